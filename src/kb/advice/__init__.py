@@ -1,0 +1,1 @@
+"""What to say about a setup: its facts, from the config, the machine and the prediction. Pure."""

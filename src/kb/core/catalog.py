@@ -1,0 +1,43 @@
+"""Everything that ``rules/`` and ``i18n/`` hold, as one frozen object. ``knowledge/`` reads it from disk."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kb.core.facts import FactType
+from kb.core.hardware import Gpu
+from kb.core.model import Model
+from kb.core.rule import Rule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """A config format: how to recognise it and which key means which setting. See ``rules/schema/dialect.json``."""
+
+    id: str
+    layout: str  # "flat", "grouped" or "sections"
+    recognise: Mapping[str, Any]
+    sections: Mapping[str, Any]
+    keys: Mapping[str, Any]
+    ignore: tuple[str, ...]
+    values: Mapping[str, Mapping[str, Any]]
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Catalog:
+    """``version`` is the rules' own; ``sources`` and ``constants`` are plain data by id."""
+
+    version: str
+    facts: Mapping[str, FactType]
+    events: Mapping[str, Mapping[str, str]]
+    rules: Mapping[str, Rule]
+    gpus: Mapping[str, Gpu]
+    models: Mapping[str, Model]
+    dialects: Mapping[str, Dialect]
+    constants: Mapping[str, Any]
+    sources: Mapping[str, Any]
+    messages: Mapping[str, Mapping[str, str]]  # language → key → text
+
+    def fact_types(self) -> dict[str, str]:
+        return {name: fact.type for name, fact in self.facts.items()}

@@ -1,0 +1,240 @@
+"""Checked expression trees, compiled once to closures and evaluated in three-valued logic.
+
+A tree is nested lists of strings, numbers and booleans, so that it can be stored as JSON: ``["fact", name]``,
+``["lit", value]``, ``["and", …]``. :mod:`kb.core.grammar` makes trees from text, checks their types and names, and
+is not needed to evaluate them. No input reaches ``eval``.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+Tree = list[Any]
+Lookup = Callable[[str], Any]
+Evaluator = Callable[[Lookup], Any]
+
+# A byte count of the largest machine is under 1e14; a result beyond this is a fault of the rule or its input.
+LARGEST_NUMBER = 10**18
+
+
+class Unknown:
+    """The third value: what is missing (fact names) or why there is no value. Never equal to anything, never true."""
+
+    __slots__ = ("needs", "reason")
+
+    def __init__(self, needs: frozenset[str] = frozenset(), reason: str = "") -> None:
+        self.needs = needs
+        self.reason = reason
+
+    def __repr__(self) -> str:
+        return f"Unknown({sorted(self.needs)}, {self.reason!r})"
+
+    def __bool__(self) -> bool:
+        raise TypeError("an unknown value has no truth; test `is_unknown` first")
+
+
+def is_unknown(value: object) -> bool:
+    return value.__class__ is Unknown
+
+
+def compile_tree(tree: Tree) -> Evaluator:
+    """A function of a fact lookup that returns the value of ``tree``, or :class:`Unknown`.
+
+    ``and``/``or`` follow Kleene: a false (true) operand decides whatever the others are. Elsewhere an unknown operand
+    makes the result unknown and passes on what it needs.
+    """
+    return _COMPILERS[tree[0]](tree)
+
+
+def fact_names(tree: Tree) -> frozenset[str]:
+    """Every fact that the tree mentions."""
+    if tree[0] == "fact":
+        return frozenset((tree[1],))
+    children = (part for part in tree[1:] if isinstance(part, list))
+    return frozenset().union(*(fact_names(child) if _is_tree(child) else frozenset() for child in children))
+
+
+def _is_tree(part: list[Any]) -> bool:
+    return bool(part) and isinstance(part[0], str) and part[0] in _COMPILERS
+
+
+def _unknown_of(*values: object) -> Unknown:
+    unknown = [value for value in values if isinstance(value, Unknown)]
+    needs = frozenset[str]().union(*(value.needs for value in unknown))
+    return Unknown(needs, next((value.reason for value in unknown if value.reason), ""))
+
+
+def _literal(tree: Tree) -> Evaluator:
+    value = tuple(tree[1]) if isinstance(tree[1], list) else tree[1]  # JSON has no tuples
+    return lambda get: value
+
+
+def _fact(tree: Tree) -> Evaluator:
+    name = tree[1]
+    return lambda get: get(name)
+
+
+def _list(tree: Tree) -> Evaluator:
+    items = [compile_tree(item) for item in tree[1:]]
+
+    def evaluate(get: Lookup) -> Any:
+        values = tuple(item(get) for item in items)
+        return _unknown_of(*values) if any(is_unknown(value) for value in values) else values
+
+    return evaluate
+
+
+def _junction(tree: Tree) -> Evaluator:
+    decisive = tree[0] == "or"
+    operands = [compile_tree(operand) for operand in tree[1:]]
+
+    def evaluate(get: Lookup) -> Any:
+        unknown = []
+        for operand in operands:
+            value = operand(get)
+            if value.__class__ is Unknown:
+                unknown.append(value)
+            elif value is decisive:
+                return decisive
+        return _unknown_of(*unknown) if unknown else not decisive
+
+    return evaluate
+
+
+def _not(tree: Tree) -> Evaluator:
+    operand = compile_tree(tree[1])
+
+    def evaluate(get: Lookup) -> Any:
+        value = operand(get)
+        return value if value.__class__ is Unknown else not value
+
+    return evaluate
+
+
+def _conditional(tree: Tree) -> Evaluator:
+    test, body, otherwise = (compile_tree(part) for part in tree[1:])
+
+    def evaluate(get: Lookup) -> Any:
+        value = test(get)
+        if value.__class__ is Unknown:
+            return value
+        return body(get) if value else otherwise(get)
+
+    return evaluate
+
+
+_COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+    "==": lambda a, b: a == b,
+    "!=": lambda a, b: a != b,
+    "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b,
+    ">": lambda a, b: a > b,
+    ">=": lambda a, b: a >= b,
+    "in": lambda a, b: a in b,
+    "not in": lambda a, b: a not in b,
+}
+
+
+def _comparison(tree: Tree) -> Evaluator:
+    operators = [_COMPARISONS[name] for name in tree[1]]
+    operands = [compile_tree(operand) for operand in tree[2:]]
+
+    def evaluate(get: Lookup) -> Any:
+        left = operands[0](get)
+        unknown = None
+        for compare, operand in zip(operators, operands[1:], strict=True):
+            right = operand(get)
+            if left.__class__ is Unknown or right.__class__ is Unknown:
+                unknown = _unknown_of(left, right, unknown)
+            elif not compare(left, right):
+                return False
+            left = right
+        return True if unknown is None else unknown
+
+    return evaluate
+
+
+_ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "/": lambda a, b: a / b,
+    "//": lambda a, b: a // b,
+    "%": lambda a, b: a % b,
+    "**": lambda a, b: a**b,
+}
+
+
+def _bounded(value: Any) -> Any:
+    """``value`` if it is a number that a rule can mean; otherwise unknown, with the reason."""
+    if isinstance(value, complex):
+        return Unknown(reason="root of a negative number")
+    if value != value:
+        return Unknown(reason="not a number")
+    if not -LARGEST_NUMBER <= value <= LARGEST_NUMBER:
+        return Unknown(reason="number out of range")
+    return value
+
+
+def _arithmetic(tree: Tree) -> Evaluator:
+    operate, left, right = _ARITHMETIC[tree[0]], compile_tree(tree[1]), compile_tree(tree[2])
+
+    def evaluate(get: Lookup) -> Any:
+        a, b = left(get), right(get)
+        if a.__class__ is Unknown or b.__class__ is Unknown:
+            return _unknown_of(a, b)
+        try:
+            return _bounded(operate(a, b))
+        except ZeroDivisionError:
+            return Unknown(reason="division by zero")
+        except OverflowError:
+            return Unknown(reason="number out of range")
+
+    return evaluate
+
+
+def _negation(tree: Tree) -> Evaluator:
+    operand = compile_tree(tree[1])
+
+    def evaluate(get: Lookup) -> Any:
+        value = operand(get)
+        return value if value.__class__ is Unknown else -value
+
+    return evaluate
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "min": min,
+    "max": max,
+    "abs": abs,
+    "ceil": math.ceil,
+    "floor": math.floor,
+    "round": round,
+}
+
+
+def _call(tree: Tree) -> Evaluator:
+    function, arguments = FUNCTIONS[tree[1]], [compile_tree(argument) for argument in tree[2:]]
+
+    def evaluate(get: Lookup) -> Any:
+        values = [argument(get) for argument in arguments]
+        if any(value.__class__ is Unknown for value in values):
+            return _unknown_of(*values)
+        return function(*values)
+
+    return evaluate
+
+
+_COMPILERS: dict[str, Callable[[Tree], Evaluator]] = {
+    "lit": _literal,
+    "fact": _fact,
+    "list": _list,
+    "and": _junction,
+    "or": _junction,
+    "not": _not,
+    "if": _conditional,
+    "compare": _comparison,
+    "neg": _negation,
+    "call": _call,
+    **dict.fromkeys(_ARITHMETIC, _arithmetic),
+}

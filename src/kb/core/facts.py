@@ -1,0 +1,80 @@
+"""Facts by name: lazy, typed, three-valued. What nobody can say is unknown, with the name of what is missing."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kb.core.expression import LARGEST_NUMBER, Unknown
+from kb.core.text import Text
+
+MAX_TEXT, MAX_ITEMS = 4000, 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FactType:
+    """One name of ``vocabulary.yaml``: its type and unit, the library's default, and what it means.
+
+    ``at`` names the settings whose place in a file a finding about this fact should show.
+    """
+
+    name: str
+    type: str
+    unit: str | None = None
+    default: Any = None
+    at: tuple[str, ...] = ()
+    meaning: Text
+
+
+class Facts:
+    """A lookup of facts by vocabulary name, each computed at most once, when first asked for.
+
+    Args:
+        types: the type of every fact that may be asked for.
+        providers: the value of a fact, or of every fact under a prefix ending in a dot (called with the name).
+            ``None`` means unknown; an :class:`Unknown` passes through with its own reason.
+    """
+
+    def __init__(self, types: Mapping[str, str], providers: Mapping[str, Callable[[str], Any]]) -> None:
+        self._types = types
+        self._providers = providers
+        self._known: dict[str, Any] = {}
+
+    def get(self, name: str) -> Any:
+        """The fact's value, coerced to its type, or :class:`Unknown` naming it."""
+        try:
+            return self._known[name]
+        except KeyError:
+            value = self._known[name] = self._find(name)
+            return value
+
+    def _find(self, name: str) -> Any:
+        provider = self._providers.get(name)
+        if provider is None:
+            prefix = name
+            while provider is None and "." in prefix:
+                prefix = prefix.rpartition(".")[0]
+                provider = self._providers.get(prefix + ".")
+        value = None if provider is None else provider(name)
+        if isinstance(value, Unknown):
+            return value if value.needs else Unknown(frozenset((name,)), value.reason)
+        if value is None:
+            return Unknown(frozenset((name,)))
+        return coerce(value, self._types[name], name)
+
+
+def coerce(value: Any, kind: str, name: str) -> Any:
+    """``value`` as the fact's type, bounded; a value of another type is unknown, never guessed."""
+    wrong = Unknown(frozenset((name,)), f"{type(value).__name__} where {kind} is meant")
+    if kind == "bool":
+        return value if isinstance(value, bool) else wrong
+    if kind in ("integer", "number", "bytes"):
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return wrong
+        if value != value or abs(value) > LARGEST_NUMBER:
+            return Unknown(frozenset((name,)), "number out of range")
+        return value
+    if kind == "text":
+        return value[:MAX_TEXT] if isinstance(value, str) else wrong
+    if kind == "list":
+        return tuple(value[:MAX_ITEMS]) if isinstance(value, list | tuple) else wrong
+    return tuple(value) if isinstance(value, tuple) else wrong

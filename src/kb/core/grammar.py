@@ -1,0 +1,261 @@
+"""Expressions as text: Python's own grammar cut down to a whitelist, with types and names checked before any use.
+
+Only what is named here gets through; limits on length, nodes, depth and literals bound the work that any text can
+cause. Used when rules are compiled; evaluating needs only :mod:`kb.core.expression`.
+"""
+
+import ast
+import re
+from collections.abc import Mapping
+from typing import NoReturn
+
+from kb.core.expression import FUNCTIONS, Tree
+from kb.core.suggest import nearest
+
+MAX_CHARACTERS, MAX_NODES, MAX_DEPTH, MAX_LITERAL = 1000, 200, 24, 10**15
+EXPONENTS = (2, 3, 0.5)
+
+# The type names that vocabulary.yaml uses, as expressions see them.
+EXPRESSION_TYPES = {
+    "bool": "bool",
+    "integer": "number",
+    "number": "number",
+    "bytes": "number",
+    "text": "text",
+    "list": "list",
+    "version": "version",
+}
+
+_TOKEN = re.compile(
+    r"""\s+ | [A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)* | \d+(?:\.\d+)?(?:[eE][+-]?\d{1,3})?
+      | "[^"\\\n]*" | '[^'\\\n]*' | == | != | <= | >= | // | \*\* | [-+*/%<>()\[\],]""",
+    re.VERBOSE,
+)
+_BINARY: dict[type[ast.operator], str] = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+    ast.FloorDiv: "//",
+    ast.Mod: "%",
+    ast.Pow: "**",
+}
+_COMPARE: dict[type[ast.cmpop], str] = {
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+    ast.In: "in",
+    ast.NotIn: "not in",
+}
+
+
+class ExpressionError(ValueError):
+    """An expression that cannot be used: the reason, and the column (from 1) where it lies."""
+
+    def __init__(self, reason: str, source: str, column: int) -> None:
+        self.reason = reason
+        self.source = source
+        self.column = column
+        shown = source if len(source) <= 160 else source[:157] + "…"
+        super().__init__(f"column {column}: {reason}\n  {shown}\n  {' ' * min(column - 1, 160)}^")
+
+
+def parse(source: str, names: Mapping[str, str], want: str | None = None) -> Tree:
+    """The checked tree of ``source``.
+
+    Args:
+        source: the expression.
+        names: every fact's type, as in ``vocabulary.yaml`` (a key of :data:`EXPRESSION_TYPES`).
+        want: the type the expression must have (``bool`` for a ``when``), or any.
+
+    Raises:
+        ExpressionError: it is too large, is not in the language, has an unknown name or a type fault.
+    """
+    source = source.strip().replace("\n", " ")
+    _check_surface(source)
+    try:
+        body = ast.parse(source, mode="eval").body
+    except SyntaxError as error:
+        raise ExpressionError(f"syntax: {error.msg}", source, max(error.offset or 1, 1)) from None
+    except (RecursionError, MemoryError, ValueError):
+        raise ExpressionError("too deeply nested", source, 1) from None
+    tree, kind = _Checker(source, names).check(body, 0)
+    if want is not None and kind != want:
+        raise ExpressionError(f"the expression is a {kind}; a {want} is needed here", source, 1)
+    return tree
+
+
+def parse_version(text: str) -> tuple[int, ...]:
+    """``"4.51"`` → ``(4, 51)``; what follows the numbers (``rc1``, ``.dev0``, ``+cu128``) does not count.
+
+    Raises:
+        ValueError: the text does not begin with a number.
+    """
+    match = re.match(r"\d{1,6}(?:\.\d{1,6})*", text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a version such as 4.51")
+    return tuple(int(part) for part in match[0].split("."))
+
+
+def _check_surface(source: str) -> None:
+    """Reject by length, characters and bracket depth before Python's parser sees the text."""
+    if not source:
+        raise ExpressionError("empty expression", source, 1)
+    if len(source) > MAX_CHARACTERS:
+        raise ExpressionError(f"longer than {MAX_CHARACTERS} characters", source, 1)
+    position, stack = 0, []
+    while position < len(source):
+        token = _TOKEN.match(source, position)
+        if token is None:
+            raise ExpressionError(f"{source[position]!r} is not part of the language", source, position + 1)
+        if token[0] in "([":
+            stack.append((token[0], position))
+            if len(stack) > MAX_DEPTH:
+                raise ExpressionError("too deeply nested", source, position + 1)
+        elif token[0] in ")]" and (not stack or stack.pop()[0] + token[0] not in ("()", "[]")):
+            raise ExpressionError(f"{token[0]!r} closes nothing", source, position + 1)
+        position = token.end()
+    if stack:
+        raise ExpressionError(f"{stack[-1][0]!r} is never closed", source, stack[-1][1] + 1)
+
+
+class _Checker:
+    def __init__(self, source: str, names: Mapping[str, str]) -> None:
+        self.source = source
+        self.names = names
+        self.nodes = 0
+
+    def fail(self, reason: str, node: ast.AST) -> NoReturn:
+        # ast counts columns in UTF-8 bytes
+        before = self.source.encode()[: getattr(node, "col_offset", 0)]
+        raise ExpressionError(reason, self.source, len(before.decode(errors="ignore")) + 1)
+
+    def check(self, node: ast.expr, depth: int) -> tuple[Tree, str]:
+        self.nodes += 1
+        if self.nodes > MAX_NODES:
+            self.fail(f"more than {MAX_NODES} parts", node)
+        if depth > MAX_DEPTH:
+            self.fail("too deeply nested", node)
+        method = getattr(self, f"on_{type(node).__name__.lower()}", None)
+        if method is None:
+            self.fail(f"{type(node).__name__} is not part of the language", node)
+        tree: Tree
+        tree, kind = method(node, depth + 1)
+        return tree, kind
+
+    def need(self, node: ast.expr, depth: int, want: str, where: str) -> Tree:
+        tree, kind = self.check(node, depth)
+        if kind != want:
+            self.fail(f"{where} needs a {want}, this is a {kind}", node)
+        return tree
+
+    def on_constant(self, node: ast.Constant, depth: int) -> tuple[Tree, str]:
+        value = node.value
+        if isinstance(value, bool):
+            return ["lit", value], "bool"
+        if isinstance(value, int | float):
+            if not abs(value) <= MAX_LITERAL:
+                self.fail("number too large", node)
+            return ["lit", value], "number"
+        if isinstance(value, str):
+            return ["lit", value], "text"
+        self.fail(f"{value!r} is not part of the language; a missing fact is unknown, not None", node)
+
+    def on_name(self, node: ast.Name | ast.Attribute, depth: int) -> tuple[Tree, str]:
+        name = _dotted(node)
+        if name is None:
+            self.fail("a dot only joins the parts of a fact's name", node)
+        if name not in self.names:
+            guess = nearest(name, self.names)
+            hint = f"; did you mean {guess[0]!r}?" if guess else ""
+            self.fail(f"unknown fact {name!r}{hint}", node)
+        return ["fact", name], EXPRESSION_TYPES[self.names[name]]
+
+    on_attribute = on_name
+
+    def on_list(self, node: ast.List, depth: int) -> tuple[Tree, str]:
+        items = [self.check(item, depth)[0] for item in node.elts]
+        if all(item[0] == "lit" for item in items):
+            return ["lit", [item[1] for item in items]], "list"  # the usual case: one constant, made once
+        return ["list", *items], "list"
+
+    def on_boolop(self, node: ast.BoolOp, depth: int) -> tuple[Tree, str]:
+        word = "and" if isinstance(node.op, ast.And) else "or"
+        return [word, *(self.need(value, depth, "bool", f"'{word}'") for value in node.values)], "bool"
+
+    def on_unaryop(self, node: ast.UnaryOp, depth: int) -> tuple[Tree, str]:
+        if isinstance(node.op, ast.Not):
+            return ["not", self.need(node.operand, depth, "bool", "'not'")], "bool"
+        if isinstance(node.op, ast.USub):
+            return ["neg", self.need(node.operand, depth, "number", "'-'")], "number"
+        self.fail("this operator is not part of the language", node)
+
+    def on_binop(self, node: ast.BinOp, depth: int) -> tuple[Tree, str]:
+        sign = _BINARY.get(type(node.op))
+        if sign is None:
+            self.fail("this operator is not part of the language", node)
+        if sign == "**" and not (isinstance(node.right, ast.Constant) and node.right.value in EXPONENTS):
+            self.fail("an exponent must be 2, 3 or 0.5", node.right)
+        left = self.need(node.left, depth, "number", f"'{sign}'")
+        return [sign, left, self.need(node.right, depth, "number", f"'{sign}'")], "number"
+
+    def on_ifexp(self, node: ast.IfExp, depth: int) -> tuple[Tree, str]:
+        test = self.need(node.test, depth, "bool", "'if'")
+        body, kind = self.check(node.body, depth)
+        otherwise, other_kind = self.check(node.orelse, depth)
+        if kind != other_kind:
+            self.fail(f"both branches must have one type; these are a {kind} and a {other_kind}", node)
+        return ["if", test, body, otherwise], kind
+
+    def on_call(self, node: ast.Call, depth: int) -> tuple[Tree, str]:
+        if not isinstance(node.func, ast.Name) or node.func.id not in FUNCTIONS or node.keywords:
+            self.fail(f"only {', '.join(sorted(FUNCTIONS))} can be called", node)
+        name = node.func.id
+        count = len(node.args)
+        if (count < 2) if name in ("min", "max") else (count != 1):
+            self.fail(f"{name} takes {'two values or more' if name in ('min', 'max') else 'one value'}", node)
+        return ["call", name, *(self.need(argument, depth, "number", name) for argument in node.args)], "number"
+
+    def on_compare(self, node: ast.Compare, depth: int) -> tuple[Tree, str]:
+        signs = [_COMPARE.get(type(operator)) for operator in node.ops]
+        if None in signs:
+            self.fail("'is' is not part of the language; compare with ==", node)
+        operands = [node.left, *node.comparators]
+        checked = [self.check(operand, depth) for operand in operands]
+        if any(kind == "version" for _, kind in checked):
+            checked = [self.as_version(*pair, operand) for pair, operand in zip(checked, operands, strict=True)]
+        for index, sign in enumerate(signs):
+            self.check_pair(str(sign), checked[index], checked[index + 1], operands[index + 1])
+        return ["compare", signs, *(tree for tree, _ in checked)], "bool"
+
+    def as_version(self, tree: Tree, kind: str, node: ast.expr) -> tuple[Tree, str]:
+        if kind == "text" and tree[0] == "lit":
+            try:
+                return ["lit", list(parse_version(tree[1]))], "version"
+            except ValueError as error:
+                self.fail(str(error), node)
+        return tree, kind
+
+    def check_pair(self, sign: str, left: tuple[Tree, str], right: tuple[Tree, str], node: ast.expr) -> None:
+        kinds = left[1], right[1]
+        if sign in ("in", "not in"):
+            if kinds == ("text", "text") or (kinds[1] == "list" and kinds[0] in ("text", "number")):
+                return
+            self.fail(f"'{sign}' looks for a text or number in a list; these are a {kinds[0]} and a {kinds[1]}", node)
+        if kinds[0] != kinds[1]:
+            self.fail(f"'{sign}' compares a {kinds[0]} with a {kinds[1]}", node)
+        if sign not in ("==", "!=") and kinds[0] not in ("number", "version"):
+            self.fail(f"'{sign}' orders numbers or versions, not a {kinds[0]}", node)
+
+
+def _dotted(node: ast.expr) -> str | None:
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return None
+    return ".".join([node.id, *reversed(parts)])

@@ -1,0 +1,59 @@
+"""GPUs as catalogued and as found, and the machine around them. Sizes in bytes."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One row of ``rules/hardware``. ``memory_total`` is what current drivers report, in bytes."""
+
+    id: str
+    name: str
+    aliases: tuple[str, ...] = ()
+    memory_total: int
+    compute_capability: tuple[int, int]
+    native_bf16: bool
+    context_bytes: int | None = None  # CUDA context and libraries, where a measurement is known
+
+    @property
+    def supports_tf32(self) -> bool:
+        return self.compute_capability >= (8, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DetectedGpu:
+    """One GPU, or MIG slice, as the driver reports it."""
+
+    index: int
+    name: str
+    memory_total: int
+    memory_free: int | None = None
+    compute_capability: tuple[int, int] | None = None
+    driver: str | None = None
+    uuid: str | None = None
+    mig: bool = False
+    processes: tuple[tuple[int, int | None], ...] = ()  # (pid, bytes used) of those already on it
+    gpu: Gpu | None = None  # its row in rules/hardware, where one matches
+
+    @property
+    def native_bf16(self) -> bool | None:
+        """Ampere (8.0) and later compute in bf16; earlier ones emulate it. None where nothing says."""
+        if self.compute_capability is not None:
+            return self.compute_capability >= (8, 0)
+        return self.gpu.native_bf16 if self.gpu else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """Where the run is to happen. None is unknown. ``named`` says which values came from the command line."""
+
+    gpus: tuple[DetectedGpu, ...] = ()
+    gpu_source: Literal["named", "nvml", "nvidia-smi", "torch", "none"] = "none"
+    gpu_note: str | None = None  # why no GPU was found: a key of i18n under `machine.`
+    host_memory_bytes: int | None = None  # the container's limit, or the host's memory
+    host_memory_used_bytes: int | None = None
+    host_memory_source: Literal["named", "cgroup-v2", "cgroup-v1", "meminfo", "unknown"] = "unknown"
+    cpus: int | None = None
+    cpu_source: Literal["named", "cgroup-v2", "cgroup-v1", "affinity", "unknown"] = "unknown"
+    shm_bytes: int | None = None

@@ -1,0 +1,67 @@
+"""The memory model's answer: a ledger of terms in bytes for each phase, and a verdict. Every level makes one."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from kb.core.setup import Assumption
+
+Level = Literal["closed", "simulated", "measured"]
+Status = Literal["fits", "tight", "oom", "unknown"]
+PhaseName = Literal["load", "train", "evaluate", "generate", "save"]
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One entry of a ledger; ``name`` is a key of i18n under ``term.``."""
+
+    name: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """One phase's peak. The terms add up to ``peak_allocated_bytes``.
+
+    Reserved is what PyTorch's allocator holds; used is reserved plus the CUDA context and libraries.
+    ``low`` and ``high`` bound the process's use by the level's error band.
+    """
+
+    name: PhaseName
+    terms: tuple[Term, ...]
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    process_used_bytes: int
+    low_bytes: int
+    high_bytes: int
+    moment: str = ""  # where the peak lies: a key of i18n under `moment.`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostLedger:
+    """Host memory: the terms at their upper ends add up to ``peak_bytes``, at their lower to ``low_bytes``."""
+
+    terms: tuple[Term, ...]
+    low_bytes: int
+    peak_bytes: int
+    limit_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """``tight``: the limit lies inside the error band. ``phase`` and ``term`` decide it."""
+
+    status: Status
+    phase: str | None = None
+    term: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryReport:
+    level: Level
+    assumed: tuple[Assumption, ...]
+    phases: tuple[Phase, ...]
+    host: HostLedger
+    verdict: Verdict
+
+    def phase(self, name: str) -> Phase | None:
+        return next((phase for phase in self.phases if phase.name == name), None)

@@ -1,0 +1,41 @@
+"""A model's architecture, as its ``config.json`` gives it, and its entry in ``rules/models``."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Family = Literal["t5", "bart", "decoder", "encoder"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Architecture:
+    """Dimensions, in the names of the closed forms (04-memory).
+
+    ``family`` selects the closed form: T5, mT5 and UMT5 are all ``t5``. ``model_type`` is transformers' own name.
+    """
+
+    family: Family
+    model_type: str
+    d_model: int  # D
+    d_ff: int  # F
+    num_heads: int  # H
+    d_kv: int  # d_kv; the inner size is H·d_kv
+    encoder_layers: int
+    decoder_layers: int
+    vocab_size: int  # V
+    gated: bool = False  # feed-forward of two input projections (wi_0, wi_1)
+    tied: bool = True  # output layer shares the input embedding
+    max_positions: int | None = None  # learned positions; None where they are relative
+    relative_buckets: int = 0
+    biases: bool = False  # linear layers have bias vectors (BART: yes, T5: no)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """One row of ``rules/models``."""
+
+    id: str
+    name: str  # hub name
+    aliases: tuple[str, ...] = ()
+    architecture: Architecture
+    parameters: int
+    checkpoint_bytes: int | None = None

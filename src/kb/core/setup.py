@@ -1,0 +1,87 @@
+"""What a config asks for, in the field's own names; read from a file by ``config/``, or from flags."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Method = Literal["full", "lora", "qlora"]
+Attention = Literal["eager", "sdpa", "flash"]
+WeightType = Literal["fp32", "fp16", "bf16"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assumption:
+    """A value that the config did not give: the fact, the value taken, and whose default it is."""
+
+    name: str
+    value: object
+    reason: str  # a key of i18n under `assumption.`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSetup:
+    """One run's settings. Lengths in tokens, batches in samples, per device.
+
+    ``fp16`` and ``bf16`` are the Trainer's autocast; ``weights`` is the type the weights are loaded in.
+    """
+
+    model_name: str | None = None
+    method: Method = "full"
+    do_train: bool = True
+    do_eval: bool = False
+    do_predict: bool = False  # inference with its own batch (`inference_batch_size`)
+
+    fp16: bool = False
+    bf16: bool = False
+    weights: WeightType = "fp32"
+    attn_implementation: Attention = "sdpa"
+    padded: bool = True
+
+    per_device_train_batch_size: int = 8
+    per_device_eval_batch_size: int = 8
+    gradient_accumulation_steps: int = 1
+    max_source_length: int = 512
+    max_target_length: int = 128
+    optim: str = "adamw_torch_fused"
+    gradient_checkpointing: bool = False
+    use_reentrant: bool = False
+    label_smoothing_factor: float = 0.0
+
+    predict_with_generate: bool = False
+    prediction_loss_only: bool = False
+    eval_accumulation_steps: int | None = None
+    eval_samples: int | None = None
+    generation_max_length: int = 20
+    generation_num_beams: int = 1
+    inference_batch_size: int | None = None
+    inference_num_beams: int = 1
+    inference_max_length: int = 20
+
+    lora_r: int = 8
+    lora_target_modules: tuple[str, ...] | None = None  # None: PEFT's default for the architecture
+    modules_to_save: tuple[str, ...] = ()
+    load_in_4bit: bool = False
+    load_in_8bit: bool = False
+    bnb_4bit_use_double_quant: bool = False
+    prepare_for_kbit: bool = True  # peft's fp32 upcast of what is not 4-bit
+
+    dataloader_num_workers: int = 0
+    dataloader_pin_memory: bool = True
+    dataloader_prefetch_factor: int = 2
+    dataloader_persistent_workers: bool = False
+
+    world_size: int = 1
+    zero_stage: int = 0
+    offload_optimizer: bool = False
+    offload_param: bool = False
+    fsdp: bool = False
+
+    assumed: tuple[Assumption, ...] = ()
+
+    @property
+    def effective_batch_size(self) -> int:
+        """Samples for one optimizer step: per device × accumulation × data-parallel size."""
+        return self.per_device_train_batch_size * self.gradient_accumulation_steps * self.world_size
+
+    @property
+    def autocast(self) -> bool:
+        return self.fp16 or self.bf16

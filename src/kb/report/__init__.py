@@ -1,0 +1,1 @@
+"""Results written for people and for other programs: text, JSON, SARIF, GitHub, GitLab, JUnit."""
