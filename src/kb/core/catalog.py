@@ -1,4 +1,4 @@
-"""Everything that ``rules/`` and ``i18n/`` hold, as one frozen object. ``knowledge/`` reads it from disk."""
+"""Everything that ``rules/`` holds, as one frozen object. ``knowledge/`` reads it from disk."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,7 +26,8 @@ class Dialect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catalog:
-    """``version`` is the rules' own; ``sources`` and ``constants`` are plain data by id."""
+    """``version`` is the rules' own; ``sources`` and ``constants`` are plain data by id;
+    ``events`` maps a kind to its values' types."""
 
     version: str
     facts: Mapping[str, FactType]
@@ -37,7 +38,6 @@ class Catalog:
     dialects: Mapping[str, Dialect]
     constants: Mapping[str, Any]
     sources: Mapping[str, Any]
-    messages: Mapping[str, Mapping[str, str]]  # language → key → text
 
     def fact_types(self) -> dict[str, str]:
         return {name: fact.type for name, fact in self.facts.items()}

@@ -50,12 +50,11 @@ def fact_names(tree: Tree) -> frozenset[str]:
     """Every fact that the tree mentions."""
     if tree[0] == "fact":
         return frozenset((tree[1],))
-    children = (part for part in tree[1:] if isinstance(part, list))
-    return frozenset().union(*(fact_names(child) if _is_tree(child) else frozenset() for child in children))
-
-
-def _is_tree(part: list[Any]) -> bool:
-    return bool(part) and isinstance(part[0], str) and part[0] in _COMPILERS
+    if tree[0] == "lit":
+        return frozenset()
+    # a comparison's first part is its list of signs, a call's is the function's name
+    children = tree[2:] if tree[0] in ("compare", "call") else tree[1:]
+    return frozenset().union(*(fact_names(child) for child in children))
 
 
 def _unknown_of(*values: object) -> Unknown:

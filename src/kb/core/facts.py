@@ -21,6 +21,8 @@ class FactType:
     type: str
     unit: str | None = None
     default: Any = None
+    setting: bool = False  # a config can say it
+    renamed: str | None = None  # an old name: the setting it became
     at: tuple[str, ...] = ()
     meaning: Text
 

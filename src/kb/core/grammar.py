@@ -6,6 +6,7 @@ cause. Used when rules are compiled; evaluating needs only :mod:`kb.core.express
 
 import ast
 import re
+import warnings
 from collections.abc import Mapping
 from typing import NoReturn
 
@@ -77,7 +78,9 @@ def parse(source: str, names: Mapping[str, str], want: str | None = None) -> Tre
     source = source.strip().replace("\n", " ")
     _check_surface(source)
     try:
-        body = ast.parse(source, mode="eval").body
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", SyntaxWarning)  # `1and 2` warns on standard error; here it is a fault
+            body = ast.parse(source, mode="eval").body
     except SyntaxError as error:
         raise ExpressionError(f"syntax: {error.msg}", source, max(error.offset or 1, 1)) from None
     except (RecursionError, MemoryError, ValueError):

@@ -23,12 +23,13 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetectedGpu:
-    """One GPU, or MIG slice, as the driver reports it."""
+    """One GPU, or MIG slice, as the driver reports it. ``index`` is nvidia-smi's; a slice has its GPU's."""
 
     index: int
     name: str
     memory_total: int
     memory_free: int | None = None
+    memory_reserved: int | None = None  # of the total, what the driver keeps for itself; free is without it
     compute_capability: tuple[int, int] | None = None
     driver: str | None = None
     uuid: str | None = None
@@ -57,3 +58,4 @@ class Machine:
     cpus: int | None = None
     cpu_source: Literal["named", "cgroup-v2", "cgroup-v1", "affinity", "unknown"] = "unknown"
     shm_bytes: int | None = None
+    notes: tuple[str, ...] = ()  # what else is worth saying about it: keys of i18n under `machine.`

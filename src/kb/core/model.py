@@ -38,4 +38,4 @@ class Model:
     aliases: tuple[str, ...] = ()
     architecture: Architecture
     parameters: int
-    checkpoint_bytes: int | None = None
+    max_length: int | None = None  # tokens: what the card or the tokenizer names, where known

@@ -43,9 +43,11 @@ class Rule:
     at: tuple[str, ...]
     title: Text
     message: Text
-    why: Text
     fixes: tuple[RuleFix, ...]
-    sources: tuple[str, ...]
+    # read only where the whole catalogue is wanted: empty on the way of a check
+    source: str = ""  # `when` as written
+    why: Text
+    sources: tuple[str, ...] = ()
     examples: tuple[Mapping[str, Any], ...] = ()
     deprecated: str | None = None
     replaced_by: str | None = None

@@ -1,0 +1,111 @@
+"""One unit → its result: setup, prediction, facts, findings. What `kb.check`, the tests and the browser all call."""
+
+from collections.abc import Callable, Collection, Mapping
+
+from kb.advice.facts import UnitFacts, locate, said_effective_batch
+from kb.advice.fit import Fit
+from kb.advice.models import ModelIndex
+from kb.advice.setup import setup_of
+from kb.core.catalog import Catalog
+from kb.core.document import Unit
+from kb.core.facts import Facts
+from kb.core.hardware import Machine
+from kb.core.lint import Linter
+from kb.core.model import Model
+from kb.core.result import UnitResult
+
+Versions = Callable[[str], tuple[int, ...] | None]
+
+
+def no_versions(library: str) -> None:
+    """Nothing is known about the installed libraries."""
+    return
+
+
+class Checker:
+    """The rules and models, made ready once, for many units on one machine.
+
+    Args:
+        catalog: the knowledge.
+        machine: where the runs are to happen.
+        rules: the ids to apply; None is all.
+        versions: a library's version, where known.
+        model: the model to take instead of the one a config names (``--model-config``).
+        gpu_count: data-parallel size that the user named.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        machine: Machine,
+        *,
+        rules: Collection[str] | None = None,
+        versions: Versions = no_versions,
+        model: Model | None = None,
+        gpu_count: int | None = None,
+    ) -> None:
+        self.catalog = catalog
+        self.machine = machine
+        self.versions = versions
+        self.gpu_count = gpu_count
+        self._model = model
+        self._models = ModelIndex(catalog.models)
+        self._types: Mapping[str, str] = catalog.fact_types()
+        chosen = catalog.rules.values() if rules is None else [catalog.rules[name] for name in rules]
+        self._linter = Linter(rule for rule in chosen if rule.deprecated is None)
+
+    def check(self, unit: Unit) -> UnitResult:
+        """Everything that can be said about one unit."""
+        prepared = self.prepare(unit)
+        facts = prepared.facts(self._types)
+        result = self._linter.lint(facts, lambda name: locate(unit, self.catalog.facts, name), unit.events, unit.span)
+        fit, setup, model = prepared.fit, prepared.setup, prepared.model
+        note, values = self._note(unit, setup.model_name, model)
+        return UnitResult(
+            unit=unit,
+            setup=setup,
+            model=model,
+            prediction=fit.report,
+            findings=result.findings,
+            not_evaluated=result.not_evaluated,
+            note=note,
+            note_values=values,
+            gpu_limit_bytes=fit.limit_bytes,
+            gpu_fits=() if self.machine.gpus else fit.on_gpus(self.catalog.gpus),
+        )
+
+    def facts(self, unit: Unit) -> Facts:
+        """The unit's facts alone, for explaining a rule with its numbers."""
+        return self.prepare(unit).facts(self._types)
+
+    def prepare(self, unit: Unit) -> UnitFacts:
+        name = unit.settings.get("model.name")
+        named = name.value if name is not None and isinstance(name.value, str) else None
+        model = self._model or self._models.resolve(named)
+        setup = setup_of(
+            unit,
+            model,
+            facts=self.catalog.facts,
+            constants=self.catalog.constants,
+            gpu_count=self.gpu_count,
+            versions=self.versions,
+        )
+        said = said_effective_batch(unit)
+        runs = setup.do_train or setup.do_eval or setup.do_predict
+        fit = Fit(setup, model if runs else None, self.machine, self.catalog.constants, said)
+        return UnitFacts(
+            unit=unit,
+            setup=setup,
+            model=model,
+            machine=self.machine,
+            fit=fit,
+            types=self.catalog.facts,
+            versions=self.versions,
+        )
+
+    @staticmethod
+    def _note(unit: Unit, name: str | None, model: Model | None) -> tuple[str | None, Mapping[str, str]]:
+        """Why there is no prediction, where there is none."""
+        if unit.dialect is None or model is not None:
+            return None, {}
+        return ("model_not_known", {"model": name}) if name else ("no_model_named", {})

@@ -1,0 +1,204 @@
+"""Every fact of the vocabulary, for one unit on one machine: settings, model, machine, prediction, what would fit."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from kb.advice.fit import Fit
+from kb.core.document import Unit
+from kb.core.expression import Unknown
+from kb.core.facts import Facts, FactType
+from kb.core.finding import Span
+from kb.core.hardware import DetectedGpu, Machine
+from kb.core.memory_report import MemoryReport
+from kb.core.model import Model
+from kb.core.setup import TrainingSetup
+from kb.memory import match_targets, module_names
+
+# "유효 배치 48 유지", "효과적 배치 크기 = 4", "effective batch size: 32"
+_SAID = re.compile(
+    r"(?:유효|효과적|실효|실질|effective)\s*(?:배치|batch)(?:\s*(?:크기|사이즈|size))?\s*(?:는|은|를|을)?\s*[=:≈]?\s*(\d{1,6})(?!\s*[\d.]*\s*(?:gb|gib|%|×|x|\*))",
+    re.IGNORECASE,
+)
+
+
+def said_effective_batch(unit: Unit) -> int | None:
+    """The effective batch size that a comment beside the batch settings claims."""
+    for name in ("training.gradient_accumulation_steps", "training.per_device_train_batch_size"):
+        setting = unit.settings.get(name)
+        match = setting and not setting.inherited and _SAID.search(setting.comment)
+        if match:
+            return int(match[1])
+    return None
+
+
+def locate(unit: Unit, facts: Mapping[str, FactType], name: str) -> Span | None:
+    """Where the setting behind a fact stands: its own place, or the first place of its ``at``."""
+    setting = unit.settings.get(name)
+    if setting is not None:
+        return setting.span
+    fact = facts.get(name)
+    for other in fact.at if fact else ():
+        if other in unit.settings:
+            return unit.settings[other].span
+    return None
+
+
+class UnitFacts:
+    """The providers behind a unit's :class:`Facts`; each is a method, called when a rule first asks."""
+
+    def __init__(
+        self,
+        *,
+        unit: Unit,
+        setup: TrainingSetup,
+        model: Model | None,
+        machine: Machine,
+        fit: Fit,
+        types: Mapping[str, FactType],
+        versions: Callable[[str], tuple[int, ...] | None],
+    ) -> None:
+        self.unit = unit
+        self.setup = setup
+        self.model = model
+        self.machine = machine
+        self.fit = fit
+        self.types = types
+        self.versions = versions
+
+    def facts(self, type_names: Mapping[str, str]) -> Facts:
+        settings = dict.fromkeys(
+            ("training.", "data.", "generation.", "inference.", "lora.", "quantization.", "deepspeed.", "launch."),
+            self._setting,
+        )
+        return Facts(
+            type_names,
+            {
+                **settings,
+                "written.": self._written,
+                "model.": self._model,
+                "lora.unmatched_target_modules": lambda _: self._targets(1),
+                "lora.matched_target_modules": lambda _: self._targets(0),
+                "lora.known_modules": lambda _: self.model and module_names(self.model.architecture),
+                "method": lambda _: self.setup.method,
+                "batch.effective": lambda _: self.setup.effective_batch_size if self.setup.do_train else None,
+                "batch.said": lambda _: said_effective_batch(self.unit),
+                "gpu.": self._gpu,
+                "host.": self._host,
+                "memory.": self._memory,
+                "fit.": self.fit.fact,
+                "saving.": self._saving,
+                "versions.": lambda name: self.versions(name.partition(".")[2]),
+            },
+        )
+
+    def _setting(self, name: str) -> Any:
+        setting = self.unit.settings.get(name)
+        if setting is not None and setting.value is not None:
+            return setting.value
+        return self.types[name].default
+
+    def _written(self, name: str) -> bool:
+        return name.partition(".")[2] in self.unit.settings
+
+    def _model(self, name: str) -> Any:
+        if name in self.unit.settings or self.types[name].setting:
+            return self._setting(name)
+        if self.model is None:
+            return Unknown(frozenset(("model.name",)), "model not known") if self.setup.model_name is None else None
+        architecture = self.model.architecture
+        values: dict[str, Any] = {
+            "model.id": self.model.id,
+            "model.family": architecture.model_type,
+            "model.parameters": self.model.parameters,
+            "model.vocab_size": architecture.vocab_size,
+            "model.max_positions": architecture.max_positions,
+            "model.encoder_decoder": architecture.family in ("t5", "bart"),
+            "model.gated": architecture.gated,
+        }
+        return values[name]
+
+    def _targets(self, which: int) -> Any:
+        targets = self.setup.lora_target_modules
+        if self.model is None or self.setup.method == "full" or targets is None:
+            return None
+        return match_targets(self.model.architecture, targets)[which]
+
+    def _gpu(self, name: str) -> Any:
+        gpu = self.machine.gpus[0] if self.machine.gpus else None
+        if gpu is None:
+            return None
+        values: dict[str, Callable[[DetectedGpu], Any]] = {
+            "gpu.id": lambda gpu: gpu.gpu and gpu.gpu.id,
+            "gpu.name": lambda gpu: gpu.name,
+            "gpu.count": lambda _: len(self.machine.gpus),
+            "gpu.memory_total": lambda gpu: gpu.memory_total,
+            "gpu.memory_free": lambda gpu: gpu.memory_free,
+            "gpu.compute_capability": lambda gpu: gpu.compute_capability,
+            "gpu.native_bf16": lambda gpu: gpu.native_bf16,
+            "gpu.supports_tf32": lambda gpu: gpu.native_bf16,  # both came with Ampere, 8.0
+            "gpu.other_processes": lambda gpu: None if self.machine.gpu_source == "named" else len(gpu.processes),
+        }
+        return values[name](gpu)
+
+    def _host(self, name: str) -> Any:
+        values = {
+            "host.memory_limit": self.machine.host_memory_bytes,
+            "host.cpus": self.machine.cpus,
+            "host.shm": self.machine.shm_bytes,
+        }
+        return values[name]
+
+    def _memory(self, name: str) -> Any:
+        report = self.fit.report
+        if report is None:
+            return Unknown(frozenset(("model.name",)), "no prediction without a known model")
+        return memory_fact(report, name)
+
+    def _saving(self, name: str) -> Any:
+        """Bytes of process memory that one change would save in training, by predicting both."""
+        train = self.fit.report and self.fit.report.phase("train")
+        changes: dict[str, dict[str, Any]] = {
+            "saving.gradient_checkpointing": {"gradient_checkpointing": True},
+            "saving.optimizer_8bit": {"optim": "adamw_8bit"},
+            "saving.adafactor": {"optim": "adafactor"},
+            "saving.lora": {"method": "lora"},
+        }
+        if not train:
+            return None
+        changed = self.fit.predict(replace(self.setup, **changes[name]))
+        after = changed and changed.phase("train")
+        return train.process_used_bytes - after.process_used_bytes if after else None
+
+
+LOGIT_TERMS = ("logits", "loss", "head")
+
+
+def memory_fact(report: MemoryReport, name: str) -> Any:
+    """A fact under ``memory.`` from a prediction; None where the run has no such phase."""
+    if name == "memory.status":
+        return None if report.verdict.status == "unknown" else report.verdict.status
+    if name == "memory.phase":
+        return report.verdict.phase
+    if name == "memory.term":
+        return report.verdict.term
+    if name == "memory.peak":
+        return max((phase.process_used_bytes for phase in report.phases), default=None)
+    _, part, field = name.split(".")
+    if part == "host":
+        host = report.host
+        workers = sum(term.bytes for term in host.terms if term.name == "workers")
+        return {"peak": host.peak_bytes, "low": host.low_bytes, "workers": workers}[field]
+    phase = report.phase(part)
+    if phase is None:
+        return None
+    of_terms = {"logits": LOGIT_TERMS, "gathered": ("gathered_predictions",), "cache": ("kv_cache", "cross_kv_cache")}
+    if field in of_terms:
+        return sum(term.bytes for term in phase.terms if term.name in of_terms[field])
+    return {
+        "allocated": phase.peak_allocated_bytes,
+        "peak": phase.process_used_bytes,
+        "low": phase.low_bytes,
+        "high": phase.high_bytes,
+    }[field]

@@ -1,0 +1,28 @@
+"""Which model a config means: by hub name in any case, by alias, or by the last part of a path."""
+
+from collections.abc import Mapping
+
+from kb.core.model import Model
+
+
+class ModelIndex:
+    """Catalogued models by every name they answer to."""
+
+    def __init__(self, models: Mapping[str, Model]) -> None:
+        self._by_name: dict[str, Model] = {}
+        self._by_tail: dict[str, Model] = {}
+        for model in models.values():
+            for name in (model.id, model.name, *model.aliases):
+                folded = name.casefold()
+                self._by_name[folded] = model
+                self._by_tail.setdefault(folded.rpartition("/")[2], model)
+
+    def resolve(self, name: str | None) -> Model | None:
+        """The model that ``name`` means, or None: a name that is only similar is another model.
+
+        ``google/mt5-base``, ``mt5-base`` and ``./models/mt5-base/`` are one: owners differ, dimensions do not.
+        """
+        if not name:
+            return None
+        wanted = name.strip().rstrip("/").casefold()
+        return self._by_name.get(wanted) or self._by_tail.get(wanted.rpartition("/")[2])

@@ -1,0 +1,191 @@
+"""A unit's settings → one TrainingSetup; what the config leaves open takes the library's default and is listed."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kb.core.document import Unit
+from kb.core.expression import is_unknown
+from kb.core.facts import FactType, coerce
+from kb.core.model import Model
+from kb.core.setup import Assumption, Attention, Method, TrainingSetup, WeightType
+
+WEIGHT_TYPES: Mapping[str, WeightType] = {
+    "float16": "fp16",
+    "fp16": "fp16",
+    "half": "fp16",
+    "bfloat16": "bf16",
+    "bf16": "bf16",
+    "float32": "fp32",
+    "fp32": "fp32",
+}
+ATTENTIONS: Mapping[str, Attention] = {
+    "eager": "eager",
+    "sdpa": "sdpa",
+    "flash_attention_2": "flash",
+    "flash_attention_3": "flash",
+    "flash": "flash",
+}
+
+
+class SettingsReader:
+    """Settings by name, with the library's default behind them; remembers what was assumed."""
+
+    def __init__(self, unit: Unit, facts: Mapping[str, FactType]) -> None:
+        self._unit = unit
+        self._facts = facts
+        self.assumed: list[Assumption] = []
+
+    def written(self, name: str) -> bool:
+        return name in self._unit.settings
+
+    def value(self, *names: str) -> Any:
+        """The first of ``names`` that the config says, of the right type; None where it says none."""
+        for name in names:
+            setting = self._unit.settings.get(name)
+            if setting is not None and setting.value is not None:
+                value = coerce(setting.value, self._facts[name].type, name)
+                if not is_unknown(value):
+                    return value
+        return None
+
+    def or_default(self, name: str) -> Any:
+        """The config's value, or the library's default from the vocabulary."""
+        value = self.value(name)
+        return self._facts[name].default if value is None else value
+
+    def or_assume(self, name: str, value: Any, fallback: Any, reason: str) -> Any:
+        """``value``, or ``fallback``, which is then listed as assumed."""
+        if value is not None:
+            return value
+        self.assumed.append(Assumption(name=name, value=fallback, reason=reason))
+        return fallback
+
+
+def setup_of(
+    unit: Unit,
+    model: Model | None,
+    *,
+    facts: Mapping[str, FactType],
+    constants: Mapping[str, float],
+    gpu_count: int | None,
+    versions: Callable[[str], tuple[int, ...] | None],
+) -> TrainingSetup:
+    """The run that a unit describes.
+
+    Args:
+        unit: the settings, by canonical name.
+        model: the model they name, where it is known.
+        facts: the vocabulary, for types and defaults.
+        constants: lengths that are assumed where neither config nor model says one.
+        gpu_count: data-parallel size named by the user; None takes the config's, else one.
+        versions: the version of a library by name, where known; defaults moved between versions.
+    """
+    read = SettingsReader(unit, facts)
+    source, target = _lengths(read, model, constants)
+    training = any(name.startswith("training.") for name in unit.settings)
+    method = _method(read)
+    quantized = method == "qlora" or bool(read.value("quantization.load_in_8bit"))
+    strategy = read.value("training.eval_strategy")
+    evaluates = bool(read.value("training.do_eval")) or strategy not in (None, "no")
+    generates = bool(read.or_default("training.predict_with_generate"))
+    inference_batch = read.value("inference.batch_size")
+    beams = read.value("training.generation_num_beams", "generation.num_beams") or 1
+    transformers = versions("transformers")
+    return TrainingSetup(
+        model_name=read.value("model.name"),
+        method=method,
+        do_train=training and read.value("training.do_train") is not False,
+        do_eval=training and evaluates,
+        do_predict=inference_batch is not None,
+        fp16=bool(read.or_default("training.fp16")),
+        bf16=bool(read.or_default("training.bf16")),
+        weights=WEIGHT_TYPES.get(str(read.value("model.torch_dtype")).removeprefix("torch."), "fp32"),
+        attn_implementation=_attention(read),
+        per_device_train_batch_size=_batch(read, "training.per_device_train_batch_size", training),
+        per_device_eval_batch_size=_batch(read, "training.per_device_eval_batch_size", training and evaluates),
+        gradient_accumulation_steps=max(1, int(read.or_default("training.gradient_accumulation_steps"))),
+        max_source_length=source,
+        max_target_length=target,
+        optim=_optimizer(read, transformers, training),
+        gradient_checkpointing=bool(read.or_default("training.gradient_checkpointing")),
+        use_reentrant=_reentrant(read, transformers),
+        label_smoothing_factor=float(read.or_default("training.label_smoothing_factor")),
+        predict_with_generate=generates,
+        prediction_loss_only=bool(read.or_default("training.prediction_loss_only")),
+        eval_accumulation_steps=read.value("training.eval_accumulation_steps"),
+        eval_samples=read.value("data.eval_samples"),
+        generation_max_length=read.value("training.generation_max_length", "generation.max_length") or target,
+        generation_num_beams=int(beams),
+        inference_batch_size=inference_batch,
+        inference_num_beams=int(
+            read.value("inference.num_beams", "generation.num_beams", "training.generation_num_beams") or 1
+        ),
+        inference_max_length=read.value("inference.max_length", "generation.max_length", "generation.max_new_tokens")
+        or target,
+        lora_r=max(1, int(read.or_default("lora.r"))),
+        lora_target_modules=read.value("lora.target_modules"),
+        modules_to_save=read.value("lora.modules_to_save") or (),
+        load_in_4bit=bool(read.or_default("quantization.load_in_4bit")),
+        load_in_8bit=bool(read.or_default("quantization.load_in_8bit")),
+        bnb_4bit_use_double_quant=bool(read.or_default("quantization.bnb_4bit_use_double_quant")),
+        prepare_for_kbit=quantized,
+        dataloader_num_workers=max(0, int(read.or_default("training.dataloader_num_workers"))),
+        dataloader_pin_memory=bool(read.or_default("training.dataloader_pin_memory")),
+        dataloader_prefetch_factor=read.value("training.dataloader_prefetch_factor") or 2,
+        dataloader_persistent_workers=bool(read.or_default("training.dataloader_persistent_workers")),
+        world_size=gpu_count or int(read.value("launch.num_processes") or 1),
+        zero_stage=int(read.or_default("deepspeed.zero_stage")),
+        offload_optimizer=read.value("deepspeed.offload_optimizer.device") in ("cpu", "nvme"),
+        offload_param=read.value("deepspeed.offload_param.device") in ("cpu", "nvme"),
+        fsdp=bool(read.value("training.fsdp")),
+        assumed=tuple(read.assumed),
+    )
+
+
+def _method(read: SettingsReader) -> Method:
+    """An adapter where one is asked for or described; QLoRA where the weights under it are 4-bit."""
+    enabled = read.value("lora.enabled")
+    described = read.written("lora.r") or read.written("lora.target_modules")
+    if enabled is False or (enabled is None and not described):
+        return "full"
+    return "qlora" if read.value("quantization.load_in_4bit") else "lora"
+
+
+def _lengths(read: SettingsReader, model: Model | None, constants: Mapping[str, float]) -> tuple[int, int]:
+    longest = (model and (model.max_length or model.architecture.max_positions)) or None
+    source = read.value("data.max_source_length")
+    if source is None and longest is not None:
+        source = read.or_assume("data.max_source_length", None, longest, "longest_of_model")
+    source = read.or_assume("data.max_source_length", source, int(constants["assumed-source-length"]), "usual_length")
+    target = read.value("data.max_target_length", "training.generation_max_length", "generation.max_length")
+    target = read.or_assume("data.max_target_length", target, int(constants["assumed-target-length"]), "usual_length")
+    return max(1, int(source)), max(1, int(target))
+
+
+def _batch(read: SettingsReader, name: str, matters: bool) -> int:
+    value = read.value(name)
+    if value is None and matters:
+        value = read.or_assume(name, None, read.or_default(name), "library_default")
+    return max(1, int(read.or_default(name) if value is None else value))
+
+
+def _attention(read: SettingsReader) -> Attention:
+    named = ATTENTIONS.get(str(read.value("model.attn_implementation")))
+    return read.or_assume("model.attn_implementation", named, "sdpa", "library_default")  # type: ignore[no-any-return]
+
+
+def _optimizer(read: SettingsReader, transformers: tuple[int, ...] | None, matters: bool) -> str:
+    """``adamw_torch`` before transformers 4.57, ``adamw_torch_fused`` since (training-facts, defaults)."""
+    named = read.value("training.optim")
+    if named is not None:
+        return str(named)
+    default = "adamw_torch" if transformers is not None and transformers < (4, 57) else "adamw_torch_fused"
+    if matters:
+        read.or_assume("training.optim", None, default, "library_default")
+    return default
+
+
+def _reentrant(read: SettingsReader, transformers: tuple[int, ...] | None) -> bool:
+    """Checkpointing is reentrant by default before transformers 5."""
+    named = read.value("training.gradient_checkpointing_kwargs.use_reentrant")
+    return bool(named) if named is not None else transformers is not None and transformers < (5,)

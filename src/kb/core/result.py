@@ -1,0 +1,65 @@
+"""What a check found, unit by unit. Every report is made from this and from nothing else."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kb.core.document import Unit
+from kb.core.finding import SEVERITIES, Finding, NotEvaluated
+from kb.core.hardware import Gpu, Machine
+from kb.core.memory_report import MemoryReport, Verdict
+from kb.core.model import Model
+from kb.core.setup import TrainingSetup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuFit:
+    """Whether a unit fits one known GPU; asked where no GPU is named or found."""
+
+    gpu: Gpu
+    verdict: Verdict
+    process_used_bytes: int
+    limit_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitResult:
+    """One unit's findings, in the order of their places, and its prediction where one could be made.
+
+    ``note`` says why there is none: a key of i18n under ``note.``, with ``note_values`` for its placeholders.
+    ``gpu_limit_bytes`` is what the prediction was held against: the GPU's memory, less what others use of it.
+    """
+
+    unit: Unit
+    setup: TrainingSetup | None = None
+    model: Model | None = None
+    prediction: MemoryReport | None = None
+    findings: tuple[Finding, ...] = ()
+    not_evaluated: tuple[NotEvaluated, ...] = ()
+    note: str | None = None
+    note_values: Mapping[str, Any] = field(default_factory=dict)
+    gpu_limit_bytes: int | None = None
+    gpu_fits: tuple[GpuFit, ...] = ()
+
+    def counted(self) -> tuple[Finding, ...]:
+        """The findings that nothing suppresses."""
+        return tuple(finding for finding in self.findings if finding.suppressed is None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckResult:
+    """``sources_text`` holds each path's text as read, so that a report can show the line of a finding."""
+
+    machine: Machine
+    units: tuple[UnitResult, ...]
+    sources_text: Mapping[str, str]
+    version: str
+    rules_version: str
+
+    def summary(self) -> dict[str, int]:
+        """How many findings of each severity count, and how many are suppressed."""
+        counts = dict.fromkeys((*SEVERITIES, "suppressed"), 0)
+        for unit in self.units:
+            for finding in unit.findings:
+                counts["suppressed" if finding.suppressed else finding.severity] += 1
+        return counts

@@ -1,0 +1,141 @@
+"""The bundle's plain data → the frozen objects of core."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from kb.core.catalog import Catalog, Dialect
+from kb.core.facts import FactType
+from kb.core.hardware import Gpu
+from kb.core.model import Architecture, Model
+from kb.core.rule import Computed, Rule, RuleFix
+from kb.core.text import Text
+from kb.knowledge.bundle import load_part
+from kb.knowledge.locations import named, shipped
+
+NO_TEXT = Text("", "")
+
+
+def load_catalog(rules: str | None = None, *, whole: bool = False) -> Catalog:
+    """The knowledge of a rules folder, or the shipped one.
+
+    Args:
+        rules: a folder; None is the shipped one.
+        whole: also the whys, examples, sources and meanings, which linting does not need.
+
+    Raises:
+        KnowledgeError: the folder has faults, each at file:line:column.
+    """
+    location = shipped() if rules is None else named(rules)
+    hot = load_part(location, "hot")
+    cold = load_part(location, "cold") if whole else {"rules": {}, "meanings": {}, "sources": {}}
+    return Catalog(
+        version=hot["version"],
+        facts=_facts(hot["facts"], cold["meanings"]),
+        events=hot["events"],
+        rules={name: _rule(name, row, cold["rules"].get(name, {})) for name, row in hot["rules"].items()},
+        gpus={name: _gpu(row) for name, row in hot["gpus"].items()},
+        models={name: _model(row) for name, row in hot["models"].items()},
+        dialects={name: _dialect(row) for name, row in hot["dialects"].items()},
+        constants=hot["constants"],
+        sources=cold["sources"],
+    )
+
+
+def load_words(language: str, rules: str | None = None) -> Mapping[str, str]:
+    """The texts of one language (``ko`` or ``en``), by key."""
+    location = shipped() if rules is None else named(rules)
+    words: Mapping[str, str] = load_part(location, language)
+    return words
+
+
+def _facts(rows: Mapping[str, list[Any]], meanings: Mapping[str, list[str]]) -> dict[str, FactType]:
+    facts: dict[str, FactType] = {}
+    for name, (kind, default, unit, setting, renamed, at) in rows.items():
+        meaning = Text(*meanings[name]) if name in meanings else NO_TEXT
+        facts[name] = FactType(
+            name=name,
+            type=kind,
+            default=default,
+            unit=unit,
+            setting=setting,
+            renamed=renamed,
+            at=tuple(at),
+            meaning=meaning,
+        )
+        if setting:
+            written = f"written.{name}"
+            facts[written] = FactType(name=written, type="bool", at=(name,), meaning=meaning)
+    return facts
+
+
+def _rule(name: str, row: Mapping[str, Any], cold: Mapping[str, Any]) -> Rule:
+    return Rule(
+        id=name,
+        version=row["version"],
+        since=row["since"],
+        severity=row["severity"],
+        confidence=row["confidence"],
+        area=row["area"],
+        when=row["when"],
+        on=row["on"],
+        at=tuple(row["at"]),
+        title=Text(*row["title"]),
+        message=Text(*row["message"]),
+        fixes=tuple(_fix(fix) for fix in row["fix"]),
+        source=cold.get("source", ""),
+        why=Text(*cold["why"]) if cold else NO_TEXT,
+        examples=tuple(cold.get("examples", ())),
+        sources=tuple(cold.get("sources", ())),
+        deprecated=cold.get("deprecated"),
+        replaced_by=cold.get("replaced_by"),
+    )
+
+
+def _fix(row: Mapping[str, Any]) -> RuleFix:
+    values = {
+        name: Computed(value["compute"]) if isinstance(value, dict) else value for name, value in row["set"].items()
+    }
+    return RuleFix(
+        when=row["when"],
+        safety=row["safety"],
+        title=Text(*row["title"]),
+        set=values,
+        remove=tuple(row["remove"]),
+        rename=row["rename"],
+    )
+
+
+def _gpu(row: Mapping[str, Any]) -> Gpu:
+    major, minor = row["compute_capability"]
+    return Gpu(
+        id=row["id"],
+        name=row["name"],
+        aliases=tuple(row["aliases"]),
+        memory_total=row["memory_total"],
+        compute_capability=(major, minor),
+        native_bf16=row["native_bf16"],
+    )
+
+
+def _model(row: Mapping[str, Any]) -> Model:
+    return Model(
+        id=row["id"],
+        name=row["name"],
+        aliases=tuple(row["aliases"]),
+        architecture=Architecture(**row["architecture"]),
+        parameters=row["parameters"],
+        max_length=row["max_length"],
+    )
+
+
+def _dialect(row: Mapping[str, Any]) -> Dialect:
+    return Dialect(
+        id=row["id"],
+        layout=row["layout"],
+        recognise=row["recognise"],
+        sections=row.get("sections", {}),
+        keys=row["keys"],
+        ignore=tuple(row.get("ignore", ())),
+        values=row.get("values", {}),
+        priority=row.get("priority", 0),
+    )

@@ -1,0 +1,281 @@
+"""rules/ and i18n/ as text → one checked, plain-data bundle. Everything that can be wrong is said here, with its place.
+
+The bundle has four parts, so that a start reads only what it needs: ``hot`` (what linting needs), ``cold`` (whys,
+examples, sources, meanings), and the words of each language.
+"""
+
+import os
+from typing import Any
+
+from kb.core.text import LANGUAGES
+from kb.knowledge.compile_rules import RuleCompiler
+from kb.knowledge.locations import Location, files_under
+from kb.knowledge.schema import KINDS, SchemaSet
+from kb.knowledge.source import KEY, KnowledgeError, Located, Problem, read_source
+
+Parts = dict[str, Any]
+PARTS = ("hot", "cold", *LANGUAGES)
+MIB_PER_UNIT = {"MiB": 2**20, "GiB": 2**30, "MB": 10**6, "GB": 10**9, "B": 1}
+
+
+def compile_knowledge(location: Location) -> Parts:
+    """The bundle of a rules folder.
+
+    Raises:
+        KnowledgeError: with every fault found, each at file:line:column.
+    """
+    files, problems = _read_all(location)
+    if problems:
+        raise KnowledgeError(problems)
+    vocabulary = files["vocabulary.yaml"][0].data
+    types = fact_types(vocabulary)
+    sources = files["sources.yaml"][0].data["sources"]
+    compiler = RuleCompiler(types=types, facts=vocabulary["facts"], events=vocabulary["events"], sources=sources)
+    rules = {located.data["id"]: compiler.compile(located) for located in files["checks"]}
+    problems += compiler.problems
+    problems += _check_vocabulary(files["vocabulary.yaml"][0])
+    problems += _check_ids(files)
+    gpus = {located.data["id"]: _gpu(located, problems) for located in files["hardware"]}
+    models = {located.data["id"]: _model(located, problems) for located in files["models"]}
+    for kind in ("hardware", "models"):
+        problems += _check_aliases(files[kind])
+        problems += _check_sources(files[kind], sources)
+    problems += _check_sources(files["dialects"], sources)
+    problems += _check_dialects(files["dialects"], types)
+    words, word_problems = _words(location)
+    problems += word_problems
+    if problems:
+        raise KnowledgeError(sorted(problems, key=lambda problem: (problem.path, problem.line, problem.column)))
+    hot = {
+        "version": f"{vocabulary['version']}.{sum(rule['hot']['version'] for rule in rules.values())}",
+        "facts": {name: _fact_row(fact) for name, fact in vocabulary["facts"].items()},
+        "events": {name: event["values"] for name, event in vocabulary["events"].items()},
+        "rules": {name: rules[name]["hot"] for name in sorted(rules)},
+        "gpus": gpus,
+        "models": models,
+        "dialects": {located.data["id"]: located.data for located in files["dialects"]},
+        "constants": {name: entry["value"] for name, entry in files["constants.yaml"][0].data["constants"].items()},
+    }
+    cold = {
+        "rules": {name: rules[name]["cold"] for name in sorted(rules)},
+        "meanings": {name: [fact["ko"], fact["en"]] for name, fact in vocabulary["facts"].items()},
+        "sources": sources,
+    }
+    return {"hot": hot, "cold": cold, **words}
+
+
+def fact_types(vocabulary: Any) -> dict[str, str]:
+    """The type of every name that an expression may use, ``written.NAME`` of each setting included."""
+    types = {name: fact["type"] for name, fact in vocabulary["facts"].items()}
+    types |= {f"written.{name}": "bool" for name, fact in vocabulary["facts"].items() if fact.get("setting")}
+    return types
+
+
+def read_rules_folder(location: Location) -> dict[str, list[Located]]:
+    """Every file under rules/, by kind, read and checked against its schema.
+
+    Raises:
+        KnowledgeError: a file is missing, is not YAML, or does not answer to its schema.
+    """
+    files, problems = _read_all(location)
+    if problems:
+        raise KnowledgeError(problems)
+    return files
+
+
+def _read_all(location: Location) -> tuple[dict[str, list[Located]], list[Problem]]:
+    files: dict[str, list[Located]] = {kind: [] for kind in KINDS}
+    problems: list[Problem] = []
+    schema_folder = os.path.join(location.rules, "schema")
+    if not os.path.isdir(schema_folder):
+        message = "no schema folder here: is this a rules directory of kb?"
+        return files, [Problem(location.rules, 1, 1, message)]
+    schemas = SchemaSet(schema_folder)
+    for name in files_under(location.rules):
+        kind = name.split("/", 1)[0]
+        if kind == "schema":
+            continue
+        path = os.path.join(location.rules, name)
+        if kind not in KINDS:
+            problems.append(Problem(path, 1, 1, f"no kind of file has this place; kinds: {', '.join(sorted(KINDS))}"))
+            continue
+        try:
+            with open(path, encoding="utf-8") as stream:
+                located = read_source(path, stream.read())
+        except UnicodeDecodeError as error:
+            problems.append(Problem(path, 1, 1, f"not UTF-8 at byte {error.start}"))
+            continue
+        except KnowledgeError as error:
+            problems += error.problems
+            continue
+        faults = schemas.check(KINDS[kind], located)
+        problems += faults
+        if not faults:
+            files[kind].append(located)
+    for name in ("vocabulary.yaml", "constants.yaml", "sources.yaml"):
+        if not files[name] and not problems:
+            problems.append(Problem(os.path.join(location.rules, name), 1, 1, "this file is missing"))
+    return files, problems
+
+
+def _fact_row(fact: dict[str, Any]) -> list[Any]:
+    """Positional, since there are hundreds and they are read at every start."""
+    return [
+        fact["type"],
+        fact.get("default"),
+        fact.get("unit"),
+        fact.get("setting", False),
+        fact.get("renamed"),
+        fact.get("at", []),
+    ]
+
+
+def _check_vocabulary(located: Located) -> list[Problem]:
+    facts = located.data["facts"]
+    problems = []
+    for name, fact in facts.items():
+        for index, setting in enumerate(fact.get("at", [])):
+            if not facts.get(setting, {}).get("setting"):
+                problems.append(located.problem(("facts", name, "at", index), f"{setting!r} is not a setting"))
+        renamed = fact.get("renamed")
+        if renamed is not None and renamed not in facts:
+            problems.append(located.problem(("facts", name, "renamed"), f"{renamed!r} is not a fact"))
+    return problems
+
+
+def _check_ids(files: dict[str, list[Located]]) -> list[Problem]:
+    problems = []
+    for kind in ("checks", "hardware", "models", "dialects"):
+        seen: dict[str, str] = {}
+        for located in files[kind]:
+            name = located.data["id"]
+            if os.path.basename(located.path) != f"{name}.yaml":
+                problems.append(located.problem(("id",), f"id {name!r} differs from the file's name"))
+            if name in seen:
+                problems.append(located.problem(("id",), f"id {name!r} is also in {seen[name]}"))
+            seen[name] = located.path
+            if kind == "checks":
+                area = os.path.basename(os.path.dirname(located.path))
+                if area != located.data["area"]:
+                    problems.append(located.problem(("area",), f"the file lies in {area}/"))
+    return problems
+
+
+def _check_aliases(rows: list[Located]) -> list[Problem]:
+    problems, seen = [], {}
+    for located in rows:
+        data = located.data
+        for index, alias in enumerate([data["id"], data["name"], *data.get("aliases", [])]):
+            folded = str(alias).casefold()
+            owner = seen.setdefault(folded, data["id"])
+            if owner != data["id"]:
+                path = ("aliases", index - 2) if index > 1 else ("id",)
+                problems.append(located.problem(path, f"{alias!r} already means {owner}"))
+    return problems
+
+
+def _check_sources(rows: list[Located], sources: dict[str, Any]) -> list[Problem]:
+    problems = []
+    for located in rows:
+        for path, name in cited(located.data):
+            if name not in sources:
+                problems.append(located.problem(path, f"source {name!r} is not in sources.yaml"))
+    return problems
+
+
+def cited(data: Any, path: tuple[str | int, ...] = ()) -> list[tuple[tuple[str | int, ...], str]]:
+    """Every source id that a row names, with its place: under ``source``, ``sources`` and ``…_source``."""
+    found: list[tuple[tuple[str | int, ...], str]] = []
+    if isinstance(data, dict):
+        for key, value in data.items():
+            if (key == "source" or key.endswith("_source")) and isinstance(value, str):
+                found.append(((*path, key), value))
+            elif key == "sources" and isinstance(value, list):
+                found += [((*path, key, index), name) for index, name in enumerate(value) if isinstance(name, str)]
+            else:
+                found += cited(value, (*path, key))
+    elif isinstance(data, list):
+        for index, value in enumerate(data):
+            found += cited(value, (*path, index))
+    return found
+
+
+def _check_dialects(rows: list[Located], types: dict[str, str]) -> list[Problem]:
+    problems = []
+    for located in rows:
+        for key, meant in located.data["keys"].items():
+            targets = meant if isinstance(meant, list) else [meant]
+            for target in targets:
+                known = target in types or (
+                    isinstance(target, str)
+                    and target.endswith(".*")
+                    and any(name.startswith(target[:-1]) for name in types)
+                )
+                if isinstance(target, str) and not known:
+                    problems.append(located.problem(("keys", key, KEY), f"{target!r} is not in vocabulary.yaml"))
+    return problems
+
+
+def _gpu(located: Located, problems: list[Problem]) -> dict[str, Any]:
+    data = located.data
+    total = data["memory_total"][0]
+    major, _, minor = str(data["compute_capability"]["value"]).partition(".")
+    return {
+        "id": data["id"],
+        "name": data["name"],
+        "aliases": data.get("aliases", []),
+        "memory_total": int(total["value"] * MIB_PER_UNIT[total["unit"]]),
+        "compute_capability": [int(major), int(minor or 0)],
+        "native_bf16": data["native_bf16"]["value"],
+    }
+
+
+def _model(located: Located, problems: list[Problem]) -> dict[str, Any]:
+    import dataclasses
+
+    from kb.memory import architecture_from_config
+
+    data = located.data
+    try:
+        architecture = dataclasses.asdict(architecture_from_config(data["architecture"]))
+    except ValueError as error:
+        problems.append(located.problem(("architecture",), str(error)))
+        architecture = {}
+    return {
+        "id": data["id"],
+        "name": data["name"],
+        "aliases": data.get("aliases", []),
+        "architecture": architecture,
+        "parameters": data["parameters"][0]["value"],
+        "max_length": data.get("max_length", {}).get("value"),
+    }
+
+
+def _words(location: Location) -> tuple[Parts, list[Problem]]:
+    """The words of each language; both must have the same keys and the same placeholders."""
+    from kb.core.text import PLACEHOLDER
+
+    problems: list[Problem] = []
+    located: dict[str, Located] = {}
+    for language in LANGUAGES:
+        path = os.path.join(location.i18n, f"{language}.yaml")
+        try:
+            with open(path, encoding="utf-8") as stream:
+                located[language] = read_source(path, stream.read())
+        except FileNotFoundError:
+            return {}, [Problem(path, 1, 1, "this file is missing")]
+        except KnowledgeError as error:
+            problems += error.problems
+    if problems:
+        return {}, problems
+    korean, english = (located[language].data or {} for language in LANGUAGES)
+    for key in sorted({*korean, *english}):
+        if key not in korean or key not in english:
+            missing = "ko" if key not in korean else "en"
+            present = located["en" if missing == "ko" else "ko"]
+            problems.append(present.problem((key, KEY), f"{key!r} has no text in {missing}.yaml"))
+        else:
+            named = [{m[1] for m in PLACEHOLDER.finditer(str(text[key]))} for text in (korean, english)]
+            if named[0] != named[1]:
+                problems.append(located["en"].problem((key,), f"{key!r}: placeholders differ from ko.yaml"))
+    return {"ko": korean, "en": english}, problems

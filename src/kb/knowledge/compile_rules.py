@@ -1,0 +1,130 @@
+"""One rule file → its compiled form: expressions as checked trees, names and placeholders that exist."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from kb.core.expression import Tree
+from kb.core.grammar import ExpressionError, parse
+from kb.core.suggest import nearest
+from kb.core.text import PLACEHOLDER
+from kb.knowledge.source import KEY, Located, Path, Problem
+
+
+class RuleCompiler:
+    """Compiles rule files, gathering every fault in ``problems``."""
+
+    def __init__(
+        self,
+        *,
+        types: Mapping[str, str],
+        facts: Mapping[str, Any],
+        events: Mapping[str, Any],
+        sources: Mapping[str, Any],
+    ) -> None:
+        self.types = types
+        self.facts = facts
+        self.events = events
+        self.sources = sources
+        self.problems: list[Problem] = []
+
+    def compile(self, located: Located) -> dict[str, Any]:
+        """``{"hot": …, "cold": …}`` of one rule."""
+        data = located.data
+        when = self._expression(located, ("when",), data["when"], "bool") if "when" in data else None
+        self._check_event(located)
+        self._check_texts(located)
+        for index, name in enumerate(data["sources"]):
+            if name not in self.sources:
+                self._fail(located, ("sources", index), f"source {name!r} is not in sources.yaml", name, self.sources)
+        for index, name in enumerate(data.get("at", [])):
+            self._check_setting(located, ("at", index), name)
+        fixes = [self._fix(located, index, fix) for index, fix in enumerate(data.get("fix", []))]
+        self._check_examples(located, bool(fixes))
+        hot = {
+            "version": data["version"],
+            "since": data["since"],
+            "severity": data["severity"],
+            "confidence": data["confidence"],
+            "area": data["area"],
+            "when": when,
+            "on": data.get("on"),
+            "at": data.get("at", []),
+            "title": [data["title"]["ko"], data["title"]["en"]],
+            "message": [data["message"]["ko"], data["message"]["en"]],
+            "fix": fixes,
+        }
+        cold = {
+            "source": data.get("when", ""),
+            "why": [data["why"]["ko"], data["why"]["en"]],
+            "examples": data["examples"],
+            "sources": data["sources"],
+            "deprecated": data.get("deprecated"),
+            "replaced_by": data.get("replaced_by"),
+        }
+        return {"hot": hot, "cold": cold}
+
+    def _fix(self, located: Located, index: int, fix: Mapping[str, Any]) -> dict[str, Any]:
+        path: Path = ("fix", index)
+        when = self._expression(located, (*path, "when"), fix["when"], "bool") if "when" in fix else None
+        for group in ("set", "rename"):
+            for name in fix.get(group, {}):
+                self._check_setting(located, (*path, group, name, KEY), name)
+        for position, name in enumerate(fix.get("remove", [])):
+            self._check_setting(located, (*path, "remove", position), name)
+        if "on" not in located.data and not any(fix.get(group) for group in ("set", "remove", "rename")):
+            self._fail(located, path, "a fix needs set, remove or rename")
+        values = {
+            name: {"compute": self._expression(located, (*path, "set", name, "compute"), value["compute"], None)}
+            if isinstance(value, dict)
+            else value
+            for name, value in fix.get("set", {}).items()
+        }
+        return {
+            "when": when,
+            "safety": fix["safety"],
+            "title": [fix["title"]["ko"], fix["title"]["en"]],
+            "set": values,
+            "remove": fix.get("remove", []),
+            "rename": fix.get("rename", {}),
+        }
+
+    def _expression(self, located: Located, path: Path, source: str, want: str | None) -> Tree | None:
+        try:
+            return parse(source, self.types, want)
+        except ExpressionError as error:
+            self._fail(located, path, f"{'.'.join(map(str, path))}: {error}")
+            return None
+
+    def _check_event(self, located: Located) -> None:
+        event = located.data.get("on")
+        if event is not None and event not in self.events:
+            self._fail(located, ("on",), f"event {event!r} is not in vocabulary.yaml", event, self.events)
+
+    def _check_texts(self, located: Located) -> None:
+        """Placeholders: the same in both languages, each one a fact, or a value of the event."""
+        data = located.data
+        event = self.events.get(data.get("on"), {}).get("values")
+        allowed = self.types if event is None else event
+        pairs: list[tuple[Path, Mapping[str, str]]] = [((key,), data[key]) for key in ("title", "message", "why")]
+        pairs += [(("fix", index, "title"), fix["title"]) for index, fix in enumerate(data.get("fix", []))]
+        for path, text in pairs:
+            found = {language: {m[0] for m in PLACEHOLDER.finditer(text[language])} for language in ("ko", "en")}
+            if found["ko"] != found["en"]:
+                self._fail(located, (*path, "en"), "the placeholders of ko and en differ")
+            for match in PLACEHOLDER.finditer(text["ko"]):
+                if match[1] not in allowed:
+                    self._fail(located, (*path, "ko"), f"placeholder {match[1]!r} is not known", match[1], allowed)
+
+    def _check_setting(self, located: Located, path: Path, name: str) -> None:
+        if not self.facts.get(name, {}).get("setting"):
+            settings = [fact for fact, row in self.facts.items() if row.get("setting")]
+            self._fail(located, path, f"{name!r} is not a setting of vocabulary.yaml", name, settings)
+
+    def _check_examples(self, located: Located, has_fix: bool) -> None:
+        firing = [example for example in located.data["examples"] if example["expect"] == "fires"]
+        if has_fix and not any("fixed" in example for example in firing):
+            self._fail(located, ("examples",), "the rule has a fix: one firing example needs `fixed`")
+
+    def _fail(self, located: Located, path: Path, message: str, name: str = "", known: Any = ()) -> None:
+        guess = nearest(name, known) if name else []
+        self.problems.append(located.problem(path, message + (f"; did you mean {guess[0]!r}?" if guess else "")))

@@ -1,0 +1,52 @@
+"""Where the rules and the texts lie: beside the sources in a checkout, inside the package in an installation."""
+
+import os
+from dataclasses import dataclass
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_PACKAGED = os.path.join(_PACKAGE, "_data")
+_CHECKOUT = os.path.dirname(os.path.dirname(_PACKAGE))
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Folders of rules and texts. ``sealed``: inside an installed package, where files do not change."""
+
+    rules: str
+    i18n: str
+    sealed: bool
+
+    @property
+    def bundle(self) -> str:
+        return os.path.join(self.rules, ".bundle")
+
+
+def shipped() -> Location:
+    """The rules that came with this kb."""
+    if os.path.isdir(_PACKAGED):
+        return Location(os.path.join(_PACKAGED, "rules"), os.path.join(_PACKAGED, "i18n"), True)
+    return Location(os.path.join(_CHECKOUT, "rules"), os.path.join(_CHECKOUT, "i18n"), False)
+
+
+def named(rules: str) -> Location:
+    """A rules folder given by the user; texts come from an ``i18n`` beside it, or from the shipped ones."""
+    beside = os.path.join(os.path.dirname(os.path.abspath(rules)), "i18n")
+    return Location(rules, beside if os.path.isdir(beside) else shipped().i18n, False)
+
+
+def files_under(folder: str) -> list[str]:
+    """Every ``.yaml`` and ``.json`` file below ``folder``, relative, with ``/``, sorted; hidden ones left out."""
+    found: list[str] = []
+    stack = [""]
+    while stack:
+        relative = stack.pop()
+        with os.scandir(os.path.join(folder, relative) if relative else folder) as entries:
+            for entry in entries:
+                name = f"{relative}/{entry.name}" if relative else entry.name
+                if entry.name.startswith("."):
+                    continue
+                if entry.is_dir():
+                    stack.append(name)
+                elif entry.name.endswith((".yaml", ".json")):
+                    found.append(name)
+    return sorted(found)

@@ -1,0 +1,66 @@
+"""JSON Schema checks of rules/, each fault at its line and column. jsonschema is imported only here, when needed."""
+
+import json
+import os
+from typing import Any
+
+from kb.core.suggest import nearest
+from kb.knowledge.source import KEY, Located, Path, Problem
+
+# Which schema a file answers to: the first part of its path under rules/, or its name.
+KINDS = {
+    "checks": "check",
+    "hardware": "hardware",
+    "models": "model",
+    "dialects": "dialect",
+    "vocabulary.yaml": "vocabulary",
+    "constants.yaml": "constants",
+    "sources.yaml": "sources",
+}
+
+
+class SchemaSet:
+    """The schemas of one ``rules/schema`` folder."""
+
+    def __init__(self, folder: str) -> None:
+        import jsonschema
+
+        self._validators: dict[str, Any] = {}
+        for kind in sorted(set(KINDS.values())):
+            with open(os.path.join(folder, f"{kind}.json"), encoding="utf-8") as stream:
+                self._validators[kind] = jsonschema.Draft202012Validator(json.load(stream))
+
+    def check(self, kind: str, located: Located) -> list[Problem]:
+        """Every fault of the file, deepest first where one is the cause of another."""
+        problems = []
+        for error in self._validators[kind].iter_errors(located.data):
+            worst = _most_telling(error)
+            path: Path = tuple(worst.absolute_path)
+            problems.append(_problem(located, path, worst))
+        return sorted(set(problems), key=lambda problem: (problem.line, problem.column))
+
+
+def _most_telling(error: Any) -> Any:
+    """For anyOf/oneOf: the branch that got furthest into the data, since the others were not meant."""
+    while error.context:
+        error = max(error.context, key=lambda sub: (len(sub.absolute_path), sub.validator != "type"))
+    return error
+
+
+def _problem(located: Located, path: Path, error: Any) -> Problem:
+    where = ".".join(str(part) for part in path) or "the file"
+    if error.validator == "additionalProperties" and isinstance(error.instance, dict):
+        allowed = error.schema.get("properties", {})
+        extra = next((key for key in error.instance if key not in allowed), "")
+        guess = nearest(str(extra), allowed)
+        hint = f"; did you mean {guess[0]!r}?" if guess else f"; known here: {', '.join(sorted(allowed))}"
+        return located.problem((*path, extra, KEY), f"{where}: {extra!r} is not known{hint}")
+    if error.validator == "required":
+        missing = [name for name in error.validator_value if name not in error.instance]
+        return located.problem(path, f"{where}: {', '.join(map(repr, missing))} is missing")
+    if error.validator == "enum":
+        guess = nearest(str(error.instance), [str(value) for value in error.validator_value])
+        hint = f"; did you mean {guess[0]!r}?" if guess else ""
+        allowed_values = ", ".join(map(str, error.validator_value))
+        return located.problem(path, f"{where}: {error.instance!r} is not one of {allowed_values}{hint}")
+    return located.problem(path, f"{where}: {error.message[:300]}")

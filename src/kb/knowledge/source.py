@@ -1,0 +1,125 @@
+"""A YAML file of rules/ or i18n/, read into plain data that remembers where each value stands."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+Path = tuple[str | int, ...]
+
+# rules/ is ours, but --rules DIR may not be: the same order of size that config reading allows.
+MAX_CHARACTERS, MAX_DEPTH = 1 << 20, 40
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One fault in the knowledge: where, and what to do."""
+
+    path: str
+    line: int
+    column: int
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}:{self.column}: {self.message}"
+
+
+class KnowledgeError(ValueError):
+    """The rules cannot be used; every fault found, in the order of the files."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        self.problems = problems
+        super().__init__("\n".join(str(problem) for problem in problems))
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """Data with the place (line, column, from 1) of every value and, under ``(*path, KEY)``, of every key."""
+
+    path: str
+    data: Any
+    places: dict[Path, tuple[int, int]]
+
+    def place(self, path: Path) -> tuple[int, int]:
+        """The place of ``path``, or of its nearest ancestor that the file holds."""
+        while path not in self.places and path:
+            path = path[:-1]
+        return self.places.get(path, (1, 1))
+
+    def problem(self, path: Path, message: str) -> Problem:
+        line, column = self.place(path)
+        return Problem(self.path, line, column, message)
+
+
+KEY = "\0key"
+
+
+def read_source(path: str, text: str) -> Located:
+    """The one document of ``text``.
+
+    Raises:
+        KnowledgeError: it is not YAML, is too large or deep, or holds a key twice.
+    """
+    if len(text) > MAX_CHARACTERS:
+        raise KnowledgeError([Problem(path, 1, 1, f"longer than {MAX_CHARACTERS} characters")])
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        _refuse_depth(path, text, loader)
+        node = yaml.compose(text, loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+        raise KnowledgeError([Problem(path, line, column, f"not YAML: {error.problem}")]) from None
+    except yaml.YAMLError as error:
+        raise KnowledgeError([Problem(path, 1, 1, f"not YAML: {error}")]) from None
+    places: dict[Path, tuple[int, int]] = {}
+    problems: list[Problem] = []
+    constructor = yaml.SafeLoader("")
+    data = None if node is None else _walk(node, (), places, problems, path, constructor)
+    if problems:
+        raise KnowledgeError(problems)
+    return Located(path, data, places)
+
+
+def _refuse_depth(path: str, text: str, loader: Any) -> None:
+    depth = 0
+    for event in yaml.parse(text, loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > MAX_DEPTH:
+                mark = event.start_mark
+                raise KnowledgeError([Problem(path, mark.line + 1, mark.column + 1, "too deeply nested")])
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        elif isinstance(event, yaml.AliasEvent):
+            mark = event.start_mark
+            message = "aliases (*name) are not used in rules: say it out"
+            raise KnowledgeError([Problem(path, mark.line + 1, mark.column + 1, message)])
+
+
+def _walk(
+    node: Any, path: Path, places: dict[Path, tuple[int, int]], problems: list[Problem], file: str, constructor: Any
+) -> Any:
+    places[path] = (node.start_mark.line + 1, node.start_mark.column + 1)
+    if isinstance(node, yaml.SequenceNode):
+        return [
+            _walk(item, (*path, index), places, problems, file, constructor) for index, item in enumerate(node.value)
+        ]
+    if isinstance(node, yaml.MappingNode):
+        result: dict[Any, Any] = {}
+        for key_node, value_node in node.value:
+            key = key_node.value
+            line, column = key_node.start_mark.line + 1, key_node.start_mark.column + 1
+            if key in result:
+                problems.append(Problem(file, line, column, f"{key!r} is written twice"))
+            if key_node.tag != "tag:yaml.org,2002:str":
+                problems.append(Problem(file, line, column, f"the key {key} is not text: put it in quotes"))
+            places[*path, key, KEY] = (line, column)
+            result[key] = _walk(value_node, (*path, key), places, problems, file, constructor)
+        return result
+    try:
+        return constructor.construct_object(node)
+    except (yaml.YAMLError, ValueError) as error:
+        line, column = places[path]
+        problems.append(Problem(file, line, column, f"cannot be read: {error}"))
+        return None
