@@ -1,14 +1,15 @@
 """One unit → its result: setup, prediction, facts, findings. What `kb.check`, the tests and the browser all call."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from kb.advice.facts import UnitFacts, locate, said_effective_batch
 from kb.advice.fit import Fit
 from kb.advice.models import ModelIndex
 from kb.advice.setup import setup_of
 from kb.core.catalog import Catalog
-from kb.core.document import Unit
+from kb.core.document import Event, Unit
 from kb.core.facts import Facts
+from kb.core.finding import Finding
 from kb.core.hardware import Machine
 from kb.core.lint import Linter
 from kb.core.model import Model
@@ -22,6 +23,10 @@ def no_versions(library: str) -> None:
     return
 
 
+def no_folder(name: str) -> None:
+    """A model's name is no folder here: the pure floor does not look at disks."""
+
+
 class Checker:
     """The rules and models, made ready once, for many units on one machine.
 
@@ -31,6 +36,7 @@ class Checker:
         rules: the ids to apply; None is all.
         versions: a library's version, where known.
         model: the model to take instead of the one a config names (``--model-config``).
+        model_in_folder: the model of a local folder that a config names, where there is one.
         gpu_count: data-parallel size that the user named.
     """
 
@@ -42,6 +48,7 @@ class Checker:
         rules: Collection[str] | None = None,
         versions: Versions = no_versions,
         model: Model | None = None,
+        model_in_folder: Callable[[str], Model | None] = no_folder,
         gpu_count: int | None = None,
     ) -> None:
         self.catalog = catalog
@@ -49,10 +56,13 @@ class Checker:
         self.versions = versions
         self.gpu_count = gpu_count
         self._model = model
+        self._model_in_folder = model_in_folder
         self._models = ModelIndex(catalog.models)
         self._types: Mapping[str, str] = catalog.fact_types()
         chosen = catalog.rules.values() if rules is None else [catalog.rules[name] for name in rules]
-        self._linter = Linter(rule for rule in chosen if rule.deprecated is None)
+        active = [rule for rule in chosen if rule.deprecated is None]
+        self.rule_ids = frozenset(rule.id for rule in active)
+        self._linter = Linter(active)
 
     def check(self, unit: Unit) -> UnitResult:
         """Everything that can be said about one unit."""
@@ -74,6 +84,10 @@ class Checker:
             gpu_fits=() if self.machine.gpus else fit.on_gpus(self.catalog.gpus),
         )
 
+    def hear(self, events: Iterable[Event]) -> list[Finding]:
+        """The findings of events that no unit holds: a file that cannot be read, a suppression comment."""
+        return self._linter.hear(events)
+
     def facts(self, unit: Unit) -> Facts:
         """The unit's facts alone, for explaining a rule with its numbers."""
         return self.prepare(unit).facts(self._types)
@@ -81,7 +95,7 @@ class Checker:
     def prepare(self, unit: Unit) -> UnitFacts:
         name = unit.settings.get("model.name")
         named = name.value if name is not None and isinstance(name.value, str) else None
-        model = self._model or self._models.resolve(named)
+        model = self._model or (self._model_in_folder(named) if named else None) or self._models.resolve(named)
         setup = setup_of(
             unit,
             model,

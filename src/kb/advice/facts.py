@@ -14,7 +14,7 @@ from kb.core.hardware import DetectedGpu, Machine
 from kb.core.memory_report import MemoryReport
 from kb.core.model import Model
 from kb.core.setup import TrainingSetup
-from kb.memory import match_targets, module_names
+from kb.memory import UnknownTargetsError, match_targets, modules
 
 # "유효 배치 48 유지", "효과적 배치 크기 = 4", "effective batch size: 32"
 _SAID = re.compile(
@@ -80,7 +80,7 @@ class UnitFacts:
                 "model.": self._model,
                 "lora.unmatched_target_modules": lambda _: self._targets(1),
                 "lora.matched_target_modules": lambda _: self._targets(0),
-                "lora.known_modules": lambda _: self.model and module_names(self.model.architecture),
+                "lora.known_modules": lambda _: self._modules(),
                 "method": lambda _: self.setup.method,
                 "batch.effective": lambda _: self.setup.effective_batch_size if self.setup.do_train else None,
                 "batch.said": lambda _: said_effective_batch(self.unit),
@@ -123,7 +123,18 @@ class UnitFacts:
         targets = self.setup.lora_target_modules
         if self.model is None or self.setup.method == "full" or targets is None:
             return None
-        return match_targets(self.model.architecture, targets)[which]
+        try:
+            matched, missing = match_targets(self.model.architecture, targets)
+        except UnknownTargetsError as error:
+            return Unknown(reason=str(error))
+        found = tuple(dict.fromkeys(module.name.rpartition(".")[2] for module in matched))
+        return (found, missing)[which]
+
+    def _modules(self) -> Any:
+        if self.model is None:
+            return None
+        names = (module.name.rpartition(".")[2] for module in modules(self.model.architecture))
+        return tuple(dict.fromkeys(names))
 
     def _gpu(self, name: str) -> Any:
         gpu = self.machine.gpus[0] if self.machine.gpus else None
@@ -172,7 +183,12 @@ class UnitFacts:
         return train.process_used_bytes - after.process_used_bytes if after else None
 
 
-LOGIT_TERMS = ("logits", "loss", "head")
+# Which terms of a phase's ledger make up a fact.
+TERMS_OF = {
+    "logits": ("activations_head", "loss", "logits"),
+    "gathered": ("gathered",),
+    "cache": ("kv_cache_self", "kv_cache_cross"),
+}
 
 
 def memory_fact(report: MemoryReport, name: str) -> Any:
@@ -193,9 +209,8 @@ def memory_fact(report: MemoryReport, name: str) -> Any:
     phase = report.phase(part)
     if phase is None:
         return None
-    of_terms = {"logits": LOGIT_TERMS, "gathered": ("gathered_predictions",), "cache": ("kv_cache", "cross_kv_cache")}
-    if field in of_terms:
-        return sum(term.bytes for term in phase.terms if term.name in of_terms[field])
+    if field in TERMS_OF:
+        return sum(term.bytes for term in phase.terms if term.name in TERMS_OF[field])
     return {
         "allocated": phase.peak_allocated_bytes,
         "peak": phase.process_used_bytes,

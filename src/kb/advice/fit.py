@@ -1,7 +1,6 @@
 """The prediction for one run on one machine, and the settings that would fit it."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -10,10 +9,8 @@ from kb.core.memory_report import MemoryReport
 from kb.core.model import Model
 from kb.core.result import GpuFit
 from kb.core.setup import TrainingSetup
-from kb.memory import predict
-
-# A search for the largest batch stops here; no GPU that is catalogued takes more samples of a real model.
-LARGEST_BATCH = 4096
+from kb.memory import largest_batch, predict, workers_that_fit
+from kb.memory.search import BatchField
 
 
 class Fit:
@@ -94,9 +91,9 @@ class Fit:
                 per_step = self.setup.per_device_train_batch_size * self.setup.world_size
                 return self.said // per_step if self.said and self.said % per_step == 0 else None
             case "fit.eval_batch":
-                return self._largest("per_device_eval_batch_size", ("evaluate", "generate"))
+                return self._largest("per_device_eval_batch_size")
             case "fit.inference_batch":
-                return self._largest("inference_batch_size", ("generate",))
+                return self._largest("inference_batch_size")
             case "fit.workers":
                 return self._workers
         return None
@@ -107,7 +104,7 @@ class Fit:
 
     @cached_property
     def largest_train_batch(self) -> int | None:
-        return self._largest("per_device_train_batch_size", ("train",))
+        return self._largest("per_device_train_batch_size")
 
     @cached_property
     def _held_batch(self) -> int | None:
@@ -118,25 +115,22 @@ class Fit:
         whole = self._per_rank
         return next((batch for batch in range(min(largest, whole), 0, -1) if whole % batch == 0), None)
 
-    def _largest(self, field: str, phases: tuple[str, ...]) -> int | None:
-        """The largest value of a batch setting whose phases fit with their whole error band, by bisection."""
+    def _largest(self, field: BatchField) -> int | None:
+        """The largest value of a batch setting whose phases fit with their whole error band; None where none does."""
         limit = self.limit_bytes
         if self.model is None or limit is None:
             return None
-
-        def fits(batch: int) -> bool:
-            report = self.predict(replace(self.setup, **{field: batch}))
-            return report is not None and all(p.high_bytes <= limit for p in report.phases if p.name in phases)
-
-        if not fits(1):
-            return None
-        low, high = 1, 2
-        while high <= LARGEST_BATCH and fits(high):
-            low, high = high, high * 2
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if fits(middle) else (low, middle)
-        return low
+        largest = largest_batch(
+            self.setup,
+            self.model.architecture,
+            field,
+            limit,
+            constants=self.constants,
+            gpu=self.gpu.gpu if self.gpu else None,
+            compute_capability=self.gpu.compute_capability if self.gpu else None,
+            cautious=True,
+        )
+        return largest or None
 
     @cached_property
     def _workers(self) -> int | None:
@@ -144,9 +138,7 @@ class Fit:
         limit = self.machine.host_memory_bytes
         if self.model is None or limit is None:
             return None
-        share = limit * self.constants["host-target-share"]
-        for workers in range(self.setup.dataloader_num_workers, -1, -1):
-            report = self.predict(replace(self.setup, dataloader_num_workers=workers))
-            if report is not None and report.host.peak_bytes <= share:
-                return workers
-        return None
+        share = round(limit * self.constants["host_target_share"])
+        return workers_that_fit(
+            self.setup, self.model.architecture, share, constants=self.constants, cpus=self.machine.cpus
+        )

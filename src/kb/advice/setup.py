@@ -156,9 +156,9 @@ def _lengths(read: SettingsReader, model: Model | None, constants: Mapping[str, 
     source = read.value("data.max_source_length")
     if source is None and longest is not None:
         source = read.or_assume("data.max_source_length", None, longest, "longest_of_model")
-    source = read.or_assume("data.max_source_length", source, int(constants["assumed-source-length"]), "usual_length")
+    source = read.or_assume("data.max_source_length", source, int(constants["assumed_source_length"]), "usual_length")
     target = read.value("data.max_target_length", "training.generation_max_length", "generation.max_length")
-    target = read.or_assume("data.max_target_length", target, int(constants["assumed-target-length"]), "usual_length")
+    target = read.or_assume("data.max_target_length", target, int(constants["assumed_target_length"]), "usual_length")
     return max(1, int(source)), max(1, int(target))
 
 

@@ -40,11 +40,15 @@ class Edit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fix:
-    """Edits that go together. Safe: the same result, or the config could not have run."""
+    """Edits that go together. Safe: the same result, or the config could not have run.
+
+    ``certain``: its condition is known to hold, so that it may be applied; else it is only offered.
+    """
 
     safety: Safety
     title: Text
     edits: tuple[Edit, ...]
+    certain: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

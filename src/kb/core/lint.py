@@ -42,10 +42,17 @@ class Linter:
                 undecided.append(NotEvaluated(rule=rule.id, needs=tuple(sorted(value.needs))))
             elif value:
                 findings.append(_fire(rule, names, facts, locate, whole))
-        for event in events:
-            findings.extend(_hear(rule, event) for rule in self._listeners.get(event.kind, ()))
-        findings.sort(key=lambda finding: (finding.span.line, finding.span.column, finding.rule))
-        return LintResult(tuple(findings), tuple(undecided))
+        findings += self.hear(events)
+        return LintResult(tuple(sorted(findings, key=place_of)), tuple(undecided))
+
+    def hear(self, events: Iterable[Event]) -> list[Finding]:
+        """The findings of events alone."""
+        return [_hear(rule, event) for event in events for rule in self._listeners.get(event.kind, ())]
+
+
+def place_of(finding: Finding) -> tuple[int, int, str]:
+    """Findings are shown in this order."""
+    return finding.span.line, finding.span.column, finding.rule
 
 
 def _fire(rule: Rule, names: tuple[str, ...], facts: Facts, locate: Locate, whole: Span) -> Finding:
@@ -81,9 +88,11 @@ def _hear(rule: Rule, event: Event) -> Finding:
 
 def _resolve(fix: RuleFix, facts: Facts) -> Fix | None:
     """The fix with its values computed; None where its condition is known false or a value is unknown."""
+    certain = True
     if fix.when is not None:
         applies = compile_tree(fix.when)(facts.get)
-        if not is_unknown(applies) and not applies:
+        certain = not is_unknown(applies)
+        if certain and not applies:
             return None
     edits: list[Edit] = []
     for name, given in fix.set.items():
@@ -93,7 +102,7 @@ def _resolve(fix: RuleFix, facts: Facts) -> Fix | None:
         edits.append(Edit("set", name, _plain(value)))
     edits += [Edit("remove", name) for name in fix.remove]
     edits += [Edit("rename", name, key) for name, key in fix.rename.items()]
-    return Fix(safety=fix.safety, title=fix.title, edits=tuple(edits))
+    return Fix(safety=fix.safety, title=fix.title, edits=tuple(edits), certain=certain)
 
 
 def _plain(value: Any) -> Any:

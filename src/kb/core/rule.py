@@ -1,7 +1,7 @@
 """A lint rule, as ``rules/checks/<area>/<id>.yaml`` gives it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kb.core.expression import Tree
@@ -25,7 +25,7 @@ class RuleFix:
     title: Text
     set: Mapping[str, Any]  # canonical name → value, or Computed
     remove: tuple[str, ...] = ()
-    rename: Mapping[str, str] = {}  # canonical name → the new key's own last part
+    rename: Mapping[str, str] = field(default_factory=dict)  # canonical name → the new key's own last part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

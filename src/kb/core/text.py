@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 LANGUAGES = ("ko", "en")
-PLACEHOLDER = re.compile(r"\{([a-z_][a-z0-9_.]*)(?::([A-Za-z0-9.%]+))?\}")
+PLACEHOLDER = re.compile(r"\{([a-z_][a-z0-9_.]*)(?::([A-Za-z0-9.,%]+))?\}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from kb.core.text import LANGUAGES
 from kb.knowledge.compile_rules import RuleCompiler
 from kb.knowledge.locations import Location, files_under
 from kb.knowledge.schema import KINDS, SchemaSet
-from kb.knowledge.source import KEY, KnowledgeError, Located, Problem, read_source
+from kb.knowledge.source import KEY, KnowledgeError, Located, Path, Problem, read_source
 
 Parts = dict[str, Any]
 PARTS = ("hot", "cold", *LANGUAGES)
@@ -162,14 +162,15 @@ def _check_ids(files: dict[str, list[Located]]) -> list[Problem]:
 
 
 def _check_aliases(rows: list[Located]) -> list[Problem]:
-    problems, seen = [], {}
+    problems: list[Problem] = []
+    seen: dict[str, str] = {}
     for located in rows:
         data = located.data
         for index, alias in enumerate([data["id"], data["name"], *data.get("aliases", [])]):
             folded = str(alias).casefold()
             owner = seen.setdefault(folded, data["id"])
             if owner != data["id"]:
-                path = ("aliases", index - 2) if index > 1 else ("id",)
+                path: Path = ("aliases", index - 2) if index > 1 else ("id",)
                 problems.append(located.problem(path, f"{alias!r} already means {owner}"))
     return problems
 

@@ -87,14 +87,16 @@ def _refuse_depth(path: str, text: str, loader: Any) -> None:
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > MAX_DEPTH:
-                mark = event.start_mark
-                raise KnowledgeError([Problem(path, mark.line + 1, mark.column + 1, "too deeply nested")])
+                raise KnowledgeError([Problem(path, *_place(event), "too deeply nested")])
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
         elif isinstance(event, yaml.AliasEvent):
-            mark = event.start_mark
             message = "aliases (*name) are not used in rules: say it out"
-            raise KnowledgeError([Problem(path, mark.line + 1, mark.column + 1, message)])
+            raise KnowledgeError([Problem(path, *_place(event), message)])
+
+
+def _place(event: Any) -> tuple[int, int]:
+    return event.start_mark.line + 1, event.start_mark.column + 1
 
 
 def _walk(

@@ -1,1 +1,30 @@
 """The memory model: closed forms from model dimensions and settings to a ledger in bytes. Pure."""
+
+from kb.memory.architecture import UnsupportedArchitectureError, architecture_from_config
+from kb.memory.counts import parameter_count
+from kb.memory.linear import (
+    LinearModule,
+    UnknownTargetsError,
+    adapter_parameters,
+    default_targets,
+    match_targets,
+    modules,
+)
+from kb.memory.predict import UnsupportedFamilyError, predict
+from kb.memory.search import largest_batch, workers_that_fit
+
+__all__ = [
+    "LinearModule",
+    "UnknownTargetsError",
+    "UnsupportedArchitectureError",
+    "UnsupportedFamilyError",
+    "adapter_parameters",
+    "architecture_from_config",
+    "default_targets",
+    "largest_batch",
+    "match_targets",
+    "modules",
+    "parameter_count",
+    "predict",
+    "workers_that_fit",
+]

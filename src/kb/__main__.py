@@ -1,0 +1,39 @@
+"""``kb NAME …`` is ``python -m kb.NAME …``."""
+
+import sys
+from importlib import import_module
+
+from kb import __version__
+
+COMMANDS = ("check", "rules")
+
+
+def main() -> int:
+    """Hand the arguments to the named command."""
+    arguments = sys.argv[1:]
+    name = arguments[0] if arguments else "--help"
+    if name in COMMANDS:
+        code: int = import_module(f"kb.{name}").main(arguments[1:])
+        return code
+    import os
+
+    from kb.cli import UNUSABLE, language_of, load_words_or_none, said
+
+    words = load_words_or_none(language_of(arguments, os.environ))
+    if name in ("--version", "-V"):
+        from kb.knowledge import load_catalog
+
+        print(f"kb {__version__} (rules {load_catalog().version})")
+        return 0
+    text = "\n".join(
+        [said(words, "cli.commands"), *(f"  kb {each:8} {said(words, f'cli.about.{each}')}" for each in COMMANDS)]
+    )
+    if name in ("-h", "--help"):
+        print(text)
+        return 0
+    print(f"kb: {said(words, 'cli.unknown_command', name=name)}\n{text}", file=sys.stderr)
+    return UNUSABLE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,199 @@
+"""``kb.check``: does this config fit, and what is wrong with it? The main job.
+
+Thin: arguments in, :mod:`kb.linting` does the work, :mod:`kb.report` words it.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from kb import cli
+from kb.core.catalog import Catalog
+from kb.core.errors import UserError
+from kb.core.finding import SEVERITIES
+from kb.core.result import CheckResult
+from kb.knowledge import KnowledgeError, load_catalog
+from kb.linting.file import FileChecker
+from kb.linting.prepare import Wanted, file_checker
+from kb.linting.project import Project, find_project, unknown_rule
+from kb.linting.run import STDIN, Input, Run, Unusable, run
+from kb.report.words import Words
+
+FORMATS = ("text", "json", "sarif", "github", "gitlab", "junit")
+LIBRARIES = ("transformers", "torch", "peft", "accelerate", "trl")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    return cli.run(command, arguments)
+
+
+def command(arguments: Sequence[str], language: str) -> int:
+    """Check what the arguments name; exit codes as :mod:`kb.cli` says."""
+    messages = cli.load_words_or_none(language)
+    options = _parser(messages).parse_args(arguments)
+    try:
+        project = find_project(_start(options))
+        if options.lang is None and project.lang in ("ko", "en") and project.lang != language:
+            language, messages = project.lang, cli.load_words_or_none(project.lang)
+        whole = bool(options.explain) or options.format == "sarif"
+        catalog = load_catalog(options.rules, whole=whole)
+        words = Words(language, messages, catalog.facts)
+        if options.explain and options.explain not in catalog.rules:
+            raise unknown_rule(options.explain, list(catalog.rules))
+        if options.explain and not options.paths and not options.command:
+            return _explain_alone(options, catalog, words)
+        checker = file_checker(catalog, project, _wanted(options))
+        if options.watch:
+            from kb.linting.watch import watch
+
+            return watch(lambda: _inputs(options), lambda: _check(options, project, checker, words), words)
+        return _check(options, project, checker, words)
+    except KnowledgeError as error:
+        for problem in error.problems:
+            print(problem, file=sys.stderr)
+        print(f"kb: {cli.said(messages, 'rules.broken', count=len(error.problems))}", file=sys.stderr)
+        return cli.UNUSABLE
+
+
+def _parser(words: cli.Words) -> cli.Parser:
+    def say(key: str) -> str:
+        return cli.said(words, f"cli.check.{key}")
+
+    parser = cli.Parser(words=words, prog="kb check", description=say("about"), epilog=say("examples"))
+    parser.add_argument("paths", nargs="*", metavar="PATH", help=say("paths"))
+    parser.add_argument("--command", metavar="TEXT", help=say("command"))
+    machine = parser.add_argument_group(say("group_machine"))
+    machine.add_argument("--gpu", metavar="ID", help=say("gpu"))
+    machine.add_argument("--gpus", type=int, metavar="N", help=say("gpus"))
+    machine.add_argument("--host-memory", metavar="SIZE", help=say("host_memory"))
+    machine.add_argument("--cpus", metavar="N", help=say("cpus"))
+    machine.add_argument("--model-config", metavar="FILE", help=say("model_config"))
+    for library in LIBRARIES:
+        shown = say("version") if library == LIBRARIES[0] else argparse.SUPPRESS
+        machine.add_argument(f"--{library}", metavar="VERSION", help=shown)
+    rules = parser.add_argument_group(say("group_rules"))
+    rules.add_argument("--select", action="append", default=[], metavar="RULE,…", help=say("select"))
+    rules.add_argument("--ignore", action="append", default=[], metavar="RULE,…", help=say("ignore"))
+    rules.add_argument("--dialect", metavar="ID", help=say("dialect"))
+    rules.add_argument("--rules", metavar="DIR", help=cli.said(words, "cli.option.rules"))
+    rules.add_argument("--baseline", metavar="FILE", help=say("baseline"))
+    rules.add_argument("--write-baseline", metavar="FILE", help=say("write_baseline"))
+    rules.add_argument("--prune-baseline", action="store_true", help=say("prune_baseline"))
+    rules.add_argument("--fail-on", choices=(*SEVERITIES, "never"), help=say("fail_on"))
+    fixing = parser.add_argument_group(say("group_fix"))
+    fixing.add_argument("--fix", action="store_true", help=say("fix"))
+    fixing.add_argument("--unsafe-fixes", action="store_true", help=say("unsafe_fixes"))
+    fixing.add_argument("--diff", action="store_true", help=say("diff"))
+    output = parser.add_argument_group(say("group_output"))
+    output.add_argument("--format", choices=FORMATS, default="text", help=say("format"))
+    output.add_argument("--lang", choices=("ko", "en"), help=cli.said(words, "cli.option.lang"))
+    output.add_argument("--color", choices=("auto", "always", "never"), default="auto", help=say("color"))
+    output.add_argument("--explain", metavar="RULE", help=say("explain"))
+    output.add_argument("--statistics", action="store_true", help=say("statistics"))
+    output.add_argument("-q", "--quiet", action="store_true", help=say("quiet"))
+    output.add_argument("--watch", action="store_true", help=say("watch"))
+    return parser
+
+
+def _start(options: argparse.Namespace) -> str:
+    """Project settings are those nearest to the first thing that is checked."""
+    first = next((path for path in options.paths if path != STDIN), None)
+    if first is None:
+        return os.getcwd()
+    return first if os.path.isdir(first) else os.path.dirname(os.path.abspath(first))
+
+
+def _wanted(options: argparse.Namespace) -> Wanted:
+    return Wanted(
+        gpu=options.gpu,
+        gpus=options.gpus,
+        host_memory=options.host_memory,
+        cpus=options.cpus,
+        select=_names(options.select),
+        ignore=_names(options.ignore),
+        dialect=options.dialect,
+        model_config=options.model_config,
+        versions={name: getattr(options, name) for name in LIBRARIES if getattr(options, name)},
+    )
+
+
+def _names(given: Sequence[str]) -> list[str]:
+    return [name.strip() for text in given for name in text.split(",") if name.strip()]
+
+
+def _inputs(options: argparse.Namespace) -> tuple[list[Input], list[Unusable]]:
+    """What to check, in order, and the paths that lead to nothing."""
+    inputs = [Input(path="--command", kind="command", raw=options.command.encode())] if options.command else []
+    paths = options.paths
+    if not paths and not inputs:
+        if sys.stdin.isatty():
+            raise UserError("cli.nothing_named")
+        paths = [STDIN]
+    if not paths:
+        return inputs, []
+    from kb.config.discovery import discover
+
+    found = discover(paths)
+    inputs += [Input(path=file.path, named=file.named) for file in found.files]
+    faults = [Unusable(path=path, key=fault.key, values=fault.values) for path, fault in found.faults]
+    return inputs, faults
+
+
+def _check(options: argparse.Namespace, project: Project, checker: FileChecker, words: Words) -> int:
+    """One pass: check, fix, report; the exit code."""
+    inputs, faults = _inputs(options)
+    outcome = run(inputs, checker, faults)
+    if options.fix or options.diff:
+        from kb.linting.fixing import fix_files
+
+        outcome = fix_files(outcome, checker, unsafe=options.unsafe_fixes, write=not options.diff, words=words)
+    result = outcome.result(checker)
+    baseline = options.baseline or (project.baseline and os.path.join(project.folder(), project.baseline))
+    if baseline or options.write_baseline:
+        from kb.linting.baseline import with_baseline
+
+        result = with_baseline(result, baseline, write=options.write_baseline, prune=options.prune_baseline)
+    if not options.diff:
+        _report(options, result, checker, words)
+    for unusable in outcome.unusable:
+        print(_said(unusable, words), file=sys.stderr)
+    return _exit_code(outcome, result, options.fail_on or project.fail_on or "error")
+
+
+def _exit_code(outcome: Run, result: CheckResult, fail_on: str) -> int:
+    if outcome.unusable:
+        return cli.UNUSABLE
+    counts = result.summary()
+    failing = SEVERITIES[: SEVERITIES.index(fail_on) + 1] if fail_on in SEVERITIES else ()
+    return cli.FINDINGS if any(counts[severity] for severity in failing) else cli.CLEAN
+
+
+def _report(options: argparse.Namespace, result: CheckResult, checker: FileChecker, words: Words) -> None:
+    if not result.units and options.format == "text":
+        return
+    from kb.linting.output import render
+
+    text = render(options, result, checker, words)
+    sys.stdout.write(text)
+
+
+def _explain_alone(options: argparse.Namespace, catalog: Catalog, words: Words) -> int:
+    from kb.report.explain import explain
+    from kb.report.style import choose_style
+
+    style = choose_style(sys.stdout, options.color)
+    sys.stdout.write(explain(catalog.rules[options.explain], words, style, sources=catalog.sources))
+    return cli.CLEAN
+
+
+def _said(unusable: Unusable, words: Words) -> str:
+    """``path:line:column: what is wrong``, as far as there is a place."""
+    place = [unusable.path] if unusable.path else []
+    place += [str(number) for number in (unusable.line, unusable.column) if number is not None]
+    text = words(unusable.key, **{"path": unusable.path, **unusable.values})
+    return f"{':'.join(place)}: {text}" if place else f"kb: {text}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,128 @@
+"""What every command shares: the language, the arguments' words, and how a run ends.
+
+Exit codes: 0 clean, 1 findings, 2 the input or the arguments cannot be used, 3 an internal fault, 130 Ctrl-C.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+from kb.core.errors import UserError
+from kb.core.text import LANGUAGES, fill
+
+CLEAN, FINDINGS, UNUSABLE, INTERNAL, INTERRUPTED = 0, 1, 2, 3, 130
+Words = Mapping[str, str]
+
+
+def language_of(arguments: Sequence[str], environ: Mapping[str, str]) -> str:
+    """``--lang`` of the command line, else the locale's; English where that is neither Korean nor English."""
+    for index, argument in enumerate(arguments):
+        if argument == "--":
+            break
+        value = argument.partition("=")[2] if argument.startswith("--lang=") else None
+        if argument == "--lang" and index + 1 < len(arguments):
+            value = arguments[index + 1]
+        if value in LANGUAGES:
+            return value
+    for name in ("LC_ALL", "LC_MESSAGES", "LANGUAGE", "LANG"):
+        if environ.get(name):
+            return "ko" if environ[name].lower().startswith("ko") else "en"
+    return "en"
+
+
+def said(words: Words, key: str, **values: Any) -> str:
+    """The text of ``key`` with its placeholders filled."""
+    return fill(words.get(key, key), lambda name, _: str(values.get(name, "?")))
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse that speaks the user's language and suggests the option that was meant."""
+
+    def __init__(self, *, words: Words, **options: Any) -> None:
+        options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(allow_abbrev=False, add_help=False, **options)
+        self.words = words
+        self.add_argument("-h", "--help", action="help", help=said(words, "cli.help"))
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(UNUSABLE, f"{self.prog}: {self._worded(message)}\n")
+
+    def _worded(self, message: str) -> str:
+        """argparse's own sentences, which come in English only, in the user's language."""
+        unknown = message.removeprefix("unrecognized arguments: ")
+        if unknown != message:
+            return self._unknown_option(unknown)
+        for end, key in (
+            (": expected one argument", "cli.needs_value"),
+            (": expected at least one argument", "cli.needs_value"),
+        ):
+            if message.endswith(end):
+                return said(self.words, key, option=message.removesuffix(end).removeprefix("argument "))
+        if ": invalid choice: " in message:
+            option, _, rest = message.removeprefix("argument ").partition(": invalid choice: ")
+            value, _, choices = rest.partition(" (choose from ")
+            return said(self.words, "cli.invalid_choice", option=option, value=value, choices=choices.rstrip(")"))
+        return said(self.words, "cli.bad_arguments", message=message)
+
+    def _unknown_option(self, unknown: str) -> str:
+        from kb.core.suggest import nearest
+
+        first = unknown.split()[0].partition("=")[0]
+        known = [option for action in self._actions for option in action.option_strings]
+        meant = nearest(first, known)
+        key = "cli.unknown_option_meant" if meant else "cli.unknown_option"
+        return said(self.words, key, option=unknown, meant=meant[0] if meant else "")
+
+
+def run(command: Callable[[Sequence[str], str], int], arguments: Sequence[str] | None = None) -> int:
+    """Run a command to its exit code; no traceback reaches a user unless ``KB_DEBUG`` is set."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    language = language_of(arguments, os.environ)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a character still gets the rest
+    try:
+        code = command(arguments, language)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # the reader (head, a pager) has seen enough; Python would complain again when it closes standard output
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return CLEAN
+    except UserError as fault:
+        print(f"kb: {worded(fault, language)}", file=sys.stderr)
+        return UNUSABLE
+    except Exception as error:
+        if os.environ.get("KB_DEBUG"):
+            raise
+        print(_internal(error, language), file=sys.stderr)
+        return INTERNAL
+    return code
+
+
+def worded(fault: UserError, language: str) -> str:
+    """The fault's sentence in one language."""
+    return said(load_words_or_none(language), fault.key, **fault.values)
+
+
+def load_words_or_none(language: str) -> Words:
+    """The texts of a language; none where the rules themselves are at fault, so that the fault can still be said."""
+    from kb.knowledge import KnowledgeError, load_words
+
+    try:
+        return load_words(language)
+    except KnowledgeError:
+        return {}
+
+
+def _internal(error: Exception, language: str) -> str:
+    where = error.__traceback__
+    while where is not None and where.tb_next is not None:
+        where = where.tb_next
+    place = f"{os.path.basename(where.tb_frame.f_code.co_filename)}:{where.tb_lineno}" if where else "?"
+    words = load_words_or_none(language)
+    return "kb: " + said(words, "cli.internal", error=f"{type(error).__name__}: {error}"[:300], place=place)

@@ -1,0 +1,127 @@
+"""Which files to read: the ones named, and in folders those that look like configs and git does not ignore."""
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from kb.config.faults import ConfigError
+from kb.config.guard import MAX_BYTES, too_large
+
+SUFFIXES = (".yaml", ".yml", ".json", ".sh")
+SKIPPED_FOLDERS = frozenset(("node_modules", "venv", "__pycache__", "site-packages"))
+STANDARD_INPUT = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file to read. ``named``: by its path or a glob, so that what is unfit is told; not come upon in a folder."""
+
+    path: str
+    named: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Discovery:
+    """The files in a stable order, each once; and each path given that leads to none, with why."""
+
+    files: tuple[Found, ...]
+    faults: tuple[tuple[str, ConfigError], ...]
+
+
+def discover(paths: Sequence[str]) -> Discovery:
+    """The files that ``paths`` mean: files, folders (all below them), globs, and ``-`` for standard input."""
+    files: list[Found] = []
+    faults: list[tuple[str, ConfigError]] = []
+    seen: dict[str, int] = {}
+    for path in paths:
+        try:
+            for found in _under(path):
+                identity = found.path if found.path == STANDARD_INPUT else os.path.realpath(found.path)
+                at = seen.setdefault(identity, len(files))
+                if at == len(files):
+                    files.append(found)
+                elif found.named:
+                    files[at] = Found(files[at].path, True)
+        except ConfigError as error:
+            faults.append((path, error))
+    return Discovery(tuple(files), tuple(faults))
+
+
+def _under(path: str) -> Iterable[Found]:
+    if path == STANDARD_INPUT:
+        return [Found(path, True)]
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError) as error:
+        if isinstance(error, FileNotFoundError) and not os.path.islink(path) and any(sign in path for sign in "*?["):
+            return _globbed(path)
+        raise _unusable(path, error) from None
+    if not _is_folder(status.st_mode):
+        if status.st_size > MAX_BYTES:
+            raise too_large(status.st_size)
+        return [Found(path, True)]
+    found = [Found(name, False) for name in _walk(path)]
+    if not found:
+        raise ConfigError("config.no-configs", path=path, suffixes=" ".join("*" + suffix for suffix in SUFFIXES))
+    return found
+
+
+def _is_folder(mode: int) -> bool:
+    import stat
+
+    return stat.S_ISDIR(mode)
+
+
+def _unusable(path: str, error: Exception) -> ConfigError:
+    reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    key = "config.missing" if isinstance(error, FileNotFoundError) else "config.unreadable"
+    return ConfigError(key, path=path, reason=reason)
+
+
+def _globbed(pattern: str) -> list[Found]:
+    import glob
+
+    found = [Found(name, True) for name in sorted(glob.glob(pattern, recursive=True)) if not os.path.isdir(name)]
+    if not found:
+        raise ConfigError("config.glob", pattern=pattern)
+    return found
+
+
+def _walk(top: str) -> Iterator[str]:
+    """Config files below a folder, in the order of their names; links to folders are not followed."""
+    from kb.config.ignored import IgnoreFiles
+
+    ignore = IgnoreFiles(top)
+    pending = [top]
+    while pending:
+        folder = pending.pop()
+        try:
+            with os.scandir(folder) as listing:
+                entries = sorted(listing, key=lambda entry: entry.name)
+        except OSError as error:
+            if folder == top:
+                raise _unusable(folder, error) from None
+            continue
+        ignore.enter(folder, any(entry.name == ".gitignore" for entry in entries))
+        below = []
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                if not _is_skipped(entry.name) and not ignore.ignores(entry.path, folder=True):
+                    below.append(entry.path)
+            elif _is_config(entry) and not ignore.ignores(entry.path, folder=False):
+                yield entry.path
+        pending += reversed(below)
+
+
+def _is_skipped(folder: str) -> bool:
+    return folder.startswith(".") or folder in SKIPPED_FOLDERS
+
+
+def _is_config(entry: os.DirEntry[str]) -> bool:
+    """Hidden files are no configs; nor is a file larger than any config may be, or a link to nothing."""
+    if entry.name.startswith(".") or not entry.name.lower().endswith(SUFFIXES):
+        return False
+    try:
+        return entry.is_file() and entry.stat().st_size <= MAX_BYTES
+    except OSError:
+        return False

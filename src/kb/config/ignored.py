@@ -1,0 +1,77 @@
+"""What git ignores below a folder: every ``.gitignore`` from the repository's top down, the deepest one first."""
+
+import os
+from typing import Any
+
+NAME = ".gitignore"
+
+
+class IgnoreFiles:
+    """The patterns that hold below ``top``. Folders have to be entered from the top down.
+
+    A folder that someone names is wanted: if git ignores it, the patterns from above it do not count.
+    """
+
+    def __init__(self, top: str) -> None:
+        self._specs: dict[str, Any] = {}  # absolute folder → its patterns
+        self._root = self._top = os.path.abspath(top)
+        above = self._repository_above(self._top)
+        if above is not None:
+            self._root = above
+            folder = above
+            for name in os.path.relpath(self._top, above).split(os.sep):
+                self._read(folder)
+                folder = os.path.join(folder, name)
+            if self._named_folder_is_ignored():
+                self._specs.clear()
+                self._root = self._top
+
+    def enter(self, folder: str, has_patterns: bool) -> None:
+        """Take in the folder's own patterns, before asking about what lies in it."""
+        if has_patterns:
+            self._read(os.path.abspath(folder))
+
+    def ignores(self, path: str, *, folder: bool) -> bool:
+        """Whether git would leave out ``path``, whose parents it does not."""
+        if not self._specs:
+            return False
+        absolute = os.path.abspath(path)
+        parent = os.path.dirname(absolute)
+        while True:
+            spec = self._specs.get(parent)
+            if spec is not None:
+                relative = os.path.relpath(absolute, parent).replace(os.sep, "/")
+                verdict = spec.check_file(relative + "/" if folder else relative).include
+                if verdict is not None:
+                    return bool(verdict)
+            if parent == self._root or parent == os.path.dirname(parent):
+                return False
+            parent = os.path.dirname(parent)
+
+    def _named_folder_is_ignored(self) -> bool:
+        path = self._top
+        while path != self._root:
+            if self.ignores(path, folder=True):
+                return True
+            path = os.path.dirname(path)
+        return False
+
+    def _read(self, folder: str) -> None:
+        try:
+            with open(os.path.join(folder, NAME), encoding="utf-8", errors="replace") as stream:
+                lines = stream.read().splitlines()
+        except OSError:
+            return
+        from pathspec import GitIgnoreSpec
+
+        self._specs[folder] = GitIgnoreSpec.from_lines(lines)
+
+    @staticmethod
+    def _repository_above(folder: str) -> str | None:
+        """The nearest folder that holds ``.git``, from ``folder`` itself upwards; None where there is none."""
+        while not os.path.exists(os.path.join(folder, ".git")):
+            parent = os.path.dirname(folder)
+            if parent == folder:
+                return None
+            folder = parent
+        return folder

@@ -1,0 +1,152 @@
+"""A config's text → the units to check: its settings by canonical name, with their places and the traps in the text."""
+
+from collections.abc import Mapping
+
+from kb.config.dialects import Entry, Recognition, below, flatten, section_names
+from kb.config.faults import ConfigError
+from kb.config.nodes import MAPPING, SEQUENCE, Node
+from kb.config.parsing import Parsed, parse
+from kb.config.repeated import duplicate_events
+from kb.config.settings import Extractor, Part, inherit
+from kb.core.catalog import Dialect
+from kb.core.document import Event, Setting, Unit
+from kb.core.facts import FactType
+from kb.core.finding import Span
+
+
+class ConfigReader:
+    """Reads configs of the given dialects. Make one for many files: it spells out each dialect only once."""
+
+    def __init__(self, dialects: Mapping[str, Dialect], facts: Mapping[str, FactType]) -> None:
+        self._dialects = dialects
+        self._recognition = Recognition(dialects, facts)
+        self._extractors: dict[str, Extractor] = {}
+
+    def read(self, text: str, path: str, *, dialect: str | None = None) -> list[Unit]:
+        """The units of one file: one, or one for each section and each document in it, in their order.
+
+        Args:
+            text: the decoded text; offsets of all spans count characters in it.
+            path: the file's name, for the units and to tell JSON from YAML; ``-`` where there is none.
+            dialect: the id of the dialect; None to recognise it by its marks.
+
+        Raises:
+            ConfigError: the text is no YAML or JSON, is over a bound, is empty, or holds no mapping at its top.
+        """
+        if dialect is not None and dialect not in self._dialects:
+            raise ConfigError("config.unknown-dialect-id", name=dialect, known=", ".join(sorted(self._dialects)))
+        parsed = parse(text, path)
+        units: list[Unit] = []
+        several = sum(document is not None for document in parsed.documents) > 1
+        for number, document in enumerate(parsed.documents, 1):
+            if document is None or document.value == "":
+                continue
+            name = f"document {number}" if several else None
+            reading = _DocumentReading(parsed, document, path, name)
+            units += self._read_document(reading, dialect)
+        return units
+
+    def _read_document(self, reading: "_DocumentReading", forced: str | None) -> list[Unit]:
+        entries = reading.entries
+        dialect = self._dialects[forced] if forced else self._recognition.recognise(entries)
+        if dialect is None:
+            return [reading.unknown(self._recognition.familiar_keys(entries))]
+        extractor = self._extractors.get(dialect.id)
+        if extractor is None:
+            extractor = self._extractors[dialect.id] = Extractor(self._recognition.compiled(dialect))
+        sections = section_names(dialect, entries)
+        if not sections:
+            return [reading.whole(dialect.id, extractor.extract(entries, reading.source))]
+        top = {path: entry for path, entry in entries.items() if entry[0][0] not in sections}
+        base = extractor.extract(top, reading.source)
+        own = {name: extractor.extract(below(entries, name), reading.source) for name in sections}
+        return reading.sectioned(dialect.id, base, own, any(mark in top for mark in dialect.sections["top"]))
+
+
+class _DocumentReading:
+    """One document on its way to units: where it lies, and the events that belong to none of its settings."""
+
+    def __init__(self, parsed: Parsed, document: Node, path: str, name: str | None) -> None:
+        self.source = parsed.source
+        if document.kind != MAPPING:
+            key = "config.list-at-top" if document.kind == SEQUENCE else "config.scalar-at-top"
+            raise ConfigError(key, *self.source.place(document.start))
+        self._document, self._path, self._name = document, path, name
+        self.entries: dict[str, Entry] = {}
+        flatten(document, self.entries)
+        self._span = self.source.span(document)
+        first = next(node for node in parsed.documents if node is not None)
+        self._loose: list[Event] = list(parsed.events) if document is first else []
+        for event in duplicate_events(parsed.duplicates, self.source):
+            if self._span.start <= event.span.start < self._span.end:
+                self._loose.append(event)
+
+    def whole(self, dialect: str, part: Part) -> Unit:
+        """The one unit of a document without sections."""
+        return self._unit(self._name, dialect, part.settings, self._span, (*part.events, *self._loose))
+
+    def sectioned(self, dialect: str, base: Part, own: Mapping[str, Part], has_top: bool) -> list[Unit]:
+        """A unit for each section, after one for the top of the document where that is a run of its own.
+
+        Every event is told once: in the section where it lies, else with the first unit.
+        """
+        events: dict[str | None, list[Event]] = {None: []} if has_top else {}
+        spans = {name: self._section_span(name) for name in own}
+        events |= {name: [] for name in own}
+        told: set[tuple[str, Span]] = set()
+        for event in (*base.events, *(event for part in own.values() for event in part.events), *self._loose):
+            if (event.kind, event.span) in told:
+                continue  # an anchor's entry, merged into several sections
+            told.add((event.kind, event.span))
+            places = (name for name, span in spans.items() if span.start <= event.span.start < span.end)
+            events[next(places, next(iter(events)))].append(event)
+        units = []
+        for name, found in events.items():
+            settings = base.settings if name is None else inherit(own[name], base)
+            span = self._span if name is None else spans[name]
+            units.append(self._unit(self._title(name), dialect, settings, span, tuple(found)))
+        return units
+
+    def _unit(
+        self, title: str | None, dialect: str, settings: Mapping[str, Setting], span: Span, events: tuple[Event, ...]
+    ) -> Unit:
+        in_order = tuple(sorted(events, key=lambda event: (event.span.line, event.span.column)))
+        return Unit(path=self._path, section=title, dialect=dialect, settings=settings, span=span, events=in_order)
+
+    def unknown(self, familiar: tuple[str, ...]) -> Unit:
+        first = next((key for _, key, _ in self.entries.values()), self._document)
+        event = Event(kind="unknown-dialect", span=self.source.span(first), values={"known": ", ".join(familiar)})
+        return Unit(
+            path=self._path,
+            section=self._name,
+            dialect=None,
+            settings={},
+            span=self._span,
+            events=(event, *self._loose),
+            known_keys=familiar,
+        )
+
+    def _title(self, section: str | None) -> str | None:
+        if self._name is None or section is None:
+            return section or self._name
+        return f"{self._name}: {section}"
+
+    def _section_span(self, section: str) -> Span:
+        for key, value in self._document.pairs():
+            if key.value == section:
+                span = self.source.span(value)
+                start = self.source.between(key.start, key.end or key.start)
+                return Span(start.line, start.column, span.end_line, span.end_column, start.start, span.end)
+        raise AssertionError(section)
+
+
+def read_units(
+    text: str,
+    path: str,
+    dialects: Mapping[str, Dialect],
+    facts: Mapping[str, FactType],
+    *,
+    dialect: str | None = None,
+) -> list[Unit]:
+    """:meth:`ConfigReader.read` for a single file."""
+    return ConfigReader(dialects, facts).read(text, path, dialect=dialect)

@@ -1,0 +1,121 @@
+"""The entries of one part of a config → settings by canonical name, with the events their text gives rise to."""
+
+from typing import Any
+
+from kb.config.dialects import CompiledDialect, Entries, Entry, Target
+from kb.config.nodes import SCALAR
+from kb.config.source import Source
+from kb.config.traps import event_of, interpret
+from kb.config.typos import Neighbours
+from kb.core.document import Event, Setting
+from kb.core.finding import Edit
+
+
+class Part:
+    """What a section, or the top of a document, says itself.
+
+    ``silenced`` are the settings that it gives as null: the library's default holds, whatever another part says.
+    """
+
+    __slots__ = ("events", "settings", "silenced")
+
+    def __init__(self) -> None:
+        self.settings: dict[str, Setting] = {}
+        self.silenced: set[str] = set()
+        self.events: list[Event] = []
+
+
+class Extractor:
+    """Takes settings out of entries by one dialect."""
+
+    def __init__(self, dialect: CompiledDialect) -> None:
+        self._dialect = dialect
+        self._neighbours: dict[str, Neighbours] = {}
+
+    def extract(self, entries: Entries, source: Source) -> Part:
+        part = Part()
+        targets, parents = self._dialect.targets, self._dialect.parents
+        meant: dict[str, list[tuple[Target, Entry]]] = {}
+        for path, entry in entries.items():
+            known = targets.get(path)
+            if known is not None:
+                for target in known:
+                    meant.setdefault(target.fact.name, []).append((target, entry))
+            elif path not in parents:
+                self._look_beside(path, entry, entries, part, source)
+        for name, candidates in meant.items():
+            if len(candidates) > 1:
+                candidates.sort(key=_rank)
+            self._take(name, candidates, part, source)
+        self._follow_renames(part)
+        return part
+
+    def _take(self, name: str, candidates: list[tuple[Target, Entry]], part: Part, source: Source) -> None:
+        """The first candidate that gives a value; an unknown one (``auto``) ends the search too."""
+        for target, (path, key, node) in candidates:
+            translated = node.kind == SCALAR and node.value in target.values
+            if translated:
+                value: Any = target.values[node.value]
+                if value is None:
+                    return
+            else:
+                value, trap = interpret(node, target.fact.type)
+                if value is None:
+                    continue
+                if trap is not None:
+                    part.events.append(event_of(trap, key, node, name, source))
+            span = source.span(node)
+            comment = source.comment_after(span.end) if node.flow else ""
+            key_span = source.between(key.start, key.end or key.start)
+            part.settings[name] = Setting(value=value, span=span, key_span=key_span, path=path, comment=comment)
+            return
+        part.silenced.add(name)
+
+    def _follow_renames(self, part: Part) -> None:
+        """A value under an old name counts under the new one too, unless that is written itself."""
+        for old, new in self._dialect.renames:
+            if old in part.settings and new not in part.settings:
+                part.settings[new] = part.settings[old]
+                part.silenced.discard(new)
+
+    def _look_beside(self, path: str, entry: Entry, entries: Entries, part: Part, source: Source) -> None:
+        """An event where an unknown key lies beside a known one that it may have been meant as."""
+        parent, _, _ = path.rpartition(".")
+        siblings = self._dialect.parents.get(parent)
+        if siblings is None or self._dialect.ignores(path):
+            return
+        if parent not in self._neighbours:
+            self._neighbours[parent] = Neighbours(siblings)
+        key = entry[1]
+        meant = self._neighbours[parent].meant_by(key.value)
+        if meant is None or self._dialect.ignores(f"{parent}.{meant}" if parent else meant):
+            return
+        meant_path = f"{parent}.{meant}" if parent else meant
+        known = self._dialect.targets.get(meant_path)
+        if known is None and entry[2].kind == SCALAR:
+            return  # a group's name, but this is no group
+        span = source.between(key.start, key.end or key.start)
+        name = known[0].fact.name if known else ""
+        # Beside the right key the wrong one cannot take its name: that would write it twice.
+        edits = () if meant_path in entries else (Edit("replace", name, key.style[:1] + meant + key.style[:1], span),)
+        part.events.append(Event(kind="unknown-key", span=span, values={"key": key.value, "meant": meant}, edits=edits))
+
+
+def _rank(candidate: tuple[Target, Entry]) -> int:
+    return candidate[0].rank
+
+
+def inherit(own: Part, base: Part) -> dict[str, Setting]:
+    """A section's settings: its own, and those of the top that it neither gives nor silences."""
+    merged = dict(own.settings)
+    for name, setting in base.settings.items():
+        if name not in merged and name not in own.silenced:
+            merged[name] = Setting(
+                value=setting.value,
+                span=setting.span,
+                key_span=setting.key_span,
+                path=setting.path,
+                comment=setting.comment,
+                inherited=True,
+            )
+    return merged

@@ -1,0 +1,88 @@
+"""A rule's examples, run as a user would meet them: all the way from bytes to findings and the fixed text."""
+
+import base64
+import datetime
+from collections.abc import Mapping
+from typing import Any
+
+from kb.advice.check import Checker
+from kb.core.catalog import Catalog
+from kb.core.grammar import parse_version
+from kb.core.hardware import Machine
+from kb.core.rule import Rule
+from kb.linting.file import FileChecker, FileResult, Kind
+from kb.linting.fixing import fix_once
+from kb.machine.detect import detect
+
+# Suppression examples name dates; they are judged on this day, so that none expires on its own.
+TODAY = datetime.date(2026, 11, 1)
+KINDS: Mapping[str, Kind] = {"command": "command", "shell": "shell"}
+
+
+class ExampleRunner:
+    """Runs examples against one catalogue (loaded whole)."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self.catalog = catalog
+
+    def run(self, rule: Rule, example: Mapping[str, Any]) -> str | None:
+        """What is wrong with the example, or None: it fires, is silent or is not evaluated as it says."""
+        checker = self._checker(example)
+        result = self._check(checker, example)
+        fired = [f for unit in result.results for f in unit.findings if f.rule == rule.id and f.suppressed is None]
+        needs = [row.needs for unit in result.results for row in unit.not_evaluated if row.rule == rule.id]
+        outcome = "fires" if fired else "not-evaluated" if needs else "silent"
+        if outcome != example["expect"]:
+            reason = f" (needs {', '.join(needs[0])})" if needs else ""
+            return f"expected {example['expect']}, got {outcome}{reason}"
+        if "fixed" in example:
+            return self._check_fix(checker, rule, result, example)
+        return None
+
+    def _checker(self, example: Mapping[str, Any]) -> FileChecker:
+        versions = {name: parse_version(text) for name, text in example.get("versions", {}).items()}
+        checker = Checker(
+            self.catalog,
+            self.machine(example),
+            versions=versions.get,
+            gpu_count=example.get("gpus"),
+        )
+        return FileChecker(self.catalog, checker, today=TODAY)
+
+    def machine(self, example: Mapping[str, Any]) -> Machine:
+        """The machine an example names; what it does not name is unknown, never that of this machine."""
+        from dataclasses import replace
+
+        from kb.core.units import parse_bytes
+
+        found = detect(
+            self.catalog.gpus,
+            gpu=example.get("gpu", "none"),
+            gpu_count=example.get("gpus") if "gpu" in example else None,
+            host_memory=example.get("host_memory", "none"),
+            cpus=str(example.get("cpus", "none")),
+        )
+        if "shm" in example:
+            found = replace(found, shm_bytes=parse_bytes(example["shm"]))
+        if "gpu_processes" in example:
+            processes = tuple((1000 + number, None) for number in range(example["gpu_processes"]))
+            gpus = tuple(replace(gpu, processes=processes) for gpu in found.gpus)
+            found = replace(found, gpus=gpus, gpu_source="nvml")
+        return found
+
+    def _check(self, checker: FileChecker, example: Mapping[str, Any]) -> FileResult:
+        text = example["config"]
+        raw = base64.b64decode(text) if example.get("base64") else text.encode()
+        kind = KINDS.get(example.get("dialect", ""), "config")
+        # JSON is read by JSON's own rules, which the file's name decides
+        name = "example.json" if text.lstrip().startswith("{") and kind == "config" else "example.yaml"
+        return checker.check(raw, name, kind)
+
+    def _check_fix(
+        self, checker: FileChecker, rule: Rule, result: FileResult, example: Mapping[str, Any]
+    ) -> str | None:
+        kind = KINDS.get(example.get("dialect", ""), "config")
+        fixed = fix_once(checker, result, kind, rules={rule.id}, unsafe=True)
+        if fixed.text != example["fixed"]:
+            return f"the fix gives\n{fixed.text}\ninstead of\n{example['fixed']}"
+        return None

@@ -1,0 +1,144 @@
+"""One file from its bytes to its results: decoded, read, checked, suppressions applied."""
+
+import datetime
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from kb.advice.check import Checker
+from kb.config.command import CommandReader
+from kb.config.encoding import decode
+from kb.config.faults import ConfigError
+from kb.config.reader import ConfigReader
+from kb.config.shell import read_shell
+from kb.config.suppressions import read_suppressions, suppress
+from kb.core.catalog import Catalog
+from kb.core.document import Event, Unit
+from kb.core.finding import Finding, Severity, Span
+from kb.core.lint import place_of
+from kb.core.result import UnitResult
+
+Kind = Literal["config", "shell", "command"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileResult:
+    """A file's text as decoded, and what was found in each of its units."""
+
+    path: str
+    text: str
+    encoding: str
+    results: tuple[UnitResult, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overrides:
+    """What a project changes about findings: severities by rule, and rules ignored in files of a pattern."""
+
+    severity: Mapping[str, Severity]
+    ignored: Callable[[str], Collection[str]]  # path → rule ids
+
+    @staticmethod
+    def none() -> "Overrides":
+        return Overrides(severity={}, ignored=lambda path: ())
+
+
+def kind_of(path: str) -> Kind:
+    return "shell" if path.endswith((".sh", ".bash")) else "config"
+
+
+class FileChecker:
+    """Reader and rules, made ready once, for many files.
+
+    Args:
+        catalog: the knowledge.
+        checker: the rules on one machine.
+        today: suppressions that end before it have expired.
+        dialect: the dialect of every config; None recognises each by its marks.
+        overrides: the project's own severities and ignored rules.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        checker: Checker,
+        *,
+        today: datetime.date,
+        dialect: str | None = None,
+        overrides: Overrides | None = None,
+    ) -> None:
+        self.catalog = catalog
+        self.checker = checker
+        self._today = today
+        self._dialect = dialect
+        self._overrides = overrides or Overrides.none()
+        self._reader = ConfigReader(catalog.dialects, catalog.facts)
+        self._commands = CommandReader(catalog.dialects, catalog.facts)
+
+    def check(self, raw: bytes, path: str, kind: Kind | None = None) -> FileResult:
+        """Everything found in one file.
+
+        Raises:
+            ConfigError: the bytes are no text, or the text no config that can be read, at its line and column.
+        """
+        decoded = decode(raw)
+        text = decoded.text if decoded.text is not None else ""
+        units = self.read(text, path, kind or kind_of(path), decoded.events, readable=decoded.text is not None)
+        results = self._settle([self.checker.check(unit) for unit in units], text, path)
+        return FileResult(path=path, text=text, encoding=decoded.encoding, results=tuple(results))
+
+    def read(
+        self, text: str, path: str, kind: Kind, events: Sequence[Event] = (), *, readable: bool = True
+    ) -> list[Unit]:
+        """The file's units; what is wrong with the file as a whole goes with the first.
+
+        Raises:
+            ConfigError: the text is no config that can be read, and nothing is known of it that would explain why.
+        """
+        try:
+            units = self._units(text, path, kind) if readable else []
+        except ConfigError:
+            if not events:
+                raise
+            units = []
+        if not units and events:
+            units = [Unit(path=path, section=None, dialect=None, settings={}, span=Span(1, 1, 1, 1, 0, 0))]
+        if not units:
+            raise ConfigError("config.no-command" if kind != "config" else "config.empty")
+        return [replace(units[0], events=(*events, *units[0].events)), *units[1:]] if events else units
+
+    def _units(self, text: str, path: str, kind: Kind) -> list[Unit]:
+        if kind == "config":
+            return list(self._reader.read(text, path, dialect=self._dialect))
+        if kind == "shell":
+            return list(read_shell(text, path, self._commands))
+        unit = self._commands.read(text, path)
+        return [unit] if unit else []
+
+    def _settle(self, results: list[UnitResult], text: str, path: str) -> list[UnitResult]:
+        """Apply the project's overrides and the file's suppression comments; hear what is wrong with the comments."""
+        ignored = set(self._overrides.ignored(path))
+        kept = [tuple(self._own(finding) for finding in r.findings if finding.rule not in ignored) for r in results]
+        directives = read_suppressions(text)
+        if directives:
+            undecided = {row.rule for result in results for row in result.not_evaluated}
+            outcome = suppress(
+                [finding for findings in kept for finding in findings],
+                directives,
+                today=self._today,
+                known=self.catalog.rules.keys(),
+                decided=self.checker.rule_ids - undecided - ignored,
+            )
+            shares = iter(outcome.findings)
+            kept = [tuple(next(shares) for _ in findings) for findings in kept]
+            heard = [self._own(finding) for finding in self.checker.hear(outcome.events)]
+            heard = [finding for finding in heard if finding.rule not in ignored]
+            kept[0] = tuple(sorted((*kept[0], *heard), key=place_of))
+        return [
+            result if findings == result.findings else replace(result, findings=findings)
+            for result, findings in zip(results, kept, strict=True)
+        ]
+
+    def _own(self, finding: Finding) -> Finding:
+        severity = self._overrides.severity.get(finding.rule)
+        return replace(finding, severity=severity) if severity else finding

@@ -1,0 +1,43 @@
+"""A model from a ``config.json`` on disk: ``--model-config``, or a config whose model is a folder."""
+
+import json
+import os
+
+from kb.core.errors import UserError
+from kb.core.model import Model
+from kb.memory import UnsupportedArchitectureError, architecture_from_config, parameter_count
+
+MAX_CHARACTERS = 1 << 20
+
+
+def read_model_config(path: str) -> Model:
+    """The model that a ``config.json``, or the folder that holds one, describes.
+
+    Raises:
+        UserError: the file is missing, is no JSON, or describes an architecture without a closed form.
+    """
+    file = os.path.join(path, "config.json") if os.path.isdir(path) else path
+    try:
+        with open(file, encoding="utf-8") as stream:
+            data = json.loads(stream.read(MAX_CHARACTERS))
+    except OSError as error:
+        raise UserError("model_config.unreadable", path=file, reason=error.strerror or str(error)) from None
+    except (ValueError, RecursionError) as error:
+        raise UserError("model_config.not_json", path=file, reason=str(error)) from None
+    if not isinstance(data, dict):
+        raise UserError("model_config.not_json", path=file, reason="{…}")
+    try:
+        architecture = architecture_from_config(data)
+    except UnsupportedArchitectureError as error:
+        raise UserError("model_config.unsupported", path=file, reason=str(error)) from None
+    return Model(id=path, name=path, architecture=architecture, parameters=parameter_count(architecture))
+
+
+def model_in_folder(name: str) -> Model | None:
+    """The model of a local folder that a config names; None where there is no such folder, or it cannot be used."""
+    if not os.path.isfile(os.path.join(name, "config.json")):
+        return None
+    try:
+        return read_model_config(name)
+    except UserError:
+        return None

@@ -1,0 +1,65 @@
+"""A new rule's file to begin from: complete enough to validate once its sentences are written."""
+
+import os
+import re
+
+from kb import __version__
+from kb.core.errors import UserError
+from kb.knowledge.locations import Location
+
+TEMPLATE = """\
+# yaml-language-server: $schema=../../schema/check.json
+id: {id}
+version: 1
+since: "{release}"
+severity: warning # error | warning | info
+confidence: medium # high | medium | low: how often a finding is a real fault
+area: {area}
+# An expression over the facts of rules/vocabulary.yaml. What is unknown makes the rule "not evaluated".
+when: training.per_device_train_batch_size > 4096
+title:
+  ko: 결함의 이름
+  en: the fault's name
+message:
+  ko: "학습 배치 {{training.per_device_train_batch_size}}개는 …"
+  en: "A training batch of {{training.per_device_train_batch_size}} …"
+why:
+  ko: 왜 문제인지 한 문단으로 씁니다.
+  en: One paragraph on why it matters.
+# fix:
+#   - when: gpu.native_bf16
+#     safety: unsafe # safe: the same result, or the config could not have run
+#     set: {{training.per_device_train_batch_size: {{compute: fit.train_batch}}}}
+#     title: {{ko: …, en: …}}
+examples:
+  - expect: fires
+    config: |
+      training: {{per_device_train_batch_size: 8192}}
+      general: {{model_name: google/mt5-base}}
+  - expect: silent
+    config: |
+      training: {{per_device_train_batch_size: 8}}
+      general: {{model_name: google/mt5-base}}
+sources: [guide-memory] # ids of rules/sources.yaml
+"""
+
+
+def write_new_rule(location: Location, rule: str, area: str) -> str:
+    """Write ``checks/<area>/<rule>.yaml`` and return its path.
+
+    Raises:
+        UserError: the id is not one, the area does not exist, or the rule does.
+    """
+    checks = os.path.join(location.rules, "checks")
+    areas = sorted(entry for entry in os.listdir(checks) if os.path.isdir(os.path.join(checks, entry)))
+    if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", rule):
+        raise UserError("rules.bad_id", name=rule)
+    if area not in areas:
+        raise UserError("rules.unknown_area", name=area, known=", ".join(areas))
+    for other in areas:
+        if os.path.exists(os.path.join(checks, other, f"{rule}.yaml")):
+            raise UserError("rules.exists", name=rule, path=os.path.join(checks, other, f"{rule}.yaml"))
+    path = os.path.join(checks, area, f"{rule}.yaml")
+    with open(path, "x", encoding="utf-8", newline="\n") as stream:
+        stream.write(TEMPLATE.format(id=rule, release=__version__, area=area))
+    return path

@@ -1,0 +1,75 @@
+"""A result in the format that was asked for. Each report is imported only when it is the one."""
+
+import argparse
+import os
+import sys
+
+from kb.core.result import CheckResult
+from kb.linting.file import FileChecker
+from kb.report.words import Words
+
+
+def render(options: argparse.Namespace, result: CheckResult, checker: FileChecker, words: Words) -> str:
+    """The whole output of one check."""
+    if options.format == "json":
+        from kb.report.json_report import json_report
+
+        return json_report(result, words)
+    if options.format == "sarif":
+        from kb.linting.fixing import replacements_of
+        from kb.report.sarif import sarif_report
+
+        replace = replacements_of(result, checker)
+        return sarif_report(result, words, checker.catalog.rules, replacements=replace, base=os.getcwd())
+    if options.format == "github":
+        from kb.report.github import github_report
+
+        return github_report(result, words, base=os.getcwd())
+    if options.format == "gitlab":
+        from kb.report.gitlab import gitlab_report
+
+        return gitlab_report(result, words, base=os.getcwd())
+    if options.format == "junit":
+        from kb.report.junit import junit_report
+
+        fail_on = options.fail_on if options.fail_on in ("error", "warning", "info") else "error"
+        return junit_report(result, words, fail_on=fail_on, base=os.getcwd())
+    return _text(options, result, checker, words)
+
+
+def _text(options: argparse.Namespace, result: CheckResult, checker: FileChecker, words: Words) -> str:
+    from kb.report.style import choose_style
+
+    style = choose_style(sys.stdout, options.color)
+    if options.statistics:
+        from kb.report.statistics import statistics_report
+
+        return statistics_report(result, words, style, checker.catalog.rules)
+    if options.explain:
+        return _explained(options.explain, result, checker, words, style)
+    from kb.report.text import text_report
+
+    return text_report(result, words, style, panel=not options.quiet)
+
+
+def _explained(rule: str, result: CheckResult, checker: FileChecker, words: Words, style: object) -> str:
+    """The rule once for each unit, with that unit's own numbers in its formula."""
+    from kb.report.explain import explain
+    from kb.report.style import Style
+
+    assert isinstance(style, Style)
+    texts = []
+    for unit in result.units:
+        where = unit.unit.path + (f" [{unit.unit.section}]" if unit.unit.section else "")
+        facts = checker.checker.facts(unit.unit)
+        texts.append(
+            explain(
+                checker.catalog.rules[rule],
+                words,
+                style,
+                sources=checker.catalog.sources,
+                lookup=facts.get,
+                where=where,
+            )
+        )
+    return "\n".join(texts)

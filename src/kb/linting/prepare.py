@@ -1,0 +1,104 @@
+"""From what the user said to a checker that is ready: project settings, knowledge, machine, versions, rules."""
+
+import datetime
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from kb.advice.check import Checker
+from kb.core.catalog import Catalog
+from kb.core.errors import UserError
+from kb.core.grammar import parse_version
+from kb.linting.file import FileChecker, Overrides
+from kb.linting.model_config import model_in_folder, read_model_config
+from kb.linting.project import Project, chosen_rules
+from kb.machine.detect import detect
+from kb.machine.software import installed_versions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What the command line asks for; None and empty leave it to the project's settings, then to detection."""
+
+    gpu: str | None = None
+    gpus: int | None = None
+    host_memory: str | None = None
+    cpus: str | None = None
+    select: Sequence[str] = ()
+    ignore: Sequence[str] = ()
+    dialect: str | None = None
+    model_config: str | None = None
+    versions: Mapping[str, str] | None = None
+
+
+def file_checker(catalog: Catalog, project: Project, wanted: Wanted) -> FileChecker:
+    """A checker for one run.
+
+    Raises:
+        UserError: a name or a value that cannot be used.
+    """
+    gpu_count = wanted.gpus or project.gpus
+    machine = detect(
+        catalog.gpus,
+        gpu=wanted.gpu or project.gpu,
+        gpu_count=gpu_count,
+        host_memory=wanted.host_memory or project.host_memory,
+        cpus=wanted.cpus or project.cpus,
+    )
+    areas = {rule.id: rule.area for rule in catalog.rules.values()}
+    checker = Checker(
+        catalog,
+        machine,
+        rules=chosen_rules(wanted.select or project.select, [*project.ignore, *wanted.ignore], areas),
+        versions=_versions({**project.versions, **(wanted.versions or {})}),
+        model=read_model_config(wanted.model_config) if wanted.model_config else None,
+        model_in_folder=model_in_folder,
+        gpu_count=gpu_count,
+    )
+    return FileChecker(
+        catalog,
+        checker,
+        today=datetime.date.today(),
+        dialect=wanted.dialect,
+        overrides=_overrides(project, areas),
+    )
+
+
+def _versions(named: Mapping[str, str]) -> Callable[[str], tuple[int, ...] | None]:
+    """A library's version: as named, else as installed beside kb."""
+    known: dict[str, tuple[int, ...] | None] = {}
+    for library, text in named.items():
+        try:
+            known[library] = parse_version(text)
+        except ValueError:
+            raise UserError("cli.bad_version", library=library, value=text) from None
+
+    def version(library: str) -> tuple[int, ...] | None:
+        if library not in known:
+            text = installed_versions().get(library)
+            known[library] = parse_version(text) if text and text[0].isdigit() else None
+        return known[library]
+
+    return version
+
+
+def _overrides(project: Project, areas: Mapping[str, str]) -> Overrides:
+    if not project.severity and not project.per_file_ignores:
+        return Overrides.none()
+    chosen_rules(list(project.severity), (), areas)  # a rule that does not exist is said, not passed over
+    ignored = {pattern: chosen_rules(rules, (), areas) for pattern, rules in project.per_file_ignores.items() if rules}
+    folder = project.folder()
+
+    def ignored_in(path: str) -> Collection[str]:
+        import fnmatch
+
+        relative = os.path.relpath(path, folder).replace(os.sep, "/")
+        matching = (rules for pattern, rules in ignored.items() if _matches(fnmatch.fnmatch, relative, pattern))
+        return {rule for rules in matching for rule in rules}
+
+    return Overrides(severity=project.severity, ignored=ignored_in)
+
+
+def _matches(fnmatch: Callable[[str, str], bool], relative: str, pattern: str) -> bool:
+    """A pattern without a slash is for the file's name, as in .gitignore."""
+    return fnmatch(relative, pattern) or ("/" not in pattern and fnmatch(relative.rpartition("/")[2], pattern))

@@ -1,0 +1,192 @@
+"""GPUs through NVML (the package nvidia-ml-py), imported only once the driver's library has been seen to load."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from kb.core.hardware import DetectedGpu
+from kb.machine.reading import Note, Reading, Reported, Unanswered
+
+LIBRARY = "libnvidia-ml.so.1"
+# Where the loader's own search does not look on every system: WSL, Kubernetes device plugins, NixOS.
+_FURTHER_FOLDERS = ("usr/lib/wsl/lib", "usr/local/nvidia/lib64", "run/opengl-driver/lib")
+# Signs of a driver or of a GPU handed into a container; /dev/dxg is WSL's.
+_DRIVER_SIGNS = ("proc/driver/nvidia/version", "dev/nvidiactl", "dev/dxg")
+
+# Starting eight GPUs without persistence mode takes several seconds; a hung driver never answers.
+TIMEOUT_SECONDS = 15.0
+
+# nvmlReturn_t. nvidia-smi exits with the same numbers.
+NOTES: dict[int, Note] = {
+    4: "no_permission",
+    6: "no_device",
+    9: "driver_not_loaded",
+    12: "library_not_found",
+    15: "gpu_lost",
+    18: "driver_mismatch",
+}
+
+
+def read(*, root: str = "/", timeout_seconds: float = TIMEOUT_SECONDS) -> Reading:
+    """Every GPU and MIG slice that NVML reports, in its order.
+
+    Raises:
+        Unanswered: no library, no driver, versions that differ, no permission, no device, no answer in time.
+    """
+    if not _library_loads(root):
+        present = any(os.path.exists(os.path.join(root, sign)) for sign in _DRIVER_SIGNS)
+        raise Unanswered("library_not_found" if present else "no_driver")
+    import importlib
+
+    try:
+        pynvml = importlib.import_module("pynvml")
+    except ImportError:
+        raise Unanswered("pynvml_missing") from None
+    return _within(timeout_seconds, lambda: _read(pynvml))
+
+
+def _library_loads(root: str) -> bool:
+    """Whether the dynamic loader finds the library: 2 ms where there is none, against 15 ms to import pynvml and ask.
+
+    A library loaded by its path answers to its name afterwards, so pynvml finds it too.
+    """
+    if sys.platform == "win32":
+        return True  # pynvml knows where Windows keeps nvml.dll
+    if sys.platform != "linux":
+        return False
+    import ctypes
+
+    for candidate in (LIBRARY, *(os.path.join(root, folder, LIBRARY) for folder in _FURTHER_FOLDERS)):
+        try:
+            ctypes.CDLL(candidate)
+            return True
+        except OSError:
+            continue
+    return False
+
+
+def _within(seconds: float, work: Callable[[], Reading]) -> Reading:
+    """``work()``, given up after ``seconds``: a call into a hung driver cannot be interrupted, only left behind."""
+    import threading
+
+    outcome: list[Reading | BaseException] = []
+
+    def run() -> None:
+        try:
+            outcome.append(work())
+        except BaseException as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=run, name="nvml", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if not outcome:
+        raise Unanswered("nvml_hangs")
+    if isinstance(outcome[0], BaseException):
+        raise outcome[0]
+    return outcome[0]
+
+
+def _read(pynvml: Any) -> Reading:
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        raise Unanswered(_note(error)) from None
+    try:
+        driver = _text(_ask(pynvml, pynvml.nvmlSystemGetDriverVersion))
+        devices: list[Reported] = []
+        notes: list[Note] = []
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            try:
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                devices.extend(_devices(pynvml, handle, index, driver, notes))
+            except pynvml.NVMLError as error:
+                notes.append(_note(error))
+        if not devices:
+            raise Unanswered(notes[0] if notes else "no_device")
+        return Reading(devices=tuple(devices), notes=tuple(dict.fromkeys(notes)))
+    except pynvml.NVMLError as error:
+        raise Unanswered(_note(error)) from None
+    finally:
+        _ask(pynvml, pynvml.nvmlShutdown)
+
+
+def _devices(pynvml: Any, handle: Any, index: int, driver: str | None, notes: list[Note]) -> Iterator[Reported]:
+    """The GPU, or its slices where MIG is on."""
+    capability = _ask(pynvml, pynvml.nvmlDeviceGetCudaComputeCapability, handle)
+    known = {"index": index, "driver": driver, "compute_capability": tuple(capability) if capability else None}
+    mode = _ask(pynvml, pynvml.nvmlDeviceGetMigMode, handle)
+    if not (mode and mode[0]):
+        gpu = _gpu(pynvml, handle, known, notes)
+        if gpu:
+            yield Reported(gpu=gpu)
+        return
+    memory = _memory(pynvml, handle)
+    slices = list(_slices(pynvml, handle))
+    if not slices:
+        notes.append("mig_without_slices")
+    for piece in slices:
+        gpu = _gpu(pynvml, piece, {**known, "mig": True}, notes)
+        if gpu:
+            yield Reported(
+                gpu=gpu,
+                parent_uuid=_text(_ask(pynvml, pynvml.nvmlDeviceGetUUID, handle)),
+                parent_memory_total=memory["memory_total"] if memory else None,
+                instance=_ask(pynvml, pynvml.nvmlDeviceGetGpuInstanceId, piece),
+            )
+
+
+def _slices(pynvml: Any, handle: Any) -> Iterator[Any]:
+    for number in range(_ask(pynvml, pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
+        piece = _ask(pynvml, pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, number)
+        if piece is not None:
+            yield piece
+
+
+def _gpu(pynvml: Any, handle: Any, known: dict[str, Any], notes: list[Note]) -> DetectedGpu | None:
+    memory = _memory(pynvml, handle)
+    if memory is None:
+        notes.append("memory_not_reported")
+        return None
+    name = _text(_ask(pynvml, pynvml.nvmlDeviceGetName, handle)) or ""
+    uuid = _text(_ask(pynvml, pynvml.nvmlDeviceGetUUID, handle))
+    return DetectedGpu(name=name, uuid=uuid, processes=_processes(pynvml, handle), **memory, **known)
+
+
+def _memory(pynvml: Any, handle: Any) -> dict[str, Any] | None:
+    """Total, free and reserved bytes. The second version of the call counts the driver's own share apart."""
+    version = getattr(pynvml, "nvmlMemory_v2", None)
+    info = _ask(pynvml, pynvml.nvmlDeviceGetMemoryInfo, handle, version) if version else None
+    if info is not None:
+        return {"memory_total": info.total, "memory_free": info.free, "memory_reserved": info.reserved}
+    info = _ask(pynvml, pynvml.nvmlDeviceGetMemoryInfo, handle)
+    return None if info is None else {"memory_total": info.total, "memory_free": info.free}
+
+
+def _processes(pynvml: Any, handle: Any) -> tuple[tuple[int, int | None], ...]:
+    """(pid, bytes) of those that compute on it; bytes are unknown under Windows and in some containers."""
+    for name in ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetComputeRunningProcesses_v2"):
+        call = getattr(pynvml, name, None)
+        found = _ask(pynvml, call, handle) if call else None
+        if found is not None:
+            return tuple((process.pid, process.usedGpuMemory) for process in found)
+    return ()
+
+
+def _ask(pynvml: Any, call: Callable[..., Any], *arguments: Any) -> Any:
+    """The answer, or None where this driver or GPU does not have it."""
+    mismatch = getattr(pynvml, "NVMLLibraryMismatchError", pynvml.NVMLError)
+    try:
+        return call(*arguments)
+    except (pynvml.NVMLError, mismatch):
+        return None
+
+
+def _note(error: Any) -> Note:
+    return NOTES.get(getattr(error, "value", 0), "nvml_failed")
+
+
+def _text(value: str | bytes | None) -> str | None:
+    """Older wrappers answer in bytes."""
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

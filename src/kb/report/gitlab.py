@@ -1,0 +1,29 @@
+"""GitLab's Code Quality report: a JSON array, shown beside a merge request's lines."""
+
+from kb.core.result import CheckResult
+from kb.report.json_report import to_json
+from kb.report.places import Fingerprints, relative_path
+from kb.report.words import Words
+
+SEVERITY = {"error": "major", "warning": "minor", "info": "info"}
+
+
+def gitlab_report(result: CheckResult, words: Words, *, base: str | None = None) -> str:
+    """An entry for each finding that counts; fingerprints are unique in the report and survive moved lines."""
+    fingerprints = Fingerprints(result, base)
+    return to_json(
+        [
+            {
+                "description": words.message(finding),
+                "check_name": finding.rule,
+                "fingerprint": fingerprints.next(unit, finding),
+                "severity": SEVERITY[finding.severity],
+                "location": {
+                    "path": relative_path(unit.unit.path, base),
+                    "lines": {"begin": finding.span.line, "end": finding.span.end_line},
+                },
+            }
+            for unit in result.units
+            for finding in unit.counted()
+        ]
+    )

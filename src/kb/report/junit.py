@@ -1,0 +1,60 @@
+"""JUnit XML: a test case for each unit, failed where a finding is as bad as the run's threshold."""
+
+import re
+from typing import Any
+
+from kb.core.finding import SEVERITIES, Finding, Severity
+from kb.core.result import CheckResult, UnitResult
+from kb.report.places import relative_path
+from kb.report.words import Words
+
+# XML 1.0 has no way to write these, not even escaped.
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def junit_report(result: CheckResult, words: Words, *, fail_on: Severity = "error", base: str | None = None) -> str:
+    """One suite. Findings at or above ``fail_on`` are the case's failure; milder ones its output."""
+    import xml.etree.ElementTree as tree
+
+    failing = SEVERITIES[: SEVERITIES.index(fail_on) + 1]
+    cases = [_case(tree, unit, words, failing, base) for unit in result.units]
+    failures = sum(case.find("failure") is not None for case in cases)
+    root = tree.Element("testsuites", name="kb", tests=str(len(cases)), failures=str(failures), errors="0")
+    suite = tree.SubElement(root, "testsuite", name="kb.check", tests=str(len(cases)), failures=str(failures), errors="0")
+    suite.set("skipped", "0")
+    suite.extend(cases)
+    tree.indent(root)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + tree.tostring(root, encoding="unicode") + "\n"
+
+
+def _case(
+    tree: Any,
+    unit: UnitResult,
+    words: Words,
+    failing: tuple[Severity, ...],
+    base: str | None,
+) -> Any:
+    path = relative_path(unit.unit.path, base)
+    name = f"{path} [{unit.unit.section}]" if unit.unit.section else path
+    case = tree.Element("testcase", classname="kb.check", name=_xml(name), file=_xml(path))
+    failed = [finding for finding in unit.counted() if finding.severity in failing]
+    milder = [finding for finding in unit.counted() if finding.severity not in failing]
+    if failed:
+        failure = tree.SubElement(case, "failure", type=failed[0].rule)
+        failure.set("message", _xml(words.count("count.findings", len(failed))))
+        failure.text = _xml(_listed(failed, path, words))
+    if milder:
+        tree.SubElement(case, "system-out").text = _xml(_listed(milder, path, words))
+    return case
+
+
+def _listed(findings: list[Finding], path: str, words: Words) -> str:
+    return "\n".join(
+        f"{path}:{finding.span.line}:{finding.span.column}: {words.named('severity', finding.severity)} "
+        f"{finding.rule}: {words.message(finding)}"
+        for finding in findings
+    )
+
+
+def _xml(text: str) -> str:
+    return _NOT_XML.sub("\ufffd", text)

@@ -1,0 +1,112 @@
+"""The rows of the fit panel: a bar, what is expected with its error band, the verdict, and a legend of the terms."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kb.core.memory_report import Term
+from kb.core.units import GIB, format_bytes
+from kb.report.bar import NAMED_SEGMENTS, Bar, draw, swatch
+from kb.report.style import Style
+from kb.report.width import columns, cut, pad
+from kb.report.words import Words
+
+WIDEST_BAR, NARROWEST_BAR = 36, 8
+INDENT = "    "
+SHOWN_BYTES = 0.05 * GIB  # less is 0.0 GiB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One bar: a phase, or the host. Sizes in bytes."""
+
+    label: str
+    terms: tuple[Term, ...]  # what the process holds beside the ledger's terms included
+    used: int
+    low: int
+    high: int
+    limit: int | None
+    deciding: str | None = None  # the term that decides
+    verdict: str = "fits"  # the report's own, on the row that decides: it may keep a margin that the band does not
+
+    @property
+    def status(self) -> str:
+        """The verdict on this row alone: ``tight`` where the limit lies inside the error band."""
+        if self.limit is None:
+            return "unknown"
+        if self.low > self.limit:
+            return "oom"
+        return "tight" if self.high > self.limit else self.verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Columns of the labels, of the bars and of the numbers, the same for every row of a panel."""
+
+    label: int
+    bar: int
+    number: int
+
+
+def layout_of(rows: Sequence[Row], words: Words, style: Style) -> Layout:
+    label = max(columns(row.label) for row in rows)
+    number = max(columns(_number(row, style)) for row in rows)
+    verdict = max(columns(_verdict(row, words)) for row in rows)
+    # a blank after the label, the limit's mark, a blank, a blank before the verdict
+    room = style.width - len(INDENT) - label - 1 - 1 - 1 - number - 1 - verdict
+    return Layout(label, max(min(room, WIDEST_BAR), NARROWEST_BAR), number)
+
+
+def draw_rows(rows: Sequence[Row], layout: Layout, words: Words, style: Style, legends: int | None = None) -> list[str]:
+    """Bars on one scale, each with its legend; ``legends`` bounds how many of those, largest use first."""
+    scale = max((max(row.high, row.used, row.limit or 0) for row in rows), default=0)
+    explained = sorted(rows, key=lambda row: row.used, reverse=True)[:legends]
+    lines: list[str] = []
+    for row in rows:
+        named, rest = _segments(row)
+        bar = Bar(segments=[*(term.bytes for term in named), rest], high=row.high, limit=row.limit, scale=scale)
+        drawn = draw(bar, layout.bar, style)
+        number = f"{_number(row, style):<{layout.number}}"
+        verdict = style.paint(_verdict(row, words), row.status)
+        lines.append(f"{INDENT}{pad(row.label, layout.label)} {drawn} {number} {verdict}".rstrip())
+        if row in explained:
+            lines += _legend(row, named, rest, words, style)
+    return lines
+
+
+def _number(row: Row, style: Style) -> str:
+    return f"{format_bytes(row.used):>9} ({row.low / GIB:,.1f}{style.dash}{row.high / GIB:,.1f})"
+
+
+def _verdict(row: Row, words: Words) -> str:
+    return "" if row.limit is None else words.named("verdict", row.status)
+
+
+def _segments(row: Row) -> tuple[list[Term], int]:
+    """The terms to name, largest first (the deciding one always among them), and the bytes of all the rest."""
+    named = sorted(row.terms, key=lambda term: (term.name != row.deciding, -term.bytes))[:NAMED_SEGMENTS]
+    named = sorted((term for term in named if term.bytes > 0), key=lambda term: -term.bytes)
+    return named, row.used - sum(term.bytes for term in named)
+
+
+def _legend(row: Row, named: Sequence[Term], rest: int, words: Words, style: Style) -> list[str]:
+    """``█ optimizer states 4.3  ▓ parameters 2.2  ░ 4 others 1.0``, in GiB, over as many lines as it takes."""
+    parts = [
+        (swatch(index, style), f"{words.named('term', term.name)} {term.bytes / GIB:,.1f}")
+        for index, term in enumerate(named)
+    ]
+    others = sum(term.bytes > 0 for term in row.terms) - len(named)
+    if rest >= SHOWN_BYTES and others > 0:
+        text = f"{words.count('report.other_terms', others)} {rest / GIB:,.1f}"
+        parts.append((swatch(NAMED_SEGMENTS, style), text))
+    indent = INDENT + "  "
+    lines: list[str] = []
+    line, used = "", 0
+    for mark, text in parts:
+        text = cut(text, style.width - len(indent) - 2, style.ellipsis)
+        if used and len(indent) + used + 2 + 2 + columns(text) > style.width:
+            lines.append(indent + line)
+            line, used = "", 0
+        gap = "  " if used else ""
+        line += f"{gap}{mark} {text}"
+        used += len(gap) + 2 + columns(text)
+    return [*lines, indent + line] if line else lines

@@ -1,0 +1,161 @@
+"""``kb.rules``: the maintainer's tools. Validate the knowledge, run its examples, read a rule, begin a new one."""
+
+import argparse
+import os
+import sys
+from collections.abc import Collection, Sequence
+
+from kb import cli
+from kb.core.errors import UserError
+from kb.knowledge import KnowledgeError, load_catalog
+from kb.knowledge.locations import Location, named, shipped
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    return cli.run(command, arguments)
+
+
+def command(arguments: Sequence[str], language: str) -> int:
+    words = cli.load_words_or_none(language)
+    options = _parser(words).parse_args(arguments)
+    location = named(options.rules) if options.rules else shipped()
+    action = {
+        "validate": _validate,
+        "test": _test,
+        "show": _show,
+        "explain": _explain,
+        "new": _new,
+        "lock": _lock,
+    }[options.action]
+    try:
+        return action(options, location, words)
+    except KnowledgeError as error:
+        for problem in error.problems:
+            print(problem, file=sys.stderr)
+        print(f"kb: {cli.said(words, 'rules.broken', count=len(error.problems))}", file=sys.stderr)
+        return cli.UNUSABLE
+
+
+def _parser(words: cli.Words) -> cli.Parser:
+    def say(key: str) -> str:
+        return cli.said(words, f"cli.rules.{key}")
+
+    parser = cli.Parser(words=words, prog="kb rules", description=say("about"))
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+
+    def add(name: str) -> cli.Parser:
+        made: cli.Parser = actions.add_parser(name, words=words, help=say(name), description=say(name))
+        made.add_argument("--rules", metavar="DIR", help=cli.said(words, "cli.option.rules"))
+        made.add_argument("--lang", choices=("ko", "en"), help=cli.said(words, "cli.option.lang"))
+        return made
+
+    add("validate")
+    add("test").add_argument("ids", nargs="*", metavar="ID", help=say("ids"))
+    add("show").add_argument("ids", nargs="*", metavar="ID", help=say("ids"))
+    explain = add("explain")
+    explain.add_argument("ids", nargs="+", metavar="ID", help=say("ids"))
+    new = add("new")
+    new.add_argument("ids", nargs=1, metavar="ID", help=say("new_id"))
+    new.add_argument("--area", required=True, help=say("area"))
+    add("lock").add_argument("--rewrite", action="store_true", help=say("rewrite"))
+    return parser
+
+
+def _validate(options: argparse.Namespace, location: Location, words: cli.Words) -> int:
+    """Schemas, names, types, references, both languages; and, of the shipped rules, the version lock."""
+    from kb.knowledge.bundle import build
+    from kb.knowledge.lock import check_lock
+
+    hot = build(location)["hot"]
+    problems = check_lock(location) if os.path.exists(os.path.join(location.rules, "versions.lock")) else []
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    if problems:
+        return cli.FINDINGS
+    counts = {kind: len(hot[kind]) for kind in ("rules", "gpus", "models", "dialects", "facts")}
+    print(cli.said(words, "rules.valid", path=location.rules, **counts))
+    return cli.CLEAN
+
+
+def _test(options: argparse.Namespace, location: Location, words: cli.Words) -> int:
+    from kb.linting.examples import ExampleRunner
+
+    catalog = load_catalog(options.rules, whole=True)
+    for name in options.ids:
+        _known(name, catalog.rules)
+    runner = ExampleRunner(catalog)
+    failed = total = 0
+    for name in options.ids or sorted(catalog.rules):
+        for index, example in enumerate(catalog.rules[name].examples, 1):
+            total += 1
+            fault = runner.run(catalog.rules[name], example)
+            if fault:
+                failed += 1
+                print(f"{name}, {cli.said(words, 'rules.example', number=index)}: {fault}")
+    print(cli.said(words, "rules.tested", total=total, failed=failed))
+    return cli.FINDINGS if failed else cli.CLEAN
+
+
+def _show(options: argparse.Namespace, location: Location, words: cli.Words) -> int:
+    """Rules as a table, or one rule's file as it is written."""
+    catalog = load_catalog(options.rules)
+    language = cli.language_of(["--lang", options.lang] if options.lang else [], os.environ)
+    if not options.ids:
+        width = max(map(len, catalog.rules), default=0)
+        for rule in sorted(catalog.rules.values(), key=lambda rule: (rule.area, rule.id)):
+            print(f"{rule.area:16} {rule.severity:8} {rule.id:{width}}  {rule.title.in_language(language)}")
+        return cli.CLEAN
+    for name in options.ids:
+        rule = catalog.rules[_known(name, catalog.rules)]
+        with open(os.path.join(location.rules, "checks", rule.area, f"{name}.yaml"), encoding="utf-8") as stream:
+            print(stream.read(), end="")
+    return cli.CLEAN
+
+
+def _explain(options: argparse.Namespace, location: Location, words: cli.Words) -> int:
+    from kb.report.explain import explain
+    from kb.report.style import choose_style
+    from kb.report.words import Words
+
+    catalog = load_catalog(options.rules, whole=True)
+    language = cli.language_of(["--lang", options.lang] if options.lang else [], os.environ)
+    speaker = Words(language, words, catalog.facts)
+    for name in options.ids:
+        rule = catalog.rules[_known(name, catalog.rules)]
+        print(explain(rule, speaker, choose_style(sys.stdout), sources=catalog.sources), end="")
+    return cli.CLEAN
+
+
+def _new(options: argparse.Namespace, location: Location, words: cli.Words) -> int:
+    from kb.linting.new_rule import write_new_rule
+
+    if location.sealed:
+        raise UserError("rules.sealed", path=location.rules)
+    path = write_new_rule(location, options.ids[0], options.area)
+    print(cli.said(words, "rules.created", path=path))
+    return cli.CLEAN
+
+
+def _lock(options: argparse.Namespace, location: Location, words: cli.Words) -> int:
+    from kb.knowledge.lock import write_lock
+
+    if location.sealed:
+        raise UserError("rules.sealed", path=location.rules)
+    refused = write_lock(location, rewrite=options.rewrite)
+    for problem in refused:
+        print(problem, file=sys.stderr)
+    if not refused:
+        print(cli.said(words, "rules.locked", path=os.path.join(location.rules, "versions.lock")))
+    return cli.FINDINGS if refused else cli.CLEAN
+
+
+def _known(name: str, rules: Collection[str]) -> str:
+    from kb.linting.project import unknown_rule
+
+    if name not in rules:
+        raise unknown_rule(name, list(rules))
+    return name
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,120 @@
+"""The text report in both languages, as recorded in tests/data/report; record anew with KB_RECORD=1."""
+
+import os
+import re
+from dataclasses import replace
+
+import pytest
+import report_sample as sample
+
+from kb.core.finding import Finding, Span
+from kb.core.result import CheckResult
+from kb.core.text import Text
+from kb.report.statistics import statistics_report
+from kb.report.style import Style
+from kb.report.text import summary_line, text_report
+from kb.report.width import columns
+
+RECORDED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data", "report")
+LANGUAGES = ("ko", "en")
+
+
+def same_as_recorded(name: str, text: str) -> None:
+    path = os.path.join(RECORDED, name)
+    if os.environ.get("KB_RECORD"):
+        with open(path, "w", encoding="utf-8") as stream:
+            stream.write(text)
+    with open(path, encoding="utf-8") as stream:
+        assert text == stream.read()
+
+
+def panel_of(text: str) -> list[str]:
+    """The lines of the first fit panel."""
+    lines = text.split("\n")
+    start = next(index for index, line in enumerate(lines) if line.startswith("  GPU"))
+    return lines[start : lines.index("", start)]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_report_with_a_gpu(language: str) -> None:
+    same_as_recorded(f"gpu.{language}.txt", text_report(sample.check_result(), sample.words(language), Style()))
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_report_without_a_gpu_shows_where_it_fits(language: str) -> None:
+    same_as_recorded(f"no-gpu.{language}.txt", text_report(sample.without_gpu(), sample.words(language), Style()))
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_report_on_a_plain_terminal_is_ascii_outside_quotes_and_texts(language: str) -> None:
+    text = text_report(sample.check_result(), sample.words(language), Style(unicode=False))
+    assert not re.search("[█▓▒░╌│─→·…–]", text)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_every_line_fits_the_width(language: str, width: int) -> None:
+    for result in (sample.check_result(), sample.without_gpu()):
+        text = text_report(result, sample.words(language), Style(width=width))
+        too_wide = [line for line in text.split("\n") if columns(line) > width]
+        # the place of a finding stays whole, so that an editor can open it
+        assert [line for line in too_wide if not line.startswith(sample.PATH)] == []
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_panel_takes_at_most_twenty_lines(language: str) -> None:
+    for result in (sample.check_result(), sample.without_gpu()):
+        assert len(panel_of(text_report(result, sample.words(language), Style()))) <= 20
+
+
+def test_english_report_has_no_korean_outside_the_path_and_quoted_lines() -> None:
+    text = text_report(sample.check_result(), sample.words("en"), Style()).replace(sample.PATH, "")
+    assert not re.search("[가-힣]", re.sub(r".*[|│#].*", "", text))
+
+
+def test_color_adds_only_escape_sequences() -> None:
+    words = sample.words("ko")
+    for result in (sample.check_result(), sample.without_gpu()):
+        plain, colored = (text_report(result, words, Style(color=color)) for color in (False, True))
+        assert "\x1b[" in colored
+        assert re.sub(r"\x1b\[[0-9;]*m", "", colored) == plain
+
+
+def test_suppressed_findings_are_counted_and_not_shown() -> None:
+    text = text_report(sample.check_result(), sample.words("en"), Style())
+    assert "host-memory-over-limit" not in text
+    assert "(1 suppressed)" in text
+
+
+def test_summary_of_a_clean_check() -> None:
+    result = sample.check_result(sample.bart_result())
+    assert summary_line(result, sample.words("en")) == "1 file: nothing found."
+    assert summary_line(result, sample.words("ko")) == "파일 1개: 문제 없음."
+
+
+def test_an_empty_result_is_said_and_not_a_fault() -> None:
+    empty = CheckResult(machine=sample.MACHINE, units=(), sources_text={}, version="0", rules_version="0")
+    assert text_report(empty, sample.words("en"), Style()) == "0 files: nothing found.\n"
+
+
+def test_a_finding_outside_the_text_has_no_quoted_line() -> None:
+    finding = Finding(rule="empty", severity="info", confidence="high", message=Text("비었습니다.", "It is empty."),
+                      span=Span(1, 1, 1, 1))  # fmt: skip
+    unit = replace(sample.bart_result(), findings=(finding,))
+    text = text_report(replace(sample.check_result(unit), sources_text={}), sample.words("en"), Style())
+    assert f"{sample.PATH}:1:1: info empty\n  It is empty.\n" in text
+
+
+def test_hostile_paths_and_values_cannot_write_to_the_terminal() -> None:
+    unit = sample.t5_result()
+    unit = replace(unit, unit=replace(unit.unit, path="a\x1b[2Jb.yaml", section="s\x07"))
+    message = Text("{raw}", "{raw}")
+    finding = replace(sample.FINDINGS[3], message=message, facts={"raw": "x\x1b]0;t\x07"})
+    unit = replace(unit, findings=(finding,))
+    assert "\x1b" not in text_report(sample.check_result(unit), sample.words("en"), Style())
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_statistics_count_each_rule(language: str) -> None:
+    text = statistics_report(sample.check_result(), sample.words(language), Style(), sample.RULES)
+    same_as_recorded(f"statistics.{language}.txt", text)
