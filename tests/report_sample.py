@@ -75,10 +75,10 @@ FACTS = {
              unit="processes"),
         fact("written.training.fp16", "bool", "fp16을 적었는지", "whether fp16 is written"),
         fact("batch.effective", "integer", "유효 배치", "the effective batch size", unit="samples"),
-        fact("batch.said", "integer", "주석이 말하는 유효 배치", "the effective batch size of the comment", unit="samples"),
+        fact("batch.said", "integer", "주석의 유효 배치", "the effective batch size of the comment", unit="samples"),
         fact("memory.host.peak", "bytes", "호스트 메모리의 최대", "peak host memory", unit="B"),
         fact("host.memory_limit", "bytes", "컨테이너 메모리 한도", "the container's memory limit", unit="B"),
-        fact("fit.accumulation_as_said", "integer", "주석에 맞는 누적", "the accumulation the comment means", unit="steps"),
+        fact("fit.accumulation_as_said", "integer", "주석에 맞는 누적", "the comment's accumulation", unit="steps"),
         fact("gpu.compute_capability", "version", "연산 능력", "compute capability"),
     )
 }  # fmt: skip
@@ -108,8 +108,9 @@ T5_RULE = Rule(
     ),
     source='model.family in ["t5", "mt5"] and training.fp16',
     why=Text(
-        "T5와 mT5의 공개 가중치는 bf16으로 사전학습되었습니다. 피드포워드 층의 출력이 fp16이 담을 수 있는 가장 큰 수 65504를 넘어 "
-        "무한대가 되고, 다음 층에서 NaN이 됩니다. 손실이 갑자기 0이나 NaN으로 찍히면 이 경우입니다.",
+        "T5와 mT5의 공개 가중치는 bf16으로 사전학습되었습니다. 피드포워드 층의 출력이 "
+        "fp16이 담을 수 있는 가장 큰 수 65504를 넘어 무한대가 되고, "
+        "다음 층에서 NaN이 됩니다. 손실이 갑자기 0이나 NaN으로 찍히면 이 경우입니다.",
         "The public weights of T5 and mT5 were pretrained in bf16. The output of a feed-forward layer can exceed "
         "65504, the largest number that fp16 holds; it becomes infinite, and NaN one layer later.",
     ),

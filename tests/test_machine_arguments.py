@@ -10,13 +10,13 @@ from typing import get_args
 
 import pytest
 import yaml
-from native.hardware import gpus
 
 from kb.core.errors import UserError
 from kb.core.text import PLACEHOLDER
 from kb.machine.arguments import UnknownGpu, find_gpu
 from kb.machine.detect import detect
 from kb.machine.reading import Note
+from native.hardware import gpus
 
 CATALOGUE = gpus()
 ROOT = Path(__file__).parent.parent

@@ -138,8 +138,9 @@ def _tree(folder: Path, groups: str, mountinfo: str, files: dict[str, str]) -> P
     return folder
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/mountinfo"), reason="/proc is missing: not Linux")
 def test_this_machine_has_memory_and_cpus() -> None:
+    if not os.path.exists("/proc/self/mountinfo") and not os.environ.get("CI"):
+        pytest.skip("/proc is missing: not Linux")
     machine = detect({}, gpu="none")
     assert machine.host_memory_bytes is not None
     assert machine.host_memory_used_bytes is not None

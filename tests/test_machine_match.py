@@ -1,10 +1,10 @@
 """Which row of the catalogue a driver's name and memory mean."""
 
 import pytest
-from native.hardware import gpus
 
 from kb.core.units import MIB
 from kb.machine.match import match_gpu
+from native.hardware import gpus
 
 CATALOGUE = gpus()
 

@@ -17,7 +17,7 @@ def under(lines: list[str]) -> str:
     end = start + lines[1].count("^")
     at, found = 0, []
     for character, width in cells(lines[0]):
-        if start <= at and at + width <= end:
+        if width and start <= at and at + width <= end:
             found.append(character)
         at += width
     return "".join(found)

@@ -39,9 +39,7 @@ class Pipe(io.StringIO):
         (Pipe("utf-8"), "always", {}, True),
     ],
 )
-def test_color_only_where_it_is_wanted(
-    stream: io.StringIO, color: str, environ: dict[str, str], colored: bool
-) -> None:
+def test_color_only_where_it_is_wanted(stream: io.StringIO, color: str, environ: dict[str, str], colored: bool) -> None:
     assert choose_style(stream, color, environ).color is colored
 
 

@@ -5,8 +5,8 @@ import re
 from dataclasses import replace
 
 import pytest
-import report_sample as sample
 
+import report_sample as sample
 from kb.core.finding import Finding, Span
 from kb.core.result import CheckResult
 from kb.core.text import Text

@@ -6,7 +6,7 @@ Thin: arguments in, :mod:`kb.linting` does the work, :mod:`kb.report` words it.
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from kb import cli
 from kb.core.catalog import Catalog
@@ -47,7 +47,8 @@ def command(arguments: Sequence[str], language: str) -> int:
         if options.watch:
             from kb.linting.watch import watch
 
-            return watch(lambda: _inputs(options), lambda: _check(options, project, checker, words), words)
+            paths = [given.path for given in _inputs(options)[0]]
+            return watch(lambda: paths, lambda: _check(options, project, checker, words), _notice(words))
         return _check(options, project, checker, words)
     except KnowledgeError as error:
         for problem in error.problems:
@@ -98,7 +99,7 @@ def _parser(words: cli.Words) -> cli.Parser:
 
 def _start(options: argparse.Namespace) -> str:
     """Project settings are those nearest to the first thing that is checked."""
-    first = next((path for path in options.paths if path != STDIN), None)
+    first: str | None = next((path for path in options.paths if path != STDIN), None)
     if first is None:
         return os.getcwd()
     return first if os.path.isdir(first) else os.path.dirname(os.path.abspath(first))
@@ -147,13 +148,15 @@ def _check(options: argparse.Namespace, project: Project, checker: FileChecker, 
     if options.fix or options.diff:
         from kb.linting.fixing import fix_files
 
-        outcome = fix_files(outcome, checker, unsafe=options.unsafe_fixes, write=not options.diff, words=words)
+        outcome = fix_files(
+            outcome, checker, unsafe=options.unsafe_fixes, write=not options.diff, notice=_notice(words)
+        )
     result = outcome.result(checker)
     baseline = options.baseline or (project.baseline and os.path.join(project.folder(), project.baseline))
     if baseline or options.write_baseline:
         from kb.linting.baseline import with_baseline
 
-        result = with_baseline(result, baseline, write=options.write_baseline, prune=options.prune_baseline)
+        result = with_baseline(result, baseline, write=options.write_baseline, prune_gone=options.prune_baseline)
     if not options.diff:
         _report(options, result, checker, words)
     for unusable in outcome.unusable:
@@ -185,6 +188,11 @@ def _explain_alone(options: argparse.Namespace, catalog: Catalog, words: Words) 
     style = choose_style(sys.stdout, options.color)
     sys.stdout.write(explain(catalog.rules[options.explain], words, style, sources=catalog.sources))
     return cli.CLEAN
+
+
+def _notice(words: Words) -> Callable[..., None]:
+    """Says a sentence on standard error: data goes to standard output, everything else here."""
+    return lambda key, **values: print(words(key, **values), file=sys.stderr)
 
 
 def _said(unusable: Unusable, words: Words) -> str:

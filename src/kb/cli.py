@@ -105,8 +105,10 @@ def run(command: Callable[[Sequence[str], str], int], arguments: Sequence[str] |
 
 
 def worded(fault: UserError, language: str) -> str:
-    """The fault's sentence in one language."""
-    return said(load_words_or_none(language), fault.key, **fault.values)
+    """The fault's sentence in one language, after its place in a file where it has one."""
+    text = said(load_words_or_none(language), fault.key, **fault.values)
+    line, column, path = getattr(fault, "line", None), getattr(fault, "column", None), fault.values.get("path")
+    return f"{path}:{line}:{column}: {text}" if path and line is not None else text
 
 
 def load_words_or_none(language: str) -> Words:

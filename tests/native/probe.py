@@ -34,10 +34,14 @@ def detected(folder: Path, environment: dict[str, str], torch: str = NO_TORCH, *
     modules = folder / "modules"
     modules.mkdir(exist_ok=True)
     (modules / "torch.py").write_text(torch)
+    # A text file in the library's place ends the loader's search before it comes to this machine's own driver.
+    blocked = folder / "no-driver"
+    blocked.mkdir(exist_ok=True)
+    (blocked / "libnvidia-ml.so.1").write_text("not a library")
     path = os.pathsep.join(map(str, (modules, SOURCES, HERE.parent)))
     done = subprocess.run(
         [sys.executable, HERE / "machine_probe.py", json.dumps(arguments)],
-        env={"PATH": "", "PYTHONPATH": path, **environment},
+        env={"PATH": "", "PYTHONPATH": path, "LD_LIBRARY_PATH": str(blocked), **environment},
         capture_output=True,
         text=True,
         timeout=60,

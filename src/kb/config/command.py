@@ -14,7 +14,7 @@ from kb.core.catalog import Dialect
 from kb.core.document import Event, Setting, Unit
 from kb.core.expression import Unknown
 from kb.core.facts import FactType
-from kb.core.finding import Span
+from kb.core.finding import Edit, Span
 
 PROCESSES = "launch.num_processes"
 MAX_DIGITS = 400
@@ -96,7 +96,7 @@ def unit_of(launch: Launch, speller: Speller, path: str, section: str | None, pl
                 events.append(_repeated(seen[name], flag, places))
             seen[name] = flag
         elif not speller.ignores(name) and (meant := speller.meant_by(name)) is not None:
-            events.append(_event("unknown-key", flag.key, places, key="--" + name, meant="--" + meant))
+            events.append(_misspelt(flag, meant, speller, launch.flags, places))
         for target in targets:
             setting, event = _setting(flag, negated, target, places)
             if target.rank <= ranks.get(target.fact.name, target.rank):
@@ -200,6 +200,15 @@ def _at(value: Any, flag: Flag, places: Places, *, bare: bool = False, whole: bo
 
 def _event(kind: str, argument: Argument, places: Places, **values: Any) -> Event:
     return Event(kind=kind, span=places.span(argument.start, argument.end), values=values)
+
+
+def _misspelt(flag: Flag, meant: str, speller: Speller, flags: Sequence[Flag], places: Places) -> Event:
+    """The event for a flag that is a slip of a known one, mended unless that is given too."""
+    span = places.span(flag.key.start, flag.key.end)
+    values = {"key": "--" + flag.name, "meant": "--" + meant}
+    free = not flag.key.shared and not flag.key.from_variable and all(other.name != meant for other in flags)
+    edits = (Edit("replace", speller.targets[meant][0].fact.name, "--" + meant, span),) if free else ()
+    return Event(kind="unknown-key", span=span, values=values, edits=edits)
 
 
 def _wrong(flag: Flag, at: Argument, want: str, raw: str, places: Places) -> Event:

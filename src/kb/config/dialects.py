@@ -1,16 +1,17 @@
 """Which format a config is in, and which of its keys means which setting. The formats are data: ``rules/dialects/``."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from kb.config.nodes import MAPPING, Node
+from kb.config.typos import Neighbours
 from kb.core.catalog import Dialect
 from kb.core.facts import FactType
 
-Entry = tuple[tuple[str | int, ...], Node, Node]  # path from the top of the document, key, value
+Entry = tuple[tuple[str, ...], Node, Node]  # path from the top of the document, key, value
 Entries = Mapping[str, Entry]  # by dotted path
 Values = Mapping[str, Any]
-_DOT = "\x00"  # stands for a dot inside a key, so that it never counts as a step of a path
+DOT = "\x00"  # stands for a dot inside a key, so that it never counts as a step of a path
 
 
 class Target:
@@ -37,8 +38,15 @@ class CompiledDialect:
         for rank, (pattern, meant) in enumerate(dialect.keys.items()):
             self._add(pattern, meant, rank, dialect.keys)
         self.parents = _parents_of(self.targets)
+        self._neighbours: dict[str, Neighbours] = {}
         facts_meant = {target.fact.name: target.fact for targets in self.targets.values() for target in targets}
         self.renames = [(name, fact.renamed) for name, fact in facts_meant.items() if fact.renamed is not None]
+
+    def neighbours(self, parent: str) -> Neighbours:
+        """The names known in a group, to be asked about names that are not."""
+        if parent not in self._neighbours:
+            self._neighbours[parent] = Neighbours(self.parents[parent])
+        return self._neighbours[parent]
 
     def ignores(self, path: str) -> bool:
         return path in self._ignored or path.startswith(self._ignored_prefixes)
@@ -78,21 +86,27 @@ def _parents_of(paths: Iterable[str]) -> dict[str, set[str]]:
     return parents
 
 
-def flatten(node: Node, into: dict[str, Entry], prefix: str = "", path: tuple[str | int, ...] = ()) -> None:
+def flatten(node: Node, into: dict[str, Entry], prefix: str = "", path: tuple[str, ...] = ()) -> None:
     """Every entry of a mapping and of the mappings in it, by dotted path; of a repeated key only the last counts."""
     for name, (key, value) in node.entries().items():
-        dotted = prefix + (name.replace(".", _DOT) if "." in name else name)
+        dotted = prefix + (name.replace(".", DOT) if "." in name else name)
         here = (*path, name)
         into[dotted] = (here, key, value)
         if value.kind == MAPPING:
             flatten(value, into, dotted + ".", here)
 
 
-def below(entries: Entries, section: str) -> dict[str, Entry]:
-    """The entries of one section, by their path in it."""
-    start = section.replace(".", _DOT) + "."
-    length = len(start)
-    return {path[length:]: entry for path, entry in entries.items() if path.startswith(start)}
+def split(entries: Entries, sections: Collection[str]) -> tuple[dict[str, Entry], dict[str, dict[str, Entry]]]:
+    """The entries at the top, and those of each section by their path in it."""
+    top: dict[str, Entry] = {}
+    parts: dict[str, dict[str, Entry]] = {section: {} for section in sections}
+    for path, entry in entries.items():
+        part = parts.get(entry[0][0])
+        if part is None:
+            top[path] = entry
+        elif len(entry[0]) > 1:
+            part[path.partition(".")[2]] = entry
+    return top, parts
 
 
 def section_names(dialect: Dialect, entries: Entries) -> list[str]:
@@ -137,7 +151,8 @@ class Recognition:
 
     def score(self, dialect: Dialect, entries: Entries) -> int:
         """What the dialect's marks in the document weigh, at its top and in its sections; 0 where one forbids."""
-        parts = [entries, *(below(entries, section) for section in section_names(dialect, entries))]
+        top, sections = split(entries, section_names(dialect, entries))
+        parts = [top, *sections.values()]
         if any(_bears(mark, part) for mark in dialect.recognise.get("unless", ()) for part in parts):
             return 0
         marks = dialect.recognise["marks"]

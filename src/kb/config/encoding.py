@@ -124,21 +124,18 @@ def _event(raw: bytes, offset: int, page: str, span: Span) -> Event:
 def name_page(raw: bytes) -> str:
     """The legacy code page that ``raw`` reads as text in, or ``unknown``: a label for a message only."""
     if _reads_as(raw, "cp949"):
-        letters = [c for c in raw.decode("cp949") if c > "\x7f" and c.isalpha()]
+        foreign = [c for c in raw.decode("cp949") if c > "\x7f" and c.isalpha()]
         # The Hangul of KS X 1001 are the ones in use; text in another page seldom falls on them alone.
-        korean = sum("가" <= c <= "힣" and len(c.encode("euc_kr", errors="ignore")) == 2 for c in letters)
-        if korean >= 2 and korean >= 0.9 * len(letters):
+        korean = sum("가" <= c <= "힣" and len(c.encode("euc_kr", errors="ignore")) == 2 for c in foreign)
+        if korean >= 2 and korean >= 0.9 * len(foreign):
             return "euc-kr" if _reads_as(raw, "euc_kr") else "cp949"
+    high = bytes({byte for byte in raw if byte > 0x7F})
+    if _reads_as(high, "cp1254"):
+        letters = {c for c in high.decode("cp1254") if c not in _TYPOGRAPHIC}
+        if letters <= _TURKISH and letters & _TURKISH_ONLY:
+            return "windows-1254"
     if _LONG_FOREIGN_RUN.search(raw):
         return UNKNOWN_PAGE  # accented letters stand among plain ones; a longer run is another script
-    return _western_page(bytes({byte for byte in raw if byte > 0x7F}))
-
-
-def _western_page(high: bytes) -> str:
-    if _reads_as(high, "cp1254"):
-        accented = {c for c in high.decode("cp1254") if c not in _TYPOGRAPHIC}
-        if accented <= _TURKISH and accented & _TURKISH_ONLY:
-            return "windows-1254"
     if _reads_as(high, "cp1252"):
         letters = {c for c in high.decode("cp1252") if c not in _TYPOGRAPHIC}
         if letters and all(c.isalpha() for c in letters):

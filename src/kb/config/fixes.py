@@ -1,17 +1,18 @@
-"""Fixes put into a text: every change is checked by reading the result, and refused unless it changed just what it said."""
+"""Fixes put into a text. The result is read again: a fix is refused unless it changed just what it said it would."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kb.config.command import CommandReader
 from kb.config.command_edits import CommandEdits
 from kb.config.dialects import CompiledDialect
 from kb.config.encoding import TO_UTF8
 from kb.config.entries import CannotEditError
 from kb.config.faults import ConfigError
-from kb.config.parsing import Parsed, parse
+from kb.config.outcome import CommandData, Outcome, TreeData, same_but_for
 from kb.config.splices import Splice, overlaps, splice
-from kb.config.tree_edits import GONE, Change, Path, TreeEdits, data_of, flatten_into
+from kb.config.tree_edits import Change, Path, TreeEdits
 from kb.core.catalog import Dialect
 from kb.core.document import Unit
 from kb.core.facts import FactType
@@ -54,6 +55,7 @@ class Fixer:
         self._dialects = dialects
         self._facts = facts
         self._compiled: dict[str, CompiledDialect] = {}
+        self._commands: CommandReader | None = None
 
     def apply(self, text: str, path: str, requests: Sequence[Request], *, shell: bool = False) -> FixResult:
         """Make the fixes, in their order; of two that touch the same text the first is made.
@@ -65,10 +67,11 @@ class Fixer:
 
         A fix is made as a whole or not at all. One that is refused for overlapping may be made in a next pass.
         """
-        session = _Session(text, path, shell)
+        if shell and self._commands is None:
+            self._commands = CommandReader(self._dialects, self._facts)
+        session = _Session(text, path, self._commands if shell else None)
         for request in requests:
-            dialect = self._dialect(request.unit.dialect)
-            session.take(request, dialect)
+            session.take(request, self._dialect(request.unit.dialect))
         return session.result()
 
     def _dialect(self, name: str | None) -> CompiledDialect | None:
@@ -82,9 +85,9 @@ class Fixer:
 class _Session:
     """One text on its way: what has been accepted so far, and what that leads to."""
 
-    def __init__(self, text: str, path: str, shell: bool) -> None:
-        self._text, self._path, self._shell = text, path, shell
-        self._parsed: Parsed | None = None
+    def __init__(self, text: str, path: str, commands: CommandReader | None) -> None:
+        self._text, self._path, self._commands = text, path, commands
+        self._before: Outcome | None = None
         self._splices: list[Splice] = []
         self._after: dict[Path, Any] = {}
         self._touched: list[Span] = []
@@ -110,101 +113,66 @@ class _Session:
 
     def _take(self, request: Request, dialect: CompiledDialect | None) -> None:
         edits = tuple(edit for edit in request.fix.edits if edit.name != TO_UTF8)
-        if len(edits) < len(request.fix.edits):
-            self._to_utf8 = True
-        if not edits:
-            return
-        change = self._plan(request, edits, dialect)
+        if edits:
+            self._accept(self._plan(request, edits, dialect))
+        self._to_utf8 = self._to_utf8 or len(edits) < len(request.fix.edits)
+
+    def _accept(self, change: Change) -> None:
         new = [one for one in change.splices if one not in self._splices or one.start == one.end]
-        same = {path for path, value in change.after.items() if path in self._after}
-        if any(self._after[path] is not change.after[path] and self._after[path] != change.after[path] for path in same):
+        same = change.after.keys() & self._after.keys()
+        if any(self._after[path] != change.after[path] for path in same):
             raise CannotEditError("config.fix.overlap")
-        if same and same == set(change.after):
+        if same and len(same) == len(change.after):
             return  # an earlier fix has done the same
         if same or overlaps(new, self._splices):
             raise CannotEditError("config.fix.overlap")
         splices, after = [*self._splices, *new], {**self._after, **change.after}
         touched = [*self._touched, *change.touched]
-        if not self._shell:
-            self._check(splices, after, touched)
+        self._check(splices, after, touched)
         self._splices, self._after, self._touched = splices, after, touched
 
     def _plan(self, request: Request, edits: tuple[Edit, ...], dialect: CompiledDialect | None) -> Change:
-        if self._shell:
-            return CommandEdits(self._text, request.unit, dialect).plan(edits, request.at)
         if all(edit.op == "replace" for edit in edits):
-            change = Change()
-            for edit in edits:
-                assert edit.span is not None
-                change.splices.append(Splice(edit.span.start, edit.span.end, str(edit.value)))
-                change.touched.append(edit.span)
-            return change
-        return TreeEdits(self._before(), request.unit, dialect).plan(edits, request.at)
+            return Change.of_text(edits)
+        before = self._data_before()
+        if isinstance(before, CommandData):
+            number = before.number_of(request.unit)
+            return CommandEdits(self._text, request.unit, number, dialect).plan(edits, request.at)
+        assert isinstance(before, TreeData)
+        return TreeEdits(before.parsed, request.unit, dialect).plan(edits, request.at)
 
-    def _before(self) -> Parsed:
-        if self._parsed is None:
+    def _read(self, text: str) -> Outcome:
+        if self._commands is not None:
+            return CommandData(text, self._path, self._commands)
+        return TreeData(text, self._path)
+
+    def _data_before(self) -> Outcome:
+        if self._before is None:
             try:
-                self._parsed = parse(self._text, self._path)
+                self._before = self._read(self._text)
             except ConfigError as error:
                 raise CannotEditError("config.fix.unreadable") from error
-        return self._parsed
+        return self._before
 
     def _check(self, splices: list[Splice], after: Mapping[Path, Any], touched: list[Span]) -> None:
         """Refuse unless the new text says what the old one said, but for what was to change."""
         text, regions = splice(self._text, splices)
         try:
-            parsed = parse(text, self._path)
-            found = data_of(parsed)
+            found = self._read(text)
         except (ConfigError, RecursionError) as error:
             raise CannotEditError("config.fix.broken") from error
         try:
-            before = data_of(self._before())
+            before = self._data_before()
         except CannotEditError:
             return  # it could not be read before, and now it can
-        expected = _expected(before, after)
-        if found == expected:
-            return
-        differing = {path for path in found.keys() | expected.keys() if found.get(path) != expected.get(path)}
-        places = [(span.start, span.end) for span in touched]
-        allowed = _paths_at(self._before(), places) | _paths_at(parsed, regions if touched else [])
-        if any(path not in allowed and not any(path[:n] in allowed for n in range(1, len(path))) for path in differing):
+        if not same_but_for(before, found, after, touched, regions):
             raise CannotEditError("config.fix.side-effect")
 
 
-def _expected(before: Mapping[Path, str], after: Mapping[Path, Any]) -> dict[Path, str]:
-    flat = dict(before)
-    for path, value in after.items():
-        for known in [known for known in flat if known[: len(path)] == path]:
-            del flat[known]
-        if value is not GONE:
-            flatten_into(flat, path, value)
-    return flat
-
-
-def _paths_at(parsed: Parsed, regions: list[tuple[int, int]]) -> set[Path]:
-    """The paths of entries whose key or scalar value lies in one of the regions."""
-    found: set[Path] = set()
-    if not regions:
-        return found
-    for number, root in enumerate(parsed.documents):
-        stack: list[tuple[Path, Any]] = [((number,), root)] if root is not None else []
-        while stack:
-            path, node = stack.pop()
-            for key, value in node.pairs() if isinstance(node.value, list) and node.kind == 2 else ():
-                inner = (*path, key.scalar())
-                for part in (key, value) if value.kind != 2 else (key,):
-                    span = parsed.source.span(part)
-                    if any(start <= span.end and span.start <= end for start, end in regions):
-                        found.add(inner)
-                stack.append((inner, value))
-    return found
-
-
 def unified_diff(path: str, before: str, after: str) -> str:
-    """The change as a unified diff, with a note where a text has no line end at its end; empty where nothing changed."""
+    """The change as a unified diff; empty where nothing changed."""
     import difflib
 
-    lines = difflib.unified_diff(
-        before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{path}", f"b/{path}"
-    )
+    old, new = (text.splitlines(keepends=True) for text in (before, after))
+    lines = difflib.unified_diff(old, new, f"a/{path}", f"b/{path}")
     return "".join(line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in lines)

@@ -5,13 +5,14 @@ from typing import Any
 
 from kb.config import guard
 from kb.config.faults import ConfigError
-from kb.config.nodes import MAPPING, SCALAR, SEQUENCE, Mark, Node
+from kb.config.nodes import MAPPING, SCALAR, SEQUENCE, Mark, Node, Place
 from kb.config.yaml_nodes import Duplicate
 
 _TOKEN = re.compile(
-    r"""[ \t\n\r]*(?:(?P<string>"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*")"""
-    r"""|(?P<number>-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?(?![0-9A-Za-z_.]))"""
-    r"""|(?P<word>-?[A-Za-z_][A-Za-z_0-9]*)|(?P<mark>[\[\]{},:])|(?P<end>\Z)|(?P<bad>.))""",
+    r"""[ \t\n\r]*+(?:"""
+    r"""(?P<string>"[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+")"""
+    r"""|(?P<number>-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+(?:[eE][-+]?[0-9]++)?+(?![0-9A-Za-z_.]))"""
+    r"""|(?P<word>-?[A-Za-z_][A-Za-z_0-9]*+)|(?P<mark>[\[\]{},:])|(?P<end>\Z)|(?P<bad>["/#]|[^\s,:"\[\]{}]++|.))""",
     re.DOTALL,
 )
 # Python's json reads and writes the last three, and so do the libraries that take these files.
@@ -23,15 +24,6 @@ _WORDS: dict[str, Any] = {
     "Infinity": float("inf"),
     "-Infinity": float("-inf"),
 }
-
-
-class Place:
-    """A mark in a JSON text: index, line and column from 0."""
-
-    __slots__ = ("column", "index", "line")
-
-    def __init__(self, index: int, line: int, column: int) -> None:
-        self.index, self.line, self.column = index, line, column
 
 
 class JsonReader:

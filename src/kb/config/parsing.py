@@ -89,13 +89,8 @@ def _parse_tabbed(body: str, text: str, fault: ConfigError) -> Parsed:
             continue
         data = [None if document is None else document.plain() for document in composer.documents]
         readings.append((data, composer, shifts, tabs))
-    first_tab = _TAB_INDENT.search(body)
-    assert first_tab is not None
     if not readings or any(repr(reading[0]) != repr(readings[0][0]) for reading in readings):
-        if fault.key not in ("config.yaml-syntax", "config.colon", "config.indentation"):
-            raise fault
-        place = Source(body).places().at(first_tab.end() - 1)
-        raise ConfigError("config.tab", *place) from None
+        raise fault
     _, composer, shifts, tabs = readings[0]
     parsed = Parsed(Source(text, shifts), composer.documents, composer.duplicates)
     places = parsed.source.places()

@@ -1,8 +1,9 @@
 """A config's text → the units to check: its settings by canonical name, with their places and the traps in the text."""
 
+from bisect import bisect_right
 from collections.abc import Mapping
 
-from kb.config.dialects import Entry, Recognition, below, flatten, section_names
+from kb.config.dialects import DOT, Entry, Recognition, flatten, section_names, split
 from kb.config.faults import ConfigError
 from kb.config.nodes import MAPPING, SEQUENCE, Node
 from kb.config.parsing import Parsed, parse
@@ -20,7 +21,6 @@ class ConfigReader:
     def __init__(self, dialects: Mapping[str, Dialect], facts: Mapping[str, FactType]) -> None:
         self._dialects = dialects
         self._recognition = Recognition(dialects, facts)
-        self._extractors: dict[str, Extractor] = {}
 
     def read(self, text: str, path: str, *, dialect: str | None = None) -> list[Unit]:
         """The units of one file: one, or one for each section and each document in it, in their order.
@@ -51,15 +51,13 @@ class ConfigReader:
         dialect = self._dialects[forced] if forced else self._recognition.recognise(entries)
         if dialect is None:
             return [reading.unknown(self._recognition.familiar_keys(entries))]
-        extractor = self._extractors.get(dialect.id)
-        if extractor is None:
-            extractor = self._extractors[dialect.id] = Extractor(self._recognition.compiled(dialect))
+        extractor = Extractor(self._recognition.compiled(dialect))
         sections = section_names(dialect, entries)
         if not sections:
             return [reading.whole(dialect.id, extractor.extract(entries, reading.source))]
-        top = {path: entry for path, entry in entries.items() if entry[0][0] not in sections}
+        top, parts = split(entries, sections)
         base = extractor.extract(top, reading.source)
-        own = {name: extractor.extract(below(entries, name), reading.source) for name in sections}
+        own = {name: extractor.extract(part, reading.source) for name, part in parts.items()}
         return reading.sectioned(dialect.id, base, own, any(mark in top for mark in dialect.sections["top"]))
 
 
@@ -90,21 +88,24 @@ class _DocumentReading:
 
         Every event is told once: in the section where it lies, else with the first unit.
         """
-        events: dict[str | None, list[Event]] = {None: []} if has_top else {}
         spans = {name: self._section_span(name) for name in own}
+        starts = sorted((span.start, name) for name, span in spans.items())
+        events: dict[str | None, list[Event]] = {None: []} if has_top else {}
         events |= {name: [] for name in own}
+        elsewhere = events[next(iter(events))]
         told: set[tuple[str, Span]] = set()
         for event in (*base.events, *(event for part in own.values() for event in part.events), *self._loose):
             if (event.kind, event.span) in told:
                 continue  # an anchor's entry, merged into several sections
             told.add((event.kind, event.span))
-            places = (name for name, span in spans.items() if span.start <= event.span.start < span.end)
-            events[next(places, next(iter(events)))].append(event)
+            _, name = starts[max(bisect_right(starts, (event.span.start, "\U0010ffff")) - 1, 0)]
+            span = spans[name]
+            (events[name] if span.start <= event.span.start < span.end else elsewhere).append(event)
         units = []
-        for name, found in events.items():
-            settings = base.settings if name is None else inherit(own[name], base)
-            span = self._span if name is None else spans[name]
-            units.append(self._unit(self._title(name), dialect, settings, span, tuple(found)))
+        for title, found in events.items():
+            settings = base.settings if title is None else inherit(own[title], base)
+            span = self._span if title is None else spans[title]
+            units.append(self._unit(self._title(title), dialect, settings, span, tuple(found)))
         return units
 
     def _unit(
@@ -132,12 +133,11 @@ class _DocumentReading:
         return f"{self._name}: {section}"
 
     def _section_span(self, section: str) -> Span:
-        for key, value in self._document.pairs():
-            if key.value == section:
-                span = self.source.span(value)
-                start = self.source.between(key.start, key.end or key.start)
-                return Span(start.line, start.column, span.end_line, span.end_column, start.start, span.end)
-        raise AssertionError(section)
+        _, key, value = self.entries[section.replace(".", DOT)]
+        start, end = self.source.span(key), self.source.span(value)
+        if end.start < start.end:
+            end = start  # behind an alias
+        return Span(start.line, start.column, end.end_line, end.end_column, start.start, end.end)
 
 
 def read_units(

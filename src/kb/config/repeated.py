@@ -14,8 +14,11 @@ _REST_OF_LINE = re.compile(r"[ \t]*,?[ \t]*(?:(?<=[ \t,])#[^\n]*)?\r?(?:\n|\Z)")
 
 def duplicate_events(duplicates: Iterable[Duplicate], source: Source) -> Iterator[Event]:
     """An event for each, at the key whose value is used, pointing to the earlier one."""
+    known: dict[int, dict[int, Node]] = {}
     for mapping, first, again in duplicates:
-        values = {id(key): value for key, value in mapping.value}
+        values = known.get(id(mapping))
+        if values is None:
+            values = known[id(mapping)] = {id(key): value for key, value in mapping.value}
         first_span = source.between(first.start, first.end or first.start)
         yield Event(
             kind="duplicate-key",

@@ -6,9 +6,10 @@ from kb.config.dialects import CompiledDialect, Entries, Entry, Target
 from kb.config.nodes import SCALAR
 from kb.config.source import Source
 from kb.config.traps import event_of, interpret
-from kb.config.typos import Neighbours
 from kb.core.document import Event, Setting
 from kb.core.finding import Edit
+
+MAX_UNKNOWN = 200  # unknown keys of a document that are compared with the known ones; real configs have some 30
 
 
 class Part:
@@ -26,11 +27,11 @@ class Part:
 
 
 class Extractor:
-    """Takes settings out of entries by one dialect."""
+    """Takes settings out of the entries of one document by one dialect."""
 
     def __init__(self, dialect: CompiledDialect) -> None:
         self._dialect = dialect
-        self._neighbours: dict[str, Neighbours] = {}
+        self._unknown_left = MAX_UNKNOWN
 
     def extract(self, entries: Entries, source: Source) -> Part:
         part = Part()
@@ -82,13 +83,12 @@ class Extractor:
         """An event where an unknown key lies beside a known one that it may have been meant as."""
         parent, _, _ = path.rpartition(".")
         siblings = self._dialect.parents.get(parent)
-        if siblings is None or self._dialect.ignores(path):
+        if siblings is None or self._unknown_left <= 0 or self._dialect.ignores(path):
             return
-        if parent not in self._neighbours:
-            self._neighbours[parent] = Neighbours(siblings)
+        self._unknown_left -= 1
         key = entry[1]
-        meant = self._neighbours[parent].meant_by(key.value)
-        if meant is None or self._dialect.ignores(f"{parent}.{meant}" if parent else meant):
+        meant = self._dialect.neighbours(parent).meant_by(key.value)
+        if meant is None:
             return
         meant_path = f"{parent}.{meant}" if parent else meant
         known = self._dialect.targets.get(meant_path)

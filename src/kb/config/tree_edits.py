@@ -1,6 +1,6 @@
 """The edits of a fix → splices in a YAML or JSON text, and what they must change in its data."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from kb.config.dialects import CompiledDialect
@@ -25,6 +25,19 @@ class Change:
         self.after: dict[Path, Any] = {}
         self.touched: list[Span] = []  # of `replace`: what stands there may change
 
+    @classmethod
+    def of_text(cls, edits: Iterable[Edit]) -> "Change":
+        """The change of edits that replace text as such."""
+        change = cls()
+        for edit in edits:
+            change.replace(edit)
+        return change
+
+    def replace(self, edit: Edit) -> None:
+        assert edit.span is not None
+        self.splices.append(Splice(edit.span.start, edit.span.end, str(edit.value)))
+        self.touched.append(edit.span)
+
 
 class TreeEdits:
     """Plans edits on one unit of a parsed text. Paths begin with the number of the document."""
@@ -44,9 +57,7 @@ class TreeEdits:
         change = Change()
         for edit in edits:
             if edit.op == "replace":
-                assert edit.span is not None
-                change.splices.append(Splice(edit.span.start, edit.span.end, str(edit.value)))
-                change.touched.append(edit.span)
+                change.replace(edit)
                 continue
             setting = self._unit.settings.get(edit.name)
             own = None if setting is None or setting.inherited else self._find(setting)
@@ -82,38 +93,34 @@ class TreeEdits:
             raise CannotEditError("config.fix.name-taken", name=name)
         key, node = mapping.value[index]
         change.splices += self._editor.rename(key, name)
+        change.after[(*path[:-1], name)] = change.after.get(path, node.plain())  # the same fix may set the value too
         change.after[path] = GONE
-        change.after[(*path[:-1], name)] = node.plain()
 
     def _insert(self, edit: Edit, at: Span, edits: tuple[Edit, ...], change: Change) -> None:
         """A setting that its unit does not say itself goes into the group where the dialect wants it."""
         prefix = self._prefix()
-        section = self._mapping(prefix)
-        spellings = self._spellings(edit.name)
-        if section is None or not spellings:
-            raise CannotEditError("config.fix.no-place")
-        steps, mapping = self._best_place(spellings, prefix)
-        if mapping is None:
-            *groups, name = steps
-            if len(groups) != 1:
-                raise CannotEditError("config.fix.no-place")
-            mapping, wanted, path = section, {name: edit.value}, (*prefix, groups[0])
-            change.after[(self._number, *path, name)] = edit.value
-            name, value = groups[0], wanted
-        else:
-            name, value, path = steps[-1], edit.value, (*prefix, *steps)
-            change.after[(self._number, *path)] = edit.value
-        if any(key.value == name for key, _ in mapping.value):
-            raise CannotEditError("config.fix.name-taken", name=name)
+        steps, mapping, depth = self._best_place(self._spellings(edit.name), prefix)
+        path = (self._number, *prefix, *steps)
+        for index, (key, node) in enumerate(mapping.value):
+            if key.value == steps[depth]:  # written, but as null or as a word that says nothing: `auto`
+                if depth < len(steps) - 1 or node.kind == MAPPING:
+                    raise CannotEditError("config.fix.name-taken", name=steps[depth])
+                self._set(edit, (mapping, index, path), at, edits, change)
+                return
+        value = edit.value if depth == len(steps) - 1 else {steps[-1]: edit.value}
         names = {other.name for other in edits}
-        change.splices += self._editor.insert(mapping, self._beside(mapping, at, names), name, value)
+        change.splices += self._editor.insert(mapping, self._beside(mapping, at, names), steps[depth], value)
+        change.after[path] = edit.value
 
-    def _best_place(self, spellings: list[tuple[str, ...]], prefix: Path) -> tuple[tuple[str, ...], Node | None]:
-        for steps in spellings:
-            mapping = self._mapping((*prefix, *steps[:-1]))
-            if mapping is not None:
-                return steps, mapping
-        return spellings[0], None
+    def _best_place(self, spellings: list[tuple[str, ...]], prefix: Path) -> tuple[tuple[str, ...], Node, int]:
+        """A spelling, the mapping to put it in, and how many of its steps lead there: all but one, or two."""
+        for missing in (1, 2):
+            for steps in spellings:
+                depth = len(steps) - missing
+                mapping = self._mapping((*prefix, *steps[:depth])) if depth >= 0 else None
+                if mapping is not None:
+                    return steps, mapping, depth
+        raise CannotEditError("config.fix.no-place")
 
     def _beside(self, mapping: Node, at: Span, names: set[str]) -> int:
         """The entry to put a new one after: the finding's, else one that the same fix changes, else the last."""
@@ -121,7 +128,11 @@ class TreeEdits:
         wanted += [setting.key_span.start for name in sorted(names) if (setting := self._unit.settings.get(name))]
         for offset in wanted:
             for index, (key, node) in enumerate(mapping.value):
-                if self._editor.extent(key)[0] <= offset < max(self._editor.extent(node)[1], self._editor.extent(key)[1]):
+                if (
+                    self._editor.extent(key)[0]
+                    <= offset
+                    < max(self._editor.extent(node)[1], self._editor.extent(key)[1])
+                ):
                     return index
         return len(mapping.value) - 1
 
@@ -181,25 +192,3 @@ def _document(parsed: Parsed, place: Span) -> tuple[int, Node]:
     if best is None:
         raise CannotEditError("config.fix.no-place")
     return best
-
-
-def data_of(parsed: Parsed) -> dict[Path, str]:
-    """All that a text says, flat: path → the value's type and form. A list counts as one value."""
-    flat: dict[Path, str] = {}
-    for number, node in enumerate(parsed.documents):
-        flatten_into(flat, (number,), None if node is None else node.plain())
-    return flat
-
-
-def flatten_into(flat: dict[Path, str], path: Path, value: Any) -> None:
-    """Add a value, and all in it where it is a mapping, to ``flat``."""
-    if isinstance(value, Mapping) and value:
-        for key, inner in value.items():
-            flatten_into(flat, (*path, key), inner)
-    else:
-        flat[path] = form_of(value)
-
-
-def form_of(value: Any) -> str:
-    """A form in which two values are alike only if their types are too: 1, 1.0 and true differ."""
-    return repr(list(value) if isinstance(value, tuple) else value)

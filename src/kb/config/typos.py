@@ -60,16 +60,21 @@ def _letters(name: str) -> int:
 
 def slips(left: str, right: str, limit: int) -> int:
     """Letters added, dropped, changed or swapped between two names (optimal string alignment); over ``limit``: more."""
+    beyond = limit + 1
+    width = len(right)
     before: list[int] = []
-    row = list(range(len(right) + 1))
+    row = [min(j, beyond) for j in range(width + 1)]
     for i, a in enumerate(left, 1):
-        previous, row = row, [i] + [0] * len(right)
-        for j, b in enumerate(right, 1):
-            cost = previous[j - 1] + (a != b)
+        previous, row = row, [beyond] * (width + 1)
+        row[0] = min(i, beyond)
+        # Cells further than `limit` from the diagonal cannot end within it.
+        for j in range(max(1, i - limit), min(width, i + limit) + 1):
+            b = right[j - 1]
+            cost = min(previous[j - 1] + (a != b), previous[j] + 1, row[j - 1] + 1)
             if before and j > 1 and a == right[j - 2] and left[i - 2] == b:
                 cost = min(cost, before[j - 2] + 1)
-            row[j] = min(cost, previous[j] + 1, row[j - 1] + 1)
+            row[j] = cost
         if min(row) > limit:
-            return limit + 1
+            return beyond
         before = previous
     return row[-1]

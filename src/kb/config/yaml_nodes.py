@@ -1,5 +1,6 @@
 """YAML text → nodes, in one pass over the parser's events, bounded as it goes; libyaml where there is one."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -8,10 +9,13 @@ from yaml import events as ev
 
 from kb.config import guard
 from kb.config.faults import ConfigError
-from kb.config.nodes import MAPPING, SCALAR, SEQUENCE, Node, is_merge_key
+from kb.config.nodes import MAPPING, SCALAR, SEQUENCE, Mark, Node, Place, is_merge_key
 
 # Without libyaml (the browser) the same events come from pure Python, about ten times slower.
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+# Anchor and tag in either order, with the space after them, comments too where the value begins on a later line.
+_PROPERTIES = re.compile(r"(?:[&!][^\s,\[\]{}]*+(?:[ \t]*+(?:#[^\n]*+)?\r?\n[ \t]*+|[ \t]++|(?=[,\]}]|\Z)))*+(?:(?:#[^\n]*+)?\r?\n[ \t]*+)*+")
 
 Duplicate = tuple[Node, Node, Node]  # the mapping, the key as first written, the key as written again
 
@@ -26,6 +30,7 @@ class Composer:
         self._keys: list[tuple[Node | None, dict[str, Node]]] = []
         self._anchors: dict[str, Node] = {}
         self._aliases = 0
+        self._text = ""
         self._reached: Any = None  # where the last thing that has text of its own ends
 
     def compose(self, text: str, loader: Any = None) -> None:
@@ -35,6 +40,7 @@ class Composer:
             ConfigError: it is over a bound, holds a tag that is not YAML's own, a cycle or an unknown alias.
             yaml.YAMLError: it is not YAML.
         """
+        self._text = text
         parser = (loader or LOADER)(text)
         try:
             self._follow(parser.get_event)
@@ -67,7 +73,8 @@ class Composer:
             tag, style = None, style or "!"
         elif tag is not None:
             guard.check_scalar_tag(tag, event.start_mark)
-        node = Node(SCALAR, event.value, tag, style, event.start_mark, event.end_mark)
+        start = event.start_mark if event.tag is None and event.anchor is None else self._past_properties(event)
+        node = Node(SCALAR, event.value, tag, style, start, event.end_mark)
         self._reached = node.end
         if event.anchor:
             self._anchors[event.anchor] = node
@@ -76,12 +83,22 @@ class Composer:
     def _begin(self, kind: int, event: Any) -> None:
         guard.check_collection_tag(event.tag, kind == MAPPING, event.start_mark)
         guard.check_depth(len(self._open) + 1, event.start_mark)
-        node = Node(kind, [], None, "", event.start_mark, None)
+        start = event.start_mark if event.tag is None and event.anchor is None else self._past_properties(event)
+        node = Node(kind, [], None, "", start, None)
         node.flow = event.flow_style
         if event.anchor:
             self._anchors[event.anchor] = node
         self._open.append(node)
         self._keys.append((None, {}))
+
+    def _past_properties(self, event: Any) -> Mark:
+        """Where the value itself begins: an anchor and a tag stand before it and are not to be replaced with it."""
+        mark: Mark = event.start_mark
+        found = _PROPERTIES.match(self._text, mark.index)
+        assert found is not None
+        lines = found[0].count("\n")
+        column = mark.column + len(found[0]) if not lines else len(found[0]) - found[0].rfind("\n") - 1
+        return Place(found.end(), mark.line + lines, column)
 
     def _finish(self, event: Any) -> None:
         node = self._open.pop()
@@ -149,6 +166,8 @@ def explain(error: yaml.YAMLError, text: str) -> ConfigError:
         return guard.at(mark, "config.unclosed-bracket", line_opened=opening.line + 1)
     if "mapping values are not allowed" in problem:
         return guard.at(mark, "config.colon")
+    if _character(text, mark) == "\t" and ("cannot start any token" in problem or "tab character" in problem):
+        return guard.at(mark, "config.tab")
     if "cannot start any token" in problem and _character(text, mark) in "%@`":
         return guard.at(mark, "config.reserved-character", character=_character(text, mark))
     if "could not find expected ':'" in problem:

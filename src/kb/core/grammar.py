@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from kb.core.expression import FUNCTIONS, Tree
 from kb.core.suggest import nearest
+from kb.core.version import parse_version
 
 MAX_CHARACTERS, MAX_NODES, MAX_DEPTH, MAX_LITERAL = 1000, 200, 24, 10**15
 EXPONENTS = (2, 3, 0.5)
@@ -89,18 +90,6 @@ def parse(source: str, names: Mapping[str, str], want: str | None = None) -> Tre
     if want is not None and kind != want:
         raise ExpressionError(f"the expression is a {kind}; a {want} is needed here", source, 1)
     return tree
-
-
-def parse_version(text: str) -> tuple[int, ...]:
-    """``"4.51"`` → ``(4, 51)``; what follows the numbers (``rc1``, ``.dev0``, ``+cu128``) does not count.
-
-    Raises:
-        ValueError: the text does not begin with a number.
-    """
-    match = re.match(r"\d{1,6}(?:\.\d{1,6})*", text)
-    if match is None:
-        raise ValueError(f"{text!r} is not a version such as 4.51")
-    return tuple(int(part) for part in match[0].split("."))
 
 
 def _check_surface(source: str) -> None:

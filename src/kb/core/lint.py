@@ -59,6 +59,7 @@ def _fire(rule: Rule, names: tuple[str, ...], facts: Facts, locate: Locate, whol
     places = [(name, span) for name in (rule.at or names) if (span := locate(name)) is not None]
     mentioned = {*names, *rule.message.placeholders()}
     fixes = tuple(fix for candidate in rule.fixes if (fix := _resolve(candidate, facts)) is not None)
+    mentioned |= frozenset[str]().union(*(fix.title.placeholders() for fix in fixes))
     values = {name: value for name in sorted(mentioned) if not is_unknown(value := facts.get(name))}
     return Finding(
         rule=rule.id,

@@ -10,8 +10,9 @@ from typing import Any
 from kb.core.text import LANGUAGES
 from kb.knowledge.compile_rules import RuleCompiler
 from kb.knowledge.locations import Location, files_under
+from kb.knowledge.problems import KnowledgeError, Problem
 from kb.knowledge.schema import KINDS, SchemaSet
-from kb.knowledge.source import KEY, KnowledgeError, Located, Path, Problem, read_source
+from kb.knowledge.source import KEY, Located, Path, read_source
 
 Parts = dict[str, Any]
 PARTS = ("hot", "cold", *LANGUAGES)

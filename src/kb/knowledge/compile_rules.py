@@ -7,7 +7,8 @@ from kb.core.expression import Tree
 from kb.core.grammar import ExpressionError, parse
 from kb.core.suggest import nearest
 from kb.core.text import PLACEHOLDER
-from kb.knowledge.source import KEY, Located, Path, Problem
+from kb.knowledge.problems import Problem
+from kb.knowledge.source import KEY, Located, Path
 
 
 class RuleCompiler:

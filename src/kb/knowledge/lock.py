@@ -6,7 +6,8 @@ import os
 
 from kb.knowledge.compile import read_rules_folder
 from kb.knowledge.locations import Location
-from kb.knowledge.source import Problem, read_source
+from kb.knowledge.problems import Problem
+from kb.knowledge.source import read_source
 
 LOCK = "versions.lock"
 LOCKED_KINDS = ("checks", "hardware", "models", "dialects")

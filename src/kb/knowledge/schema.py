@@ -5,7 +5,8 @@ import os
 from typing import Any
 
 from kb.core.suggest import nearest
-from kb.knowledge.source import KEY, Located, Path, Problem
+from kb.knowledge.problems import Problem
+from kb.knowledge.source import KEY, Located, Path
 
 # Which schema a file answers to: the first part of its path under rules/, or its name.
 KINDS = {

@@ -5,31 +5,12 @@ from typing import Any
 
 import yaml
 
+from kb.knowledge.problems import KnowledgeError, Problem
+
 Path = tuple[str | int, ...]
 
 # rules/ is ours, but --rules DIR may not be: the same order of size that config reading allows.
 MAX_CHARACTERS, MAX_DEPTH = 1 << 20, 40
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One fault in the knowledge: where, and what to do."""
-
-    path: str
-    line: int
-    column: int
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.path}:{self.line}:{self.column}: {self.message}"
-
-
-class KnowledgeError(ValueError):
-    """The rules cannot be used; every fault found, in the order of the files."""
-
-    def __init__(self, problems: list[Problem]) -> None:
-        self.problems = problems
-        super().__init__("\n".join(str(problem) for problem in problems))
 
 
 @dataclass(frozen=True, slots=True)

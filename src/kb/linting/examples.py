@@ -7,9 +7,9 @@ from typing import Any
 
 from kb.advice.check import Checker
 from kb.core.catalog import Catalog
-from kb.core.grammar import parse_version
 from kb.core.hardware import Machine
 from kb.core.rule import Rule
+from kb.core.version import parse_version
 from kb.linting.file import FileChecker, FileResult, Kind
 from kb.linting.fixing import fix_once
 from kb.machine.detect import detect

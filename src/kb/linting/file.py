@@ -6,12 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from kb.advice.check import Checker
-from kb.config.command import CommandReader
 from kb.config.encoding import decode
 from kb.config.faults import ConfigError
 from kb.config.reader import ConfigReader
-from kb.config.shell import read_shell
-from kb.config.suppressions import read_suppressions, suppress
 from kb.core.catalog import Catalog
 from kb.core.document import Event, Unit
 from kb.core.finding import Finding, Severity, Span
@@ -73,7 +70,6 @@ class FileChecker:
         self._dialect = dialect
         self._overrides = overrides or Overrides.none()
         self._reader = ConfigReader(catalog.dialects, catalog.facts)
-        self._commands = CommandReader(catalog.dialects, catalog.facts)
 
     def check(self, raw: bytes, path: str, kind: Kind | None = None) -> FileResult:
         """Everything found in one file.
@@ -110,17 +106,25 @@ class FileChecker:
     def _units(self, text: str, path: str, kind: Kind) -> list[Unit]:
         if kind == "config":
             return list(self._reader.read(text, path, dialect=self._dialect))
+        # most runs meet no command line: its reader is imported when one does
+        from kb.config.command import CommandReader
+
+        commands = CommandReader(self.catalog.dialects, self.catalog.facts)
         if kind == "shell":
-            return list(read_shell(text, path, self._commands))
-        unit = self._commands.read(text, path)
+            from kb.config.shell import read_shell
+
+            return list(read_shell(text, path, commands))
+        unit = commands.read(text, path)
         return [unit] if unit else []
 
     def _settle(self, results: list[UnitResult], text: str, path: str) -> list[UnitResult]:
         """Apply the project's overrides and the file's suppression comments; hear what is wrong with the comments."""
         ignored = set(self._overrides.ignored(path))
         kept = [tuple(self._own(finding) for finding in r.findings if finding.rule not in ignored) for r in results]
-        directives = read_suppressions(text)
-        if directives:
+        if "kb:" in text:
+            from kb.config.suppressions import read_suppressions, suppress
+
+            directives = read_suppressions(text)
             undecided = {row.rule for result in results for row in result.not_evaluated}
             outcome = suppress(
                 [finding for findings in kept for finding in findings],

@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 
+from kb.core.finding import SEVERITIES, Severity
 from kb.core.result import CheckResult
 from kb.linting.file import FileChecker
 from kb.report.words import Words
@@ -32,7 +33,7 @@ def render(options: argparse.Namespace, result: CheckResult, checker: FileChecke
     if options.format == "junit":
         from kb.report.junit import junit_report
 
-        fail_on = options.fail_on if options.fail_on in ("error", "warning", "info") else "error"
+        fail_on: Severity = options.fail_on if options.fail_on in SEVERITIES else "error"
         return junit_report(result, words, fail_on=fail_on, base=os.getcwd())
     return _text(options, result, checker, words)
 

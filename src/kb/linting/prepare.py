@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kb.advice.check import Checker
 from kb.core.catalog import Catalog
 from kb.core.errors import UserError
-from kb.core.grammar import parse_version
+from kb.core.version import parse_version
 from kb.linting.file import FileChecker, Overrides
 from kb.linting.model_config import model_in_folder, read_model_config
 from kb.linting.project import Project, chosen_rules

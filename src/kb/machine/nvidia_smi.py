@@ -42,8 +42,10 @@ def read(program: str, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Reading:
         code, output = _run(program, fields, timeout_seconds)
     if code != 0:
         raise Unanswered(NOTES.get(code, "nvidia_smi_failed"))
-    rows = [_row(line, fields) for line in output.splitlines() if line.strip()]
-    whole = [row for row in rows if row and row.get("mig.mode.current") != "Enabled"]
+    rows = [row for line in output.splitlines() if (row := _row(line, fields))]
+    if output.strip() and not rows:
+        raise Unanswered("nvidia_smi_failed")
+    whole = [row for row in rows if row.get("mig.mode.current") != "Enabled"]
     gpus = [gpu for gpu in map(_gpu, whole) if gpu]
     if not gpus:
         raise Unanswered("mig_needs_nvml" if len(whole) < len(rows) else "memory_not_reported" if rows else "no_device")

@@ -1,15 +1,14 @@
 """A ledger as one line of cells: the largest terms, the rest, the error band, and where the limit lies."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kb.report.style import Style
 
 NAMED_SEGMENTS = 3  # more shades than these and one for the rest cannot be told apart
 
 
-@dataclass(frozen=True, slots=True)
-class Glyphs:
+class Glyphs(NamedTuple):
     segments: str  # one for each named segment, then the rest
     band: str
     limit: str
@@ -20,8 +19,7 @@ ASCII = Glyphs("#=+.", "~", "|")
 _ROLES = ("blue", "magenta", "cyan", "dim")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
+class Bar(NamedTuple):
     """Sizes in bytes. ``segments`` add up to the expected use; ``limit`` is None where nothing limits."""
 
     segments: Sequence[int]

@@ -17,6 +17,13 @@ def key_of(unit: Unit, name: str) -> str:
     return printable(str(setting.path[-1])) if setting and setting.path else name.rpartition(".")[2]
 
 
+def place_name(name: str, unit: Unit, words: Words) -> str | None:
+    """What to call a related place: a setting's key, or i18n's ``related.name``; None where ``name`` is a quotation."""
+    if name in words.facts:
+        return key_of(unit, name)
+    return words.messages.get(f"related.{name}") if name else ""
+
+
 def describe_fix(fix: Fix, unit: Unit, words: Words, style: Style, sources: SourceLines) -> str:
     """Every change of the fix, old → new: ``per_device_train_batch_size: 20 → 8, fp16: true → false``.
 

@@ -1,38 +1,51 @@
 """Where no GPU is named or found: on which known GPUs a config fits, by memory."""
 
+import re
 from collections.abc import Sequence
 
 from kb.core.hardware import Gpu
 from kb.core.result import GpuFit
 from kb.core.units import GIB
 from kb.report.style import Style
-from kb.report.width import columns, pad, wrap
+from kb.report.width import columns, unbroken, wrap
 from kb.report.words import Words
 
-_VENDOR_WORDS = ("NVIDIA", "GeForce", "Tesla", "Quadro")
+_DROPPED_WORDS = ("NVIDIA", "GeForce", "Tesla", "Quadro", "Generation", "HBM2", "HBM2e", "HBM3", "HBM3e")
+_SIZE_IN_ID = re.compile(r"-(\d+)gb$")
 
 
 def short_name(gpu: Gpu) -> str:
-    """The name people say: ``RTX 4090``, ``V100 16GB``; the vendor's words and the form factor are left out."""
-    return " ".join(word for word in gpu.name.split() if word not in _VENDOR_WORDS)
+    """The name people say: ``RTX 4090``, ``V100 16GB``; the vendor's words and the kind of memory are left out.
+
+    Where the id names a size, so does the name: the same GPU exists with another.
+    """
+    name = " ".join(word for word in gpu.name.split() if word not in _DROPPED_WORDS)
+    sized = _SIZE_IN_ID.search(gpu.id)
+    return f"{name} {sized[1]}GB" if sized and f"{sized[1]}GB" not in name else name
 
 
 def gpu_table(fits: Sequence[GpuFit], words: Words, style: Style) -> list[str]:
-    """A line for each size of memory and verdict, smallest first, with the GPUs of it."""
-    grouped: dict[tuple[int, str], list[GpuFit]] = {}
+    """By memory, smallest first: a row for each run of GPUs with the same verdict."""
+    rows: list[tuple[str, list[GpuFit]]] = []
     for fit in sorted(fits, key=lambda fit: (fit.gpu.memory_total, short_name(fit.gpu))):
-        key = round(fit.gpu.memory_total / GIB), fit.verdict.status
-        grouped.setdefault(key, []).append(fit)
-    if not grouped:
-        return []
-    verdicts = {status: words.named("verdict", status) for _, status in grouped}
-    wide = max(columns(word) for word in verdicts.values())
-    lines = [f"    {words('report.known_gpus')}"]
-    for (gib, status), members in grouped.items():
-        names = ", ".join(short_name(fit.gpu) for fit in members)
-        verdict = style.paint(verdicts[status], status) + " " * (wide - columns(verdicts[status]))
-        lead = f"    {pad(f'{gib:>4} GiB', 9)} "
+        if not rows or rows[-1][0] != fit.verdict.status:
+            rows.append((fit.verdict.status, []))
+        rows[-1][1].append(fit)
+    sizes = [_sizes([fit.gpu for fit in members], style) for _, members in rows]
+    wide_size = max((columns(text) for text in sizes), default=0)
+    wide = max((columns(words.named("verdict", status)) for status, _ in rows), default=0)
+    lines = [f"    {words('report.known_gpus')}"] if rows else []
+    for text, (status, members) in zip(sizes, rows, strict=True):
+        verdict = words.named("verdict", status)
+        lead = f"      {' ' * (wide_size - columns(text))}{text}  "
         hanging = " " * (columns(lead) + wide + 2)
+        names = ", ".join(unbroken(short_name(fit.gpu)) for fit in members)
         first, *others = wrap(names, style.width, hanging)
-        lines += [f"{lead}{verdict}  {first[len(hanging) :]}", *others]
+        lines += [f"{lead}{style.paint(verdict, status)}{' ' * (wide + 2 - columns(verdict))}{first.strip()}", *others]
     return lines
+
+
+def _sizes(gpus: Sequence[Gpu], style: Style) -> str:
+    """``24 GiB``, or ``32–179 GiB`` of several; GPUs are in the order of their memory."""
+    low, high = (round(gpu.memory_total / GIB) for gpu in (gpus[0], gpus[-1]))
+    return f"{low} GiB" if low == high else f"{low}{style.dash}{high} GiB"

@@ -14,21 +14,23 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 def junit_report(result: CheckResult, words: Words, *, fail_on: Severity = "error", base: str | None = None) -> str:
     """One suite. Findings at or above ``fail_on`` are the case's failure; milder ones its output."""
-    import xml.etree.ElementTree as tree
+    from xml.etree import ElementTree
 
     failing = SEVERITIES[: SEVERITIES.index(fail_on) + 1]
-    cases = [_case(tree, unit, words, failing, base) for unit in result.units]
+    cases = [_case(ElementTree, unit, words, failing, base) for unit in result.units]
     failures = sum(case.find("failure") is not None for case in cases)
-    root = tree.Element("testsuites", name="kb", tests=str(len(cases)), failures=str(failures), errors="0")
-    suite = tree.SubElement(root, "testsuite", name="kb.check", tests=str(len(cases)), failures=str(failures), errors="0")
+    root = ElementTree.Element("testsuites", name="kb", tests=str(len(cases)), failures=str(failures), errors="0")
+    suite = ElementTree.SubElement(
+        root, "testsuite", name="kb.check", tests=str(len(cases)), failures=str(failures), errors="0"
+    )
     suite.set("skipped", "0")
     suite.extend(cases)
-    tree.indent(root)
-    return '<?xml version="1.0" encoding="UTF-8"?>\n' + tree.tostring(root, encoding="unicode") + "\n"
+    ElementTree.indent(root)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
 
 
 def _case(
-    tree: Any,
+    etree: Any,
     unit: UnitResult,
     words: Words,
     failing: tuple[Severity, ...],
@@ -36,15 +38,15 @@ def _case(
 ) -> Any:
     path = relative_path(unit.unit.path, base)
     name = f"{path} [{unit.unit.section}]" if unit.unit.section else path
-    case = tree.Element("testcase", classname="kb.check", name=_xml(name), file=_xml(path))
+    case = etree.Element("testcase", classname="kb.check", name=_xml(name), file=_xml(path))
     failed = [finding for finding in unit.counted() if finding.severity in failing]
     milder = [finding for finding in unit.counted() if finding.severity not in failing]
     if failed:
-        failure = tree.SubElement(case, "failure", type=failed[0].rule)
+        failure = etree.SubElement(case, "failure", type=failed[0].rule)
         failure.set("message", _xml(words.count("count.findings", len(failed))))
         failure.text = _xml(_listed(failed, path, words))
     if milder:
-        tree.SubElement(case, "system-out").text = _xml(_listed(milder, path, words))
+        etree.SubElement(case, "system-out").text = _xml(_listed(milder, path, words))
     return case
 
 

@@ -1,7 +1,7 @@
 """The rows of the fit panel: a bar, what is expected with its error band, the verdict, and a legend of the terms."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kb.core.memory_report import Term
 from kb.core.units import GIB, format_bytes
@@ -15,8 +15,7 @@ INDENT = "    "
 SHOWN_BYTES = 0.05 * GIB  # less is 0.0 GiB
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(NamedTuple):
     """One bar: a phase, or the host. Sizes in bytes."""
 
     label: str
@@ -38,8 +37,7 @@ class Row:
         return "tight" if self.high > self.limit else self.verdict
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(NamedTuple):
     """Columns of the labels, of the bars and of the numbers, the same for every row of a panel."""
 
     label: int

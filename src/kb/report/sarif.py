@@ -7,7 +7,7 @@ from kb.core.document import Unit
 from kb.core.finding import Finding, Fix, Span, Suppression
 from kb.core.result import CheckResult, UnitResult
 from kb.core.rule import Rule
-from kb.report.changes import key_of
+from kb.report.changes import place_name
 from kb.report.json_report import plain, to_json
 from kb.report.places import Fingerprints, uri
 from kb.report.words import Words
@@ -117,7 +117,7 @@ def _result(
             {
                 "id": number,
                 "physicalLocation": {"artifactLocation": place, "region": _region(span)},
-                "message": {"text": key_of(unit.unit, name)},
+                "message": {"text": place_name(name, unit.unit, words) or name or words("report.related")},
             }
             for number, (name, span) in enumerate(finding.related, 1)
         ]

@@ -2,8 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 NARROWEST, PIPE_COLUMNS, WIDEST = 60, 80, 100
 
@@ -25,8 +24,7 @@ _COLOURS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Style:
+class Style(NamedTuple):
     """``width`` in columns. Without ``unicode`` bars, arrows and rules are drawn in ASCII."""
 
     width: int = PIPE_COLUMNS

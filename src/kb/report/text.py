@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 from kb.core.finding import Finding, Fix
 from kb.core.result import CheckResult, UnitResult
-from kb.report.changes import describe_fix, key_of
+from kb.report.changes import describe_fix, place_name
 from kb.report.panel import fit_panel
 from kb.report.source_line import SourceLines, quote_line
 from kb.report.style import Style
 from kb.report.values import printable
-from kb.report.width import columns, joined, unbroken, wrap
+from kb.report.width import columns, cut, joined, unbroken, wrap
 from kb.report.words import Words
 
 INDENT = "  "
@@ -41,13 +41,14 @@ def _about(unit: UnitResult, words: Words) -> list[str]:
     """Format, model, method and batch: what the reader should see was understood."""
     parts = [words("report.dialect", name=unit.unit.dialect) if unit.unit.dialect else words("report.no_dialect")]
     setup = unit.setup
-    if setup is None:
+    if setup is None or unit.unit.dialect is None:
         return parts
     if setup.model_name:
         parts.append(words.value(setup.model_name))
         if unit.model and unit.model.name.casefold() != setup.model_name.casefold():
             parts[-1] += f" ({unit.model.id})"
-    parts.append(words.named("method", setup.method))
+    if setup.do_train or setup.method != "full":
+        parts.append(words.named("method", setup.method))
     if setup.do_train:
         factors = [setup.per_device_train_batch_size, setup.gradient_accumulation_steps, setup.world_size]
         product = " × ".join(str(factor) for factor in (factors if setup.world_size > 1 else factors[:2]))
@@ -74,7 +75,7 @@ def finding_lines(finding: Finding, unit: UnitResult, words: Words, style: Style
 
 def _facts(finding: Finding, words: Words, style: Style) -> list[str]:
     """The facts of the condition that the message does not already give."""
-    said = finding.message.placeholders()
+    said = finding.message.placeholders().union(*(fix.title.placeholders() for fix in finding.fixes))
     shown = [
         unbroken(f"{_fact_name(name, words)} = {words.measured(name, value)}")
         for name, value in finding.facts.items()
@@ -94,13 +95,21 @@ def _fact_name(name: str, words: Words) -> str:
 
 
 def _related(finding: Finding, unit: UnitResult, words: Words, style: Style) -> list[str]:
-    if not finding.related:
-        return []
-    places = [f"{span.line}:{span.column} {key_of(unit.unit, name)}" for name, span in finding.related[:MAX_RELATED]]
-    if len(finding.related) > MAX_RELATED:
-        places.append(words("report.and_more", n=len(finding.related) - MAX_RELATED))
-    text = f"{words('report.related')} {', '.join(places)}"
-    return [style.paint(line, "dim") for line in wrap(text, style.width, INDENT, INDENT * 2)]
+    """Other places by their names, in the file's order; those that come with a text of their own, each on a line."""
+    named = {span: name for name, span in reversed(finding.related) if span != finding.span}
+    ordered = sorted(named.items(), key=lambda place: (place[0].line, place[0].column))
+    places: list[str] = []
+    quotes: list[str] = []
+    for span, name in ordered:
+        called = place_name(name, unit.unit, words)
+        if called is None:
+            quotes.append(cut(f"{span.line:>5} | {printable(name)}", style.width, style.ellipsis))
+        else:
+            places.append(unbroken(f"{span.line}:{span.column} {called}".rstrip()))
+    if len(places) > MAX_RELATED:
+        places[MAX_RELATED:] = [words("report.and_more", n=len(places) - MAX_RELATED)]
+    lines = wrap(f"{words('report.related')} {', '.join(places)}", style.width, INDENT, INDENT * 2) if places else []
+    return [style.paint(line, "dim") for line in (*lines, *quotes[:MAX_RELATED])]
 
 
 def _fix(

@@ -14,6 +14,8 @@ from kb.report.words import Words
 _NEEDS = (
     ("versions.transformers", "transformers"),
     ("versions.", "versions"),
+    ("gpu.memory_free", "gpu_now"),
+    ("gpu.other_processes", "gpu_now"),
     ("gpu.", "gpu"),
     ("host.shm", "shm"),
     ("host.cpus", "cpus"),
@@ -26,7 +28,7 @@ _NEEDS = (
     ("fit.", "prediction"),
     ("saving.", "prediction"),
 )
-_ORDER = ("transformers", "versions", "gpu", "host_memory", "cpus", "shm", "model", "prediction", "settings")
+_ORDER = ("transformers", "versions", "gpu", "gpu_now", "host_memory", "cpus", "shm", "model", "prediction", "settings")
 MAX_ASSUMED_LINES = 2
 
 

@@ -10,7 +10,6 @@ from kb.core.units import BYTES_PER_UNIT, GIB, MIB, format_bytes
 UNKNOWN = "?"
 MAX_SHOWN = 200  # characters of one value; a config may hold anything
 
-_PRECISION = re.compile(r"\.(\d)([f%])")
 # What a terminal would obey or reorder: control characters, bidirectional overrides, line separators, lone surrogates.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
 
@@ -55,10 +54,9 @@ def _number(value: float, form: str, kind: str | None) -> str:
         return format_bytes(value, form)
     if form == "%":
         return f"{value * 100:.0f}%"
-    precision = _PRECISION.fullmatch(form)
-    if precision:
-        scaled = value * 100 if precision[2] == "%" else value
-        return f"{scaled:,.{precision[1]}f}{'%' if precision[2] == '%' else ''}"
+    if len(form) == 3 and form[0] == "." and form[1].isdecimal() and form[2] in "f%":
+        scaled = value * 100 if form[2] == "%" else value
+        return f"{scaled:,.{form[1]}f}{form[2] if form[2] == '%' else ''}"
     if kind == "bytes":
         return size(round(value))
     if isinstance(value, float) and not value.is_integer():

@@ -1,12 +1,11 @@
 """Terminal columns: Korean and emoji take two, combining marks none. Cutting, padding and wrapping by them."""
 
-import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 
 TAB = 4
 _JOINER, _EMOJI_STYLE = "\u200d", "\ufe0f"
-_BLANKS = re.compile("[ \t\n]+")  # not the no-break space
+_BLANKS = {ord("\t"): " ", ord("\n"): " "}
 _NO_BREAK = "\u00a0"
 
 
@@ -23,7 +22,7 @@ def cells(text: str) -> Iterator[tuple[str, int]]:
             previous = 2
             continue
         width = 0 if joined else _width(character)
-        joined = character == _JOINER
+        joined = character == _JOINER and previous == 2
         if width == 2 and previous == 2 and "\U0001f3fb" <= character <= "\U0001f3ff":
             width = 0
         yield character, width
@@ -86,7 +85,9 @@ def wrap(text: str, width: int, indent: str = "", hanging: str | None = None) ->
     lines: list[str] = []
     line, used = indent, columns(indent)
     empty = True
-    for word in _BLANKS.split(text.strip(" \t\n")):
+    for word in text.translate(_BLANKS).split(" "):  # not at the no-break space, as a bare split would
+        if not word:
+            continue
         if not empty and used + 1 + columns(word) > width:
             lines.append(line)
             line, used, empty = hanging, columns(hanging), True

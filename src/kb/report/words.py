@@ -1,7 +1,6 @@
 """One language: the texts of i18n, the facts' meanings and units, and how they are put together."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from kb.core.facts import FactType
@@ -10,13 +9,15 @@ from kb.core.text import Text, fill
 from kb.report.values import UNKNOWN, format_value
 
 
-@dataclass(frozen=True, slots=True)
 class Words:
     """What a report needs to speak: the language (``ko`` or ``en``), its texts by key, and the vocabulary."""
 
-    language: str
-    messages: Mapping[str, str]
-    facts: Mapping[str, FactType]
+    __slots__ = ("facts", "language", "messages")
+
+    def __init__(self, language: str, messages: Mapping[str, str], facts: Mapping[str, FactType]) -> None:
+        self.language = language
+        self.messages = messages
+        self.facts = facts
 
     def __call__(self, key: str, /, **values: Any) -> str:
         """The text of ``key`` with its placeholders filled; a key without a text shows itself."""

@@ -1,0 +1,100 @@
+# make demo · make test · make lint · make rules · make bench · make clean
+# Needs Python 3.11 or newer, make and git. Everything is installed into .venv/ (bench/.venv/ for the benches).
+
+# The first of these that is new enough and can make a virtual environment; `make PYTHON=/path/to/python` overrides.
+CANDIDATES := python3 python3.13 python3.12 python3.11 python
+SUITS := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for each in $(CANDIDATES); do "$$each" -c '$(SUITS)' 2>/dev/null && echo "$$each" && break; done)
+
+VENV := .venv
+BENCH := bench/.venv
+# The names differ on Windows; GNU make of Git Bash or MSYS2 sets OS.
+ifeq ($(OS),Windows_NT)
+BIN := Scripts
+else
+BIN := bin
+endif
+RUN := $(VENV)/$(BIN)/python
+PIP := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+DEMO := $(VENV)/.installed
+DEV := $(VENV)/.dev-installed
+MADE_FROM := pyproject.toml constraints.txt hatch_build.py
+
+# A PYTHONPATH or a user's site-packages must not decide what is tested.
+unexport PYTHONPATH
+export PYTHONNOUSERSITE := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format rules bench constraints clean
+
+help:
+	@echo 'make demo         install into $(VENV)/ and check the configs in examples/'
+	@echo 'make test         install what the tests need, then run them (ARGS="-k name" narrows)'
+	@echo 'make lint         ruff (lint and format) and mypy --strict'
+	@echo 'make format       let ruff rewrite what it can'
+	@echo 'make rules        check every rule file and run every rule example'
+	@echo 'make bench        time kb beside yamllint and check-jsonschema; results in bench/results/'
+	@echo 'make constraints  pin again what a fresh install gives'
+	@echo 'make clean        remove what the above made'
+
+$(RUN):
+	@test -n '$(PYTHON)' || { echo 'kb needs Python 3.11 or newer with venv and ensurepip; none of these is: $(CANDIDATES)'; \
+	  echo 'On Debian and Ubuntu: apt-get install python3-venv. Elsewhere: make PYTHON=/path/to/python3.11'; exit 2; } >&2
+	$(PYTHON) -m venv $(VENV)
+
+# The build tools come first and are pinned like the rest; pip's isolated builds would take the newest of each.
+$(DEMO): $(MADE_FROM) | $(RUN)
+	$(RUN) $(PIP) hatchling jsonschema pyyaml
+	$(RUN) $(PIP) --no-build-isolation --editable .
+	@touch $@
+
+$(DEV): $(DEMO)
+	$(RUN) $(PIP) --no-build-isolation --editable '.[dev]'
+	@touch $@
+
+demo: $(DEMO)
+	@echo '$$ kb check examples/ --gpu rtx-3090 --host-memory 60GB --cpus 16'
+	@$(RUN) -m kb.check examples/ --gpu rtx-3090 --host-memory 60GB --cpus 16; code=$$?; echo; \
+	if [ $$code -eq 1 ]; then \
+	  echo 'Findings are expected here (exit code 1): most of the examples are wrong on purpose. The demo worked.'; \
+	  echo 'Now yours: $(VENV)/$(BIN)/kb check your-config.yaml --gpu rtx-3090'; \
+	else echo "The demo failed: findings and exit code 1 were expected, not $$code." >&2; exit 1; fi
+
+test: $(DEV)
+	$(RUN) -m pytest -ra $(ARGS)
+
+lint: $(DEV)
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy
+
+format: $(DEV)
+	$(RUN) -m ruff check --fix .
+	$(RUN) -m ruff format .
+
+rules: $(DEMO)
+	$(RUN) -m kb.rules validate
+	$(RUN) -m kb.rules test
+
+$(BENCH)/.installed: $(MADE_FROM) bench/requirements.txt
+	@test -n '$(PYTHON)' || { echo 'kb needs Python 3.11 or newer; make PYTHON=/path/to/python3.11' >&2; exit 2; }
+	$(PYTHON) -m venv --clear $(BENCH)
+	$(BENCH)/$(BIN)/python $(PIP) --requirement bench/requirements.txt
+	@touch $@
+
+# kb is installed anew each time: the wheel, as a user has it.
+bench: $(BENCH)/.installed
+	$(BENCH)/$(BIN)/python $(PIP) --no-build-isolation --force-reinstall --no-deps .
+	$(BENCH)/$(BIN)/python bench/speed.py $(ARGS)
+
+# In a fresh environment, with no constraints, so that what is pinned is what was installed and nothing else.
+constraints:
+	rm -rf $(VENV)/constraints && $(PYTHON) -m venv $(VENV)/constraints
+	$(VENV)/constraints/$(BIN)/python -m pip install --quiet --disable-pip-version-check '.[dev]'
+	@{ echo '# What `make constraints` installed: the runtime and the tools for tests and lint. torch is not in it.'; \
+	  $(VENV)/constraints/$(BIN)/python -m pip freeze --exclude gpu-memory-kb; } > constraints.txt
+	rm -rf $(VENV)/constraints
+
+clean:
+	rm -rf $(VENV) $(BENCH) build dist site rules/.bundle .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
+	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,38 @@
+"""``--watch``: check again whenever a file changes, until Ctrl-C."""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+PAUSE_SECONDS = 0.5
+
+
+def watch(paths: Callable[[], Sequence[str]], check: Callable[[], int], notice: Callable[..., None]) -> int:
+    """Run ``check`` now and after each change of ``paths``, which are asked for anew each time, without end.
+
+    Files are looked at twice a second: a config is small, and this works on every file system.
+    """
+    seen: dict[str, tuple[int, int]] | None = None
+    while True:
+        now = _stamps(paths())
+        if now != seen:
+            if seen is not None and sys.stdout.isatty():
+                sys.stdout.write("\033[2J\033[H")
+            check()
+            sys.stdout.flush()
+            notice("watch.waiting", count=len(now))
+            # a fix writes the files that are watched: that is no new change
+            seen = _stamps(paths())
+        time.sleep(PAUSE_SECONDS)
+
+
+def _stamps(paths: Sequence[str]) -> dict[str, tuple[int, int]]:
+    stamps = {}
+    for path in paths:
+        try:
+            info = os.stat(path)
+        except OSError:
+            continue
+        stamps[path] = (info.st_mtime_ns, info.st_size)
+    return stamps

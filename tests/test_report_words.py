@@ -1,0 +1,134 @@
+"""i18n: the same keys and placeholders in both languages, a text for every name in use, the words of the glossary."""
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+
+import pytest
+import yaml
+
+import report_sample as sample
+from kb.core.finding import SEVERITIES
+from kb.core.memory_report import MemoryReport
+from kb.core.setup import TrainingSetup
+from kb.core.text import PLACEHOLDER
+from kb.memory import predict
+from kb.report.undecided import need_of
+
+SOURCES = os.path.join(sample.ROOT, "src", "kb")
+KOREAN, ENGLISH = (sample.words(language).messages for language in ("ko", "en"))
+# A particle whose form depends on the sound before it must not follow a placeholder.
+PARTICLE = re.compile(
+    r"\}(?:은|는|이|가|을|를|과|와|으로|로|이나|나|이며|이고|이다|입니다|이라|라|아|야)(?=[\s.,;:)]|$)"
+)
+
+
+def source_text() -> str:
+    """Every line of our own Python."""
+    parts = []
+    for folder, _, names in os.walk(SOURCES):
+        for name in names:
+            if name.endswith(".py"):
+                with open(os.path.join(folder, name), encoding="utf-8") as stream:
+                    parts.append(stream.read())
+    return "\n".join(parts)
+
+
+def test_both_languages_have_the_same_keys_in_the_same_order() -> None:
+    assert list(KOREAN) == list(ENGLISH)
+
+
+def test_both_languages_have_the_same_placeholders() -> None:
+    for key in KOREAN:
+        korean, english = ({(m[1], m[2]) for m in PLACEHOLDER.finditer(text)} for text in (KOREAN[key], ENGLISH[key]))
+        assert korean == english, key
+
+
+def test_texts_are_whole_and_in_their_language() -> None:
+    for key in KOREAN:
+        for text in (KOREAN[key], ENGLISH[key]):
+            assert isinstance(text, str), f"{key}: quote it, YAML read something else"
+            assert text == text.strip() != "", key
+            assert text.count("{") == text.count("}") == len(PLACEHOLDER.findall(text)), (
+                f"{key}: a placeholder that is none"
+            )
+        assert not re.search("[가-힣]", ENGLISH[key]), key
+
+
+def test_no_korean_particle_depends_on_a_value() -> None:
+    assert [key for key, text in KOREAN.items() if PARTICLE.search(text)] == []
+
+
+def test_every_counted_noun_has_both_numbers() -> None:
+    stems = {key.rpartition(".")[0] for key in KOREAN if key.endswith((".one", ".many"))}
+    assert {f"{stem}.{number}" for stem in stems for number in ("one", "many")} <= set(KOREAN)
+
+
+def predictions() -> Iterator[MemoryReport]:
+    """The memory model's reports over methods, precisions, optimizers and phases."""
+    with open(os.path.join(sample.ROOT, "rules", "constants.yaml"), encoding="utf-8") as stream:
+        constants = {name: entry["value"] for name, entry in yaml.safe_load(stream)["constants"].items()}
+    arch = sample.MODEL.architecture
+    bart = replace(arch, family="bart", model_type="bart", gated=False, tied=True, max_positions=1024, biases=True)
+    base = TrainingSetup(do_eval=True, dataloader_num_workers=4, load_in_4bit=False)
+    for method, bf16, generate, family in product(
+        ("full", "lora", "qlora"), (False, True), (False, True), (arch, bart)
+    ):
+        for more in (
+            {},
+            {"gradient_checkpointing": True, "gradient_accumulation_steps": 4},
+            {"per_device_eval_batch_size": 64, "max_source_length": 2048, "world_size": 2},
+            {"do_train": False, "do_predict": True, "inference_batch_size": 32, "inference_num_beams": 5},
+            {"optim": "adamw_torch", "attn_implementation": "eager", "offload_optimizer": True, "zero_stage": 2},
+        ):
+            setup = replace(base, method=method, bf16=bf16, predict_with_generate=generate, **more)  # type: ignore[arg-type]
+            yield predict(setup, family, constants=constants)
+
+
+def test_every_term_moment_and_assumption_of_the_memory_model_has_a_name() -> None:
+    used: set[str] = set()
+    for report in predictions():
+        used |= {f"assumption.{assumption.reason}" for assumption in report.assumed}
+        used |= {f"term.{term.name}" for term in report.host.terms}
+        for phase in report.phases:
+            used |= {f"phase.{phase.name}", f"moment.{phase.moment}", *(f"term.{term.name}" for term in phase.terms)}
+    assert len(used) > 20
+    assert used - set(KOREAN) == set()
+
+
+def test_every_text_that_the_reports_ask_for_exists() -> None:
+    text = source_text()
+    keys = set(re.findall(r"""["']((?:report|explain|note|need|value)\.[a-z_]+)["']""", text))
+    counted = set(re.findall(r"""count\(\s*["']([a-z]+\.[a-z_]+)["']""", text))
+    assert keys - counted <= set(KOREAN)
+    assert {f"{key}.{number}" for key in counted for number in ("one", "many")} <= set(KOREAN)
+    assert {f"severity.{severity}" for severity in SEVERITIES} <= set(KOREAN)
+
+
+def test_every_fact_of_the_vocabulary_has_a_need_with_a_text() -> None:
+    with open(os.path.join(sample.ROOT, "rules", "vocabulary.yaml"), encoding="utf-8") as stream:
+        vocabulary = yaml.safe_load(stream)
+    facts = vocabulary["facts"]
+    assert {f"need.{need_of(name)}" for name in facts} <= set(KOREAN)
+    assert {f"unit.{fact['unit']}" for fact in facts.values() if "unit" in fact} <= set(KOREAN)
+
+
+def glossary() -> dict[str, dict[str, object]]:
+    with open(os.path.join(sample.ROOT, "i18n", "glossary.yaml"), encoding="utf-8") as stream:
+        terms: dict[str, dict[str, object]] = yaml.safe_load(stream)["terms"]
+    return terms
+
+
+@pytest.mark.parametrize("term", glossary())
+def test_texts_keep_to_the_glossary(term: str) -> None:
+    entry = glossary()[term]
+    allowed = [entry["ko"], *entry.get("also_ko", [])]  # type: ignore[misc]
+    word = re.compile(rf"(?<![\w-]){re.escape(str(entry['en']))}(?![\w-])", re.IGNORECASE)
+    for key in KOREAN:
+        if word.search(ENGLISH[key]):
+            assert any(str(one) in KOREAN[key] for one in allowed), f"{key}: {ENGLISH[key]} / {KOREAN[key]}"
+        assert not any(str(one) in KOREAN[key] for one in entry.get("not_ko", [])), key  # type: ignore[attr-defined]
+        english = ENGLISH[key].casefold()
+        assert not any(str(one) in english for one in entry.get("not_en", [])), key  # type: ignore[attr-defined]
