@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Summaries for the test set. The shell ends the command where the comment begins, so three options never arrive.
+# Summaries of the test set. The shell ends the command where the comment begins, so three options never arrive.
 python summarize.py \
-  --model_name_or_path gogamza/kobart-base-v2 \
+  --model_name gogamza/kobart-base-v2 \
   --batch_size 128 \
-  --max_source_length 1024 \   # longer than before
+  --encoder_max_len 1024 \   # longer than before
   --num_beams 8 \
   --max_new_tokens 160 \
   --length_penalty 1.2

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from config_sample import ROOT, read
 
+from config_sample import ROOT, read
 from kb.config.faults import ConfigError
 from kb.core.errors import UserError
 from kb.core.text import PLACEHOLDER
+
 
 def words(language: str) -> dict[str, str]:
     files = (ROOT / "i18n" / "parts" / f"config.{language}.yaml", ROOT / "i18n" / f"{language}.yaml")

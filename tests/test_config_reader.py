@@ -2,8 +2,8 @@
 
 import pytest
 import yaml
-from config_sample import CONFIGS, EVENTS, mended, nth_line, only_event, read, read_one, read_sample
 
+from config_sample import CONFIGS, EVENTS, mended, nth_line, only_event, read, read_one, read_sample
 from kb.config.faults import ConfigError
 from kb.config.reader import read_units
 from kb.core.document import Unit
@@ -15,7 +15,11 @@ def values(unit: Unit) -> dict:
 
 def test_sections_are_units_after_the_top():
     _, units = read_sample("sections.yaml")
-    assert [(unit.section, unit.dialect) for unit in units] == [(None, "team"), ("small_t5", "team"), ("wide_mt5", "team")]
+    assert [(unit.section, unit.dialect) for unit in units] == [
+        (None, "team"),
+        ("small_t5", "team"),
+        ("wide_mt5", "team"),
+    ]
     assert [unit.settings["model.name"].value for unit in units] == [
         "gogamza/kobart-base-v2",
         "paust/pko-t5-small",
@@ -72,7 +76,7 @@ def test_positions_are_exact_beside_korean_and_emoji():
             line = nth_line(text, setting.span.line)
             written = text[setting.span.start : setting.span.end]
             assert line[setting.span.column - 1 :].startswith(written.split("\n")[0])
-            assert yaml.safe_load(written) is not None
+            assert yaml.safe_load(" " * (setting.span.column - 1) + written) is not None
 
 
 def test_the_comment_on_a_settings_line_comes_along():
@@ -80,7 +84,7 @@ def test_the_comment_on_a_settings_line_comes_along():
     assert small.settings["training.gradient_accumulation_steps"].comment == "유효 배치 48 유지"
     assert small.settings["training.fp16"].comment == "😀 절반 정밀도"
     assert small.settings["lora.r"].comment == ""
-    unit = read_one("training: {fp16: true, seed: 7} # 둘 다\nqlora:\n  target_modules: [\"q#v\"]  # 주의\n")
+    unit = read_one('training: {fp16: true, seed: 7} # 둘 다\nqlora:\n  target_modules: ["q#v"]  # 주의\n')
     assert unit.settings["training.seed"].comment == "둘 다"
     assert unit.settings["lora.target_modules"].comment == "주의"
     assert read_one("training:\n  fp16: true\n  run_name: a#b\n").settings["training.run_name"].comment == ""
@@ -142,10 +146,7 @@ def test_what_is_inherited_is_told_only_once():
 
 
 def test_a_trap_behind_an_anchor_is_told_only_once():
-    text = (
-        "one:\n  training: &base {fp16: true, learning_rate: 5e-5}\n"
-        "two:\n  training:\n    <<: *base\n    seed: 1\n"
-    )
+    text = "one:\n  training: &base {fp16: true, learning_rate: 5e-5}\ntwo:\n  training:\n    <<: *base\n    seed: 1\n"
     one, two = read(text)
     assert only_event(one).kind == "number-as-text"
     assert two.events == ()
@@ -304,8 +305,8 @@ def test_tabs_for_indentation_are_read_as_meant_and_told():
 
 def test_tabs_whose_width_would_decide_are_refused():
     with pytest.raises(ConfigError) as caught:
-        read("training:\n    fp16: true\n\tseed: 1\n")
-    assert (caught.value.key, caught.value.line, caught.value.column) == ("config.tab", 3, 1)
+        read("training:\n    kwargs:\n        fp16: true\n\tseed: 1\n")
+    assert (caught.value.key, caught.value.line, caught.value.column) == ("config.tab", 4, 1)
 
 
 def test_a_tab_beside_spaces_is_read_where_every_width_agrees():
@@ -328,19 +329,25 @@ def test_a_block_scalar_spans_its_text():
     assert (setting.span.line, setting.span.end_line) == (3, 4)
 
 
+def test_an_anchor_and_a_tag_stand_outside_the_values_span():
+    text = "training:\n  fp16: &f !!bool true # 참\n  bf16: *f\n  label_names: &l\n    - a\n"
+    unit = read_one(text)
+    spans = [unit.settings[f"training.{name}"].span for name in ("fp16", "bf16", "label_names")]
+    assert [text[span.start : span.end] for span in spans] == ["true", "true", "- a"]
+    assert unit.settings["training.fp16"].comment == "참"
+
+
 @pytest.mark.parametrize(
     ("text", "mend"),
     [
         ("training:\n  seed: 1  # 처음\n  fp16: true\n  seed: 2\n", "training:\n  fp16: true\n  seed: 2\n"),
         ("training: {fp16: true, seed: 1, seed: 2}\n", None),
-        ("- x: 1\n", None),
+        ("training: {fp16: true}\nwandb:\n  - seed: 1\n    seed: 2\n", None),
         ("training:\n  seed: &s 1\n  seed: 2\n  data_seed: *s\n", None),
         ("training:\n  label_names:\n    - a\n  label_names: [b]\n", None),
     ],
 )
 def test_only_a_line_of_its_own_is_taken_out(text, mend):
-    if text.startswith("-"):
-        text, mend = "training: {fp16: true}\nwandb:\n  - seed: 1\n    seed: 2\n", None
     unit = read_one(text)
     assert only_event(unit).kind == "duplicate-key"
     assert (mended(text, unit) if only_event(unit).edits else None) == mend

@@ -1,9 +1,9 @@
-"""What YAML 1.1 makes of a value that someone meant otherwise: the event, the value meant, and the text that mends it."""
+"""What YAML 1.1 makes of a value that someone meant otherwise: the event, the value meant, the text that mends it."""
 
 import pytest
 import yaml
-from config_sample import EVENTS, READER, mended, only_event, read_one
 
+from config_sample import EVENTS, READER, mended, only_event, read_one
 from kb.config.scalars import number_meant
 
 # text of the value under a group of the team format → kind of event, value read on, text that mends it

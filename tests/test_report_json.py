@@ -2,7 +2,10 @@
 
 import json
 import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -114,3 +117,26 @@ def test_the_same_result_makes_the_same_text() -> None:
 def test_a_prediction_alone_is_the_same_object() -> None:
     alone = json.loads(to_json(prediction_object(sample.PREDICTION)))
     assert alone == parsed(sample.check_result())["files"][0]["prediction"]
+
+
+REAL = """\
+general: {model_name: google/mt5-base}  # 한글 주석
+training:
+  per_device_train_batch_size: 16
+  fp16: true
+  learning_rate: 5e-5
+"""
+
+
+@pytest.mark.parametrize("machine", [["--gpu", "rtx-3090", "--host-memory", "60GB"], ["--gpu", "none"]])
+def test_what_a_real_check_prints_answers_to_the_schema(machine: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "실험.yaml"
+    path.write_text(REAL, encoding="utf-8")
+    command = [sys.executable, "-m", "kb.check", str(path), "--format", "json", "--lang", "ko", *machine]
+    environ = {**os.environ, "PYTHONPATH": os.path.join(sample.ROOT, "src"), "PYTHONIOENCODING": "utf-8"}
+    run = subprocess.run(command, capture_output=True, encoding="utf-8", env=environ)
+    assert run.returncode == 1, run.stderr
+    report = json.loads(run.stdout)
+    assert list(Draft202012Validator(schema()).iter_errors(report)) == []
+    assert {"t5-fp16-overflow"} <= {finding["rule"] for finding in report["files"][0]["findings"]}
+    assert ("gpu_fits" in report["files"][0]) == (machine[1] == "none")

@@ -10,6 +10,9 @@ import report_sample as sample
 from kb.core.finding import Finding, Span
 from kb.core.result import CheckResult
 from kb.core.text import Text
+from kb.knowledge import load_catalog
+from kb.report.gpu_table import gpu_table
+from kb.report.panel import short_name
 from kb.report.statistics import statistics_report
 from kb.report.style import Style
 from kb.report.text import summary_line, text_report
@@ -118,3 +121,22 @@ def test_hostile_paths_and_values_cannot_write_to_the_terminal() -> None:
 def test_statistics_count_each_rule(language: str) -> None:
     text = statistics_report(sample.check_result(), sample.words(language), Style(), sample.RULES)
     same_as_recorded(f"statistics.{language}.txt", text)
+
+
+def test_every_catalogued_gpu_has_the_name_people_say_and_no_other_has_it() -> None:
+    gpus = load_catalog().gpus
+    names = {name: short_name(gpu) for name, gpu in gpus.items()}
+    assert (names["rtx-4090"], names["v100-16gb"], names["rtx-3060-12gb"]) == ("RTX 4090", "V100 16GB", "RTX 3060 12GB")
+    assert names["h100-80gb"] == "H100 80GB"
+    assert len(set(names.values())) == len(names)
+    assert max(map(len, names.values())) <= 16
+
+
+def test_gpus_are_tabled_by_memory_with_a_row_for_each_verdict() -> None:
+    unit = sample.without_gpu().units[0]
+    assert gpu_table(unit.gpu_fits, sample.words("en"), Style()) == [
+        "    on known GPUs:",
+        "      15–16 GiB  out of memory  T4, V100 16GB",
+        "         24 GiB  tight          RTX 3090",
+        "         80 GiB  fits           A100 80GB",
+    ]

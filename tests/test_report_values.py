@@ -20,6 +20,7 @@ from kb.report.values import format_value, printable, size
         (1234.5678, ".1f", "number", "1,234.6"),
         (250112, "", "integer", "250,112"),
         (2048, "", "integer", "2048"),
+        (2048, ",", "integer", "2,048"),
         (12.0, "", "number", "12"),
         (5e-05, "", "number", "5e-05"),
         (True, "", "bool", "true"),

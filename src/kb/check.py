@@ -191,8 +191,18 @@ def _explain_alone(options: argparse.Namespace, catalog: Catalog, words: Words) 
 
 
 def _notice(words: Words) -> Callable[..., None]:
-    """Says a sentence on standard error: data goes to standard output, everything else here."""
-    return lambda key, **values: print(words(key, **values), file=sys.stderr)
+    """Says a sentence on standard error: data goes to standard output, everything else here.
+
+    A reason may itself be a key of i18n.
+    """
+
+    def notice(key: str, **values: object) -> None:
+        reason = values.get("reason")
+        if isinstance(reason, str) and reason in words.messages:
+            values["reason"] = words(reason, **values)
+        print(words(key, **values), file=sys.stderr)
+
+    return notice
 
 
 def _said(unusable: Unusable, words: Words) -> str:

@@ -157,10 +157,11 @@ class Recognition:
             return 0
         marks = dialect.recognise["marks"]
         score: int = sum(weight for mark, weight in marks.items() if any(_bears(mark, part) for part in parts))
-        each = dialect.recognise.get("known", 0)
-        if each and score < dialect.recognise["least"]:
+        groups = dialect.recognise.get("known", {})
+        if groups and score < dialect.recognise["least"]:
             targets = self.compiled(dialect).targets
-            score += each * len({path for part in parts for path in part if path in targets})
+            known = {path for part in parts for path in part if path in targets}
+            score += sum(groups.get(path.rpartition(".")[0] + ".*", 0) for path in known)
         return score
 
     def familiar_keys(self, entries: Entries, limit: int = 20) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from kb.config import guard
 from kb.config.faults import ConfigError
-from kb.config.nodes import MAPPING, SCALAR, SEQUENCE, Mark, Node, Place
+from kb.config.nodes import MAPPING, SCALAR, SEQUENCE, Mark, Node
 from kb.config.yaml_nodes import Duplicate
 
 _TOKEN = re.compile(
@@ -24,6 +24,15 @@ _WORDS: dict[str, Any] = {
     "Infinity": float("inf"),
     "-Infinity": float("-inf"),
 }
+
+
+class Place:
+    """A mark in a JSON text: index, line and column from 0."""
+
+    __slots__ = ("column", "index", "line")
+
+    def __init__(self, index: int, line: int, column: int) -> None:
+        self.index, self.line, self.column = index, line, column
 
 
 class JsonReader:

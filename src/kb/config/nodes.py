@@ -20,15 +20,6 @@ class Mark(Protocol):
     def column(self) -> int: ...
 
 
-class Place:
-    """A mark of our own making, where no parser gives one."""
-
-    __slots__ = ("column", "index", "line")
-
-    def __init__(self, index: int, line: int, column: int) -> None:
-        self.index, self.line, self.column = index, line, column
-
-
 class Node:
     """One value. Mutable only while it is composed.
 

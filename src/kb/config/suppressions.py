@@ -15,7 +15,7 @@ from kb.core.finding import Edit, Finding, Span, Suppression
 from kb.core.suggest import nearest
 
 _DIRECTIVE = re.compile(r"(?:^|(?<=[ \t]))#[ \t]*kb:[ \t]*(ignore(?:-file)?)\b[ \t]*(\[[^\]\n]*\])?([^\r\n]*)", re.M)
-_UNTIL = re.compile(r";?[ \t]*\buntil[ \t]+(\S+)[ \t]*$")
+_UNTIL = re.compile(r"(?:;[ \t]*until\b[ \t]*([^;]*?)|\buntil[ \t]+([0-9]{4}-[0-9-]*))[ \t]*$")
 _MARKER = "kb:"
 
 
@@ -139,7 +139,7 @@ def _reason_and_date(rest: str) -> tuple[str, datetime.date | None, bool]:
         return rest.strip(" \t;"), None, True
     reason = rest[: dated.start()].strip(" \t;")
     try:
-        return reason, datetime.date.fromisoformat(dated[1]), True
+        return reason, datetime.date.fromisoformat(dated[1] or dated[2] or ""), True
     except ValueError:
         return reason, None, False
 

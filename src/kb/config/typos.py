@@ -16,10 +16,10 @@ class Neighbours:
 
     def meant_by(self, name: str) -> str | None:
         """The known name that ``name`` differs from by a slip; None where it may well be a name of its own."""
-        if not MIN_LENGTH <= len(name) <= MAX_LENGTH:
+        if len(name) > MAX_LENGTH:
             return None
         same = self._folded.get(fold(name))
-        if same is not None:
+        if same is not None or len(name) < MIN_LENGTH:
             return same
         letters, best = _letters(name), None
         for known, known_letters in self._names.items():

@@ -9,15 +9,24 @@ from yaml import events as ev
 
 from kb.config import guard
 from kb.config.faults import ConfigError
-from kb.config.nodes import MAPPING, SCALAR, SEQUENCE, Mark, Node, Place, is_merge_key
+from kb.config.nodes import MAPPING, SCALAR, SEQUENCE, Mark, Node, is_merge_key
 
 # Without libyaml (the browser) the same events come from pure Python, about ten times slower.
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 # Anchor and tag in either order, with the space after them, comments too where the value begins on a later line.
-_PROPERTIES = re.compile(r"(?:[&!][^\s,\[\]{}]*+(?:[ \t]*+(?:#[^\n]*+)?\r?\n[ \t]*+|[ \t]++|(?=[,\]}]|\Z)))*+(?:(?:#[^\n]*+)?\r?\n[ \t]*+)*+")
+_PROPERTIES = re.compile(r"(?:[&!][^\s,\[\]{}]*+[ \t]*+(?:(?:#[^\n]*+)?\r?\n[ \t]*+)*+)*+")
 
 Duplicate = tuple[Node, Node, Node]  # the mapping, the key as first written, the key as written again
+
+
+class _Begin:
+    """A mark where the parser gives none."""
+
+    __slots__ = ("column", "index", "line")
+
+    def __init__(self, index: int, line: int, column: int) -> None:
+        self.index, self.line, self.column = index, line, column
 
 
 class Composer:
@@ -96,9 +105,12 @@ class Composer:
         mark: Mark = event.start_mark
         found = _PROPERTIES.match(self._text, mark.index)
         assert found is not None
+        if event.__class__ is ev.ScalarEvent and found.end() > event.end_mark.index:
+            end: Mark = event.end_mark  # nothing but properties: an empty value
+            return end
         lines = found[0].count("\n")
         column = mark.column + len(found[0]) if not lines else len(found[0]) - found[0].rfind("\n") - 1
-        return Place(found.end(), mark.line + lines, column)
+        return _Begin(found.end(), mark.line + lines, column)
 
     def _finish(self, event: Any) -> None:
         node = self._open.pop()

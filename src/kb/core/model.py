@@ -27,6 +27,8 @@ class Architecture:
     max_positions: int | None = None  # learned positions; None where they are relative
     relative_buckets: int = 0
     biases: bool = False  # linear layers have bias vectors (BART: yes, T5: no)
+    attention_dropout: bool = False  # BART: dropout on the attention probabilities (T5's is always there)
+    activation_dropout: bool = False  # BART: dropout between the feed-forward's layers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

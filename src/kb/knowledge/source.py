@@ -33,6 +33,7 @@ class Located:
 
 
 KEY = "\0key"
+CORE_TAGS = tuple(f"tag:yaml.org,2002:{name}" for name in ("map", "seq", "str", "int", "float", "bool", "null"))
 
 
 def read_source(path: str, text: str) -> Located:
@@ -84,6 +85,9 @@ def _walk(
     node: Any, path: Path, places: dict[Path, tuple[int, int]], problems: list[Problem], file: str, constructor: Any
 ) -> Any:
     places[path] = (node.start_mark.line + 1, node.start_mark.column + 1)
+    if not node.tag.startswith(CORE_TAGS):
+        problems.append(Problem(file, *places[path], f"the tag {node.tag[:60]} is not used in rules"))
+        return None
     if isinstance(node, yaml.SequenceNode):
         return [
             _walk(item, (*path, index), places, problems, file, constructor) for index, item in enumerate(node.value)

@@ -1,35 +1,96 @@
-"""BART, mBART and Pegasus: bytes saved for backward, by stack (04-memory, "Closed forms", BART)."""
+"""BART, mBART and Pegasus: what autograd keeps, derived from transformers' modeling_bart and checked against traces."""
 
-from kb.memory.saved import Saved
+from kb.memory.saved import Layer, Loss, Saved
 from kb.memory.shape import Shape
+
+MASK = 1  # dropout keeps a byte for each element
+FP32 = 4
 
 
 def saved(s: Shape) -> Saved:
-    """Bytes alive at the end of the forward pass of full fine-tuning, by stack."""
-    a, ac, arch = s.compute_bytes, s.autocast, s.arch
-    d, f, vocab = arch.d_model, arch.d_ff, arch.vocab_size
-    te, td = s.source_tokens, s.target_tokens
-    k = 5 if ac else 9
-    encoder = 2 * te * (k * d + 8) + 4 * te * d * a + _attention(s, s.source, s.source, s.padded) + 2 * te * f * a
-    decoder = 3 * td * (k * d + 8) + 6 * td * d * a + 2 * te * d * a + 2 * td * f * a
-    decoder += _attention(s, s.target, s.target, False) + _attention(s, s.target, s.source, s.padded)
-    if ac:
-        encoder += 8 * te * d
-        decoder += 10 * td * d + 4 * te * d
-    linear = 4 * d * d * (arch.encoder_layers + 2 * arch.decoder_layers)
-    linear += 2 * d * f * (arch.encoder_layers + arch.decoder_layers) + vocab * d
+    """Bytes that one training pass keeps for its backward (04-memory, "Closed forms", BART).
+
+    A sublayer keeps its norm's input and two statistics a token, a dropout mask, and, where weights train, the inputs
+    of its linear layers: the norm's output itself in fp32, a half copy for each reader under autocast.
+    """
+    arch, te, td, d = s.arch, s.source_tokens, s.target_tokens, s.arch.d_model
+    width, inner, vocab = s.weight_bytes, s.inner, arch.vocab_size
+    per_ff, ff_backward = _feed_forward(s)
+    self_e, self_e_backward = _core(s, s.source, s.source, te, masked=s.padded)
+    self_d, self_d_backward = _core(s, s.target, s.target, td, masked=False)
+    cross, cross_backward = _core(s, s.target, s.source, te, masked=s.padded)
+    ff_e, ff_d = te * arch.d_ff * per_ff + _norm(s, te, 1), td * arch.d_ff * per_ff + _norm(s, td, 1)
+    cross += _norm(s, td, 1) + (4 * te * d if s.copied and not s.frozen else 0)
+    attention, feed_forward = 4 * d * inner, 2 * d * arch.d_ff
+    stream_e, stream_d = te * d * width, td * d * width
+    copied = 2 if s.copied and not s.quantized else 0
+    encoder = Layer(
+        kept=ff_e + self_e + _norm(s, te, 3),
+        backward=max(te * arch.d_ff * ff_backward, self_e_backward - ff_e) + 3 * stream_e,
+        entry=stream_e,
+        copies=copied * (attention + feed_forward),
+        tensors=24,
+    )
+    decoder = Layer(
+        kept=ff_d + cross + self_d + _norm(s, td, 3),
+        backward=max(td * arch.d_ff * ff_backward, cross_backward - ff_d, self_d_backward - ff_d - cross)
+        + 3 * stream_d,
+        entry=stream_d,
+        copies=copied * (2 * attention + feed_forward),
+        tensors=40,
+    )
+    tail = width + MASK + (0 if s.copied or s.frozen else width)
     return Saved(
-        encoder=arch.encoder_layers * encoder,
-        decoder=arch.decoder_layers * decoder,
-        tail=k * (te + td) * d + (2 * td * d if ac else 0),
-        head=4 * td * vocab,
-        weight_copies=2 * linear if ac else 0,
+        encoder=encoder,
+        decoder=decoder,
+        encoder_tail=te * d * tail,
+        decoder_tail=td * d * (tail + (2 if s.copied and not s.frozen else 0)),
+        bias=0,
+        head_copies=2 * vocab * d if s.copied else 0,
+        loss=_loss(s),
     )
 
 
-def _attention(s: Shape, queries: int, keys: int, masked: bool) -> int:
-    b, h = s.batch, s.arch.num_heads
+def _norm(s: Shape, tokens: int, readers: int) -> int:
+    """A sublayer's norm (input, mean and deviation), its dropout mask, and what the linear layers after it keep."""
+    kept = s.weight_bytes + MASK
+    if not s.frozen:
+        kept += 2 * readers if s.copied else s.weight_bytes
+    return tokens * (s.arch.d_model * kept + 2 * FP32)
+
+
+def _feed_forward(s: Shape) -> tuple[int, int]:
+    """Bytes kept per token and feed-forward unit (gelu's input, the input of fc2), and what its backward adds."""
+    half = s.compute_bytes == 2 and not s.quantized
+    width = 2 if half else FP32
+    mask = MASK if s.arch.activation_dropout else 0
+    return (width + mask, 2 * width) if s.frozen else (2 * width + mask, width)
+
+
+def _core(s: Shape, queries: int, keys: int, key_tokens: int, *, masked: bool) -> tuple[int, int]:
+    """The attention core: q, k, v, result and scores kept; and what its backward needs above that.
+
+    Eager keeps the softmax (and a half copy under autocast; with attention dropout a mask and the dropped result);
+    SDPA keeps the padding mask, one for all heads, and a log-sum-exp for each query (in rows of 32).
+    """
+    compute, b, heads = s.compute_bytes, s.batch, s.arch.num_heads
+    scores = b * heads * queries * keys
+    projections = (2 * b * queries + 2 * key_tokens) * s.inner * compute
     if s.eager:
-        return b * h * queries * keys * (6 if s.autocast else s.compute_bytes)
-    mask = b * queries * keys * s.compute_bytes if masked else 0
-    return mask + 4 * b * h * (-(-queries // 32) * 32)
+        soft = FP32 if s.autocast else compute
+        kept = soft + (MASK + compute if s.arch.attention_dropout else 2 if s.copied else 0)
+        return projections + scores * kept, scores * (3 * soft - (kept - soft))
+    mask = b * queries * keys * compute if masked else 0
+    rows = FP32 * b * heads * (-(-queries // 32) * 32)
+    return projections + mask + rows, projections - b * queries * s.inner * compute
+
+
+def _loss(s: Shape) -> Loss:
+    """Cross entropy. The bias of the output layer is an fp32 buffer, so the logits are fp32 under autocast too."""
+    logits = s.target_tokens * s.arch.vocab_size
+    width = FP32 if s.autocast else s.compute_bytes
+    kept = width * logits
+    product = 3 * s.compute_bytes * logits if s.lora_head else 0
+    if s.smoothing:
+        return Loss(kept=kept, forward=2 * kept, backward=3 * kept, gradient=s.compute_bytes * logits)
+    return Loss(kept=kept, forward=max(kept, product - kept), backward=2 * kept, gradient=s.compute_bytes * logits)

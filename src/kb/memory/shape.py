@@ -8,8 +8,11 @@ from kb.core.setup import TrainingSetup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """One forward pass. ``weight_bytes`` is the width of weights and of the residual stream, ``compute_bytes`` that of
-    what matrix products save: 2 under autocast and for half weights, else 4."""
+    """One forward pass.
+
+    ``weight_bytes`` is the width of weights and of the residual stream; ``frozen`` says that only adapters train, and
+    ``quantized`` that the blocks' linear layers are 4-bit, computing in half and returning to the stream's width.
+    """
 
     arch: Architecture
     batch: int
@@ -19,10 +22,20 @@ class Shape:
     weight_bytes: int
     eager: bool
     padded: bool
+    frozen: bool
+    quantized: bool
+    smoothing: bool
+    lora_head: bool = False
 
     @property
     def compute_bytes(self) -> int:
+        """Width of what matrix products save: half under autocast and for half weights."""
         return 2 if self.autocast else self.weight_bytes
+
+    @property
+    def copied(self) -> bool:
+        """Whether autocast makes half copies of fp32 weights."""
+        return self.autocast and self.weight_bytes == 4
 
     @property
     def source_tokens(self) -> int:
@@ -37,14 +50,22 @@ class Shape:
         return self.arch.num_heads * self.arch.d_kv
 
 
-def shape_of(setup: TrainingSetup, arch: Architecture, *, batch: int, source: int, target: int) -> Shape:
+def shape_of(
+    setup: TrainingSetup, arch: Architecture, *, batch: int, source: int, target: int, lora_head: bool = False
+) -> Shape:
+    quantized = setup.load_in_4bit or setup.load_in_8bit or setup.method == "qlora"
+    wide = setup.weights == "fp32" or (quantized and setup.prepare_for_kbit and setup.method != "full")
     return Shape(
         arch=arch,
         batch=max(batch, 1),
         source=max(source, 1),
         target=max(target, 1),
         autocast=setup.autocast,
-        weight_bytes=4 if setup.weights == "fp32" else 2,
+        weight_bytes=4 if wide else 2,
         eager=setup.attn_implementation == "eager",
         padded=setup.padded and setup.attn_implementation != "flash",
+        frozen=setup.method != "full",
+        quantized=quantized,
+        smoothing=setup.label_smoothing_factor > 0,
+        lora_head=lora_head,
     )

@@ -138,7 +138,7 @@ def _fixes(rule: Rule, words: Words, style: Style, lookup: Lookup | None) -> lis
     for number, fix in enumerate(rule.fixes, 1):
         values = {name: lookup(name) for name in fix.title.placeholders()} if lookup else {}
         title = words.text(fix.title, values) if values else words.described(fix.title)
-        changes = ", ".join(_changes(fix, words, style, lookup))
+        changes = ", ".join(unbroken(change) for change in _changes(fix, words, style, lookup))
         text = f"{number}. ({words.named('safety', fix.safety)}) {title}" + (f" {changes}" if changes else "")
         lines += wrap(text, style.width, INDENT, INDENT * 2 + " ")
         if fix.when is not None:

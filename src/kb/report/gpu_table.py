@@ -1,27 +1,14 @@
 """Where no GPU is named or found: on which known GPUs a config fits, by memory."""
 
-import re
 from collections.abc import Sequence
 
 from kb.core.hardware import Gpu
 from kb.core.result import GpuFit
 from kb.core.units import GIB
+from kb.report.panel import short_name
 from kb.report.style import Style
 from kb.report.width import columns, unbroken, wrap
 from kb.report.words import Words
-
-_DROPPED_WORDS = ("NVIDIA", "GeForce", "Tesla", "Quadro", "Generation", "HBM2", "HBM2e", "HBM3", "HBM3e")
-_SIZE_IN_ID = re.compile(r"-(\d+)gb$")
-
-
-def short_name(gpu: Gpu) -> str:
-    """The name people say: ``RTX 4090``, ``V100 16GB``; the vendor's words and the kind of memory are left out.
-
-    Where the id names a size, so does the name: the same GPU exists with another.
-    """
-    name = " ".join(word for word in gpu.name.split() if word not in _DROPPED_WORDS)
-    sized = _SIZE_IN_ID.search(gpu.id)
-    return f"{name} {sized[1]}GB" if sized and f"{sized[1]}GB" not in name else name
 
 
 def gpu_table(fits: Sequence[GpuFit], words: Words, style: Style) -> list[str]:

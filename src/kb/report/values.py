@@ -24,7 +24,7 @@ def format_value(value: Any, form: str = "", kind: str | None = None, words: Map
 
     Args:
         value: a fact's value; None and :class:`~kb.core.expression.Unknown` are shown as ``?``.
-        form: ``GiB``, ``GB``, ``MiB`` … (of bytes), ``%`` (of a ratio), ``.1f``, ``.1%``, or empty.
+        form: ``GiB``, ``GB``, ``MiB`` … (of bytes), ``%`` (of a ratio), ``.1f``, ``.1%``, ``,``, or empty.
         kind: the fact's type in vocabulary.yaml, which decides what an empty format means.
         words: texts by key, for ``value.true`` and ``value.false``.
     """
@@ -62,7 +62,7 @@ def _number(value: float, form: str, kind: str | None) -> str:
     if isinstance(value, float) and not value.is_integer():
         return f"{value:.6g}"
     whole = int(value)
-    return f"{whole:,}" if abs(whole) >= 10_000 else str(whole)
+    return f"{whole:,}" if form == "," or abs(whole) >= 10_000 else str(whole)
 
 
 def _all_whole(values: tuple[Any, ...]) -> bool:

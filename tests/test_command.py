@@ -1,0 +1,163 @@
+"""Command lines: flags to settings, with the place of each."""
+
+import pytest
+
+from config_sample import DIALECTS, EVENTS, FACTS
+from kb.config.command import PROCESSES, CommandReader
+from kb.core.document import Unit
+from kb.core.expression import is_unknown
+
+READER = CommandReader(DIALECTS, FACTS)
+
+
+def read(text: str) -> Unit:
+    unit = READER.read(text)
+    assert unit is not None
+    return unit
+
+
+def values(text: str) -> dict[str, object]:
+    return {name: setting.value for name, setting in read(text).settings.items()}
+
+
+def test_an_inference_command_gives_its_batch_and_beams_at_their_places() -> None:
+    text = "python x.py --batch_size 16 --num_beams 5"
+    unit = read(text)
+    batch, beams = unit.settings["inference.batch_size"], unit.settings["inference.num_beams"]
+    assert (batch.value, beams.value) == (16, 5)
+    assert (batch.span.line, batch.span.column) == (1, 26)
+    assert text[beams.span.start : beams.span.end] == "5"
+    assert text[beams.key_span.start : beams.key_span.end] == "--num_beams"
+    assert unit.dialect == "command"
+
+
+def test_a_training_command_is_read_by_the_flags_of_the_trainer() -> None:
+    unit = read(
+        "python run_summarization.py --per_device_train_batch_size 8 --num_beams 4 --learning_rate 5e-5 --do_train"
+    )
+    assert unit.dialect == "hf"
+    assert {name: setting.value for name, setting in unit.settings.items()} == {
+        "training.per_device_train_batch_size": 8,
+        "training.generation_num_beams": 4,
+        "training.learning_rate": 5e-5,
+        "training.do_train": True,
+    }
+
+
+def test_flags_alone_will_do() -> None:
+    assert values("--batch_size 4 --fp16") == {"inference.batch_size": 4, "training.fp16": True}
+
+
+@pytest.mark.parametrize(
+    ("flags", "value"),
+    [
+        ("--fp16", True),
+        ("--fp16 True", True),
+        ("--fp16=true", True),
+        ("--fp16 no", False),
+        ("--no_fp16", False),
+        ("--no-fp16", False),
+        ("--fp16 config.yaml", True),
+        ("--fp16 --bf16", True),
+    ],
+)
+def test_switches_are_read_in_every_spelling(flags: str, value: bool) -> None:
+    assert values(f"python x.py {flags}")["training.fp16"] is value
+
+
+def test_a_flag_that_begins_with_no_is_itself() -> None:
+    assert values("python x.py --no_repeat_ngram_size 3") == {"generation.no_repeat_ngram_size": 3}
+
+
+@pytest.mark.parametrize("flag", ["--batch_size=16", "--batch-size 16", "--batch_size '16'", '--batch_size="16"'])
+def test_a_value_is_read_joined_dashed_or_quoted(flag: str) -> None:
+    assert values(f"python x.py {flag}") == {"inference.batch_size": 16}
+
+
+def test_a_joined_value_has_its_own_place() -> None:
+    text = "python x.py --model_name='google/mt5-base'"
+    setting = read(text).settings["model.name"]
+    assert text[setting.span.start : setting.span.end] == "'google/mt5-base'"
+    assert setting.value == "google/mt5-base"
+
+
+@pytest.mark.parametrize("flags", ["q v wi_0", "q,v,wi_0"])
+def test_a_list_is_words_or_parted_by_commas(flags: str) -> None:
+    assert values(f"python x.py --lora_target_modules {flags} --fp16")["lora.target_modules"] == ("q", "v", "wi_0")
+
+
+def test_a_negative_number_is_no_flag() -> None:
+    assert values("python x.py --max_steps -1")["training.max_steps"] == -1
+
+
+@pytest.mark.parametrize(
+    ("command", "processes"),
+    [
+        ("torchrun --nproc_per_node 4 t.py --fp16", 4),
+        ("torchrun --nproc-per-node=4 --nnodes 2 t.py --fp16", 8),
+        ("accelerate launch --num_processes 8 --mixed_precision bf16 t.py --fp16", 8),
+        ("deepspeed --num_gpus 2 t.py --fp16", 2),
+        ("python -m torch.distributed.run --nproc_per_node 2 -m pkg.train --fp16", 2),
+        ("uv run torchrun --nproc_per_node 2 t.py --fp16", 2),
+        ("torchrun --nproc_per_node auto t.py --fp16", None),
+        ("torchrun --nproc_per_node 4 --nnodes 1:4 t.py --fp16", None),
+        ("torchrun --nproc_per_node 4 --nnodes $NODES t.py --fp16", None),
+        ("python t.py --fp16", None),
+    ],
+)
+def test_the_launcher_says_how_many_processes_there_are(command: str, processes: int | None) -> None:
+    found = values(command)
+    assert found.get(PROCESSES) == processes
+    assert found["training.fp16"] is True
+
+
+def test_a_launchers_own_flags_are_no_settings() -> None:
+    assert values("accelerate launch --dynamo_backend no --fp16 t.py --bf16") == {"training.bf16": True}
+
+
+@pytest.mark.parametrize("command", ["python -c 'print(1)' --fp16", "", "echo hello", "python t.py cfg.yaml"])
+def test_what_has_no_flags_to_read_is_none(command: str) -> None:
+    assert READER.read(command) is None
+
+
+def test_a_value_that_only_a_run_can_tell_is_unknown() -> None:
+    setting = read("python x.py --batch_size $BATCH").settings["inference.batch_size"]
+    assert is_unknown(setting.value)
+    assert setting.value.needs == {"inference.batch_size"}
+
+
+def test_the_last_of_a_repeated_flag_counts_and_is_told() -> None:
+    unit = read("python x.py --batch_size 8 --fp16 --batch_size 4")
+    assert unit.settings["inference.batch_size"].value == 4
+    (event,) = unit.events
+    assert event.kind == "duplicate-key"
+    assert event.values == {"key": "--batch_size", "first_line": 1, "used": "4", "dropped": "8"}
+
+
+def test_a_misspelt_flag_is_told_with_the_right_one() -> None:
+    text = "python x.py --per_device_train_batchsize 4 --do_train"
+    (event,) = read(text).events
+    assert (event.kind, event.values["meant"]) == ("unknown-key", "--per_device_train_batch_size")
+    assert text[event.span.start : event.span.end] == "--per_device_train_batchsize"
+    assert [edit.value for edit in event.edits] == ["--per_device_train_batch_size"]
+
+
+def test_a_flag_of_the_scripts_own_is_no_slip() -> None:
+    assert read("python x.py --fp16 --ensemble_method soft_voting --use_solar_api").events == ()
+
+
+@pytest.mark.parametrize("flags", ["--batch_size many", "--batch_size 1.5", "--batch_size"])
+def test_a_value_of_the_wrong_type_is_told(flags: str) -> None:
+    (event,) = read(f"python x.py {flags}").events
+    assert (event.kind, event.values["want"]) == ("wrong-type", "integer")
+
+
+def test_an_old_name_counts_for_the_new_one() -> None:
+    assert values("python x.py --evaluation_strategy epoch --do_train")["training.eval_strategy"] == "epoch"
+
+
+def test_events_carry_the_values_that_the_vocabulary_promises() -> None:
+    unit = read("python x.py --batch_size 8 --batch_size x --no_repeat_ngram_sise 2")
+    assert len(unit.events) == 3
+    for event in unit.events:
+        assert set(event.values) == set(EVENTS[event.kind]["values"])

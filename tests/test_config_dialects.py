@@ -1,0 +1,165 @@
+"""Dialects are data: the shipped ones are sound, files are taken for the right one, and a new one needs no Python."""
+
+import json
+
+import jsonschema
+import pytest
+import yaml
+
+from config_sample import DIALECT_FILES, DIALECTS, FACTS, ROOT, dialect_of, load, read, read_one
+from kb.config.dialects import CompiledDialect
+from kb.config.reader import ConfigReader
+
+SCHEMA = json.loads((ROOT / "rules" / "schema" / "dialect.json").read_text(encoding="utf-8"))
+VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
+SOURCES = load(ROOT / "rules" / "sources.yaml")["sources"]
+
+AXOLOTL_LIKE = """
+id: axolotl
+version: 1
+since: "0.1.0"
+title: {ko: axolotl 설정, en: axolotl config}
+layout: flat
+priority: 5
+recognise:
+  least: 2
+  marks: {base_model: 1, micro_batch_size: 1, sequence_len: 1}
+  unless: [per_device_train_batch_size]
+keys:
+  base_model: model.name
+  micro_batch_size: training.per_device_train_batch_size
+  adapter: {to: [lora.enabled, quantization.load_in_4bit], values: {qlora: true, lora: null}}
+  "*": training.*
+values:
+  training.bf16: {auto: null}
+  training.gradient_checkpointing: {unsloth: true}
+ignore: [deepspeed, wandb_project]
+sources: [axolotl-1003]
+"""
+
+
+@pytest.mark.parametrize("path", DIALECT_FILES, ids=lambda path: path.stem)
+def test_a_shipped_dialect_answers_to_the_schema(path):
+    data = load(path)
+    assert [error.message for error in VALIDATOR.iter_errors(data)] == []
+    assert data["id"] == path.stem
+    assert path.read_text(encoding="utf-8").startswith("# yaml-language-server: $schema=../schema/dialect.json\n")
+    assert set(data["sources"]) <= set(SOURCES)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS.values(), ids=lambda dialect: dialect.id)
+def test_every_name_a_dialect_aims_at_is_a_setting(dialect):
+    for meant in dialect.keys.values():
+        names = meant["to"] if isinstance(meant, dict) else meant
+        for name in [names] if isinstance(names, str) else names:
+            start = name.removesuffix("*")
+            known = [fact for fact in FACTS if fact.startswith(start) and FACTS[fact].setting]
+            assert known if name.endswith(".*") else FACTS[name].setting, name
+    for name in dialect.values:
+        assert name == "*" or FACTS[name].setting
+
+
+@pytest.mark.parametrize("dialect", DIALECTS.values(), ids=lambda dialect: dialect.id)
+def test_no_ignored_key_is_also_a_listed_one(dialect):
+    compiled = CompiledDialect(dialect, FACTS)
+    assert not [key for key in dialect.keys if "*" not in key and compiled.ignores(key)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"layout": "sections"},
+        {"sections": {"groups": ["a"], "top": []}},
+        {"recognise": {"marks": {}}},
+        {"keys": {}},
+        {"keys": {"a.*.b": "training.fp16"}},
+        {"sources": []},
+        {"title": {"ko": "하나"}},
+        {"nickname": "x"},
+        {"version": 0},
+    ],
+)
+def test_the_schema_refuses_a_faulty_dialect(change):
+    data = yaml.safe_load(AXOLOTL_LIKE)
+    assert VALIDATOR.is_valid(data)
+    assert not VALIDATOR.is_valid(data | change)
+
+
+@pytest.mark.parametrize(
+    ("text", "dialect"),
+    [
+        ("training: {fp16: true}\n", "team"),
+        ("inference: {batch_size: 8}\n", "team"),
+        ("qlora: {use_qlora: true}\n", "team"),
+        ("tokenizer: {encoder_max_len: 512}\n", "team"),
+        ("general: {model_name: t5-base}\ntraining: {}\n", "team"),
+        ("one:\n  training: {fp16: true}\n", "team"),
+        ("model_name_or_path: t5-base\nfp16: true\n", "hf"),
+        ("per_device_train_batch_size: 8\n", "hf"),
+        ("fp16: true\nbf16: true\n", "hf"),
+        ("learning_rate: 5e-5\noptim: adafactor\n", "hf"),
+        ("dataloader_num_workers: 4\ndataloader_prefetch_factor: 2\n", "hf"),
+        ("gradient_accumulation_steps: 4\nlearning_rate: 1\n", "hf"),
+        ("zero_optimization: {stage: 2}\n", "deepspeed"),
+        ("train_batch_size: 8\ntrain_micro_batch_size_per_gpu: 2\n", "deepspeed"),
+        ("gradient_accumulation_steps: 4\nfp16: {enabled: true}\n", "deepspeed"),
+        ("a: 1\n", None),
+        ("model: {name: resnet50}\n", None),
+        ("model: {name: resnet50}\ntraining: {epochs: 3}\n", None),
+        ("debug: true\nproject: x\nseed: 1\noutput_dir: out\n", None),
+        ("learning_rate: 0.1\nbatch_size: 64\nepochs: 10\n", None),
+        ("train_batch_size: 8\neval_batch_size: 8\nmax_seq_length: 128\n", None),
+        ("apiVersion: v1\nkind: Pod\nspec: {containers: [{name: train, image: x}]}\n", None),
+        ("services:\n  web:\n    image: x\n    environment: {OPTIM: fast}\n", None),
+        ("name: ci\non: [push]\njobs:\n  test:\n    runs-on: ubuntu\n", None),
+        ("repos:\n  - repo: x\n    rev: v1\n    hooks: [{id: ruff}]\n", None),
+        ("base_model: Qwen/Qwen2-7B\nmicro_batch_size: 1\nlearning_rate: 0.1\nbf16: true\ntf32: true\n", None),
+        ("compute_environment: LOCAL_MACHINE\nmixed_precision: bf16\ndebug: false\nuse_cpu: false\n", None),
+    ],
+)
+def test_a_file_is_taken_for_the_right_dialect(text, dialect):
+    assert [unit.dialect for unit in read(text)] == [dialect]
+
+
+def test_the_dialect_of_command_lines_is_never_taken_for_a_files():
+    assert all(dialect.layout == "command" for dialect in DIALECTS.values() if dialect.id == "command")
+    assert read_one("num_beams: 4\nbatch_size: 8\n").dialect != "command"
+
+
+def test_a_new_dialect_needs_no_python():
+    reader = ConfigReader(DIALECTS | {"axolotl": dialect_of(yaml.safe_load(AXOLOTL_LIKE))}, FACTS)
+    text = (
+        "base_model: Qwen/Qwen2-7B\nadapter: qlora\nmicro_batch_size: 2\nbf16: auto\ntf32: true\n"
+        "gradient_checkpointing: unsloth\ndeepspeed: zero3.json\nlearning_rat: 0.1\n"
+    )
+    (unit,) = reader.read(text, "a.yml")
+    assert unit.dialect == "axolotl"
+    assert {name: setting.value for name, setting in unit.settings.items()} == {
+        "model.name": "Qwen/Qwen2-7B",
+        "lora.enabled": True,
+        "quantization.load_in_4bit": True,
+        "training.per_device_train_batch_size": 2,
+        "training.tf32": True,
+        "training.gradient_checkpointing": True,
+    }
+    assert [event.kind for event in unit.events] == ["unknown-key"]
+
+
+def test_of_several_keys_for_one_setting_the_first_listed_counts():
+    text = "model: {name: shown, checkpoint: loaded}\ntraining: {fp16: true}\n"
+    assert read_one(text).settings["model.name"].value == "loaded"
+    assert read_one("general: {model_name: said}\n" + text).settings["model.name"].value == "said"
+    assert read_one("general: {model_name: null}\n" + text).settings["model.name"].value == "loaded"
+
+
+def test_a_listed_path_is_left_out_of_every_wildcard():
+    compiled = CompiledDialect(DIALECTS["team"], FACTS)
+    assert [target.fact.name for target in compiled.targets["model.name"]] == ["model.name"]
+    assert [target.fact.name for target in compiled.targets["qlora.load_in_4bit"]] == ["quantization.load_in_4bit"]
+    assert "training.batch_size" not in compiled.targets
+
+
+def test_a_key_with_a_dot_in_it_is_no_path():
+    assert "training.bf16" not in read_one("training: {fp16: true}\ntraining.bf16: true\n").settings
+    sections = [unit.section for unit in read("a.b:\n  training: {fp16: true}\n")]
+    assert sections == ["a.b"]

@@ -1,0 +1,231 @@
+"""Shell scripts: every Python run in one, variables where they are plain, and faults of line joining mended."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from config_sample import DIALECTS, EVENTS, FACTS
+from kb.config.command import PROCESSES, CommandReader
+from kb.config.fixes import Fixer, Request
+from kb.config.shell import read_shell
+from kb.core.document import Unit
+from kb.core.expression import is_unknown
+from kb.core.finding import Fix
+from kb.core.text import Text
+
+READER = CommandReader(DIALECTS, FACTS)
+FAULTY = r"""python infer.py \
+  --experiment_dir experiments/kfold \
+  --batch_size 16 \           # ⭐ 최적
+  --max_new_tokens 80 \       # 짧게 설정
+  --num_beams 5 \
+  --resume
+"""
+
+
+def read(text: str) -> tuple[Unit, ...]:
+    return read_shell(text, "run.sh", READER)
+
+
+def values(unit: Unit) -> dict[str, object]:
+    return {name: setting.value for name, setting in unit.settings.items()}
+
+
+def mend(text: str) -> str:
+    unit = read(text)[0]
+    requests = [
+        Request(fix=Fix(safety="safe", title=Text("", ""), edits=event.edits), unit=unit, at=event.span, rule="r")
+        for event in unit.events
+        if event.edits
+    ]
+    result = Fixer(DIALECTS, FACTS).apply(text, "run.sh", requests, shell=True)
+    assert result.refused == ()
+    return result.text
+
+
+def arguments_in_bash(script: str, tmp_path: Path) -> list[list[str]]:
+    """What bash hands to each ``python`` of the script, with a program that writes its arguments down."""
+    log = tmp_path / "log"
+    stand_in = tmp_path / "python"
+    stand_in.write_text(f'#!/bin/bash\nprintf "%s\\0" "$@" >> {log}; printf "\\n" >> {log}\n')
+    stand_in.chmod(0o755)
+    file = tmp_path / "run.sh"
+    file.write_text(script, encoding="utf-8")
+    assert subprocess.run(["bash", "-n", str(file)], check=False).returncode == 0
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    subprocess.run(["bash", str(file)], env=environment, cwd=tmp_path, capture_output=True, check=False)
+    lines = log.read_text(encoding="utf-8").split("\n")
+    return [line.split("\0")[:-1] for line in lines if line]
+
+
+def test_a_continued_command_is_one_run_with_places_in_the_file() -> None:
+    (unit,) = read("#!/bin/bash\nset -e\npython x.py \\\n  --batch_size 16 \\\n  --num_beams 5\n")
+    assert values(unit) == {"inference.batch_size": 16, "inference.num_beams": 5}
+    assert (unit.span.line, unit.span.end_line, unit.section) == (3, 5, None)
+    span = unit.settings["inference.num_beams"].span
+    assert (span.line, span.column) == (5, 15)
+
+
+def test_each_run_is_a_unit_named_after_its_script_and_line() -> None:
+    units = read("python a.py --fp16\necho done\npython b.py --bf16\n")
+    assert [unit.section for unit in units] == ["a.py:1", "b.py:3"]
+
+
+def test_commands_that_set_nothing_known_are_left_out() -> None:
+    assert read("pip install --upgrade pip\npython setup.py --quiet\npython -m venv --clear env\n") == ()
+
+
+def test_environment_prefixes_wrappers_and_redirections_are_passed_over() -> None:
+    (unit,) = read("CUDA_VISIBLE_DEVICES=0,1 nohup python -u x.py --batch_size 16 > run.log 2>&1 &\n")
+    assert values(unit) == {"inference.batch_size": 16}
+
+
+@pytest.mark.parametrize(
+    ("script", "batch"),
+    [
+        ("BATCH=16\npython x.py --batch_size $BATCH", 16),
+        ("export BATCH='16'\npython x.py --batch_size ${BATCH}", 16),
+        ("python x.py --batch_size ${BATCH:-16}", 16),
+        ("BATCH=8\npython x.py --batch_size ${BATCH:-16}", 8),
+        ("A=1\nB=${A}6\npython x.py --batch_size=$B", 16),
+        ("BATCH=8\nBATCH=16\npython x.py --batch_size $BATCH", 16),
+        ('ARGS="--batch_size 16 --fp16"\npython x.py $ARGS', 16),
+        ('args=(\n  --batch_size 16  # 배치\n  --fp16\n)\npython x.py "${args[@]}"', 16),
+        ('args=(--fp16)\nargs+=(--batch_size 16)\npython x.py "${args[@]}"', 16),
+    ],
+)
+def test_plain_variables_are_filled_in(script: str, batch: int) -> None:
+    (unit,) = read(script + "\n")
+    assert unit.settings["inference.batch_size"].value == batch
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "python x.py --batch_size $1",
+        "python x.py --batch_size $(cat batch)",
+        "python x.py --batch_size `cat batch`",
+        "python x.py --batch_size $BATCH",
+        "python x.py --batch_size $((8 * 2))",
+        "BATCH=$(nproc)\npython x.py --batch_size $BATCH",
+        'BATCH=8\nif [ -n "$BIG" ]; then BATCH=16; fi\npython x.py --batch_size $BATCH',
+        "for BATCH in 8 16; do\n  python x.py --batch_size $BATCH\ndone",
+        "BATCH=8\nread BATCH\npython x.py --batch_size $BATCH",
+    ],
+)
+def test_what_only_a_run_can_tell_is_unknown(script: str) -> None:
+    (unit,) = read(script + "\n")
+    assert is_unknown(unit.settings["inference.batch_size"].value)
+
+
+def test_a_value_from_a_variable_stands_where_it_is_used_and_says_so() -> None:
+    text = "BATCH=16\npython x.py --batch_size $BATCH\n"
+    setting = read(text)[0].settings["inference.batch_size"]
+    assert (text[setting.span.start : setting.span.end], setting.inherited) == ("$BATCH", True)
+
+
+def test_flags_in_a_variable_stand_where_they_are_written() -> None:
+    text = 'ARGS="--fp16 \\\n  --batch_size 16"\npython x.py $ARGS "$@"\n'
+    setting = read(text)[0].settings["inference.batch_size"]
+    assert (setting.span.line, text[setting.span.start : setting.span.end]) == (2, "16")
+
+
+def test_here_documents_and_comments_hold_no_commands() -> None:
+    script = "# python a.py --fp16\ncat <<EOF\npython b.py --fp16\nEOF\npython c.py --bf16\n"
+    assert [values(unit) for unit in read(script)] == [{"training.bf16": True}]
+
+
+def test_a_launcher_in_a_script_says_its_processes() -> None:
+    (unit,) = read("NPROC=4\ntorchrun --nproc_per_node $NPROC t.py --per_device_train_batch_size 2 --do_train\n")
+    assert unit.settings[PROCESSES].value == 4
+
+
+def test_the_fault_of_a_comment_after_the_backslash_is_what_bash_makes_of_it(tmp_path: Path) -> None:
+    (broken,) = arguments_in_bash(FAULTY, tmp_path)
+    assert broken[-2:] == ["16", " "]  # the rest of the flags never reaches the program
+
+
+def test_a_comment_after_a_backslash_is_told_at_its_line_and_the_flags_read_as_meant() -> None:
+    (unit,) = read(FAULTY)
+    assert [(event.kind, event.span.line, event.span.column) for event in unit.events] == [
+        ("comment-after-backslash", 3, 20),
+        ("comment-after-backslash", 4, 24),
+    ]
+    assert values(unit)["inference.num_beams"] == 5
+    assert all(set(event.values) == set(EVENTS[event.kind]["values"]) for event in unit.events)
+
+
+def test_the_mended_script_hands_over_every_argument(tmp_path: Path) -> None:
+    mended = mend(FAULTY)
+    assert mended.startswith("# ⭐ 최적\n# 짧게 설정\npython infer.py \\\n")
+    (arguments,) = arguments_in_bash(mended, tmp_path)
+    expected = "infer.py --experiment_dir experiments/kfold --batch_size 16 --max_new_tokens 80 --num_beams 5 --resume"
+    assert arguments == expected.split()
+    assert read(mended)[0].events == ()
+    assert values(read(mended)[0]) == values(read(FAULTY)[0])
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "python x.py \\\n  --batch_size 16 \\  \n  --num_beams 5\n",
+        "python x.py \\\n  --batch_size 16 \\\n  # --fp16 \\\n  --num_beams 5\n",
+        "if true; then\n  python x.py \\ # 첫 줄\n    --batch_size 16 \\\t# 둘째\n    --num_beams 5\nfi\n",
+        "true && python x.py --batch_size 16 \\ # 배치\n  --num_beams 5\n",
+        "python x.py --batch_size 16\\ # 배치\n  --num_beams 5\n",
+    ],
+)
+def test_every_form_of_the_fault_is_mended(script: str, tmp_path: Path) -> None:
+    kinds = {event.kind for event in read(script)[0].events}
+    assert kinds <= {"comment-after-backslash", "space-after-backslash"} and kinds
+    (arguments,) = arguments_in_bash(mend(script), tmp_path)
+    assert arguments == ["x.py", "--batch_size", "16", "--num_beams", "5"]
+    for comment in ("--fp16", "첫 줄", "둘째", "# 배치"):
+        assert (comment in mend(script)) == (comment in script)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "python x.py --model_name my\\ model --batch_size 16\n",
+        "python x.py --batch_size 16 \\\n  --fp16  # the end\n",
+        "python x.py --batch_size 16 \\\n  # --fp16 \\\n\necho done\n",
+        "echo 'a \\ # b'\npython x.py --batch_size 16\n",
+        "# a note \\ # of a kind\npython x.py --batch_size 16\n",
+    ],
+)
+def test_sound_continuations_are_no_fault(script: str) -> None:
+    assert [event.kind for unit in read(script) for event in unit.events] == []
+
+
+def test_a_fault_of_another_command_is_told_too() -> None:
+    (unit,) = read("docker run \\ # here\n  --gpus all image\npython x.py --fp16\n")
+    assert [event.kind for event in unit.events] == ["comment-after-backslash"]
+
+
+def test_a_script_of_faults_alone_is_a_unit_without_settings() -> None:
+    (unit,) = read("docker run \\ # here\n  --gpus all image\n")
+    assert (unit.dialect, dict(unit.settings), len(unit.events)) == (None, {}, 1)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "python x.py --a '",
+        'python x.py --a "',
+        "python x.py --a ${",
+        "python x.py --a $(",
+        "cat <<EOF\nx",
+        "((",
+        "a=(" * 2000,
+        "$(" * 2000,
+        "python " + "\\ " * 5000,
+        "\\\n#\n" * 5000,
+        "`",
+        "\\",
+        "python x.py --fp16 \\ ",
+    ],
+)
+def test_text_that_is_hardly_shell_is_read_without_an_error(script: str) -> None:
+    read(script)
