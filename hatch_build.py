@@ -13,7 +13,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
 class KnowledgeHook(BuildHookInterface):
-    """Compiles the knowledge at build time, so that an installed kb compiles nothing and broken rules are never shipped."""
+    """Compiles at build time, so that an installed kb compiles nothing and rules with faults are never shipped."""
 
     PLUGIN_NAME = "custom"
     staging: str | None = None
@@ -22,16 +22,22 @@ class KnowledgeHook(BuildHookInterface):
         if version == "editable":
             return
         self.staging = tempfile.mkdtemp(prefix="kb-data-")
-        for name in ("rules", "i18n"):
-            shutil.copytree(
-                os.path.join(self.root, name), os.path.join(self.staging, name), ignore=shutil.ignore_patterns(".*")
-            )
-        self._compile(self.staging)
+        try:
+            self._stage(self.staging)
+        except BaseException:
+            self.finalize(version, build_data, "")
+            raise
         build_data["force_include"][self.staging] = "kb/_data"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         if self.staging:
             shutil.rmtree(self.staging, ignore_errors=True)
+
+    def _stage(self, folder: str) -> None:
+        for name in ("rules", "i18n"):
+            source, target = os.path.join(self.root, name), os.path.join(folder, name)
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns(".*"))
+        self._compile(folder)
 
     def _compile(self, folder: str) -> None:
         # The package that is being built is not installed where it is built.

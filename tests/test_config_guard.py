@@ -1,6 +1,7 @@
 """Texts made to exhaust a parser end early, with a clear error at its place."""
 
 import pytest
+import yaml
 
 from config_sample import read
 from kb.config.faults import ConfigError
@@ -61,6 +62,18 @@ def test_hostile_yaml_is_refused_with_its_place(name):
     assert caught.value.key == key
     if place is not None:
         assert (caught.value.line, caught.value.column) == place
+
+
+SLOW_IN_PYTHON = {"1 MB of rows", "100,000 items", "200,000 documents", "a million tabs", "half a million comments"}
+
+
+@pytest.mark.parametrize("name", sorted(set(REJECTED) - SLOW_IN_PYTHON))
+def test_hostile_yaml_is_refused_without_libyaml_too(name, monkeypatch):
+    monkeypatch.setattr("kb.config.yaml_nodes.LOADER", yaml.SafeLoader)
+    text, key, _ = REJECTED[name]
+    with pytest.raises(ConfigError) as caught:
+        read(text)
+    assert caught.value.key == key
 
 
 @pytest.mark.parametrize("name", DEEP_JSON)

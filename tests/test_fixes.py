@@ -245,7 +245,7 @@ def test_a_replacement_that_reaches_further_than_it_says_is_refused() -> None:
     edit = Edit("replace", "training.fp16", "true\n    do_train: [", at)
     result = FIXER.apply(UNTIDY, "c.yaml", [request(unit, (edit,))])
     assert (result.text, reason(result)) == (UNTIDY, "config.fix.broken")
-    edit = Edit("replace", "training.fp16", "true\ntraining:\n    fp16: false", at)
+    edit = Edit("replace", "training.fp16", "true\ninference:\n    fp16: false", at)
     result = FIXER.apply(UNTIDY, "c.yaml", [request(unit, (edit,))])
     assert (result.text, reason(result)) == (UNTIDY, "config.fix.side-effect")
 
@@ -319,12 +319,12 @@ def test_a_variable_gives_way_where_it_is_used() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "value",
-    [True, False, None, 14, -1, 5e-5, 1e16, 0.1, 3.0, "adamw_8bit", "no", "on", "y", "1e5", "5e-5", "012", "12:30"]
-    + ["", "~", "null", "a b", "a: b", "# a", "- a", "한글", "it's", 'say "x"', "=", "<<", "2024-01-01", "0o7", "a\nb"]
-    + ["!x", "&a", "*a", "@a", "%a", "[a", "{a", "a,b", "google/mt5-base", ["q", "v"], ["no", "1"]],
-)
+OTHER_VALUES = [True, False, None, 14, -1, 5e-5, 1e16, 0.1, 3.0, ["q", "v"], ["no", "1"]]
+TEXTS = ["adamw_8bit", "no", "on", "y", "1e5", "5e-5", "012", "12:30", "~", "null", "한글", "it's", "=", "<<", "0o7"]
+MORE_TEXTS = ["2024-01-01", "!x", "&a", "*a", "@a", "%a", "[a", "{a", "a,b", "t5/a", "", "a b", "a: b", "# a", "- a"]
+
+
+@pytest.mark.parametrize("value", [*OTHER_VALUES, *TEXTS, *MORE_TEXTS, 'say "x"', "a\nb", "? a", " a "])
 def test_what_is_written_reads_back_as_the_same_value(value: object) -> None:
     for old in ("", '"x"', "'x'"):
         back = yaml.safe_load(f"k: {as_yaml(value, old)}\nl: {{m: {as_yaml(value, old)}}}\n")

@@ -35,12 +35,12 @@ class Speller:
         self.targets = compiled.targets
         self.ignores = compiled.ignores
         self._marks: Mapping[str, int] = dialect.recognise["marks"]
-        self._least: int = dialect.recognise["least"]
+        self.least: int = dialect.recognise["least"]
         self._neighbours: Neighbours | None = None
 
-    def suits(self, flags: Sequence[Flag]) -> bool:
-        """Whether these are flags of this dialect, by the marks that it is recognised by."""
-        return sum(self._marks.get(name, 0) for name in {flag.name for flag in flags}) >= self._least
+    def score(self, flags: Sequence[Flag]) -> int:
+        """How much these flags look like the dialect's, by the marks that it is recognised by."""
+        return sum(self._marks.get(name, 0) for name in {flag.name for flag in flags})
 
     def meant_by(self, name: str) -> str | None:
         """The known flag that an unknown one is a slip of."""
@@ -63,7 +63,9 @@ class CommandReader:
 
     def speller(self, launch: Launch) -> Speller:
         """The dialect of a run's flags."""
-        return self._training if self._training.suits(launch.flags) else self._any
+        score = self._training.score(launch.flags)
+        trains = score >= self._training.least and score > self._any.score(launch.flags)
+        return self._training if trains else self._any
 
     def read(self, text: str, path: str = "--command") -> Unit | None:
         """The first command of ``text`` that starts a program with flags; None where there is none.

@@ -32,7 +32,10 @@ class Editor:
     def extent(self, node: Node) -> tuple[int, int]:
         """Offsets of a node's own text."""
         span = self._source.span(node)
-        return span.start, span.end
+        if node.kind == SCALAR or node.flow:
+            return span.start, span.end
+        # What ends in a block of text ends, to the parser, on the line after it.
+        return span.start, span.start + len(self.text[span.start : span.end].rstrip())
 
     def set_value(self, node: Node, value: Any) -> list[Splice]:
         """Put ``value`` where the value ``node`` stands."""

@@ -122,7 +122,8 @@ class _Session:
         same = change.after.keys() & self._after.keys()
         if any(self._after[path] != change.after[path] for path in same):
             raise CannotEditError("config.fix.overlap")
-        if same and len(same) == len(change.after):
+        added = all(one in self._splices or one.start == one.end for one in change.splices)
+        if same and len(same) == len(change.after) and added:
             return  # an earlier fix has done the same
         if same or overlaps(new, self._splices):
             raise CannotEditError("config.fix.overlap")

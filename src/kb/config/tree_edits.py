@@ -109,7 +109,8 @@ class TreeEdits:
                 return
         value = edit.value if depth == len(steps) - 1 else {steps[-1]: edit.value}
         names = {other.name for other in edits}
-        change.splices += self._editor.insert(mapping, self._beside(mapping, at, names), steps[depth], value)
+        after = len(mapping.value) - 1 if isinstance(value, dict) else self._beside(mapping, at, names)
+        change.splices += self._editor.insert(mapping, after, steps[depth], value)
         change.after[path] = edit.value
 
     def _best_place(self, spellings: list[tuple[str, ...]], prefix: Path) -> tuple[tuple[str, ...], Node, int]:

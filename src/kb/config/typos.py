@@ -77,4 +77,4 @@ def slips(left: str, right: str, limit: int) -> int:
         if min(row) > limit:
             return beyond
         before = previous
-    return row[-1]
+    return min(row[-1], beyond)

@@ -82,7 +82,11 @@ class Composer:
             tag, style = None, style or "!"
         elif tag is not None:
             guard.check_scalar_tag(tag, event.start_mark)
-        start = event.start_mark if event.tag is None and event.anchor is None else self._past_properties(event)
+        start = (
+            event.start_mark
+            if event.tag is None and event.anchor is None
+            else self._past_properties(event, scalar=True)
+        )
         node = Node(SCALAR, event.value, tag, style, start, event.end_mark)
         self._reached = node.end
         if event.anchor:
@@ -92,7 +96,11 @@ class Composer:
     def _begin(self, kind: int, event: Any) -> None:
         guard.check_collection_tag(event.tag, kind == MAPPING, event.start_mark)
         guard.check_depth(len(self._open) + 1, event.start_mark)
-        start = event.start_mark if event.tag is None and event.anchor is None else self._past_properties(event)
+        start = (
+            event.start_mark
+            if event.tag is None and event.anchor is None
+            else self._past_properties(event, scalar=False)
+        )
         node = Node(kind, [], None, "", start, None)
         node.flow = event.flow_style
         if event.anchor:
@@ -100,14 +108,14 @@ class Composer:
         self._open.append(node)
         self._keys.append((None, {}))
 
-    def _past_properties(self, event: Any) -> Mark:
+    def _past_properties(self, event: Any, *, scalar: bool) -> Mark:
         """Where the value itself begins: an anchor and a tag stand before it and are not to be replaced with it."""
         mark: Mark = event.start_mark
         found = _PROPERTIES.match(self._text, mark.index)
         assert found is not None
-        if event.__class__ is ev.ScalarEvent and found.end() > event.end_mark.index:
-            end: Mark = event.end_mark  # nothing but properties: an empty value
-            return end
+        end: Mark = event.end_mark
+        if scalar and found.end() > end.index:
+            return end  # nothing but properties: an empty value
         lines = found[0].count("\n")
         column = mark.column + len(found[0]) if not lines else len(found[0]) - found[0].rfind("\n") - 1
         return _Begin(found.end(), mark.line + lines, column)

@@ -203,18 +203,15 @@ def cited(data: Any, path: tuple[str | int, ...] = ()) -> list[tuple[tuple[str |
 
 
 def _check_dialects(rows: list[Located], types: dict[str, str]) -> list[Problem]:
+    """Every setting that a key means exists: a name, a group with ``.*``, or ``{to: name, …}``."""
     problems = []
     for located in rows:
         for key, meant in located.data["keys"].items():
-            targets = meant if isinstance(meant, list) else [meant]
-            for target in targets:
-                known = target in types or (
-                    isinstance(target, str)
-                    and target.endswith(".*")
-                    and any(name.startswith(target[:-1]) for name in types)
-                )
-                if isinstance(target, str) and not known:
-                    problems.append(located.problem(("keys", key, KEY), f"{target!r} is not in vocabulary.yaml"))
+            for target in meant if isinstance(meant, list) else [meant]:
+                name = target["to"] if isinstance(target, dict) else target
+                group = name.removesuffix("*")
+                if name not in types and not (group != name and any(known.startswith(group) for known in types)):
+                    problems.append(located.problem(("keys", key, KEY), f"{name!r} is not in vocabulary.yaml"))
     return problems
 
 

@@ -37,13 +37,16 @@ def file_checker(catalog: Catalog, project: Project, wanted: Wanted) -> FileChec
     Raises:
         UserError: a name or a value that cannot be used.
     """
-    gpu_count = wanted.gpus or project.gpus
+    gpu = wanted.gpu or project.gpu
+    gpu_count = wanted.gpus if wanted.gpus is not None else project.gpus
+    # who names a GPU plans for another machine than this one: of that machine nothing else is known
+    unsaid = "none" if gpu not in (None, "auto", "none") else "auto"
     machine = detect(
         catalog.gpus,
-        gpu=wanted.gpu or project.gpu,
+        gpu=gpu,
         gpu_count=gpu_count,
-        host_memory=wanted.host_memory or project.host_memory,
-        cpus=wanted.cpus or project.cpus,
+        host_memory=wanted.host_memory or project.host_memory or unsaid,
+        cpus=wanted.cpus or project.cpus or unsaid,
     )
     areas = {rule.id: rule.area for rule in catalog.rules.values()}
     checker = Checker(

@@ -14,13 +14,14 @@ def saved(s: Shape) -> Saved:
     of its linear layers: the norm's output itself in fp32, a half copy for each reader under autocast.
     """
     arch, te, td, d = s.arch, s.source_tokens, s.target_tokens, s.arch.d_model
-    width, inner, vocab = s.weight_bytes, s.inner, arch.vocab_size
+    width, inner, vocab = _stream(s), s.inner, arch.vocab_size
+    cast = s.autocast and not s.frozen
     per_ff, ff_backward = _feed_forward(s)
     self_e, self_e_backward = _core(s, s.source, s.source, te, masked=s.padded)
     self_d, self_d_backward = _core(s, s.target, s.target, td, masked=False)
     cross, cross_backward = _core(s, s.target, s.source, te, masked=s.padded)
     ff_e, ff_d = te * arch.d_ff * per_ff + _norm(s, te, 1), td * arch.d_ff * per_ff + _norm(s, td, 1)
-    cross += _norm(s, td, 1) + (4 * te * d if s.copied and not s.frozen else 0)
+    cross += _norm(s, td, 1) + (4 * te * d if cast else 0)
     attention, feed_forward = 4 * d * inner, 2 * d * arch.d_ff
     stream_e, stream_d = te * d * width, td * d * width
     copied = 2 if s.copied and not s.quantized else 0
@@ -39,23 +40,32 @@ def saved(s: Shape) -> Saved:
         copies=copied * (2 * attention + feed_forward),
         tensors=40,
     )
-    tail = width + MASK + (0 if s.copied or s.frozen else width)
+    tail = width + MASK
     return Saved(
         encoder=encoder,
         decoder=decoder,
         encoder_tail=te * d * tail,
-        decoder_tail=td * d * (tail + (2 if s.copied and not s.frozen else 0)),
+        decoder_tail=td * d * (tail + (2 if cast else 0 if s.frozen else width)),
+        encoder_mask=te * d * MASK,
+        decoder_mask=td * d * MASK,
+        encoder_output=stream_e,
+        unneeded=(te + td) * d * tail,
         bias=0,
         head_copies=2 * vocab * d if s.copied else 0,
         loss=_loss(s),
     )
 
 
+def _stream(s: Shape) -> int:
+    """Width of the residual stream: autocast runs layer norms in fp32, whatever the weights' type."""
+    return FP32 if s.autocast else s.weight_bytes
+
+
 def _norm(s: Shape, tokens: int, readers: int) -> int:
     """A sublayer's norm (input, mean and deviation), its dropout mask, and what the linear layers after it keep."""
-    kept = s.weight_bytes + MASK
+    kept = _stream(s) + MASK
     if not s.frozen:
-        kept += 2 * readers if s.copied else s.weight_bytes
+        kept += 2 * readers if s.autocast else s.weight_bytes
     return tokens * (s.arch.d_model * kept + 2 * FP32)
 
 
@@ -77,6 +87,8 @@ def _core(s: Shape, queries: int, keys: int, key_tokens: int, *, masked: bool) -
     scores = b * heads * queries * keys
     projections = (2 * b * queries + 2 * key_tokens) * s.inner * compute
     if s.eager:
+        if s.frozen:
+            projections -= b * queries * s.inner * compute  # the result is kept for the weights of out_proj only
         soft = FP32 if s.autocast else compute
         kept = soft + (MASK + compute if s.arch.attention_dropout else 2 if s.copied else 0)
         return projections + scores * kept, scores * (3 * soft - (kept - soft))
@@ -88,9 +100,12 @@ def _core(s: Shape, queries: int, keys: int, key_tokens: int, *, masked: bool) -
 def _loss(s: Shape) -> Loss:
     """Cross entropy. The bias of the output layer is an fp32 buffer, so the logits are fp32 under autocast too."""
     logits = s.target_tokens * s.arch.vocab_size
-    width = FP32 if s.autocast else s.compute_bytes
-    kept = width * logits
-    product = 3 * s.compute_bytes * logits if s.lora_head else 0
+    compute = s.compute_bytes
+    product = 3 * compute * logits if s.lora_head else 0
+    if s.autocast and s.weight_bytes == 2 and not s.smoothing:  # the buffer is half too: as T5
+        return Loss(kept=6 * logits, inside=2 * logits, forward=6 * logits, backward=4 * logits, gradient=2 * logits)
+    kept = (FP32 if s.autocast else compute) * logits
     if s.smoothing:
-        return Loss(kept=kept, forward=2 * kept, backward=3 * kept, gradient=s.compute_bytes * logits)
-    return Loss(kept=kept, forward=max(kept, product - kept), backward=2 * kept, gradient=s.compute_bytes * logits)
+        return Loss(kept=kept, inside=kept, forward=2 * kept, backward=3 * kept, gradient=compute * logits)
+    forward = max(kept, product - kept)
+    return Loss(kept=kept, inside=forward, forward=forward, backward=2 * kept, gradient=compute * logits)

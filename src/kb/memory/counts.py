@@ -16,6 +16,7 @@ class Counts:
     encoder_linear: int  # weights of the linear layers inside the encoder's blocks
     decoder_linear: int
     biases: int  # bias vectors of those linear layers
+    kept_wide: int  # T5's second feed-forward projections: `_keep_in_fp32_modules`, never quantized
     norms: int  # layer norms and relative-position tables
 
     @property
@@ -27,9 +28,9 @@ class Counts:
         return self.encoder_linear + self.decoder_linear
 
     @property
-    def outside_blocks(self) -> int:
-        """Everything that 4-bit loading leaves alone: embeddings, head, positions, biases and norms."""
-        return self.total - self.block_linear
+    def quantizable(self) -> int:
+        """What 4-bit and 8-bit loading packs: the blocks' linear layers but T5's ``wo``, which transformers keeps."""
+        return self.block_linear - self.kept_wide
 
 
 @lru_cache(maxsize=256)
@@ -66,6 +67,7 @@ def count(architecture: Architecture) -> Counts:
         decoder_linear=decoder,
         biases=biases,
         norms=norms,
+        kept_wide=(a.encoder_layers + a.decoder_layers) * a.d_model * a.d_ff if a.family == "t5" else 0,
     )
 
 

@@ -84,7 +84,8 @@ def _peaks(setup: TrainingSetup, arch: Architecture, states: States, workspace: 
     resident: Terms = weights | {"workspace": workspace}
     if setup.do_train:
         shape = shape_of(setup, arch, batch=setup.per_device_train_batch_size, source=setup.max_source_length,
-                         target=setup.max_target_length)  # fmt: skip
+                         target=setup.max_target_length,
+                         lora_head=any(module.stack == "head" for module in states.targets))  # fmt: skip
         peaks["train"] = training_peak(setup, states, shape, workspace)
         resident = weights | {"optimizer": states.optimizer, "buckets": states.buckets, "workspace": 2 * workspace}
     if setup.do_eval:

@@ -21,11 +21,12 @@ class Layer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """Output layer and loss, in bytes: ``kept`` for backward; ``forward`` and ``backward`` are what the end of the
-    forward pass and the start of the backward pass hold above ``kept``; ``gradient`` is the logits' gradient as it
-    enters the output layer."""
+    """Output layer and loss, in bytes: ``kept`` for backward; above it, ``inside`` is held at the loss (under autocast,
+    while its cache of weights lives), ``forward`` when the logits are handed over, ``backward`` at the loss's
+    backward; ``gradient`` is the logits' gradient as it enters the output layer."""
 
     kept: int
+    inside: int
     forward: int
     backward: int
     gradient: int
@@ -33,13 +34,19 @@ class Loss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """A pass of an encoder-decoder. The tails are what a stack keeps outside its layers (final norms, dropouts);
-    ``bias`` is the position bias that checkpointed layers share."""
+    """A pass of an encoder-decoder. The tails are what a stack keeps outside its layers (final norms, dropouts), of
+    which ``mask`` (the embedding's dropout) stays to the end of its backward; ``encoder_output`` is kept where the
+    decoder's layers keep it as it is, or as the input of checkpointed layers; ``bias`` is the position bias that
+    checkpointed layers share. ``unneeded`` is what the first layers leave out when their input needs no gradient."""
 
     encoder: Layer
     decoder: Layer
     encoder_tail: int
     decoder_tail: int
+    encoder_mask: int
+    decoder_mask: int
+    encoder_output: int
+    unneeded: int
     bias: int
     head_copies: int
     loss: Loss

@@ -83,13 +83,14 @@ def _weights(setup: TrainingSetup, counts: Counts, weight: int) -> tuple[int, in
     """Bytes of the base weights and of their quantization state."""
     if setup.load_in_8bit:
         rest = FP32 if setup.prepare_for_kbit and setup.method != "full" else HALF
-        return counts.block_linear + rest * counts.outside_blocks, 0
+        return counts.quantizable + rest * (counts.total - counts.quantizable), 0
     if not (setup.load_in_4bit or setup.method == "qlora"):
         return weight * counts.total, 0
-    rest = FP32 if setup.prepare_for_kbit else HALF
-    blocks = counts.block_linear // NF4_BLOCK
+    rest = FP32 if setup.prepare_for_kbit or weight == FP32 else HALF
+    packed = counts.quantizable
+    blocks = packed // NF4_BLOCK
     absmax = blocks + FP32 * blocks // DOUBLE_QUANT_BLOCK if setup.bnb_4bit_use_double_quant else FP32 * blocks
-    return counts.block_linear // 2 + rest * counts.outside_blocks, absmax
+    return packed // 2 + rest * (counts.total - packed), absmax
 
 
 def _optimizer(
@@ -107,6 +108,8 @@ def _optimizer(
     states = 0 if "paged" in name else 2 * width * trainable
     if name == "adamw_torch_fused" or "paged" in name or "bnb" in name:
         return states, 0
+    if name == "adamw_hf":  # a loop over the tensors: square root and quotient of one
+        return states, 2 * width * largest
     # foreach: one list of square roots as long as the parameters
     return states, width * trainable
 

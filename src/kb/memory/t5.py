@@ -48,8 +48,12 @@ def saved(s: Shape) -> Saved:
     return Saved(
         encoder=encoder,
         decoder=decoder,
-        encoder_tail=te * d * (tail + (0 if s.copied or s.frozen else width)) + tables + s.batch * s.source**2,
+        encoder_tail=te * d * tail + tables + s.batch * s.source**2,
         decoder_tail=td * d * (tail + (0 if s.frozen else compute)),
+        encoder_mask=te * d * MASK,
+        decoder_mask=td * d * MASK,
+        encoder_output=stream_e,
+        unneeded=(te + td) * d * (width + MASK),
         bias=FP32 * heads * (s.source**2 + s.target**2 + s.target * s.source),
         head_copies=2 * vocab * d if s.copied else 0,
         loss=_loss(s),
@@ -96,6 +100,8 @@ def _core(s: Shape, queries: int, keys: int, key_tokens: int, *, masked: bool) -
     scores = b * heads * queries * keys
     projections = (2 * b * queries + 2 * key_tokens) * s.inner * compute
     if s.eager:
+        if s.frozen:
+            projections -= b * queries * s.inner * compute  # the result is kept for the weights of `o` only
         # softmax's backward: gradient, product and result in fp32, the dropped probabilities gone
         return projections + scores * (FP32 + MASK + compute), scores * (3 * FP32 - MASK - compute)
     rows = FP32 * b * heads * (-(-queries // 32) * 32)
@@ -113,11 +119,12 @@ def _loss(s: Shape) -> Loss:
     compute = s.compute_bytes
     product = 3 * compute * logits if s.lora_head else 0  # base, adapter and sum
     if s.smoothing:
-        wide = FP32 if s.autocast else compute
-        kept = wide * logits
-        return Loss(kept=kept, forward=2 * kept, backward=3 * kept, gradient=compute * logits)
+        kept = (FP32 if s.autocast else compute) * logits
+        return Loss(kept=kept, inside=product - kept, forward=2 * kept, backward=3 * kept, gradient=compute * logits)
     if s.autocast:
-        return Loss(kept=6 * logits, forward=max(6 * logits, product - 6 * logits), backward=4 * logits,
+        kept = 6 * logits
+        return Loss(kept=kept, inside=max(2 * logits, product - kept), forward=6 * logits, backward=4 * logits,
                     gradient=2 * logits)  # fmt: skip
     kept = compute * logits
-    return Loss(kept=kept, forward=max(kept, product - kept), backward=2 * kept, gradient=kept)
+    forward = max(kept, product - kept)
+    return Loss(kept=kept, inside=forward, forward=forward, backward=2 * kept, gradient=kept)

@@ -49,12 +49,19 @@ class _Flow:
         self.encoder_layer = encoder.kept + extra.encoder // arch.encoder_layers + encoder.copies
         self.decoder_layer = decoder.kept + extra.decoder // arch.decoder_layers + decoder.copies
         if self.checkpointing:
-            self.encoder = arch.encoder_layers * encoder.entry + saved.encoder_tail + saved.bias
+            self.encoder = arch.encoder_layers * encoder.entry + saved.encoder_tail + saved.bias + saved.encoder_output
             self.decoder = arch.decoder_layers * decoder.entry + saved.decoder_tail + extra.outside
+            if s.frozen:  # enable_input_require_grads: the embeddings' output is a leaf and stays
+                self.encoder += encoder.entry
+                self.decoder += decoder.entry
             self.copies = 0
         else:
             self.encoder = arch.encoder_layers * encoder.kept + saved.encoder_tail + extra.encoder
             self.decoder = arch.decoder_layers * decoder.kept + saved.decoder_tail + extra.decoder + extra.outside
+            if s.frozen and not found.embeddings:
+                self.encoder -= saved.unneeded
+            if not s.frozen and not s.autocast:
+                self.encoder += saved.encoder_output
             self.copies = arch.encoder_layers * encoder.copies + arch.decoder_layers * decoder.copies
         adapters = 2 * states.trainable if s.frozen and s.autocast else 0
         self.adapter_copies = adapters
@@ -79,8 +86,10 @@ class _Flow:
         grads = states.gradients
         tied_once = self.embedding if s.arch.tied else 0
         return {
+            "loss": activations
+            | {"activations_head": loss.kept, "loss": loss.inside, "autocast_copies": self.cached},
             "forward_end": activations
-            | {"activations_head": loss.kept, "loss": loss.forward, "autocast_copies": self.cached},
+            | {"activations_head": loss.kept, "loss": loss.forward, "autocast_copies": copies + saved.head_copies},
             "loss_backward": activations
             | {"activations_head": loss.kept, "loss": loss.backward, "autocast_copies": copies + saved.head_copies},
             "head_backward": activations | self._head_backward(copies),
@@ -90,14 +99,23 @@ class _Flow:
                 "temporaries": saved.decoder.backward + (self.decoder_layer if one else 0),
                 "autocast_copies": copies,
             },
-            "encoder_backward": {
-                "activations_encoder": self.encoder + (self.encoder_layer if one else 0),
+            "embedding_backward": {
+                "activations_encoder": self.encoder,
                 "gradients": grads - encoder_grads,
-                "temporaries": max(last, tied_once),
+                "temporaries": tied_once + saved.encoder.entry,
+                "autocast_copies": enc_copies,
+            },
+            "encoder_backward": {
+                "activations_encoder": self.encoder
+                - saved.encoder_tail
+                + saved.encoder_mask
+                + (self.encoder_layer - saved.encoder.entry - saved.encoder_output if one else 0),
+                "gradients": grads - encoder_grads,
+                "temporaries": last,
                 "autocast_copies": enc_copies,
             },
             "encoder_last": {
-                "activations_encoder": self.encoder_layer + (saved.encoder_tail if one else 0),
+                "activations_encoder": self.encoder_layer + (saved.encoder_mask + saved.bias if one else 0),
                 "gradients": grads - encoder_grads // arch.encoder_layers,
                 "temporaries": last,
             },

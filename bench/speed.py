@@ -1,0 +1,252 @@
+"""How fast is kb? As ratios against other programs in the same run, so that the machine matters little.
+
+    make bench                     # in an environment of its own, with kb installed from a wheel
+    make bench ARGS="--runs 41"
+
+Writes bench/results/speed.json and speed.md. Exit status 1 where a package is imported that the way of a check must not
+import; a target that is missed is said, and does not fail: a busy machine misses it too.
+"""
+
+import argparse
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from trees import write_tree
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "bench" / "results"
+CONFIG = ROOT / "examples" / "mt5-summary-team.yaml"
+MACHINE = ["--gpu", "rtx-3090", "--host-memory", "60GB", "--cpus", "16"]
+HEAVY = ("torch", "rich", "jsonschema", "pynvml")
+SCRIPTS = Path(sys.executable).parent
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--runs", type=int, default=21, help="runs of each program (21)")
+    parser.add_argument("--files", type=int, default=2000, help="configs in the tree (2000)")
+    parser.add_argument("--no-write", action="store_true", help="leave bench/results/ as it is")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="kb-bench-") as name:
+        folder = Path(name)
+        results: dict[str, Any] = {
+            "date": datetime.date.today().isoformat(),
+            "machine": machine(),
+            "versions": versions(),
+            "one_file": one_file(folder, options.runs),
+            "tree": tree(folder, options.files),
+            "in_process": in_process(),
+            "imports": imports(),
+        }
+    text = as_markdown(results)
+    print(text)
+    if not options.no_write:
+        RESULTS.mkdir(exist_ok=True)
+        (RESULTS / "speed.json").write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n", "utf-8")
+        (RESULTS / "speed.md").write_text(text, "utf-8")
+    return 1 if results["imports"]["heavy"] else 0
+
+
+def machine() -> dict[str, Any]:
+    model = platform.processor() or platform.machine()
+    if os.path.exists("/proc/cpuinfo"):
+        found = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text("utf-8"), re.M)
+        model = found[1] if found else model
+    return {"cpu": model, "cores": os.cpu_count(), "system": f"{platform.system()} {platform.machine()}"}
+
+
+def versions() -> dict[str, str]:
+    packages = ("gpu-memory-kb", "PyYAML", "yamllint", "check-jsonschema")
+    return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in packages}}
+
+
+def one_file(folder: Path, runs: int) -> dict[str, Any]:
+    """Whole-process milliseconds on one config, the programs taking turns so that a slow moment meets them all."""
+    schema = folder / "any.json"
+    schema.write_text('{"type": "object"}', "utf-8")
+    kb = ["-m", "kb.check", str(CONFIG), *MACHINE]
+    checkout = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    programs: dict[str, tuple[list[str], dict[str, str]]] = {
+        "python -c pass": ([sys.executable, "-c", "pass"], dict(os.environ)),
+        "python -c 'import yaml'": ([sys.executable, "-c", "import yaml"], dict(os.environ)),
+        "kb.check": ([sys.executable, *kb], dict(os.environ)),
+        "kb.check, from a checkout": ([sys.executable, *kb], checkout),
+        "yamllint": ([str(SCRIPTS / "yamllint"), str(CONFIG)], dict(os.environ)),
+        "check-jsonschema": (
+            [str(SCRIPTS / "check-jsonschema"), "--schemafile", str(schema), str(CONFIG)],
+            dict(os.environ),
+        ),
+    }
+    times: dict[str, list[float]] = {name: [] for name in programs}
+    for turn in range(runs + 1):
+        for name, (command, environment) in programs.items():
+            elapsed = milliseconds(partial(process, command, environment))
+            if turn:  # the first warms the caches of files
+                times[name].append(elapsed)
+    median = {name: statistics.median(values) for name, values in times.items()}
+    return {
+        name: {
+            "median_ms": round(median[name], 1),
+            "min_ms": round(min(times[name]), 1),
+            "of_python": round(median[name] / median["python -c pass"], 2),
+            "of_yamllint": round(median[name] / median["yamllint"], 2),
+        }
+        for name in programs
+    } | {"runs": runs}
+
+
+def tree(folder: Path, count: int) -> dict[str, Any]:
+    """Milliseconds a file over a tree of configs, on one core, the process's start included."""
+    lines = write_tree(folder / "configs", count)
+    rows: dict[str, Any] = {"files": count, "lines_per_file": round(lines / count)}
+    for kind, extra in {"text": ["--quiet"], "text_with_panel": [], "json": ["--format", "json"]}.items():
+        command = [sys.executable, "-m", "kb.check", str(folder / "configs"), *MACHINE, *extra]
+        best = min(milliseconds(partial(process, command, dict(os.environ), one_core=True)) for _ in range(3))
+        rows[f"{kind}_ms_per_file"] = round(best / count, 3)
+    return rows
+
+
+def in_process() -> dict[str, Any]:
+    """Microseconds of the parts: a rule's expression, the closed form, one file from its bytes to its findings."""
+    from kb.core.expression import compile_tree
+    from kb.knowledge import load_catalog
+    from kb.linting.prepare import Wanted, file_checker
+    from kb.linting.project import Project
+    from kb.memory import predict
+
+    catalog = load_catalog()
+    checker = file_checker(catalog, Project(), Wanted(gpu="rtx-3090", host_memory="60GB", cpus="16"))
+    raw = CONFIG.read_bytes()
+    (result,) = checker.check(raw, str(CONFIG)).results
+    facts = checker.checker.facts(result.unit)
+    conditions = [compile_tree(rule.when) for rule in catalog.rules.values() if rule.when is not None]
+    for condition in conditions:
+        condition(facts.get)  # facts are kept once found: what remains is the expression
+    gpu = checker.checker.machine.gpus[0]
+    assert result.model is not None and gpu.gpu is not None
+
+    def closed_form() -> None:
+        predict(result.setup, result.model.architecture, constants=catalog.constants, gpu=gpu.gpu)
+
+    def expressions() -> None:
+        for condition in conditions:
+            condition(facts.get)
+
+    return {
+        "rules": len(catalog.rules),
+        "expressions": len(conditions),
+        "expression_us": round(microseconds(expressions) / len(conditions), 3),
+        "closed_form_us": round(microseconds(closed_form), 1),
+        "file_us": round(microseconds(lambda: checker.check(raw, str(CONFIG))), 1),
+        "catalog_us": round(microseconds(load_catalog), 1),
+    }
+
+
+def imports() -> dict[str, Any]:
+    """The modules of one check by the time that each itself took to import, and those that must not be there."""
+    command = [sys.executable, "-X", "importtime", "-m", "kb.check", str(CONFIG), *MACHINE]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    rows = re.findall(r"^import time:\s+(\d+) \|\s+(\d+) \| *(\S+)$", run.stderr, re.M)
+    modules = sorted(((int(own), int(total), name) for own, total, name in rows), reverse=True)
+    names = {name.partition(".")[0] for *_, name in modules}
+    return {
+        "modules": len(modules),
+        "kb_modules": sum(name.startswith("kb.") for *_, name in modules),
+        "total_ms": round(sum(own for own, *_ in modules) / 1000, 1),
+        "top": [{"module": name, "self_us": own, "with_imports_us": total} for own, total, name in modules[:15]],
+        "heavy": sorted(names & set(HEAVY)),
+    }
+
+
+def process(command: Sequence[str], environment: dict[str, str], *, one_core: bool = False) -> None:
+    pin = shutil.which("taskset") if one_core else None
+    run = subprocess.run(
+        [pin, "-c", "0", *command] if pin else command,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    if run.returncode not in (0, 1):
+        raise SystemExit(f"{' '.join(command)}: exit {run.returncode}: {run.stderr.decode()[-500:]}")
+
+
+def milliseconds(action: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    action()
+    return (time.perf_counter() - start) * 1000
+
+
+def microseconds(action: Callable[[], object], seconds: float = 1.0) -> float:
+    """The median over batches of about a hundredth of a second."""
+    once = max(milliseconds(action) for _ in range(3))
+    batch = max(1, int(10 / once)) if once else 1000
+    samples, end = [], time.perf_counter() + seconds
+    while time.perf_counter() < end or len(samples) < 5:
+        samples.append(milliseconds(lambda: [action() for _ in range(batch)]) / batch * 1000)
+    return statistics.median(samples)
+
+
+def as_markdown(results: dict[str, Any]) -> str:
+    one, trees, parts, found = (results[name] for name in ("one_file", "tree", "in_process", "imports"))
+    place = results["machine"]
+    used = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
+    ratio = one["kb.check"]["of_yamllint"]
+    tree_name = f"a file of {trees['files']} ({trees['lines_per_file']} lines each), one core"
+    lines = [
+        "# Speed",
+        "",
+        f"`make bench`, {results['date']}. {place['cpu']}, {place['cores']} cores, {place['system']}. {used}.",
+        "",
+        f"## One config, whole process, {one['runs']} alternating runs",
+        "",
+        "| program | median ms | least ms | × `python -c pass` | × yamllint |",
+        "|---|--:|--:|--:|--:|",
+        *(
+            f"| {name} | {row['median_ms']} | {row['min_ms']} | {row['of_python']} | {row['of_yamllint']} |"
+            for name, row in one.items()
+            if name != "runs"
+        ),
+        "",
+        f"Target: not slower than yamllint. {'Met' if ratio <= 1 else 'Missed'}: {ratio} of its time.",
+        "",
+        "## Many configs and the parts",
+        "",
+        "| what | measured | target |",
+        "|---|--:|--:|",
+        f"| {tree_name} | {trees['text_ms_per_file']} ms | 1 ms |",
+        f"| the same with the fit panels | {trees['text_with_panel_ms_per_file']} ms | |",
+        f"| the same as JSON | {trees['json_ms_per_file']} ms | |",
+        f"| one file in a running process, {parts['rules']} rules | {parts['file_us']:.0f} µs | |",
+        f"| a rule's expression, mean of {parts['expressions']} | {parts['expression_us']} µs | |",
+        f"| the closed form, four phases and the host | {parts['closed_form_us']:.0f} µs | 200 µs |",
+        f"| reading the compiled rules | {parts['catalog_us']:.0f} µs | |",
+        "",
+        "## Imports of one check",
+        "",
+        f"{found['modules']} modules, {found['kb_modules']} of them kb's, {found['total_ms']} ms in all with "
+        f"`-X importtime`. Of {', '.join(HEAVY)}: {', '.join(found['heavy']) or 'none'}.",
+        "",
+        "| module | itself µs | with what it imports µs |",
+        "|---|--:|--:|",
+        *(f"| {row['module']} | {row['self_us']} | {row['with_imports_us']} |" for row in found["top"]),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
