@@ -197,7 +197,7 @@ T4 = Gpu(id="t4", name="T4", memory_total=15360 * MIB, compute_capability=(7, 5)
 V100 = Gpu(id="v100-16gb", name="V100 16GB", memory_total=16384 * MIB, compute_capability=(7, 0), native_bf16=False)
 A100 = Gpu(id="a100-80gb", name="A100 80GB", memory_total=81920 * MIB, compute_capability=(8, 0), native_bf16=True)
 MACHINE = Machine(
-    gpus=(DetectedGpu(index=0, name="NVIDIA GeForce RTX 3090", memory_total=24576 * MIB, gpu=RTX_3090,
+    gpus=(DetectedGpu(number=0, name="NVIDIA GeForce RTX 3090", memory_total=24576 * MIB, gpu=RTX_3090,
                       compute_capability=(8, 6), processes=((4242, 3 * GIB),)),),
     gpu_source="nvml",
     host_memory_bytes=60 * 10**9,
@@ -374,16 +374,14 @@ def check_result(*units: UnitResult, machine: Machine = MACHINE) -> CheckResult:
 
 def without_gpu() -> CheckResult:
     """The same config on a machine without a GPU: four known GPUs, one too small, one tight, one that fits."""
-    from dataclasses import replace
 
     def fit(gpu: Gpu, status: str) -> GpuFit:
         verdict = Verdict(status=status, phase="train", term="activations_encoder")  # type: ignore[arg-type]
         used = PREDICTION.phases[1].process_used_bytes
         return GpuFit(gpu=gpu, verdict=verdict, process_used_bytes=used, limit_bytes=gpu.memory_total)
 
-    prediction = replace(PREDICTION, verdict=Verdict(status="unknown", phase="train", term="activations_encoder"))
-    unit = replace(
-        t5_result(),
+    prediction = PREDICTION._replace(verdict=Verdict(status="unknown", phase="train", term="activations_encoder"))
+    unit = t5_result()._replace(
         prediction=prediction,
         gpu_limit_bytes=None,
         gpu_fits=(fit(A100, "fits"), fit(T4, "oom"), fit(V100, "oom"), fit(RTX_3090, "tight")),

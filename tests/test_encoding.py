@@ -134,7 +134,7 @@ def test_mojibake_with_dropped_bytes_is_counted_and_left_alone() -> None:
     assert 0 < event.values["broken"] <= undefined
 
 
-def test_each_broken_place_is_shown_with_its_line_as_far_as_it_reads() -> None:
+def test_a_broken_line_is_shown_once_as_far_as_it_reads() -> None:
     damaged = misread_and_dropped("# 요구사항\n", "windows-1254")  # 항 ends in AD, the soft hyphen
     event = find_mojibake(damaged)
     assert event is not None
@@ -143,6 +143,10 @@ def test_each_broken_place_is_shown_with_its_line_as_far_as_it_reads() -> None:
     assert line == "# 요구사\ufffd"
     assert damaged[span.start : span.end] == damaged.rstrip("\n")[-2:]
     assert event.values["first"] == f"{span.line}:{span.column}"
+    twice = find_mojibake(damaged.rstrip("\n") + damaged + damaged)
+    assert twice is not None
+    assert twice.values["broken"] == 3
+    assert [place.line for _, place in twice.related] == [1, 2]
 
 
 @pytest.mark.parametrize(

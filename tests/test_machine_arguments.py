@@ -79,7 +79,7 @@ def test_name_like_no_other_is_reported_without_suggestions(name: str) -> None:
 
 def test_named_machine_is_described_by_the_catalogue() -> None:
     machine = detect(CATALOGUE, gpu="rtx-3090", gpu_count=2, host_memory="60GB", cpus="48")
-    assert [gpu.index for gpu in machine.gpus] == [0, 1]
+    assert [gpu.number for gpu in machine.gpus] == [0, 1]
     assert all(gpu.gpu is CATALOGUE["rtx-3090"] and gpu.memory_free is None for gpu in machine.gpus)
     assert (machine.gpu_source, machine.host_memory_source, machine.cpu_source) == ("named", "named", "named")
     assert (machine.host_memory_bytes, machine.cpus) == (60 * 10**9, 48)

@@ -91,7 +91,7 @@ def test_failures_of_nvidia_smi_are_told_apart(tmp_path: Path, text: str, note: 
 def test_gpu_in_mig_mode_is_left_out_beside_others(tmp_path: Path) -> None:
     text = f"echo '{ROW}'; echo '1, GPU-1, 40960, 40000, 550.54, 8.0, Enabled, NVIDIA A100-SXM4-40GB'\n"
     reading = nvidia_smi.read(str(script(tmp_path, text)))
-    assert [reported.gpu.index for reported in reading.devices] == [0]
+    assert [reported.gpu.number for reported in reading.devices] == [0]
     assert reading.notes == ("mig_needs_nvml",)
 
 

@@ -68,9 +68,9 @@ def test_different_gpus_keep_the_driver_order_and_say_that_cuda_may_differ(tmp_p
 def test_visible_devices_choose_and_order(tmp_path: Path, library: Path) -> None:
     both = {"NVML_GPUS": f"{RTX_3090};{RTX_4090}", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     machine = played(tmp_path, library, **both, CUDA_VISIBLE_DEVICES="1,0")
-    assert [gpu["index"] for gpu in machine["gpus"]] == [1, 0]
+    assert [gpu["number"] for gpu in machine["gpus"]] == [1, 0]
     machine = played(tmp_path, library, **both, CUDA_VISIBLE_DEVICES="GPU-bbbb")
-    assert [gpu["index"] for gpu in machine["gpus"]] == [1]
+    assert [gpu["number"] for gpu in machine["gpus"]] == [1]
 
 
 @pytest.mark.parametrize("value", ["", "-1"])
@@ -128,7 +128,7 @@ def test_driver_without_a_gpu_is_not_a_missing_driver(tmp_path: Path, library: P
 
 def test_gpu_that_may_not_be_used_does_not_hide_the_others(tmp_path: Path, library: Path) -> None:
     machine = played(tmp_path, library, NVML_GPUS=f"error=4;{RTX_3090};error=15")
-    assert [gpu["index"] for gpu in machine["gpus"]] == [1]
+    assert [gpu["number"] for gpu in machine["gpus"]] == [1]
     assert machine["notes"] == ["no_permission", "gpu_lost"]
     assert played(tmp_path, library, NVML_GPUS="error=4")["gpu_note"] == "no_permission"
 
@@ -173,7 +173,7 @@ def test_number_of_gpus_asked_for_wins(tmp_path: Path, library: Path) -> None:
     machine = played(tmp_path, library, {"gpu_count": 1}, NVML_GPUS=both)
     assert len(machine["gpus"]) == 1
     machine = played(tmp_path, library, {"gpu_count": 4}, NVML_GPUS=both)
-    assert [gpu["index"] for gpu in machine["gpus"]] == [0, 1, 2, 3]
+    assert [gpu["number"] for gpu in machine["gpus"]] == [0, 1, 2, 3]
     assert [gpu["memory_free"] is None for gpu in machine["gpus"]] == [False, False, True, True]
     assert machine["notes"] == ["more_gpus_than_found"]
 

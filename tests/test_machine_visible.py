@@ -9,14 +9,14 @@ from kb.machine.visible import hides_all, visible
 
 UUIDS = ("GPU-9942190a-aa31", "GPU-9e8d35e3-a134", "GPU-e429a63e-c61c", "GPU-eee1dfbc-0a0f")
 GPUS = [
-    Reported(gpu=DetectedGpu(index=index, name="NVIDIA GeForce RTX 3090", memory_total=24 * GIB, uuid=uuid))
+    Reported(gpu=DetectedGpu(number=index, name="NVIDIA GeForce RTX 3090", memory_total=24 * GIB, uuid=uuid))
     for index, uuid in enumerate(UUIDS)
 ]
 
 
 def seen(value: str | None) -> tuple[list[int], tuple[str, ...]]:
     devices, notes = visible(GPUS, {} if value is None else {"CUDA_VISIBLE_DEVICES": value})
-    return [reported.gpu.index for reported in devices], notes
+    return [reported.gpu.number for reported in devices], notes
 
 
 INVALID = ("visible_devices_invalid",)
@@ -59,8 +59,8 @@ def test_unset_variable_hides_nothing() -> None:
 
 
 MIXED = [
-    Reported(gpu=DetectedGpu(index=0, name="NVIDIA GeForce RTX 2080 Ti", memory_total=11 * GIB, uuid="GPU-a")),
-    Reported(gpu=DetectedGpu(index=1, name="NVIDIA GeForce RTX 4090", memory_total=24 * GIB, uuid="GPU-b")),
+    Reported(gpu=DetectedGpu(number=0, name="NVIDIA GeForce RTX 2080 Ti", memory_total=11 * GIB, uuid="GPU-a")),
+    Reported(gpu=DetectedGpu(number=1, name="NVIDIA GeForce RTX 4090", memory_total=24 * GIB, uuid="GPU-b")),
 ]
 
 
@@ -82,7 +82,7 @@ def slices(driver: str | None, *places: tuple[int, int | None]) -> list[Reported
     return [
         Reported(
             gpu=DetectedGpu(
-                index=index, name="A100 MIG", memory_total=5 * GIB, uuid=f"MIG-{number}a", mig=True, driver=driver
+                number=index, name="A100 MIG", memory_total=5 * GIB, uuid=f"MIG-{number}a", mig=True, driver=driver
             ),
             parent_uuid=f"GPU-{index}",
             parent_memory_total=40 * GIB,
@@ -97,7 +97,7 @@ def names(devices: list[Reported], value: str | None = None) -> tuple[list[str |
     return [reported.gpu.uuid for reported in found], notes
 
 
-WHOLE = Reported(gpu=DetectedGpu(index=9, name="NVIDIA A100", memory_total=40 * GIB, uuid="GPU-w", driver="575.57"))
+WHOLE = Reported(gpu=DetectedGpu(number=9, name="NVIDIA A100", memory_total=40 * GIB, uuid="GPU-w", driver="575.57"))
 
 
 def test_older_drivers_show_one_slice_and_no_whole_gpu() -> None:
@@ -121,7 +121,7 @@ def test_slice_of_a_driver_before_r470_is_chosen_by_gpu_and_instances() -> None:
     old = slices("450.80", (0, 1), (0, 2))
     uuids = ("MIG-GPU-0/1/0", "MIG-GPU-0/2/0")
     renamed = [
-        reported._replace(gpu=DetectedGpu(index=0, name="A100 MIG", memory_total=5 * GIB, uuid=uuid, mig=True))
+        reported._replace(gpu=DetectedGpu(number=0, name="A100 MIG", memory_total=5 * GIB, uuid=uuid, mig=True))
         for reported, uuid in zip(old, uuids, strict=True)
     ]
     assert names(renamed, "MIG-GPU-0/2/0") == (["MIG-GPU-0/2/0"], ())

@@ -3,7 +3,6 @@
 import json
 import re
 import xml.etree.ElementTree as ET
-from dataclasses import replace
 
 import report_sample as sample
 from kb.core.finding import Finding, Span
@@ -41,8 +40,8 @@ def test_github_command_for_each_finding_that_counts() -> None:
 
 
 def test_github_message_cannot_break_out_of_its_line() -> None:
-    unit = replace(sample.t5_result(), findings=(odd_finding("50%\r\n::error::forged, a:b"),))
-    unit = replace(unit, unit=replace(unit.unit, path="a,b:c%.yaml"))
+    unit = sample.t5_result()._replace(findings=(odd_finding("50%\r\n::error::forged, a:b"),))
+    unit = unit._replace(unit=unit.unit._replace(path="a,b:c%.yaml"))
     report = github_report(sample.check_result(unit), sample.words("en"))
     assert report.count("\n") == 1
     match = COMMAND.fullmatch(report.rstrip("\n"))
@@ -81,8 +80,8 @@ def test_junit_has_a_case_for_each_unit_and_fails_at_the_threshold() -> None:
 
 def test_junit_is_xml_whatever_a_config_holds() -> None:
     hostile = odd_finding("\x00\x1b[31m <&\"'> ]]> \ud800 \uffff 한글 🔥")
-    unit = replace(sample.t5_result(), findings=(hostile,))
-    unit = replace(unit, unit=replace(unit.unit, path='a"<&\x08.yaml'))
+    unit = sample.t5_result()._replace(findings=(hostile,))
+    unit = unit._replace(unit=unit.unit._replace(path='a"<&\x08.yaml'))
     text = junit_report(sample.check_result(unit), sample.words("en"), fail_on="info")
     root = ET.fromstring(text.encode("utf-8"))
     failure = root.find("./testsuite/testcase/failure")

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +61,8 @@ def test_terms_add_up_to_the_allocated_peak() -> None:
 
 
 def test_sizes_are_whole_numbers_even_where_a_fact_is_not() -> None:
-    finding = replace(sample.FINDINGS[2], facts={"memory.host.peak": 1.5e10, "host.memory_limit": 60 * 10**9})
-    unit = replace(sample.t5_result(), findings=(finding,))
+    finding = sample.FINDINGS[2]._replace(facts={"memory.host.peak": 1.5e10, "host.memory_limit": 60 * 10**9})
+    unit = sample.t5_result()._replace(findings=(finding,))
     facts = parsed(sample.check_result(unit))["files"][0]["findings"][0]["facts"]
     assert facts == {"memory.host.peak": 15_000_000_000, "host.memory_limit": 60_000_000_000}
     assert all(isinstance(value, int) for value in facts.values())
@@ -103,7 +102,7 @@ def test_unknown_and_infinite_values_are_null() -> None:
 
 
 def test_a_file_name_that_is_not_utf8_still_makes_valid_utf8() -> None:
-    unit = replace(sample.bart_result(), unit=replace(sample.bart_result().unit, path="a\udcff.yaml"))
+    unit = sample.bart_result()._replace(unit=sample.bart_result().unit._replace(path="a\udcff.yaml"))
     text = json_report(sample.check_result(unit), sample.words("en"))
     assert json.loads(text.encode("utf-8"))["files"][0]["path"] == "a\udcff.yaml"
 

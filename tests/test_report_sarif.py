@@ -3,7 +3,6 @@
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -50,7 +49,7 @@ def validator() -> Draft4Validator:
 
 @pytest.mark.parametrize("language", ["ko", "en"])
 def test_log_answers_to_the_official_schema(language: str, validator: Draft4Validator) -> None:
-    empty = replace(sample.check_result(), units=())
+    empty = sample.check_result()._replace(units=())
     for result in (sample.check_result(), sample.without_gpu(), empty):
         assert [error.message for error in validator.iter_errors(log(result, language))] == []
 
@@ -96,18 +95,18 @@ def test_fingerprints_survive_lines_above_and_differ_between_findings() -> None:
         return [found["partialFingerprints"]["kbFinding/v1"] for found in log(result)["runs"][0]["results"]]
 
     def moved(span: Span) -> Span:
-        return replace(span, line=span.line + 2, end_line=span.end_line + 2)
+        return span._replace(line=span.line + 2, end_line=span.end_line + 2)
 
     unit = sample.t5_result()
-    later = replace(unit, findings=tuple(replace(found, span=moved(found.span)) for found in unit.findings))
-    below = replace(sample.check_result(later), sources_text={sample.PATH: "# a\n# b\n" + sample.CONFIG})
+    later = unit._replace(findings=tuple(found._replace(span=moved(found.span)) for found in unit.findings))
+    below = sample.check_result(later)._replace(sources_text={sample.PATH: "# a\n# b\n" + sample.CONFIG})
     first = prints(sample.check_result(unit))
     assert first == prints(below)
     assert len(set(first)) == len(first)
 
 
 def test_two_alike_findings_have_two_fingerprints() -> None:
-    unit = replace(sample.t5_result(), findings=(sample.FINDINGS[1], sample.FINDINGS[1]))
+    unit = sample.t5_result()._replace(findings=(sample.FINDINGS[1], sample.FINDINGS[1]))
     results = log(sample.check_result(unit))["runs"][0]["results"]
     assert results[0]["partialFingerprints"] != results[1]["partialFingerprints"]
 

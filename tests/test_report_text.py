@@ -2,7 +2,6 @@
 
 import os
 import re
-from dataclasses import replace
 
 import pytest
 
@@ -103,17 +102,17 @@ def test_an_empty_result_is_said_and_not_a_fault() -> None:
 def test_a_finding_outside_the_text_has_no_quoted_line() -> None:
     finding = Finding(rule="empty", severity="info", confidence="high", message=Text("비었습니다.", "It is empty."),
                       span=Span(1, 1, 1, 1))  # fmt: skip
-    unit = replace(sample.bart_result(), findings=(finding,))
-    text = text_report(replace(sample.check_result(unit), sources_text={}), sample.words("en"), Style())
+    unit = sample.bart_result()._replace(findings=(finding,))
+    text = text_report(sample.check_result(unit)._replace(sources_text={}), sample.words("en"), Style())
     assert f"{sample.PATH}:1:1: info empty\n  It is empty.\n" in text
 
 
 def test_hostile_paths_and_values_cannot_write_to_the_terminal() -> None:
     unit = sample.t5_result()
-    unit = replace(unit, unit=replace(unit.unit, path="a\x1b[2Jb.yaml", section="s\x07"))
+    unit = unit._replace(unit=unit.unit._replace(path="a\x1b[2Jb.yaml", section="s\x07"))
     message = Text("{raw}", "{raw}")
-    finding = replace(sample.FINDINGS[3], message=message, facts={"raw": "x\x1b]0;t\x07"})
-    unit = replace(unit, findings=(finding,))
+    finding = sample.FINDINGS[3]._replace(message=message, facts={"raw": "x\x1b]0;t\x07"})
+    unit = unit._replace(findings=(finding,))
     assert "\x1b" not in text_report(sample.check_result(unit), sample.words("en"), Style())
 
 

@@ -3,7 +3,6 @@
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -71,7 +70,7 @@ def predictions() -> Iterator[MemoryReport]:
     with open(os.path.join(sample.ROOT, "rules", "constants.yaml"), encoding="utf-8") as stream:
         constants = {name: entry["value"] for name, entry in yaml.safe_load(stream)["constants"].items()}
     arch = sample.MODEL.architecture
-    bart = replace(arch, family="bart", model_type="bart", gated=False, tied=True, max_positions=1024, biases=True)
+    bart = arch._replace(family="bart", model_type="bart", gated=False, tied=True, max_positions=1024, biases=True)
     base = TrainingSetup(do_eval=True, dataloader_num_workers=4, load_in_4bit=False)
     for method, bf16, generate, family in product(
         ("full", "lora", "qlora"), (False, True), (False, True), (arch, bart)
@@ -83,7 +82,7 @@ def predictions() -> Iterator[MemoryReport]:
             {"do_train": False, "do_predict": True, "inference_batch_size": 32, "inference_num_beams": 5},
             {"optim": "adamw_torch", "attn_implementation": "eager", "offload_optimizer": True, "zero_stage": 2},
         ):
-            setup = replace(base, method=method, bf16=bf16, predict_with_generate=generate, **more)  # type: ignore[arg-type]
+            setup = base._replace(method=method, bf16=bf16, predict_with_generate=generate, **more)  # type: ignore[arg-type]
             yield predict(setup, family, constants=constants)
 
 

@@ -33,8 +33,14 @@ def language_of(arguments: Sequence[str], environ: Mapping[str, str]) -> str:
 
 
 def said(words: Words, key: str, **values: Any) -> str:
-    """The text of ``key`` with its placeholders filled."""
-    return fill(words.get(key, key), lambda name, _: str(values.get(name, "?")))
+    """The text of ``key`` with its placeholders filled; a key without a text shows itself."""
+
+    def shown(name: str, form: str) -> str:
+        from kb.report.values import format_value
+
+        return format_value(values.get(name), form, words=words)
+
+    return fill(words.get(key, key), shown)
 
 
 class Parser(argparse.ArgumentParser):

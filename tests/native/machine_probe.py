@@ -3,11 +3,18 @@
 With it: which modules that took (``imported``).
 """
 
-import dataclasses
 import json
 import sys
+from typing import Any
 
 from native.hardware import gpus
+
+
+def plain(value: Any) -> Any:
+    """Named tuples as objects, all the way down."""
+    if hasattr(value, "_asdict"):
+        return {name: plain(part) for name, part in value._asdict().items()}
+    return [plain(part) for part in value] if isinstance(value, tuple) else value
 
 
 def main() -> None:
@@ -19,7 +26,7 @@ def main() -> None:
     machine = detect(catalogue, **arguments)
     watched = ("pynvml", "ctypes", "subprocess", "threading", "torch")
     imported = [name for name in watched if name in sys.modules and name not in before]
-    print(json.dumps({**dataclasses.asdict(machine), "imported": imported}))
+    print(json.dumps({**plain(machine), "imported": imported}))
 
 
 if __name__ == "__main__":

@@ -77,7 +77,8 @@ class Checker:
             model=model,
             prediction=fit.report,
             findings=result.findings,
-            not_evaluated=result.not_evaluated,
+            # of a file in no known format everything is open, and `unknown-dialect` says so once
+            not_evaluated=result.not_evaluated if unit.dialect else (),
             note=note,
             note_values=values,
             gpu_limit_bytes=fit.limit_bytes,

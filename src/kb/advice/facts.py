@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from kb.advice.fit import Fit
@@ -16,18 +16,21 @@ from kb.core.model import Model
 from kb.core.setup import TrainingSetup
 from kb.memory import UnknownTargetsError, match_targets, modules
 
-# "유효 배치 48 유지", "효과적 배치 크기 = 4", "effective batch size: 32"
-_SAID = re.compile(
-    r"(?:유효|효과적|실효|실질|effective)\s*(?:배치|batch)(?:\s*(?:크기|사이즈|size))?\s*(?:는|은|를|을)?\s*[=:≈]?\s*(\d{1,6})(?!\s*[\d.]*\s*(?:gb|gib|%|×|x|\*))",
-    re.IGNORECASE,
-)
+
+@cache  # compiled when a comment is first met: it takes a millisecond
+def _said() -> re.Pattern[str]:
+    """``유효 배치 48 유지``, ``효과적 배치 크기 = 4``, ``effective batch size: 32``."""
+    name = r"(?:유효|효과적|실효|실질|effective)\s*(?:배치|batch)(?:\s*(?:크기|사이즈|size))?"
+    # a size, a share or a product is another number than the batch
+    number = r"(\d{1,6})(?!\s*[\d.]*\s*(?:gb|gib|%|×|x|\*))"
+    return re.compile(rf"{name}\s*(?:는|은|를|을)?\s*[=:≈]?\s*{number}", re.IGNORECASE)
 
 
 def said_effective_batch(unit: Unit) -> int | None:
     """The effective batch size that a comment beside the batch settings claims."""
     for name in ("training.gradient_accumulation_steps", "training.per_device_train_batch_size"):
         setting = unit.settings.get(name)
-        match = setting and not setting.inherited and _SAID.search(setting.comment)
+        match = setting and setting.comment and not setting.inherited and _said().search(setting.comment)
         if match:
             return int(match[1])
     return None
@@ -178,7 +181,7 @@ class UnitFacts:
         }
         if not train:
             return None
-        changed = self.fit.predict(replace(self.setup, **changes[name]))
+        changed = self.fit.predict(self.setup._replace(**changes[name]))
         after = changed and changed.phase("train")
         return train.process_used_bytes - after.process_used_bytes if after else None
 

@@ -7,8 +7,8 @@ has moved to. Two that are the same in all four are counted.
 import json
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from kb.config.faults import ConfigError
 from kb.core.finding import Finding, Suppression
@@ -27,8 +27,7 @@ class Fingerprint:
     hash: str
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
+class Compared(NamedTuple):
     """The findings in their order, known ones now suppressed, and the fingerprints that the baseline has in excess."""
 
     findings: tuple[Finding, ...]
@@ -63,7 +62,7 @@ def compare(
     for known_by, finding in findings:
         if finding.suppressed is None and left[known_by] > 0:
             left[known_by] -= 1
-            finding = replace(finding, suppressed=Suppression(kind="baseline", reason=""))
+            finding = finding._replace(suppressed=Suppression(kind="baseline", reason=""))
         result.append(finding)
     gone = {entry: count for entry, count in left.items() if count > 0 and entry.path in checked}
     return Compared(tuple(result), gone)

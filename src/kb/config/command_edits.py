@@ -61,7 +61,7 @@ class CommandEdits:
         if edit.value == setting.value:
             return
         if edit.value:
-            flag = self._flag(setting.path[0].removeprefix("--no_"))  # type: ignore[union-attr]
+            flag = self._flag(str(setting.path[0]).removeprefix("--no_"))
             change.splices.append(Splice(setting.span.start, setting.span.end, flag))
             change.after[self._path(setting.path[0])] = GONE
             change.after[self._path(_plain(flag))] = True

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kb.config.faults import ConfigError
 from kb.config.guard import MAX_BYTES, too_large
@@ -12,16 +12,14 @@ SKIPPED_FOLDERS = frozenset(("node_modules", "venv", "__pycache__", "site-packag
 STANDARD_INPUT = "-"
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """A file to read. ``named``: by its path or a glob, so that what is unfit is told; not come upon in a folder."""
 
     path: str
     named: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Discovery:
+class Discovery(NamedTuple):
     """The files in a stable order, each once; and each path given that leads to none, with why."""
 
     files: tuple[Found, ...]

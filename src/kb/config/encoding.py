@@ -1,10 +1,9 @@
 """From the bytes of a file to its text. Strict UTF-8, or the reason why not; a code page is named, never assumed."""
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kb.config.faults import ConfigError
-from kb.config.mojibake import find_mojibake
 from kb.core.document import Event
 from kb.core.finding import Edit, Span
 
@@ -25,8 +24,7 @@ _TURKISH_ONLY = frozenset("ğışĞİŞ")
 _TYPOGRAPHIC = frozenset("\u00a0€…–—‘’‚“”„‹›«»•·°±×÷²³µ¼½¾§©®™¿¡ªº´¨¸")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decoded:
+class Decoded(NamedTuple):
     """A file's text, and how to write it back.
 
     ``text`` is None where the file is in no Unicode encoding: its event ``not-utf8`` says where and in which page it
@@ -66,6 +64,8 @@ def encode(text: str, encoding: str) -> bytes:
 
 
 def _decoded(text: str, encoding: str, events: tuple[Event, ...]) -> Decoded:
+    from kb.config.mojibake import find_mojibake  # most texts are ASCII
+
     damage = find_mojibake(text)
     return Decoded(text=text, encoding=encoding, events=(*events, damage) if damage else events)
 

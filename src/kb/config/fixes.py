@@ -1,8 +1,7 @@
 """Fixes put into a text. The result is read again: a fix is refused unless it changed just what it said it would."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from kb.config.command import CommandReader
 from kb.config.command_edits import CommandEdits
@@ -19,8 +18,7 @@ from kb.core.facts import FactType
 from kb.core.finding import Edit, Fix, Span
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(NamedTuple):
     """A fix to make: of which unit, for a finding of which rule at which place."""
 
     fix: Fix
@@ -29,8 +27,7 @@ class Request:
     rule: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class Refused(NamedTuple):
     """A fix that was not made; ``key`` says why (i18n), filled with ``values``."""
 
     request: Request
@@ -38,8 +35,7 @@ class Refused:
     values: Mapping[str, object]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FixResult:
+class FixResult(NamedTuple):
     """``text`` with the applied fixes. ``to_utf8``: the file is to be written as UTF-8 without a byte order mark."""
 
     text: str

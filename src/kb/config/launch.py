@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kb.config.shell_expand import Argument
 
@@ -22,8 +22,7 @@ _NUMBER = re.compile(r"[0-9]{1,6}\Z")
 _FLAG = re.compile(r"--?[A-Za-z]")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flag:
+class Flag(NamedTuple):
     """``--name`` with what follows it; the value of ``--name=value`` is an argument of its own."""
 
     name: str  # without dashes in front, with _ for -
@@ -32,8 +31,7 @@ class Flag:
     inline: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class Launch(NamedTuple):
     """A script (or module) about to run. ``processes`` is their number, with the argument that says it, where known."""
 
     script: str

@@ -6,7 +6,7 @@ characters, bytes are missing from the text, and no reading brings them back: su
 """
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kb.config.places import Places
 from kb.core.document import Event
@@ -22,8 +22,7 @@ _RUN = re.compile(r"[^\x00-\x7f]+")
 _CONTINUATION = range(0x80, 0xC0)
 
 
-@dataclass(frozen=True, slots=True)
-class _Sequence:
+class _Sequence(NamedTuple):
     """One UTF-8 sequence in the damaged text: its offset in characters, its bytes, and those its lead promises."""
 
     start: int
@@ -64,7 +63,7 @@ def find_mojibake(text: str) -> Event | None:
         span=places.span(first[0], first[0] + broken[0].present if broken else end),
         values=values,
         edits=edits,
-        related=_partly_read(text, page, broken[:RELATED_PLACES], places),
+        related=_partly_read(text, page, broken, places),
     )
 
 
@@ -152,10 +151,14 @@ def _readable(text: str) -> bool:
 
 
 def _partly_read(text: str, page: str, broken: list[_Sequence], places: Places) -> tuple[tuple[str, Span], ...]:
-    """For each broken place, its line as far as it reads, with U+FFFD for what is lost."""
+    """The first broken place of each line, with the line as far as it reads and U+FFFD for what is lost."""
     table = _table(page)
-    found = []
+    found: list[tuple[str, Span]] = []
     for sequence in broken:
+        if found and places.at(sequence.start)[0] == found[-1][1].line:
+            continue
+        if len(found) == RELATED_PLACES:
+            break
         start = text.rfind("\n", 0, sequence.start) + 1
         end = text.find("\n", start) if text.find("\n", start) >= 0 else len(text)
         if end - start > LONGEST_LINE:

@@ -6,7 +6,6 @@ import yaml
 
 from kb.config import guard
 from kb.config.faults import ConfigError
-from kb.config.json_nodes import JsonReader
 from kb.config.nodes import Node
 from kb.config.source import BYTE_ORDER_MARK, Source
 from kb.config.yaml_nodes import Composer, Duplicate, explain
@@ -60,6 +59,8 @@ def _parse_body(body: str, text: str, path: str) -> Parsed:
 
 
 def _parse_json(body: str, text: str, shifts: list[tuple[int, int]] | None) -> Parsed:
+    from kb.config.json_nodes import JsonReader  # most configs are YAML
+
     reader = JsonReader(body)
     document = reader.read()
     return Parsed(Source(text, shifts), [document], reader.duplicates)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import cache
 
 from kb.config.nodes import MAPPING, SCALAR, Node
 from kb.config.source import Source
@@ -9,7 +10,10 @@ from kb.config.yaml_nodes import Duplicate
 from kb.core.document import Event
 from kb.core.finding import Edit, Span
 
-_REST_OF_LINE = re.compile(r"[ \t]*,?[ \t]*(?:(?<=[ \t,])#[^\n]*)?\r?(?:\n|\Z)")
+
+@cache  # compiled when a key is first repeated: it takes a millisecond
+def _rest_of_line() -> re.Pattern[str]:
+    return re.compile(r"[ \t]*,?[ \t]*(?:(?<=[ \t,])#[^\n]*)?\r?(?:\n|\Z)")
 
 
 def duplicate_events(duplicates: Iterable[Duplicate], source: Source) -> Iterator[Event]:
@@ -49,7 +53,7 @@ def _without(key: Node, value: Node, source: Source) -> tuple[Edit, ...]:
     if given.start < written.end or "&" in between or not value.flow or value.style in ("|", ">"):
         return ()
     start = text.rfind("\n", 0, written.start) + 1
-    rest = _REST_OF_LINE.match(text, given.end)
+    rest = _rest_of_line().match(text, given.end)
     if text[start : written.start].strip(" \t") or rest is None:
         return ()
     line, end_line = written.line, given.end_line + (1 if rest[0].endswith("\n") else 0)

@@ -1,7 +1,5 @@
 """Shell scripts: every command line in one that starts a Python run, and the faults that cut a command short."""
 
-from dataclasses import replace
-
 from kb.config.command import CommandReader, unit_of
 from kb.config.launch import Launch, read_launch
 from kb.config.places import Places
@@ -40,7 +38,7 @@ def read_shell(text: str, path: str, reader: CommandReader) -> tuple[Unit, ...]:
         span = places.span(command.start, command.end)
         section = f"{launch.script or 'line'}:{span.line}" if len(runs) > 1 else None
         unit = unit_of(launch, reader.speller(launch), path, section, places, span)
-        units.append(replace(unit, events=(*faults.get(index, ()), *unit.events)))
+        units.append(unit._replace(events=(*faults.get(index, ()), *unit.events)))
     return tuple(units)
 
 

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from kb.config.shell_words import Command, Piece, Word
 
@@ -13,8 +14,7 @@ _KEYWORDS = frozenset(("then", "else", "elif", "do", "!", "{", "}", "time", "if"
 _OPTIONS = re.compile(r"ARG|OPT|FLAG|PARAM|EXTRA|^[@*]$", re.I)
 
 
-@dataclass(frozen=True, slots=True)
-class Argument:
+class Argument(NamedTuple):
     """One argument as the program would get it. ``text`` is None where it cannot be known without running.
 
     ``start`` to ``end`` is what stands for it in the text; ``shared`` says that it stands in an assignment, which other
@@ -29,8 +29,7 @@ class Argument:
     options: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Literal:
+class _Literal(NamedTuple):
     """A known value: its characters, each with its offset in the script; or the arguments of an array."""
 
     text: str

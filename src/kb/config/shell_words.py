@@ -1,13 +1,11 @@
 """The parts of a shell text: words, the pieces that they are put together from, commands, faults of joining lines."""
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 PieceKind = Literal["literal", "variable", "array", "unknown"]
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """Part of a word. ``text`` is the literal text, or a variable's name; ``default`` that of ``${NAME:-default}``."""
 
     kind: PieceKind
@@ -17,8 +15,7 @@ class Piece:
     default: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
+class Word(NamedTuple):
     """A word as written, quotes and all, from ``start`` to ``end``; ``items`` are those of ``NAME=(…)``."""
 
     pieces: tuple[Piece, ...]
@@ -32,8 +29,7 @@ class Word:
         return "".join(p.text for p in self.pieces) if all(p.kind == "literal" for p in self.pieces) else None
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(NamedTuple):
     """A line continuation that does not continue: blanks, perhaps with a comment, stand after or below the backslash.
 
     ``start`` to ``end`` is what has to go from there; ``comment`` the text of the comment lines, ``""`` for none.
@@ -44,8 +40,7 @@ class Fault:
     comment: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class Command(NamedTuple):
     """A simple command; ``line_start`` is where its first physical line begins, in which nothing else is open."""
 
     words: tuple[Word, ...]

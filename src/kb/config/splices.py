@@ -1,11 +1,10 @@
 """Replacing pieces of a text by offset, and nothing else."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Splice:
+class Splice(NamedTuple):
     """``text`` in place of what stands from ``start`` to ``end`` (exclusive)."""
 
     start: int

@@ -7,7 +7,7 @@ that: a section, or a command with its continuation lines. ``# kb: ignore-file[r
 import datetime
 import re
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from kb.config.places import Places
 from kb.core.document import Event
@@ -19,8 +19,7 @@ _UNTIL = re.compile(r"(?:;[ \t]*until\b[ \t]*([^;]*?)|\buntil[ \t]+([0-9]{4}-[0-
 _MARKER = "kb:"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Directive:
+class Directive(NamedTuple):
     """One suppression comment. It counts for findings that begin on ``lines``; ``fault`` is why it counts for none."""
 
     rules: tuple[str, ...]
@@ -28,12 +27,11 @@ class Directive:
     until: datetime.date | None
     span: Span
     lines: range
-    fault: str | None = None  # "unreadable" or "without-reason"
     removal: Span  # what to delete to be rid of it
+    fault: str | None = None  # "unreadable" or "without-reason"
 
 
-@dataclass(frozen=True, slots=True)
-class Suppressed:
+class Suppressed(NamedTuple):
     """The findings in their order, some now carrying a suppression, and what is wrong with the comments."""
 
     findings: tuple[Finding, ...]
@@ -103,7 +101,7 @@ def _cover(findings: list[Finding], directive: Directive) -> set[str]:
         if finding.rule in directive.rules and finding.span.line in directive.lines:
             used.add(finding.rule)
             if finding.suppressed is None:
-                findings[index] = replace(finding, suppressed=suppression)
+                findings[index] = finding._replace(suppressed=suppression)
     return used
 
 

@@ -1,8 +1,7 @@
 """Everything that ``rules/`` holds, as one frozen object. ``knowledge/`` reads it from disk."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from kb.core.facts import FactType
 from kb.core.hardware import Gpu
@@ -10,8 +9,7 @@ from kb.core.model import Model
 from kb.core.rule import Rule
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dialect:
+class Dialect(NamedTuple):
     """A config format: how to recognise it and which key means which setting. See ``rules/schema/dialect.json``."""
 
     id: str
@@ -24,8 +22,7 @@ class Dialect:
     priority: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Catalog:
+class Catalog(NamedTuple):
     """``version`` is the rules' own; ``sources`` and ``constants`` are plain data by id;
     ``events`` maps a kind to its values' types."""
 

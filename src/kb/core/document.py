@@ -1,14 +1,12 @@
 """A config as read: settings by canonical name with their places, and what the reader stumbled on."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from kb.core.finding import Edit, Span
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class Setting(NamedTuple):
     """One setting: its value, where the value and its key stand, and the key's path in the file.
 
     ``inherited`` is true where the value comes from another section of the same file.
@@ -22,19 +20,17 @@ class Setting:
     inherited: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class Event(NamedTuple):
     """Something in the text itself: a YAML trap, a duplicate key, mojibake. Rules name its kind with ``on:``."""
 
     kind: str
     span: Span
-    values: Mapping[str, Any] = field(default_factory=dict)
+    values: Mapping[str, Any] = {}
     edits: tuple[Edit, ...] = ()
     related: tuple[tuple[str, Span], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unit:
+class Unit(NamedTuple):
     """One thing to check: a file, a section of it, or one document of several.
 
     ``dialect`` is None where none was recognised; ``known_keys`` then says which keys looked familiar.

@@ -1,8 +1,7 @@
 """Facts by name: lazy, typed, three-valued. What nobody can say is unknown, with the name of what is missing."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from kb.core.expression import LARGEST_NUMBER, Unknown
 from kb.core.text import Text
@@ -10,8 +9,7 @@ from kb.core.text import Text
 MAX_TEXT, MAX_ITEMS = 4000, 1000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FactType:
+class FactType(NamedTuple):
     """One name of ``vocabulary.yaml``: its type and unit, the library's default, and what it means.
 
     ``at`` names the settings whose place in a file a finding about this fact should show.
@@ -19,12 +17,12 @@ class FactType:
 
     name: str
     type: str
+    meaning: Text
     unit: str | None = None
     default: Any = None
     setting: bool = False  # a config can say it
     renamed: str | None = None  # an old name: the setting it became
     at: tuple[str, ...] = ()
-    meaning: Text
 
 
 class Facts:

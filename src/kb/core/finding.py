@@ -1,8 +1,7 @@
 """What a rule found, where, and what would mend it. Nothing here is worded: a report does that, in one language."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from kb.core.text import Text
 
@@ -12,8 +11,7 @@ Safety = Literal["safe", "unsafe"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """A place in a file. Lines and columns count from 1, in characters; offsets from 0; the end is exclusive."""
 
     line: int
@@ -24,8 +22,7 @@ class Span:
     end: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Edit:
+class Edit(NamedTuple):
     """One change to a config, by canonical setting name.
 
     ``op`` is ``set`` (to ``value``), ``remove``, ``rename`` (the key becomes ``value``) or ``replace`` (the text of
@@ -38,8 +35,7 @@ class Edit:
     span: Span | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fix:
+class Fix(NamedTuple):
     """Edits that go together. Safe: the same result, or the config could not have run.
 
     ``certain``: its condition is known to hold, so that it may be applied; else it is only offered.
@@ -51,8 +47,7 @@ class Fix:
     certain: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Suppression:
+class Suppression(NamedTuple):
     """Why a finding does not count: a comment in the file, or the baseline."""
 
     kind: Literal["comment", "baseline"]
@@ -61,8 +56,7 @@ class Suppression:
     line: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(NamedTuple):
     """One rule firing at one place. ``facts`` holds every number that its message and expression used."""
 
     rule: str
@@ -70,14 +64,13 @@ class Finding:
     confidence: Confidence
     message: Text
     span: Span
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = {}
     related: tuple[tuple[str, Span], ...] = ()
     fixes: tuple[Fix, ...] = ()
     suppressed: Suppression | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotEvaluated:
+class NotEvaluated(NamedTuple):
     """A rule that could not be decided, and the facts it lacked."""
 
     rule: str

@@ -1,19 +1,17 @@
 """GPUs as catalogued and as found, and the machine around them. Sizes in bytes."""
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
+class Gpu(NamedTuple):
     """One row of ``rules/hardware``. ``memory_total`` is what current drivers report, in bytes."""
 
     id: str
     name: str
-    aliases: tuple[str, ...] = ()
     memory_total: int
     compute_capability: tuple[int, int]
     native_bf16: bool
+    aliases: tuple[str, ...] = ()
     context_bytes: int | None = None  # CUDA context and libraries, where a measurement is known
 
     @property
@@ -21,11 +19,10 @@ class Gpu:
         return self.compute_capability >= (8, 0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DetectedGpu:
-    """One GPU, or MIG slice, as the driver reports it. ``index`` is nvidia-smi's; a slice has its GPU's."""
+class DetectedGpu(NamedTuple):
+    """One GPU, or MIG slice, as the driver reports it. ``number`` is nvidia-smi's; a slice has its GPU's."""
 
-    index: int
+    number: int
     name: str
     memory_total: int
     memory_free: int | None = None
@@ -45,8 +42,7 @@ class DetectedGpu:
         return self.gpu.native_bf16 if self.gpu else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class Machine(NamedTuple):
     """Where the run is to happen. None is unknown. ``named`` says which values came from the command line."""
 
     gpus: tuple[DetectedGpu, ...] = ()

@@ -1,8 +1,7 @@
 """Rules over facts: findings, and what could not be decided. Pure; nothing is worded here."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from kb.core.document import Event
 from kb.core.expression import Evaluator, Unknown, compile_tree, fact_names, is_unknown
@@ -14,8 +13,7 @@ Locate = Callable[[str], Span | None]
 """Where a fact's setting stands in the file; None for a fact that no setting gives."""
 
 
-@dataclass(frozen=True, slots=True)
-class LintResult:
+class LintResult(NamedTuple):
     findings: tuple[Finding, ...]
     not_evaluated: tuple[NotEvaluated, ...]
 

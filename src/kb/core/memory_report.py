@@ -1,7 +1,6 @@
 """The memory model's answer: a ledger of terms in bytes for each phase, and a verdict. Every level makes one."""
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from kb.core.setup import Assumption
 
@@ -10,16 +9,14 @@ Status = Literal["fits", "tight", "oom", "unknown"]
 PhaseName = Literal["load", "train", "evaluate", "generate", "save"]
 
 
-@dataclass(frozen=True, slots=True)
-class Term:
+class Term(NamedTuple):
     """One entry of a ledger; ``name`` is a key of i18n under ``term.``."""
 
     name: str
     bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Phase:
+class Phase(NamedTuple):
     """One phase's peak. The terms add up to ``peak_allocated_bytes``.
 
     Reserved is what PyTorch's allocator holds; used is reserved plus the CUDA context and libraries.
@@ -36,8 +33,7 @@ class Phase:
     moment: str = ""  # where the peak lies: a key of i18n under `moment.`
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostLedger:
+class HostLedger(NamedTuple):
     """Host memory: the terms at their upper ends add up to ``peak_bytes``, at their lower to ``low_bytes``."""
 
     terms: tuple[Term, ...]
@@ -46,8 +42,7 @@ class HostLedger:
     limit_bytes: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(NamedTuple):
     """``tight``: the limit lies inside the error band. ``phase`` and ``term`` decide it."""
 
     status: Status
@@ -55,8 +50,7 @@ class Verdict:
     term: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryReport:
+class MemoryReport(NamedTuple):
     level: Level
     assumed: tuple[Assumption, ...]
     phases: tuple[Phase, ...]

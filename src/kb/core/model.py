@@ -1,13 +1,11 @@
 """A model's architecture, as its ``config.json`` gives it, and its entry in ``rules/models``."""
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Family = Literal["t5", "bart", "decoder", "encoder"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Architecture:
+class Architecture(NamedTuple):
     """Dimensions, in the names of the closed forms (04-memory).
 
     ``family`` selects the closed form: T5, mT5 and UMT5 are all ``t5``. ``model_type`` is transformers' own name.
@@ -31,13 +29,12 @@ class Architecture:
     activation_dropout: bool = False  # BART: dropout between the feed-forward's layers
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
+class Model(NamedTuple):
     """One row of ``rules/models``."""
 
     id: str
     name: str  # hub name
-    aliases: tuple[str, ...] = ()
     architecture: Architecture
     parameters: int
+    aliases: tuple[str, ...] = ()
     max_length: int | None = None  # tokens: what the card or the tokenizer names, where known

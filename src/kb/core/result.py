@@ -1,8 +1,7 @@
 """What a check found, unit by unit. Every report is made from this and from nothing else."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from kb.core.document import Unit
 from kb.core.finding import SEVERITIES, Finding, NotEvaluated
@@ -12,8 +11,7 @@ from kb.core.model import Model
 from kb.core.setup import TrainingSetup
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuFit:
+class GpuFit(NamedTuple):
     """Whether a unit fits one known GPU; asked where no GPU is named or found."""
 
     gpu: Gpu
@@ -22,8 +20,7 @@ class GpuFit:
     limit_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnitResult:
+class UnitResult(NamedTuple):
     """One unit's findings, in the order of their places, and its prediction where one could be made.
 
     ``note`` says why there is none: a key of i18n under ``note.``, with ``note_values`` for its placeholders.
@@ -37,7 +34,7 @@ class UnitResult:
     findings: tuple[Finding, ...] = ()
     not_evaluated: tuple[NotEvaluated, ...] = ()
     note: str | None = None
-    note_values: Mapping[str, Any] = field(default_factory=dict)
+    note_values: Mapping[str, Any] = {}
     gpu_limit_bytes: int | None = None
     gpu_fits: tuple[GpuFit, ...] = ()
 
@@ -46,8 +43,7 @@ class UnitResult:
         return tuple(finding for finding in self.findings if finding.suppressed is None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckResult:
+class CheckResult(NamedTuple):
     """``sources_text`` holds each path's text as read, so that a report can show the line of a finding."""
 
     machine: Machine

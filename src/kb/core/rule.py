@@ -1,23 +1,20 @@
 """A lint rule, as ``rules/checks/<area>/<id>.yaml`` gives it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from kb.core.expression import Tree
 from kb.core.finding import Confidence, Safety, Severity
 from kb.core.text import Text
 
 
-@dataclass(frozen=True, slots=True)
-class Computed:
+class Computed(NamedTuple):
     """A value that an expression gives, in a fix: ``{compute: host.workers_that_fit}``."""
 
     tree: Tree
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuleFix:
+class RuleFix(NamedTuple):
     """One way to mend it; offered unless ``when`` is known false."""
 
     when: Tree | None
@@ -25,11 +22,10 @@ class RuleFix:
     title: Text
     set: Mapping[str, Any]  # canonical name → value, or Computed
     remove: tuple[str, ...] = ()
-    rename: Mapping[str, str] = field(default_factory=dict)  # canonical name → the new key's own last part
+    rename: Mapping[str, str] = {}  # canonical name → the new key's own last part
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class Rule(NamedTuple):
     """Fires when ``when`` is true of the facts, or once for each event of kind ``on`` that the reader met."""
 
     id: str
@@ -44,9 +40,9 @@ class Rule:
     title: Text
     message: Text
     fixes: tuple[RuleFix, ...]
+    why: Text
     # read only where the whole catalogue is wanted: empty on the way of a check
     source: str = ""  # `when` as written
-    why: Text
     sources: tuple[str, ...] = ()
     examples: tuple[Mapping[str, Any], ...] = ()
     deprecated: str | None = None

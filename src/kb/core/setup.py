@@ -1,15 +1,13 @@
 """What a config asks for, in the field's own names; read from a file by ``config/``, or from flags."""
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Method = Literal["full", "lora", "qlora"]
 Attention = Literal["eager", "sdpa", "flash"]
 WeightType = Literal["fp32", "fp16", "bf16"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assumption:
+class Assumption(NamedTuple):
     """A value that the config did not give: the fact, the value taken, and whose default it is."""
 
     name: str
@@ -17,8 +15,7 @@ class Assumption:
     reason: str  # a key of i18n under `assumption.`
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingSetup:
+class TrainingSetup(NamedTuple):
     """One run's settings. Lengths in tokens, batches in samples, per device.
 
     ``fp16`` and ``bf16`` are the Trainer's autocast; ``weights`` is the type the weights are loaded in.

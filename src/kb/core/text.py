@@ -2,14 +2,13 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 LANGUAGES = ("ko", "en")
 PLACEHOLDER = re.compile(r"\{([a-z_][a-z0-9_.]*)(?::([A-Za-z0-9.,%]+))?\}")
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(NamedTuple):
     """The same sentence in Korean and English. Placeholders are fact names: ``{memory.train.peak:GiB}``."""
 
     ko: str

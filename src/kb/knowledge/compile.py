@@ -230,13 +230,12 @@ def _gpu(located: Located, problems: list[Problem]) -> dict[str, Any]:
 
 
 def _model(located: Located, problems: list[Problem]) -> dict[str, Any]:
-    import dataclasses
 
     from kb.memory import architecture_from_config
 
     data = located.data
     try:
-        architecture = dataclasses.asdict(architecture_from_config(data["architecture"]))
+        architecture = architecture_from_config(data["architecture"])._asdict()
     except ValueError as error:
         problems.append(located.problem(("architecture",), str(error)))
         architecture = {}

@@ -1,15 +1,14 @@
 """Where the rules and the texts lie: beside the sources in a checkout, inside the package in an installation."""
 
 import os
-from dataclasses import dataclass
+from typing import NamedTuple
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _PACKAGED = os.path.join(_PACKAGE, "_data")
 _CHECKOUT = os.path.dirname(os.path.dirname(_PACKAGE))
 
 
-@dataclass(frozen=True, slots=True)
-class Location:
+class Location(NamedTuple):
     """Folders of rules and texts. ``sealed``: inside an installed package, where files do not change."""
 
     rules: str

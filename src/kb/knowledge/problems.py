@@ -1,10 +1,9 @@
 """Faults in the knowledge, each with its place."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(NamedTuple):
     """One fault in the knowledge: where, and what to do."""
 
     path: str

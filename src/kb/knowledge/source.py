@@ -1,7 +1,6 @@
 """A YAML file of rules/ or i18n/, read into plain data that remembers where each value stands."""
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -13,8 +12,7 @@ Path = tuple[str | int, ...]
 MAX_CHARACTERS, MAX_DEPTH = 1 << 20, 40
 
 
-@dataclass(frozen=True, slots=True)
-class Located:
+class Located(NamedTuple):
     """Data with the place (line, column, from 1) of every value and, under ``(*path, KEY)``, of every key."""
 
     path: str

@@ -51,7 +51,6 @@ class ExampleRunner:
 
     def machine(self, example: Mapping[str, Any]) -> Machine:
         """The machine an example names; what it does not name is unknown, never that of this machine."""
-        from dataclasses import replace
 
         from kb.core.units import parse_bytes
 
@@ -63,11 +62,11 @@ class ExampleRunner:
             cpus=str(example.get("cpus", "none")),
         )
         if "shm" in example:
-            found = replace(found, shm_bytes=parse_bytes(example["shm"]))
+            found = found._replace(shm_bytes=parse_bytes(example["shm"]))
         if "gpu_processes" in example:
             processes = tuple((1000 + number, None) for number in range(example["gpu_processes"]))
-            gpus = tuple(replace(gpu, processes=processes) for gpu in found.gpus)
-            found = replace(found, gpus=gpus, gpu_source="nvml")
+            gpus = tuple(gpu._replace(processes=processes) for gpu in found.gpus)
+            found = found._replace(gpus=gpus, gpu_source="nvml")
         return found
 
     def _check(self, checker: FileChecker, example: Mapping[str, Any]) -> FileResult:

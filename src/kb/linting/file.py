@@ -2,8 +2,7 @@
 
 import datetime
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from kb.advice.check import Checker
 from kb.config.encoding import decode
@@ -15,11 +14,10 @@ from kb.core.finding import Finding, Severity, Span
 from kb.core.lint import place_of
 from kb.core.result import UnitResult
 
-Kind = Literal["config", "shell", "command"]
+Kind = Literal["config", "shell", "command", "text"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileResult:
+class FileResult(NamedTuple):
     """A file's text as decoded, and what was found in each of its units."""
 
     path: str
@@ -28,8 +26,7 @@ class FileResult:
     results: tuple[UnitResult, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overrides:
+class Overrides(NamedTuple):
     """What a project changes about findings: severities by rule, and rules ignored in files of a pattern."""
 
     severity: Mapping[str, Severity]
@@ -41,7 +38,24 @@ class Overrides:
 
 
 def kind_of(path: str) -> Kind:
-    return "shell" if path.endswith((".sh", ".bash")) else "config"
+    """What a file holds, by its name. Of prose only the encoding is checked."""
+    if path.endswith((".sh", ".bash")):
+        return "shell"
+    return "text" if path.endswith((".md", ".txt", ".rst")) else "config"
+
+
+def _each_once(results: Sequence[UnitResult]) -> list[list[Finding]]:
+    """The findings of each unit, without those that an earlier unit has word for word: a section inherits settings
+    from the top, and what is wrong with one of them is one fault, not one for each heir.
+    """
+    seen: list[Finding] = []
+    shares: list[list[Finding]] = []
+    for result in results:
+        inherited = {setting.span for setting in result.unit.settings.values() if setting.inherited}
+        share = [finding for finding in result.findings if finding.span not in inherited or finding not in seen]
+        seen += share
+        shares.append(share)
+    return shares
 
 
 class FileChecker:
@@ -97,13 +111,15 @@ class FileChecker:
             if not events:
                 raise
             units = []
-        if not units and events:
+        if not units and (events or kind == "text"):
             units = [Unit(path=path, section=None, dialect=None, settings={}, span=Span(1, 1, 1, 1, 0, 0))]
         if not units:
             raise ConfigError("config.no-command" if kind != "config" else "config.empty")
-        return [replace(units[0], events=(*events, *units[0].events)), *units[1:]] if events else units
+        return [units[0]._replace(events=(*events, *units[0].events)), *units[1:]] if events else units
 
     def _units(self, text: str, path: str, kind: Kind) -> list[Unit]:
+        if kind == "text":
+            return []
         if kind == "config":
             return list(self._reader.read(text, path, dialect=self._dialect))
         # most runs meet no command line: its reader is imported when one does
@@ -120,7 +136,10 @@ class FileChecker:
     def _settle(self, results: list[UnitResult], text: str, path: str) -> list[UnitResult]:
         """Apply the project's overrides and the file's suppression comments; hear what is wrong with the comments."""
         ignored = set(self._overrides.ignored(path))
-        kept = [tuple(self._own(finding) for finding in r.findings if finding.rule not in ignored) for r in results]
+        kept = [
+            tuple(self._own(finding) for finding in findings if finding.rule not in ignored)
+            for findings in _each_once(results)
+        ]
         if "kb:" in text:
             from kb.config.suppressions import read_suppressions, suppress
 
@@ -139,10 +158,10 @@ class FileChecker:
             heard = [finding for finding in heard if finding.rule not in ignored]
             kept[0] = tuple(sorted((*kept[0], *heard), key=place_of))
         return [
-            result if findings == result.findings else replace(result, findings=findings)
+            result if findings == result.findings else result._replace(findings=findings)
             for result, findings in zip(results, kept, strict=True)
         ]
 
     def _own(self, finding: Finding) -> Finding:
         severity = self._overrides.severity.get(finding.rule)
-        return replace(finding, severity=severity) if severity else finding
+        return finding._replace(severity=severity) if severity else finding

@@ -3,7 +3,6 @@
 import os
 import sys
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 
 from kb.config.encoding import encode
 from kb.config.fixes import Fixer, FixResult, Request, unified_diff
@@ -51,7 +50,7 @@ def fix_files(run: Run, checker: FileChecker, *, unsafe: bool, write: bool, noti
             to standard output either way.
         notice: says something to the user: an i18n key, then its values.
     """
-    return replace(run, files=tuple(_fix_file(file, checker, unsafe, write, notice) for file in run.files))
+    return run._replace(files=tuple(_fix_file(file, checker, unsafe, write, notice) for file in run.files))
 
 
 def _fix_file(
@@ -68,13 +67,14 @@ def _fix_file(
         file = checker.check(outcome.text.encode(), file.path, kind)
     for refused in outcome.refused:
         span = refused.request.at
-        notice("fix.refused", path=file.path, line=span.line, rule=refused.request.rule, reason=refused.key)
+        place = {"path": file.path, "line": span.line, "rule": refused.request.rule}
+        notice("fix.refused", **{**refused.values, **place, "reason": refused.key})
     encoding = "utf-8" if to_utf8 else before.encoding
     if file.text != before.text or to_utf8:
-        _deliver(before, replace(file, encoding=encoding), write)
+        _deliver(before, file._replace(encoding=encoding), write)
         if write:
             notice("fix.applied", path=file.path, count=applied)
-    return replace(file, encoding=encoding)
+    return file._replace(encoding=encoding)
 
 
 def _deliver(before: FileResult, after: FileResult, write: bool) -> None:

@@ -3,7 +3,7 @@
 import datetime
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kb.advice.check import Checker
 from kb.core.catalog import Catalog
@@ -16,8 +16,7 @@ from kb.machine.detect import detect
 from kb.machine.software import installed_versions
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class Wanted(NamedTuple):
     """What the command line asks for; None and empty leave it to the project's settings, then to detection."""
 
     gpu: str | None = None

@@ -2,16 +2,14 @@
 
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from kb.core.errors import UserError
 from kb.core.finding import SEVERITIES, Severity
 from kb.core.suggest import nearest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Project:
+class Project(NamedTuple):
     """The settings as written. Rule names may be ids or areas (``text``)."""
 
     path: str | None = None
@@ -24,9 +22,9 @@ class Project:
     baseline: str | None = None
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
-    severity: Mapping[str, Severity] = field(default_factory=dict)
-    per_file_ignores: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    versions: Mapping[str, str] = field(default_factory=dict)
+    severity: Mapping[str, Severity] = {}
+    per_file_ignores: Mapping[str, tuple[str, ...]] = {}
+    versions: Mapping[str, str] = {}
 
     def folder(self) -> str:
         """Where the settings lie; paths in them are relative to it."""

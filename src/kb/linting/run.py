@@ -3,8 +3,7 @@
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from kb import __version__
 from kb.config.faults import ConfigError
@@ -16,8 +15,7 @@ from kb.linting.file import FileChecker, FileResult, Kind
 STDIN = "-"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unusable:
+class Unusable(NamedTuple):
     """An input that could not be checked: where, and why (a key of i18n with its values)."""
 
     path: str
@@ -27,8 +25,7 @@ class Unusable:
     column: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Input:
+class Input(NamedTuple):
     """Something to check. ``named``: the user named this very file, so that a fault in it is theirs to hear."""
 
     path: str
@@ -37,8 +34,7 @@ class Input:
     named: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class Run(NamedTuple):
     """Every file's result, in order, and the inputs that could not be checked."""
 
     files: tuple[FileResult, ...]
@@ -127,5 +123,5 @@ def findings_of(result: CheckResult) -> Iterator[tuple[UnitResult, Finding]]:
 def with_findings(result: CheckResult, findings: Sequence[Finding]) -> CheckResult:
     """The result with its findings replaced, one for one, in the order of :func:`findings_of`."""
     shares = iter(findings)
-    units = tuple(replace(unit, findings=tuple(next(shares) for _ in unit.findings)) for unit in result.units)
-    return replace(result, units=units)
+    units = tuple(unit._replace(findings=tuple(next(shares) for _ in unit.findings)) for unit in result.units)
+    return result._replace(units=units)

@@ -67,7 +67,7 @@ def named_gpus(name: str, count: int | None, gpus: Mapping[str, Gpu]) -> tuple[D
     gpu = find_gpu(name, gpus)
     return tuple(
         DetectedGpu(
-            index=index,
+            number=index,
             name=gpu.name,
             memory_total=gpu.memory_total,
             compute_capability=gpu.compute_capability,

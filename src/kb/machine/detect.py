@@ -6,7 +6,6 @@ this package are NamedTuples: making a frozen dataclass takes 0.5 ms at start-up
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 from kb.core.hardware import DetectedGpu, Gpu, Machine
@@ -105,8 +104,8 @@ def _gpus(
     if len(chosen) == count:
         return found._replace(gpus=chosen)
     # More than are here: planned ones like the first, of which nothing is known to be in use.
-    first = replace(chosen[0], memory_free=None, uuid=None, processes=())
-    planned = tuple(replace(first, index=index) for index in range(len(chosen), count))
+    first = chosen[0]._replace(memory_free=None, uuid=None, processes=())
+    planned = tuple(first._replace(number=index) for index in range(len(chosen), count))
     return found._replace(gpus=chosen + planned, notes=(*found.notes, "more_gpus_than_found"))
 
 

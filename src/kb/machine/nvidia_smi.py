@@ -118,7 +118,7 @@ def _gpu(row: dict[str, str]) -> DetectedGpu | None:
     major, _, minor = row.get("compute_cap", "").partition(".")
     capability = (int(major), int(minor)) if major.isdigit() and minor.isdigit() else None
     return DetectedGpu(
-        index=int(row["index"]),
+        number=int(row["index"]),
         name=row["name"],
         memory_total=total,
         memory_free=free,

@@ -115,7 +115,7 @@ def _read(pynvml: Any) -> Reading:
 def _devices(pynvml: Any, handle: Any, index: int, driver: str | None, notes: list[Note]) -> Iterator[Reported]:
     """The GPU, or its slices where MIG is on."""
     capability = _ask(pynvml, pynvml.nvmlDeviceGetCudaComputeCapability, handle)
-    known = {"index": index, "driver": driver, "compute_capability": tuple(capability) if capability else None}
+    known = {"number": index, "driver": driver, "compute_capability": tuple(capability) if capability else None}
     mode = _ask(pynvml, pynvml.nvmlDeviceGetMigMode, handle)
     if not (mode and mode[0]):
         gpu = _gpu(pynvml, handle, known, notes)

@@ -1,7 +1,6 @@
 """The order in which NVML, nvidia-smi and torch are asked for GPUs, and when asking further is of no use."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Literal
 
 from kb.core.hardware import DetectedGpu, Gpu
@@ -62,7 +61,7 @@ def with_row(reported: Reported, gpus: Mapping[str, Gpu]) -> DetectedGpu:
     """The GPU with its row of the catalogue; a slice has its whole GPU's, where that GPU's memory is known."""
     gpu = reported.gpu
     if not gpu.mig:
-        return replace(gpu, gpu=match_gpu(gpu.name, gpu.memory_total, gpus))
+        return gpu._replace(gpu=match_gpu(gpu.name, gpu.memory_total, gpus))
     if reported.parent_memory_total is None:
         return gpu
-    return replace(gpu, gpu=match_gpu(without_mig(gpu.name), reported.parent_memory_total, gpus))
+    return gpu._replace(gpu=match_gpu(without_mig(gpu.name), reported.parent_memory_total, gpus))

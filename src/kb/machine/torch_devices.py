@@ -40,7 +40,7 @@ def read() -> Reading:
 def _gpu(index: int, properties: Any) -> DetectedGpu:
     uuid, mig = getattr(properties, "uuid", None), " MIG " in properties.name
     return DetectedGpu(
-        index=index,
+        number=index,
         name=properties.name,
         memory_total=properties.total_memory,
         compute_capability=(properties.major, properties.minor),

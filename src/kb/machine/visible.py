@@ -49,7 +49,7 @@ def _order_uncertain(devices: Sequence[Reported], environ: Mapping[str, str]) ->
 def _listed(value: str, devices: Sequence[Reported]) -> tuple[list[Reported], bool]:
     """Devices in the order of the list, and whether every entry meant one. The first entry that does not ends it."""
     entries = [entry.strip() for entry in value.split(",")]
-    physical = [list(group) for _, group in groupby(devices, key=lambda reported: reported.gpu.index)]
+    physical = [list(group) for _, group in groupby(devices, key=lambda reported: reported.gpu.number)]
     prefix = entries[0][:4] if entries[0].startswith(("GPU-", "MIG-")) else ""
     chosen: list[list[Reported]] = []
     for entry in entries:
@@ -98,7 +98,7 @@ def _enumerable(seen: list[Reported]) -> list[Reported]:
     taken: set[tuple[int, int]] = set()
     kept = []
     for reported in seen:
-        place = (reported.gpu.index, reported.instance) if reported.instance is not None else None
+        place = (reported.gpu.number, reported.instance) if reported.instance is not None else None
         if place is None or place not in taken:
             kept.append(reported)
         if place is not None:

@@ -25,7 +25,8 @@ class Reach:
     embeddings: int
     encoder_weights: int  # in + out features of the wrapped layers
     decoder_weights: int
-    other_weights: int
+    head_weights: int
+    embedding_weights: int
     widest_embedding: int
 
 
@@ -57,7 +58,8 @@ def reach(targets: tuple[LinearModule, ...]) -> Reach:
         embeddings=len(embeddings),
         encoder_weights=weights(encoder),
         decoder_weights=weights(decoder + cross),
-        other_weights=weights(embeddings) + weights([m for m in linear if m.stack == "head"]),
+        head_weights=weights([m for m in linear if m.stack == "head"]),
+        embedding_weights=weights(embeddings),
         widest_embedding=max((m.in_features for m in embeddings), default=0),
     )
 

@@ -27,15 +27,14 @@ def saved(s: Shape) -> Saved:
     copied = 2 if s.copied and not s.quantized else 0
     encoder = Layer(
         kept=ff_e + self_e + _norm(s, te, 3),
-        backward=max(te * arch.d_ff * ff_backward, self_e_backward - ff_e) + 3 * stream_e,
+        backward=max(te * arch.d_ff * ff_backward, self_e_backward - ff_e) + stream_e,
         entry=stream_e,
         copies=copied * (attention + feed_forward),
         tensors=24,
     )
     decoder = Layer(
         kept=ff_d + cross + self_d + _norm(s, td, 3),
-        backward=max(td * arch.d_ff * ff_backward, cross_backward - ff_d, self_d_backward - ff_d - cross)
-        + 3 * stream_d,
+        backward=max(td * arch.d_ff * ff_backward, cross_backward - ff_d, self_d_backward - ff_d - cross) + stream_d,
         entry=stream_d,
         copies=copied * (2 * attention + feed_forward),
         tensors=40,
@@ -102,7 +101,7 @@ def _loss(s: Shape) -> Loss:
     logits = s.target_tokens * s.arch.vocab_size
     compute = s.compute_bytes
     product = 3 * compute * logits if s.lora_head else 0
-    if s.autocast and s.weight_bytes == 2 and not s.smoothing:  # the buffer is half too: as T5
+    if s.autocast and s.loaded_half and not s.smoothing:  # the buffer is half too: as T5
         return Loss(kept=6 * logits, inside=2 * logits, forward=6 * logits, backward=4 * logits, gradient=2 * logits)
     kept = (FP32 if s.autocast else compute) * logits
     if s.smoothing:

@@ -2,35 +2,57 @@
 
 from kb.core.setup import TrainingSetup
 from kb.memory.counts import count
+from kb.memory.generation import encoder_transient
 from kb.memory.ledger import Peak, Terms, largest
+from kb.memory.remainders import copies_remainder
 from kb.memory.shape import Shape
 
+FP32 = 4
 
-def evaluation_peak(setup: TrainingSetup, s: Shape, resident: Terms) -> Peak:
+
+def evaluation_peak(setup: TrainingSetup, s: Shape, resident: Terms, remainder: float) -> Peak:
     """Peak allocated bytes of evaluation steps with labels (04-memory, "Evaluation without generate").
 
     The Trainer keeps the logits and the encoder's output of every step until ``eval_accumulation_steps`` moves them to
-    the host; with ``predict_with_generate`` a label forward follows generate, and only token ids are kept.
+    the host, and joining them holds both the joined and the new; the variables of the last step live on beside what was
+    joined. With ``predict_with_generate`` a label forward follows generate, and only token ids are kept. T5 builds a
+    cache in the label forward, BART does not.
+
+    Args:
+        remainder: bytes that the allocator leaves unsplit in a block, as a rule.
     """
-    arch = s.arch
-    autocast = s.autocast
-    cache = 2 if autocast else s.weight_bytes
+    arch, autocast = s.arch, s.autocast
+    counts = count(arch)
     logits = s.target_tokens * arch.vocab_size
-    product = (8 if autocast or s.weight_bytes == 4 else 4) * logits
-    kv = 2 * arch.decoder_layers * s.batch * s.inner * cache * (s.source + s.target) if arch.family == "t5" else 0
-    copies = 2 * (count(arch).block_linear + arch.vocab_size * arch.d_model) if autocast else 0
-    width = 4 if autocast else s.weight_bytes
+    cache = s.weight_bytes if s.quantized or not autocast else 2
+    kv = 2 * arch.decoder_layers * s.batch * s.inner * cache if arch.family == "t5" else 0
+    copied = s.copied and not s.frozen  # autocast caches copies of weights that can train, in evaluation too
+    rest = copies_remainder(arch, remainder) if copied else 0
+    width = FP32 if autocast else s.weight_bytes
     encoded = s.source_tokens * arch.d_model * width
     step = 0 if setup.prediction_loss_only or setup.predict_with_generate else width * logits + encoded
     steps = kept_steps(setup, s.batch)
-    forward = resident | {
-        "logits": product,
-        "kv_cache_cross": kv,
-        "autocast_copies": copies,
-        "encoder_output": encoded,
-        "gathered": (steps - 1) * step,
+    before = resident | {"gathered": (steps - 1 + (steps > 2)) * step}
+    loss = (8 if autocast or s.weight_bytes == FP32 else 4) * logits
+    if s.copied and s.frozen:
+        loss = max(loss, 2 * (logits + counts.embedding))
+    moments = {
+        "label_forward" if setup.predict_with_generate else "forward_end": before
+        | {
+            "logits": loss,
+            "kv_cache_self": kv * s.target,
+            "kv_cache_cross": kv * s.source,
+            "autocast_copies": 2 * (counts.block_linear + counts.embedding) if copied else 0,
+            "encoder_output": encoded,
+            "allocator_remainders": rest,
+        },
+        "encoder": before
+        | {
+            "activations_encoder": encoder_transient(s, FP32 if autocast else s.weight_bytes),
+            "autocast_copies": 2 * counts.encoder_linear if copied else 0,
+            "allocator_remainders": rest // 3,
+        },
     }
-    moments = {"label_forward" if setup.predict_with_generate else "forward_end": forward}
     if step:
         moments["gathering"] = resident | {"gathered": 2 * steps * step}
     return largest(moments)
@@ -39,9 +61,10 @@ def evaluation_peak(setup: TrainingSetup, s: Shape, resident: Terms) -> Peak:
 def kept_steps(setup: TrainingSetup, batch: int) -> int:
     """Evaluation steps whose predictions are on the GPU together: all of them, unless they are moved to the host.
 
-    Where the number of evaluation samples is unknown, one step is counted; the report says so.
+    Where the number of evaluation samples is unknown, one step is counted (the report says so), or as many as
+    ``eval_accumulation_steps`` lets gather.
     """
-    steps = -(-setup.eval_samples // batch) if setup.eval_samples else 1
-    if setup.eval_accumulation_steps:
-        steps = min(steps, setup.eval_accumulation_steps) if setup.eval_samples else setup.eval_accumulation_steps
-    return max(steps, 1)
+    if not setup.eval_samples:
+        return max(setup.eval_accumulation_steps or 1, 1)
+    steps = -(-setup.eval_samples // batch)
+    return max(min(steps, setup.eval_accumulation_steps or steps), 1)

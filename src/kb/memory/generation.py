@@ -47,14 +47,18 @@ def generation_peak(s: Shape, resident: Terms, *, beams: int, new_tokens: int, a
             "last_token_product": fixed | full | {"logits": live + product, "autocast_copies": copies},
             "prefill": fixed | first | {"temporaries": prefill},
             "prefill_logits": fixed | first | {"logits": first_head},
-            "encoder": resident | {"inputs": 2 * s.batch * source * TOKEN_ID, "activations_encoder": _encoder(s)},
+            # the Trainer's autocast does not reach the encoder, which generate calls directly
+            "encoder": resident | {"inputs": 2 * s.batch * source * TOKEN_ID, "activations_encoder": encoder_transient(s, s.weight_bytes)},
         }
     )
 
 
-def _encoder(s: Shape) -> int:
-    """Temporaries of one encoder layer, in the weights' type: the Trainer's autocast does not reach the encoder."""
-    weight, arch = s.weight_bytes, s.arch
+def encoder_transient(s: Shape, weight: int) -> int:
+    """Temporaries of one encoder layer in forward, in a type of ``weight`` bytes.
+
+    T5 adds position bias and padding mask to a tensor of all scores' size, and SDPA takes a contiguous copy of it.
+    """
+    arch = s.arch
     stream = s.source_tokens * arch.d_model * weight
     scores = s.batch * arch.num_heads * s.source**2 * weight
     widened = s.source_tokens * arch.d_ff * weight

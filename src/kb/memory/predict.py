@@ -54,7 +54,7 @@ def predict(
         constants["cublas_workspace_hopper_bytes" if capability and capability[0] >= 9 else "cublas_workspace_bytes"]
     )
     states = states_of(setup, architecture)
-    peaks = _peaks(setup, architecture, states, workspace)
+    peaks = _peaks(setup, architecture, states, workspace, constants["block_remainder_bytes"])
     phases = tuple(_phase(name, peak, constants, context) for name, peak in peaks.items())
     host = host_ledger(
         setup,
@@ -74,7 +74,9 @@ def predict(
     )
 
 
-def _peaks(setup: TrainingSetup, arch: Architecture, states: States, workspace: int) -> dict[PhaseName, Peak]:
+def _peaks(
+    setup: TrainingSetup, arch: Architecture, states: States, workspace: int, remainder: float
+) -> dict[PhaseName, Peak]:
     weights: Terms = {
         "parameters": states.parameters,
         "adapters": states.adapters,
@@ -86,15 +88,15 @@ def _peaks(setup: TrainingSetup, arch: Architecture, states: States, workspace: 
         shape = shape_of(setup, arch, batch=setup.per_device_train_batch_size, source=setup.max_source_length,
                          target=setup.max_target_length,
                          lora_head=any(module.stack == "head" for module in states.targets))  # fmt: skip
-        peaks["train"] = training_peak(setup, states, shape, workspace)
+        peaks["train"] = training_peak(setup, states, shape, workspace, remainder)
         resident = weights | {"optimizer": states.optimizer, "buckets": states.buckets, "workspace": 2 * workspace}
     if setup.do_eval:
         shape = shape_of(setup, arch, batch=setup.per_device_eval_batch_size, source=setup.max_source_length,
                          target=setup.max_target_length)  # fmt: skip
-        peaks["evaluate"] = evaluation_peak(setup, shape, resident)
+        peaks["evaluate"] = evaluation_peak(setup, shape, resident, remainder)
         if setup.predict_with_generate:
             peaks["generate"] = generation_peak(shape, resident, beams=setup.generation_num_beams,
-                                                new_tokens=setup.generation_max_length, accelerated=True)  # fmt: skip
+                                                new_tokens=setup.generation_max_length, accelerated=setup.method == "full")  # fmt: skip
     if setup.do_predict:
         shape = shape_of(setup, arch, batch=setup.inference_batch_size or setup.per_device_eval_batch_size,
                          source=setup.max_source_length, target=setup.max_target_length)  # fmt: skip

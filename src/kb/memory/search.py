@@ -1,7 +1,6 @@
 """The largest batch that fits, and the workers that fit in host memory, by bisection on the prediction."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Literal
 
 from kb.core.hardware import Gpu
@@ -37,7 +36,7 @@ def largest_batch(
 
     def fits(batch: int) -> bool:
         report = predict(
-            replace(_only(setup, field), **{field: batch}),  # type: ignore[arg-type]
+            _only(setup, field)._replace(**{field: batch}),  # type: ignore[arg-type]
             architecture,
             constants=constants,
             gpu=gpu,
@@ -64,10 +63,10 @@ def largest_batch(
 def _only(setup: TrainingSetup, field: str) -> TrainingSetup:
     """The setup with other phases off, so that they cost no time; training stays on where it holds memory."""
     if field == "per_device_train_batch_size":
-        return replace(setup, do_train=True, do_eval=False, do_predict=False)
+        return setup._replace(do_train=True, do_eval=False, do_predict=False)
     if field == "inference_batch_size":
-        return replace(setup, do_train=False, do_eval=False, do_predict=True)
-    return replace(setup, do_eval=True, do_predict=False)
+        return setup._replace(do_train=False, do_eval=False, do_predict=True)
+    return setup._replace(do_eval=True, do_predict=False)
 
 
 def workers_that_fit(
@@ -86,7 +85,7 @@ def workers_that_fit(
 
     def fits(workers: int) -> bool:
         report = predict(
-            replace(setup, dataloader_num_workers=workers),
+            setup._replace(dataloader_num_workers=workers),
             architecture,
             constants=constants,
             checkpoint_bytes=checkpoint_bytes,

@@ -25,6 +25,7 @@ class Shape:
     frozen: bool
     quantized: bool
     smoothing: bool
+    loaded_half: bool  # buffers keep the type that the weights were loaded in
     lora_head: bool = False
 
     @property
@@ -67,5 +68,6 @@ def shape_of(
         frozen=setup.method != "full",
         quantized=quantized,
         smoothing=setup.label_smoothing_factor > 0,
+        loaded_half=setup.weights != "fp32",
         lora_head=lora_head,
     )

@@ -6,6 +6,7 @@ from kb.core.model import Architecture
 from kb.core.setup import TrainingSetup
 from kb.memory.counts import Counts, count
 from kb.memory.linear import LinearModule, UnknownTargetsError, match_targets
+from kb.memory.remainders import weights_remainder
 
 NF4_BLOCK = 64  # weights to one fp32 absmax; bitsandbytes' default for 4-bit
 DOUBLE_QUANT_BLOCK = 256  # absmax values to one second-level fp32 absmax
@@ -55,6 +56,8 @@ def states_of(setup: TrainingSetup, arch: Architecture) -> States:
             targets, unmatched = (), setup.lora_target_modules or ()
         adapters = sum(setup.lora_r * (m.in_features + m.out_features) * m.count for m in targets)
     parameters, quantization = _weights(setup, counts, weight)
+    packed = setup.load_in_4bit or setup.method == "qlora"
+    remainders = weights_remainder(arch, FP32 if packed and setup.prepare_for_kbit else weight, packed)
     if setup.method == "full":
         trainable, width, largest = counts.total, weight, counts.embedding
     else:
@@ -65,7 +68,7 @@ def states_of(setup: TrainingSetup, arch: Architecture) -> States:
     return _shared_out(
         setup,
         States(
-            parameters=parameters,
+            parameters=parameters + remainders,
             adapters=FP32 * adapters,
             quantization=quantization,
             gradients=gradients,

@@ -5,12 +5,13 @@ from kb.memory import bart, t5
 from kb.memory.adapters import Kept, Reach, kept, reach
 from kb.memory.counts import Counts, count
 from kb.memory.ledger import Peak, Terms, largest
+from kb.memory.remainders import copies_remainder
 from kb.memory.saved import Saved
 from kb.memory.shape import Shape
 from kb.memory.states import States
 
 
-def training_peak(setup: TrainingSetup, states: States, s: Shape, workspace: int) -> Peak:
+def training_peak(setup: TrainingSetup, states: States, s: Shape, workspace: int, remainder: float) -> Peak:
     """Peak allocated bytes of a step after the first, when the optimizer states exist.
 
     Memory is piecewise linear in the layers done: activations go as gradients come. So the peak lies at the ends of
@@ -30,6 +31,8 @@ def training_peak(setup: TrainingSetup, states: States, s: Shape, workspace: int
         "inputs": 8 * (2 * s.source_tokens + 2 * s.target_tokens),
         "gradients_held": states.gradients if setup.gradient_accumulation_steps > 1 else 0,
     }
+    if s.copied and not setup.gradient_checkpointing:
+        base["allocator_remainders"] = copies_remainder(s.arch, remainder, quantized=s.quantized)
     flow = _Flow(setup, states, s, saved, found, extra)
     moments = {name: base | terms for name, terms in flow.moments().items()}
     return largest(moments)
@@ -38,9 +41,7 @@ def training_peak(setup: TrainingSetup, states: States, s: Shape, workspace: int
 class _Flow:
     """One step, moment by moment."""
 
-    def __init__(
-        self, setup: TrainingSetup, states: States, s: Shape, saved: Saved, found: Reach, extra: Kept
-    ) -> None:
+    def __init__(self, setup: TrainingSetup, states: States, s: Shape, saved: Saved, found: Reach, extra: Kept) -> None:
         self.states, self.s, self.saved, self.setup = states, s, saved, setup
         self.counts: Counts = count(s.arch)
         self.checkpointing = setup.gradient_checkpointing
@@ -63,9 +64,11 @@ class _Flow:
             if not s.frozen and not s.autocast:
                 self.encoder += saved.encoder_output
             self.copies = arch.encoder_layers * encoder.copies + arch.decoder_layers * decoder.copies
-        adapters = 2 * states.trainable if s.frozen and s.autocast else 0
-        self.adapter_copies = adapters
-        # what autocast's cache holds to the end of the forward pass: weights that train, checkpointed or not
+        # what autocast's cache holds to the end of the forward pass: weights that train, checkpointed or not;
+        # embeddings are not cast, and checkpointed layers cast theirs again
+        half = 2 * setup.lora_r if s.frozen and s.autocast else 0
+        adapters = half * (found.encoder_weights + found.decoder_weights + found.head_weights)
+        self.adapter_copies = half * found.head_weights if self.checkpointing else adapters
         cached = arch.encoder_layers * encoder.copies + arch.decoder_layers * decoder.copies
         self.cached = max(self.copies, 0 if s.frozen else cached) + saved.head_copies + adapters
         self.width = s.weight_bytes if not s.frozen else 4
@@ -82,12 +85,11 @@ class _Flow:
         copies = self.copies + self.adapter_copies
         one = self.checkpointing
         enc_copies = 0 if one else arch.encoder_layers * saved.encoder.copies
-        last = 2 * saved.encoder.entry + saved.encoder.backward
+        last = saved.encoder.backward
         grads = states.gradients
         tied_once = self.embedding if s.arch.tied else 0
         return {
-            "loss": activations
-            | {"activations_head": loss.kept, "loss": loss.inside, "autocast_copies": self.cached},
+            "loss": activations | {"activations_head": loss.kept, "loss": loss.inside, "autocast_copies": self.cached},
             "forward_end": activations
             | {"activations_head": loss.kept, "loss": loss.forward, "autocast_copies": copies + saved.head_copies},
             "loss_backward": activations

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
 
 from kb.core.expression import is_unknown
@@ -58,7 +57,7 @@ def machine_object(machine: Machine) -> Object:
 def _gpu(gpu: DetectedGpu) -> Object:
     capability = gpu.compute_capability
     return {
-        "index": gpu.index,
+        "index": gpu.number,
         "id": gpu.gpu.id if gpu.gpu else None,
         "name": gpu.name,
         "memory_total_bytes": gpu.memory_total,
@@ -89,9 +88,9 @@ def _unit(unit: UnitResult, words: Words) -> Object:
 
 def _setup(setup: TrainingSetup, unit: UnitResult) -> Object:
     made: Object = {"model_name": setup.model_name, "model": unit.model.id if unit.model else None}
-    for each in fields(setup):
-        if each.name not in ("model_name", "assumed"):
-            made[each.name] = plain(getattr(setup, each.name))
+    for each in setup._fields:
+        if each not in ("model_name", "assumed"):
+            made[each] = plain(getattr(setup, each))
     made["effective_batch_size"] = setup.effective_batch_size
     return made
 

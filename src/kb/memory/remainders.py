@@ -1,0 +1,58 @@
+"""What PyTorch's allocator counts as allocated beyond what was asked for: remainders of blocks that it does not split.
+
+A request over 1 MiB is cut from a segment of 20 MiB, or takes one of its own from 10 MiB on, rounded up to 2 MiB; what
+is left of a block is split off only when it is over 1 MiB (c10/cuda/CUDACachingAllocator).
+"""
+
+from functools import lru_cache
+
+from kb.core.model import Architecture
+from kb.core.units import MIB
+
+SEGMENT, OWN_SEGMENT, STEP, UNSPLIT = 20 * MIB, 10 * MIB, 2 * MIB, MIB
+
+
+@lru_cache(maxsize=256)
+def _matrices(arch: Architecture) -> tuple[tuple[int, int, bool], ...]:
+    """Elements, count of each shape of the blocks' linear layers, and whether quantization leaves it alone."""
+    attentions = arch.encoder_layers + 2 * arch.decoder_layers
+    layers = arch.encoder_layers + arch.decoder_layers
+    kept = arch.family == "t5"
+    return (
+        (arch.d_model * arch.num_heads * arch.d_kv, 4 * attentions, False),
+        (arch.d_model * arch.d_ff, layers * (2 if arch.gated else 1), False),
+        (arch.d_model * arch.d_ff, layers, kept),
+    )
+
+
+def copies_remainder(arch: Architecture, remainder: float, *, quantized: bool = False) -> int:
+    """Bytes left over in the blocks of autocast's weight copies, whose sizes the free blocks seldom match."""
+    blocks = sum(
+        number
+        for elements, number, kept in _matrices(arch)
+        if (kept or not quantized) and 2 * elements > UNSPLIT and 2 * elements % STEP
+    )
+    return round(blocks * remainder)
+
+
+@lru_cache(maxsize=256)
+def weights_remainder(arch: Architecture, width: int, packed: bool) -> int:
+    """Bytes left over in the blocks of freshly loaded weights: segments filled with the larger ones first."""
+    sizes: dict[int, int] = {}
+    for elements, number, kept in _matrices(arch):
+        size = elements // 2 if packed and not kept else width * elements
+        if UNSPLIT < size < OWN_SEGMENT:
+            sizes[size] = sizes.get(size, 0) + number
+    lost = 0
+    while sizes:
+        largest = max(sizes)
+        each = SEGMENT // largest
+        segments = max(sizes.pop(largest) // each, 1)
+        room = SEGMENT - each * largest
+        smaller = max((size for size in sizes if size <= room), default=0)
+        while smaller and room > UNSPLIT and sizes.get(smaller, 0) >= segments:
+            sizes[smaller] -= segments
+            room -= smaller
+            smaller = smaller if smaller <= room else max((size for size in sizes if size <= room), default=0)
+        lost += segments * room if room <= UNSPLIT else 0
+    return lost
