@@ -162,7 +162,9 @@ def test_the_error_bands_are_those_of_the_constants(language: str) -> None:
 @pytest.mark.parametrize("language", READMES)
 def test_the_console_block_is_what_the_command_prints(language: str) -> None:
     (block,) = blocks(language, "console")
-    assert block == console_block(block.splitlines()[0], language), f"run: python {Path(__file__).name}"
+    assert block == console_block(block.splitlines()[0], language), (
+        "if the new output is right: python tests/test_readme.py"
+    )
 
 
 def console_block(prompt: str, language: str) -> str:

@@ -112,6 +112,8 @@ def test_the_text_of_a_places_span_is_the_value(data):
 @example("a: !!int x")
 @example("a: !!timestamp 1")
 @example("--- a\n--- b")
+@example("! '0'")
+@example("!\u20280")
 def test_any_text_is_read_as_pyyaml_reads_it_or_refused_in_our_own_words(text):
     try:
         documents = parse(text, "a.yaml").documents

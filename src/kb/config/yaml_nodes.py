@@ -79,7 +79,7 @@ class Composer:
     def _scalar(self, event: Any) -> None:
         tag, style = event.tag, event.style or ""
         if tag == "!":
-            tag, style = None, style or "!"
+            tag, style = None, ""  # PyYAML resolves what stands behind a bare "!" as if it were plain, quoted or not
         elif tag is not None:
             guard.check_scalar_tag(tag, event.start_mark)
         start = (

@@ -10,7 +10,7 @@ from kb.memory.shape import Shape
 FP32 = 4
 
 
-def evaluation_peak(setup: TrainingSetup, s: Shape, resident: Terms, remainder: float) -> Peak:
+def evaluation_peak(setup: TrainingSetup, s: Shape, resident: Terms, cast_adapters: int, remainder: float) -> Peak:
     """Peak allocated bytes of evaluation steps with labels (04-memory, "Evaluation without generate").
 
     The Trainer keeps the logits and the encoder's output of every step until ``eval_accumulation_steps`` moves them to
@@ -19,6 +19,7 @@ def evaluation_peak(setup: TrainingSetup, s: Shape, resident: Terms, remainder: 
     cache in the label forward, BART does not.
 
     Args:
+        cast_adapters: adapter parameters that autocast copies.
         remainder: bytes that the allocator leaves unsplit in a block, as a rule.
     """
     arch, autocast = s.arch, s.autocast
@@ -42,7 +43,7 @@ def evaluation_peak(setup: TrainingSetup, s: Shape, resident: Terms, remainder: 
             "logits": loss,
             "kv_cache_self": kv * s.target,
             "kv_cache_cross": kv * s.source,
-            "autocast_copies": 2 * (counts.block_linear + counts.embedding) if copied else 0,
+            "autocast_copies": 2 * (counts.block_linear + counts.embedding if copied else cast_adapters * autocast),
             "encoder_output": encoded,
             "allocator_remainders": rest,
         },

@@ -2,16 +2,21 @@
 
 from kb.memory.counts import count
 from kb.memory.ledger import Peak, Terms, largest
+from kb.memory.remainders import copies_remainder
 from kb.memory.shape import Shape
 
 TOKEN_ID = 8  # int64
+FP32 = 4
 
 
-def generation_peak(s: Shape, resident: Terms, *, beams: int, new_tokens: int, accelerated: bool) -> Peak:
+def generation_peak(
+    s: Shape, resident: Terms, *, beams: int, new_tokens: int, accelerated: bool, remainder: float
+) -> Peak:
     """Peak allocated bytes.
 
     ``resident`` is what is alive before; ``s.source`` the prompt's length; ``accelerated`` that the Trainer's wrapper
-    runs the decoder under autocast and hands the logits over in fp32.
+    runs the decoder under autocast and hands the logits over in fp32 (it does not under PEFT, whose generate calls the
+    wrapped model's own); ``remainder`` is what the allocator leaves unsplit in a block, as a rule.
     """
     arch = s.arch
     rows = s.batch * beams
@@ -22,7 +27,10 @@ def generation_peak(s: Shape, resident: Terms, *, beams: int, new_tokens: int, a
     source, inner = s.source, s.inner
     layer = rows * inner * cache
     counts = count(arch)
-    copies = 2 * (counts.decoder_linear + vocab * arch.d_model) if autocast else 0
+    copies, rest = 0, 0
+    if autocast and s.weight_bytes == FP32:  # the k and v of cross attention were needed for the first token only
+        copies = 2 * (counts.decoder_linear - 2 * arch.decoder_layers * arch.d_model * inner + counts.embedding)
+        rest = copies_remainder(arch, remainder) // 2
     encoded = rows * source * arch.d_model * weight
     ids = rows * source * TOKEN_ID + 2 * s.batch * source * TOKEN_ID
     ids += (
@@ -33,7 +41,9 @@ def generation_peak(s: Shape, resident: Terms, *, beams: int, new_tokens: int, a
     full = {"kv_cache_self": per_token * new_tokens, "kv_cache_cross": per_token * source}
     live = (8 if beams > 1 else 4) * rows * vocab
     head = (12 + logit if beams > 1 else 8 + logit) * rows * vocab
-    product = 6 * rows * vocab if autocast else (2 if arch.family == "bart" else 1) * logit * rows * vocab
+    product = (2 if arch.family == "bart" else 1) * logit * rows * vocab
+    if autocast:  # BART's output bias is fp32
+        product = (6 if arch.family == "bart" and s.weight_bytes == FP32 else 2) * rows * vocab
     growth = layer * new_tokens + (3 if s.eager else 1) * rows * heads * source * cache
     reorder = layer * max(source, new_tokens) if beams > 1 else 0
     first = {"kv_cache_self": per_token, "kv_cache_cross": per_token * source}
@@ -43,30 +53,41 @@ def generation_peak(s: Shape, resident: Terms, *, beams: int, new_tokens: int, a
         {
             "last_token_logits": fixed | full | {"logits": head},
             "beam_reorder": fixed | full | {"logits": live, "temporaries": reorder},
-            "cache_growth": fixed | full | {"logits": live, "autocast_copies": copies, "temporaries": growth},
-            "last_token_product": fixed | full | {"logits": live + product, "autocast_copies": copies},
+            "cache_growth": fixed
+            | full
+            | {"logits": live, "autocast_copies": copies, "allocator_remainders": rest, "temporaries": growth},
+            "last_token_product": fixed
+            | full
+            | {"logits": live + product, "autocast_copies": copies, "allocator_remainders": rest},
             "prefill": fixed | first | {"temporaries": prefill},
             "prefill_logits": fixed | first | {"logits": first_head},
             # the Trainer's autocast does not reach the encoder, which generate calls directly
-            "encoder": resident | {"inputs": 2 * s.batch * source * TOKEN_ID, "activations_encoder": encoder_transient(s, s.weight_bytes)},
+            "encoder": resident
+            | {"inputs": 2 * s.batch * source * TOKEN_ID, "activations_encoder": encoder_transient(s, s.weight_bytes)},
         }
     )
 
 
-def encoder_transient(s: Shape, weight: int) -> int:
-    """Temporaries of one encoder layer in forward, in a type of ``weight`` bytes.
+def encoder_transient(s: Shape, stream: int) -> int:
+    """Temporaries of one encoder layer in forward, with a residual stream of ``stream`` bytes an element.
 
-    T5 adds position bias and padding mask to a tensor of all scores' size, and SDPA takes a contiguous copy of it.
+    T5 adds position bias and padding mask to a tensor of all scores' size, and SDPA takes a contiguous copy of it;
+    eager attention holds scores twice. Otherwise the feed-forward's two widened tensors are the most.
     """
     arch = s.arch
-    stream = s.source_tokens * arch.d_model * weight
-    scores = s.batch * arch.num_heads * s.source**2 * weight
-    widened = s.source_tokens * arch.d_ff * weight
+    compute = 2 if stream != s.weight_bytes or (s.autocast and stream == FP32) else stream
+    hidden = s.source_tokens * arch.d_model * stream
+    projections = 3 * s.source_tokens * s.inner * compute
+    scores = s.batch * arch.num_heads * s.source**2
+    widened = s.source_tokens * arch.d_ff * compute
     if arch.family == "bart":
-        mask = s.batch * s.source**2 * (weight if s.eager else 1)
-        product = 4 * s.source_tokens * s.inner * weight + 3 * stream + (2 * scores if s.eager else 0)
-        product += s.batch * s.source**2 * (weight if s.eager else 1 + weight)
-        return max(product, 2 * widened + 4 * stream + mask)
-    bias = arch.num_heads * s.source**2 * weight
-    product = 2 * scores + bias + 8 * s.source**2 + 7 * stream
-    return max(product, widened * (4 if arch.gated else 2) + 4 * stream + bias)
+        mask = s.batch * s.source**2
+        attention = (
+            projections + 3 * hidden + (2 * scores * stream + mask * stream if s.eager else mask * (1 + compute))
+        )
+        return max(attention, 2 * widened + 4 * hidden + mask * (stream if s.eager else 1))
+    bias = arch.num_heads * s.source**2 * stream
+    attention = 2 * scores * stream + bias + 3 * hidden + projections + s.batch * s.source**2
+    if s.eager:
+        attention += hidden
+    return max(attention, widened * (4 if arch.gated else 2) + 4 * hidden + bias)

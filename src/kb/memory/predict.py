@@ -93,15 +93,15 @@ def _peaks(
     if setup.do_eval:
         shape = shape_of(setup, arch, batch=setup.per_device_eval_batch_size, source=setup.max_source_length,
                          target=setup.max_target_length)  # fmt: skip
-        peaks["evaluate"] = evaluation_peak(setup, shape, resident, remainder)
+        peaks["evaluate"] = evaluation_peak(setup, shape, resident, states.cast_adapters, remainder)
         if setup.predict_with_generate:
             peaks["generate"] = generation_peak(shape, resident, beams=setup.generation_num_beams,
-                                                new_tokens=setup.generation_max_length, accelerated=setup.method == "full")  # fmt: skip
+                                                new_tokens=setup.generation_max_length, accelerated=setup.method == "full", remainder=remainder)  # fmt: skip
     if setup.do_predict:
         shape = shape_of(setup, arch, batch=setup.inference_batch_size or setup.per_device_eval_batch_size,
                          source=setup.max_source_length, target=setup.max_target_length)  # fmt: skip
         alone = generation_peak(shape, weights | {"workspace": workspace}, beams=setup.inference_num_beams,
-                                new_tokens=setup.inference_max_length, accelerated=False)  # fmt: skip
+                                new_tokens=setup.inference_max_length, accelerated=False, remainder=remainder)  # fmt: skip
         if "generate" not in peaks or alone.allocated > peaks["generate"].allocated:
             peaks["generate"] = alone
     if setup.do_train:

@@ -26,8 +26,15 @@ class States:
     buckets: int  # data-parallel copies of the gradients
     step_temporaries: int  # what the optimizer's step holds on top
     trainable: int
+    rank: int = 0
     targets: tuple[LinearModule, ...] = ()
     unmatched: tuple[str, ...] = ()
+
+    @property
+    def cast_adapters(self) -> int:
+        """Adapter parameters that autocast copies: those of linear layers, not of embeddings."""
+        embeddings = sum((m.in_features + m.out_features) * m.count for m in self.targets if m.kind == "embedding")
+        return self.trainable - self.rank * embeddings if self.targets else 0
 
     @property
     def weights(self) -> int:
@@ -76,6 +83,7 @@ def states_of(setup: TrainingSetup, arch: Architecture) -> States:
             buckets=0,
             step_temporaries=temporaries,
             trainable=trainable,
+            rank=setup.lora_r,
             targets=targets,
             unmatched=unmatched,
         ),
@@ -133,6 +141,7 @@ def _shared_out(setup: TrainingSetup, states: States) -> States:
         buckets=states.gradients if world > 1 and stage == 0 else 0,
         step_temporaries=0 if setup.offload_optimizer else states.step_temporaries // over[0],
         trainable=states.trainable,
+        rank=states.rank,
         targets=states.targets,
         unmatched=states.unmatched,
     )

@@ -1,0 +1,102 @@
+"""`kb rules` and `kb` itself, as their users run them."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+ENVIRON = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "LC_ALL": "C.UTF-8"}
+
+
+def kb(*arguments: object, module: str = "kb.rules") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", module, *map(str, arguments)]
+    run = subprocess.run(command, capture_output=True, text=True, env=ENVIRON, timeout=120, check=False)
+    assert "Traceback" not in run.stderr
+    return run
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    shutil.copytree(ROOT / "rules", tmp_path / "rules", ignore=shutil.ignore_patterns(".bundle"))
+    shutil.copytree(ROOT / "i18n", tmp_path / "i18n")
+    return tmp_path / "rules"
+
+
+def test_the_shipped_rules_validate() -> None:
+    run = kb("validate", "--lang", "en")
+    assert run.returncode == 0, run.stderr
+    assert "valid" in run.stdout
+
+
+def test_a_broken_rule_fails_validation_at_its_place(folder: Path) -> None:
+    rule = folder / "checks" / "precision" / "t5-fp16-overflow.yaml"
+    rule.write_text(rule.read_text("utf-8").replace("severity: error", "severity: fatal"), "utf-8")
+    run = kb("validate", "--rules", folder, "--lang", "en")
+    assert run.returncode == 2
+    assert "t5-fp16-overflow.yaml:5:11:" in run.stderr
+
+
+def test_a_failing_example_is_shown(folder: Path) -> None:
+    rule = folder / "checks" / "precision" / "t5-fp16-overflow.yaml"
+    rule.write_text(rule.read_text("utf-8").replace("- expect: fires", "- expect: silent", 1) + "", "utf-8")
+    run = kb("test", "t5-fp16-overflow", "--rules", folder, "--lang", "en")
+    assert run.returncode in (1, 2)
+    assert "t5-fp16-overflow" in run.stdout + run.stderr
+
+
+def test_a_new_rule_validates_and_its_examples_run(folder: Path) -> None:
+    assert kb("new", "batch-past-reason", "--area", "batch", "--rules", folder).returncode == 0
+    assert kb("lock", "--rules", folder, "--lang", "en").returncode == 0
+    assert kb("validate", "--rules", folder, "--lang", "en").returncode == 0
+    run = kb("test", "batch-past-reason", "--rules", folder, "--lang", "en")
+    assert run.returncode == 0, run.stdout
+    assert "2 examples run, 0 failed" in run.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("new", "Batch", "--area", "batch"), "lower-case"),
+        (("new", "batch-past-reason", "--area", "batches"), "batch"),
+        (("new", "zero-epochs", "--area", "batch"), "exists already"),
+    ],
+)
+def test_a_new_rule_with_a_bad_name_is_refused(folder: Path, arguments: tuple[str, ...], said: str) -> None:
+    run = kb(*arguments, "--rules", folder, "--lang", "en")
+    assert run.returncode == 2
+    assert said in run.stderr
+
+
+def test_rules_are_listed_and_shown() -> None:
+    assert "t5-fp16-overflow" in kb("show", "--lang", "ko").stdout
+    assert kb("show", "t5-fp16-overflow").stdout.startswith("# yaml-language-server")
+    run = kb("show", "t5-fp16-overflo", "--lang", "en")
+    assert run.returncode == 2 and "t5-fp16-overflow" in run.stderr
+
+
+@pytest.mark.parametrize("language", ["ko", "en"])
+def test_a_rule_is_explained_offline(language: str) -> None:
+    run = kb("explain", "t5-fp16-overflow", "--lang", language)
+    assert run.returncode == 0
+    assert len(run.stdout) > 200
+    assert "65504" in run.stdout
+
+
+@pytest.mark.parametrize("language", ["ko", "en"])
+def test_kb_lists_its_commands(language: str) -> None:
+    environ = {**ENVIRON, "LC_ALL": "ko_KR.UTF-8" if language == "ko" else "en_US.UTF-8"}
+    run = subprocess.run(
+        [sys.executable, "-m", "kb", "--help"], capture_output=True, text=True, env=environ, check=True
+    )
+    assert "kb check" in run.stdout and "kb rules" in run.stdout
+
+
+def test_kb_says_its_version_and_passes_arguments_on() -> None:
+    assert kb("--version", module="kb").stdout.startswith("kb 0.")
+    assert kb("rules", "show", "zero-epochs", module="kb").returncode == 0
+    run = kb("chekc", module="kb")
+    assert run.returncode == 2 and "chekc" in run.stderr
