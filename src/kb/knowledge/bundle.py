@@ -11,7 +11,7 @@ from typing import Any
 
 from kb.knowledge.locations import Location, files_under
 
-FORMAT = 1
+FORMAT = 2
 STAMP = "stamp.json"
 
 
@@ -70,7 +70,7 @@ def _sources(location: Location) -> list[str]:
     """Every file the bundle is made of; the compiler's own code too, since it decides what the bundle holds."""
     here = os.path.dirname(os.path.abspath(__file__))
     core = os.path.join(os.path.dirname(here), "core")
-    code = [os.path.join(here, name) for name in ("compile.py", "compile_rules.py", "schema.py")]
+    code = [os.path.join(here, name) for name in ("compile.py", "compile_guide.py", "compile_rules.py", "schema.py")]
     code += [os.path.join(core, name) for name in ("grammar.py", "expression.py")]
     code.append(os.path.join(os.path.dirname(here), "memory", "architecture.py"))
     data = [os.path.join(location.rules, name) for name in files_under(location.rules)]

@@ -48,6 +48,12 @@ def load_words(language: str, rules: str | None = None) -> Mapping[str, str]:
     return words
 
 
+def load_guide(rules: str | None = None) -> Mapping[str, Any]:
+    """Presets, formulas, remedies, decisions and the rest: kind → id → the file's data, with checked trees."""
+    guide: Mapping[str, Any] = load_part(shipped() if rules is None else named(rules), "guide")
+    return guide
+
+
 def _facts(rows: Mapping[str, list[Any]], meanings: Mapping[str, list[str]]) -> dict[str, FactType]:
     facts: dict[str, FactType] = {}
     for name, (kind, default, unit, setting, renamed, at) in rows.items():

@@ -1,21 +1,22 @@
 """rules/ and i18n/ as text → one checked, plain-data bundle. Everything that can be wrong is said here, with its place.
 
-The bundle has four parts, so that a start reads only what it needs: ``hot`` (what linting needs), ``cold`` (whys,
-examples, sources, meanings), and the words of each language.
+The bundle has parts, so that a start reads only what it needs: ``hot`` (what linting needs), ``cold`` (whys, examples,
+sources, meanings), ``guide`` (presets, remedies, …), and the words of each language.
 """
 
 import os
 from typing import Any
 
 from kb.core.text import LANGUAGES
+from kb.knowledge.compile_guide import compile_entry
 from kb.knowledge.compile_rules import RuleCompiler
 from kb.knowledge.locations import Location, files_under
 from kb.knowledge.problems import KnowledgeError, Problem
-from kb.knowledge.schema import KINDS, SchemaSet
+from kb.knowledge.schema import GUIDE, KINDS, SchemaSet
 from kb.knowledge.source import KEY, Located, Path, read_source
 
 Parts = dict[str, Any]
-PARTS = ("hot", "cold", *LANGUAGES)
+PARTS = ("hot", "cold", "guide", *LANGUAGES)
 MIB_PER_UNIT = {"MiB": 2**20, "GiB": 2**30, "MB": 10**6, "GB": 10**9, "B": 1}
 
 
@@ -43,6 +44,11 @@ def compile_knowledge(location: Location) -> Parts:
         problems += _check_sources(files[kind], sources)
     problems += _check_sources(files["dialects"], sources)
     problems += _check_dialects(files["dialects"], types)
+    guide: Parts = {}
+    for kind in GUIDE:
+        problems += _check_sources(files[kind], sources)
+        entries = {located.data.get("id", kind): compile_entry(located, types, problems) for located in files[kind]}
+        guide[kind.removesuffix(".yaml")] = entries if not kind.endswith(".yaml") else entries.get(kind, {})
     words, word_problems = _words(location)
     problems += word_problems
     if problems:
@@ -62,7 +68,7 @@ def compile_knowledge(location: Location) -> Parts:
         "meanings": {name: [fact["ko"], fact["en"]] for name, fact in vocabulary["facts"].items()},
         "sources": sources,
     }
-    return {"hot": hot, "cold": cold, **words}
+    return {"hot": hot, "cold": cold, "guide": guide, **words}
 
 
 def fact_types(vocabulary: Any) -> dict[str, str]:
@@ -146,7 +152,7 @@ def _check_vocabulary(located: Located) -> list[Problem]:
 
 def _check_ids(files: dict[str, list[Located]]) -> list[Problem]:
     problems = []
-    for kind in ("checks", "hardware", "models", "dialects"):
+    for kind in ("checks", "hardware", "models", "dialects", *(kind for kind in GUIDE if not kind.endswith(".yaml"))):
         seen: dict[str, str] = {}
         for located in files[kind]:
             name = located.data["id"]

@@ -7,10 +7,11 @@ import os
 from kb.knowledge.compile import read_rules_folder
 from kb.knowledge.locations import Location
 from kb.knowledge.problems import Problem
+from kb.knowledge.schema import GUIDE
 from kb.knowledge.source import read_source
 
 LOCK = "versions.lock"
-LOCKED_KINDS = ("checks", "hardware", "models", "dialects")
+LOCKED_KINDS = ("checks", "hardware", "models", "dialects", *(kind for kind in GUIDE if not kind.endswith(".yaml")))
 _HEADER = """\
 # The version and content of every entry under rules/. Written by `kb rules lock`; do not edit.
 # A changed entry needs a higher version: raise it in the entry's file, then run `kb rules lock`.

@@ -8,6 +8,19 @@ from kb.core.suggest import nearest
 from kb.knowledge.problems import Problem
 from kb.knowledge.source import KEY, Located, Path
 
+# Knowledge that linting does not need: what the guide shows and the other commands act on.
+GUIDE = {
+    "presets": "preset",
+    "formulas": "formula",
+    "remedies": "remedy",
+    "decisions": "decision",
+    "tradeoffs": "tradeoff",
+    "runbooks": "runbook",
+    "histories": "history",
+    "runtimes": "runtime",
+    "measurements": "measurement",
+    "errata.yaml": "errata",
+}
 # Which schema a file answers to: the first part of its path under rules/, or its name.
 KINDS = {
     "checks": "check",
@@ -17,6 +30,7 @@ KINDS = {
     "vocabulary.yaml": "vocabulary",
     "constants.yaml": "constants",
     "sources.yaml": "sources",
+    **GUIDE,
 }
 
 
@@ -26,15 +40,20 @@ class SchemaSet:
     def __init__(self, folder: str) -> None:
         import jsonschema
 
+        self._library = jsonschema
+        self._folder = folder
         self._validators: dict[str, Any] = {}
-        for kind in sorted(set(KINDS.values())):
-            with open(os.path.join(folder, f"{kind}.json"), encoding="utf-8") as stream:
-                self._validators[kind] = jsonschema.Draft202012Validator(json.load(stream))
+
+    def _validator(self, kind: str) -> Any:
+        if kind not in self._validators:
+            with open(os.path.join(self._folder, f"{kind}.json"), encoding="utf-8") as stream:
+                self._validators[kind] = self._library.Draft202012Validator(json.load(stream))
+        return self._validators[kind]
 
     def check(self, kind: str, located: Located) -> list[Problem]:
         """Every fault of the file, deepest first where one is the cause of another."""
         problems = []
-        for error in self._validators[kind].iter_errors(located.data):
+        for error in self._validator(kind).iter_errors(located.data):
             worst = _most_telling(error)
             path: Path = tuple(worst.absolute_path)
             problems.append(_problem(located, path, worst))

@@ -1,0 +1,49 @@
+"""The guide's knowledge (presets, formulas, remedies, …): plain data whose expressions and texts are checked.
+
+An expression stands under ``when``, ``compute`` or ``expression``, at any depth; its checked tree is put beside it
+under ``when_tree`` and so on. A file's own ``variables`` are names that its expressions may use, besides the facts.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from kb.core.grammar import ExpressionError, parse
+from kb.core.text import PLACEHOLDER
+from kb.knowledge.problems import Problem
+from kb.knowledge.source import Located, Path
+
+EXPRESSIONS = {"when": "bool", "compute": None, "expression": None}
+TREE = "_tree"
+
+
+def compile_entry(located: Located, types: Mapping[str, str], problems: list[Problem]) -> dict[str, Any]:
+    """One file's data with its trees; faults go to ``problems``."""
+    variables = located.data.get("variables", {})
+    names = {**types, **{name: row.get("type", "number") for name, row in variables.items()}}
+    compiled = _walk(located, located.data, (), names, problems)
+    assert isinstance(compiled, dict)
+    return compiled
+
+
+def _walk(located: Located, data: Any, path: Path, names: Mapping[str, str], problems: list[Problem]) -> Any:
+    if isinstance(data, list):
+        return [_walk(located, item, (*path, index), names, problems) for index, item in enumerate(data)]
+    if not isinstance(data, dict):
+        return data
+    if data.keys() == {"ko", "en"}:
+        _check_text(located, data, path, problems)
+    made: dict[str, Any] = {}
+    for key, value in data.items():
+        made[key] = _walk(located, value, (*path, key), names, problems)
+        if key in EXPRESSIONS and isinstance(value, str):
+            try:
+                made[key + TREE] = parse(value, names, EXPRESSIONS[key])
+            except ExpressionError as error:
+                problems.append(located.problem((*path, key), f"{'.'.join(map(str, (*path, key)))}: {error}"))
+    return made
+
+
+def _check_text(located: Located, text: Mapping[str, Any], path: Path, problems: list[Problem]) -> None:
+    found = [{match[0] for match in PLACEHOLDER.finditer(str(text[language]))} for language in ("ko", "en")]
+    if found[0] != found[1]:
+        problems.append(located.problem((*path, "en"), "the placeholders of ko and en differ"))
