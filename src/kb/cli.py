@@ -47,9 +47,16 @@ class Parser(argparse.ArgumentParser):
     """argparse that speaks the user's language and suggests the option that was meant."""
 
     def __init__(self, *, words: Words, **options: Any) -> None:
-        options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
-        super().__init__(allow_abbrev=False, add_help=False, **options)
+        prefix = said(words, "cli.usage") + " "
+
+        class Formatter(argparse.RawDescriptionHelpFormatter):
+            def add_usage(self, usage: Any, actions: Any, groups: Any, _: str | None = None) -> None:
+                super().add_usage(usage, actions, groups, prefix)
+
+        super().__init__(allow_abbrev=False, add_help=False, formatter_class=Formatter, **options)
         self.words = words
+        self._positionals.title = said(words, "cli.positionals")
+        self._optionals.title = said(words, "cli.options")
         self.add_argument("-h", "--help", action="help", help=said(words, "cli.help"))
 
     def error(self, message: str) -> NoReturn:

@@ -36,6 +36,8 @@ def file_checker(catalog: Catalog, project: Project, wanted: Wanted) -> FileChec
     Raises:
         UserError: a name or a value that cannot be used.
     """
+    if wanted.dialect is not None and wanted.dialect not in catalog.dialects:
+        raise UserError("config.unknown-dialect-id", name=wanted.dialect, known=", ".join(sorted(catalog.dialects)))
     gpu = wanted.gpu or project.gpu
     gpu_count = wanted.gpus if wanted.gpus is not None else project.gpus
     # who names a GPU plans for another machine than this one: of that machine nothing else is known

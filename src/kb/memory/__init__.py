@@ -10,14 +10,13 @@ from kb.memory.linear import (
     match_targets,
     modules,
 )
-from kb.memory.predict import UnsupportedFamilyError, predict
+from kb.memory.predict import predict
 from kb.memory.search import largest_batch, workers_that_fit
 
 __all__ = [
     "LinearModule",
     "UnknownTargetsError",
     "UnsupportedArchitectureError",
-    "UnsupportedFamilyError",
     "adapter_parameters",
     "architecture_from_config",
     "default_targets",

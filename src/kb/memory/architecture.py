@@ -17,7 +17,8 @@ def architecture_from_config(config: Mapping[str, Any]) -> Architecture:
     """The architecture of transformers' ``config.json``: t5, mt5, umt5, bart, mbart, pegasus.
 
     Raises:
-        UnsupportedArchitectureError: another ``model_type``, or a field missing, not a number, or contradicting another.
+        UnsupportedArchitectureError: another ``model_type``, or a field missing, of a wrong type, or contradicting
+            another.
     """
     model_type = config.get("model_type")
     if model_type in T5_TYPES:
@@ -71,6 +72,8 @@ def _bart(model_type: str, config: Mapping[str, Any]) -> Architecture:
         tied=_flag(config, "tie_word_embeddings", True),
         max_positions=_number(config, "max_position_embeddings", 1024),
         biases=True,
+        attention_dropout=_rate(config, "attention_dropout") > 0,
+        activation_dropout=_rate(config, "activation_dropout") > 0,
     )
 
 
@@ -102,3 +105,10 @@ def _flag(config: Mapping[str, Any], name: str, default: bool) -> bool:
     if not isinstance(value, bool):
         raise UnsupportedArchitectureError(f"config.json: {name} must be true or false, not {value!r}")
     return value
+
+
+def _rate(config: Mapping[str, Any], name: str) -> float:
+    value = config.get(name, 0.0)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise UnsupportedArchitectureError(f"config.json: {name} must be between 0 and 1, not {value!r}")
+    return float(value)

@@ -1,5 +1,6 @@
 """The peak of the Trainer's evaluation: forward with labels, and the predictions it keeps on the GPU."""
 
+from kb.core.model import Architecture
 from kb.core.setup import TrainingSetup
 from kb.memory.counts import count
 from kb.memory.generation import encoder_transient
@@ -49,7 +50,7 @@ def evaluation_peak(setup: TrainingSetup, s: Shape, resident: Terms, cast_adapte
         },
         "encoder": before
         | {
-            "activations_encoder": encoder_transient(s, FP32 if autocast else s.weight_bytes),
+            "activations_encoder": encoder_transient(s, width, 2 if autocast else s.weight_bytes),
             "autocast_copies": 2 * counts.encoder_linear if copied else 0,
             "allocator_remainders": rest // 3,
         },
@@ -69,3 +70,11 @@ def kept_steps(setup: TrainingSetup, batch: int) -> int:
         return max(setup.eval_accumulation_steps or 1, 1)
     steps = -(-setup.eval_samples // batch)
     return max(min(steps, setup.eval_accumulation_steps or steps), 1)
+
+
+def host_predictions(setup: TrainingSetup, arch: Architecture) -> int:
+    """Bytes of predictions in host memory at the end of evaluation: fp32 logits and encoder output of all samples."""
+    if not setup.eval_samples or setup.prediction_loss_only or setup.predict_with_generate:
+        return 0
+    elements = setup.max_target_length * arch.vocab_size + setup.max_source_length * arch.d_model
+    return FP32 * setup.eval_samples * elements

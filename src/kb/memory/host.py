@@ -1,52 +1,56 @@
 """Host memory: a ledger apart from the GPU's, in the ranges of the field notes."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from kb.core.memory_report import HostLedger, Term
 from kb.core.setup import TrainingSetup
 
-TOKEN_ID = 8
-TENSORS_A_SAMPLE = 2  # ids and mask; labels are counted by their own length
+TOKEN_ID = 8  # int64
+TENSORS_A_SOURCE = 2  # ids and mask
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loads:
+    """Bytes that pass through host memory.
+
+    ``checkpoint`` is the model's files, ``saved`` what a checkpoint serialises, ``offloaded`` what ZeRO or a paged
+    optimizer keeps there, ``gathered`` the predictions that evaluation moves there.
+    """
+
+    checkpoint: int
+    saved: int
+    offloaded: int
+    gathered: int
 
 
 def host_ledger(
-    setup: TrainingSetup,
-    *,
-    constants: Mapping[str, float],
-    checkpoint_bytes: int,
-    saved_bytes: int,
-    offloaded_bytes: int,
-    gathered_bytes: int,
-    limit_bytes: int | None,
+    setup: TrainingSetup, loads: Loads, *, constants: Mapping[str, float], limit_bytes: int | None
 ) -> HostLedger:
-    """The larger of two moments: loading the model before the workers start, and saving a checkpoint beside them.
+    """The larger of two moments: the model being read, before the workers start; and a checkpoint saved beside them.
 
-    Args:
-        checkpoint_bytes: the weights' files; loading takes them times ``model_load_factor``.
-        saved_bytes: what a checkpoint serialises in host memory.
-        offloaded_bytes: parameters and optimizer states that ZeRO keeps in host memory.
-        gathered_bytes: predictions that ``eval_accumulation_steps`` moves to the host.
+    The terms are the upper ends of the notes' ranges. The low end leaves out overhead and saving, and reads the model
+    file by file as safetensors does.
     """
-    low_base, base = constants["host_base_low_bytes"], constants["host_base_high_bytes"]
     workers = setup.dataloader_num_workers
-    loading = round(checkpoint_bytes * constants["model_load_factor"])
-    running: dict[str, int] = {
-        "host_base": round(base),
+    base = round(constants["host_base_high_bytes"])
+    pinned = pinned_bytes(setup)
+    reading = {"host_base": base, "model_load": round(loads.checkpoint * constants["model_load_factor"])}
+    running = {
+        "host_base": base,
         "workers": round(workers * constants["worker_high_bytes"]),
-        "pinned": pinned_bytes(setup),
-        "checkpoint_save": saved_bytes,
-        "offloaded": offloaded_bytes,
-        "gathered": gathered_bytes,
+        "pinned": pinned,
+        "checkpoint_save": loads.saved,
+        "offloaded": loads.offloaded,
+        "gathered": loads.gathered,
         "host_overhead": round(constants["host_overhead_high_bytes"]),
     }
-    start = {"host_base": round(base), "model_load": loading}
-    low = low_base + workers * constants["worker_low_bytes"] + running["pinned"] + offloaded_bytes
-    chosen = max(running, start, key=lambda terms: sum(terms.values()))
-    terms = tuple(Term(name, size) for name, size in chosen.items() if size)
+    low = constants["host_base_low_bytes"] + workers * constants["worker_low_bytes"] + pinned + loads.offloaded
+    chosen = max(running, reading, key=lambda terms: sum(terms.values()))
     return HostLedger(
-        terms=terms,
-        low_bytes=round(max(low, low_base + checkpoint_bytes)),
-        peak_bytes=sum(term.bytes for term in terms),
+        terms=tuple(Term(name, size) for name, size in chosen.items() if size),
+        low_bytes=round(low + loads.gathered),
+        peak_bytes=sum(chosen.values()),
         limit_bytes=limit_bytes,
     )
 
@@ -56,5 +60,5 @@ def pinned_bytes(setup: TrainingSetup) -> int:
     if not setup.dataloader_pin_memory:
         return 0
     batches = max(setup.dataloader_num_workers * setup.dataloader_prefetch_factor, 1)
-    tokens = TENSORS_A_SAMPLE * setup.max_source_length + setup.max_target_length
+    tokens = TENSORS_A_SOURCE * setup.max_source_length + setup.max_target_length
     return batches * max(setup.per_device_train_batch_size, 1) * tokens * TOKEN_ID

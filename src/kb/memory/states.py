@@ -1,6 +1,6 @@
 """Bytes that stay from step to step: parameters, adapters, quantization state, gradients, optimizer states."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kb.core.model import Architecture
 from kb.core.setup import TrainingSetup
@@ -12,136 +12,159 @@ NF4_BLOCK = 64  # weights to one fp32 absmax; bitsandbytes' default for 4-bit
 DOUBLE_QUANT_BLOCK = 256  # absmax values to one second-level fp32 absmax
 OPTIMIZER_BLOCK = 256  # state values to one fp32 absmax in the 8-bit optimizers
 FP32, HALF = 4, 2
+FUSED = ("adamw_torch_fused", "adamw_bnb_8bit", "adamw_8bit", "paged_adamw_8bit", "paged_adamw_32bit", "paged_adamw")
+KNOWN_OPTIMIZERS = (*FUSED, "adamw_torch", "adamw_hf", "adafactor", "sgd", "none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class States:
-    """Bytes on one GPU. ``trainable`` counts parameters; ``largest_trainable`` that of the largest tensor."""
+    """Bytes on one GPU, and what offloading or paging puts in host memory. ``trainable`` counts parameters."""
 
     parameters: int
     adapters: int
     quantization: int
     gradients: int
     optimizer: int
-    buckets: int  # data-parallel copies of the gradients
     step_temporaries: int  # what the optimizer's step holds on top
     trainable: int
-    rank: int = 0
-    targets: tuple[LinearModule, ...] = ()
-    unmatched: tuple[str, ...] = ()
-
-    @property
-    def cast_adapters(self) -> int:
-        """Adapter parameters that autocast copies: those of linear layers, not of embeddings."""
-        embeddings = sum((m.in_features + m.out_features) * m.count for m in self.targets if m.kind == "embedding")
-        return self.trainable - self.rank * embeddings if self.targets else 0
+    cast_adapters: int  # adapter parameters that autocast copies: those of linear layers
+    targets: tuple[LinearModule, ...]
+    unmatched: tuple[str, ...]
+    buckets: int = 0  # data-parallel copies of the gradients
+    gradient_share: float = 1.0  # of all gradients, those kept on this GPU
+    on_host: int = 0
+    saved: int = 0  # what a checkpoint of the model holds
 
     @property
     def weights(self) -> int:
         return self.parameters + self.adapters + self.quantization
 
-    @property
-    def resident(self) -> int:
-        """Between steps of training: weights and optimizer states; gradients are set to None."""
-        return self.weights + self.optimizer
-
 
 def states_of(setup: TrainingSetup, arch: Architecture) -> States:
-    """The model states of a setup, from parameter counts (04-memory, "Closed forms").
+    """The model states of a setup, from parameter counts.
 
     A trainable parameter has a gradient and two AdamW moments in its own type: 16 bytes in fp32, weights included.
+    Adapters are fp32 (peft's ``autocast_adapter_dtype``); a module to save is copied and trained whole.
     """
     counts = count(arch)
     weight = FP32 if setup.weights == "fp32" else HALF
-    targets: tuple[LinearModule, ...] = ()
-    unmatched: tuple[str, ...] = ()
-    adapters = 0
-    if setup.method != "full":
-        try:
-            targets, unmatched = match_targets(arch, setup.lora_target_modules)
-        except UnknownTargetsError:
-            targets, unmatched = (), setup.lora_target_modules or ()
-        adapters = sum(setup.lora_r * (m.in_features + m.out_features) * m.count for m in targets)
-    parameters, quantization = _weights(setup, counts, weight)
-    packed = setup.load_in_4bit or setup.method == "qlora"
-    remainders = weights_remainder(arch, FP32 if packed and setup.prepare_for_kbit else weight, packed)
+    targets, unmatched, whole = _targets(setup, arch)
+    sizes = [(module, setup.lora_r * (module.in_features + module.out_features) * module.count) for module in targets]
+    adapters = sum(size for _, size in sizes)
     if setup.method == "full":
         trainable, width, largest = counts.total, weight, counts.embedding
     else:
-        trainable, width = adapters, FP32
-        largest = max((setup.lora_r * max(m.in_features, m.out_features) for m in targets), default=0)
-    gradients = width * trainable
-    optimizer, temporaries = _optimizer(setup.optim, trainable, width, largest, counts, setup.method == "full", arch)
-    return _shared_out(
-        setup,
-        States(
-            parameters=parameters + remainders,
-            adapters=FP32 * adapters,
-            quantization=quantization,
-            gradients=gradients,
-            optimizer=optimizer,
-            buckets=0,
-            step_temporaries=temporaries,
-            trainable=trainable,
-            rank=setup.lora_r,
-            targets=targets,
-            unmatched=unmatched,
-        ),
+        trainable, width = adapters + whole, FP32
+        largest = max([whole, *(setup.lora_r * max(m.in_features, m.out_features) for m in targets)])
+    parameters, quantization = _weights(setup, arch, counts, weight)
+    optimizer, paged, temporaries = _optimizer(setup, arch, trainable, width, largest)
+    states = States(
+        parameters=parameters,
+        adapters=FP32 * (adapters + whole),
+        quantization=quantization,
+        gradients=width * trainable,
+        optimizer=optimizer,
+        step_temporaries=temporaries,
+        trainable=trainable,
+        cast_adapters=sum(size for module, size in sizes if module.kind == "linear"),
+        targets=targets,
+        unmatched=unmatched,
+        on_host=paged,
+        saved=_saved(setup, counts, targets, parameters, FP32 * (adapters + whole)),
     )
+    return _shared_out(setup, states)
 
 
-def _weights(setup: TrainingSetup, counts: Counts, weight: int) -> tuple[int, int]:
-    """Bytes of the base weights and of their quantization state."""
-    if setup.load_in_8bit:
-        rest = FP32 if setup.prepare_for_kbit and setup.method != "full" else HALF
-        return counts.quantizable + rest * (counts.total - counts.quantizable), 0
-    if not (setup.load_in_4bit or setup.method == "qlora"):
-        return weight * counts.total, 0
-    rest = FP32 if setup.prepare_for_kbit or weight == FP32 else HALF
+def _saved(
+    setup: TrainingSetup, counts: Counts, targets: tuple[LinearModule, ...], parameters: int, adapters: int
+) -> int:
+    """Bytes of a saved model: all of it, or the adapters, with the embeddings where these are among the targets."""
+    if setup.method == "full":
+        return parameters
+    embeddings = any(module.kind == "embedding" for module in targets)
+    return adapters + (FP32 * (counts.embedding + counts.head) if embeddings else 0)
+
+
+def _targets(setup: TrainingSetup, arch: Architecture) -> tuple[tuple[LinearModule, ...], tuple[str, ...], int]:
+    """The modules that LoRA wraps, the targets that match none, and the parameters of modules trained whole."""
+    if setup.method == "full":
+        return (), (), 0
+    whole = 0
+    if setup.modules_to_save:
+        saved, _ = match_targets(arch, setup.modules_to_save)
+        whole = sum(module.in_features * module.out_features * module.count for module in saved)
+    try:
+        targets, unmatched = match_targets(arch, setup.lora_target_modules)
+    except UnknownTargetsError:
+        return (), setup.lora_target_modules or (), whole
+    return targets, unmatched, whole
+
+
+def _weights(setup: TrainingSetup, arch: Architecture, counts: Counts, weight: int) -> tuple[int, int]:
+    """Bytes of the base weights, the remainders of their blocks with them, and of their quantization state.
+
+    4-bit and 8-bit loading pack the blocks' linear layers but T5's ``wo``; peft's preparation widens the rest to fp32.
+    """
+    four, eight = setup.load_in_4bit or setup.method == "qlora", setup.load_in_8bit
+    if not (four or eight):
+        kept_wide = (FP32 - HALF) * counts.kept_wide if setup.weights == "fp16" else 0
+        return weight * counts.total + kept_wide + weights_remainder(arch, weight, packed=False), 0
+    rest = FP32 if weight == FP32 or (setup.prepare_for_kbit and setup.method != "full") else HALF
     packed = counts.quantizable
+    others = rest * (counts.total - packed) + weights_remainder(arch, rest, packed=True)
+    if eight and not four:
+        return packed + others, 0
     blocks = packed // NF4_BLOCK
     absmax = blocks + FP32 * blocks // DOUBLE_QUANT_BLOCK if setup.bnb_4bit_use_double_quant else FP32 * blocks
-    return packed // 2 + rest * (counts.total - packed), absmax
+    return packed // 2 + others, absmax
 
 
 def _optimizer(
-    name: str, trainable: int, width: int, largest: int, counts: Counts, full: bool, arch: Architecture
-) -> tuple[int, int]:
-    """Bytes of the optimizer's states, and of what its step holds on top of everything."""
-    if "8bit" in name:
-        wide = counts.embedding + counts.positions if full else 0  # Trainer keeps embeddings' states in 32 bits
-        states = 8 * wide + 2 * (trainable - wide) + 2 * FP32 * (trainable - wide) // OPTIMIZER_BLOCK
-        return (0 if "paged" in name else states), 0
-    if name == "adafactor":
-        return FP32 * trainable // max(min(arch.d_model, arch.d_ff), 1) * 2, 4 * FP32 * largest
+    setup: TrainingSetup, arch: Architecture, trainable: int, width: int, largest: int
+) -> tuple[int, int, int]:
+    """Bytes of the optimizer's states on the GPU and paged to the host, and of what its step holds on top.
+
+    An unknown optimizer counts as AdamW in torch's default form.
+    """
+    name, counts = setup.optim, count(arch)
     if name in ("sgd", "none"):
-        return 0, 0
-    states = 0 if "paged" in name else 2 * width * trainable
-    if name == "adamw_torch_fused" or "paged" in name or "bnb" in name:
-        return states, 0
+        return 0, 0, 0
+    if name == "adafactor":  # a row and a column of second moments for each matrix; its step works on one tensor
+        return 2 * FP32 * trainable // min(arch.d_model, arch.d_ff), 0, 4 * FP32 * largest
+    if "8bit" in name:
+        wide = counts.embedding + counts.positions if setup.method == "full" else 0  # Trainer keeps these in 32 bits
+        narrow = trainable - wide
+        states = 2 * FP32 * wide + 2 * narrow + 2 * FP32 * narrow // OPTIMIZER_BLOCK
+    else:
+        states = 2 * width * trainable
+    if name.startswith("paged"):
+        return 0, states, 0
+    if name in FUSED:
+        return states, 0, 0
     if name == "adamw_hf":  # a loop over the tensors: square root and quotient of one
-        return states, 2 * width * largest
-    # foreach: one list of square roots as long as the parameters
-    return states, width * trainable
+        return states, 0, 2 * width * largest
+    return states, 0, width * trainable  # foreach: the square roots of all of them
 
 
 def _shared_out(setup: TrainingSetup, states: States) -> States:
-    """Data parallelism: plain division by the world size for what a stage shards (assumed even)."""
+    """Data parallelism: plain division by the world size of what a stage shards, assumed even; and offloading."""
     world = max(setup.world_size, 1)
     stage = 3 if setup.fsdp else setup.zero_stage
     if world == 1 and not (setup.offload_optimizer or setup.offload_param):
         return states
-    over = (world if stage >= 1 else 1, world if stage >= 2 else 1, world if stage >= 3 else 1)
-    return States(
-        parameters=0 if setup.offload_param else states.parameters // over[2],
-        adapters=states.adapters // over[2],
-        quantization=states.quantization // over[2],
-        gradients=states.gradients // over[1],
-        optimizer=0 if setup.offload_optimizer else states.optimizer // over[0],
+    by_optimizer, by_gradient, by_parameter = (world if stage >= least else 1 for least in (1, 2, 3))
+    weights = (states.parameters // by_parameter, states.adapters // by_parameter, states.quantization // by_parameter)
+    optimizer, temporaries = states.optimizer // by_optimizer, states.step_temporaries // by_optimizer
+    on_host = (sum(weights) if setup.offload_param else 0) + (optimizer if setup.offload_optimizer else 0)
+    return replace(
+        states,
+        parameters=0 if setup.offload_param else weights[0],
+        adapters=0 if setup.offload_param else weights[1],
+        quantization=0 if setup.offload_param else weights[2],
+        gradients=states.gradients // by_gradient,
+        gradient_share=1 / by_gradient,
+        optimizer=0 if setup.offload_optimizer else optimizer,
+        step_temporaries=0 if setup.offload_optimizer else temporaries,
         buckets=states.gradients if world > 1 and stage == 0 else 0,
-        step_temporaries=0 if setup.offload_optimizer else states.step_temporaries // over[0],
-        trainable=states.trainable,
-        rank=states.rank,
-        targets=states.targets,
-        unmatched=states.unmatched,
+        on_host=states.on_host + on_host * world,
     )

@@ -2,25 +2,29 @@
 
 from kb.core.setup import TrainingSetup
 from kb.memory import bart, t5
-from kb.memory.adapters import Kept, Reach, kept, reach
-from kb.memory.counts import Counts, count
+from kb.memory.adapters import kept, reach
+from kb.memory.counts import count
 from kb.memory.ledger import Peak, Terms, largest
 from kb.memory.remainders import copies_remainder
 from kb.memory.saved import Saved
 from kb.memory.shape import Shape
-from kb.memory.states import States
+from kb.memory.states import FP32, HALF, States
+
+TOKEN_ID = 8  # int64
 
 
 def training_peak(setup: TrainingSetup, states: States, s: Shape, workspace: int, remainder: float) -> Peak:
     """Peak allocated bytes of a step after the first, when the optimizer states exist.
 
-    Memory is piecewise linear in the layers done: activations go as gradients come. So the peak lies at the ends of
-    its pieces: the end of forward, the loss's backward, the output layer's, the first layer of each stack's backward,
-    its last, the embedding's, and the optimizer's step.
+    Memory is piecewise linear in the layers done: activations go as gradients come. So the peak lies at an end of a
+    piece: the loss, the end of forward, the loss's backward, the output layer's, the first layer of each stack's
+    backward, the decoder's embedding, the encoder's last layer, the end, or the optimizer's step.
+
+    Args:
+        workspace: bytes of one thread's cuBLAS workspace; forward and backward run in two.
+        remainder: bytes that the allocator leaves unsplit in a block, as a rule.
     """
     saved = (t5 if s.arch.family == "t5" else bart).saved(s)
-    found = reach(states.targets)
-    extra = kept(found, setup.lora_r, s)
     base: Terms = {
         "parameters": states.parameters,
         "adapters": states.adapters,
@@ -28,125 +32,129 @@ def training_peak(setup: TrainingSetup, states: States, s: Shape, workspace: int
         "optimizer": states.optimizer,
         "buckets": states.buckets,
         "workspace": 2 * workspace,
-        "inputs": 8 * (2 * s.source_tokens + 2 * s.target_tokens),
-        "gradients_held": states.gradients if setup.gradient_accumulation_steps > 1 else 0,
+        "inputs": TOKEN_ID * 2 * (s.source_tokens + s.target_tokens),
     }
+    if setup.gradient_accumulation_steps > 1:
+        base["accumulated_gradients"] = states.gradients
     if s.copied and not setup.gradient_checkpointing:
         base["allocator_remainders"] = copies_remainder(s.arch, remainder, quantized=s.quantized)
-    flow = _Flow(setup, states, s, saved, found, extra)
-    moments = {name: base | terms for name, terms in flow.moments().items()}
-    return largest(moments)
+    step = _Step(setup, states, s, saved)
+    moments = step.forward() | step.backward()
+    moments["optimizer_step"] = {"gradients": states.gradients, "temporaries": states.step_temporaries}
+    return largest({name: base | terms for name, terms in moments.items()})
 
 
-class _Flow:
-    """One step, moment by moment."""
+class _Step:
+    """What one step keeps, by stack, and the moments of its passes."""
 
-    def __init__(self, setup: TrainingSetup, states: States, s: Shape, saved: Saved, found: Reach, extra: Kept) -> None:
-        self.states, self.s, self.saved, self.setup = states, s, saved, setup
-        self.counts: Counts = count(s.arch)
-        self.checkpointing = setup.gradient_checkpointing
-        arch = s.arch
+    def __init__(self, setup: TrainingSetup, states: States, s: Shape, saved: Saved) -> None:
+        arch, found = s.arch, reach(states.targets)
+        extra = kept(found, setup.lora_r, s)
         encoder, decoder = saved.encoder, saved.decoder
-        self.encoder_layer = encoder.kept + extra.encoder // arch.encoder_layers + encoder.copies
-        self.decoder_layer = decoder.kept + extra.decoder // arch.decoder_layers + decoder.copies
-        if self.checkpointing:
-            self.encoder = arch.encoder_layers * encoder.entry + saved.encoder_tail + saved.bias + saved.encoder_output
-            self.decoder = arch.decoder_layers * decoder.entry + saved.decoder_tail + extra.outside
-            if s.frozen:  # enable_input_require_grads: the embeddings' output is a leaf and stays
+        self.s, self.saved, self.states = s, saved, states
+        self.checkpointed = setup.gradient_checkpointing
+        layers_e, layers_d = arch.encoder_layers, arch.decoder_layers
+        # one layer, as its backward finds it where checkpointing makes it again
+        self.encoder_layer = encoder.kept + extra.encoder // layers_e + encoder.copies
+        self.decoder_layer = decoder.kept + extra.decoder // layers_d + decoder.copies
+        copies_e, copies_d = layers_e * encoder.copies, layers_d * decoder.copies
+        half = HALF * setup.lora_r if s.frozen and s.autocast else 0  # of adapters: autocast copies their weights too
+        inner_adapters = half * (found.encoder_weights + found.decoder_weights)
+        head_copies = saved.head_copies + half * found.head_weights
+        # while autocast's cache lives it holds the copies of all weights that train, checkpointed layers' too
+        self.cached = (0 if s.frozen and self.checkpointed else copies_e + copies_d) + head_copies + inner_adapters
+        if self.checkpointed:
+            self.encoder = layers_e * encoder.entry + saved.encoder_tail + saved.bias + saved.encoder_output
+            self.decoder = layers_d * decoder.entry + saved.decoder_tail + extra.outside
+            if s.frozen:  # enable_input_require_grads: the embeddings' outputs are leaves and stay
                 self.encoder += encoder.entry
                 self.decoder += decoder.entry
-            self.copies = 0
+            copies_e = copies_d = inner_adapters = 0
         else:
-            self.encoder = arch.encoder_layers * encoder.kept + saved.encoder_tail + extra.encoder
-            self.decoder = arch.decoder_layers * decoder.kept + saved.decoder_tail + extra.decoder + extra.outside
+            self.encoder = layers_e * encoder.kept + saved.encoder_tail + extra.encoder
+            self.decoder = layers_d * decoder.kept + saved.decoder_tail + extra.decoder + extra.outside
             if s.frozen and not found.embeddings:
                 self.encoder -= saved.unneeded
             if not s.frozen and not s.autocast:
                 self.encoder += saved.encoder_output
-            self.copies = arch.encoder_layers * encoder.copies + arch.decoder_layers * decoder.copies
-        # what autocast's cache holds to the end of the forward pass: weights that train, checkpointed or not;
-        # embeddings are not cast, and checkpointed layers cast theirs again
-        half = 2 * setup.lora_r if s.frozen and s.autocast else 0
-        adapters = half * (found.encoder_weights + found.decoder_weights + found.head_weights)
-        self.adapter_copies = half * found.head_weights if self.checkpointing else adapters
-        cached = arch.encoder_layers * encoder.copies + arch.decoder_layers * decoder.copies
-        self.cached = max(self.copies, 0 if s.frozen else cached) + saved.head_copies + adapters
-        self.width = s.weight_bytes if not s.frozen else 4
-        self.embedding = 0 if s.frozen else self.width * self.counts.embedding
-        self.found = found
+        self.encoder_copies = copies_e
+        self.copies = copies_e + copies_d + inner_adapters
+        self.head_copies = head_copies
+        self._count_gradients(setup, found.encoder_weights, found.widest_embedding)
 
-    def moments(self) -> dict[str, Terms]:
-        s, saved, states = self.s, self.saved, self.states
-        loss = saved.loss
-        activations: Terms = {"activations_encoder": self.encoder, "activations_decoder": self.decoder}
-        arch = s.arch
-        encoder_grads = self._encoder_gradients()
-        head_grads = self.embedding
-        copies = self.copies + self.adapter_copies
-        one = self.checkpointing
-        enc_copies = 0 if one else arch.encoder_layers * saved.encoder.copies
-        last = saved.encoder.backward
-        grads = states.gradients
-        tied_once = self.embedding if s.arch.tied else 0
+    def _count_gradients(self, setup: TrainingSetup, encoder_weights: int, widest_embedding: int) -> None:
+        counts, s, states = count(self.s.arch), self.s, self.states
+        share = states.gradient_share
+        if s.frozen:
+            self.embedding = 0
+            self.embedding_transient = FP32 * setup.lora_r * widest_embedding
+            self.encoder_gradients = round(FP32 * setup.lora_r * encoder_weights * share)
+        else:
+            self.embedding = self.embedding_transient = s.weight_bytes * counts.embedding
+            self.encoder_gradients = round(s.weight_bytes * counts.encoder_linear * share)
+
+    def forward(self) -> dict[str, Terms]:
+        loss = self.saved.loss
+        activations: Terms = {
+            "activations_encoder": self.encoder,
+            "activations_decoder": self.decoder,
+            "activations_head": loss.kept,
+        }
+        after = self.copies + self.head_copies
         return {
-            "loss": activations | {"activations_head": loss.kept, "loss": loss.inside, "autocast_copies": self.cached},
-            "forward_end": activations
-            | {"activations_head": loss.kept, "loss": loss.forward, "autocast_copies": copies + saved.head_copies},
-            "loss_backward": activations
-            | {"activations_head": loss.kept, "loss": loss.backward, "autocast_copies": copies + saved.head_copies},
-            "head_backward": activations | self._head_backward(copies),
-            "decoder_backward": activations
+            "loss": activations | {"loss": loss.inside, "autocast_copies": self.cached},
+            "forward_end": activations | {"loss": loss.forward, "autocast_copies": after},
+            "loss_backward": activations | {"loss": loss.backward, "autocast_copies": after},
+        }
+
+    def backward(self) -> dict[str, Terms]:
+        saved, gradients = self.saved, self.states.gradients
+        encoder, decoder, one = saved.encoder, saved.decoder, self.checkpointed
+        stacks: Terms = {"activations_encoder": self.encoder, "activations_decoder": self.decoder}
+        before_encoder = gradients - self.encoder_gradients
+        # an encoder layer made again: its input is kept already, the decoder has let go of the encoder's output
+        again = self.encoder_layer - encoder.entry - saved.encoder_output if one else 0
+        last_layer = self.encoder_layer + (saved.encoder_mask + saved.bias if one else 0)
+        return {
+            "head_backward": stacks | self._head_backward(),
+            "decoder_backward": stacks
             | {
-                "gradients": head_grads,
-                "temporaries": saved.decoder.backward + (self.decoder_layer if one else 0),
-                "autocast_copies": copies,
+                "gradients": self.embedding,
+                "temporaries": decoder.backward + (self.decoder_layer if one else 0),
+                "autocast_copies": self.copies,
             },
             "embedding_backward": {
                 "activations_encoder": self.encoder,
-                "gradients": grads - encoder_grads,
-                "temporaries": tied_once + saved.encoder.entry,
-                "autocast_copies": enc_copies,
+                "gradients": before_encoder,
+                "temporaries": (self.embedding if self.s.arch.tied else 0) + encoder.entry,
+                "autocast_copies": self.encoder_copies,
             },
             "encoder_backward": {
-                "activations_encoder": self.encoder
-                - saved.encoder_tail
-                + saved.encoder_mask
-                + (self.encoder_layer - saved.encoder.entry - saved.encoder_output if one else 0),
-                "gradients": grads - encoder_grads,
-                "temporaries": last,
-                "autocast_copies": enc_copies,
+                "activations_encoder": self.encoder - saved.encoder_tail + saved.encoder_mask + again,
+                "gradients": before_encoder,
+                "temporaries": encoder.backward,
+                "autocast_copies": self.encoder_copies,
             },
             "encoder_last": {
-                "activations_encoder": self.encoder_layer + (saved.encoder_mask + saved.bias if one else 0),
-                "gradients": grads - encoder_grads // arch.encoder_layers,
-                "temporaries": last,
+                "activations_encoder": last_layer,
+                "gradients": gradients - self.encoder_gradients // self.s.arch.encoder_layers,
+                "temporaries": encoder.backward,
             },
             "backward_end": {
-                "gradients": grads,
-                "temporaries": (self.embedding or 4 * self.setup.lora_r * self.found.widest_embedding)
-                + 2 * saved.encoder.entry,
+                "gradients": gradients,
+                "temporaries": self.embedding_transient + 2 * encoder.entry,
             },
-            "optimizer_step": {"gradients": grads, "temporaries": states.step_temporaries},
         }
 
-    def _encoder_gradients(self) -> int:
-        """Bytes of the gradients that the encoder's own layers produce."""
-        if self.s.frozen:
-            return 4 * self.setup.lora_r * self.found.encoder_weights
-        return self.width * self.counts.encoder_linear
-
-    def _head_backward(self, copies: int) -> Terms:
-        """The output layer's backward: the logits' gradient, and the weight's where it trains."""
-        s, saved = self.s, self.saved
-        weight = self.counts.embedding
+    def _head_backward(self) -> Terms:
+        """The output layer's backward: the logits' gradient, and its weight's where that trains (in half first)."""
+        s, gradient, weight = self.s, self.saved.loss.gradient, count(self.s.arch).embedding
+        copies = self.copies + self.head_copies
         if s.frozen:
-            gradient = saved.loss.gradient * (2 if s.lora_head else 1)
-            return {"loss": gradient, "temporaries": 4 * s.target_tokens * s.arch.d_model,
-                    "autocast_copies": copies + saved.head_copies}  # fmt: skip
+            hidden = FP32 * s.target_tokens * s.arch.d_model
+            return {"loss": gradient * (1 + s.lora_head), "temporaries": hidden, "autocast_copies": copies}
         if not s.copied:
-            return {"loss": saved.loss.gradient, "gradients": self.width * weight, "autocast_copies": copies}
-        product = saved.loss.gradient + 2 * weight + saved.head_copies
-        if product > 6 * weight:
-            return {"loss": saved.loss.gradient, "temporaries": 2 * weight,
-                    "autocast_copies": copies + saved.head_copies}  # fmt: skip
-        return {"gradients": 4 * weight, "temporaries": 2 * weight, "autocast_copies": copies}
+            return {"loss": gradient, "gradients": s.weight_bytes * weight, "autocast_copies": self.copies}
+        if gradient + self.head_copies > FP32 * weight:
+            return {"loss": gradient, "temporaries": HALF * weight, "autocast_copies": copies}
+        return {"gradients": FP32 * weight, "temporaries": HALF * weight, "autocast_copies": self.copies}

@@ -1,0 +1,69 @@
+"""From allocated bytes to what the process uses on the GPU, with its band; and the verdict against a card."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from kb.core.hardware import Gpu
+from kb.core.memory_report import Phase, PhaseName, Term, Verdict
+from kb.memory.ledger import Peak
+
+
+class Context(NamedTuple):
+    """CUDA context and libraries, in bytes."""
+
+    low: int
+    expected: int
+    high: int
+
+
+def context_of(constants: Mapping[str, float], capability: tuple[int, int] | None, gpu: Gpu | None) -> Context:
+    """The context's bytes: measured for this GPU, or for its generation, within what is known of any."""
+    if gpu is not None and gpu.context_bytes is not None:
+        return Context(gpu.context_bytes, gpu.context_bytes, gpu.context_bytes)
+    expected = constants["context_bytes"]
+    if capability is not None:
+        expected = constants.get(f"context_sm{capability[0]}{capability[1]}_bytes", expected)
+    low, high = min(expected, constants["context_low_bytes"]), max(expected, constants["context_high_bytes"])
+    return Context(round(low), round(expected), round(high))
+
+
+def phase_of(name: PhaseName, peak: Peak, constants: Mapping[str, float], context: Context) -> Phase:
+    """A peak as the process sees it.
+
+    Low is what the run cannot do without: allocated memory less the error band (the allocator gives cached blocks back
+    before it fails) and the smallest context. High is allocated plus the band, times the upper ratio of reserved
+    memory, plus the largest context.
+    """
+    band = constants[f"band_{name}"]
+    reserved = round(peak.allocated * constants["reserved_mean"])
+    return Phase(
+        name=name,
+        terms=tuple(Term(term, size) for term, size in peak.terms.items()),
+        peak_allocated_bytes=peak.allocated,
+        peak_reserved_bytes=reserved,
+        process_used_bytes=reserved + context.expected,
+        low_bytes=round(peak.allocated * (1 - band)) + context.low,
+        high_bytes=round(peak.allocated * (1 + band) * constants["reserved_upper"]) + context.high,
+        moment=peak.moment,
+    )
+
+
+def verdict_of(phases: tuple[Phase, ...], memory: int | None, constants: Mapping[str, float]) -> Verdict:
+    """``oom`` only where even the low end is over the card's memory; ``tight`` where the limit lies in the band.
+
+    The card's usable memory is less than what the driver reports, and counts for the high end. The phase that uses
+    most decides, by its largest term.
+    """
+    if not phases:
+        return Verdict(status="unknown")
+    deciding = max(phases, key=lambda phase: phase.process_used_bytes)
+    term = max(deciding.terms, key=lambda term: term.bytes).name if deciding.terms else None
+    if memory is None:
+        status = "unknown"
+    elif max(phase.low_bytes for phase in phases) > memory:
+        status = "oom"
+    elif max(phase.high_bytes for phase in phases) > memory * constants["usable_memory_ratio"]:
+        status = "tight"
+    else:
+        status = "fits"
+    return Verdict(status=status, phase=deciding.name, term=term)  # type: ignore[arg-type]
