@@ -30,7 +30,7 @@ class Facts:
 
     Args:
         types: the type of every fact that may be asked for.
-        providers: the value of a fact, or of every fact under a prefix ending in a dot (called with the name).
+        providers: the value of a fact, or of every fact of a group, by its first part and a dot (``gpu.``).
             ``None`` means unknown; an :class:`Unknown` passes through with its own reason.
     """
 
@@ -48,12 +48,7 @@ class Facts:
             return value
 
     def _find(self, name: str) -> Any:
-        provider = self._providers.get(name)
-        if provider is None:
-            prefix = name
-            while provider is None and "." in prefix:
-                prefix = prefix.rpartition(".")[0]
-                provider = self._providers.get(prefix + ".")
+        provider = self._providers.get(name) or self._providers.get(name.partition(".")[0] + ".")
         value = None if provider is None else provider(name)
         if isinstance(value, Unknown):
             return value if value.needs else Unknown(frozenset((name,)), value.reason)

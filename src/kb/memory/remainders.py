@@ -36,6 +36,16 @@ def copies_remainder(arch: Architecture, remainder: float, *, quantized: bool = 
 
 
 @lru_cache(maxsize=256)
+def own_segments_remainder(arch: Architecture, width: int) -> int:
+    """Bytes left over in tensors of the weights' shapes that take segments of their own: the weights, each of the
+    optimizer's moments, and the gradients."""
+    rests = [
+        (number, -width * elements % STEP) for elements, number, _ in _matrices(arch) if width * elements >= OWN_SEGMENT
+    ]
+    return sum(number * rest for number, rest in rests if rest <= UNSPLIT)
+
+
+@lru_cache(maxsize=256)
 def weights_remainder(arch: Architecture, width: int, packed: bool) -> int:
     """Bytes left over in the blocks of freshly loaded weights: segments filled with the larger ones first."""
     sizes: dict[int, int] = {}
@@ -43,7 +53,7 @@ def weights_remainder(arch: Architecture, width: int, packed: bool) -> int:
         size = elements // 2 if packed and not kept else width * elements
         if UNSPLIT < size < OWN_SEGMENT:
             sizes[size] = sizes.get(size, 0) + number
-    lost = 0
+    lost = 0 if packed else own_segments_remainder(arch, width)
     while sizes:
         largest = max(sizes)
         each = SEGMENT // largest

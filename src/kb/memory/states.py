@@ -6,7 +6,7 @@ from kb.core.model import Architecture
 from kb.core.setup import TrainingSetup
 from kb.memory.counts import Counts, count
 from kb.memory.linear import LinearModule, UnknownTargetsError, match_targets
-from kb.memory.remainders import weights_remainder
+from kb.memory.remainders import own_segments_remainder, weights_remainder
 
 NF4_BLOCK = 64  # weights to one fp32 absmax; bitsandbytes' default for 4-bit
 DOUBLE_QUANT_BLOCK = 256  # absmax values to one second-level fp32 absmax
@@ -57,13 +57,14 @@ def states_of(setup: TrainingSetup, arch: Architecture) -> States:
         trainable, width = adapters + whole, FP32
         largest = max([whole, *(setup.lora_r * max(m.in_features, m.out_features) for m in targets)])
     parameters, quantization = _weights(setup, arch, counts, weight)
+    rest = own_segments_remainder(arch, width) if setup.method == "full" else 0
     optimizer, paged, temporaries = _optimizer(setup, arch, trainable, width, largest)
     states = States(
         parameters=parameters,
         adapters=FP32 * (adapters + whole),
         quantization=quantization,
-        gradients=width * trainable,
-        optimizer=optimizer,
+        gradients=width * trainable + rest,
+        optimizer=optimizer + (2 * rest if optimizer >= 2 * width * trainable > 0 else 0),
         step_temporaries=temporaries,
         trainable=trainable,
         cast_adapters=sum(size for module, size in sizes if module.kind == "linear"),

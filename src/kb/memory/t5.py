@@ -108,7 +108,11 @@ def _core(s: Shape, queries: int, keys: int, key_tokens: int, *, masked: bool) -
     bias = (scores if masked else heads * queries * keys) * compute
     gradients = projections - b * queries * s.inner * compute
     if not s.frozen:
-        gradients += bias + (bias // compute * FP32 if s.copied else 0)
+        # the bias's gradient, then the same once more through the mask's `where` and as the sum over the batch,
+        # when what the core kept is gone
+        summed = 2 * FP32 * heads * queries * keys
+        after = gradients + 2 * scores * max(FP32, compute) + summed - projections - bias
+        gradients = max(gradients + scores * compute, after if masked else 0)
     return projections + bias + rows, gradients
 
 

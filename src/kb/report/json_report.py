@@ -20,14 +20,29 @@ Object = dict[str, Any]
 
 
 def json_report(result: CheckResult, words: Words) -> str:
-    """The whole report as one JSON object, with a line break at its end; keys are always in the same order."""
-    return to_json(check_object(result, words))
+    """The whole report as one JSON object, a line for each unit; keys are always in the same order.
+
+    Indenting would take the encoder written in Python: 1 ms a file, as long as reading it.
+    """
+    whole = check_object(result, words)
+    units = ",\n".join(_encode(unit) for unit in whole["files"])
+    outside = {key: value for key, value in whole.items() if key not in ("files", "summary")}
+    head = _encode(outside).removesuffix("}")
+    tail = _encode({"summary": whole["summary"]}).removeprefix("{")
+    return _escaped(f'{head}, "files": [\n{units}\n], {tail}\n')
 
 
 def to_json(data: Any) -> str:
     """Indented JSON with Korean as it is; half characters of a broken file name are escaped, so that it is UTF-8."""
-    text = json.dumps(data, ensure_ascii=False, indent=2, allow_nan=False)
-    return _SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", text) + "\n"
+    return _escaped(json.dumps(data, ensure_ascii=False, indent=2, allow_nan=False)) + "\n"
+
+
+def _encode(data: Any) -> str:
+    return json.dumps(data, ensure_ascii=False, allow_nan=False)
+
+
+def _escaped(text: str) -> str:
+    return _SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def check_object(result: CheckResult, words: Words) -> Object:
