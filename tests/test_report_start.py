@@ -24,5 +24,5 @@ def test_text_and_json_reports_import_nothing_costly() -> None:
         "import kb.report.text, kb.report.json_report, kb.report.style, kb.report.words\n"
         f"print(sorted({COSTLY!r} & {{name.partition('.')[0] for name in set(sys.modules) - before}}))"
     ).replace(f"{COSTLY!r} &", f"set({COSTLY!r}) &")
-    run = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True)
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"

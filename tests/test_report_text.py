@@ -10,8 +10,7 @@ from kb.core.finding import Finding, Span
 from kb.core.result import CheckResult
 from kb.core.text import Text
 from kb.knowledge import load_catalog
-from kb.report.gpu_table import gpu_table
-from kb.report.panel import short_name
+from kb.report.gpu_table import gpu_table, short_name
 from kb.report.statistics import statistics_report
 from kb.report.style import Style
 from kb.report.text import summary_line, text_report

@@ -1,7 +1,7 @@
 """What LoRA adapters keep for backward, from the modules they wrap."""
 
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from kb.memory.linear import LinearModule
 from kb.memory.shape import Shape
@@ -10,8 +10,7 @@ CROSS = ("EncDecAttention.k", "EncDecAttention.v", "encoder_attn.k_proj", "encod
 DROPOUT_MASK = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
+class Reach(NamedTuple):
     """Input features of the wrapped linear layers, added up, by stack and by whose tokens they read; and their number
     (each keeps a product of the rank's width). ``parameters`` by stack."""
 
@@ -33,7 +32,7 @@ class Reach:
 @lru_cache(maxsize=256)
 def reach(targets: tuple[LinearModule, ...]) -> Reach:
     def over(chosen: list[LinearModule]) -> tuple[int, int]:
-        return sum(m.in_features * m.count for m in chosen), sum(m.count for m in chosen)
+        return sum(m.in_features * m.number for m in chosen), sum(m.number for m in chosen)
 
     linear = [m for m in targets if m.kind == "linear"]
     encoder = [m for m in linear if m.stack == "encoder"]
@@ -42,7 +41,7 @@ def reach(targets: tuple[LinearModule, ...]) -> Reach:
     embeddings = [m for m in targets if m.kind == "embedding"]
 
     def weights(chosen: list[LinearModule]) -> int:
-        return sum((m.in_features + m.out_features) * m.count for m in chosen)
+        return sum((m.in_features + m.out_features) * m.number for m in chosen)
 
     encoder_features, encoder_modules = over(encoder)
     decoder_features, decoder_modules = over(decoder)
@@ -64,8 +63,7 @@ def reach(targets: tuple[LinearModule, ...]) -> Reach:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class Kept(NamedTuple):
     """Bytes kept by the adapters of all layers of a stack, and outside the stacks."""
 
     encoder: int

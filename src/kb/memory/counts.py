@@ -1,13 +1,12 @@
 """Parameter counts by part of the model, from the dimensions alone."""
 
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from kb.core.model import Architecture
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
+class Counts(NamedTuple):
     """Parameters (not bytes) of one model. ``head`` is 0 where the output layer shares the input embedding."""
 
     embedding: int  # V·D, the input embedding

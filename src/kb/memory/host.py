@@ -1,7 +1,7 @@
 """Host memory: a ledger apart from the GPU's, in the ranges of the field notes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kb.core.memory_report import HostLedger, Term
 from kb.core.setup import TrainingSetup
@@ -10,8 +10,7 @@ TOKEN_ID = 8  # int64
 TENSORS_A_SOURCE = 2  # ids and mask
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loads:
+class Loads(NamedTuple):
     """Bytes that pass through host memory.
 
     ``checkpoint`` is the model's files, ``saved`` what a checkpoint serialises, ``offloaded`` what ZeRO or a paged

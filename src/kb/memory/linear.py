@@ -2,16 +2,15 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from kb.core.model import Architecture
 
 # peft.utils.constants.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING (peft 0.21); other types must name theirs
 DEFAULT_TARGETS = {"t5": ("q", "v"), "mt5": ("q", "v"), "bart": ("q_proj", "v_proj")}
 LONGEST_PATTERN = 300
-_NESTED_REPEAT = re.compile(r"[*+}][^()]*\)\s*[*+{]")
+_NESTED_REPEAT = r"[*+}][^()]*\)\s*[*+{]"  # compiled when first needed
 
 Kind = Literal["linear", "embedding"]
 Stack = Literal["encoder", "decoder", "head", "embedding"]
@@ -21,15 +20,14 @@ class UnknownTargetsError(ValueError):
     """LoRA targets that cannot be resolved for this architecture."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinearModule:
-    """``count`` modules of one shape. ``name`` is the dotted path, with ``*`` for the layer's number."""
+class LinearModule(NamedTuple):
+    """``number`` modules of one shape. ``name`` is the dotted path, with ``*`` for the layer's number."""
 
     name: str
     stack: Stack
     in_features: int
     out_features: int
-    count: int
+    number: int
     kind: Kind = "linear"
 
     @property
@@ -40,7 +38,7 @@ class LinearModule:
         if "*" not in self.name:
             yield self.name
         else:
-            for index in range(self.count):
+            for index in range(self.number):
                 yield self.name.replace("*", str(index), 1)
 
 
@@ -52,7 +50,7 @@ def modules(architecture: Architecture) -> tuple[LinearModule, ...]:
 
 def _t5_modules(a: Architecture) -> tuple[LinearModule, ...]:
     inner = a.num_heads * a.d_kv
-    found = [LinearModule(name="shared", stack="embedding", in_features=a.vocab_size, out_features=a.d_model, count=1,
+    found = [LinearModule(name="shared", stack="embedding", in_features=a.vocab_size, out_features=a.d_model, number=1,
                           kind="embedding")]  # fmt: skip
     stacks: tuple[tuple[Stack, int, tuple[str, ...]], ...] = (
         ("encoder", a.encoder_layers, ("SelfAttention",)),
@@ -60,7 +58,7 @@ def _t5_modules(a: Architecture) -> tuple[LinearModule, ...]:
     )
     for stack, layers, attentions in stacks:
         found.append(LinearModule(name=f"{stack}.embed_tokens", stack="embedding", in_features=a.vocab_size,
-                                  out_features=a.d_model, count=1, kind="embedding"))  # fmt: skip
+                                  out_features=a.d_model, number=1, kind="embedding"))  # fmt: skip
         shapes = []
         for position, attention in enumerate(attentions):
             shapes += [(f"layer.{position}.{attention}.{leaf}", a.d_model, inner) for leaf in ("q", "k", "v")]
@@ -70,26 +68,26 @@ def _t5_modules(a: Architecture) -> tuple[LinearModule, ...]:
         shapes.append((f"{dense}.wo", a.d_ff, a.d_model))
         found += [
             LinearModule(name=f"{stack}.block.*.{name}", stack=stack, in_features=rows, out_features=columns,
-                         count=layers)
+                         number=layers)
             for name, rows, columns in shapes
         ]  # fmt: skip
-    found.append(LinearModule(name="lm_head", stack="head", in_features=a.d_model, out_features=a.vocab_size, count=1))
+    found.append(LinearModule(name="lm_head", stack="head", in_features=a.d_model, out_features=a.vocab_size, number=1))
     return tuple(found)
 
 
 def _bart_modules(a: Architecture) -> tuple[LinearModule, ...]:
     found = [LinearModule(name="model.shared", stack="embedding", in_features=a.vocab_size, out_features=a.d_model,
-                          count=1, kind="embedding")]  # fmt: skip
+                          number=1, kind="embedding")]  # fmt: skip
     stacks: tuple[tuple[Stack, int, tuple[str, ...]], ...] = (
         ("encoder", a.encoder_layers, ("self_attn",)),
         ("decoder", a.decoder_layers, ("self_attn", "encoder_attn")),
     )
     for stack, layers, attentions in stacks:
         found.append(LinearModule(name=f"model.{stack}.embed_tokens", stack="embedding", in_features=a.vocab_size,
-                                  out_features=a.d_model, count=1, kind="embedding"))  # fmt: skip
+                                  out_features=a.d_model, number=1, kind="embedding"))  # fmt: skip
         if a.max_positions:
             found.append(LinearModule(name=f"model.{stack}.embed_positions", stack="embedding",
-                                      in_features=a.max_positions + 2, out_features=a.d_model, count=1,
+                                      in_features=a.max_positions + 2, out_features=a.d_model, number=1,
                                       kind="embedding"))  # fmt: skip
         shapes = [
             (f"{attention}.{leaf}", a.d_model, a.d_model)
@@ -99,10 +97,10 @@ def _bart_modules(a: Architecture) -> tuple[LinearModule, ...]:
         shapes += [("fc1", a.d_model, a.d_ff), ("fc2", a.d_ff, a.d_model)]
         found += [
             LinearModule(name=f"model.{stack}.layers.*.{name}", stack=stack, in_features=rows, out_features=columns,
-                         count=layers)
+                         number=layers)
             for name, rows, columns in shapes
         ]  # fmt: skip
-    found.append(LinearModule(name="lm_head", stack="head", in_features=a.d_model, out_features=a.vocab_size, count=1))
+    found.append(LinearModule(name="lm_head", stack="head", in_features=a.d_model, out_features=a.vocab_size, number=1))
     return tuple(found)
 
 
@@ -147,12 +145,12 @@ def match_targets(
             for entry in hits:
                 missing.pop(entry, None)
         if count:
-            matched.append(_with_count(module, count))
+            matched.append(module._replace(number=count))
     return tuple(matched), tuple(missing)
 
 
 def _match_pattern(architecture: Architecture, pattern: str) -> tuple[tuple[LinearModule, ...], tuple[str, ...]]:
-    if len(pattern) > LONGEST_PATTERN or _NESTED_REPEAT.search(pattern):
+    if len(pattern) > LONGEST_PATTERN or re.search(_NESTED_REPEAT, pattern):
         raise UnknownTargetsError(
             f"target_modules pattern {pattern[:60]!r} is too long or repeats a repetition; list names"
         )
@@ -164,22 +162,11 @@ def _match_pattern(architecture: Architecture, pattern: str) -> tuple[tuple[Line
     for module in modules(architecture):
         count = sum(compiled.fullmatch(path) is not None for path in module.paths())
         if count:
-            matched.append(_with_count(module, count))
+            matched.append(module._replace(number=count))
     return tuple(matched), () if matched else (pattern,)
-
-
-def _with_count(module: LinearModule, count: int) -> LinearModule:
-    return LinearModule(
-        name=module.name,
-        stack=module.stack,
-        in_features=module.in_features,
-        out_features=module.out_features,
-        count=count,
-        kind=module.kind,
-    )
 
 
 def adapter_parameters(architecture: Architecture, targets: tuple[str, ...] | str | None, r: int) -> int:
     """Parameters of the LoRA adapters: r·(in + out) for each matched module, linear or embedding, no biases."""
     matched, _ = match_targets(architecture, targets)
-    return sum(r * (module.in_features + module.out_features) * module.count for module in matched)
+    return sum(r * (module.in_features + module.out_features) * module.number for module in matched)

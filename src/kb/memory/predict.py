@@ -7,7 +7,7 @@ from kb.core.memory_report import MemoryReport, PhaseName
 from kb.core.model import Architecture
 from kb.core.setup import Assumption, TrainingSetup
 from kb.memory.architecture import UnsupportedArchitectureError
-from kb.memory.evaluation import evaluation_peak, host_predictions
+from kb.memory.evaluation import evaluation_peak, host_predictions, kept_steps
 from kb.memory.generation import generation_peak
 from kb.memory.host import Loads, host_ledger
 from kb.memory.ledger import Peak, Terms
@@ -54,7 +54,10 @@ def predict(
     states = states_of(setup, architecture)
     peaks = _peaks(setup, architecture, states, workspace, constants["block_remainder_bytes"])
     context = context_of(constants, capability, gpu)
-    phases = tuple(phase_of(name, peak, constants, context) for name, peak in peaks.items())
+    checkpointing = setup.gradient_checkpointing
+    phases = tuple(
+        phase_of(name, peak, constants, context, checkpointing=checkpointing) for name, peak in peaks.items()
+    )
     loads = Loads(
         checkpoint=checkpoint_bytes if checkpoint_bytes is not None else states.parameters,
         saved=states.saved if setup.do_train else 0,
@@ -134,7 +137,7 @@ def _assumptions(setup: TrainingSetup, arch: Architecture, states: States) -> tu
 
     keeps = setup.do_eval and not (setup.predict_with_generate or setup.prediction_loss_only)
     if keeps and not setup.eval_samples:
-        assume("evaluation.samples", None, "few_evaluation_steps")
+        assume("evaluation.samples", kept_steps(setup, 1), "one_evaluation_step")
     if setup.do_train and setup.optim not in KNOWN_OPTIMIZERS:
         assume("training.optim", setup.optim, "optimizer_as_adamw")
     if setup.method != "full":

@@ -27,15 +27,20 @@ def context_of(constants: Mapping[str, float], capability: tuple[int, int] | Non
     return Context(round(low), round(expected), round(high))
 
 
-def phase_of(name: PhaseName, peak: Peak, constants: Mapping[str, float], context: Context) -> Phase:
-    """A peak as the process sees it.
+def phase_of(
+    name: PhaseName, peak: Peak, constants: Mapping[str, float], context: Context, *, checkpointing: bool = False
+) -> Phase:
+    """A peak as the process sees it. Evaluation and checkpointed training leave more holes than other phases.
 
     Low is what the run cannot do without: allocated memory less the error band (the allocator gives cached blocks back
     before it fails) and the smallest context. High is allocated plus the band, times the upper ratio of reserved
     memory, plus the largest context.
     """
     band = constants[f"band_{name}"]
-    reserved = round(peak.allocated * constants["reserved_mean"])
+    kind = "checkpointing" if checkpointing and name == "train" else name
+    mean = constants.get(f"reserved_mean_{kind}", constants["reserved_mean"])
+    upper = constants.get(f"reserved_upper_{kind}", constants["reserved_upper"])
+    reserved = round(peak.allocated * mean)
     return Phase(
         name=name,
         terms=tuple(Term(term, size) for term, size in peak.terms.items()),
@@ -43,7 +48,7 @@ def phase_of(name: PhaseName, peak: Peak, constants: Mapping[str, float], contex
         peak_reserved_bytes=reserved,
         process_used_bytes=reserved + context.expected,
         low_bytes=round(peak.allocated * (1 - band)) + context.low,
-        high_bytes=round(peak.allocated * (1 + band) * constants["reserved_upper"]) + context.high,
+        high_bytes=round(peak.allocated * (1 + band) * upper) + context.high,
         moment=peak.moment,
     )
 

@@ -1,10 +1,9 @@
 """What one pass keeps for its backward, and what the backward needs on top, by stack."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
+class Layer(NamedTuple):
     """One layer of a stack, in bytes.
 
     ``kept`` stays from forward to backward; ``backward`` is the largest transient of the layer's own backward, above
@@ -19,8 +18,7 @@ class Layer:
     tensors: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loss:
+class Loss(NamedTuple):
     """Output layer and loss, in bytes: ``kept`` for backward; above it, ``inside`` is held at the loss (under autocast,
     while its cache of weights lives), ``forward`` when the logits are handed over, ``backward`` at the loss's
     backward; ``gradient`` is the logits' gradient as it enters the output layer."""
@@ -32,8 +30,7 @@ class Loss:
     gradient: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Saved:
+class Saved(NamedTuple):
     """A pass of an encoder-decoder. The tails are what a stack keeps outside its layers (final norms, dropouts), of
     which ``mask`` (the embedding's dropout) stays to the end of its backward; ``encoder_output`` is kept where the
     decoder's layers keep it as it is, or as the input of checkpointed layers; ``bias`` is the position bias that

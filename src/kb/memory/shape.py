@@ -1,13 +1,12 @@
 """What the closed forms of one pass need: lengths, byte widths and switches, from a setup and an architecture."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kb.core.model import Architecture
 from kb.core.setup import TrainingSetup
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class Shape(NamedTuple):
     """One forward pass.
 
     ``weight_bytes`` is the width of weights and of the residual stream; ``frozen`` says that only adapters train, and

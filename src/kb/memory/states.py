@@ -1,6 +1,6 @@
 """Bytes that stay from step to step: parameters, adapters, quantization state, gradients, optimizer states."""
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from kb.core.model import Architecture
 from kb.core.setup import TrainingSetup
@@ -16,8 +16,7 @@ FUSED = ("adamw_torch_fused", "adamw_bnb_8bit", "adamw_8bit", "paged_adamw_8bit"
 KNOWN_OPTIMIZERS = (*FUSED, "adamw_torch", "adamw_hf", "adafactor", "sgd", "none")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class States:
+class States(NamedTuple):
     """Bytes on one GPU, and what offloading or paging puts in host memory. ``trainable`` counts parameters."""
 
     parameters: int
@@ -49,7 +48,7 @@ def states_of(setup: TrainingSetup, arch: Architecture) -> States:
     counts = count(arch)
     weight = FP32 if setup.weights == "fp32" else HALF
     targets, unmatched, whole = _targets(setup, arch)
-    sizes = [(module, setup.lora_r * (module.in_features + module.out_features) * module.count) for module in targets]
+    sizes = [(module, setup.lora_r * (module.in_features + module.out_features) * module.number) for module in targets]
     adapters = sum(size for _, size in sizes)
     if setup.method == "full":
         trainable, width, largest = counts.total, weight, counts.embedding
@@ -93,7 +92,7 @@ def _targets(setup: TrainingSetup, arch: Architecture) -> tuple[tuple[LinearModu
     whole = 0
     if setup.modules_to_save:
         saved, _ = match_targets(arch, setup.modules_to_save)
-        whole = sum(module.in_features * module.out_features * module.count for module in saved)
+        whole = sum(module.in_features * module.out_features * module.number for module in saved)
     try:
         targets, unmatched = match_targets(arch, setup.lora_target_modules)
     except UnknownTargetsError:
@@ -157,8 +156,7 @@ def _shared_out(setup: TrainingSetup, states: States) -> States:
     weights = (states.parameters // by_parameter, states.adapters // by_parameter, states.quantization // by_parameter)
     optimizer, temporaries = states.optimizer // by_optimizer, states.step_temporaries // by_optimizer
     on_host = (sum(weights) if setup.offload_param else 0) + (optimizer if setup.offload_optimizer else 0)
-    return replace(
-        states,
+    return states._replace(
         parameters=0 if setup.offload_param else weights[0],
         adapters=0 if setup.offload_param else weights[1],
         quantization=0 if setup.offload_param else weights[2],

@@ -35,7 +35,7 @@ def training_peak(setup: TrainingSetup, states: States, s: Shape, workspace: int
         "inputs": TOKEN_ID * 2 * (s.source_tokens + s.target_tokens),
     }
     if setup.gradient_accumulation_steps > 1:
-        base["accumulated_gradients"] = states.gradients
+        base["gradients_held"] = states.gradients
     if s.copied and not setup.gradient_checkpointing:
         base["allocator_remainders"] = copies_remainder(s.arch, remainder, quantized=s.quantized)
     step = _Step(setup, states, s, saved)

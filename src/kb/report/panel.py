@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from kb.core.hardware import DetectedGpu, Gpu, Machine
+from kb.core.hardware import DetectedGpu, Machine
 from kb.core.memory_report import HostLedger, MemoryReport, Phase, Term
 from kb.core.result import UnitResult
 from kb.core.units import format_bytes
@@ -15,7 +15,6 @@ from kb.report.words import Words
 
 SHOWN_PHASES = ("train", "evaluate", "generate")
 INDENT = "  "
-_DROPPED_WORDS = ("NVIDIA", "GeForce", "Tesla", "Quadro", "Generation", "HBM2", "HBM2e", "HBM3", "HBM3e")
 
 
 def fit_panel(unit: UnitResult, machine: Machine, words: Words, style: Style) -> list[str]:
@@ -38,7 +37,7 @@ def _prediction(unit: UnitResult, report: MemoryReport, machine: Machine, words:
     lines = _gpu_heading(report, machine, limit, words, style)
     lines += draw_rows(phases, layout, words, style, legends=None if limit else 1)
     if unit.gpu_fits:
-        from kb.report.gpu_table import gpu_table  # only where there is no GPU
+        from kb.report.gpu_table import gpu_table
 
         lines += gpu_table(unit.gpu_fits, words, style)
     lines += _heading(words("report.host"), _host_limit(report.host, words), style)
@@ -124,13 +123,3 @@ def _host_limit(host: HostLedger, words: Words) -> str:
     if host.limit_bytes is None:
         return words("report.host_limit_unknown")
     return words("report.host_limit", limit=size(host.limit_bytes), decimal=format_bytes(host.limit_bytes, "GB"))
-
-
-def short_name(gpu: Gpu) -> str:
-    """The name people say: ``RTX 4090``, ``V100 16GB``; the vendor's words and the kind of memory are left out.
-
-    Where the id names a size, so does the name: the same GPU exists with another.
-    """
-    name = " ".join(word for word in gpu.name.split() if word not in _DROPPED_WORDS)
-    last = gpu.id.rpartition("-")[2].upper()
-    return f"{name} {last}" if last.endswith("GB") and last not in name else name
