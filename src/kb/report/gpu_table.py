@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from kb.core.hardware import Gpu
 from kb.core.result import GpuFit
 from kb.core.units import GIB
+from kb.report.gpu_names import short_name
 from kb.report.style import Style
 from kb.report.width import columns, unbroken, wrap
 from kb.report.words import Words
-
-_DROPPED_WORDS = ("NVIDIA", "GeForce", "Tesla", "Quadro", "Generation", "HBM2", "HBM2e", "HBM3", "HBM3e")
 
 
 def gpu_table(fits: Sequence[GpuFit], words: Words, style: Style) -> list[str]:
@@ -37,13 +36,3 @@ def _sizes(gpus: Sequence[Gpu], style: Style) -> str:
     """``24 GiB``, or ``32–179 GiB`` of several; GPUs are in the order of their memory."""
     low, high = (round(gpu.memory_total / GIB) for gpu in (gpus[0], gpus[-1]))
     return f"{low} GiB" if low == high else f"{low}{style.dash}{high} GiB"
-
-
-def short_name(gpu: Gpu) -> str:
-    """The name people say: ``RTX 4090``, ``V100 16GB``; the vendor's words and the kind of memory are left out.
-
-    Where the id names a size, so does the name: the same GPU exists with another.
-    """
-    name = " ".join(word for word in gpu.name.split() if word not in _DROPPED_WORDS)
-    last = gpu.id.rpartition("-")[2].upper()
-    return f"{name} {last}" if last.endswith("GB") and last not in name else name
