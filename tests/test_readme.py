@@ -175,12 +175,13 @@ def console_block(prompt: str, language: str) -> str:
     os.chdir(ROOT)
     try:
         with contextlib.redirect_stdout(output):
-            run([*shlex.split(prompt.removeprefix("$ ")), "--lang", language])
+            code = run([*shlex.split(prompt.removeprefix("$ ")), "--lang", language])
     finally:
         os.chdir(here)
         os.environ.pop("COLUMNS")
         if columns is not None:
             os.environ["COLUMNS"] = columns
+    assert code in (0, 1), f"{prompt}: exit {code}"
     output.seek(0)
     paragraphs = output.read().rstrip("\n").split("\n\n")
     kept: list[str] = []

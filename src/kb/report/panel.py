@@ -6,6 +6,7 @@ from kb.core.hardware import DetectedGpu, Machine
 from kb.core.memory_report import HostLedger, MemoryReport, Phase, Term
 from kb.core.result import UnitResult
 from kb.core.units import format_bytes
+from kb.report.gpu_names import short_name
 from kb.report.rows import Row, draw_rows, layout_of
 from kb.report.style import Style
 from kb.report.undecided import assumed_lines, not_evaluated_lines
