@@ -1,7 +1,8 @@
 """The guide's knowledge (presets, formulas, remedies, …): plain data whose expressions and texts are checked.
 
 An expression stands under ``when``, ``compute`` or ``expression``, at any depth; its checked tree is put beside it
-under ``when_tree`` and so on. A file's own ``variables`` are names that its expressions may use, besides the facts.
+under ``when_tree`` and so on. A file's own ``variables`` are names that its expressions may use, besides the facts;
+the ``inputs`` of a mapping are numbers that the expressions in it may use.
 """
 
 from collections.abc import Mapping
@@ -32,6 +33,8 @@ def _walk(located: Located, data: Any, path: Path, names: Mapping[str, str], pro
         return data
     if data.keys() == {"ko", "en"}:
         _check_text(located, data, path, problems)
+    if isinstance(data.get("inputs"), dict):
+        names = {**names, **dict.fromkeys(data["inputs"], "number")}
     made: dict[str, Any] = {}
     for key, value in data.items():
         made[key] = _walk(located, value, (*path, key), names, problems)

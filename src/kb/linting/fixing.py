@@ -121,12 +121,16 @@ def replacements_of(
 
 
 def _difference(before: str, after: str) -> tuple[Span, str]:
-    """The smallest single replacement that turns one text into the other."""
+    """One replacement, of whole words, that turns one text into the other."""
     shorter = min(len(before), len(after))
     start = next((index for index in range(shorter) if before[index] != after[index]), shorter)
     limit, end = shorter - start, 0
     while end < limit and before[-1 - end] == after[-1 - end]:
         end += 1
+    while start and before[start - 1].isalnum():
+        start -= 1
+    while end and before[len(before) - end].isalnum():
+        end -= 1
     stop = len(before) - end
     head, middle = before[:start], before[start:stop]
     line = head.count("\n") + 1

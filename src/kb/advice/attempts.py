@@ -1,0 +1,71 @@
+"""Ways to make training fit a GPU, the cheapest first: what each needs at batch 1, and the batch it allows."""
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+from kb.advice.room import Room, on_gpu
+from kb.core.hardware import Gpu
+from kb.core.memory_report import Phase
+from kb.core.setup import Method, TrainingSetup
+
+MethodChoice = Literal["full", "lora", "qlora", "auto"]
+
+_CHECKPOINTING: Mapping[str, Any] = {"gradient_checkpointing": True}
+_LORA: Mapping[str, Any] = {"method": "lora", "prepare_for_kbit": False}
+_QLORA: Mapping[str, Any] = {
+    "method": "qlora",
+    "load_in_4bit": True,
+    "bnb_4bit_use_double_quant": True,
+    "prepare_for_kbit": True,
+}
+_OFFLOAD: Mapping[str, Any] = {"zero_stage": 2, "offload_optimizer": True}
+# In the order in which they are tried; each is a key of i18n under `attempt.`.
+WAYS: Mapping[str, Mapping[str, Any]] = {
+    "full": {},
+    "full_checkpointing": _CHECKPOINTING,
+    "full_checkpointing_8bit": {**_CHECKPOINTING, "optim": "adamw_bnb_8bit"},
+    "lora": _LORA,
+    "lora_checkpointing": {**_LORA, **_CHECKPOINTING},
+    "qlora": _QLORA,
+    "qlora_checkpointing": {**_QLORA, **_CHECKPOINTING},
+    "full_offload": {**_CHECKPOINTING, **_OFFLOAD},
+}
+OFFERED_ONLY = ("full_offload",)  # needs a DeepSpeed file beside the config, so it is named and not chosen
+
+
+class Attempt(NamedTuple):
+    """One way: its setup, what training needs at batch 1, and the largest batch that fits; 0 where not even 1 does."""
+
+    name: str
+    setup: TrainingSetup
+    method: Method
+    train: Phase  # at batch 1
+    largest_batch: int
+
+
+def attempts_of(base: TrainingSetup, room: Room) -> tuple[Attempt, ...]:
+    """Every way, in order. ``base`` is full training without options."""
+    return tuple(_attempt(name, base._replace(**changes), room) for name, changes in WAYS.items())
+
+
+def _attempt(name: str, setup: TrainingSetup, room: Room) -> Attempt:
+    alone = setup._replace(do_train=True, do_eval=False, do_predict=False, per_device_train_batch_size=1)
+    train = room.predict(alone).phase("train")
+    assert train is not None
+    return Attempt(name, setup, setup.method, train, room.largest(alone, "per_device_train_batch_size"))
+
+
+def choose(attempts: tuple[Attempt, ...], method: MethodChoice) -> Attempt | None:
+    """The first way that fits at batch 1; with a method named, the first of that method. None where none does."""
+    wanted = (attempt for attempt in attempts if attempt.name not in OFFERED_ONLY)
+    return next((one for one in wanted if one.largest_batch and method in ("auto", one.method)), None)
+
+
+def smallest_gpu(setup: TrainingSetup, room: Room, gpus: Mapping[str, Gpu]) -> Gpu | None:
+    """The known GPU of least memory on which all of ``setup`` fits with its whole band; None where it fits on none."""
+    for gpu in sorted(gpus.values(), key=lambda gpu: (gpu.memory_total, gpu.id)):
+        other = Room(room.model, on_gpu(gpu), room.constants)
+        phases = [phase for phase in other.predict(setup).phases if phase.name != "load"]
+        if other.fits(phases):
+            return gpu
+    return None

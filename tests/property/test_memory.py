@@ -1,0 +1,66 @@
+"""Properties of predictions over random setups and dimensions: sums, order, monotony, bounds."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import memory_sample as sample
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kb.core.setup import TrainingSetup
+from kb.memory import predict
+
+setups = st.builds(
+    TrainingSetup,
+    method=st.sampled_from(["full", "lora", "qlora"]),
+    bf16=st.booleans(),
+    weights=st.sampled_from(["fp32", "bf16", "fp16"]),
+    attn_implementation=st.sampled_from(["eager", "sdpa", "flash"]),
+    padded=st.booleans(),
+    per_device_train_batch_size=st.integers(1, 256),
+    per_device_eval_batch_size=st.integers(1, 256),
+    gradient_accumulation_steps=st.integers(1, 8),
+    max_source_length=st.integers(1, 4096),
+    max_target_length=st.integers(1, 1024),
+    optim=st.sampled_from(["adamw_torch_fused", "adamw_torch", "adafactor", "adamw_8bit", "sgd", "paged_adamw_8bit"]),
+    gradient_checkpointing=st.booleans(),
+    label_smoothing_factor=st.sampled_from([0.0, 0.1]),
+    do_eval=st.booleans(),
+    do_predict=st.booleans(),
+    predict_with_generate=st.booleans(),
+    eval_samples=st.none() | st.integers(1, 10_000),
+    eval_accumulation_steps=st.none() | st.integers(1, 100),
+    generation_num_beams=st.integers(1, 12),
+    generation_max_length=st.integers(1, 512),
+    load_in_4bit=st.booleans(),
+    world_size=st.integers(1, 8),
+    zero_stage=st.integers(0, 3),
+    offload_optimizer=st.booleans(),
+)
+architectures = st.sampled_from([sample.architecture(c) for c in (sample.T5_BASE, sample.MT5_BASE, sample.KOBART)])
+
+
+@given(setups, architectures)
+@settings(max_examples=300, deadline=None)
+def test_ledgers_add_up_and_bands_are_ordered(setup, architecture):
+    report = predict(setup, architecture, constants=sample.CONSTANTS, gpu=sample.RTX_3090)
+    for phase in report.phases:
+        assert sum(term.bytes for term in phase.terms) == phase.peak_allocated_bytes > 0
+        assert all(isinstance(term.bytes, int) and term.bytes > 0 for term in phase.terms)
+        assert phase.low_bytes <= phase.process_used_bytes <= phase.high_bytes
+    assert 0 < report.host.low_bytes <= report.host.peak_bytes
+    highest = max(phase.low_bytes for phase in report.phases)
+    assert (report.verdict.status == "oom") == (highest > sample.RTX_3090.memory_total)
+
+
+@given(
+    setups, architectures, st.sampled_from(["per_device_train_batch_size", "max_source_length", "max_target_length"])
+)
+@settings(max_examples=200, deadline=None)
+def test_a_larger_batch_or_length_never_needs_less(setup, architecture, field):
+    def train(s):
+        return predict(s, architecture, constants=sample.CONSTANTS).phase("train").peak_allocated_bytes
+
+    assert train(setup._replace(**{field: 2 * getattr(setup, field)})) >= train(setup)

@@ -1,0 +1,62 @@
+"""config.json files as architectures, and their faults."""
+
+from typing import Any
+
+import memory_sample as sample
+import pytest
+
+from kb.memory import UnsupportedArchitectureError, architecture_from_config, parameter_count
+
+
+@pytest.mark.parametrize(
+    ("config", "parameters"),
+    [
+        (sample.T5_BASE, 222_903_552),
+        (sample.MT5_BASE, 582_401_280),
+        (sample.KOBART, 123_859_968),
+        ({**sample.T5_BASE, "d_model": 512, "d_ff": 2048, "num_heads": 8, "num_layers": 6}, 60_506_624),
+        ({**sample.KOBART, "d_model": 1024, "encoder_ffn_dim": 4096, "decoder_ffn_dim": 4096, "encoder_layers": 12,
+          "decoder_layers": 12, "vocab_size": 50265, "max_position_embeddings": 1024}, 406_291_456),
+    ],
+)  # fmt: skip
+def test_parameters_of_known_models(config: dict[str, Any], parameters: int) -> None:
+    assert parameter_count(architecture_from_config(config)) == parameters
+
+
+def test_t5_v1_1_is_gated_and_its_head_is_its_own() -> None:
+    config = {**sample.T5_BASE, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "d_ff": 2048}
+    found = architecture_from_config(config)
+    assert found.gated
+    assert not found.tied
+    assert parameter_count(found) == 247_577_856
+
+
+def test_umt5_has_a_position_bias_in_every_layer() -> None:
+    mt5 = architecture_from_config(sample.MT5_BASE)
+    umt5 = architecture_from_config({**sample.MT5_BASE, "model_type": "umt5"})
+    assert parameter_count(umt5) - parameter_count(mt5) == 22 * 32 * 12
+
+
+def test_dropout_rates_of_bart_are_read() -> None:
+    found = architecture_from_config({**sample.KOBART, "attention_dropout": 0.1, "activation_dropout": 0.0})
+    assert (found.attention_dropout, found.activation_dropout) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({}, "model_type"),
+        ({"model_type": "llama"}, "llama"),
+        ({**sample.T5_BASE, "d_ff": None}, "d_ff is missing"),
+        ({**sample.T5_BASE, "d_kv": "64"}, "d_kv must be a positive whole number"),
+        ({**sample.T5_BASE, "num_heads": 0}, "num_heads must be a positive whole number"),
+        ({**sample.T5_BASE, "num_layers": True}, "num_layers"),
+        ({**sample.T5_BASE, "tie_word_embeddings": "yes"}, "tie_word_embeddings must be true or false"),
+        ({**sample.KOBART, "decoder_ffn_dim": 4096}, "encoder_ffn_dim 3072 and decoder_ffn_dim 4096 differ"),
+        ({**sample.KOBART, "encoder_attention_heads": 7, "decoder_attention_heads": 7}, "not a multiple"),
+        ({**sample.KOBART, "attention_dropout": 2}, "attention_dropout must be between 0 and 1"),
+    ],
+)
+def test_a_config_that_cannot_be_used_says_which_field(config: dict[str, Any], says: str) -> None:
+    with pytest.raises(UnsupportedArchitectureError, match=says):
+        architecture_from_config(config)

@@ -1,0 +1,58 @@
+"""The largest batch and the workers that fit: the largest, and no larger."""
+
+import memory_sample as sample
+import pytest
+
+from kb.core.setup import TrainingSetup
+from kb.core.units import GIB
+from kb.memory import largest_batch, predict, workers_that_fit
+from kb.memory.search import BatchField
+
+T5 = sample.architecture(sample.T5_BASE)
+MT5 = sample.architecture(sample.MT5_BASE)
+GB = 10**9
+
+
+@pytest.mark.parametrize(
+    ("field", "phases"),
+    [
+        ("per_device_train_batch_size", ("train",)),
+        ("per_device_eval_batch_size", ("evaluate", "generate")),
+        ("inference_batch_size", ("generate",)),
+    ],
+)
+@pytest.mark.parametrize("cautious", [False, True])
+def test_the_batch_found_fits_and_one_more_does_not(field: BatchField, phases: tuple[str, ...], cautious: bool) -> None:
+    setup = TrainingSetup(
+        bf16=True, do_eval=True, do_predict=field == "inference_batch_size", predict_with_generate=True,
+        generation_num_beams=4, generation_max_length=128, inference_num_beams=4, inference_max_length=128,
+    )  # fmt: skip
+    if field == "inference_batch_size":
+        setup = setup._replace(do_train=False, do_eval=False)
+    best = largest_batch(setup, T5, field, 24 * GIB, constants=sample.CONSTANTS, gpu=sample.RTX_3090, cautious=cautious)
+
+    def used(batch: int) -> int:
+        report = predict(setup._replace(**{field: batch}), T5, constants=sample.CONSTANTS, gpu=sample.RTX_3090)
+        sizes = [p.high_bytes if cautious else p.process_used_bytes for p in report.phases if p.name in phases]
+        return max(sizes)
+
+    assert best > 1
+    assert used(best) <= 24 * GIB < used(best + 1)
+
+
+def test_no_batch_fits_where_the_states_alone_do_not() -> None:
+    found = largest_batch(TrainingSetup(), MT5, "per_device_train_batch_size", 8 * GIB, constants=sample.CONSTANTS)
+    assert found == 0
+
+
+def test_workers_stay_within_the_limit_and_a_third_of_the_cores() -> None:
+    def fit(limit: int, cpus: int | None = None) -> int:
+        return workers_that_fit(sample.MT5_QLORA, MT5, limit, constants=sample.CONSTANTS, cpus=cpus)
+
+    assert fit(60 * GB, cpus=48) == 16
+    assert fit(60 * GB, cpus=12) == 4
+    assert fit(10 * GB) == 0
+    many = fit(60 * GB)
+    for workers, expected in ((many, True), (many + 1, False)):
+        report = predict(sample.MT5_QLORA._replace(dataloader_num_workers=workers), MT5, constants=sample.CONSTANTS)
+        assert (report.host.peak_bytes <= 60 * GB) is expected

@@ -1,0 +1,108 @@
+"""Model states: bytes a parameter by method, optimizer and stage; what quantization leaves alone."""
+
+from typing import Any
+
+import memory_sample as sample
+import pytest
+
+from kb.core.setup import TrainingSetup
+from kb.memory import adapter_parameters, parameter_count
+from kb.memory.counts import count
+from kb.memory.states import States, states_of
+
+T5 = sample.architecture(sample.T5_BASE)
+MT5 = sample.architecture(sample.MT5_BASE)
+N = 222_903_552
+
+
+def states(**settings: Any) -> States:
+    return states_of(TrainingSetup(**settings), T5)
+
+
+@pytest.mark.parametrize(
+    ("optim", "bytes_a_parameter"),
+    [("adamw_torch_fused", 8), ("adamw_torch", 8), ("sgd", 0), ("paged_adamw_32bit", 0), ("adamw_hf", 8)],
+)
+def test_optimizer_states_by_optimizer(optim: str, bytes_a_parameter: int) -> None:
+    assert states(optim=optim).optimizer == bytes_a_parameter * N
+
+
+def test_full_fine_tuning_in_fp32_holds_sixteen_bytes_a_parameter() -> None:
+    found = states()
+    assert (found.parameters, found.gradients, found.optimizer) == (4 * N, 4 * N, 8 * N)
+
+
+def test_foreach_adamw_holds_one_more_list_in_its_step() -> None:
+    assert states(optim="adamw_torch").step_temporaries == 4 * N
+    assert states(optim="adamw_torch_fused").step_temporaries == 0
+
+
+def test_eight_bit_adamw_keeps_embeddings_in_32_bits() -> None:
+    wide, narrow = 32128 * 768, N - 32128 * 768
+    assert states(optim="adamw_bnb_8bit").optimizer == pytest.approx(8 * wide + 2 * narrow, rel=0.02)
+
+
+def test_paged_states_are_on_the_host() -> None:
+    assert states(optim="paged_adamw_32bit").on_host == 8 * N
+
+
+def test_pure_half_weights_have_half_states() -> None:
+    found = states(weights="bf16")
+    assert found.parameters == pytest.approx(2 * N, rel=0.05)
+    assert (found.gradients, found.optimizer) == (2 * N, 4 * N)
+
+
+def test_fp16_loading_keeps_wo_in_fp32() -> None:
+    wo = 24 * 768 * 3072
+    assert states(weights="fp16").parameters - states(weights="bf16").parameters == 2 * wo
+
+
+def test_lora_trains_its_adapters_alone() -> None:
+    found = states(method="lora", lora_r=16)
+    assert found.trainable == adapter_parameters(T5, ("q", "v"), 16) == 1_769_472
+    assert found.gradients == 4 * found.trainable
+    assert found.parameters == 4 * N
+
+
+def test_four_bit_leaves_embeddings_head_and_wo_wide() -> None:
+    setup = TrainingSetup(method="qlora", load_in_4bit=True, bnb_4bit_use_double_quant=True)
+    counts = count(MT5)
+    assert counts.quantizable == counts.block_linear - 24 * 768 * 2048
+    expected = counts.quantizable / 2 + 4 * (parameter_count(MT5) - counts.quantizable)
+    assert states_of(setup, MT5).parameters == pytest.approx(expected, rel=0.01)
+
+
+def test_without_peft_preparation_the_rest_stays_half() -> None:
+    prepared = states(method="qlora", load_in_4bit=True, weights="bf16")
+    plain = states(method="qlora", load_in_4bit=True, weights="bf16", prepare_for_kbit=False)
+    assert plain.parameters < 0.6 * prepared.parameters
+
+
+def test_double_quantization_shrinks_the_scales_to_about_a_quarter() -> None:
+    single = states(method="qlora", load_in_4bit=True).quantization
+    double = states(method="qlora", load_in_4bit=True, bnb_4bit_use_double_quant=True).quantization
+    assert double / single == pytest.approx(0.254, abs=0.002)
+
+
+@pytest.mark.parametrize(("stage", "divided"), [(0, ()), (1, ("optimizer",)), (2, ("optimizer", "gradients")),
+                                                (3, ("optimizer", "gradients", "parameters"))])  # fmt: skip
+def test_zero_stages_divide_what_they_shard(stage: int, divided: tuple[str, ...]) -> None:
+    one, four = states(), states(world_size=4, zero_stage=stage)
+    for name in ("optimizer", "gradients", "parameters"):
+        share = 4 if name in divided else 1
+        assert getattr(four, name) == getattr(one, name) // share
+    assert four.buckets == (one.gradients if stage == 0 else 0)
+
+
+def test_offloaded_optimizer_states_move_to_the_host() -> None:
+    found = states(zero_stage=2, offload_optimizer=True)
+    assert (found.optimizer, found.on_host) == (0, 8 * N)
+
+
+def test_modules_to_save_are_copied_and_trained_whole() -> None:
+    plain, whole = states(method="lora"), states(method="lora", modules_to_save=("lm_head",))
+    assert whole.trainable - plain.trainable == 32128 * 768
+
+
+def test_unmatched_targets_are_named() -> None:
+    assert states(method="lora", lora_target_modules=("q", "wi_0")).unmatched == ("wi_0",)
