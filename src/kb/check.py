@@ -13,7 +13,7 @@ from kb.core.catalog import Catalog
 from kb.core.errors import UserError
 from kb.core.finding import SEVERITIES
 from kb.core.result import CheckResult
-from kb.knowledge import KnowledgeError, load_catalog
+from kb.knowledge import load_catalog
 from kb.linting.file import FileChecker
 from kb.linting.prepare import Wanted, file_checker
 from kb.linting.project import Project, find_project, unknown_rule
@@ -32,29 +32,23 @@ def command(arguments: Sequence[str], language: str) -> int:
     """Check what the arguments name; exit codes as :mod:`kb.cli` says."""
     messages = cli.load_words_or_none(language)
     options = _parser(messages).parse_args(arguments)
-    try:
-        project = find_project(_start(options))
-        if options.lang is None and project.lang in ("ko", "en") and project.lang != language:
-            language, messages = project.lang, cli.load_words_or_none(project.lang)
-        whole = bool(options.explain) or options.format == "sarif"
-        catalog = load_catalog(options.rules, whole=whole)
-        words = Words(language, messages, catalog.facts)
-        if options.explain and options.explain not in catalog.rules:
-            raise unknown_rule(options.explain, list(catalog.rules))
-        if options.explain and not options.paths and not options.command:
-            return _explain_alone(options, catalog, words)
-        checker = file_checker(catalog, project, _wanted(options))
-        if options.watch:
-            from kb.linting.watch import watch
+    project = find_project(_start(options))
+    if options.lang is None and project.lang in ("ko", "en") and project.lang != language:
+        language, messages = project.lang, cli.load_words_or_none(project.lang)
+    whole = bool(options.explain) or options.format == "sarif"
+    catalog = load_catalog(options.rules, whole=whole)
+    words = Words(language, messages, catalog.facts)
+    if options.explain and options.explain not in catalog.rules:
+        raise unknown_rule(options.explain, list(catalog.rules))
+    if options.explain and not options.paths and not options.command:
+        return _explain_alone(options, catalog, words)
+    checker = file_checker(catalog, project, _wanted(options))
+    if options.watch:
+        from kb.linting.watch import watch
 
-            paths = [given.path for given in _inputs(options)[0]]
-            return watch(lambda: paths, lambda: _check(options, project, checker, words), _notice(words))
-        return _check(options, project, checker, words)
-    except KnowledgeError as error:
-        for problem in error.problems:
-            print(problem, file=sys.stderr)
-        print(f"kb: {cli.said(messages, 'rules.broken', count=len(error.problems))}", file=sys.stderr)
-        return cli.UNUSABLE
+        paths = [given.path for given in _inputs(options)[0]]
+        return watch(lambda: paths, lambda: _check(options, project, checker, words), _notice(words))
+    return _check(options, project, checker, words)
 
 
 def _parser(words: cli.Words) -> cli.Parser:

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from kb.core.errors import UserError
 from kb.core.text import LANGUAGES, fill
+from kb.knowledge.problems import KnowledgeError
 
 CLEAN, FINDINGS, UNUSABLE, INTERNAL, INTERRUPTED = 0, 1, 2, 3, 130
 Words = Mapping[str, str]
@@ -106,6 +107,11 @@ def run(command: Callable[[Sequence[str], str], int], arguments: Sequence[str] |
         # the reader (head, a pager) has seen enough; Python would complain again when it closes standard output
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CLEAN
+    except KnowledgeError as error:
+        for problem in error.problems:
+            print(problem, file=sys.stderr)
+        print(f"kb: {said(load_words_or_none(language), 'rules.broken', count=len(error.problems))}", file=sys.stderr)
+        return UNUSABLE
     except UserError as fault:
         print(f"kb: {worded(fault, language)}", file=sys.stderr)
         return UNUSABLE
@@ -126,7 +132,7 @@ def worded(fault: UserError, language: str) -> str:
 
 def load_words_or_none(language: str) -> Words:
     """The texts of a language; none where the rules themselves are at fault, so that the fault can still be said."""
-    from kb.knowledge import KnowledgeError, load_words
+    from kb.knowledge import load_words
 
     try:
         return load_words(language)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 
 from kb import cli
 from kb.core.errors import UserError
-from kb.knowledge import KnowledgeError, load_catalog
+from kb.knowledge import load_catalog
 from kb.knowledge.locations import Location, named, shipped
 
 
@@ -27,13 +27,7 @@ def command(arguments: Sequence[str], language: str) -> int:
         "new": _new,
         "lock": _lock,
     }[options.action]
-    try:
-        return action(options, location, words)
-    except KnowledgeError as error:
-        for problem in error.problems:
-            print(problem, file=sys.stderr)
-        print(f"kb: {cli.said(words, 'rules.broken', count=len(error.problems))}", file=sys.stderr)
-        return cli.UNUSABLE
+    return action(options, location, words)
 
 
 def _parser(words: cli.Words) -> cli.Parser:
