@@ -51,6 +51,10 @@ class Parser(argparse.ArgumentParser):
         prefix = said(words, "cli.usage") + " "
 
         class Formatter(argparse.RawDescriptionHelpFormatter):
+            def __init__(self, prog: str) -> None:
+                # argparse makes one for each option it is told of; without a width each asks shutil for the terminal's
+                super().__init__(prog, width=_help_width())
+
             def add_usage(self, usage: Any, actions: Any, groups: Any, _: str | None = None) -> None:
                 super().add_usage(usage, actions, groups, prefix)
 
@@ -89,6 +93,13 @@ class Parser(argparse.ArgumentParser):
         meant = nearest(first, known)
         key = "cli.unknown_option_meant" if meant else "cli.unknown_option"
         return said(self.words, key, option=unknown, meant=meant[0] if meant else "")
+
+
+def _help_width() -> int:
+    try:
+        return max(40, min(int(os.environ.get("COLUMNS", "")), 120))
+    except ValueError:
+        return 100
 
 
 def run(command: Callable[[Sequence[str], str], int], arguments: Sequence[str] | None = None) -> int:
