@@ -20,7 +20,8 @@ CONSTANTS: dict[str, float] = {
 }
 
 T5_BASE = {
-    "model_type": "t5", "d_model": 768, "d_ff": 3072, "num_heads": 12, "d_kv": 64, "num_layers": 12, "vocab_size": 32128,
+    "model_type": "t5", "d_model": 768, "d_ff": 3072, "num_heads": 12, "d_kv": 64, "num_layers": 12,
+    "vocab_size": 32128,
 }  # fmt: skip
 MT5_BASE = {
     "model_type": "mt5", "d_model": 768, "d_ff": 2048, "num_heads": 12, "d_kv": 64, "num_layers": 12,

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-import memory_sample as sample
 import pytest
 
+import memory_sample as sample
 from kb.memory import UnsupportedArchitectureError, architecture_from_config, parameter_count
 
 

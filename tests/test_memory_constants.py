@@ -3,8 +3,9 @@
 import json
 import re
 
-import memory_sample as sample
 import yaml
+
+import memory_sample as sample
 
 
 def test_every_constant_names_a_known_source() -> None:

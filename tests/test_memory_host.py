@@ -3,7 +3,6 @@
 from typing import Any
 
 import memory_sample as sample
-
 from kb.core.memory_report import HostLedger
 from kb.core.setup import TrainingSetup
 from kb.memory import predict

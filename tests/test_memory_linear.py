@@ -1,8 +1,8 @@
 """LoRA targets as PEFT resolves them; the counts were read off peft 0.21.2's own models of these dimensions."""
 
-import memory_sample as sample
 import pytest
 
+import memory_sample as sample
 from kb.core.model import Architecture
 from kb.memory import UnknownTargetsError, adapter_parameters, default_targets, match_targets, modules, parameter_count
 

@@ -1,8 +1,8 @@
 """The largest batch and the workers that fit: the largest, and no larger."""
 
-import memory_sample as sample
 import pytest
 
+import memory_sample as sample
 from kb.core.setup import TrainingSetup
 from kb.core.units import GIB
 from kb.memory import largest_batch, predict, workers_that_fit

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-import memory_sample as sample
 import pytest
 
+import memory_sample as sample
 from kb.core.setup import TrainingSetup
 from kb.memory import adapter_parameters, parameter_count
 from kb.memory.counts import count

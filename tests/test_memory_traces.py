@@ -4,9 +4,9 @@ import json
 from statistics import mean
 from typing import Any
 
-import memory_sample as sample
 import pytest
 
+import memory_sample as sample
 from kb.memory import predict
 
 GPU_CAPABILITY = (8, 6)

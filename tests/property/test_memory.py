@@ -5,40 +5,43 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-import memory_sample as sample
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import memory_sample as sample
 from kb.core.setup import TrainingSetup
 from kb.memory import predict
 
-setups = st.builds(
-    TrainingSetup,
-    method=st.sampled_from(["full", "lora", "qlora"]),
-    bf16=st.booleans(),
-    weights=st.sampled_from(["fp32", "bf16", "fp16"]),
-    attn_implementation=st.sampled_from(["eager", "sdpa", "flash"]),
-    padded=st.booleans(),
-    per_device_train_batch_size=st.integers(1, 256),
-    per_device_eval_batch_size=st.integers(1, 256),
-    gradient_accumulation_steps=st.integers(1, 8),
-    max_source_length=st.integers(1, 4096),
-    max_target_length=st.integers(1, 1024),
-    optim=st.sampled_from(["adamw_torch_fused", "adamw_torch", "adafactor", "adamw_8bit", "sgd", "paged_adamw_8bit"]),
-    gradient_checkpointing=st.booleans(),
-    label_smoothing_factor=st.sampled_from([0.0, 0.1]),
-    do_eval=st.booleans(),
-    do_predict=st.booleans(),
-    predict_with_generate=st.booleans(),
-    eval_samples=st.none() | st.integers(1, 10_000),
-    eval_accumulation_steps=st.none() | st.integers(1, 100),
-    generation_num_beams=st.integers(1, 12),
-    generation_max_length=st.integers(1, 512),
-    load_in_4bit=st.booleans(),
-    world_size=st.integers(1, 8),
-    zero_stage=st.integers(0, 3),
-    offload_optimizer=st.booleans(),
-)
+setups = st.fixed_dictionaries(
+    {
+        "method": st.sampled_from(["full", "lora", "qlora"]),
+        "bf16": st.booleans(),
+        "weights": st.sampled_from(["fp32", "bf16", "fp16"]),
+        "attn_implementation": st.sampled_from(["eager", "sdpa", "flash"]),
+        "padded": st.booleans(),
+        "per_device_train_batch_size": st.integers(1, 256),
+        "per_device_eval_batch_size": st.integers(1, 256),
+        "gradient_accumulation_steps": st.integers(1, 8),
+        "max_source_length": st.integers(1, 4096),
+        "max_target_length": st.integers(1, 1024),
+        "optim": st.sampled_from(
+            ["adamw_torch_fused", "adamw_torch", "adafactor", "adamw_8bit", "sgd", "paged_adamw_8bit"]
+        ),
+        "gradient_checkpointing": st.booleans(),
+        "label_smoothing_factor": st.sampled_from([0.0, 0.1]),
+        "do_eval": st.booleans(),
+        "do_predict": st.booleans(),
+        "predict_with_generate": st.booleans(),
+        "eval_samples": st.none() | st.integers(1, 10_000),
+        "eval_accumulation_steps": st.none() | st.integers(1, 100),
+        "generation_num_beams": st.integers(1, 12),
+        "generation_max_length": st.integers(1, 512),
+        "load_in_4bit": st.booleans(),
+        "world_size": st.integers(1, 8),
+        "zero_stage": st.integers(0, 3),
+        "offload_optimizer": st.booleans(),
+    }
+).map(lambda given: TrainingSetup(**given))
 architectures = st.sampled_from([sample.architecture(c) for c in (sample.T5_BASE, sample.MT5_BASE, sample.KOBART)])
 
 
