@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import memory_sample as sample
 from kb.core.setup import TrainingSetup
 from kb.memory import predict
+from kb.memory.search import largest_within
 
 setups = st.fixed_dictionaries(
     {
@@ -67,3 +68,25 @@ def test_a_larger_batch_or_length_never_needs_less(setup, architecture, field):
         return predict(s, architecture, constants=sample.CONSTANTS).phase("train").peak_allocated_bytes
 
     assert train(setup._replace(**{field: 2 * getattr(setup, field)})) >= train(setup)
+
+
+@given(
+    st.lists(st.integers(0, 10**6), min_size=1, max_size=40),
+    st.integers(0, 2 * 10**7),
+    st.integers(0, 3),
+)
+def test_the_search_finds_what_a_walk_would(steps: list[int], limit: int, lowest: int) -> None:
+    """For any sizes that never fall, in any number of straight pieces."""
+    sizes = [sum(steps[: number + 1]) for number in range(len(steps))]
+    highest = lowest + len(sizes) - 1
+    asked: list[int] = []
+
+    def used(number: int) -> int:
+        asked.append(number)
+        return sizes[number - lowest]
+
+    walked = max(
+        (number for number in range(lowest, highest + 1) if sizes[number - lowest] <= limit), default=lowest - 1
+    )
+    assert largest_within(used, limit, lowest, highest) == walked
+    assert len(asked) <= 2 * len(sizes).bit_length() + 4

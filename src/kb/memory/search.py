@@ -1,6 +1,6 @@
-"""The largest batch that fits, and the workers that fit in host memory, by bisection on the prediction."""
+"""The largest batch that fits, and the workers that fit in host memory; both grow in straight pieces."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 from kb.core.hardware import Gpu
@@ -10,6 +10,7 @@ from kb.memory.predict import predict
 
 BatchField = Literal["per_device_train_batch_size", "per_device_eval_batch_size", "inference_batch_size"]
 LARGEST_BATCH = 4096
+MOST_WORKERS = 256
 _PHASES = {
     "per_device_train_batch_size": ("train",),
     "per_device_eval_batch_size": ("evaluate", "generate"),
@@ -34,7 +35,7 @@ def largest_batch(
     field governs count: a training batch is not held back by evaluation.
     """
 
-    def fits(batch: int) -> bool:
+    def used(batch: int) -> int:
         report = predict(
             _only(setup, field)._replace(**{field: batch}),  # type: ignore[arg-type]
             architecture,
@@ -47,17 +48,32 @@ def largest_batch(
             for phase in report.phases
             if phase.name in _PHASES[field]
         ]
-        return max(sizes, default=0) <= limit_bytes
+        return max(sizes, default=0)
 
-    if not fits(1):
-        return 0
-    low, high = 1, 2
-    while high <= LARGEST_BATCH and fits(high):
-        low, high = high, high * 2
+    return largest_within(used, limit_bytes, 1, LARGEST_BATCH)
+
+
+def largest_within(used: Callable[[int], int], limit_bytes: int, lowest: int, highest: int) -> int:
+    """The largest whole number in a range whose ``used`` bytes, which never fall, stay within the limit.
+
+    One below ``lowest`` where not even that does. Each step aims where the line through the last two points meets the
+    limit; every other step halves the range, so that a curve takes no longer than bisection.
+    """
+    size = used(lowest)
+    if size > limit_bytes:
+        return lowest - 1
+    low, low_size, high, slope, halve = lowest, size, highest + 1, 0.0, False
     while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return min(low, LARGEST_BATCH)
+        reach = int((limit_bytes - low_size) / slope) if slope > 0 else 1
+        guess = (low + high) // 2 if halve and reach > 1 else min(low + max(reach, 1), high - 1)
+        size = used(guess)
+        slope = (size - low_size) / (guess - low)
+        halve = not halve
+        if size <= limit_bytes:
+            low, low_size = guess, size
+        else:
+            high = guess
+    return low
 
 
 def _only(setup: TrainingSetup, field: str) -> TrainingSetup:
@@ -83,18 +99,13 @@ def workers_that_fit(
     With ``cpus``, at most a third of them (the field notes' rule), at least one where memory allows.
     """
 
-    def fits(workers: int) -> bool:
+    def used(workers: int) -> int:
         report = predict(
             setup._replace(dataloader_num_workers=workers),
             architecture,
             constants=constants,
             checkpoint_bytes=checkpoint_bytes,
         )
-        return report.host.peak_bytes <= limit_bytes
+        return report.host.peak_bytes
 
-    ceiling = max(cpus // 3, 1) if cpus else 256
-    low, high = 0, ceiling + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    return max(largest_within(used, limit_bytes, 0, max(cpus // 3, 1) if cpus else MOST_WORKERS), 0)
