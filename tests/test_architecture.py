@@ -14,12 +14,14 @@ FLOORS = {
     "knowledge": 3,
     "config": 3,
     "machine": 3,
+    "repository": 3,
+    "repository": 3,
     "report": 4,
     "linting": 5,
 }
 SHELL = 6
 PURE = ("core", "memory", "advice")
-ADAPTERS = ("knowledge", "config", "machine")
+ADAPTERS = ("knowledge", "config", "machine", "repository")
 # What the pure floor may use of the standard library: nothing that reads, writes, waits or prints.
 PURE_LIBRARY = {
     "__future__", "ast", "bisect", "collections", "contextlib", "dataclasses", "difflib", "enum", "functools",

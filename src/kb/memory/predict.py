@@ -58,18 +58,23 @@ def predict(
     phases = tuple(
         phase_of(name, peak, constants, context, checkpointing=checkpointing) for name, peak in peaks.items()
     )
-    loads = Loads(
-        checkpoint=checkpoint_bytes if checkpoint_bytes is not None else states.parameters,
-        saved=states.saved if setup.do_train else 0,
-        offloaded=states.on_host,
-        gathered=host_predictions(setup, architecture) if setup.do_eval else 0,
-    )
+    loads = loads_of(setup, architecture, states, checkpoint_bytes)
     return MemoryReport(
         level="closed",
         assumed=setup.assumed + _assumptions(setup, architecture, states),
         phases=phases,
         host=host_ledger(setup, loads, constants=constants, limit_bytes=host_limit_bytes),
         verdict=verdict_of(phases, memory, constants),
+    )
+
+
+def loads_of(setup: TrainingSetup, architecture: Architecture, states: States, checkpoint_bytes: int | None) -> Loads:
+    """What passes through host memory; the model's files are its parameters as loaded, where nothing says more."""
+    return Loads(
+        checkpoint=checkpoint_bytes if checkpoint_bytes is not None else states.parameters,
+        saved=states.saved if setup.do_train else 0,
+        offloaded=states.on_host,
+        gathered=host_predictions(setup, architecture) if setup.do_eval else 0,
     )
 
 

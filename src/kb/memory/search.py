@@ -6,7 +6,9 @@ from typing import Literal
 from kb.core.hardware import Gpu
 from kb.core.model import Architecture
 from kb.core.setup import TrainingSetup
-from kb.memory.predict import predict
+from kb.memory.host import host_ledger
+from kb.memory.predict import loads_of, predict
+from kb.memory.states import states_of
 
 BatchField = Literal["per_device_train_batch_size", "per_device_eval_batch_size", "inference_batch_size"]
 LARGEST_BATCH = 4096
@@ -99,13 +101,10 @@ def workers_that_fit(
     With ``cpus``, at most a third of them (the field notes' rule), at least one where memory allows.
     """
 
+    loads = loads_of(setup, architecture, states_of(setup, architecture), checkpoint_bytes)
+
     def used(workers: int) -> int:
-        report = predict(
-            setup._replace(dataloader_num_workers=workers),
-            architecture,
-            constants=constants,
-            checkpoint_bytes=checkpoint_bytes,
-        )
-        return report.host.peak_bytes
+        changed = setup._replace(dataloader_num_workers=workers)
+        return host_ledger(changed, loads, constants=constants, limit_bytes=None).peak_bytes
 
     return max(largest_within(used, limit_bytes, 0, max(cpus // 3, 1) if cpus else MOST_WORKERS), 0)
