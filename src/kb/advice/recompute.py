@@ -1,13 +1,13 @@
 """An erratum's finding, computed again: by an expression over named inputs, by parameter counts, by the memory model.
 
-A recipe is plain data from ``rules/errata.yaml`` (its schema says what each field means). Nothing here is typed in: what
-the errata print is compared with what this gives.
+A recipe is plain data from ``rules/errata.yaml``; its schema says what each field means. What the errata print is
+compared with what comes out here, so that no figure of theirs is only typed in.
 """
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from kb.core.expression import Lookup, Unknown, compile_tree
+from kb.core.expression import Unknown, compile_tree
 from kb.core.hardware import Gpu
 from kb.core.memory_report import MemoryReport
 from kb.core.model import Model
@@ -22,12 +22,11 @@ _LIVE_BYTES = 8  # a logit and a log-probability in fp32, from one step to the n
 
 
 class Basis(NamedTuple):
-    """What recipes draw on: the catalog's rows by id, and the guide's formulas."""
+    """What recipes draw on: the catalog's rows by id."""
 
     models: Mapping[str, Model]
     gpus: Mapping[str, Gpu]
     constants: Mapping[str, float]
-    formulas: Mapping[str, Any]
 
 
 class Recomputed(NamedTuple):
@@ -73,15 +72,12 @@ def recompute(finding: Mapping[str, Any], basis: Basis) -> list[Recomputed]:
 def _value(row: Mapping[str, Any], known: Mapping[str, float], basis: Basis) -> float:
     if "expression" in row:
         return _evaluate(row["expression_tree"], known, row["expression"])
-    if "formula" in row:
-        formula = _row(basis.formulas, row["formula"], "formula")
-        return _evaluate(formula["expression_tree"], known, row["formula"])
     if "parameters" in row:
         return parameter_count(_row(basis.models, row["parameters"], "model").architecture)
     if "memory" in row:
         return _memory(row["memory"], basis) / BYTES_PER_UNIT[row["unit"].upper()]
     if "constant" in row:
-        return _row(basis.constants, row["constant"], "constant") / BYTES_PER_UNIT[row["unit"].upper()]
+        return float(_row(basis.constants, row["constant"], "constant")) / BYTES_PER_UNIT[row["unit"].upper()]
     raise RecipeError(f"no recipe among {', '.join(row)}")
 
 
@@ -92,8 +88,7 @@ def _row(rows: Mapping[str, Any], name: str, kind: str) -> Any:
 
 
 def _evaluate(tree: list[Any], known: Mapping[str, float], source: str) -> float:
-    lookup: Lookup = lambda name: known[name] if name in known else Unknown(frozenset((name,)))  # noqa: E731
-    value = compile_tree(tree)(lookup)
+    value = compile_tree(tree)(lambda name: known[name] if name in known else Unknown(frozenset((name,))))
     if isinstance(value, Unknown):
         raise RecipeError(f"{source}: no value: {', '.join(sorted(value.needs)) or value.reason}")
     return float(value)
@@ -103,7 +98,12 @@ def _memory(recipe: Mapping[str, Any], basis: Basis) -> int:
     """Bytes of one figure of a prediction: of a phase's peak, of some of its terms, or of folds that generate."""
     model = _row(basis.models, recipe["model"], "model")
     gpu = _row(basis.gpus, recipe["gpu"], "GPU") if "gpu" in recipe else None
-    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in recipe["setup"].items()}
+    fields: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in recipe["setup"].items()
+    }
+    unknown = fields.keys() - set(TrainingSetup._fields)
+    if unknown:
+        raise RecipeError(f"no field of a setup is called {', '.join(sorted(unknown))}")
     setup = TrainingSetup(**fields)
     report = predict(setup, model.architecture, constants=basis.constants, gpu=gpu)
     if "folds" in recipe:
