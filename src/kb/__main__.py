@@ -5,7 +5,7 @@ from importlib import import_module
 
 from kb import __version__
 
-COMMANDS = ("check", "rules")
+COMMANDS = ("check", "rules", "runtime", "history", "recommend", "plan")
 
 
 def main() -> int:
@@ -26,7 +26,7 @@ def main() -> int:
         print(f"kb {__version__} (rules {load_catalog().version})")
         return 0
     text = "\n".join(
-        [said(words, "cli.commands"), *(f"  kb {each:8} {said(words, f'cli.about.{each}')}" for each in COMMANDS)]
+        [said(words, "cli.commands"), *(f"  kb {each:9} {said(words, f'cli.about.{each}')}" for each in COMMANDS)]
     )
     if name in ("-h", "--help"):
         print(text)

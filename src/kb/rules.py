@@ -26,6 +26,7 @@ def command(arguments: Sequence[str], language: str) -> int:
         "explain": _explain,
         "new": _new,
         "lock": _lock,
+        "diff": _diff,
     }[options.action]
     return action(options, location, words)
 
@@ -52,6 +53,9 @@ def _parser(words: cli.Words) -> cli.Parser:
     new.add_argument("ids", nargs=1, metavar="ID", help=say("new_id"))
     new.add_argument("--area", required=True, help=say("area"))
     add("lock").add_argument("--rewrite", action="store_true", help=say("rewrite"))
+    diff = add("diff")
+    diff.add_argument("revision", metavar="REV", help=say("revision"))
+    diff.add_argument("--format", choices=("text", "json"), default="text", help=say("diff_format"))
     return parser
 
 
@@ -141,6 +145,34 @@ def _lock(options: argparse.Namespace, location: Location, words: cli.Words) -> 
     if not refused:
         print(cli.said(words, "rules.locked", path=os.path.join(location.rules, "versions.lock")))
     return cli.FINDINGS if refused else cli.CLEAN
+
+
+def _diff(options: argparse.Namespace, location: Location, words: cli.Words) -> int:
+    """What the rules' change since a revision does, as Markdown; findings are version bumps that are missing."""
+    from kb.advice.rule_diff import entries_of
+    from kb.advice.rule_flips import flips_of
+    from kb.linting.rule_editions import edition_at, edition_before
+    from kb.report.words import Words
+
+    if location.sealed:
+        raise UserError("rules.sealed", path=location.rules)
+    now = edition_at(location)
+    with edition_before(location, options.revision) as (then, commit):
+        entries, flips = entries_of(then, now), flips_of(then, now)
+        if options.format == "json":
+            from kb import __version__
+            from kb.report.json_report import to_json
+            from kb.report.rule_diff_json import rule_diff_object
+
+            head = {"schema": 1, "kb": __version__, "rules": now.catalog.version}
+            sys.stdout.write(to_json({**head, **rule_diff_object(options.revision, commit, entries, flips)}))
+        else:
+            from kb.report.rule_diff_markdown import rule_diff_markdown
+
+            language = cli.language_of(["--lang", options.lang] if options.lang else [], os.environ)
+            speaker = Words(language, words, now.catalog.facts)
+            sys.stdout.write(rule_diff_markdown(options.revision, commit, entries, flips, then, now, speaker))
+    return cli.FINDINGS if entries.unbumped else cli.CLEAN
 
 
 def _known(name: str, rules: Collection[str]) -> str:

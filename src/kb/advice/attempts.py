@@ -3,10 +3,13 @@
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
+from kb.advice.batches import Ceiling
 from kb.advice.room import Room, on_gpu
 from kb.core.hardware import Gpu
 from kb.core.memory_report import Phase
+from kb.core.model import Architecture
 from kb.core.setup import Method, TrainingSetup
+from kb.memory import default_targets
 
 MethodChoice = Literal["full", "lora", "qlora", "auto"]
 
@@ -34,31 +37,51 @@ OFFERED_ONLY = ("full_offload",)  # needs a DeepSpeed file beside the config, so
 
 
 class Attempt(NamedTuple):
-    """One way: its setup, what training needs at batch 1, and the largest batch that fits; 0 where not even 1 does."""
+    """One way: its setup, what training needs at batch 1, and the largest batches that fit; 0 where not even 1 does.
+
+    ``evaluation`` is the largest evaluation batch beside this way's optimizer.
+    """
 
     name: str
     setup: TrainingSetup
     method: Method
-    train: Phase  # at batch 1
-    largest_batch: int
+    train: Phase  # at batch 1, without accumulation
+    ceiling: Ceiling
+    evaluation: int
+
+    def fits(self, effective: int, world: int) -> bool:
+        """Whether training fits at some batch, and evaluation beside it."""
+        return self.ceiling.reaches(effective, world) and self.evaluation >= 1
 
 
 def attempts_of(base: TrainingSetup, room: Room) -> tuple[Attempt, ...]:
     """Every way, in order. ``base`` is full training without options."""
+    base = base._replace(lora_target_modules=targets_for(room.model.architecture))
     return tuple(_attempt(name, base._replace(**changes), room) for name, changes in WAYS.items())
+
+
+def targets_for(architecture: Architecture) -> tuple[str, ...] | None:
+    """PEFT's default targets, or of a T5 or BART type that PEFT does not list, those of its family; None elsewhere."""
+    of_family = {"t5": ("q", "v"), "bart": ("q_proj", "v_proj")}
+    return default_targets(architecture) or of_family.get(architecture.family)
 
 
 def _attempt(name: str, setup: TrainingSetup, room: Room) -> Attempt:
     alone = setup._replace(do_train=True, do_eval=False, do_predict=False, per_device_train_batch_size=1)
-    train = room.predict(alone).phase("train")
-    assert train is not None
-    return Attempt(name, setup, setup.method, train, room.largest(alone, "per_device_train_batch_size"))
+    train = room.predict(alone._replace(gradient_accumulation_steps=1)).phase("train")
+    assert train is not None  # it trains
+    single, accumulated = (
+        room.largest(alone._replace(gradient_accumulation_steps=steps), "per_device_train_batch_size")
+        for steps in (1, 2)
+    )
+    evaluation = room.largest(setup, "per_device_eval_batch_size")
+    return Attempt(name, setup, setup.method, train, Ceiling(single, accumulated), evaluation)
 
 
-def choose(attempts: tuple[Attempt, ...], method: MethodChoice) -> Attempt | None:
-    """The first way that fits at batch 1; with a method named, the first of that method. None where none does."""
-    wanted = (attempt for attempt in attempts if attempt.name not in OFFERED_ONLY)
-    return next((one for one in wanted if one.largest_batch and method in ("auto", one.method)), None)
+def choose(attempts: tuple[Attempt, ...], method: MethodChoice, effective: int, world: int) -> Attempt | None:
+    """The first way that fits; with a method named, the first of that method. None where none does."""
+    wanted = (one for one in attempts if one.name not in OFFERED_ONLY and method in ("auto", one.method))
+    return next((one for one in wanted if one.fits(effective, world)), None)
 
 
 def smallest_gpu(setup: TrainingSetup, room: Room, gpus: Mapping[str, Gpu]) -> Gpu | None:

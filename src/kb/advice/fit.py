@@ -124,7 +124,7 @@ class Fit:
             self.setup,
             self.model.architecture,
             field,
-            limit,
+            round(limit * self.constants["usable_memory_ratio"]),  # as the verdict does
             constants=self.constants,
             gpu=self.gpu.gpu if self.gpu else None,
             compute_capability=self.gpu.compute_capability if self.gpu else None,

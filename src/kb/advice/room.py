@@ -72,7 +72,7 @@ class Room:
         )
 
     def workers(self, setup: TrainingSetup) -> int | None:
-        """Workers by a third of the cores and the share of host memory the notes advise; None where both are unknown."""
+        """Workers by a third of the cores and by the notes' share of host memory; None where both are unknown."""
         target = self.host_target_bytes
         cpus = self.machine.cpus
         if target is None:

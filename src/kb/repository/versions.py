@@ -10,8 +10,9 @@ from kb.repository.command import GitError, checked_revision, git
 MAX_BYTES = 1 << 20  # a larger blob is no config; its content is not read
 SHORT = 7
 
+_COMMIT = rb"[0-9a-f]{40,64}"
 _RECORD = re.compile(
-    rb"\x1e([0-9a-f]{40,64})\x1f([^\x1f]*)\x1f([^\x1f]*)\x1f([^\x1e]*(?:\x1e(?![0-9a-f]{40})[^\x1e]*)*)"
+    rb"\x1e(" + _COMMIT + rb")\x1f([^\x1f]*)\x1f([^\x1f]*)\x1f([^\x1e]*(?:\x1e(?!" + _COMMIT + rb")[^\x1e]*)*)"
 )
 _CHANGE = re.compile(rb"(:+)((?:[0-7]{6} )+)((?:[0-9a-f]{40,64} )+)([A-Z]+)\d*\0([^\0]+)\0(?:([^\0:\x1e\n][^\0]*)\0)?")
 

@@ -1,0 +1,155 @@
+"""From a log to its causes, best first: evidence by the wordings of ``rules/remedies``, echoes and recoveries left out.
+
+The knowledge is data; here is only what holds for every cause: which evidence still counts once the run is seen to go
+on, which causes only follow from others, which variant the numbers speak for. Pure.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from kb.advice.log_numbers import Lookup, Numbers
+from kb.advice.log_scan import Evidence, LogLine, LogScanner, Scan
+from kb.advice.remedy_steps import Step, steps_of
+from kb.core.expression import Unknown, compile_tree
+from kb.core.finding import Confidence
+from kb.core.text import Text, text_of
+
+Remedies = Mapping[str, Mapping[str, Any]]
+CONFIDENCES: tuple[Confidence, ...] = ("high", "medium", "low")
+MOST_SHOWN = 3
+
+
+class Cause(NamedTuple):
+    """One cause: what says so (line, text), the sizes in bytes that it names, and what to do about it, best first."""
+
+    id: str
+    resource: str
+    confidence: Confidence
+    title: Text
+    means: Text
+    evidence: tuple[tuple[int, str], ...]
+    numbers: Mapping[str, int]
+    names: Mapping[str, Text]  # what the numbers are called
+    phase: str
+    steps: tuple[Step, ...]
+
+
+class Diagnosis(NamedTuple):
+    """The causes, best first; none where the log shows no trouble. ``lines``: how many were read."""
+
+    lines: int
+    causes: tuple[Cause, ...]
+
+
+class _Found(NamedTuple):
+    id: str
+    data: Mapping[str, Any]
+    confidence: Confidence
+    evidence: tuple[Evidence, ...]
+
+
+def nothing_known(name: str) -> Unknown:
+    """Facts where no config is given."""
+    return Unknown(frozenset((name,)))
+
+
+def diagnose(lines: Iterable[LogLine], remedies: Remedies, facts: Lookup = nothing_known) -> Diagnosis:
+    """What a log says went wrong.
+
+    Args:
+        lines: the log, in order; consumed once, a few hundred lines held at a time.
+        remedies: ``rules/remedies`` as ``load_guide()`` gives them.
+        facts: the config's facts, for concrete values in the steps.
+    """
+    scan = LogScanner(remedies).read(lines)
+    found = [row for name, data in remedies.items() if (row := _found(name, data, scan)) is not None]
+    found = _without_echoes(found)
+    found.sort(key=lambda row: (CONFIDENCES.index(row.confidence), row.evidence[0].line, row.id))
+    return Diagnosis(scan.lines, tuple(_cause(row, remedies, facts) for row in found))
+
+
+def _found(name: str, data: Mapping[str, Any], scan: Scan) -> _Found | None:
+    """The remedy's evidence that still counts, if there is any."""
+    kept: list[Evidence] = []
+    grades: list[Confidence] = []
+    for evidence in scan.evidence:
+        row = evidence.wording.row
+        if evidence.wording.name != name or scan.counts[id(evidence.wording)] < row.get("times", 1):
+            continue
+        confidence: Confidence | None = row["confidence"]
+        if data.get("ends_run", True) and evidence.wording.at == "message":
+            confidence = _after_recovery(evidence, row["confidence"], scan)
+        if confidence is not None:
+            kept.append(evidence)
+            grades.append(confidence)
+    if not kept:
+        return None
+    return _Found(name, data, min(grades, key=CONFIDENCES.index), tuple(kept))
+
+
+def _after_recovery(evidence: Evidence, confidence: Confidence, scan: Scan) -> Confidence | None:
+    """A fault that ends a run cannot have ended one that went on: it was caught, or is another text's.
+
+    What nothing caught has ended its process all the same; another run wrote the rest of the log.
+    """
+    if evidence.died:
+        return confidence
+    if scan.ended_well > evidence.line:
+        return None
+    if scan.moved_on > evidence.line:
+        return "low" if evidence.raised else None
+    return confidence
+
+
+def _without_echoes(found: Sequence[_Found]) -> list[_Found]:
+    causing = {row.id for row in found if row.confidence != "low"}
+    return [row for row in found if causing.isdisjoint(row.data.get("echo_of", ()))]
+
+
+def _cause(found: _Found, remedies: Remedies, facts: Lookup) -> Cause:
+    base = found.data
+    variables = base.get("variables", {})
+    telling, numbers = _telling(found, variables, facts)
+    data, name = base, found.id
+    for other, row in sorted(remedies.items()):
+        if row.get("variant_of") == found.id and compile_tree(row["when_tree"])(numbers.get) is True:
+            data, name = row, other
+            break
+    return Cause(
+        id=name,
+        resource=data["resource"],
+        confidence=found.confidence,
+        title=text_of(data["title"]),
+        means=text_of(data["means"]),
+        evidence=_shown(found.evidence, telling),
+        numbers=numbers.known(),
+        names={each: text_of(row) for each, row in variables.items()},
+        phase=_phase(base, telling),
+        steps=steps_of(data["steps"], numbers.get),
+    )
+
+
+def _telling(found: _Found, variables: Mapping[str, Any], facts: Lookup) -> tuple[Evidence, Numbers]:
+    """The evidence with the most numbers, the first of equals, and its numbers."""
+    best: tuple[int, Evidence, Numbers] | None = None
+    for evidence in found.evidence:
+        text = " ".join([evidence.text, *evidence.after]) if variables else ""
+        numbers = Numbers(variables, text, {"phase": _phase(found.data, evidence)}, facts)
+        count = len(numbers.known())
+        if best is None or count > best[0]:
+            best = count, evidence, numbers
+    assert best is not None
+    return best[1], best[2]
+
+
+def _phase(data: Mapping[str, Any], evidence: Evidence) -> str:
+    return next((name for name in data.get("phase", ()) if name in evidence.near), "unknown")
+
+
+def _shown(evidence: Sequence[Evidence], telling: Evidence) -> tuple[tuple[int, str], ...]:
+    """Up to three lines, the most telling among them, in the log's order; no text twice."""
+    texts: dict[str, int] = {telling.text: telling.line}
+    for each in evidence:
+        if len(texts) < MOST_SHOWN:
+            texts.setdefault(each.text, each.line)
+    return tuple(sorted((line, text) for text, line in texts.items()))

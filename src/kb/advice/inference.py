@@ -1,0 +1,130 @@
+"""Model × GPU → the batch to generate with, alone or several folds of a model at once. Pure."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from kb.advice.precision import precision_for
+from kb.advice.recommend import Asked, alone_at_inference, base_setup
+from kb.advice.room import Room, on_gpu
+from kb.core.hardware import Gpu
+from kb.core.memory_report import MemoryReport, Phase, Term
+from kb.core.setup import TrainingSetup, WeightType
+from kb.memory.search import LARGEST_BATCH, largest_within
+
+# What every fold keeps of its own while they generate together; the rest is one fold's at a time.
+KEPT_BY_EACH = ("parameters", "kv_cache_self", "kv_cache_cross", "encoder_output")
+
+
+class Weights(NamedTuple):
+    """One type of weights: the largest batch that fits with it, and the peak of a batch of 1."""
+
+    weights: WeightType
+    largest_batch: int
+    generate: Phase  # at batch 1
+
+
+class Inference(NamedTuple):
+    """What to generate with. ``setup``, ``report`` and ``generate`` are None where not even batch 1 fits.
+
+    ``generate`` is the phase of all folds together, in each of ``processes`` that share the GPU; ``in_turn`` is the
+    largest batch of folds one after another.
+    """
+
+    folds: int
+    processes: int
+    ways: tuple[Weights, ...]
+    setup: TrainingSetup | None
+    report: MemoryReport | None
+    generate: Phase | None
+    in_turn: int
+    larger_gpu: Gpu | None = None
+
+    @property
+    def largest(self) -> int:
+        """The largest batch that fits with the chosen weights; 0 where not even 1 does."""
+        return max(
+            (way.largest_batch for way in self.ways if self.setup and way.weights == self.setup.weights), default=0
+        )
+
+    def at(self, batch: int, room: Room) -> "Inference":
+        """The same with a smaller batch."""
+        assert self.setup is not None
+        setup = self.setup._replace(inference_batch_size=batch)
+        report = room.predict(setup)
+        return self._replace(
+            setup=setup, report=report, generate=together(_generate(report), self.folds, room.constants)
+        )
+
+
+def recommend_inference(
+    asked: Asked, room: Room, gpus: Mapping[str, Gpu], folds: int = 1, processes: int = 1
+) -> Inference:
+    """The largest batch that fits with its whole error band; half-width weights only where fp32 does not fit.
+
+    Args:
+        folds: models of one shape in GPU memory at once, their caches alive together.
+        processes: runs like this one that share the GPU.
+    """
+    base = base_setup(asked, room)
+    base = alone_at_inference(base)._replace(optim="none", predict_with_generate=False)
+    ways = tuple(_weights(base._replace(weights=weights), room, folds, processes) for weights in _types(room))
+    chosen = next((way for way in ways if way.largest_batch), None)
+    in_turn = _weights(base, room, 1, processes).largest_batch
+    if chosen is None:
+        larger = _larger_gpu(base, room, gpus, folds, processes)
+        return Inference(folds, processes, ways, None, None, None, in_turn, larger)
+    setup = base._replace(weights=chosen.weights, inference_batch_size=chosen.largest_batch)
+    report = room.predict(setup)
+    generate = together(_generate(report), folds, room.constants)
+    return Inference(folds, processes, ways, setup, report, generate, in_turn)
+
+
+def _types(room: Room) -> tuple[WeightType, ...]:
+    half = precision_for(room.gpu, room.model.architecture).autocast
+    return ("fp32",) if half == "fp32" else ("fp32", half)
+
+
+def _generate(report: MemoryReport) -> Phase:
+    phase = report.phase("generate")
+    assert phase is not None  # inference always generates
+    return phase
+
+
+def _weights(setup: TrainingSetup, room: Room, folds: int, processes: int) -> Weights:
+    def phase(batch: int) -> Phase:
+        return together(_generate(room.predict(setup._replace(inference_batch_size=batch))), folds, room.constants)
+
+    usable = room.usable_bytes
+    if usable is None:
+        return Weights(setup.weights, 0, phase(1))
+    largest = largest_within(lambda batch: processes * phase(batch).high_bytes, usable, 1, LARGEST_BATCH)
+    return Weights(setup.weights, largest, phase(1))
+
+
+def together(phase: Phase, folds: int, constants: Mapping[str, float]) -> Phase:
+    """One model's generation → that of ``folds`` models whose weights, caches and encoder outputs live at once.
+
+    Their steps take turns, so that temporaries count once (04-memory: the five-fold KoBART measurement).
+    """
+    if folds == 1:
+        return phase
+    band, upper = constants["band_generate"], constants["reserved_upper"]
+    terms = tuple(Term(term.name, term.bytes * (folds if term.name in KEPT_BY_EACH else 1)) for term in phase.terms)
+    more = sum(term.bytes for term in terms) - sum(term.bytes for term in phase.terms)
+    reserved = round(more * constants["reserved_mean"])
+    return phase._replace(
+        terms=terms,
+        peak_allocated_bytes=phase.peak_allocated_bytes + more,
+        peak_reserved_bytes=phase.peak_reserved_bytes + reserved,
+        process_used_bytes=phase.process_used_bytes + reserved,
+        low_bytes=phase.low_bytes + round(more * (1 - band)),
+        high_bytes=phase.high_bytes + round(more * (1 + band) * upper),
+    )
+
+
+def _larger_gpu(setup: TrainingSetup, room: Room, gpus: Mapping[str, Gpu], folds: int, processes: int) -> Gpu | None:
+    for gpu in sorted(gpus.values(), key=lambda gpu: (gpu.memory_total, gpu.id)):
+        other = Room(room.model, on_gpu(gpu), room.constants)
+        if _weights(setup, other, folds, processes).largest_batch:
+            return gpu
+    return None

@@ -1,0 +1,145 @@
+"""One pass over a log's lines: evidence for causes, with what stood around it. Bounded memory, whatever the log. Pure."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+from kb.advice.log_lines import clean, is_frame, is_quoted, is_source, message_start
+from kb.advice.symptoms import Wording, contexts_of, evidence_of
+
+LogLine = tuple[int, str]
+"""A line's number from 1, and its text; of a line that was drawn over and over, each drawing is one."""
+
+BLOCK = 512  # lines that are searched together for a word before any is looked at alone
+WINDOW = 60  # lines before evidence that count as near: a long traceback
+LINES_AFTER = 4  # lines after evidence that may go on with its numbers, where a terminal wrapped them
+BAR = 1000  # characters of a line in which a progress bar or a training log shows itself
+MOST_EVIDENCE = 5  # of one wording: the first ones; a retry repeats itself
+
+_RUN_ENDED_WELL = re.compile(
+    r"""['"]?train_runtime['"]?\s{0,4}[:=]|Training completed\. Do not forget|`Trainer\.fit` stopped: `max_|"""
+    r"""[Tt]raining (?:is )?(?:finished|complete|completed|done)\b"""
+)
+_STEP = re.compile(r"\b(\d{1,9})/(\d{1,9}) \[")
+_LOSS = re.compile(r"""['"]loss['"]: ?['"]?\d""")
+_MODULE_FRAME = "in <module>"
+
+
+class Evidence(NamedTuple):
+    """One line that a wording matched. ``near``: the contexts in the lines before it."""
+
+    line: int
+    text: str
+    wording: Wording
+    near: frozenset[str]
+    raised: bool  # a traceback leads up to it, or its own line calls it an error
+    died: bool  # the traceback goes up to the module: nothing caught it
+    after: list[str]  # the lines that follow
+
+
+class Scan(NamedTuple):
+    """What a log holds. ``moved_on`` and ``ended_well``: the last line that shows a run going on, or ending well."""
+
+    lines: int
+    evidence: tuple[Evidence, ...]
+    counts: Mapping[int, int]  # how many lines matched, by the wording's id()
+    moved_on: int
+    ended_well: int
+
+
+class LogScanner:
+    """Feeds on lines in order; holds no more than the first evidence of each wording."""
+
+    def __init__(self, remedies: Mapping[str, Mapping[str, Any]]) -> None:
+        self._contexts = contexts_of(remedies)
+        self._wordings = evidence_of(remedies)
+        self._seen: dict[str, int] = {}  # context → the last line that had it
+        self._evidence: list[Evidence] = []
+        self._counts: dict[int, int] = {}
+        self._last_frame = self._last_module = -WINDOW - 1
+        self._after_frame = False
+        self._steps: dict[int, int] = {}  # steps in all → the first step seen after the last evidence
+        self._losses = self._moved_on = self._ended_well = self._lines = 0
+
+    def read(self, lines: Iterable[LogLine]) -> Scan:
+        """The scan of a whole log."""
+        rest = iter(lines)
+        while block := list(islice(rest, BLOCK)):
+            self._read_block(block)
+        return Scan(self._lines, tuple(self._evidence), self._counts, self._moved_on, self._ended_well)
+
+    def _read_block(self, block: Sequence[LogLine]) -> None:
+        self._lines = block[-1][0]
+        text = "\n".join(row for _, row in block)
+        if "\x1b" in text or "\0" in text:
+            block = [(line, clean(row)) for line, row in block]
+            text = "\n".join(row for _, row in block)
+        contexts = [wording for wording in self._contexts if wording.may_be_in(text)]
+        wordings = [wording for wording in self._wordings if wording.may_be_in(text)]
+        framed = 'File "' in text
+        if not (contexts or wordings or framed or self._evidence):
+            return
+        for line, row in block:
+            if self._evidence:
+                self._follow(line, row)
+            if contexts:
+                self._note_contexts(contexts, line, row)
+            if wordings:
+                found = [wording for wording in wordings if wording.may_be_in(row)]
+                if found:
+                    self._note_evidence(found, line, clean(row))
+            self._after_frame = framed and 'File "' in row and is_frame(row)
+            if self._after_frame:
+                self._last_frame = line
+                if _MODULE_FRAME in row:
+                    self._last_module = line
+
+    def _note_contexts(self, contexts: Sequence[Wording], line: int, row: str) -> None:
+        for context in contexts:
+            if context.may_be_in(row) and context.expression.search(clean(row)):
+                self._seen[context.name] = line
+
+    def _note_evidence(self, wordings: Sequence[Wording], line: int, row: str) -> None:
+        start = message_start(row)
+        source = is_source(row, self._after_frame)
+        near = frozenset(name for name, at in self._seen.items() if line - at <= WINDOW)
+        for wording in wordings:
+            match = wording.find(row, start)
+            if match is None or (wording.exception and wording.exception.search(row)):
+                continue
+            lead = row[start : match.start()]
+            if wording.at == "message" and (source or is_quoted(lead)):
+                continue
+            if self._out_of_context(wording, near):
+                continue
+            self._counts[id(wording)] = self._counts.get(id(wording), 0) + 1
+            if self._counts[id(wording)] > MOST_EVIDENCE:
+                continue
+            raised = line - self._last_frame <= WINDOW or bool(lead.strip())
+            died = line - self._last_module <= WINDOW
+            self._evidence.append(Evidence(line, row.strip(), wording, near, raised, died, []))
+            self._steps.clear()
+            self._losses = 0
+
+    @staticmethod
+    def _out_of_context(wording: Wording, near: frozenset[str]) -> bool:
+        wanted, unwanted = wording.row.get("near"), wording.row.get("not_near", ())
+        return bool((wanted and near.isdisjoint(wanted)) or not near.isdisjoint(unwanted))
+
+    def _follow(self, line: int, row: str) -> None:
+        """What comes after evidence: the rest of a wrapped message, and whether the run goes on."""
+        for evidence in self._evidence[-3:]:
+            if len(evidence.after) < LINES_AFTER:
+                evidence.after.append(row[:BAR])
+        if "/" in row and "[" in row:
+            for step, steps in _STEP.findall(row[:BAR]):
+                first = self._steps.setdefault(int(steps), int(step)) if len(self._steps) < 64 else int(step)
+                if int(step) >= first + 2:
+                    self._moved_on = line
+        if "loss" in row and _LOSS.search(row[:BAR]):
+            self._losses += 1
+            if self._losses >= 2:
+                self._moved_on = line
+        if "rain" in row and _RUN_ENDED_WELL.search(row[:BAR]):
+            self._ended_well = line

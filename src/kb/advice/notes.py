@@ -1,0 +1,222 @@
+"""What the field notes recommend for a GPU, row by row, with what the memory model says of each row. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from kb.advice.inference import together
+from kb.advice.notes_errata import Erratum, errata_of_row, erratum_of, overlap
+from kb.advice.precision import precision_for
+from kb.advice.room import Room
+from kb.advice.setup import setup_of
+from kb.core.catalog import Catalog
+from kb.core.document import Setting, Unit
+from kb.core.finding import Span
+from kb.core.memory_report import Phase, Status
+from kb.core.model import Model
+from kb.core.setup import TrainingSetup
+from kb.memory import UnsupportedArchitectureError
+
+TRAIN, EVALUATE = "training.per_device_train_batch_size", "training.per_device_eval_batch_size"
+ACCUMULATION, INFERENCE, WORKERS = (
+    "training.gradient_accumulation_steps",
+    "inference.batch_size",
+    "training.dataloader_num_workers",
+)
+_NOWHERE = Span(1, 1, 1, 1)
+
+
+class NotesRow(NamedTuple):
+    """One row of ``rules/presets``: the note's numbers, by setting; a range as (low, high).
+
+    ``memory`` is the note's own figure as written (value, unit, bound). ``phase`` is the one that needs most by
+    prediction, at the asked lengths and in the recommended precision; None where none can be made.
+    """
+
+    preset: str
+    source: str
+    lines: str
+    gpu_said: str
+    model_said: str
+    model: Model
+    method: str
+    copies: int
+    values: Mapping[str, Any]
+    effective: int | None
+    memory: Mapping[str, Any] | None
+    errata: tuple[Erratum, ...]
+    phase: Phase | None
+    status: Status
+
+    @property
+    def train_batch(self) -> Any:
+        return self.values.get(TRAIN)
+
+
+class Notes(NamedTuple):
+    """``own``: rows for this model and GPU. ``others``: rows for other models on it. ``gpus``: where else the notes
+    have this model. ``conflicts``: of ``others`` those of another note that cannot be right together with ``own``;
+    ``conflict_errata``: what settles that.
+    """
+
+    own: tuple[NotesRow, ...]
+    others: tuple[NotesRow, ...]
+    gpus: tuple[str, ...]
+    conflicts: tuple[NotesRow, ...]
+    conflict_errata: tuple[Erratum, ...] = ()
+
+    @property
+    def effective(self) -> int | None:
+        """The effective batch that a row for this model and GPU works out."""
+        return next((row.effective for row in self.own if row.effective), None)
+
+
+def notes_for(guide: Mapping[str, Any], catalog: Catalog, room: Room, base: TrainingSetup) -> Notes:
+    """The rows for the room's GPU.
+
+    Args:
+        guide: ``presets`` and ``errata`` as the knowledge has them.
+        base: full training at the asked lengths and beams, in the recommended precision.
+    """
+    gpu = room.gpu.gpu if room.gpu else None
+    errata = [erratum_of(entry) for entry in guide.get("errata", {}).get("errata", ())]
+    own: list[NotesRow] = []
+    others: list[NotesRow] = []
+    elsewhere: set[str] = set()
+    for preset in guide.get("presets", {}).values():
+        model = catalog.models.get(preset["model"])
+        if model is None or preset.get("deprecated"):
+            continue
+        if gpu is None or gpu.id not in preset["gpus"]:
+            elsewhere.update(preset["gpus"] if model.id == room.model.id else ())
+            continue
+        rows = (_row(preset, row, model, catalog, room, base, errata) for row in preset["rows"])
+        (own if model.id == room.model.id else others).extend(rows)
+    conflicts = tuple(conflicting(own, others))
+    about = tuple(one for one in errata if _about(one, own) and _about(one, conflicts))
+    return Notes(tuple(own), tuple(others), tuple(sorted(elsewhere)), conflicts, about)
+
+
+def conflicting(own: Sequence[NotesRow], others: Iterable[NotesRow]) -> Iterable[NotesRow]:
+    """Rows of another note that need more memory by prediction, and still have the larger training batch: on one card
+    both cannot be as large as it takes.
+    """
+    for row in others:
+        for mine in own:
+            if (
+                row.source != mine.source
+                and mine.phase
+                and row.phase
+                and _largest(row.train_batch) > _largest(mine.train_batch) > 0
+                and row.phase.process_used_bytes > mine.phase.process_used_bytes
+            ):
+                yield row
+                break
+
+
+def _largest(value: Any) -> float:
+    """The number, or the upper end of a range; 0 where there is none."""
+    if isinstance(value, list | tuple):
+        return float(max(value))
+    return value if isinstance(value, int | float) else 0
+
+
+def _row(
+    preset: Mapping[str, Any],
+    row: Mapping[str, Any],
+    model: Model,
+    catalog: Catalog,
+    room: Room,
+    base: TrainingSetup,
+    errata: Sequence[Erratum],
+) -> NotesRow:
+    values = {name: quantity["value"] for name, quantity in row["settings"].items()}
+    method = row["method"]["value"] if "method" in row else "full"
+    copies = row["copies"]["value"] if "copies" in row else 1
+    phase, status = _predicted(row, values, method, copies, model, catalog, room, base)
+    return NotesRow(
+        preset=preset["id"],
+        source=row["source"],
+        lines=row["lines"],
+        gpu_said=str(row["gpu_said"]["value"]),
+        model_said=str(row["model_said"]["value"]),
+        model=model,
+        method=method,
+        copies=copies,
+        values=values,
+        effective=row["effective_batch"]["value"] if "effective_batch" in row else None,
+        memory=row.get("memory"),
+        errata=errata_of_row(row, errata),
+        phase=phase,
+        status=status,
+    )
+
+
+def _predicted(
+    row: Mapping[str, Any],
+    values: Mapping[str, Any],
+    method: str,
+    copies: int,
+    model: Model,
+    catalog: Catalog,
+    room: Room,
+    base: TrainingSetup,
+) -> tuple[Phase | None, Status]:
+    """The phase of most memory, and whether the card holds it. Of a row that trains, only training and evaluation."""
+    assumed = {name: quantity["value"] for name, quantity in row.get("assumes", {}).items()}
+    there = Room(model, room.machine, room.constants)
+    setup = _setup(model, {**assumed, **values}, method, catalog, there, base)
+    setup = setup._replace(do_predict=setup.do_predict and not setup.do_train)
+    try:
+        report = there.predict(setup)
+    except UnsupportedArchitectureError:
+        return None, "unknown"
+    phases = [together(phase, copies, room.constants) if phase.name == "generate" else phase for phase in report.phases]
+    phase = max(phases, key=lambda phase: phase.high_bytes)
+    limit, usable = there.limit_bytes, there.usable_bytes
+    if limit is None or usable is None:
+        return phase, "unknown"
+    if max(phase.low_bytes for phase in phases) > limit:
+        return phase, "oom"
+    return phase, "fits" if phase.high_bytes <= usable else "tight"
+
+
+def _setup(
+    model: Model, values: Mapping[str, Any], method: str, catalog: Catalog, room: Room, base: TrainingSetup
+) -> TrainingSetup:
+    """The row as a run: its own settings, and for the rest the asked lengths and the recommended precision."""
+    autocast = precision_for(room.gpu, model.architecture).autocast
+    said: dict[str, Any] = {
+        "model.name": model.name,
+        "data.max_source_length": base.max_source_length,
+        "data.max_target_length": base.max_target_length,
+        "training.generation_max_length": base.generation_max_length,
+        "training.generation_num_beams": base.generation_num_beams,
+        "inference.max_length": base.inference_max_length,
+        "inference.num_beams": base.inference_num_beams,
+    }
+    if TRAIN in values:
+        said |= {
+            "training.bf16": autocast == "bf16",
+            "training.fp16": autocast == "fp16",
+            "training.eval_strategy": "epoch",
+            "training.predict_with_generate": base.predict_with_generate,
+        }
+    else:
+        said = {name: value for name, value in said.items() if not name.startswith("training.")}
+    if method != "full":
+        said |= {"lora.enabled": True, "quantization.load_in_4bit": method == "qlora"}
+    said |= {name: _largest(value) if isinstance(value, list | tuple) else value for name, value in values.items()}
+    settings = {name: Setting(value, _NOWHERE, _NOWHERE, ()) for name, value in said.items()}
+    unit = Unit(path="", section=None, dialect="team", settings=settings, span=_NOWHERE)
+    return setup_of(
+        unit,
+        model,
+        facts=catalog.facts,
+        constants=room.constants,
+        gpu_count=base.world_size,
+        versions=lambda name: None,
+    )
+
+
+def _about(erratum: Erratum, rows: Sequence[NotesRow]) -> bool:
+    return any(overlap(place, (row.source, row.lines)) for place in erratum.places for row in rows)

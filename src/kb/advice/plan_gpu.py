@@ -1,0 +1,246 @@
+"""The GPU's ledger of a plan: evaluation, beams, training batch with its accumulation, then options. Pure."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kb.advice.attempts import smallest_gpu
+from kb.advice.batches import Ceiling, Splits, splits_of
+from kb.advice.plan import Ledger, Level, Step, gpu_state, level_of
+from kb.advice.plan_options import Option, compatible, options_for, said, with_options
+from kb.advice.room import Room
+from kb.core.hardware import Gpu
+from kb.core.memory_report import MemoryReport, Phase
+from kb.core.setup import TrainingSetup
+from kb.memory.search import largest_within
+
+_NOTE, _ORDER = "guide-memory", "100-104"
+EVALUATION = ("evaluate", "generate")
+# vocabulary name → field of TrainingSetup, where the two differ
+_FIELDS = {
+    "lora.enabled": "method",
+    "quantization.load_in_4bit": "load_in_4bit",
+    "inference.batch_size": "inference_batch_size",
+    "inference.num_beams": "inference_num_beams",
+    "training.generation_num_beams": "generation_num_beams",
+}
+
+
+class GpuPlanner:
+    """Finds the fewest options with which batches that fit exist, and then the largest such batches."""
+
+    def __init__(self, setup: TrainingSetup, room: Room) -> None:
+        self.room = room
+        self.setup = setup
+        self.steps: list[Step] = []
+
+    def plan(self, gpus: Mapping[str, Gpu]) -> Ledger:
+        first, before = self.setup, self.room.predict(self.setup)
+        state = gpu_state(before)
+        if state in ("tight", "short"):
+            options = self._options_needed()
+            fields = {field: value for option in options for field, value in option.fields.items()}
+            self._evaluation(fields)
+            self._training(fields)
+            self._switch_on(options)
+            self._inference()
+        after = self.room.predict(self.setup)
+        return Ledger(
+            resource="gpu",
+            state=state,
+            limit_bytes=self.room.limit_bytes,
+            target_bytes=self.room.usable_bytes,
+            before=level_of(before.phases),
+            after=level_of(after.phases),
+            state_after=gpu_state(after),
+            steps=tuple(self.steps),
+            setup=self.setup,
+            other_change=after.host.peak_bytes - before.host.peak_bytes,
+            larger_gpu=smallest_gpu(first, self.room, gpus) if state in ("tight", "short") else None,
+            larger_after=smallest_gpu(self.setup, self.room, gpus) if gpu_state(after) in ("tight", "short") else None,
+        )
+
+    def _options_needed(self) -> list[Option]:
+        """The first options in order with which batch 1 fits, without those it fits without; all where none do."""
+        options = options_for(self.setup, self.room)
+        chosen: list[Option] = []
+        for number in range(len(options) + 1):
+            chosen = compatible(options[:number])
+            if self._smallest_fits(with_options(self.setup, chosen)):
+                break
+        for option in list(chosen):
+            fewer = [other for other in chosen if other is not option]
+            if self._smallest_fits(with_options(self.setup, fewer)):
+                chosen = fewer
+        return chosen
+
+    def _smallest_fits(self, setup: TrainingSetup) -> bool:
+        ceiling = self._ceiling(setup)
+        smallest = setup._replace(
+            per_device_train_batch_size=1,
+            per_device_eval_batch_size=1,
+            generation_num_beams=1,
+            do_predict=False,
+            eval_accumulation_steps=1,
+        )
+        phases = [phase for phase in self.room.predict(smallest).phases if phase.name in EVALUATION]
+        trains = not setup.do_train or ceiling.reaches(setup.effective_batch_size, setup.world_size)
+        return trains and self.room.fits(phases)
+
+    def _ceiling(self, setup: TrainingSetup) -> Ceiling:
+        single, accumulated = (
+            self.room.largest(setup._replace(gradient_accumulation_steps=steps), "per_device_train_batch_size")
+            for steps in (1, max(2, setup.gradient_accumulation_steps))
+        )
+        return Ceiling(single, accumulated)
+
+    # --- evaluation ---------------------------------------------------------------------------------------------
+
+    def _evaluation(self, fields: Mapping[str, Any]) -> None:
+        """Collected logits, then the evaluation batch, then beams; each only where evaluation is still too large."""
+        if not self.setup.do_eval:
+            return
+        collects = not (self.setup.predict_with_generate or self.setup.prediction_loss_only)
+        if collects and self.setup.eval_accumulation_steps is None and self._too_large(EVALUATION, fields):
+            self._step("eval_accumulation", {"training.eval_accumulation_steps": 1}, "evaluate")
+            if self.setup.eval_samples is None:  # how much was collected depends on their number
+                self.steps[-1] = self.steps[-1]._replace(after=None)
+        if self._too_large(EVALUATION, fields):
+            fitting = max(self.room.largest(self.setup._replace(**fields), "per_device_eval_batch_size"), 1)
+            old = self.setup.per_device_eval_batch_size
+            if fitting < old:
+                values = {"ratio": old / fitting}
+                changed = {"training.per_device_eval_batch_size": fitting}
+                self._step("eval_batch", changed, None, values=values, lines=_ORDER)
+        if self._too_large(EVALUATION, fields) and self.setup.generation_num_beams > 1:
+            beams = self._most_beams("generation_num_beams", fields)
+            self._step("beams", {"training.generation_num_beams": max(beams, 1)}, "generate")
+
+    def _most_beams(self, field: str, fields: Mapping[str, Any]) -> int:
+        """The most beams, of those there are, with which generation fits."""
+
+        def used(beams: int) -> int:
+            setup = self.setup._replace(**{**fields, field: beams})
+            if field == "generation_num_beams":
+                setup = setup._replace(do_predict=False)
+            return level_of(_phases(self.room.predict(setup), EVALUATION)).high
+
+        usable = self.room.usable_bytes
+        assert usable is not None  # without a limit nothing is too large
+        return largest_within(used, usable, 1, getattr(self.setup, field))
+
+    def _too_large(self, phases: tuple[str, ...], fields: Mapping[str, Any]) -> bool:
+        report = self.room.predict(self.setup._replace(do_predict=False, **fields))
+        return not self.room.fits(phase for phase in report.phases if phase.name in phases)
+
+    # --- training -----------------------------------------------------------------------------------------------
+
+    def _training(self, fields: Mapping[str, Any]) -> None:
+        """A smaller batch and more accumulation, so that the effective batch stays."""
+        setup = self.setup
+        if not setup.do_train or not self._too_large(("train",), fields):
+            return
+        ceiling = self._ceiling(setup._replace(**fields))
+        effective, world = setup.effective_batch_size, setup.world_size
+        if ceiling.reaches(effective, world):
+            splits = splits_of(effective, ceiling, world)
+            split = splits.exact[0] if splits.exact else splits.nearest()
+            assert split is not None  # a batch of what was there is at least one sample for each GPU
+            batch, accumulation = split.batch, split.accumulation
+        else:
+            splits, batch, accumulation = None, 1, max(effective // world, 1)
+        changed = {
+            "training.per_device_train_batch_size": batch,
+            "training.gradient_accumulation_steps": accumulation,
+        }
+        values = {
+            "before": setup.gradient_accumulation_steps,
+            "after": accumulation,
+            "effective": effective,
+            "now": batch * accumulation * world,
+            "nearest": _nearest(splits),
+            "checkpointed": self._checkpointed(fields),
+        }
+        self._step("train_batch", changed, "train", values=values, lines=_ORDER)
+
+    def _checkpointed(self, fields: Mapping[str, Any]) -> int | None:
+        """The training batch that gradient checkpointing would allow instead; None where it is on already."""
+        setup = self.setup._replace(**fields)
+        if setup.gradient_checkpointing:
+            return None
+        return self.room.largest(setup._replace(gradient_checkpointing=True), "per_device_train_batch_size") or None
+
+    # --- options, and inference ---------------------------------------------------------------------------------
+
+    def _switch_on(self, options: Sequence[Option]) -> None:
+        """The first that lowers the peak first: some help only once another is on."""
+        left = list(options)
+        while left:
+            before = level_of(self.room.predict(self.setup).phases)
+            levels = [level_of(self.room.predict(with_options(self.setup, [option])).phases) for option in left]
+            number = next((n for n, level in enumerate(levels) if level.high < before.high), 0)
+            if (
+                levels[number].high
+                >= before.high
+                <= level_of(self.room.predict(with_options(self.setup, left)).phases).high
+            ):
+                break  # what is left does not help
+            option, after = left.pop(number), levels[number]
+            source = _NOTE if option.lines else None
+            changed = said(option.fields, self.setup)
+            self.steps.append(Step(option.name, changed, before, after, None, {}, source, option.lines))
+            self.setup = with_options(self.setup, [option])
+
+    def _inference(self) -> None:
+        """Inference runs alone; its batch, then its beams."""
+        if not self.setup.do_predict or not self._inference_too_large(self.setup):
+            return
+        old = self.setup.inference_batch_size or 1
+        fitting = max(self.room.largest(self.setup, "inference_batch_size"), 1)
+        if fitting < old:
+            values = {"ratio": old / fitting}
+            self._step("inference_batch", {"inference.batch_size": fitting}, "generate", values=values)
+        if self._inference_too_large(self.setup) and self.setup.inference_num_beams > 1:
+            beams = self._most_beams("inference_num_beams", {"do_train": False, "do_eval": False})
+            self._step("beams", {"inference.num_beams": max(beams, 1)}, "generate")
+
+    def _inference_too_large(self, setup: TrainingSetup) -> bool:
+        report = self.room.predict(setup._replace(do_train=False, do_eval=False))
+        return not self.room.fits(phase for phase in report.phases if phase.name == "generate")
+
+    def _step(
+        self,
+        name: str,
+        changed: Mapping[str, Any],
+        phase: str | None,
+        *,
+        values: Mapping[str, Any] | None = None,
+        lines: str | None = None,
+    ) -> None:
+        before = self.room.predict(self.setup)
+        said = {}
+        for setting, value in changed.items():
+            field = _FIELDS.get(setting, setting.rpartition(".")[2])
+            said[setting] = (getattr(self.setup, field), value)
+            self.setup = self.setup._replace(**{field: value})
+        after = self.room.predict(self.setup)
+        phase = phase or max(_phases(before, EVALUATION), key=lambda one: one.high_bytes).name
+        names = (phase,)
+        levels: list[Level] = [level_of(_phases(report, names)) for report in (before, after)]
+        source = _NOTE if lines else None
+        self.steps.append(Step(name, said, levels[0], levels[1], phase, values or {}, source, lines))
+
+
+def _phases(report: MemoryReport, names: tuple[str, ...]) -> tuple[Phase, ...]:
+    return tuple(phase for phase in report.phases if phase.name in names)
+
+
+def _nearest(splits: Splits | None) -> tuple[tuple[int, int], ...]:
+    """(batch, accumulation) of the nearest two."""
+    if splits is None:
+        return ()
+    return tuple((split.batch, split.accumulation) for split in (splits.below, splits.above) if split)
+
+
+def plan_gpu(setup: TrainingSetup, room: Room, gpus: Mapping[str, Gpu]) -> Ledger:
+    """The GPU's ledger for ``setup``; without steps where it fits, or where no GPU is known."""
+    return GpuPlanner(setup, room).plan(gpus)

@@ -1,0 +1,126 @@
+"""The host's ledger of a plan: fewer workers first, as the notes say; batches do not help here. Pure."""
+
+from typing import Any
+
+from kb.advice.plan import NEGLIGIBLE, Ledger, Level, Step, host_level, host_state, level_of
+from kb.advice.room import Room
+from kb.core.memory_report import MemoryReport
+from kb.core.setup import TrainingSetup
+from kb.memory.search import largest_within
+
+WORKERS = "training.dataloader_num_workers"
+PIN, PERSISTENT = "training.dataloader_pin_memory", "training.dataloader_persistent_workers"
+_NOTE, _ORDER, _WORKERS_LINES = "guide-memory", "100-104", "32-41"
+
+
+class HostPlanner:
+    """Lowers host memory step by step, until it is within the container's limit and the share the notes advise.
+
+    Args:
+        first: the run as the config has it.
+        setup: the same after the GPU's steps: adapters save smaller checkpoints.
+    """
+
+    def __init__(self, first: TrainingSetup, setup: TrainingSetup, room: Room) -> None:
+        self.room = room
+        self.first = first
+        self.setup = setup
+        self.steps: list[Step] = []
+
+    def plan(self) -> Ledger:
+        before = self.room.predict(self.first)
+        state = host_state(before.host, self.room.host_target_bytes)
+        changed = self._report()
+        if state in ("over_target", "tight", "short"):
+            self._after_gpu(host_level(before.host), host_level(changed.host))
+            self._halve_workers()
+            self._refine_workers()
+            self._unpin()
+            self._let_workers_go()
+        after = self._report()
+        return Ledger(
+            resource="host",
+            state=state,
+            limit_bytes=before.host.limit_bytes,
+            target_bytes=self.room.host_target_bytes,
+            before=host_level(before.host),
+            after=host_level(after.host),
+            state_after=host_state(after.host, self.room.host_target_bytes),
+            steps=tuple(self.steps),
+            setup=self.setup,
+            other_change=level_of(after.phases).expected - level_of(changed.phases).expected,
+        )
+
+    def _report(self) -> MemoryReport:
+        return self.room.predict(self.setup)
+
+    def _peak(self, **changes: Any) -> int:
+        return self.room.predict(self.setup._replace(**changes)).host.peak_bytes
+
+    @property
+    def _over_limit(self) -> bool:
+        return host_state(self._report().host, None) in ("tight", "short")
+
+    @property
+    def _over_target(self) -> bool:
+        return host_state(self._report().host, self.room.host_target_bytes) != "enough"
+
+    def _after_gpu(self, before: Level, after: Level) -> None:
+        """What the GPU's steps free here comes first: they are taken anyway."""
+        if before.high - after.high > NEGLIGIBLE * before.high:
+            self.steps.append(Step("gpu_steps", {}, before, after))
+
+    def _halve_workers(self) -> None:
+        """The notes' first step."""
+        workers = self.setup.dataloader_num_workers
+        if self._over_limit and workers > 1:
+            self._step("workers", WORKERS, workers // 2, lines=_ORDER)
+
+    def _refine_workers(self) -> None:
+        """The most that the cores and the target allow, or the limit where the target is out of reach, or none."""
+        workers = self.setup.dataloader_num_workers
+        ceiling = max(self.room.machine.cpus // 3, 1) if self.room.machine.cpus else workers
+        if not self._over_target or not workers:
+            return
+        fitting = 0
+        for room_bytes in (self.room.host_target_bytes, self.room.machine.host_memory_bytes):
+            if room_bytes is not None and self._peak(dataloader_num_workers=0) <= room_bytes:
+                fitting = largest_within(
+                    lambda number: self._peak(dataloader_num_workers=number), room_bytes, 0, min(workers, ceiling)
+                )
+                break
+        if fitting < workers:
+            self._step("workers_to_target" if fitting else "no_workers", WORKERS, fitting, lines=_WORKERS_LINES)
+
+    def _unpin(self) -> None:
+        if not self._over_target or not self.setup.dataloader_pin_memory:
+            return
+        peak = self._peak()
+        if peak - self._peak(dataloader_pin_memory=False) > NEGLIGIBLE * peak:
+            self._step("pin_memory", PIN, False, lines="37")
+
+    def _let_workers_go(self) -> None:
+        """Workers that stay are beside evaluation's own; the model has no figure for that."""
+        if self.setup.dataloader_persistent_workers:
+            level = host_level(self._report().host)
+            self.setup = self.setup._replace(dataloader_persistent_workers=False)
+            self.steps.append(Step("persistent_workers", {PERSISTENT: (True, False)}, level, None))
+
+    def _step(self, name: str, setting: str, value: Any, *, lines: str) -> None:
+        field = setting.rpartition(".")[2]
+        old, before = getattr(self.setup, field), host_level(self._report().host)
+        self.setup = self.setup._replace(**{field: value})
+        changed: dict[str, tuple[Any, Any]] = {setting: (old, value)}
+        if name == "no_workers" and self.setup.dataloader_persistent_workers:
+            self.setup = self.setup._replace(dataloader_persistent_workers=False)  # a ValueError without workers
+            changed[PERSISTENT] = (True, False)
+        after = host_level(self._report().host)
+        self.steps.append(Step(name, changed, before, after, None, {"before": old, "after": value}, _NOTE, lines))
+
+
+def plan_host(first: TrainingSetup, setup: TrainingSetup, room: Room) -> Ledger:
+    """The host's ledger for a run that the GPU's steps made of ``first`` into ``setup``.
+
+    Without steps where there is enough, or where nothing says how much there is.
+    """
+    return HostPlanner(first, setup, room).plan()

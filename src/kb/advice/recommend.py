@@ -1,0 +1,230 @@
+"""Model × GPU → the config to start training from: batches, accumulation, precision, workers, method. Pure."""
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+from kb.advice.attempts import OFFERED_ONLY, Attempt, MethodChoice, attempts_of, choose, smallest_gpu
+from kb.advice.batches import Split, Splits, splits_of
+from kb.advice.precision import Precision, precision_for
+from kb.advice.room import SHARED_PHASES, Room
+from kb.core.errors import UserError
+from kb.core.hardware import Gpu
+from kb.core.memory_report import MemoryReport, Phase
+from kb.core.model import Architecture, Model
+from kb.core.setup import Assumption, TrainingSetup
+
+SEQ2SEQ = ("t5", "bart")
+SHORTEST_SOURCE = 32  # tokens; below it an input holds too little to be worth a proposal
+# Against fragmentation; torch 2.9 brought the name PYTORCH_ALLOC_CONF, and reads this one still (training-facts f).
+ENVIRONMENT: Mapping[str, str] = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+
+WorkersReason = Literal["cores", "memory", "unknown"]
+
+
+class Asked(NamedTuple):
+    """What the user wants; None leaves it to the model, the notes or the library. Lengths are in tokens.
+
+    ``noted_effective_batch`` is that of the notes' row for this model and GPU, ``default_effective_batch`` the
+    library's for one GPU; the first that is known counts.
+    """
+
+    method: MethodChoice = "auto"
+    effective_batch: int | None = None
+    noted_effective_batch: int | None = None
+    default_effective_batch: int = 8
+    source_length: int | None = None
+    target_length: int | None = None
+    eval_batch: int | None = None
+    beams: int | None = None
+    generation_length: int | None = None
+
+
+class Largest(NamedTuple):
+    """The largest batches that fit with their whole error band; ``train`` without accumulation.
+
+    0 where not even 1 does.
+    """
+
+    train: int
+    evaluation: int
+    inference: int
+
+
+class Training(NamedTuple):
+    """What to start from. ``setup`` and ``report`` are None where nothing tried fits.
+
+    ``attempts`` are all ways, tried in order. Where none fits, ``larger_gpu`` is the smallest known GPU on which full
+    training does at batch 1, ``larger_gpu_last_way`` the same for the last way, and ``shorter_source`` an input length
+    with which the last way fits here.
+    """
+
+    attempts: tuple[Attempt, ...]
+    chosen: Attempt | None
+    setup: TrainingSetup | None
+    report: MemoryReport | None
+    largest: Largest | None
+    splits: Splits | None
+    split: Split | None
+    effective_source: Literal["asked", "notes", "library"]
+    precision: Precision
+    workers_reason: WorkersReason
+    larger_gpu: Gpu | None = None
+    larger_gpu_last_way: Gpu | None = None
+    shorter_source: int | None = None
+
+
+def recommend_training(asked: Asked, room: Room, gpus: Mapping[str, Gpu], world: int = 1) -> Training:
+    """The config to start from on ``world`` GPUs like the smallest of the machine.
+
+    Raises:
+        UserError: an effective batch of fewer samples than there are GPUs.
+        UnsupportedArchitectureError: no closed form for the model's family.
+    """
+    effective, source = _effective(asked, world)
+    base = base_setup(asked, room, world)
+    precision = precision_for(room.gpu, room.model.architecture)
+    attempts = attempts_of(precision.of(base), room)
+    chosen = choose(attempts, asked.method, effective, world)
+    if chosen is None:
+        larger = smallest_gpu(_alone(attempts[0].setup), room, gpus)
+        last = _last(attempts, asked.method)
+        return Training(
+            attempts=attempts,
+            chosen=None,
+            setup=None,
+            report=None,
+            largest=None,
+            splits=None,
+            split=None,
+            effective_source=source,
+            precision=precision,
+            workers_reason="unknown",
+            larger_gpu=larger,
+            larger_gpu_last_way=smallest_gpu(_alone(last), room, gpus),
+            shorter_source=_shorter_source(last, room),
+        )
+    splits = splits_of(effective, chosen.ceiling, world)
+    split = splits.exact[0] if splits.exact else splits.nearest()
+    assert split is not None  # the effective batch is at least one sample for each GPU
+    setup, workers_reason = _fill(chosen.setup, split, asked, room)
+    evaluation = chosen.evaluation
+    inference = room.largest(alone_at_inference(setup), "inference_batch_size")
+    setup = setup._replace(
+        per_device_eval_batch_size=asked.eval_batch or evaluation,
+        inference_batch_size=inference or None,
+        do_predict=bool(inference),
+    )
+    return Training(
+        attempts=attempts,
+        chosen=chosen,
+        setup=setup,
+        report=room.predict(setup._replace(do_predict=False)),
+        largest=Largest(chosen.ceiling.single, evaluation, inference),
+        splits=splits,
+        split=split,
+        effective_source=source,
+        precision=precision,
+        workers_reason=workers_reason,
+    )
+
+
+def _effective(asked: Asked, world: int) -> tuple[int, Literal["asked", "notes", "library"]]:
+    if asked.effective_batch is not None:
+        if asked.effective_batch < world:
+            raise UserError("recommend.effective_below_gpus", effective=asked.effective_batch, gpus=world)
+        return asked.effective_batch, "asked"
+    if asked.noted_effective_batch is not None and asked.noted_effective_batch >= world:
+        return asked.noted_effective_batch, "notes"
+    return asked.default_effective_batch * world, "library"
+
+
+def base_setup(asked: Asked, room: Room, world: int = 1) -> TrainingSetup:
+    """Full training without options at the asked lengths; it lists what was assumed of them."""
+    model, constants = room.model, room.constants
+    source, target, assumed = lengths_of(asked, model, constants)
+    seq2seq = generates_in_evaluation(model.architecture)
+    if asked.beams is None and seq2seq:
+        assumed += (Assumption("training.generation_num_beams", 1, "library_default"),)
+    return TrainingSetup(
+        model_name=model.name,
+        do_train=True,
+        do_eval=True,
+        max_source_length=source,
+        max_target_length=target,
+        predict_with_generate=seq2seq,
+        prediction_loss_only=not seq2seq,
+        generation_max_length=asked.generation_length or target,
+        generation_num_beams=asked.beams or 1,
+        inference_max_length=asked.generation_length or target,
+        inference_num_beams=asked.beams or 1,
+        world_size=world,
+        assumed=assumed,
+    )
+
+
+def generates_in_evaluation(architecture: Architecture) -> bool:
+    """Sequence-to-sequence models are judged by what they generate; others by their loss alone."""
+    return architecture.family in SEQ2SEQ
+
+
+def lengths_of(asked: Asked, model: Model, constants: Mapping[str, float]) -> tuple[int, int, tuple[Assumption, ...]]:
+    """Input and target lengths, as asked, else as a config that says none is read."""
+    assumed: list[Assumption] = []
+    source, target = asked.source_length, asked.target_length or asked.generation_length
+    longest = model.max_length or model.architecture.max_positions
+    if source is None:
+        usual = int(constants["assumed_source_length"])
+        source = longest or usual
+        reason = "longest_of_model" if longest else "usual_length"
+        assumed.append(Assumption("data.max_source_length", source, reason))
+    if target is None:
+        target = int(constants["assumed_target_length"])
+        assumed.append(Assumption("data.max_target_length", target, "usual_length"))
+    return source, target, tuple(assumed)
+
+
+def _fill(setup: TrainingSetup, split: Split, asked: Asked, room: Room) -> tuple[TrainingSetup, WorkersReason]:
+    """Batches and workers into the chosen way."""
+    setup = setup._replace(
+        per_device_train_batch_size=split.batch,
+        gradient_accumulation_steps=split.accumulation,
+        per_device_eval_batch_size=asked.eval_batch or 1,
+    )
+    workers = room.workers(setup)
+    cpus = room.machine.cpus
+    if workers is None:
+        return setup, "unknown"
+    by_memory = cpus is None or workers < max(cpus // 3, 1)
+    return setup._replace(dataloader_num_workers=workers), "memory" if by_memory else "cores"
+
+
+def _last(attempts: tuple[Attempt, ...], method: MethodChoice) -> TrainingSetup:
+    """The way of a method that is tried last."""
+    return [one for one in attempts if one.name not in OFFERED_ONLY and method in ("auto", one.method)][-1].setup
+
+
+def _shorter_source(last: TrainingSetup, room: Room) -> int | None:
+    """The input length, halved as often as it takes, with which a way fits at batch 1."""
+    length = last.max_source_length // 2
+    while length >= SHORTEST_SOURCE:
+        setup = _alone(last._replace(max_source_length=length))
+        if room.fits(room.predict(setup).phases):
+            return length
+        length //= 2
+    return None
+
+
+def _alone(setup: TrainingSetup) -> TrainingSetup:
+    return setup._replace(
+        do_predict=False, per_device_train_batch_size=1, per_device_eval_batch_size=1, gradient_accumulation_steps=1
+    )
+
+
+def alone_at_inference(setup: TrainingSetup) -> TrainingSetup:
+    """The same model generating by itself: no optimizer, no autocast."""
+    return setup._replace(do_train=False, do_eval=False, do_predict=True, inference_batch_size=1)
+
+
+def peaks(report: MemoryReport) -> tuple[Phase, ...]:
+    """The phases that a batch decides."""
+    return tuple(phase for phase in report.phases if phase.name in SHARED_PHASES)

@@ -1,0 +1,101 @@
+"""Two editions of the rules compared: entries added, changed or gone, and version bumps that are missing. Pure.
+
+What the change does to recommendations and verdicts is in :mod:`kb.advice.rule_flips`.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from kb.core.catalog import Catalog
+
+
+class Edition(NamedTuple):
+    """The rules at one time. ``entries`` maps ``kind/id`` to its version and a hash of its content."""
+
+    catalog: Catalog
+    guide: Mapping[str, Any]
+    entries: Mapping[str, tuple[int, str]]
+    schemas: Mapping[str, str] = {}  # a schema's file name → a hash of its content
+
+
+class EntryChange(NamedTuple):
+    """One entry that is not as it was; the version is None where it did not exist or does not any more."""
+
+    name: str
+    before: int | None
+    after: int | None
+
+    @property
+    def kind(self) -> str:
+        return self.name.partition("/")[0]
+
+
+class ConstantChange(NamedTuple):
+    name: str
+    before: Any
+    after: Any
+
+
+class Entries(NamedTuple):
+    """``unbumped`` have another content under the same version, or under a lower one; ``changed`` under a higher."""
+
+    added: tuple[EntryChange, ...]
+    changed: tuple[EntryChange, ...]
+    removed: tuple[EntryChange, ...]
+    unbumped: tuple[EntryChange, ...]
+    constants: tuple[ConstantChange, ...]
+    facts_added: tuple[str, ...]
+    facts_removed: tuple[str, ...]
+    schemas: tuple[str, ...]  # names of schema files that differ
+    errata: tuple[str, ...]  # ids of errata that are new, differ or are gone
+
+    @property
+    def none(self) -> bool:
+        return not any(self)
+
+
+def entries_of(before: Edition, after: Edition) -> Entries:
+    """What differs between two editions, entry by entry."""
+    old, new = before.entries, after.entries
+    both = [name for name in new if name in old and old[name] != new[name]]
+    raised = [name for name in both if new[name][0] > old[name][0]]
+    lowered = [name for name in both if name not in raised]
+    constants = before.catalog.constants.keys() | after.catalog.constants.keys()
+    return Entries(
+        added=tuple(EntryChange(name, None, new[name][0]) for name in sorted(new.keys() - old.keys())),
+        changed=tuple(EntryChange(name, old[name][0], new[name][0]) for name in sorted(raised)),
+        removed=tuple(EntryChange(name, old[name][0], None) for name in sorted(old.keys() - new.keys())),
+        unbumped=tuple(EntryChange(name, old[name][0], new[name][0]) for name in sorted(lowered)),
+        constants=tuple(
+            ConstantChange(name, before.catalog.constants.get(name), after.catalog.constants.get(name))
+            for name in sorted(constants)
+            if before.catalog.constants.get(name) != after.catalog.constants.get(name)
+        ),
+        facts_added=tuple(sorted(after.catalog.facts.keys() - before.catalog.facts.keys())),
+        facts_removed=tuple(sorted(before.catalog.facts.keys() - after.catalog.facts.keys())),
+        schemas=tuple(
+            sorted(
+                name
+                for name in before.schemas.keys() | after.schemas.keys()
+                if before.schemas.get(name) != after.schemas.get(name)
+            )
+        ),
+        errata=_errata(before, after),
+    )
+
+
+def _errata(before: Edition, after: Edition) -> tuple[str, ...]:
+    old, new = (
+        {entry["id"]: entry for entry in edition.guide.get("errata", {}).get("errata", ())}
+        for edition in (before, after)
+    )
+    return tuple(sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name)))
+
+
+def readable_by_this_code(before: Edition, after: Edition) -> Edition:
+    """``before`` with the facts and constants that this code asks for and that its own rules did not have yet."""
+    catalog = before.catalog._replace(
+        facts={**after.catalog.facts, **before.catalog.facts},
+        constants={**after.catalog.constants, **before.catalog.constants},
+    )
+    return before._replace(catalog=catalog)

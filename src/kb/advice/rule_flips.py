@@ -1,0 +1,185 @@
+"""What a change of the rules makes of recommendations, verdicts and findings, over models × GPUs × presets. Pure.
+
+Both editions are asked by the same code, so that only the rules can make a difference.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from kb.advice.check import Checker
+from kb.advice.history import unit_of
+from kb.advice.noted_history import METHODS
+from kb.advice.notes import notes_for
+from kb.advice.precision import precision_for
+from kb.advice.recommend import Asked, base_setup, recommend_training
+from kb.advice.room import Room, on_gpu
+from kb.advice.rule_diff import Edition, readable_by_this_code
+from kb.core.memory_report import Status
+from kb.memory import UnsupportedArchitectureError
+
+
+class Recommended(NamedTuple):
+    """What a training run is recommended to start from; ``way`` is a key of i18n under ``attempt.``."""
+
+    way: str
+    precision: str
+    batch: int
+    accumulation: int
+    eval_batch: int
+    inference_batch: int  # 0 where none fits
+
+
+class RecommendationFlip(NamedTuple):
+    """None is: nothing fits."""
+
+    model: str
+    gpu: str
+    before: Recommended | None
+    after: Recommended | None
+
+
+class VerdictFlip(NamedTuple):
+    """A row of a preset on one of its GPUs, as the note writes it: whether it fits."""
+
+    preset: str
+    lines: str
+    gpu: str
+    before: Status
+    after: Status
+
+
+class FindingFlip(NamedTuple):
+    """A rule's severity on a row of a preset; None where it does not fire."""
+
+    rule: str
+    preset: str
+    row: str
+    gpu: str
+    before: str | None
+    after: str | None
+
+
+class Flips(NamedTuple):
+    """``pairs`` of models and GPUs are in both editions; ``asked`` of them could differ at all, and were asked."""
+
+    recommendations: tuple[RecommendationFlip, ...]
+    verdicts: tuple[VerdictFlip, ...]
+    findings: tuple[FindingFlip, ...]
+    pairs: int
+    asked: int
+    preset_rows: int
+
+
+def flips_of(before: Edition, after: Edition) -> Flips:
+    """Everything that comes out otherwise by ``after`` than by ``before``."""
+    before = readable_by_this_code(before, after)
+    models = sorted(before.catalog.models.keys() & after.catalog.models.keys())
+    gpus = sorted(before.catalog.gpus.keys() & after.catalog.gpus.keys())
+    pairs = [(model, gpu) for model in models for gpu in gpus]
+    asked = [pair for pair in pairs if _may_differ(before, after, *pair)]
+    recommendations = []
+    verdicts = []
+    for model, gpu in asked:
+        old, new = _recommended(before, model, gpu), _recommended(after, model, gpu)
+        if old != new:
+            recommendations.append(RecommendationFlip(model, gpu, old, new))
+        was, now = _verdicts(before, model, gpu), _verdicts(after, model, gpu)
+        verdicts += [VerdictFlip(*key, gpu, was[key], now[key]) for key in now if key in was and was[key] != now[key]]
+    findings, rows = _finding_flips(before, after)
+    return Flips(tuple(recommendations), tuple(verdicts), tuple(findings), len(pairs), len(asked), rows)
+
+
+def _may_differ(before: Edition, after: Edition, model: str, gpu: str) -> bool:
+    """Whether anything differs that a recommendation or a verdict rests on: figures, model, GPU, presets."""
+    old, new = before.catalog, after.catalog
+    if old.constants != new.constants or old.models[model] != new.models[model] or old.gpus[gpu] != new.gpus[gpu]:
+        return True
+    return _presets(before, model, gpu) != _presets(after, model, gpu)
+
+
+def _presets(edition: Edition, model: str, gpu: str) -> list[Mapping[str, Any]]:
+    presets = edition.guide.get("presets", {}).values()
+    return [preset for preset in presets if preset["model"] == model and gpu in preset["gpus"]]
+
+
+def _room(edition: Edition, model: str, gpu: str) -> Room:
+    catalog = edition.catalog
+    return Room(catalog.models[model], on_gpu(catalog.gpus[gpu]), catalog.constants)
+
+
+def _recommended(edition: Edition, model: str, gpu: str) -> Recommended | None:
+    room = _room(edition, model, gpu)
+    rows = [row for preset in _presets(edition, model, gpu) for row in preset["rows"]]
+    noted = next((int(row["effective_batch"]["value"]) for row in rows if "effective_batch" in row), None)
+    try:
+        answer = recommend_training(Asked(noted_effective_batch=noted), room, edition.catalog.gpus)
+    except UnsupportedArchitectureError:
+        return None
+    setup = answer.setup
+    if setup is None or answer.chosen is None:
+        return None
+    return Recommended(
+        way=answer.chosen.name,
+        precision="bf16" if setup.bf16 else "fp16" if setup.fp16 else "fp32",
+        batch=setup.per_device_train_batch_size,
+        accumulation=setup.gradient_accumulation_steps,
+        eval_batch=setup.per_device_eval_batch_size,
+        inference_batch=setup.inference_batch_size or 0,
+    )
+
+
+def _verdicts(edition: Edition, model: str, gpu: str) -> dict[tuple[str, str], Status]:
+    """By preset and lines of the note: whether the row fits."""
+    if not _presets(edition, model, gpu):
+        return {}
+    room = _room(edition, model, gpu)
+    precision = precision_for(room.gpu, room.model.architecture)
+    notes = notes_for(edition.guide, edition.catalog, room, precision.of(base_setup(Asked(), room)))
+    return {(row.preset, row.lines): row.status for row in notes.own}
+
+
+def _finding_flips(before: Edition, after: Edition) -> tuple[list[FindingFlip], int]:
+    """Over the presets of ``after``, written as configs: rules that fire in one edition only, or otherwise."""
+    flips = []
+    rows = 0
+    checkers: dict[tuple[int, str], Checker] = {}
+
+    def fired(edition: Edition, gpu: str, unit: Any) -> dict[str, str]:
+        key = id(edition), gpu
+        if key not in checkers:
+            checkers[key] = Checker(edition.catalog, on_gpu(edition.catalog.gpus[gpu]))
+        return {finding.rule: finding.severity for finding in checkers[key].check(unit).findings}
+
+    for preset, row, gpu, settings in _preset_configs(after):
+        if gpu not in before.catalog.gpus or preset["model"] not in before.catalog.models:
+            continue
+        rows += 1
+        unit = unit_of(f"{preset['id']}/{row['id']}", settings)
+        old, new = fired(before, gpu, unit), fired(after, gpu, unit)
+        flips += [
+            FindingFlip(rule, preset["id"], row["id"], gpu, old.get(rule), new.get(rule))
+            for rule in sorted(old.keys() | new.keys())
+            if old.get(rule) != new.get(rule)
+        ]
+    return flips, rows
+
+
+def _preset_configs(
+    edition: Edition,
+) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any], str, Mapping[str, Any]]]:
+    """(preset, row, GPU, settings) for each GPU that a row is meant for; of a range the larger value."""
+    for preset in edition.guide.get("presets", {}).values():
+        model = edition.catalog.models.get(preset["model"])
+        if model is None:
+            continue
+        for row in preset["rows"]:
+            method = row["method"]["value"] if "method" in row else "full"
+            said = {name: _one(quantity["value"]) for name, quantity in row["settings"].items()}
+            settings = {"model.name": model.name, **METHODS.get(method, {}), **said}
+            for gpu in preset["gpus"]:
+                if gpu in edition.catalog.gpus:
+                    yield preset, row, gpu, settings
+
+
+def _one(value: Any) -> Any:
+    return max(value) if isinstance(value, list | tuple) else value

@@ -1,0 +1,44 @@
+"""A drawing put into a file: SVG as it is, PNG through a converter that happens to be installed."""
+
+from kb.core.errors import UserError
+
+TIMEOUT_SECONDS = 60
+
+
+def write_plot(path: str, svg: str) -> None:
+    """Write ``svg`` to ``path``, converted where its name ends in ``.png``.
+
+    Raises:
+        UserError: no converter is installed or it fails, or the file cannot be written.
+    """
+    content = _png(svg) if path.lower().endswith(".png") else svg.encode()
+    try:
+        with open(path, "wb") as stream:
+            stream.write(content)
+    except OSError as error:
+        raise UserError("history.plot_unwritable", path=path, reason=error.strerror or str(error)) from None
+
+
+def _png(svg: str) -> bytes:
+    """Twice the drawing's size, by the package cairosvg, else by the program rsvg-convert."""
+    try:
+        import cairosvg  # type: ignore[import-not-found, import-untyped, unused-ignore]
+    except (ImportError, OSError):  # OSError: the package is here, the library cairo is not
+        return _by_program(svg)
+    content: bytes = cairosvg.svg2png(bytestring=svg.encode(), scale=2)
+    return content
+
+
+def _by_program(svg: str) -> bytes:
+    import shutil
+    import subprocess
+
+    program = shutil.which("rsvg-convert")
+    if program is None:
+        raise UserError("history.no_converter")
+    command = [program, "--format", "png", "--zoom", "2"]
+    try:
+        run = subprocess.run(command, input=svg.encode(), capture_output=True, timeout=TIMEOUT_SECONDS, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise UserError("history.not_converted", program=program, reason=str(error)) from None
+    return run.stdout

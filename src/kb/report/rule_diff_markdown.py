@@ -1,0 +1,164 @@
+"""A change of the rules as Markdown for a pull request: what was changed, and what comes out otherwise by it."""
+
+from collections.abc import Sequence
+
+from kb.advice.rule_diff import Edition, Entries, EntryChange
+from kb.advice.rule_flips import FindingFlip, Flips, Recommended
+from kb.report.values import format_value, printable
+from kb.report.words import Words
+
+MOST_ROWS = 60  # of one table; a comment on GitHub holds 65,536 characters
+
+
+def rule_diff_markdown(
+    revision: str, commit: str, entries: Entries, flips: Flips, before: Edition, after: Edition, words: Words
+) -> str:
+    """The whole report."""
+    lines = [f"## {words('rules.diff_title', revision=printable(revision), commit=commit[:9])}", ""]
+    if entries.none and not any(flips[:3]):
+        return "\n".join([*lines, words("rules.diff_none")]) + "\n"
+    lines += [_summary(entries, flips, words), ""]
+    lines += _unbumped(entries.unbumped, words)
+    lines += _entries("rules.diff_added", entries.added, after, after, words)
+    lines += _entries("rules.diff_changed", entries.changed, before, after, words)
+    lines += _entries("rules.diff_removed", entries.removed, before, before, words)
+    lines += _others(entries, words)
+    lines += _recommendations(flips, words)
+    lines += _verdicts(flips, words)
+    lines += _findings(flips.findings, words)
+    lines.append(words("rules.diff_compared", pairs=flips.pairs, asked=flips.asked, rows=flips.preset_rows))
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _summary(entries: Entries, flips: Flips, words: Words) -> str:
+    counts = (
+        ("rules.diff_count.added", len(entries.added)),
+        ("rules.diff_count.changed", len(entries.changed) + len(entries.unbumped)),
+        ("rules.diff_count.removed", len(entries.removed)),
+        ("rules.diff_count.unbumped", len(entries.unbumped)),
+        ("rules.diff_count.recommendations", len(flips.recommendations)),
+        ("rules.diff_count.verdicts", len(flips.verdicts)),
+        ("rules.diff_count.findings", len(flips.findings)),
+    )
+    return " · ".join(f"**{words(key)} {number}**" if number else f"{words(key)} {number}" for key, number in counts)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], words: Words) -> list[str]:
+    shown = [head, ["---"] * len(head), *rows[:MOST_ROWS]]
+    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in shown]
+    left = len(rows) - MOST_ROWS
+    return [*lines, "", *([words("rules.diff_more", n=left), ""] if left > 0 else [])]
+
+
+def _section(key: str, head: Sequence[str], rows: Sequence[Sequence[str]], words: Words) -> list[str]:
+    return [f"### {words(key)}", "", *_table(head, rows, words)] if rows else []
+
+
+def _unbumped(changes: Sequence[EntryChange], words: Words) -> list[str]:
+    rows = [[f"`{change.name}`", str(change.before), str(change.after)] for change in changes]
+    head = [words("rules.diff_entry"), words("rules.diff_before"), words("rules.diff_after")]
+    section = _section("rules.diff_unbumped", head, rows, words)
+    return [*section, words("rules.diff_bump_how"), ""] if rows else []
+
+
+def _entries(key: str, changes: Sequence[EntryChange], before: Edition, after: Edition, words: Words) -> list[str]:
+    rows = []
+    for change in changes:
+        versions = _moved(*(str(version) for version in (change.before, change.after) if version is not None))
+        severity = _moved(*(_severity_of(change, edition, words) for edition in (before, after)))
+        rows.append([f"`{change.name}`", versions, severity, _title(change, after, words)])
+    head = [words(f"rules.diff_{name}") for name in ("entry", "version", "severity", "name")]
+    return _section(key, head, rows, words)
+
+
+def _moved(*values: str) -> str:
+    """``1 → 2``, or one value where both are the same."""
+    return " → ".join(dict.fromkeys(values))
+
+
+def _severity_of(change: EntryChange, edition: Edition, words: Words) -> str:
+    rule = edition.catalog.rules.get(change.name.partition("/")[2]) if change.kind == "checks" else None
+    return words.named("severity", rule.severity) if rule else ""
+
+
+def _title(change: EntryChange, edition: Edition, words: Words) -> str:
+    """A rule's or another entry's title, a GPU's or a model's name."""
+    kind, _, name = change.name.partition("/")
+    catalog = edition.catalog
+    if kind == "checks" and name in catalog.rules:
+        return catalog.rules[name].title.in_language(words.language)
+    if kind == "hardware" and name in catalog.gpus:
+        return catalog.gpus[name].name
+    if kind == "models" and name in catalog.models:
+        return catalog.models[name].name
+    title: str = edition.guide.get(kind, {}).get(name, {}).get("title", {}).get(words.language, "")
+    return title
+
+
+def _others(entries: Entries, words: Words) -> list[str]:
+    """Figures of the memory model, names of the vocabulary, schemas."""
+    rows = [[f"`{row.name}`", format_value(row.before), format_value(row.after)] for row in entries.constants]
+    head = [words("rules.diff_constant"), words("rules.diff_before"), words("rules.diff_after")]
+    lines = _section("rules.diff_constants", head, rows, words)
+    for key, names in (
+        ("rules.diff_facts_added", entries.facts_added),
+        ("rules.diff_facts_removed", entries.facts_removed),
+        ("rules.diff_errata", entries.errata),
+        ("rules.diff_schemas", entries.schemas),
+    ):
+        if names:
+            shown = ", ".join(f"`{name}`" for name in names[:MOST_ROWS])
+            lines += [f"{words(key)} {shown}", ""]
+    return lines
+
+
+def _recommendations(flips: Flips, words: Words) -> list[str]:
+    rows = [
+        [f"`{flip.model}`", f"`{flip.gpu}`", _recommended(flip.before, words), _recommended(flip.after, words)]
+        for flip in flips.recommendations
+    ]
+    head = [words(f"rules.diff_{name}") for name in ("model", "gpu", "before", "after")]
+    section = _section("rules.diff_recommendations", head, rows, words)
+    return [section[0], "", words("rules.diff_recommendation_how"), *section[1:]] if section else []
+
+
+def _recommended(recommended: Recommended | None, words: Words) -> str:
+    if recommended is None:
+        return words("rules.diff_nothing_fits")
+    way = words.named("attempt", recommended.way)
+    batches = (
+        f"{recommended.batch} × {recommended.accumulation} / {recommended.eval_batch} / {recommended.inference_batch}"
+    )
+    return f"{way}, {recommended.precision}: {batches}"
+
+
+def _verdicts(flips: Flips, words: Words) -> list[str]:
+    rows = [
+        [
+            f"`{flip.preset}` ({flip.lines})",
+            f"`{flip.gpu}`",
+            words.named("verdict", flip.before),
+            words.named("verdict", flip.after),
+        ]
+        for flip in flips.verdicts
+    ]
+    head = [words(f"rules.diff_{name}") for name in ("preset", "gpu", "before", "after")]
+    return _section("rules.diff_verdicts", head, rows, words)
+
+
+def _findings(flips: Sequence[FindingFlip], words: Words) -> list[str]:
+    """A row for each rule and preset row, its GPUs together."""
+    grouped: dict[tuple[str, str, str | None, str | None], list[str]] = {}
+    for flip in flips:
+        key = flip.rule, f"{flip.preset}/{flip.row}", flip.before, flip.after
+        grouped.setdefault(key, []).append(flip.gpu)
+    rows = [
+        [f"`{rule}`", f"`{where}`", ", ".join(gpus), _severity(before, words), _severity(after, words)]
+        for (rule, where, before, after), gpus in grouped.items()
+    ]
+    head = [words(f"rules.diff_{name}") for name in ("rule", "preset", "gpu", "before", "after")]
+    return _section("rules.diff_findings", head, rows, words)
+
+
+def _severity(severity: str | None, words: Words) -> str:
+    return words.named("severity", severity) if severity else words("rules.diff_silent")

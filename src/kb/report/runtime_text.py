@@ -1,0 +1,240 @@
+"""Run times for a terminal: stages and shares, training by steps, the bars of a log."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kb.advice.pipelines import Claim, Pipeline, TrainingRow
+from kb.advice.runtime import Comparison, Minutes, RunTime, Stage, TrainingTime, calls_per_minute
+from kb.advice.speed_log import Bar, Pace, SpeedLog
+from kb.report.style import Style
+from kb.report.table import table
+from kb.report.width import wrap
+from kb.report.words import Words
+
+INDENT = "  "
+SHOWN_BARS = 8
+
+
+def figure(value: float, decimals: int = 1) -> str:
+    """A number without trailing zeros: ``7``, ``10.5``."""
+    text = f"{value:,.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def span(time: Minutes, style: Style) -> str:
+    """``7–9``, or one figure where both ends are the same."""
+    low, high = figure(time.low), figure(time.high)
+    return low if low == high else f"{low}{style.dash}{high}"
+
+
+def duration(seconds: float, words: Words) -> str:
+    """Whole seconds as ``2h48m28s``; the hours are left out where there are none."""
+    whole = int(seconds)
+    hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
+    if hours:
+        return words("runtime.hours", hours=str(hours), minutes=f"{minutes:02d}", seconds=f"{rest:02d}")
+    return words("runtime.minutes", minutes=str(minutes), seconds=f"{rest:02d}")
+
+
+def _titled(name: str, title: str, style: Style) -> list[str]:
+    return [f"{style.paint(name, 'heading')}{style.dot}{title}" if title else style.paint(name, "heading"), ""]
+
+
+def _heading(pipeline: Pipeline, words: Words, style: Style) -> list[str]:
+    if not pipeline.id:
+        return _titled(words("runtime.own_stages"), "", style)
+    return _titled(pipeline.id, pipeline.title.in_language(words.language), style)
+
+
+def _said(words: Words, style: Style, key: str, **values: Any) -> list[str]:
+    return wrap(words(key, **values), style.width, INDENT, INDENT)
+
+
+def run_text(
+    pipeline: Pipeline,
+    run: RunTime,
+    comparison: Comparison | None,
+    claims: Sequence[tuple[Claim, float]],
+    words: Words,
+    style: Style,
+) -> str:
+    """One pipeline with one batch, beside another batch where there is one to compare with."""
+    lines = _heading(pipeline, words, style)
+    lines += _stage_table(run, comparison, words, style)
+    lines.append("")
+    lines += _bottleneck(run, words, style)
+    if comparison is not None:
+        lines += _bought(comparison, words, style)
+    for claim, ratio in claims:
+        place = f"{claim.source}:{claim.lines}"
+        claimed = str(claim.relative_speed)
+        lines += _said(words, style, "runtime.claim_differs", place=place, claimed=claimed, computed=f"{ratio:.2f}")
+        if claim.erratum:
+            lines += _said(words, style, "runtime.see_erratum", erratum=claim.erratum)
+    if pipeline.sources:
+        lines += _said(words, style, "runtime.times_from", sources=", ".join(pipeline.sources))
+    return "\n".join(lines) + "\n"
+
+
+def _stage_table(run: RunTime, comparison: Comparison | None, words: Words, style: Style) -> list[str]:
+    head = [words("runtime.stage")]
+    if comparison is not None:
+        head.append(words("runtime.batch", batch=comparison.baseline.batch))
+    head += [words("runtime.batch", batch=run.batch), words("runtime.until"), words("runtime.share")]
+    head += [words("runtime.speed_up")] if comparison is not None else []
+    rows = [head]
+    for at, row in enumerate(run.stages):
+        cells = [row.stage.title.in_language(words.language)]
+        if comparison is not None:
+            cells.append(span(comparison.baseline.stages[at].time, style))
+        cells += [span(row.time, style), span(row.until, style), f"{row.share * 100:.1f}%"]
+        cells += [f"{comparison.stages[at].middle:.2f}×"] if comparison is not None else []
+        rows.append(cells)
+    total = [words("runtime.total")]
+    total += [span(comparison.baseline.total, style)] if comparison is not None else []
+    total += [span(run.total, style), "", "100%"]
+    total += [f"{comparison.whole.middle:.2f}×"] if comparison is not None else []
+    return table([*rows, total])
+
+
+def _bottleneck(run: RunTime, words: Words, style: Style) -> list[str]:
+    worst = run.bottleneck
+    name, share = worst.stage.title.in_language(words.language), f"{worst.share * 100:.0f}%"
+    lines = _said(words, style, "runtime.bottleneck", stage=name, share=share)
+    for row in run.stages:
+        rate = calls_per_minute(row.stage)
+        if rate is not None and row.stage.calls:
+            lines += _said(
+                words,
+                style,
+                "runtime.rate_limited",
+                stage=row.stage.title.in_language(words.language),
+                calls=f"{row.stage.calls.total:,}",
+                samples=row.stage.calls.samples,
+                rate=span(rate, style),
+            )
+    return lines
+
+
+def _bought(comparison: Comparison, words: Words, style: Style) -> list[str]:
+    whole = comparison.whole
+    before, after = comparison.baseline.batch, comparison.changed.batch
+    if comparison.batched is None:
+        return _said(words, style, "runtime.nothing_bought", before=before, after=after)
+    ends = sorted((whole.low, whole.high))
+    lines = _said(
+        words,
+        style,
+        "runtime.bought",
+        before=before,
+        after=after,
+        share=f"{comparison.batched_share * 100:.1f}%",
+        stages=f"{comparison.batched.middle:.2f}",
+        whole=f"{whole.middle:.2f}",
+        low=f"{ends[0]:.2f}",
+        high=f"{ends[1]:.2f}",
+    )
+    if comparison.ceiling is not None:
+        lines += _said(words, style, "runtime.ceiling", ceiling=f"{comparison.ceiling:.2f}")
+    return lines
+
+
+def overview_text(pipeline: Pipeline, runs: Sequence[RunTime], words: Words, style: Style) -> str:
+    """One pipeline with every batch that all its stages have a time for; the first run is what speed-ups refer to."""
+    lines = _heading(pipeline, words, style)
+    head = [words("runtime.stage"), *(words("runtime.batch", batch=run.batch) for run in runs)]
+    rows = [head]
+    for at, stage in enumerate(pipeline.stages):
+        rows.append([_name(stage, words), *(span(run.stages[at].time, style) for run in runs)])
+    rows.append([words("runtime.total"), *(span(run.total, style) for run in runs)])
+    first = runs[0].total.middle
+    rows.append([words("runtime.speed_up"), *(f"{first / run.total.middle:.2f}×" for run in runs)])
+    lines += [*table(rows), ""]
+    lines += _bottleneck(runs[0], words, style)
+    lines += _said(words, style, "runtime.choose_batch", name=pipeline.id) if pipeline.id else []
+    return "\n".join(lines) + "\n"
+
+
+def _name(stage: Stage, words: Words) -> str:
+    return stage.title.in_language(words.language)
+
+
+def training_text(time: TrainingTime, words: Words, style: Style, row: TrainingRow | None = None) -> str:
+    """Training by steps: how long, how fast, how many samples; beside what a note expected."""
+    lines = _titled(row.id, row.title.in_language(words.language), style) if row else []
+    cells = [[words("runtime.step_time"), words("runtime.per_step", seconds=figure(time.seconds_per_step, 3))]]
+    cells.append([words("runtime.step_rate"), words("runtime.per_minute", steps=figure(time.steps_per_minute, 2))])
+    if time.steps is not None and time.total_seconds is not None:
+        shown = duration(time.total_seconds, words)
+        cells.append([words("runtime.whole"), words("runtime.for_steps", time=shown, steps=f"{time.steps:,}")])
+    if time.samples_per_second is not None:
+        shown = words("runtime.samples_per_second", rate=f"{time.samples_per_second:.2f}", batch=time.batch)
+        cells.append([words("runtime.throughput"), shown])
+    if time.samples is not None:
+        cells.append([words("runtime.samples_seen"), f"{time.samples:,}"])
+    lines += table(cells, left=(0, 1))
+    if row and row.claimed_minutes is not None and time.total_seconds is not None:
+        claimed = duration(row.claimed_minutes * 60, words)
+        more = time.total_seconds / 60 / row.claimed_minutes - 1
+        place = f"{row.sources[0]}:{row.lines}"
+        lines += ["", *_said(words, style, "runtime.total_claimed", place=place, claimed=claimed, more=f"{more:+.1%}")]
+        if row.erratum:
+            lines += _said(words, style, "runtime.see_erratum", erratum=row.erratum)
+    return "\n".join(lines) + "\n"
+
+
+def log_text(
+    path: str, log: SpeedLog, paces: Sequence[Pace | None], batch: int | None, words: Words, style: Style
+) -> str:
+    """The bars of a log, longest first, and whether the first one has slowed down."""
+    lines = _titled(
+        words("runtime.standard_input") if path == "-" else path, words.count("runtime.log_lines", log.lines), style
+    )
+    names = ("runtime.bar", "runtime.step_time", "runtime.it_per_second", "runtime.readings", "runtime.left")
+    rows = [[words(name) for name in names]]
+    for bar in log.bars[:SHOWN_BARS]:
+        left = bar.remaining_seconds
+        rows.append(
+            [
+                _bar_name(bar, words),
+                words("runtime.per_step", seconds=figure(bar.latest, 3)),
+                f"{1 / bar.latest:.3f}",
+                f"{bar.count_all:,}",
+                duration(left, words) if left else style.dash,
+            ]
+        )
+    lines += table(rows)
+    if batch is not None:
+        rate = words("runtime.samples_per_second", rate=f"{batch / log.bars[0].latest:.2f}", batch=batch)
+        lines += ["", f"{INDENT}{words('runtime.throughput')}: {rate}"]
+    lines += ["", *_pace(paces[0], words, style)]
+    if log.summary:
+        shown = ", ".join(f"{name} {figure(value, 3)}" for name, value in log.summary.items())
+        lines += _said(words, style, "runtime.trainer_said", values=shown)
+    return "\n".join(lines) + "\n"
+
+
+def _bar_name(bar: Bar, words: Words) -> str:
+    done, of = bar.last.done, bar.last.of
+    steps = f"{done}/{of}" if of is not None else str(done) if done is not None else ""
+    return " ".join(part for part in (bar.name, steps) if part) or words("runtime.unnamed_bar")
+
+
+def _pace(pace: Pace | None, words: Words, style: Style) -> list[str]:
+    if pace is None:
+        return _said(words, style, "runtime.no_pace")
+    baseline = words("runtime.baseline_given" if pace.given else "runtime.baseline_own")
+    key = "runtime.slow" if pace.alert else "runtime.steady"
+    values = {"ratio": f"{pace.ratio:.2f}", "baseline": figure(pace.baseline, 3), "which": baseline}
+    lines = _said(words, style, key, **values)
+    if pace.first_slow_line is not None:
+        readings, line = f"{pace.slow_readings:,}", f"{pace.first_slow_line:,}"
+        lines += _said(words, style, "runtime.slow_readings", readings=readings, line=line)
+    return [style.paint(line, "error") if pace.alert else line for line in lines]
+
+
+def list_text(rows: Mapping[str, Any], words: Words, style: Style) -> str:
+    """The known run times by id."""
+    cells = [[style.paint(name, "heading"), row["title"][words.language]] for name, row in sorted(rows.items())]
+    lines = [words("runtime.known"), *table(cells, left=(0, 1)), "", *_said(words, style, "runtime.how")]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,47 @@
+"""The few shapes that kb's drawings are made of, as SVG text. Coordinates in pixels, y downwards."""
+
+from xml.sax.saxutils import escape
+
+FONT = "system-ui, 'Noto Sans KR', 'Apple SD Gothic Neo', 'Malgun Gothic', sans-serif"
+INK, FAINT = "#1a1a1a", "#d0d0d0"
+PALE = 0.35
+
+
+def document(width: float, height: float, title: str, described: str, parts: list[str]) -> str:
+    """A whole drawing on white, with a title and a description for who cannot see it."""
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" '
+        f'height="{height:g}" role="img" aria-labelledby="title desc" font-family="{escape(FONT)}" font-size="12">'
+    )
+    named = [f'<title id="title">{escape(title)}</title>', f'<desc id="desc">{escape(described)}</desc>']
+    return "\n".join([head, *named, rect(0, 0, width, height, "#ffffff"), *parts, "</svg>"]) + "\n"
+
+
+def text(x: float, y: float, words: str, *, size: int = 12, anchor: str = "start", bold: bool = False) -> str:
+    """Words whose base line is at ``y``; ``anchor`` is ``start``, ``middle`` or ``end``."""
+    weight = ' font-weight="600"' if bold else ""
+    placed = f'x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}" fill="{INK}"{weight}'
+    return f"<text {placed}>{escape(words)}</text>"
+
+
+def rect(x: float, y: float, width: float, height: float, colour: str, *, pale: bool = False) -> str:
+    opacity = f' fill-opacity="{PALE}"' if pale else ""
+    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" fill="{colour}"{opacity}/>'
+
+
+def line(
+    x1: float, y1: float, x2: float, y2: float, colour: str = INK, *, dashed: bool = False, thick: float = 1
+) -> str:
+    dashes = ' stroke-dasharray="5 4"' if dashed else ""
+    ends = f'x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
+    return f'<line {ends} stroke="{colour}" stroke-width="{thick:g}"{dashes}/>'
+
+
+def diamond(x: float, y: float) -> str:
+    """A mark whose middle is at the point."""
+    return f'<path d="M{x:.1f} {y - 5:.1f}l5 5-5 5-5-5z" fill="#000000" stroke="#ffffff"/>'
+
+
+def group(x: float, y: float, parts: list[str]) -> str:
+    """Parts moved by ``x`` and ``y``."""
+    return f'<g transform="translate({x:.1f} {y:.1f})">{"".join(parts)}</g>'

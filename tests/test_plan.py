@@ -1,0 +1,220 @@
+"""`kb plan`: what is short, and the steps that mend it: GPU and host memory apart, the effective batch held."""
+
+import json
+import re
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from kb.advice.plan import Plan, combined
+from kb.advice.plan_gpu import plan_gpu
+from kb.advice.plan_host import plan_host
+from kb.advice.room import Room
+from kb.core.setup import TrainingSetup
+from test_recommend import CATALOG, ROOT, kb, machine
+
+RUN = ROOT / "tests" / "data" / "check" / "summary_run.yaml"
+TWO = ROOT / "tests" / "data" / "check" / "two_models.yaml"
+BOX = ("--gpu", "rtx-3090", "--host-memory", "60GB", "--cpus", "48")
+WORKERS, EVALUATION = "training.dataloader_num_workers", "training.per_device_eval_batch_size"
+TRAIN, ACCUMULATION = "training.per_device_train_batch_size", "training.gradient_accumulation_steps"
+
+
+def plan_json(*arguments: object, code: int = 0) -> dict:
+    run = kb(*arguments, "--format", "json", module="kb.plan")
+    assert run.returncode == code, run.stderr
+    return json.loads(run.stdout)
+
+
+def plan(setup: TrainingSetup, model: str, gpu: str, **values: int) -> Plan:
+    room = Room(CATALOG.models[model], machine(gpu, **values), CATALOG.constants)
+    gpu = plan_gpu(setup, room, CATALOG.gpus)
+    return combined(gpu, plan_host(setup, gpu.setup, room), setup)
+
+
+def test_the_two_ledgers_stay_apart() -> None:
+    (found,) = plan_json(RUN, *BOX)["plans"]
+    assert found["short"] == ["gpu", "host"]
+    assert all(not any("workers" in name for name in step["set"]) for step in found["gpu"]["steps"])
+    assert all(list(step["set"]) == [WORKERS] for step in found["host"]["steps"])
+    assert found["host"]["other_resource_change_bytes"] == 0
+
+
+def test_half_the_workers_free_32_gb_first() -> None:
+    """The notes' own figures: 32 workers at 2 GB, 89 GB with base and overhead, 57 after the first step."""
+    (found,) = plan_json(RUN, *BOX)["plans"]
+    first = found["host"]["steps"][0]
+    assert first["set"] == {WORKERS: {"before": 32, "after": 16}}
+    assert round((first["before"]["expected_bytes"] - first["after"]["expected_bytes"]) / 1e9) == 32
+    assert round(first["after"]["expected_bytes"] / 1e9) == 57
+    assert found["host"]["after"]["high_bytes"] <= 48e9
+
+
+def test_batches_are_said_not_to_free_host_memory() -> None:
+    text = kb(RUN, *BOX, "--lang", "en", module="kb.plan").stdout
+    assert "dataloader_num_workers" in text
+    assert "Smaller training or evaluation batches would not free host memory." in " ".join(text.split())
+
+
+def test_after_the_steps_the_config_fits() -> None:
+    (found,) = plan_json(RUN, *BOX)["plans"]
+    assert found["reached"]
+    assert found["prediction"]["verdict"]["status"] == "fits"
+    assert found["effective_batch"] == {"before": 40, "after": 40}
+    assert found["set"][EVALUATION] < 32
+
+
+def test_the_steps_put_into_the_config_pass_the_linter(tmp_path: Path) -> None:
+    (found,) = plan_json(RUN, *BOX)["plans"]
+    text = RUN.read_text("utf-8")
+    for name, value in found["set"].items():
+        key = name.rpartition(".")[2]
+        lines = [f"  {key}: {value}" if line.strip().startswith(f"{key}:") else line for line in text.splitlines()]
+        text = "\n".join(lines)
+    path = tmp_path / "planned.yaml"
+    path.write_text(text + "\n", "utf-8")
+    report = json.loads(kb(path, *BOX, "--format", "json", module="kb.check").stdout)
+    assert report["files"][0]["prediction"]["verdict"]["status"] == "fits"
+    assert not [f for f in report["files"][0]["findings"] if f["rule"].endswith(("exceeds-gpu", "over-limit"))]
+
+
+def test_a_smaller_training_batch_holds_the_effective_batch() -> None:
+    setup = TrainingSetup(per_device_train_batch_size=24, gradient_accumulation_steps=2, bf16=True)
+    found = plan(setup, "t5-base", "rtx-3080-10gb")
+    (step,) = [step for step in found.gpu.steps if step.name == "train_batch"]
+    assert step.set[TRAIN][1] * step.set[ACCUMULATION][1] == 48
+    assert found.effective == (48, 48)
+    assert step.values["checkpointed"] > step.set[TRAIN][1]
+
+
+def test_evaluation_comes_before_training_and_options_last() -> None:
+    setup = TrainingSetup(
+        do_eval=True,
+        predict_with_generate=True,
+        per_device_train_batch_size=32,
+        per_device_eval_batch_size=128,
+        generation_num_beams=8,
+        generation_max_length=128,
+    )
+    found = plan(setup, "t5-large", "v100-16gb")
+    names = [step.name for step in found.gpu.steps]
+    order = ["eval_batch", "beams", "train_batch", "checkpointing", "optimizer_8bit", "lora", "qlora"]
+    assert names == sorted(names, key=order.index)
+    assert found.gpu.state_after == "enough"
+
+
+def test_beams_are_cut_only_where_one_sample_does_not_fit() -> None:
+    wide = TrainingSetup(do_eval=True, predict_with_generate=True, generation_num_beams=400, generation_max_length=512,
+                         per_device_eval_batch_size=4, per_device_train_batch_size=1)  # fmt: skip
+    names = [step.name for step in plan(wide, "t5-base", "rtx-3080-10gb").gpu.steps]
+    assert names[:2] == ["eval_batch", "beams"]
+    narrow = wide._replace(generation_num_beams=4, per_device_eval_batch_size=512)
+    assert [step.name for step in plan(narrow, "t5-base", "rtx-3080-10gb").gpu.steps] == ["eval_batch"]
+
+
+def test_an_option_that_is_not_needed_is_not_switched_on() -> None:
+    setup = TrainingSetup(per_device_train_batch_size=8, max_source_length=1024)
+    found = plan(setup, "mt5-xlsum", "rtx-3080-10gb")
+    names = [step.name for step in found.gpu.steps]
+    assert found.gpu.reached
+    for step in found.gpu.steps:
+        assert step.after is None or step.after.high < step.before.high, names
+
+
+def test_where_no_step_helps_a_larger_gpu_is_named() -> None:
+    found = plan(TrainingSetup(do_eval=True), "mt5-xl", "rtx-3080-10gb")
+    assert not found.gpu.reached
+    assert found.gpu.larger_gpu is not None
+    assert found.gpu.larger_after is not None
+    assert found.gpu.larger_after.memory_total < found.gpu.larger_gpu.memory_total
+
+
+def test_a_container_smaller_than_the_process_itself_is_not_reached_by_workers() -> None:
+    found = plan(TrainingSetup(dataloader_num_workers=8), "t5-base", "a100-80gb", host_memory_bytes=12 * 10**9)
+    assert found.host.setup.dataloader_num_workers == 0
+    assert not found.host.reached
+
+
+def test_no_workers_take_persistent_workers_with_them() -> None:
+    setup = TrainingSetup(dataloader_num_workers=8, dataloader_persistent_workers=True)
+    host = plan(setup, "t5-base", "a100-80gb", host_memory_bytes=12 * 10**9).host
+    assert not host.setup.dataloader_persistent_workers
+
+
+def test_what_the_gpus_steps_free_on_the_host_is_not_cut_again() -> None:
+    setup = TrainingSetup(per_device_train_batch_size=8, dataloader_num_workers=12)
+    found = plan(setup, "mt5-xl", "rtx-3090", host_memory_bytes=48 * 10**9)
+    first = found.host.steps[0]
+    assert first.name == "gpu_steps"
+    assert first.after.high < first.before.high
+    assert found.host.setup.dataloader_num_workers > 0
+    assert found.setup.method in ("lora", "qlora")
+
+
+def test_what_fits_has_no_steps() -> None:
+    found = plan(TrainingSetup(per_device_train_batch_size=1), "t5-small", "a100-80gb")
+    assert found.short == ()
+    assert found.gpu.steps == found.host.steps == ()
+
+
+def test_every_section_with_a_known_model_is_planned() -> None:
+    sections = [one["section"] for one in plan_json(TWO, "--gpu", "t4")["plans"]]
+    assert len(sections) > 1
+    (one,) = plan_json(TWO, "--gpu", "t4", "--section", sections[-1])["plans"]
+    assert one["section"] == sections[-1]
+
+
+def test_without_a_gpu_only_the_host_is_planned() -> None:
+    (found,) = plan_json(RUN, "--gpu", "none", "--host-memory", "60GB", "--cpus", "48")["plans"]
+    assert found["gpu"]["state"] == "unknown"
+    assert found["gpu"]["steps"] == []
+    assert found["host"]["steps"]
+
+
+@pytest.mark.parametrize("gpu", ["rtx-3090", "v100-16gb", "rtx-3080-10gb"])
+def test_json_keeps_its_schema(gpu: str) -> None:
+    schema = json.loads((ROOT / "rules" / "schema" / "output" / "plan.json").read_text("utf-8"))
+    jsonschema.Draft202012Validator.check_schema(schema)
+    run = kb(RUN, "--gpu", gpu, "--host-memory", "60GB", "--format", "json", module="kb.plan")
+    jsonschema.Draft202012Validator(schema).validate(json.loads(run.stdout))
+
+
+def test_both_languages_say_the_plan() -> None:
+    ko, en = (kb(RUN, *BOX, "--lang", language, module="kb.plan").stdout for language in ("ko", "en"))
+    assert "호스트 메모리" in ko
+    assert "Host memory" in en
+    numbers = [sorted(re.findall(r"\d+(?:\.\d+)?", text)) for text in (ko, en)]
+    assert numbers[0] == numbers[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "said"),
+    [
+        ("general: {model_name: acme/mt5-xlsun}\ntraining: {fp16: false}\n", (), "kb does not know the model"),
+        ("general: {seed: 1}\ntraining: {per_device_train_batch_size: 2}\n", (), "--model-config"),
+        ("a: 1\n", (), "no format"),
+        ("general: {model_name: t5-base}\ntraining: {bf16: true}\n", ("--section", "other"), "no sections"),
+        ("general: [\n", (), "plan.yaml:"),
+        ("", (), "empty"),
+    ],
+)
+def test_bad_input_is_said_with_exit_code_2(tmp_path: Path, text: str, arguments: tuple[str, ...], said: str) -> None:
+    path = tmp_path / "plan.yaml"
+    path.write_text(text, "utf-8")
+    run = kb(path, "--gpu", "t4", *arguments, "--lang", "en", module="kb.plan")
+    assert run.returncode == 2, run.stdout
+    assert said in run.stderr
+
+
+def test_a_missing_file_and_an_unknown_section_are_said() -> None:
+    assert kb("missing.yaml", "--gpu", "t4", module="kb.plan").returncode == 2
+    run = kb(TWO, "--gpu", "t4", "--section", "nothing", "--lang", "en", module="kb.plan")
+    assert run.returncode == 2
+    assert "nothing" in run.stderr
+
+
+def test_nothing_known_to_fit_into_is_said() -> None:
+    run = kb(RUN, "--gpu", "none", "--host-memory", "none", "--lang", "en", module="kb.plan")
+    assert run.returncode == 2
+    assert "--host-memory" in run.stderr
