@@ -15,7 +15,6 @@ FLOORS = {
     "config": 3,
     "machine": 3,
     "repository": 3,
-    "repository": 3,
     "report": 4,
     "linting": 5,
 }

@@ -43,14 +43,14 @@ def command(arguments: Sequence[str], language: str) -> int:
         raise UserError("history.plot_kind", path=options.plot)
     try:
         catalog = load_catalog(options.rules)
-        rows = load_guide(options.rules).get("histories", {})
+        guide = load_guide(options.rules)
     except KnowledgeError as error:
         for problem in error.problems:
             print(problem, file=sys.stderr)
         raise UserError("rules.broken", count=len(error.problems)) from None
     words = Words(language, messages, catalog.facts)
     checker = file_checker(catalog, find_project(_start(options)), _wanted(options))
-    given = _versions(options, checker, rows, words)
+    given = _versions(options, checker, guide, words)
     versions = given.versions
     if options.measured:
         from kb.linting.versions import read_measured
@@ -106,7 +106,7 @@ def _wanted(options: argparse.Namespace) -> Wanted:
     )
 
 
-def _versions(options: argparse.Namespace, checker: FileChecker, rows: Mapping[str, Any], words: Words) -> Given:
+def _versions(options: argparse.Namespace, checker: FileChecker, guide: Mapping[str, Any], words: Words) -> Given:
     """What the arguments name.
 
     Raises:
@@ -118,6 +118,7 @@ def _versions(options: argparse.Namespace, checker: FileChecker, rows: Mapping[s
         raise UserError("history.rev_needs_git")
     if options.last is not None and options.last < 1:
         raise UserError("history.bad_last", value=options.last)
+    rows = guide.get("histories", {})
     if options.git:
         from kb.linting.versions import git_versions
 
@@ -125,7 +126,7 @@ def _versions(options: argparse.Namespace, checker: FileChecker, rows: Mapping[s
         kept, unchanged = distinct(found)
         return Given(with_notes(kept[-options.last :] if options.last else kept, rows), unchanged, shallow)
     if len(options.paths) == 1 and options.paths[0] in rows and not os.path.exists(options.paths[0]):
-        return _noted(rows[options.paths[0]], words)
+        return _noted(rows[options.paths[0]], guide.get("errata", {}).get("errata", ()), words)
     if len(options.paths) < 2:
         raise UserError("history.too_few", known=", ".join(sorted(rows)) or "–")
     from kb.linting.versions import file_versions
@@ -133,13 +134,15 @@ def _versions(options: argparse.Namespace, checker: FileChecker, rows: Mapping[s
     return Given(with_notes(file_versions(options.paths, checker, options.section), rows))
 
 
-def _noted(row: Mapping[str, Any], words: Words) -> Given:
-    """A note's own history: what it says came of each stage goes with it."""
+def _noted(row: Mapping[str, Any], errata: Sequence[Mapping[str, Any]], words: Words) -> Given:
+    """A note's own history: what it says came of each stage goes with it, and which errata are about it."""
     versions = noted_versions(row, words.language)
     outcomes = [stage["outcome"]["text"][words.language] for stage in row["stages"]]
     remarks = [f"{version.label}: {text}" for version, text in zip(versions, outcomes, strict=True)]
     if confirmed := row.get("confirmed"):
         remarks.append(words("history.confirmed", when=confirmed["time"], source=confirmed["source"]))
+    if about := [erratum["id"] for erratum in errata if erratum["claim"]["source"] == row["config"]["source"]]:
+        remarks.append(f"{words('history.errata')} {', '.join(about)}")
     return Given(versions, remarks=tuple(remarks))
 
 

@@ -44,9 +44,7 @@ def command(arguments: Sequence[str], language: str) -> int:
     row = runtime_row(rows, options.name) if options.name else None
     if row is not None and "stages" not in row:
         return _noted_training(options, row, errata, words, catalog.version)
-    pipeline = (
-        pipeline_of(row, options.pipeline, errata) if row else Pipeline("", Text("", ""), (), (), None, ())
-    )
+    pipeline = pipeline_of(row, options.pipeline, errata) if row else Pipeline("", Text("", ""), (), (), None, ())
     return _pipeline(options, pipeline, words, catalog.version)
 
 

@@ -70,21 +70,20 @@ def diagnose(lines: Iterable[LogLine], remedies: Remedies, facts: Lookup = nothi
 
 def _found(name: str, data: Mapping[str, Any], scan: Scan) -> _Found | None:
     """The remedy's evidence that still counts, if there is any."""
-    kept: list[Evidence] = []
-    grades: list[Confidence] = []
-    for evidence in scan.evidence:
-        row = evidence.wording.row
-        if evidence.wording.name != name or scan.counts[id(evidence.wording)] < row.get("times", 1):
+    graded: list[tuple[Confidence, Evidence]] = []
+    for match in scan.matches:
+        row = match.wording.row
+        if match.wording.name != name or match.count_of_lines < row.get("times", 1):
             continue
-        confidence: Confidence | None = row["confidence"]
-        if data.get("ends_run", True) and evidence.wording.at == "message":
-            confidence = _after_recovery(evidence, row["confidence"], scan)
-        if confidence is not None:
-            kept.append(evidence)
-            grades.append(confidence)
-    if not kept:
+        ends_run = data.get("ends_run", True) and match.wording.at == "message"
+        for evidence in match.evidence:
+            confidence = _after_recovery(evidence, row["confidence"], scan) if ends_run else row["confidence"]
+            if confidence is not None:
+                graded.append((confidence, evidence))
+    if not graded:
         return None
-    return _Found(name, data, min(grades, key=CONFIDENCES.index), tuple(kept))
+    best = min((confidence for confidence, _ in graded), key=CONFIDENCES.index)
+    return _Found(name, data, best, tuple(sorted((evidence for _, evidence in graded), key=lambda row: row.line)))
 
 
 def _after_recovery(evidence: Evidence, confidence: Confidence, scan: Scan) -> Confidence | None:

@@ -148,6 +148,7 @@ class UnitFacts:
             "gpu.name": lambda gpu: gpu.name,
             "gpu.count": lambda _: len(self.machine.gpus),
             "gpu.memory_total": lambda gpu: gpu.memory_total,
+            "gpu.memory_usable": lambda _: self.fit.usable_bytes,
             "gpu.memory_free": lambda gpu: gpu.memory_free,
             "gpu.compute_capability": lambda gpu: gpu.compute_capability,
             "gpu.native_bf16": lambda gpu: gpu.native_bf16,
@@ -165,7 +166,11 @@ class UnitFacts:
         return values[name]
 
     def _memory(self, name: str) -> Any:
-        report = self.fit.report
+        part = name.split(".")[1]
+        if part == "inference":
+            report = self.fit.inference_report
+        else:
+            report = self.fit.evaluation_report if part == "eval_generate" else self.fit.report
         if report is None:
             return Unknown(frozenset(("model.name",)), "no prediction without a known model")
         return memory_fact(report, name)
@@ -195,7 +200,7 @@ TERMS_OF = {
 
 
 def memory_fact(report: MemoryReport, name: str) -> Any:
-    """A fact under ``memory.`` from a prediction; None where the run has no such phase."""
+    """A fact under ``memory.`` from a prediction. A phase that the run does not have takes no memory."""
     if name == "memory.status":
         return None if report.verdict.status == "unknown" else report.verdict.status
     if name == "memory.phase":
@@ -208,10 +213,16 @@ def memory_fact(report: MemoryReport, name: str) -> Any:
     if part == "host":
         host = report.host
         workers = sum(term.bytes for term in host.terms if term.name == "workers")
-        return {"peak": host.peak_bytes, "low": host.low_bytes, "workers": workers}[field]
-    phase = report.phase(part)
+        return {
+            "peak": host.peak_bytes,
+            "low": host.low_bytes,
+            "workers": workers,
+            "base": host.peak_bytes - workers,
+            "base_low": host.base_low_bytes,
+        }[field]
+    phase = report.phase({"inference": "generate", "eval_generate": "generate"}.get(part, part))
     if phase is None:
-        return None
+        return 0
     if field in TERMS_OF:
         return sum(term.bytes for term in phase.terms if term.name in TERMS_OF[field])
     return {

@@ -48,6 +48,24 @@ class Fit:
         """The prediction; None where the model is not known."""
         return self.predict(self.setup)
 
+    @cached_property
+    def inference_report(self) -> MemoryReport | None:
+        """The prediction of inference alone, in a process of its own."""
+        if not (self.setup.do_train or self.setup.do_eval):
+            return self.report
+        return self.predict(self.setup._replace(do_train=False, do_eval=False))
+
+    @cached_property
+    def evaluation_report(self) -> MemoryReport | None:
+        """The prediction of training with its evaluation, without the inference that comes after."""
+        return self.predict(self.setup._replace(do_predict=False)) if self.setup.do_predict else self.report
+
+    @cached_property
+    def usable_bytes(self) -> int | None:
+        """What CUDA gives a process of the limit: up to here a run is said to fit."""
+        limit = self.limit_bytes
+        return None if limit is None else int(limit * self.constants["usable_memory_ratio"])
+
     def predict(self, setup: TrainingSetup) -> MemoryReport | None:
         if self.model is None:
             return None
@@ -117,14 +135,14 @@ class Fit:
 
     def _largest(self, field: BatchField) -> int | None:
         """The largest value of a batch setting whose phases fit with their whole error band; None where none does."""
-        limit = self.limit_bytes
+        limit = self.usable_bytes
         if self.model is None or limit is None:
             return None
         largest = largest_batch(
             self.setup,
             self.model.architecture,
             field,
-            round(limit * self.constants["usable_memory_ratio"]),  # as the verdict does
+            limit,
             constants=self.constants,
             gpu=self.gpu.gpu if self.gpu else None,
             compute_capability=self.gpu.compute_capability if self.gpu else None,
@@ -139,6 +157,11 @@ class Fit:
         if self.model is None or limit is None:
             return None
         share = round(limit * self.constants["host_target_share"])
-        return workers_that_fit(
+        workers = workers_that_fit(
             self.setup, self.model.architecture, share, constants=self.constants, cpus=self.machine.cpus
         )
+        if workers == 0:
+            # the search says 0 too where not even that fits
+            without = self.predict(self.setup._replace(dataloader_num_workers=0))
+            return 0 if without is not None and without.host.peak_bytes <= share else None
+        return workers

@@ -24,8 +24,10 @@ _PREFIX = re.compile(
     )""",
     re.VERBOSE,
 )
-_BAR = re.compile(r"[^|]{0,120}?\d{1,3}%\|[^|]{0,300}\|\s{0,4}[\d.,kMG?]{1,16}/[\d.,kMG?]{1,16}\s{0,4}\[[^\]]{0,160}\]\s{0,8}")
-_FRAME = re.compile(r'\s*File "[^"]{1,400}", line \d+|\s*at [\w.$<>/]{1,200}\(')
+_BAR = re.compile(
+    r"[^|]{0,120}?\d{1,3}%\|[^|]{0,300}\|\s{0,4}[\d.,kMG?]{1,16}/[\d.,kMG?]{1,16}\s{0,4}\[[^\]]{0,160}\]\s{0,8}"
+)
+_FRAME = re.compile(r'\s{0,80}File "[^"]{1,400}", line \d+|\s{0,80}at [\w.$<>/]{1,200}\(')
 
 _KEY = re.compile(r"""["']([@\w.-]{1,40})\\?["']\s{0,3}:\s{0,3}[\[({]{0,3}\\?["']""")
 _LOG_KEYS = frozenset(
@@ -53,13 +55,14 @@ _ASKING = re.compile(
 _TALK = re.compile(r"\b(?:when|if|get|gets|getting|got|saw|see|like)\b", re.IGNORECASE)
 _CODE = re.compile(
     r"(?:raise|except|if|elif|assert|return|print|from|import|class|def|with|warnings\.warn|log(?:ger|ging)?\.\w{1,20})\b|"
-    r"[rbfu]{0,2}[\"']|.{0,400}\b(?:raise|except|if|elif|assert|print|return|grep|echo)\b.{0,200}[\"'(]$"
+    r"[rbfu]{0,2}[\"']|.{0,200}\b(?:raise|except|if|elif|assert|print|return|grep|echo)\b.{0,80}[\"'(]$"
 )
 _TROUBLE = re.compile(
     r"error|exception|fail|fatal|critical|abort|caught|warn|what\(\)|terminat|crash|panic|reason|오류|예외|에러|실패|경고",
     re.IGNORECASE,
 )
 _WORD = re.compile(r"(?<![\w./])[a-z]{2,20}(?![\w./=])|[가-힣]{2,20}")
+NEAREST = 1000  # characters before a message that tell whether it is quoted
 _MOST_WORDS = 3  # more plain words than these before a message make a sentence that speaks of it
 _OPENING = ('"', "'", "`", "“", "‘", "\\")
 
@@ -102,12 +105,12 @@ def is_quoted(lead: str) -> bool:
     lead = lead.strip()
     if not lead or _RAISED.match(f"{lead} "):
         return False
-    keys = _KEY.findall(lead)
+    keys = _KEY.findall(lead[-NEAREST:])
     if keys:
         return keys[-1] not in _LOG_KEYS
     if lead.startswith(("#", ">", "//", "* ", "- ", "+ ", "•")) or _CODE.match(lead):
         return True
-    bare = _CLASSES.sub("", f"{lead} ").strip()
+    bare = _CLASSES.sub("", f"{lead[-NEAREST:]} ").strip()
     if not bare:
         return False
     if _DATA.search(bare) or _ASKING.search(bare):

@@ -15,7 +15,7 @@ BLOCK = 512  # lines that are searched together for a word before any is looked 
 WINDOW = 60  # lines before evidence that count as near: a long traceback
 LINES_AFTER = 4  # lines after evidence that may go on with its numbers, where a terminal wrapped them
 BAR = 1000  # characters of a line in which a progress bar or a training log shows itself
-MOST_EVIDENCE = 5  # of one wording: the first ones; a retry repeats itself
+MOST_EVIDENCE = 5  # of one wording: the first ones and the last; a retry repeats itself
 
 _RUN_ENDED_WELL = re.compile(
     r"""['"]?train_runtime['"]?\s{0,4}[:=]|Training completed\. Do not forget|`Trainer\.fit` stopped: `max_|"""
@@ -31,19 +31,25 @@ class Evidence(NamedTuple):
 
     line: int
     text: str
-    wording: Wording
     near: frozenset[str]
     raised: bool  # a traceback leads up to it, or its own line calls it an error
     died: bool  # the traceback goes up to the module: nothing caught it
     after: list[str]  # the lines that follow
 
 
+class Match(NamedTuple):
+    """What one wording found: how many lines, and the first of them and the last."""
+
+    wording: Wording
+    count_of_lines: int
+    evidence: tuple[Evidence, ...]
+
+
 class Scan(NamedTuple):
     """What a log holds. ``moved_on`` and ``ended_well``: the last line that shows a run going on, or ending well."""
 
     lines: int
-    evidence: tuple[Evidence, ...]
-    counts: Mapping[int, int]  # how many lines matched, by the wording's id()
+    matches: tuple[Match, ...]
     moved_on: int
     ended_well: int
 
@@ -55,8 +61,9 @@ class LogScanner:
         self._contexts = contexts_of(remedies)
         self._wordings = evidence_of(remedies)
         self._seen: dict[str, int] = {}  # context → the last line that had it
-        self._evidence: list[Evidence] = []
-        self._counts: dict[int, int] = {}
+        self._found: dict[Wording, list[Evidence]] = {}
+        self._counts: dict[Wording, int] = {}
+        self._open: list[Evidence] = []  # evidence whose next lines may go on with it
         self._last_frame = self._last_module = -WINDOW - 1
         self._after_frame = False
         self._steps: dict[int, int] = {}  # steps in all → the first step seen after the last evidence
@@ -67,7 +74,8 @@ class LogScanner:
         rest = iter(lines)
         while block := list(islice(rest, BLOCK)):
             self._read_block(block)
-        return Scan(self._lines, tuple(self._evidence), self._counts, self._moved_on, self._ended_well)
+        matches = (Match(each, self._counts[each], tuple(evidence)) for each, evidence in self._found.items())
+        return Scan(self._lines, tuple(matches), self._moved_on, self._ended_well)
 
     def _read_block(self, block: Sequence[LogLine]) -> None:
         self._lines = block[-1][0]
@@ -78,10 +86,10 @@ class LogScanner:
         contexts = [wording for wording in self._contexts if wording.may_be_in(text)]
         wordings = [wording for wording in self._wordings if wording.may_be_in(text)]
         framed = 'File "' in text
-        if not (contexts or wordings or framed or self._evidence):
+        if not (contexts or wordings or framed or self._found):
             return
         for line, row in block:
-            if self._evidence:
+            if self._found:
                 self._follow(line, row)
             if contexts:
                 self._note_contexts(contexts, line, row)
@@ -113,14 +121,19 @@ class LogScanner:
                 continue
             if self._out_of_context(wording, near):
                 continue
-            self._counts[id(wording)] = self._counts.get(id(wording), 0) + 1
-            if self._counts[id(wording)] > MOST_EVIDENCE:
-                continue
             raised = line - self._last_frame <= WINDOW or bool(lead.strip())
             died = line - self._last_module <= WINDOW
-            self._evidence.append(Evidence(line, row.strip(), wording, near, raised, died, []))
-            self._steps.clear()
-            self._losses = 0
+            self._keep(wording, Evidence(line, row.strip(), near, raised, died, []))
+
+    def _keep(self, wording: Wording, evidence: Evidence) -> None:
+        self._counts[wording] = self._counts.get(wording, 0) + 1
+        kept = self._found.setdefault(wording, [])
+        if len(kept) == MOST_EVIDENCE:
+            kept.pop()
+        kept.append(evidence)
+        self._open = [*self._open[-2:], evidence]
+        self._steps.clear()
+        self._losses = 0
 
     @staticmethod
     def _out_of_context(wording: Wording, near: frozenset[str]) -> bool:
@@ -129,9 +142,10 @@ class LogScanner:
 
     def _follow(self, line: int, row: str) -> None:
         """What comes after evidence: the rest of a wrapped message, and whether the run goes on."""
-        for evidence in self._evidence[-3:]:
-            if len(evidence.after) < LINES_AFTER:
-                evidence.after.append(row[:BAR])
+        for evidence in self._open:
+            evidence.after.append(row[:BAR])
+        if self._open and len(self._open[0].after) >= LINES_AFTER:
+            self._open = self._open[1:]
         if "/" in row and "[" in row:
             for step, steps in _STEP.findall(row[:BAR]):
                 first = self._steps.setdefault(int(steps), int(step)) if len(self._steps) < 64 else int(step)

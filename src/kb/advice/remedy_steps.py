@@ -27,17 +27,21 @@ class Step(NamedTuple):
 
 
 def steps_of(rows: Sequence[Mapping[str, Any]], lookup: Callable[[str], Any]) -> tuple[Step, ...]:
-    """The steps that are not ruled out, in the order of the file.
+    """The steps that are not ruled out, in the order of the file; none that changes what an earlier one does.
 
     Args:
         rows: ``steps`` of a remedy, with checked trees.
         lookup: facts and the log's numbers by name.
     """
-    return tuple(
-        Step(text_of(row["text"]), _changes(row.get("set", {}), lookup), row.get("run"))
-        for row in rows
-        if "when" not in row or _applies(compile_tree(row["when_tree"])(lookup))
-    )
+    steps: list[Step] = []
+    for row in rows:
+        if "when" in row and not _applies(compile_tree(row["when_tree"])(lookup)):
+            continue
+        changes = _changes(row.get("set", {}), lookup)
+        known = changes and all(change.new is not None for change in changes)
+        if not known or all(changes != step.changes for step in steps):
+            steps.append(Step(text_of(row["text"]), changes, row.get("run")))
+    return tuple(steps)
 
 
 def _applies(value: Any) -> bool:
@@ -53,6 +57,8 @@ def _changes(settings: Mapping[str, Any], lookup: Callable[[str], Any]) -> tuple
         old = lookup(name)
         if isinstance(new, float) and new.is_integer():
             new = int(new)
-        unknown = is_unknown(new) or (not is_unknown(old) and new == old)  # a change to what it is already tells nothing
+        unknown = is_unknown(new) or (
+            not is_unknown(old) and new == old
+        )  # a change to what it is already tells nothing
         changes.append(Change(name, None if is_unknown(old) else old, None if unknown else new))
     return tuple(changes)

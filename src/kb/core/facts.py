@@ -65,6 +65,8 @@ def coerce(value: Any, kind: str, name: str) -> Any:
     if kind in ("integer", "number", "bytes"):
         if isinstance(value, bool) or not isinstance(value, int | float):
             return wrong
+        if kind == "bytes" and value > LARGEST_NUMBER:
+            return LARGEST_NUMBER  # an absurd batch: more than any machine has, which is all that matters of it
         if value != value or abs(value) > LARGEST_NUMBER:
             return Unknown(frozenset((name,)), "number out of range")
         return value

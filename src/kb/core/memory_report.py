@@ -34,12 +34,25 @@ class Phase(NamedTuple):
 
 
 class HostLedger(NamedTuple):
-    """Host memory: the terms at their upper ends add up to ``peak_bytes``, at their lower to ``low_bytes``."""
+    """Host memory: the terms at their upper ends add up to ``peak_bytes``, at their lower to ``low_bytes``.
+
+    ``base_low_bytes`` is the lower end without the workers.
+    """
 
     terms: tuple[Term, ...]
     low_bytes: int
     peak_bytes: int
     limit_bytes: int | None
+    base_low_bytes: int = 0
+
+    @property
+    def status(self) -> Status:
+        """``oom`` only where the workers cause it: the base's range is the field notes', from one large host."""
+        if self.limit_bytes is None:
+            return "unknown"
+        if self.peak_bytes <= self.limit_bytes:
+            return "fits"
+        return "oom" if self.low_bytes > self.limit_bytes >= self.base_low_bytes else "tight"
 
 
 class Verdict(NamedTuple):

@@ -5,6 +5,7 @@ under ``when_tree`` and so on. A file's own ``variables`` are names that its exp
 the ``inputs`` of a mapping are numbers that the expressions in it may use.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from kb.knowledge.problems import Problem
 from kb.knowledge.source import Located, Path
 
 EXPRESSIONS = {"when": "bool", "compute": None, "expression": None}
+PATTERNS = ("match", "unless", "find")  # regular expressions
 TREE = "_tree"
 
 
@@ -42,6 +44,11 @@ def _walk(located: Located, data: Any, path: Path, names: Mapping[str, str], pro
             try:
                 made[key + TREE] = parse(value, names, EXPRESSIONS[key])
             except ExpressionError as error:
+                problems.append(located.problem((*path, key), f"{'.'.join(map(str, (*path, key)))}: {error}"))
+        elif key in PATTERNS and isinstance(value, str):
+            try:
+                re.compile(value)
+            except re.error as error:
                 problems.append(located.problem((*path, key), f"{'.'.join(map(str, (*path, key)))}: {error}"))
     return made
 

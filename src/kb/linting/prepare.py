@@ -8,6 +8,7 @@ from typing import NamedTuple
 from kb.advice.check import Checker
 from kb.core.catalog import Catalog
 from kb.core.errors import UserError
+from kb.core.hardware import Machine
 from kb.core.version import parse_version
 from kb.linting.file import FileChecker, Overrides
 from kb.linting.model_config import model_in_folder, read_model_config
@@ -49,6 +50,8 @@ def file_checker(catalog: Catalog, project: Project, wanted: Wanted) -> FileChec
         host_memory=wanted.host_memory or project.host_memory or unsaid,
         cpus=wanted.cpus or project.cpus or unsaid,
     )
+    if not machine.gpus and unsaid == "auto":
+        machine = _elsewhere(machine, wanted.host_memory or project.host_memory, wanted.cpus or project.cpus)
     areas = {rule.id: rule.area for rule in catalog.rules.values()}
     checker = Checker(
         catalog,
@@ -66,6 +69,15 @@ def file_checker(catalog: Catalog, project: Project, wanted: Wanted) -> FileChec
         dialect=wanted.dialect,
         overrides=_overrides(project, areas),
     )
+
+
+def _elsewhere(machine: Machine, host_memory: str | None, cpus: str | None) -> Machine:
+    """A machine without a GPU is not where the run is to happen: what of it nobody named says nothing of the run."""
+    if host_memory is None:
+        machine = machine._replace(
+            host_memory_bytes=None, host_memory_used_bytes=None, host_memory_source="unknown", shm_bytes=None
+        )
+    return machine if cpus is not None else machine._replace(cpus=None, cpu_source="unknown")
 
 
 def _versions(named: Mapping[str, str]) -> Callable[[str], tuple[int, ...] | None]:

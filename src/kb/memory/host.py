@@ -44,13 +44,15 @@ def host_ledger(
         "gathered": loads.gathered,
         "host_overhead": round(constants["host_overhead_high_bytes"]),
     }
-    low = constants["host_base_low_bytes"] + workers * constants["worker_low_bytes"] + pinned + loads.offloaded
+    base_low = constants["host_base_low_bytes"] + loads.offloaded
+    low = base_low + workers * constants["worker_low_bytes"] + pinned
     chosen = max(running, reading, key=lambda terms: sum(terms.values()))
     return HostLedger(
         terms=tuple(Term(name, size) for name, size in chosen.items() if size),
         low_bytes=round(low + loads.gathered),
         peak_bytes=sum(chosen.values()),
         limit_bytes=limit_bytes,
+        base_low_bytes=round(base_low + loads.gathered),
     )
 
 

@@ -81,6 +81,7 @@ def _host_row(host: HostLedger, words: Words) -> Row:
         low=host.low_bytes,
         high=host.peak_bytes,
         limit=host.limit_bytes,
+        said=host.status,
     )
 
 

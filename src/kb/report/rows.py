@@ -87,12 +87,15 @@ class Row(NamedTuple):
     limit: int | None
     deciding: str | None = None  # the term that decides
     verdict: str = "fits"  # the report's own, on the row that decides: it may keep a margin that the band does not
+    said: str | None = None  # the ledger's own verdict, where it knows more than its two ends
 
     @property
     def status(self) -> str:
         """The verdict on this row alone: ``tight`` where the limit lies inside the error band."""
         if self.limit is None:
             return "unknown"
+        if self.said is not None:
+            return self.said
         if self.low > self.limit:
             return "oom"
         return "tight" if self.high > self.limit else self.verdict

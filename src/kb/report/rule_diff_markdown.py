@@ -56,7 +56,7 @@ def _section(key: str, head: Sequence[str], rows: Sequence[Sequence[str]], words
 
 def _unbumped(changes: Sequence[EntryChange], words: Words) -> list[str]:
     rows = [[f"`{change.name}`", str(change.before), str(change.after)] for change in changes]
-    head = [words("rules.diff_entry"), words("rules.diff_before"), words("rules.diff_after")]
+    head = [words("rules.diff_column.entry"), words("rules.diff_column.before"), words("rules.diff_column.after")]
     section = _section("rules.diff_unbumped", head, rows, words)
     return [*section, words("rules.diff_bump_how"), ""] if rows else []
 
@@ -67,7 +67,7 @@ def _entries(key: str, changes: Sequence[EntryChange], before: Edition, after: E
         versions = _moved(*(str(version) for version in (change.before, change.after) if version is not None))
         severity = _moved(*(_severity_of(change, edition, words) for edition in (before, after)))
         rows.append([f"`{change.name}`", versions, severity, _title(change, after, words)])
-    head = [words(f"rules.diff_{name}") for name in ("entry", "version", "severity", "name")]
+    head = [words(f"rules.diff_column.{name}") for name in ("entry", "version", "severity", "name")]
     return _section(key, head, rows, words)
 
 
@@ -98,7 +98,7 @@ def _title(change: EntryChange, edition: Edition, words: Words) -> str:
 def _others(entries: Entries, words: Words) -> list[str]:
     """Figures of the memory model, names of the vocabulary, schemas."""
     rows = [[f"`{row.name}`", format_value(row.before), format_value(row.after)] for row in entries.constants]
-    head = [words("rules.diff_constant"), words("rules.diff_before"), words("rules.diff_after")]
+    head = [words("rules.diff_column.constant"), words("rules.diff_column.before"), words("rules.diff_column.after")]
     lines = _section("rules.diff_constants", head, rows, words)
     for key, names in (
         ("rules.diff_facts_added", entries.facts_added),
@@ -117,7 +117,7 @@ def _recommendations(flips: Flips, words: Words) -> list[str]:
         [f"`{flip.model}`", f"`{flip.gpu}`", _recommended(flip.before, words), _recommended(flip.after, words)]
         for flip in flips.recommendations
     ]
-    head = [words(f"rules.diff_{name}") for name in ("model", "gpu", "before", "after")]
+    head = [words(f"rules.diff_column.{name}") for name in ("model", "gpu", "before", "after")]
     section = _section("rules.diff_recommendations", head, rows, words)
     return [section[0], "", words("rules.diff_recommendation_how"), *section[1:]] if section else []
 
@@ -142,7 +142,7 @@ def _verdicts(flips: Flips, words: Words) -> list[str]:
         ]
         for flip in flips.verdicts
     ]
-    head = [words(f"rules.diff_{name}") for name in ("preset", "gpu", "before", "after")]
+    head = [words(f"rules.diff_column.{name}") for name in ("preset", "gpu", "before", "after")]
     return _section("rules.diff_verdicts", head, rows, words)
 
 
@@ -156,7 +156,7 @@ def _findings(flips: Sequence[FindingFlip], words: Words) -> list[str]:
         [f"`{rule}`", f"`{where}`", ", ".join(gpus), _severity(before, words), _severity(after, words)]
         for (rule, where, before, after), gpus in grouped.items()
     ]
-    head = [words(f"rules.diff_{name}") for name in ("rule", "preset", "gpu", "before", "after")]
+    head = [words(f"rules.diff_column.{name}") for name in ("rule", "preset", "gpu", "before", "after")]
     return _section("rules.diff_findings", head, rows, words)
 
 

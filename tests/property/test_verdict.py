@@ -1,0 +1,84 @@
+"""What the panel says and what the findings say is one thing: no run is out of memory without an error."""
+
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kb.advice.check import Checker
+from kb.config.reader import ConfigReader
+from kb.knowledge import load_catalog
+from kb.machine.detect import detect
+
+CATALOG = load_catalog()
+READER = ConfigReader(CATALOG.dialects, CATALOG.facts)
+TRAINING = {
+    "per_device_train_batch_size": st.sampled_from([1, 4, 8, 16, 32, 64, 256]),
+    "per_device_eval_batch_size": st.sampled_from([1, 8, 32, 128]),
+    "gradient_accumulation_steps": st.sampled_from([1, 2, 8]),
+    "gradient_checkpointing": st.booleans(),
+    "bf16": st.booleans(),
+    "do_train": st.booleans(),
+    "do_eval": st.booleans(),
+    "eval_strategy": st.sampled_from(['"no"', "steps"]),
+    "predict_with_generate": st.booleans(),
+    "generation_num_beams": st.sampled_from([1, 4, 12]),
+    "generation_max_length": st.sampled_from([20, 128, 512]),
+    "eval_accumulation_steps": st.sampled_from([1, 4]),
+    "optim": st.sampled_from(["adamw_torch", "adafactor", "adamw_8bit"]),
+    "dataloader_num_workers": st.sampled_from([0, 2, 8, 32]),
+}
+
+
+@st.composite
+def configs(draw: Any) -> str:
+    model = draw(st.sampled_from(sorted(CATALOG.models)))
+    lengths = draw(st.sampled_from([(128, 32), (512, 128), (1024, 256)]))
+    lines = [f"general: {{model_name: {CATALOG.models[model].name}}}"]
+    lines.append(f"tokenizer: {{encoder_max_len: {lengths[0]}, decoder_max_len: {lengths[1]}}}")
+    chosen = draw(st.fixed_dictionaries({}, optional=TRAINING))
+    if chosen:
+        lines.append("training:")
+        lines += [
+            f"  {key}: {str(value).lower() if isinstance(value, bool) else value}" for key, value in chosen.items()
+        ]
+    if draw(st.booleans()) or not chosen:
+        batch, beams = draw(st.sampled_from([1, 16, 128])), draw(st.sampled_from([1, 5]))
+        lines.append(f"inference: {{batch_size: {batch}, num_beams: {beams}, generate_max_length: 128}}")
+    if draw(st.booleans()):
+        lines.append(f"qlora: {{use_qlora: true, r: 16, load_in_4bit: {str(draw(st.booleans())).lower()}}}")
+    return "\n".join(lines) + "\n"
+
+
+@given(
+    configs(),
+    st.sampled_from(sorted(CATALOG.gpus)),
+    st.sampled_from(["12.7GB", "32GB", "60GB", "250GB"]),
+)
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_a_verdict_has_its_finding(text: str, gpu: str, host_memory: str) -> None:
+    machine = detect(CATALOG.gpus, gpu=gpu, host_memory=host_memory, cpus="16")
+    for unit in READER.read(text, "config.yaml"):
+        result = Checker(CATALOG, machine).check(unit)
+        if result.prediction is None:
+            continue
+        fit = {finding.rule: finding.severity for finding in result.findings}
+        status = result.prediction.verdict.status
+        worst = set(fit.values())
+        assert status != "oom" or "error" in {fit.get(rule) for rule in GPU_RULES}, (text, fit)
+        assert status != "tight" or worst & {"error", "warning"} & {fit.get(rule) for rule in GPU_RULES}, (text, fit)
+        assert status != "fits" or not fit.keys() & GPU_RULES, (text, fit)
+        host = result.prediction.host.status
+        assert host != "oom" or fit.get("host-memory-over-limit") == "error", (text, fit)
+        assert host != "tight" or fit.keys() & {"host-memory-over-80-percent", "host-base-over-limit"}, (text, fit)
+
+
+GPU_RULES = {
+    "training-peak-exceeds-gpu",
+    "training-peak-near-gpu",
+    "evaluation-peak-exceeds-gpu",
+    "generation-peak-exceeds-gpu",
+    "evaluation-peak-exceeds-training-peak",
+    "inference-peak-exceeds-gpu",
+    "over-the-danger-line",
+}
