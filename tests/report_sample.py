@@ -13,7 +13,7 @@ from kb.core.finding import Edit, Finding, Fix, NotEvaluated, Span, Suppression
 from kb.core.hardware import DetectedGpu, Gpu, Machine
 from kb.core.memory_report import HostLedger, MemoryReport, Phase, Term, Verdict
 from kb.core.model import Architecture, Model
-from kb.core.result import CheckResult, GpuFit, UnitResult
+from kb.core.result import CheckResult, GpuFit, UnitResult, Unusable
 from kb.core.rule import Computed, Rule, RuleFix
 from kb.core.setup import Assumption, TrainingSetup
 from kb.core.text import Text
@@ -331,6 +331,20 @@ NOT_EVALUATED = (
     NotEvaluated(rule="renamed-tokenizer", needs=("versions.transformers",)),
     NotEvaluated(rule="shm-too-small", needs=("host.shm",)),
     NotEvaluated(rule="eval-steps-after-save", needs=("training.eval_steps",)),
+)
+
+
+# Where the GPU is not known: bf16 may be right, and nobody can say so.
+WAITING = FINDINGS[1]._replace(
+    fixes=(
+        FINDINGS[1].fixes[0]._replace(certain=False, when=T5_RULE.fixes[0].when, needs=("gpu.compute_capability",)),
+        FINDINGS[1].fixes[1],
+    )
+)
+UNUSABLE = (
+    Unusable(path="없는 것.yaml", key="config.missing", values={}),
+    Unusable(path="b:1.yaml", key="config.yaml-syntax", values={"problem": "50%"}, line=3, column=7),
+    Unusable(path="", key="config.none-recognised", values={}),
 )
 
 

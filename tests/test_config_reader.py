@@ -232,7 +232,7 @@ def test_a_file_of_another_kind_says_so():
 def test_an_unknown_file_names_the_keys_that_looked_familiar():
     unit = read_one("project:\n  fp16: true\n  learning_rate: 0.1\n  colour: red\n")
     assert unit.known_keys == ("project", "fp16", "learning_rate")
-    assert only_event(unit).values == {"known": "project, fp16, learning_rate"}
+    assert only_event(unit).values == {"known": ("project", "fp16", "learning_rate")}
 
 
 def test_several_documents_are_units_of_their_own():

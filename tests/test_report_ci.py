@@ -87,3 +87,34 @@ def test_junit_is_xml_whatever_a_config_holds() -> None:
     failure = root.find("./testsuite/testcase/failure")
     assert failure is not None
     assert "<&\"'> ]]> \ufffd \ufffd 한글 🔥" in (failure.text or "")
+
+
+FAULTY = sample.check_result(sample.bart_result())._replace(unusable=sample.UNUSABLE)
+
+
+def test_github_says_what_could_not_be_checked() -> None:
+    lines = github_report(FAULTY, sample.words("en")).splitlines()
+    assert lines[0].startswith("::error file=없는 것.yaml,title=kb::")
+    assert lines[1].startswith("::error file=b%3A1.yaml,line=3,col=7,title=kb::")
+    assert lines[2].startswith("::error title=kb::")
+
+
+def test_gitlab_says_what_could_not_be_checked() -> None:
+    entries = json.loads(gitlab_report(FAULTY, sample.words("en")))
+    assert [entry["severity"] for entry in entries] == ["critical"] * 3
+    assert [entry["location"] for entry in entries] == [
+        {"path": "없는 것.yaml", "lines": {"begin": 1}},
+        {"path": "b:1.yaml", "lines": {"begin": 3}},
+        {"path": ".", "lines": {"begin": 1}},
+    ]
+    assert len({entry["fingerprint"] for entry in entries}) == 3
+
+
+def test_junit_has_a_case_in_error_for_what_could_not_be_checked() -> None:
+    root = ET.fromstring(junit_report(FAULTY, sample.words("en")))
+    for element in (root, root.find("testsuite")):
+        assert element is not None
+        assert (element.get("tests"), element.get("failures"), element.get("errors")) == ("4", "0", "3")
+    errors = root.findall("./testsuite/testcase/error")
+    assert len(errors) == 3
+    assert (errors[1].text or "").startswith("b:1.yaml:3:7: ")

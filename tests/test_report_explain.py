@@ -117,3 +117,9 @@ def test_an_unparsed_expression_parses_to_the_same_tree(text: str) -> None:
 
 def test_facts_come_in_the_order_of_the_formula() -> None:
     assert fact_order(parse("x > y and a or (b and x in [1, 2])", TYPES)) == ["x", "y", "a", "b"]
+
+
+def test_an_example_says_which_versions_it_is_for() -> None:
+    examples = ({**sample.T5_RULE.examples[0], "versions": {"transformers": "4.57.6"}},)
+    text = explained("en", rule=sample.T5_RULE._replace(examples=examples))
+    assert "Fires on (gpu: rtx-3090, transformers 4.57.6)" in text

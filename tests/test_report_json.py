@@ -40,7 +40,7 @@ def test_output_answers_to_the_published_schema(language: str) -> None:
 
 def test_every_key_of_the_contract_is_there() -> None:
     report = parsed(sample.check_result())
-    assert list(report) == ["schema", "kb", "rules", "machine", "files", "summary"]
+    assert list(report) == ["schema", "kb", "rules", "machine", "files", "unusable", "summary"]
     unit = report["files"][0]
     assert {"path", "section", "dialect", "setup", "prediction", "findings", "not_evaluated"} <= set(unit)
     assert unit["setup"]["model"] == "mt5-base"
@@ -139,3 +139,35 @@ def test_what_a_real_check_prints_answers_to_the_schema(machine: list[str], tmp_
     assert list(Draft202012Validator(schema()).iter_errors(report)) == []
     assert {"t5-fp16-overflow"} <= {finding["rule"] for finding in report["files"][0]["findings"]}
     assert ("gpu_fits" in report["files"][0]) == (machine[1] == "none")
+
+
+def test_the_fix_is_one_that_may_be_applied_and_the_others_are_offered() -> None:
+    unit = sample.t5_result()._replace(findings=(sample.WAITING,))
+    report = parsed(sample.check_result(unit))
+    finding = report["files"][0]["findings"][0]
+    assert finding["fix"] == {"safety": "unsafe", "set": {}, "remove": ["training.fp16"]}
+    assert finding["offered"] == [
+        {
+            "safety": "safe",
+            "set": {"training.fp16": False, "training.bf16": True},
+            "if": 'gpu.compute_capability >= "8.0"',
+            "needs": ["gpu.compute_capability"],
+        }
+    ]
+    assert list(Draft202012Validator(schema()).iter_errors(report)) == []
+    alone = sample.WAITING._replace(fixes=sample.WAITING.fixes[:1])
+    assert parsed(sample.check_result(unit._replace(findings=(alone,))))["files"][0]["findings"][0]["fix"] is None
+
+
+def test_a_safe_fix_comes_before_an_unsafe_one() -> None:
+    finding = sample.FINDINGS[1]._replace(fixes=tuple(reversed(sample.FINDINGS[1].fixes)))
+    unit = sample.t5_result()._replace(findings=(finding,))
+    assert parsed(sample.check_result(unit))["files"][0]["findings"][0]["fix"]["safety"] == "safe"
+
+
+def test_inputs_that_could_not_be_checked_are_listed() -> None:
+    report = parsed(sample.check_result()._replace(unusable=sample.UNUSABLE))
+    assert list(Draft202012Validator(schema()).iter_errors(report)) == []
+    places = [(fault["path"], fault["line"], fault["column"]) for fault in report["unusable"]]
+    assert places == [("없는 것.yaml", None, None), ("b:1.yaml", 3, 7), ("", None, None)]
+    assert all(fault["message"] and "config." not in fault["message"] for fault in report["unusable"])

@@ -131,3 +131,25 @@ def test_paths_become_relative_uris(path: str, expected: str) -> None:
 
 def test_relative_path_keeps_names_as_they_are() -> None:
     assert relative_path("/work/main/실험 1.yaml", "/work") == "main/실험 1.yaml"
+
+
+def test_a_run_that_could_not_read_everything_was_not_successful(validator: Draft4Validator) -> None:
+    made = log(sample.check_result()._replace(unusable=sample.UNUSABLE))
+    assert [error.message for error in validator.iter_errors(made)] == []
+    (invocation,) = made["runs"][0]["invocations"]
+    assert invocation["executionSuccessful"] is False
+    first, second, third = invocation["toolExecutionNotifications"]
+    assert first["locations"][0]["physicalLocation"] == {
+        "artifactLocation": {"uri": "%EC%97%86%EB%8A%94%20%EA%B2%83.yaml"}
+    }
+    assert second["locations"][0]["physicalLocation"]["region"] == {"startLine": 3, "startColumn": 7}
+    assert "locations" not in third
+    assert log()["runs"][0]["invocations"] == [{"executionSuccessful": True}]
+
+
+def test_a_fix_that_waits_says_for_what(validator: Draft4Validator) -> None:
+    made = log(sample.check_result(sample.t5_result()._replace(findings=(sample.WAITING,))))
+    assert [error.message for error in validator.iter_errors(made)] == []
+    (fix,) = made["runs"][0]["results"][0]["fixes"]
+    assert fix["description"]["text"] == 'if gpu.compute_capability >= "8.0": Train in bf16.'
+    assert fix["properties"] == {"safety": "safe", "if": 'gpu.compute_capability >= "8.0"'}

@@ -6,14 +6,16 @@ import re
 import pytest
 
 import report_sample as sample
-from kb.core.finding import Finding, Span
+from kb.core.finding import Finding, Fix, NotEvaluated, Span
 from kb.core.result import CheckResult
+from kb.core.setup import Assumption
 from kb.core.text import Text
 from kb.knowledge import load_catalog
 from kb.report.gpu_table import gpu_table, short_name
 from kb.report.statistics import statistics_report
 from kb.report.style import Style
 from kb.report.text import summary_line, text_report
+from kb.report.undecided import assumed_lines, not_evaluated_lines
 from kb.report.width import columns
 
 RECORDED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data", "report")
@@ -138,3 +140,64 @@ def test_gpus_are_tabled_by_memory_with_a_row_for_each_verdict() -> None:
         "         24 GiB  tight          RTX 3090",
         "         80 GiB  fits           A100 80GB",
     ]
+
+
+def waiting(*fixes: Fix) -> CheckResult:
+    finding = sample.WAITING._replace(fixes=fixes) if fixes else sample.WAITING
+    return sample.check_result(sample.t5_result()._replace(findings=(finding,)))
+
+
+def test_a_fix_whose_condition_is_not_known_is_offered_with_it_and_not_counted() -> None:
+    text = " ".join(text_report(waiting(), sample.words("en"), Style(width=200), panel=False).split())
+    assert 'if gpu.compute_capability >= "8.0": fix (safe): Train in bf16.' in text
+    assert text.index("fix (unsafe): Train in fp32.") < text.index("if gpu.")
+    assert text.endswith("1 more with --unsafe-fixes. 1 safely once this is known: GPU (--gpu ID).")
+    assert "fixable with --fix" not in text
+
+
+def test_an_unsafe_fix_that_waits_is_not_counted_at_all() -> None:
+    fix = sample.WAITING.fixes[0]._replace(safety="unsafe")
+    assert summary_line(waiting(fix), sample.words("en")) == "1 file: 1 error."
+
+
+def test_statistics_mark_no_rule_whose_fixes_all_wait() -> None:
+    words = sample.words("en")
+    assert " + " in statistics_report(waiting(), words, Style(), sample.RULES)
+    alone = waiting(sample.WAITING.fixes[0])
+    assert " + " not in statistics_report(alone, words, Style(), sample.RULES)
+
+
+def test_a_huge_batch_is_grouped_on_both_sides_of_its_product() -> None:
+    setup = sample.t5_result().setup
+    assert setup is not None
+    huge = setup._replace(per_device_train_batch_size=10**12, gradient_accumulation_steps=3)
+    text = text_report(
+        sample.check_result(sample.t5_result()._replace(setup=huge)), sample.words("en"), Style(width=120)
+    )
+    assert "effective batch 3,000,000,000,000 = 1,000,000,000,000 × 3" in text
+
+
+def test_the_host_is_in_one_unit_in_facts_and_panel() -> None:
+    finding = sample.FINDINGS[2]._replace(message=Text("", "Too much."), suppressed=None)
+    unit = sample.t5_result()._replace(findings=(finding,))
+    text = text_report(sample.check_result(unit), sample.words("en"), Style())
+    assert "peak host memory = 83.8 GB" in text
+    assert "limit 60.0 GB (55.9 GiB)" in text
+    assert " 83.8 GB  (62.3–83.8)" in text
+
+
+def test_rules_that_need_several_things_are_said_to() -> None:
+    words, style = sample.words("en"), Style(width=200)
+    one = NotEvaluated(rule="a", needs=("versions.transformers",))
+    two = NotEvaluated(rule="b", needs=("versions.transformers", "host.shm"))
+    assert "several" not in not_evaluated_lines([one], words, style)[0]
+    assert not_evaluated_lines([one, two], words, style)[0].endswith("size of /dev/shm: 1 (some need several)")
+
+
+@pytest.mark.parametrize(
+    ("language", "said"), [("en", "every input at full length"), ("ko", "모든 입력을 최대 길이로 계산")]
+)
+def test_full_lengths_are_listed_as_assumed(language: str, said: str) -> None:
+    assumed = (Assumption("data.lengths", "full", "full_length"), *sample.PREDICTION.assumed)
+    lines = assumed_lines(assumed, sample.words(language), Style())
+    assert f" {said} · " in lines[0]

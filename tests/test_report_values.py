@@ -52,3 +52,8 @@ def test_control_characters_of_a_config_do_not_reach_the_terminal() -> None:
 def test_a_value_of_any_length_is_shown_short() -> None:
     assert len(format_value("x" * 100_000)) == 200
     assert len(format_value(tuple("x" * 50 for _ in range(1000)))) == 200
+
+
+def test_an_empty_list_is_said_in_words() -> None:
+    assert format_value((), words={"value.none": "none"}) == "none"
+    assert format_value([], words={"value.none": "없음"}) == "없음"

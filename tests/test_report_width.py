@@ -57,3 +57,10 @@ def test_wrapped_lines_fit_and_lose_nothing(text: str, width: int) -> None:
     lines = wrap(text, width, "  ", "    ")
     assert all(columns(line) <= width for line in lines)
     assert "".join("".join(lines).split()) == "".join(text.split())
+
+
+@pytest.mark.parametrize("tail", ["80 %", "34.2 GiB", "60.0 GB", "512 MiB"])
+def test_a_number_stays_with_its_unit(tail: str) -> None:
+    number, unit = tail.split()
+    assert wrap(f"takes up {tail} of it", 10 + len(number)) == ["takes up", f"{tail} of it"]
+    assert wrap(f"{number} {unit}x", len(number) + 1)[0] == number, "only where it is the unit"

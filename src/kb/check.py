@@ -12,12 +12,12 @@ from kb import cli
 from kb.core.catalog import Catalog
 from kb.core.errors import UserError
 from kb.core.finding import SEVERITIES
-from kb.core.result import CheckResult
+from kb.core.result import CheckResult, Unusable
 from kb.knowledge import load_catalog
 from kb.linting.file import FileChecker
 from kb.linting.prepare import Wanted, file_checker
 from kb.linting.project import Project, find_project, unknown_rule
-from kb.linting.run import STDIN, Input, Run, Unusable, run
+from kb.linting.run import STDIN, Input, Run, run
 from kb.report.words import Words
 
 FORMATS = ("text", "json", "sarif", "github", "gitlab", "junit")

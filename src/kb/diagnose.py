@@ -1,4 +1,4 @@
-"""``kb.diagnose``: a log in, the cause out: which resource ran short, the lines that say so, and what to do about it."""
+"""``kb.diagnose``: from a log to its cause: which resource ran short, which lines say so, and what to do about it."""
 
 import argparse
 import os

@@ -46,9 +46,9 @@ def _parser(words: cli.Words) -> cli.Parser:
 
     add("validate")
     add("test").add_argument("ids", nargs="*", metavar="ID", help=say("ids"))
-    add("show").add_argument("ids", nargs="*", metavar="ID", help=say("ids"))
+    add("show").add_argument("ids", nargs="*", metavar="ID", help=say("entry_ids"))
     explain = add("explain")
-    explain.add_argument("ids", nargs="+", metavar="ID", help=say("ids"))
+    explain.add_argument("ids", nargs="+", metavar="ID", help=say("entry_ids"))
     new = add("new")
     new.add_argument("ids", nargs=1, metavar="ID", help=say("new_id"))
     new.add_argument("--area", required=True, help=say("area"))
@@ -95,32 +95,40 @@ def _test(options: argparse.Namespace, location: Location, words: cli.Words) -> 
 
 
 def _show(options: argparse.Namespace, location: Location, words: cli.Words) -> int:
-    """Rules as a table, or one rule's file as it is written."""
-    catalog = load_catalog(options.rules)
-    language = cli.language_of(["--lang", options.lang] if options.lang else [], os.environ)
+    """Rules as a table, the entries of a kind as a list, or one entry as it is written."""
     if not options.ids:
+        catalog = load_catalog(options.rules)
+        language = cli.language_of(["--lang", options.lang] if options.lang else [], os.environ)
         width = max(map(len, catalog.rules), default=0)
         for rule in sorted(catalog.rules.values(), key=lambda rule: (rule.area, rule.id)):
             print(f"{rule.area:16} {rule.severity:8} {rule.id:{width}}  {rule.title.in_language(language)}")
         return cli.CLEAN
+    from kb.knowledge.entries import entries_of, written
+    from kb.linting.entries import find_entry, kinds_of
+
+    found = entries_of(location)
+    kinds = kinds_of(found)
     for name in options.ids:
-        rule = catalog.rules[_known(name, catalog.rules)]
-        with open(os.path.join(location.rules, "checks", rule.area, f"{name}.yaml"), encoding="utf-8") as stream:
-            print(stream.read(), end="")
+        if name in kinds:
+            print("\n".join(sorted({entry.id for entry in found.values() if entry.kind == name})))
+        else:
+            print(written(location, find_entry(name, found)), end="")
     return cli.CLEAN
 
 
 def _explain(options: argparse.Namespace, location: Location, words: cli.Words) -> int:
-    from kb.report.explain import explain
+    from kb.knowledge.entries import entries_of
+    from kb.linting.entries import explain_entry, find_entry
     from kb.report.style import choose_style
     from kb.report.words import Words
 
+    found = entries_of(location)
+    entries = [find_entry(name, found) for name in options.ids]
     catalog = load_catalog(options.rules, whole=True)
     language = cli.language_of(["--lang", options.lang] if options.lang else [], os.environ)
     speaker = Words(language, words, catalog.facts)
-    for name in options.ids:
-        rule = catalog.rules[_known(name, catalog.rules)]
-        print(explain(rule, speaker, choose_style(sys.stdout), sources=catalog.sources), end="")
+    for entry in entries:
+        print(explain_entry(entry, location, catalog, speaker, choose_style(sys.stdout)), end="")
     return cli.CLEAN
 
 

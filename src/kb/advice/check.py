@@ -5,9 +5,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from kb.advice.facts import UnitFacts, locate, said_effective_batch
 from kb.advice.fit import Fit
 from kb.advice.models import ModelIndex
+from kb.advice.no_prediction import why_no_prediction
 from kb.advice.setup import setup_of
 from kb.core.catalog import Catalog
 from kb.core.document import Event, Unit
+from kb.core.errors import UserError
 from kb.core.facts import Facts
 from kb.core.finding import Finding
 from kb.core.hardware import Machine
@@ -27,6 +29,13 @@ def no_folder(name: str) -> None:
     """A model's name is no folder here: the pure floor does not look at disks."""
 
 
+def _barred(unit: Unit, finding: Finding) -> Finding:
+    """The finding with those of its fixes marked that the file's form bars."""
+    if not any(unit.bars(fix) for fix in finding.fixes):
+        return finding
+    return finding._replace(fixes=tuple(fix._replace(barred=unit.bars(fix)) for fix in finding.fixes))
+
+
 class Checker:
     """The rules and models, made ready once, for many units on one machine.
 
@@ -36,7 +45,8 @@ class Checker:
         rules: the ids to apply; None is all.
         versions: a library's version, where known.
         model: the model to take instead of the one a config names (``--model-config``).
-        model_in_folder: the model of a local folder that a config names, where there is one.
+        model_in_folder: the model of a local folder that a config names, where there is one; a UserError says why its
+            ``config.json`` cannot be used.
         gpu_count: data-parallel size that the user named.
     """
 
@@ -70,17 +80,17 @@ class Checker:
         facts = prepared.facts(self._types)
         result = self._linter.lint(facts, lambda name: locate(unit, self.catalog.facts, name), unit.events, unit.span)
         fit, setup, model = prepared.fit, prepared.setup, prepared.model
-        note, values = self._note(unit, setup.model_name, model)
+        note = prepared.note if unit.dialect else None
         return UnitResult(
             unit=unit,
             setup=setup,
             model=model,
             prediction=fit.report,
-            findings=result.findings,
+            findings=tuple(_barred(unit, finding) for finding in result.findings),
             # of a file in no known format everything is open, and `unknown-dialect` says so once
             not_evaluated=result.not_evaluated if unit.dialect else (),
-            note=note,
-            note_values=values,
+            note=note[0] if note else None,
+            note_values=note[1] if note else {},
             gpu_limit_bytes=fit.limit_bytes,
             gpu_fits=() if self.machine.gpus else fit.on_gpus(self.catalog.gpus),
         )
@@ -96,7 +106,7 @@ class Checker:
     def prepare(self, unit: Unit) -> UnitFacts:
         name = unit.settings.get("model.name")
         named = name.value if name is not None and isinstance(name.value, str) else None
-        model = self._model or (self._model_in_folder(named) if named else None) or self._models.resolve(named)
+        model, fault = self._model_named(named)
         setup = setup_of(
             unit,
             model,
@@ -107,7 +117,7 @@ class Checker:
         )
         said = said_effective_batch(unit)
         runs = setup.do_train or setup.do_eval or setup.do_predict
-        fit = Fit(setup, model if runs else None, self.machine, self.catalog.constants, said)
+        fit = Fit(setup, model if runs and not setup.unresolved else None, self.machine, self.catalog.constants, said)
         return UnitFacts(
             unit=unit,
             setup=setup,
@@ -116,11 +126,14 @@ class Checker:
             fit=fit,
             types=self.catalog.facts,
             versions=self.versions,
+            note=why_no_prediction(unit, setup, known=model is not None, fault=fault),
         )
 
-    @staticmethod
-    def _note(unit: Unit, name: str | None, model: Model | None) -> tuple[str | None, Mapping[str, str]]:
-        """Why there is no prediction, where there is none."""
-        if unit.dialect is None or model is not None:
-            return None, {}
-        return ("model_not_known", {"model": name}) if name else ("no_model_named", {})
+    def _model_named(self, name: str | None) -> tuple[Model | None, UserError | None]:
+        """The model of that name; of a folder that cannot be used, why."""
+        fault = None
+        try:
+            model = self._model or (self._model_in_folder(name) if name else None)
+        except UserError as error:
+            model, fault = None, error
+        return model or self._models.resolve(name), fault

@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 from kb.advice.fit import Fit
+from kb.advice.no_prediction import Note
 from kb.core.document import Unit
 from kb.core.expression import Unknown
 from kb.core.facts import Facts, FactType
@@ -61,6 +62,7 @@ class UnitFacts:
         fit: Fit,
         types: Mapping[str, FactType],
         versions: Callable[[str], tuple[int, ...] | None],
+        note: Note | None = None,
     ) -> None:
         self.unit = unit
         self.setup = setup
@@ -69,6 +71,7 @@ class UnitFacts:
         self.fit = fit
         self.types = types
         self.versions = versions
+        self.note = note
 
     def facts(self, type_names: Mapping[str, str]) -> Facts:
         settings = dict.fromkeys(
@@ -84,12 +87,15 @@ class UnitFacts:
                 "lora.unmatched_target_modules": lambda _: self._targets(1),
                 "lora.matched_target_modules": lambda _: self._targets(0),
                 "lora.known_modules": lambda _: self._modules(),
+                "lora.suggested_target_modules": lambda _: self._suggested_targets(),
+                "config.dialect": lambda _: self.unit.dialect,
                 "method": lambda _: self.setup.method,
-                "batch.effective": lambda _: self.setup.effective_batch_size if self.setup.do_train else None,
+                "batch.effective": lambda _: self.setup.effective_batch_size if self.setup.batch_known else None,
                 "batch.said": lambda _: said_effective_batch(self.unit),
                 "gpu.": self._gpu,
                 "host.": self._host,
                 "memory.": self._memory,
+                "memory.evaluate.ten_steps": lambda _: self._ten_steps(),
                 "fit.": self.fit.fact,
                 "saving.": self._saving,
                 "versions.": lambda name: self.versions(name.partition(".")[2]),
@@ -133,6 +139,18 @@ class UnitFacts:
         found = tuple(dict.fromkeys(module.name.rpartition(".")[2] for module in matched))
         return (found, missing)[which]
 
+    def _suggested_targets(self) -> Any:
+        """The LoRA targets that match, with T5's feed-forward input under the name that this model gives it."""
+        named, missing = self.setup.lora_target_modules, self._targets(1)
+        if not isinstance(named, tuple) or not isinstance(missing, tuple) or self.model is None:
+            return None
+        inputs = ("wi_0", "wi_1") if self.model.architecture.gated else ("wi",)
+        suggested: dict[str, None] = {}
+        for name in named:
+            wanted = self.model.architecture.family == "t5" and name in ("wi", "wi_0", "wi_1")
+            suggested |= dict.fromkeys((name,) if name not in missing else inputs if wanted else ())
+        return tuple(suggested) or None
+
     def _modules(self) -> Any:
         if self.model is None:
             return None
@@ -172,8 +190,15 @@ class UnitFacts:
         else:
             report = self.fit.evaluation_report if part == "eval_generate" else self.fit.report
         if report is None:
-            return Unknown(frozenset(("model.name",)), "no prediction without a known model")
+            needs = frozenset(self.setup.unresolved) if self.model else frozenset(("model.name",))
+            return Unknown(needs, "no prediction without a known model and usable settings")
         return memory_fact(report, name)
+
+    def _ten_steps(self) -> Any:
+        """Bytes of process memory in evaluation when ten steps are joined: evaluation sets seldom have fewer."""
+        report = self.fit.predict(self.setup._replace(eval_samples=10 * self.setup.per_device_eval_batch_size))
+        phase = report and report.phase("evaluate")
+        return phase.process_used_bytes if phase else None
 
     def _saving(self, name: str) -> Any:
         """Bytes of process memory that one change would save in training, by predicting both."""

@@ -5,6 +5,7 @@ from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 from kb.advice.fit import Fit
+from kb.advice.no_prediction import why_no_prediction
 from kb.core.document import Setting, Unit
 from kb.core.facts import FactType
 from kb.core.finding import Span
@@ -142,10 +143,7 @@ def history_of(versions: Sequence[Version], prepare: Prepare, facts: Mapping[str
             continue
         setup, model, fit = prepare(version.unit)
         gpu_limit, host_limit = fit.limit_bytes, fit.machine.host_memory_bytes
-        note = None
-        if model is None:
-            name = setup.model_name
-            note = ("model_not_known", {"model": name}) if name else ("no_model_named", {})
+        note = why_no_prediction(version.unit, setup, known=model is not None)
         entries.append(Entry(version, setup, fit.report, model, note))
     rows, same = _rows(entries, facts)
     return History(tuple(entries), rows, same, gpu_limit, host_limit)

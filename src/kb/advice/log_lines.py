@@ -30,32 +30,35 @@ _BAR = re.compile(
 _FRAME = re.compile(r'\s{0,80}File "[^"]{1,400}", line \d+|\s{0,80}at [\w.$<>/]{1,200}\(')
 
 _KEY = re.compile(r"""["']([@\w.-]{1,40})\\?["']\s{0,3}:\s{0,3}[\[({]{0,3}\\?["']""")
-_LOG_KEYS = frozenset(
-    "msg message @message log error err error_message exception exc_info exc_text traceback stack stacktrace "
-    "stack_trace event reason detail details line stderr stdout textPayload py_callstack".split()
-)
+_LOG_KEYS = frozenset((
+    "msg", "message", "@message", "log", "error", "err", "error_message", "exception", "exc_info", "exc_text", "traceback",
+    "stack", "stacktrace", "stack_trace", "event", "reason", "detail", "details", "line", "stderr", "stdout",
+    "textPayload", "py_callstack",
+))  # fmt: skip
 _CLASSES = re.compile(
     r"(?:(?:[\w.]{1,80}(?:Error|Exception|Warning|Failure|Interrupt|Exit)(?:\([\w, ]{0,60}\))?|E|ERROR|FATAL|CRITICAL)"
     r"\s?:?\s{1,4}){1,4}$"
 )
 _RAISED = re.compile(r"(?:[\w.]{1,80}(?:Error|Exception|Warning|Failure)(?:\([\w, ]{0,60}\))?): ")
 _DATA = re.compile(
-    r"(?:^|[\s\[({,;|])(?:text|inputs?|src|source|tgt|targets?|labels?|preds?|predictions?|predicted|decoded|documents?|"
-    r"dialogue|summary|question|answer|prompt|instruction|title|context|samples?|examples?|references?|ref|hyp|hypothesis|"
-    r"generated|response|user|assistant|human|gpt|article|sentence|review|body|comment|post|query|passage|q|a)"
+    r"(?:^|[\s\[({,;|])(?:text|inputs?|src|source|tgt|targets?|labels?|preds?|predictions?|predicted|decoded|"
+    r"documents?|dialogue|summary|question|answer|prompt|instruction|title|context|samples?|examples?|references?|ref|hyp|"
+    r"hypothesis|generated|response|user|assistant|human|gpt|article|sentence|review|body|comment|post|query|passage|q|a|"
+    r"질문|답변|답|본문|원문|요약|정답|예측|문서|대화|입력|출력|지시|예시|샘플)"
     r"\s?#?\d{0,8}\s?(?:[:=]|->|=>)|^[STHDP]-\d{1,9}(?:\t|$)",
     re.IGNORECASE,
 )
 _ASKING = re.compile(
-    r"\b(?:how|why|avoid\w{0,3}|prevent\w{0,3}|fix\w{0,3}|solve\w?|help\w?|such as|e\.g|my|you|your|we|our|users?|people|"
-    r"means?|says?|said|raises|throws|causes|gives|leads? to|results? in|instead of|about|regarding)\b|\bI\b|"
+    r"\b(?:how|why|avoid\w{0,3}|prevent\w{0,3}|fix\w{0,3}|solve\w?|help\w?|such as|e\.g|my|you|your|we|our|users?|"
+    r"people|means?|says?|said|raises|throws|causes|gives|leads? to|results? in|instead of|about|regarding)\b|\bI\b|"
     r"\bwhat\b(?!\(\))",
     re.IGNORECASE,
 )
 _TALK = re.compile(r"\b(?:when|if|get|gets|getting|got|saw|see|like)\b", re.IGNORECASE)
 _CODE = re.compile(
-    r"(?:raise|except|if|elif|assert|return|print|from|import|class|def|with|warnings\.warn|log(?:ger|ging)?\.\w{1,20})\b|"
-    r"[rbfu]{0,2}[\"']|.{0,200}\b(?:raise|except|if|elif|assert|print|return|grep|echo)\b.{0,80}[\"'(]$"
+    r"(?:raise|except|if|elif|assert|return|print|from|import|class|def|with|warnings\.warn|"
+    r"log(?:ger|ging)?\.\w{1,20})\b|[rbfu]{0,2}[\"']|"
+    r".{0,200}\b(?:raise|except|if|elif|assert|print|return|grep|echo)\b.{0,80}[\"'(]$"
 )
 _TROUBLE = re.compile(
     r"error|exception|fail|fatal|critical|abort|caught|warn|what\(\)|terminat|crash|panic|reason|오류|예외|에러|실패|경고",

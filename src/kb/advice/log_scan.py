@@ -1,4 +1,4 @@
-"""One pass over a log's lines: evidence for causes, with what stood around it. Bounded memory, whatever the log. Pure."""
+"""One pass over a log: evidence for causes, and what stood around it. Bounded memory, whatever the log. Pure."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,11 +1,11 @@
 """A unit's settings → one TrainingSetup; what the config leaves open takes the library's default and is listed."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from kb.advice.settings_reader import SettingsReader
 from kb.core.document import Unit
-from kb.core.expression import is_unknown
-from kb.core.facts import FactType, coerce
+from kb.core.facts import FactType
 from kb.core.model import Model
 from kb.core.setup import Assumption, Attention, Method, TrainingSetup, WeightType
 
@@ -27,38 +27,31 @@ ATTENTIONS: Mapping[str, Attention] = {
 }
 
 
-class SettingsReader:
-    """Settings by name, with the library's default behind them; remembers what was assumed."""
-
-    def __init__(self, unit: Unit, facts: Mapping[str, FactType]) -> None:
-        self._unit = unit
-        self._facts = facts
-        self.assumed: list[Assumption] = []
-
-    def written(self, name: str) -> bool:
-        return name in self._unit.settings
-
-    def value(self, *names: str) -> Any:
-        """The first of ``names`` that the config says, of the right type; None where it says none."""
-        for name in names:
-            setting = self._unit.settings.get(name)
-            if setting is not None and setting.value is not None:
-                value = coerce(setting.value, self._facts[name].type, name)
-                if not is_unknown(value):
-                    return value
-        return None
-
-    def or_default(self, name: str) -> Any:
-        """The config's value, or the library's default from the vocabulary."""
-        value = self.value(name)
-        return self._facts[name].default if value is None else value
-
-    def or_assume(self, name: str, value: Any, fallback: Any, reason: str) -> Any:
-        """``value``, or ``fallback``, which is then listed as assumed."""
-        if value is not None:
-            return value
-        self.assumed.append(Assumption(name=name, value=fallback, reason=reason))
-        return fallback
+# Settings that decide nothing where the run does not train, does not evaluate, does not infer, or has no adapter.
+TRAINING_ONLY = frozenset(
+    f"training.{name}"
+    for name in (
+        "per_device_train_batch_size",
+        "gradient_accumulation_steps",
+        "gradient_checkpointing",
+        "gradient_checkpointing_kwargs.use_reentrant",
+        "label_smoothing_factor",
+        "optim",
+    )
+)
+EVALUATION_ONLY = frozenset(
+    f"training.{name}"
+    for name in (
+        "per_device_eval_batch_size",
+        "eval_accumulation_steps",
+        "generation_max_length",
+        "generation_num_beams",
+        "predict_with_generate",
+        "prediction_loss_only",
+    )
+) | {"data.eval_samples"}
+INFERENCE_ONLY = frozenset(("inference.num_beams", "inference.max_length"))
+ADAPTER_ONLY = frozenset(("lora.r", "lora.target_modules", "lora.modules_to_save"))
 
 
 def setup_of(
@@ -81,6 +74,7 @@ def setup_of(
         versions: the version of a library by name, where known; defaults moved between versions.
     """
     read = SettingsReader(unit, facts)
+    read.assumed.append(Assumption(name="data.lengths", value="full", reason="full_length"))
     source, target = _lengths(read, model, constants)
     training = any(name.startswith("training.") for name in unit.settings)
     method = _method(read)
@@ -88,10 +82,9 @@ def setup_of(
     strategy = read.value("training.eval_strategy")
     evaluates = bool(read.value("training.do_eval")) or strategy not in (None, "no")
     generates = bool(read.or_default("training.predict_with_generate"))
-    inference_batch = read.value("inference.batch_size")
-    beams = read.value("training.generation_num_beams", "generation.num_beams") or 1
+    inference_batch = read.number("inference.batch_size")
     transformers = versions("transformers")
-    return TrainingSetup(
+    setup = TrainingSetup(
         model_name=read.value("model.name"),
         method=method,
         do_train=training and read.value("training.do_train") is not False,
@@ -103,7 +96,7 @@ def setup_of(
         attn_implementation=_attention(read),
         per_device_train_batch_size=_batch(read, "training.per_device_train_batch_size", training),
         per_device_eval_batch_size=_batch(read, "training.per_device_eval_batch_size", training and evaluates),
-        gradient_accumulation_steps=max(1, int(read.or_default("training.gradient_accumulation_steps"))),
+        gradient_accumulation_steps=read.number_or_default("training.gradient_accumulation_steps"),
         max_source_length=source,
         max_target_length=target,
         optim=_optimizer(read, transformers, training),
@@ -112,34 +105,49 @@ def setup_of(
         label_smoothing_factor=float(read.or_default("training.label_smoothing_factor")),
         predict_with_generate=generates,
         prediction_loss_only=bool(read.or_default("training.prediction_loss_only")),
-        eval_accumulation_steps=read.value("training.eval_accumulation_steps"),
-        eval_samples=read.value("data.eval_samples"),
-        generation_max_length=read.value("training.generation_max_length", "generation.max_length") or target,
-        generation_num_beams=int(beams),
+        eval_accumulation_steps=read.number("training.eval_accumulation_steps"),
+        eval_samples=_samples(read),
+        generation_max_length=read.number("training.generation_max_length", "generation.max_length") or target,
+        generation_num_beams=read.number("training.generation_num_beams", "generation.num_beams") or 1,
         inference_batch_size=inference_batch,
-        inference_num_beams=int(
-            read.value("inference.num_beams", "generation.num_beams", "training.generation_num_beams") or 1
-        ),
-        inference_max_length=read.value("inference.max_length", "generation.max_length", "generation.max_new_tokens")
+        inference_num_beams=read.number("inference.num_beams", "generation.num_beams", "training.generation_num_beams")
+        or 1,
+        inference_max_length=read.number("inference.max_length", "generation.max_length", "generation.max_new_tokens")
         or target,
-        lora_r=max(1, int(read.or_default("lora.r"))),
+        lora_r=read.number_or_default("lora.r"),
         lora_target_modules=read.value("lora.target_modules"),
         modules_to_save=read.value("lora.modules_to_save") or (),
         load_in_4bit=bool(read.or_default("quantization.load_in_4bit")),
         load_in_8bit=bool(read.or_default("quantization.load_in_8bit")),
         bnb_4bit_use_double_quant=bool(read.or_default("quantization.bnb_4bit_use_double_quant")),
         prepare_for_kbit=quantized,
-        dataloader_num_workers=max(0, int(read.or_default("training.dataloader_num_workers"))),
+        dataloader_num_workers=read.number_or_default("training.dataloader_num_workers", least=0),
         dataloader_pin_memory=bool(read.or_default("training.dataloader_pin_memory")),
-        dataloader_prefetch_factor=read.value("training.dataloader_prefetch_factor") or 2,
+        dataloader_prefetch_factor=read.number("training.dataloader_prefetch_factor") or 2,
         dataloader_persistent_workers=bool(read.or_default("training.dataloader_persistent_workers")),
-        world_size=gpu_count or int(read.value("launch.num_processes") or 1),
-        zero_stage=int(read.or_default("deepspeed.zero_stage")),
+        world_size=gpu_count or read.number("launch.num_processes") or 1,
+        zero_stage=read.number_or_default("deepspeed.zero_stage", least=0),
         offload_optimizer=read.value("deepspeed.offload_optimizer.device") in ("cpu", "nvme"),
         offload_param=read.value("deepspeed.offload_param.device") in ("cpu", "nvme"),
         fsdp=bool(read.value("training.fsdp")),
-        assumed=tuple(read.assumed),
     )
+    base = read.value("launch.base_config")
+    if base is not None:
+        read.or_assume("launch.base_config", None, base, "not_read")
+    return setup._replace(assumed=tuple(read.assumed), unresolved=_that_matter(read.unresolved, setup))
+
+
+def _that_matter(unresolved: Iterable[str], setup: TrainingSetup) -> tuple[str, ...]:
+    """The unresolved settings without those of a phase that the run does not have."""
+    idle: frozenset[str] = frozenset()
+    for runs, names in (
+        (setup.do_train, TRAINING_ONLY),
+        (setup.do_eval, EVALUATION_ONLY),
+        (setup.do_predict, INFERENCE_ONLY),
+        (setup.method != "full", ADAPTER_ONLY),
+    ):
+        idle |= frozenset() if runs else names
+    return tuple(name for name in unresolved if name not in idle)
 
 
 def _method(read: SettingsReader) -> Method:
@@ -153,20 +161,26 @@ def _method(read: SettingsReader) -> Method:
 
 def _lengths(read: SettingsReader, model: Model | None, constants: Mapping[str, float]) -> tuple[int, int]:
     longest = (model and (model.max_length or model.architecture.max_positions)) or None
-    source = read.value("data.max_source_length")
+    source = read.number("data.max_source_length")
     if source is None and longest is not None:
         source = read.or_assume("data.max_source_length", None, longest, "longest_of_model")
     source = read.or_assume("data.max_source_length", source, int(constants["assumed_source_length"]), "usual_length")
-    target = read.value("data.max_target_length", "training.generation_max_length", "generation.max_length")
+    target = read.number("data.max_target_length", "training.generation_max_length", "generation.max_length")
     target = read.or_assume("data.max_target_length", target, int(constants["assumed_target_length"]), "usual_length")
-    return max(1, int(source)), max(1, int(target))
+    return int(source), int(target)
+
+
+def _samples(read: SettingsReader) -> int | None:
+    """How many samples are evaluated; scripts write -1 for all of them."""
+    samples = read.value("data.eval_samples")
+    return int(samples) if samples is not None and samples > 0 else None
 
 
 def _batch(read: SettingsReader, name: str, matters: bool) -> int:
-    value = read.value(name)
-    if value is None and matters:
-        value = read.or_assume(name, None, read.or_default(name), "library_default")
-    return max(1, int(read.or_default(name) if value is None else value))
+    value = read.number(name)
+    if value is None and matters and name not in read.unresolved:
+        read.or_assume(name, None, read.default(name), "library_default")
+    return int(read.default(name)) if value is None else value
 
 
 def _attention(read: SettingsReader) -> Attention:

@@ -1,4 +1,4 @@
-"""The wordings of ``rules/remedies``, made ready to be looked for: a cheap word first, the expression after it. Pure."""
+"""The wordings of ``rules/remedies``, made ready to be looked for: a cheap word first, then the expression. Pure."""
 
 import re
 from collections.abc import Mapping

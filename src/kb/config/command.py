@@ -17,6 +17,7 @@ from kb.core.facts import FactType
 from kb.core.finding import Edit, Span
 
 PROCESSES = "launch.num_processes"
+BATCH = "training.per_device_train_batch_size"
 MAX_DIGITS = 400
 
 # The words that HfArgumentParser takes for a boolean, whatever their case.
@@ -35,12 +36,18 @@ class Speller:
         self.targets = compiled.targets
         self.ignores = compiled.ignores
         self._marks: Mapping[str, int] = dialect.recognise["marks"]
+        self._unless = frozenset(dialect.recognise.get("unless", ()) if dialect.layout == "command" else ())
         self.least: int = dialect.recognise["least"]
         self._neighbours: Neighbours | None = None
 
     def score(self, flags: Sequence[Flag]) -> int:
-        """How much these flags look like the dialect's, by the marks that it is recognised by."""
-        return sum(self._marks.get(name, 0) for name in {flag.name for flag in flags})
+        """How much these flags look like the dialect's, by the marks that it is recognised by; 0 where one forbids."""
+        names = {flag.name for flag in flags}
+        return 0 if names & self._unless else sum(self._marks.get(name, 0) for name in names)
+
+    def gives(self, fact: str, flags: Sequence[Flag]) -> bool:
+        """Whether one of the flags means this setting."""
+        return any(target.fact.name == fact for flag in flags for target in self.targets.get(flag.name, ()))
 
     def meant_by(self, name: str) -> str | None:
         """The known flag that an unknown one is a slip of."""
@@ -52,17 +59,19 @@ class Speller:
 class CommandReader:
     """Reads command lines. Make one for many: it spells out the dialects only once.
 
-    A training run by ``HfArgumentParser`` has the flags of dialect ``hf``; all others are those of the dialect whose
-    layout is ``command``.
+    A training run by ``HfArgumentParser`` has the flags of dialect ``hf``; one whose script calls its batch otherwise,
+    those of ``command-training``; all others those of ``command``.
     """
 
     def __init__(self, dialects: Mapping[str, Dialect], facts: Mapping[str, FactType]) -> None:
         self._training = Speller(dialects["hf"], facts)
-        command = next(dialect for dialect in dialects.values() if dialect.layout == "command")
-        self._any = Speller(command, facts)
+        self._bare = Speller(dialects["command-training"], facts)
+        self._any = Speller(dialects["command"], facts)
 
     def speller(self, launch: Launch) -> Speller:
         """The dialect of a run's flags."""
+        if self._bare.score(launch.flags) > self._any.score(launch.flags) and self._bare.gives(BATCH, launch.flags):
+            return self._bare
         score = self._training.score(launch.flags)
         trains = score >= self._training.least and score > self._any.score(launch.flags)
         return self._training if trains else self._any

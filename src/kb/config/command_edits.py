@@ -5,7 +5,7 @@ import re
 from kb.config.dialects import CompiledDialect
 from kb.config.entries import CannotEditError
 from kb.config.splices import Splice
-from kb.config.tree_edits import GONE, Change
+from kb.config.tree_edits import GONE, Change, refuse_unresolved
 from kb.config.written import as_words
 from kb.core.document import Setting, Unit
 from kb.core.finding import Edit, Span
@@ -42,13 +42,15 @@ class CommandEdits:
             else:
                 flag = self._flag(str(edit.value).rpartition(".")[2])
                 change.splices.append(Splice(setting.key_span.start, setting.key_span.end, flag))
-                change.after[self._path(setting.path[0])] = GONE
-                change.after[self._path(_plain(flag))] = setting.value
+                old = self._path(setting.path[0])
+                change.after[self._path(_plain(flag))] = change.after.get(old, setting.value)
+                change.after[old] = GONE
         return change
 
     def _set(self, edit: Edit, setting: Setting, change: Change) -> None:
+        refuse_unresolved(setting)
         path = self._path(setting.path[0])
-        if setting.span == setting.key_span:  # a flag without a value
+        if setting.bare:
             self._set_switch(edit, setting, change)
             return
         old = self._text[setting.span.start : setting.span.end]
@@ -57,7 +59,9 @@ class CommandEdits:
 
     def _set_switch(self, edit: Edit, setting: Setting, change: Change) -> None:
         if not isinstance(edit.value, bool):
-            raise CannotEditError("config.fix.value")
+            change.splices.append(Splice(setting.span.end, setting.span.end, " " + as_words(edit.value)))
+            change.after[self._path(setting.path[0])] = edit.value
+            return
         if edit.value == setting.value:
             return
         if edit.value:

@@ -39,6 +39,8 @@ class Editor:
 
     def set_value(self, node: Node, value: Any) -> list[Splice]:
         """Put ``value`` where the value ``node`` stands."""
+        if node.alias:
+            raise CannotEditError("config.fix.alias")
         start, end = self.extent(node)
         if node.kind == MAPPING:
             raise CannotEditError("config.fix.group")
@@ -157,7 +159,7 @@ class Editor:
         return Splice(at, at, "".join(self._newline + line for line in lines))
 
     def _end_of(self, key: Node, node: Node) -> int:
-        """Where the entry ends; a value that stands elsewhere (an alias) has no end here."""
+        """Where the entry ends; one that a merge brought in does not stand here."""
         key_end, (start, end) = self.extent(key)[1], self.extent(node)
         if start < key_end:
             raise CannotEditError("config.fix.alias")

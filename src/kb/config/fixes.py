@@ -36,12 +36,16 @@ class Refused(NamedTuple):
 
 
 class FixResult(NamedTuple):
-    """``text`` with the applied fixes. ``to_utf8``: the file is to be written as UTF-8 without a byte order mark."""
+    """``text`` with the applied fixes, which ``splices`` made of the text before.
+
+    ``to_utf8``: the file is to be written as UTF-8 without a byte order mark.
+    """
 
     text: str
     applied: tuple[Request, ...]
     refused: tuple[Refused, ...]
     to_utf8: bool = False
+    splices: tuple[Splice, ...] = ()
 
 
 class Fixer:
@@ -105,6 +109,7 @@ class _Session:
             applied=tuple(self._applied),
             refused=tuple(self._refused),
             to_utf8=self._to_utf8,
+            splices=tuple(self._splices),
         )
 
     def _take(self, request: Request, dialect: CompiledDialect | None) -> None:

@@ -1,8 +1,8 @@
 """A log as numbered lines, from a file or from standard input, in bounded memory and whatever encoding."""
 
+import io
 import sys
 from collections.abc import Iterator
-from typing import BinaryIO
 
 from kb.config.faults import ConfigError
 from kb.config.log_pieces import pieces
@@ -22,22 +22,28 @@ def log_lines(path: str) -> Iterator[tuple[int, str]]:
     """
     try:
         if path == STDIN:
-            yield from _read(sys.stdin.buffer, path)
+            assert isinstance(sys.stdin.buffer, io.BufferedReader)
+            yield from read_lines(sys.stdin.buffer, path)
         else:
             with open(path, "rb") as stream:
-                yield from _read(stream, path)
+                yield from read_lines(stream, path)
     except FileNotFoundError:
         raise ConfigError("config.missing", path=path) from None
     except OSError as error:
         raise ConfigError("config.unreadable", path=path, reason=error.strerror or str(error)) from None
 
 
-def _read(stream: BinaryIO, path: str) -> Iterator[tuple[int, str]]:
-    start = stream.read(START)
+def read_lines(stream: io.BufferedReader, path: str) -> Iterator[tuple[int, str]]:
+    """The lines of an open log.
+
+    Raises:
+        ConfigError: it is compressed or is no text.
+    """
+    start = stream.peek(START)
     for mark, command in _COMPRESSED:
         if start.startswith(mark):
             raise ConfigError("diagnose.compressed", path=path, command=command)
-    rows = pieces(_Rejoined(start, stream))
+    rows = pieces(stream)
     held, characters, controls = [], 0, 0
     for row in rows:
         held.append(row)
@@ -49,15 +55,3 @@ def _read(stream: BinaryIO, path: str) -> Iterator[tuple[int, str]]:
         raise ConfigError("diagnose.binary", path=path)
     yield from held
     yield from rows
-
-
-class _Rejoined:
-    """A stream whose first bytes were already taken."""
-
-    def __init__(self, start: bytes, rest: BinaryIO) -> None:
-        self._start = start
-        self._rest = rest
-
-    def read(self, size: int) -> bytes:
-        start, self._start = self._start, b""
-        return start + self._rest.read(max(size - len(start), 0)) if start else self._rest.read(size)

@@ -26,9 +26,10 @@ class Node:
     ``value`` is the text of a scalar, the items of a sequence or the pairs of a mapping, as written: duplicates are
     all there and merge keys are not yet merged. ``style`` is the quote of a scalar, ``|``, ``>``, ``json`` for a scalar
     of JSON, or empty for a plain one. ``size`` counts the nodes below, those behind an alias at every use.
+    ``alias`` is true of ``*name``: its marks are the alias's own, its value that of the anchor.
     """
 
-    __slots__ = ("_pairs", "data", "end", "flow", "kind", "merges", "size", "start", "style", "tag", "value")
+    __slots__ = ("_pairs", "alias", "data", "end", "flow", "kind", "merges", "size", "start", "style", "tag", "value")
 
     def __init__(self, kind: int, value: Any, tag: str | None, style: str, start: Mark, end: Mark | None) -> None:
         self.kind, self.value, self.tag, self.style = kind, value, tag, style
@@ -36,8 +37,15 @@ class Node:
         self.flow = True
         self.size = 1
         self.merges = False
+        self.alias = False
         self.data: Any = UNSET
         self._pairs: list[tuple[Node, Node]] | None = None
+
+    def aliased(self, start: Mark, end: Mark) -> "Node":
+        """This value as an alias that stands elsewhere gives it."""
+        node = Node(self.kind, self.value, self.tag, self.style, start, end)
+        node.size, node.merges, node.data, node.alias = self.size, self.merges, self.data, True
+        return node
 
     def pairs(self) -> list[tuple["Node", "Node"]]:
         """Key and value of each entry of a mapping, with merge keys (``<<``) followed as YAML 1.1 has it.

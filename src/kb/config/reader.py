@@ -116,7 +116,7 @@ class _DocumentReading:
 
     def unknown(self, familiar: tuple[str, ...]) -> Unit:
         first = next((key for _, key, _ in self.entries.values()), self._document)
-        event = Event(kind="unknown-dialect", span=self.source.span(first), values={"known": ", ".join(familiar)})
+        event = Event(kind="unknown-dialect", span=self.source.span(first), values={"known": familiar})
         return Unit(
             path=self._path,
             section=self._name,

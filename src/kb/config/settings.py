@@ -60,7 +60,7 @@ class Extractor:
                 if value is None:
                     return
             else:
-                value, trap = interpret(node, target.fact.type)
+                value, trap = interpret(node, target.fact.type, name)
                 if value is None:
                     continue
                 if trap is not None:
@@ -68,7 +68,7 @@ class Extractor:
             span = source.span(node)
             comment = source.comment_after(span.end) if node.flow else ""
             key_span = source.between(key.start, key.end or key.start)
-            part.settings[name] = Setting(value=value, span=span, key_span=key_span, path=path, comment=comment)
+            part.settings[name] = Setting(value, span, key_span, path, comment, alias=node.alias)
             return
         part.silenced.add(name)
 
@@ -110,12 +110,5 @@ def inherit(own: Part, base: Part) -> dict[str, Setting]:
     merged = dict(own.settings)
     for name, setting in base.settings.items():
         if name not in merged and name not in own.silenced:
-            merged[name] = Setting(
-                value=setting.value,
-                span=setting.span,
-                key_span=setting.key_span,
-                path=setting.path,
-                comment=setting.comment,
-                inherited=True,
-            )
+            merged[name] = setting._replace(inherited=True)
     return merged

@@ -75,11 +75,11 @@ def suppress(
     events: list[Event] = []
     for directive in directives:
         if directive.fault is not None:
-            events.append(_event(f"suppression-{directive.fault}", directive, rules=", ".join(directive.rules)))
+            events.append(_event(f"suppression-{directive.fault}", directive, rules=directive.rules))
             continue
         for rule in (rule for rule in directive.rules if rule not in known):
             meant = nearest(rule, known)
-            events.append(_event("suppression-unknown-rule", directive, rules=rule, meant=meant[0] if meant else ""))
+            events.append(_event("suppression-unknown-rule", directive, rules=rule, meant=meant[0] if meant else ()))
         if directive.until is not None and directive.until < today:
             until = directive.until.isoformat()
             events.append(_event("suppression-expired", directive, rules=", ".join(directive.rules), until=until))
@@ -105,7 +105,7 @@ def _cover(findings: list[Finding], directive: Directive) -> set[str]:
     return used
 
 
-def _event(kind: str, directive: Directive, edits: tuple[Edit, ...] = (), **values: str) -> Event:
+def _event(kind: str, directive: Directive, edits: tuple[Edit, ...] = (), **values: str | tuple[str, ...]) -> Event:
     return Event(kind=kind, span=directive.span, values=values, edits=edits)
 
 

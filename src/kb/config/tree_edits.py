@@ -9,6 +9,7 @@ from kb.config.nodes import MAPPING, Node
 from kb.config.parsing import Parsed
 from kb.config.splices import Splice
 from kb.core.document import Setting, Unit
+from kb.core.expression import is_unknown
 from kb.core.finding import Edit, Span
 
 Path = tuple[str | int, ...]
@@ -39,6 +40,16 @@ class Change:
         self.touched.append(edit.span)
 
 
+def refuse_unresolved(setting: Setting) -> None:
+    """A value that something else fills in is not written over: that something may well give the wanted one.
+
+    Raises:
+        CannotEditError: this is such a value.
+    """
+    if is_unknown(setting.value):
+        raise CannotEditError("config.fix.unresolved")
+
+
 class TreeEdits:
     """Plans edits on one unit of a parsed text. Paths begin with the number of the document."""
 
@@ -60,6 +71,8 @@ class TreeEdits:
                 change.replace(edit)
                 continue
             setting = self._unit.settings.get(edit.name)
+            if setting is not None and edit.op == "set":
+                refuse_unresolved(setting)
             own = None if setting is None or setting.inherited else self._find(setting)
             if edit.op == "set":
                 self._set(edit, own, at, edits, change)
@@ -80,9 +93,7 @@ class TreeEdits:
             self._insert(edit, at, edits, change)
             return
         mapping, index, path = own
-        key, node = mapping.value[index]
-        if self._editor.extent(node)[0] < self._editor.extent(key)[1]:
-            raise CannotEditError("config.fix.alias")
+        _, node = mapping.value[index]
         change.splices += self._editor.set_value(node, edit.value)
         change.after[path] = edit.value
 
@@ -168,7 +179,7 @@ class TreeEdits:
         node = self._root
         for step in path:
             found = [value for key, value in node.value if key.value == step] if node.kind == MAPPING else []
-            if not found or self._editor.extent(found[-1])[0] < self._editor.extent(node)[0]:
+            if not found or found[-1].alias:
                 return None
             node = found[-1]
         return node if node.kind == MAPPING else None

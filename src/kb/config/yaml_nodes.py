@@ -139,7 +139,7 @@ class Composer:
         if node.end is None:
             raise guard.at(event.start_mark, "config.cycle", name=event.anchor)
         self._reached = event.end_mark
-        self._add(node, event.start_mark)
+        self._add(node.aliased(event.start_mark, event.end_mark), event.start_mark)
 
     def _add(self, node: Node, mark: Any) -> None:
         if not self._open:

@@ -3,13 +3,15 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from kb.core.finding import Edit, Span
+from kb.core.expression import is_unknown
+from kb.core.finding import Edit, Fix, Span
 
 
 class Setting(NamedTuple):
     """One setting: its value, where the value and its key stand, and the key's path in the file.
 
-    ``inherited`` is true where the value comes from another section of the same file.
+    ``inherited`` is true where the value comes from another section of the same file. A value that only a run, or the
+    program that fills in the file, can tell is :class:`kb.core.expression.Unknown`.
     """
 
     value: Any
@@ -18,6 +20,12 @@ class Setting(NamedTuple):
     path: tuple[str | int, ...]
     comment: str = ""  # the comment on the same line, without '#'
     inherited: bool = False
+    alias: bool = False  # the value is a YAML alias, ``*name``: what it says is written elsewhere
+
+    @property
+    def bare(self) -> bool:
+        """Whether this is a flag alone, ``--fp16``, without a value to show or to replace."""
+        return self.span == self.key_span
 
 
 class Event(NamedTuple):
@@ -43,3 +51,8 @@ class Unit(NamedTuple):
     span: Span
     events: tuple[Event, ...] = ()
     known_keys: tuple[str, ...] = ()
+
+    def bars(self, fix: Fix) -> bool:
+        """Whether the fix would write over an alias, or over a value that something else fills in: neither is done."""
+        written = [self.settings[edit.name] for edit in fix.edits if edit.op == "set" and edit.name in self.settings]
+        return any((each.alias or is_unknown(each.value)) and not each.inherited for each in written)

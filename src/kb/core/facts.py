@@ -69,9 +69,11 @@ def coerce(value: Any, kind: str, name: str) -> Any:
             return LARGEST_NUMBER  # an absurd batch: more than any machine has, which is all that matters of it
         if value != value or abs(value) > LARGEST_NUMBER:
             return Unknown(frozenset((name,)), "number out of range")
-        return value
+        return wrong if kind == "integer" and isinstance(value, float) and not value.is_integer() else value
     if kind == "text":
         return value[:MAX_TEXT] if isinstance(value, str) else wrong
     if kind == "list":
-        return tuple(value[:MAX_ITEMS]) if isinstance(value, list | tuple) else wrong
+        # What is not text could be anything, a mapping too: rules and the memory model look items up by their names.
+        texts = isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
+        return tuple(value[:MAX_ITEMS]) if texts else wrong
     return tuple(value) if isinstance(value, tuple) else wrong

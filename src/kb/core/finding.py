@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
+from kb.core.expression import Tree
 from kb.core.text import Text
 
 Severity = Literal["error", "warning", "info"]
@@ -38,13 +39,18 @@ class Edit(NamedTuple):
 class Fix(NamedTuple):
     """Edits that go together. Safe: the same result, or the config could not have run.
 
-    ``certain``: its condition is known to hold, so that it may be applied; else it is only offered.
+    ``certain``: its condition is known to hold, so that it may be applied; else it is only offered, ``when`` is that
+    condition, and ``needs`` are the facts that would settle it. ``barred``: the file's form is in the way; whoever applies
+    it nevertheless is told what.
     """
 
     safety: Safety
     title: Text
     edits: tuple[Edit, ...]
     certain: bool = True
+    when: Tree | None = None
+    needs: tuple[str, ...] = ()
+    barred: bool = False
 
 
 class Suppression(NamedTuple):
@@ -68,6 +74,16 @@ class Finding(NamedTuple):
     related: tuple[tuple[str, Span], ...] = ()
     fixes: tuple[Fix, ...] = ()
     suppressed: Suppression | None = None
+
+    def ready(self, safety: Safety) -> Fix | None:
+        """The first fix of ``safety`` that may be applied: its condition is known to hold, and nothing bars it."""
+        return next((fix for fix in self.fixes if fix.certain and not fix.barred and fix.safety == safety), None)
+
+    def depending(self) -> Fix | None:
+        """The first safe fix that waits for something unknown, where no safe fix may be applied yet."""
+        if self.ready("safe"):
+            return None
+        return next((fix for fix in self.fixes if fix.safety == "safe" and not fix.certain), None)
 
 
 class NotEvaluated(NamedTuple):

@@ -87,12 +87,9 @@ def _hear(rule: Rule, event: Event) -> Finding:
 
 def _resolve(fix: RuleFix, facts: Facts) -> Fix | None:
     """The fix with its values computed; None where its condition is known false or a value is unknown."""
-    certain = True
-    if fix.when is not None:
-        applies = compile_tree(fix.when)(facts.get)
-        certain = not is_unknown(applies)
-        if certain and not applies:
-            return None
+    applies: Any = True if fix.when is None else compile_tree(fix.when)(facts.get)
+    if not is_unknown(applies) and not applies:
+        return None
     edits: list[Edit] = []
     for name, given in fix.set.items():
         value = compile_tree(given.tree)(facts.get) if isinstance(given, Computed) else given
@@ -101,7 +98,11 @@ def _resolve(fix: RuleFix, facts: Facts) -> Fix | None:
         edits.append(Edit("set", name, _plain(value)))
     edits += [Edit("remove", name) for name in fix.remove]
     edits += [Edit("rename", name, key) for name, key in fix.rename.items()]
-    return Fix(safety=fix.safety, title=fix.title, edits=tuple(edits), certain=certain)
+    if is_unknown(applies):
+        return Fix(
+            fix.safety, fix.title, tuple(edits), certain=False, when=fix.when, needs=tuple(sorted(applies.needs))
+        )
+    return Fix(safety=fix.safety, title=fix.title, edits=tuple(edits))
 
 
 def _plain(value: Any) -> Any:

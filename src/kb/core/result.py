@@ -43,6 +43,16 @@ class UnitResult(NamedTuple):
         return tuple(finding for finding in self.findings if finding.suppressed is None)
 
 
+class Unusable(NamedTuple):
+    """An input that could not be checked: where, and why (a key of i18n with its values). ``path`` may be empty."""
+
+    path: str
+    key: str
+    values: Mapping[str, Any]
+    line: int | None = None
+    column: int | None = None
+
+
 class CheckResult(NamedTuple):
     """``sources_text`` holds each path's text as read, so that a report can show the line of a finding."""
 
@@ -51,6 +61,7 @@ class CheckResult(NamedTuple):
     sources_text: Mapping[str, str]
     version: str
     rules_version: str
+    unusable: tuple[Unusable, ...] = ()
 
     def summary(self) -> dict[str, int]:
         """How many findings of each severity count, and how many are suppressed."""

@@ -73,11 +73,18 @@ class TrainingSetup(NamedTuple):
     fsdp: bool = False
 
     assumed: tuple[Assumption, ...] = ()
+    unresolved: tuple[str, ...] = ()  # settings that matter and whose value is unknown: nothing can be predicted
 
     @property
     def effective_batch_size(self) -> int:
         """Samples for one optimizer step: per device × accumulation × data-parallel size."""
         return self.per_device_train_batch_size * self.gradient_accumulation_steps * self.world_size
+
+    @property
+    def batch_known(self) -> bool:
+        """Whether the run trains, and with an effective batch size that nothing leaves open."""
+        factors = ("training.per_device_train_batch_size", "training.gradient_accumulation_steps", "launch.num_processes")
+        return self.do_train and not any(name in self.unresolved for name in factors)
 
     @property
     def autocast(self) -> bool:

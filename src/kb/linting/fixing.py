@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from kb.config.encoding import encode
 from kb.config.fixes import Fixer, FixResult, Request, unified_diff
+from kb.config.places import Places
 from kb.config.saving import save
 from kb.core.document import Unit
 from kb.core.errors import UserError
@@ -105,7 +106,7 @@ def write_file(path: str, raw: bytes) -> None:
 def replacements_of(
     result: CheckResult, checker: FileChecker
 ) -> Callable[[Unit, Finding, Fix], Sequence[tuple[Span, str]] | None]:
-    """What each fix would do to the text, for reports that carry fixes: one span and what goes in its place."""
+    """What each fix would do to the text, for reports that carry fixes: spans, and what goes in the place of each."""
     fixer = Fixer(checker.catalog.dialects, checker.catalog.facts)
 
     def replacements(unit: Unit, finding: Finding, fix: Fix) -> Sequence[tuple[Span, str]] | None:
@@ -115,26 +116,12 @@ def replacements_of(
         request = Request(fix=fix, unit=unit, at=finding.span, rule=finding.rule)
         shell = unit.path == COMMAND or kind_of(unit.path) == "shell"
         outcome = fixer.apply(text, unit.path, [request], shell=shell)
-        return [_difference(text, outcome.text)] if outcome.applied and outcome.text != text else None
+        if not outcome.applied or outcome.text == text:
+            return None
+        places = Places(text)
+        return [
+            (places.span(one.start, one.end), one.text)
+            for one in sorted(outcome.splices, key=lambda one: (one.start, one.end))
+        ]
 
     return replacements
-
-
-def _difference(before: str, after: str) -> tuple[Span, str]:
-    """One replacement, of whole words, that turns one text into the other."""
-    shorter = min(len(before), len(after))
-    start = next((index for index in range(shorter) if before[index] != after[index]), shorter)
-    limit, end = shorter - start, 0
-    while end < limit and before[-1 - end] == after[-1 - end]:
-        end += 1
-    while start and before[start - 1].isalnum():
-        start -= 1
-    while end and before[len(before) - end].isalnum():
-        end -= 1
-    stop = len(before) - end
-    head, middle = before[:start], before[start:stop]
-    line = head.count("\n") + 1
-    column = start - (head.rfind("\n") + 1) + 1
-    end_line = line + middle.count("\n")
-    end_column = column + len(middle) if end_line == line else len(middle) - middle.rfind("\n")
-    return Span(line, column, end_line, end_column, start, stop), after[start : len(after) - end]

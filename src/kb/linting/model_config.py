@@ -34,10 +34,9 @@ def read_model_config(path: str) -> Model:
 
 
 def model_in_folder(name: str) -> Model | None:
-    """The model of a local folder that a config names; None where there is no such folder, or it cannot be used."""
-    if not os.path.isfile(os.path.join(name, "config.json")):
-        return None
-    try:
-        return read_model_config(name)
-    except UserError:
-        return None
+    """The model of a local folder that a config names; None where there is no such folder.
+
+    Raises:
+        UserError: its ``config.json`` cannot be used.
+    """
+    return read_model_config(name) if os.path.isfile(os.path.join(name, "config.json")) else None

@@ -3,26 +3,16 @@
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kb import __version__
 from kb.config.faults import ConfigError
 from kb.config.guard import MAX_BYTES
 from kb.core.finding import Finding
-from kb.core.result import CheckResult, UnitResult
+from kb.core.result import CheckResult, UnitResult, Unusable
 from kb.linting.file import FileChecker, FileResult, Kind
 
 STDIN = "-"
-
-
-class Unusable(NamedTuple):
-    """An input that could not be checked: where, and why (a key of i18n with its values)."""
-
-    path: str
-    key: str
-    values: dict[str, Any]
-    line: int | None = None
-    column: int | None = None
 
 
 class Input(NamedTuple):
@@ -47,6 +37,7 @@ class Run(NamedTuple):
             sources_text={file.path: file.text for file in self.files},
             version=__version__,
             rules_version=checker.catalog.version,
+            unusable=self.unusable,
         )
 
 

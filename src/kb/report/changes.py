@@ -24,6 +24,13 @@ def place_name(name: str, unit: Unit, words: Words) -> str | None:
     return words.messages.get(f"related.{name}") if name else ""
 
 
+def condition_of(fix: Fix) -> str:
+    """What must hold for a fix that is only offered: ``gpu.native_bf16``; empty where nothing must."""
+    from kb.report.formula import unparse
+
+    return unparse(fix.when) if fix.when is not None else ""
+
+
 def describe_fix(fix: Fix, unit: Unit, words: Words, style: Style, sources: SourceLines) -> str:
     """Every change of the fix, old → new: ``per_device_train_batch_size: 20 → 8, fp16: true → false``.
 

@@ -41,7 +41,7 @@ def _cause(cause: Cause, words: Words, style: Style, unit: Unit | None) -> list[
         words("explain.confidence", confidence=words.named("confidence", cause.confidence)),
     ]
     if cause.phase != "unknown":
-        about.append(words.named("diagnose.phase", cause.phase))
+        about.append(words.named("log_phase", cause.phase))
     title = cause.title.in_language(words.language)
     lines = [style.paint(title, "error"), *wrap(joined(about, style.dot), style.width, INDENT)]
     width = max(len(str(line)) for line, _ in cause.evidence)

@@ -167,7 +167,10 @@ def _example(rule: Rule, expect: str, key: str, words: Words, style: Style) -> l
     example = next((one for one in rule.examples if one.get("expect") == expect), None)
     if example is None or not isinstance(example.get("config"), str):
         return []
-    given = [f"{name}: {as_written(example[name])}" for name in ("gpu", "host_memory", "cpus") if name in example]
+    given = [
+        f"{name}: {as_written(example[name])}" for name in ("gpu", "gpus", "host_memory", "cpus") if name in example
+    ]
+    given += [f"{library} {version}" for library, version in example.get("versions", {}).items()]
     lines = [f"{INDENT}| {line}".rstrip() for line in example["config"].rstrip("\n").split("\n")]
     heading = words(key) + (f" ({', '.join(given)})" if given else "")
     return [style.paint(heading, "heading"), *lines]

@@ -1,6 +1,7 @@
 """GitLab's Code Quality report: a JSON array, shown beside a merge request's lines."""
 
-from kb.core.result import CheckResult
+from kb.core.result import CheckResult, Unusable
+from kb.report.faults import fault_text
 from kb.report.json_report import to_json
 from kb.report.places import Fingerprints, relative_path
 from kb.report.words import Words
@@ -9,7 +10,10 @@ SEVERITY = {"error": "major", "warning": "minor", "info": "info"}
 
 
 def gitlab_report(result: CheckResult, words: Words, *, base: str | None = None) -> str:
-    """An entry for each finding that counts; fingerprints are unique in the report and survive moved lines."""
+    """An entry for each finding that counts and each input that could not be checked.
+
+    Fingerprints are unique in the report and survive moved lines.
+    """
     fingerprints = Fingerprints(result, base)
     return to_json(
         [
@@ -26,4 +30,18 @@ def gitlab_report(result: CheckResult, words: Words, *, base: str | None = None)
             for unit in result.units
             for finding in unit.counted()
         ]
+        + [_fault(fault, words, base) for fault in result.unusable]
     )
+
+
+def _fault(fault: Unusable, words: Words, base: str | None) -> dict[str, object]:
+    import hashlib
+
+    path = relative_path(fault.path, base)
+    return {
+        "description": fault_text(fault, words),
+        "check_name": "kb",
+        "fingerprint": hashlib.sha256(f"{fault.key}\0{path}".encode("utf-8", "surrogatepass")).hexdigest()[:32],
+        "severity": "critical",
+        "location": {"path": path, "lines": {"begin": fault.line or 1}},
+    }

@@ -9,8 +9,10 @@ from kb.core.expression import is_unknown
 from kb.core.finding import Edit, Finding, Fix, Span, Suppression
 from kb.core.hardware import DetectedGpu, Machine
 from kb.core.memory_report import HostLedger, MemoryReport, Phase, Term
-from kb.core.result import CheckResult, GpuFit, UnitResult
+from kb.core.result import CheckResult, GpuFit, UnitResult, Unusable
 from kb.core.setup import TrainingSetup
+from kb.report.changes import condition_of
+from kb.report.faults import fault_text
 from kb.report.words import Words
 
 SCHEMA = 1
@@ -26,9 +28,9 @@ def json_report(result: CheckResult, words: Words) -> str:
     """
     whole = check_object(result, words)
     units = ",\n".join(_encode(unit) for unit in whole["files"])
-    outside = {key: value for key, value in whole.items() if key not in ("files", "summary")}
-    head = _encode(outside).removesuffix("}")
-    tail = _encode({"summary": whole["summary"]}).removeprefix("{")
+    last = ("unusable", "summary")
+    head = _encode({key: value for key, value in whole.items() if key not in ("files", *last)}).removesuffix("}")
+    tail = _encode({key: whole[key] for key in last}).removeprefix("{")
     return _escaped(f'{head}, "files": [\n{units}\n], {tail}\n')
 
 
@@ -52,6 +54,7 @@ def check_object(result: CheckResult, words: Words) -> Object:
         "rules": result.rules_version,
         "machine": machine_object(result.machine),
         "files": [_unit(unit, words) for unit in result.units],
+        "unusable": [_fault(fault, words) for fault in result.unusable],
         "summary": result.summary(),
     }
 
@@ -99,6 +102,10 @@ def _unit(unit: UnitResult, words: Words) -> Object:
     made["findings"] = [_finding(finding, words) for finding in unit.findings]
     made["not_evaluated"] = [{"rule": rule.rule, "needs": list(rule.needs)} for rule in unit.not_evaluated]
     return made
+
+
+def _fault(fault: Unusable, words: Words) -> Object:
+    return {"path": fault.path, "line": fault.line, "column": fault.column, "message": fault_text(fault, words)}
 
 
 def _setup(setup: TrainingSetup, unit: UnitResult) -> Object:
@@ -160,17 +167,25 @@ def _gpu_fit(fit: GpuFit) -> Object:
 
 
 def _finding(finding: Finding, words: Words) -> Object:
-    return {
+    made: Object = {
         "rule": finding.rule,
         "severity": finding.severity,
         "confidence": finding.confidence,
         **_place(finding.span),
         "message": words.message(finding),
         "facts": {name: _fact(name, value, words) for name, value in finding.facts.items()},
-        "fix": fix_object(finding.fixes[0]) if finding.fixes else None,
+        "fix": fix_object(fix) if (fix := finding.ready("safe") or finding.ready("unsafe")) else None,
         "doc": doc_path(finding.rule, words.language),
         "suppressed": _suppression(finding.suppressed) if finding.suppressed else None,
     }
+    if offered := [fix for fix in finding.fixes if not fix.certain]:
+        made["offered"] = [_offer(fix) for fix in offered]
+    return made
+
+
+def _offer(fix: Fix) -> Object:
+    """A fix that no one can say yet whether it applies: its condition, and the facts that would settle it."""
+    return {**fix_object(fix), "if": condition_of(fix), "needs": list(fix.needs)}
 
 
 def _place(span: Span) -> Object:

@@ -1,10 +1,13 @@
-"""JUnit XML: a test case for each unit, failed where a finding is as bad as the run's threshold."""
+"""JUnit XML: a test case for each unit, failed where a finding is as bad as the run's threshold; one in error for each
+input that could not be checked.
+"""
 
 import re
 from typing import Any
 
 from kb.core.finding import SEVERITIES, Finding, Severity
-from kb.core.result import CheckResult, UnitResult
+from kb.core.result import CheckResult, UnitResult, Unusable
+from kb.report.faults import fault_line, fault_text
 from kb.report.places import relative_path
 from kb.report.words import Words
 
@@ -18,12 +21,11 @@ def junit_report(result: CheckResult, words: Words, *, fail_on: Severity = "erro
 
     failing = SEVERITIES[: SEVERITIES.index(fail_on) + 1]
     cases = [_case(ElementTree, unit, words, failing, base) for unit in result.units]
+    cases += [_errored(ElementTree, fault, words, base) for fault in result.unusable]
     failures = sum(case.find("failure") is not None for case in cases)
-    root = ElementTree.Element("testsuites", name="kb", tests=str(len(cases)), failures=str(failures), errors="0")
-    suite = ElementTree.SubElement(
-        root, "testsuite", name="kb.check", tests=str(len(cases)), failures=str(failures), errors="0"
-    )
-    suite.set("skipped", "0")
+    sums = {"tests": str(len(cases)), "failures": str(failures), "errors": str(len(result.unusable))}
+    root = ElementTree.Element("testsuites", {"name": "kb", **sums})
+    suite = ElementTree.SubElement(root, "testsuite", {"name": "kb.check", **sums, "skipped": "0"})
     suite.extend(cases)
     ElementTree.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
@@ -47,6 +49,14 @@ def _case(
         failure.text = _xml(_listed(failed, path, words))
     if milder:
         etree.SubElement(case, "system-out").text = _xml(_listed(milder, path, words))
+    return case
+
+
+def _errored(etree: Any, fault: Unusable, words: Words, base: str | None) -> Any:
+    path = relative_path(fault.path, base) if fault.path else "kb"
+    case = etree.Element("testcase", classname="kb.check", name=_xml(path), file=_xml(path))
+    error = etree.SubElement(case, "error", type=fault.key, message=_xml(fault_text(fault, words)))
+    error.text = _xml(fault_line(fault, words))
     return case
 
 

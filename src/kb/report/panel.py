@@ -74,6 +74,7 @@ def _phase_row(phase: Phase, report: MemoryReport, limit: int | None, words: Wor
 
 
 def _host_row(host: HostLedger, words: Words) -> Row:
+    """In GB, as people name a container's limit and as the rules' messages say it."""
     return Row(
         label=words("report.host_peak"),
         terms=host.terms,
@@ -82,6 +83,7 @@ def _host_row(host: HostLedger, words: Words) -> Row:
         high=host.peak_bytes,
         limit=host.limit_bytes,
         said=host.status,
+        unit="GB",
     )
 
 
@@ -124,4 +126,4 @@ def _gpu_names(gpus: Sequence[DetectedGpu], limit: int, words: Words) -> str:
 def _host_limit(host: HostLedger, words: Words) -> str:
     if host.limit_bytes is None:
         return words("report.host_limit_unknown")
-    return words("report.host_limit", limit=size(host.limit_bytes), decimal=format_bytes(host.limit_bytes, "GB"))
+    return words("report.host_limit", limit=format_bytes(host.limit_bytes, "GB"), binary=format_bytes(host.limit_bytes))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kb.core.memory_report import Term
-from kb.core.units import GIB, format_bytes
+from kb.core.units import BYTES_PER_UNIT, GIB, format_bytes
 from kb.report.style import Style
 from kb.report.width import columns, cut, pad
 from kb.report.words import Words
@@ -88,6 +88,7 @@ class Row(NamedTuple):
     deciding: str | None = None  # the term that decides
     verdict: str = "fits"  # the report's own, on the row that decides: it may keep a margin that the band does not
     said: str | None = None  # the ledger's own verdict, where it knows more than its two ends
+    unit: str = "GiB"
 
     @property
     def status(self) -> str:
@@ -136,7 +137,14 @@ def draw_rows(rows: Sequence[Row], layout: Layout, words: Words, style: Style, l
 
 
 def _number(row: Row, style: Style) -> str:
-    return f"{format_bytes(row.used):>9} ({row.low / GIB:,.1f}{style.dash}{row.high / GIB:,.1f})"
+    band = f"{_bare(row.low, row)}{style.dash}{_bare(row.high, row)}"
+    used = format_bytes(row.used, row.unit) + " " * (len("GiB") - len(row.unit))
+    return f"{used:>9} ({band})"
+
+
+def _bare(count: int, row: Row) -> str:
+    """A size in the row's unit, without the unit."""
+    return f"{count / BYTES_PER_UNIT[row.unit.upper()]:,.1f}"
 
 
 def _verdict(row: Row, words: Words) -> str:
@@ -151,14 +159,14 @@ def _segments(row: Row) -> tuple[list[Term], int]:
 
 
 def _legend(row: Row, named: Sequence[Term], rest: int, words: Words, style: Style) -> list[str]:
-    """``█ optimizer states 4.3  ▓ parameters 2.2  ░ 4 others 1.0``, in GiB, over as many lines as it takes."""
+    """``█ optimizer states 4.3  ▓ parameters 2.2  ░ 4 others 1.0``, in the row's unit; as many lines as it takes."""
     parts = [
-        (swatch(index, style), f"{words.named('term', term.name)} {term.bytes / GIB:,.1f}")
+        (swatch(index, style), f"{words.named('term', term.name)} {_bare(term.bytes, row)}")
         for index, term in enumerate(named)
     ]
     others = sum(term.bytes > 0 for term in row.terms) - len(named)
     if rest >= SHOWN_BYTES and others > 0:
-        text = f"{words.count('report.other_terms', others)} {rest / GIB:,.1f}"
+        text = f"{words.count('report.other_terms', others)} {_bare(rest, row)}"
         parts.append((swatch(NAMED_SEGMENTS, style), text))
     indent = INDENT + "  "
     lines: list[str] = []

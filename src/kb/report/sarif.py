@@ -5,9 +5,10 @@ from typing import Any
 
 from kb.core.document import Unit
 from kb.core.finding import Finding, Fix, Span, Suppression
-from kb.core.result import CheckResult, UnitResult
+from kb.core.result import CheckResult, UnitResult, Unusable
 from kb.core.rule import Rule
-from kb.report.changes import place_name
+from kb.report.changes import condition_of, place_name
+from kb.report.faults import fault_text
 from kb.report.json_report import plain, to_json
 from kb.report.places import Fingerprints, uri
 from kb.report.words import Words
@@ -56,10 +57,30 @@ def sarif_report(
         "tool": {"driver": driver},
         "language": words.language,
         "columnKind": "unicodeCodePoints",
-        "invocations": [{"executionSuccessful": True}],
+        "invocations": [_invocation(result.unusable, words, base)],
         "results": results,
     }
     return to_json({"$schema": SCHEMA_URI, "version": "2.1.0", "runs": [run]})
+
+
+def _invocation(unusable: Sequence[Unusable], words: Words, base: str | None) -> Object:
+    """Whether everything that was asked for could be checked, and what could not."""
+    made: Object = {"executionSuccessful": not unusable}
+    if unusable:
+        made["toolExecutionNotifications"] = [_notification(fault, words, base) for fault in unusable]
+    return made
+
+
+def _notification(fault: Unusable, words: Words, base: str | None) -> Object:
+    made: Object = {"level": "error", "message": {"text": fault_text(fault, words)}}
+    if fault.path:
+        place: Object = {"artifactLocation": {"uri": uri(fault.path, base)}}
+        if fault.line is not None:
+            place["region"] = {"startLine": fault.line}
+            if fault.column is not None:
+                place["region"]["startColumn"] = fault.column
+        made["locations"] = [{"physicalLocation": place}]
+    return made
 
 
 def _rule(name: str, rule: Rule | None, words: Words) -> Object:
@@ -150,8 +171,13 @@ def _fix(
     if not edits:
         return None
     changes = [{"deletedRegion": _region(span), "insertedContent": {"text": text}} for span, text in edits]
+    title = words.fix_title(fix, finding)
+    properties: Object = {"safety": fix.safety}
+    if not fix.certain:  # only offered: whoever applies it must know that its condition holds
+        properties["if"] = condition_of(fix)
+        title = f"{words('report.offered', condition=properties['if'])} {title}"
     return {
-        "description": {"text": words.fix_title(fix, finding)},
+        "description": {"text": title},
         "artifactChanges": [{"artifactLocation": place, "replacements": changes}],
-        "properties": {"safety": fix.safety},
+        "properties": properties,
     }

@@ -15,7 +15,7 @@ def statistics_report(result: CheckResult, words: Words, style: Style, rules: Ma
     """A line for each rule that fired, worst and most frequent first; ``+`` marks rules with a fix. Then the sums."""
     found = [finding for unit in result.units for finding in unit.counted()]
     counts = Counter((finding.severity, finding.rule) for finding in found)
-    fixable = {finding.rule for finding in found if finding.fixes}
+    fixable = {finding.rule for finding in found if finding.ready("safe") or finding.ready("unsafe")}
     ordered = sorted(counts.items(), key=lambda item: (SEVERITIES.index(item[0][0]), -item[1], item[0][1]))
     wide_name = max((len(rule) for _, rule in counts), default=0)
     wide_severity = max((columns(words.named("severity", severity)) for severity in SEVERITIES), default=0)

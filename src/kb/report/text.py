@@ -1,13 +1,14 @@
 """The report a person reads: findings by file and section with the line of source, then the fit panel."""
 
-from collections.abc import Sequence
+from typing import Any
 
 from kb.core.finding import Finding, Fix
 from kb.core.result import CheckResult, UnitResult
-from kb.report.changes import describe_fix, place_name
+from kb.report.changes import condition_of, describe_fix, place_name
 from kb.report.panel import fit_panel
 from kb.report.source_line import SourceLines, quote_line
 from kb.report.style import Style
+from kb.report.undecided import need_of
 from kb.report.values import printable
 from kb.report.width import columns, cut, joined, unbroken, wrap
 from kb.report.words import Words
@@ -49,9 +50,9 @@ def _about(unit: UnitResult, words: Words) -> list[str]:
             parts[-1] += f" ({unit.model.id})"
     if setup.do_train or setup.method != "full":
         parts.append(words.named("method", setup.method))
-    if setup.do_train:
+    if setup.batch_known:
         factors = [setup.per_device_train_batch_size, setup.gradient_accumulation_steps, setup.world_size]
-        product = " × ".join(str(factor) for factor in (factors if setup.world_size > 1 else factors[:2]))
+        product = " × ".join(words.value(factor) for factor in (factors if setup.world_size > 1 else factors[:2]))
         parts.append(words("report.effective_batch", batch=setup.effective_batch_size, product=product))
     return parts
 
@@ -68,8 +69,10 @@ def finding_lines(finding: Finding, unit: UnitResult, words: Words, style: Style
         lines += quote_line(source, span, style, finding.severity)
     lines += _facts(finding, words, style)
     lines += _related(finding, unit, words, style)
-    for index, fix in enumerate(finding.fixes):
-        lines += _fix(fix, words.fix_title(fix, finding), index, unit, words, style, sources)
+    first = True
+    for fix in sorted(finding.fixes, key=lambda fix: not fix.certain):
+        lines += _fix(fix, words.fix_title(fix, finding), first, unit, words, style, sources)
+        first = False
     return lines
 
 
@@ -77,7 +80,7 @@ def _facts(finding: Finding, words: Words, style: Style) -> list[str]:
     """The facts of the condition that the message does not already give."""
     said = finding.message.placeholders().union(*(fix.title.placeholders() for fix in finding.fixes))
     shown = [
-        unbroken(f"{_fact_name(name, words)} = {words.measured(name, value)}")
+        unbroken(f"{_fact_name(name, words)} = {_fact_value(name, value, words)}")
         for name, value in finding.facts.items()
         if name not in said and name in words.facts and not name.startswith("written.")
     ]
@@ -87,6 +90,12 @@ def _facts(finding: Finding, words: Words, style: Style) -> list[str]:
         style.paint(line, "dim")
         for line in wrap(f"{words('report.facts')} {', '.join(shown)}", style.width, INDENT, INDENT * 2)
     ]
+
+
+def _fact_value(name: str, value: Any, words: Words) -> str:
+    """The host's sizes in GB, as the rules' messages and the panel have them."""
+    of_host = name.startswith(("memory.host.", "host.")) and words.facts[name].type == "bytes"
+    return words.fact(name, value, "GB") if of_host else words.measured(name, value)
 
 
 def _fact_name(name: str, words: Words) -> str:
@@ -113,13 +122,18 @@ def _related(finding: Finding, unit: UnitResult, words: Words, style: Style) -> 
 
 
 def _fix(
-    fix: Fix, title: str, index: int, unit: UnitResult, words: Words, style: Style, sources: SourceLines
+    fix: Fix, title: str, first: bool, unit: UnitResult, words: Words, style: Style, sources: SourceLines
 ) -> list[str]:
-    label = words("report.fix" if index == 0 else "report.other_fix", safety=words.named("safety", fix.safety))
+    """What it does; of one that is only offered, the condition under which it would be right."""
+    safety = words.named("safety", fix.safety)
+    if fix.certain:
+        label = words("report.fix" if first else "report.other_fix", safety=safety)
+    else:
+        label = f"{words('report.offered', condition=condition_of(fix))} {words('report.fix', safety=safety)}"
     changes = describe_fix(fix, unit.unit, words, style, sources)
     text = f"{label} {title}" + (f" {changes}" if changes else "")
-    first, *others = wrap(text, style.width, INDENT, INDENT * 2)
-    return [first.replace(label, style.paint(label, "fix"), 1), *others]
+    head, *others = wrap(text, style.width, INDENT, INDENT * 2)
+    return [head.replace(label, style.paint(label, "fix"), 1), *others]
 
 
 def _closing(result: CheckResult, words: Words, style: Style) -> list[str]:
@@ -142,16 +156,19 @@ def summary_line(result: CheckResult, words: Words) -> str:
     text = f"{', '.join(what)}: {', '.join(found) or words('count.clean')}"
     if counts["suppressed"]:
         text += f" ({words.count('count.suppressed', counts['suppressed'])})"
-    safe, unsafe = _fixable([finding for unit in result.units for finding in unit.counted()])
-    hints = []
-    if safe:
-        hints.append(words.count("count.fixable", safe))
+    return " ".join([f"{text}.", *_fixable(result, words)])
+
+
+def _fixable(result: CheckResult, words: Words) -> list[str]:
+    """How many findings a safe fix mends, how many only an unsafe one, and how many wait for something unknown."""
+    findings = [finding for unit in result.units for finding in unit.counted()]
+    safe = sum(finding.ready("safe") is not None for finding in findings)
+    unsafe = sum(finding.ready("safe") is None and finding.ready("unsafe") is not None for finding in findings)
+    waiting = [fix for finding in findings if (fix := finding.depending()) is not None]
+    hints = [words.count("count.fixable", safe)] if safe else []
     if unsafe:
         hints.append(words.count("count.fixable_unsafe", unsafe))
-    return " ".join([f"{text}.", *hints])
-
-
-def _fixable(findings: Sequence[Finding]) -> tuple[int, int]:
-    """How many findings have a safe fix, and how many only unsafe ones."""
-    safe = sum(any(fix.safety == "safe" for fix in finding.fixes) for finding in findings)
-    return safe, sum(bool(finding.fixes) for finding in findings) - safe
+    if waiting:
+        needs = sorted({words(f"need.{need_of(name)}") for fix in waiting for name in fix.needs})
+        hints.append(words("count.fixable_when_known", n=len(waiting), needs=needs))
+    return hints

@@ -30,6 +30,7 @@ _NEEDS = (
 )
 _ORDER = ("transformers", "versions", "gpu", "gpu_now", "host_memory", "cpus", "shm", "model", "prediction", "settings")
 MAX_ASSUMED_LINES = 2
+_SAYS_ALL = ("full_length",)  # reasons that need no name and value beside them
 
 
 def need_of(fact: str) -> str:
@@ -46,6 +47,8 @@ def not_evaluated_lines(undecided: Sequence[NotEvaluated], words: Words, style: 
         words("report.need_count", need=words(f"need.{need}"), n=waiting[need]) for need in _ORDER if waiting[need]
     ]
     text = f"{words.count('report.not_evaluated', len(undecided))} {joined(parts, style.dot)}"
+    if waiting.total() > len(undecided):
+        text += f" {unbroken(words('report.several_needs'))}"
     return [style.paint(line, "dim") for line in wrap(text, style.width, "  ", "    ")]
 
 
@@ -68,7 +71,8 @@ def _assumed_text(by_reason: Mapping[str, list[str]], kept: int, total: int, wor
     groups, left = [], kept
     for reason, values in by_reason.items():
         if shown := values[:left]:
-            groups.append(f"{', '.join(shown)} ({unbroken(words.named('assumption', reason))})")
+            why = unbroken(words.named("assumption", reason))
+            groups.append(why if reason in _SAYS_ALL else f"{', '.join(shown)} ({why})")
         left -= len(shown)
     if kept < total:
         groups.append(words("report.and_more", n=total - kept))

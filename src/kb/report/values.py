@@ -26,7 +26,7 @@ def format_value(value: Any, form: str = "", kind: str | None = None, words: Map
         value: a fact's value; None and :class:`~kb.core.expression.Unknown` are shown as ``?``.
         form: ``GiB``, ``GB``, ``MiB`` … (of bytes), ``%`` (of a ratio), ``.1f``, ``.1%``, ``,``, or empty.
         kind: the fact's type in vocabulary.yaml, which decides what an empty format means.
-        words: texts by key, for ``value.true`` and ``value.false``.
+        words: texts by key, for ``value.true``, ``value.false`` and ``value.none`` (of an empty list).
     """
     if value is None or is_unknown(value):
         return UNKNOWN
@@ -38,6 +38,8 @@ def format_value(value: Any, form: str = "", kind: str | None = None, words: Map
     if isinstance(value, list | tuple):
         if kind == "version" or (kind is None and isinstance(value, tuple) and _all_whole(value)):
             return ".".join(str(part) for part in value)
+        if not value:
+            return words.get("value.none", "") if words else ""
         return _shorten(", ".join(format_value(item) for item in value))
     return _shorten(printable(str(value)))
 

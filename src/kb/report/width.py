@@ -1,5 +1,6 @@
 """Terminal columns: Korean and emoji take two, combining marks none. Cutting, padding and wrapping by them."""
 
+import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 
@@ -7,6 +8,7 @@ TAB = 4
 _JOINER, _EMOJI_STYLE = "\u200d", "\ufe0f"
 _BLANKS = {ord("\t"): " ", ord("\n"): " "}
 _NO_BREAK = "\u00a0"
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|[KMGT]i?B)(?!\w))")
 
 
 def cells(text: str) -> Iterator[tuple[str, int]]:
@@ -79,13 +81,15 @@ def pad(text: str, width: int) -> str:
 def wrap(text: str, width: int, indent: str = "", hanging: str | None = None) -> list[str]:
     """Lines of at most ``width`` columns, split at spaces; the first after ``indent``, the others after ``hanging``.
 
-    A word longer than a line (a path, a long Korean compound) is split where the line ends.
+    A word longer than a line (a path, a long Korean compound) is split where the line ends. A number stays with its
+    ``%`` or ``GiB``.
     """
     hanging = indent if hanging is None else hanging
     lines: list[str] = []
     line, used = indent, columns(indent)
     empty = True
-    for word in text.translate(_BLANKS).split(" "):  # not at the no-break space, as a bare split would
+    text = _BEFORE_UNIT.sub(_NO_BREAK, text.translate(_BLANKS))
+    for word in text.split(" "):  # not at the no-break space, as a bare split would
         if not word:
             continue
         if not empty and used + 1 + columns(word) > width:

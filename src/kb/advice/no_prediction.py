@@ -1,0 +1,27 @@
+"""Why there is no prediction for a unit, where there is none: a key of i18n under ``note.``, and its values."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from kb.core.document import Unit
+from kb.core.errors import UserError
+from kb.core.setup import TrainingSetup
+
+Note = tuple[str, Mapping[str, Any]]
+
+
+def why_no_prediction(unit: Unit, setup: TrainingSetup, *, known: bool, fault: UserError | None = None) -> Note | None:
+    """The reason, None where nothing stands in the way.
+
+    Args:
+        known: whether the model is known.
+        fault: why the ``config.json`` of the model's folder cannot be used, where there is one.
+    """
+    if setup.unresolved and (known or "model.name" in setup.unresolved):
+        keys = (unit.settings[name].path for name in setup.unresolved)
+        return "unresolved_values", {"settings": ", ".join(str(path[-1]) for path in keys if path)}
+    if known:
+        return None
+    if fault is not None:
+        return fault.key.replace("model_config.", "model_config_"), dict(fault.values)
+    return ("model_not_known", {"model": setup.model_name}) if setup.model_name else ("no_model_named", {})

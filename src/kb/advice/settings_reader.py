@@ -1,0 +1,79 @@
+"""What a unit's settings say, by canonical name; what the config leaves open, and what it says beyond use."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from kb.core.document import Unit
+from kb.core.expression import is_unknown
+from kb.core.facts import FactType, coerce
+from kb.core.setup import Assumption
+
+
+class SettingsReader:
+    """Settings by name, with the library's default behind them; remembers what was assumed.
+
+    ``unresolved`` are the settings asked for whose value is unknown (``${BATCH}``, ``auto``) or beyond use (a batch of
+    -5): a default in their place would be a guess.
+    """
+
+    def __init__(self, unit: Unit, facts: Mapping[str, FactType]) -> None:
+        self._unit = unit
+        self._facts = facts
+        self.assumed: list[Assumption] = []
+        self.unresolved: dict[str, None] = {}
+
+    def written(self, name: str) -> bool:
+        return name in self._unit.settings
+
+    def value(self, *names: str) -> Any:
+        """The first of ``names`` that the config says; None where it says none, or its value is unresolved."""
+        for name in names:
+            setting = self._unit.settings.get(name)
+            if setting is None or setting.value is None:
+                continue
+            kind, value = self._facts[name].type, setting.value
+            if kind == "text" and isinstance(value, bool):  # `fsdp: true`; `false` says that there is none
+                if not value:
+                    continue
+                value = "true"
+            if kind == "list" and value == "all-linear":
+                value = (value,)
+            value = coerce(value, kind, name)
+            if is_unknown(value):
+                self.unresolved[name] = None
+                return None
+            return value
+        return None
+
+    def number(self, *names: str, least: int = 1) -> int | None:
+        """As :meth:`value`, of a whole number; one below ``least`` cannot run and is unresolved."""
+        for name in names:
+            value = self.value(name)
+            if value is not None and value < least:
+                self.unresolved[name] = None
+            if name in self.unresolved:
+                return None
+            if value is not None:
+                return int(value)
+        return None
+
+    def or_default(self, name: str) -> Any:
+        """The config's value, or the library's default from the vocabulary."""
+        value = self.value(name)
+        return self._facts[name].default if value is None else value
+
+    def default(self, name: str) -> Any:
+        """The library's default."""
+        return self._facts[name].default
+
+    def number_or_default(self, name: str, least: int = 1) -> int:
+        """As :meth:`or_default`, of a whole number that has a default."""
+        value = self.number(name, least=least)
+        return int(self._facts[name].default) if value is None else value
+
+    def or_assume(self, name: str, value: Any, fallback: Any, reason: str) -> Any:
+        """``value``, or ``fallback``, which is then listed as assumed."""
+        if value is not None:
+            return value
+        self.assumed.append(Assumption(name=name, value=fallback, reason=reason))
+        return fallback

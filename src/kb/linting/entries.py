@@ -1,0 +1,63 @@
+"""``kb rules show`` and ``kb rules explain``: any id under rules/, as it is written and as it reads."""
+
+import os
+from collections.abc import Collection
+
+from kb.core.catalog import Catalog
+from kb.core.errors import UserError
+from kb.knowledge.bundle import load_part
+from kb.knowledge.entries import ERRATA, Entry, entries_of
+from kb.knowledge.locations import Location
+from kb.report.style import Style
+from kb.report.words import Words
+
+
+def find_entry(name: str, found: dict[str, Entry]) -> Entry:
+    """The entry of an id, or of ``kind/id``.
+
+    Raises:
+        UserError: there is none; it names the nearest that there is.
+    """
+    from kb.core.suggest import nearest
+
+    if name in found:
+        return found[name]
+    meant = nearest(name, [other for other in found if ("/" in other) == ("/" in name)])
+    key = "rules.no_entry_meant" if meant else "rules.no_entry"
+    raise UserError(key, name=name, meant=meant[0] if meant else "")
+
+
+def kinds_of(found: dict[str, Entry]) -> Collection[str]:
+    """The kinds that have entries, in order."""
+    return sorted({entry.kind for entry in found.values()})
+
+
+def explain_entry(entry: Entry, location: Location, catalog: Catalog, words: Words, style: Style) -> str:
+    """The entry in the reader's language, each figure with its source; an erratum's computed again.
+
+    Args:
+        catalog: the whole one, with sources.
+    """
+    if entry.kind == "checks":
+        from kb.report.explain import explain
+
+        return explain(catalog.rules[entry.id], words, style, sources=catalog.sources)
+    guide = load_part(location, "guide")
+    errata = guide.get(ERRATA, {}).get(ERRATA, [])
+    if entry.kind == ERRATA:
+        from kb.advice.recompute import Basis
+        from kb.report.erratum_text import erratum_text
+
+        row = next(row for row in errata if row["id"] == entry.id)
+        basis = Basis(models=catalog.models, gpus=catalog.gpus, constants=catalog.constants)
+        return erratum_text(row, basis, words, style, sources=catalog.sources)
+    if entry.kind == "formulas":
+        from kb.report.formula_text import formula_text
+
+        return formula_text(guide["formulas"][entry.id], words, style, errata=errata, sources=catalog.sources)
+    from kb.knowledge.source import read_source
+    from kb.report.entry_text import entry_text
+
+    with open(os.path.join(location.rules, entry.path), encoding="utf-8") as stream:
+        data = read_source(entry.path, stream.read()).data
+    return entry_text(entry.kind, data, words, style, errata=errata, sources=catalog.sources)

@@ -1,0 +1,17 @@
+"""Inputs that could not be checked, as every format says them: in words, with the place where there is one."""
+
+from kb.core.result import Unusable
+from kb.report.values import printable
+from kb.report.words import Words
+
+
+def fault_text(fault: Unusable, words: Words) -> str:
+    """Why the input could not be checked, without its place."""
+    return words(fault.key, **{"path": fault.path, **fault.values})
+
+
+def fault_line(fault: Unusable, words: Words) -> str:
+    """``path:line:column: what is wrong``, as far as there is a place."""
+    place = [printable(fault.path)] if fault.path else []
+    place += [str(number) for number in (fault.line, fault.column) if number is not None]
+    return f"{':'.join(place) or 'kb'}: {fault_text(fault, words)}"
