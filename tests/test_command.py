@@ -45,7 +45,7 @@ def test_a_training_command_is_read_by_the_flags_of_the_trainer() -> None:
 
 
 def test_flags_alone_will_do() -> None:
-    assert values("--batch_size 4 --fp16") == {"inference.batch_size": 4, "training.fp16": True}
+    assert values("--batch_size 4 --tf32") == {"inference.batch_size": 4, "training.tf32": True}
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_a_value_that_only_a_run_can_tell_is_unknown() -> None:
 
 
 def test_the_last_of_a_repeated_flag_counts_and_is_told() -> None:
-    unit = read("python x.py --batch_size 8 --fp16 --batch_size 4")
+    unit = read("python x.py --batch_size 8 --tf32 --batch_size 4")
     assert unit.settings["inference.batch_size"].value == 4
     (event,) = unit.events
     assert event.kind == "duplicate-key"
@@ -161,3 +161,30 @@ def test_events_carry_the_values_that_the_vocabulary_promises() -> None:
     assert len(unit.events) == 3
     for event in unit.events:
         assert set(event.values) == set(EVENTS[event.kind]["values"])
+
+
+@pytest.mark.parametrize(
+    ("flags", "dialect", "setting"),
+    [
+        ("--batch_size 16 --fp16", "command-training", "training.per_device_train_batch_size"),
+        ("--batch_size 16 --learning_rate 1e-4", "command-training", "training.per_device_train_batch_size"),
+        ("--batch-size 16 --epochs 3 --num_beams 4", "command-training", "training.per_device_train_batch_size"),
+        ("--batch_size 16 --bf16 --num_train_epochs 3", "command-training", "training.per_device_train_batch_size"),
+        ("--train_batch_size 16 --lr 1e-4", "command-training", "training.per_device_train_batch_size"),
+        ("--batch_size 16 --fp16 --num_beams 4", "command", "inference.batch_size"),
+        ("--batch_size 16 --fp16 --do_predict", "command", "inference.batch_size"),
+        ("--batch_size 16", "command", "inference.batch_size"),
+        ("--inference_batch_size 16 --learning_rate 1e-4", "command", "inference.batch_size"),
+    ],
+)
+def test_a_bare_batch_size_is_that_of_training_where_the_flags_are(flags: str, dialect: str, setting: str) -> None:
+    unit = read(f"python t.py {flags}")
+    assert unit.dialect == dialect
+    assert unit.settings[setting].value == 16
+    assert not {"inference.batch_size", "training.per_device_train_batch_size"} - {setting} & unit.settings.keys()
+
+
+def test_the_trainers_own_batch_leaves_a_bare_one_aside() -> None:
+    unit = read("python t.py --per_device_train_batch_size 4 --batch_size 16 --learning_rate 1e-4")
+    assert unit.dialect == "hf"
+    assert unit.settings["training.per_device_train_batch_size"].value == 4

@@ -333,7 +333,8 @@ def test_an_anchor_and_a_tag_stand_outside_the_values_span():
     text = "training:\n  fp16: &f !!bool true # 참\n  bf16: *f\n  label_names: &l\n    - a\n"
     unit = read_one(text)
     spans = [unit.settings[f"training.{name}"].span for name in ("fp16", "bf16", "label_names")]
-    assert [text[span.start : span.end] for span in spans] == ["true", "true", "- a"]
+    assert [text[span.start : span.end] for span in spans] == ["true", "*f", "- a"]
+    assert [unit.settings[f"training.{name}"].alias for name in ("fp16", "bf16", "label_names")] == [False, True, False]
     assert unit.settings["training.fp16"].comment == "참"
 
 

@@ -58,7 +58,9 @@ NO_TRAPS = [
     ("run_name", "2024-01-01", "2024-01-01"),
     ("run_name", '"012"', "012"),
     ("report_to", "[wandb, tensorboard]", "wandb tensorboard"),
-    ("label_names", "[labels, 3]", ("labels", 3)),
+    ("label_names", "[labels, starts]", ("labels", "starts")),
+    ("label_names", "[]", ()),
+    ("label_names", "[[1, 2], [3]]", ([1, 2], [3])),
     ("label_names", "labels", "labels"),
 ]
 

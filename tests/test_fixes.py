@@ -307,9 +307,9 @@ def test_a_flag_is_renamed() -> None:
 
 
 def test_a_shared_value_is_overridden_and_not_changed() -> None:
-    text = 'ARGS="--batch_size 16"\npython a.py $ARGS --fp16\npython b.py $ARGS\n'
+    text = 'ARGS="--batch_size 16"\npython a.py $ARGS --tf32\npython b.py $ARGS\n'
     fixed = in_shell(text, {"inference.batch_size": 8})
-    assert fixed == text.replace("--fp16\n", "--fp16 --batch_size 8\n")
+    assert fixed == text.replace("--tf32\n", "--tf32 --batch_size 8\n")
 
 
 def test_a_variable_gives_way_where_it_is_used() -> None:
@@ -374,3 +374,62 @@ def test_saving_to_a_folder_that_is_gone_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(OSError):
         save(str(tmp_path / "gone" / "c.yaml"), b"a: 2\n")
     assert list(tmp_path.iterdir()) == []
+
+
+ALIASED = "wandb: {x: &t true, y: &m {seed: 1}}\ntraining:\n  bf16: true\n  tf32: *t\n  fp16: false\n"
+
+
+def test_an_alias_is_neither_written_over_nor_its_anchor() -> None:
+    unit = section_of(read(ALIASED, "c.yaml"), None)
+    setting = unit.settings["training.tf32"]
+    assert setting.alias and ALIASED[setting.span.start : setting.span.end] == "*t"
+    fix = request(unit, edits_of({"training.tf32": False}))
+    assert unit.bars(fix.fix)
+    assert reason(change(ALIASED, {"training.tf32": False})) == "config.fix.alias"
+
+
+def test_the_entry_of_an_alias_can_go_and_its_neighbours_can_change() -> None:
+    assert changed(ALIASED, {"training.tf32": None}) == ALIASED.replace("  tf32: *t\n", "")
+    assert changed(ALIASED, {"training.fp16": True}) == ALIASED.replace("fp16: false", "fp16: true")
+
+
+def test_a_group_that_is_an_alias_is_not_edited_through_it() -> None:
+    text = "base: &b\n  bf16: true\n  learning_rate: 1.0e-4\ntraining: *b\n"
+    assert change(text, {"training.bf16": False}).text == text
+
+
+def test_a_value_that_is_filled_in_elsewhere_is_not_written_over() -> None:
+    text = "training:\n  bf16: true\n  per_device_train_batch_size: ${BATCH}\n"
+    assert reason(change(text, {"training.per_device_train_batch_size": 8})) == "config.fix.unresolved"
+    command = "python t.py --per_device_train_batch_size $1 --learning_rate 1e-4\n"
+    unit = read_shell(command, "run.sh", COMMANDS)[0]
+    wanted = request(unit, edits_of({"training.per_device_train_batch_size": 8}))
+    assert reason(FIXER.apply(command, "run.sh", [wanted], shell=True)) == "config.fix.unresolved"
+
+
+@pytest.mark.parametrize("joint", [" \\\n  ", "\\\n  ", " \\ \n  ", " \\\r\n  ", " \\\n\t"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"training.fp16": None},
+        {"training.fp16": False},
+        {"training.fp16": False, "training.bf16": True},
+        {"training.bf16": None, "training.tf32": False},
+    ],
+)
+def test_no_continued_line_is_left_empty(joint: str, changes: dict[str, object]) -> None:
+    text = "python t.py" + "".join(joint + flag for flag in ("--fp16", "--learning_rate 1e-4", "--bf16", "--tf32"))
+    fixed = in_shell(text + "\n", changes)
+    assert fixed != text and not [line for line in fixed.splitlines() if line.strip() in ("", "\\")]
+
+
+def test_a_bare_flag_takes_a_value_with_its_new_name() -> None:
+    text = "python t.py --group_by_length --learning_rate 1e-4\n"
+    unit = read_shell(text, "run.sh", COMMANDS)[0]
+    assert unit.settings["training.group_by_length"].bare and not unit.settings["training.learning_rate"].bare
+    edits = (
+        Edit("set", "training.group_by_length", "group_by_length"),
+        Edit("rename", "training.group_by_length", "train_sampling_strategy"),
+    )
+    result = FIXER.apply(text, "run.sh", [request(unit, edits)], shell=True)
+    assert result.text == "python t.py --train_sampling_strategy group_by_length --learning_rate 1e-4\n"

@@ -6,8 +6,9 @@ from kb.core.finding import Edit, Finding, Fix, Span
 from kb.core.result import CheckResult
 from kb.core.text import Text
 from kb.knowledge import load_catalog
+from kb.linting.choosing import chosen_fix
 from kb.linting.file import FileChecker
-from kb.linting.fixing import chosen_fix, replacements_of
+from kb.linting.fixing import replacements_of
 from kb.linting.prepare import Wanted, file_checker
 from kb.linting.project import Project
 from kb.linting.run import Input, run

@@ -9,12 +9,16 @@ import os
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 import yaml
+
+from kb.__main__ import COMMANDS
 
 ROOT = Path(__file__).resolve().parent.parent
 READMES = {"en": ROOT / "README.md", "ko": ROOT / "README.ko.md"}
@@ -48,11 +52,11 @@ def words_of(line: str) -> tuple[list[str], bool]:
 
 
 def run(words: list[str]) -> int:
-    from kb import check, rules
-
     name = words[1] if words[0] == "kb" else words[2].removeprefix("kb.")
     arguments = words[2:] if words[0] == "kb" else words[3:]
-    return {"check": check.main, "rules": rules.main}[name](arguments)
+    assert name in COMMANDS
+    code: int = import_module(f"kb.{name}").main(arguments)
+    return code
 
 
 @pytest.fixture
@@ -67,9 +71,23 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     shutil.copy(ROOT / "examples/mt5-summary-team.yaml", tmp_path / "configs/mt5.yaml")
     shutil.copy(ROOT / "examples/bart-large-arguments.json", tmp_path / "more/bart.json")
     shutil.copy(ROOT / "examples/summarize.sh", tmp_path / "run.sh")
+    (tmp_path / "train.log").write_text("step 12\nRuntimeError: CUDA out of memory\n", "utf-8")
     (tmp_path / "kb-baseline.json").write_text('{"version": 1, "findings": []}\n', "utf-8")
     monkeypatch.chdir(tmp_path)
     yield tmp_path
+
+
+def commit(folder: Path) -> None:
+    """A repository with the rules in it, for what compares them with a revision."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    environ |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+    author = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "init.defaultBranch=main")
+    for words in (("init", "-q"), ("add", "rules", "i18n"), ("commit", "-q", "-m", "rules")):
+        subprocess.run(["git", *author, *words], cwd=folder, env=environ, check=True, timeout=60)
+
+
+def test_every_command_of_kb_is_in_the_readme() -> None:
+    assert {line.split()[1] for line in commands("en") if line.startswith("kb ")} == set(COMMANDS)
 
 
 @pytest.mark.parametrize("line", commands("en"))
@@ -79,6 +97,8 @@ def test_every_command_of_the_readme_runs(
     words, reads = words_of(line)
     if words[1] == "rules" or words[2:3] == ["kb.rules"]:
         words += ["--rules", str(project / "rules")]
+    if words[1:3] == ["rules", "diff"]:
+        commit(project)
     if reads:
         raw = (project / "train.yaml").read_bytes()
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw), "utf-8"))
@@ -120,6 +140,7 @@ def test_both_languages_have_the_same_sections_tables_and_links() -> None:
         text = READMES[language].read_text("utf-8")
         prose = BLOCK.sub("", text)
         links = [link for link in re.findall(r"\]\(([^)]+)\)", prose) if not link.startswith("README")]
+        links = [link.replace(f"docs/{language}/", "docs/") for link in links]
         rows = [line.count("|") for line in prose.splitlines() if line.startswith("|")]
         return len(re.findall(r"^#+ ", prose, re.M)), rows, sorted(links), sorted(set(re.findall(r"`[^`]+`", prose)))
 

@@ -90,9 +90,9 @@ def test_environment_prefixes_wrappers_and_redirections_are_passed_over() -> Non
         ("BATCH=8\npython x.py --batch_size ${BATCH:-16}", 8),
         ("A=1\nB=${A}6\npython x.py --batch_size=$B", 16),
         ("BATCH=8\nBATCH=16\npython x.py --batch_size $BATCH", 16),
-        ('ARGS="--batch_size 16 --fp16"\npython x.py $ARGS', 16),
-        ('args=(\n  --batch_size 16  # 배치\n  --fp16\n)\npython x.py "${args[@]}"', 16),
-        ('args=(--fp16)\nargs+=(--batch_size 16)\npython x.py "${args[@]}"', 16),
+        ('ARGS="--batch_size 16 --tf32"\npython x.py $ARGS', 16),
+        ('args=(\n  --batch_size 16  # 배치\n  --tf32\n)\npython x.py "${args[@]}"', 16),
+        ('args=(--tf32)\nargs+=(--batch_size 16)\npython x.py "${args[@]}"', 16),
     ],
 )
 def test_plain_variables_are_filled_in(script: str, batch: int) -> None:
@@ -126,7 +126,7 @@ def test_a_value_from_a_variable_stands_where_it_is_used_and_says_so() -> None:
 
 
 def test_flags_in_a_variable_stand_where_they_are_written() -> None:
-    text = 'ARGS="--fp16 \\\n  --batch_size 16"\npython x.py $ARGS "$@"\n'
+    text = 'ARGS="--tf32 \\\n  --batch_size 16"\npython x.py $ARGS "$@"\n'
     setting = read(text)[0].settings["inference.batch_size"]
     assert (setting.span.line, text[setting.span.start : setting.span.end]) == (2, "16")
 

@@ -10,7 +10,13 @@ COMMANDS = ("check", "rules", "runtime", "history", "recommend", "plan", "diagno
 
 def main() -> int:
     """Hand the arguments to the named command."""
-    arguments = sys.argv[1:]
+    try:
+        return _main(sys.argv[1:])
+    except KeyboardInterrupt:  # while the command is still being imported
+        return 130
+
+
+def _main(arguments: list[str]) -> int:
     name = arguments[0] if arguments else "--help"
     if name in COMMANDS:
         code: int = import_module(f"kb.{name}").main(arguments[1:])

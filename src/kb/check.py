@@ -7,6 +7,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any, TextIO
 
 from kb import cli
 from kb.core.catalog import Catalog
@@ -16,12 +17,11 @@ from kb.core.result import CheckResult, Unusable
 from kb.knowledge import load_catalog
 from kb.linting.file import FileChecker
 from kb.linting.prepare import Wanted, file_checker
-from kb.linting.project import Project, find_project, unknown_rule
+from kb.linting.project import FAIL_ON, LIBRARIES, Project, find_project, unknown_rule
 from kb.linting.run import STDIN, Input, Run, run
 from kb.report.words import Words
 
 FORMATS = ("text", "json", "sarif", "github", "gitlab", "junit")
-LIBRARIES = ("transformers", "torch", "peft", "accelerate", "trl")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,22 +32,27 @@ def command(arguments: Sequence[str], language: str) -> int:
     """Check what the arguments name; exit codes as :mod:`kb.cli` says."""
     messages = cli.load_words_or_none(language)
     options = _parser(messages).parse_args(arguments)
+    _refuse(options)
     project = find_project(_start(options))
-    if options.lang is None and project.lang in ("ko", "en") and project.lang != language:
+    if options.lang is None and project.lang is not None and project.lang != language:
         language, messages = project.lang, cli.load_words_or_none(project.lang)
+    options.fail_on = options.fail_on or project.fail_on or "error"
+    options.fix = (options.fix or options.unsafe_fixes) and not options.diff
     whole = bool(options.explain) or options.format == "sarif"
     catalog = load_catalog(options.rules, whole=whole)
     words = Words(language, messages, catalog.facts)
     if options.explain and options.explain not in catalog.rules:
         raise unknown_rule(options.explain, list(catalog.rules))
-    if options.explain and not options.paths and not options.command:
+    if options.explain and not options.paths and options.command is None:
         return _explain_alone(options, catalog, words)
     checker = file_checker(catalog, project, _wanted(options))
     if options.watch:
         from kb.linting.watch import watch
 
-        paths = [given.path for given in _inputs(options)[0]]
-        return watch(lambda: paths, lambda: _check(options, project, checker, words), _notice(words))
+        def paths() -> list[str]:
+            return [given.path for given in _inputs(options)[0]]
+
+        return watch(paths, lambda: _check(options, project, checker, words), _notice(words))
     return _check(options, project, checker, words)
 
 
@@ -75,7 +80,7 @@ def _parser(words: cli.Words) -> cli.Parser:
     rules.add_argument("--baseline", metavar="FILE", help=say("baseline"))
     rules.add_argument("--write-baseline", metavar="FILE", help=say("write_baseline"))
     rules.add_argument("--prune-baseline", action="store_true", help=say("prune_baseline"))
-    rules.add_argument("--fail-on", choices=(*SEVERITIES, "never"), help=say("fail_on"))
+    rules.add_argument("--fail-on", choices=FAIL_ON, help=say("fail_on"))
     fixing = parser.add_argument_group(say("group_fix"))
     fixing.add_argument("--fix", action="store_true", help=say("fix"))
     fixing.add_argument("--unsafe-fixes", action="store_true", help=say("unsafe_fixes"))
@@ -89,6 +94,18 @@ def _parser(words: cli.Words) -> cli.Parser:
     output.add_argument("-q", "--quiet", action="store_true", help=say("quiet"))
     output.add_argument("--watch", action="store_true", help=say("watch"))
     return parser
+
+
+def _refuse(options: argparse.Namespace) -> None:
+    """Arguments that cannot be meant.
+
+    Raises:
+        UserError: an empty path, or a watch over what is no file.
+    """
+    if "" in options.paths:
+        raise UserError("cli.empty_path")
+    if options.watch and (options.command is not None or STDIN in options.paths or not options.paths):
+        raise UserError("cli.watch_needs_files")
 
 
 def _start(options: argparse.Namespace) -> str:
@@ -119,7 +136,9 @@ def _names(given: Sequence[str]) -> list[str]:
 
 def _inputs(options: argparse.Namespace) -> tuple[list[Input], list[Unusable]]:
     """What to check, in order, and the paths that lead to nothing."""
-    inputs = [Input(path="--command", kind="command", raw=options.command.encode())] if options.command else []
+    inputs = []
+    if options.command is not None:
+        inputs.append(Input(path="--command", kind="command", raw=options.command.encode()))
     paths = options.paths
     if not paths and not inputs:
         if sys.stdin.isatty():
@@ -139,23 +158,27 @@ def _check(options: argparse.Namespace, project: Project, checker: FileChecker, 
     """One pass: check, fix, report; the exit code."""
     inputs, faults = _inputs(options)
     outcome = run(inputs, checker, faults)
+    stream, mendable = sys.stdout, False
     if options.fix or options.diff:
         from kb.linting.fixing import fix_files
 
-        outcome = fix_files(
-            outcome, checker, unsafe=options.unsafe_fixes, write=not options.diff, notice=_notice(words)
+        outcome, changed, text = fix_files(
+            outcome, checker, unsafe=options.unsafe_fixes, write=options.fix, notice=_notice(words)
         )
+        mendable = options.diff and bool(changed)
+        if options.fix and any(given.path in (STDIN, "--command") for given in inputs):
+            stream = sys.stderr  # standard output is the fixed text's
+        cli.put(text)
     result = outcome.result(checker)
     baseline = options.baseline or (project.baseline and os.path.join(project.folder(), project.baseline))
     if baseline or options.write_baseline:
         from kb.linting.baseline import with_baseline
 
         result = with_baseline(result, baseline, write=options.write_baseline, prune_gone=options.prune_baseline)
-    if not options.diff:
-        _report(options, result, checker, words)
-    for unusable in outcome.unusable:
-        print(_said(unusable, words), file=sys.stderr)
-    return _exit_code(outcome, result, options.fail_on or project.fail_on or "error")
+    _report(options, result, checker, words, stream)
+    if outcome.unusable:
+        _say_unusable(outcome.unusable, words)
+    return cli.FINDINGS if mendable and not outcome.unusable else _exit_code(outcome, result, options.fail_on)
 
 
 def _exit_code(outcome: Run, result: CheckResult, fail_on: str) -> int:
@@ -166,13 +189,24 @@ def _exit_code(outcome: Run, result: CheckResult, fail_on: str) -> int:
     return cli.FINDINGS if any(counts[severity] for severity in failing) else cli.CLEAN
 
 
-def _report(options: argparse.Namespace, result: CheckResult, checker: FileChecker, words: Words) -> None:
+def _report(
+    options: argparse.Namespace, result: CheckResult, checker: FileChecker, words: Words, stream: TextIO
+) -> None:
+    """The report; beside a diff only what it would leave, on standard error."""
+    if options.diff:
+        from kb.report.text import summary_line
+
+        print(words("fix.would_leave", summary=summary_line(result, words)), file=sys.stderr)
+        return
     if not result.units and options.format == "text":
         return
     from kb.linting.output import render
 
-    text = render(options, result, checker, words)
-    sys.stdout.write(text)
+    text = render(options, result, checker, words, stream)
+    if stream is sys.stdout:
+        cli.put(text)
+    else:
+        stream.write(text)
 
 
 def _explain_alone(options: argparse.Namespace, catalog: Catalog, words: Words) -> int:
@@ -187,24 +221,28 @@ def _explain_alone(options: argparse.Namespace, catalog: Catalog, words: Words) 
 def _notice(words: Words) -> Callable[..., None]:
     """Says a sentence on standard error: data goes to standard output, everything else here.
 
-    A reason may itself be a key of i18n.
+    A reason may itself be a key of i18n, needs are facts, and a number ``n`` chooses between one and many.
     """
 
-    def notice(key: str, **values: object) -> None:
-        reason = values.get("reason")
-        if isinstance(reason, str) and reason in words.messages:
-            values["reason"] = words(reason, **values)
+    def notice(key: str, **values: Any) -> None:
+        if values.get("reason") in words.messages:
+            values["reason"] = words(values["reason"], **values)
+        if "needs" in values:
+            from kb.report.undecided import need_of
+
+            values["needs"] = sorted({words(f"need.{need_of(name)}") for name in values["needs"]})
+        if "n" in values:
+            key = f"{key}.{'one' if values['n'] == 1 else 'many'}"
         print(words(key, **values), file=sys.stderr)
 
     return notice
 
 
-def _said(unusable: Unusable, words: Words) -> str:
-    """``path:line:column: what is wrong``, as far as there is a place."""
-    place = [unusable.path] if unusable.path else []
-    place += [str(number) for number in (unusable.line, unusable.column) if number is not None]
-    text = words(unusable.key, **{"path": unusable.path, **unusable.values})
-    return f"{':'.join(place)}: {text}" if place else f"kb: {text}"
+def _say_unusable(faults: Sequence[Unusable], words: Words) -> None:
+    from kb.report.faults import fault_line
+
+    for fault in faults:
+        print(fault_line(fault, words), file=sys.stderr)
 
 
 if __name__ == "__main__":

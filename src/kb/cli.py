@@ -4,11 +4,13 @@ Exit codes: 0 clean, 1 findings, 2 the input or the arguments cannot be used, 3 
 """
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
+from kb import leave_quietly
 from kb.core.errors import UserError
 from kb.core.text import LANGUAGES, fill
 from kb.knowledge.problems import KnowledgeError
@@ -44,6 +46,11 @@ def said(words: Words, key: str, **values: Any) -> str:
     return fill(words.get(key, key), shown)
 
 
+def counted(words: Words, key: str, number: int, **values: Any) -> str:
+    """The text of ``key.one`` for 1, of ``key.many`` for any other number, which stands in it as ``n``."""
+    return said(words, f"{key}.{'one' if number == 1 else 'many'}", n=number, **values)
+
+
 class Parser(argparse.ArgumentParser):
     """argparse that speaks the user's language and suggests the option that was meant."""
 
@@ -73,12 +80,16 @@ class Parser(argparse.ArgumentParser):
         unknown = message.removeprefix("unrecognized arguments: ")
         if unknown != message:
             return self._unknown_option(unknown)
-        for end, key in (
-            (": expected one argument", "cli.needs_value"),
-            (": expected at least one argument", "cli.needs_value"),
-        ):
+        missing = message.removeprefix("the following arguments are required: ")
+        if missing != message:
+            return said(self.words, "cli.required", names=missing)
+        for end in (": expected one argument", ": expected at least one argument"):
             if message.endswith(end):
-                return said(self.words, key, option=message.removesuffix(end).removeprefix("argument "))
+                return said(self.words, "cli.needs_value", option=message.removesuffix(end).removeprefix("argument "))
+        for kind, key in ((": invalid int value: ", "cli.not_whole"), (": invalid float value: ", "cli.not_number")):
+            option, found, value = message.removeprefix("argument ").partition(kind)
+            if found:
+                return said(self.words, key, option=option, value=value.strip("'\""))
         if ": invalid choice: " in message:
             option, _, rest = message.removeprefix("argument ").partition(": invalid choice: ")
             value, _, choices = rest.partition(" (choose from ")
@@ -104,39 +115,91 @@ def _help_width() -> int:
 
 def run(command: Callable[[Sequence[str], str], int], arguments: Sequence[str] | None = None) -> int:
     """Run a command to its exit code; no traceback reaches a user unless ``KB_DEBUG`` is set."""
-    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        return _run(command, sys.argv[1:] if arguments is None else arguments)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _run(command: Callable[[Sequence[str], str], int], arguments: Sequence[str]) -> int:
+    _hear_interrupts()
     language = language_of(arguments, os.environ)
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - it is open as long as the process runs
+    if sys.stdout is None:
+        _complain(said(load_words_or_none(language), "cli.stdout_closed"))
+        return UNUSABLE
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a character still gets the rest
+    code = CLEAN
     try:
         code = command(arguments, language)
         sys.stdout.flush()
-    except KeyboardInterrupt:
-        return INTERRUPTED
     except BrokenPipeError:
-        # the reader (head, a pager) has seen enough; Python would complain again when it closes standard output
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return CLEAN
+        _abandon_output()
     except KnowledgeError as error:
         for problem in error.problems:
             print(problem, file=sys.stderr)
-        print(f"kb: {said(load_words_or_none(language), 'rules.broken', count=len(error.problems))}", file=sys.stderr)
+        _complain(counted(load_words_or_none(language), "rules.broken", len(error.problems)))
         return UNUSABLE
     except UserError as fault:
-        print(f"kb: {worded(fault, language)}", file=sys.stderr)
+        _complain(worded(fault, language))
         return UNUSABLE
     except Exception as error:
+        if isinstance(error, OSError) and error.filename is None and error.errno in _FULL:
+            _abandon_output()
+            _complain(said(load_words_or_none(language), "cli.stdout_full", reason=error.strerror))
+            return UNUSABLE
         if os.environ.get("KB_DEBUG"):
             raise
-        print(_internal(error, language), file=sys.stderr)
+        _complain(_internal(error, language))
         return INTERNAL
     return code
 
 
+# What a stream says that takes no more; an error about a file carries the file's name.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+
+
+def _hear_interrupts() -> None:
+    """From here on Ctrl-C is an exception, so that what is half done is tidied up."""
+    import signal
+
+    if signal.getsignal(signal.SIGINT) is leave_quietly:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def put(data: str | bytes) -> None:
+    """Write data to standard output. A reader that has seen enough (head, a pager) changes nothing of the run."""
+    try:
+        if isinstance(data, str):
+            sys.stdout.write(data)
+        else:
+            sys.stdout.flush()
+            sys.stdout.buffer.write(data)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _abandon_output()
+
+
+def _abandon_output() -> None:
+    """Nothing more can be written; Python would complain again when it closes standard output."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _complain(text: str) -> None:
+    print(f"kb: {text}", file=sys.stderr)
+
+
 def worded(fault: UserError, language: str) -> str:
-    """The fault's sentence in one language, after its place in a file where it has one."""
+    """The fault's sentence in one language, after its place in a file where it has one.
+
+    ``within`` among its values is the file of settings that gave what is at fault.
+    """
     text = said(load_words_or_none(language), fault.key, **fault.values)
+    if within := fault.values.get("within"):
+        return f"{within}: {text}"
     line, column, path = getattr(fault, "line", None), getattr(fault, "column", None), fault.values.get("path")
     return f"{path}:{line}:{column}: {text}" if path and line is not None else text
 
@@ -157,4 +220,4 @@ def _internal(error: Exception, language: str) -> str:
         where = where.tb_next
     place = f"{os.path.basename(where.tb_frame.f_code.co_filename)}:{where.tb_lineno}" if where else "?"
     words = load_words_or_none(language)
-    return "kb: " + said(words, "cli.internal", error=f"{type(error).__name__}: {error}"[:300], place=place)
+    return said(words, "cli.internal", error=f"{type(error).__name__}: {error}"[:300], place=place)

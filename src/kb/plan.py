@@ -119,6 +119,8 @@ def _unusable(result: UnitResult, path: str, catalog: Catalog) -> UserError:
         from kb.recommend import unknown_model
 
         return unknown_model(setup.model_name, catalog)
+    if result.note == "unresolved_values":
+        return UserError("plan.unresolved", path=path, settings=result.note_values["settings"])
     return UserError("plan.no_model" if result.model is None else "plan.no_run", path=path)
 
 

@@ -90,7 +90,7 @@ def _test(options: argparse.Namespace, location: Location, words: cli.Words) -> 
             if fault:
                 failed += 1
                 print(f"{name}, {cli.said(words, 'rules.example', number=index)}: {fault}")
-    print(cli.said(words, "rules.tested", total=total, failed=failed))
+    print(cli.counted(words, "rules.tested", total, failed=failed))
     return cli.FINDINGS if failed else cli.CLEAN
 
 

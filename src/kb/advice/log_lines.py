@@ -31,9 +31,9 @@ _FRAME = re.compile(r'\s{0,80}File "[^"]{1,400}", line \d+|\s{0,80}at [\w.$<>/]{
 
 _KEY = re.compile(r"""["']([@\w.-]{1,40})\\?["']\s{0,3}:\s{0,3}[\[({]{0,3}\\?["']""")
 _LOG_KEYS = frozenset((
-    "msg", "message", "@message", "log", "error", "err", "error_message", "exception", "exc_info", "exc_text", "traceback",
-    "stack", "stacktrace", "stack_trace", "event", "reason", "detail", "details", "line", "stderr", "stdout",
-    "textPayload", "py_callstack",
+    "msg", "message", "@message", "log", "error", "err", "error_message", "exception", "exc_info",
+    "exc_text", "traceback", "stack", "stacktrace", "stack_trace", "event", "reason", "detail", "details",
+    "line", "stderr", "stdout", "textPayload", "py_callstack",
 ))  # fmt: skip
 _CLASSES = re.compile(
     r"(?:(?:[\w.]{1,80}(?:Error|Exception|Warning|Failure|Interrupt|Exit)(?:\([\w, ]{0,60}\))?|E|ERROR|FATAL|CRITICAL)"

@@ -76,13 +76,13 @@ def setup_of(
     read = SettingsReader(unit, facts)
     read.assumed.append(Assumption(name="data.lengths", value="full", reason="full_length"))
     source, target = _lengths(read, model, constants)
-    training = any(name.startswith("training.") for name in unit.settings)
     method = _method(read)
     quantized = method == "qlora" or bool(read.value("quantization.load_in_8bit"))
     strategy = read.value("training.eval_strategy")
     evaluates = bool(read.value("training.do_eval")) or strategy not in (None, "no")
     generates = bool(read.or_default("training.predict_with_generate"))
     inference_batch = read.number("inference.batch_size")
+    training = _trains(unit)
     transformers = versions("transformers")
     setup = TrainingSetup(
         model_name=read.value("model.name"),
@@ -131,10 +131,15 @@ def setup_of(
         offload_param=read.value("deepspeed.offload_param.device") in ("cpu", "nvme"),
         fsdp=bool(read.value("training.fsdp")),
     )
+    return setup._replace(assumed=_assumed(read), unresolved=_that_matter(read.unresolved, setup))
+
+
+def _assumed(read: SettingsReader) -> tuple[Assumption, ...]:
+    """What was assumed, what changes the answer most first: a report may have no room for all of it."""
     base = read.value("launch.base_config")
     if base is not None:
         read.or_assume("launch.base_config", None, base, "not_read")
-    return setup._replace(assumed=tuple(read.assumed), unresolved=_that_matter(read.unresolved, setup))
+    return tuple(sorted(read.assumed, key=lambda each: (each.name != "launch.base_config", "batch" not in each.name)))
 
 
 def _that_matter(unresolved: Iterable[str], setup: TrainingSetup) -> tuple[str, ...]:
@@ -168,6 +173,13 @@ def _lengths(read: SettingsReader, model: Model | None, constants: Mapping[str, 
     target = read.number("data.max_target_length", "training.generation_max_length", "generation.max_length")
     target = read.or_assume("data.max_target_length", target, int(constants["assumed_target_length"]), "usual_length")
     return int(source), int(target)
+
+
+def _trains(unit: Unit) -> bool:
+    """Whether anything is said of training; ``--fp16`` beside an inference batch says nothing of it."""
+    if unit.dialect == "command" and "inference.batch_size" in unit.settings:
+        return "training.do_train" in unit.settings
+    return any(name.startswith("training.") for name in unit.settings)
 
 
 def _samples(read: SettingsReader) -> int | None:

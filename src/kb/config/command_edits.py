@@ -10,7 +10,7 @@ from kb.config.written import as_words
 from kb.core.document import Setting, Unit
 from kb.core.finding import Edit, Span
 
-_GAP_BEFORE = re.compile(r"(?:[ \t]|\\\r?\n)*\Z")
+_GAP_BEFORE = re.compile(r"(?:[ \t]|\\[ \t]*\r?\n)*\Z")  # a blank after the backslash is a fault, read as meant
 _REST_OF_LINE = re.compile(r"[ \t]*\\?\r?\n")
 
 

@@ -114,8 +114,9 @@ class _Lexer:
         state.faults.clear()
 
     def _word(self, *, may_be_array: bool = True) -> Word | None:
-        """The word at the cursor, or None where there is none."""
+        """The word at the cursor, or None where there is none. A continuation right after it is no part of it."""
         text, start = self.text, self.at
+        end = start
         pieces: list[Piece] = []
         items = None
         while self.at < len(text):
@@ -133,16 +134,19 @@ class _Lexer:
                 pieces.append(self._expansion(quoted=False))
             elif character == "\\" and (found := _CONTINUATION.match(text, self.at)):
                 self.at = found.end()
+                continue
             elif character == "\\" and not _FAULT.match(text, self.at):
                 pieces.append(Piece("literal", text[self.at + 1 : self.at + 2], self.at + 1, True))
                 self.at += 2
             elif character == "(" and may_be_array and pieces and pieces[-1].text.endswith("="):
                 items = self._array()
+                end = self.at
                 break
             else:
                 break
+            end = self.at
         self.at = min(self.at, len(text))
-        return Word(tuple(pieces), start, self.at, items) if self.at > start else None
+        return Word(tuple(pieces), start, min(end, len(text)), items) if self.at > start else None
 
     def _array(self) -> tuple[Word, ...]:
         self.at += 1

@@ -40,8 +40,8 @@ class Fix(NamedTuple):
     """Edits that go together. Safe: the same result, or the config could not have run.
 
     ``certain``: its condition is known to hold, so that it may be applied; else it is only offered, ``when`` is that
-    condition, and ``needs`` are the facts that would settle it. ``barred``: the file's form is in the way; whoever applies
-    it nevertheless is told what.
+    condition, and ``needs`` are the facts that would settle it. ``barred``: the file's form is in the way; whoever
+    applies it nevertheless is told what.
     """
 
     safety: Safety

@@ -83,7 +83,11 @@ class TrainingSetup(NamedTuple):
     @property
     def batch_known(self) -> bool:
         """Whether the run trains, and with an effective batch size that nothing leaves open."""
-        factors = ("training.per_device_train_batch_size", "training.gradient_accumulation_steps", "launch.num_processes")
+        factors = (
+            "training.per_device_train_batch_size",
+            "training.gradient_accumulation_steps",
+            "launch.num_processes",
+        )
         return self.do_train and not any(name in self.unresolved for name in factors)
 
     @property

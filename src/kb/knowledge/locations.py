@@ -3,6 +3,8 @@
 import os
 from typing import NamedTuple
 
+from kb.core.errors import UserError
+
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _PACKAGED = os.path.join(_PACKAGE, "_data")
 _CHECKOUT = os.path.dirname(os.path.dirname(_PACKAGE))
@@ -28,7 +30,13 @@ def shipped() -> Location:
 
 
 def named(rules: str) -> Location:
-    """A rules folder given by the user; texts come from an ``i18n`` beside it, or from the shipped ones."""
+    """A rules folder given by the user; texts come from an ``i18n`` beside it, or from the shipped ones.
+
+    Raises:
+        UserError: there is no such folder.
+    """
+    if not os.path.isdir(rules):
+        raise UserError("rules.no_folder", path=rules)
     beside = os.path.join(os.path.dirname(os.path.abspath(rules)), "i18n")
     return Location(rules, beside if os.path.isdir(beside) else shipped().i18n, False)
 

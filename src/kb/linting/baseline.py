@@ -1,5 +1,6 @@
 """``--baseline``: yesterday's findings set aside, so that only new ones count."""
 
+import os
 from collections.abc import Sequence
 
 from kb.config.baseline import Fingerprint, compare, count, fingerprint, prune, read_baseline, write_baseline
@@ -7,12 +8,13 @@ from kb.config.faults import ConfigError
 from kb.core.document import Unit
 from kb.core.finding import Finding
 from kb.core.result import CheckResult
-from kb.linting.fixing import write_file
-from kb.linting.run import findings_of, with_findings
+from kb.linting.fixing import COMMAND, write_file
+from kb.linting.run import STDIN, findings_of, with_findings
 
 
 def with_baseline(result: CheckResult, path: str | None, *, write: str | None, prune_gone: bool) -> CheckResult:
-    """The result with the findings that the baseline knows suppressed.
+    """The result with the findings that the baseline knows suppressed. A baseline knows its files by their way from
+    its own folder, so that it holds on every machine and from every working folder.
 
     Args:
         path: the baseline to compare with; None for none.
@@ -22,17 +24,20 @@ def with_baseline(result: CheckResult, path: str | None, *, write: str | None, p
     Raises:
         ConfigError: the baseline cannot be read.
     """
-    pairs = [(_fingerprint(unit.unit, finding, result), finding) for unit, finding in findings_of(result)]
     if write:
-        known = count([mark for mark, finding in pairs if finding.suppressed is None])
-        write_file(write, write_baseline(known).encode())
+        counted = [mark for mark, finding in _marked(result, write) if finding.suppressed is None]
+        write_file(write, write_baseline(count(counted)).encode())
     if path is None:
         return result
     baseline = _read(path)
-    compared = compare(pairs, baseline, {_relative(unit.unit.path) for unit in result.units})
+    compared = compare(_marked(result, path), baseline, {_relative(unit.unit.path, path) for unit in result.units})
     if prune_gone and compared.gone:
         write_file(path, write_baseline(prune(baseline, compared.gone)).encode())
     return with_findings(result, compared.findings)
+
+
+def _marked(result: CheckResult, baseline: str) -> list[tuple[Fingerprint, Finding]]:
+    return [(_fingerprint(unit.unit, finding, result, baseline), finding) for unit, finding in findings_of(result)]
 
 
 def _read(path: str) -> dict[Fingerprint, int]:
@@ -48,16 +53,15 @@ def _read(path: str) -> dict[Fingerprint, int]:
         raise
 
 
-def _fingerprint(unit: Unit, finding: Finding, result: CheckResult) -> Fingerprint:
+def _fingerprint(unit: Unit, finding: Finding, result: CheckResult, baseline: str) -> Fingerprint:
     lines: Sequence[str] = result.sources_text.get(unit.path, "").split("\n")
     line = lines[finding.span.line - 1] if finding.span.line <= len(lines) else ""
     setting = next((name for name, other in unit.settings.items() if other.span == finding.span), "")
     name = f"{unit.section}.{setting}" if unit.section else setting
-    return fingerprint(finding, path=_relative(unit.path), setting=name, line=line)
+    return fingerprint(finding, path=_relative(unit.path, baseline), setting=name, line=line)
 
 
-def _relative(path: str) -> str:
-    """Relative to the working folder, so that a baseline holds on every machine."""
-    import os
-
-    return os.path.relpath(path).replace(os.sep, "/") if os.path.isabs(path) else path
+def _relative(path: str, baseline: str) -> str:
+    if path in (STDIN, COMMAND):
+        return path
+    return os.path.relpath(path, os.path.dirname(os.path.abspath(baseline))).replace(os.sep, "/")

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from kb.core.catalog import Catalog
 from kb.core.errors import UserError
 from kb.knowledge.bundle import load_part
-from kb.knowledge.entries import ERRATA, Entry, entries_of
+from kb.knowledge.entries import ERRATA, Entry
 from kb.knowledge.locations import Location
 from kb.report.style import Style
 from kb.report.words import Words

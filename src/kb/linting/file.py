@@ -1,6 +1,7 @@
 """One file from its bytes to its results: decoded, read, checked, suppressions applied."""
 
 import datetime
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal, NamedTuple
 
@@ -14,16 +15,19 @@ from kb.core.finding import Finding, Severity, Span
 from kb.core.lint import place_of
 from kb.core.result import UnitResult
 
+_CONTROLS = re.compile("[\x80-\x9f]")
+
 Kind = Literal["config", "shell", "command", "text"]
 
 
 class FileResult(NamedTuple):
-    """A file's text as decoded, and what was found in each of its units."""
+    """A file's text as decoded, and what was found in each of its units. ``raw``: its bytes, where they are no text."""
 
     path: str
     text: str
     encoding: str
     results: tuple[UnitResult, ...]
+    raw: bytes | None = None
 
 
 class Overrides(NamedTuple):
@@ -95,7 +99,8 @@ class FileChecker:
         text = decoded.text if decoded.text is not None else ""
         units = self.read(text, path, kind or kind_of(path), decoded.events, readable=decoded.text is not None)
         results = self._settle([self.checker.check(unit) for unit in units], text, path)
-        return FileResult(path=path, text=text, encoding=decoded.encoding, results=tuple(results))
+        undecoded = raw if decoded.text is None else None
+        return FileResult(path=path, text=text, encoding=decoded.encoding, results=tuple(results), raw=undecoded)
 
     def read(
         self, text: str, path: str, kind: Kind, events: Sequence[Event] = (), *, readable: bool = True
@@ -110,12 +115,19 @@ class FileChecker:
         except ConfigError:
             if not events:
                 raise
-            units = []
+            units = self._behind_damage(text, path, kind) if any(event.kind == "mojibake" for event in events) else []
         if not units and (events or kind == "text"):
             units = [Unit(path=path, section=None, dialect=None, settings={}, span=Span(1, 1, 1, 1, 0, 0))]
         if not units:
             raise ConfigError("config.no-command" if kind != "config" else "config.empty")
         return [units[0]._replace(events=(*events, *units[0].events)), *units[1:]] if events else units
+
+    def _behind_damage(self, text: str, path: str, kind: Kind) -> list[Unit]:
+        """The units of a text whose damage left control characters that YAML refuses: it is a config all the same."""
+        try:
+            return self._units(_CONTROLS.sub("\ufffd", text), path, kind)
+        except ConfigError:
+            return []
 
     def _units(self, text: str, path: str, kind: Kind) -> list[Unit]:
         if kind == "text":

@@ -2,7 +2,7 @@
 
 import argparse
 import os
-import sys
+from typing import TextIO
 
 from kb.core.finding import SEVERITIES, Severity
 from kb.core.result import CheckResult
@@ -10,8 +10,10 @@ from kb.linting.file import FileChecker
 from kb.report.words import Words
 
 
-def render(options: argparse.Namespace, result: CheckResult, checker: FileChecker, words: Words) -> str:
-    """The whole output of one check."""
+def render(
+    options: argparse.Namespace, result: CheckResult, checker: FileChecker, words: Words, stream: TextIO
+) -> str:
+    """The whole output of one check, as ``stream`` is to show it."""
     if options.format == "json":
         from kb.report.json_report import json_report
 
@@ -35,13 +37,15 @@ def render(options: argparse.Namespace, result: CheckResult, checker: FileChecke
 
         fail_on: Severity = options.fail_on if options.fail_on in SEVERITIES else "error"
         return junit_report(result, words, fail_on=fail_on, base=os.getcwd())
-    return _text(options, result, checker, words)
+    return _text(options, result, checker, words, stream)
 
 
-def _text(options: argparse.Namespace, result: CheckResult, checker: FileChecker, words: Words) -> str:
+def _text(
+    options: argparse.Namespace, result: CheckResult, checker: FileChecker, words: Words, stream: TextIO
+) -> str:
     from kb.report.style import choose_style
 
-    style = choose_style(sys.stdout, options.color)
+    style = choose_style(stream, options.color)
     if options.statistics:
         from kb.report.statistics import statistics_report
 

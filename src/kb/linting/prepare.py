@@ -39,28 +39,15 @@ def file_checker(catalog: Catalog, project: Project, wanted: Wanted) -> FileChec
     """
     if wanted.dialect is not None and wanted.dialect not in catalog.dialects:
         raise UserError("config.unknown-dialect-id", name=wanted.dialect, known=", ".join(sorted(catalog.dialects)))
-    gpu = wanted.gpu or project.gpu
-    gpu_count = wanted.gpus if wanted.gpus is not None else project.gpus
-    # who names a GPU plans for another machine than this one: of that machine nothing else is known
-    unsaid = "none" if gpu not in (None, "auto", "none") else "auto"
-    machine = detect(
-        catalog.gpus,
-        gpu=gpu,
-        gpu_count=gpu_count,
-        host_memory=wanted.host_memory or project.host_memory or unsaid,
-        cpus=wanted.cpus or project.cpus or unsaid,
-    )
-    if not machine.gpus and unsaid == "auto":
-        machine = _elsewhere(machine, wanted.host_memory or project.host_memory, wanted.cpus or project.cpus)
     areas = {rule.id: rule.area for rule in catalog.rules.values()}
     checker = Checker(
         catalog,
-        machine,
-        rules=chosen_rules(wanted.select or project.select, [*project.ignore, *wanted.ignore], areas),
+        _machine(catalog, project, wanted),
+        rules=_rules(project, wanted, areas),
         versions=_versions({**project.versions, **(wanted.versions or {})}),
         model=read_model_config(wanted.model_config) if wanted.model_config else None,
         model_in_folder=model_in_folder,
-        gpu_count=gpu_count,
+        gpu_count=wanted.gpus if wanted.gpus is not None else project.gpus,
     )
     return FileChecker(
         catalog,
@@ -69,6 +56,41 @@ def file_checker(catalog: Catalog, project: Project, wanted: Wanted) -> FileChec
         dialect=wanted.dialect,
         overrides=_overrides(project, areas),
     )
+
+
+def _machine(catalog: Catalog, project: Project, wanted: Wanted) -> Machine:
+    gpu = wanted.gpu or project.gpu
+    gpu_count = wanted.gpus if wanted.gpus is not None else project.gpus
+    # who names a GPU plans for another machine than this one: of that machine nothing else is known
+    unsaid = "none" if gpu not in (None, "auto", "none") else "auto"
+    memory, cpus = wanted.host_memory or project.host_memory, wanted.cpus or project.cpus
+    try:
+        machine = detect(
+            catalog.gpus, gpu=gpu, gpu_count=gpu_count, host_memory=memory or unsaid, cpus=cpus or unsaid
+        )
+    except UserError as error:
+        about = next((name for keys, name in _FAULTS if error.key.startswith(keys)), None)
+        raise project.answers_for(error) if about and getattr(wanted, about) is None else error from None
+    if not machine.gpus and unsaid == "auto":
+        machine = _elsewhere(machine, memory, cpus)
+    return machine
+
+
+# Which argument a fault of the machine's arguments is about.
+_FAULTS = (
+    (("machine.unknown_gpu",), "gpu"),
+    (("machine.bad_gpu_count",), "gpus"),
+    (("machine.bad_host_memory", "machine.host_memory_range"), "host_memory"),
+    (("machine.bad_cpus",), "cpus"),
+)
+
+
+def _rules(project: Project, wanted: Wanted, areas: Mapping[str, str]) -> list[str]:
+    try:
+        chosen_rules(project.select, project.ignore, areas)
+    except UserError as fault:
+        raise project.answers_for(fault) from None
+    return chosen_rules(wanted.select or project.select, [*project.ignore, *wanted.ignore], areas)
 
 
 def _elsewhere(machine: Machine, host_memory: str | None, cpus: str | None) -> Machine:
@@ -101,8 +123,13 @@ def _versions(named: Mapping[str, str]) -> Callable[[str], tuple[int, ...] | Non
 def _overrides(project: Project, areas: Mapping[str, str]) -> Overrides:
     if not project.severity and not project.per_file_ignores:
         return Overrides.none()
-    chosen_rules(list(project.severity), (), areas)  # a rule that does not exist is said, not passed over
-    ignored = {pattern: chosen_rules(rules, (), areas) for pattern, rules in project.per_file_ignores.items() if rules}
+    try:
+        # an area's severity goes first, so that a rule's own wins; a name that does not exist is said, not passed over
+        named = sorted(project.severity.items(), key=lambda row: row[0] in areas)
+        severity = {rule: chosen for name, chosen in named for rule in chosen_rules((name,), (), areas)}
+        ignored = {name: chosen_rules(rules, (), areas) for name, rules in project.per_file_ignores.items() if rules}
+    except UserError as fault:
+        raise project.answers_for(fault) from None
     folder = project.folder()
 
     def ignored_in(path: str) -> Collection[str]:
@@ -112,7 +139,7 @@ def _overrides(project: Project, areas: Mapping[str, str]) -> Overrides:
         matching = (rules for pattern, rules in ignored.items() if _matches(fnmatch.fnmatch, relative, pattern))
         return {rule for rules in matching for rule in rules}
 
-    return Overrides(severity=project.severity, ignored=ignored_in)
+    return Overrides(severity=severity, ignored=ignored_in)
 
 
 def _matches(fnmatch: Callable[[str, str], bool], relative: str, pattern: str) -> bool:

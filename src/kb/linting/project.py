@@ -7,6 +7,11 @@ from typing import Any, NamedTuple
 from kb.core.errors import UserError
 from kb.core.finding import SEVERITIES, Severity
 from kb.core.suggest import nearest
+from kb.core.text import LANGUAGES
+from kb.core.version import parse_version
+
+LIBRARIES = ("transformers", "torch", "peft", "accelerate", "trl")
+FAIL_ON = (*SEVERITIES, "never")
 
 
 class Project(NamedTuple):
@@ -29,6 +34,11 @@ class Project(NamedTuple):
     def folder(self) -> str:
         """Where the settings lie; paths in them are relative to it."""
         return os.path.dirname(self.path) if self.path else os.getcwd()
+
+    def answers_for(self, fault: UserError) -> UserError:
+        """The fault, to be said with the file whose settings caused it."""
+        fault.values["within"] = self.path
+        return fault
 
 
 def find_project(start: str) -> Project:
@@ -78,7 +88,7 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
     "gpu": (str,),
     "gpus": (int,),
     "host_memory": (str, int),
-    "cpus": (str, int),
+    "cpus": (int, str),
     "lang": (str,),
     "fail_on": (str,),
     "baseline": (str,),
@@ -88,6 +98,8 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
     "per_file_ignores": (dict,),
     "versions": (dict,),
 }
+_CHOICES: Mapping[str, tuple[str, ...]] = {"lang": LANGUAGES, "fail_on": FAIL_ON}
+_TOML_TYPES: Mapping[type, str] = {str: "string", int: "integer", list: "array", dict: "table"}
 
 
 def _project(path: str, data: Mapping[str, Any]) -> Project:
@@ -95,29 +107,57 @@ def _project(path: str, data: Mapping[str, Any]) -> Project:
     for key, value in data.items():
         name = key.replace("-", "_")
         if name not in _KINDS:
-            meant = nearest(name, _KINDS)
-            known = meant[0] if meant else ", ".join(sorted(_KINDS))
-            raise UserError("project.unknown_setting", path=path, name=key, known=known)
+            raise _unknown_setting(path, key, name)
         if not isinstance(value, _KINDS[name]) or isinstance(value, bool):
-            raise UserError("project.wrong_type", path=path, name=key, want=_KINDS[name][0].__name__)
-        values[name] = _frozen(path, name, value)
+            raise _wrong_type(path, key, *_KINDS[name])
+        values[name] = _frozen(path, key, name, value)
     return Project(**values)
 
 
-def _frozen(path: str, name: str, value: Any) -> Any:
+def _unknown_setting(path: str, key: str, name: str) -> UserError:
+    meant = nearest(name, _KINDS)
+    if meant:
+        return UserError("project.unknown_setting", path=path, name=key, meant=meant[0])
+    return UserError("project.no_such_setting", path=path, name=key, known=sorted(_KINDS))
+
+
+def _wrong_type(path: str, key: str, *kinds: type) -> UserError:
+    return UserError("project.wrong_type", path=path, name=key, want=[_TOML_TYPES[kind] for kind in kinds])
+
+
+def _frozen(path: str, key: str, name: str, value: Any) -> Any:
+    """The value as :class:`Project` holds it, once it is one that can be used."""
     if name in ("host_memory", "cpus"):
         return str(value)
     if name in ("select", "ignore"):
-        return tuple(map(str, value))
+        return _names(path, key, value)
     if name == "per_file_ignores":
-        return {pattern: tuple(map(str, rules)) for pattern, rules in value.items()}
+        return {pattern: _names(path, f"{key}.{pattern}", rules) for pattern, rules in value.items()}
     if name == "versions":
-        return {library: str(version) for library, version in value.items()}
+        return {library: _version(path, library, version) for library, version in value.items()}
     if name == "severity":
         for rule, severity in value.items():
             if severity not in SEVERITIES:
                 raise UserError("project.wrong_severity", path=path, rule=rule, value=severity)
+    if name in _CHOICES and value not in _CHOICES[name]:
+        raise UserError("project.wrong_choice", path=path, name=key, value=value, known=list(_CHOICES[name]))
     return value
+
+
+def _names(path: str, key: str, value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        raise UserError("project.wrong_list", path=path, name=key)
+    return tuple(value)
+
+
+def _version(path: str, library: str, version: Any) -> str:
+    if library not in LIBRARIES:
+        raise UserError("project.unknown_library", path=path, name=library, known=list(LIBRARIES))
+    try:
+        parse_version(str(version))
+    except ValueError:
+        raise UserError("project.bad_version", path=path, name=library, value=str(version)) from None
+    return str(version)
 
 
 def chosen_rules(select: Collection[str], ignore: Collection[str], areas: Mapping[str, str]) -> list[str]:

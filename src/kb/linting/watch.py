@@ -21,7 +21,7 @@ def watch(paths: Callable[[], Sequence[str]], check: Callable[[], int], notice: 
                 sys.stdout.write("\033[2J\033[H")
             check()
             sys.stdout.flush()
-            notice("watch.waiting", count=len(now))
+            notice("watch.waiting", n=len(now))
             # a fix writes the files that are watched: that is no new change
             seen = _stamps(paths())
         time.sleep(PAUSE_SECONDS)

@@ -49,6 +49,12 @@ def _describe(edit: Edit, unit: Unit, words: Words, style: Style, sources: Sourc
         return words("report.remove_key", key=key)
     if edit.op == "rename":
         return f"{key} {style.arrow} {printable(str(edit.value))}"
+    setting = unit.settings.get(edit.name)
+    if setting is not None and setting.bare and setting.path:  # `--fp16` has no value to show
+        if edit.value == setting.value:
+            return ""
+        words_after = "" if isinstance(edit.value, bool) else f" {as_written(edit.value)}"
+        return f"{key} {style.arrow} {key}{words_after}" if edit.value else words("report.remove_key", key=key)
     return f"{key}: {_old_value(edit.name, unit, words)} {style.arrow} {as_written(edit.value)}"
 
 

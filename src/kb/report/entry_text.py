@@ -4,12 +4,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kb.advice.notes_errata import erratum_of, overlap
+from kb.core.text import fill
 from kb.report.provenance import INDENT, blocks_text, errata_lines, figure, heading, place, section, source_lines
 from kb.report.style import Style
 from kb.report.width import wrap
 from kb.report.words import Words
 
-_TEXTS = ("text", "title", "label", "question", "purpose", "does", "comment")
+_TEXTS = ("title", "text", "label", "question", "purpose", "comment", "does", "answer")
+_CODE = ("command", "instead")
+_BESIDE = ("cites", "figures")  # shown with the datum that they belong to
 
 
 class Datum(NamedTuple):
@@ -41,7 +44,7 @@ def entry_text(
     rows = list(_data(data, ()))
     lines = [line for datum in rows for line in _line(datum, words, style)]
     blocks = [
-        heading(data["id"], [words.named("explain.kind", kind)], words, style, title),
+        heading(data["id"], [words.named("entry_kind", kind)], words, style, title),
         wrap(about[words.language], style.width, INDENT) if about else [],
         section(words("explain.data"), lines, style),
         errata_lines(_standing(data, rows, errata), words, style),
@@ -56,22 +59,51 @@ def _data(data: Any, path: tuple[str, ...]) -> Iterator[Datum]:
             name = item.get("id", item.get("name", number)) if isinstance(item, dict) else number
             yield from _data(item, (*path, str(name)))
     elif isinstance(data, dict):
-        if path and isinstance(data.get("source"), str):
+        datum = bool(path) and isinstance(data.get("source"), str)
+        if datum:
             yield Datum(path, data)
         for key, value in data.items():
-            yield from _data(value, (*path, key))
+            if not (datum and key in _BESIDE):
+                yield from _data(value, (*path, key))
 
 
 def _line(datum: Datum, words: Words, style: Style) -> list[str]:
     row = datum.row
-    value = row.get("value")
+    value = _value(row)
+    shown = "" if value is None else f" = {figure(value, row.get('unit'), words, style)}"
+    about = [words.named("status", row["status"])] if "status" in row else []
+    about += [place(one) for one in (row, *row.get("cites", ()))]
+    texts = {key: part for key, part in row.items() if isinstance(part, dict) and part.keys() == {"ko", "en"}}
+    first = next((key for key in _TEXTS if key in texts), "")
+    said = f"{'.'.join(datum.path)}{shown} ({', '.join(about)})"
+    if first:
+        said += f" {_filled(texts.pop(first), row, words, style)}"
+    lines = wrap(said, style.width, INDENT, INDENT * 2)
+    for key, text in texts.items():
+        lines += wrap(f"{key}: {_filled(text, row, words, style)}", style.width, INDENT * 2, INDENT * 3)
+    for key in _CODE:
+        if isinstance(row.get(key), str):
+            lines += [f"{INDENT * 2}{key}:", *(f"{INDENT * 3}{line}" for line in row[key].splitlines())]
+    return lines
+
+
+def _value(row: Mapping[str, Any]) -> Any:
+    """The datum's value, or its range; of a question to the reader what is taken where there is no answer."""
+    value = row.get("value", row.get("default"))
     if value is None and "low" in row and "high" in row:
         value = [row["low"], row["high"]]
-    shown = "" if value is None or isinstance(value, dict) else f" = {figure(value, row.get('unit'), words, style)}"
-    text = next((row[key] for key in _TEXTS if isinstance(row.get(key), dict) and "ko" in row[key]), None)
-    status = f"{words.named('status', row['status'])}, " if "status" in row else ""
-    said = f"{'.'.join(datum.path)}{shown} ({status}{place(row)})"
-    return wrap(f"{said} {text[words.language]}" if text else said, style.width, INDENT, INDENT * 2)
+    return None if isinstance(value, dict) else value
+
+
+def _filled(text: Mapping[str, str], row: Mapping[str, Any], words: Words, style: Style) -> str:
+    """The text with the figures that stand beside it; what only a run can say, by its name."""
+    figures = row.get("figures", {})
+
+    def shown(name: str, _: str) -> str:
+        one = figures.get(name)
+        return figure(_value(one), one.get("unit"), words, style) if one else f"‹{name}›"
+
+    return fill(text[words.language], shown)
 
 
 def _standing(

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kb.advice.recompute import Basis, Recomputed, RecipeError, recompute
+from kb.advice.recompute import Basis, RecipeError, Recomputed, recompute
 from kb.report.provenance import INDENT, blocks_text, figure, heading, place, section, source_lines
 from kb.report.style import Style
 from kb.report.width import wrap
@@ -20,7 +20,7 @@ def erratum_text(
         basis: models, GPUs and constants that its recipes draw on.
         sources: the catalogue's sources, by id.
     """
-    about = [words("explain.kind.errata"), words.named("erratum.verdict", entry["verdict"])]
+    about = [words.named("entry_kind", "errata"), words.named("erratum_verdict", entry["verdict"])]
     blocks = [
         heading(entry["id"], about, words, style, None),
         _claim(entry["claim"], words, style),

@@ -11,7 +11,10 @@ def fault_text(fault: Unusable, words: Words) -> str:
 
 
 def fault_line(fault: Unusable, words: Words) -> str:
-    """``path:line:column: what is wrong``, as far as there is a place."""
+    """``path:line:column: what is wrong``, as far as there is a place that the sentence does not name itself."""
+    text = fault_text(fault, words)
+    if fault.line is None and printable(fault.path) in text:
+        return f"kb: {text}"
     place = [printable(fault.path)] if fault.path else []
     place += [str(number) for number in (fault.line, fault.column) if number is not None]
-    return f"{':'.join(place) or 'kb'}: {fault_text(fault, words)}"
+    return f"{':'.join(place) or 'kb'}: {text}"

@@ -27,7 +27,7 @@ def formula_text(
     """
     named = {formula.get("erratum"), *(example.get("erratum") for example in formula.get("examples", ()))}
     blocks = [
-        heading(formula["id"], [words("explain.kind.formulas")], words, style, formula["title"]),
+        heading(formula["id"], [words.named("entry_kind", "formulas")], words, style, formula["title"]),
         wrap(formula["text"][words.language], style.width, INDENT) if "text" in formula else [],
         _variables(formula, words, style),
         _terms(formula.get("claimed", ()), "explain.claimed_terms", words, style),
@@ -76,8 +76,8 @@ def _thresholds(rows: Sequence[Mapping[str, Any]], words: Words, style: Style) -
             bound = f"{sign} {figure(high if low is None else low, row['unit'], words, style)}"
         else:
             bound = style.dash
-        about = [words.named("explain.state", row["state"])]
-        about += [words.named("explain.scope", row["scope"])] if "scope" in row else []
+        about = [words.named("threshold_state", row["state"])]
+        about += [words.named("threshold_scope", row["scope"])] if "scope" in row else []
         said = f"{row['id']}: {bound} ({', '.join(about)}){_cited(row)} {row['text'][words.language]}"
         lines += wrap(said, style.width, INDENT, INDENT * 2)
     return section(words("explain.thresholds"), lines, style)
@@ -95,7 +95,7 @@ def _examples(formula: Mapping[str, Any], words: Words, style: Style) -> list[st
             said = [figure(value, units.get(name), words, style) for name, value in example["gives"].items()]
             gives += f" ({words('explain.said', place=place(example), values=said)})"
         title = f"{example['title'][words.language]}: " if "title" in example else ""
-        use = words.named("explain.use_of", example["use"])
+        use = words.named("term_use", example["use"])
         lines += wrap(f"{title}({use}) {given} {style.arrow} {gives}", style.width, INDENT, INDENT * 2)
     return section(words("explain.examples"), lines, style)
 

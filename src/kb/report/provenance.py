@@ -34,11 +34,16 @@ def place(row: Mapping[str, Any], source: str | None = None) -> str:
 def figure(value: Any, unit: str | None, words: Words, style: Style) -> str:
     """A value, or the ends of a range, with the unit in the reader's language: ``80 samples``, ``10–15 GB``."""
     if isinstance(value, list | tuple) and all(isinstance(item, int | float) for item in value):
-        shown = (style.dash if len(value) == 2 else ", ").join(words.value(item) for item in value)
+        rising = list(value) == sorted(value)
+        between = f" {style.arrow} " if not rising else style.dash if len(value) == 2 else ", "
+        shown = between.join(words.value(item) for item in value)
     else:
         shown = words.value(value)
     if unit in (None, "ratio"):
         return shown
+    if unit == "B" and isinstance(value, int | float) and value >= 10**6:
+        scale, name = (10**9, "GB") if value >= 10**9 else (10**6, "MB")  # powers of ten, as the notes write them
+        return f"{value / scale:.4g} {name}"
     return f"{shown}%" if unit == "%" else f"{shown} {words.named('unit', unit or '')}"
 
 
