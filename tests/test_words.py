@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kb.knowledge import load_words
+from kb.knowledge import load_catalog, load_words
 
 SOURCE = Path(__file__).parent.parent / "src" / "kb"
 GROUPS = ("cli", "config", "machine", "project", "rules", "fix", "watch", "model_config", "report", "explain", "note")
@@ -18,7 +18,8 @@ def asked_for() -> set[str]:
     found = set()
     for path in SOURCE.rglob("*.py"):
         found.update(_KEY.findall(path.read_text("utf-8")))
-    # these look like keys and are file names or modules
+    # these look like keys and are file names, modules or facts
+    found -= load_catalog().facts.keys()
     return {key for key in found if not key.endswith((".json", ".yaml", ".toml", ".py"))}
 
 

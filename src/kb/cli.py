@@ -62,8 +62,8 @@ class Parser(argparse.ArgumentParser):
                 # argparse makes one for each option it is told of; without a width each asks shutil for the terminal's
                 super().__init__(prog, width=_help_width())
 
-            def add_usage(self, usage: Any, actions: Any, groups: Any, _: str | None = None) -> None:
-                super().add_usage(usage, actions, groups, prefix)
+            def add_usage(self, usage: Any, actions: Any, groups: Any, given: str | None = None) -> None:
+                super().add_usage(usage, actions, groups, prefix if given is None else given)
 
         super().__init__(allow_abbrev=False, add_help=False, formatter_class=Formatter, **options)
         self.words = words

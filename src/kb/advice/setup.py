@@ -1,7 +1,6 @@
 """A unit's settings → one TrainingSetup; what the config leaves open takes the library's default and is listed."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 from kb.advice.settings_reader import SettingsReader
 from kb.core.document import Unit

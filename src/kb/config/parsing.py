@@ -39,6 +39,8 @@ def parse(text: str, path: str) -> Parsed:
         span = Span(1, 1, 1, 1, 0, 1)
         parsed.events.append(Event(kind="byte-order-mark", span=span, edits=(Edit("replace", "", "", span),)))
     if not any(document is not None and document.value for document in parsed.documents):
+        if any(document is not None for document in parsed.documents):
+            raise ConfigError("config.no-settings")
         raise ConfigError("config.only-comments" if body.strip() else "config.empty")
     return parsed
 
