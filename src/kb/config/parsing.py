@@ -6,7 +6,7 @@ import yaml
 
 from kb.config import guard
 from kb.config.faults import ConfigError
-from kb.config.nodes import Node
+from kb.config.nodes import MAPPING, Node
 from kb.config.source import BYTE_ORDER_MARK, Source
 from kb.config.yaml_nodes import Composer, Duplicate, explain
 from kb.core.document import Event
@@ -39,7 +39,7 @@ def parse(text: str, path: str) -> Parsed:
         span = Span(1, 1, 1, 1, 0, 1)
         parsed.events.append(Event(kind="byte-order-mark", span=span, edits=(Edit("replace", "", "", span),)))
     if not any(document is not None and document.value for document in parsed.documents):
-        if any(document is not None for document in parsed.documents):
+        if any(document is not None and document.kind == MAPPING for document in parsed.documents):
             raise ConfigError("config.no-settings")
         raise ConfigError("config.only-comments" if body.strip() else "config.empty")
     return parsed
