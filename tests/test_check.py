@@ -254,6 +254,64 @@ def test_fix_changes_only_what_it_says(tmp_path: Path) -> None:
     assert len(after) == len(before.splitlines()) + 2
 
 
+FP16 = "general: {model_name: google/mt5-base}\ntraining: {fp16: true}\n"
+BF16 = FP16.replace("fp16: true", "fp16: false, bf16: true")
+
+
+def test_fixed_text_stands_alone_on_standard_output() -> None:
+    for form in ("text", "json"):
+        run = kb("-", "--gpu", "h100-80gb", "--fix", "--format", form, "--lang", "en", stdin=FP16)
+        assert run.stdout == BF16
+        assert "1 fix applied" in run.stderr and "mt5-base" in run.stderr
+    again = kb("-", "--gpu", "h100-80gb", "--fix", stdin=BF16)
+    assert again.stdout == BF16, "a filter gives back what needs no fix"
+    command = "python t.py --model_name_or_path google/mt5-base --fp16 --learning_rate 1e-4"
+    run = kb("--command", command, "--gpu", "h100-80gb", "--fix")
+    assert run.stdout == command.replace("--fp16", "--bf16") + "\n"
+
+
+def test_unsafe_fixes_need_no_second_option(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    text = "general: {model_name: google/mt5-base}\ntraining: {per_device_train_batch_size: 64, bf16: true}\n"
+    file.write_text(text)
+    kb(file, *BOX, "--unsafe-fixes", "--diff")
+    assert file.read_text() == text
+    kb(file, *BOX, "--unsafe-fixes")
+    assert "per_device_train_batch_size: 64" not in file.read_text()
+
+
+def test_a_fix_that_waits_for_the_gpu_is_said_and_not_made(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(FP16)
+    run = kb(file, "--gpu", "none", "--fix", "--lang", "en")
+    assert file.read_text() == FP16
+    assert "1 safe fix was left alone (t5-fp16-overflow)" in run.stderr and "--gpu" in run.stderr
+
+
+def test_what_cannot_be_written_is_said_after_the_rest_is_done(tmp_path: Path) -> None:
+    for name in ("a.yaml", "b.yaml"):
+        (tmp_path / name).write_text(FP16)
+    run = kb("a.yaml", "b.yaml", "absent.yaml", "--gpu", "h100-80gb", "--fix", "--lang", "en", cwd=tmp_path)
+    assert run.returncode == 2
+    assert (tmp_path / "a.yaml").read_text() == (tmp_path / "b.yaml").read_text() == BF16
+    assert run.stderr.count("absent.yaml") == 1, "a sentence that names the file needs no prefix"
+    assert "a.yaml" in run.stdout
+
+
+def test_a_diff_fails_while_there_is_something_to_fix(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(FP16)
+    run = kb(file, "--gpu", "h100-80gb", "--diff", "--lang", "en", cwd=tmp_path)
+    assert run.returncode == 1 and "with these changes: 1 file" in run.stderr
+    patch = subprocess.run(["git", "apply", "-p1", "-"], input=run.stdout.encode(), cwd=tmp_path, check=False)
+    assert patch.returncode == 0 and file.read_text() == BF16
+    run = kb(file, "--gpu", "h100-80gb", "--diff")
+    assert (run.returncode, run.stdout) == (0, "")
+    file.write_text("general: {model_name: google/mt5-base}\ntraining: {per_device_train_batch_size: 0}\n")
+    assert kb(file, "--gpu", "h100-80gb", "--diff").returncode == 1, "an error that no fix mends"
+    assert kb("-", "--gpu", "h100-80gb", "--diff", stdin=FP16).stdout.startswith("--- a/stdin\n+++ b/stdin\n")
+
+
 def test_diff_shows_and_writes_nothing(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     before = (DATA / "two_models.yaml").read_text("utf-8")
@@ -315,6 +373,22 @@ def test_a_baseline_sets_aside_what_was_there_before(tmp_path: Path) -> None:
     assert broken.returncode == 2 and "kb-baseline.json" in broken.stderr
 
 
+def test_a_baseline_holds_from_every_working_folder(tmp_path: Path) -> None:
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "a.yaml").write_text(FP16)
+    arguments = ("--gpu", "h100-80gb", "--select", "t5-fp16-overflow")
+    kb("configs/a.yaml", *arguments, "--write-baseline", "kb-baseline.json", cwd=tmp_path)
+    assert json.loads((tmp_path / "kb-baseline.json").read_text())["findings"][0]["path"] == "configs/a.yaml"
+    for cwd, path, baseline in (
+        (tmp_path, "configs/a.yaml", "kb-baseline.json"),
+        (tmp_path / "configs", "a.yaml", "../kb-baseline.json"),
+        (Path("/"), tmp_path / "configs" / "a.yaml", tmp_path / "kb-baseline.json"),
+    ):
+        run = kb(path, *arguments, "--baseline", baseline, "--prune-baseline", cwd=cwd)
+        assert run.returncode == 0, cwd
+    assert len(json.loads((tmp_path / "kb-baseline.json").read_text())["findings"]) == 1
+
+
 def test_project_settings_are_found_and_the_command_line_wins(tmp_path: Path) -> None:
     (tmp_path / "kb.toml").write_text(
         'gpu = "t4"\nhost_memory = "60GB"\nignore = ["renames"]\n'
@@ -333,11 +407,35 @@ def test_project_settings_are_found_and_the_command_line_wins(tmp_path: Path) ->
         ("gpuu = 1\n", "gpu"),
         ("gpu = 1\n", "gpu"),
         ("gpu = [\n", "TOML"),
+        ("zzz = 1\n", "settings: baseline"),
+        ("cpus = 1.5\n", "integer, string"),
+        ('fail-on = "bogus"\n', "error, warning, info, never"),
+        ('lang = "fr"\n', "ko, en"),
+        ('select = "precision"\n', "array"),
+        ("select = [1]\n", "array of strings"),
+        ('select = ["precison"]\n', "did you mean precision"),
+        ('[per-file-ignores]\n"*" = "precision"\n', "per-file-ignores.*"),
+        ('[versions]\nfoo = "5"\n', "transformers, torch"),
+        ('[versions]\ntransformers = "latest"\n', "latest"),
         ('[severity]\nx = "loud"\n', "loud"),
+        ('[severity]\nt5-fp16 = "info"\n', "t5-fp16-overflow"),
+        ('gpu = "rtx4909"\n', "rtx-4090"),
+        ("gpus = 0\n", "number of GPUs"),
+        ('host_memory = "lots"\n', "lots"),
+        ('cpus = "many"\n', "many"),
     ):
         (tmp_path / "kb.toml").write_text(content)
         run = kb(tmp_path / "new.yaml", "--lang", "en")
         assert run.returncode == 2 and words in run.stderr and "kb.toml" in run.stderr
+
+
+def test_a_fault_of_the_command_line_is_not_the_projects(tmp_path: Path) -> None:
+    (tmp_path / "kb.toml").write_text('gpu = "t4"\nlang = "en"\n[severity]\nprecision = "info"\n')
+    (tmp_path / "new.yaml").write_text(FP16)
+    run = kb(tmp_path / "new.yaml", "--gpu", "rtx4909")
+    assert run.returncode == 2 and "kb.toml" not in run.stderr
+    run = kb(tmp_path / "new.yaml", "--select", "precision", LC_ALL="ko_KR.UTF-8")
+    assert run.returncode == 0 and "info t5-fp16-overflow" in run.stdout, "an area's severity is its rules'"
 
 
 # --- bad input --------------------------------------------------------------------------------------------------
@@ -361,6 +459,7 @@ BAD: dict[str, bytes] = {
     "utf16.yaml": "training: {fp16: true}\n".encode("utf-16-le"),
     "broken.json": b'{"a": 1,}',
     "null.json": b"null",
+    "braces.json": b"{}",
 }
 
 
@@ -405,6 +504,9 @@ def test_an_unknown_gpu_gets_suggestions() -> None:
         ("--baseline", "absent.json"),
         ("--rules", "absent"),
         ("--gpu",),
+        ("",),
+        ("--watch", "-"),
+        ("--watch", "--command", "python t.py --fp16"),
     ],
 )
 @pytest.mark.parametrize("language", ["ko", "en"])
@@ -413,6 +515,29 @@ def test_a_bad_argument_is_said_and_exit_2(arguments: tuple[str, ...], language:
     assert run.returncode == 2, run.stdout
     assert run.stderr.strip()
     assert not UNWORDED.search(run.stderr), run.stderr
+
+
+def test_argparses_own_sentences_are_in_the_users_language() -> None:
+    assert "정수" in kb(DATA / "two_models.yaml", "--lang", "ko", "--gpus", "many").stderr
+    assert "invalid int" not in kb(DATA / "two_models.yaml", "--lang", "en", "--gpus", "many").stderr
+
+
+def test_paths_and_options_may_take_turns() -> None:
+    run = kb(DATA / "two_models.yaml", *BOX, DATA / "summary_run.yaml", "--format", "json")
+    assert {Path(unit["path"]).name for unit in json.loads(run.stdout)["files"]} == {
+        "two_models.yaml",
+        "summary_run.yaml",
+    }
+
+
+def test_an_empty_command_is_not_standard_input() -> None:
+    run = kb("--command", "", "--lang", "en", stdin=FP16)
+    assert run.returncode == 2 and "no command" in run.stderr and run.stdout == ""
+
+
+def test_an_empty_mapping_is_not_called_a_comment(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("{}")
+    assert "empty mapping" in kb(tmp_path / "a.json", "--lang", "en").stderr
 
 
 def test_missing_and_unreadable_paths_are_said(tmp_path: Path) -> None:
@@ -471,6 +596,54 @@ def test_a_closed_pipe_is_quiet() -> None:
     command = f"{sys.executable} -m kb.check {DATA / 'two_models.yaml'} {' '.join(BOX)} --format json | head -c 10"
     run = subprocess.run(["bash", "-c", command], capture_output=True, env=ENVIRON, timeout=60, check=False)
     assert run.stderr == b""
+
+
+def test_findings_keep_their_exit_code_when_the_reader_leaves() -> None:
+    command = f"{sys.executable} -m kb.check {DATA / 'two_models.yaml'} {' '.join(BOX)} | true; exit ${{PIPESTATUS[0]}}"
+    run = subprocess.run(["bash", "-c", command], capture_output=True, env=ENVIRON, timeout=60, check=False)
+    assert (run.returncode, run.stderr) == (1, b"")
+
+
+@pytest.mark.parametrize("where", [">&-", "> /dev/full"])
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_output_that_cannot_be_written_is_said(where: str, form: str) -> None:
+    if where != ">&-" and not os.path.exists("/dev/full"):
+        assert "CI" not in os.environ, "/dev/full is missing"
+        pytest.skip("/dev/full is missing")
+    command = f"{sys.executable} -m kb.check {DATA / 'two_models.yaml'} {' '.join(BOX)} --format {form} {where}"
+    run = subprocess.run(["bash", "-c", command], capture_output=True, env=ENVIRON, timeout=60, check=False)
+    assert run.returncode == 2
+    assert run.stderr.startswith(b"kb: standard output") and run.stderr.count(b"\n") == 1
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        ("-m", "kb.check"),
+        ("-m", "kb", "check"),
+        ("-c", "import sys; sys.argv[1:1] = ['check']; from kb.__main__ import main; sys.exit(main())"),
+    ],
+)
+def test_ctrl_c_while_it_starts_is_quiet(start: tuple[str, ...], tmp_path: Path) -> None:
+    # argparse is the first thing that a command imports: this one presses Ctrl-C there
+    (tmp_path / "argparse.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n1 / 0\n")
+    environ = {**ENVIRON, "PYTHONPATH": f"{tmp_path}:{ROOT / 'src'}"}
+    command = [sys.executable, *start, str(DATA / "two_models.yaml")]
+    run = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=60, check=False)
+    assert (run.returncode, run.stdout, run.stderr) == (130, "", "")
+
+
+def test_a_watch_sees_files_that_come_later(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(BF16)
+    arguments = [sys.executable, "-u", "-m", "kb.check", str(tmp_path), *BOX, "--watch", "--lang", "en"]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRON) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert "watching 1 file;" in process.stderr.readline()
+        (tmp_path / "b.yaml").write_text(FP16)
+        assert any("t5-fp16-overflow" in line for line in iter(process.stdout.readline, ""))
+        assert "watching 2 files;" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
 
 
 def test_ctrl_c_ends_a_watch_with_130(tmp_path: Path) -> None:

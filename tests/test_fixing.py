@@ -1,4 +1,7 @@
-"""Fixes over whole files: which one is chosen, and how a report is told of them."""
+"""Fixes over whole files: which ones are chosen, what a run of them leaves, and how a report is told of them."""
+
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -6,9 +9,9 @@ from kb.core.finding import Edit, Finding, Fix, Span
 from kb.core.result import CheckResult
 from kb.core.text import Text
 from kb.knowledge import load_catalog
-from kb.linting.choosing import chosen_fix
+from kb.linting.choosing import Choice, chosen_fix, effective
 from kb.linting.file import FileChecker
-from kb.linting.fixing import replacements_of
+from kb.linting.fixing import FixedRun, fix_files, replacements_of
 from kb.linting.prepare import Wanted, file_checker
 from kb.linting.project import Project
 from kb.linting.run import Input, run
@@ -83,3 +86,168 @@ def test_the_replacements_make_the_text_that_the_fixer_makes(checked: tuple[File
     for span, new in reversed(pieces):
         text = text[: span.start] + new + text[span.end :]
     assert text == CONFIG.replace("  fp16: true\n", "  fp16: false\n  bf16: true\n")
+
+
+# --- which fixes one pass makes ---------------------------------------------------------------------------------
+
+
+def checker_for(gpu: str = "rtx-3090") -> FileChecker:
+    return file_checker(load_catalog(), Project(), Wanted(gpu=gpu, versions={"transformers": "4.57"}))
+
+
+@pytest.fixture(scope="module")
+def checker() -> FileChecker:
+    return checker_for()
+
+
+TOO_LARGE = """\
+general: {model_name: google/mt5-base}
+tokenizer: {encoder_max_len: 1024, decoder_max_len: 200}
+training:
+  per_device_train_batch_size: 16
+  bf16: true
+"""
+
+
+def fixed(
+    text: str, checker: FileChecker, tmp_path: Path, name: str = "a.yaml", *, unsafe: bool = True, write: bool = True
+) -> tuple[FixedRun, str, list[tuple[str, dict[str, Any]]]]:
+    path = tmp_path / name
+    path.write_text(text, "utf-8")
+    said: list[tuple[str, dict[str, Any]]] = []
+    done = fix_files(
+        run([Input(path=str(path))], checker),
+        checker,
+        unsafe=unsafe,
+        write=write,
+        notice=lambda key, **values: said.append((key, values)),
+    )
+    return done, path.read_text("utf-8"), said
+
+
+def test_of_rivals_for_the_same_memory_one_is_made_in_a_pass(checker: FileChecker, tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(TOO_LARGE, "utf-8")
+    (file,) = run([Input(path=str(path))], checker).files
+    rivals = [each for each in Choice(checker.catalog.facts, unsafe=True).candidates(file) if each.is_rival]
+    assert [each.finding.rule for each in rivals] == ["training-peak-exceeds-gpu"]
+    assert sum(bool(finding.fixes) for finding in file.results[0].findings) > 1, "others would save the same memory"
+
+
+def test_a_batch_lowered_in_a_run_is_enough(checker: FileChecker, tmp_path: Path) -> None:
+    _, text, _ = fixed(TOO_LARGE, checker, tmp_path)
+    (unit,) = checker.check(text.encode(), "a.yaml").results
+    assert unit.setup is not None and unit.prediction is not None and unit.gpu_limit_bytes is not None
+    assert unit.setup.per_device_train_batch_size < 16
+    assert unit.setup.effective_batch_size == 16
+    assert not unit.setup.gradient_checkpointing, "what the smaller batch already made fit needs nothing more"
+    train = next(phase for phase in unit.prediction.phases if phase.name == "train")
+    assert train.process_used_bytes <= unit.gpu_limit_bytes
+
+
+def test_what_a_pass_has_set_no_later_one_sets_again(checker: FileChecker, tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(TOO_LARGE, "utf-8")
+    (file,) = run([Input(path=str(path))], checker).files
+    choice = Choice(checker.catalog.facts, unsafe=True)
+    first = next(each for each in choice.candidates(file) if each.is_rival)
+    choice.made(first)
+    names = {place.name for place in first.sets()}
+    assert "training.per_device_train_batch_size" in names
+    for each in choice.candidates(file):
+        assert not names & {place.name for place in each.sets()}
+
+
+def test_an_edit_that_changes_nothing_is_dropped(checker: FileChecker) -> None:
+    (result,) = checker.check(TOO_LARGE.encode(), "a.yaml").results
+    facts = checker.catalog.facts
+
+    def names(*edits: Edit) -> list[str] | None:
+        kept = effective(Fix(safety="unsafe", title=TEXT, edits=edits), result.unit, facts)
+        return [edit.name for edit in kept.edits] if kept else None
+
+    batch, steps = "training.per_device_train_batch_size", "training.gradient_accumulation_steps"
+    assert names(Edit("set", batch, 16)) is None
+    assert names(Edit("set", batch, 8), Edit("set", steps, 1)) == [batch], "1 is the default"
+    assert names(Edit("set", steps, 1)) == [steps], "to write the default out is what this fix is for"
+    assert names(Edit("set", "training.bf16", 1)) == ["training.bf16"], "1 is not true"
+
+
+def test_a_fix_that_cannot_be_made_gives_way_to_the_next_rival(checker: FileChecker, tmp_path: Path) -> None:
+    text = TOO_LARGE.replace("training:", "size: &size 16\ntraining:").replace("size: 16", "size: *size")
+    _, after, said = fixed(text, checker, tmp_path)
+    assert "per_device_train_batch_size: *size" in after
+    assert "gradient_checkpointing: true" in after
+    assert [key for key, _ in said] == ["fix.applied"], "the finding whose fix was in the way is gone"
+
+
+def test_a_fix_that_cannot_be_made_is_said(checker: FileChecker, tmp_path: Path) -> None:
+    text = "general: {model_name: google/mt5-base}\nhalf: &half true\ntraining: {fp16: *half}\n"
+    _, after, said = fixed(text, checker, tmp_path, unsafe=False)
+    assert after == text
+    ((key, values),) = said
+    assert (key, values["rule"], values["line"]) == ("fix.refused", "t5-fp16-overflow", 3)
+    assert values["reason"].startswith("config.fix.")
+
+
+def test_safe_fixes_that_wait_for_a_fact_are_named(tmp_path: Path) -> None:
+    checker = checker_for("none")
+    text = "general: {model_name: google/mt5-base}\ntraining: {fp16: true}\n"
+    done, after, said = fixed(text, checker, tmp_path, unsafe=False)
+    assert after == text and not done.changed
+    ((key, values),) = said
+    assert (key, values["n"], values["rules"]) == ("fix.waiting", 1, ["t5-fp16-overflow"])
+    assert "gpu.native_bf16" in values["needs"]
+
+
+# --- what is written --------------------------------------------------------------------------------------------
+
+FP16 = "general: {model_name: google/mt5-base}  # 값\ntraining: {fp16: true}\n"
+
+
+def test_a_file_that_cannot_be_written_does_not_stop_the_others(checker: FileChecker, tmp_path: Path) -> None:
+    for name in ("a.yaml", "b.yaml", "c.yaml"):
+        (tmp_path / name).write_text(FP16, "utf-8")
+    before = run([Input(path=str(tmp_path / name)) for name in ("a.yaml", "b.yaml", "c.yaml")], checker)
+    (tmp_path / "b.yaml").unlink()
+    (tmp_path / "b.yaml").mkdir()  # a folder in its place: even root, who may write anywhere, cannot write here
+    done = fix_files(before, checker, unsafe=False, write=True, notice=lambda key, **values: None)
+    assert [Path(path).name for path in done.changed] == ["a.yaml", "c.yaml"]
+    ((path, key),) = [(fault.path, fault.key) for fault in done.run.unusable]
+    assert Path(path).name == "b.yaml" and key == "fix.unwritable"
+    assert "bf16: true" in (tmp_path / "c.yaml").read_text("utf-8")
+    assert done.run.files[1].text == FP16
+
+
+def test_a_diff_names_the_file_as_patch_wants_it(
+    checker: FileChecker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done, text, _ = fixed(FP16, checker, tmp_path, unsafe=False, write=False)
+    assert text == FP16 and done.changed
+    assert done.output.decode().startswith("--- a/a.yaml\n+++ b/a.yaml\n")
+    monkeypatch.chdir("/")
+    done, _, _ = fixed(FP16, checker, tmp_path, unsafe=False, write=False)
+    assert done.output.decode().startswith(f"--- a{tmp_path}/a.yaml\n")
+    elsewhere = tmp_path / "other"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    done, _, _ = fixed(FP16, checker, tmp_path, unsafe=False, write=False)
+    assert done.output.decode().startswith(f"--- a{tmp_path}/a.yaml\n")
+
+
+def test_a_byte_order_mark_stands_in_the_diff(checker: FileChecker, tmp_path: Path) -> None:
+    done, _, _ = fixed("\ufeff" + FP16, checker, tmp_path, unsafe=False, write=False)
+    assert "\n-\ufeffgeneral:" in done.output.decode() and "\n+general:" in done.output.decode()
+
+
+def test_standard_inputs_text_is_given_back_whether_it_changed_or_not(checker: FileChecker) -> None:
+    for raw, changed in (
+        (FP16.encode(), True),
+        (b"training:\n  bf16: true", False),
+        ("학습: 값\n".encode("cp949"), False),
+    ):
+        outcome = run([Input(path="-", raw=raw)], checker)
+        done = fix_files(outcome, checker, unsafe=False, write=True, notice=lambda key, **values: None)
+        assert bool(done.changed) is changed
+        assert (done.output == raw) is not changed

@@ -100,3 +100,23 @@ def test_kb_says_its_version_and_passes_arguments_on() -> None:
     assert kb("rules", "show", "zero-epochs", module="kb").returncode == 0
     run = kb("chekc", module="kb")
     assert run.returncode == 2 and "chekc" in run.stderr
+
+
+def test_counts_are_words_of_their_number(folder: Path) -> None:
+    rule = folder / "checks" / "precision" / "t5-fp16-overflow.yaml"
+    rule.write_text(rule.read_text("utf-8").replace("severity: error", "severity: fatal"), "utf-8")
+    assert "1 fault." in kb("validate", "--rules", folder, "--lang", "en").stderr
+
+
+def test_a_rules_folder_that_is_not_there_is_said_to_be_missing(tmp_path: Path) -> None:
+    for action in ("validate", "show", "lock"):
+        run = kb(action, "--rules", tmp_path / "absent", "--lang", "en")
+        assert run.returncode == 2
+        assert "there is no rules folder" in run.stderr and "schema" not in run.stderr
+
+
+def test_missing_arguments_are_named_in_the_users_language() -> None:
+    run = kb("new", "--lang", "ko")
+    assert run.returncode == 2
+    assert "빠진 인자: ID, --area" in run.stderr
+    assert "사용법: kb rules new [-h]" in run.stderr

@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def command(arguments: Sequence[str], language: str) -> int:
     """Check what the arguments name; exit codes as :mod:`kb.cli` says."""
     messages = cli.load_words_or_none(language)
-    options = _parser(messages).parse_args(arguments)
+    options = _parser(messages).parse_intermixed_args(arguments)
     _refuse(options)
     project = find_project(_start(options))
     if options.lang is None and project.lang is not None and project.lang != language:

@@ -99,7 +99,7 @@ class Parser(argparse.ArgumentParser):
     def _unknown_option(self, unknown: str) -> str:
         from kb.core.suggest import nearest
 
-        first = unknown.split()[0].partition("=")[0]
+        first = (unknown.split() or [unknown])[0].partition("=")[0]
         known = [option for action in self._actions for option in action.option_strings]
         meant = nearest(first, known)
         key = "cli.unknown_option_meant" if meant else "cli.unknown_option"

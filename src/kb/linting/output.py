@@ -10,9 +10,7 @@ from kb.linting.file import FileChecker
 from kb.report.words import Words
 
 
-def render(
-    options: argparse.Namespace, result: CheckResult, checker: FileChecker, words: Words, stream: TextIO
-) -> str:
+def render(options: argparse.Namespace, result: CheckResult, checker: FileChecker, words: Words, stream: TextIO) -> str:
     """The whole output of one check, as ``stream`` is to show it."""
     if options.format == "json":
         from kb.report.json_report import json_report
@@ -40,9 +38,7 @@ def render(
     return _text(options, result, checker, words, stream)
 
 
-def _text(
-    options: argparse.Namespace, result: CheckResult, checker: FileChecker, words: Words, stream: TextIO
-) -> str:
+def _text(options: argparse.Namespace, result: CheckResult, checker: FileChecker, words: Words, stream: TextIO) -> str:
     from kb.report.style import choose_style
 
     style = choose_style(stream, options.color)

@@ -65,9 +65,7 @@ def _machine(catalog: Catalog, project: Project, wanted: Wanted) -> Machine:
     unsaid = "none" if gpu not in (None, "auto", "none") else "auto"
     memory, cpus = wanted.host_memory or project.host_memory, wanted.cpus or project.cpus
     try:
-        machine = detect(
-            catalog.gpus, gpu=gpu, gpu_count=gpu_count, host_memory=memory or unsaid, cpus=cpus or unsaid
-        )
+        machine = detect(catalog.gpus, gpu=gpu, gpu_count=gpu_count, host_memory=memory or unsaid, cpus=cpus or unsaid)
     except UserError as error:
         about = next((name for keys, name in _FAULTS if error.key.startswith(keys)), None)
         raise project.answers_for(error) if about and getattr(wanted, about) is None else error from None
