@@ -35,7 +35,7 @@ def log(result: CheckResult | None = None, language: str = "en") -> dict[str, An
             sample.words(language),
             sample.RULES,
             replacements=replacements,
-            base="/work",
+            base="/projects",
         )
     )
     return made
@@ -116,7 +116,7 @@ def test_two_alike_findings_have_two_fingerprints() -> None:
     [
         ("configs/실험 1.yaml", "configs/%EC%8B%A4%ED%97%98%201.yaml"),
         ("./a.yaml", "a.yaml"),
-        ("/work/main/a.yaml", "main/a.yaml"),
+        ("/projects/main/a.yaml", "main/a.yaml"),
         ("/elsewhere/a b.yaml", "file:///elsewhere/a%20b.yaml"),
         ("../a.yaml", "../a.yaml"),
         ("c:odd.yaml", "c%3Aodd.yaml"),
@@ -126,11 +126,11 @@ def test_two_alike_findings_have_two_fingerprints() -> None:
     ],
 )
 def test_paths_become_relative_uris(path: str, expected: str) -> None:
-    assert uri(path, "/work") == expected
+    assert uri(path, "/projects") == expected
 
 
 def test_relative_path_keeps_names_as_they_are() -> None:
-    assert relative_path("/work/main/실험 1.yaml", "/work") == "main/실험 1.yaml"
+    assert relative_path("/projects/main/실험 1.yaml", "/projects") == "main/실험 1.yaml"
 
 
 def test_a_run_that_could_not_read_everything_was_not_successful(validator: Draft4Validator) -> None:
