@@ -6,8 +6,10 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -633,10 +635,23 @@ def test_ctrl_c_while_it_starts_is_quiet(start: tuple[str, ...], tmp_path: Path)
     assert (run.returncode, run.stdout, run.stderr) == (130, "", "")
 
 
+@contextmanager
+def watched(arguments: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """A process that is ended after a minute whatever happens, so that a fault fails the test and does not hang it."""
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRON) as process:
+        guard = threading.Timer(60, process.kill)
+        guard.start()
+        try:
+            yield process
+        finally:
+            guard.cancel()
+            process.kill()
+
+
 def test_a_watch_sees_files_that_come_later(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(BF16)
     arguments = [sys.executable, "-u", "-m", "kb.check", str(tmp_path), *BOX, "--watch", "--lang", "en"]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRON) as process:
+    with watched(arguments) as process:
         assert process.stdout is not None and process.stderr is not None
         assert "watching 1 file;" in process.stderr.readline()
         (tmp_path / "b.yaml").write_text(FP16)
@@ -650,7 +665,7 @@ def test_ctrl_c_ends_a_watch_with_130(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text("general: {model_name: google/mt5-base}\ntraining: {fp16: true}\n")
     arguments = [sys.executable, "-u", "-m", "kb.check", str(path), *BOX, "--watch", "--lang", "en"]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRON) as process:
+    with watched(arguments) as process:
         assert process.stdout is not None and process.stderr is not None
         assert any("t5-fp16-overflow" in line for line in iter(process.stdout.readline, ""))
         assert "watching" in process.stderr.readline()

@@ -22,8 +22,9 @@ def watch(paths: Callable[[], Sequence[str]], check: Callable[[], int], notice: 
             check()
             sys.stdout.flush()
             notice("watch.waiting", n=len(now))
-            # a fix writes the files that are watched: that is no new change
-            seen = _stamps(paths())
+            # as it was before the check: what comes while it runs is seen next time, and what a fix wrote is checked
+            # once more and then rests
+            seen = now
         time.sleep(PAUSE_SECONDS)
 
 
