@@ -1,6 +1,7 @@
 """One unit → its result: setup, prediction, facts, findings. What `kb.check`, the tests and the browser all call."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
 
 from kb.advice.facts import UnitFacts, locate, said_effective_batch
 from kb.advice.fit import Fit
@@ -10,7 +11,7 @@ from kb.advice.setup import setup_of
 from kb.core.catalog import Catalog
 from kb.core.document import Event, Unit
 from kb.core.errors import UserError
-from kb.core.facts import Facts
+from kb.core.facts import Facts, FactType
 from kb.core.finding import Finding
 from kb.core.hardware import Machine
 from kb.core.lint import Linter
@@ -23,6 +24,10 @@ Versions = Callable[[str], tuple[int, ...] | None]
 def no_versions(library: str) -> None:
     """Nothing is known about the installed libraries."""
     return
+
+
+def nobody_knows(library: str) -> None:
+    """Whether a library is installed where the runs are to happen."""
 
 
 def no_folder(name: str) -> None:
@@ -48,6 +53,8 @@ class Checker:
         model_in_folder: the model of a local folder that a config names, where there is one; a UserError says why its
             ``config.json`` cannot be used.
         gpu_count: data-parallel size that the user named.
+        given: facts that the project says of itself, by vocabulary name (``[facts]`` of ``kb.toml``).
+        installed: whether a library is installed; None where nobody knows.
     """
 
     def __init__(
@@ -60,15 +67,20 @@ class Checker:
         model: Model | None = None,
         model_in_folder: Callable[[str], Model | None] = no_folder,
         gpu_count: int | None = None,
+        given: Mapping[str, Any] = {},
+        installed: Callable[[str], bool | None] = nobody_knows,
     ) -> None:
         self.catalog = catalog
         self.machine = machine
         self.versions = versions
         self.gpu_count = gpu_count
+        self.given = given
+        self._installed = installed
         self._model = model
         self._model_in_folder = model_in_folder
         self._models = ModelIndex(catalog.models)
         self._types: Mapping[str, str] = catalog.fact_types()
+        self._types_by_dialect: dict[str, Mapping[str, FactType]] = {}
         chosen = catalog.rules.values() if rules is None else [catalog.rules[name] for name in rules]
         active = [rule for rule in chosen if rule.deprecated is None]
         self.rule_ids = frozenset(rule.id for rule in active)
@@ -107,13 +119,15 @@ class Checker:
         name = unit.settings.get("model.name")
         named = name.value if name is not None and isinstance(name.value, str) else None
         model, fault = self._model_named(named)
+        types = self._types_in(unit.dialect)
         setup = setup_of(
             unit,
             model,
-            facts=self.catalog.facts,
+            facts=types,
             constants=self.catalog.constants,
             gpu_count=self.gpu_count,
             versions=self.versions,
+            given=self.given,
         )
         said = said_effective_batch(unit)
         runs = setup.do_train or setup.do_eval or setup.do_predict
@@ -124,10 +138,22 @@ class Checker:
             model=model,
             machine=self.machine,
             fit=fit,
-            types=self.catalog.facts,
+            types=types,
             versions=self.versions,
             note=why_no_prediction(unit, setup, known=model is not None, fault=fault),
+            given=self.given,
+            installed=self._installed,
         )
+
+    def _types_in(self, dialect: str | None) -> Mapping[str, FactType]:
+        """The vocabulary with the defaults that hold in this dialect."""
+        if dialect is None or not self.catalog.dialects[dialect].defaults:
+            return self.catalog.facts
+        if dialect not in self._types_by_dialect:
+            defaults = self.catalog.dialects[dialect].defaults
+            own = {name: self.catalog.facts[name]._replace(default=value) for name, value in defaults.items()}
+            self._types_by_dialect[dialect] = {**self.catalog.facts, **own}
+        return self._types_by_dialect[dialect]
 
     def _model_named(self, name: str | None) -> tuple[Model | None, UserError | None]:
         """The model of that name; of a folder that cannot be used, why."""

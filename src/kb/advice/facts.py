@@ -5,14 +5,18 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
+from kb.advice.adapter_facts import AdapterFacts
+from kb.advice.distributed_facts import DistributedFacts, hidden_behind, stage_in_name
 from kb.advice.fit import Fit
+from kb.advice.memory_facts import memory_fact, saving, ten_steps
+from kb.advice.named_facts import eval_generations, says_torch_dtype, trainer_of, unknown_training_keys
 from kb.advice.no_prediction import Note
+from kb.advice.run_facts import RunFacts
 from kb.core.document import Unit
-from kb.core.expression import Unknown
-from kb.core.facts import Facts, FactType
+from kb.core.expression import Unknown, is_unknown
+from kb.core.facts import Facts, FactType, coerce
 from kb.core.finding import Span
 from kb.core.hardware import DetectedGpu, Machine
-from kb.core.memory_report import MemoryReport
 from kb.core.model import Model
 from kb.core.setup import TrainingSetup
 from kb.memory import UnknownTargetsError, match_targets, modules
@@ -42,6 +46,8 @@ def locate(unit: Unit, facts: Mapping[str, FactType], name: str) -> Span | None:
     setting = unit.settings.get(name)
     if setting is not None:
         return setting.span
+    if name in unit.nulls:
+        return unit.nulls[name]
     fact = facts.get(name)
     for other in fact.at if fact else ():
         if other in unit.settings:
@@ -50,7 +56,11 @@ def locate(unit: Unit, facts: Mapping[str, FactType], name: str) -> Span | None:
 
 
 class UnitFacts:
-    """The providers behind a unit's :class:`Facts`; each is a method, called when a rule first asks."""
+    """The providers behind a unit's :class:`Facts`; each is a method, called when a rule first asks.
+
+    ``given`` is what the project says of itself (``kb.toml``): a config's own setting wins over it, a library's default
+    does not, and of what no config can say it is the only word. ``installed`` is None where nobody knows.
+    """
 
     def __init__(
         self,
@@ -63,6 +73,8 @@ class UnitFacts:
         types: Mapping[str, FactType],
         versions: Callable[[str], tuple[int, ...] | None],
         note: Note | None = None,
+        given: Mapping[str, Any] = {},
+        installed: Callable[[str], bool | None] = lambda library: None,
     ) -> None:
         self.unit = unit
         self.setup = setup
@@ -72,44 +84,84 @@ class UnitFacts:
         self.types = types
         self.versions = versions
         self.note = note
+        self.given = given
+        self.installed = installed
 
     def facts(self, type_names: Mapping[str, str]) -> Facts:
         settings = dict.fromkeys(
-            ("training.", "data.", "generation.", "inference.", "lora.", "quantization.", "deepspeed.", "launch."),
+            (
+                *("training.", "data.", "tokenizer.", "generation.", "inference."),
+                *("lora.", "quantization.", "deepspeed.", "launch.", "script.", "checkpoint.", "accelerate.", "trl."),
+            ),
             self._setting,
         )
+        given = {name: self.given.get for name in self.given if not self.types[name].setting}
+        unit = self.unit
+        self._distributed = DistributedFacts(unit, self._typed, self.model, self.versions)
         return Facts(
             type_names,
             {
                 **settings,
                 "written.": self._written,
                 "model.": self._model,
+                "model.checkpoint_dtype": lambda _: None,  # no row of a model says it
                 "lora.unmatched_target_modules": lambda _: self._targets(1),
                 "lora.matched_target_modules": lambda _: self._targets(0),
                 "lora.known_modules": lambda _: self._modules(),
                 "lora.suggested_target_modules": lambda _: self._suggested_targets(),
                 "config.dialect": lambda _: self.unit.dialect,
+                "config.says_torch_dtype": lambda _: says_torch_dtype(unit),
                 "method": lambda _: self.setup.method,
                 "batch.effective": lambda _: self.setup.effective_batch_size if self.setup.batch_known else None,
                 "batch.said": lambda _: said_effective_batch(self.unit),
                 "gpu.": self._gpu,
                 "host.": self._host,
                 "memory.": self._memory,
-                "memory.evaluate.ten_steps": lambda _: self._ten_steps(),
+                "memory.evaluate.ten_steps": lambda _: ten_steps(self.fit, self.setup),
                 "fit.": self.fit.fact,
-                "saving.": self._saving,
+                "saving.": lambda name: saving(self.fit, self.setup, name),
                 "versions.": lambda name: self.versions(name.partition(".")[2]),
+                "installed.": lambda name: self.installed(name.partition(".")[2]),
+                "training.unknown_keys": lambda _: unknown_training_keys(unit, "training"),
+                "training.unknown_accelerator_keys": lambda _: unknown_training_keys(
+                    unit, "training.accelerator_config"
+                ),
+                "trl.eval_generations": lambda _: eval_generations(self._typed),
+                "script.trainer": lambda _: trainer_of(unit),
+                "launch.launcher": lambda _: unit.launcher,
+                **self._distributed.providers(),
+                **RunFacts(unit, self.setup, self.types, self._setting).providers(),
+                **AdapterFacts(unit, self.setup, self.model).providers(),
+                **given,
             },
         )
 
     def _setting(self, name: str) -> Any:
         setting = self.unit.settings.get(name)
         if setting is not None and setting.value is not None:
-            return setting.value
-        return self.types[name].default
+            value = setting.value
+            if isinstance(value, bool) and self.types[name].type == "text":  # `fsdp: false`: there is none
+                return "true" if value else ""
+            return value
+        if name in self.unit.left_open and self.unit.dialect != "deepspeed":
+            return self._distributed.auto(name)
+        hidden = hidden_behind(self.unit, name)
+        if hidden is not None:
+            stage = stage_in_name(self.unit) if name == "deepspeed.zero_stage" else None
+            return Unknown(frozenset((hidden,)), "the file that it names was not read") if stage is None else stage
+        return self.given[name] if name in self.given else self.types[name].default
 
-    def _written(self, name: str) -> bool:
-        return name.partition(".")[2] in self.unit.settings
+    def _typed(self, name: str) -> Any:
+        """A setting as its own type; what is of another type is unknown."""
+        value = self._setting(name)
+        return value if value is None or is_unknown(value) else coerce(value, self.types[name].type, name)
+
+    def _written(self, name: str) -> Any:
+        name = name.partition(".")[2]
+        hidden = None if name in self.unit.settings else hidden_behind(self.unit, name)
+        if hidden is not None:
+            return Unknown(frozenset((hidden,)), "the file that it names was not read")
+        return name in self.unit.settings
 
     def _model(self, name: str) -> Any:
         if name in self.unit.settings or self.types[name].setting:
@@ -193,66 +245,3 @@ class UnitFacts:
             needs = frozenset(self.setup.unresolved) if self.model else frozenset(("model.name",))
             return Unknown(needs, "no prediction without a known model and usable settings")
         return memory_fact(report, name)
-
-    def _ten_steps(self) -> Any:
-        """Bytes of process memory in evaluation when ten steps are joined: evaluation sets seldom have fewer."""
-        report = self.fit.predict(self.setup._replace(eval_samples=10 * self.setup.per_device_eval_batch_size))
-        phase = report and report.phase("evaluate")
-        return phase.process_used_bytes if phase else None
-
-    def _saving(self, name: str) -> Any:
-        """Bytes of process memory that one change would save in training, by predicting both."""
-        train = self.fit.report and self.fit.report.phase("train")
-        changes: dict[str, dict[str, Any]] = {
-            "saving.gradient_checkpointing": {"gradient_checkpointing": True},
-            "saving.optimizer_8bit": {"optim": "adamw_8bit"},
-            "saving.adafactor": {"optim": "adafactor"},
-            "saving.lora": {"method": "lora"},
-        }
-        if not train:
-            return None
-        changed = self.fit.predict(self.setup._replace(**changes[name]))
-        after = changed and changed.phase("train")
-        return train.process_used_bytes - after.process_used_bytes if after else None
-
-
-# Which terms of a phase's ledger make up a fact.
-TERMS_OF = {
-    "logits": ("activations_head", "loss", "logits"),
-    "gathered": ("gathered",),
-    "cache": ("kv_cache_self", "kv_cache_cross"),
-}
-
-
-def memory_fact(report: MemoryReport, name: str) -> Any:
-    """A fact under ``memory.`` from a prediction. A phase that the run does not have takes no memory."""
-    if name == "memory.status":
-        return None if report.verdict.status == "unknown" else report.verdict.status
-    if name == "memory.phase":
-        return report.verdict.phase
-    if name == "memory.term":
-        return report.verdict.term
-    if name == "memory.peak":
-        return max((phase.process_used_bytes for phase in report.phases), default=None)
-    _, part, field = name.split(".")
-    if part == "host":
-        host = report.host
-        workers = sum(term.bytes for term in host.terms if term.name == "workers")
-        return {
-            "peak": host.peak_bytes,
-            "low": host.low_bytes,
-            "workers": workers,
-            "base": host.peak_bytes - workers,
-            "base_low": host.base_low_bytes,
-        }[field]
-    phase = report.phase({"inference": "generate", "eval_generate": "generate"}.get(part, part))
-    if phase is None:
-        return 0
-    if field in TERMS_OF:
-        return sum(term.bytes for term in phase.terms if term.name in TERMS_OF[field])
-    return {
-        "allocated": phase.peak_allocated_bytes,
-        "peak": phase.process_used_bytes,
-        "low": phase.low_bytes,
-        "high": phase.high_bytes,
-    }[field]

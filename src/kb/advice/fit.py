@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kb.core.hardware import DetectedGpu, Gpu, Machine
 from kb.core.memory_report import MemoryReport
@@ -11,6 +11,9 @@ from kb.core.result import GpuFit
 from kb.core.setup import TrainingSetup
 from kb.memory import largest_batch, predict, workers_that_fit
 from kb.memory.search import BatchField
+
+if TYPE_CHECKING:
+    from kb.memory.throughput import Throughput
 
 
 class Fit:
@@ -65,6 +68,15 @@ class Fit:
         """What CUDA gives a process of the limit: up to here a run is said to fit."""
         limit = self.limit_bytes
         return None if limit is None else int(limit * self.constants["usable_memory_ratio"])
+
+    @cached_property
+    def throughput(self) -> "Throughput | None":
+        """The band of a training step's time; None where something that decides it is not known."""
+        if self.model is None or self.gpu is None or self.report is None:
+            return None
+        from kb.memory.throughput import throughput_of  # a check does without
+
+        return throughput_of(self.setup, self.model.architecture, self.gpu.gpu, self.constants)
 
     def predict(self, setup: TrainingSetup) -> MemoryReport | None:
         if self.model is None:

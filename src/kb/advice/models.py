@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+from kb.core.catalog import Catalog
+from kb.core.errors import UserError
 from kb.core.model import Model
 
 
@@ -26,3 +28,13 @@ class ModelIndex:
             return None
         wanted = name.strip().rstrip("/").casefold()
         return self._by_name.get(wanted) or self._by_tail.get(wanted.rpartition("/")[2])
+
+
+def unknown_model(name: str, catalog: Catalog) -> UserError:
+    """The error for a model that kb does not know, with the nearest that it does."""
+    from kb.core.suggest import nearest
+
+    names = {each: model.id for model in catalog.models.values() for each in (model.id, model.name, *model.aliases)}
+    meant = list(dict.fromkeys(names[each] for each in nearest(name, names, count=4)))[:3]
+    key = "recommend.unknown_model" if meant else "recommend.unknown_model_alone"
+    return UserError(key, name=name[:100], meant=", ".join(meant))

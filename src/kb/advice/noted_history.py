@@ -23,6 +23,10 @@ def noted_versions(row: Mapping[str, Any], language: str) -> list[Version]:
         language: of the labels.
     """
     shared = {**METHODS.get(row.get("method", ""), {}), **({"model.name": row["model"]} if "model" in row else {})}
+    shared |= {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in row.get("unsaid", {}).get("settings", {}).items()
+    }
     versions = []
     for stage in row["stages"]:
         settings = {name: entry["value"] for name, entry in stage["settings"].items()}
@@ -63,7 +67,7 @@ def _measured(stage: Mapping[str, Any], row: Mapping[str, Any]) -> Measured | No
     gpu, host = found.get("gpu_memory"), found.get("host_memory")
     if gpu is None and host is None:
         return None
-    return Measured(_bytes(gpu), _bytes(host), _said(gpu), _said(host), row["sources"][0])
+    return Measured(_bytes(gpu), _bytes(host), _said(gpu), _said(host), (gpu or host or {}).get("source", ""))
 
 
 def _claimed(stage: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, str]:

@@ -13,12 +13,15 @@ class SettingsReader:
     """Settings by name, with the library's default behind them; remembers what was assumed.
 
     ``unresolved`` are the settings asked for whose value is unknown (``${BATCH}``, ``auto``) or beyond use (a batch of
-    -5): a default in their place would be a guess.
+    -5): a default in their place would be a guess. ``unread`` are those that name a file which could not be read.
+    ``given`` is what the project says where the config says nothing.
     """
 
-    def __init__(self, unit: Unit, facts: Mapping[str, FactType]) -> None:
+    def __init__(self, unit: Unit, facts: Mapping[str, FactType], given: Mapping[str, Any] = {}) -> None:
         self._unit = unit
         self._facts = facts
+        self._given = given
+        self.unread = unit.unread
         self.assumed: list[Assumption] = []
         self.unresolved: dict[str, None] = {}
 
@@ -29,9 +32,10 @@ class SettingsReader:
         """The first of ``names`` that the config says; None where it says none, or its value is unresolved."""
         for name in names:
             setting = self._unit.settings.get(name)
-            if setting is None or setting.value is None:
+            value = self._given.get(name) if setting is None or setting.value is None else setting.value
+            if value is None:
                 continue
-            kind, value = self._facts[name].type, setting.value
+            kind = self._facts[name].type
             if kind == "text" and isinstance(value, bool):  # `fsdp: true`; `false` says that there is none
                 if not value:
                     continue

@@ -1,8 +1,10 @@
 """A unit's settings → one TrainingSetup; what the config leaves open takes the library's default and is listed."""
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from kb.advice.settings_reader import SettingsReader
+from kb.advice.spread import offloads_fsdp, spread_of, uses_fsdp
 from kb.core.document import Unit
 from kb.core.facts import FactType
 from kb.core.model import Model
@@ -61,6 +63,7 @@ def setup_of(
     constants: Mapping[str, float],
     gpu_count: int | None,
     versions: Callable[[str], tuple[int, ...] | None],
+    given: Mapping[str, Any] = {},
 ) -> TrainingSetup:
     """The run that a unit describes.
 
@@ -71,8 +74,9 @@ def setup_of(
         constants: lengths that are assumed where neither config nor model says one.
         gpu_count: data-parallel size named by the user; None takes the config's, else one.
         versions: the version of a library by name, where known; defaults moved between versions.
+        given: settings that the project gives where the config has none.
     """
-    read = SettingsReader(unit, facts)
+    read = SettingsReader(unit, facts, given)
     read.assumed.append(Assumption(name="data.lengths", value="full", reason="full_length"))
     source, target = _lengths(read, model, constants)
     method = _method(read)
@@ -82,24 +86,25 @@ def setup_of(
     generates = bool(read.or_default("training.predict_with_generate"))
     inference_batch = read.number("inference.batch_size")
     training = _trains(unit)
+    trains = training and read.value("training.do_train") is not False
     transformers = versions("transformers")
     setup = TrainingSetup(
         model_name=read.value("model.name"),
         method=method,
-        do_train=training and read.value("training.do_train") is not False,
+        do_train=trains,
         do_eval=training and evaluates,
         do_predict=inference_batch is not None,
         fp16=bool(read.or_default("training.fp16")),
-        bf16=bool(read.or_default("training.bf16")),
+        bf16=_open(read, "training.bf16", not read.or_default("training.fp16"), training),
         weights=WEIGHT_TYPES.get(str(read.value("model.torch_dtype")).removeprefix("torch."), "fp32"),
         attn_implementation=_attention(read),
-        per_device_train_batch_size=_batch(read, "training.per_device_train_batch_size", training),
+        per_device_train_batch_size=_batch(read, "training.per_device_train_batch_size", trains),
         per_device_eval_batch_size=_batch(read, "training.per_device_eval_batch_size", training and evaluates),
         gradient_accumulation_steps=read.number_or_default("training.gradient_accumulation_steps"),
         max_source_length=source,
         max_target_length=target,
-        optim=_optimizer(read, transformers, training),
-        gradient_checkpointing=bool(read.or_default("training.gradient_checkpointing")),
+        optim=_optimizer(read, transformers, trains),
+        gradient_checkpointing=_open(read, "training.gradient_checkpointing", True, training),
         use_reentrant=_reentrant(read, transformers),
         label_smoothing_factor=float(read.or_default("training.label_smoothing_factor")),
         predict_with_generate=generates,
@@ -116,6 +121,8 @@ def setup_of(
         lora_r=read.number_or_default("lora.r"),
         lora_target_modules=read.value("lora.target_modules"),
         modules_to_save=read.value("lora.modules_to_save") or (),
+        lora_dropout=float(read.or_default("lora.lora_dropout")),
+        use_dora=bool(read.or_default("lora.use_dora")),
         load_in_4bit=bool(read.or_default("quantization.load_in_4bit")),
         load_in_8bit=bool(read.or_default("quantization.load_in_8bit")),
         bnb_4bit_use_double_quant=bool(read.or_default("quantization.bnb_4bit_use_double_quant")),
@@ -127,10 +134,19 @@ def setup_of(
         world_size=gpu_count or read.number("launch.num_processes") or 1,
         zero_stage=read.number_or_default("deepspeed.zero_stage", least=0),
         offload_optimizer=read.value("deepspeed.offload_optimizer.device") in ("cpu", "nvme"),
-        offload_param=read.value("deepspeed.offload_param.device") in ("cpu", "nvme"),
-        fsdp=bool(read.value("training.fsdp")),
+        offload_param=read.value("deepspeed.offload_param.device") in ("cpu", "nvme") or offloads_fsdp(read),
+        fsdp=uses_fsdp(read),
+        spread=spread_of(read, model.architecture.d_model if model else None, transformers),
     )
     return setup._replace(assumed=_assumed(read), unresolved=_that_matter(read.unresolved, setup))
+
+
+def _open(read: SettingsReader, name: str, usual: bool, matters: bool) -> bool:
+    """A switch whose default moved between versions of what reads the config (TRL): the newest is assumed."""
+    value = read.or_default(name)
+    if value is None and matters:
+        read.or_assume(name, None, usual, "library_default")
+    return usual if value is None else bool(value)
 
 
 def _assumed(read: SettingsReader) -> tuple[Assumption, ...]:
@@ -138,7 +154,9 @@ def _assumed(read: SettingsReader) -> tuple[Assumption, ...]:
     base = read.value("launch.base_config")
     if base is not None:
         read.or_assume("launch.base_config", None, base, "not_read")
-    return tuple(sorted(read.assumed, key=lambda each: (each.name != "launch.base_config", "batch" not in each.name)))
+    for name in read.unread:
+        read.or_assume(name, None, read.value(name), "not_read")
+    return tuple(sorted(read.assumed, key=lambda each: (each.reason != "not_read", "batch" not in each.name)))
 
 
 def _that_matter(unresolved: Iterable[str], setup: TrainingSetup) -> tuple[str, ...]:

@@ -4,12 +4,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kb.config.dialects import CompiledDialect, Target
+from kb.config.dialects import Target
 from kb.config.launch import Flag, Launch, read_launch
 from kb.config.places import Places
 from kb.config.shell_expand import Argument, Environment
 from kb.config.shell_lexer import split_commands
-from kb.config.typos import Neighbours
+from kb.config.speller import Speller
 from kb.core.catalog import Dialect
 from kb.core.document import Event, Setting, Unit
 from kb.core.expression import Unknown
@@ -17,6 +17,9 @@ from kb.core.facts import FactType
 from kb.core.finding import Edit, Span
 
 PROCESSES = "launch.num_processes"
+LAUNCHER = "launch.launcher"
+# Switches of `accelerate launch`; each means the setting of its name under launch.
+SWITCHES = ("multi_gpu", "use_fsdp", "use_deepspeed", "cpu", "tpu")
 BATCH = "training.per_device_train_batch_size"
 MAX_DIGITS = 400
 
@@ -27,44 +30,16 @@ _INTEGER = re.compile(r"[-+]?[0-9]+\Z")
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?\Z")
 
 
-class Speller:
-    """What each flag means in one dialect."""
-
-    def __init__(self, dialect: Dialect, facts: Mapping[str, FactType]) -> None:
-        compiled = CompiledDialect(dialect, facts)
-        self.id = dialect.id
-        self.targets = compiled.targets
-        self.ignores = compiled.ignores
-        self._marks: Mapping[str, int] = dialect.recognise["marks"]
-        self._unless = frozenset(dialect.recognise.get("unless", ()) if dialect.layout == "command" else ())
-        self.least: int = dialect.recognise["least"]
-        self._neighbours: Neighbours | None = None
-
-    def score(self, flags: Sequence[Flag]) -> int:
-        """How much these flags look like the dialect's, by the marks that it is recognised by; 0 where one forbids."""
-        names = {flag.name for flag in flags}
-        return 0 if names & self._unless else sum(self._marks.get(name, 0) for name in names)
-
-    def gives(self, fact: str, flags: Sequence[Flag]) -> bool:
-        """Whether one of the flags means this setting."""
-        return any(target.fact.name == fact for flag in flags for target in self.targets.get(flag.name, ()))
-
-    def meant_by(self, name: str) -> str | None:
-        """The known flag that an unknown one is a slip of."""
-        if self._neighbours is None:
-            self._neighbours = Neighbours(self.targets)
-        return self._neighbours.meant_by(name)
-
-
 class CommandReader:
     """Reads command lines. Make one for many: it spells out the dialects only once.
 
-    A training run by ``HfArgumentParser`` has the flags of dialect ``hf``; one whose script calls its batch otherwise,
-    those of ``command-training``; all others those of ``command``.
+    A training run by ``HfArgumentParser`` has the flags of dialect ``hf``, one of TRL's scripts those of ``trl``; one
+    whose script calls its batch otherwise, those of ``command-training``; all others those of ``command``.
     """
 
     def __init__(self, dialects: Mapping[str, Dialect], facts: Mapping[str, FactType]) -> None:
         self._training = Speller(dialects["hf"], facts)
+        self._trl = Speller(dialects["trl"], facts)
         self._bare = Speller(dialects["command-training"], facts)
         self._any = Speller(dialects["command"], facts)
 
@@ -72,6 +47,8 @@ class CommandReader:
         """The dialect of a run's flags."""
         if self._bare.score(launch.flags) > self._any.score(launch.flags) and self._bare.gives(BATCH, launch.flags):
             return self._bare
+        if self._trl.score(launch.flags) >= self._trl.least:
+            return self._trl
         score = self._training.score(launch.flags)
         trains = score >= self._training.least and score > self._any.score(launch.flags)
         return self._training if trains else self._any
@@ -115,9 +92,7 @@ def unit_of(launch: Launch, speller: Speller, path: str, section: str | None, pl
                 ranks[target.fact.name] = target.rank
             if event is not None and event not in events:
                 events.append(event)
-    if launch.processes is not None:
-        count, flag = launch.processes
-        settings[PROCESSES] = _at(count, flag, places)
+    settings |= _launch_settings(launch, places)
     _follow_renames(settings, speller)
     return Unit(
         path=path,
@@ -127,7 +102,20 @@ def unit_of(launch: Launch, speller: Speller, path: str, section: str | None, pl
         span=span,
         events=tuple(events),
         known_keys=tuple(dict.fromkeys(known)),
+        launcher=launch.launcher,
     )
+
+
+def _launch_settings(launch: Launch, places: Places) -> dict[str, Setting]:
+    """What the launcher and its own flags say."""
+    settings: dict[str, Setting] = {}
+    if launch.processes is not None:
+        count, flag = launch.processes
+        settings[PROCESSES] = _at(count, flag, places)
+    if launch.launcher == "accelerate":
+        on = [flag for flag in launch.before if flag.name in SWITCHES and not flag.values]
+        settings |= {f"launch.{flag.name}": _at(True, flag, places, bare=True) for flag in on}
+    return settings
 
 
 def _follow_renames(settings: dict[str, Setting], speller: Speller) -> None:

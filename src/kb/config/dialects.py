@@ -38,9 +38,20 @@ class CompiledDialect:
         for rank, (pattern, meant) in enumerate(dialect.keys.items()):
             self._add(pattern, meant, rank, dialect.keys)
         self.parents = _parents_of(self.targets)
+        whole = [(path, meant) for path, meant in dialect.keys.items() if path.endswith("*") and isinstance(meant, str)]
+        self._groups = [(path.rstrip("*."), meant.removesuffix(".*")) for path, meant in whole]
         self._neighbours: dict[str, Neighbours] = {}
         facts_meant = {target.fact.name: target.fact for targets in self.targets.values() for target in targets}
         self.renames = [(name, fact.renamed) for name, fact in facts_meant.items() if fact.renamed is not None]
+
+    def group_of(self, parent: str) -> str:
+        """The group of the vocabulary whose settings lie under this path of the file, where one is named as a whole."""
+        for path, group in self._groups:
+            if parent == path:
+                return group
+            if not path or parent.startswith(path + "."):
+                return f"{group}.{parent[len(path) :].lstrip('.')}"
+        return ""
 
     def neighbours(self, parent: str) -> Neighbours:
         """The names known in a group, to be asked about names that are not."""

@@ -32,11 +32,16 @@ class Flag(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """A script (or module) about to run. ``processes`` is their number, with the argument that says it, where known."""
+    """A script (or module) about to run. ``processes`` is their number, with the argument that says it, where known.
+
+    ``launcher`` is what starts it, where that is to be seen; ``before`` are its flags.
+    """
 
     script: str
     flags: tuple[Flag, ...]
     processes: tuple[int, Flag] | None = None
+    launcher: str | None = None
+    before: tuple[Flag, ...] = ()
 
 
 def read_launch(arguments: Sequence[Argument], text: str, *, any_program: bool = False) -> Launch | None:
@@ -52,14 +57,21 @@ def read_launch(arguments: Sequence[Argument], text: str, *, any_program: bool =
         at = 0 if not _is_flag(arguments[0]) else -1
         return _launch("", [], arguments[0].text or "" if at == 0 else "", arguments[at + 1 :], text)
     launcher, rest = found
-    return _split_launch(launcher, rest, text)
+    launch = _split_launch(launcher, rest, text)
+    # a wrapper may itself be what starts several processes
+    seen = launch is not None and arguments[0].text is not None and not _wraps(arguments[0].text)
+    return launch._replace(launcher=launcher) if launch is not None and seen else launch
+
+
+def _wraps(word: str) -> bool:
+    return word.rpartition("/")[2] in _WRAPPERS
 
 
 def _program(arguments: Sequence[Argument]) -> tuple[str, Sequence[Argument]] | None:
     """The launcher (``python`` is one) and what follows it."""
     if not arguments or arguments[0].text is None:
         return _unknown_python(arguments)
-    wrapped = arguments[0].text.rpartition("/")[2] in _WRAPPERS
+    wrapped = _wraps(arguments[0].text)
     for index, argument in enumerate(arguments):
         name = (argument.text or "").rpartition("/")[2]
         if _PYTHON.match(name):
@@ -107,10 +119,12 @@ def _split_launch(launcher: str, rest: Sequence[Argument], text: str) -> Launch 
 
 
 def _launch(launcher: str, before: Sequence[Argument], script: str, after: Sequence[Argument], text: str) -> Launch:
+    own = read_flags(before, text)
     return Launch(
         script=script.rpartition("/")[2],
         flags=read_flags(after, text),
-        processes=_processes(launcher, read_flags(before, text)),
+        processes=_processes(launcher, own),
+        before=own,
     )
 
 

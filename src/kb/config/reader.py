@@ -81,7 +81,7 @@ class _DocumentReading:
 
     def whole(self, dialect: str, part: Part) -> Unit:
         """The one unit of a document without sections."""
-        return self._unit(self._name, dialect, part.settings, self._span, (*part.events, *self._loose))
+        return self._unit(self._name, dialect, part, part.settings, self._span, (*part.events, *self._loose))
 
     def sectioned(self, dialect: str, base: Part, own: Mapping[str, Part], has_top: bool) -> list[Unit]:
         """A unit for each section, after one for the top of the document where that is a run of its own.
@@ -105,14 +105,31 @@ class _DocumentReading:
         for title, found in events.items():
             settings = base.settings if title is None else inherit(own[title], base)
             span = self._span if title is None else spans[title]
-            units.append(self._unit(self._title(title), dialect, settings, span, tuple(found)))
+            part = base if title is None else own[title]
+            units.append(self._unit(self._title(title), dialect, part, settings, span, tuple(found)))
         return units
 
     def _unit(
-        self, title: str | None, dialect: str, settings: Mapping[str, Setting], span: Span, events: tuple[Event, ...]
+        self,
+        title: str | None,
+        dialect: str,
+        part: Part,
+        settings: Mapping[str, Setting],
+        span: Span,
+        events: tuple[Event, ...],
     ) -> Unit:
         in_order = tuple(sorted(events, key=lambda event: (event.span.line, event.span.column)))
-        return Unit(path=self._path, section=title, dialect=dialect, settings=settings, span=span, events=in_order)
+        return Unit(
+            path=self._path,
+            section=title,
+            dialect=dialect,
+            settings=settings,
+            span=span,
+            events=in_order,
+            nulls=part.silenced,
+            left_open=tuple(part.left_open),
+            unknown_keys=tuple(part.unknown_keys),
+        )
 
     def unknown(self, familiar: tuple[str, ...]) -> Unit:
         first = next((key for _, key, _ in self.entries.values()), self._document)

@@ -7,7 +7,7 @@ from kb.config.nodes import SCALAR
 from kb.config.source import Source
 from kb.config.traps import event_of, interpret
 from kb.core.document import Event, Setting
-from kb.core.finding import Edit
+from kb.core.finding import Edit, Span
 
 MAX_UNKNOWN = 200  # unknown keys of a document that are compared with the known ones; real configs have some 30
 
@@ -15,15 +15,18 @@ MAX_UNKNOWN = 200  # unknown keys of a document that are compared with the known
 class Part:
     """What a section, or the top of a document, says itself.
 
-    ``silenced`` are the settings that it gives as null: the library's default holds, whatever another part says.
+    ``silenced`` are the settings that it gives as null, with their places: the library's default holds, whatever
+    another part says.
     """
 
-    __slots__ = ("events", "settings", "silenced")
+    __slots__ = ("events", "left_open", "settings", "silenced", "unknown_keys")
 
     def __init__(self) -> None:
         self.settings: dict[str, Setting] = {}
-        self.silenced: set[str] = set()
+        self.silenced: dict[str, Span] = {}
         self.events: list[Event] = []
+        self.left_open: list[str] = []
+        self.unknown_keys: list[str] = []
 
 
 class Extractor:
@@ -58,6 +61,7 @@ class Extractor:
             if translated:
                 value: Any = target.values[node.value]
                 if value is None:
+                    part.left_open.append(name)
                     return
             else:
                 value, trap = interpret(node, target.fact.type, name)
@@ -70,14 +74,14 @@ class Extractor:
             key_span = source.between(key.start, key.end or key.start)
             part.settings[name] = Setting(value, span, key_span, path, comment, alias=node.alias)
             return
-        part.silenced.add(name)
+        part.silenced[name] = source.span(candidates[0][1][1])
 
     def _follow_renames(self, part: Part) -> None:
         """A value under an old name counts under the new one too, unless that is written itself."""
         for old, new in self._dialect.renames:
             if old in part.settings and new not in part.settings:
                 part.settings[new] = part.settings[old]
-                part.silenced.discard(new)
+                part.silenced.pop(new, None)
 
     def _look_beside(self, path: str, entry: Entry, entries: Entries, part: Part, source: Source) -> None:
         """An event where an unknown key lies beside a known one that it may have been meant as."""
@@ -87,6 +91,9 @@ class Extractor:
             return
         self._unknown_left -= 1
         key = entry[1]
+        group = self._dialect.group_of(parent)
+        if group:
+            part.unknown_keys.append(f"{group}.{key.value}")
         meant = self._dialect.neighbours(parent).meant_by(key.value)
         if meant is None:
             return

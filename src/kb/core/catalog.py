@@ -20,6 +20,8 @@ class Dialect(NamedTuple):
     ignore: tuple[str, ...]
     values: Mapping[str, Mapping[str, Any]]
     priority: int = 0
+    defaults: Mapping[str, Any] = {}  # settings whose default differs from the vocabulary's; None: not known
+    named_by: tuple[str, ...] = ()  # settings of other formats that name a file of this one
 
 
 class Catalog(NamedTuple):

@@ -21,6 +21,7 @@ class Setting(NamedTuple):
     comment: str = ""  # the comment on the same line, without '#'
     inherited: bool = False
     alias: bool = False  # the value is a YAML alias, ``*name``: what it says is written elsewhere
+    joined: str = ""  # the file that says it, where that is another one, which this config names
 
     @property
     def bare(self) -> bool:
@@ -51,8 +52,19 @@ class Unit(NamedTuple):
     span: Span
     events: tuple[Event, ...] = ()
     known_keys: tuple[str, ...] = ()
+    nulls: Mapping[str, Span] = {}  # settings that the config names and gives no value
+    left_open: tuple[str, ...] = ()  # settings that the config leaves to what runs it: ``auto``
+    unknown_keys: tuple[str, ...] = ()  # keys in groups of settings that no setting has, by canonical group
+    joined: tuple[str, ...] = ()  # settings that name a file whose settings are here too
+    unread: tuple[str, ...] = ()  # settings that name a file which cannot be read
+    launcher: str | None = None  # of a command: what starts the script (python, torchrun, accelerate, deepspeed)
 
     def bars(self, fix: Fix) -> bool:
-        """Whether the fix would write over an alias, or over a value that something else fills in: neither is done."""
-        written = [self.settings[edit.name] for edit in fix.edits if edit.op == "set" and edit.name in self.settings]
+        """Whether the fix would write over an alias or a value that something else fills in, or into another file: no
+        fix does.
+        """
+        known = [(edit.op, self.settings[edit.name]) for edit in fix.edits if edit.name in self.settings]
+        written = [each for op, each in known if op == "set"]
+        if any(each.joined for _, each in known):
+            return True
         return any((each.alias or is_unknown(each.value)) and not each.inherited for each in written)

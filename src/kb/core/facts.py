@@ -23,6 +23,7 @@ class FactType(NamedTuple):
     setting: bool = False  # a config can say it
     renamed: str | None = None  # an old name: the setting it became
     at: tuple[str, ...] = ()
+    given: bool = False  # a project can say it, where no config does
 
 
 class Facts:

@@ -13,6 +13,8 @@ class Gpu(NamedTuple):
     native_bf16: bool
     aliases: tuple[str, ...] = ()
     context_bytes: int | None = None  # CUDA context and libraries, where a measurement is known
+    tensor_flops: float | None = None  # a second: dense fp16 or bf16 on the tensor cores, as claimed
+    memory_bandwidth: float | None = None  # bytes a second, as claimed
 
     @property
     def supports_tf32(self) -> bool:

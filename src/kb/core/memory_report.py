@@ -36,7 +36,8 @@ class Phase(NamedTuple):
 class HostLedger(NamedTuple):
     """Host memory: the terms at their upper ends add up to ``peak_bytes``, at their lower to ``low_bytes``.
 
-    ``base_low_bytes`` is the lower end without the workers.
+    ``base_low_bytes`` is the lower end without the workers. Beside this range, which is the field notes', ``measured``
+    is what was measured, by mechanism: a floor without the dataset and CUDA's libraries.
     """
 
     terms: tuple[Term, ...]
@@ -44,14 +45,22 @@ class HostLedger(NamedTuple):
     peak_bytes: int
     limit_bytes: int | None
     base_low_bytes: int = 0
+    measured: tuple[Term, ...] = ()
+
+    @property
+    def measured_bytes(self) -> int:
+        return sum(term.bytes for term in self.measured)
 
     @property
     def status(self) -> Status:
-        """``oom`` only where the workers cause it: the base's range is the field notes', from one large host."""
+        """``oom`` where the floor is over the limit, or where the workers cause it: the base's range is the field
+        notes', from one large host."""
         if self.limit_bytes is None:
             return "unknown"
         if self.peak_bytes <= self.limit_bytes:
             return "fits"
+        if self.measured_bytes > self.limit_bytes:
+            return "oom"
         return "oom" if self.low_bytes > self.limit_bytes >= self.base_low_bytes else "tight"
 
 

@@ -3,12 +3,17 @@
 from typing import Literal, NamedTuple
 
 Family = Literal["t5", "bart", "decoder", "encoder"]
+Norm = Literal["layer", "rms", "rms_offset"]  # rms_offset: Gemma's, in fp32 and scaled by one plus its weight
+QkNorm = Literal["none", "head", "whole"]  # over each head's dimensions, or over all of them
+Head = Literal["causal", "masked", "sequence", "token", "span"]  # span: question answering
 
 
 class Architecture(NamedTuple):
     """Dimensions, in the names of the closed forms (04-memory).
 
-    ``family`` selects the closed form: T5, mT5 and UMT5 are all ``t5``. ``model_type`` is transformers' own name.
+    ``family`` selects the closed form: T5, mT5 and UMT5 are all ``t5``; ``decoder`` and ``encoder`` are models of one
+    stack, whose other stack has no layers. ``model_type`` is transformers' own name. From ``kv_heads`` on, the fields
+    are those of models of one stack.
     """
 
     family: Family
@@ -27,6 +32,41 @@ class Architecture(NamedTuple):
     biases: bool = False  # linear layers have bias vectors (BART: yes, T5: no)
     attention_dropout: bool = False  # BART: dropout on the attention probabilities (T5's is always there)
     activation_dropout: bool = False  # BART: dropout between the feed-forward's layers
+    kv_heads: int | None = None  # heads of keys and values; None: as many as num_heads
+    activation: str = ""  # transformers' name: silu, gelu, gelu_new, gelu_pytorch_tanh, relu, …
+    norm: Norm = "layer"
+    norms: int = 2  # of the residual stream, in a layer; four: one before and one after each sublayer
+    norm_after: bool = False  # the only norm of a sublayer comes after it (EXAONE 4)
+    hidden_dropout: bool = False  # after each sublayer
+    embedding_dropout: bool = False
+    embedding_size: int | None = None  # E, where tokens are embedded narrower (or wider) than D
+    qkv_bias: bool = False
+    output_bias: bool = False  # of attention's output projection
+    mlp_bias: bool = False
+    head_bias: bool = False
+    qk_norm: QkNorm = "none"
+    rotary: float = 0.0  # share of each head's dimensions that is turned; 0: no rotary positions
+    parallel: bool = False  # attention and feed-forward read one input and are added together
+    fused_qkv: bool = False  # one linear layer for q, k and v
+    fused_gates: bool = False  # one linear layer for gate and up
+    window: int | None = None  # tokens that a sliding layer sees
+    windowed_layers: int = 0  # how many layers slide
+    score_cap: bool = False  # attention scores pass through a tanh (Gemma 2)
+    logit_cap: bool = False  # so do the logits
+    experts: int = 0  # mixture of experts: how many
+    experts_per_token: int = 0
+    expert_ff: int = 0  # feed-forward size of one expert
+    shared_ff: int = 0  # feed-forward size of the expert that every token passes
+    dense_layers: int = 0  # layers without experts, of a mixture
+    type_vocab_size: int = 0  # kinds of segments that encoders embed
+    pooler: bool = False
+    head: Head = "causal"
+    labels: int = 2  # classes of a classification head
+    shared_layers: bool = False  # all layers share one layer's weights (ALBERT)
+    relative: str = ""  # DeBERTa: the relative attentions, as pos_att_type names them, joined by "|"
+    share_att_key: bool = False  # DeBERTa: position keys come from the content's projections
+    conv: int = 0  # DeBERTa v2: kernel size of the convolution beside the first layer
+    relative_norm: bool = False  # DeBERTa: a layer norm over the position embeddings
 
 
 class Model(NamedTuple):

@@ -15,6 +15,29 @@ class Assumption(NamedTuple):
     reason: str  # a key of i18n under `assumption.`
 
 
+class Spread(NamedTuple):
+    """How a run is spread over GPUs, beyond its processes and its ZeRO stage. Buckets and distances in elements, as
+    DeepSpeed has them; None is the library's default."""
+
+    nodes: int = 1
+    tensor_parallel: int = 1
+    deepspeed: bool = False  # DeepSpeed runs it, whatever the stage
+    reduce_bucket: int | None = None
+    prefetch_bucket: int | None = None
+    max_live_parameters: int | None = None
+    max_reuse_distance: int | None = None
+    overlap_comm: bool | None = None
+    contiguous_gradients: bool = True
+    optimizer_offload_ratio: float = 1.0
+    optimizer_on_disk: bool = False  # offloaded to NVMe: the host keeps buffers only
+    params_on_disk: bool = False
+    fsdp_version: int = 2
+    fsdp_reshard: bool = True  # parameters are sharded again after the forward pass
+    fsdp_wrapped: bool = True  # each layer is a unit of its own
+    wide_shards: bool = False  # FSDP keeps fp32 shards of what it computes in half
+    gradient_as_bucket_view: bool = False
+
+
 class TrainingSetup(NamedTuple):
     """One run's settings. Lengths in tokens, batches in samples, per device.
 
@@ -56,6 +79,8 @@ class TrainingSetup(NamedTuple):
     lora_r: int = 8
     lora_target_modules: tuple[str, ...] | None = None  # None: PEFT's default for the architecture
     modules_to_save: tuple[str, ...] = ()
+    lora_dropout: float = 0.0
+    use_dora: bool = False
     load_in_4bit: bool = False
     load_in_8bit: bool = False
     bnb_4bit_use_double_quant: bool = False
@@ -71,14 +96,20 @@ class TrainingSetup(NamedTuple):
     offload_optimizer: bool = False
     offload_param: bool = False
     fsdp: bool = False
+    spread: Spread = Spread()
 
     assumed: tuple[Assumption, ...] = ()
     unresolved: tuple[str, ...] = ()  # settings that matter and whose value is unknown: nothing can be predicted
 
     @property
+    def data_parallel_size(self) -> int:
+        """Processes that see different samples; those of one tensor-parallel group see the same."""
+        return max(self.world_size // max(self.spread.tensor_parallel, 1), 1)
+
+    @property
     def effective_batch_size(self) -> int:
         """Samples for one optimizer step: per device × accumulation × data-parallel size."""
-        return self.per_device_train_batch_size * self.gradient_accumulation_steps * self.world_size
+        return self.per_device_train_batch_size * self.gradient_accumulation_steps * self.data_parallel_size
 
     @property
     def batch_known(self) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 from kb.knowledge.locations import Location, files_under
 
-FORMAT = 2
+FORMAT = 3
 STAMP = "stamp.json"
 
 
@@ -108,8 +108,13 @@ def _read(path: str) -> Any:
 
 def _write(path: str, data: Any) -> None:
     """Through a temporary file, so that two starts at once never read half a bundle."""
-    body = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
     temporary = f"{path}.{os.getpid()}.tmp"
     with open(temporary, "w", encoding="utf-8") as stream:
-        stream.write(f"{zlib.crc32(body.encode()):08x}\n{body}")
+        stream.write(encoded(data))
     os.replace(temporary, path)
+
+
+def encoded(data: Any) -> str:
+    """A part as it lies on disk: a checksum, then JSON."""
+    body = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    return f"{zlib.crc32(body.encode()):08x}\n{body}"

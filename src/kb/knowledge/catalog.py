@@ -56,7 +56,7 @@ def load_guide(rules: str | None = None) -> Mapping[str, Any]:
 
 def _facts(rows: Mapping[str, list[Any]], meanings: Mapping[str, list[str]]) -> dict[str, FactType]:
     facts: dict[str, FactType] = {}
-    for name, (kind, default, unit, setting, renamed, at) in rows.items():
+    for name, (kind, default, unit, setting, renamed, at, given) in rows.items():
         meaning = Text(*meanings[name]) if name in meanings else NO_TEXT
         facts[name] = FactType(
             name=name,
@@ -67,6 +67,7 @@ def _facts(rows: Mapping[str, list[Any]], meanings: Mapping[str, list[str]]) -> 
             renamed=renamed,
             at=tuple(at),
             meaning=meaning,
+            given=given,
         )
         if setting:
             written = f"written.{name}"
@@ -120,6 +121,8 @@ def _gpu(row: Mapping[str, Any]) -> Gpu:
         memory_total=row["memory_total"],
         compute_capability=(major, minor),
         native_bf16=row["native_bf16"],
+        tensor_flops=row["tensor_flops"],
+        memory_bandwidth=row["memory_bandwidth"],
     )
 
 
@@ -144,4 +147,6 @@ def _dialect(row: Mapping[str, Any]) -> Dialect:
         ignore=tuple(row.get("ignore", ())),
         values=row.get("values", {}),
         priority=row.get("priority", 0),
+        defaults=row.get("defaults", {}),
+        named_by=tuple(row.get("named_by", ())),
     )

@@ -49,6 +49,8 @@ def compile_knowledge(location: Location) -> Parts:
         problems += _check_sources(files[kind], sources)
         entries = {located.data.get("id", kind): compile_entry(located, types, problems) for located in files[kind]}
         guide[kind.removesuffix(".yaml")] = entries if not kind.endswith(".yaml") else entries.get(kind, {})
+    guide |= {kind: {located.data["id"]: located.data for located in files[kind]} for kind in ("hardware", "models")}
+    guide["constants"] = files["constants.yaml"][0].data["constants"]
     words, word_problems = _words(location)
     problems += word_problems
     if problems:
@@ -134,6 +136,7 @@ def _fact_row(fact: dict[str, Any]) -> list[Any]:
         fact.get("setting", False),
         fact.get("renamed"),
         fact.get("at", []),
+        fact.get("given", False),
     ]
 
 
@@ -218,6 +221,12 @@ def _check_dialects(rows: list[Located], types: dict[str, str]) -> list[Problem]
                 group = name.removesuffix("*")
                 if name not in types and not (group != name and any(known.startswith(group) for known in types)):
                     problems.append(located.problem(("keys", key, KEY), f"{name!r} is not in vocabulary.yaml"))
+        for group in ("defaults", "named_by"):
+            problems += [
+                located.problem((group,), f"{name!r} is not in vocabulary.yaml")
+                for name in located.data.get(group, ())
+                if name not in types
+            ]
     return problems
 
 
@@ -232,7 +241,16 @@ def _gpu(located: Located, problems: list[Problem]) -> dict[str, Any]:
         "memory_total": int(total["value"] * MIB_PER_UNIT[total["unit"]]),
         "compute_capability": [int(major), int(minor or 0)],
         "native_bf16": data["native_bf16"]["value"],
+        "tensor_flops": _rate(data, "tensor_flops", 10**12),
+        "memory_bandwidth": _rate(data, "memory_bandwidth", 10**9),
     }
+
+
+def _rate(data: dict[str, Any], name: str, unit: int) -> float | None:
+    """A rate in units a second; of a board's variants, the first."""
+    found = data.get(name)
+    first = found[0] if isinstance(found, list) else found
+    return None if first is None else float(first["value"]) * unit
 
 
 def _model(located: Located, problems: list[Problem]) -> dict[str, Any]:

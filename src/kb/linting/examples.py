@@ -7,11 +7,13 @@ from typing import Any
 
 from kb.advice.check import Checker
 from kb.core.catalog import Catalog
+from kb.core.errors import UserError
 from kb.core.hardware import Machine
 from kb.core.rule import Rule
 from kb.core.version import parse_version
 from kb.linting.file import FileChecker, FileResult, Kind
 from kb.linting.fixing import fix_once
+from kb.linting.given import given_facts
 from kb.machine.detect import detect
 
 # Suppression examples name dates; they are judged on this day, so that none expires on its own.
@@ -27,7 +29,10 @@ class ExampleRunner:
 
     def run(self, rule: Rule, example: Mapping[str, Any]) -> str | None:
         """What is wrong with the example, or None: it fires, is silent or is not evaluated as it says."""
-        checker = self._checker(example)
+        try:
+            checker = self._checker(example)
+        except UserError as fault:
+            return f"{fault.key}: {dict(fault.values)}"
         result = self._check(checker, example)
         fired = [f for unit in result.results for f in unit.findings if f.rule == rule.id and f.suppressed is None]
         needs = [row.needs for unit in result.results for row in unit.not_evaluated if row.rule == rule.id]
@@ -46,8 +51,10 @@ class ExampleRunner:
             self.machine(example),
             versions=versions.get,
             gpu_count=example.get("gpus"),
+            given=given_facts(example.get("facts", {}), self.catalog.facts, "facts"),
         )
-        return FileChecker(self.catalog, checker, today=TODAY)
+        files: Mapping[str, str] = example.get("files", {})
+        return FileChecker(self.catalog, checker, today=TODAY, read=lambda path, named: files.get(named))
 
     def machine(self, example: Mapping[str, Any]) -> Machine:
         """The machine an example names; what it does not name is unknown, never that of this machine."""

@@ -8,12 +8,14 @@ from typing import Literal, NamedTuple
 from kb.advice.check import Checker
 from kb.config.encoding import decode
 from kb.config.faults import ConfigError
+from kb.config.joining import Joiner, ReadNamed
 from kb.config.reader import ConfigReader
 from kb.core.catalog import Catalog
 from kb.core.document import Event, Unit
 from kb.core.finding import Finding, Severity, Span
 from kb.core.lint import place_of
 from kb.core.result import UnitResult
+from kb.linting.named_files import read_named
 
 _CONTROLS = re.compile("[\x80-\x9f]")
 
@@ -71,6 +73,7 @@ class FileChecker:
         today: suppressions that end before it have expired.
         dialect: the dialect of every config; None recognises each by its marks.
         overrides: the project's own severities and ignored rules.
+        read: looks up a file that a config names.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class FileChecker:
         today: datetime.date,
         dialect: str | None = None,
         overrides: Overrides | None = None,
+        read: ReadNamed = read_named,
     ) -> None:
         self.catalog = catalog
         self.checker = checker
@@ -88,6 +92,7 @@ class FileChecker:
         self._dialect = dialect
         self._overrides = overrides or Overrides.none()
         self._reader = ConfigReader(catalog.dialects, catalog.facts)
+        self._joiner = Joiner(self._reader, catalog.dialects, read)
 
     def check(self, raw: bytes, path: str, kind: Kind | None = None) -> FileResult:
         """Everything found in one file.
@@ -98,7 +103,7 @@ class FileChecker:
         decoded = decode(raw)
         text = decoded.text if decoded.text is not None else ""
         units = self.read(text, path, kind or kind_of(path), decoded.events, readable=decoded.text is not None)
-        results = self._settle([self.checker.check(unit) for unit in units], text, path)
+        results = self._settle([self.checker.check(self._joiner.join(unit)) for unit in units], text, path)
         undecoded = raw if decoded.text is None else None
         return FileResult(path=path, text=text, encoding=decoded.encoding, results=tuple(results), raw=undecoded)
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+from typing import Any
 
 from kb.core.errors import UserError
 from kb.core.model import Model
@@ -16,7 +17,22 @@ def read_model_config(path: str) -> Model:
     Raises:
         UserError: the file is missing, is no JSON, or describes an architecture without a closed form.
     """
-    file = os.path.join(path, "config.json") if os.path.isdir(path) else path
+    data = read_config(path)
+    try:
+        architecture = architecture_from_config(data)
+    except UnsupportedArchitectureError as error:
+        key = f"model_config.{error.fault or 'unsupported'}"
+        raise UserError(key, path=config_file(path), reason=str(error), **error.values) from None
+    return Model(id=path, name=path, architecture=architecture, parameters=parameter_count(architecture))
+
+
+def read_config(path: str) -> dict[str, Any]:
+    """What a ``config.json``, or that of a folder, says.
+
+    Raises:
+        UserError: the file is missing, or is no JSON object.
+    """
+    file = config_file(path)
     try:
         with open(file, encoding="utf-8") as stream:
             data = json.loads(stream.read(MAX_CHARACTERS))
@@ -26,11 +42,12 @@ def read_model_config(path: str) -> Model:
         raise UserError("model_config.not_json", path=file, reason=str(error)) from None
     if not isinstance(data, dict):
         raise UserError("model_config.not_json", path=file, reason="{…}")
-    try:
-        architecture = architecture_from_config(data)
-    except UnsupportedArchitectureError as error:
-        raise UserError("model_config.unsupported", path=file, reason=str(error)) from None
-    return Model(id=path, name=path, architecture=architecture, parameters=parameter_count(architecture))
+    return data
+
+
+def config_file(path: str) -> str:
+    """The file itself, of a file or of the folder that holds it."""
+    return os.path.join(path, "config.json") if os.path.isdir(path) else path
 
 
 def model_in_folder(name: str) -> Model | None:

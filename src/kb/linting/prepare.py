@@ -3,7 +3,7 @@
 import datetime
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kb.advice.check import Checker
 from kb.core.catalog import Catalog
@@ -40,14 +40,22 @@ def file_checker(catalog: Catalog, project: Project, wanted: Wanted) -> FileChec
     if wanted.dialect is not None and wanted.dialect not in catalog.dialects:
         raise UserError("config.unknown-dialect-id", name=wanted.dialect, known=", ".join(sorted(catalog.dialects)))
     areas = {rule.id: rule.area for rule in catalog.rules.values()}
+    given: Mapping[str, Any] = {}
+    if project.facts:
+        from kb.linting.given import given_facts
+
+        given = given_facts(project.facts, catalog.facts, project.path or "")
+    versions = {**project.versions, **(wanted.versions or {})}
     checker = Checker(
         catalog,
         _machine(catalog, project, wanted),
         rules=_rules(project, wanted, areas),
-        versions=_versions({**project.versions, **(wanted.versions or {})}),
+        versions=_versions(versions),
         model=read_model_config(wanted.model_config) if wanted.model_config else None,
         model_in_folder=model_in_folder,
         gpu_count=wanted.gpus if wanted.gpus is not None else project.gpus,
+        given=given,
+        installed=_installed(versions),
     )
     return FileChecker(
         catalog,
@@ -116,6 +124,22 @@ def _versions(named: Mapping[str, str]) -> Callable[[str], tuple[int, ...] | Non
         return known[library]
 
     return version
+
+
+def _installed(named: Mapping[str, str]) -> Callable[[str], bool | None]:
+    """Whether a library is installed where the runs happen: kb knows only of the environment that it stands in itself.
+
+    A library whose version is named is there. One that is missing here is known to be missing there only where
+    transformers is here and nobody named another version of it: then this is where the runs happen.
+    """
+
+    def installed(library: str) -> bool | None:
+        here = installed_versions()
+        if library in named or library in here:
+            return True
+        return False if "transformers" in here and "transformers" not in named else None
+
+    return installed
 
 
 def _overrides(project: Project, areas: Mapping[str, str]) -> Overrides:

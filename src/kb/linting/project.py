@@ -1,7 +1,7 @@
 """A project's own settings: ``kb.toml``, or ``[tool.kb]`` in ``pyproject.toml``; the command line wins over them."""
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from kb.core.errors import UserError
@@ -10,12 +10,12 @@ from kb.core.suggest import nearest
 from kb.core.text import LANGUAGES
 from kb.core.version import parse_version
 
-LIBRARIES = ("transformers", "torch", "peft", "accelerate", "trl")
+LIBRARIES = ("transformers", "torch", "peft", "accelerate", "trl", "deepspeed")
 FAIL_ON = (*SEVERITIES, "never")
 
 
 class Project(NamedTuple):
-    """The settings as written. Rule names may be ids or areas (``text``)."""
+    """The settings as written. Rule names may be ids or areas (``text``); facts are by vocabulary name."""
 
     path: str | None = None
     gpu: str | None = None
@@ -30,6 +30,7 @@ class Project(NamedTuple):
     severity: Mapping[str, Severity] = {}
     per_file_ignores: Mapping[str, tuple[str, ...]] = {}
     versions: Mapping[str, str] = {}
+    facts: Mapping[str, Any] = {}
 
     def folder(self) -> str:
         """Where the settings lie; paths in them are relative to it."""
@@ -97,6 +98,7 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
     "severity": (dict,),
     "per_file_ignores": (dict,),
     "versions": (dict,),
+    "facts": (dict,),
 }
 _CHOICES: Mapping[str, tuple[str, ...]] = {"lang": LANGUAGES, "fail_on": FAIL_ON}
 _TOML_TYPES: Mapping[type, str] = {str: "string", int: "integer", list: "array", dict: "table"}
@@ -135,6 +137,8 @@ def _frozen(path: str, key: str, name: str, value: Any) -> Any:
         return {pattern: _names(path, f"{key}.{pattern}", rules) for pattern, rules in value.items()}
     if name == "versions":
         return {library: _version(path, library, version) for library, version in value.items()}
+    if name == "facts":
+        return dict(_flat(value))
     if name == "severity":
         for rule, severity in value.items():
             if severity not in SEVERITIES:
@@ -148,6 +152,15 @@ def _names(path: str, key: str, value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
         raise UserError("project.wrong_list", path=path, name=key)
     return tuple(value)
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """``data.streaming = true`` is a table in a table, ``"data.streaming" = true`` is not; both mean the same."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
 
 
 def _version(path: str, library: str, version: Any) -> str:

@@ -1,0 +1,145 @@
+"""One run's estimate: what is wrong with the run itself, else its closed-form prediction. Pure."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from kb.advice.check import Checker
+from kb.advice.fit import Fit
+from kb.advice.models import unknown_model
+from kb.advice.no_prediction import Note
+from kb.core.catalog import Catalog
+from kb.core.document import Unit
+from kb.core.errors import UserError
+from kb.core.memory_report import MemoryReport
+from kb.core.model import Architecture, Model
+from kb.core.result import GpuFit
+from kb.core.setup import Assumption, TrainingSetup
+from kb.memory import UnknownTargetsError, UnsupportedArchitectureError, match_targets, modules
+
+
+class ModelFiles(NamedTuple):
+    """A model's ``config.json`` as written, and the folder it was read from; None where it is a row of rules/models."""
+
+    config: Mapping[str, Any]
+    folder: str | None
+
+    @property
+    def has_code(self) -> bool:
+        """Whether the config names classes of the model's own, which only ``--trust-remote-code`` lets run."""
+        return bool(self.config.get("auto_map"))
+
+
+class Estimated(NamedTuple):
+    """One run and what is predicted of it.
+
+    ``report`` is None until a simulation gives one, where the model's architecture has no closed form. ``files`` are
+    the model's where it is not catalogued. ``notes`` are sentences for the reader: keys of i18n and their values.
+    ``simulated`` is what a simulation found beside the report.
+    """
+
+    unit: Unit
+    setup: TrainingSetup
+    model: Model | None
+    fit: Fit
+    report: MemoryReport | None
+    gpu_fits: tuple[GpuFit, ...] = ()
+    files: ModelFiles | None = None
+    notes: tuple[Note, ...] = ()
+    simulated: Any = None
+
+
+def estimate(
+    unit: Unit, checker: Checker, assumed: tuple[Assumption, ...] = (), *, open_model: bool = False
+) -> Estimated:
+    """The unit's closed-form prediction.
+
+    Args:
+        assumed: what whoever made the unit took for granted.
+        open_model: the model may be one without a closed form, which a simulation will build.
+
+    Raises:
+        UserError: the model is not known, a value is open, or the run would end in an error whatever the memory.
+    """
+    catalog = checker.catalog
+    prepared = checker.prepare(unit)
+    setup, model = prepared.setup, prepared.model
+    if prepared.note is not None and not (open_model and model is None):
+        raise _unusable(prepared.note, setup, catalog)
+    if not (setup.do_train or setup.do_eval or setup.do_predict):
+        raise UserError("estimate.no_phase")
+    setup = setup._replace(assumed=setup.assumed + assumed)
+    fit = Fit(setup, model, checker.machine, catalog.constants, prepared.fit.said)
+    if model is None:
+        return Estimated(unit=unit, setup=setup, model=None, fit=fit, report=None)
+    _check_run(setup, model)
+    try:
+        report = fit.report
+        gpu_fits = () if fit.gpu is not None else fit.on_gpus(catalog.gpus)
+    except UnsupportedArchitectureError as error:
+        if open_model:
+            return Estimated(unit=unit, setup=setup, model=model, fit=fit, report=None)
+        raise UserError("recommend.unsupported", model=model.name, reason=str(error)) from None
+    assert report is not None  # the model is known and the settings are resolved
+    return Estimated(unit=unit, setup=setup, model=model, fit=fit, report=report, gpu_fits=gpu_fits)
+
+
+def _unusable(note: Note, setup: TrainingSetup, catalog: Catalog) -> UserError:
+    """Why nothing can be predicted, as an error."""
+    name, values = note
+    if name == "model_not_known":
+        return unknown_model(str(setup.model_name), catalog)
+    if name == "no_model_named":
+        return UserError("estimate.no_model")
+    if name == "unresolved_values":
+        return UserError("estimate.unresolved", settings=values["settings"])
+    return UserError(name.replace("model_config_", "model_config."), **values)
+
+
+def _check_run(setup: TrainingSetup, model: Model) -> None:
+    """What would end in an error at run time, whatever the memory.
+
+    Raises:
+        UserError: more tokens than learned positions, LoRA targets of which none is in the model, or an encoder that is
+            to generate.
+    """
+    if setup.do_predict and model.architecture.family == "encoder":
+        raise UserError("estimate.encoder_generates_nothing", model=model.name)
+    most = model.architecture.max_positions
+    for name, length in _lengths(setup, model.architecture).items():
+        if most is not None and length > most:
+            raise UserError("estimate.too_long", name=name, length=length, model=model.name, most=most)
+    if setup.method != "full":
+        _check_targets(setup.lora_target_modules, model)
+
+
+def _check_targets(targets: tuple[str, ...] | None, model: Model) -> None:
+    try:
+        found, _ = match_targets(model.architecture, targets)
+    except UnknownTargetsError:
+        found = ()
+    if found:
+        return
+    known = ", ".join(dict.fromkeys(module.leaf for module in modules(model.architecture)))
+    key = "estimate.no_default_targets" if targets is None else "estimate.unknown_targets"
+    raise UserError(key, targets=", ".join(targets or ()), model=model.name, known=known)
+
+
+def _lengths(setup: TrainingSetup, arch: Architecture) -> Mapping[str, int]:
+    """The longest row of positions of each part of the run, by the setting that decides it."""
+    found = {"max_source_length": setup.max_source_length}
+    if arch.family in ("t5", "bart"):
+        if setup.do_train or setup.do_eval:
+            found["max_target_length"] = setup.max_target_length
+        if setup.do_eval and setup.predict_with_generate:
+            found["generation_max_length"] = setup.generation_max_length
+        if setup.do_predict:
+            found["inference_max_length"] = setup.inference_max_length
+    elif arch.family == "decoder" and setup.do_predict:
+        found["max_source_length + inference_max_length"] = setup.max_source_length + setup.inference_max_length
+    return found
+
+
+def runs_out(estimated: Sequence[Estimated]) -> bool:
+    """Whether any of the runs is said to run out, of the GPU's memory or of the host's."""
+    reports = [one.report for one in estimated if one.report is not None]
+    return any("oom" in (report.verdict.status, report.host.status) for report in reports)

@@ -1,0 +1,79 @@
+"""How a config spreads its run over GPUs: what DeepSpeed, FSDP and tensor parallelism are told beyond their stage."""
+
+from kb.advice.settings_reader import SettingsReader
+from kb.core.setup import Spread
+
+FSDP2_SINCE = (5, 12)  # transformers that take FSDP2, and wrap the layers, where fsdp_config does not say
+
+
+def spread_of(read: SettingsReader, d_model: int | None, transformers: tuple[int, ...] | None) -> Spread:
+    """The settings of a run's distribution.
+
+    Args:
+        d_model: the model's hidden size, from which accelerate fills in buckets that are ``auto``.
+        transformers: its version, where known.
+    """
+    named = any(read.written(name) for name in ("training.deepspeed", "deepspeed.config_file", "deepspeed.zero_stage"))
+    ratio = read.value("deepspeed.offload_optimizer.ratio")
+    contiguous = read.value("deepspeed.contiguous_gradients")
+    options = str(read.value("training.fsdp") or "").replace(",", " ").split()
+    old = transformers is not None and transformers < FSDP2_SINCE
+    return Spread(
+        nodes=read.number("launch.num_machines") or 1,
+        tensor_parallel=read.number("training.parallelism_config.tp_size") or 1,
+        deepspeed=named
+        or read.value("accelerate.distributed_type") == "DEEPSPEED"
+        or read.value("launch.use_deepspeed") is True,
+        reduce_bucket=_elements(read, "deepspeed.reduce_bucket_size", d_model, 1.0),
+        prefetch_bucket=_elements(read, "deepspeed.stage3_prefetch_bucket_size", d_model, 0.9),
+        max_live_parameters=read.number("deepspeed.stage3_max_live_parameters", least=0),
+        max_reuse_distance=read.number("deepspeed.stage3_max_reuse_distance", least=0),
+        overlap_comm=read.value("deepspeed.overlap_comm"),
+        contiguous_gradients=contiguous is None or bool(contiguous),
+        optimizer_offload_ratio=1.0 if ratio is None else min(max(float(ratio), 0.0), 1.0),
+        optimizer_on_disk=read.value("deepspeed.offload_optimizer.device") == "nvme",
+        params_on_disk=read.value("deepspeed.offload_param.device") == "nvme",
+        fsdp_version=read.number("training.fsdp_config.version", "accelerate.fsdp_version") or (1 if old else 2),
+        fsdp_reshard=_reshards(read, options),
+        fsdp_wrapped=_wraps(read, options, old=old),
+    )
+
+
+def uses_fsdp(read: SettingsReader) -> bool:
+    return (
+        bool(read.value("training.fsdp"))
+        or read.value("accelerate.distributed_type") == "FSDP"
+        or read.value("launch.use_fsdp") is True
+    )
+
+
+def offloads_fsdp(read: SettingsReader) -> bool:
+    """Whether FSDP keeps parameters, gradients and the optimizer's states in host memory."""
+    words = str(read.value("training.fsdp") or "").replace(",", " ").split()
+    return "offload" in words or read.value("training.fsdp_config.cpu_offload") is True
+
+
+def _elements(read: SettingsReader, name: str, d_model: int | None, factor: float) -> int | None:
+    """A bucket's elements; ``auto`` is accelerate's share of the hidden size squared (accelerator.py)."""
+    size = read.number(name, least=0)
+    if size is None and read.written(name) and d_model is not None and name not in read.unresolved:
+        return int(factor * d_model * d_model)
+    return size
+
+
+def _reshards(read: SettingsReader, options: list[str]) -> bool:
+    """FSDP1 names a strategy, FSDP2 says true or false; SHARD_GRAD_OP keeps parameters whole until the backward."""
+    said = read.value(
+        "training.fsdp_config.reshard_after_forward",
+        "accelerate.fsdp_reshard_after_forward",
+        "accelerate.fsdp_sharding_strategy",
+    )
+    strategy = str(said).casefold() if said is not None else " ".join(options)
+    return "grad_op" not in strategy and "zero2" not in strategy and strategy not in ("false", "2")
+
+
+def _wraps(read: SettingsReader, options: list[str], *, old: bool) -> bool:
+    policy = read.value("training.fsdp_config.auto_wrap_policy")
+    if policy is not None:
+        return str(policy).casefold() != "no_wrap"
+    return "auto_wrap" in options or not old

@@ -1,0 +1,59 @@
+"""A config with the file that it names: ``deepspeed: ds.json`` brings in what that file says."""
+
+from collections.abc import Callable, Mapping
+
+from kb.config.faults import ConfigError
+from kb.config.reader import ConfigReader
+from kb.core.catalog import Dialect
+from kb.core.document import Setting, Unit
+
+ReadNamed = Callable[[str, str], str | None]
+"""The config's own path, the path it names → the named file's text; None where there is none to read."""
+
+
+def nothing_beside(path: str, named: str) -> None:
+    """No file can be read: the browser has none."""
+    return
+
+
+class Joiner:
+    """Joins units to the files that they name; a dialect says which settings name one of its files."""
+
+    def __init__(self, reader: ConfigReader, dialects: Mapping[str, Dialect], read: ReadNamed) -> None:
+        self._reader, self._read = reader, read
+        self._named_by = {name: dialect.id for dialect in dialects.values() for name in dialect.named_by}
+
+    def join(self, unit: Unit) -> Unit:
+        """The unit with the settings of the files that it names.
+
+        A finding about one of them is shown where the file is named. What the config says itself wins; a file that
+        is not there, or cannot be read, is listed as ``unread``.
+        """
+        for name, dialect in self._named_by.items():
+            setting = unit.settings.get(name)
+            if setting is not None and isinstance(setting.value, str) and setting.value and not setting.joined:
+                unit = self._with(unit, name, setting, setting.value, dialect)
+        return unit
+
+    def _with(self, unit: Unit, name: str, naming: Setting, named: str, dialect: str) -> Unit:
+        file = self._unit_of(unit.path, named, dialect)
+        if file is None:
+            return unit._replace(unread=(*unit.unread, name))
+        brought = {
+            each: naming._replace(value=setting.value, comment="", joined=named)
+            for each, setting in file.settings.items()
+        }
+        return unit._replace(
+            settings={**brought, **unit.settings},
+            left_open=(*unit.left_open, *file.left_open),
+            joined=(*unit.joined, name),
+        )
+
+    def _unit_of(self, path: str, named: str, dialect: str) -> Unit | None:
+        text = self._read(path, named)
+        if text is None:
+            return None
+        try:
+            return next(iter(self._reader.read(text, named, dialect=dialect)), None)
+        except ConfigError:
+            return None
