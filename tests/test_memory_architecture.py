@@ -46,7 +46,7 @@ def test_dropout_rates_of_bart_are_read() -> None:
     ("config", "says"),
     [
         ({}, "model_type"),
-        ({"model_type": "llama"}, "llama"),
+        ({"model_type": "rwkv"}, "rwkv"),
         ({**sample.T5_BASE, "d_ff": None}, "d_ff is missing"),
         ({**sample.T5_BASE, "d_kv": "64"}, "d_kv must be a positive whole number"),
         ({**sample.T5_BASE, "num_heads": 0}, "num_heads must be a positive whole number"),

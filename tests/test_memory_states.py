@@ -84,21 +84,6 @@ def test_double_quantization_shrinks_the_scales_to_about_a_quarter() -> None:
     assert double / single == pytest.approx(0.254, abs=0.002)
 
 
-@pytest.mark.parametrize(("stage", "divided"), [(0, ()), (1, ("optimizer",)), (2, ("optimizer", "gradients")),
-                                                (3, ("optimizer", "gradients", "parameters"))])  # fmt: skip
-def test_zero_stages_divide_what_they_shard(stage: int, divided: tuple[str, ...]) -> None:
-    one, four = states(), states(world_size=4, zero_stage=stage)
-    for name in ("optimizer", "gradients", "parameters"):
-        share = 4 if name in divided else 1
-        assert getattr(four, name) == getattr(one, name) // share
-    assert four.buckets == (one.gradients if stage == 0 else 0)
-
-
-def test_offloaded_optimizer_states_move_to_the_host() -> None:
-    found = states(zero_stage=2, offload_optimizer=True)
-    assert (found.optimizer, found.on_host) == (0, 8 * N)
-
-
 def test_modules_to_save_are_copied_and_trained_whole() -> None:
     plain, whole = states(method="lora"), states(method="lora", modules_to_save=("lm_head",))
     assert whole.trainable - plain.trainable == 32128 * 768

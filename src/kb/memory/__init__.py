@@ -1,6 +1,7 @@
 """The memory model: closed forms from model dimensions and settings to a ledger in bytes. Pure."""
 
-from kb.memory.architecture import UnsupportedArchitectureError, architecture_from_config
+from kb.memory.architecture import architecture_from_config
+from kb.memory.config_fields import UnsupportedArchitectureError
 from kb.memory.counts import parameter_count
 from kb.memory.linear import (
     LinearModule,

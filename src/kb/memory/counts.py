@@ -17,10 +17,13 @@ class Counts(NamedTuple):
     biases: int  # bias vectors of those linear layers
     kept_wide: int  # T5's second feed-forward projections: `_keep_in_fp32_modules`, never quantized
     norms: int  # layer norms and relative-position tables
+    experts: int = 0  # experts and their routers: parameters, but no linear layers
+    outside: int = 0  # of encoders' heads and embeddings: pooler, projections, classifiers
 
     @property
     def total(self) -> int:
-        return self.embedding + self.head + self.positions + self.block_linear + self.biases + self.norms
+        of_blocks = self.block_linear + self.biases + self.norms + self.experts
+        return self.embedding + self.head + self.positions + of_blocks + self.outside
 
     @property
     def block_linear(self) -> int:
@@ -34,11 +37,20 @@ class Counts(NamedTuple):
 
 @lru_cache(maxsize=256)
 def count(architecture: Architecture) -> Counts:
-    """Parameters of an encoder-decoder model, as transformers 5 builds it from the same dimensions.
+    """Parameters of a model, as transformers 5 builds it from the same dimensions.
 
-    T5: four projections D·I a block of attention, two (three when gated) D·F of feed-forward; BART: the same with
-    biases and learned positions (two rows more than ``max_positions``, kept for padding).
+    Models of one stack are counted by their own modules. T5: four projections D·I a block of attention, two (three when
+    gated) D·F of feed-forward; BART: the same with biases and learned positions (two rows more than ``max_positions``,
+    kept for padding).
     """
+    if architecture.family == "decoder":  # imported where used, as only these models need it
+        from kb.memory import decoder_parts
+
+        return decoder_parts.count_parts(architecture)
+    if architecture.family == "encoder":
+        from kb.memory import encoder_parts
+
+        return encoder_parts.count_parts(architecture)
     a = architecture
     attention = 4 * a.d_model * a.num_heads * a.d_kv
     feed_forward = (3 if a.gated else 2) * a.d_model * a.d_ff

@@ -24,6 +24,14 @@ def evaluation_peak(setup: TrainingSetup, s: Shape, resident: Terms, cast_adapte
         remainder: bytes that the allocator leaves unsplit in a block, as a rule.
     """
     arch, autocast = s.arch, s.autocast
+    if arch.family == "encoder":  # imported where used, as only these models need it
+        from kb.memory import encoder_evaluation
+
+        return encoder_evaluation.evaluation_peak(setup, s, resident, cast_adapters, remainder)
+    if arch.family == "decoder":
+        from kb.memory import decoder_forward
+
+        return decoder_forward.evaluation_peak(setup, s, resident, cast_adapters, remainder)
     counts = count(arch)
     logits = s.target_tokens * arch.vocab_size
     cache = s.weight_bytes if s.quantized or not autocast else 2
@@ -76,5 +84,12 @@ def host_predictions(setup: TrainingSetup, arch: Architecture) -> int:
     """Bytes of predictions in host memory at the end of evaluation: fp32 logits and encoder output of all samples."""
     if not setup.eval_samples or setup.prediction_loss_only or setup.predict_with_generate:
         return 0
-    elements = setup.max_target_length * arch.vocab_size + setup.max_source_length * arch.d_model
+    if arch.family == "encoder":
+        from kb.memory import encoder_evaluation
+
+        elements = encoder_evaluation.predicted_elements(arch, setup.max_source_length)
+    elif arch.family == "decoder":
+        elements = setup.max_source_length * arch.vocab_size
+    else:
+        elements = setup.max_target_length * arch.vocab_size + setup.max_source_length * arch.d_model
     return FP32 * setup.eval_samples * elements

@@ -1,4 +1,4 @@
-"""The peak of transformers' ``generate`` with a cache, for encoder-decoder models (04-memory, "Generation")."""
+"""The peak of transformers' ``generate`` with a cache (04-memory, "Generation"): encoder-decoder models here."""
 
 from kb.memory.counts import count
 from kb.memory.ledger import Peak, Terms, largest
@@ -18,6 +18,12 @@ def generation_peak(
     runs the decoder under autocast and hands the logits over in fp32 (it does not under PEFT, whose generate calls the
     wrapped model's own); ``remainder`` is what the allocator leaves unsplit in a block, as a rule.
     """
+    if s.arch.family == "decoder":  # imported where used, as only these models need it
+        from kb.memory import decoder_forward
+
+        return decoder_forward.generation_peak(
+            s, resident, beams=beams, new_tokens=new_tokens, accelerated=accelerated, remainder=remainder
+        )
     arch, batch, source, beams = s.arch, s.batch, s.source, max(beams, 1)
     rows, autocast = batch * beams, accelerated and s.autocast
     cache = 2 if autocast else s.weight_bytes

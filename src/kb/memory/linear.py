@@ -8,7 +8,30 @@ from typing import Literal, NamedTuple
 from kb.core.model import Architecture
 
 # peft.utils.constants.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING (peft 0.21); other types must name theirs
-DEFAULT_TARGETS = {"t5": ("q", "v"), "mt5": ("q", "v"), "bart": ("q_proj", "v_proj")}
+_QV = ("q_proj", "v_proj")
+DEFAULT_TARGETS = {
+    "t5": ("q", "v"),
+    "mt5": ("q", "v"),
+    "bart": _QV,
+    "gpt2": ("c_attn",),
+    "opt": _QV,
+    "gpt_neox": ("query_key_value",),
+    "llama": _QV,
+    "mistral": _QV,
+    "mixtral": _QV,
+    "phi": (*_QV, "fc1", "fc2"),
+    "gemma": _QV,
+    "gemma2": _QV,
+    "gemma3_text": _QV,
+    "qwen2": _QV,
+    "qwen3": _QV,
+    "bert": ("query", "value"),
+    "roberta": ("query", "value"),
+    "xlm-roberta": ("query", "value"),
+    "electra": ("query", "value"),
+    "deberta-v2": ("query_proj", "value_proj"),
+    "deberta": ("in_proj",),
+}
 LONGEST_PATTERN = 300
 _NESTED_REPEAT = r"[*+}][^()]*\)\s*[*+{]"  # compiled when first needed
 
@@ -45,7 +68,17 @@ class LinearModule(NamedTuple):
 @lru_cache(maxsize=256)
 def modules(architecture: Architecture) -> tuple[LinearModule, ...]:
     """Linear layers and embeddings, grouped over the layers, named as ``model.named_modules()`` names them."""
-    return _t5_modules(architecture) if architecture.family == "t5" else _bart_modules(architecture)
+    if architecture.family == "t5":
+        return _t5_modules(architecture)
+    if architecture.family == "bart":
+        return _bart_modules(architecture)
+    if architecture.family == "encoder":  # imported where used, as only these models need it
+        from kb.memory import encoder_parts
+
+        return encoder_parts.modules_of(architecture)
+    from kb.memory import decoder_parts
+
+    return decoder_parts.modules_of(architecture)
 
 
 def _t5_modules(a: Architecture) -> tuple[LinearModule, ...]:

@@ -6,17 +6,18 @@ from kb.core.hardware import Gpu
 from kb.core.memory_report import MemoryReport, PhaseName
 from kb.core.model import Architecture
 from kb.core.setup import Assumption, TrainingSetup
-from kb.memory.architecture import UnsupportedArchitectureError
+from kb.memory.config_fields import UnsupportedArchitectureError
 from kb.memory.evaluation import evaluation_peak, host_predictions, kept_steps
 from kb.memory.generation import generation_peak
 from kb.memory.host import Loads, host_ledger
 from kb.memory.ledger import Peak, Terms
+from kb.memory.parallel import as_run
 from kb.memory.process import context_of, phase_of, verdict_of
 from kb.memory.shape import Shape, shape_of
 from kb.memory.states import KNOWN_OPTIMIZERS, States, states_of
 from kb.memory.training import training_peak
 
-FAMILIES = ("t5", "bart")
+FAMILIES = ("t5", "bart", "decoder", "encoder")
 HOPPER = 9  # major compute capability from which cuBLAS takes a larger workspace
 
 
@@ -51,6 +52,7 @@ def predict(
     memory = gpu_memory_bytes if gpu_memory_bytes is not None else (gpu.memory_total if gpu else None)
     hopper = capability is not None and capability[0] >= HOPPER
     workspace = round(constants["cublas_workspace_hopper_bytes" if hopper else "cublas_workspace_bytes"])
+    asked, setup = setup, as_run(setup)
     states = states_of(setup, architecture)
     peaks = _peaks(setup, architecture, states, workspace, constants["block_remainder_bytes"])
     context = context_of(constants, capability, gpu)
@@ -61,7 +63,7 @@ def predict(
     loads = loads_of(setup, architecture, states, checkpoint_bytes)
     return MemoryReport(
         level="closed",
-        assumed=setup.assumed + _assumptions(setup, architecture, states),
+        assumed=setup.assumed + _assumptions(setup, architecture, states, cast=setup is not asked),
         phases=phases,
         host=host_ledger(setup, loads, constants=constants, limit_bytes=host_limit_bytes),
         verdict=verdict_of(phases, memory, constants),
@@ -92,12 +94,13 @@ def _peaks(
     resident = alone
     if setup.do_train:
         resident = weights | {"optimizer": states.optimizer, "buckets": states.buckets, "workspace": 2 * workspace}
+        resident |= {"gathered_parameters": states.gathered}
         shape = _shape(setup, arch, states, setup.per_device_train_batch_size)
         peaks["train"] = training_peak(setup, states, shape, workspace, remainder)
     if setup.do_eval:
         shape = _shape(setup, arch, states, setup.per_device_eval_batch_size)
         peaks["evaluate"] = evaluation_peak(setup, shape, resident, states.cast_adapters, remainder)
-        if setup.predict_with_generate:
+        if setup.predict_with_generate and arch.family != "encoder":
             peaks["generate"] = generation_peak(
                 shape,
                 resident,
@@ -106,7 +109,7 @@ def _peaks(
                 accelerated=setup.method == "full",
                 remainder=remainder,
             )
-    if setup.do_predict:
+    if setup.do_predict and arch.family != "encoder":
         shape = _shape(setup, arch, states, setup.inference_batch_size or setup.per_device_eval_batch_size)
         found = generation_peak(
             shape,
@@ -126,6 +129,8 @@ def _peaks(
 def _shape(setup: TrainingSetup, arch: Architecture, states: States, batch: int) -> Shape:
     lora_head = any(module.stack == "head" for module in states.targets)
     source, target = setup.max_source_length, setup.max_target_length
+    if arch.family in ("decoder", "encoder"):  # prompt and answer are one sequence
+        target = source
     return shape_of(setup, arch, batch=batch, source=source, target=target, lora_head=lora_head)
 
 
@@ -133,7 +138,7 @@ def _rest(moment: str, terms: Terms) -> Peak:
     return Peak(moment, {term: size for term, size in terms.items() if size}, sum(terms.values()))
 
 
-def _assumptions(setup: TrainingSetup, arch: Architecture, states: States) -> tuple[Assumption, ...]:
+def _assumptions(setup: TrainingSetup, arch: Architecture, states: States, *, cast: bool) -> tuple[Assumption, ...]:
     """What the prediction takes for granted; each reason is a key of i18n."""
     found = []
 
@@ -153,6 +158,12 @@ def _assumptions(setup: TrainingSetup, arch: Architecture, states: States) -> tu
         assume("lora.load_in_8bit", True, "eight_bit_as_four")
     if setup.attn_implementation == "flash" and arch.family == "t5":
         assume("training.attn_implementation", "sdpa", "no_flash_for_t5")
+    if setup.attn_implementation == "sdpa" and arch.score_cap:
+        assume("training.attn_implementation", "eager", "no_sdpa_with_capped_scores")
     if setup.world_size > 1 or setup.fsdp:
         assume("parallel.world_size", setup.world_size, "even_shards")
+    if cast:
+        assume("parallel.weights", setup.weights, "cast_to_half")
+    if setup.spread.tensor_parallel > 1:
+        assume("parallel.tensor_parallel", setup.spread.tensor_parallel, "blocks_split")
     return tuple(found)

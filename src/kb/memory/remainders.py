@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from kb.core.model import Architecture
 from kb.core.units import MIB
+from kb.memory.linear import modules
 
 SEGMENT, OWN_SEGMENT, STEP, UNSPLIT = 20 * MIB, 10 * MIB, 2 * MIB, MIB
 
@@ -15,6 +16,12 @@ SEGMENT, OWN_SEGMENT, STEP, UNSPLIT = 20 * MIB, 10 * MIB, 2 * MIB, MIB
 @lru_cache(maxsize=256)
 def _matrices(arch: Architecture) -> tuple[tuple[int, int, bool], ...]:
     """Elements, count of each shape of the blocks' linear layers, and whether quantization leaves it alone."""
+    if arch.family in ("decoder", "encoder"):
+        return tuple(
+            (module.in_features * module.out_features, module.number, False)
+            for module in modules(arch)
+            if module.kind == "linear" and module.stack != "head"
+        )
     attentions = arch.encoder_layers + 2 * arch.decoder_layers
     layers = arch.encoder_layers + arch.decoder_layers
     kept = arch.family == "t5"
@@ -23,6 +30,12 @@ def _matrices(arch: Architecture) -> tuple[tuple[int, int, bool], ...]:
         (arch.d_model * arch.d_ff, layers * (2 if arch.gated else 1), False),
         (arch.d_model * arch.d_ff, layers, kept),
     )
+
+
+def segment_remainder(size: int) -> int:
+    """Bytes left over in the segment of one tensor of ``size`` bytes, where it has its own."""
+    rest = -size % STEP
+    return rest if size >= OWN_SEGMENT and rest <= UNSPLIT else 0
 
 
 def copies_remainder(arch: Architecture, remainder: float, *, quantized: bool = False) -> int:
@@ -42,6 +55,9 @@ def own_segments_remainder(arch: Architecture, width: int) -> int:
     rests = [
         (number, -width * elements % STEP) for elements, number, _ in _matrices(arch) if width * elements >= OWN_SEGMENT
     ]
+    if arch.family == "encoder":  # small models, whose table of tokens is most of them
+        table = width * arch.vocab_size * (arch.embedding_size or arch.d_model)
+        rests.append((1, -table % STEP if table >= OWN_SEGMENT else 0))
     return sum(number * rest for number, rest in rests if rest <= UNSPLIT)
 
 

@@ -8,7 +8,8 @@ class Layer(NamedTuple):
 
     ``kept`` stays from forward to backward; ``backward`` is the largest transient of the layer's own backward, above
     ``kept``; ``entry`` is the layer's input, all that gradient checkpointing keeps; ``copies`` are autocast's half
-    copies of its weights; ``tensors`` counts what is kept (each may hold the remainder of a block).
+    copies of its weights; ``tensors`` counts what is kept (each may hold the remainder of a block); ``forward`` is the
+    largest transient of its forward pass, above what the layer has kept by then.
     """
 
     kept: int
@@ -16,6 +17,7 @@ class Layer(NamedTuple):
     entry: int
     copies: int
     tensors: int
+    forward: int = 0
 
 
 class Loss(NamedTuple):
@@ -45,5 +47,27 @@ class Saved(NamedTuple):
     encoder_output: int
     unneeded: int
     bias: int
+    head_copies: int
+    loss: Loss
+
+
+class StackSaved(NamedTuple):
+    """A pass of a model of one stack.
+
+    ``kept`` is what all layers keep; ``layer`` the one whose backward needs most. ``first`` is kept outside the layers
+    until the end of backward (embeddings: a dropout's mask, the norm's input), ``last`` is what lies above the layers
+    (final norm, pooler, the head's inner layers), gone when their backward starts; ``shared`` is alive as long as any
+    layer's backward needs it (rotary tables), ``arguments`` what checkpointed layers hold beside their inputs (the
+    mask). ``head`` counts the parameters whose gradients exist when the layers' backward starts.
+    """
+
+    layers: int
+    layer: Layer
+    kept: int
+    first: int
+    last: int
+    shared: int
+    arguments: int
+    head: int
     head_copies: int
     loss: Loss

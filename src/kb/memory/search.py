@@ -7,6 +7,7 @@ from kb.core.hardware import Gpu
 from kb.core.model import Architecture
 from kb.core.setup import TrainingSetup
 from kb.memory.host import host_ledger
+from kb.memory.parallel import as_run
 from kb.memory.predict import loads_of, predict
 from kb.memory.states import states_of
 
@@ -101,7 +102,8 @@ def workers_that_fit(
     With ``cpus``, at most a third of them (the field notes' rule), at least one where memory allows.
     """
 
-    loads = loads_of(setup, architecture, states_of(setup, architecture), checkpoint_bytes)
+    run = as_run(setup)
+    loads = loads_of(run, architecture, states_of(run, architecture), checkpoint_bytes)
 
     def used(workers: int) -> int:
         changed = setup._replace(dataloader_num_workers=workers)

@@ -62,7 +62,8 @@ def shape_of(
         target=max(target, 1),
         autocast=setup.autocast,
         weight_bytes=4 if wide else 2,
-        eager=setup.attn_implementation == "eager",
+        # transformers has no scaled_dot_product_attention for capped scores
+        eager=setup.attn_implementation == "eager" or (arch.score_cap and setup.attn_implementation == "sdpa"),
         padded=setup.padded and setup.attn_implementation != "flash",
         frozen=setup.method != "full",
         quantized=quantized,

@@ -6,13 +6,17 @@ from kb.core.model import Architecture
 from kb.core.setup import TrainingSetup
 from kb.memory.counts import Counts, count
 from kb.memory.linear import LinearModule, UnknownTargetsError, match_targets
+from kb.memory.parallel import shared_out
 from kb.memory.remainders import own_segments_remainder, weights_remainder
 
 NF4_BLOCK = 64  # weights to one fp32 absmax; bitsandbytes' default for 4-bit
 DOUBLE_QUANT_BLOCK = 256  # absmax values to one second-level fp32 absmax
 OPTIMIZER_BLOCK = 256  # state values to one fp32 absmax in the 8-bit optimizers
 FP32, HALF = 4, 2
-FUSED = ("adamw_torch_fused", "adamw_bnb_8bit", "adamw_8bit", "paged_adamw_8bit", "paged_adamw_32bit", "paged_adamw")
+LION = ("lion_32bit", "lion_8bit", "paged_lion_32bit", "paged_lion_8bit")  # one moment
+FUSED = (
+    "adamw_torch_fused", "adamw_bnb_8bit", "adamw_8bit", "paged_adamw_8bit", "paged_adamw_32bit", "paged_adamw", *LION,
+)  # fmt: skip
 KNOWN_OPTIMIZERS = (*FUSED, "adamw_torch", "adamw_hf", "adafactor", "sgd", "none")
 
 
@@ -29,7 +33,8 @@ class States(NamedTuple):
     cast_adapters: int  # adapter parameters that autocast copies: those of linear layers
     targets: tuple[LinearModule, ...]
     unmatched: tuple[str, ...]
-    buckets: int = 0  # data-parallel copies of the gradients
+    buckets: int = 0  # what gradients are reduced in between GPUs
+    gathered: int = 0  # parameters made whole again, of those that GPUs share out
     gradient_share: float = 1.0  # of all gradients, those kept on this GPU
     on_host: int = 0
     saved: int = 0  # what a checkpoint of the model holds
@@ -57,6 +62,9 @@ def states_of(setup: TrainingSetup, arch: Architecture) -> States:
         largest = max([whole, *(setup.lora_r * max(m.in_features, m.out_features) for m in targets)])
     parameters, quantization = _weights(setup, arch, counts, weight)
     rest = own_segments_remainder(arch, width) if setup.method == "full" else 0
+    if setup.method == "full" and width == HALF and arch.family == "encoder":
+        # small matrices in half share segments, as the weights do
+        rest = weights_remainder(arch, width, packed=False)
     optimizer, paged, temporaries = _optimizer(setup, arch, trainable, width, largest)
     states = States(
         parameters=parameters,
@@ -72,7 +80,7 @@ def states_of(setup: TrainingSetup, arch: Architecture) -> States:
         on_host=paged,
         saved=_saved(setup, counts, targets, parameters, FP32 * (adapters + whole)),
     )
-    return _shared_out(setup, states)
+    return shared_out(setup, states, arch)
 
 
 def _saved(
@@ -93,6 +101,10 @@ def _targets(setup: TrainingSetup, arch: Architecture) -> tuple[tuple[LinearModu
     if setup.modules_to_save:
         saved, _ = match_targets(arch, setup.modules_to_save)
         whole = sum(module.in_features * module.out_features * module.number for module in saved)
+    if arch.family == "encoder":  # imported where used, as only these models need it
+        from kb.memory.encoder_parts import trained_whole
+
+        whole += trained_whole(arch)
     try:
         targets, unmatched = match_targets(arch, setup.lora_target_modules)
     except UnknownTargetsError:
@@ -127,16 +139,17 @@ def _optimizer(
     An unknown optimizer counts as AdamW in torch's default form.
     """
     name, counts = setup.optim, count(arch)
+    moments = 1 if name in LION else 2
     if name in ("sgd", "none"):
         return 0, 0, 0
     if name == "adafactor":  # a row and a column of second moments for each matrix; its step works on one tensor
-        return 2 * FP32 * trainable // min(arch.d_model, arch.d_ff), 0, 4 * FP32 * largest
+        return 2 * FP32 * trainable // min(arch.d_model, arch.d_ff), 0, 2 * FP32 * largest
     if "8bit" in name:
         wide = counts.embedding + counts.positions if setup.method == "full" else 0  # Trainer keeps these in 32 bits
         narrow = trainable - wide
-        states = 2 * FP32 * wide + 2 * narrow + 2 * FP32 * narrow // OPTIMIZER_BLOCK
+        states = moments * (FP32 * wide + narrow + FP32 * narrow // OPTIMIZER_BLOCK)
     else:
-        states = 2 * width * trainable
+        states = moments * width * trainable
     if name.startswith("paged"):
         return 0, states, 0
     if name in FUSED:
@@ -144,26 +157,3 @@ def _optimizer(
     if name == "adamw_hf":  # a loop over the tensors: square root and quotient of one
         return states, 0, 2 * width * largest
     return states, 0, width * trainable  # foreach: the square roots of all of them
-
-
-def _shared_out(setup: TrainingSetup, states: States) -> States:
-    """Data parallelism: plain division by the world size of what a stage shards, assumed even; and offloading."""
-    world = max(setup.world_size, 1)
-    stage = 3 if setup.fsdp else setup.zero_stage
-    if world == 1 and not (setup.offload_optimizer or setup.offload_param):
-        return states
-    by_optimizer, by_gradient, by_parameter = (world if stage >= least else 1 for least in (1, 2, 3))
-    weights = (states.parameters // by_parameter, states.adapters // by_parameter, states.quantization // by_parameter)
-    optimizer, temporaries = states.optimizer // by_optimizer, states.step_temporaries // by_optimizer
-    on_host = (sum(weights) if setup.offload_param else 0) + (optimizer if setup.offload_optimizer else 0)
-    return states._replace(
-        parameters=0 if setup.offload_param else weights[0],
-        adapters=0 if setup.offload_param else weights[1],
-        quantization=0 if setup.offload_param else weights[2],
-        gradients=states.gradients // by_gradient,
-        gradient_share=1 / by_gradient,
-        optimizer=0 if setup.offload_optimizer else optimizer,
-        step_temporaries=0 if setup.offload_optimizer else temporaries,
-        buckets=states.gradients if world > 1 and stage == 0 else 0,
-        on_host=states.on_host + on_host * world,
-    )

@@ -8,6 +8,7 @@ from kb.memory.ledger import Peak, Terms, largest
 from kb.memory.remainders import copies_remainder
 from kb.memory.saved import Saved
 from kb.memory.shape import Shape
+from kb.memory.single_stack import stack_peak
 from kb.memory.states import FP32, HALF, States
 
 TOKEN_ID = 8  # int64
@@ -24,6 +25,8 @@ def training_peak(setup: TrainingSetup, states: States, s: Shape, workspace: int
         workspace: bytes of one thread's cuBLAS workspace; forward and backward run in two.
         remainder: bytes that the allocator leaves unsplit in a block, as a rule.
     """
+    if s.arch.family in ("decoder", "encoder"):
+        return stack_peak(setup, states, s, workspace, remainder)
     saved = (t5 if s.arch.family == "t5" else bart).saved(s)
     base: Terms = {
         "parameters": states.parameters,
@@ -31,6 +34,7 @@ def training_peak(setup: TrainingSetup, states: States, s: Shape, workspace: int
         "quantization": states.quantization,
         "optimizer": states.optimizer,
         "buckets": states.buckets,
+        "gathered_parameters": states.gathered,
         "workspace": 2 * workspace,
         "inputs": TOKEN_ID * 2 * (s.source_tokens + s.target_tokens),
     }

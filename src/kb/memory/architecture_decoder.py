@@ -1,0 +1,211 @@
+"""Decoder-only models' ``config.json`` fields as an architecture: GPT-2, OPT, GPT-NeoX, Llama and its kin."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from kb.core.model import Architecture, Norm, QkNorm
+from kb.memory.config_fields import UnsupportedArchitectureError, flag, head_size, number, rate, word
+
+
+class Traits(NamedTuple):
+    """What a model_type has that its config.json does not say, and transformers' defaults for what it may leave out.
+
+    ``qkv_bias`` and its like are defaults where ``attention_bias`` (or ``mlp_bias``) is a field of the type.
+    """
+
+    norm: Norm = "rms"
+    norms: int = 2
+    norm_after: bool = False
+    gated: bool = True
+    tied: bool = False
+    activation: str = "silu"
+    qkv_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
+    head_bias: bool = False
+    qk_norm: QkNorm = "none"
+    rotary: float = 1.0
+    parallel: bool = False
+    fused: bool = False
+    kv_heads: int | None = None
+    window: int | None = None
+    every: int | None = None  # one layer in so many sees everything, the others slide
+    experts: int = 0
+    dropout: float = 0.0
+
+
+TRAITS = {
+    "llama": Traits(),
+    "mistral": Traits(kv_heads=8, window=4096),
+    "qwen2": Traits(qkv_bias=True),
+    "qwen3": Traits(qk_norm="head"),
+    "gemma": Traits(norm="rms_offset", tied=True, activation="gelu_pytorch_tanh"),
+    "gemma2": Traits(norm="rms_offset", norms=4, tied=True, activation="gelu_pytorch_tanh", window=4096, every=2),
+    "gemma3_text": Traits(norm="rms_offset", norms=4, tied=True, activation="gelu_pytorch_tanh", qk_norm="head",
+                          window=4096, every=6),
+    "phi": Traits(norm="layer", norms=1, gated=False, activation="gelu_new", qkv_bias=True, output_bias=True,
+                  mlp_bias=True, head_bias=True, rotary=0.5, parallel=True),
+    "phi3": Traits(fused=True),
+    "exaone": Traits(),
+    "exaone4": Traits(norm_after=True, qk_norm="head", window=4096, every=4),
+    "smollm3": Traits(tied=True, kv_heads=4),
+    "granite": Traits(),
+    "hyperclovax": Traits(norms=4),
+    "mixtral": Traits(kv_heads=8, experts=8),
+    "qwen2_moe": Traits(qkv_bias=True, experts=60),
+    "qwen3_moe": Traits(qk_norm="head", experts=128),
+    "gpt2": Traits(norm="layer", gated=False, tied=True, activation="gelu_new", qkv_bias=True, output_bias=True,
+                   mlp_bias=True, rotary=0.0, fused=True, dropout=0.1),
+    "opt": Traits(norm="layer", gated=False, tied=True, activation="relu", qkv_bias=True, output_bias=True,
+                  mlp_bias=True, rotary=0.0, dropout=0.1),
+    "gpt_neox": Traits(norm="layer", gated=False, activation="gelu", qkv_bias=True, output_bias=True, mlp_bias=True,
+                       rotary=0.25, parallel=True, fused=True),
+}  # fmt: skip
+TYPES = tuple(TRAITS)
+MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe")
+LEARNED_POSITIONS = ("gpt2", "opt")
+# what a model needs to be taken for a Llama's kin, and what no such model has
+_NEEDED = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "rms_norm_eps")
+_FOREIGN = (
+    "state_size", "ssm_cfg", "mamba_d_state", "mamba_d_conv", "kv_lora_rank", "q_lora_rank", "conv_L_cache",
+    "n_routed_experts", "num_experts", "num_local_experts", "vision_config", "audio_config", "text_config",
+    "cross_attention_layers", "linear_num_value_heads", "kv_channels", "qk_layernorm", "use_qk_norm",
+)  # fmt: skip
+
+
+def missing(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The fields of a Llama that this config lacks."""
+    return tuple(name for name in _NEEDED if config.get(name) is None)
+
+
+def resembles(config: Mapping[str, Any]) -> bool:
+    """Whether a config of an unknown type has the fields of a Llama, and none of another kind of model."""
+    return not missing(config) and not config.get("is_encoder_decoder") and not any(
+        config.get(name) for name in _FOREIGN
+    )  # fmt: skip
+
+
+def architecture(config: Mapping[str, Any]) -> Architecture:
+    """The dimensions of a decoder-only model, under the field names of its own type.
+
+    Raises:
+        UnsupportedArchitectureError: a field missing, of a wrong type, or contradicting another.
+    """
+    model_type = str(config.get("model_type"))
+    traits = TRAITS.get(model_type, TRAITS["llama"])
+    d_model = number(config, "hidden_size", "n_embd")
+    layers = number(config, "num_hidden_layers", "n_layer", "num_layers")
+    heads = number(config, "num_attention_heads", "n_head")
+    d_kv = number(config, "head_dim", default=0) or head_size(d_model, heads, "num_attention_heads")
+    kv_heads = number(config, "num_key_value_heads", default=traits.kv_heads or heads)
+    if heads % kv_heads:
+        raise UnsupportedArchitectureError(
+            f"config.json: num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}"
+        )
+    unbiased = "attention_bias" if model_type != "qwen2" else ""
+    both = flag(config, unbiased, traits.output_bias)
+    window, windowed = _window(config, traits, layers)
+    found = Architecture(
+        family="decoder",
+        model_type=model_type,
+        d_model=d_model,
+        d_ff=_feed_forward(config, model_type, d_model),
+        num_heads=heads,
+        d_kv=d_kv,
+        encoder_layers=0,
+        decoder_layers=layers,
+        vocab_size=number(config, "vocab_size"),
+        gated=traits.gated,
+        tied=flag(config, "tie_word_embeddings", traits.tied),
+        max_positions=_positions(config, model_type),
+        attention_dropout=rate(config, "attention_dropout", "attn_pdrop", default=_attention_dropout(model_type)) > 0,
+        kv_heads=kv_heads,
+        activation=word(config, "hidden_activation", "hidden_act", "activation_function", default=traits.activation),
+        norm=traits.norm,
+        norms=2 if config.get("use_post_norm") is False else traits.norms,
+        norm_after=traits.norm_after,
+        hidden_dropout=rate(config, "resid_pdrop", "hidden_dropout", "dropout", default=traits.dropout) > 0,
+        embedding_dropout=_embedding_dropout(config, traits),
+        embedding_size=_embedding_size(config, d_model),
+        qkv_bias=traits.qkv_bias or both,
+        output_bias=both,
+        mlp_bias=flag(config, "mlp_bias", traits.mlp_bias),
+        head_bias=traits.head_bias,
+        qk_norm=traits.qk_norm,
+        rotary=_rotary(config, traits),
+        parallel=flag(config, "use_parallel_residual", traits.parallel),
+        fused_qkv=traits.fused,
+        fused_gates=traits.fused and traits.gated,
+        window=window,
+        windowed_layers=windowed,
+        score_cap=bool(config.get("attn_logit_softcapping", model_type == "gemma2")),
+        logit_cap=bool(config.get("final_logit_softcapping", model_type == "gemma2")),
+    )
+    return _with_experts(found, config, traits) if model_type in MIXTURES else found
+
+
+def _feed_forward(config: Mapping[str, Any], model_type: str, d_model: int) -> int:
+    if model_type == "gpt2":
+        return number(config, "n_inner", default=4 * d_model)
+    return number(config, "intermediate_size", "ffn_dim")
+
+
+def _attention_dropout(model_type: str) -> float:
+    return 0.1 if model_type == "gpt2" else 0.0
+
+
+def _embedding_dropout(config: Mapping[str, Any], traits: Traits) -> bool:
+    """GPT-2 and GPT-NeoX drop out embeddings too; OPT and Phi-3 do not."""
+    if config.get("model_type") in ("opt", "phi3"):
+        return False
+    return rate(config, "embd_pdrop", "embed_dropout", "hidden_dropout", default=traits.dropout) > 0
+
+
+def _embedding_size(config: Mapping[str, Any], d_model: int) -> int | None:
+    size = number(config, "word_embed_proj_dim", default=d_model)
+    return size if size != d_model else None
+
+
+def _positions(config: Mapping[str, Any], model_type: str) -> int | None:
+    """Learned positions, which are parameters; None where they are rotary."""
+    if model_type not in LEARNED_POSITIONS:
+        return None
+    return number(config, "max_position_embeddings", "n_positions", default=2048 if model_type == "opt" else 1024)
+
+
+def _rotary(config: Mapping[str, Any], traits: Traits) -> float:
+    inner = config.get("rope_parameters")
+    given = inner.get("partial_rotary_factor") if isinstance(inner, Mapping) else None
+    if given is not None:
+        return rate({"partial_rotary_factor": given}, "partial_rotary_factor")
+    return rate(config, "partial_rotary_factor", "rotary_pct", default=traits.rotary)
+
+
+def _window(config: Mapping[str, Any], traits: Traits, layers: int) -> tuple[int | None, int]:
+    """The window of sliding attention, and how many layers slide."""
+    if config.get("use_sliding_window") is False:
+        return None, 0
+    window = config.get("sliding_window", traits.window)
+    if not window:
+        return None, 0
+    window = number({"sliding_window": window}, "sliding_window")
+    kinds = config.get("layer_types")
+    if isinstance(kinds, list):
+        return window, sum(kind == "sliding_attention" for kind in kinds)
+    every = number(config, "sliding_window_pattern", default=traits.every or 0)
+    return window, layers - layers // every if every else layers
+
+
+def _with_experts(found: Architecture, config: Mapping[str, Any], traits: Traits) -> Architecture:
+    """Mixtures of experts: how many, how many a token passes, their sizes, and the layers that have none."""
+    step = number(config, "decoder_sparse_step", default=1)
+    dense = config.get("mlp_only_layers")
+    alone = set(dense) if isinstance(dense, list) else set()
+    shared = "shared_expert_intermediate_size"
+    return found._replace(
+        experts=number(config, "num_local_experts", "num_experts", default=traits.experts),
+        experts_per_token=number(config, "num_experts_per_tok"),
+        expert_ff=number(config, "moe_intermediate_size", "intermediate_size"),
+        shared_ff=number(config, shared) if found.model_type == "qwen2_moe" else 0,
+        dense_layers=sum(layer in alone or (layer + 1) % step != 0 for layer in range(found.decoder_layers)),
+    )

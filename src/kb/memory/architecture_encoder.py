@@ -1,0 +1,161 @@
+"""Encoder-only models' ``config.json`` fields as an architecture."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from kb.core.model import Architecture, Head
+from kb.memory.config_fields import UnsupportedArchitectureError, flag, head_size, number, rate, word
+
+ROBERTA_TYPES = ("roberta", "xlm-roberta", "camembert")
+TYPES: tuple[str, ...] = ("bert", *ROBERTA_TYPES, "electra", "deberta-v2", "distilbert", "albert")
+LONGEST_LABELS = 10**6
+
+# the class names of transformers end so; a bare model or an ELECTRA discriminator is fine-tuned to classify sequences
+_HEADS: tuple[tuple[str, Head], ...] = (
+    ("ForMaskedLM", "masked"),
+    ("ForTokenClassification", "token"),
+    ("ForQuestionAnswering", "span"),
+)
+
+
+def architecture(config: Mapping[str, Any]) -> Architecture:
+    """The architecture of BERT, RoBERTa, XLM-R, ELECTRA, DeBERTa v2 and v3, DistilBERT or ALBERT.
+
+    The head is that of the first name in ``architectures``, else a classifier of sequences. Rates and sizes that a
+    config may leave out take the defaults of transformers.
+
+    Raises:
+        UnsupportedArchitectureError: a field is missing, of a wrong type, or asks for a form that is not modelled.
+    """
+    model_type = str(config["model_type"])
+    found = _distilbert(config) if model_type == "distilbert" else _bert(model_type, config)
+    head = _head(config)
+    found = found._replace(head=head, labels=_labels(config, head), pooler=_has_pooler(model_type, head))
+    if model_type == "deberta-v2":
+        return _deberta(found, config)
+    if model_type == "albert":
+        groups = number(config, "num_hidden_groups", default=1) * number(config, "inner_group_num", default=1)
+        if groups != 1:
+            raise _unmodelled("num_hidden_groups × inner_group_num", groups)
+        return found._replace(shared_layers=True)
+    return found
+
+
+def _bert(model_type: str, config: Mapping[str, Any]) -> Architecture:
+    width, heads = number(config, "hidden_size"), number(config, "num_attention_heads")
+    dropout_default = 0.0 if model_type == "albert" else 0.1
+    dropout = rate(config, "hidden_dropout_prob", default=dropout_default) > 0
+    embedded = number(config, "embedding_size", default=128 if model_type in ("electra", "albert") else width)
+    return Architecture(
+        family="encoder",
+        model_type=model_type,
+        d_model=width,
+        d_ff=number(config, "intermediate_size"),
+        num_heads=heads,
+        d_kv=head_size(width, heads, "num_attention_heads"),
+        encoder_layers=number(config, "num_hidden_layers"),
+        decoder_layers=0,
+        vocab_size=number(config, "vocab_size"),
+        tied=flag(config, "tie_word_embeddings", True),
+        max_positions=number(config, "max_position_embeddings", default=512),
+        biases=True,
+        attention_dropout=rate(config, "attention_probs_dropout_prob", default=dropout_default) > 0,
+        activation=word(config, "hidden_act", default="gelu_new" if model_type == "albert" else "gelu"),
+        hidden_dropout=dropout,
+        embedding_dropout=dropout,
+        embedding_size=embedded if embedded != width else None,
+        qkv_bias=True,
+        output_bias=True,
+        mlp_bias=True,
+        head_bias=True,
+        type_vocab_size=_kinds(config, 0 if model_type == "deberta-v2" else 2),
+    )
+
+
+def _distilbert(config: Mapping[str, Any]) -> Architecture:
+    named = {
+        "hidden_size": config.get("dim"),
+        "intermediate_size": config.get("hidden_dim"),
+        "num_attention_heads": config.get("n_heads"),
+        "num_hidden_layers": config.get("n_layers"),
+        "hidden_dropout_prob": config.get("dropout"),
+        "attention_probs_dropout_prob": config.get("attention_dropout"),
+        "hidden_act": config.get("activation"),
+        "type_vocab_size": 0,
+    }
+    missing = [
+        ours
+        for name, ours in (
+            ("hidden_size", "dim"),
+            ("intermediate_size", "hidden_dim"),
+            ("num_attention_heads", "n_heads"),
+            ("num_hidden_layers", "n_layers"),
+        )
+        if named[name] is None
+    ]
+    if missing:
+        raise UnsupportedArchitectureError(f"config.json: {missing[0]} is missing", "missing", name=missing[0])
+    return _bert("distilbert", {**config, **named})
+
+
+def _deberta(found: Architecture, config: Mapping[str, Any]) -> Architecture:
+    """DeBERTa's attention by content and position; where it attends by content alone, ``relative`` is empty."""
+    if not flag(config, "relative_attention", False):
+        return found._replace(relative="", max_positions=_absolute(found, config))
+    kinds = config.get("pos_att_type") or ()
+    names = kinds.split("|") if isinstance(kinds, str) else [str(kind) for kind in kinds]
+    known = [name.strip().lower() for name in names if name.strip().lower() in ("c2p", "p2c")]
+    buckets = _span(config, "position_buckets")
+    longest = _span(config, "max_relative_positions") or found.max_positions or 512
+    return found._replace(
+        relative="|".join(known),
+        share_att_key=flag(config, "share_att_key", False),
+        relative_buckets=buckets or longest,
+        max_positions=_absolute(found, config),
+        conv=_conv(config),
+        relative_norm="layer_norm" in word(config, "norm_rel_ebd", default="none").lower(),
+    )
+
+
+def _absolute(found: Architecture, config: Mapping[str, Any]) -> int | None:
+    return found.max_positions if flag(config, "position_biased_input", True) else None
+
+
+def _span(config: Mapping[str, Any], name: str) -> int:
+    """A number of positions; -1 stands for none of its own."""
+    return 0 if config.get(name) in (None, -1, 0) else number(config, name)
+
+
+def _conv(config: Mapping[str, Any]) -> int:
+    return 0 if config.get("conv_kernel_size") in (None, 0) else number(config, "conv_kernel_size")
+
+
+def _kinds(config: Mapping[str, Any], default: int) -> int:
+    """Kinds of segments; 0 where the model embeds none."""
+    if config.get("type_vocab_size", default) in (None, 0):
+        return default if config.get("type_vocab_size", default) is None else 0
+    return number(config, "type_vocab_size", default=default)
+
+
+def _head(config: Mapping[str, Any]) -> Head:
+    names = config.get("architectures")
+    first = str(names[0]) if isinstance(names, list) and names else ""
+    return next((head for ending, head in _HEADS if first.endswith(ending)), "sequence")
+
+
+def _labels(config: Mapping[str, Any], head: Head) -> int:
+    if head in ("span", "masked"):
+        return 2
+    named = config.get("id2label")
+    if config.get("num_labels") is None and isinstance(named, Mapping) and named:
+        return min(len(named), LONGEST_LABELS)
+    return number(config, "num_labels", default=2)
+
+
+def _has_pooler(model_type: str, head: Head) -> bool:
+    """A dense layer over the first token; heads that read every token build the model without one."""
+    return model_type in ("bert", "albert", "deberta-v2") and head == "sequence"
+
+
+def _unmodelled(name: str, value: object) -> UnsupportedArchitectureError:
+    return UnsupportedArchitectureError(f"config.json: {name} {value}: no closed form for that")

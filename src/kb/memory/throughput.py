@@ -1,0 +1,169 @@
+"""A training step's time, as a band: operations and bytes at the GPU's claimed rates, times what runs took over that.
+
+A roofline of two slopes: matrix products at the tensor cores' rate, and what is kept for backward, the weights and the
+optimizer's states at the memory's. Runs take several times their sum (kernels that read and write more than they must,
+launches, loading); the band is what was measured. Communication between GPUs is not in it.
+"""
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+from kb.core.hardware import Gpu
+from kb.core.model import Architecture
+from kb.core.setup import TrainingSetup
+from kb.memory.adapters import reach
+from kb.memory.counts import count
+from kb.memory.parallel import as_run
+from kb.memory.shape import Shape, shape_of
+from kb.memory.states import FP32, States, states_of
+
+PRODUCT = 2  # operations of one multiplication and addition
+ADAMW_PASSES = 7  # weights, gradients and two moments read; weights and moments written
+DEQUANTIZED_BYTES = 4.5  # of a 4-bit weight, each time it is used: read packed, written in half, read again
+
+
+class Work(NamedTuple):
+    """What one optimizer step asks of one GPU."""
+
+    operations: float
+    bytes: float
+    layers: int  # passed, all micro-steps counted
+
+
+class Throughput(NamedTuple):
+    """One optimizer step and what it makes of the effective batch. ``bound`` is the longer side of the roofline.
+
+    The rates are claimed and the factors over them measured on ``measured_on`` alone; the result is computed.
+    """
+
+    step_seconds_low: float
+    step_seconds_high: float
+    samples_per_second_low: float
+    samples_per_second_high: float
+    roofline_seconds: float
+    operations: float
+    bytes: float
+    bound: Literal["compute", "memory"]
+    measured_on: str = "t4"
+    status: Literal["computed"] = "computed"
+
+
+def throughput_of(
+    setup: TrainingSetup, architecture: Architecture, gpu: Gpu | None, constants: Mapping[str, float]
+) -> Throughput | None:
+    """The band of a training step's time on one GPU of a run.
+
+    None where it is not known: no training, no rates, or no rate for the arithmetic (fp32 products do not run at the
+    tensor cores' 16-bit rate, and bf16 is emulated before compute capability 8.0).
+
+    Raises:
+        UnsupportedArchitectureError: no closed form for the architecture's family.
+        KeyError: a constant is missing.
+    """
+    if not setup.do_train or gpu is None or not gpu.tensor_flops or not gpu.memory_bandwidth:
+        return None
+    if not _on_tensor_cores(setup, gpu):
+        return None
+    work = work_of(setup, architecture)
+    compute, memory = work.operations / gpu.tensor_flops, work.bytes / gpu.memory_bandwidth
+    roofline = compute + memory
+    low = roofline * constants["step_over_roofline_low"]
+    eager = "_eager" if setup.attn_implementation == "eager" else ""
+    high = max(roofline * constants[f"step_over_roofline_high{eager}"], work.layers * constants["step_layer_seconds"])
+    samples = setup.effective_batch_size
+    return Throughput(
+        step_seconds_low=low,
+        step_seconds_high=high,
+        samples_per_second_low=samples / high,
+        samples_per_second_high=samples / low,
+        roofline_seconds=roofline,
+        operations=work.operations,
+        bytes=work.bytes,
+        bound="compute" if compute >= memory else "memory",
+    )
+
+
+def _on_tensor_cores(setup: TrainingSetup, gpu: Gpu) -> bool:
+    half = setup.autocast or setup.weights != "fp32"
+    bf16 = setup.bf16 or (setup.weights == "bf16" and not setup.fp16)
+    return half and (gpu.native_bf16 or not bf16)
+
+
+def work_of(setup: TrainingSetup, architecture: Architecture) -> Work:
+    """Operations and bytes of one optimizer step on one GPU, and the layers it passes."""
+    run = as_run(setup)
+    states = states_of(run, architecture)
+    source, target = run.max_source_length, run.max_target_length
+    if architecture.family in ("decoder", "encoder"):
+        target = source
+    batch = max(run.per_device_train_batch_size, 1)
+    shape = shape_of(run, architecture, batch=batch, source=source, target=target)
+    steps = max(run.gradient_accumulation_steps, 1)
+    split = max(run.spread.tensor_parallel, 1)
+    operations, moved = _operations(run, states, shape) / split, _moved(run, shape) / split
+    width = FP32 if run.method != "full" or run.weights == "fp32" or run.zero_stage else shape.weight_bytes
+    update = 0 if run.offload_optimizer else ADAMW_PASSES * width * states.trainable / _shards(run)
+    layers = architecture.encoder_layers + architecture.decoder_layers
+    return Work(operations=steps * operations, bytes=steps * moved + update, layers=steps * layers)
+
+
+def _shards(setup: TrainingSetup) -> int:
+    return setup.data_parallel_size if setup.fsdp or setup.zero_stage else 1
+
+
+def _operations(setup: TrainingSetup, states: States, s: Shape) -> float:
+    """Of one micro-step's matrix products: forward, twice as much backward (once for frozen weights), and the blocks
+    once more where checkpointing makes them again."""
+    blocks, head = _forward(s)
+    again = 1 if setup.gradient_checkpointing else 0
+    backward = 1 if s.frozen else 2
+    scores = _scores(s)
+    total = (1 + backward + again) * blocks + (1 + backward) * head + (3 + again) * scores
+    found = reach(states.targets)
+    adapters = setup.lora_r * (
+        found.encoder_weights * s.source_tokens + (found.decoder_weights + found.head_weights) * s.target_tokens
+    )
+    return total + PRODUCT * (3 + again) * adapters
+
+
+def _forward(s: Shape) -> tuple[float, float]:
+    """The blocks' linear layers, and the output layer. Cross-attention's keys and values read source tokens."""
+    arch, counts = s.arch, count(s.arch)
+    experts = counts.experts * arch.experts_per_token / arch.experts if arch.experts else 0
+    cross = 2 * arch.d_model * s.inner * arch.decoder_layers if arch.family in ("t5", "bart") else 0
+    linear = counts.encoder_linear * s.source_tokens + (counts.decoder_linear - cross + experts) * s.target_tokens
+    output = arch.vocab_size * arch.d_model * s.target_tokens
+    return PRODUCT * (linear + cross * s.source_tokens), PRODUCT * output
+
+
+def _scores(s: Shape) -> float:
+    """Queries by keys and probabilities by values, in every attention."""
+    arch = s.arch
+    encoder = arch.encoder_layers * s.source**2
+    decoder = arch.decoder_layers * s.target**2
+    if arch.family in ("t5", "bart"):
+        decoder += arch.decoder_layers * s.target * s.source
+    return 2.0 * PRODUCT * s.batch * s.inner * (encoder + decoder)
+
+
+def _moved(setup: TrainingSetup, s: Shape) -> float:
+    """Bytes of one micro-step that cannot be spared: what is kept is written and read (twice where it is made again),
+    logits go both ways twice, and each pass reads the weights."""
+    layers, logits = _kept(s)
+    again = 2 if setup.gradient_checkpointing else 1
+    width = DEQUANTIZED_BYTES if s.quantized else s.compute_bytes
+    return 2 * again * layers + 4 * logits + 3 * width * count(s.arch).block_linear
+
+
+def _kept(s: Shape) -> tuple[int, int]:
+    """What all layers keep for backward, and the loss."""
+    if s.arch.family in ("decoder", "encoder"):
+        from kb.memory.single_stack import saved_of  # imported where used, as a run needs one family only
+
+        stack = saved_of(s)
+        return stack.kept, stack.loss.kept
+    from kb.memory import bart, t5
+
+    pair = (t5 if s.arch.family == "t5" else bart).saved(s)
+    layers = s.arch.encoder_layers * pair.encoder.kept + s.arch.decoder_layers * pair.decoder.kept
+    return layers, pair.loss.kept
