@@ -8,6 +8,7 @@ PYTHON ?= $(shell for each in $(CANDIDATES); do "$$each" -c '$(SUITS)' 2>/dev/nu
 
 VENV := .venv
 BENCH := bench/.venv
+BENCH_TORCH := bench/.venv-torch
 # The names differ on Windows; GNU make of Git Bash or MSYS2 sets OS.
 ifeq ($(OS),Windows_NT)
 BIN := Scripts
@@ -25,7 +26,7 @@ unexport PYTHONPATH
 export PYTHONNOUSERSITE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format rules bench constraints clean
+.PHONY: help demo test lint format rules bench bench-accuracy bench-grid bench-gpu bench-host constraints clean
 
 help:
 	@echo 'make demo         install into $(VENV)/ and check the configs in examples/'
@@ -34,6 +35,10 @@ help:
 	@echo 'make format       let ruff rewrite what it can'
 	@echo 'make rules        check every rule file and run every rule example'
 	@echo 'make bench        time kb beside yamllint and check-jsonschema; results in bench/results/'
+	@echo 'make bench-accuracy  predictions beside measurements, traces and other programs (ARGS="--truth DIR")'
+	@echo 'make bench-grid   trace the grid that level 0 is tested against; hours, can be stopped and started'
+	@echo 'make bench-gpu    measure GPU memory on this machine'"'"'s GPU; hours, can be stopped and started (ARGS="--hours 2")'
+	@echo 'make bench-host   measure host memory with real data loaders; half an hour'
 	@echo 'make constraints  pin again what a fresh install gives'
 	@echo 'make clean        remove what the above made'
 
@@ -88,6 +93,28 @@ bench: $(BENCH)/.installed
 	$(BENCH)/$(BIN)/python $(PIP) --no-build-isolation --force-reinstall --no-deps .
 	$(BENCH)/$(BIN)/python bench/speed.py $(ARGS)
 
+# The other programs get an environment of their own, bench/.venv-rivals, which the script makes.
+bench-accuracy: $(BENCH)/.installed
+	$(BENCH)/$(BIN)/python $(PIP) --no-build-isolation --force-reinstall --no-deps .
+	$(BENCH)/$(BIN)/python bench/accuracy.py $(ARGS)
+
+bench-grid: $(BENCH)/.installed
+	$(BENCH)/$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement bench/requirements-simulation.txt
+	$(BENCH)/$(BIN)/python $(PIP) --no-build-isolation --force-reinstall --no-deps .
+	$(BENCH)/$(BIN)/python bench/grid.py $(ARGS)
+
+$(BENCH_TORCH)/.installed: bench/gpu/requirements.txt
+	@test -n '$(PYTHON)' || { echo 'kb needs Python 3.11 or newer; make PYTHON=/path/to/python3.11' >&2; exit 2; }
+	$(PYTHON) -m venv --clear $(BENCH_TORCH)
+	$(BENCH_TORCH)/$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement bench/gpu/requirements.txt
+	@touch $@
+
+bench-gpu: $(BENCH_TORCH)/.installed
+	$(BENCH_TORCH)/$(BIN)/python bench/gpu/campaign.py $(ARGS)
+
+bench-host: $(BENCH_TORCH)/.installed
+	$(BENCH_TORCH)/$(BIN)/python bench/host.py $(ARGS)
+
 # In a fresh environment, with no constraints, so that what is pinned is what was installed and nothing else.
 constraints:
 	rm -rf $(VENV)/constraints && $(PYTHON) -m venv $(VENV)/constraints
@@ -97,5 +124,5 @@ constraints:
 	rm -rf $(VENV)/constraints
 
 clean:
-	rm -rf $(VENV) $(BENCH) build dist site rules/.bundle .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
+	rm -rf $(VENV) $(BENCH) $(BENCH_TORCH) bench/.venv-rivals build dist site rules/.bundle .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -32,7 +32,7 @@ def history_text(
 ) -> str:
     """The whole report; ``remarks`` are sentences of a note about the whole."""
     lines = [*_heading(history, machine, words, style), ""]
-    body = [*_setting_rows(history.rows, words, style), *memory_rows(history, words, style)]
+    body = [*setting_rows(history.rows, words, style), *memory_rows(history, words, style)]
     lines += _tables(body, [entry.version.label for entry in history.entries], words, style)
     lines += ["", *_commits(history.entries, words, style)]
     lines += _said_lines(history, words, style)
@@ -79,7 +79,8 @@ def _heading(history: History, machine: Machine, words: Words, style: Style) -> 
     return [title, *wrap(style.dot.join(parts), style.width, INDENT, INDENT)]
 
 
-def _setting_rows(rows: Sequence[Row], words: Words, style: Style) -> list[Cells]:
+def setting_rows(rows: Sequence[Row], words: Words, style: Style) -> list[Cells]:
+    """A label, a cell for each version, and the change from first to last."""
     return [_setting_row(row, words, style) for row in rows]
 
 

@@ -147,6 +147,7 @@ def _host(host: HostLedger) -> Object:
         "low_bytes": host.low_bytes,
         "peak_bytes": host.peak_bytes,
         "limit_bytes": host.limit_bytes,
+        "measured": {"terms": _terms(host.measured), "bytes": host.measured_bytes},
     }
 
 
@@ -242,6 +243,8 @@ def plain(value: Any) -> Any:
         return None
     if isinstance(value, float):
         return value if value - value == 0 else None  # inf and nan have no JSON
+    if hasattr(value, "_asdict"):  # a record within a record
+        value = value._asdict()
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     if isinstance(value, Mapping):

@@ -25,12 +25,15 @@ def fit_panel(unit: UnitResult, machine: Machine, words: Words, style: Style) ->
         if unit.note:
             lines += wrap(words(f"note.{unit.note}", **unit.note_values), style.width, INDENT)
     else:
-        lines += _prediction(unit, unit.prediction, machine, words, style)
+        lines += prediction_lines(unit, unit.prediction, machine, words, style)
         lines += assumed_lines(unit.prediction.assumed, words, style)
     return lines + not_evaluated_lines(unit.not_evaluated, words, style)
 
 
-def _prediction(unit: UnitResult, report: MemoryReport, machine: Machine, words: Words, style: Style) -> list[str]:
+def prediction_lines(
+    unit: UnitResult, report: MemoryReport, machine: Machine, words: Words, style: Style
+) -> list[str]:
+    """The GPU's verdict and a bar for each phase, then the host's."""
     limit = _gpu_limit(unit, machine)
     phases = [_phase_row(phase, report, limit, words) for phase in _shown_phases(report)]
     host = _host_row(report.host, words)
@@ -42,7 +45,7 @@ def _prediction(unit: UnitResult, report: MemoryReport, machine: Machine, words:
 
         lines += gpu_table(unit.gpu_fits, words, style)
     lines += _heading(words("report.host"), _host_limit(report.host, words), style)
-    return lines + draw_rows([host], layout, words, style)
+    return lines + draw_rows([host], layout, words, style) + _measured_host(report.host, words, style)
 
 
 def _shown_phases(report: MemoryReport) -> list[Phase]:
@@ -85,6 +88,14 @@ def _host_row(host: HostLedger, words: Words) -> Row:
         said=host.status,
         unit="GB",
     )
+
+
+def _measured_host(host: HostLedger, words: Words, style: Style) -> list[str]:
+    """The floor that was measured, beside the notes' range."""
+    if not host.measured:
+        return []
+    floor = unbroken(format_bytes(host.measured_bytes, "GB"))
+    return wrap(words("report.host_measured", floor=floor), style.width, INDENT * 2)
 
 
 def _heading(name: str, rest: str, style: Style, painted: tuple[str, str] = ("", "")) -> list[str]:

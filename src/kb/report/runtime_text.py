@@ -60,9 +60,9 @@ def run_text(
 ) -> str:
     """One pipeline with one batch, beside another batch where there is one to compare with."""
     lines = _heading(pipeline, words, style)
-    lines += _stage_table(run, comparison, words, style)
+    lines += table(stage_rows(run, comparison, words, style))
     lines.append("")
-    lines += _bottleneck(run, words, style)
+    lines += bottleneck_lines(run, words, style)
     if comparison is not None:
         lines += _bought(comparison, words, style)
     for claim, ratio in claims:
@@ -76,7 +76,8 @@ def run_text(
     return "\n".join(lines) + "\n"
 
 
-def _stage_table(run: RunTime, comparison: Comparison | None, words: Words, style: Style) -> list[str]:
+def stage_rows(run: RunTime, comparison: Comparison | None, words: Words, style: Style) -> list[list[str]]:
+    """A heading, a row for each stage, and the total; beside another batch where there is one to compare with."""
     head = [words("runtime.stage")]
     if comparison is not None:
         head.append(words("runtime.batch", batch=comparison.baseline.batch))
@@ -94,10 +95,11 @@ def _stage_table(run: RunTime, comparison: Comparison | None, words: Words, styl
     total += [span(comparison.baseline.total, style)] if comparison is not None else []
     total += [span(run.total, style), "", "100%"]
     total += [f"{comparison.whole.middle:.2f}×"] if comparison is not None else []
-    return table([*rows, total])
+    return [*rows, total]
 
 
-def _bottleneck(run: RunTime, words: Words, style: Style) -> list[str]:
+def bottleneck_lines(run: RunTime, words: Words, style: Style) -> list[str]:
+    """Which stage holds it up, and what limits that one."""
     worst = run.bottleneck
     name, share = worst.stage.title.in_language(words.language), f"{worst.share * 100:.0f}%"
     lines = _said(words, style, "runtime.bottleneck", stage=name, share=share)
@@ -150,7 +152,7 @@ def overview_text(pipeline: Pipeline, runs: Sequence[RunTime], words: Words, sty
     first = runs[0].total.middle
     rows.append([words("runtime.speed_up"), *(f"{first / run.total.middle:.2f}×" for run in runs)])
     lines += [*table(rows), ""]
-    lines += _bottleneck(runs[0], words, style)
+    lines += bottleneck_lines(runs[0], words, style)
     lines += _said(words, style, "runtime.choose_batch", name=pipeline.id) if pipeline.id else []
     return "\n".join(lines) + "\n"
 

@@ -45,3 +45,10 @@ def diamond(x: float, y: float) -> str:
 def group(x: float, y: float, parts: list[str]) -> str:
     """Parts moved by ``x`` and ``y``."""
     return f'<g transform="translate({x:.1f} {y:.1f})">{"".join(parts)}</g>'
+
+
+def path(points: list[tuple[float, float]], colour: str, *, filled: bool = False) -> str:
+    """A line through points, or the area that they enclose."""
+    drawn = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+    look = f'fill="{colour}" fill-opacity="{PALE}"' if filled else f'fill="none" stroke="{colour}" stroke-width="1.5"'
+    return f'<path d="{drawn}{"Z" if filled else ""}" {look}/>'

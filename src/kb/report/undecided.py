@@ -14,6 +14,12 @@ from kb.report.words import Words
 _NEEDS = (
     ("versions.transformers", "transformers"),
     ("versions.", "versions"),
+    ("model.checkpoint_dtype", "facts"),
+    ("training.deepspeed", "file"),
+    ("deepspeed.config_file", "file"),
+    ("training.fsdp_config", "file"),
+    ("training.accelerator_config", "file"),
+    ("launch.", "facts"),
     ("gpu.memory_free", "gpu_now"),
     ("gpu.other_processes", "gpu_now"),
     ("gpu.", "gpu"),
@@ -27,8 +33,28 @@ _NEEDS = (
     ("memory.", "prediction"),
     ("fit.", "prediction"),
     ("saving.", "prediction"),
+    ("data.max_", "settings"),
+    ("data.", "facts"),
+    ("tokenizer.", "facts"),
+    ("script.", "facts"),
+    ("checkpoint.", "facts"),
+    ("installed.", "facts"),
+    ("environment.", "facts"),
 )
-_ORDER = ("transformers", "versions", "gpu", "gpu_now", "host_memory", "cpus", "shm", "model", "prediction", "settings")
+_ORDER = (
+    "transformers",
+    "versions",
+    "gpu",
+    "gpu_now",
+    "host_memory",
+    "cpus",
+    "shm",
+    "model",
+    "prediction",
+    "file",
+    "facts",
+    "settings",
+)
 MAX_ASSUMED_LINES = 2
 _SAYS_ALL = ("full_length",)  # reasons that need no name and value beside them
 
@@ -52,8 +78,10 @@ def not_evaluated_lines(undecided: Sequence[NotEvaluated], words: Words, style: 
     return [style.paint(line, "dim") for line in wrap(text, style.width, "  ", "    ")]
 
 
-def assumed_lines(assumed: Sequence[Assumption], words: Words, style: Style) -> list[str]:
-    """The values taken for what the config does not say, by whose default they are; at most two lines."""
+def assumed_lines(
+    assumed: Sequence[Assumption], words: Words, style: Style, most: int = MAX_ASSUMED_LINES
+) -> list[str]:
+    """The values taken for what the config does not say, by whose default they are; at most so many lines."""
     by_reason: dict[str, list[str]] = {}
     for assumption in assumed:
         value = f"{assumption.name.rpartition('.')[2]}={as_written(assumption.value)}"
@@ -61,7 +89,7 @@ def assumed_lines(assumed: Sequence[Assumption], words: Words, style: Style) -> 
     total = len(assumed)
     for kept in range(total, 0, -1):
         lines = wrap(_assumed_text(by_reason, kept, total, words, style), style.width, "  ", "    ")
-        if len(lines) <= MAX_ASSUMED_LINES:
+        if len(lines) <= most:
             return [style.paint(line, "dim") for line in lines]
     return []
 

@@ -1,0 +1,185 @@
+"""How far off is kb? Against measured runs, against traces of the real code, and beside other programs.
+
+    make bench-accuracy                              # rules/measurements and tests/data/traces
+    make bench-accuracy ARGS="--simulate"            # level 1 too, on the measured rows (slow; kept between runs)
+    make bench-accuracy ARGS="--truth ../rows"       # and a folder of further measured rows, as JSON lines
+
+Writes bench/results/accuracy.md and accuracy.json; with --truth only prints, as those rows are not the project's.
+Rows of one campaign are not independent of one another, so each campaign has a line of its own.
+"""
+
+import argparse
+import datetime
+import json
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import rivals
+from accuracy_rows import ROOT, Left, Row, is_known, measured, stored_traces
+from accuracy_scores import Line, as_data, as_table, lines_of
+from truth_rows import truth_rows
+
+from kb import __version__
+from kb.core.catalog import Catalog
+from kb.core.memory_report import MemoryReport
+from kb.knowledge import load_catalog, load_guide
+from kb.memory import UnsupportedArchitectureError, architecture_from_config, predict
+
+RESULTS = ROOT / "bench" / "results"
+LEVEL_0, LEVEL_1 = "kb, level 0", "kb, level 1"
+PREDICTORS = (LEVEL_0, LEVEL_1, *rivals.NAMES)
+
+
+def main() -> int:
+    options = _options()
+    catalog = load_catalog()
+    traces = [row for row in stored_traces() if is_known(row.config)]
+    rows: list[Row] = list(measured(catalog))
+    left: list[Left] = []
+    for folder in options.truth:
+        for row in truth_rows(folder, catalog):
+            left.append(row) if isinstance(row, Left) else rows.append(row)
+    left += [Left(row.campaign, row.id, "no closed form") for row in rows if not is_known(row.config)]
+    rows = [row for row in rows if is_known(row.config)]
+    predictions, reports = _level_0([*traces, *rows], catalog, left)
+    if options.simulate:
+        from accuracy_simulated import level_1
+
+        for name, answer in level_1(rows, catalog).items():
+            predictions[name][LEVEL_1] = answer
+    python = None if options.no_rivals else rivals.install()
+    others = rivals.ask([*traces, *rows], load_guide()["formulas"]["guide-gpu-memory"], python)
+    for name, answers in others.answers.items():
+        predictions[name].update(answers)
+    results = {
+        "date": datetime.date.today().isoformat(),
+        "kb": __version__,
+        "rivals": {"versions": dict(others.versions), "failed": dict(others.failed)},
+        "measured": as_data(lines_of(rows, predictions, lambda row: row.campaign)),
+        "traces": as_data(lines_of(traces, predictions, _kind)),
+        "verdicts": verdicts(rows, reports),
+        "left": _counted(left),
+    }
+    text = as_markdown(rows, traces, predictions, results)
+    print(text)
+    if not (options.no_write or options.truth):
+        RESULTS.mkdir(exist_ok=True)
+        (RESULTS / "accuracy.json").write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", "utf-8")
+        (RESULTS / "accuracy.md").write_text(text, "utf-8")
+    return 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--truth", type=Path, action="append", default=[], metavar="DIR", help="further measured rows")
+    parser.add_argument("--simulate", action="store_true", help="level 1 too, on the measured rows")
+    parser.add_argument("--no-rivals", action="store_true", help="ask no other program")
+    parser.add_argument("--no-write", action="store_true", help="leave bench/results/ as it is")
+    options = parser.parse_args()
+    for folder in options.truth:
+        if not folder.is_dir():
+            parser.error(f"--truth {folder}: no such folder")
+    return options
+
+
+def _level_0(
+    rows: Sequence[Row], catalog: Catalog, left: list[Left]
+) -> tuple[dict[str, dict[str, dict[str, int]]], dict[str, MemoryReport]]:
+    """Level 0's bytes by row, predictor and quantity, and its whole reports."""
+    predictions: dict[str, dict[str, dict[str, int]]] = {}
+    reports: dict[str, MemoryReport] = {}
+    for row in rows:
+        predictions[row.id] = {}
+        try:
+            report = predict(
+                row.setup,
+                architecture_from_config(row.config),
+                constants=catalog.constants,
+                gpu=row.gpu,
+                gpu_memory_bytes=row.memory_bytes,
+                compute_capability=row.capability,
+            )
+        except UnsupportedArchitectureError as error:
+            left.append(Left(row.campaign, row.id, str(error)[:80]))
+            continue
+        reports[row.id] = report
+        if (phase := report.phase(row.phase)) is not None:
+            predictions[row.id][LEVEL_0] = {
+                "allocated": phase.peak_allocated_bytes,
+                "reserved": phase.peak_reserved_bytes,
+                "process": phase.process_used_bytes,
+            }
+    return predictions, reports
+
+
+def verdicts(rows: Sequence[Row], reports: dict[str, MemoryReport]) -> dict[str, int]:
+    """What was said of runs whose end is known: those that ran out, and those that were measured on a known GPU."""
+    known = [row for row in rows if row.memory_bytes and row.id in reports and row.phase != "load"]
+    ran_out = [reports[row.id].verdict.status for row in known if row.ran_out]
+    ran = [reports[row.id].verdict.status for row in known if not row.ran_out]
+    return {
+        "ran_out": len(ran_out),
+        "ran_out_said_fits": ran_out.count("fits"),
+        "ran": len(ran),
+        "ran_said_oom": ran.count("oom"),
+    }
+
+
+def _kind(row: Row) -> str:
+    family = architecture_from_config(row.config).family
+    return f"{family}, {row.setup.method}, {row.phase}"
+
+
+def _counted(left: Sequence[Left]) -> list[dict[str, Any]]:
+    counts = Counter((row.campaign.partition(" ")[0], row.reason[:80]) for row in left)
+    return [{"campaign": name, "reason": reason, "rows": number} for (name, reason), number in counts.items()]
+
+
+def as_markdown(rows: Sequence[Row], traces: Sequence[Row], predictions: Any, results: Any) -> str:
+    """The tables; each cell is mean / worst."""
+    versions = ", ".join(f"{name} {version}" for name, version in results["rivals"]["versions"].items())
+    trained = [row for row in traces if row.phase == "train"]
+    families = lines_of(trained, predictions, lambda row: f"{architecture_from_config(row.config).family}, training")
+    total = lines_of(traces, predictions, lambda row: f"all {row.phase}")
+    judged = results["verdicts"]
+    said = [
+        f"Runs that ran out of memory: {judged['ran_out']}; of these kb said `fits`: {judged['ran_out_said_fits']}.",
+        f"Runs that ran, on a GPU of known memory: {judged['ran']}; of these kb said `oom`: {judged['ran_said_oom']}.",
+    ]
+    failed = [f"- {name} could not answer some rows: {why}" for name, why in results["rivals"]["failed"].items()]
+    parts = [
+        "# Accuracy",
+        f"kb {results['kb']}, {results['date']}. Beside it: {versions or 'no other program'}.\n"
+        "Each cell: mean / worst of predicted over true, less one; in brackets, of how many rows where not of all.",
+        "## Against measured runs",
+        "fitcheck-llm was calibrated on the T4 rows, and kb's simulator was developed on them.",
+        as_table(lines_of(rows, predictions, lambda row: row.campaign), PREDICTORS, "campaign"),
+        "\n".join(said),
+        "## Level 0 against level 1",
+        f"{len(traces)} phases of stored traces (tests/data/traces): the real code on fake tensors.",
+        as_table(_allocated(total), PREDICTORS, "phase"),
+        as_table(_allocated(lines_of(traces, predictions, _kind)), (LEVEL_0,), "family, method, phase"),
+        "## Other programs on the same training rows",
+        as_table(_allocated(families), PREDICTORS, "family"),
+        *(["\n".join(failed)] if failed else []),
+        *_left_out(results["left"]),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _allocated(lines: Sequence[Line]) -> list[Line]:
+    return [line for line in lines if line.quantity == "allocated"]
+
+
+def _left_out(left: Sequence[dict[str, Any]]) -> list[str]:
+    if not left:
+        return []
+    lines = [f"- {row['campaign']}: {row['rows']} ({row['reason']})" for row in left]
+    return ["## Left out", "\n".join(lines)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

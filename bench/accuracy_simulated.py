@@ -1,0 +1,67 @@
+"""Level 1 on measured rows: one simulation for each run, kept in bench/results so that it is done once."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from accuracy_rows import ROOT, Row
+
+from kb.core.catalog import Catalog
+from kb.simulation import simulate
+from kb.simulation.faults import SimulationError
+
+STORE = ROOT / "bench" / "results" / "accuracy_simulated.json"
+Answers = dict[str, dict[str, int]]
+
+
+def level_1(rows: Sequence[Row], catalog: Catalog, store: Path = STORE) -> Answers:
+    """Bytes by row and quantity. What fails is said and left out.
+
+    A run is simulated anew when its setup, its model or the simulator's code has changed.
+    """
+    known: dict[str, dict[str, dict[str, int]]] = json.loads(store.read_text("utf-8")) if store.is_file() else {}
+    code = _code()
+    answers: Answers = {}
+    for number, row in enumerate(rows, 1):
+        key = _key(row, code)
+        if key not in known:
+            print(f"simulating {number} of {len(rows)}: {row.id}", flush=True)
+            try:
+                known[key] = _simulated(row, catalog)
+            except SimulationError as error:
+                print(f"  {row.id}: {error}")
+                continue
+            store.write_text(json.dumps(known, indent=0, sort_keys=True) + "\n", "utf-8")
+        if row.phase in known[key]:
+            answers[row.id] = known[key][row.phase]
+    return answers
+
+
+def _simulated(row: Row, catalog: Catalog) -> dict[str, dict[str, int]]:
+    found = simulate(
+        row.setup, row.config, constants=catalog.constants, gpu=row.gpu, compute_capability=row.capability
+    ).report
+    return {
+        phase.name: {
+            "allocated": phase.peak_allocated_bytes,
+            "reserved": phase.peak_reserved_bytes,
+            "process": phase.process_used_bytes,
+        }
+        for phase in found.phases
+    }
+
+
+def _key(row: Row, code: str) -> str:
+    setup = {name: value for name, value in row.setup._asdict().items() if name not in ("assumed", "unresolved")}
+    gpu = row.gpu.id if row.gpu else None
+    text = json.dumps([setup, row.config, gpu, row.capability, code], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
+def _code() -> str:
+    digest = hashlib.sha256()
+    for path in sorted((ROOT / "src" / "kb" / "simulation").iterdir()):
+        if path.suffix in (".py", ".cpp"):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()

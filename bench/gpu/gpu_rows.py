@@ -1,0 +1,90 @@
+"""The journal of a campaign, and what becomes of it: a file of rules/measurements."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from gpu_trials import MODELS, Trial
+
+Entry = dict[str, Any]
+DEFAULTS: Entry = {"attention": "sdpa", "optimizer": "adamw_torch_fused", "use_reentrant": False, "double_quant": True,
+                   "lora_rank": 16, "lora_dropout": 0.1}  # fmt: skip
+ABOUT = {
+    "ko": "임의 가중치의 모델을 Trainer로 학습하고 평가하고 빔 탐색을 하며, 단계마다 torch의 할당·예약 메모리 최댓값과 "
+    "NVML의 프로세스 메모리를 쟀습니다. 실행 하나가 프로세스 하나입니다.",
+    "en": "Models of random weights trained and evaluated by the Trainer and decoded with beams; torch's peaks of "
+    "allocated and reserved memory by phase, and the process's memory by NVML. One process to a run.",
+}
+
+
+def read_journal(path: Path) -> dict[str, Entry]:
+    """Entries by trial, the last one of each; a line cut short by a killed campaign is left out."""
+    found: dict[str, Entry] = {}
+    if path.exists():
+        for line in path.read_text("utf-8").splitlines():
+            try:
+                entry = json.loads(line)
+                found[entry["id"]] = entry
+            except (ValueError, KeyError):
+                continue
+    return found
+
+
+def append(path: Path, entry: Entry) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as stream:
+        stream.write(json.dumps(entry, ensure_ascii=False) + "\n")
+        stream.flush()
+
+
+def as_yaml(identity: str, entries: list[Entry]) -> str:
+    """The file as rules/schema/measurement.json wants it.
+
+    Raises:
+        ValueError: there is no recordable row, or rows of several machines or stacks are mixed.
+    """
+    kept = [entry for entry in entries if entry["recordable"] and entry["result"].get("outcome") in (None, "oom")]
+    if not kept:
+        raise ValueError("nothing to record: rows come from runs on a GPU that did not fail")
+    for part in ("machine", "stack"):
+        if len({json.dumps(entry[part], sort_keys=True) for entry in kept}) > 1:
+            raise ValueError(f"the journal mixes several of {part}: give each its own --journal")
+    first = kept[0]
+    names = sorted({entry["trial"]["model"] for entry in kept})
+    gpu = first["machine"]["gpu_name"]
+    lines = [
+        "# yaml-language-server: $schema=../schema/measurement.json",
+        "# Written by bench/gpu/campaign.py: run it again rather than edit this.",
+        f"id: {identity}",
+        "version: 1",
+        'since: "0.1.0"',
+        "title:",
+        f"  ko: {gpu}에서 잰 GPU 메모리",
+        f"  en: GPU memory measured on {gpu}",
+        "about:",
+        *(f"  {language}: {json.dumps(text, ensure_ascii=False)}" for language, text in ABOUT.items()),
+        "kind: gpu",
+        f'date: "{max(entry["date"] for entry in kept)}"',
+        "command: python bench/gpu/campaign.py",
+        f"machine: {_flow(first['machine'])}",
+        f"stack: {_flow(first['stack'])}",
+        "status: measured",
+        "source: kb-gpu-bench",
+        f"settings: {_flow(DEFAULTS)}",
+        "models:",
+    ]
+    for name in names:
+        lines += [f"  {name}:", f"    architecture: {_flow(MODELS[name])}"]
+    lines += ["rows:", *(f"  - {_flow(row_of(entry))}" for entry in kept)]
+    return "\n".join([*lines, "sources: [kb-gpu-bench]", ""])
+
+
+def row_of(entry: Entry) -> Entry:
+    trial = Trial(**entry["trial"])
+    row = {name: value for name, value in trial._asdict().items() if not (name == "beams" and value == 1)}
+    return {**row, **entry["result"]}
+
+
+def _flow(data: Entry) -> str:
+    """Strings in quotes, so that no version becomes a number; JSON is YAML."""
+    return "{" + ", ".join(f"{name}: {json.dumps(value)}" for name, value in data.items()) + "}"

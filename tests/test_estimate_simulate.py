@@ -1,0 +1,118 @@
+"""`kb estimate --simulate`: the simulator's answer in the same report, and the closed form where it has none."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from simulation_needs import require_simulator
+from test_estimate import T5, T5_CONFIG, config_json, estimate, refusal
+from test_recommend import kb
+
+MIB = 2**20
+SMALL = {**T5_CONFIG, "d_model": 64, "d_ff": 128, "d_kv": 16, "num_heads": 4, "num_layers": 1, "vocab_size": 1000}
+RUN = ("--batch", 2, "--seq-in", 32, "--seq-out", 8, "--gpu", "t4")
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return config_json(tmp_path, **SMALL)
+
+
+def test_a_simulation_matches_its_trace() -> None:
+    require_simulator()
+    made = estimate(*T5, "--attention", "sdpa", "--gpu", "rtx-3090", "--simulate")
+    assert made["level"] == "simulated"
+    assert made["phases"]["train"]["peak_allocated_bytes"] / MIB == pytest.approx(11140, rel=0.01)
+    assert made["simulation"]["software"]["torch"]
+    assert made["simulation"]["tops"]["train"][0]["bytes"] > MIB
+
+
+def test_a_simulation_leaves_a_drawing_a_timeline_and_a_snapshot(model: Path, tmp_path: Path) -> None:
+    require_simulator()
+    drawn, line, snapshot = (tmp_path / name for name in ("memory.svg", "memory.json", "memory.pickle"))
+    files = ("--plot", drawn, "--timeline", line, "--snapshot", snapshot)
+    made = estimate("--model-config", model, *RUN, "--simulate", *files)
+    assert drawn.read_text("utf-8").startswith("<svg")
+    data = json.loads(line.read_text("utf-8"))
+    peak = max(allocated for _, allocated, _ in data["points"])
+    assert peak == made["phases"]["train"]["peak_allocated_bytes"]
+    assert snapshot.stat().st_size > 0
+
+
+def test_a_simulation_is_said_in_words(model: Path) -> None:
+    require_simulator()
+    for language, level in (("en", "Level 1"), ("ko", "1단계")):
+        text = kb("--model-config", model, *RUN, "--simulate", "--lang", language, module="kb.estimate").stdout
+        assert level in text
+
+
+def test_a_model_without_a_closed_form_is_simulated(tmp_path: Path) -> None:
+    require_simulator()
+    config = {"model_type": "led", "d_model": 64, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 1000,
+              "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 128,
+              "decoder_ffn_dim": 128, "attention_window": 32}  # fmt: skip
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config), "utf-8")
+    assert "led" in refusal("--model-config", path, *RUN)
+    made = estimate("--model-config", path, *RUN, "--simulate")
+    assert (made["level"], made["model"]) == ("simulated", None)
+
+
+def test_an_architecture_that_transformers_does_not_know_is_said(tmp_path: Path) -> None:
+    require_simulator()
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**SMALL, "model_type": "abacus"}), "utf-8")
+    for language in ("en", "ko"):
+        assert "abacus" in refusal("--model-config", path, *RUN, "--simulate", language=language)
+
+
+def test_a_simulation_that_takes_too_long_leaves_the_closed_form(model: Path) -> None:
+    require_simulator()
+    made = estimate("--model-config", model, *RUN, "--simulate", "--time-limit", 1)
+    assert made["level"] == "closed"
+    assert made["phases"] == estimate("--model-config", model, *RUN)["phases"]
+    assert any("1 s" in note for note in made["notes"]), made["notes"]
+
+
+def test_a_simulation_that_takes_too_much_memory_leaves_the_closed_form(model: Path) -> None:
+    require_simulator()
+    made = estimate("--model-config", model, *RUN, "--simulate", "--memory-limit", "40MB")
+    assert made["level"] == "closed"
+    assert len(made["notes"]) == 2
+
+
+def test_without_torch_the_closed_form_answers_and_says_why(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A torch that cannot be imported stands before the real one."""
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')\n", "utf-8")
+    from test_recommend import ROOT
+
+    run = _kb_with_path(f"{hidden}{os.pathsep}{ROOT / 'src'}", "--model-config", model, *RUN, "--simulate")
+    made = json.loads(run)
+    assert made["level"] == "closed"
+    assert any("torch" in note for note in made["notes"])
+
+
+def _kb_with_path(path: str, *arguments: object) -> str:
+    import subprocess
+    import sys
+
+    environ = {**os.environ, "PYTHONPATH": path, "LC_ALL": "C.UTF-8"}
+    command = [sys.executable, "-m", "kb.estimate", *map(str, arguments), "--format", "json"]
+    run = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=120, check=False)
+    assert "Traceback" not in run.stderr
+    return run.stdout
+
+
+def test_remote_code_runs_only_where_it_is_trusted(tmp_path: Path) -> None:
+    require_simulator()
+    trace = tmp_path / "ran"
+    (tmp_path / "modeling_own.py").write_text(f"open({str(trace)!r}, 'w').close()\n", "utf-8")
+    config_json(tmp_path, **SMALL, auto_map={"AutoModelForSeq2SeqLM": "modeling_own.Own"})
+    kb("--model-config", tmp_path, *RUN, "--simulate", module="kb.estimate")
+    assert not trace.exists()
