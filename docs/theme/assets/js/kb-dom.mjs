@@ -1,0 +1,69 @@
+// Small pieces that the playground and the chooser share. Text is always set as text: nothing typed becomes markup.
+const GIB = 2 ** 30;
+const SVG = "http://www.w3.org/2000/svg";
+
+export const language = document.documentElement.lang.startsWith("ko") ? "ko" : "en";
+
+/** The page's words, from the element's data-words attribute. */
+export const wordsOf = (element) => JSON.parse(element.dataset.words);
+
+/** make("p", { class: "x", onclick: f }, "text", child) */
+export function make(name, given = {}, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(given)) {
+    if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
+    else if (value === true) made.setAttribute(key, "");
+    else if (value !== false && value != null) made.setAttribute(key, value);
+  }
+  made.append(...children);
+  return made;
+}
+
+const draw = (name, given, ...children) => {
+  const made = document.createElementNS(SVG, name);
+  for (const [key, value] of Object.entries(given)) made.setAttribute(key, value);
+  made.append(...children);
+  return made;
+};
+
+/** A labelled select; options are [value, text]. */
+export function picker(id, label, options, chosen, onchange) {
+  const select = make("select", { id, onchange });
+  for (const [value, text] of options) select.append(make("option", { value, selected: value === chosen }, text));
+  return make("label", { for: id }, make("span", {}, label), select);
+}
+
+/** Stacked bars by phase with the card's limit; the same terms as in the report. */
+export function memoryChart(prediction, limit, words) {
+  const phases = Object.values(prediction.phases).filter((phase) => phase.title && phase.process_used_bytes);
+  const most = Math.max(limit || 0, ...phases.map((phase) => phase.high_bytes || phase.process_used_bytes));
+  const [left, wide, row] = [90, 480, 34];
+  const chart = draw("svg", {
+    class: "kb-drawing", role: "img", viewBox: `0 0 ${left + wide + 20} ${row * phases.length + 30}`,
+    width: left + wide + 20,
+  });
+  chart.append(draw("title", {}, words.chart));
+  const colours = new Map();
+  phases.forEach((phase, number) => {
+    const top = 8 + row * number;
+    let at = left;
+    chart.append(draw("text", { class: "kb-label", x: left - 8, y: top + 18, "text-anchor": "end" }, phase.title));
+    const terms = [...phase.terms].sort((a, b) => b.bytes - a.bytes);
+    const rest = phase.process_used_bytes - terms.reduce((sum, term) => sum + term.bytes, 0);
+    for (const term of [...terms, { title: words.unused, bytes: Math.max(rest, 0), name: "" }]) {
+      if (term.name && !colours.has(term.name)) colours.set(term.name, colours.size % 8);
+      const width = (term.bytes / most) * wide;
+      const kind = term.name ? colours.get(term.name) : 8;
+      chart.append(draw("rect", { class: `kb-term kb-term--${kind}`, x: at, y: top, width, height: 26 },
+        draw("title", {}, `${phase.title} · ${term.title}: ${(term.bytes / GIB).toFixed(2)} GiB`)));
+      at += width;
+    }
+    chart.append(draw("text", { class: "kb-label", x: at + 6, y: top + 18 }, `${(phase.process_used_bytes / GIB).toFixed(1)} GiB`));
+  });
+  if (limit) {
+    const at = left + (limit / most) * wide;
+    chart.append(draw("path", { class: "kb-limit", d: `M${at} 2V${row * phases.length + 8}` }));
+    chart.append(draw("text", { class: "kb-label", x: Math.min(at, left + wide - 20), y: row * phases.length + 24, "text-anchor": "middle" }, `${(limit / GIB).toFixed(1)} GiB`));
+  }
+  return make("figure", { class: "kb-figure" }, chart);
+}

@@ -1,0 +1,192 @@
+// The playground: an editor, the machine's pickers, findings with their fixes, the memory chart, and a link to share.
+import { Engine } from "./kb-engine.mjs";
+import { language, make, memoryChart, picker, wordsOf } from "./kb-dom.mjs";
+
+const root = document.getElementById("kb-playground");
+const WAIT = 120; // milliseconds after the last key
+if (root) start();
+
+function readState() {
+  const given = new URLSearchParams(location.hash.slice(1));
+  return Object.fromEntries(["config", "gpu", "gpus", "host_memory", "cpus", "kind"].map((key) => [key, given.get(key) || ""]));
+}
+
+async function start() {
+  const words = wordsOf(root);
+  if (typeof WebAssembly !== "object") {
+    root.append(make("p", { class: "kb-notice" }, words.no_wasm));
+    return;
+  }
+  const state = readState();
+  const [editor, examples, offered] = await Promise.all([
+    import("../vendor/editor.mjs"),
+    fetch(new URL("../playground/examples.json", import.meta.url)).then((answer) => answer.json()),
+    fetch(new URL("../playground/choices.json", import.meta.url)).then((answer) => answer.json()),
+  ]);
+  const shown = new Playground(words, editor, examples, offered, state);
+  root.append(...shown.parts);
+  if (state.config) shown.run();
+}
+
+class Playground {
+  constructor(words, editor, examples, offered, state) {
+    Object.assign(this, { words, editor, examples, state, engine: new Engine(), number: 0 });
+    if (!state.config) Object.assign(state, { config: examples[0].text, kind: examples[0].kind, gpu: state.gpu || "rtx-3090", host_memory: state.host_memory || "60GB" });
+    this.status = make("span", { role: "status", class: "kb-status" });
+    this.findings = make("div", { class: "kb-findings", "aria-live": "polite" });
+    this.pickers = this.#pickers(offered);
+    this.holder = make("div", { class: "kb-editor" });
+    this.view = this.#view();
+    const buttons = make("p", { class: "kb-buttons" },
+      make("button", { class: "md-button md-button--primary", type: "button", onclick: () => this.run() }, words.check),
+      make("button", { class: "md-button", type: "button", onclick: () => this.fix("", false) }, words.fix_all),
+      make("button", { class: "md-button", type: "button", onclick: () => this.share() }, words.share), this.status);
+    this.parts = [this.pickers, this.holder, buttons, this.findings];
+  }
+
+  #pickers(offered) {
+    const { state, words } = this;
+    const change = (key) => (event) => { state[key] = event.target.value.trim(); this.#changed(); };
+    const gpus = [["", words.no_gpu], ...offered.gpus.map((gpu) => [gpu.id, gpu.name])];
+    const menu = [["", words.examples], ...this.examples.map((example, number) => [String(number), example.name])];
+    const field = (id, label, key, hint) => make("label", { for: id }, make("span", {}, label),
+      make("input", { id, value: state[key], placeholder: hint, size: 8, oninput: change(key) }));
+    return make("div", { class: "kb-pickers" },
+      picker("kb-example", words.example, menu, "", (event) => this.#load(event.target.value)),
+      picker("kb-gpu", words.gpu, gpus, state.gpu, change("gpu")),
+      field("kb-gpus", words.gpus, "gpus", "1"),
+      field("kb-host", words.host, "host_memory", "60GB"),
+      field("kb-cpus", words.cpus, "cpus", "16"));
+  }
+
+  #view() {
+    const { EditorView, EditorState, keymap, lineNumbers, drawSelection, history, historyKeymap, defaultKeymap, yaml, lintGutter, syntaxHighlighting, HighlightStyle } = this.editor;
+    const label = EditorView.contentAttributes.of({ "aria-label": this.words.editor });
+    const onChange = EditorView.updateListener.of((update) => { if (update.docChanged) { this.state.config = update.state.doc.toString(); this.#changed(); } });
+    const state = EditorState.create({
+      doc: this.state.config,
+      extensions: [lineNumbers(), drawSelection(), history(), keymap.of([...defaultKeymap, ...historyKeymap]), yaml(), lintGutter(), label, onChange],
+    });
+    return new EditorView({ state, parent: this.holder });
+  }
+
+  #load(number) {
+    const example = this.examples[Number(number)];
+    if (number === "" || !example) return;
+    this.state.kind = example.kind;
+    this.#write(example.text);
+  }
+
+  #write(text) {
+    this.view.dispatch({ changes: { from: 0, to: this.view.state.doc.length, insert: text } });
+  }
+
+  #changed() {
+    if (!this.engine.started) return; // nothing is loaded before the reader asks for it
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.run(), WAIT);
+  }
+
+  asked() {
+    const { gpu, gpus, host_memory, cpus, kind } = this.state;
+    const wanted = { gpu, host_memory, cpus, kind };
+    if (/^\d+$/.test(gpus)) wanted.gpus = Number(gpus);
+    return JSON.stringify(Object.fromEntries(Object.entries(wanted).filter(([, value]) => value !== "")));
+  }
+
+  async run() {
+    const number = ++this.number;
+    if (!this.engine.ready) this.status.textContent = this.words.loading;
+    try {
+      await this.engine.start();
+      this.engine.ready = true;
+    } catch (error) {
+      this.status.textContent = `${this.words.failed} ${error.message}`;
+      return;
+    }
+    const before = performance.now();
+    const answer = await this.engine.call("check", this.state.config, this.asked(), language);
+    if (number !== this.number) return; // something newer was asked meanwhile
+    window.kbAnswer = answer;
+    this.status.textContent = this.words.done.replace("{ms}", Math.round(performance.now() - before));
+    this.#show(answer);
+    history.replaceState(null, "", this.#address());
+  }
+
+  #show({ report, fault }) {
+    const { words } = this;
+    this.findings.replaceChildren();
+    if (fault) return void this.findings.append(make("p", { class: "kb-notice" }, fault));
+    const marks = [];
+    for (const broken of report.unusable) {
+      this.findings.append(make("p", { class: "kb-notice" }, `${broken.line}:${broken.column} ${broken.message}`));
+      marks.push(this.#mark({ ...broken, severity: "error", end_line: broken.line, end_column: broken.column + 1 }));
+    }
+    for (const unit of report.files) {
+      if (unit.section) this.findings.append(make("h3", {}, unit.section));
+      if (unit.prediction) {
+        const limit = Math.min(...report.machine.gpus.map((gpu) => gpu.memory_total_bytes));
+        const verdict = unit.prediction.verdict.status;
+        this.findings.append(make("p", {}, make("span", { class: `kb-verdict kb-verdict--${verdict}` }, words.verdict[verdict])));
+        this.findings.append(memoryChart(unit.prediction, Number.isFinite(limit) ? limit : null, words));
+      }
+      for (const finding of unit.findings) {
+        if (finding.suppressed) continue;
+        this.findings.append(this.#finding(finding));
+        marks.push(this.#mark(finding));
+      }
+    }
+    if (!marks.length) this.findings.append(make("p", {}, words.nothing));
+    this.view.dispatch(this.editor.setDiagnostics(this.view.state, marks));
+  }
+
+  #finding(finding) {
+    const { words } = this;
+    const go = () => { const at = this.#offset(finding.line, finding.column); this.view.dispatch({ selection: { anchor: at }, scrollIntoView: true }); this.view.focus(); };
+    const head = make("p", { class: "kb-finding-head" },
+      make("span", { class: `kb-severity kb-severity--${finding.severity}` }, words.severity[finding.severity]), " ",
+      make("a", { href: new URL(`../${"rules"}/${finding.rule}/`, location.href).pathname }, finding.rule), " ",
+      make("button", { type: "button", class: "kb-place", onclick: go }, `${finding.line}:${finding.column}`));
+    const made = make("div", { class: `kb-finding kb-finding--${finding.severity}`, "data-rule": finding.rule }, head, make("p", {}, finding.message));
+    for (const fix of finding.fixes) {
+      const safe = fix.safety === "safe" && fix.certain;
+      made.append(make("p", {}, make("button", { type: "button", class: "md-button kb-fix", onclick: () => this.fix(finding.rule, !safe) }, safe ? words.fix : words.fix_unsafe), ` ${fix.title}`));
+    }
+    return made;
+  }
+
+  #offset(line, column) {
+    const document_ = this.view.state.doc;
+    const row = document_.line(Math.min(Math.max(line, 1), document_.lines));
+    // columns are code points, the editor counts UTF-16 units
+    return row.from + [...row.text].slice(0, Math.max(column - 1, 0)).join("").length;
+  }
+
+  #mark(finding) {
+    const from = this.#offset(finding.line, finding.column);
+    const to = Math.max(this.#offset(finding.end_line, finding.end_column), Math.min(from + 1, this.view.state.doc.length));
+    return { from: Math.min(from, to), to, severity: finding.severity, message: finding.message, source: finding.rule };
+  }
+
+  async fix(rule, unsafe) {
+    const answer = await this.engine.call("fix", this.state.config, this.asked(), language, rule, unsafe);
+    if (answer.text !== undefined) this.#write(answer.text);
+    else this.status.textContent = answer.fault;
+    this.run();
+  }
+
+  #address() {
+    const kept = Object.entries(this.state).filter(([, value]) => value !== "");
+    return `${location.pathname}#${new URLSearchParams(kept)}`;
+  }
+
+  async share() {
+    history.replaceState(null, "", this.#address());
+    try {
+      await navigator.clipboard.writeText(location.href);
+      this.status.textContent = this.words.copied;
+    } catch {
+      this.status.textContent = this.words.copy_by_hand;
+    }
+  }
+}

@@ -1,0 +1,126 @@
+"""What the playground calls: the command line's own check on a text, without files, arguments or a machine.
+
+Runs in Pyodide, in a worker of the page; plain strings in, JSON out, so that nothing is left on either side.
+"""
+
+import json
+from functools import lru_cache
+from typing import Any
+
+from kb.cli import load_words_or_none, said
+from kb.core.errors import UserError
+from kb.knowledge import load_catalog
+from kb.linting.file import FileChecker, Kind
+from kb.linting.prepare import Wanted, file_checker
+from kb.linting.project import Project
+from kb.linting.run import Input, run
+from kb.report.json_report import check_object
+from kb.report.words import Words
+
+
+def check(text: str, asked: str, language: str) -> str:
+    """The JSON report of ``kb check``, with titles and reports as the page shows them.
+
+    Args:
+        text: the config.
+        asked: JSON: ``gpu``, ``gpus``, ``host_memory``, ``cpus``, ``kind`` (config, shell or command), ``versions``.
+        language: ``ko`` or ``en``.
+
+    Returns:
+        ``{"report": …}``, or ``{"fault": sentence}`` where what is asked for cannot be used.
+    """
+    try:
+        checker, words = _checker(asked, language), _words(language)
+        result = run([Input(path=_path(text), kind=_kind(asked), raw=text.encode())], checker).result(checker)
+        report = check_object(result, words)
+        for unit, found in zip(report["files"], result.units, strict=True):
+            for row, finding in zip(unit["findings"], found.findings, strict=True):
+                row["fixes"] = [
+                    {"safety": fix.safety, "title": words.fix_title(fix, finding), "certain": fix.certain}
+                    for fix in finding.fixes
+                ]
+            _name_terms(unit["prediction"], words)
+        return json.dumps({"report": report}, ensure_ascii=False)
+    except UserError as error:
+        return json.dumps({"fault": said(load_words_or_none(language), error.key, **error.values)}, ensure_ascii=False)
+
+
+def fix(text: str, asked: str, language: str, rule: str, unsafe: bool) -> str:
+    """The text with the fixes of ``rule`` made, or of every rule where it is empty.
+
+    Returns:
+        ``{"text": …}``, or ``{"fault": sentence}``.
+    """
+    from kb.linting.fixing import fix_once
+
+    try:
+        kind = _kind(asked)
+        checker = _checker(asked, language)
+        file = checker.check(text.encode(), _path(text), kind)
+        outcome = fix_once(checker, file, kind, rules=[rule] if rule else None, unsafe=unsafe)
+        return json.dumps({"text": outcome.text}, ensure_ascii=False)
+    except UserError as error:
+        return json.dumps({"fault": said(load_words_or_none(language), error.key, **error.values)}, ensure_ascii=False)
+
+
+def choices() -> str:
+    """What the pickers offer: GPUs and models, as JSON."""
+    catalog = load_catalog()
+    gpus = sorted(catalog.gpus.values(), key=lambda gpu: (gpu.memory_total, gpu.name))
+    models = sorted(catalog.models.values(), key=lambda model: (model.architecture.model_type, model.parameters))
+    return json.dumps(
+        {
+            "gpus": [{"id": gpu.id, "name": gpu.name.removeprefix("NVIDIA ")} for gpu in gpus],
+            "models": [{"id": model.id, "name": model.name} for model in models],
+            "rules": catalog.version,
+        },
+        ensure_ascii=False,
+    )
+
+
+def _kind(asked: str) -> Kind:
+    kind: Kind = json.loads(asked).get("kind") or "config"
+    return kind
+
+
+def _path(text: str) -> str:
+    """The name under which a file with this text would be read: JSON knows numbers that YAML does not."""
+    if not text.lstrip().startswith("{"):
+        return "config.yaml"
+    try:
+        json.loads(text)
+    except ValueError:
+        return "config.yaml"
+    return "config.json"
+
+
+@lru_cache(maxsize=16)
+def _checker(asked: str, language: str) -> FileChecker:
+    wanted = json.loads(asked)
+    return file_checker(
+        load_catalog(),
+        Project(),
+        Wanted(
+            gpu=wanted.get("gpu") or "none",
+            gpus=wanted.get("gpus"),
+            host_memory=wanted.get("host_memory"),
+            cpus=wanted.get("cpus"),
+            versions=wanted.get("versions"),
+        ),
+    )
+
+
+@lru_cache(maxsize=2)
+def _words(language: str) -> Words:
+    return Words(language, load_words_or_none(language), load_catalog().facts)
+
+
+def _name_terms(prediction: dict[str, Any] | None, words: Words) -> None:
+    """Each term's and phase's name in the reader's language, for the chart."""
+    if prediction is None:
+        return
+    ledgers = [*prediction["phases"].items(), ("host", prediction["host"])]
+    for name, ledger in ledgers:
+        ledger["title"] = words.named("phase", name)
+        for term in ledger["terms"]:
+            term["title"] = words.named("term", term["name"])

@@ -1,0 +1,77 @@
+"""Both languages of the site, in one call: assets, generated pages, then two strict MkDocs builds side by side."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+
+from kb.core.errors import UserError
+from kb.guide.assets import fetch_assets
+from kb.guide.export import atom_feed, library_tables, write_data
+from kb.guide.fits import all_fits
+from kb.guide.pages import write_pages
+from kb.guide.playground import write_playground
+from kb.knowledge import load_catalog
+
+# Material prints a notice about its successor at each build; it is known, and says nothing of this site
+QUIET = {"NO_MKDOCS_2_WARNING": "1", "DISABLE_MKDOCS_2_WARNING": "true"}
+
+
+def build_site(root: str, say: Callable[[str], None]) -> str:
+    """Build ``site/`` of the checkout ``root``; what a former build left is replaced once both languages are done.
+
+    Returns:
+        The site's folder.
+
+    Raises:
+        UserError: an asset cannot be fetched, or a page is wrong (the builder's own message says where).
+        KnowledgeError: the rules have faults.
+    """
+    if fetch_assets(root, say):
+        say("assets fetched")
+    write_playground(root)
+    write_pages(os.path.join(root, "docs"), say)
+    made = os.path.join(root, "build", "site")
+    shutil.rmtree(made, ignore_errors=True)
+    builds = [
+        (name, _start(root, config, os.path.join(made, name)))
+        for name, config in (("ko", "mkdocs.yml"), ("en", "mkdocs.en.yml"))
+    ]
+    failed = [(name, output) for name, output, code in ((n, *_end(p)) for n, p in builds) if code]
+    if failed:
+        raise UserError("site.failed", language=failed[0][0], output=_faults(failed[0][1]))
+    site = os.path.join(root, "site")
+    shutil.rmtree(site, ignore_errors=True)
+    shutil.move(os.path.join(made, "ko"), site)
+    shutil.move(os.path.join(made, "en"), os.path.join(site, "en"))
+    _write_shared(root, site)
+    return site
+
+
+def _write_shared(root: str, site: str) -> None:
+    """What both languages share: tables as data, the feed of the changelog."""
+    fits = all_fits(os.path.join(root, "build"))
+    write_data(site, library_tables(fits), load_catalog().version)
+    with open(os.path.join(root, "CHANGELOG.md"), encoding="utf-8") as stream:
+        feed = atom_feed(stream.read(), os.environ.get("KB_SITE_URL", "http://127.0.0.1:8000/"))
+    with open(os.path.join(site, "feed.xml"), "w", encoding="utf-8") as stream:
+        stream.write(feed)
+
+
+def _start(root: str, config: str, target: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", config, "-d", target]
+    environment = {**os.environ, **QUIET}
+    return subprocess.Popen(
+        command, cwd=root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def _end(process: subprocess.Popen[str]) -> tuple[str, int]:
+    output, _ = process.communicate()
+    return output, process.returncode
+
+
+def _faults(output: str) -> str:
+    """What a builder complained of, without its account of what went well."""
+    return "\n".join(line for line in output.splitlines() if not line.startswith("INFO")).strip()[-4000:]

@@ -1,0 +1,70 @@
+"""The setting to start from: a table of models × GPUs, and one of its cells in full."""
+
+from kb.advice.answer import answer
+from kb.advice.recommend import Asked
+from kb.advice.room import Room, on_gpu
+from kb.core.errors import UserError
+from kb.guide.fits import fit_of
+from kb.guide.library import Library
+from kb.guide.markup import fenced, quantity, table, text
+from kb.guide.memory_bars import memory_bars
+from kb.guide.site_words import say
+from kb.machine.arguments import find_gpu
+from kb.report.gpu_names import short_name
+from kb.report.recommend_text import config_yaml
+
+# the cheapest that fits is shown, in this order
+_ORDER = ("full", "full_checkpointing", "lora", "qlora", "qlora_checkpointing")
+
+
+def choose_table(library: Library, models: list[str], gpus: list[str]) -> str:
+    """For each model and GPU the largest training batch that fits, and how; each leads to its pages."""
+    language, catalog = library.language, library.catalog
+    head = [say(language, "fits.model")]
+    for gpu in gpus:
+        library.entry("hardware", gpu)
+        head.append(f"[{text(short_name(catalog.gpus[gpu]))}](gpus/{gpu}.md)")
+    rows = []
+    for name in models:
+        library.entry("models", name)
+        cells = [f"[{name}](models/{name}.md)"]
+        for gpu in gpus:
+            row = fit_of(catalog.models[name], catalog.gpus[gpu], catalog.constants)
+            way = next((way for way in _ORDER if row and row.train[way]), None)
+            cells.append(f"**{row.train[way]}** {say(language, f'way.{way}')}" if row and way else "–")
+        rows.append(cells)
+    return table(head, rows)
+
+
+def recommended(library: Library, model: str, gpu: str, effective_batch: int | None = None) -> str:
+    """The config that ``kb recommend`` gives, ready to paste, and its memory by phase."""
+    catalog = library.catalog
+    library.entry("models", model)
+    room = Room(catalog.models[model], on_gpu(find_gpu(gpu, catalog.gpus)), catalog.constants)
+    found = answer("train", Asked(effective_batch=effective_batch), room, catalog, library.guide)
+    config = config_yaml(found, library.words)
+    if config is None or found.setup is None:
+        raise UserError("recommend.no_model")
+    report = room.predict(found.setup._replace(do_predict=False))
+    title = say(library.language, "choose.bars", model=catalog.models[model].name, gpu=catalog.gpus[gpu].name)
+    return f"{fenced(config)}\n\n{memory_bars(library, report, room.limit_bytes, title)}"
+
+
+def constant(library: Library, name: str) -> str:
+    """A figure of ``rules/constants.yaml`` with its unit, status and source."""
+    return quantity(library, library.entry("constants", name))
+
+
+def note_figure(library: Library, kind: str, name: str, *path: str | int) -> str:
+    """Any quantity of the rules by its place: ``note_figure("histories", "mt5-qlora", "limits", "gpu_memory")``.
+
+    Raises:
+        ValueError: nothing is there; the message says up to where the place was found.
+    """
+    found = library.entry(kind, name)
+    for number, part in enumerate(path):
+        try:
+            found = found[part]
+        except (KeyError, IndexError, TypeError):
+            raise ValueError(f"{kind}/{name} has nothing at {list(path[: number + 1])}") from None
+    return quantity(library, found)

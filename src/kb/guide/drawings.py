@@ -1,0 +1,96 @@
+"""Drawings for pages: SVG in the page itself, coloured by the page's style sheet, each with its text alternative."""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import NamedTuple
+
+CELL_WIDTH, CELL_HEIGHT, LABEL_WIDTH, LABEL_HEIGHT = 58, 30, 74, 26
+BAR_WIDTH, BAR_HEIGHT, ROW_GAP = 520, 26, 34
+
+
+class Segment(NamedTuple):
+    """One term of a bar: its label, its size in bytes, and the number of its colour (0 to 7)."""
+
+    label: str
+    size_bytes: int
+    colour: int
+
+
+class Bar(NamedTuple):
+    """A stacked bar with its label; ``high_bytes`` is the upper end of its error band."""
+
+    label: str
+    segments: Sequence[Segment]
+    high_bytes: int
+
+
+def heat_map_svg(
+    title: str,
+    row_labels: Sequence[str],
+    column_labels: Sequence[str],
+    cells: Sequence[Sequence[str]],
+    names: Mapping[str, str],
+    axes: tuple[str, str],
+) -> str:
+    """A grid coloured by verdict (``fits``, ``tight``, ``oom``, ``beyond``), each cell marked and named too, since
+    colour alone says nothing to many."""
+    marks = {"fits": "✓", "tight": "~", "oom": "✕", "beyond": "–", "unknown": "?"}
+    width = LABEL_WIDTH + CELL_WIDTH * len(column_labels)
+    height = LABEL_HEIGHT * 2 + CELL_HEIGHT * len(row_labels)
+    parts = [_text(LABEL_WIDTH, 14, axes[1], "start"), _text(LABEL_WIDTH - 8, LABEL_HEIGHT + 16, axes[0], "end")]
+    for column, label in enumerate(column_labels):
+        parts.append(_text(LABEL_WIDTH + CELL_WIDTH * (column + 0.5), LABEL_HEIGHT + 16, label, "middle"))
+    for row, label in enumerate(row_labels):
+        top = LABEL_HEIGHT * 2 + CELL_HEIGHT * row
+        parts.append(_text(LABEL_WIDTH - 8, top + 19, label, "end"))
+        for column, status in enumerate(cells[row]):
+            left = LABEL_WIDTH + CELL_WIDTH * column
+            said = escape(f"{label} × {column_labels[column]}: {names[status]}")
+            parts.append(
+                f'<g><title>{said}</title><rect class="kb-{status}" x="{left + 1}" y="{top + 1}" '
+                f'width="{CELL_WIDTH - 2}" height="{CELL_HEIGHT - 2}" rx="3"/>'
+                f"{_text(left + CELL_WIDTH / 2, top + 19, marks[status], 'middle', 'kb-on')}</g>"
+            )
+    return _svg(width, height, title, parts)
+
+
+def bars_svg(title: str, bars: Sequence[Bar], limit_bytes: int | None, limit_label: str, unit: float = 2**30) -> str:
+    """Stacked bars on one scale, with the card's limit as a line and the error band as a whisker."""
+    largest = max([bar.high_bytes for bar in bars] + ([limit_bytes] if limit_bytes else []))
+    scale = BAR_WIDTH / largest
+    label_width = 12 + max(_width(bar.label) for bar in bars)
+    height = ROW_GAP * len(bars) + 30
+    parts = []
+    for number, bar in enumerate(bars):
+        top, left = 8 + ROW_GAP * number, float(label_width)
+        parts.append(_text(label_width - 8, top + 18, bar.label, "end"))
+        for segment in bar.segments:
+            wide = segment.size_bytes * scale
+            said = escape(f"{bar.label} · {segment.label}: {segment.size_bytes / unit:.2f} GiB")
+            parts.append(
+                f'<g><title>{said}</title><rect class="kb-term kb-term--{segment.colour}" x="{left:.1f}" y="{top}" '
+                f'width="{max(wide, 0.5):.1f}" height="{BAR_HEIGHT}"/></g>'
+            )
+            left += wide
+        end = label_width + bar.high_bytes * scale
+        middle = top + BAR_HEIGHT / 2
+        parts.append(f'<path class="kb-band" d="M{left:.1f} {middle}H{end:.1f}M{end:.1f} {middle - 5}v10"/>')
+    if limit_bytes:
+        at = label_width + limit_bytes * scale
+        parts.append(f'<path class="kb-limit" d="M{at:.1f} 2V{height - 22}"/>')
+        parts.append(_text(min(at, label_width + BAR_WIDTH - 40), height - 6, limit_label, "middle"))
+    return _svg(label_width + BAR_WIDTH + 12, height, title, parts)
+
+
+def _svg(width: float, height: float, title: str, parts: Sequence[str]) -> str:
+    head = f'<svg class="kb-drawing" role="img" viewBox="0 0 {width:g} {height:g}" width="{width:g}">'
+    return f"{head}<title>{escape(title)}</title>{''.join(parts)}</svg>"
+
+
+def _text(x: float, y: float, words: str, anchor: str, kind: str = "kb-label") -> str:
+    return f'<text class="{kind}" x="{x:g}" y="{y:g}" text-anchor="{anchor}">{escape(words)}</text>'
+
+
+def _width(words: str) -> int:
+    """A guess of the width in pixels: a Hangul syllable is about twice a Latin letter."""
+    return sum(13 if ord(letter) > 0x1100 else 7 for letter in words)

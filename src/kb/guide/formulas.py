@@ -1,0 +1,108 @@
+"""A formula of the notes beside the one to use, typeset, with its variables and a worked example."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from kb.core.expression import Tree
+from kb.guide.library import Library
+from kb.guide.markup import PLAIN, badge, cited, prose, table, text
+from kb.guide.site_words import say
+from kb.report.provenance import figure
+
+_SIGNS = {"*": r" \cdot ", "+": " + ", "-": " - ", "//": r" \,\mathrm{div}\, ", "%": r" \bmod "}
+_COMPARES = {"<=": r" \le ", ">=": r" \ge ", "==": " = ", "!=": r" \ne ", "<": " < ", ">": " > "}
+_STRENGTH = {"+": 1, "-": 1, "*": 2, "/": 3, "//": 2, "%": 2, "neg": 2, "**": 4}
+
+
+def formula(library: Library, name: str) -> str:
+    """What ``rules/formulas/<name>.yaml`` says: as claimed, as corrected, and with numbers."""
+    language = library.language
+    entry = library.entry("formulas", name)
+    parts = [prose(entry["text"][language])] if "text" in entry else []
+    for kind in ("claimed", "corrected", "steps"):
+        rows = entry.get(kind)
+        if isinstance(rows, list) and rows and "expression_tree" in rows[0]:
+            lines = [_line(library, entry, row) for row in rows]
+            parts.append(f"**{say(language, f'formula.{kind}')}**\n\n" + "\n\n".join(lines))
+    if entry.get("erratum"):
+        link = f"[{entry['erratum']}](errata/{entry['erratum']}.md)"
+        parts.append(say(language, "formula.erratum", erratum=link))
+    if example := _example(library, entry):
+        parts.append(example)
+    return "\n\n".join(parts)
+
+
+def _line(library: Library, entry: Mapping[str, Any], row: Mapping[str, Any]) -> str:
+    names = {name: about[library.language] for name, about in entry.get("variables", {}).items()}
+    left = _name(names.get(row["name"]) or _unnamed(library, row["name"]))
+    said = f" {prose(row['text'][library.language])}" if "text" in row else ""
+    source = f"{badge(library, row['status'])} {cited(library, row)}"
+    return f"$$\n{left} = {latex(row['expression_tree'], names)}\n$$\n\n{source}{said}"
+
+
+def _unnamed(library: Library, name: str) -> str:
+    """What a formula gives and lists no variable for."""
+    return say(library.language, "formula.total") if name == "total" else name
+
+
+def latex(tree: Tree, names: Mapping[str, str]) -> str:
+    """An expression's tree as TeX; variables stand as the reader's own words."""
+    kind = tree[0]
+    if kind == "fact":
+        return _name(names.get(tree[1], tree[1].rpartition(".")[2]))
+    if kind == "lit":
+        return _number(tree[1])
+    if kind == "call":
+        inner = ", ".join(latex(part, names) for part in tree[2:])
+        return rf"\{tree[1]}\left({inner}\right)" if tree[1] in ("min", "max") else rf"\mathrm{{{tree[1]}}}({inner})"
+    if kind == "/":
+        return rf"\frac{{{latex(tree[1], names)}}}{{{latex(tree[2], names)}}}"
+    if kind == "**":
+        return f"{_part(tree[1], 5, names)}^{{{latex(tree[2], names)}}}"
+    if kind == "neg":
+        return f"-{_part(tree[1], 2, names)}"
+    if kind == "if":
+        test, body, other = (latex(part, names) for part in tree[1:])
+        return rf"\begin{{cases}}{body} & {test}\\{other}\end{{cases}}"
+    if kind == "compare":
+        parts = [latex(part, names) for part in tree[2:]]
+        return parts[0] + "".join(_COMPARES[sign] + part for sign, part in zip(tree[1], parts[1:], strict=True))
+    strength = _STRENGTH[kind]
+    return _part(tree[1], strength, names) + _SIGNS[kind] + _part(tree[2], strength + (kind == "-"), names)
+
+
+def _part(tree: Tree, at_least: int, names: Mapping[str, str]) -> str:
+    inner = latex(tree, names)
+    return inner if _STRENGTH.get(tree[0], 9) >= at_least else rf"\left({inner}\right)"
+
+
+def _name(words: str) -> str:
+    return rf"\text{{{words.replace('_', ' ').replace('%', chr(92) + '%')}}}"
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return rf"\text{{{value}}}"
+    if value and abs(value) >= 1e6:
+        power = len(str(int(abs(value)))) - 1
+        mantissa = value / 10**power
+        return f"10^{{{power}}}" if mantissa == 1 else rf"{mantissa:g} \cdot 10^{{{power}}}"
+    return f"{value:g}"
+
+
+def _example(library: Library, entry: Mapping[str, Any]) -> str:
+    """The first worked example as a table: what is given, what comes out."""
+    examples = entry.get("examples")
+    if not examples:
+        return ""
+    example, variables = examples[0], entry.get("variables", {})
+    rows = []
+    for kind in ("given", "gives"):
+        for name, value in example.get(kind, {}).items():
+            about = variables.get(name, {})
+            label = about.get(library.language) or _unnamed(library, name)
+            shown = figure(value, about.get("unit") or ("B" if kind == "gives" else None), library.words, PLAIN)
+            rows.append((say(library.language, f"formula.{kind}"), text(label), shown))
+    title = example["title"][library.language] if "title" in example else ""
+    head = [say(library.language, "formula.example"), text(title), say(library.language, "gpu.value")]
+    return table(head, rows, numbers=(2,))

@@ -1,0 +1,128 @@
+"""MkDocs hooks: Korean pages where an English one is missing, stale translations, Korean search, shared files.
+
+Read by MkDocs from a path (``hooks:`` in mkdocs.yml), so this module holds its events and nothing else.
+"""
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import MutableMapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.plugins import event_priority
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+from kb.guide.export import write_llms
+from kb.guide.pages import write_pages
+from kb.guide.policy import with_policy
+from kb.guide.search_words import script_lists, split_words
+from kb.guide.site_words import say
+from kb.knowledge import load_catalog
+
+log = logging.getLogger("mkdocs.kb")
+SOURCE = "ko"
+_SHOWN: list[tuple[str, str, str]] = []  # address, title and Markdown of each page of this build
+SHARED = ("assets/vendor/", "assets/playground/")  # served once, from the Korean root
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Links of the language switch and the words that templates say, from where the site is published."""
+    language = config.extra["lang"]
+    root = urlsplit(config.site_url or "/").path.rstrip("/").removesuffix("/en") + "/"
+    address = urlsplit(config.site_url or "")
+    config.extra["origin"] = f"{address.scheme}://{address.netloc}" if address.netloc else ""
+    config.extra["alternate"] = [
+        {"name": "한국어", "link": root, "lang": "ko"},
+        {"name": "English", "link": f"{root}en/", "lang": "en"},
+    ]
+    config.extra["say"] = lambda key, **values: say(language, key, **values)
+    config.extra["rules_version"] = load_catalog().version
+    config.extra["search_lists"] = script_lists()
+    return config
+
+
+def on_pre_build(config: MkDocsConfig) -> None:
+    _SHOWN.clear()
+    write_pages(os.path.dirname(config.docs_dir), log.info)
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """A page without a translation is shown in Korean, and said so."""
+    if config.extra["lang"] == SOURCE:
+        return files
+    for file in [file for file in files if file.src_uri.startswith(SHARED)]:
+        files.remove(file)
+    for uri in untranslated(os.path.dirname(config.docs_dir)):
+        file = File(uri, source_folder(config), config.site_dir, config.use_directory_urls)
+        files.append(file)
+        log.info("%s has no translation", uri)
+    return files
+
+
+def source_folder(config: MkDocsConfig) -> str:
+    return os.path.join(os.path.dirname(config.docs_dir), SOURCE)
+
+
+def untranslated(docs: str, language: str = "en") -> list[str]:
+    """Pages of the source language that the other lacks, relative, with ``/``."""
+    return sorted(_pages(os.path.join(docs, SOURCE)) - _pages(os.path.join(docs, language)))
+
+
+def _pages(folder: str) -> set[str]:
+    found = set()
+    for top, _, names in os.walk(folder):
+        relative = os.path.relpath(top, folder).replace(os.sep, "/")
+        found |= {name if relative == "." else f"{relative}/{name}" for name in names if name.endswith(".md")}
+    return found
+
+
+def source_sha(path: str) -> str:
+    """The mark of a source page's text that its translation carries in ``source_sha``."""
+    with open(path, "rb") as stream:
+        return hashlib.sha256(stream.read()).hexdigest()[:12]
+
+
+@event_priority(-50)  # when the macros are shown
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Banners above a page that is not translated, or whose source has changed since it was."""
+    _SHOWN.append((page.canonical_url or page.url, str(page.title), markdown))
+    meta: MutableMapping[str, Any] = page.meta
+    source = os.path.join(source_folder(config), page.file.src_uri)
+    if config.extra["lang"] == SOURCE:
+        return markdown
+    if page.file.src_dir == source_folder(config):
+        meta["banner"], meta["content_lang"] = "untranslated", SOURCE
+        meta["search"] = {"boost": 0.5}
+    elif "source_sha" in meta and str(meta["source_sha"]) != source_sha(source):
+        meta["banner"] = "stale"
+        log.info("en/%s is older than its source; source_sha is now %s", page.file.src_uri, source_sha(source))
+    return markdown
+
+
+@event_priority(-100)
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    return with_policy(output)
+
+
+@event_priority(-100)
+def on_post_template(output_content: str, template_name: str, config: MkDocsConfig) -> str:
+    return with_policy(output_content) if template_name.endswith(".html") else output_content
+
+
+@event_priority(-100)
+def on_post_build(config: MkDocsConfig) -> None:
+    """Pages for language models; and the Korean words of the search index split."""
+    write_llms(config.site_dir, config.extra["lang"], _SHOWN)
+    path = os.path.join(config.site_dir, "search", "search_index.json")
+    if config.extra["lang"] != SOURCE or not os.path.exists(path):
+        return
+    with open(path, encoding="utf-8") as stream:
+        index = json.load(stream)
+    for entry in index["docs"]:
+        entry["title"], entry["text"] = split_words(entry["title"]), split_words(entry["text"])
+    with open(path, "w", encoding="utf-8") as stream:
+        json.dump(index, stream, ensure_ascii=False, separators=(",", ":"))

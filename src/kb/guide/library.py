@@ -1,0 +1,64 @@
+"""What the guide is made from, in one language: rules, guide data and words; unknown ids are said with the nearest."""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from kb.core.catalog import Catalog
+from kb.core.suggest import nearest
+from kb.core.text import Text
+from kb.knowledge import load_catalog, load_guide, load_words
+from kb.report.words import Words
+
+
+class UnknownIdError(ValueError):
+    """A page names something that the rules do not have."""
+
+
+class Library(NamedTuple):
+    """``guide`` holds every kind but the rules as plain data by kind and id: all that the files say."""
+
+    language: str
+    catalog: Catalog
+    guide: Mapping[str, Any]
+    words: Words
+
+    def say(self, text: Text | Mapping[str, str]) -> str:
+        """A two-language text in this language."""
+        return text.in_language(self.language) if isinstance(text, Text) else text[self.language]
+
+    def entry(self, kind: str, name: str) -> Any:
+        """One entry by kind (``rules``, ``hardware``, ``models``, ``presets``, …) and id, as the file has it.
+
+        Raises:
+            UnknownIdError: there is no such kind or id; the message names the nearest.
+        """
+        rows = self.rows(kind)
+        if name not in rows:
+            raise UnknownIdError(f"no {kind} entry {name!r}{_meant(name, rows)}")
+        return rows[name]
+
+    def rows(self, kind: str) -> Mapping[str, Any]:
+        """All entries of a kind, by id."""
+        errata = {entry["id"]: entry for entry in self.guide["errata"]["errata"]}
+        kinds = {"rules": self.catalog.rules, **self.guide, "errata": errata}
+        if kind not in kinds:
+            raise UnknownIdError(f"no kind {kind!r}{_meant(kind, kinds)}")
+        found: Mapping[str, Any] = kinds[kind]
+        return found
+
+
+def _meant(name: str, known: Mapping[str, Any]) -> str:
+    close = nearest(name, known)
+    return f"; did you mean {close[0]!r}?" if close else f"; there are: {', '.join(sorted(known)[:12])}"
+
+
+@lru_cache(maxsize=2)
+def load_library(language: str) -> Library:
+    """The guide's material in ``ko`` or ``en``.
+
+    Raises:
+        KnowledgeError: the rules or texts cannot be read; it names file, line and column.
+    """
+    catalog = load_catalog(whole=True)
+    return Library(language, catalog, load_guide(), Words(language, load_words(language), catalog.facts))

@@ -1,0 +1,55 @@
+"""The lists that lead to the generated pages: models, remedies by resource, errata by verdict."""
+
+from html import escape
+
+from kb.guide.library import Library
+from kb.guide.markup import code, prose, table, text
+from kb.guide.site_words import say
+
+
+def model_table(library: Library) -> str:
+    """A row for each model, by family and size."""
+    language = library.language
+    head = [say(language, key) for key in ("fits.model", "model.family", "model.parameters", "list.aliases")]
+    models = sorted(library.catalog.models.values(), key=lambda m: (m.architecture.model_type, m.parameters))
+    rows = [
+        (
+            f"[{text(model.name)}]({model.id}.md)",
+            text(model.architecture.model_type),
+            f"{model.parameters / 1e6:,.0f}M",
+            ", ".join(code(name) for name in model.aliases[:3]),
+        )
+        for model in models
+    ]
+    return table(head, rows, numbers=(2,))
+
+
+def remedy_table(library: Library) -> str:
+    """Symptom → what ran short, each linked to its steps."""
+    language, words = library.language, library.words
+    head = [say(language, key) for key in ("list.symptom", "remedy.resource", "list.means")]
+    entries = sorted(library.rows("remedies").values(), key=lambda entry: (entry["resource"], entry["id"]))
+    rows = [
+        (
+            f"[{text(entry['title'][language])}]({entry['id']}.md)",
+            escape(words.named("resource", entry["resource"])),
+            prose(entry["means"][language]),
+        )
+        for entry in entries
+    ]
+    return table(head, rows)
+
+
+def errata_table(library: Library) -> str:
+    """What the field notes say that is not so, and what to use."""
+    language, words = library.language, library.words
+    head = [say(language, key) for key in ("erratum.claim", "list.verdict", "erratum.use")]
+    rows = [
+        (
+            f"[{prose(entry['claim']['text'][language])}]({entry['id']}.md)",
+            escape(words.named("erratum_verdict", entry["verdict"])),
+            prose(entry["use"][language]),
+        )
+        for entry in library.rows("errata").values()
+    ]
+    return table(head, rows)

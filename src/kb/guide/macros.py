@@ -1,0 +1,58 @@
+"""The macros that pages call. Each shows one thing of the rules, in the page's language; no page computes anything.
+
+Read by mkdocs-macros from a path (``module_name`` in mkdocs.yml); CONTRIBUTING lists them.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from kb.guide.cases import case_history, run_times
+from kb.guide.choose import choose_table, constant, note_figure, recommended
+from kb.guide.decision import decision_tree
+from kb.guide.export import data_files
+from kb.guide.formulas import formula
+from kb.guide.gpu_table import gpu_table
+from kb.guide.library import Library, load_library
+from kb.guide.lists import errata_table, model_table, remedy_table
+from kb.guide.playground_page import playground
+from kb.guide.rule_table import rule_table
+from kb.guide.runbooks import checklist, commands_table, questions, targets
+from kb.guide.tradeoffs import tradeoff
+
+# name on a page → what shows it; each takes the library first
+SHOWN: dict[str, Callable[..., str]] = {
+    "case_history": case_history,
+    "checklist": checklist,
+    "choose_table": choose_table,
+    "commands_table": commands_table,
+    "constant": constant,
+    "data_files": data_files,
+    "decision_tree": decision_tree,
+    "errata_table": errata_table,
+    "formula": formula,
+    "gpu_table": gpu_table,
+    "model_table": model_table,
+    "note_figure": note_figure,
+    "playground": playground,
+    "questions": questions,
+    "recommended": recommended,
+    "remedy_table": remedy_table,
+    "rule_table": rule_table,
+    "run_times": run_times,
+    "targets": targets,
+    "tradeoff": tradeoff,
+}
+
+
+def define_env(env: Any) -> None:
+    """Give mkdocs-macros every macro of :data:`SHOWN`, bound to the language of the build."""
+    library = load_library(env.conf["extra"]["lang"])
+    for name, show in SHOWN.items():
+        env.macro(_bound(show, library), name)
+
+
+def _bound(show: Callable[..., str], library: Library) -> Callable[..., str]:
+    def macro(*arguments: Any, **options: Any) -> str:
+        return show(library, *arguments, **options)
+
+    return macro

@@ -1,0 +1,82 @@
+"""Markdown and HTML pieces that the guide's pages are put together from. Every value of the rules is escaped here."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from kb.guide.library import Library
+from kb.guide.site_words import say
+from kb.report.provenance import figure as figure_text
+from kb.report.style import Style
+
+PLAIN = Style(width=10_000)
+_MARKUP = re.compile(r"([\\`*_{}\[\]<>|#~$])")
+
+
+def text(value: object) -> str:
+    """A value as Markdown text: nothing in it is markup."""
+    return _MARKUP.sub(r"\\\1", " ".join(str(value).split()))
+
+
+def prose(value: str) -> str:
+    """A sentence of the rules as Markdown: what stands between backticks is code, and nothing else is markup."""
+    parts = " ".join(value.split()).split("`")
+    if len(parts) % 2 == 0:  # a backtick without its other half
+        return text(value)
+    return "".join(code(part) if number % 2 else _MARKUP.sub(r"\\\1", part) for number, part in enumerate(parts))
+
+
+def code(value: object) -> str:
+    """A value as inline code."""
+    return f"<code>{escape(str(value))}</code>"
+
+
+def fenced(value: str, language: str = "yaml") -> str:
+    """A block of code whose text cannot end it."""
+    ticks = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", value)), default=0))
+    return f"{ticks}{language}\n{value.rstrip()}\n{ticks}"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[int] = ()) -> str:
+    """A Markdown table; ``numbers`` are the columns set to the right. Cells are Markdown already."""
+    rule = ["--:" if column in numbers else "---" for column in range(len(head))]
+    lines = [head, rule, *rows]
+    return "\n".join(f"| {' | '.join(cell or ' ' for cell in line)} |" for line in lines)
+
+
+def badge(library: Library, status: str) -> str:
+    """Whether a number is claimed, computed or measured, as a small mark that a screen reader reads as a word."""
+    name = library.words.named("status", status)
+    return f'<span class="kb-badge kb-badge--{escape(status)}">{escape(name)}</span>'
+
+
+def cited(library: Library, row: Mapping[str, Any]) -> str:
+    """Where a datum comes from: a link to its source, or to the note's entry on the sources page, with the lines."""
+    source = row.get("source")
+    if not source:
+        return ""
+    about = library.catalog.sources.get(source) or {}
+    lines = f":{row['lines']}" if row.get("lines") else ""
+    title = escape(str(about.get("title", source)), quote=True)
+    if about.get("url"):
+        address = escape(str(about["url"]), quote=True)
+        return f'<a class="kb-source" href="{address}" title="{title}">{escape(source)}</a>'
+    return f'<span class="kb-source" title="{title}">{escape(source)}{lines}</span>'
+
+
+def cited_source(library: Library, name: str) -> str:
+    """A source by its title, linked where it has an address; a field note says that it is one."""
+    about = library.catalog.sources.get(name) or {}
+    title = text(about.get("title", name))
+    if about.get("url"):
+        return f"[{title}](<{about['url']}>)"
+    note = f" ({say(library.language, 'source.note')})" if about.get("kind") == "field note" else ""
+    return f"{title}{note}"
+
+
+def quantity(library: Library, row: Mapping[str, Any]) -> str:
+    """A number of the rules with its unit, its status and its source."""
+    shown = figure_text(row["value"], row.get("unit"), library.words, PLAIN)
+    parts = [f'<span class="kb-value">{escape(shown)}</span>', badge(library, row["status"]), cited(library, row)]
+    return " ".join(part for part in parts if part)

@@ -1,0 +1,63 @@
+"""A model's page: dimensions, parameters by source, where it fits, heat maps on usual cards, what the notes say."""
+
+from collections.abc import Sequence
+
+from kb.core.model import Model
+from kb.guide.fits import Row
+from kb.guide.gpu_page import fits_table, heat
+from kb.guide.library import Library
+from kb.guide.markup import cited, cited_source, code, prose, quantity, table, text
+from kb.guide.site_words import say
+
+USUAL_GPUS = ("t4", "rtx-3090", "a6000", "l40s", "a100-80gb")
+
+
+def model_page(library: Library, model: Model, fits: Sequence[Row]) -> str:
+    """The page as Markdown, its heading first."""
+    language = library.language
+    data = library.entry("models", model.id)
+    gpus = library.catalog.gpus
+    mine = sorted((row for row in fits if row.model == model.id), key=lambda row: gpus[row.gpu].memory_total)
+    fields = [(code(name), code(value)) for name, value in data["architecture"].items()]
+    parts = [
+        f"# {text(model.name)}",
+        say(language, "model.names", names=", ".join(f"`{name}`" for name in (model.id, *model.aliases))),
+        _errata(library, data),
+        f"## {say(language, 'model.parameters')} {{ #parameters }}",
+        "\n".join(f"- {quantity(library, row)}{_note(row)}" for row in data["parameters"]),
+    ]
+    if mine:
+        parts += [
+            f"## {say(language, 'fits.where')} {{ #fits }}",
+            say(language, "fits.about"),
+            fits_table(library, mine, by="gpu"),
+            f"## {say(language, 'heat.heading')} {{ #lengths }}",
+            say(language, "heat.about"),
+            *(heat(library, model.id, gpu) for gpu in USUAL_GPUS if gpu in library.catalog.gpus),
+        ]
+    claims = [f"- {prose(claim['text'][language])} {cited(library, claim)}" for claim in data.get("claims", [])]
+    if claims:
+        parts += [f"## {say(language, 'claims.heading')} {{ #claims }}", "\n".join(claims)]
+    parts += [
+        f"## {say(language, 'model.architecture')} {{ #architecture }}",
+        table([say(language, "model.field"), say(language, "gpu.value")], fields),
+        say(language, "model.from", source=cited_source(library, data["architecture_source"])),
+        f"## {say(language, 'rule.sources')} {{ #sources }}",
+        "\n".join(f"- {cited_source(library, name)}" for name in data["sources"]),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _note(row: dict[str, str]) -> str:
+    return f": {text(row['note'])}" if row.get("note") else ""
+
+
+def _errata(library: Library, data: dict[str, object]) -> str:
+    """Links to the errata that contradict what the notes say of it."""
+    claims = data.get("claims", [])
+    assert isinstance(claims, list)
+    names = dict.fromkeys(claim["erratum"] for claim in claims if claim.get("erratum"))
+    if not names:
+        return ""
+    links = ", ".join(f"[{name}](../errata/{name}.md)" for name in names)
+    return f'!!! warning "{say(library.language, "errata.about_this")}"\n\n    {links}'

@@ -1,0 +1,60 @@
+"""The playground's files: kb itself as a zip for Pyodide, and the examples that its menu offers."""
+
+import json
+import os
+import zipfile
+from collections.abc import Iterator
+
+import yaml
+
+from kb.browser import choices
+from kb.knowledge.bundle import build, encoded
+from kb.knowledge.locations import shipped
+
+# rooms that no page needs: they build the site, simulate with torch, measure on a GPU
+LEFT_OUT = ("guide", "simulation", "measurement", "repository", "_data", "__pycache__")
+PARTS = ("hot", "cold", "ko", "en")
+EPOCH = (2020, 1, 1, 0, 0, 0)  # the same content gives the same zip
+
+
+def write_playground(root: str) -> None:
+    """Fill ``docs/theme/assets/playground`` of the checkout ``root``."""
+    folder = os.path.join(root, "docs", "theme", "assets", "playground")
+    os.makedirs(folder, exist_ok=True)
+    with zipfile.ZipFile(os.path.join(folder, "kb.zip"), "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in sorted(_contents()):
+            archive.writestr(zipfile.ZipInfo(name, EPOCH), content, zipfile.ZIP_DEFLATED)
+    with open(os.path.join(folder, "examples.json"), "w", encoding="utf-8") as stream:
+        json.dump(_examples(os.path.join(root, "examples")), stream, ensure_ascii=False)
+    with open(os.path.join(folder, "choices.json"), "w", encoding="utf-8") as stream:
+        stream.write(choices())
+
+
+def _contents() -> Iterator[tuple[str, str]]:
+    """Path in the zip and text: kb's modules, its knowledge compiled, and PyYAML without its C part."""
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    yield from _modules(package, "kb")
+    parts = build(shipped())
+    for part in PARTS:
+        yield f"kb/_data/rules/.bundle/{part}.json", encoded(parts[part])
+    yield from _modules(os.path.dirname(yaml.__file__), "yaml")
+
+
+def _modules(folder: str, name: str) -> Iterator[tuple[str, str]]:
+    for top, folders, files in os.walk(folder):
+        folders[:] = [each for each in folders if each not in LEFT_OUT]
+        for file in files:
+            if file.endswith(".py"):
+                path = os.path.join(top, file)
+                with open(path, encoding="utf-8") as stream:
+                    yield f"{name}/{os.path.relpath(path, folder).replace(os.sep, '/')}", stream.read()
+
+
+def _examples(folder: str) -> list[dict[str, str]]:
+    found = []
+    for name in sorted(os.listdir(folder)):
+        if name.endswith((".yaml", ".yml", ".json", ".sh")):
+            with open(os.path.join(folder, name), encoding="utf-8") as stream:
+                kind = "shell" if name.endswith(".sh") else "config"
+                found.append({"name": name, "kind": kind, "text": stream.read()})
+    return found

@@ -1,0 +1,117 @@
+"""A rule's page: what it finds, when, why, a bad and a good config, the fix, where it is known from."""
+
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from kb.core.rule import Computed, Rule, RuleFix
+from kb.guide.library import Library
+from kb.guide.markup import cited_source, code, fenced, prose, table, text
+from kb.guide.site_words import say
+from kb.report.changes import as_written
+from kb.report.formula import fact_order, unparse
+
+_MACHINE = ("gpu", "gpus", "host_memory", "cpus")
+
+
+def rule_page(library: Library, rule: Rule) -> str:
+    """The page as Markdown, its heading first."""
+    language = library.language
+    parts = [
+        f"# {text(library.words.described(rule.title))}",
+        _about(library, rule),
+        prose(library.words.described(rule.message)),
+        _section(language, "rule.when", _condition(library, rule)),
+        _section(language, "rule.why", prose(library.words.described(rule.why))),
+        _section(language, "rule.bad", _example(library, rule, "fires")),
+        _section(language, "rule.fix", _fixes(library, rule)),
+        _section(language, "rule.fixed", _fixed(rule)),
+        _section(language, "rule.good", _example(library, rule, "silent")),
+        _section(language, "rule.sources", "\n".join(f"- {cited_source(library, name)}" for name in rule.sources)),
+    ]
+    comment = code(f"# kb: ignore[{rule.id}] …")
+    parts.append(f"---\n\n{say(language, 'rule.ignore', comment=comment)}")
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _section(language: str, key: str, body: str) -> str:
+    return f"## {say(language, key)} {{ #{key.rpartition('.')[2]} }}\n\n{body}" if body else ""
+
+
+def _about(library: Library, rule: Rule) -> str:
+    language, words = library.language, library.words
+    marks = [
+        f'<span class="kb-severity kb-severity--{rule.severity}">'
+        f"{escape(words.named('severity', rule.severity))}</span>",
+        code(rule.id),
+        f"{say(language, 'rule.confidence')}: {escape(words.named('confidence', rule.confidence))}",
+        f"{say(language, 'rule.area')}: [{rule.area}](index.md#{rule.area})",
+        say(language, "rule.since", version=rule.since),
+    ]
+    lines = [" · ".join(marks)]
+    if rule.deprecated is not None:
+        lines.append(say(language, "rule.deprecated", reason=text(rule.deprecated)))
+    return "\n\n".join(lines)
+
+
+def _condition(library: Library, rule: Rule) -> str:
+    language, words = library.language, library.words
+    if rule.when is None:
+        return say(language, "rule.on", event=escape(words.named("event", rule.on or "")))
+    source = " ".join((rule.source or unparse(rule.when)).split())
+    names = [name for name in fact_order(rule.when) if not name.startswith("written.")]
+    rows = [(code(name), prose(words.meaning(name))) for name in names]
+    facts = table([say(language, "rule.fact"), say(language, "rule.meaning")], rows) if rows else ""
+    return f"{fenced(source, 'python')}\n\n{facts}"
+
+
+def _fixes(library: Library, rule: Rule) -> str:
+    lines = []
+    for number, fix in enumerate(rule.fixes, 1):
+        words = library.words
+        safety = f"**{escape(words.named('safety', fix.safety))}**"
+        changes = ", ".join(code(change) for change in _changes(library, fix))
+        condition = f" ({words('explain.fix_when', condition='')}{code(unparse(fix.when))})" if fix.when else ""
+        lines.append(f"{number}. {safety}: {prose(words.described(fix.title))} {changes}{condition}")
+    return "\n".join(lines)
+
+
+def _changes(library: Library, fix: RuleFix) -> list[str]:
+    changes = []
+    for name, value in fix.set.items():
+        key = name.rpartition(".")[2]
+        changes.append(f"{key}: {unparse(value.tree) if isinstance(value, Computed) else as_written(value)}")
+    changes += [library.words("report.remove_key", key=name.rpartition(".")[2]) for name in fix.remove]
+    return changes + [f"{name.rpartition('.')[2]} → {new}" for name, new in fix.rename.items()]
+
+
+def _first(rule: Rule, expect: str) -> Mapping[str, Any] | None:
+    return next((one for one in rule.examples if one.get("expect") == expect and "config" in one), None)
+
+
+def _example(library: Library, rule: Rule, expect: str) -> str:
+    example = _first(rule, expect)
+    if example is None:
+        return ""
+    given = [f"{name}: {as_written(example[name])}" for name in _MACHINE if name in example]
+    given += [f"{name} {version}" for name, version in example.get("versions", {}).items()]
+    head = say(library.language, "rule.on_machine", machine=text(", ".join(given))) + "\n\n" if given else ""
+    config = str(example["config"])
+    return f"{head}{fenced(config, _language(example))}{_playground(library, example) if expect == 'fires' else ''}"
+
+
+def _playground(library: Library, example: Mapping[str, Any]) -> str:
+    """A link that opens the example there; the state is in the fragment, which no server sees."""
+    state = {name: str(example[name]) for name in (*_MACHINE, "dialect", "config") if name in example}
+    address = f"../../playground/#{escape(urlencode(state, quote_via=quote))}"
+    return f'\n\n<a class="md-button" href="{address}">{say(library.language, "rule.try")}</a>'
+
+
+def _language(example: Mapping[str, Any]) -> str:
+    return "bash" if str(example.get("dialect", "")).startswith(("command", "shell")) else "yaml"
+
+
+def _fixed(rule: Rule) -> str:
+    example = _first(rule, "fires")
+    return fenced(str(example["fixed"]), _language(example)) if example and "fixed" in example else ""
