@@ -188,3 +188,36 @@ def test_the_trainers_own_batch_leaves_a_bare_one_aside() -> None:
     unit = read("python t.py --per_device_train_batch_size 4 --batch_size 16 --learning_rate 1e-4")
     assert unit.dialect == "hf"
     assert unit.settings["training.per_device_train_batch_size"].value == 4
+
+
+@pytest.mark.parametrize(
+    ("command", "launcher"),
+    [
+        ("python train.py --fp16", "python"),
+        ("torchrun --nproc_per_node 2 train.py --fp16", "torchrun"),
+        ("python -m torch.distributed.run train.py --fp16", "torchrun"),
+        ("accelerate launch train.py --fp16", "accelerate"),
+        ("deepspeed --num_gpus 2 train.py --fp16", "deepspeed"),
+        ("srun python train.py --fp16", None),
+        ("--fp16 --batch_size 4", None),
+    ],
+)
+def test_what_starts_the_script_is_known_unless_a_wrapper_may_start_several(command: str, launcher: str | None) -> None:
+    assert read(command).launcher == launcher
+
+
+def test_the_switches_of_accelerate_launch_are_settings_at_their_places() -> None:
+    text = "accelerate launch --multi_gpu --num_processes 2 --use_fsdp train.py --use_deepspeed --bf16"
+    settings = read(text).settings
+    assert {name for name in settings if name.startswith("launch.")} == {
+        "launch.multi_gpu",
+        "launch.use_fsdp",
+        "launch.num_processes",
+    }
+    assert text[settings["launch.use_fsdp"].span.start :].startswith("--use_fsdp")
+
+
+def test_the_flags_of_a_trl_script_are_read_as_trls() -> None:
+    unit = read("python grpo.py --model_name_or_path x --num_generations 8 --max_completion_length 256 --bf16")
+    assert unit.dialect == "trl"
+    assert unit.settings["trl.num_generations"].value == 8

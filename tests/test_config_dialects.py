@@ -115,6 +115,12 @@ def test_the_schema_refuses_a_faulty_dialect(change):
         ("repos:\n  - repo: x\n    rev: v1\n    hooks: [{id: ruff}]\n", None),
         ("base_model: Qwen/Qwen2-7B\nmicro_batch_size: 1\nlearning_rate: 0.1\nbf16: true\ntf32: true\n", None),
         ("compute_environment: LOCAL_MACHINE\nmixed_precision: bf16\ndebug: false\nuse_cpu: false\n", None),
+        ("compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_GPU\nnum_processes: 4\n", "accelerate"),
+        ("distributed_type: FSDP\nfsdp_config: {fsdp_version: 2}\n", "accelerate"),
+        ("model_name_or_path: x\nper_device_train_batch_size: 4\nnum_generations: 8\n", "trl"),
+        ("model_name_or_path: x\nlearning_rate: 1.0e-4\npacking: true\nmax_seq_length: 2048\n", "trl"),
+        ("model_name_or_path: x\nper_device_train_batch_size: 4\nmax_seq_length: 128\n", "hf"),
+        ("base_model: x\nmicro_batch_size: 1\npacking: true\ndataset_text_field: text\n", None),
     ],
 )
 def test_a_file_is_taken_for_the_right_dialect(text, dialect):
@@ -163,3 +169,23 @@ def test_a_key_with_a_dot_in_it_is_no_path():
     assert "training.bf16" not in read_one("training: {fp16: true}\ntraining.bf16: true\n").settings
     sections = [unit.section for unit in read("a.b:\n  training: {fp16: true}\n")]
     assert sections == ["a.b"]
+
+
+def test_in_trl_a_default_that_moved_between_versions_is_not_known():
+    from kb.advice.check import Checker
+    from kb.core.expression import is_unknown
+    from kb.core.hardware import Machine
+    from kb.knowledge.catalog import load_catalog
+
+    checker = Checker(load_catalog(), Machine(gpus=(), gpu_source="none"))
+    facts = checker.facts(read_one("model_name_or_path: x\nlearning_rate: 1.0e-4\nnum_generations: 8\n"))
+    assert is_unknown(facts.get("training.bf16"))
+    assert facts.get("training.fp16") is False
+    assert facts.get("script.trainer") == "grpo"
+
+
+def test_keys_that_no_setting_has_are_kept_with_their_group():
+    unit = read_one(
+        "training:\n  learning_rate: 0.1\n  my_own: 1\n  accelerator_config: {even_batch: true}\nwandb: {x: 1}\n"
+    )
+    assert unit.unknown_keys == ("training.my_own", "training.accelerator_config.even_batch")

@@ -5,7 +5,7 @@ from importlib import import_module
 
 from kb import __version__
 
-COMMANDS = ("check", "rules", "runtime", "history", "recommend", "plan", "diagnose")
+COMMANDS = ("check", "rules", "runtime", "history", "recommend", "plan", "diagnose", "estimate", "site")
 
 
 def main() -> int:

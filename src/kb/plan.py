@@ -86,42 +86,13 @@ def _units(options: argparse.Namespace, checker: FileChecker, catalog: Catalog) 
         ConfigError: the file cannot be read as a config.
         UserError: there is no such section, or no section with a model that kb knows.
     """
-    from kb.config.faults import ConfigError
-    from kb.linting.run import read_bytes
+    from kb.linting.sections import sections_of, why_unusable
 
-    try:
-        results = checker.check(read_bytes(options.config), options.config).results
-    except ConfigError as fault:
-        fault.values.setdefault("path", options.config)
-        raise
-    if options.section is not None:
-        named = {result.unit.section: result for result in results if result.unit.section is not None}
-        if options.section not in named:
-            raise UserError(
-                "plan.no_section" if named else "plan.no_sections",
-                path=options.config,
-                section=options.section[:100],
-                known=", ".join(named),
-            )
-        results = (named[options.section],)
+    results = sections_of(options.config, options.section, checker)
     known = [result for result in results if result.model is not None and result.prediction is not None]
     if known:
         return known
-    raise _unusable(results[0], options.config, catalog)
-
-
-def _unusable(result: UnitResult, path: str, catalog: Catalog) -> UserError:
-    """Why a unit cannot be planned: its format, or its model, is not known."""
-    setup = result.setup
-    if result.unit.dialect is None:
-        return UserError("plan.no_dialect", path=path)
-    if setup is not None and setup.model_name and result.model is None:
-        from kb.recommend import unknown_model
-
-        return unknown_model(setup.model_name, catalog)
-    if result.note == "unresolved_values":
-        return UserError("plan.unresolved", path=path, settings=result.note_values["settings"])
-    return UserError("plan.no_model" if result.model is None else "plan.no_run", path=path)
+    raise why_unusable(results[0], options.config, catalog)
 
 
 def _report(options: argparse.Namespace, planned: "Sequence[PlannedUnit]", words: Words, catalog: Catalog) -> None:

@@ -141,32 +141,9 @@ def _model(options: argparse.Namespace, catalog: Catalog) -> Model:
         return read_model_config(options.model_config)
     if not options.model:
         raise UserError("recommend.no_model")
+    from kb.linting.named_model import named_model
+
     return named_model(options.model, catalog)
-
-
-def named_model(name: str, catalog: Catalog) -> Model:
-    """The catalogued model, or that of a local folder.
-
-    Raises:
-        UserError: there is none of the name; the nearest are suggested.
-    """
-    from kb.advice.models import ModelIndex
-    from kb.linting.model_config import model_in_folder
-
-    model = model_in_folder(name) or ModelIndex(catalog.models).resolve(name)
-    if model is not None:
-        return model
-    raise unknown_model(name, catalog)
-
-
-def unknown_model(name: str, catalog: Catalog) -> UserError:
-    """The error for a model that kb does not know, with the nearest that it does."""
-    from kb.core.suggest import nearest
-
-    names = {each: model.id for model in catalog.models.values() for each in (model.id, model.name, *model.aliases)}
-    meant = list(dict.fromkeys(names[each] for each in nearest(name, names, count=4)))[:3]
-    key = "recommend.unknown_model" if meant else "recommend.unknown_model_alone"
-    return UserError(key, name=name[:100], meant=", ".join(meant))
 
 
 def _given(texts: Sequence[str], variables: Mapping[str, Any]) -> dict[str, Any]:

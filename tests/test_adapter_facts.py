@@ -1,0 +1,71 @@
+"""Facts about an adapter's settings against the model, from a config's text."""
+
+from typing import Any
+
+import pytest
+
+from kb.advice.check import Checker
+from kb.config.reader import ConfigReader
+from kb.core.expression import is_unknown
+from kb.core.hardware import Machine
+from kb.knowledge.catalog import load_catalog
+
+CATALOG = load_catalog()
+READER = ConfigReader(CATALOG.dialects, CATALOG.facts)
+
+
+def fact(name: str, settings: str, model: str = "google/mt5-base") -> Any:
+    text = f"general: {{model_name: {model}}}\nqlora: {{use_lora: true, {settings}}}\n"
+    (unit,) = READER.read(text, "train.yaml")
+    return Checker(CATALOG, Machine(gpus=(), gpu_source="none")).facts(unit).get(name)
+
+
+@pytest.mark.parametrize(
+    ("named", "missing"),
+    [
+        ("[shared, lm_head]", ()),
+        ("[classifier, shared]", ("classifier",)),
+        ("[decoder.final_layer_norm]", ()),
+        ("[norm]", ()),  # PEFT compares the ends of names
+        ("[q_proj]", ("q_proj",)),
+    ],
+)
+def test_modules_to_save_are_compared_with_the_ends_of_the_models_names(named: str, missing: tuple[str, ...]):
+    assert fact("lora.unmatched_modules_to_save", f"modules_to_save: {named}") == missing
+
+
+def test_a_head_that_peft_adds_for_another_task_is_not_called_missing():
+    assert is_unknown(fact("lora.unmatched_modules_to_save", "task_type: SEQ_CLS, modules_to_save: [classifier]"))
+
+
+def test_of_an_unknown_model_nothing_is_said():
+    settings = "target_modules: [q], modules_to_save: [x], rank_pattern: {x: 4}"
+    for name in ("lora.unmatched_modules_to_save", "lora.unmatched_patterns"):
+        assert fact(name, settings, model="someone/model").needs == {"model.name"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "missing"),
+    [
+        ("target_modules: [q, v], rank_pattern: {q: 16}", ()),
+        ("target_modules: [q, v], rank_pattern: {k: 16}", ("k",)),
+        ("target_modules: [q, v], rank_pattern: {EncDecAttention.q: 16}, alpha_pattern: {wo: 4}", ("wo",)),
+        ('target_modules: [q, v], alpha_pattern: {"decoder.*[qv]": 4}', ()),
+        ("target_modules: [q, v]", ()),
+    ],
+)
+def test_pattern_keys_are_compared_with_the_targeted_modules_alone(settings: str, missing: tuple[str, ...]):
+    assert fact("lora.unmatched_patterns", settings) == missing
+
+
+@pytest.mark.parametrize("key", ["(a+)+$", "x" * 300, "["])
+def test_a_pattern_that_cannot_be_run_is_not_run(key: str):
+    assert is_unknown(fact("lora.unmatched_patterns", f'target_modules: [q], rank_pattern: {{"{key}": 4}}'))
+
+
+@pytest.mark.parametrize(
+    ("targets", "names"),
+    [("q", ("q",)), ("'q,v'", ("q", "v")), ("q v", ("q", "v")), ("all-linear", ()), ("'.*[qv]'", ()), ("[q, v]", ())],
+)
+def test_names_in_a_text_are_told_from_a_regular_expression(targets: str, names: tuple[str, ...]):
+    assert fact("lora.target_names", f"target_modules: {targets}") == names

@@ -1,0 +1,102 @@
+"""A config and the DeepSpeed file that it names, read together."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kb.config.joining import Joiner
+from kb.config.reader import ConfigReader
+from kb.core.document import Unit
+from kb.core.expression import is_unknown
+from kb.core.finding import Edit, Fix
+from kb.core.text import Text
+from kb.knowledge.catalog import load_catalog
+from kb.linting.named_files import read_named
+
+CATALOG = load_catalog()
+READER = ConfigReader(CATALOG.dialects, CATALOG.facts)
+CONFIG = "per_device_train_batch_size: 8\ngradient_accumulation_steps: 2\nbf16: true\ndeepspeed: ds.json\n"
+FILE = {
+    "train_micro_batch_size_per_gpu": "auto",
+    "gradient_clipping": 0.5,
+    "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}},
+}
+
+
+def joined(config: str = CONFIG, files: dict[str, str] | None = None) -> Unit:
+    files = {"ds.json": json.dumps(FILE)} if files is None else files
+    (unit,) = READER.read(config, "train.yaml")
+    return Joiner(READER, CATALOG.dialects, lambda path, named: files.get(named)).join(unit)
+
+
+def test_what_the_named_file_says_is_a_setting_of_the_config_placed_where_it_is_named():
+    unit = joined()
+    stage = unit.settings["deepspeed.zero_stage"]
+    assert (stage.value, stage.joined, stage.span.line) == (3, "ds.json", 4)
+    assert unit.settings["deepspeed.offload_optimizer.device"].value == "cpu"
+    assert unit.joined == ("training.deepspeed",)
+    assert unit.unread == ()
+
+
+def test_auto_in_the_named_file_is_left_open():
+    assert "deepspeed.train_micro_batch_size_per_gpu" in joined().left_open
+
+
+def test_what_the_config_says_itself_wins_over_the_named_file():
+    text = (
+        "compute_environment: LOCAL_MACHINE\ndistributed_type: DEEPSPEED\n"
+        "deepspeed_config:\n  deepspeed_config_file: ds.json\n  zero_stage: 2\n"
+    )
+    unit = joined(text)
+    assert unit.dialect == "accelerate"
+    assert unit.settings["deepspeed.zero_stage"].value == 2
+    assert unit.settings["deepspeed.gradient_clipping"].joined == "ds.json"
+
+
+@pytest.mark.parametrize("files", [{}, {"ds.json": "{"}, {"ds.json": "[1, 2]"}, {"ds.json": ""}])
+def test_a_file_that_is_missing_or_unreadable_is_said(files: dict[str, str]):
+    unit = joined(files=files)
+    assert unit.unread == ("training.deepspeed",)
+    assert unit.joined == ()
+    assert not any(name.startswith("deepspeed.") for name in unit.settings)
+
+
+def test_a_config_that_names_no_file_is_as_it_was():
+    text = "per_device_train_batch_size: 8\ndeepspeed: ''\n"
+    (unit,) = READER.read(text, "train.yaml")
+    assert joined(text) == unit
+
+
+def test_a_fix_never_writes_into_the_named_file():
+    fix = Fix(safety="safe", title=Text("", ""), edits=(Edit("set", "deepspeed.zero_stage", 2),))
+    assert joined().bars(fix)
+
+
+def test_the_file_is_found_beside_the_config_and_in_the_folders_above_it(tmp_path: Path):
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "ds.json").write_text("{}")
+    config = str(tmp_path / "configs" / "train.yaml")
+    assert read_named(config, "ds.json") == "{}"
+    assert read_named(config, "configs/ds.json") == "{}"
+    assert read_named(config, str(tmp_path / "configs" / "ds.json")) == "{}"
+    assert read_named(config, "other.json") is None
+
+
+def test_only_configs_are_read(tmp_path: Path):
+    (tmp_path / "secret").write_text("{}")
+    (tmp_path / "large.json").write_text(" " * (2 << 20))
+    assert read_named(str(tmp_path / "train.yaml"), "secret") is None
+    assert read_named(str(tmp_path / "train.yaml"), "large.json") is None
+    assert read_named(str(tmp_path / "train.yaml"), str(tmp_path)) is None
+
+
+def test_settings_behind_a_file_that_was_not_read_are_unknown_not_default():
+    from kb.advice.check import Checker
+    from kb.core.hardware import Machine
+
+    checker = Checker(CATALOG, Machine(gpus=(), gpu_source="none"))
+    facts = checker.facts(joined(files={}))
+    assert is_unknown(facts.get("deepspeed.bf16.enabled"))
+    assert is_unknown(facts.get("written.deepspeed.bf16.enabled"))
+    assert facts.get("deepspeed.zero_stage").needs == {"training.deepspeed"}

@@ -1,0 +1,66 @@
+"""What a config says of many GPUs: DeepSpeed's buckets and offload, FSDP's options old and new, tensor parallelism."""
+
+from kb.advice.settings_reader import SettingsReader
+from kb.advice.spread import offloads_fsdp, spread_of, uses_fsdp
+from kb.config.reader import read_units
+from kb.core.setup import Spread
+from kb.knowledge import load_catalog
+
+CATALOG = load_catalog()
+
+
+def reader(text: str, path: str = "train.yaml") -> SettingsReader:
+    (unit,) = read_units(path, text.encode(), CATALOG.dialects, CATALOG.fact_types())[1]
+    return SettingsReader(unit, CATALOG.facts)
+
+
+def spread(text: str, path: str = "train.yaml", transformers: tuple[int, ...] | None = None) -> Spread:
+    return spread_of(reader(text, path), 768, transformers)
+
+
+TRAINING = "model_name_or_path: google/mt5-base\nper_device_train_batch_size: 8\nlearning_rate: 0.001\n"
+
+
+def deepspeed(block: str) -> Spread:
+    return spread('{"train_micro_batch_size_per_gpu": 4, "zero_optimization": {%s}}' % block, "ds.json")
+
+
+def test_a_config_that_says_nothing_takes_the_defaults() -> None:
+    assert spread(TRAINING) == Spread()
+
+
+def test_buckets_are_read_and_auto_is_the_hidden_size_squared() -> None:
+    found = deepspeed('"stage": 3, "reduce_bucket_size": 5e7, "stage3_prefetch_bucket_size": "auto"')
+    assert (found.reduce_bucket, found.prefetch_bucket) == (50_000_000, int(0.9 * 768 * 768))
+    assert found.deepspeed
+    assert deepspeed('"stage": 2').reduce_bucket is None
+
+
+def test_offload_to_nvme_and_its_ratio_are_read() -> None:
+    found = deepspeed('"stage": 3, "offload_optimizer": {"device": "nvme", "ratio": 0.3}, "overlap_comm": true')
+    assert (found.optimizer_on_disk, found.params_on_disk) == (True, False)
+    assert (found.optimizer_offload_ratio, found.overlap_comm) == (0.3, True)
+
+
+def test_fsdps_old_words_and_new_settings_mean_the_same() -> None:
+    old = spread(TRAINING + "fsdp: shard_grad_op auto_wrap\n")
+    new = spread(TRAINING + "fsdp: true\nfsdp_config: {reshard_after_forward: false}\n")
+    assert old.fsdp_reshard is new.fsdp_reshard is False
+    assert spread(TRAINING + "fsdp: full_shard\n").fsdp_reshard
+    assert uses_fsdp(reader(TRAINING + "fsdp: full_shard\n"))
+    assert not uses_fsdp(reader(TRAINING))
+    assert offloads_fsdp(reader(TRAINING + "fsdp: full_shard offload\n"))
+    assert offloads_fsdp(reader(TRAINING + "fsdp: true\nfsdp_config: {cpu_offload: true}\n"))
+
+
+def test_version_and_wrapping_have_the_defaults_of_transformers() -> None:
+    text = TRAINING + "fsdp: full_shard\n"
+    assert (spread(text).fsdp_version, spread(text).fsdp_wrapped) == (2, True)
+    before = spread(text, transformers=(4, 57))
+    assert (before.fsdp_version, before.fsdp_wrapped) == (1, False)
+    assert spread(TRAINING + "fsdp: full_shard auto_wrap\n", transformers=(4, 57)).fsdp_wrapped
+    assert not spread(TRAINING + "fsdp: true\nfsdp_config: {auto_wrap_policy: NO_WRAP}\n").fsdp_wrapped
+
+
+def test_tensor_parallel_size_is_read() -> None:
+    assert spread(TRAINING + "parallelism_config: {tp_size: 4}\n").tensor_parallel == 4
