@@ -7,6 +7,7 @@ SUITS := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for each in $(CANDIDATES); do "$$each" -c '$(SUITS)' 2>/dev/null && echo "$$each" && break; done)
 
 VENV := .venv
+TORCH := torch==2.13.0
 BENCH := bench/.venv
 BENCH_TORCH := bench/.venv-torch
 # The names differ on Windows; GNU make of Git Bash or MSYS2 sets OS.
@@ -53,8 +54,10 @@ $(DEMO): $(MADE_FROM) | $(RUN)
 	$(RUN) $(PIP) --no-build-isolation --editable .
 	@touch $@
 
+# The simulator's tests need torch; spelled exactly, since an index may hold a CPU build beside CUDA's gigabytes.
 $(DEV): $(DEMO)
-	$(RUN) $(PIP) --no-build-isolation --editable '.[dev]'
+	$(RUN) $(PIP) $(TORCH)
+	$(RUN) $(PIP) --no-build-isolation --editable '.[dev,docs,torch]'
 	@touch $@
 
 demo: $(DEMO)
@@ -118,9 +121,10 @@ bench-host: $(BENCH_TORCH)/.installed
 # In a fresh environment, with no constraints, so that what is pinned is what was installed and nothing else.
 constraints:
 	rm -rf $(VENV)/constraints && $(PYTHON) -m venv $(VENV)/constraints
-	$(VENV)/constraints/$(BIN)/python -m pip install --quiet --disable-pip-version-check '.[dev]'
-	@{ echo '# What `make constraints` installed: the runtime and the tools for tests and lint. torch is not in it.'; \
-	  $(VENV)/constraints/$(BIN)/python -m pip freeze --exclude gpu-memory-kb; } > constraints.txt
+	$(VENV)/constraints/$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
+	$(VENV)/constraints/$(BIN)/python -m pip install --quiet --disable-pip-version-check '.[dev,docs,torch]'
+	@{ echo '# What `make constraints` installed: kb with every extra, and the tools for tests, lint and the site.'; \
+	  $(VENV)/constraints/$(BIN)/python -m pip freeze --exclude gpu-memory-kb | sed 's/+cpu//'; } > constraints.txt
 	rm -rf $(VENV)/constraints
 
 clean:

@@ -24,7 +24,7 @@ from truth_rows import truth_rows
 
 from kb import __version__
 from kb.core.catalog import Catalog
-from kb.core.memory_report import MemoryReport
+from kb.core.memory_report import MemoryReport, Phase
 from kb.knowledge import load_catalog, load_guide
 from kb.memory import UnsupportedArchitectureError, architecture_from_config, predict
 
@@ -107,12 +107,17 @@ def _level_0(
             continue
         reports[row.id] = report
         if (phase := report.phase(row.phase)) is not None:
-            predictions[row.id][LEVEL_0] = {
-                "allocated": phase.peak_allocated_bytes,
-                "reserved": phase.peak_reserved_bytes,
-                "process": phase.process_used_bytes,
-            }
+            predictions[row.id][LEVEL_0] = _bytes(phase, row.held_bytes)
     return predictions, reports
+
+
+def _bytes(phase: Phase, held: int) -> dict[str, int]:
+    """A phase's bytes, with what the measuring script keeps: inside the loss the logits are alive anyway, and what the
+    allocator reserved for them there it has still."""
+    allocated = phase.peak_allocated_bytes + (0 if phase.moment == "loss" else held)
+    reserved = max(phase.peak_reserved_bytes, allocated)
+    context = phase.process_used_bytes - phase.peak_reserved_bytes
+    return {"allocated": allocated, "reserved": reserved, "process": reserved + context}
 
 
 def verdicts(rows: Sequence[Row], reports: dict[str, MemoryReport]) -> dict[str, int]:
@@ -155,7 +160,8 @@ def as_markdown(rows: Sequence[Row], traces: Sequence[Row], predictions: Any, re
         f"kb {results['kb']}, {results['date']}. Beside it: {versions or 'no other program'}.\n"
         "Each cell: mean / worst of predicted over true, less one; in brackets, of how many rows where not of all.",
         "## Against measured runs",
-        "fitcheck-llm was calibrated on the T4 rows, and kb's simulator was developed on them.",
+        "fitcheck-llm was calibrated on the T4 rows, and kb's simulator was developed on them. The script behind them "
+        "keeps the logits through the backward pass; that is added to level 0, and simulated at level 1.",
         as_table(lines_of(rows, predictions, lambda row: row.campaign), PREDICTORS, "campaign"),
         "\n".join(said),
         "## Level 0 against level 1",

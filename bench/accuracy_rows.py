@@ -20,6 +20,7 @@ TRACES = ROOT / "tests" / "data" / "traces"
 TRACED_ON = (8, 6)  # compute capability of the stored traces
 # By the last part of a file's name; a grid's rows name their phases themselves.
 PHASES = {"training": "train", "evaluation": "evaluate", "generation": "generate"}
+SCRIPT = "measure.py"  # fitcheck-llm's, which is no Trainer
 QUANTITIES = ("allocated", "reserved", "process")
 
 
@@ -28,7 +29,8 @@ class Row:
     """One truth: a phase of one run. Sizes in bytes, by quantity: allocated, reserved, process.
 
     ``campaign`` groups rows that are not independent of one another. ``memory_bytes`` is the card's, where known;
-    ``ran_out``: the run did not fit into it, and nothing else is known.
+    ``ran_out``: the run did not fit into it, and nothing else is known. ``held_bytes``: what the measuring script keeps
+    through the backward pass and the Trainer does not.
     """
 
     campaign: str
@@ -43,6 +45,7 @@ class Row:
     memory_bytes: int | None = None
     ran_out: bool = False
     simulated: bool = False  # the truth is a trace, not a measurement
+    held_bytes: int = 0
 
     @property
     def family(self) -> str:
@@ -95,6 +98,8 @@ def measured(catalog: Catalog) -> Iterator[Row]:
         for number, row in enumerate(document["rows"]):
             model = document["models"][row["model"]]
             setup = _setup_from({**document.get("settings", {}), **row}, catalog)
+            if SCRIPT in document["command"] and setup.attn_implementation == "sdpa":
+                setup = setup._replace(padded=True)  # it repeats grouped heads itself, for the kernel that a mask gets
             name = f"{document['id']} {setup.method}"
             for phase in ("load", "train", "evaluate", "generate"):
                 found = row["phases"].get(phase, {})
@@ -110,7 +115,16 @@ def measured(catalog: Catalog) -> Iterator[Row]:
                         truth=truth,
                         gpu=gpu,
                         memory_bytes=gpu.memory_total if gpu else None,
+                        held_bytes=_held(document["command"], setup, model["architecture"]) if phase == "train" else 0,
                     )
+
+
+def _held(command: str, setup: TrainingSetup, config: Mapping[str, Any]) -> int:
+    """fitcheck-llm's script calls the model itself: its output, with the logits, lives until the next step's."""
+    if SCRIPT not in command:
+        return 0
+    width = 4 if setup.weights == "fp32" or setup.method == "qlora" else 2
+    return width * setup.per_device_train_batch_size * setup.max_source_length * int(config["vocab_size"])
 
 
 def _setup_from(settings: Mapping[str, Any], catalog: Catalog) -> TrainingSetup:

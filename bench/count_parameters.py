@@ -1,7 +1,8 @@
 """Count each catalogued model's parameters by building it, and compare with its file.
 
 The model is built on torch's meta device, from the dimensions in ``rules/models/``, so nothing is downloaded and no
-memory is used. Needs torch and transformers:
+memory is used: decoders and encoder-decoders with the head of language modelling, encoders with a classifier of
+sequences. Needs torch and transformers:
 
     python bench/count_parameters.py            # every model
     python bench/count_parameters.py mt5-base   # some of them
@@ -17,6 +18,10 @@ from typing import Any
 import yaml
 
 MODELS = Path(__file__).parents[1] / "rules" / "models"
+ENCODER_DECODERS = ("t5", "mt5", "umt5", "bart", "mbart", "pegasus")
+ENCODERS = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "deberta-v2", "distilbert")
+# EXAONE 3's code is on the hub, not in transformers; its layers have the matrices of a Llama, under other names
+EXAONE_AS_LLAMA = {"num_layers": "num_hidden_layers", "activation_function": "hidden_act"}
 
 
 def main() -> int:
@@ -28,7 +33,7 @@ def main() -> int:
         parser.error(f"rules/models has no {', '.join(missing)}")
 
     wrong = 0
-    print(f"{'model':16} {'counted':>15} {'in the file':>15}  buffers  published")
+    print(f"{'model':28} {'counted':>15} {'in the file':>15}  buffers  published")
     for path in paths:
         row = yaml.safe_load(path.read_text(encoding="utf-8"))
         counted, buffers = count(row["architecture"])
@@ -36,20 +41,30 @@ def main() -> int:
         wrong += counted != filed["value"]
         mark = " " if counted == filed["value"] else "≠"
         said = ", ".join(f"{claim['value'] / 1e6:,.0f} M ({claim['source']})" for claim in published)
-        print(f"{row['id']:16} {counted:15,} {mark} {filed['value']:13,} {buffers:8,}  {said}")
+        print(f"{row['id']:28} {counted:15,} {mark} {filed['value']:13,} {buffers:8,}  {said}", flush=True)
     return 1 if wrong else 0
 
 
 def count(architecture: dict[str, Any]) -> tuple[int, int]:
-    """Parameters, shared ones once, and elements of buffers, of the model with a language-modelling head."""
+    """Parameters, shared ones once, and elements of buffers, of the model that is trained."""
     import torch
-    from transformers import AutoConfig, AutoModelForSeq2SeqLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoModelForSequenceClassification
+    from transformers.initialization import no_init_weights
 
+    kind = architecture["model_type"]
+    model_class = AutoModelForCausalLM
+    if kind in ENCODER_DECODERS:
+        model_class = AutoModelForSeq2SeqLM
+    elif kind in ENCODERS:
+        model_class = AutoModelForSequenceClassification
+    if kind == "exaone":
+        architecture = {EXAONE_AS_LLAMA.get(name, name): value for name, value in architecture.items()}
+        architecture["model_type"] = "llama"
     config = AutoConfig.for_model(**architecture)
-    with torch.device("meta"):
-        model = AutoModelForSeq2SeqLM.from_config(config)
+    with torch.device("meta"), no_init_weights():
+        model = model_class.from_config(config)
     model.tie_weights()
-    if not architecture["tie_word_embeddings"]:
+    if architecture.get("tie_word_embeddings") is False and kind in ENCODER_DECODERS:
         # transformers 5 forces the flag to true for T5 and mT5; from_pretrained then leaves a head whose weights differ
         # from the embedding's untied, which a model built from its config cannot show
         model.lm_head.weight = torch.nn.Parameter(torch.empty_like(model.lm_head.weight))

@@ -39,7 +39,7 @@ MODELS = {
     "decoder": ("gpt2", "opt-125m", "pythia-160m", "smollm2-135m", "qwen2.5-0.5b", "qwen3-0.6b", "llama-3.2-1b",
                 "gemma-2b", "phi-1.5", "kogpt2", "qwen1.5-moe-a2.7b"),
     "encoder": ("klue-bert-base", "klue-roberta-small", "kcelectra-base", "electra-small", "deberta-v3-small",
-                "bert-base", "distilbert-base", "roberta-base"),
+                "bert-base-uncased", "distilbert-base-uncased", "roberta-base"),
 }  # fmt: skip
 METHODS = ("full", "lora", "qlora")
 PRECISIONS: tuple[Mapping[str, Any], ...] = ({}, {"bf16": True}, {"fp16": True}, {"weights": "bf16"})

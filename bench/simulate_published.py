@@ -2,8 +2,8 @@
 
     python bench/simulate_published.py ROWS [PART]
 
-ROWS is a file of measured rows, one JSON object a line; PART keeps those whose name contains it. The pages were measured
-with transformers 4.4x and torch 2.2 or 2.3: what those kept and transformers 5 does not is in the error.
+ROWS is a file of measured rows, one JSON object a line; PART keeps those whose name contains it. The pages were
+measured with transformers 4.4x and torch 2.2 or 2.3: what those kept and transformers 5 does not is in the error.
 """
 
 import argparse
@@ -94,7 +94,10 @@ def main() -> None:
             continue
         start = time.perf_counter()
         got = simulate(row)
-        print(f"{name:52} {measured:9.1f} {got:9.1f} {got / measured - 1:+.3%} {time.perf_counter() - start:.1f} s", flush=True)
+        print(
+            f"{name:52} {measured:9.1f} {got:9.1f} {got / measured - 1:+.3%} {time.perf_counter() - start:.1f} s",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

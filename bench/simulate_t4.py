@@ -139,7 +139,8 @@ def main() -> None:
     for path in sorted(asked.folder.glob("*.json")):
         for row in json.loads(path.read_text())["runs"]:
             run, measured = row["run"], row["measured"]
-            name = f"{row['model_id'].split('/')[-1]} {run['batch_size']}x{run['seq_len']} {run['attn_impl']} {run['quantization']}"
+            size = f"{run['batch_size']}x{run['seq_len']}"
+            name = f"{row['model_id'].split('/')[-1]} {size} {run['attn_impl']} {run['quantization']}"
             if asked.part not in name:
                 continue
             got = simulate(row, asked.ahead)

@@ -68,12 +68,18 @@ def _row(data: Mapping[str, Any], index: ModelIndex, catalog: Catalog) -> Row | 
         return left(f"its length is not a number: {data.get('seq_in')}")
     if data.get("method") not in ("full", "lora", "qlora"):
         return left(f"method {data['method']}")
+    if "int8" in str(data.get("precision") or ""):
+        return left(f"precision {data['precision']}")
     size, over = data.get("measured_peak_mib"), str(data.get("bound") or "").casefold() in OVER
     gpu = _gpu(str(data.get("gpu") or ""), catalog)
     memory = gpu.memory_total if gpu else _named_memory(str(data.get("gpu") or ""))
     if size is None and not (over and memory):
         return left("no figure")
-    setup = setup_from_flags(_flags(data, task), catalog)._replace(padded=False, prediction_loss_only=True)
+    setup = setup_from_flags(_flags(data, task), catalog)._replace(
+        padded=False,
+        prediction_loss_only=True,
+        prepare_for_kbit="-true" not in str(data.get("precision")),  # half throughout: no fp32 beside the 4 bits
+    )
     return Row(
         campaign=campaign,
         id=data["id"],

@@ -123,9 +123,37 @@ def test_reading_python_lists_copies_their_pages_into_each_worker() -> None:
     assert start < 0.1 * dataset < 0.4 * dataset < epochs
 
 
+def test_a_spawned_worker_imports_everything_anew() -> None:
+    for method in ("spawn", "forkserver"):
+        worker = host_row(what="worker", case="arrow", start_method=method, after="epochs")
+        assert 150 * MIB < worker["uss_bytes"] < 300 * MIB
+
+
+@pytest.mark.parametrize("prefetch", [2, 8])
+def test_batches_in_shared_memory_are_workers_times_prefetch_factor(prefetch: int) -> None:
+    flight = host_row(what="batches", case="array", workers=2, prefetch_factor=prefetch)
+    assert flight["shared_bytes"] == pytest.approx(2 * prefetch * flight["payload_bytes"], rel=0.02)
+
+
+def test_reading_safetensors_holds_none_of_the_file_until_its_type_changes() -> None:
+    mapped, read, half = (
+        host_row(what="model-load", case=case) for case in ("safetensors", "safetensors-read", "safetensors-bf16")
+    )
+    assert mapped["anonymous_bytes"] < 0.01 * mapped["payload_bytes"]
+    assert read["anonymous_bytes"] == pytest.approx(read["payload_bytes"], rel=0.02)
+    assert half["anonymous_bytes"] == pytest.approx(half["payload_bytes"] / 2, rel=0.02)
+
+
+def test_saving_from_the_host_copies_nothing_and_adamw_adds_three_times_the_weights() -> None:
+    for case in ("safetensors", "optimizer"):
+        row = host_row(what="save", case=case)
+        assert row["peak_uss_bytes"] < 0.01 * row["payload_bytes"]
+    row = host_row(what="optimizer", case="adamw")
+    assert row["anonymous_bytes"] == pytest.approx(3 * row["payload_bytes"], rel=0.01)  # gradients and two moments
+
+
 def test_constants_that_cite_the_host_rows_are_what_the_rows_say() -> None:
-    near = pytest.approx
-    trainer = host_row(what="import", case="trainer")["pss_bytes"]
-    assert sample.CONSTANTS["host_process_bytes"] == near(trainer, rel=0.02)
-    worker = host_row(what="worker", case="arrow", workers=8, after="epochs")["uss_bytes"]
-    assert sample.CONSTANTS["worker_private_bytes"] == near(worker, rel=0.2)
+    trainer = host_row(what="import", case="trainer")
+    assert sample.CONSTANTS["host_process_bytes"] == pytest.approx(trainer["uss_bytes"], rel=0.01)
+    worker = host_row(what="worker", case="arrow", workers=8, after="epochs")
+    assert sample.CONSTANTS["worker_private_bytes"] == pytest.approx(worker["uss_bytes"], rel=0.01)

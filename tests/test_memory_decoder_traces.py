@@ -14,7 +14,11 @@ from kb.memory import architecture_from_config, predict
 GPU_CAPABILITY = (8, 6)
 PHASES = {"decoder_training": "train", "decoder_evaluation": "evaluate", "decoder_generation": "generate"}
 # mean, worst
-TARGETS = {"decoder_training": (0.003, 0.015), "decoder_evaluation": (0.001, 0.005), "decoder_generation": (0.003, 0.02)}
+TARGETS = {
+    "decoder_training": (0.003, 0.015),
+    "decoder_evaluation": (0.001, 0.005),
+    "decoder_generation": (0.003, 0.02),
+}
 
 
 def errors(kind: str, **where: Any) -> dict[str, float]:

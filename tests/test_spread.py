@@ -10,7 +10,7 @@ CATALOG = load_catalog()
 
 
 def reader(text: str, path: str = "train.yaml") -> SettingsReader:
-    (unit,) = read_units(path, text.encode(), CATALOG.dialects, CATALOG.fact_types())[1]
+    (unit,) = read_units(text, path, CATALOG.dialects, CATALOG.facts)
     return SettingsReader(unit, CATALOG.facts)
 
 
@@ -22,7 +22,7 @@ TRAINING = "model_name_or_path: google/mt5-base\nper_device_train_batch_size: 8\
 
 
 def deepspeed(block: str) -> Spread:
-    return spread('{"train_micro_batch_size_per_gpu": 4, "zero_optimization": {%s}}' % block, "ds.json")
+    return spread(f'{{"train_micro_batch_size_per_gpu": 4, "zero_optimization": {{{block}}}}}', "ds.json")
 
 
 def test_a_config_that_says_nothing_takes_the_defaults() -> None:

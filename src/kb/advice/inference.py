@@ -6,6 +6,7 @@ from typing import NamedTuple
 from kb.advice.precision import precision_for
 from kb.advice.recommend import Asked, alone_at_inference, base_setup
 from kb.advice.room import Room, on_gpu
+from kb.core.errors import UserError
 from kb.core.hardware import Gpu
 from kb.core.memory_report import MemoryReport, Phase, Term
 from kb.core.setup import TrainingSetup, WeightType
@@ -64,7 +65,12 @@ def recommend_inference(
     Args:
         folds: models of one shape in GPU memory at once, their caches alive together.
         processes: runs like this one that share the GPU.
+
+    Raises:
+        UserError: an encoder, which generates nothing.
     """
+    if room.model.architecture.family == "encoder":
+        raise UserError("recommend.encoder_generates_nothing", model=room.model.name)
     base = base_setup(asked, room)
     base = alone_at_inference(base)._replace(optim="none", predict_with_generate=False)
     ways = tuple(_weights(base._replace(weights=weights), room, folds, processes) for weights in _types(room))

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from kb.advice.inference import together
 from kb.advice.notes_errata import Erratum, errata_of_row, erratum_of, overlap
 from kb.advice.precision import precision_for
+from kb.advice.recommend import generates_in_evaluation
 from kb.advice.room import Room
 from kb.advice.setup import setup_of
 from kb.core.catalog import Catalog
@@ -199,7 +200,7 @@ def _setup(
             "training.bf16": autocast == "bf16",
             "training.fp16": autocast == "fp16",
             "training.eval_strategy": "epoch",
-            "training.predict_with_generate": base.predict_with_generate,
+            "training.predict_with_generate": generates_in_evaluation(model.architecture),
         }
     else:
         said = {name: value for name, value in said.items() if not name.startswith("training.")}

@@ -5,6 +5,7 @@ from typing import Literal, NamedTuple
 
 from kb.advice.attempts import OFFERED_ONLY, Attempt, MethodChoice, attempts_of, choose, smallest_gpu
 from kb.advice.batches import Split, Splits, splits_of
+from kb.advice.lengths import assumed_source_length, reads_target
 from kb.advice.precision import Precision, precision_for
 from kb.advice.room import SHARED_PHASES, Room
 from kb.core.errors import UserError
@@ -171,15 +172,15 @@ def lengths_of(asked: Asked, model: Model, constants: Mapping[str, float]) -> tu
     """Input and target lengths, as asked, else as a config that says none is read."""
     assumed: list[Assumption] = []
     source, target = asked.source_length, asked.target_length or asked.generation_length
-    longest = model.max_length or model.architecture.max_positions
     if source is None:
-        usual = int(constants["assumed_source_length"])
-        source = longest or usual
-        reason = "longest_of_model" if longest else "usual_length"
+        source, reason = assumed_source_length(model, constants)
         assumed.append(Assumption("data.max_source_length", source, reason))
     if target is None:
         target = int(constants["assumed_target_length"])
-        assumed.append(Assumption("data.max_target_length", target, "usual_length"))
+        # what a model of one stack generates counts in inference alone; an encoder generates nothing
+        name = "data.max_target_length" if reads_target(model.architecture) else "inference.max_length"
+        if model.architecture.family != "encoder":
+            assumed.append(Assumption(name, target, "usual_length"))
     return source, target, tuple(assumed)
 
 

@@ -56,9 +56,12 @@ class Room:
         )
 
     def largest(self, setup: TrainingSetup, field: BatchField) -> int:
-        """The largest value of a batch setting whose phases fit with their whole band; 0 where not even 1 does."""
+        """The largest value of a batch setting whose phases fit with their whole band; 0 where not even 1 does.
+
+        0 too where the model has no such phase: an encoder generates nothing.
+        """
         usable = self.usable_bytes
-        if usable is None:
+        if usable is None or (field == "inference_batch_size" and self.model.architecture.family == "encoder"):
             return 0
         return largest_batch(
             setup,

@@ -28,6 +28,11 @@ class SettingsReader:
     def written(self, name: str) -> bool:
         return name in self._unit.settings
 
+    def as_written(self, name: str) -> Any:
+        """The config's value as it stands there; None where it says none."""
+        setting = self._unit.settings.get(name)
+        return None if setting is None else setting.value
+
     def value(self, *names: str) -> Any:
         """The first of ``names`` that the config says; None where it says none, or its value is unresolved."""
         for name in names:

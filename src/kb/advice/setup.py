@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from kb.advice.lengths import assumed_source_length, reads_target
 from kb.advice.settings_reader import SettingsReader
 from kb.advice.spread import offloads_fsdp, spread_of, uses_fsdp
 from kb.core.document import Unit
@@ -116,8 +117,7 @@ def setup_of(
         inference_batch_size=inference_batch,
         inference_num_beams=read.number("inference.num_beams", "generation.num_beams", "training.generation_num_beams")
         or 1,
-        inference_max_length=read.number("inference.max_length", "generation.max_length", "generation.max_new_tokens")
-        or target,
+        inference_max_length=_generated(read, model, target, inference_batch is not None),
         lora_r=read.number_or_default("lora.r"),
         lora_target_modules=read.value("lora.target_modules"),
         modules_to_save=read.value("lora.modules_to_save") or (),
@@ -182,14 +182,23 @@ def _method(read: SettingsReader) -> Method:
 
 
 def _lengths(read: SettingsReader, model: Model | None, constants: Mapping[str, float]) -> tuple[int, int]:
-    longest = (model and (model.max_length or model.architecture.max_positions)) or None
-    source = read.number("data.max_source_length")
-    if source is None and longest is not None:
-        source = read.or_assume("data.max_source_length", None, longest, "longest_of_model")
-    source = read.or_assume("data.max_source_length", source, int(constants["assumed_source_length"]), "usual_length")
+    one_row = model is not None and not reads_target(model.architecture)
+    # of sequence-to-sequence runs a bare max_length may be the generation's
+    source = read.number("data.max_source_length", *(("trl.max_length", "trl.max_seq_length") if one_row else ()))
+    source = read.or_assume("data.max_source_length", source, *assumed_source_length(model, constants))
     target = read.number("data.max_target_length", "training.generation_max_length", "generation.max_length")
-    target = read.or_assume("data.max_target_length", target, int(constants["assumed_target_length"]), "usual_length")
-    return int(source), int(target)
+    usual = int(constants["assumed_target_length"])
+    if target is None and one_row:
+        return int(source), usual
+    return int(source), int(read.or_assume("data.max_target_length", target, usual, "usual_length"))
+
+
+def _generated(read: SettingsReader, model: Model | None, target: int, generates: bool) -> int:
+    """Tokens that inference generates at most; a decoder reads no target whose length could stand for them."""
+    length = read.number("inference.max_length", "generation.max_length", "generation.max_new_tokens")
+    if length is None and generates and model is not None and model.architecture.family == "decoder":
+        length = read.or_assume("inference.max_length", None, target, "usual_length")
+    return length or target
 
 
 def _trains(unit: Unit) -> bool:

@@ -3,6 +3,7 @@
 from kb.advice.settings_reader import SettingsReader
 from kb.core.setup import Spread
 
+AUTO = -1  # as the dialect reads it
 FSDP2_SINCE = (5, 12)  # transformers that take FSDP2, and wrap the layers, where fsdp_config does not say
 
 
@@ -55,20 +56,21 @@ def offloads_fsdp(read: SettingsReader) -> bool:
 
 def _elements(read: SettingsReader, name: str, d_model: int | None, factor: float) -> int | None:
     """A bucket's elements; ``auto`` is accelerate's share of the hidden size squared (accelerator.py)."""
-    size = read.number(name, least=0)
-    if size is None and read.written(name) and d_model is not None and name not in read.unresolved:
-        return int(factor * d_model * d_model)
+    size = read.number(name, least=AUTO)
+    if size == AUTO:
+        return None if d_model is None else int(factor * d_model * d_model)
     return size
 
 
 def _reshards(read: SettingsReader, options: list[str]) -> bool:
     """FSDP1 names a strategy, FSDP2 says true or false; SHARD_GRAD_OP keeps parameters whole until the backward."""
-    said = read.value(
+    names = (
         "training.fsdp_config.reshard_after_forward",
         "accelerate.fsdp_reshard_after_forward",
         "accelerate.fsdp_sharding_strategy",
     )
-    strategy = str(said).casefold() if said is not None else " ".join(options)
+    said = next((value for name in names if (value := read.as_written(name)) is not None), " ".join(options))
+    strategy = str(said).casefold()
     return "grad_op" not in strategy and "zero2" not in strategy and strategy not in ("false", "2")
 
 

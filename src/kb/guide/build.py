@@ -12,28 +12,48 @@ from kb.guide.export import atom_feed, library_tables, write_data
 from kb.guide.fits import all_fits
 from kb.guide.pages import write_pages
 from kb.guide.playground import write_playground
-from kb.knowledge import load_catalog
+from kb.knowledge import load_catalog, load_guide
 
 # Material prints a notice about its successor at each build; it is known, and says nothing of this site
 QUIET = {"NO_MKDOCS_2_WARNING": "1", "DISABLE_MKDOCS_2_WARNING": "true"}
 
 
-def build_site(root: str, say: Callable[[str], None]) -> str:
-    """Build ``site/`` of the checkout ``root``; what a former build left is replaced once both languages are done.
+def build_site(root: str, say: Callable[[str], None], target: str | None = None) -> str:
+    """Build the site of the checkout ``root``; what a former build left is replaced once both languages are done.
+
+    Args:
+        target: the site's folder; ``site/`` of the checkout where it is not given.
 
     Returns:
         The site's folder.
 
     Raises:
         UserError: an asset cannot be fetched, or a page is wrong (the builder's own message says where).
-        KnowledgeError: the rules have faults.
+        KnowledgeError: the rules have faults; nothing is fetched or built then.
     """
+    load_catalog(whole=True)
+    load_guide()
     if fetch_assets(root, say):
         say("assets fetched")
     write_playground(root)
     write_pages(os.path.join(root, "docs"), say)
-    made = os.path.join(root, "build", "site")
+    site, made = (target, f"{target}.made") if target else _places(root)
     shutil.rmtree(made, ignore_errors=True)
+    _build_languages(root, made)
+    shutil.rmtree(site, ignore_errors=True)
+    shutil.move(os.path.join(made, "ko"), site)
+    shutil.move(os.path.join(made, "en"), os.path.join(site, "en"))
+    os.rmdir(made)
+    _write_shared(root, site)
+    return site
+
+
+def _places(root: str) -> tuple[str, str]:
+    """Where a checkout's site stands, and where it is made."""
+    return os.path.join(root, "site"), os.path.join(root, "build", "site")
+
+
+def _build_languages(root: str, made: str) -> None:
     builds = [
         (name, _start(root, config, os.path.join(made, name)))
         for name, config in (("ko", "mkdocs.yml"), ("en", "mkdocs.en.yml"))
@@ -41,12 +61,6 @@ def build_site(root: str, say: Callable[[str], None]) -> str:
     failed = [(name, output) for name, output, code in ((n, *_end(p)) for n, p in builds) if code]
     if failed:
         raise UserError("site.failed", language=failed[0][0], output=_faults(failed[0][1]))
-    site = os.path.join(root, "site")
-    shutil.rmtree(site, ignore_errors=True)
-    shutil.move(os.path.join(made, "ko"), site)
-    shutil.move(os.path.join(made, "en"), os.path.join(site, "en"))
-    _write_shared(root, site)
-    return site
 
 
 def _write_shared(root: str, site: str) -> None:
@@ -61,7 +75,9 @@ def _write_shared(root: str, site: str) -> None:
 
 def _start(root: str, config: str, target: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", config, "-d", target]
-    environment = {**os.environ, **QUIET}
+    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # this kb, installed or not
+    path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, **QUIET, "PYTHONPATH": path}
     return subprocess.Popen(
         command, cwd=root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )

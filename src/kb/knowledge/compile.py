@@ -254,15 +254,20 @@ def _rate(data: dict[str, Any], name: str, unit: int) -> float | None:
 
 
 def _model(located: Located, problems: list[Problem]) -> dict[str, Any]:
-
     from kb.memory import architecture_from_config
 
     data = located.data
     try:
-        architecture = architecture_from_config(data["architecture"])._asdict()
+        found = architecture_from_config(data["architecture"])
     except ValueError as error:
         problems.append(located.problem(("architecture",), str(error)))
         architecture = {}
+    else:
+        # a model of one family has few of the others' fields: what is as by default need not be read at every start
+        usual = found._field_defaults
+        architecture = {
+            name: value for name, value in found._asdict().items() if name not in usual or usual[name] != value
+        }
     return {
         "id": data["id"],
         "name": data["name"],

@@ -7,6 +7,7 @@ from kb.advice.attempts import Attempt
 from kb.advice.batches import Split
 from kb.advice.decision import Leaf, Walk
 from kb.advice.inference import Inference, Weights
+from kb.advice.lengths import reads_target
 from kb.advice.notes import Notes, NotesRow
 from kb.advice.recommend import ENVIRONMENT, Training
 from kb.core.memory_report import Phase
@@ -37,7 +38,9 @@ def recommend_object(answer: Answer, words: Words, version: str, rules_version: 
         "task": answer.task,
         "model": {"id": room.model.id, "name": room.model.name, "parameters": room.model.parameters},
         "world_size": answer.world,
-        "config": settings_of(setup, workers_known=known) if setup else None,
+        "config": settings_of(setup, workers_known=known, one_sequence=not reads_target(room.model.architecture))
+        if setup
+        else None,
         "yaml": config_yaml(answer, words),
         "environment": dict(ENVIRONMENT),
         "prediction": prediction_object(chosen.report) if chosen.report else None,

@@ -19,7 +19,7 @@ def reasons(answer: Answer, words: Words) -> list[str]:
         _way_reason(answer, training.chosen, words),
         words(f"recommend.precision.{training.precision.reason}"),
         _workers_reason(training, answer, words),
-        _largest_reason(training, words),
+        _largest_reason(training, answer, words),
     ]
 
 
@@ -65,7 +65,7 @@ def _workers_reason(training: Training, answer: Answer, words: Words) -> str:
     )
 
 
-def _largest_reason(training: Training, words: Words) -> str:
+def _largest_reason(training: Training, answer: Answer, words: Words) -> str:
     largest, chosen = training.largest, training.chosen
     assert largest is not None and chosen is not None
     values = {
@@ -74,7 +74,8 @@ def _largest_reason(training: Training, words: Words) -> str:
         "evaluation": largest.evaluation,
         "inference": largest.inference,
     }
-    return words("recommend.largest", **values)
+    encoder = answer.room.model.architecture.family == "encoder"
+    return words("recommend.largest_encoder" if encoder else "recommend.largest", **values)
 
 
 def _inference_reasons(inference: Inference, words: Words) -> list[str]:

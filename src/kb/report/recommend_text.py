@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from kb.advice.answer import Answer
 from kb.advice.attempts import Attempt
 from kb.advice.inference import Inference
+from kb.advice.lengths import reads_target
 from kb.advice.notes import ACCUMULATION, EVALUATE, INFERENCE, TRAIN, WORKERS
 from kb.advice.recommend import ENVIRONMENT, Training, peaks
 from kb.core.document import Unit
@@ -72,7 +73,9 @@ def config_yaml(answer: Answer, words: Words) -> str | None:
     training = answer.training
     workers_known = training is not None and training.workers_reason != "unknown"
     head = " ".join(f"export {name}={value}" for name, value in ENVIRONMENT.items())
-    return to_yaml(settings_of(setup, workers_known=workers_known), _comments(answer, setup, words), head)
+    one_sequence = not reads_target(answer.room.model.architecture)
+    settings = settings_of(setup, workers_known=workers_known, one_sequence=one_sequence)
+    return to_yaml(settings, _comments(answer, setup, words), head, one_sequence=one_sequence)
 
 
 def _comments(answer: Answer, setup: TrainingSetup, words: Words) -> dict[str, str]:

@@ -16,18 +16,23 @@ _KEYS = {
     "inference.max_length": ("inference", "generate_max_length"),
     "lora.r": ("lora", "lora_rank"),
 }
+_KEYS_OF_ONE_SEQUENCE = _KEYS | {"data.max_source_length": ("tokenizer", "max_length")}
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./-]*")
 _READ_OTHERWISE = re.compile(r"(?i:true|false|yes|no|on|off|null|y|n)|[\d_.]+(?:[eE][\d_.+-]+)?|0[xob]\w+")
 _COMPUTE_TYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
-def settings_of(setup: TrainingSetup, *, workers_known: bool = True) -> dict[str, Any]:
-    """Every setting to write, by vocabulary name, in the order to write them."""
+def settings_of(setup: TrainingSetup, *, workers_known: bool = True, one_sequence: bool = False) -> dict[str, Any]:
+    """Every setting to write, by vocabulary name, in the order to write them.
+
+    ``one_sequence``: the model has one stack, and reads input and target as one row of tokens.
+    """
     settings: dict[str, Any] = {
         "model.name": setup.model_name,
         "data.max_source_length": setup.max_source_length,
-        "data.max_target_length": setup.max_target_length,
     }
+    if not one_sequence:
+        settings["data.max_target_length"] = setup.max_target_length
     if setup.weights != "fp32":
         settings["model.torch_dtype"] = _COMPUTE_TYPES[setup.weights]
     if setup.do_train:
@@ -82,17 +87,21 @@ def _adapter(setup: TrainingSetup) -> dict[str, Any]:
     return settings
 
 
-def to_yaml(settings: Mapping[str, Any], comments: Mapping[str, str], head: str = "") -> str:
+def to_yaml(
+    settings: Mapping[str, Any], comments: Mapping[str, str], head: str = "", *, one_sequence: bool = False
+) -> str:
     """The settings in the team format, grouped.
 
     Args:
         settings: as :func:`settings_of` gives them.
         comments: what to say beside a setting, by its name; under a group's name, as a line in the group.
         head: a comment before everything.
+        one_sequence: as of :func:`settings_of`; the length is then nobody's encoder's.
     """
+    keys = _KEYS_OF_ONE_SEQUENCE if one_sequence else _KEYS
     groups: dict[str, list[tuple[str, str, str]]] = {}
     for name, value in settings.items():
-        group, key = _KEYS.get(name) or tuple(name.split(".", 1))
+        group, key = keys.get(name) or tuple(name.split(".", 1))
         groups.setdefault(group, []).append((key, scalar(value), comments.get(name, "")))
     lines = [f"# {head}"] if head else []
     for group, rows in groups.items():

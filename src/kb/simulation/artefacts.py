@@ -56,7 +56,7 @@ def patches(tracer: "Tracer", attention: Attention) -> list[Patch]:
                 f"transformers.{module}",
                 "is_tracing",
                 _never,
-                "Fake tensors count as tracing: a mask is built that a real run, which may look at its input, does not.",
+                "Fake tensors count as tracing: a mask is built that a real run, which looks at its input, does not.",
             )
             for module in ("masking_utils", "modeling_attn_mask_utils", "modeling_flash_attention_utils")
         ),
@@ -73,7 +73,7 @@ def patches(tracer: "Tracer", attention: Attention) -> list[Patch]:
             "Without a GPU autocast for CUDA switches itself off.",
         ),
         Patch(
-            "torch.cuda", "is_bf16_supported", _always, "Without a GPU autocast refuses bf16, which every GPU can emulate."
+            "torch.cuda", "is_bf16_supported", _always, "Without a GPU autocast refuses bf16, which any can emulate."
         ),
         *(
             Patch(
@@ -89,12 +89,12 @@ def patches(tracer: "Tracer", attention: Attention) -> list[Patch]:
         Patch("torch.cuda", "is_current_stream_capturing", _never, "There is no stream to ask."),
         Patch("torch.cuda", "get_device_capability", lambda *_: tracer.capability, "There is no GPU to ask."),
         Patch("torch.cuda", "current_device", lambda: 0, "There is no GPU to ask."),
-        Patch("transformers.PreTrainedModel", "_flash_attn_import_error", _nothing, "The flash-attn package needs a GPU."),
+        Patch("transformers.PreTrainedModel", "_flash_attn_import_error", _nothing, "flash-attn needs a GPU."),
         Patch(
             "transformers.modeling_flash_attention_utils",
             "_lazy_imports",
             flash.functions,
-            "The flash-attn package needs a GPU.",
+            "flash-attn needs a GPU.",
         ),
         Patch(
             "transformers.modeling_flash_attention_utils",

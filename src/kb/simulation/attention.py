@@ -1,8 +1,8 @@
 """``scaled_dot_product_attention`` with the backend that the target GPU would take.
 
 The dispatcher asks the GPU that is there for its properties; here none is. The rules are those of
-``select_sdp_backend`` (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp) and what is done around the kernels those of
-``scaled_dot_product_attention`` (…/transformers/attention.cpp).
+``select_sdp_backend`` (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp) and what is done around the kernels
+those of ``scaled_dot_product_attention`` (…/transformers/attention.cpp).
 Import only in the simulator's process.
 """
 

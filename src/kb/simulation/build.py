@@ -48,7 +48,7 @@ def build_model(
     else:
         move(model, tracer)
     if setup.gradient_checkpointing:
-        model.config.use_cache = False
+        model.config.use_cache = False  # type: ignore[union-attr]
     if quantized and setup.method != "full" and setup.prepare_for_kbit:
         _prepare(model, setup, tracer)
     if setup.gradient_checkpointing:

@@ -1,7 +1,7 @@
 """Gives a build of PyTorch without CUDA a device on paper, so that fake ``cuda`` tensors run through autograd.
 
-A CUDA build needs nothing. For a CPU build the 50 lines of ``guard.cpp`` are compiled once into the user's cache folder;
-the name holds torch's version and the source's hash, so that a change of either compiles anew.
+A CUDA build needs nothing. For a CPU build the 50 lines of ``guard.cpp`` are compiled once into the user's cache
+folder; the name holds torch's version and the source's hash, so that a change of either compiles anew.
 """
 
 import os

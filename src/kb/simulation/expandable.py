@@ -1,7 +1,8 @@
 """The caching allocator with ``expandable_segments:True``: few large ranges of addresses, backed page by page.
 
-Source: ``find_expandable_block``, ``map_block``, ``try_allocate_expandable_block``, ``unmap_block`` and the expandable part
-of ``get_free_block`` in ``c10/cuda/CUDACachingAllocator.cpp``. It follows the source's text; no run on a GPU confirms it.
+Source: ``find_expandable_block``, ``map_block``, ``try_allocate_expandable_block``, ``unmap_block`` and the expandable
+part of ``get_free_block`` in ``c10/cuda/CUDACachingAllocator.cpp``. It follows the source's text; no run on a GPU
+confirms it.
 """
 
 from bisect import bisect_left
@@ -98,7 +99,7 @@ class ExpandableAllocator(CachingAllocator):
         return pages
 
     def _map(self, block: Block, size: int) -> Block:
-        """Back the first ``size`` bytes of ``block`` with whole pages; the result is cached, merged with its neighbours."""
+        """Back the first ``size`` bytes of ``block`` with whole pages; cached, merged with its neighbours."""
         page = self._page(block.small)
         mapped = min(block.size, -(-size // page) * page)
         if mapped < block.size:

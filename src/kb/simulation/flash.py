@@ -1,4 +1,4 @@
-"""The functions of the flash-attn package, by PyTorch's copy of the same kernels: what they keep and return is the same.
+"""The functions of the flash-attn package, by PyTorch's copy of the same kernels: they keep and return the same.
 
 Shapes are flash-attn's: (batch, length, heads, head), or (tokens, heads, head) where sequences are packed.
 Import only in the simulator's process.

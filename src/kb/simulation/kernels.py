@@ -35,8 +35,9 @@ def install(tracer: "Tracer") -> None:
     wide = tracer.capability[0] in WIDE_WORKSPACE_MAJORS
     size = WIDE_WORKSPACE_BYTES if wide else WORKSPACE_BYTES
     for product in (aten.mm, aten.bmm, aten.baddbmm):
-        tracer.workspaces[product.default] = lambda *_: size
-    tracer.workspaces[aten.addmm.default] = lambda bias, *_: LT_WORKSPACE_BYTES if bias.dim() == 1 else size
+        tracer.workspaces[product.default] = lambda *_: (size,)
+    both = (size, LT_WORKSPACE_BYTES)  # the handle is cuBLAS's, which takes its own first
+    tracer.workspaces[aten.addmm.default] = lambda bias, *_: both if bias.dim() == 1 else (size,)
     tracer.scratch |= {
         aten._softmax_backward_data.default: softmax_backward_scratch,
         aten._scaled_dot_product_efficient_attention_backward.default: efficient_backward_scratch,

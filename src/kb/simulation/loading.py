@@ -54,16 +54,16 @@ def load_quantized(
 
     The library's own layers and quantization run. ``ahead`` is by how many weights the reading threads lead: it is a
     matter of timing in a real load, and changes the holes.
-    Source: ``_load_pretrained_model``, ``core_model_loading.py`` and ``integrations/bitsandbytes.py`` of transformers 5.
+    Source: ``_load_pretrained_model``, ``core_model_loading.py``, ``integrations/bitsandbytes.py`` of transformers 5.
     """
     from bitsandbytes.nn import Linear4bit, Linear8bitLt
 
+    head_is_own = _head_is_own(model)
     _replace_linears(model, compute_dtype, double_quant, eight_bit)
     names = sorted(dict(model.named_parameters()), key=_natural)
     layers = {name: model.get_submodule(name.rpartition(".")[0]) for name in names}
-    packed = {
-        name for name, layer in layers.items() if name.endswith(".weight") and isinstance(layer, Linear4bit | Linear8bitLt)
-    }
+    quantizes = {name for name, layer in layers.items() if isinstance(layer, Linear4bit | Linear8bitLt)}
+    packed = {name for name in quantizes if name.endswith(".weight")}
     wide = _kept_wide(model)
     shapes = {name: model.get_parameter(name).shape for name in names}
     _warm_up(tracer, shapes, packed, compute_dtype, eight_bit)
@@ -83,10 +83,23 @@ def load_quantized(
         del weight
     for module in model.modules():
         _place_buffers(module, tracer)
-    model.tie_weights()  # type: ignore[operator]
+    _tie(model, head_is_own)
     loaded: Any = model
     loaded.is_quantized = True
     loaded.is_loaded_in_8bit, loaded.is_loaded_in_4bit = eight_bit, not eight_bit
+
+
+def _head_is_own(model: Any) -> bool:
+    head = model.get_output_embeddings()
+    return head is not None and head.weight is not model.get_input_embeddings().weight
+
+
+def _tie(model: Any, head_is_own: bool) -> None:
+    """What was tied is tied again; a head of its own, which the config may not tell of, stays so."""
+    own = model.get_output_embeddings().weight if head_is_own else None
+    model.tie_weights()
+    if own is not None:
+        model.get_output_embeddings().weight = own
 
 
 def _parameter(tensor: "torch.Tensor", like: "torch.nn.Parameter") -> "torch.nn.Parameter":
@@ -129,9 +142,7 @@ def _replace_linears(model: Any, compute_dtype: "torch.dtype", double_quant: boo
         replace_with_bnb_linear(model, skipped, asked)
 
 
-def _warm_up(
-    tracer: "Tracer", shapes: dict[str, Any], packed: set[str], dtype: "torch.dtype", eight_bit: bool
-) -> None:
+def _warm_up(tracer: "Tracer", shapes: dict[str, Any], packed: set[str], dtype: "torch.dtype", eight_bit: bool) -> None:
     """``caching_allocator_warmup``: one block of the loaded size, freed at once, so that the rest is cut from it."""
     width = 1.0 if eight_bit else 0.5
     size = sum(int(shape.numel() * (width if name in packed else dtype.itemsize)) for name, shape in shapes.items())

@@ -99,14 +99,17 @@ def gemm_4bit(
     """One fused kernel, or a 16-bit copy of the weight and a product, by the library's own choice."""
     width = inputs.shape[-1]
     rows = inputs.numel() // width
-    if rows <= FUSED_MOST_ROWS and not width % blocksize and _fused(tracer.capability)(inputs.dtype, rows, shape[0], width):
+    short = rows <= FUSED_MOST_ROWS and not width % blocksize
+    if short and _fused(tracer.capability)(inputs.dtype, rows, shape[0], width):
         return torch.empty((*inputs.shape[:-1], shape[0]), dtype=inputs.dtype, device=inputs.device)
-    if absmax_8bit is not None:
+    held: tuple[torch.Tensor, ...] = ()
+    if absmax_8bit is not None and absmax_offset is not None:
         scales = torch.empty(absmax_8bit.shape, dtype=torch.float32, device=inputs.device)
-        absmax = scales + absmax_offset
-        del scales
+        held = (scales, scales + absmax_offset)  # both live until the product is done
     weight = torch.empty(tuple(shape), dtype=inputs.dtype, device=inputs.device)
-    return torch.nn.functional.linear(inputs, weight, bias)
+    out = torch.nn.functional.linear(inputs, weight, bias)
+    del held
+    return out
 
 
 @functools.cache

@@ -63,7 +63,7 @@ class Tracer(TorchDispatchMode):
         self.engine_count = 4
         self.replaced: dict[Any, Callable[..., Any]] = {}
         self.scratch: dict[Any, Callable[..., Sequence[Sequence[int]]]] = {}
-        self.workspaces: dict[Any, Callable[..., int]] = {}
+        self.workspaces: dict[Any, Callable[..., Sequence[int]]] = {}
         self.spans: list[Span] = []
         self._phase = "load"
         self._live: dict[int, Booked] = {}
@@ -152,7 +152,8 @@ class Tracer(TorchDispatchMode):
         if func is torch.ops.aten._to_copy.default and self._phase != "load":
             self._mark_copy(args[0], out)
         if func in self.workspaces:
-            self._book_workspace(self.workspaces[func](*args))
+            for size in self.workspaces[func](*args):
+                self._book_workspace(size)
         if func in self.scratch:
             self._book_scratch(self.scratch[func](self, *args, **kwargs), func.__name__)
         return out
