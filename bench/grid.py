@@ -13,7 +13,7 @@ import json
 import random
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from itertools import cycle, product
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import Any
 import yaml
 
 from kb.core.setup import TrainingSetup
-from kb.memory import UnsupportedArchitectureError, architecture_from_config
+from kb.memory import UnsupportedArchitectureError, architecture_from_config, parameter_count
 
 ROOT = Path(__file__).resolve().parents[1]
 TRACES = ROOT / "tests" / "data" / "traces"
@@ -48,6 +48,7 @@ OPTIMIZERS = ("adamw_torch_fused", "adamw_torch_fused", "adamw_torch", "adamw_bn
 BATCHES = (1, 2, 4, 8, 16, 24)
 SOURCES = (48, 128, 200, 256, 512, 1024)
 TARGETS = (16, 64, 130)
+OFTEN = 250_000_000  # parameters up to which a model takes its turn; those of larger ones come less often
 MOST_TOKENS = 8192  # in one batch: enough for activations to decide, and a trace of seconds
 
 
@@ -59,40 +60,46 @@ def main() -> int:
     parser.add_argument("--anew", action="store_true", help="trace rows again that are there")
     options = parser.parse_args()
     end = time.monotonic() + options.minutes * 60
-    for family, names in MODELS.items():
-        chosen = [name for name in names if not options.models or name in options.models]
-        if chosen and not _family(family, chosen, options, end):
+    documents = {family: _read(TRACES / f"grid_{family}.json") for family in MODELS}
+    for family, name, number, setup in _missing(documents, options):
+        if time.monotonic() > end:
             return 0
+        start = time.monotonic()
+        try:
+            phases = trace(documents[family]["models"][name], setup)
+        except Exception as error:
+            print(f"{name} {number}: {type(error).__name__}: {str(error)[:200]}; {setup}", flush=True)
+            continue
+        print(f"{name} {number}: {time.monotonic() - start:.1f} s", flush=True)
+        documents[family]["rows"].append({"model": name, "setup": setup, "phases": phases})
+        _write(TRACES / f"grid_{family}.json", documents[family])
     return 0
 
 
-def _family(family: str, names: Sequence[str], options: argparse.Namespace, end: float) -> bool:
-    """Fill one file; False where time is up."""
-    path = TRACES / f"grid_{family}.json"
-    document = _read(path)
-    if options.anew:
-        document["rows"] = [row for row in document["rows"] if row["model"] not in names]
-    for name in names:
-        config = _config(name, family)
-        if config is None:
-            continue
-        document["models"][name] = config
-        known = {_key(row["model"], row["setup"]) for row in document["rows"]}
-        for number, setup in enumerate(setups_of(name, family, options.rows, config), 1):
-            if _key(name, setup) in known:
+def _missing(
+    documents: Mapping[str, dict[str, Any]], options: argparse.Namespace
+) -> list[tuple[str, str, int, dict[str, Any]]]:
+    """Rows to trace: in turn one of every model, each beginning at another method and precision, small models first,
+    so that a run that is stopped early has still seen all families, methods and precisions."""
+    found = []
+    for family, names in MODELS.items():
+        document = documents[family]
+        for name in names:
+            if options.models and name not in options.models:
                 continue
-            if time.monotonic() > end:
-                return False
-            start = time.monotonic()
-            try:
-                phases = trace(config, setup)
-            except Exception as error:
-                print(f"{name} {number}: {type(error).__name__}: {str(error)[:200]}; {setup}", flush=True)
+            config = _config(name, family)
+            if config is None:
                 continue
-            print(f"{name} {number}: {time.monotonic() - start:.1f} s", flush=True)
-            document["rows"].append({"model": name, "setup": setup, "phases": phases})
-            _write(path, document)
-    return True
+            document["models"][name] = config
+            if options.anew:
+                document["rows"] = [row for row in document["rows"] if row["model"] != name]
+            known = {_key(row["model"], row["setup"]) for row in document["rows"]}
+            size = parameter_count(architecture_from_config(config))
+            for number, setup in enumerate(setups_of(name, family, options.rows, config), 1):
+                if _key(name, setup) not in known:
+                    turn = (number + 5 * names.index(name)) % options.rows
+                    found.append(((1 + turn) * max(1, size / OFTEN), (family, name, number, setup)))
+    return [row for _, row in sorted(found, key=lambda item: item[0])]
 
 
 def _config(name: str, family: str) -> dict[str, Any] | None:

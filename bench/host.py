@@ -20,7 +20,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from host_cases import CASES, Row
+from host_cases import CASES
+from host_sizes import Row
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "rules" / "measurements"

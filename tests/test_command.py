@@ -199,6 +199,8 @@ def test_the_trainers_own_batch_leaves_a_bare_one_aside() -> None:
         ("accelerate launch train.py --fp16", "accelerate"),
         ("deepspeed --num_gpus 2 train.py --fp16", "deepspeed"),
         ("srun python train.py --fp16", None),
+        ("CUDA_VISIBLE_DEVICES=0 python train.py --fp16", None),  # one process need not mean all GPUs
+        ("CUDA_VISIBLE_DEVICES=0,1 torchrun --nproc_per_node 2 train.py --fp16", "torchrun"),
         ("--fp16 --batch_size 4", None),
     ],
 )

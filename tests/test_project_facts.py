@@ -16,7 +16,7 @@ from kb.core.text import Text
 from kb.knowledge import load_catalog
 from kb.linting.file import FileChecker
 from kb.linting.given import given_facts
-from kb.linting.prepare import Wanted, file_checker
+from kb.linting.prepare import Wanted, _installed, file_checker
 from kb.linting.project import Project, find_project
 
 CATALOG = load_catalog()
@@ -154,10 +154,11 @@ def test_only_where_the_runs_happen_a_missing_library_is_known_to_be_missing() -
         prepared = file_checker(CATALOG, project, Wanted(gpu="a100-80gb")).checker.prepare(unit)
         return prepared.installed(library)
 
-    here = installed_versions()
     assert installed(Project(versions={"peft": "0.17.0"}), "peft") is True
-    assert installed(Project(), "no_such_library") is (False if "transformers" in here else None)
-    assert installed(Project(versions={"transformers": "5.0"}), "no_such_library") is None
+    assert installed(Project(), "no_such_library") is None, "the GPU was named: the run is on another machine"
+    beside = "transformers" in installed_versions()
+    assert _installed({}, here=True)("no_such_library") is (False if beside else None)
+    assert _installed({"transformers": "5.0"}, here=True)("no_such_library") is None
 
 
 def test_a_setting_without_a_value_is_seen_where_it_stands() -> None:

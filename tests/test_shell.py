@@ -141,6 +141,12 @@ def test_a_launcher_in_a_script_says_its_processes() -> None:
     assert unit.settings[PROCESSES].value == 4
 
 
+def test_a_script_that_chooses_its_gpus_does_not_say_that_python_drives_all_of_them() -> None:
+    (alone,) = read("python t.py --per_device_train_batch_size 2 --do_train\n")
+    (chosen,) = read("export CUDA_VISIBLE_DEVICES=0\npython t.py --per_device_train_batch_size 2 --do_train\n")
+    assert (alone.launcher, chosen.launcher) == ("python", None)
+
+
 def test_the_fault_of_a_comment_after_the_backslash_is_what_bash_makes_of_it(tmp_path: Path) -> None:
     (broken,) = arguments_in_bash(FAULTY, tmp_path)
     assert broken[-2:] == ["16", " "]  # the rest of the flags never reaches the program

@@ -175,7 +175,7 @@ def test_the_config_that_this_one_builds_on_is_said_not_to_be_read() -> None:
 @pytest.mark.parametrize(
     ("content", "note"),
     [
-        ('{"model_type": "weird"}', "model_config_unsupported"),
+        ('{"model_type": "weird"}', "model_config_unknown_type"),
         ("{", "model_config_not_json"),
         ("[]", "model_config_not_json"),
     ],

@@ -63,21 +63,6 @@ def fix(text: str, asked: str, language: str, rule: str, unsafe: bool) -> str:
         return json.dumps({"fault": said(load_words_or_none(language), error.key, **error.values)}, ensure_ascii=False)
 
 
-def choices() -> str:
-    """What the pickers offer: GPUs and models, as JSON."""
-    catalog = load_catalog()
-    gpus = sorted(catalog.gpus.values(), key=lambda gpu: (gpu.memory_total, gpu.name))
-    models = sorted(catalog.models.values(), key=lambda model: (model.architecture.model_type, model.parameters))
-    return json.dumps(
-        {
-            "gpus": [{"id": gpu.id, "name": gpu.name.removeprefix("NVIDIA ")} for gpu in gpus],
-            "models": [{"id": model.id, "name": model.name} for model in models],
-            "rules": catalog.version,
-        },
-        ensure_ascii=False,
-    )
-
-
 def _kind(asked: str) -> Kind:
     kind: Kind = json.loads(asked).get("kind") or "config"
     return kind
@@ -124,3 +109,20 @@ def _name_terms(prediction: dict[str, Any] | None, words: Words) -> None:
         ledger["title"] = words.named("phase", name)
         for term in ledger["terms"]:
             term["title"] = words.named("term", term["name"])
+
+
+def choose(asked: str, language: str) -> str:
+    """What ``kb recommend`` says for a model on a GPU, as the chooser shows it.
+
+    Args:
+        asked: JSON: ``model``, ``gpu``, ``method``, ``source_length``, ``target_length``, ``effective_batch``.
+
+    Returns:
+        ``{"chosen": …}``, or ``{"fault": sentence}``.
+    """
+    from kb.report.choice import choice_object
+
+    try:
+        return json.dumps({"chosen": choice_object(json.loads(asked), _words(language))}, ensure_ascii=False)
+    except UserError as error:
+        return json.dumps({"fault": said(load_words_or_none(language), error.key, **error.values)}, ensure_ascii=False)

@@ -205,13 +205,13 @@ def worded(fault: UserError, language: str) -> str:
 
 
 def load_words_or_none(language: str) -> Words:
-    """The texts of a language; none where the rules themselves are at fault, so that the fault can still be said."""
-    from kb.knowledge import load_words
+    """The texts of a language, whatever is wrong with the rules: a fault of theirs has to be said."""
+    from kb.knowledge import load_words, load_words_alone
 
     try:
         return load_words(language)
     except KnowledgeError:
-        return {}
+        return load_words_alone(language)
 
 
 def _internal(error: Exception, language: str) -> str:

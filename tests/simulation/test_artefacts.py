@@ -1,4 +1,4 @@
-"""What the simulator undoes: nothing stays patched, and autograd adds gradients in place exactly where it really does."""
+"""What the simulator undoes: nothing stays patched, and gradients are added in place exactly where they really are."""
 
 from collections import Counter
 from typing import Any
@@ -66,9 +66,10 @@ def test_nothing_stays_patched_not_even_after_an_error() -> None:
     hooks = dict(torch.nn.modules.module._global_forward_pre_hooks)
     kernel = torch._C._dispatch_has_kernel_for_dispatch_key("aten::silu_backward", "CUDA")
     with pytest.raises(RuntimeError, match="in the middle"), open_session(AMPERE):
-        assert torch.nn.functional.scaled_dot_product_attention is not before[
-            "torch.nn.functional", "scaled_dot_product_attention"
-        ]
+        assert (
+            torch.nn.functional.scaled_dot_product_attention
+            is not before["torch.nn.functional", "scaled_dot_product_attention"]
+        )
         raise RuntimeError("in the middle")
     assert owners() == before
     assert dict(torch.nn.modules.module._global_forward_pre_hooks) == hooks

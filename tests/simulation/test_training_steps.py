@@ -112,7 +112,7 @@ def test_a_lora_step_measured_on_a_t4_is_met_to_the_byte() -> None:
         ("sgd", 0),
         ("adafactor", 0.1),
         ("adamw_bnb_8bit", 3.4),
-        ("paged_adamw_32bit", 0),
+        ("paged_adamw_32bit", 1.4),  # tensors of fewer than 100,000 elements are not paged
         ("lion_32bit", 4),
         ("none", 0),
     ],
@@ -155,15 +155,17 @@ def test_a_step_runs_and_frees_what_it_took(change: dict[str, Any]) -> None:
 def test_a_quantized_weight_takes_half_a_byte_for_an_element_and_its_scales() -> None:
     tracer = traced(SHORT._replace(method="qlora", load_in_4bit=True, bf16=True, prepare_for_kbit=False))
     elements = 2 * (2 * 256 * 256 + 2 * 128 * 256 + 3 * 256 * 512)
-    assert bytes_of(tracer, "quantization") == pytest.approx(elements / 64 * 4, rel=0.05)
+    assert bytes_of(tracer, "quantization") == pytest.approx(
+        elements / 64 * 4, rel=0.15
+    )  # each tensor is rounded up to 512
     outside = 2 * 2 * (2 * 2048 * 256)
     assert bytes_of(tracer, "weights") == pytest.approx(elements / 2 + outside / 2, rel=0.05)
 
 
 def test_running_past_the_gpu_s_memory_is_told_with_the_amounts() -> None:
-    with pytest.raises(OutOfMemory) as raised, open_session(AMPERE, limit_bytes=64 * MIB) as tracer:
+    with pytest.raises(OutOfMemory) as raised, open_session(AMPERE, limit_bytes=40 * MIB) as tracer:
         train(build_model(LLAMA, SHORT, tracer), SHORT, tracer)
-    assert raised.value.reserved <= 64 * MIB
+    assert raised.value.reserved <= 40 * MIB
 
 
 def test_expandable_segments_reserve_no_more() -> None:
@@ -173,7 +175,9 @@ def test_expandable_segments_reserve_no_more() -> None:
             train(build_model(LLAMA, SHORT, tracer), SHORT, tracer)
         peaks.append(tracer.spans)
     usual, expanded = peaks
-    assert [span.peak_allocated for span in expanded] == pytest.approx([span.peak_allocated for span in usual], rel=0.05)
+    assert [span.peak_allocated for span in expanded] == pytest.approx(
+        [span.peak_allocated for span in usual], rel=0.05
+    )
     assert max(span.peak_reserved for span in expanded) <= max(span.peak_reserved for span in usual)
 
 

@@ -9,7 +9,7 @@ from kb.core.hardware import Gpu
 from kb.core.memory_report import Phase
 from kb.core.model import Architecture
 from kb.core.setup import Method, TrainingSetup
-from kb.memory import default_targets
+from kb.memory import default_targets, modules
 
 MethodChoice = Literal["full", "lora", "qlora", "auto"]
 
@@ -33,6 +33,8 @@ WAYS: Mapping[str, Mapping[str, Any]] = {
     "qlora_checkpointing": {**_QLORA, **_CHECKPOINTING},
     "full_offload": {**_CHECKPOINTING, **_OFFLOAD},
 }
+# what model types call the projections that PEFT adapts by default
+QUERY_AND_VALUE = (("q", "v"), ("q_proj", "v_proj"), ("query", "value"), ("q_lin", "v_lin"), ("qkv_proj",))
 OFFERED_ONLY = ("full_offload",)  # needs a DeepSpeed file beside the config, so it is named and not chosen
 
 
@@ -61,9 +63,12 @@ def attempts_of(base: TrainingSetup, room: Room) -> tuple[Attempt, ...]:
 
 
 def targets_for(architecture: Architecture) -> tuple[str, ...] | None:
-    """PEFT's default targets, or of a T5 or BART type that PEFT does not list, those of its family; None elsewhere."""
-    of_family = {"t5": ("q", "v"), "bart": ("q_proj", "v_proj")}
-    return default_targets(architecture) or of_family.get(architecture.family)
+    """PEFT's default targets, or of a type that PEFT does not list, its query and value projections."""
+    known = default_targets(architecture)
+    if known is not None:
+        return known
+    leaves = {module.leaf for module in modules(architecture)}
+    return next((names for names in QUERY_AND_VALUE if leaves.issuperset(names)), None)
 
 
 def _attempt(name: str, setup: TrainingSetup, room: Room) -> Attempt:

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from kb.advice.check import Checker
 from kb.advice.fit import Fit
+from kb.advice.lengths import longest_input
 from kb.advice.models import unknown_model
 from kb.advice.no_prediction import Note
 from kb.core.catalog import Catalog
@@ -104,7 +105,7 @@ def _check_run(setup: TrainingSetup, model: Model) -> None:
     """
     if setup.do_predict and model.architecture.family == "encoder":
         raise UserError("estimate.encoder_generates_nothing", model=model.name)
-    most = model.architecture.max_positions
+    most = longest_input(model)
     for name, length in _lengths(setup, model.architecture).items():
         if most is not None and length > most:
             raise UserError("estimate.too_long", name=name, length=length, model=model.name, most=most)

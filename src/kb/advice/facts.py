@@ -8,6 +8,7 @@ from typing import Any
 from kb.advice.adapter_facts import AdapterFacts
 from kb.advice.distributed_facts import DistributedFacts, hidden_behind, stage_in_name
 from kb.advice.fit import Fit
+from kb.advice.lengths import longest_input
 from kb.advice.memory_facts import memory_fact, saving, ten_steps
 from kb.advice.named_facts import eval_generations, says_torch_dtype, trainer_of, unknown_training_keys
 from kb.advice.no_prediction import Note
@@ -174,7 +175,7 @@ class UnitFacts:
             "model.family": architecture.model_type,
             "model.parameters": self.model.parameters,
             "model.vocab_size": architecture.vocab_size,
-            "model.max_positions": architecture.max_positions,
+            "model.max_positions": longest_input(self.model),
             "model.encoder_decoder": architecture.family in ("t5", "bart"),
             "model.gated": architecture.gated,
         }

@@ -8,8 +8,13 @@ from kb.core.setup import TrainingSetup, WeightType
 
 # Activations of these pass fp16's largest number, 65504 (transformers issues 5651, 10956).
 OVERFLOWS_IN_FP16 = ("t5", "mt5", "umt5", "longt5")
+# Used in fp16 since before GPUs had bf16, or trained in it (OPT, GPT-NeoX).
+USED_IN_FP16 = (
+    "bart", "mbart", "bert", "roberta", "xlm-roberta", "camembert", "electra", "distilbert", "albert", "gpt2", "opt",
+    "gpt_neox",
+)  # fmt: skip
 
-Reason = Literal["native_bf16", "no_bf16_t5", "no_bf16_fp16", "no_gpu"]
+Reason = Literal["native_bf16", "no_bf16_t5", "no_bf16_fp16", "no_bf16_untested", "no_gpu"]
 
 
 class Precision(NamedTuple):
@@ -30,4 +35,5 @@ def precision_for(gpu: DetectedGpu | None, architecture: Architecture) -> Precis
         return Precision("bf16", "native_bf16")
     if architecture.model_type in OVERFLOWS_IN_FP16:
         return Precision("fp32", "no_bf16_t5")
-    return Precision("fp16", "no_bf16_fp16")
+    used = architecture.model_type in USED_IN_FP16
+    return Precision("fp16", "no_bf16_fp16" if used else "no_bf16_untested")

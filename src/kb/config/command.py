@@ -64,6 +64,7 @@ class CommandReader:
             if launch is not None and (launch.flags or launch.processes):
                 places = Places(text)
                 span = places.span(command.start, command.end)
+                launch = launch.on_chosen_gpus(environment.chooses_gpus(command))
                 return unit_of(launch, self.speller(launch), path, None, places, span)
         return None
 

@@ -43,6 +43,10 @@ class Launch(NamedTuple):
     launcher: str | None = None
     before: tuple[Flag, ...] = ()
 
+    def on_chosen_gpus(self, chosen: bool) -> "Launch":
+        """The same run where the script chooses the GPUs: one process then need not mean DataParallel over all."""
+        return self._replace(launcher=None) if chosen and self.launcher == "python" else self
+
 
 def read_launch(arguments: Sequence[Argument], text: str, *, any_program: bool = False) -> Launch | None:
     """The Python run that these arguments start, or None where they start something else.

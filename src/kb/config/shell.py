@@ -24,7 +24,7 @@ def read_shell(text: str, path: str, reader: CommandReader) -> tuple[Unit, ...]:
         launch = read_launch(environment.take(command), text)
         events = [_event(fault, command, text, places) for fault in command.faults]
         if launch is not None and _says_something(launch, reader):
-            runs.append((command, launch))
+            runs.append((command, launch.on_chosen_gpus(environment.chooses_gpus(command))))
             faults.setdefault(len(runs) - 1, []).extend(events)
         elif events:
             faults.setdefault(max(len(runs) - 1, 0), []).extend(events)

@@ -68,6 +68,11 @@ class Environment:
             return ()
         return tuple(argument for word in words[prefixes:] for argument in self.expand(word))
 
+    def chooses_gpus(self, command: Command) -> bool:
+        """Whether the command, or the script before it, says which GPUs are to be seen."""
+        assigned = (_assigned(word) for word in command.words)
+        return "CUDA_VISIBLE_DEVICES" in (*self.variables, *(match[1] for match in assigned if match))
+
     def _forget(self, words: list[Word]) -> None:
         for word in words:
             if word.literal is not None:

@@ -10,7 +10,7 @@ from kb.core.errors import UserError
 from kb.guide.assets import fetch_assets
 from kb.guide.export import atom_feed, library_tables, write_data
 from kb.guide.fits import all_fits
-from kb.guide.pages import write_pages
+from kb.guide.pages import WRITTEN, write_pages
 from kb.guide.playground import write_playground
 from kb.knowledge import load_catalog, load_guide
 
@@ -77,7 +77,7 @@ def _start(root: str, config: str, target: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", config, "-d", target]
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # this kb, installed or not
     path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
-    environment = {**os.environ, **QUIET, "PYTHONPATH": path}
+    environment = {**os.environ, **QUIET, WRITTEN: "1", "PYTHONPATH": path}
     return subprocess.Popen(
         command, cwd=root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )

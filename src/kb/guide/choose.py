@@ -4,7 +4,7 @@ from kb.advice.answer import answer
 from kb.advice.recommend import Asked
 from kb.advice.room import Room, on_gpu
 from kb.core.errors import UserError
-from kb.guide.fits import fit_of
+from kb.guide.fits import SHOWN_WAYS, fit_of
 from kb.guide.library import Library
 from kb.guide.markup import fenced, quantity, table, text
 from kb.guide.memory_bars import memory_bars
@@ -12,9 +12,6 @@ from kb.guide.site_words import say
 from kb.machine.arguments import find_gpu
 from kb.report.gpu_names import short_name
 from kb.report.recommend_text import config_yaml
-
-# the cheapest that fits is shown, in this order
-_ORDER = ("full", "full_checkpointing", "lora", "qlora", "qlora_checkpointing")
 
 
 def choose_table(library: Library, models: list[str], gpus: list[str]) -> str:
@@ -30,7 +27,7 @@ def choose_table(library: Library, models: list[str], gpus: list[str]) -> str:
         cells = [f"[{name}](models/{name}.md)"]
         for gpu in gpus:
             row = fit_of(catalog.models[name], catalog.gpus[gpu], catalog.constants)
-            way = next((way for way in _ORDER if row and row.train[way]), None)
+            way = next((way for way in SHOWN_WAYS if row and row.train[way]), None)
             cells.append(f"**{row.train[way]}** {say(language, f'way.{way}')}" if row and way else "–")
         rows.append(cells)
     return table(head, rows)

@@ -9,7 +9,7 @@ BAR_WIDTH, BAR_HEIGHT, ROW_GAP = 520, 26, 34
 
 
 class Segment(NamedTuple):
-    """One term of a bar: its label, its size in bytes, and the number of its colour (0 to 7)."""
+    """One term of a bar: its label, its size in bytes, and the number of its colour (0 to 9)."""
 
     label: str
     size_bytes: int
@@ -57,7 +57,7 @@ def heat_map_svg(
 def bars_svg(title: str, bars: Sequence[Bar], limit_bytes: int | None, limit_label: str, unit: float = 2**30) -> str:
     """Stacked bars on one scale, with the card's limit as a line and the error band as a whisker."""
     largest = max([bar.high_bytes for bar in bars] + ([limit_bytes] if limit_bytes else []))
-    scale = BAR_WIDTH / largest
+    scale = (BAR_WIDTH - 60) / largest  # room for the figure behind the longest
     label_width = 12 + max(_width(bar.label) for bar in bars)
     height = ROW_GAP * len(bars) + 30
     parts = []
@@ -74,6 +74,7 @@ def bars_svg(title: str, bars: Sequence[Bar], limit_bytes: int | None, limit_lab
             left += wide
         end = label_width + bar.high_bytes * scale
         middle = top + BAR_HEIGHT / 2
+        parts.append(_text(end + 6, top + 18, f"{sum(s.size_bytes for s in bar.segments) / unit:.1f} GiB", "start"))
         parts.append(f'<path class="kb-band" d="M{left:.1f} {middle}H{end:.1f}M{end:.1f} {middle - 5}v10"/>')
     if limit_bytes:
         at = label_width + limit_bytes * scale

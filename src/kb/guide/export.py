@@ -14,6 +14,7 @@ from kb.guide.fits import Row
 from kb.guide.library import Library, load_library
 from kb.guide.site_words import say
 
+_HELD = re.compile(r'^<div (?:class="kb-held|data-held=).*</div>$', re.MULTILINE)  # drawings and wide tables
 _RELEASE = re.compile(r"^## \[?(?P<version>[^\]\s]+)\]?(?: [-–] (?P<date>\d{4}-\d{2}-\d{2}))?", re.MULTILINE)
 
 
@@ -22,7 +23,7 @@ class Table(NamedTuple):
 
     name: str
     title: Mapping[str, str]
-    columns: Mapping[str, str]  # name → type: text, number, integer, boolean
+    columns: Mapping[str, Sequence[str]]  # name → JSON Schema's types of what stands in it
     rows: Sequence[Mapping[str, Any]]
 
 
@@ -112,25 +113,16 @@ def tables(library: Library, fits: Sequence[Row]) -> list[Table]:
 
 
 def _table(name: str, rows: Sequence[Mapping[str, Any]]) -> Table:
-    columns: dict[str, str] = {}
+    kinds: dict[str, set[str]] = {}
     for row in rows:
         for column, value in row.items():
-            kind = _kind(value)
-            if kind is not None and columns.get(column) in (None, kind, "integer"):
-                columns[column] = kind
-            columns.setdefault(column, "text")
+            kinds.setdefault(column, set()).update(_KINDS[kind] for kind in (type(value),) if value is not None)
     title = {language: say(language, f"data.{name}") for language in LANGUAGES}
-    return Table(name, title, columns, rows)
+    return Table(name, title, {column: sorted(found) or ["string"] for column, found in kinds.items()}, rows)
 
 
-def _kind(value: Any) -> str | None:
-    if value is None:
-        return None
-    if isinstance(value, bool):
-        return "boolean"
-    if isinstance(value, int):
-        return "integer"
-    return "number" if isinstance(value, float) else "text"
+# JSON Schema's names
+_KINDS: Mapping[type, str] = {bool: "boolean", int: "integer", float: "number", str: "string"}
 
 
 def write_data(site: str, found: Sequence[Table], version: str) -> None:
@@ -155,12 +147,11 @@ def _csv(table: Table) -> str:
 
 
 def _schema(table: Table) -> dict[str, Any]:
-    types = {"text": "string"}
     rows = {
         "type": "array",
         "items": {
             "type": "object",
-            "properties": {name: {"type": [types.get(kind, kind), "null"]} for name, kind in table.columns.items()},
+            "properties": {name: {"type": [*kinds, "null"]} for name, kinds in table.columns.items()},
             "required": list(table.columns),
             "additionalProperties": False,
         },
@@ -188,7 +179,7 @@ def write_llms(site: str, language: str, pages: Sequence[tuple[str, str, str]]) 
     head = f"# {say(language, 'llms.title')}\n\n> {say(language, 'llms.about')}\n"
     lines = [f"- [{title}]({address})" for address, title, _ in pages]
     _write(os.path.join(site, "llms.txt"), head + "\n" + "\n".join(lines) + "\n")
-    bodies = (text.strip() for _, _, text in pages)
+    bodies = (_HELD.sub("", text).strip() for _, _, text in pages)
     _write(os.path.join(site, "llms-full.txt"), head + "\n" + "\n\n".join(bodies) + "\n")
 
 
@@ -223,7 +214,7 @@ def data_files(library: Library) -> str:
     from kb.guide.markup import table
 
     language = library.language
-    up = "" if language == LANGUAGES[0] else "../"
+    up = "" if language == LANGUAGES[0] else "../../data/"  # the files lie below the first language
     head = [say(language, key) for key in ("data.table", "data.files")]
     names = ("gpus", "models", "fits", "rules", "errata", "constants", "presets")
     rows = []

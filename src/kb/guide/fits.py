@@ -17,6 +17,7 @@ from kb.core.setup import TrainingSetup
 from kb.knowledge import load_catalog
 from kb.memory import UnsupportedArchitectureError
 
+# the one that takes most comes first
 SHOWN_WAYS = ("full", "full_checkpointing", "lora", "qlora", "qlora_checkpointing")
 LENGTHS = (128, 256, 512, 1024, 2048)  # tokens of input, of the heat maps
 
@@ -72,21 +73,25 @@ def _base(model: Model, room: Room) -> tuple[TrainingSetup, str]:
     return setup, "bf16" if setup.bf16 else "fp16" if setup.fp16 else "fp32"
 
 
-def heat_map(model: Model, gpu: Gpu, constants: Mapping[str, float], batches: tuple[int, ...]) -> list[list[str]]:
-    """The verdict of full training for each length (rows, ``LENGTHS``) and batch (columns)."""
+def heat_map(
+    model: Model, gpu: Gpu, constants: Mapping[str, float], batches: tuple[int, ...], way: str = "full"
+) -> list[list[str]]:
+    """The verdict of training in a way for each length (rows, ``LENGTHS``) and batch (columns)."""
     room = Room(model, on_gpu(gpu), constants)
     base, _ = _base(model, room)
+    base = base._replace(**WAYS[way])
     longest = model.max_length or model.architecture.max_positions
     rows = []
     for length in LENGTHS:
         if longest is not None and length > longest and model.architecture.max_positions:
             rows.append(["beyond"] * len(batches))
             continue
-        setups = (
-            base._replace(max_source_length=length, per_device_train_batch_size=batch, do_eval=False)
-            for batch in batches
-        )
-        rows.append([room.predict(setup).verdict.status for setup in setups])
+        row: list[str] = []
+        for batch in batches:
+            setup = base._replace(max_source_length=length, per_device_train_batch_size=batch, do_eval=False)
+            # what runs out of memory does so with every larger batch
+            row.append("oom" if row[-1:] == ["oom"] else room.predict(setup).verdict.status)
+        rows.append(row)
     return rows
 
 
@@ -123,9 +128,9 @@ def _mark() -> str:
     """A hash of everything that the rows depend on: the catalogue, and the code of the floors that compute."""
     seen = hashlib.sha256(repr(load_catalog()).encode())
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    for floor in ("advice", "core", "guide", "memory"):
-        for name in sorted(os.listdir(os.path.join(package, floor))):
-            if name.endswith(".py"):
-                with open(os.path.join(package, floor, name), "rb") as stream:
-                    seen.update(stream.read())
+    folders = [os.path.join(package, floor) for floor in ("advice", "core", "memory")]
+    code = [os.path.join(folder, name) for folder in folders for name in os.listdir(folder) if name.endswith(".py")]
+    for path in [*sorted(code), os.path.abspath(__file__)]:
+        with open(path, "rb") as stream:
+            seen.update(stream.read())
     return seen.hexdigest()[:16]

@@ -6,8 +6,10 @@ Read by mkdocs-macros from a path (``module_name`` in mkdocs.yml); CONTRIBUTING 
 from collections.abc import Callable
 from typing import Any
 
+from kb.guide.accuracy import accuracy_tables, measured_rows
 from kb.guide.cases import case_history, run_times
 from kb.guide.choose import choose_table, constant, note_figure, recommended
+from kb.guide.chooser import chooser
 from kb.guide.decision import decision_tree
 from kb.guide.export import data_files
 from kb.guide.formulas import formula
@@ -21,9 +23,11 @@ from kb.guide.tradeoffs import tradeoff
 
 # name on a page → what shows it; each takes the library first
 SHOWN: dict[str, Callable[..., str]] = {
+    "accuracy_tables": accuracy_tables,
     "case_history": case_history,
     "checklist": checklist,
     "choose_table": choose_table,
+    "chooser": chooser,
     "commands_table": commands_table,
     "constant": constant,
     "data_files": data_files,
@@ -31,6 +35,7 @@ SHOWN: dict[str, Callable[..., str]] = {
     "errata_table": errata_table,
     "formula": formula,
     "gpu_table": gpu_table,
+    "measured_rows": measured_rows,
     "model_table": model_table,
     "note_figure": note_figure,
     "playground": playground,

@@ -45,6 +45,30 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequen
     return "\n".join(f"| {' | '.join(cell or ' ' for cell in line)} |" for line in lines)
 
 
+def held(body: str, kind: str = "", label: str = "") -> str:
+    """HTML as a block that Markdown passes by (``held.py``); with a label, one that scrolls by itself and by keyboard."""
+    scrolls = f' tabindex="0" role="region" aria-label="{escape(label, quote=True)}"' if label else ""
+    return f'<div class="kb-held{f" {kind}" if kind else ""}"{scrolls}>{" ".join(body.split(chr(10)))}</div>'
+
+
+def wide_table(label: str, head: Sequence[str], groups: Iterable[tuple[str, Iterable[Sequence[str]]]]) -> str:
+    """A table with a fixed first column, which scrolls inside itself; rows by group. All cells are HTML already.
+
+    Args:
+        groups: each group's heading, empty for none, and its rows.
+    """
+    parts = ["<thead><tr>", *(f'<th scope="col">{cell}</th>' for cell in head), "</tr></thead>"]
+    for title, rows in groups:
+        parts.append("<tbody>")
+        if title:
+            span = f'<th scope="rowgroup" colspan="{len(head)}"><span>{title}</span></th>'
+            parts.append(f'<tr class="kb-group">{span}</tr>')
+        for first, *rest in rows:
+            parts.append(f'<tr><th scope="row">{first}</th>{"".join(f"<td>{cell}</td>" for cell in rest)}</tr>')
+        parts.append("</tbody>")
+    return held(f'<table class="kb-table">{"".join(parts)}</table>', "kb-wide", label)
+
+
 def badge(library: Library, status: str) -> str:
     """Whether a number is claimed, computed or measured, as a small mark that a screen reader reads as a word."""
     name = library.words.named("status", status)

@@ -1,43 +1,70 @@
-"""A prediction as bars by phase, with a table of the same terms for who cannot see them."""
+"""A prediction as bars by phase with a legend, and a table of the same terms for who cannot see them."""
 
-from kb.core.memory_report import MemoryReport
+from collections.abc import Mapping, Sequence
+from html import escape
+
+from kb.core.memory_report import MemoryReport, Phase
 from kb.guide.drawings import Bar, Segment, bars_svg
 from kb.guide.library import Library
-from kb.guide.markup import table, text
+from kb.guide.markup import held, table, text
 from kb.guide.site_words import say
 
-COLOURS = 8
+COLOURS = 8  # of named terms; the next is for all smaller ones, the last for what no term holds
+SMALL, UNUSED = COLOURS, COLOURS + 1
 GIB = 2**30
 
 
 def memory_bars(library: Library, report: MemoryReport, limit_bytes: int | None, title: str) -> str:
-    """The drawing, then its figures folded away."""
+    """The drawing with its legend, then its figures folded away."""
     words, language = library.words, library.language
     phases = [phase for phase in report.phases if phase.name != "load"]
-    colours: dict[str, int] = {}
+    colours = term_colours(phases)
     bars = []
     for phase in phases:
-        terms = sorted(phase.terms, key=lambda term: -term.bytes)
+        terms = sorted(phase.terms, key=lambda term: (colours[term.name], -term.bytes))
         rest = phase.process_used_bytes - sum(term.bytes for term in terms)
-        segments = [
-            Segment(words.named("term", term.name), term.bytes, colours.setdefault(term.name, len(colours)) % COLOURS)
-            for term in terms
-        ]
-        segments.append(Segment(say(language, "memory.unused"), max(rest, 0), COLOURS))
+        segments = [Segment(words.named("term", term.name), term.bytes, colours[term.name]) for term in terms]
+        segments.append(Segment(say(language, "memory.unused"), max(rest, 0), UNUSED))
         bars.append(Bar(words.named("phase", phase.name), segments, phase.high_bytes))
     limit = f"{limit_bytes / GIB:.1f} GiB" if limit_bytes else ""
-    drawing = bars_svg(title, bars, limit_bytes, limit)
-    head = [say(language, "memory.phase"), say(language, "memory.term"), "GiB"]
+    named = [(words.named("term", name), colour) for name, colour in colours.items() if colour < COLOURS]
+    drawing = bars_svg(title, bars, limit_bytes, limit) + _legend(library, named, SMALL in colours.values())
+    caption = f"<figcaption><b>{escape(title)}</b></figcaption>"
+    figures = folded(say(language, "memory.figures"), _figures(library, bars))
+    figure = held(f'<figure class="kb-figure">{caption}{drawing}</figure>')
+    return f"{figure}\n\n{figures}"
+
+
+def term_colours(phases: Sequence[Phase]) -> Mapping[str, int]:
+    """A colour for each term: one of its own for the largest of any phase, one for all others."""
+    most: dict[str, int] = {}
+    for phase in phases:
+        for term in phase.terms:
+            most[term.name] = max(most.get(term.name, 0), term.bytes)
+    ordered = sorted(most, key=lambda name: -most[name])
+    return {name: min(number, SMALL) for number, name in enumerate(ordered)}
+
+
+def _legend(library: Library, named: Sequence[tuple[str, int]], small: bool) -> str:
+    """What each colour stands for, the largest term first."""
+    language = library.language
+    rest = [(say(language, "memory.small"), SMALL)] if small else []
+    rows = [*named, *rest, (say(language, "memory.unused"), UNUSED)]
+    items = [f'<li><span class="kb-swatch kb-term--{colour}"></span>{escape(label)}</li>' for label, colour in rows]
+    items.append(f'<li><span class="kb-swatch kb-swatch--band"></span>{escape(say(language, "memory.band"))}</li>')
+    items.append(f'<li><span class="kb-swatch kb-swatch--limit"></span>{escape(say(language, "memory.limit"))}</li>')
+    return f'<ul class="kb-legend" aria-hidden="true">{"".join(items)}</ul>'
+
+
+def _figures(library: Library, bars: Sequence[Bar]) -> str:
+    head = [say(library.language, "memory.phase"), say(library.language, "memory.term"), "GiB"]
     rows = [
         (text(bar.label), text(segment.label), f"{segment.size_bytes / GIB:.2f}")
         for bar in bars
-        for segment in bar.segments
+        for segment in sorted(bar.segments, key=lambda segment: -segment.size_bytes)
         if segment.size_bytes >= GIB // 200
     ]
-    figures = table(head, rows, numbers=(2,))
-    return f'<figure class="kb-figure" markdown="span">{drawing}</figure>\n\n' + folded(
-        say(language, "memory.figures"), figures
-    )
+    return table(head, rows, numbers=(2,))
 
 
 def folded(title: str, body: str) -> str:

@@ -4,12 +4,14 @@ from collections.abc import Sequence
 
 from kb.core.model import Model
 from kb.guide.fits import Row
-from kb.guide.gpu_page import fits_table, heat
+from kb.guide.fits_table import fits_by_gpu
+from kb.guide.heat import heat_maps
 from kb.guide.library import Library
 from kb.guide.markup import cited, cited_source, code, prose, quantity, table, text
+from kb.guide.noted_settings import noted_settings
 from kb.guide.site_words import say
 
-USUAL_GPUS = ("t4", "rtx-3090", "a6000", "l40s", "a100-80gb")
+USUAL_GPUS = ("t4", "rtx-3090", "rtx-4090", "l40s", "a100-80gb")
 
 
 def model_page(library: Library, model: Model, fits: Sequence[Row]) -> str:
@@ -23,22 +25,24 @@ def model_page(library: Library, model: Model, fits: Sequence[Row]) -> str:
         f"# {text(model.name)}",
         say(language, "model.names", names=", ".join(f"`{name}`" for name in (model.id, *model.aliases))),
         _errata(library, data),
-        f"## {say(language, 'model.parameters')} {{ #parameters }}",
-        "\n".join(f"- {quantity(library, row)}{_note(row)}" for row in data["parameters"]),
     ]
     if mine:
         parts += [
             f"## {say(language, 'fits.where')} {{ #fits }}",
             say(language, "fits.about"),
-            fits_table(library, mine, by="gpu"),
+            fits_by_gpu(library, model, mine),
             f"## {say(language, 'heat.heading')} {{ #lengths }}",
             say(language, "heat.about"),
-            *(heat(library, model.id, gpu) for gpu in USUAL_GPUS if gpu in library.catalog.gpus),
+            heat_maps(library, [(model, gpus[name]) for name in USUAL_GPUS if name in gpus]),
         ]
+    if noted := noted_settings(library, model=model.id):
+        parts += [f"## {say(language, 'preset.heading')} {{ #notes }}", say(language, "preset.about"), noted]
     claims = [f"- {prose(claim['text'][language])} {cited(library, claim)}" for claim in data.get("claims", [])]
     if claims:
         parts += [f"## {say(language, 'claims.heading')} {{ #claims }}", "\n".join(claims)]
     parts += [
+        f"## {say(language, 'model.parameters')} {{ #parameters }}",
+        "\n".join(f"- {quantity(library, row)}{_note(row)}" for row in data["parameters"]),
         f"## {say(language, 'model.architecture')} {{ #architecture }}",
         table([say(language, "model.field"), say(language, "gpu.value")], fields),
         say(language, "model.from", source=cited_source(library, data["architecture_source"])),

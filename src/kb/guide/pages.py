@@ -14,6 +14,7 @@ from kb.guide.rule_page import rule_page
 
 FRONT = "---\ntitle: {title}\ngenerated: {made_from}\nrender_macros: false\nhide: [navigation]\n---\n\n"
 
+WRITTEN = "KB_PAGES_WRITTEN"  # set while the caller has written the pages itself
 Page = tuple[str, str, str]  # title, file it is made from, Markdown
 
 
@@ -41,6 +42,8 @@ def write_pages(docs: str, say: Callable[[str], None] = lambda line: None) -> in
         How many files changed.
     """
     changed = 0
+    if os.environ.get(WRITTEN):
+        return changed
     fits = all_fits(os.path.join(os.path.dirname(docs), "build"))
     for language in LANGUAGES:
         pages = dict(generated_pages(load_library(language), fits))

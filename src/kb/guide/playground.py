@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import yaml
 
-from kb.browser import choices
+from kb.knowledge import load_catalog
 from kb.knowledge.bundle import build, encoded
 from kb.knowledge.locations import shipped
 
@@ -27,7 +27,7 @@ def write_playground(root: str) -> None:
     with open(os.path.join(folder, "examples.json"), "w", encoding="utf-8") as stream:
         json.dump(_examples(os.path.join(root, "examples")), stream, ensure_ascii=False)
     with open(os.path.join(folder, "choices.json"), "w", encoding="utf-8") as stream:
-        stream.write(choices())
+        stream.write(_choices())
 
 
 def _contents() -> Iterator[tuple[str, str]]:
@@ -58,3 +58,18 @@ def _examples(folder: str) -> list[dict[str, str]]:
                 kind = "shell" if name.endswith(".sh") else "config"
                 found.append({"name": name, "kind": kind, "text": stream.read()})
     return found
+
+
+def _choices() -> str:
+    """What the pickers offer: GPUs and models, as JSON."""
+    catalog = load_catalog()
+    gpus = sorted(catalog.gpus.values(), key=lambda gpu: (gpu.memory_total, gpu.name))
+    models = sorted(catalog.models.values(), key=lambda model: (model.architecture.model_type, model.parameters))
+    return json.dumps(
+        {
+            "gpus": [{"id": gpu.id, "name": gpu.name.removeprefix("NVIDIA ")} for gpu in gpus],
+            "models": [{"id": model.id, "name": model.name} for model in models],
+            "rules": catalog.version,
+        },
+        ensure_ascii=False,
+    )

@@ -48,6 +48,21 @@ def load_words(language: str, rules: str | None = None) -> Mapping[str, str]:
     return words
 
 
+def load_words_alone(language: str) -> Mapping[str, str]:
+    """The texts of one language where the rules beside them are at fault; none where the texts are at fault too."""
+    import os
+
+    from kb.knowledge.source import KnowledgeError, read_source
+
+    path = os.path.join(shipped().i18n, f"{language}.yaml")
+    try:
+        with open(path, encoding="utf-8") as stream:
+            texts = read_source(path, stream.read()).data
+    except (OSError, ValueError, KnowledgeError):
+        return {}
+    return {key: text for key, text in texts.items() if isinstance(text, str)} if isinstance(texts, dict) else {}
+
+
 def load_guide(rules: str | None = None) -> Mapping[str, Any]:
     """Presets, formulas, remedies, decisions and the rest: kind → id → the file's data, with checked trees."""
     guide: Mapping[str, Any] = load_part(shipped() if rules is None else named(rules), "guide")

@@ -46,16 +46,17 @@ def file_checker(catalog: Catalog, project: Project, wanted: Wanted) -> FileChec
 
         given = given_facts(project.facts, catalog.facts, project.path or "")
     versions = {**project.versions, **(wanted.versions or {})}
+    machine = _machine(catalog, project, wanted)
     checker = Checker(
         catalog,
-        _machine(catalog, project, wanted),
+        machine,
         rules=_rules(project, wanted, areas),
         versions=_versions(versions),
         model=read_model_config(wanted.model_config) if wanted.model_config else None,
         model_in_folder=model_in_folder,
         gpu_count=wanted.gpus if wanted.gpus is not None else project.gpus,
         given=given,
-        installed=_installed(versions),
+        installed=_installed(versions, here=bool(machine.gpus) and machine.gpu_source != "named"),
     )
     return FileChecker(
         catalog,
@@ -126,18 +127,18 @@ def _versions(named: Mapping[str, str]) -> Callable[[str], tuple[int, ...] | Non
     return version
 
 
-def _installed(named: Mapping[str, str]) -> Callable[[str], bool | None]:
+def _installed(named: Mapping[str, str], here: bool) -> Callable[[str], bool | None]:
     """Whether a library is installed where the runs happen: kb knows only of the environment that it stands in itself.
 
-    A library whose version is named is there. One that is missing here is known to be missing there only where
-    transformers is here and nobody named another version of it: then this is where the runs happen.
+    A library whose version is named is there. One that is missing here is known to be missing there only where this
+    is where the runs happen: a GPU was found ``here``, and transformers is installed whose version nobody named.
     """
 
     def installed(library: str) -> bool | None:
-        here = installed_versions()
-        if library in named or library in here:
+        beside = installed_versions()
+        if library in named or library in beside:
             return True
-        return False if "transformers" in here and "transformers" not in named else None
+        return False if here and "transformers" in beside and "transformers" not in named else None
 
     return installed
 

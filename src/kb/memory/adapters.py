@@ -3,11 +3,21 @@
 from functools import lru_cache
 from typing import NamedTuple
 
+from kb.core.model import Architecture
 from kb.memory.linear import LinearModule
 from kb.memory.shape import Shape
 
 CROSS = ("EncDecAttention.k", "EncDecAttention.v", "encoder_attn.k_proj", "encoder_attn.v_proj")
 DROPOUT_MASK = 1
+FP32, HALF = 4, 2
+# layers that read one tensor, by the last part of their name: queries, keys and values; a feed-forward's two inputs
+_ATTENTION = ("q", "k", "v", "q_proj", "k_proj", "v_proj", "query", "key", "value", "query_proj", "key_proj",
+              "value_proj", "q_lin", "k_lin", "v_lin")  # fmt: skip
+_GATES = ("wi_0", "wi_1", "gate_proj", "up_proj")
+_ENTRY = ("fc1", "dense_h_to_4h", *_GATES)  # of a feed-forward
+_OUTPUTS = (".o", "self_attn.o_proj", ".out_proj", "self_attn.dense", "attention.dense", "attention.output.dense", "attn.c_proj",
+            "attention.out_lin")  # fmt: skip
+_RELU_DOWN = "fc2"
 
 
 class Reach(NamedTuple):
@@ -63,30 +73,80 @@ def reach(targets: tuple[LinearModule, ...]) -> Reach:
     )
 
 
+def _input_of(module: LinearModule, arch: Architecture) -> str:
+    """A name for the tensor that a wrapped layer reads: the same for layers that share it."""
+    if module.name.endswith(CROSS):
+        return "encoder's output"
+    if arch.parallel and arch.norms == 1 and (module.leaf in _ATTENTION or module.leaf in _ENTRY):
+        return "layer's norm"
+    if module.leaf in _ATTENTION or module.leaf in _GATES:
+        return module.name.rpartition(".")[0]
+    return module.name
+
+
+class Shared(NamedTuple):
+    """Features of the tensors that wrapped layers read, each counted once, where nothing comes between: encoder's and
+    decoder's layers, and whether the encoder's output is among them. What autograd keeps anyway is left out."""
+
+    encoder_features: int
+    decoder_features: int
+    encoder_output: bool
+
+
+@lru_cache(maxsize=256)
+def shared_inputs(targets: tuple[LinearModule, ...], arch: Architecture, eager: bool) -> Shared:
+    """The inputs of wrapped layers where nothing drops them out or casts them."""
+    inputs: dict[str, LinearModule] = {}
+    for module in targets:
+        # scaled_dot_product_attention keeps its result, and relu its own
+        given = not eager and module.name.endswith(_OUTPUTS)
+        given |= arch.activation == "relu" and module.leaf == _RELU_DOWN
+        if module.kind == "linear" and not given:
+            inputs.setdefault(_input_of(module, arch), module)
+    crossing = inputs.pop("encoder's output", None)
+
+    def over(stack: str) -> int:
+        return sum(module.in_features * module.number for module in inputs.values() if module.stack == stack)
+
+    return Shared(over("encoder"), over("decoder"), crossing is not None)
+
+
 class Kept(NamedTuple):
-    """Bytes kept by the adapters of all layers of a stack, and outside the stacks."""
+    """Bytes kept by the adapters of all layers of a stack, and outside the stacks; ``crossing``: the encoder's output,
+    which all layers of the decoder read."""
 
     encoder: int
     decoder: int
     outside: int
+    crossing: int
 
 
-def kept(found: Reach, rank: int, s: Shape) -> Kept:
-    """A wrapped linear layer keeps its dropped-out input, a mask, and the product of rank's width.
+def input_bytes(s: Shape) -> int:
+    """Bytes an element that a wrapped layer keeps of its own copy of its input: adapters are fp32 (peft's
+    ``autocast_adapter_dtype``), or computed in half under autocast; dropout keeps a mask."""
+    return (HALF if s.autocast else FP32) + (DROPOUT_MASK if s.lora_dropout else 0)
 
-    Adapters are fp32 (peft's ``autocast_adapter_dtype``), so they keep 4 bytes an element, or 2 under autocast.
-    Dropout is assumed: without it the mask goes, and wrapped layers that read one tensor share it.
-    """
-    width = 2 if s.autocast else 4
+
+def shares_inputs(s: Shape) -> bool:
+    """Whether wrapped layers keep the tensor that they are given: fp32, with no dropout and no cast in between."""
+    return not (s.lora_dropout or s.autocast or s.weight_bytes == HALF)
+
+
+def kept(found: Reach, rank: int, s: Shape, targets: tuple[LinearModule, ...]) -> Kept:
+    """A wrapped linear layer keeps its input, dropped out or cast for it alone, and the product of the rank's width."""
+    width = HALF if s.autocast else FP32
     te, td = s.source_tokens, s.target_tokens
-
-    def over(tokens: int, features: int, modules: int) -> int:
-        return tokens * (features * (width + DROPOUT_MASK) + modules * rank * width)
-
-    return Kept(
-        encoder=over(te, found.encoder_features, found.encoder_modules),
-        decoder=over(td, found.decoder_features, found.decoder_modules)
-        + over(te, found.cross_features, found.cross_modules),
-        outside=over(td, found.head_features, 1 if found.head_features else 0)
-        + found.embeddings * rank * 4 * max(te, td),
-    )
+    encoder = rank * width * te * found.encoder_modules
+    decoder = rank * width * (td * found.decoder_modules + te * found.cross_modules)
+    crossing = 0
+    if shares_inputs(s):
+        inputs = shared_inputs(targets, s.arch, s.eager)
+        encoder += width * te * inputs.encoder_features
+        decoder += width * td * inputs.decoder_features
+        crossing = width * te * s.arch.d_model * inputs.encoder_output
+    else:
+        each = input_bytes(s)
+        encoder += each * te * found.encoder_features
+        decoder += each * (td * found.decoder_features + te * found.cross_features)
+    outside = td * (found.head_features * input_bytes(s) + rank * width * bool(found.head_features))
+    return Kept(encoder, decoder, outside + found.embeddings * rank * FP32 * max(te, td), crossing)

@@ -25,19 +25,29 @@ def saved(s: Shape) -> Saved:
     attention, feed_forward = 4 * d * inner, 2 * d * arch.d_ff
     stream_e, stream_d = te * d * width, td * d * width
     copied = 2 if s.copied and not s.quantized else 0
+    # gradients of a layer's own weights: the last projection's is there when the feed-forward's backward needs most
+    one = 0 if s.frozen else s.weight_bytes * d * arch.d_ff
+    done, cross_done = 2 * one, 0 if s.frozen else s.weight_bytes * attention
     encoder = Layer(
         kept=ff_e + self_e + _norm(s, te, 3),
-        backward=max(te * arch.d_ff * ff_backward, self_e_backward - ff_e) + stream_e,
+        backward=max(te * arch.d_ff * ff_backward + one, self_e_backward - ff_e + done) + stream_e,
         entry=stream_e,
         copies=copied * (attention + feed_forward),
         tensors=24,
+        forward=_made_again(s, te, s.source**2),
     )
     decoder = Layer(
         kept=ff_d + cross + self_d + _norm(s, td, 3),
-        backward=max(td * arch.d_ff * ff_backward, cross_backward - ff_d, self_d_backward - ff_d - cross) + stream_d,
+        backward=max(
+            td * arch.d_ff * ff_backward + one,
+            cross_backward - ff_d + done,
+            self_d_backward - ff_d - cross + done + cross_done,
+        )
+        + stream_d,
         entry=stream_d,
         copies=copied * (2 * attention + feed_forward),
         tensors=40,
+        forward=_made_again(s, td, s.target**2 + s.target * s.source),
     )
     tail = width + MASK
     return Saved(
@@ -53,6 +63,13 @@ def saved(s: Shape) -> Saved:
         head_copies=2 * vocab * d if s.copied else 0,
         loss=_loss(s),
     )
+
+
+def _made_again(s: Shape, tokens: int, pairs: int) -> int:
+    """What a layer that checkpointing makes again holds at its end, its output's gradient included: eager attention
+    hands its probabilities over, which autocast leaves in fp32."""
+    held = s.batch * s.arch.num_heads * pairs * FP32 if s.eager and s.autocast and s.arch.attention_dropout else 0
+    return held + tokens * s.arch.d_model * (2 * _stream(s) + s.compute_bytes)
 
 
 def _stream(s: Shape) -> int:
@@ -105,6 +122,6 @@ def _loss(s: Shape) -> Loss:
         return Loss(kept=6 * logits, inside=2 * logits, forward=6 * logits, backward=4 * logits, gradient=2 * logits)
     kept = (FP32 if s.autocast else compute) * logits
     if s.smoothing:
-        return Loss(kept=kept, inside=kept, forward=2 * kept, backward=3 * kept, gradient=compute * logits)
+        return Loss(kept=kept, inside=kept, forward=2 * kept, backward=kept * (3 if s.autocast or s.weight_bytes == FP32 else 4), gradient=compute * logits)
     forward = max(kept, product - kept)
     return Loss(kept=kept, inside=forward, forward=forward, backward=2 * kept, gradient=compute * logits)

@@ -3,6 +3,7 @@
 from functools import lru_cache
 
 from kb.core.model import Architecture
+from kb.memory.adapters import input_bytes
 from kb.memory.linear import LinearModule, modules
 from kb.memory.shape import Shape
 
@@ -32,7 +33,8 @@ def unneeded(s: Shape, targets: tuple[LinearModule, ...]) -> tuple[int, int]:
     leaves = {module.leaf for module in targets}
     inner = a.parallel and not leaves & set(_FORWARD)
     a_token = 0 if a.norm_after else norm(s, a.d_model, 0, width)
-    a_token += MASK * sum(module.in_features for module in targets if module.leaf in _READERS)
+    if s.lora_dropout:
+        a_token += MASK * sum(module.in_features for module in targets if module.leaf in _READERS)
     a_token += MASK * a.d_model if a.embedding_dropout else 0
     if inner:
         a_token += feed_forward(s)[0]
@@ -52,8 +54,8 @@ def wrapped_backward(s: Shape, targets: tuple[LinearModule, ...], backward: int)
         return backward
     a, width = s.arch, linear_width(s)
     elements = s.source_tokens * a.d_ff
-    kept = (2 if s.autocast else FP32) + MASK
-    again = elements * (width + (FP32 if width == 2 else 0) + (FP32 if s.autocast else 0))
+    kept = input_bytes(s)
+    again = elements * (width + (FP32 if width == 2 else 0) + (FP32 if s.autocast and s.lora_dropout else 0))
     if s.quantized and not s.autocast:
         again = max(again, elements * (width + 2 - kept) + 2 * a.d_model * a.d_ff)
     return max(backward - elements * kept, again + 2 * FP32 * s.source_tokens * a.d_model)

@@ -17,7 +17,8 @@ def evaluation_peak(setup: TrainingSetup, s: Shape, resident: Terms, cast_adapte
     The Trainer keeps the logits and the encoder's output of every step until ``eval_accumulation_steps`` moves them to
     the host, and joining them holds both the joined and the new; the variables of the last step live on beside what was
     joined. With ``predict_with_generate`` a label forward follows generate, and only token ids are kept. T5 builds a
-    cache in the label forward, BART does not.
+    cache in the label forward (the Trainer turns it off in the model's config, of which T5's stacks have copies), BART
+    does not.
 
     Args:
         cast_adapters: adapter parameters that autocast copies.

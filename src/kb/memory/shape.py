@@ -26,6 +26,7 @@ class Shape(NamedTuple):
     smoothing: bool
     loaded_half: bool  # buffers keep the type that the weights were loaded in
     lora_head: bool = False
+    lora_dropout: bool = False  # adapters drop out their inputs
 
     @property
     def compute_bytes(self) -> int:
@@ -70,4 +71,5 @@ def shape_of(
         smoothing=setup.label_smoothing_factor > 0,
         loaded_half=setup.weights != "fp32",
         lora_head=lora_head,
+        lora_dropout=setup.lora_dropout > 0,
     )

@@ -60,7 +60,7 @@ class _Step:
 
     def __init__(self, setup: TrainingSetup, states: States, s: Shape, saved: StackSaved) -> None:
         found = reach(states.targets)
-        extra = kept(found, setup.lora_r, s)
+        extra = kept(found, setup.lora_r, s, states.targets)
         self.s, self.saved, self.states, layer = s, saved, states, saved.layer
         self.stack = "encoder" if s.arch.family == "encoder" else "decoder"
         self.checkpointed = setup.gradient_checkpointing
@@ -97,7 +97,10 @@ class _Step:
             self.embedding = FP32 * setup.lora_r * widest_embedding
             self.head = 0
         else:
-            self.embedding = s.weight_bytes * counts.embedding
+            # the output layer's gradient enters as a view of a product, so autograd adds the embedding's into a third
+            # tensor; under autocast it is a copy of its own, and takes it in
+            third = s.arch.tied and not s.copied
+            self.embedding = s.weight_bytes * counts.embedding * (2 if third else 1)
             self.head = round(s.weight_bytes * self.saved.head * share)
         if setup.gradient_accumulation_steps > 1:  # gradients are held already: what comes is added and goes
             self.inner = self.all = 0
@@ -106,7 +109,7 @@ class _Step:
         self.all = self.states.gradients
         inner = self.all - self.head
         if not s.frozen and not (s.arch.tied and s.arch.head in ("causal", "masked")):
-            inner -= round((self.embedding + s.weight_bytes * counts.positions) * share)
+            inner -= round(s.weight_bytes * (counts.embedding + counts.positions) * share)
         self.inner = max(inner, 0)  # of the layers
 
     def _activations(self, size: int) -> Terms:

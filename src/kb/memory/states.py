@@ -143,7 +143,8 @@ def _optimizer(
     if name in ("sgd", "none"):
         return 0, 0, 0
     if name == "adafactor":  # a row and a column of second moments for each matrix; its step works on one tensor
-        return 2 * FP32 * trainable // min(arch.d_model, arch.d_ff), 0, 2 * FP32 * largest
+        copies = 4 if width == HALF else 2  # half weights and gradients are widened first
+        return 2 * FP32 * trainable // min(arch.d_model, arch.d_ff), 0, copies * FP32 * largest
     if "8bit" in name:
         wide = counts.embedding + counts.positions if setup.method == "full" else 0  # Trainer keeps these in 32 bits
         narrow = trainable - wide

@@ -27,20 +27,29 @@ def saved(s: Shape) -> Saved:
     stream_e, stream_d = te * d * width, td * d * width
     products = d * arch.d_ff if s.quantized else attention + feed_forward  # wo is never quantized (kept in fp32)
     products_d = d * arch.d_ff if s.quantized else 2 * attention + feed_forward
+    # gradients of a layer's own weights: the last projection's is there when the feed-forward's backward needs most
+    one = 0 if s.frozen else width * d * arch.d_ff
+    done, cross_done = (gates + 1) * one, 0 if s.frozen else width * attention
     encoder = Layer(
         kept=ff_e + self_e + _norm(s, te, 3),
-        backward=max(te * arch.d_ff * ff_backward, self_e_backward - ff_e) + 2 * stream_e,
+        backward=max(te * arch.d_ff * ff_backward + one, self_e_backward - ff_e + done) + 2 * stream_e,
         entry=stream_e,
         copies=2 * products if s.copied else 0,
         tensors=24 + 6 * gates,
+        forward=_made_again(s, te, s.source**2),
     )
     decoder = Layer(
         kept=ff_d + cross + self_d + _norm(s, td, 3),
-        backward=max(td * arch.d_ff * ff_backward, cross_backward - ff_d, self_d_backward - ff_d - cross)
+        backward=max(
+            td * arch.d_ff * ff_backward + one,
+            cross_backward - ff_d + done,
+            self_d_backward - ff_d - cross + done + cross_done,
+        )
         + 2 * stream_d,
         entry=stream_d,
         copies=2 * products_d if s.copied else 0,
         tensors=40 + 6 * gates,
+        forward=_made_again(s, td, s.target**2 + s.target * s.source),
     )
     tail = (1 if s.frozen else 2) * width + 2 * MASK
     heads = arch.num_heads
@@ -58,6 +67,14 @@ def saved(s: Shape) -> Saved:
         head_copies=2 * vocab * d if s.copied else 0,
         loss=_loss(s),
     )
+
+
+def _made_again(s: Shape, tokens: int, pairs: int) -> int:
+    """What a layer that checkpointing makes again holds at its end, its output's gradient included: eager attention
+    hands its probabilities over, which autocast leaves in fp32, and the input of ``wo`` is widened."""
+    held = s.batch * s.arch.num_heads * pairs * FP32 if s.eager and s.autocast else 0
+    widened = tokens * s.arch.d_ff * FP32 if s.copied and not s.quantized else 0
+    return held + widened + tokens * s.arch.d_model * (2 * s.weight_bytes + s.compute_bytes)
 
 
 def _norm(s: Shape, tokens: int, readers: int) -> int:
@@ -124,7 +141,7 @@ def _loss(s: Shape) -> Loss:
     product = 3 * compute * logits if s.lora_head else 0  # base, adapter and sum
     if s.smoothing:
         kept = (FP32 if s.autocast else compute) * logits
-        return Loss(kept=kept, inside=product - kept, forward=2 * kept, backward=3 * kept, gradient=compute * logits)
+        return Loss(kept=kept, inside=product - kept, forward=2 * kept, backward=kept * (3 if s.autocast or s.weight_bytes == FP32 else 4), gradient=compute * logits)
     if s.autocast:
         kept = 6 * logits
         return Loss(kept=kept, inside=max(2 * logits, product - kept), forward=6 * logits, backward=4 * logits,

@@ -44,7 +44,7 @@ def training_peak(setup: TrainingSetup, states: States, s: Shape, workspace: int
         base["allocator_remainders"] = copies_remainder(s.arch, remainder, quantized=s.quantized)
     step = _Step(setup, states, s, saved)
     moments = step.forward() | step.backward()
-    moments["optimizer_step"] = {"gradients": states.gradients, "temporaries": states.step_temporaries}
+    moments["optimizer_step"] = {"gradients": step.all, "temporaries": states.step_temporaries}
     return largest({name: base | terms for name, terms in moments.items()})
 
 
@@ -53,7 +53,7 @@ class _Step:
 
     def __init__(self, setup: TrainingSetup, states: States, s: Shape, saved: Saved) -> None:
         arch, found = s.arch, reach(states.targets)
-        extra = kept(found, setup.lora_r, s)
+        extra = kept(found, setup.lora_r, s, states.targets)
         encoder, decoder = saved.encoder, saved.decoder
         self.s, self.saved, self.states = s, saved, states
         self.checkpointed = setup.gradient_checkpointing
@@ -81,6 +81,7 @@ class _Step:
                 self.encoder -= saved.unneeded
             if not s.frozen and not s.autocast:
                 self.encoder += saved.encoder_output
+            self.encoder += extra.crossing
         self.encoder_copies = copies_e
         self.copies = copies_e + copies_d + inner_adapters
         self.head_copies = head_copies
@@ -88,7 +89,10 @@ class _Step:
 
     def _count_gradients(self, setup: TrainingSetup, encoder_weights: int, widest_embedding: int) -> None:
         counts, s, states = count(self.s.arch), self.s, self.states
-        share = states.gradient_share
+        share, held = states.gradient_share, setup.gradient_accumulation_steps > 1
+        # where gradients accumulate they are all held, and what comes is added to them at once, but for a table that is
+        # used more than once: it waits for its last use
+        self.all = 0 if held else states.gradients
         if s.frozen:
             self.embedding = 0
             self.embedding_transient = FP32 * setup.lora_r * widest_embedding
@@ -96,6 +100,17 @@ class _Step:
         else:
             self.embedding = self.embedding_transient = s.weight_bytes * counts.embedding
             self.encoder_gradients = round(s.weight_bytes * counts.encoder_linear * share)
+        # the output layer's gradient enters as a view of a product, so autograd adds the embedding's into a third
+        # tensor; under autocast it is a copy of its own, and takes it in
+        self.adding = self.embedding * ((1 if s.copied else 2) if s.arch.tied else 0)
+        self.before_encoder = self.embedding if held else states.gradients - self.encoder_gradients
+        self.before_last = self.before_encoder
+        if held:
+            self.adding += 0 if s.arch.tied else self.embedding
+            self.waiting = self.embedding if s.arch.tied else 0
+        else:
+            self.before_last = states.gradients - self.encoder_gradients // s.arch.encoder_layers
+            self.waiting = self.embedding
 
     def forward(self) -> dict[str, Terms]:
         loss = self.saved.loss
@@ -112,40 +127,41 @@ class _Step:
         }
 
     def backward(self) -> dict[str, Terms]:
-        saved, gradients = self.saved, self.states.gradients
+        saved = self.saved
         encoder, decoder, one = saved.encoder, saved.decoder, self.checkpointed
         stacks: Terms = {"activations_encoder": self.encoder, "activations_decoder": self.decoder}
-        before_encoder = gradients - self.encoder_gradients
         # an encoder layer made again: its input is kept already, the decoder has let go of the encoder's output
         again = self.encoder_layer - encoder.entry - saved.encoder_output if one else 0
+        encoder_need = max(encoder.backward, encoder.forward) if one else encoder.backward
+        decoder_need = max(decoder.backward, decoder.forward) + self.decoder_layer if one else decoder.backward
         last_layer = self.encoder_layer + (saved.encoder_mask + saved.bias if one else 0)
         return {
             "head_backward": stacks | self._head_backward(),
             "decoder_backward": stacks
             | {
-                "gradients": self.embedding,
-                "temporaries": decoder.backward + (self.decoder_layer if one else 0),
+                "gradients": self.waiting,
+                "temporaries": decoder_need,
                 "autocast_copies": self.copies,
             },
             "embedding_backward": {
                 "activations_encoder": self.encoder,
-                "gradients": before_encoder,
-                "temporaries": (self.embedding if self.s.arch.tied else 0) + encoder.entry,
+                "gradients": self.before_encoder,
+                "temporaries": self.adding + encoder.entry,
                 "autocast_copies": self.encoder_copies,
             },
             "encoder_backward": {
                 "activations_encoder": self.encoder - saved.encoder_tail + saved.encoder_mask + again,
-                "gradients": before_encoder,
-                "temporaries": encoder.backward,
+                "gradients": self.before_encoder,
+                "temporaries": encoder_need,
                 "autocast_copies": self.encoder_copies,
             },
             "encoder_last": {
                 "activations_encoder": last_layer,
-                "gradients": gradients - self.encoder_gradients // self.s.arch.encoder_layers,
-                "temporaries": encoder.backward,
+                "gradients": self.before_last,
+                "temporaries": encoder_need,
             },
             "backward_end": {
-                "gradients": gradients,
+                "gradients": self.all or self.waiting,
                 "temporaries": self.embedding_transient + 2 * encoder.entry,
             },
         }

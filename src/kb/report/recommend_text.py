@@ -32,7 +32,7 @@ def recommend_text(answer: Answer, words: Words, style: Style) -> str:
     """The whole report, with a line break at its end."""
     sections = [_title(answer, words, style)]
     yaml = config_yaml(answer, words)
-    sections.append(yaml.splitlines() if yaml else _nothing_fits(answer, words, style))
+    sections.append(yaml.splitlines() if yaml else nothing_fits(answer, words, style))
     if answer.training is not None and answer.training.report is not None:
         sections.append(_panel(answer, answer.training.setup, answer.training.report, words, style))
     if answer.inference is not None and answer.inference.report is not None:
@@ -179,7 +179,8 @@ def _way_cells(attempt: Attempt, style: Style) -> tuple[str, str, str]:
     return f"{size(train.process_used_bytes)} ({size(train.high_bytes)})", batch, str(attempt.evaluation or none)
 
 
-def _nothing_fits(answer: Answer, words: Words, style: Style) -> list[str]:
+def nothing_fits(answer: Answer, words: Words, style: Style) -> list[str]:
+    """Why there is no setting, and what would make one: a larger GPU, a shorter input."""
     chosen: Training | Inference | None = answer.training or answer.inference
     assert chosen is not None
     values: Mapping[str, object] = {"limit": size(answer.room.limit_bytes or 0)}

@@ -47,8 +47,7 @@ def build_model(
         load_quantized(model, tracer, dtype, setup.bnb_4bit_use_double_quant, eight, load_ahead)
     else:
         move(model, tracer)
-    if setup.gradient_checkpointing:
-        model.config.use_cache = False  # type: ignore[union-attr]
+    model.config.use_cache = False  # type: ignore[union-attr]  # as the Trainer does, from transformers 5 on
     if quantized and setup.method != "full" and setup.prepare_for_kbit:
         _prepare(model, setup, tracer)
     if setup.gradient_checkpointing:

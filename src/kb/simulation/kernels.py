@@ -44,6 +44,7 @@ def install(tracer: "Tracer") -> None:
         aten._scaled_dot_product_flash_attention_backward.default: flash_backward_scratch,
         aten._flash_attention_backward.default: packed_flash_backward_scratch,
     }
+    tracer.replaced[aten.nonzero.default] = every_element
     for name in ("_fused_adamw_", "_fused_adam_", "_fused_sgd_", "_fused_adagrad_"):
         packet = getattr(aten, name, None)
         for overload in packet.overloads() if packet is not None else ():
@@ -52,6 +53,11 @@ def install(tracer: "Tracer") -> None:
 
 def in_place(tracer: "Tracer", *args: Any, **kwargs: Any) -> None:
     """A fused optimizer kernel: everything happens in the tensors that it is given (FusedAdamKernel.cu)."""
+
+
+def every_element(tracer: "Tracer", tensor: "torch.Tensor") -> "torch.Tensor":
+    """The indices of what is not zero, where nobody can look: of every element, as in a mask without padding."""
+    return torch.empty((tensor.numel(), tensor.dim()), dtype=torch.int64, device=tensor.device)
 
 
 def softmax_backward_scratch(tracer: "Tracer", grad: "torch.Tensor", output: "torch.Tensor", *rest: Any) -> Stages:

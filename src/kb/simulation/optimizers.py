@@ -99,7 +99,9 @@ def paged_on_host() -> Iterator[None]:
 
 
 def _host_tensor(*shape: int, dtype: Any = None, device: Any = None) -> "torch.Tensor":
-    return torch.empty(*shape, dtype=dtype, device="cpu")
+    tensor = torch.empty(*shape, dtype=dtype, device="cpu")
+    tensor.is_paged = True  # type: ignore[attr-defined]
+    return tensor
 
 
 def _nothing(*_: Any, **__: Any) -> None:

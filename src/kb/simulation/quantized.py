@@ -43,6 +43,9 @@ def install(tracer: "Tracer") -> None:
         operators.quantize_blockwise.default: quantize_blockwise,
         operators.gemm_4bit.default: gemm_4bit,
         operators.dequantize_4bit.default: dequantize_4bit,
+        operators.int8_vectorwise_quant.default: int8_vectorwise_quant,
+        operators.int8_scaled_mm.default: int8_scaled_mm,
+        operators.int8_mixed_scaled_mm.default: int8_mixed_scaled_mm,
     }
     for name in ("optimizer_update_8bit_blockwise", "optimizer_update_32bit"):
         if hasattr(operators, name):
@@ -81,6 +84,49 @@ def dequantize_4bit(
     dtype: "torch.dtype",
 ) -> "torch.Tensor":
     return torch.empty(tuple(shape), dtype=dtype, device=packed.device)
+
+
+def int8_vectorwise_quant(
+    tracer: "Tracer", inputs: "torch.Tensor", threshold: float = 0.0
+) -> tuple["torch.Tensor", "torch.Tensor", "torch.Tensor | None"]:
+    """Nothing counts as an outlier: which columns would is known only from the values."""
+    stats = torch.empty(inputs.numel() // inputs.shape[-1], device=inputs.device, dtype=torch.float32)
+    out = torch.empty(inputs.shape, device=inputs.device, dtype=torch.int8)
+    if threshold <= 0.0:
+        return out, stats, None
+    _ = inputs.abs() >= threshold
+    return out, stats, torch.empty(0, device=inputs.device, dtype=torch.int64)
+
+
+def int8_scaled_mm(
+    tracer: "Tracer",
+    inputs: "torch.Tensor",
+    weight: "torch.Tensor",
+    row_stats: "torch.Tensor",
+    col_stats: "torch.Tensor",
+    bias: "torch.Tensor | None" = None,
+    dtype: "torch.dtype | None" = None,
+) -> "torch.Tensor":
+    """The product in int32 first, then its dequantized copy."""
+    shape = (*inputs.shape[:-1], weight.shape[0])
+    product = torch.empty(shape, device=inputs.device, dtype=torch.int32)
+    out = torch.empty(shape, device=inputs.device, dtype=torch.float16)
+    del product
+    return out.to(dtype or torch.float16)
+
+
+def int8_mixed_scaled_mm(
+    tracer: "Tracer",
+    inputs: "torch.Tensor",
+    rows: "torch.Tensor",
+    weight: "torch.Tensor",
+    row_stats: "torch.Tensor",
+    col_stats: "torch.Tensor",
+    outlier_cols: "torch.Tensor | None" = None,
+    bias: "torch.Tensor | None" = None,
+) -> tuple["torch.Tensor", "torch.Tensor | None"]:
+    """Without outliers the int8 product is all there is."""
+    return int8_scaled_mm(tracer, rows, weight, row_stats, col_stats, bias, inputs.dtype), None
 
 
 def gemm_4bit(

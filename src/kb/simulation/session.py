@@ -36,8 +36,8 @@ def open_session(
     ``bits_and_bytes`` that library is not imported: it takes a second or two, and only some runs need it.
 
     Raises:
-           NoCompilerError: torch is a CPU build and the shim could not be compiled (on import of this module).
-           OutOfMemory: in the body, where the run would have run out.
+        NoCompilerError: torch is a CPU build and the shim could not be compiled (on import of this module).
+        OutOfMemory: in the body, where the run would have run out.
     """
     allocator = (ExpandableAllocator if expandable_segments else CachingAllocator)(limit_bytes)
     tracer = Tracer(allocator, capability)

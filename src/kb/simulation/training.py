@@ -87,7 +87,7 @@ def _loss(model: Any, setup: TrainingSetup, batch: dict[str, Any]) -> Any:
     if not shifts:  # the collator has made the decoder's inputs
         rest["decoder_input_ids"] = torch.zeros_like(labels)
     outputs = model(**rest)
-    return LabelSmoother(epsilon=setup.label_smoothing_factor)(outputs, {"labels": labels}, shift_labels=shifts)
+    return LabelSmoother(epsilon=setup.label_smoothing_factor)(outputs, labels, shift_labels=shifts)
 
 
 def _mark_states(optimizer: "torch.optim.Optimizer", tracer: "Tracer") -> None:

@@ -1,5 +1,6 @@
 // Small pieces that the playground and the chooser share. Text is always set as text: nothing typed becomes markup.
 const GIB = 2 ** 30;
+const [SMALL, UNUSED] = [8, 9]; // colours: of all smaller terms, of what no term holds
 const SVG = "http://www.w3.org/2000/svg";
 
 export const language = document.documentElement.lang.startsWith("ko") ? "ko" : "en";
@@ -43,7 +44,7 @@ export function memoryChart(prediction, limit, words) {
     width: left + wide + 20,
   });
   chart.append(draw("title", {}, words.chart));
-  const colours = new Map();
+  const colours = termColours(phases);
   phases.forEach((phase, number) => {
     const top = 8 + row * number;
     let at = left;
@@ -51,9 +52,8 @@ export function memoryChart(prediction, limit, words) {
     const terms = [...phase.terms].sort((a, b) => b.bytes - a.bytes);
     const rest = phase.process_used_bytes - terms.reduce((sum, term) => sum + term.bytes, 0);
     for (const term of [...terms, { title: words.unused, bytes: Math.max(rest, 0), name: "" }]) {
-      if (term.name && !colours.has(term.name)) colours.set(term.name, colours.size % 8);
       const width = (term.bytes / most) * wide;
-      const kind = term.name ? colours.get(term.name) : 8;
+      const kind = term.name ? colours.get(term.name) : UNUSED;
       chart.append(draw("rect", { class: `kb-term kb-term--${kind}`, x: at, y: top, width, height: 26 },
         draw("title", {}, `${phase.title} · ${term.title}: ${(term.bytes / GIB).toFixed(2)} GiB`)));
       at += width;
@@ -65,5 +65,22 @@ export function memoryChart(prediction, limit, words) {
     chart.append(draw("path", { class: "kb-limit", d: `M${at} 2V${row * phases.length + 8}` }));
     chart.append(draw("text", { class: "kb-label", x: Math.min(at, left + wide - 20), y: row * phases.length + 24, "text-anchor": "middle" }, `${(limit / GIB).toFixed(1)} GiB`));
   }
-  return make("figure", { class: "kb-figure" }, chart);
+  return make("figure", { class: "kb-figure" }, chart, legend(phases, colours, words));
+}
+
+/** A colour for each term: one of its own for the largest of any phase, one for all others. */
+function termColours(phases) {
+  const most = new Map();
+  for (const { terms } of phases) for (const term of terms) most.set(term.name, Math.max(most.get(term.name) || 0, term.bytes));
+  const ordered = [...most].sort((a, b) => b[1] - a[1]);
+  return new Map(ordered.map(([name], number) => [name, Math.min(number, SMALL)]));
+}
+
+function legend(phases, colours, words) {
+  const titles = new Map(phases.flatMap(({ terms }) => terms.map((term) => [term.name, term.title])));
+  const rows = [...colours].filter(([, colour]) => colour < SMALL).map(([name, colour]) => [titles.get(name), colour]);
+  if (colours.size > SMALL) rows.push([words.small, SMALL]);
+  rows.push([words.unused, UNUSED]);
+  return make("ul", { class: "kb-legend" }, ...rows.map(([title, colour]) =>
+    make("li", {}, make("span", { class: `kb-swatch kb-term--${colour}` }), title)));
 }

@@ -1,0 +1,129 @@
+"""How far off predictions are: the bench's table with other programs beside, and every measured run predicted again."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from html import escape
+from typing import Any
+
+from kb.core.units import GIB
+from kb.guide.library import Library
+from kb.guide.markup import badge, cited, prose, wide_table
+from kb.guide.measured_runs import Run, measured_runs
+from kb.guide.site_words import say
+
+PREDICTORS = ("kb, level 0", "kb, level 1", "fitcheck-llm", "accelerate", "DeepSpeed", "the notes' formula")
+QUANTITIES = ("allocated", "reserved", "process")
+
+
+def accuracy_tables(library: Library) -> str:
+    """What ``make bench-accuracy`` last found: against measured runs, against traces, and verdicts.
+
+    Raises:
+        ValueError: the bench's results are not there.
+    """
+    language, results = library.language, _results()
+    versions = [f"{name} {version}" for name, version in results["rivals"]["versions"].items()]
+    judged = results["verdicts"]
+    about = say(language, "accuracy.about", date=results["date"], versions=escape(", ".join(versions)))
+    verdicts = [say(language, f"accuracy.verdict.{kind}", **judged) for kind in ("ran_out", "ran")]
+    return "\n\n".join(
+        [
+            about,
+            f"### {say(language, 'accuracy.measured')} {{ #measured }}",
+            prose(say(language, "accuracy.measured_about")),
+            _scores(library, "accuracy.measured", results["measured"]),
+            "\n".join(f"- {verdict}" for verdict in verdicts),
+            f"### {say(language, 'accuracy.traces')} {{ #traces }}",
+            prose(say(language, "accuracy.traces_about", rows=_traced(results["traces"]))),
+            _scores(library, "accuracy.traces", [line for line in results["traces"] if line["quantity"] == "allocated"]),
+        ]
+    )
+
+
+def measured_rows(library: Library) -> str:
+    """Every run of ``rules/measurements`` beside what kb predicts for it now, campaign by campaign."""
+    language = library.language
+    head = ["run.model", "run.method", "run.size", "run.allocated", "run.predicted", "run.error"]
+    head += ["run.process", "run.predicted", "run.error"]
+    parts = []
+    for campaign in library.rows("measurements").values():
+        runs = list(measured_runs(campaign, library.catalog))
+        if not runs:
+            continue
+        title = campaign["title"][language]
+        source = f"{badge(library, campaign['status'])} {cited(library, campaign)}"
+        stack = ", ".join(f"{name} {version}" for name, version in campaign["stack"].items())
+        parts += [
+            f"### {prose(title)} {{ #{campaign['id']} }}",
+            f"{prose(campaign['about'][language])} {source}",
+            say(language, "run.where", gpu=prose(campaign["machine"].get("gpu_name", "")), stack=prose(stack)),
+            wide_table(title, [escape(say(language, key)) for key in head], [("", [_run(run) for run in runs])]),
+        ]
+    return "\n\n".join(parts)
+
+
+def _run(run: Run) -> list[str]:
+    setup = run.setup
+    cells = [escape(run.model), escape(setup.method), f"{setup.per_device_train_batch_size} × {setup.max_source_length}"]
+    for measured, predicted in ((run.allocated_bytes, run.predicted_allocated_bytes), (run.process_bytes, run.predicted_process_bytes)):
+        if measured is None:
+            cells += ["–"] * 3
+            continue
+        cells += [f"{measured / GIB:.2f}", f"{predicted / GIB:.2f}", _percent(predicted / measured - 1)]
+    return cells
+
+
+def _scores(library: Library, label: str, lines: Sequence[Mapping[str, Any]]) -> str:
+    """Mean and worst error of each program, a row for each group and quantity."""
+    language = library.language
+    shown = [name for name in PREDICTORS if any(name in line["scores"] for line in lines)]
+    head = [say(language, key) for key in ("accuracy.group", "accuracy.quantity", "accuracy.rows")]
+    head += [_program(language, name) for name in shown]
+    rows = [
+        (
+            escape(_group(library, line["group"])),
+            escape(say(language, f"accuracy.{line['quantity']}")),
+            str(line["rows"]),
+            *(_score(line["scores"].get(name), line["rows"]) for name in shown),
+        )
+        for line in lines
+    ]
+    return wide_table(say(language, label), [escape(cell) for cell in head], [("", rows)])
+
+
+def _score(score: Mapping[str, Any] | None, rows: int) -> str:
+    if score is None:
+        return "–"
+    of = f" ({score['rows']})" if score["rows"] != rows else ""
+    return f"{100 * score['mean']:.2g} % / {_percent(score['worst'])}{of}"
+
+
+def _percent(ratio: float) -> str:
+    return f"{100 * ratio:+.1f} %"
+
+
+def _program(language: str, name: str) -> str:
+    return say(language, "accuracy.notes_formula") if name == PREDICTORS[-1] else name
+
+
+def _group(library: Library, name: str) -> str:
+    """A group of the bench in the reader's words: family or campaign, method, phase."""
+    known = {phase: library.words.named("phase", phase) for phase in ("train", "evaluate", "generate", "load")}
+    return " · ".join(known.get(part, part) for part in name.split(", "))
+
+
+def _traced(lines: Sequence[Mapping[str, Any]]) -> int:
+    return sum(line["rows"] for line in lines if line["quantity"] == "allocated")
+
+
+@lru_cache(maxsize=1)
+def _results() -> Any:
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+    path = os.path.join(root, "bench", "results", "accuracy.json")
+    try:
+        with open(path, encoding="utf-8") as stream:
+            return json.load(stream)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"bench/results/accuracy.json: {error}; make it with `make bench-accuracy`") from None

@@ -1,0 +1,33 @@
+"""MkDocs hook: large blocks that are HTML already stand aside while Markdown is turned into pages.
+
+A heat map or a table of all models is a hundred times the text around it; neither Markdown nor the search index gains
+from reading it. Read by MkDocs from a path (``hooks:`` in mkdocs.yml). A held block is one line, see ``markup.held``.
+"""
+
+import re
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.plugins import event_priority
+from mkdocs.structure.files import Files
+from mkdocs.structure.pages import Page
+
+_BLOCK = re.compile(r'^<div class="kb-held.*</div>$', re.MULTILINE)
+_PLACE = re.compile(r'<div data-held="(\d+)"></div>')
+_HELD: dict[str, list[str]] = {}  # by the page's file
+
+
+@event_priority(-40)  # when the macros are shown, and before anything else reads the page
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    held = _HELD[page.file.src_uri] = []
+
+    def place(block: re.Match[str]) -> str:
+        held.append(block.group())
+        return f'<div data-held="{len(held) - 1}"></div>'
+
+    return _BLOCK.sub(place, markdown)
+
+
+@event_priority(90)
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    held = _HELD.pop(page.file.src_uri, [])
+    return _PLACE.sub(lambda place: held[int(place.group(1))], output) if held else output

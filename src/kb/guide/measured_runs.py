@@ -1,0 +1,80 @@
+"""The measured training runs of ``rules/measurements``, each predicted again by the closed forms."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from kb.advice.flags import Flags, optimizer_named, unit_of
+from kb.advice.setup import setup_of
+from kb.core.catalog import Catalog
+from kb.core.setup import TrainingSetup
+from kb.memory import architecture_from_config, predict
+
+SCRIPT = "measure.py"  # fitcheck-llm's, which is no Trainer
+# settings of a measurement that a flag of kb.estimate has under another name or type
+_OWN = {"padded", "lora_dropout", "optimizer", "lora_targets", "model", "phases"}
+
+
+class Run(NamedTuple):
+    """One measured run. Bytes; None where a figure was not taken."""
+
+    model: str
+    setup: TrainingSetup
+    allocated_bytes: int | None
+    predicted_allocated_bytes: int
+    process_bytes: int | None
+    predicted_process_bytes: int
+
+
+def measured_runs(campaign: Mapping[str, Any], catalog: Catalog) -> Iterator[Run]:
+    """The runs of one file that trained on a GPU; none where it measured something else."""
+    gpu = catalog.gpus.get(campaign["machine"].get("gpu", ""))
+    if campaign["kind"] != "gpu" or gpu is None:
+        return
+    by_script = SCRIPT in campaign["command"]
+    for row in campaign["rows"]:
+        truth = row["phases"].get("train")
+        if not truth:
+            continue
+        config = campaign["models"][row["model"]]["architecture"]
+        setup = _setup({**campaign.get("settings", {}), **row}, catalog)
+        if by_script and setup.attn_implementation == "sdpa":
+            setup = setup._replace(padded=True)  # it repeats grouped heads itself, for the kernel that a mask gets
+        architecture = architecture_from_config(config)
+        report = predict(setup, architecture, constants=catalog.constants, gpu=gpu, gpu_memory_bytes=gpu.memory_total)
+        phase = report.phase("train")
+        assert phase is not None  # it trains
+        held = _held(setup, config) if by_script and phase.moment != "loss" else 0
+        allocated = phase.peak_allocated_bytes + held
+        context = phase.process_used_bytes - phase.peak_reserved_bytes
+        yield Run(
+            model=row["model"],
+            setup=setup,
+            allocated_bytes=truth.get("allocated_bytes"),
+            predicted_allocated_bytes=allocated,
+            process_bytes=truth.get("process_bytes"),
+            predicted_process_bytes=max(phase.peak_reserved_bytes, allocated) + context,
+        )
+
+
+def _held(setup: TrainingSetup, config: Mapping[str, Any]) -> int:
+    """The script calls the model itself: the logits live until the next step's, where a Trainer lets go of them."""
+    width = 4 if setup.weights == "fp32" or setup.method == "qlora" else 2
+    return width * setup.per_device_train_batch_size * setup.max_source_length * int(config["vocab_size"])
+
+
+def _setup(settings: Mapping[str, Any], catalog: Catalog) -> TrainingSetup:
+    """A setup from a measurement's settings, which carry the names of kb.estimate's flags."""
+    targets = settings.get("lora_targets")
+    given = {name: settings[name] for name in Flags._fields if name in settings and name not in _OWN}
+    if "generation_length" in settings:
+        given["generation_length"] = settings["generation_length"]
+    flags = Flags(
+        **{"task": "train", **given},
+        optimizer=optimizer_named(settings.get("optimizer")),
+        lora_targets=tuple(targets) if targets else None,
+    )
+    unit = unit_of(flags)
+    setup = setup_of(
+        unit, None, facts=catalog.facts, constants=catalog.constants, gpu_count=None, versions=lambda library: None
+    )
+    return setup._replace(padded=bool(settings.get("padded")), lora_dropout=float(settings.get("lora_dropout", 0)))

@@ -1,0 +1,59 @@
+"""The built site on a static host: below a path, on the loopback address, with a 404 page, and nothing else."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http import HTTPStatus
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from site_html import ADDRESS
+
+BELOW = urlsplit(ADDRESS).path
+
+
+class Server(NamedTuple):
+    """``address`` ends with ``/``; ``missing`` collects the paths that were asked for and are not there."""
+
+    address: str
+    folder: Path
+    missing: list[str]
+
+
+class _Handler(SimpleHTTPRequestHandler):
+    def __init__(self, *given: Any, missing: list[str], **options: Any) -> None:
+        self.missing = missing
+        super().__init__(*given, **options)
+
+    def translate_path(self, path: str) -> str:
+        return super().translate_path("/" + path.removeprefix(BELOW) if path.startswith(BELOW) else "/nothing/here")
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        if code != HTTPStatus.NOT_FOUND:
+            super().send_error(code, message, explain)
+            return
+        self.missing.append(self.path)
+        page = Path(self.directory, "404.html").read_bytes()
+        self.send_response(code)
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Content-Length", str(len(page)))
+        self.end_headers()
+        self.wfile.write(page)
+
+    def log_message(self, format: str, *values: Any) -> None:
+        pass
+
+
+@contextmanager
+def serve(folder: Path) -> Iterator[Server]:
+    missing: list[str] = []
+    handler = partial(_Handler, directory=str(folder), missing=missing)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http:
+        thread = threading.Thread(target=http.serve_forever, daemon=True)
+        thread.start()
+        yield Server(f"http://127.0.0.1:{http.server_port}{BELOW}", folder, missing)
+        http.shutdown()
+        thread.join()
