@@ -68,7 +68,9 @@ def simulate(row: dict[str, Any]) -> float:
         model.train(trains)
         tracer.padded = False
         tokens = torch.zeros(row["batch"], row["seq_in"], dtype=torch.long, device="cuda")
-        inputs = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
+        inputs: dict[str, Any] = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
+        if CONFIGS[row["model"]]["architectures"][0].endswith(("CausalLM", "LMHeadModel")):
+            inputs["use_cache"] = True  # the default then
         for _ in range(2):  # the outputs of one pass live until the next one's replace them
             tracer.phase = "step"
             with torch.set_grad_enabled(trains):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kb.core.text import PLACEHOLDER
-from kb.knowledge import KnowledgeError, load_catalog, load_words
+from kb.knowledge import KnowledgeError, load_catalog, load_words, load_words_alone
 from kb.knowledge.bundle import build, load_part
 from kb.knowledge.locations import Location, named, shipped
 from kb.knowledge.lock import check_lock, write_lock
@@ -244,3 +244,8 @@ def test_rules_say_the_same_numbers_in_both_languages() -> None:
     for rule in load_catalog(whole=True).rules.values():
         for text in (rule.title, rule.message, rule.why, *(fix.title for fix in rule.fixes)):
             assert figures(text.ko) == figures(text.en), (rule.id, text)
+
+
+def test_the_texts_can_be_had_where_the_rules_are_at_fault() -> None:
+    for language in ("ko", "en"):
+        assert dict(load_words_alone(language)) == dict(load_words(language))

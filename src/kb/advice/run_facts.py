@@ -35,9 +35,12 @@ class RunFacts:
         return tuple(name for name, each in settings if types[name].type == "list" and isinstance(each.value, str))
 
     def _trains(self) -> bool:
-        """Whether the run trains: a script told to evaluate or predict trains only where it is told that too."""
+        """Whether the run trains: a script told to evaluate or predict trains only where it is told that too.
+
+        TRL's scripts train whatever they are told.
+        """
         train, *others = (self._setting(f"training.do_{phase}") for phase in ("train", "eval", "predict"))
-        alone = self._unit.dialect != "team" and train is None and True in others
+        alone = self._unit.dialect not in ("team", "trl") and train is None and True in others
         return self._setup.do_train and not alone
 
     def _suppresses_forced(self) -> bool:

@@ -1,6 +1,7 @@
 """Both languages of the site, in one call: assets, generated pages, then two strict MkDocs builds side by side."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from kb.guide.playground import write_playground
 from kb.knowledge import load_catalog, load_guide
 
 # Material prints a notice about its successor at each build; it is known, and says nothing of this site
+_LEVEL = re.compile(r"^(?P<level>[A-Z]+) +-  ", re.MULTILINE)
+_MACRO = re.compile(r"_File_: `(?P<page>[^`]*)`\s+_\w+_: (?P<said>[^\n]*)")
 QUIET = {"NO_MKDOCS_2_WARNING": "1", "DISABLE_MKDOCS_2_WARNING": "true"}
 
 
@@ -39,7 +42,7 @@ def build_site(root: str, say: Callable[[str], None], target: str | None = None)
     write_pages(os.path.join(root, "docs"), say)
     site, made = (target, f"{target}.made") if target else _places(root)
     shutil.rmtree(made, ignore_errors=True)
-    _build_languages(root, made)
+    _build_languages(root, made, say)
     shutil.rmtree(site, ignore_errors=True)
     shutil.move(os.path.join(made, "ko"), site)
     shutil.move(os.path.join(made, "en"), os.path.join(site, "en"))
@@ -53,14 +56,17 @@ def _places(root: str) -> tuple[str, str]:
     return os.path.join(root, "site"), os.path.join(root, "build", "site")
 
 
-def _build_languages(root: str, made: str) -> None:
+def _build_languages(root: str, made: str, say: Callable[[str], None]) -> None:
     builds = [
         (name, _start(root, config, os.path.join(made, name)))
         for name, config in (("ko", "mkdocs.yml"), ("en", "mkdocs.en.yml"))
     ]
     failed = [(name, output) for name, output, code in ((n, *_end(p)) for n, p in builds) if code]
     if failed:
-        raise UserError("site.failed", language=failed[0][0], output=_faults(failed[0][1]))
+        for name, output in failed:
+            for fault in _faults(output):
+                say(f"docs/{name}: {fault}")
+        raise UserError("site.failed", languages=", ".join(name for name, _ in failed))
 
 
 def _write_shared(root: str, site: str) -> None:
@@ -88,6 +94,12 @@ def _end(process: subprocess.Popen[str]) -> tuple[str, int]:
     return output, process.returncode
 
 
-def _faults(output: str) -> str:
-    """What a builder complained of, without its account of what went well."""
-    return "\n".join(line for line in output.splitlines() if not line.startswith("INFO")).strip()[-4000:]
+def _faults(output: str) -> list[str]:
+    """What a builder complained of, without its account of what went well; of a macro's fault no traceback."""
+    found = []
+    parts = _LEVEL.split(output)
+    for level, fault in zip(parts[1::2], parts[2::2], strict=True):
+        if level in ("WARNING", "ERROR", "CRITICAL"):
+            macro = _MACRO.search(fault)
+            found.append(f"{macro['page']}: {macro['said']}" if macro else fault.partition("\nAborted with")[0].strip())
+    return found or [output.strip()[-2000:]]

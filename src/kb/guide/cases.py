@@ -2,7 +2,7 @@
 
 from kb.advice.check import Checker
 from kb.advice.fit import Fit
-from kb.advice.history import history_of
+from kb.advice.history import History, history_of
 from kb.advice.noted_history import noted_versions
 from kb.advice.pipelines import pipeline_of
 from kb.advice.room import on_gpu
@@ -10,12 +10,14 @@ from kb.advice.runtime import compare, run_time
 from kb.core.document import Unit
 from kb.core.setup import TrainingSetup
 from kb.guide.library import Library
-from kb.guide.markup import PLAIN, prose, table, text
+from kb.guide.markup import PLAIN, held, prose, table, text
 from kb.guide.site_words import say
 from kb.machine.arguments import find_gpu, read_host_memory
 from kb.report.history_memory import memory_rows
+from kb.report.history_plot import history_svg
 from kb.report.history_text import setting_rows
 from kb.report.runtime_text import bottleneck_lines, stage_rows
+from kb.report.words import Words
 
 
 def case_history(library: Library, name: str, gpu: str, host_memory: str) -> str:
@@ -33,11 +35,20 @@ def case_history(library: Library, name: str, gpu: str, host_memory: str) -> str
     head = [say(library.language, "case.what"), *(text(version.label) for version in versions)]
     body = [*setting_rows(history.rows, words, PLAIN), *memory_rows(history, words, PLAIN)]
     cells = [[text(cell) for cell in line[: len(head)]] for line in body]
-    parts = [table(head, cells, numbers=range(1, len(head)))]
+    parts = [_plot(history, words), table(head, cells, numbers=range(1, len(head)))]
     for stage in row["stages"]:
         outcome = stage["outcome"]["text"][library.language]
         parts.append(f"**{text(stage['title'][library.language])}** ({text(stage['event']['time'])}): {prose(outcome)}")
     return "\n\n".join(parts)
+
+
+def _plot(history: History, words: Words) -> str:
+    """The drawing of ``kb history --plot`` in the page; its ids are its own."""
+    drawing = history_svg(history, words)
+    for name in ("title", "desc"):
+        drawing = drawing.replace(f'id="{name}"', f'id="kb-history-{name}"')
+    drawing = drawing.replace('aria-labelledby="title desc"', 'aria-labelledby="kb-history-title kb-history-desc"')
+    return held(f'<figure class="kb-figure kb-paper">{drawing}</figure>')
 
 
 def run_times(library: Library, name: str, batch: int, baseline: int, pipeline: str | None = None) -> str:

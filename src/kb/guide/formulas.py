@@ -1,6 +1,7 @@
 """A formula of the notes beside the one to use, typeset, with its variables and a worked example."""
 
 from collections.abc import Mapping
+from html import escape
 from typing import Any
 
 from kb.core.expression import Tree
@@ -22,8 +23,10 @@ def formula(library: Library, name: str) -> str:
     for kind in ("claimed", "corrected", "steps"):
         rows = entry.get(kind)
         if isinstance(rows, list) and rows and "expression_tree" in rows[0]:
-            lines = [_line(library, entry, row) for row in rows]
-            parts.append(f"**{say(language, f'formula.{kind}')}**\n\n" + "\n\n".join(lines))
+            lines = "".join(_line(library, entry, row) for row in rows)
+            parts.append(f"**{say(language, f'formula.{kind}')}**\n\n<ul class=\"kb-formulas\">{lines}</ul>")
+    if variables := _variables(library, entry):
+        parts.append(variables)
     if entry.get("erratum"):
         link = f"[{entry['erratum']}](errata/{entry['erratum']}.md)"
         parts.append(say(language, "formula.erratum", erratum=link))
@@ -35,9 +38,10 @@ def formula(library: Library, name: str) -> str:
 def _line(library: Library, entry: Mapping[str, Any], row: Mapping[str, Any]) -> str:
     names = {name: about[library.language] for name, about in entry.get("variables", {}).items()}
     left = _name(names.get(row["name"]) or _unnamed(library, row["name"]))
-    said = f" {prose(row['text'][library.language])}" if "text" in row else ""
+    said = f' <span class="kb-said">{escape(row["text"][library.language])}</span>' if "text" in row else ""
     source = f"{badge(library, row['status'])} {cited(library, row)}"
-    return f"$$\n{left} = {latex(row['expression_tree'], names)}\n$$\n\n{source}{said}"
+    shown = escape(f"{left} = {latex(row['expression_tree'], names)}")
+    return f'<li><span class="arithmatex">\\({shown}\\)</span> {source}{said}</li>'
 
 
 def _unnamed(library: Library, name: str) -> str:
@@ -88,6 +92,22 @@ def _number(value: Any) -> str:
         mantissa = value / 10**power
         return f"10^{{{power}}}" if mantissa == 1 else rf"{mantissa:g} \cdot 10^{{{power}}}"
     return f"{value:g}"
+
+
+def _variables(library: Library, entry: Mapping[str, Any]) -> str:
+    """What each variable is, and the value that the rules hold for it."""
+    rows = []
+    for about in entry.get("variables", {}).values():
+        if "value" not in about:
+            continue
+        shown = figure(about["value"], about.get("unit"), library.words, PLAIN)
+        choices = ", ".join(f"{name} {value}" for name, value in about.get("choices", {}).items())
+        source = " ".join((badge(library, about["status"]), cited(library, about))) if "status" in about else ""
+        rows.append((text(about[library.language]), f"{text(shown)} {source}", text(choices)))
+    if not rows:
+        return ""
+    head = [say(library.language, key) for key in ("formula.variable", "gpu.value", "formula.choices")]
+    return table(head, rows)
 
 
 def _example(library: Library, entry: Mapping[str, Any]) -> str:

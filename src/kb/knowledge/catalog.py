@@ -52,7 +52,8 @@ def load_words_alone(language: str) -> Mapping[str, str]:
     """The texts of one language where the rules beside them are at fault; none where the texts are at fault too."""
     import os
 
-    from kb.knowledge.source import KnowledgeError, read_source
+    from kb.knowledge.problems import KnowledgeError
+    from kb.knowledge.source import read_source
 
     path = os.path.join(shipped().i18n, f"{language}.yaml")
     try:

@@ -89,7 +89,7 @@ def _peaks(
         "adapters": states.adapters,
         "quantization": states.quantization,
     }
-    peaks: dict[PhaseName, Peak] = {"load": _rest("loading", weights)}
+    peaks: dict[PhaseName, Peak] = {"load": _rest("loading", weights | {"temporaries": states.load_temporaries})}
     alone: Terms = weights | {"workspace": workspace}
     resident = alone
     if setup.do_train:

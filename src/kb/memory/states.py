@@ -38,6 +38,7 @@ class States(NamedTuple):
     gradient_share: float = 1.0  # of all gradients, those kept on this GPU
     on_host: int = 0
     saved: int = 0  # what a checkpoint of the model holds
+    load_temporaries: int = 0  # what widening quantized models' other weights takes above what is there in the end
 
     @property
     def weights(self) -> int:
@@ -78,6 +79,7 @@ def states_of(setup: TrainingSetup, arch: Architecture) -> States:
         targets=targets,
         unmatched=unmatched,
         on_host=paged,
+        load_temporaries=_load_temporaries(setup, arch, counts, FP32 * (adapters + whole)),
         saved=_saved(setup, counts, targets, parameters, FP32 * (adapters + whole)),
     )
     return shared_out(setup, states, arch)
@@ -129,6 +131,18 @@ def _weights(setup: TrainingSetup, arch: Architecture, counts: Counts, weight: i
     blocks = packed // NF4_BLOCK
     absmax = blocks + FP32 * blocks // DOUBLE_QUANT_BLOCK if setup.bnb_4bit_use_double_quant else FP32 * blocks
     return packed // 2 + others, absmax
+
+
+def _load_temporaries(setup: TrainingSetup, arch: Architecture, counts: Counts, adapters: int) -> int:
+    """peft's preparation widens one weight after the other, from half to fp32: the table of tokens first, when the rest
+    is half yet, an untied output layer last. The adapters come after that."""
+    if not (setup.load_in_4bit or setup.load_in_8bit or setup.method == "qlora"):
+        return 0
+    if setup.method == "full" or not setup.prepare_for_kbit:
+        return 0
+    wide = counts.total - counts.quantizable
+    first = HALF * (2 * counts.embedding - wide)
+    return max(max(first, HALF * counts.head) - adapters, 0)
 
 
 def _optimizer(

@@ -110,7 +110,7 @@ def _feed_forward(s: Shape) -> tuple[int, int]:
 def _core(s: Shape, queries: int, keys: int, key_tokens: int, *, masked: bool) -> tuple[int, int]:
     """The attention core: q, k, v, result and scores kept; and what its backward needs above that.
 
-    Eager keeps the softmax in fp32, a dropout mask and the dropped probabilities. SDPA keeps the position bias, one
+    Eager keeps the softmax (in fp32 under autocast), a dropout mask and the dropped probabilities. SDPA keeps the position bias, one
     for each sample where a padding mask is added to it, and a log-sum-exp for each query (in rows of 32).
     """
     compute, b, heads = s.compute_bytes, s.batch, s.arch.num_heads
@@ -119,8 +119,9 @@ def _core(s: Shape, queries: int, keys: int, key_tokens: int, *, masked: bool) -
     if s.eager:
         if s.frozen:
             projections -= b * queries * s.inner * compute  # the result is kept for the weights of `o` only
-        # softmax's backward: gradient, product and result in fp32, the dropped probabilities gone
-        return projections + scores * (FP32 + MASK + compute), scores * (3 * FP32 - MASK - compute)
+        # softmax's backward: gradient, product and result in its type, the dropped probabilities gone
+        soft = FP32 if s.autocast else compute
+        return projections + scores * (soft + MASK + compute), scores * (3 * soft - MASK - compute)
     rows = FP32 * b * heads * (-(-queries // 32) * 32)
     bias = (scores if masked else heads * queries * keys) * compute
     gradients = projections - b * queries * s.inner * compute

@@ -83,6 +83,10 @@ class _Step:
                 self.encoder += saved.encoder_output
             self.encoder += extra.crossing
         self.encoder_copies = copies_e
+        self.cached_states = 0
+        if arch.family == "t5" and s.quantized and s.autocast and not self.checkpointed:
+            # T5 builds its cache in training too, until the loss is there; elsewhere attention keeps the same tensors
+            self.cached_states = 2 * FP32 * layers_d * s.inner * (s.source_tokens + s.target_tokens)
         self.copies = copies_e + copies_d + inner_adapters
         self.head_copies = head_copies
         self._count_gradients(setup, found.encoder_weights, found.widest_embedding)
@@ -120,10 +124,13 @@ class _Step:
             "activations_head": loss.kept,
         }
         after = self.copies + self.head_copies
+        if self.cached_states:
+            activations["activations_decoder"] += self.cached_states
         return {
             "loss": activations | {"loss": loss.inside, "autocast_copies": self.cached},
             "forward_end": activations | {"loss": loss.forward, "autocast_copies": after},
-            "loss_backward": activations | {"loss": loss.backward, "autocast_copies": after},
+            "loss_backward": activations
+            | {"activations_decoder": self.decoder, "loss": loss.backward, "autocast_copies": after},
         }
 
     def backward(self) -> dict[str, Terms]:
