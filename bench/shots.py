@@ -1,6 +1,6 @@
 """Screenshots of the guide's main pages, to be looked at: both languages, light and dark, wide and phone.
 
-    python bench/shots.py SITE FOLDER [--pages memory,case] [--widths 1280,390] [--schemes light,dark] [--languages ko,en]
+    python bench/shots.py SITE FOLDER [--pages memory,case] [--widths 1280,390] [--schemes light,dark]
 
 A maintainer's tool: needs selenium with Chromium. SITE is a built site; the pictures go into FOLDER.
 """
@@ -82,14 +82,18 @@ def served(site: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def browser() -> Iterator[object]:
+    import shutil
+
     from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
 
     options = webdriver.ChromeOptions()
     for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run"):
         options.add_argument(flag)
     for flag in ("--disable-background-networking", "--disable-component-update", "--disable-sync"):
         options.add_argument(flag)
-    chrome = webdriver.Chrome(options=options)
+    driver = shutil.which("chromedriver")  # named, so that nothing is looked up on the net
+    chrome = webdriver.Chrome(options=options, service=Service(driver) if driver else None)
     try:
         yield chrome
     finally:

@@ -24,8 +24,6 @@ def setup_of(row: dict[str, object], kind: str) -> TrainingSetup:
     """A row's setup. The evaluation rows with predict_with_generate hold the label forward alone."""
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
     setup = TrainingSetup()._replace(**given)
-    if setup.method != "full":
-        setup = setup._replace(lora_dropout=0.1)  # as recorded
     if kind == "evaluation" and setup.predict_with_generate:
         setup = setup._replace(predict_with_generate=False, prediction_loss_only=True)
     return setup

@@ -1,7 +1,6 @@
 """The scripts behind bench/results/accuracy: rows, scores, published measurements; the grid against level 0's band."""
 
 import json
-import os
 import sys
 from pathlib import Path
 from statistics import mean
@@ -14,7 +13,7 @@ from kb.memory import architecture_from_config, predict
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "bench"))
 
-from accuracy_rows import PHASES, TRACED_ON, TRACES, Left, Row, is_known, measured, stored_traces  # noqa: E402
+from accuracy_rows import TRACED_ON, TRACES, Left, Row, is_known, measured, stored_traces  # noqa: E402
 from accuracy_scores import Score, as_table, lines_of  # noqa: E402
 from grid import MODELS, setups_of  # noqa: E402
 from rivals import ask  # noqa: E402
@@ -115,25 +114,48 @@ def test_the_rows_of_a_model_are_always_the_same_and_cover_methods_and_precision
     assert len(MODELS) == 4
 
 
-def test_level_0_stays_near_the_grid() -> None:
-    """Every phase of every row, within the bands that reports state."""
-    if not GRID:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)("tests/data/traces/grid_*.json: make bench-grid")
-    errors: dict[str, list[float]] = {}
+WORST = {"train": 0.05, "evaluate": 0.03, "generate": 0.03}
+
+
+def test_level_0_stays_near_the_grid_for_every_family_and_method() -> None:
+    """Simulated runs that no closed form was derived from, phase by phase, and the bands that reports state."""
+    errors: dict[tuple[str, str], list[float]] = {}
     for row in stored_traces():
-        if row.campaign.startswith("grid_") and row.phase in PHASES.values():
+        if row.campaign.startswith("grid_") and row.phase in WORST:
             assert is_known(row.config), row.model
+            error = level_0(row) / row.truth["allocated"] - 1
+            errors.setdefault((row.phase, f"{row.campaign} {row.setup.method}"), []).append(error)
+    assert {group for phase, group in errors if phase == "train"} >= {
+        f"grid_{family} {method}" for family in ("t5", "bart", "decoder") for method in ("full", "lora", "qlora")
+    }
+    for (phase, group), found in errors.items():
+        worst = max(found, key=abs)
+        assert abs(worst) <= min(WORST[phase], CATALOG.constants[f"band_{phase}"]), f"{group} {phase}: {worst:+.2%}"
+        assert mean(map(abs, found)) <= 0.02, f"{group} {phase}"
+
+
+def test_no_trace_is_said_to_fit_where_its_tensors_would_not() -> None:
+    """On a card with a byte less than the trace allocated, which nothing could have run on."""
+    for row in stored_traces():
+        if row.phase == "train":
             report = predict(
                 row.setup,
                 architecture_from_config(row.config),
                 constants=CATALOG.constants,
                 compute_capability=TRACED_ON,
+                gpu_memory_bytes=row.truth["allocated"] - 1,
             )
-            phase = report.phase(row.phase)
-            assert phase is not None
-            error = phase.peak_allocated_bytes / row.truth["allocated"] - 1
-            errors.setdefault(f"{row.campaign} {row.phase}", []).append(error)
-    for name, found in errors.items():
-        assert max(map(abs, found)) <= CATALOG.constants[f"band_{name.split()[1]}"], name
-        assert mean(map(abs, found)) <= 0.02, name
-    assert sum(map(len, errors.values())) >= 400
+            assert report.verdict.status in ("oom", "tight"), row.id
+
+
+def test_at_least_400_traces_are_stored() -> None:
+    assert len(stored_traces()) >= 400
+
+
+def level_0(row: Row) -> int:
+    report = predict(
+        row.setup, architecture_from_config(row.config), constants=CATALOG.constants, compute_capability=TRACED_ON
+    )
+    phase = report.phase(row.phase)
+    assert phase is not None
+    return phase.peak_allocated_bytes

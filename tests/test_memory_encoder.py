@@ -149,7 +149,8 @@ def test_weights_agree_with_the_traces() -> None:
     for architecture, setup, row in sample.traces("encoder_training"):
         load = predict(setup, architecture, constants=sample.CONSTANTS).phase("load")
         assert load is not None
-        assert load.peak_allocated_bytes == pytest.approx(row["weights"], rel=sample.CONSTANTS["band_load"])
+        there = sum(term.bytes for term in load.terms if term.name != "temporaries")
+        assert there == pytest.approx(row["weights"], rel=sample.CONSTANTS["band_load"])
 
 
 @pytest.mark.parametrize("kind", ["training", "evaluation"])

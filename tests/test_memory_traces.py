@@ -76,6 +76,5 @@ def test_weights_agree_with_the_traces() -> None:
         report = predict(setup, architecture, constants=sample.CONSTANTS)
         load = report.phase("load")
         assert load is not None
-        assert load.peak_allocated_bytes == pytest.approx(row["weights"], rel=sample.CONSTANTS["band_load"]), row[
-            "setup"
-        ]
+        there = sum(term.bytes for term in load.terms if term.name != "temporaries")
+        assert there == pytest.approx(row["weights"], rel=sample.CONSTANTS["band_load"]), row["setup"]

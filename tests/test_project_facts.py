@@ -119,6 +119,8 @@ def test_without_samples_the_updates_are_unknown_and_say_why() -> None:
         ({"zzz": 1}, "project.no_such_fact", "data.streaming"),
         ({"training.fp16": True}, "project.fact_is_setting", "training.fp16"),
         ({"memory.train.peak": 1}, "project.fact_is_computed", "memory.train.peak"),
+        ({"versions.trl": "1.0"}, "project.fact_is_version", "versions.trl"),
+        ({"data.train_samples": -5}, "project.wrong_fact_type", "data.train_samples"),
         ({"data.streaming": "yes"}, "project.wrong_fact_type", "bool"),
         ({"data.train_samples": 1.5}, "project.wrong_fact_type", "integer"),
         ({"data.train_samples": True}, "project.wrong_fact_type", "integer"),

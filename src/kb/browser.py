@@ -23,7 +23,8 @@ def check(text: str, asked: str, language: str) -> str:
 
     Args:
         text: the config.
-        asked: JSON: ``gpu``, ``gpus``, ``host_memory``, ``cpus``, ``kind`` (config, shell or command), ``versions``.
+        asked: JSON: ``gpu``, ``gpus``, ``host_memory``, ``cpus``, ``kind`` (config, shell or command), ``versions``
+            (``transformers==5.0 torch==2.9``).
         language: ``ko`` or ``en``.
 
     Returns:
@@ -90,9 +91,15 @@ def _checker(asked: str, language: str) -> FileChecker:
             gpus=wanted.get("gpus"),
             host_memory=wanted.get("host_memory"),
             cpus=wanted.get("cpus"),
-            versions=wanted.get("versions"),
+            versions=_versions(wanted.get("versions") or ""),
         ),
     )
+
+
+def _versions(named: str) -> dict[str, str]:
+    """Libraries and their versions as pip names them, apart by spaces or commas."""
+    rows = (part.partition("==") for part in named.replace(",", " ").split())
+    return {name.strip().lower().replace("-", "_"): version.strip() for name, _, version in rows}
 
 
 @lru_cache(maxsize=2)

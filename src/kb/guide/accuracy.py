@@ -37,7 +37,9 @@ def accuracy_tables(library: Library) -> str:
             "\n".join(f"- {verdict}" for verdict in verdicts),
             f"### {say(language, 'accuracy.traces')} {{ #traces }}",
             prose(say(language, "accuracy.traces_about", rows=_traced(results["traces"]))),
-            _scores(library, "accuracy.traces", [line for line in results["traces"] if line["quantity"] == "allocated"]),
+            _scores(
+                library, "accuracy.traces", [line for line in results["traces"] if line["quantity"] == "allocated"]
+            ),
         ]
     )
 
@@ -66,8 +68,15 @@ def measured_rows(library: Library) -> str:
 
 def _run(run: Run) -> list[str]:
     setup = run.setup
-    cells = [escape(run.model), escape(setup.method), f"{setup.per_device_train_batch_size} × {setup.max_source_length}"]
-    for measured, predicted in ((run.allocated_bytes, run.predicted_allocated_bytes), (run.process_bytes, run.predicted_process_bytes)):
+    cells = [
+        escape(run.model),
+        escape(setup.method),
+        f"{setup.per_device_train_batch_size} × {setup.max_source_length}",
+    ]
+    for measured, predicted in (
+        (run.allocated_bytes, run.predicted_allocated_bytes),
+        (run.process_bytes, run.predicted_process_bytes),
+    ):
         if measured is None:
             cells += ["–"] * 3
             continue
@@ -101,7 +110,7 @@ def _score(score: Mapping[str, Any] | None, rows: int) -> str:
 
 
 def _percent(ratio: float) -> str:
-    return f"{100 * ratio:+.1f} %"
+    return f"{100 * ratio:+.2g} %" if abs(ratio) < 0.995 else f"{100 * ratio:+.0f} %"
 
 
 def _program(language: str, name: str) -> str:

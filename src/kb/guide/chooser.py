@@ -35,4 +35,5 @@ def chooser(library: Library, model: str, gpu: str) -> str:
     held["gpus"] = [[one.id, f"{short_name(one)} ({one.memory_total / 2**30:.0f} GiB)"] for one in gpus]
     shown = escape(json.dumps(held, ensure_ascii=False), quote=True)
     needs = escape(say(language, "chooser.no_script"))
-    return f'<div id="kb-choose" class="kb-choose" data-given="{shown}"></div>\n<noscript><p class="kb-notice">{needs}</p></noscript>'
+    place = f'<div id="kb-choose" class="kb-choose" data-given="{shown}"></div>'
+    return f'{place}\n<noscript><p class="kb-notice">{needs}</p></noscript>'

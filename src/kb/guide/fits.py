@@ -45,7 +45,7 @@ def fit_of(model: Model, gpu: Gpu, constants: Mapping[str, float]) -> Row | None
     """None where the model's family has no closed form."""
     room = Room(model, on_gpu(gpu), constants)
     try:
-        base, precision = _base(model, room)
+        base, precision = base_of(model, room)
         train = {
             way: room.largest(base._replace(**WAYS[way], do_eval=False), "per_device_train_batch_size")
             for way in SHOWN_WAYS
@@ -67,7 +67,8 @@ def fit_of(model: Model, gpu: Gpu, constants: Mapping[str, float]) -> Row | None
         return None
 
 
-def _base(model: Model, room: Room) -> tuple[TrainingSetup, str]:
+def base_of(model: Model, room: Room) -> tuple[TrainingSetup, str]:
+    """Full training at the usual lengths in the precision for the GPU, and that precision."""
     setup = precision_for(room.gpu, model.architecture).of(base_setup(Asked(), room))
     setup = setup._replace(lora_target_modules=targets_for(model.architecture))
     return setup, "bf16" if setup.bf16 else "fp16" if setup.fp16 else "fp32"
@@ -78,7 +79,7 @@ def heat_map(
 ) -> list[list[str]]:
     """The verdict of training in a way for each length (rows, ``LENGTHS``) and batch (columns)."""
     room = Room(model, on_gpu(gpu), constants)
-    base, _ = _base(model, room)
+    base, _ = base_of(model, room)
     base = base._replace(**WAYS[way])
     longest = model.max_length or model.architecture.max_positions
     rows = []

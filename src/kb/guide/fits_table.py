@@ -28,7 +28,9 @@ def by_family(models: Sequence[Model]) -> list[tuple[str, list[Model]]]:
         return KINDS.index(kind_of(model)), model.architecture.model_type
 
     ordered = sorted(models, key=lambda model: (*family(model), model.parameters, model.id))
-    return [(found[0].architecture.model_type, found) for found in (list(group) for _, group in groupby(ordered, family))]
+    return [
+        (found[0].architecture.model_type, found) for found in (list(group) for _, group in groupby(ordered, family))
+    ]
 
 
 def fits_by_model(library: Library, rows: Sequence[Row]) -> str:

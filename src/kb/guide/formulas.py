@@ -24,7 +24,7 @@ def formula(library: Library, name: str) -> str:
         rows = entry.get(kind)
         if isinstance(rows, list) and rows and "expression_tree" in rows[0]:
             lines = "".join(_line(library, entry, row) for row in rows)
-            parts.append(f"**{say(language, f'formula.{kind}')}**\n\n<ul class=\"kb-formulas\">{lines}</ul>")
+            parts.append(f'**{say(language, f"formula.{kind}")}**\n\n<ul class="kb-formulas">{lines}</ul>')
     if variables := _variables(library, entry):
         parts.append(variables)
     if entry.get("erratum"):
@@ -119,6 +119,8 @@ def _example(library: Library, entry: Mapping[str, Any]) -> str:
     rows = []
     for kind in ("given", "gives"):
         for name, value in example.get(kind, {}).items():
+            if kind == "given" and value == 0:  # left out of the example
+                continue
             about = variables.get(name, {})
             label = about.get(library.language) or _unnamed(library, name)
             shown = figure(value, about.get("unit") or ("B" if kind == "gives" else None), library.words, PLAIN)

@@ -44,7 +44,11 @@ def gpu_page(library: Library, gpu: Gpu, fits: Sequence[Row]) -> str:
         f"## {say(language, 'heat.heading')} {{ #lengths }}",
         say(language, "heat.about"),
         heat_maps(library, [(models[name], gpu) for name in TYPICAL_MODELS if name in models]),
-        *([f"## {say(language, 'preset.heading')} {{ #notes }}", say(language, "preset.about"), noted] if noted else []),
+        *(
+            [f"## {say(language, 'preset.heading')} {{ #notes }}", say(language, "preset.about"), noted]
+            if noted
+            else []
+        ),
         f"## {say(language, 'gpu.figures')} {{ #figures }}",
         table(head, rows),
         _claims(library, gpu),

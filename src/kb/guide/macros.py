@@ -10,6 +10,7 @@ from kb.guide.accuracy import accuracy_tables, measured_rows
 from kb.guide.cases import case_history, run_times
 from kb.guide.choose import choose_table, constant, note_figure, recommended
 from kb.guide.chooser import chooser
+from kb.guide.compare import compare
 from kb.guide.decision import decision_tree
 from kb.guide.export import data_files
 from kb.guide.formulas import formula
@@ -29,6 +30,7 @@ SHOWN: dict[str, Callable[..., str]] = {
     "choose_table": choose_table,
     "chooser": chooser,
     "commands_table": commands_table,
+    "compare": compare,
     "constant": constant,
     "data_files": data_files,
     "decision_tree": decision_tree,

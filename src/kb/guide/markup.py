@@ -11,12 +11,17 @@ from kb.report.provenance import figure as figure_text
 from kb.report.style import Style
 
 PLAIN = Style(width=10_000)
-_MARKUP = re.compile(r"([\\`*_{}\[\]<>|#~$])")
+_MARKUP = re.compile(r"[\\`*_{}\[\]<>|#$]")
+_ENTITIES = {"<": "&lt;", ">": "&gt;"}  # which Markdown does not take a backslash before
+
+
+def _plain(value: str) -> str:
+    return _MARKUP.sub(lambda mark: _ENTITIES.get(mark[0], f"\\{mark[0]}"), value)
 
 
 def text(value: object) -> str:
     """A value as Markdown text: nothing in it is markup."""
-    return _MARKUP.sub(r"\\\1", " ".join(str(value).split()))
+    return _plain(" ".join(str(value).split()))
 
 
 def prose(value: str) -> str:
@@ -24,7 +29,7 @@ def prose(value: str) -> str:
     parts = " ".join(value.split()).split("`")
     if len(parts) % 2 == 0:  # a backtick without its other half
         return text(value)
-    return "".join(code(part) if number % 2 else _MARKUP.sub(r"\\\1", part) for number, part in enumerate(parts))
+    return "".join(code(part) if number % 2 else _plain(part) for number, part in enumerate(parts))
 
 
 def code(value: object) -> str:
@@ -46,7 +51,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequen
 
 
 def held(body: str, kind: str = "", label: str = "") -> str:
-    """HTML as a block that Markdown passes by (``held.py``); with a label, one that scrolls by itself and by keyboard."""
+    """HTML as a block that Markdown passes by (``held.py``); one with a label scrolls by itself, and by keyboard."""
     scrolls = f' tabindex="0" role="region" aria-label="{escape(label, quote=True)}"' if label else ""
     return f'<div class="kb-held{f" {kind}" if kind else ""}"{scrolls}>{" ".join(body.split(chr(10)))}</div>'
 

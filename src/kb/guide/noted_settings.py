@@ -17,7 +17,6 @@ from kb.report.gpu_names import short_name
 from kb.report.notes_table import COLUMNS, shown_rows, why_lines
 from kb.report.recommend_text import own_row
 
-
 _ID = re.compile(r"[a-z0-9]+(?:[-.][a-z0-9]+)+")
 
 

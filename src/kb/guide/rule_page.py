@@ -13,6 +13,8 @@ from kb.report.changes import as_written
 from kb.report.formula import fact_order, unparse
 
 _MACHINE = ("gpu", "gpus", "host_memory", "cpus")
+# other files, what no config says, bytes that are no text: an editor has no place for them
+_NOT_IN_PLAYGROUND = ("files", "facts", "shm", "gpu_processes", "base64")
 
 
 def rule_page(library: Library, rule: Rule) -> str:
@@ -101,9 +103,23 @@ def _example(library: Library, rule: Rule, expect: str) -> str:
     return f"{head}{fenced(config, _language(example))}{_playground(library, example) if expect == 'fires' else ''}"
 
 
+def playground_state(example: Mapping[str, Any]) -> dict[str, str] | None:
+    """What the playground is to open with; None where it cannot hold what the example needs."""
+    if any(name in example for name in _NOT_IN_PLAYGROUND):
+        return None
+    state = {name: str(example[name]) for name in (*_MACHINE, "config") if name in example}
+    if "versions" in example:
+        state["versions"] = " ".join(f"{name}=={version}" for name, version in example["versions"].items())
+    if "dialect" in example:
+        state["kind"] = str(example["dialect"])
+    return state
+
+
 def _playground(library: Library, example: Mapping[str, Any]) -> str:
     """A link that opens the example there; the state is in the fragment, which no server sees."""
-    state = {name: str(example[name]) for name in (*_MACHINE, "dialect", "config") if name in example}
+    state = playground_state(example)
+    if state is None:
+        return ""
     address = f"../../playground/#{escape(urlencode(state, quote_via=quote))}"
     return f'\n\n<a class="md-button" href="{address}">{say(library.language, "rule.try")}</a>'
 

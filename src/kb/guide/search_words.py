@@ -34,14 +34,16 @@ def stems() -> tuple[str, ...]:
 
 @lru_cache(maxsize=1)
 def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    inside = re.compile(f"({'|'.join(stems())})(?=[{_HANGUL}])")
+    # the longest stem counts: 작업자 at a word's end is not 작업 and 자
+    inside = re.compile(f"({'|'.join(stems())})(?P<more>(?=[{_HANGUL}]))?")
     return inside, re.compile(rf"([{_HANGUL}A-Za-z0-9]{{2,}}?)({'|'.join(PARTICLES)})(?![{_HANGUL}A-Za-z0-9])")
 
 
 def split_words(text: str) -> str:
     """``배치크기를`` as ``배치​크기​를`` with invisible breaks, so that each part is a word of the index."""
     inside, particle = _patterns()
-    return particle.sub(rf"\1{BREAK}\2", inside.sub(rf"\1{BREAK}", text))
+    parted = particle.sub(rf"\1{BREAK}\2", text)
+    return inside.sub(lambda found: found[1] + BREAK if found["more"] is not None else found[1], parted)
 
 
 def script_lists() -> dict[str, Sequence[str]]:

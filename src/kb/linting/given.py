@@ -37,10 +37,14 @@ def _value(name: str, value: Any, facts: Mapping[str, FactType], path: str) -> A
     known = coerce(value, fact.type, name)
     if is_unknown(known):
         raise UserError("project.wrong_fact_type", path=path, name=name, want=fact.type)
+    if isinstance(known, int | float) and known < 0:  # all of them count something
+        raise UserError("project.wrong_fact_type", path=path, name=name, want=f"{fact.type} (≥ 0)")
     return known
 
 
 def _no_such_fact(name: str, facts: Mapping[str, FactType], path: str) -> UserError:
+    if name.startswith("versions."):
+        return UserError("project.fact_is_version", path=path, name=name)
     if name in facts:
         key = "project.fact_is_setting" if facts[name].setting else "project.fact_is_computed"
         return UserError(key, path=path, name=name)

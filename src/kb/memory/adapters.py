@@ -15,8 +15,8 @@ _ATTENTION = ("q", "k", "v", "q_proj", "k_proj", "v_proj", "query", "key", "valu
               "value_proj", "q_lin", "k_lin", "v_lin")  # fmt: skip
 _GATES = ("wi_0", "wi_1", "gate_proj", "up_proj")
 _ENTRY = ("fc1", "dense_h_to_4h", *_GATES)  # of a feed-forward
-_OUTPUTS = (".o", "self_attn.o_proj", ".out_proj", "self_attn.dense", "attention.dense", "attention.output.dense", "attn.c_proj",
-            "attention.out_lin")  # fmt: skip
+_OUTPUTS = (".o", "self_attn.o_proj", ".out_proj", "self_attn.dense", "attention.dense", "attention.output.dense",
+            "attn.c_proj", "attention.out_lin")  # fmt: skip
 _RELU_DOWN = "fc2"
 
 

@@ -122,6 +122,12 @@ def _loss(s: Shape) -> Loss:
         return Loss(kept=6 * logits, inside=2 * logits, forward=6 * logits, backward=4 * logits, gradient=2 * logits)
     kept = (FP32 if s.autocast else compute) * logits
     if s.smoothing:
-        return Loss(kept=kept, inside=kept, forward=2 * kept, backward=kept * (3 if s.autocast or s.weight_bytes == FP32 else 4), gradient=compute * logits)
+        return Loss(
+            kept=kept,
+            inside=kept,
+            forward=2 * kept,
+            backward=kept * (3 if s.autocast or s.weight_bytes == FP32 else 4),
+            gradient=compute * logits,
+        )
     forward = max(kept, product - kept)
     return Loss(kept=kept, inside=forward, forward=forward, backward=2 * kept, gradient=compute * logits)

@@ -10,12 +10,13 @@ FLASH_LARGEST_HEAD = 256
 
 
 def kernel(s: Shape, sliding: bool = False) -> Literal["eager", "flash", "efficient", "math"]:
-    """Which kernel scaled_dot_product_attention takes: flash where nothing masks and the type is half; the memory
-    efficient one otherwise, which knows no grouped heads: fp32 without a mask falls to the written-out form then."""
+    """Which kernel scaled_dot_product_attention takes: flash where nothing masks, the type is half and the GPU has it;
+    the memory efficient one otherwise, which knows no grouped heads: without a mask they fall to the written-out form.
+    """
     if s.eager:
         return "eager"
     if not masked(s, sliding):
-        if s.compute_bytes == 2 and s.arch.d_kv <= FLASH_LARGEST_HEAD:
+        if s.flash_kernel and s.compute_bytes == 2 and s.arch.d_kv <= FLASH_LARGEST_HEAD:
             return "flash"
         if grouped(s):
             return "math"

@@ -75,7 +75,13 @@ def _masked_loss(s: Shape) -> Loss:
     logits, compute = s.source_tokens * s.arch.vocab_size, s.compute_bytes
     if s.smoothing:
         kept = (FP32 if s.autocast else compute) * logits
-        return Loss(kept=kept, inside=0, forward=2 * kept, backward=kept * (3 if s.autocast or compute == FP32 else 4), gradient=compute * logits)
+        return Loss(
+            kept=kept,
+            inside=0,
+            forward=2 * kept,
+            backward=kept * (3 if s.autocast or compute == FP32 else 4),
+            gradient=compute * logits,
+        )
     if s.autocast:
         return Loss(kept=6 * logits, inside=2 * logits, forward=6 * logits, backward=4 * logits, gradient=2 * logits)
     kept = compute * logits

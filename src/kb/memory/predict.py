@@ -18,6 +18,7 @@ from kb.memory.states import KNOWN_OPTIMIZERS, States, states_of
 from kb.memory.training import training_peak
 
 FAMILIES = ("t5", "bart", "decoder", "encoder")
+FLASH_FROM = (8, 0)  # compute capability from which scaled_dot_product_attention has its flash kernel
 HOPPER = 9  # major compute capability from which cuBLAS takes a larger workspace
 
 
@@ -54,7 +55,8 @@ def predict(
     workspace = round(constants["cublas_workspace_hopper_bytes" if hopper else "cublas_workspace_bytes"])
     asked, setup = setup, as_run(setup)
     states = states_of(setup, architecture)
-    peaks = _peaks(setup, architecture, states, workspace, constants["block_remainder_bytes"])
+    flash = capability is None or capability >= FLASH_FROM
+    peaks = _peaks(setup, architecture, states, workspace, constants["block_remainder_bytes"], flash)
     context = context_of(constants, capability, gpu)
     checkpointing = setup.gradient_checkpointing
     phases = tuple(
@@ -81,7 +83,7 @@ def loads_of(setup: TrainingSetup, architecture: Architecture, states: States, c
 
 
 def _peaks(
-    setup: TrainingSetup, arch: Architecture, states: States, workspace: int, remainder: float
+    setup: TrainingSetup, arch: Architecture, states: States, workspace: int, remainder: float, flash: bool
 ) -> dict[PhaseName, Peak]:
     """Each phase's peak. What shares a process with training finds the optimizer's states there."""
     weights: Terms = {
@@ -95,10 +97,10 @@ def _peaks(
     if setup.do_train:
         resident = weights | {"optimizer": states.optimizer, "buckets": states.buckets, "workspace": 2 * workspace}
         resident |= {"gathered_parameters": states.gathered}
-        shape = _shape(setup, arch, states, setup.per_device_train_batch_size)
+        shape = _shape(setup, arch, states, setup.per_device_train_batch_size, flash)
         peaks["train"] = training_peak(setup, states, shape, workspace, remainder)
     if setup.do_eval:
-        shape = _shape(setup, arch, states, setup.per_device_eval_batch_size)
+        shape = _shape(setup, arch, states, setup.per_device_eval_batch_size, flash)
         peaks["evaluate"] = evaluation_peak(setup, shape, resident, states.cast_adapters, remainder)
         if setup.predict_with_generate and arch.family != "encoder":
             peaks["generate"] = generation_peak(
@@ -110,7 +112,7 @@ def _peaks(
                 remainder=remainder,
             )
     if setup.do_predict and arch.family != "encoder":
-        shape = _shape(setup, arch, states, setup.inference_batch_size or setup.per_device_eval_batch_size)
+        shape = _shape(setup, arch, states, setup.inference_batch_size or setup.per_device_eval_batch_size, flash)
         found = generation_peak(
             shape,
             alone,
@@ -126,12 +128,12 @@ def _peaks(
     return peaks
 
 
-def _shape(setup: TrainingSetup, arch: Architecture, states: States, batch: int) -> Shape:
+def _shape(setup: TrainingSetup, arch: Architecture, states: States, batch: int, flash: bool) -> Shape:
     lora_head = any(module.stack == "head" for module in states.targets)
     source, target = setup.max_source_length, setup.max_target_length
     if arch.family in ("decoder", "encoder"):  # prompt and answer are one sequence
         target = source
-    return shape_of(setup, arch, batch=batch, source=source, target=target, lora_head=lora_head)
+    return shape_of(setup, arch, batch=batch, source=source, target=target, lora_head=lora_head, flash_kernel=flash)
 
 
 def _rest(moment: str, terms: Terms) -> Peak:
@@ -150,10 +152,8 @@ def _assumptions(setup: TrainingSetup, arch: Architecture, states: States, *, ca
         assume("evaluation.samples", kept_steps(setup, 1), "one_evaluation_step")
     if setup.do_train and setup.optim not in KNOWN_OPTIMIZERS:
         assume("training.optim", setup.optim, "optimizer_as_adamw")
-    if setup.method != "full":
-        assume("lora.dropout", True, "lora_dropout")
-        if states.unmatched:
-            assume("lora.target_modules", list(states.unmatched), "unmatched_targets")
+    if setup.method != "full" and states.unmatched:
+        assume("lora.target_modules", list(states.unmatched), "unmatched_targets")
     if setup.load_in_8bit and not setup.load_in_4bit:
         assume("lora.load_in_8bit", True, "eight_bit_as_four")
     if setup.attn_implementation == "flash" and arch.family == "t5":

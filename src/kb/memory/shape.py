@@ -27,6 +27,7 @@ class Shape(NamedTuple):
     loaded_half: bool  # buffers keep the type that the weights were loaded in
     lora_head: bool = False
     lora_dropout: bool = False  # adapters drop out their inputs
+    flash_kernel: bool = True  # scaled_dot_product_attention has its flash kernel: from compute capability 8.0 on
 
     @property
     def compute_bytes(self) -> int:
@@ -52,7 +53,14 @@ class Shape(NamedTuple):
 
 
 def shape_of(
-    setup: TrainingSetup, arch: Architecture, *, batch: int, source: int, target: int, lora_head: bool = False
+    setup: TrainingSetup,
+    arch: Architecture,
+    *,
+    batch: int,
+    source: int,
+    target: int,
+    lora_head: bool = False,
+    flash_kernel: bool = True,
 ) -> Shape:
     quantized = setup.load_in_4bit or setup.load_in_8bit or setup.method == "qlora"
     wide = setup.weights == "fp32" or (quantized and setup.prepare_for_kbit and setup.method != "full")
@@ -72,4 +80,5 @@ def shape_of(
         loaded_half=setup.weights != "fp32",
         lora_head=lora_head,
         lora_dropout=setup.lora_dropout > 0,
+        flash_kernel=flash_kernel,
     )

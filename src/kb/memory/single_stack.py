@@ -51,7 +51,11 @@ def stack_peak(setup: TrainingSetup, states: States, s: Shape, workspace: int, r
         base["allocator_remainders"] = copies_remainder(s.arch, remainder, quantized=s.quantized)
     step = _Step(setup, states, s, saved_of(s))
     moments = step.forward() | step.backward()
-    moments["optimizer_step"] = {"gradients": step.all, "temporaries": states.step_temporaries}
+    moments["optimizer_step"] = {
+        "gradients": step.all,
+        "temporaries": states.step_temporaries,
+        "allocator_remainders": 0,
+    }
     return largest({name: base | terms for name, terms in moments.items()})
 
 

@@ -110,8 +110,9 @@ def _feed_forward(s: Shape) -> tuple[int, int]:
 def _core(s: Shape, queries: int, keys: int, key_tokens: int, *, masked: bool) -> tuple[int, int]:
     """The attention core: q, k, v, result and scores kept; and what its backward needs above that.
 
-    Eager keeps the softmax (in fp32 under autocast), a dropout mask and the dropped probabilities. SDPA keeps the position bias, one
-    for each sample where a padding mask is added to it, and a log-sum-exp for each query (in rows of 32).
+    Eager keeps the softmax (in fp32 under autocast), a dropout mask and the dropped probabilities. SDPA keeps the
+    position bias, one for each sample where a padding mask is added to it, and a log-sum-exp for each query (in rows of
+    32).
     """
     compute, b, heads = s.compute_bytes, s.batch, s.arch.num_heads
     scores = b * heads * queries * keys
@@ -142,7 +143,13 @@ def _loss(s: Shape) -> Loss:
     product = 3 * compute * logits if s.lora_head else 0  # base, adapter and sum
     if s.smoothing:
         kept = (FP32 if s.autocast else compute) * logits
-        return Loss(kept=kept, inside=product - kept, forward=2 * kept, backward=kept * (3 if s.autocast or s.weight_bytes == FP32 else 4), gradient=compute * logits)
+        return Loss(
+            kept=kept,
+            inside=product - kept,
+            forward=2 * kept,
+            backward=kept * (3 if s.autocast or s.weight_bytes == FP32 else 4),
+            gradient=compute * logits,
+        )
     if s.autocast:
         kept = 6 * logits
         return Loss(kept=kept, inside=max(2 * logits, product - kept), forward=6 * logits, backward=4 * logits,

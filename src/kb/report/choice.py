@@ -31,7 +31,9 @@ def choice_object(asked: Mapping[str, Any], words: Words) -> dict[str, Any]:
     return {
         "limit_bytes": room.limit_bytes,
         "config": config_yaml(found, words),
-        "nothing_fits": None if training.setup else " ".join(line.strip() for line in nothing_fits(found, words, PLAIN)),
+        "nothing_fits": None
+        if training.setup
+        else " ".join(line.strip() for line in nothing_fits(found, words, PLAIN)),
         "batch": training.split.batch if training.split else None,
         "accumulation": training.split.accumulation if training.split else None,
         "effective": training.split.effective if training.split else None,

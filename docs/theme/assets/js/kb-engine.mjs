@@ -1,4 +1,5 @@
 // The page's side of the worker: one engine a page, started when first asked for.
+export const STUCK = "stuck";
 const SECONDS = 20; // longer than any check takes; a worker that is stuck is replaced
 
 export class Engine {
@@ -42,7 +43,7 @@ export class Engine {
 
   #stuck() {
     this.#worker.terminate();
-    for (const id of [...this.#waiting.keys()]) this.#settle(id, { fault: "timeout" });
+    for (const id of [...this.#waiting.keys()]) this.#settle(id, { fault: STUCK });
     this.started = null;
   }
 }

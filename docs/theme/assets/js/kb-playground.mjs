@@ -1,14 +1,16 @@
 // The playground: an editor, the machine's pickers, findings with their fixes, the memory chart, and a link to share.
-import { Engine } from "./kb-engine.mjs";
+import { Engine, STUCK } from "./kb-engine.mjs";
 import { language, make, memoryChart, picker, wordsOf } from "./kb-dom.mjs";
 
 const root = document.getElementById("kb-playground");
+const KEPT = ["gpu", "gpus", "host_memory", "cpus", "versions", "kind", "config"];
 const WAIT = 120; // milliseconds after the last key
+const LONGEST = 30_000; // characters of a link; more is cut off on its way, and slows the page
 if (root) start();
 
 function readState() {
   const given = new URLSearchParams(location.hash.slice(1));
-  return Object.fromEntries(["config", "gpu", "gpus", "host_memory", "cpus", "kind"].map((key) => [key, given.get(key) || ""]));
+  return Object.fromEntries(KEPT.map((key) => [key, given.get(key) || ""]));
 }
 
 async function start() {
@@ -49,14 +51,15 @@ class Playground {
     const change = (key) => (event) => { state[key] = event.target.value.trim(); this.#changed(); };
     const gpus = [["", words.no_gpu], ...offered.gpus.map((gpu) => [gpu.id, gpu.name])];
     const menu = [["", words.examples], ...this.examples.map((example, number) => [String(number), example.name])];
-    const field = (id, label, key, hint) => make("label", { for: id }, make("span", {}, label),
-      make("input", { id, value: state[key], placeholder: hint, size: 8, oninput: change(key) }));
+    const field = (id, label, key, hint, size = 8) => make("label", { for: id }, make("span", {}, label),
+      make("input", { id, value: state[key], placeholder: hint, size, oninput: change(key) }));
     return make("div", { class: "kb-pickers" },
       picker("kb-example", words.example, menu, "", (event) => this.#load(event.target.value)),
       picker("kb-gpu", words.gpu, gpus, state.gpu, change("gpu")),
       field("kb-gpus", words.gpus, "gpus", "1"),
       field("kb-host", words.host, "host_memory", "60GB"),
-      field("kb-cpus", words.cpus, "cpus", "16"));
+      field("kb-cpus", words.cpus, "cpus", "16"),
+      field("kb-versions", words.versions, "versions", "transformers==5.0", 20));
   }
 
   #view() {
@@ -88,8 +91,8 @@ class Playground {
   }
 
   asked() {
-    const { gpu, gpus, host_memory, cpus, kind } = this.state;
-    const wanted = { gpu, host_memory, cpus, kind };
+    const { gpu, gpus, host_memory, cpus, versions, kind } = this.state;
+    const wanted = { gpu, host_memory, cpus, versions, kind };
     if (/^\d+$/.test(gpus)) wanted.gpus = Number(gpus);
     return JSON.stringify(Object.fromEntries(Object.entries(wanted).filter(([, value]) => value !== "")));
   }
@@ -110,13 +113,13 @@ class Playground {
     window.kbAnswer = answer;
     this.status.textContent = this.words.done.replace("{ms}", Math.round(performance.now() - before));
     this.#show(answer);
-    history.replaceState(null, "", this.#address());
+    this.#keep();
   }
 
   #show({ report, fault }) {
     const { words } = this;
     this.findings.replaceChildren();
-    if (fault) return void this.findings.append(make("p", { class: "kb-notice" }, fault));
+    if (fault) return void this.findings.append(make("p", { class: "kb-notice" }, fault === STUCK ? words.stuck : fault));
     const marks = [];
     for (const broken of report.unusable) {
       this.findings.append(make("p", { class: "kb-notice" }, `${broken.line}:${broken.column} ${broken.message}`));
@@ -175,13 +178,17 @@ class Playground {
     this.run();
   }
 
-  #address() {
-    const kept = Object.entries(this.state).filter(([, value]) => value !== "");
-    return `${location.pathname}#${new URLSearchParams(kept)}`;
+  /** Puts the state into the address; one that is too long for a link is not kept, and said so when asked for. */
+  #keep() {
+    const kept = KEPT.filter((key) => this.state[key]).map((key) => [key, this.state[key]]);
+    const fragment = `#${new URLSearchParams(kept)}`;
+    const fits = fragment.length <= LONGEST;
+    history.replaceState(null, "", fits ? fragment : location.pathname);
+    return fits;
   }
 
   async share() {
-    history.replaceState(null, "", this.#address());
+    if (!this.#keep()) return void (this.status.textContent = this.words.too_long);
     try {
       await navigator.clipboard.writeText(location.href);
       this.status.textContent = this.words.copied;
