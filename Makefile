@@ -20,6 +20,7 @@ RUN := $(VENV)/$(BIN)/python
 PIP := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 DEMO := $(VENV)/.installed
 DEV := $(VENV)/.dev-installed
+DOCS := $(VENV)/.docs-installed
 MADE_FROM := pyproject.toml constraints.txt hatch_build.py
 
 # A PYTHONPATH or a user's site-packages must not decide what is tested.
@@ -27,7 +28,7 @@ unexport PYTHONPATH
 export PYTHONNOUSERSITE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format rules bench bench-accuracy bench-grid bench-gpu bench-host constraints clean
+.PHONY: help demo test lint format rules site serve bench bench-accuracy bench-grid bench-gpu bench-host constraints clean
 
 help:
 	@echo 'make demo         install into $(VENV)/ and check the configs in examples/'
@@ -35,6 +36,7 @@ help:
 	@echo 'make lint         ruff (lint and format) and mypy --strict'
 	@echo 'make format       let ruff rewrite what it can'
 	@echo 'make rules        check every rule file and run every rule example'
+	@echo 'make site         build the guide in both languages into site/; make serve shows it on this machine'
 	@echo 'make bench        time kb beside yamllint and check-jsonschema; results in bench/results/'
 	@echo 'make bench-accuracy  predictions beside measurements, traces and other programs (ARGS="--truth DIR")'
 	@echo 'make bench-grid   trace the grid that level 0 is tested against; hours, can be stopped and started'
@@ -60,6 +62,10 @@ $(DEV): $(DEMO)
 	$(RUN) $(PIP) --no-build-isolation --editable '.[dev,docs,torch]'
 	@touch $@
 
+$(DOCS): $(DEMO)
+	$(RUN) $(PIP) --no-build-isolation --editable '.[docs]'
+	@touch $@
+
 demo: $(DEMO)
 	@echo '$$ kb check examples/ --gpu rtx-3090 --host-memory 60GB --cpus 16'
 	@$(RUN) -c 'import kb.check'  # Python itself ends with 1 where this fails
@@ -80,6 +86,13 @@ lint: $(DEV)
 format: $(DEV)
 	$(RUN) -m ruff check --fix .
 	$(RUN) -m ruff format .
+
+# Needs Node.js with npm: what pages load comes from there, by docs/npm/package-lock.json.
+site: $(DOCS)
+	$(RUN) -m kb.site build
+
+serve: $(DOCS)
+	$(RUN) -m kb.site serve
 
 rules: $(DEMO)
 	$(RUN) -m kb.rules validate

@@ -13,7 +13,7 @@ _LOADING_RELATIONS = {"stylesheet", "icon", "preload", "modulepreload", "manifes
 
 
 class Page(NamedTuple):
-    """Links are as written. ``loads`` is what a browser fetches with the page; ``styles`` its inline scripts' bodies."""
+    """Links are as written. ``loads`` is what a browser fetches with the page."""
 
     path: str
     language: str

@@ -116,13 +116,16 @@ def _table(name: str, rows: Sequence[Mapping[str, Any]]) -> Table:
     kinds: dict[str, set[str]] = {}
     for row in rows:
         for column, value in row.items():
-            kinds.setdefault(column, set()).update(_KINDS[kind] for kind in (type(value),) if value is not None)
+            found = kinds.setdefault(column, set())
+            if value is not None:
+                found.add(_KINDS[type(value)])
     title = {language: say(language, f"data.{name}") for language in LANGUAGES}
-    return Table(name, title, {column: sorted(found) or ["string"] for column, found in kinds.items()}, rows)
+    columns = {column: sorted(kinds[column]) or ["string"] for column in kinds}
+    return Table(name, title, columns, rows)
 
 
 # JSON Schema's names
-_KINDS: Mapping[type, str] = {bool: "boolean", int: "integer", float: "number", str: "string"}
+_KINDS: Mapping[type, str] = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}
 
 
 def write_data(site: str, found: Sequence[Table], version: str) -> None:
@@ -142,7 +145,9 @@ def _csv(table: Table) -> str:
     stream = io.StringIO()
     writer = csv.DictWriter(stream, list(table.columns), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(table.rows)
+    for row in table.rows:  # a list is written as JSON there too
+        cells = {name: json.dumps(value) if isinstance(value, list) else value for name, value in row.items()}
+        writer.writerow(cells)
     return stream.getvalue()
 
 

@@ -2,26 +2,29 @@
 
 from html import escape
 
+from kb.guide.fits_table import by_family, kind_of
 from kb.guide.library import Library
 from kb.guide.markup import code, prose, table, text
 from kb.guide.site_words import say
 
 
 def model_table(library: Library) -> str:
-    """A row for each model, by family and size."""
+    """A row for each model, below its family's heading, by size."""
     language = library.language
-    head = [say(language, key) for key in ("fits.model", "model.family", "model.parameters", "list.aliases")]
-    models = sorted(library.catalog.models.values(), key=lambda m: (m.architecture.model_type, m.parameters))
-    rows = [
-        (
-            f"[{text(model.name)}]({model.id}.md)",
-            text(model.architecture.model_type),
-            f"{model.parameters / 1e6:,.0f}M",
-            ", ".join(code(name) for name in model.aliases[:3]),
-        )
-        for model in models
-    ]
-    return table(head, rows, numbers=(2,))
+    head = [say(language, key) for key in ("fits.model", "model.parameters", "list.aliases")]
+    parts = []
+    for family, models in by_family(list(library.catalog.models.values())):
+        rows = [
+            (
+                f"[{text(model.name)}]({model.id}.md)",
+                f"{model.parameters / 1e6:,.0f}M",
+                ", ".join(code(name) for name in model.aliases[:3]),
+            )
+            for model in models
+        ]
+        kind = say(language, f"kind.{kind_of(models[0])}")
+        parts.append(f"## {family} · {kind} {{ #{family} }}\n\n{table(head, rows, numbers=(1,))}")
+    return "\n\n".join(parts)
 
 
 def remedy_table(library: Library) -> str:

@@ -14,6 +14,7 @@ from kb.knowledge.locations import shipped
 # rooms that no page needs: they build the site, simulate with torch, measure on a GPU
 LEFT_OUT = ("guide", "simulation", "measurement", "repository", "_data", "__pycache__")
 PARTS = ("hot", "cold", "ko", "en")
+CHOOSER_KINDS = ("presets", "errata")  # what a recommendation reads of the guide's data
 EPOCH = (2020, 1, 1, 0, 0, 0)  # the same content gives the same zip
 
 
@@ -37,6 +38,8 @@ def _contents() -> Iterator[tuple[str, str]]:
     parts = build(shipped())
     for part in PARTS:
         yield f"kb/_data/rules/.bundle/{part}.json", encoded(parts[part])
+    guide = {kind: parts["guide"][kind] for kind in CHOOSER_KINDS}
+    yield "kb/_data/rules/.bundle/guide.json", encoded(guide)
     yield from _modules(os.path.dirname(yaml.__file__), "yaml")
 
 

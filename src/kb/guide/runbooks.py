@@ -49,7 +49,8 @@ def checklist(library: Library, name: str) -> str:
     commands = _commands(library)
     lines = [prose(entry["about"][library.language]), ""]
     for number, step in enumerate(entry["steps"], 1):
-        title, does = step["title"][library.language], step.get("does", {}).get(library.language, "")
+        title = step["title"][library.language]
+        does = _filled(library, step, step["does"]) if "does" in step else ""
         source = f"{badge(library, step['status'])} {cited(library, step)}"
         lines.append(f"{number}. **{text(title)}** {prose(does)} {source}")
         lines += [

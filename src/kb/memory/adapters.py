@@ -127,6 +127,12 @@ def input_bytes(s: Shape) -> int:
     return (HALF if s.autocast else FP32) + (DROPOUT_MASK if s.lora_dropout else 0)
 
 
+def dora_bytes(s: Shape, module: LinearModule) -> int:
+    """Bytes a token that DoRA keeps beside: the layer's own result and the adapter's, which its magnitudes scale."""
+    own = s.weight_bytes if s.quantized else s.compute_bytes
+    return (own + (HALF if s.autocast else FP32)) * module.out_features * module.number
+
+
 def shares_inputs(s: Shape) -> bool:
     """Whether wrapped layers keep the tensor that they are given: fp32, with no dropout and no cast in between."""
     return not (s.lora_dropout or s.autocast or s.weight_bytes == HALF)
@@ -148,5 +154,10 @@ def kept(found: Reach, rank: int, s: Shape, targets: tuple[LinearModule, ...]) -
         each = input_bytes(s)
         encoder += each * te * found.encoder_features
         decoder += each * (td * found.decoder_features + te * found.cross_features)
+    if s.dora:
+        encoder += sum(te * dora_bytes(s, m) for m in targets if m.stack == "encoder")
+        decoder += sum(
+            (te if m.name.endswith(CROSS) else td) * dora_bytes(s, m) for m in targets if m.stack == "decoder"
+        )
     outside = td * (found.head_features * input_bytes(s) + rank * width * bool(found.head_features))
     return Kept(encoder, decoder, outside + found.embeddings * rank * FP32 * max(te, td), crossing)

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from kb.memory.adapters import DROPOUT_MASK, input_bytes, shared_inputs, shares_inputs
+from kb.memory.adapters import DROPOUT_MASK, dora_bytes, input_bytes, shared_inputs, shares_inputs
 from kb.memory.linear import LinearModule
 from kb.memory.shape import Shape
 
@@ -44,6 +44,7 @@ def adapters(s: Shape, targets: tuple[LinearModule, ...], rank: int, position_ro
     for module in inner:
         number = module.number * repeats
         kept += number * tokens * (module.in_features * each + rank * width)
+        kept += repeats * tokens * dora_bytes(s, module) if s.dora else 0
         if s.arch.relative and module.leaf in ("query_proj", "key_proj") and s.arch.share_att_key:
             kept += number * position_rows * (module.in_features + rank) * width
         copies += module.number * rank * (module.in_features + module.out_features) * HALF

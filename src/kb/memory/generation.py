@@ -82,8 +82,12 @@ def _first_token(s: Shape, rows: int, cache: int, autocast: bool) -> dict[str, T
     copies = 2 * counts.decoder_linear if autocast and s.weight_bytes == FP32 else 0
     width = FP32 if autocast else s.weight_bytes
     product = 6 * logits if autocast else 0
+    last = 2 * rows * s.inner * cache * s.source
+    if s.lora_cross and s.weight_bytes != FP32 and not autocast:
+        # an adapter reads an fp32 copy of the encoder's output; its result, and that scaled
+        last = FP32 * rows * s.source * (arch.d_model + 2 * s.inner)
     return {
-        "prefill": {"temporaries": 2 * rows * s.inner * cache * s.source, "autocast_copies": copies},
+        "prefill": {"temporaries": last, "autocast_copies": copies},
         "prefill_logits": {"logits": max((width + 8) * logits, product)},
     }
 

@@ -6,6 +6,7 @@ from kb.core.hardware import Gpu
 from kb.core.memory_report import MemoryReport, PhaseName
 from kb.core.model import Architecture
 from kb.core.setup import Assumption, TrainingSetup
+from kb.memory.adapters import CROSS
 from kb.memory.config_fields import UnsupportedArchitectureError
 from kb.memory.evaluation import evaluation_peak, host_predictions, kept_steps
 from kb.memory.generation import generation_peak
@@ -133,7 +134,16 @@ def _shape(setup: TrainingSetup, arch: Architecture, states: States, batch: int,
     source, target = setup.max_source_length, setup.max_target_length
     if arch.family in ("decoder", "encoder"):  # prompt and answer are one sequence
         target = source
-    return shape_of(setup, arch, batch=batch, source=source, target=target, lora_head=lora_head, flash_kernel=flash)
+    return shape_of(
+        setup,
+        arch,
+        batch=batch,
+        source=source,
+        target=target,
+        lora_head=lora_head,
+        lora_cross=any(module.name.endswith(CROSS) for module in states.targets),
+        flash_kernel=flash,
+    )
 
 
 def _rest(moment: str, terms: Terms) -> Peak:
@@ -154,6 +164,8 @@ def _assumptions(setup: TrainingSetup, arch: Architecture, states: States, *, ca
         assume("training.optim", setup.optim, "optimizer_as_adamw")
     if setup.method != "full" and states.unmatched:
         assume("lora.target_modules", list(states.unmatched), "unmatched_targets")
+    if setup.method != "full" and setup.use_dora:
+        assume("lora.use_dora", True, "dora_norms")
     if setup.load_in_8bit and not setup.load_in_4bit:
         assume("lora.load_in_8bit", True, "eight_bit_as_four")
     if setup.attn_implementation == "flash" and arch.family == "t5":

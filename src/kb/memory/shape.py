@@ -26,6 +26,8 @@ class Shape(NamedTuple):
     smoothing: bool
     loaded_half: bool  # buffers keep the type that the weights were loaded in
     lora_head: bool = False
+    lora_cross: bool = False  # adapters wrap the keys or values of cross attention
+    dora: bool = False
     lora_dropout: bool = False  # adapters drop out their inputs
     flash_kernel: bool = True  # scaled_dot_product_attention has its flash kernel: from compute capability 8.0 on
 
@@ -60,6 +62,7 @@ def shape_of(
     source: int,
     target: int,
     lora_head: bool = False,
+    lora_cross: bool = False,
     flash_kernel: bool = True,
 ) -> Shape:
     quantized = setup.load_in_4bit or setup.load_in_8bit or setup.method == "qlora"
@@ -79,6 +82,8 @@ def shape_of(
         smoothing=setup.label_smoothing_factor > 0,
         loaded_half=setup.weights != "fp32",
         lora_head=lora_head,
+        lora_cross=lora_cross,
+        dora=setup.use_dora and setup.method != "full",
         lora_dropout=setup.lora_dropout > 0,
         flash_kernel=flash_kernel,
     )

@@ -54,7 +54,10 @@ def states_of(setup: TrainingSetup, arch: Architecture) -> States:
     counts = count(arch)
     weight = FP32 if setup.weights == "fp32" else HALF
     targets, unmatched, whole = _targets(setup, arch)
-    sizes = [(module, setup.lora_r * (module.in_features + module.out_features) * module.number) for module in targets]
+    magnitudes = 1 if setup.use_dora else 0  # DoRA's vector, one for each output
+    sizes = [
+        (m, (setup.lora_r * (m.in_features + m.out_features) + magnitudes * m.out_features) * m.number) for m in targets
+    ]
     adapters = sum(size for _, size in sizes)
     if setup.method == "full":
         trainable, width, largest = counts.total, weight, counts.embedding

@@ -1,11 +1,13 @@
 """A recommendation as the site's chooser shows it: the setting to start from, its memory, every way with its batch."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from kb.advice.answer import Answer, answer
 from kb.advice.recommend import Asked
 from kb.advice.room import Room, on_gpu
+from kb.core.catalog import Catalog
 from kb.knowledge import load_catalog, load_guide
 from kb.report.json_report import prediction_object
 from kb.report.recommend_text import config_yaml, nothing_fits
@@ -22,10 +24,10 @@ def choice_object(asked: Mapping[str, Any], words: Words) -> dict[str, Any]:
         UserError: what is asked for cannot be used.
         KeyError: no such model or GPU.
     """
-    catalog = load_catalog()
+    catalog, guide = _knowledge()
     room = Room(catalog.models[asked["model"]], on_gpu(catalog.gpus[asked["gpu"]]), catalog.constants)
     wanted = Asked(**{name: asked[name] for name in Asked._fields if asked.get(name)})
-    found = answer("train", wanted, room, catalog, load_guide())
+    found = answer("train", wanted, room, catalog, guide)
     training = found.training
     assert training is not None  # training is what was asked for
     return {
@@ -46,6 +48,11 @@ def choice_object(asked: Mapping[str, Any], words: Words) -> dict[str, Any]:
         "inference": training.largest.inference if training.largest else None,
         "prediction": _prediction(found, words),
     }
+
+
+@lru_cache(maxsize=1)
+def _knowledge() -> tuple[Catalog, Mapping[str, Any]]:
+    return load_catalog(), load_guide()
 
 
 def _prediction(found: Answer, words: Words) -> dict[str, Any] | None:

@@ -70,6 +70,11 @@ function start(given) {
     result.replaceChildren(...(fault ? [make("p", { class: "kb-notice" }, fault)] : parts(chosen)));
   }
 
+  /** As the page's own bars: loading is over before any batch is read. */
+  function shownPhases({ prediction: { phases: { load, ...rest } } }) {
+    return rest;
+  }
+
   function parts(chosen) {
     const ways = make("ul", { class: "kb-ways" }, ...chosen.ways.map((way) =>
       make("li", way.chosen ? { class: "kb-way--chosen" } : {}, `${way.title}: `, make("b", {}, String(way.batch || "–")))));
@@ -81,7 +86,7 @@ function start(given) {
     return [
       make("dl", { class: "kb-facts" }, ...facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, String(value))))),
       make("p", {}, make("span", { class: `kb-verdict kb-verdict--${verdict}` }, words.verdict[verdict])),
-      memoryChart(chosen.prediction, chosen.limit_bytes, words),
+      memoryChart({ phases: shownPhases(chosen) }, chosen.limit_bytes, words),
       make("details", { open: true }, make("summary", {}, words.config), make("pre", {}, make("code", {}, chosen.config))),
       largest,
     ];

@@ -97,16 +97,21 @@ class Playground {
     return JSON.stringify(Object.fromEntries(Object.entries(wanted).filter(([, value]) => value !== "")));
   }
 
-  async run() {
-    const number = ++this.number;
-    if (!this.engine.ready) this.status.textContent = this.words.loading;
+  /** Whether Python runs; says what it waits for, and why it does not. */
+  async #ready() {
+    if (!this.engine.started) this.status.textContent = this.words.loading;
     try {
       await this.engine.start();
-      this.engine.ready = true;
+      return true;
     } catch (error) {
       this.status.textContent = `${this.words.failed} ${error.message}`;
-      return;
+      return false;
     }
+  }
+
+  async run() {
+    const number = ++this.number;
+    if (!(await this.#ready())) return;
     const before = performance.now();
     const answer = await this.engine.call("check", this.state.config, this.asked(), language);
     if (number !== this.number) return; // something newer was asked meanwhile
@@ -172,6 +177,7 @@ class Playground {
   }
 
   async fix(rule, unsafe) {
+    if (!(await this.#ready())) return;
     const answer = await this.engine.call("fix", this.state.config, this.asked(), language, rule, unsafe);
     if (answer.text !== undefined) this.#write(answer.text);
     else this.status.textContent = answer.fault;

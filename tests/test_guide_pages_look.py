@@ -1,0 +1,91 @@
+"""Large blocks pass by Markdown; formulas, tables and texts of the rules come out as they are meant."""
+
+import re
+
+import pytest
+
+from kb.guide.accuracy import accuracy_tables, measured_rows
+from kb.guide.compare import compare
+from kb.guide.fits import fit_of
+from kb.guide.fits_table import by_family, fits_by_model
+from kb.guide.library import load_library
+from kb.guide.macros import SHOWN
+from kb.guide.markup import held, text, wide_table
+from kb.guide.noted_settings import noted_settings
+from kb.guide.runbooks import checklist
+
+LIBRARY = load_library("en")
+
+
+def test_a_held_block_is_one_line_however_its_html_was_written() -> None:
+    assert held("<p>\na\n</p>").count("\n") == 0
+
+
+def test_what_markdown_cannot_escape_is_an_entity() -> None:
+    assert text("a < b ~24") == "a &lt; b ~24"
+
+
+def test_a_wide_table_can_be_reached_by_keyboard_and_has_a_name() -> None:
+    made = wide_table('a "name"', ["x", "y"], [("group", [("1", "2")])])
+    assert 'tabindex="0" role="region" aria-label="a &quot;name&quot;"' in made
+    assert 'colspan="2"' in made
+
+
+def test_models_of_one_family_stand_together_encoder_decoders_first() -> None:
+    families = by_family(list(LIBRARY.catalog.models.values()))
+    names = [name for name, _ in families]
+    assert len(names) == len(set(names))
+    assert LIBRARY.catalog.models["mt5-base"] in dict(families)["mt5"]
+    assert names.index("t5") < names.index("llama") < names.index("bert")
+
+
+@pytest.mark.parametrize(
+    ("model", "lengths"), [("mt5-base", "1024/128"), ("llama-3.2-1b", "1024"), ("klue-bert-base", "512")]
+)
+def test_a_target_length_is_shown_only_where_it_means_something(model: str, lengths: str) -> None:
+    catalog = LIBRARY.catalog
+    row = fit_of(catalog.models[model], catalog.gpus["rtx-3090"], catalog.constants)
+    assert row is not None
+    assert f"<td>{lengths}</td>" in fits_by_model(LIBRARY, [row])
+
+
+def test_every_measured_run_stands_with_its_prediction_and_error() -> None:
+    shown = measured_rows(LIBRARY)
+    runs = sum(
+        "train" in row["phases"]
+        for campaign in LIBRARY.rows("measurements").values()
+        if campaign["kind"] == "gpu"
+        for row in campaign["rows"]
+    )
+    assert shown.count('<th scope="row">') == runs > 0
+    assert len(re.findall(r"<td>[+-][\d.e+]+ %</td>", shown)) >= runs
+
+
+def test_accuracy_shows_other_programs_beside_kb() -> None:
+    shown = accuracy_tables(LIBRARY)
+    assert "fitcheck-llm" in shown and "kb, level 0" in shown
+
+
+def test_lora_leaves_activations_and_takes_states() -> None:
+    shown = compare(LIBRARY, "method", "mt5-base", "rtx-3090", 4)
+    assert shown.count('<th scope="row">') == 5
+
+
+def test_an_unknown_comparison_is_said_with_those_there_are() -> None:
+    with pytest.raises(ValueError, match="method, attention, gpus"):
+        compare(LIBRARY, "batch", "mt5-base", "rtx-3090", 4)
+
+
+def test_the_notes_stand_beside_kb_with_reasons_and_errata() -> None:
+    shown = noted_settings(LIBRARY, model="mt5-xl")
+    assert "<b>kb</b>" in shown and "../errata/mt5-xl-in-24gb.md" in shown
+
+
+def test_steps_of_a_checklist_have_their_figures() -> None:
+    assert "{" not in checklist(LIBRARY, "batch-test").replace("{:", "")
+
+
+def test_every_macro_is_documented() -> None:
+    with open("CONTRIBUTING.md", encoding="utf-8") as stream:
+        said = stream.read()
+    assert [name for name in SHOWN if f"`{name}(" not in said] == []
