@@ -118,7 +118,7 @@ WORST = {"train": 0.05, "evaluate": 0.03, "generate": 0.03}
 
 
 def test_level_0_stays_near_the_grid_for_every_family_and_method() -> None:
-    """Simulated runs that no closed form was derived from, phase by phase, and the bands that reports state."""
+    """Phase by phase, within the bands that reports state. The forms were mended on the earlier of these rows."""
     errors: dict[tuple[str, str], list[float]] = {}
     for row in stored_traces():
         if row.campaign.startswith("grid_") and row.phase in WORST:

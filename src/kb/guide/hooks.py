@@ -8,6 +8,7 @@ import json
 import logging
 import os
 from collections.abc import MutableMapping
+from html import escape
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -26,6 +27,7 @@ from kb.knowledge import load_catalog
 log = logging.getLogger("mkdocs.kb")
 SOURCE = "ko"
 _SHOWN: list[tuple[str, str, str]] = []  # address, title and Markdown of each page of this build
+_SEARCH = 'data-md-component="search" role="dialog"'
 SHARED = ("assets/vendor/", "assets/playground/")  # served once, from the Korean root
 
 
@@ -105,12 +107,20 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 @event_priority(-100)
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
-    return with_policy(output)
+    return with_policy(_named_search(output, config.extra["lang"]))
 
 
 @event_priority(-100)
 def on_post_template(output_content: str, template_name: str, config: MkDocsConfig) -> str:
-    return with_policy(output_content) if template_name.endswith(".html") else output_content
+    if not template_name.endswith(".html"):
+        return output_content
+    return with_policy(_named_search(output_content, config.extra["lang"]))
+
+
+def _named_search(html: str, language: str) -> str:
+    """Material's search dialog has no name for a screen reader."""
+    name = escape(say(language, "search.name"), quote=True)
+    return html.replace('data-md-component="search" role="dialog"', f'\\g<0> aria-label="{name}"'.replace("\\g<0>", 'data-md-component="search" role="dialog"'), 1)
 
 
 @event_priority(-100)

@@ -30,9 +30,7 @@ def fit_panel(unit: UnitResult, machine: Machine, words: Words, style: Style) ->
     return lines + not_evaluated_lines(unit.not_evaluated, words, style)
 
 
-def prediction_lines(
-    unit: UnitResult, report: MemoryReport, machine: Machine, words: Words, style: Style
-) -> list[str]:
+def prediction_lines(unit: UnitResult, report: MemoryReport, machine: Machine, words: Words, style: Style) -> list[str]:
     """The GPU's verdict and a bar for each phase, then the host's."""
     limit = _gpu_limit(unit, machine)
     phases = [_phase_row(phase, report, limit, words) for phase in _shown_phases(report)]

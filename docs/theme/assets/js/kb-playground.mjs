@@ -64,7 +64,7 @@ class Playground {
 
   #view() {
     const { EditorView, EditorState, keymap, lineNumbers, drawSelection, history, historyKeymap, defaultKeymap, yaml, lintGutter, syntaxHighlighting, HighlightStyle } = this.editor;
-    const label = EditorView.contentAttributes.of({ "aria-label": this.words.editor });
+    const label = EditorView.contentAttributes.of({ "aria-label": this.words.editor, tabindex: "0" });
     const onChange = EditorView.updateListener.of((update) => { if (update.docChanged) { this.state.config = update.state.doc.toString(); this.#changed(); } });
     const state = EditorState.create({
       doc: this.state.config,
