@@ -28,7 +28,7 @@ unexport PYTHONPATH
 export PYTHONNOUSERSITE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format rules site serve bench bench-accuracy bench-grid bench-gpu bench-host constraints clean
+.PHONY: help demo test lint format rules site serve bench bench-accuracy bench-grid bench-gpu bench-host bench-site constraints clean
 
 help:
 	@echo 'make demo         install into $(VENV)/ and check the configs in examples/'
@@ -42,6 +42,7 @@ help:
 	@echo 'make bench-grid   trace the grid that level 0 is tested against; hours, can be stopped and started'
 	@echo 'make bench-gpu    measure GPU memory on this machine'"'"'s GPU; hours, can be stopped and started (ARGS="--hours 2")'
 	@echo 'make bench-host   measure host memory with real data loaders; half an hour'
+	@echo 'make bench-site   time the build of the site and the playground in Chromium; results in bench/results/'
 	@echo 'make constraints  pin again what a fresh install gives'
 	@echo 'make clean        remove what the above made'
 
@@ -130,6 +131,9 @@ bench-gpu: $(BENCH_TORCH)/.installed
 
 bench-host: $(BENCH_TORCH)/.installed
 	$(BENCH_TORCH)/$(BIN)/python bench/host.py $(ARGS)
+
+bench-site: $(DEV)
+	$(RUN) bench/site.py $(ARGS)
 
 # In a fresh environment, with no constraints, so that what is pinned is what was installed and nothing else.
 constraints:

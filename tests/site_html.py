@@ -7,6 +7,7 @@ from urllib.parse import unquote, urljoin, urlsplit
 
 # where the tests publish the site: below a path of another host, as on GitHub Pages
 ADDRESS = "https://kb.example/guide/"
+EDITED = "https://code.example/kb/edit/main/"
 
 _LOADING = {"script": "src", "img": "src", "iframe": "src", "source": "src", "audio": "src", "video": "src"}
 _LOADING_RELATIONS = {"stylesheet", "icon", "preload", "modulepreload", "manifest"}

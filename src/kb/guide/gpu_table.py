@@ -17,7 +17,7 @@ def gpu_table(library: Library) -> str:
             (
                 f"[{text(short_name(gpu))}]({gpu.id}.md)",
                 *(_first(library, data.get(name)) for name in ("memory_total", "memory_bandwidth", "tensor_flops")),
-                say(language, "yes" if gpu.native_bf16 else "no"),
+                say(language, f"bf16.{'yes' if gpu.native_bf16 else 'no'}"),
                 ".".join(map(str, gpu.compute_capability)),
             )
         )

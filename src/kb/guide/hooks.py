@@ -93,6 +93,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Banners above a page that is not translated, or whose source has changed since it was."""
     _SHOWN.append((page.canonical_url or page.url, str(page.title), markdown))
     meta: MutableMapping[str, Any] = page.meta
+    page.edit_url = _edit_url(page, config)
     source = os.path.join(source_folder(config), page.file.src_uri)
     if config.extra["lang"] == SOURCE:
         return markdown
@@ -103,6 +104,14 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         meta["banner"] = "stale"
         log.info("en/%s is older than its source; source_sha is now %s", page.file.src_uri, source_sha(source))
     return markdown
+
+
+def _edit_url(page: Page, config: MkDocsConfig) -> str | None:
+    """A generated page is edited where it is made from, one without a translation in Korean."""
+    template = config.edit_uri_template or ""
+    language = SOURCE if page.file.src_dir == source_folder(config) else config.extra["lang"]
+    place = str(page.meta.get("generated") or f"docs/{language}/{page.file.src_uri}")
+    return f"{template.rpartition('docs/')[0]}{place}" if template else None
 
 
 @event_priority(-100)
@@ -120,7 +129,7 @@ def on_post_template(output_content: str, template_name: str, config: MkDocsConf
 def _named_search(html: str, language: str) -> str:
     """Material's search dialog has no name for a screen reader."""
     name = escape(say(language, "search.name"), quote=True)
-    return html.replace('data-md-component="search" role="dialog"', f'\\g<0> aria-label="{name}"'.replace("\\g<0>", 'data-md-component="search" role="dialog"'), 1)
+    return html.replace(_SEARCH, f'{_SEARCH} aria-label="{name}"', 1)
 
 
 @event_priority(-100)

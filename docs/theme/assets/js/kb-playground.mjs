@@ -20,6 +20,7 @@ async function start() {
     return;
   }
   const state = readState();
+  const asked = state.config !== ""; // a link that holds a config asks for its check
   const [editor, examples, offered] = await Promise.all([
     import("../vendor/editor.mjs"),
     fetch(new URL("../playground/examples.json", import.meta.url)).then((answer) => answer.json()),
@@ -27,7 +28,7 @@ async function start() {
   ]);
   const shown = new Playground(words, editor, examples, offered, state);
   root.append(...shown.parts);
-  if (state.config) shown.run();
+  if (asked) shown.run();
 }
 
 class Playground {
@@ -63,12 +64,12 @@ class Playground {
   }
 
   #view() {
-    const { EditorView, EditorState, keymap, lineNumbers, drawSelection, history, historyKeymap, defaultKeymap, yaml, lintGutter, syntaxHighlighting, HighlightStyle } = this.editor;
+    const { EditorView, EditorState, keymap, lineNumbers, drawSelection, history, historyKeymap, defaultKeymap, lintGutter } = this.editor;
     const label = EditorView.contentAttributes.of({ "aria-label": this.words.editor, tabindex: "0" });
     const onChange = EditorView.updateListener.of((update) => { if (update.docChanged) { this.state.config = update.state.doc.toString(); this.#changed(); } });
     const state = EditorState.create({
       doc: this.state.config,
-      extensions: [lineNumbers(), drawSelection(), history(), keymap.of([...defaultKeymap, ...historyKeymap]), yaml(), lintGutter(), label, onChange],
+      extensions: [lineNumbers(), drawSelection(), history(), keymap.of([...defaultKeymap, ...historyKeymap]), lintGutter(), label, onChange],
     });
     return new EditorView({ state, parent: this.holder });
   }

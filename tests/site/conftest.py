@@ -1,0 +1,49 @@
+"""The site, built once for all of these tests, and served below a path on this machine alone."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kb.core.text import LANGUAGES
+from site_browser import Browser, start_browser
+from site_html import ADDRESS, EDITED, Page, read_pages
+from site_needs import ROOT, require_browser, require_builder
+from site_server import Server, serve
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Both languages, strict, in a temporary folder. ``KB_TEST_SITE`` names one that was built before instead."""
+    if built := os.environ.get("KB_TEST_SITE"):
+        return Path(built)
+    require_builder()
+    from kb.guide.build import build_site
+
+    target = tmp_path_factory.mktemp("site") / "site"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KB_SITE_URL", ADDRESS)
+        patch.setenv("KB_SITE_URL_EN", f"{ADDRESS}en/")
+        for language in LANGUAGES:
+            patch.setenv(f"KB_EDIT_URL_{language.upper()}", f"{EDITED}docs/{language}/{{path}}")
+        build_site(str(ROOT), print, str(target))
+    return target
+
+
+@pytest.fixture(scope="session")
+def pages(site: Path) -> dict[str, Page]:
+    return read_pages(site)
+
+
+@pytest.fixture(scope="session")
+def server(site: Path) -> Iterator[Server]:
+    with serve(site) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def browser(server: Server) -> Iterator[Browser]:
+    require_browser()
+    with start_browser(server) as browser:
+        yield browser

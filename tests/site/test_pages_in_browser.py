@@ -1,0 +1,191 @@
+"""Every kind of page in Chromium, in both languages, light and dark, wide and narrow."""
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import pytest
+
+from kb.core.text import LANGUAGES
+from site_browser import DESKTOP, PHONE, Browser
+from site_html import Page
+from site_needs import AXE
+
+NAVIGATION = (
+    "", "gpus/", "models/", "memory/", "inference/", "trouble/", "trouble/questions/", "trouble/checklists/", "case/",
+    "rules/", "errata/", "accuracy/", "systems/", "playground/", "data/",
+)  # fmt: skip
+GENERATED = (
+    "gpus/rtx-3090/", "models/mt5-base/", "rules/t5-fp16-overflow/", "errata/adamw-state-factor/", "trouble/gpu-oom/",
+)  # fmt: skip
+KINDS = [f"{prefix}{path}" for path in (*NAVIGATION, *GENERATED) for prefix in ("", "en/")]
+every_page = pytest.mark.parametrize("path", KINDS, ids=lambda path: path or "ko")
+
+# what stands beyond the right edge, and is not inside something that scrolls by itself
+_BEYOND = """
+const wide = innerWidth + 1, found = [];
+if (document.documentElement.scrollWidth <= wide) return found;
+for (const element of document.querySelectorAll("body *")) {
+  if (element.getBoundingClientRect().right <= wide) continue;
+  let scrolls = false;
+  for (let up = element.parentElement; up; up = up.parentElement)
+    if (up !== document.body && getComputedStyle(up).overflowX !== "visible") scrolls = true;
+  if (!scrolls) found.push(`${element.tagName.toLowerCase()}.${element.className}`);
+}
+return found.slice(0, 5).concat(`scrolls to ${document.documentElement.scrollWidth}`);
+"""
+_AXE = """
+const found = await axe.run(document, { resultTypes: ["violations"], ...given[0] });
+const told = (node) => `${node.target.join(" ")}: ${node.failureSummary.split("\\n")[1]}`;
+return found.violations.map(({ id, impact, nodes }) => ({ id, impact, nodes: nodes.slice(0, 4).map(told) }));
+"""
+
+
+class Seen(NamedTuple):
+    complaints: list[str]
+    strangers: list[str]
+    missing: list[str]
+    beyond: list[str]
+    light: list[str]
+    dark: list[str]
+
+
+def violations(browser: Browser, rules: dict[str, Any]) -> list[str]:
+    """What axe finds serious or critical."""
+    browser.ask(AXE.read_text("utf-8"))
+    found = browser.await_answer(_AXE, rules)
+    return [
+        f"{row['id']} ({row['impact']}): {row['nodes']}" for row in found if row["impact"] in ("serious", "critical")
+    ]
+
+
+@pytest.fixture(scope="session")
+def seen(browser: Browser) -> Any:
+    """A page looked at once: the tests below each ask for one side of it."""
+
+    @cache
+    def look(path: str) -> Seen:
+        browser.visit(path)
+        settle(browser)
+        light = violations(browser, {})
+        browser.resize(PHONE)
+        beyond = browser.ask(_BEYOND)
+        complaints, strangers, missing = browser.complaints(), browser.strangers(), list(browser.server.missing)
+        browser.visit(path, dark=True, size=DESKTOP)
+        settle(browser)
+        assert browser.ask("return document.body.dataset.mdColorScheme") == "slate"
+        # nothing but colours differs from the light scheme
+        dark = violations(browser, {"runOnly": ["color-contrast"]})
+        return Seen(complaints + browser.complaints(), strangers + browser.strangers(), missing, beyond, light, dark)
+
+    return look
+
+
+def settle(browser: Browser) -> None:
+    """Wait until drawings, formulas and the playground stand."""
+    browser.wait("document.readyState === 'complete'")
+    browser.wait("!document.querySelector('.mermaid:not(div), .arithmatex:not(:has(.katex))')")
+    browser.wait("!document.getElementById('kb-playground') || document.querySelector('.kb-buttons button')")
+
+
+@every_page
+def test_page_asks_no_other_host_and_misses_no_file(seen: Any, path: str) -> None:
+    assert seen(path).strangers == []
+    assert seen(path).missing == []
+
+
+@every_page
+def test_page_has_no_error_in_the_console(seen: Any, path: str) -> None:
+    assert seen(path).complaints == []
+
+
+@every_page
+def test_page_fits_a_phone(seen: Any, path: str) -> None:
+    assert seen(path).beyond == []
+
+
+@every_page
+def test_page_can_be_read_by_everyone_in_light(seen: Any, path: str) -> None:
+    assert seen(path).light == [], "\n".join(seen(path).light)
+
+
+@every_page
+def test_page_can_be_read_by_everyone_in_dark(seen: Any, path: str) -> None:
+    assert seen(path).dark == [], "\n".join(seen(path).dark)
+
+
+def test_navigation_is_what_is_looked_at(pages: dict[str, Page]) -> None:
+    """A page added to the navigation must be added here."""
+    written = {path for path in pages if not path.startswith("en/") and path.count("/") <= 1 and "404" not in path}
+    assert {path.removesuffix("index.html") for path in written} <= set(NAVIGATION)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_missing_page_is_said_in_the_site(browser: Browser, language: str) -> None:
+    below = "" if language == "ko" else "en/"
+    browser.visit(f"{below}no/such/page/")
+    assert "404" in browser.ask("return document.querySelector('h1').innerText")
+    assert browser.strangers() == []
+    # the page itself is missing, and nothing that it loads is
+    assert [path for path in browser.server.missing if not path.endswith("/no/such/page/")] == []
+
+
+@pytest.mark.parametrize("path", ["rules/t5-fp16-overflow/", "memory/"])
+def test_language_switch_keeps_the_page(browser: Browser, path: str) -> None:
+    from selenium.webdriver import ActionChains
+
+    for start, language, end in ((path, "en", f"en/{path}"), (f"en/{path}", "ko", path)):
+        browser.visit(start)
+        below_address = browser.server.address
+        button = browser.driver.find_element("css selector", ".md-header .md-select button")
+        ActionChains(browser.driver).move_to_element(button).perform()
+        link = f".md-select__link[hreflang={language}]"
+        browser.wait(f"getComputedStyle(document.querySelector('{link}')).visibility === 'visible'")
+        browser.driver.find_element("css selector", link).click()
+        # links hold the address where the site is published; the host differs here, the path does not
+        browser.wait(f"location.pathname.endsWith('/guide/{end}') && document.documentElement.lang === '{language}'")
+        assert browser.driver.current_url.startswith(below_address)
+
+
+def test_first_stop_of_the_keyboard_leads_past_the_head(browser: Browser) -> None:
+    from selenium.webdriver import Keys
+
+    browser.visit("memory/")
+    browser.press(Keys.TAB)
+    assert browser.ask("return document.activeElement.matches('.md-skip')")
+    browser.press(Keys.ENTER)
+    browser.wait("location.hash")
+    target = "document.getElementById(decodeURIComponent(location.hash.slice(1)))"
+    assert browser.ask(f"return document.querySelector('main').contains({target})")
+
+
+def test_palette_and_search_are_reached_by_keyboard(browser: Browser) -> None:
+    from selenium.webdriver import Keys
+
+    browser.visit("memory/")
+    reached = []
+    for _ in range(12):
+        browser.press(Keys.TAB)
+        reached.append(browser.ask("return document.activeElement.outerHTML.slice(0, 200)"))
+        if "search" in reached[-1]:
+            break
+    else:
+        raise AssertionError(reached)
+    browser.press("bf16")
+    browser.wait("document.querySelector('.md-search-result__item a')")
+    browser.press(Keys.ARROW_DOWN, Keys.ENTER)
+    browser.wait("!location.pathname.endsWith('/memory/')")
+
+
+@pytest.mark.parametrize("path", ["playground/", "en/playground/", "gpus/", "en/rules/"])
+def test_without_scripts_the_tables_stand_and_the_playground_says_what_it_needs(browser: Browser, path: str) -> None:
+    browser.without_scripts(True)
+    try:
+        browser.visit(path)
+        body = browser.driver.find_element("css selector", "article").text
+        if "playground" in path:
+            assert "WebAssembly" in body and "kb check config.yaml" in body
+        else:
+            rows = browser.driver.find_elements("css selector", "article table tbody tr")
+            assert len(rows) > 20 and all(row.text for row in rows[:20])
+    finally:
+        browser.without_scripts(False)
