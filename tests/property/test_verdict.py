@@ -70,7 +70,10 @@ def test_a_verdict_has_its_finding(text: str, gpu: str, host_memory: str) -> Non
         assert status != "fits" or not fit.keys() & GPU_RULES, (text, fit)
         host = result.prediction.host.status
         # where the base alone is over, no number of workers is to blame
-        assert host != "oom" or fit.get("host-memory-over-limit") == "error" or "host-base-over-limit" in fit, (text, fit)
+        assert host != "oom" or fit.get("host-memory-over-limit") == "error" or "host-base-over-limit" in fit, (
+            text,
+            fit,
+        )
         assert host != "tight" or fit.keys() & {"host-memory-over-80-percent", "host-base-over-limit"}, (text, fit)
 
 

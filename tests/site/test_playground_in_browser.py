@@ -1,0 +1,395 @@
+"""The playground in Chromium: kb's own Python, the command line's answers, and nothing that it cannot bear."""
+
+import json
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+
+from kb.core.text import LANGUAGES
+from kb.guide.rule_page import playground_state
+from kb.knowledge import load_catalog
+from site_browser import PHONE, Browser
+from site_needs import ROOT
+
+CHECK = ".kb-buttons button"
+# both sides are told which libraries there are: a browser has none
+LIBRARIES = {"transformers": "5.0.0", "torch": "2.9.0", "peft": "0.18.0", "accelerate": "1.12.0", "trl": "0.25.0"}
+BATCH = 50
+BAD = "general: {model_name: google/mt5-base}\ntraining: {fp16: true, per_device_train_batch_size: 64}\n"
+_WRITE = """
+const { EditorView } = await import(new URL("assets/vendor/editor.mjs", given[0]).href);
+const view = EditorView.findFromDOM(document.querySelector(".cm-editor"));
+view.dispatch({ changes: { from: 0, to: view.state.doc.length, insert: given[1] } });
+"""
+_READ = """
+const { EditorView } = await import(new URL("assets/vendor/editor.mjs", given[0]).href);
+return EditorView.findFromDOM(document.querySelector(".cm-editor")).state.doc.toString();
+"""
+_CHECK_ALL = """
+const { Engine } = await import(new URL("assets/js/kb-engine.mjs", given[0]).href);
+window.engine ||= new Engine();
+const answers = [];
+for (const [text, asked] of given[1])
+  answers.push(await window.engine.call("check", text, JSON.stringify(asked), "en"));
+return answers.map(({ report, fault }) => fault ? { fault } : {
+  unusable: report.unusable.map(({ line, column, message }) => [line, column, message]),
+  findings: report.files.flatMap(({ section, findings }) => findings.map(
+    ({ rule, line, column, severity, message }) => [section, rule, line, column, severity, message])),
+});
+"""
+# one process for all; only what the command line needs is on its path, and no library beside it
+_COMMAND_LINE = """
+import contextlib, io, json, sys
+sys.path[:0] = json.loads(sys.argv[1])
+from kb.check import main
+answers = []
+for arguments in json.load(sys.stdin):
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        main(arguments)
+    answers.append(output.getvalue())
+print(json.dumps(answers))
+"""
+Answer = dict[str, Any]
+
+
+class Example(NamedTuple):
+    name: str
+    text: str
+    asked: dict[str, Any]
+
+
+@pytest.fixture
+def fresh(browser: Browser) -> Browser:
+    """The page as it opens."""
+    browser.visit("playground/")
+    browser.wait(f"document.querySelector('{CHECK}')")
+    return browser
+
+
+@pytest.fixture
+def playground(request: pytest.FixtureRequest, browser: Browser) -> Browser:
+    """The page with Python running, which tests that change no picker share: a start takes seconds."""
+    if not browser.ask("return window.kbShared"):
+        request.getfixturevalue("fresh")
+        browser.ask("window.kbShared = true")
+    browser.forget()
+    return browser
+
+
+def write(browser: Browser, text: str) -> None:
+    browser.await_answer(_WRITE, browser.server.address, text)
+
+
+def read(browser: Browser) -> str:
+    text: str = browser.await_answer(_READ, browser.server.address)
+    return text
+
+
+def check(browser: Browser) -> Answer:
+    """Press the button; the answer as the page got it."""
+    browser.ask(f"window.kbAnswer = null; document.querySelector('{CHECK}').click()")
+    answer: Answer = browser.wait("window.kbAnswer")
+    return answer
+
+
+def examples() -> Iterator[Example]:
+    """Every example of the rules that can be typed into an editor."""
+    for rule in load_catalog(whole=True).rules.values():
+        for number, example in enumerate(rule.examples):
+            if "base64" in example:
+                continue
+            asked = {name: example[name] for name in ("gpu", "gpus", "cpus") if name in example}
+            asked |= {name: str(example[name]) for name in ("host_memory", "cpus") if name in example}
+            known = {**LIBRARIES, **{name: v for name, v in example.get("versions", {}).items() if name in LIBRARIES}}
+            asked["versions"] = " ".join(f"{name}=={version}" for name, version in known.items())
+            asked["kind"] = example.get("dialect", "config")
+            yield Example(f"{rule.id}-{number}", example["config"], asked)
+
+
+def from_browser(browser: Browser, given: Sequence[Example]) -> dict[str, Answer]:
+    answers: dict[str, Answer] = {}
+    for start in range(0, len(given), BATCH):
+        batch = given[start : start + BATCH]
+        rows = [(example.text, example.asked) for example in batch]
+        found = browser.await_answer(_CHECK_ALL, browser.server.address, rows)
+        answers |= {example.name: answer for example, answer in zip(batch, found, strict=True)}
+    return answers
+
+
+def from_command_line(folder: Path, given: Sequence[Example]) -> dict[str, Answer]:
+    """``kb check --format json``, a run for each machine that examples ask for."""
+    groups: dict[str, list[Example]] = defaultdict(list)
+    for example in given:
+        single = example.name if example.asked["kind"] == "command" else ""
+        groups[json.dumps(example.asked, sort_keys=True) + single].append(example)
+    runs = [_arguments(folder, group) for group in groups.values()]
+    run = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", _COMMAND_LINE, json.dumps(_path(folder))],
+        input=json.dumps(runs), capture_output=True, text=True, cwd=folder, check=True, timeout=600,
+        env={"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"},
+    )  # fmt: skip
+    answers: dict[str, Answer] = {example.name: {"unusable": [], "findings": []} for example in given}
+    for group, output in zip(groups.values(), json.loads(run.stdout), strict=True):
+        _sort_in(answers, group, json.loads(output))
+    return answers
+
+
+def _path(folder: Path) -> list[str]:
+    """``sys.path`` of the command line: kb, and links to the few packages that it needs."""
+    packages = folder / "packages"
+    packages.mkdir()
+    for name in ("yaml", "_yaml", "pathspec"):
+        spec = find_spec(name)
+        if spec and spec.submodule_search_locations:
+            (packages / name).symlink_to(next(iter(spec.submodule_search_locations)))
+    return [str(ROOT / "src"), str(packages)]
+
+
+def _arguments(folder: Path, group: Sequence[Example]) -> list[str]:
+    asked = group[0].asked
+    options = ["--format", "json", "--lang", "en", "--gpu", asked.get("gpu", "none")]
+    for name in ("gpus", "host_memory", "cpus"):
+        options += [f"--{name.replace('_', '-')}", str(asked[name])] if name in asked else []
+    for library in asked["versions"].split():
+        options += [f"--{library.partition('==')[0]}", library.partition("==")[2]]
+    if asked["kind"] == "command":
+        return [*options, "--command", group[0].text]
+    return [*options, *(_written(folder, example) for example in group)]
+
+
+def _written(folder: Path, example: Example) -> str:
+    """The file that holds an example; JSON is a JSON file."""
+    try:
+        json.loads(example.text)
+        ending = "json" if example.text.lstrip().startswith("{") else "yaml"
+    except ValueError:
+        ending = "yaml"
+    ending = "sh" if example.asked["kind"] == "shell" else ending
+    path = folder / f"{example.name}.{ending}"
+    path.write_bytes(example.text.encode())
+    return path.name
+
+
+def _sort_in(answers: Mapping[str, Answer], group: Sequence[Example], report: Mapping[str, Any]) -> None:
+    def answer(path: str) -> Answer:
+        return answers[group[0].name if path == "--command" else Path(path).stem]
+
+    for broken in report["unusable"]:
+        answer(broken["path"])["unusable"].append([broken["line"], broken["column"], broken["message"]])
+    for unit in report["files"]:
+        answer(unit["path"])["findings"] += [
+            [unit["section"], *(row[name] for name in ("rule", "line", "column", "severity", "message"))]
+            for row in unit["findings"]
+        ]
+
+
+def test_nothing_is_loaded_before_the_reader_asks(fresh: Browser) -> None:
+    names = "performance.getEntriesByType('resource').map((one) => one.name)"
+    loaded = f"{names}.filter((name) => /pyodide|kb\\.zip/.test(name))"
+    assert fresh.ask(f"return {loaded}") == []
+    check(fresh)
+    assert fresh.complaints() == []
+    assert fresh.strangers() == []
+    assert fresh.server.missing == []
+
+
+def test_every_example_of_the_rules_gets_the_command_lines_answer(playground: Browser, tmp_path: Path) -> None:
+    given = list(examples())
+    assert len(given) > 700
+    there, here = from_browser(playground, given), from_command_line(tmp_path, given)
+    different = {name: (answer, here[name]) for name, answer in there.items() if answer != here[name]}
+    assert different == {}, (
+        f"{len(different)} of {len(given)}: {json.dumps(dict(list(different.items())[:3]), indent=1)}"
+    )
+    assert sum(len(answer["findings"]) for answer in here.values()) > 400
+
+
+def test_every_example_that_opens_there_shows_its_rule(playground: Browser) -> None:
+    """The link on a rule's page leads to that rule's finding."""
+    given = []
+    for rule in load_catalog(whole=True).rules.values():
+        example = next(one for one in rule.examples if one["expect"] == "fires" and "config" in one)
+        state = playground_state(example)
+        if state is not None:
+            asked = {name: value for name, value in state.items() if name != "config"}
+            asked |= {"gpus": int(asked["gpus"])} if "gpus" in asked else {}
+            given.append(Example(rule.id, state["config"], asked))
+    assert len(given) > 200
+    found = from_browser(playground, given)
+    silent = [name for name, answer in found.items() if name not in {row[1] for row in answer.get("findings", [])}]
+    assert silent == []
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_rules_page_opens_its_example_there(browser: Browser, language: str) -> None:
+    below = "" if language == "ko" else "en/"
+    browser.visit(f"{below}rules/t5-fp16-overflow/")
+    browser.driver.find_element("css selector", "a.md-button[href*='playground']").click()
+    answer = browser.wait("window.kbAnswer")
+    assert "t5-fp16-overflow" in {row["rule"] for unit in answer["report"]["files"] for row in unit["findings"]}
+    assert browser.wait("document.querySelector('[data-rule=t5-fp16-overflow]')")
+    link = browser.ask("return document.querySelector('[data-rule=t5-fp16-overflow] a').href")
+    assert link == f"{browser.server.address}{below}rules/t5-fp16-overflow/"
+
+
+def test_findings_are_underlined_where_they_are(playground: Browser) -> None:
+    write(playground, BAD)
+    answer = check(playground)
+    playground.wait("document.querySelector('.cm-lintRange')")
+    marked = playground.ask("return [...document.querySelectorAll('.cm-lintRange')].map((one) => one.textContent)")
+    rows = [row for unit in answer["report"]["files"] for row in unit["findings"]]
+    lines = BAD.splitlines()
+    assert set(marked) == {lines[row["line"] - 1][row["column"] - 1 : row["end_column"] - 1] for row in rows}
+
+
+def test_a_fix_changes_the_text_and_the_finding_goes(playground: Browser) -> None:
+    write(playground, BAD)
+    check(playground)
+    finding = "document.querySelector('[data-rule=t5-fp16-overflow]')"
+    playground.wait(finding)
+    playground.ask(f"{finding}.querySelector('.kb-fix').click()")
+    playground.wait(f"!{finding}")
+    assert "fp16: true" not in read(playground).replace("bf16: true", "")
+
+
+def test_a_shared_link_opens_the_same_state(fresh: Browser) -> None:
+    from selenium.webdriver.support.ui import Select
+
+    write(fresh, BAD + "# 메모 + & = % #\n")
+    Select(fresh.driver.find_element("id", "kb-gpu")).select_by_value("t4")
+    fresh.driver.find_element("id", "kb-host").clear()
+    fresh.driver.find_element("id", "kb-host").send_keys("32GB")
+    first = check(fresh)
+    fresh.driver.find_elements("css selector", ".kb-buttons button")[2].click()
+    link = fresh.driver.current_url
+    state = dict(parse_qsl(urlsplit(link).fragment))
+    assert (state["gpu"], state["host_memory"]) == ("t4", "32GB")
+    fresh.visit(link.removeprefix(fresh.server.address))
+    again = fresh.wait("window.kbAnswer")
+    assert again["report"] == first["report"]
+    assert read(fresh) == BAD + "# 메모 + & = % #\n"
+    # the same state in the other language
+    fresh.visit("en/" + link.removeprefix(fresh.server.address))
+    english = fresh.wait("window.kbAnswer")
+    assert read(fresh) == BAD + "# 메모 + & = % #\n"
+    assert english["report"]["machine"] == first["report"]["machine"]
+
+
+HOSTILE = {
+    "deep nesting": "a: " + "[" * 100_000,
+    "deep flow maps": "{a: " * 5_000,
+    "alias bomb": "a0: &a0 [x, x]\n"
+    + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 40)),
+    "merge bomb": "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}\n" for n in range(1, 60)),
+    "one line of 1 MiB": "training: {note: " + "x" * 2**20 + "}\n",
+    "many lines of 1 MiB": "# memory\n" * (2**20 // 9),
+    "many keys": "".join(f"key_{n}: {n}\n" for n in range(60_000)),
+    "tag": "a: !!python/object/apply:os.system [ls]\n",
+    "null bytes": "a: \x00\ntraining: {fp16: true}\n",
+    "nothing": "",
+    "a digit of a million places": "training: {learning_rate: " + "9" * 1_000_000 + "}\n",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_yaml_neither_hangs_the_page_nor_stops_the_engine(playground: Browser, name: str) -> None:
+    write(playground, HOSTILE[name])
+    playground.ask("window.beats = 0; setInterval(() => { window.beats += 1 }, 10)")
+    answer = check(playground)
+    assert playground.ask("return window.beats") > 0
+    assert "fault" in answer or "report" in answer
+    assert playground.driver.find_element("css selector", ".kb-findings").text != ""
+    write(playground, BAD)
+    assert check(playground)["report"]["files"]
+    assert playground.complaints() == []
+
+
+MARKUP = '<img src=x onerror="window.pwned=1"><script>window.pwned=1</script>'
+INJECTED = [
+    f"general: {{model_name: '{MARKUP}'}}\ntraining: {{'{MARKUP}': 1, per_device_train_batchsize: 8, a: '{MARKUP}'}}\n",
+    f"'{MARKUP}':\n  training: {{fp16: true, bf16: true}}\n  model_name: google/mt5-base\n",
+    f"training: {{fp16: true, bf16: true}} # kb: ignore[{MARKUP}] {MARKUP}\n",
+    f"a: [{MARKUP}\n  b: {{{{ 7 * 7 }}}}\n",
+]
+
+
+@pytest.mark.parametrize("text", INJECTED)
+def test_markup_in_a_config_stays_text(playground: Browser, text: str) -> None:
+    write(playground, text)
+    check(playground)
+    playground.wait("document.querySelector('.kb-findings').innerText")
+    inside = "document.querySelectorAll('.kb-findings img, .kb-findings script, .kb-editor img, .kb-editor script')"
+    assert playground.ask(f"return {inside}.length") == 0
+    assert playground.ask("return window.pwned") is None
+    assert playground.complaints() == []
+
+
+def test_markup_in_a_link_stays_text(browser: Browser) -> None:
+    from urllib.parse import urlencode
+
+    browser.visit(
+        "playground/#" + urlencode({"config": INJECTED[0], "gpu": MARKUP, "host_memory": MARKUP, "kind": MARKUP})
+    )
+    browser.wait("window.kbAnswer")
+    assert browser.ask("return window.pwned") is None
+    assert browser.ask("return document.querySelectorAll('article img, article script').length") == 0
+
+
+def test_without_webassembly_the_playground_says_so(browser: Browser) -> None:
+    for path, words in (("playground/", "WebAssembly가 없어"), ("en/playground/", "no WebAssembly")):
+        browser.visit(path, before="delete window.WebAssembly")
+        assert words in browser.wait("document.querySelector('#kb-playground .kb-notice')?.innerText")
+        assert browser.complaints() == []
+
+
+def test_what_cannot_be_asked_for_is_said(fresh: Browser) -> None:
+    fresh.driver.find_element("id", "kb-host").clear()
+    fresh.driver.find_element("id", "kb-host").send_keys("plenty")
+    answer = check(fresh)
+    assert "plenty" in answer["fault"]
+    assert "plenty" in fresh.wait("document.querySelector('.kb-findings .kb-notice').innerText")
+
+
+def test_playground_works_by_keyboard_alone(fresh: Browser) -> None:
+    from selenium.webdriver import Keys
+
+    def step_to(selector: str) -> None:
+        for _ in range(60):
+            if fresh.ask("return document.activeElement.matches(arguments[0])", selector):
+                return
+            fresh.press(Keys.TAB)
+        raise AssertionError(f"Tab does not reach {selector}")
+
+    write(fresh, "")
+    step_to("#kb-gpu")
+    fresh.press(Keys.ARROW_DOWN)
+    step_to(".cm-content")
+    fresh.press("general: {model_name: google/mt5-base}", Keys.ENTER, "training: {fp16: true, bf16: true}")
+    step_to(CHECK)
+    fresh.press(Keys.ENTER)
+    fresh.wait("document.querySelector('.kb-finding .kb-fix')")
+    step_to(".kb-finding .kb-place")
+    fresh.press(Keys.ENTER)
+    fresh.wait("document.activeElement.matches('.cm-content')")
+    step_to(".kb-finding .kb-fix")
+    before, shown = read(fresh), fresh.ask("return document.querySelector('.cm-content').innerText")
+    fresh.press(Keys.ENTER)
+    fresh.wait("document.querySelector('.cm-content').innerText !== arguments[0]", shown)
+    assert read(fresh) != before
+
+
+def test_results_fit_a_phone(browser: Browser) -> None:
+    browser.visit("playground/", size=PHONE)
+    browser.wait(f"document.querySelector('{CHECK}')")
+    write(browser, BAD)
+    check(browser)
+    browser.wait("document.querySelector('.kb-finding')")
+    assert browser.ask("return document.documentElement.scrollWidth") <= PHONE[0]
