@@ -3,7 +3,7 @@
 import pytest
 
 from config_sample import DIALECTS, EVENTS, FACTS
-from kb.config.command import PROCESSES, CommandReader
+from kb.config.shell.command import PROCESSES, CommandReader
 from kb.core.document import Unit
 from kb.core.expression import is_unknown
 

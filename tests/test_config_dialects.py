@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from config_sample import DIALECT_FILES, DIALECTS, FACTS, ROOT, dialect_of, load, read, read_one
-from kb.config.dialects import CompiledDialect
+from kb.config.dialect.dialects import CompiledDialect
 from kb.config.reader import ConfigReader
 
 SCHEMA = json.loads((ROOT / "rules" / "schema" / "dialect.json").read_text(encoding="utf-8"))

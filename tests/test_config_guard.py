@@ -5,7 +5,7 @@ import yaml
 
 from config_sample import read
 from kb.config.faults import ConfigError
-from kb.config.guard import MAX_ALIASES, MAX_BYTES, MAX_DEPTH, MAX_EVENTS
+from kb.config.text.guard import MAX_ALIASES, MAX_BYTES, MAX_DEPTH, MAX_EVENTS
 
 LAUGHS = "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
     f"a{i}: &a{i} [{','.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 9)
@@ -69,7 +69,7 @@ SLOW_IN_PYTHON = {"1 MB of rows", "100,000 items", "200,000 documents", "a milli
 
 @pytest.mark.parametrize("name", sorted(set(REJECTED) - SLOW_IN_PYTHON))
 def test_hostile_yaml_is_refused_without_libyaml_too(name, monkeypatch):
-    monkeypatch.setattr("kb.config.yaml_nodes.LOADER", yaml.SafeLoader)
+    monkeypatch.setattr("kb.config.text.yaml_nodes.LOADER", yaml.SafeLoader)
     text, key, _ = REJECTED[name]
     with pytest.raises(ConfigError) as caught:
         read(text)

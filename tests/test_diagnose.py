@@ -19,7 +19,7 @@ from kb.advice.diagnosis import Diagnosis, diagnose
 from kb.advice.log_scan import BLOCK, WINDOW, LogLine
 from kb.advice.symptoms import contexts_of, evidence_of
 from kb.config.faults import ConfigError
-from kb.config.log_text import log_lines as read_log
+from kb.config.log.text import log_lines as read_log
 from kb.core.facts import Facts
 from kb.diagnose import main
 from kb.knowledge import load_catalog, load_guide

@@ -2,9 +2,9 @@
 
 import pytest
 
-from kb.config.encoding import TO_UTF8, decode, encode, name_page
 from kb.config.faults import ConfigError
-from kb.config.mojibake import find_mojibake
+from kb.config.text.encoding import TO_UTF8, decode, encode, name_page
+from kb.config.text.mojibake import find_mojibake
 
 NOTE = """# 🚀 배치 크기 안내
 training:

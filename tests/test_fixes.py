@@ -6,12 +6,12 @@ import pytest
 import yaml
 
 from config_sample import DIALECTS, FACTS, read
-from kb.config.command import CommandReader
-from kb.config.encoding import decode
-from kb.config.fixes import Fixer, FixResult, Request, unified_diff
-from kb.config.saving import save
-from kb.config.shell import read_shell
-from kb.config.written import as_json, as_words, as_yaml
+from kb.config.fixing.fixes import Fixer, FixResult, Request, unified_diff
+from kb.config.fixing.saving import save
+from kb.config.fixing.written import as_json, as_words, as_yaml
+from kb.config.shell.command import CommandReader
+from kb.config.shell.script import read_shell
+from kb.config.text.encoding import decode
 from kb.core.document import Unit
 from kb.core.finding import Edit, Fix, Span
 from kb.core.text import Text

@@ -18,7 +18,7 @@ from kb.core.errors import UserError
 from kb.core.memory_report import HostLedger
 from kb.knowledge import load_guide
 from kb.linting.versions import labels_of
-from kb.report.history_memory import percent
+from kb.report.history.memory import percent
 from kb.repository.command import GitError
 from kb.repository.versions import file_history
 

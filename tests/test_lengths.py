@@ -15,7 +15,7 @@ from kb.core.hardware import Machine
 from kb.core.setup import TrainingSetup
 from kb.knowledge import load_catalog, load_guide, load_words
 from kb.memory import match_targets, predict
-from kb.report.recommend_text import config_yaml
+from kb.report.recommend.text import config_yaml
 from kb.report.words import Words
 
 CATALOG, GUIDE = load_catalog(), load_guide()

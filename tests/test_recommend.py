@@ -19,8 +19,8 @@ from kb.config.reader import ConfigReader
 from kb.core.errors import UserError
 from kb.core.hardware import Machine
 from kb.knowledge import load_catalog, load_guide, load_words
-from kb.report.recommend_text import config_yaml
-from kb.report.recommended_config import scalar
+from kb.report.recommend.config import scalar
+from kb.report.recommend.text import config_yaml
 from kb.report.words import Words
 
 ROOT = Path(__file__).parent.parent

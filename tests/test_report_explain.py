@@ -8,8 +8,8 @@ import pytest
 import report_sample as sample
 from kb.core.expression import Unknown
 from kb.core.grammar import parse
-from kb.report.explain import explain
 from kb.report.formula import fact_order, unparse
+from kb.report.rules.explain import explain
 from kb.report.style import Style
 
 TYPES = {

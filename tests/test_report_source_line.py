@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kb.core.finding import Span
-from kb.report.source_line import SourceLines, quote_line
+from kb.report.check.source_line import SourceLines, quote_line
 from kb.report.style import Style
 from kb.report.width import cells, columns
 

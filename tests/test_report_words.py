@@ -14,7 +14,7 @@ from kb.core.memory_report import MemoryReport
 from kb.core.setup import TrainingSetup
 from kb.core.text import PLACEHOLDER
 from kb.memory import predict
-from kb.report.undecided import need_of
+from kb.report.check.undecided import need_of
 
 SOURCES = os.path.join(sample.ROOT, "src", "kb")
 KOREAN, ENGLISH = (sample.words(language).messages for language in ("ko", "en"))

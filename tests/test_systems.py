@@ -23,7 +23,7 @@ from kb.advice.formulas import work_out
 from kb.advice.smoke import ramp, smoke_command
 from kb.advice.targets import judge, read_gpu_csv
 from kb.advice.tradeoffs import covering
-from kb.config.mojibake import find_mojibake
+from kb.config.text.mojibake import find_mojibake
 from kb.core.units import GIB
 from kb.knowledge import load_catalog, load_guide
 from kb.machine import cgroup, host

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from kb.advice.check import Checker
-from kb.config.command import CommandReader
 from kb.config.reader import ConfigReader
+from kb.config.shell.command import CommandReader
 from kb.core.document import Unit
 from kb.core.expression import is_unknown
 from kb.core.facts import coerce

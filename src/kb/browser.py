@@ -14,7 +14,7 @@ from kb.linting.file import FileChecker, Kind
 from kb.linting.prepare import Wanted, file_checker
 from kb.linting.project import Project
 from kb.linting.run import Input, run
-from kb.report.json_report import check_object
+from kb.report.check.json_report import check_object
 from kb.report.words import Words
 
 
@@ -127,7 +127,7 @@ def choose(asked: str, language: str) -> str:
     Returns:
         ``{"chosen": …}``, or ``{"fault": sentence}``.
     """
-    from kb.report.choice import choice_object
+    from kb.report.recommend.choice import choice_object
 
     try:
         return json.dumps({"chosen": choice_object(json.loads(asked), _words(language))}, ensure_ascii=False)

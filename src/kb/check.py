@@ -194,7 +194,7 @@ def _report(
 ) -> None:
     """The report; beside a diff only what it would leave, on standard error."""
     if options.diff:
-        from kb.report.text import summary_line
+        from kb.report.check.text import summary_line
 
         print(words("fix.would_leave", summary=summary_line(result, words)), file=sys.stderr)
         return
@@ -210,7 +210,7 @@ def _report(
 
 
 def _explain_alone(options: argparse.Namespace, catalog: Catalog, words: Words) -> int:
-    from kb.report.explain import explain
+    from kb.report.rules.explain import explain
     from kb.report.style import choose_style
 
     style = choose_style(sys.stdout, options.color)
@@ -228,7 +228,7 @@ def _notice(words: Words) -> Callable[..., None]:
         if values.get("reason") in words.messages:
             values["reason"] = words(values["reason"], **values)
         if "needs" in values:
-            from kb.report.undecided import need_of
+            from kb.report.check.undecided import need_of
 
             values["needs"] = sorted({words(f"need.{need_of(name)}") for name in values["needs"]})
         if "n" in values:
@@ -239,7 +239,7 @@ def _notice(words: Words) -> Callable[..., None]:
 
 
 def _say_unusable(faults: Sequence[Unusable], words: Words) -> None:
-    from kb.report.faults import fault_line
+    from kb.report.check.faults import fault_line
 
     for fault in faults:
         print(fault_line(fault, words), file=sys.stderr)

@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def command(arguments: Sequence[str], language: str) -> int:
     """Diagnose a log; 0 where it shows no known cause, 1 where it does."""
     from kb.advice.diagnosis import diagnose
-    from kb.config.log_text import log_lines
+    from kb.config.log.text import log_lines
 
     messages = cli.load_words_or_none(language)
     options = _parser(messages).parse_args(arguments)
@@ -45,11 +45,11 @@ def command(arguments: Sequence[str], language: str) -> int:
     values = _values(options, catalog)
     result = diagnose(log_lines(options.log), load_guide(options.rules).get("remedies", {}), values.lookup)
     if options.format == "json":
-        from kb.report.diagnosis_json import diagnosis_json
+        from kb.report.diagnosis.json_report import diagnosis_json
 
         sys.stdout.write(diagnosis_json(result, language))
     else:
-        from kb.report.diagnosis_text import diagnosis_text
+        from kb.report.diagnosis.text import diagnosis_text
         from kb.report.style import choose_style
         from kb.report.words import Words
 

@@ -228,11 +228,11 @@ def _option(name: str) -> str:
 
 def _report(options: argparse.Namespace, found: Sequence[Any], words: Words, catalog: Any) -> None:
     if options.format == "json":
-        from kb.report.estimate_json import estimate_json
+        from kb.report.estimate.json_report import estimate_json
 
         cli.put(estimate_json(found, words, __version__, catalog.version))
         return
-    from kb.report.estimate_text import estimate_text
+    from kb.report.estimate.text import estimate_text
     from kb.report.style import choose_style
 
     cli.put(estimate_text(found, catalog.constants, words, choose_style(sys.stdout, options.color)))

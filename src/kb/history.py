@@ -156,14 +156,14 @@ def _preparing(checker: Checker) -> Any:
 
 def _report(options: argparse.Namespace, history: History, checker: Checker, words: Words, given: Given) -> None:
     if options.format == "json":
-        from kb.report.history_json import history_object
-        from kb.report.json_report import to_json
+        from kb.report.check.json_report import to_json
+        from kb.report.history.json_report import history_object
 
         head = {"schema": 1, "kb": __version__, "rules": checker.catalog.version}
         data = history_object(history, checker.machine, words, unchanged=given.unchanged, shallow=given.shallow)
         sys.stdout.write(to_json({**head, **data}))
         return
-    from kb.report.history_text import LeftOut, history_text
+    from kb.report.history.text import LeftOut, history_text
     from kb.report.style import choose_style
 
     left_out = LeftOut(given.unchanged, given.shallow)
@@ -175,7 +175,7 @@ def _unreadable(versions: Sequence[Version], options: argparse.Namespace, words:
     faults = [version for version in versions if version.fault]
     if not faults:
         return cli.CLEAN
-    from kb.report.history_text import fault_text
+    from kb.report.history.text import fault_text
 
     if not options.git or len(faults) == len(versions):
         for version in faults:
@@ -192,7 +192,7 @@ def _plot(path: str, history: History, words: Words) -> None:
         UserError: another kind of file is asked for, no converter is installed, or the file cannot be written.
     """
     from kb.linting.plot_file import write_plot
-    from kb.report.history_plot import history_svg
+    from kb.report.history.plot import history_svg
 
     write_plot(path, history_svg(history, words))
     print(words("history.plotted", path=path), file=sys.stderr)

@@ -97,11 +97,11 @@ def _units(options: argparse.Namespace, checker: FileChecker, catalog: Catalog) 
 
 def _report(options: argparse.Namespace, planned: "Sequence[PlannedUnit]", words: Words, catalog: Catalog) -> None:
     if options.format == "json":
-        from kb.report.plan_json import plan_json
+        from kb.report.plan.json_report import plan_json
 
         sys.stdout.write(plan_json(planned, words, __version__, catalog.version))
         return
-    from kb.report.plan_text import plan_text
+    from kb.report.plan.text import plan_text
     from kb.report.style import choose_style
 
     sys.stdout.write(plan_text(planned, words, choose_style(sys.stdout, options.color)))

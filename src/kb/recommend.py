@@ -57,11 +57,11 @@ def command(arguments: Sequence[str], language: str) -> int:
         raise UserError("recommend.unsupported", model=model.name, reason=str(error)) from None
     words = Words(language, messages, catalog.facts)
     if options.format == "json":
-        from kb.report.recommend_json import recommend_json
+        from kb.report.recommend.json_report import recommend_json
 
         sys.stdout.write(recommend_json(result, words, __version__, catalog.version))
     else:
-        from kb.report.recommend_text import recommend_text
+        from kb.report.recommend.text import recommend_text
         from kb.report.style import choose_style
 
         sys.stdout.write(recommend_text(result, words, choose_style(sys.stdout, options.color)))

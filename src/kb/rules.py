@@ -169,13 +169,13 @@ def _diff(options: argparse.Namespace, location: Location, words: cli.Words) -> 
         entries, flips = entries_of(then, now), flips_of(then, now)
         if options.format == "json":
             from kb import __version__
-            from kb.report.json_report import to_json
-            from kb.report.rule_diff_json import rule_diff_object
+            from kb.report.check.json_report import to_json
+            from kb.report.rules.diff_json import rule_diff_object
 
             head = {"schema": 1, "kb": __version__, "rules": now.catalog.version}
             sys.stdout.write(to_json({**head, **rule_diff_object(options.revision, commit, entries, flips)}))
         else:
-            from kb.report.rule_diff_markdown import rule_diff_markdown
+            from kb.report.rules.diff_markdown import rule_diff_markdown
 
             language = cli.language_of(["--lang", options.lang] if options.lang else [], os.environ)
             speaker = Words(language, words, now.catalog.facts)

@@ -94,7 +94,7 @@ def _above_zero(text: str) -> float:
 
 def _write(options: argparse.Namespace, rules: str, data: Mapping[str, Any], text: str) -> None:
     if options.format == "json":
-        from kb.report.json_report import to_json
+        from kb.report.check.json_report import to_json
 
         text = to_json({"schema": 1, "kb": __version__, "rules": rules, **data})
     sys.stdout.write(text)
@@ -107,16 +107,16 @@ def _style() -> Any:
 
 
 def _print_list(options: argparse.Namespace, rows: Mapping[str, Any], words: Words, rules: str) -> int:
-    from kb.report.runtime_json import list_object
-    from kb.report.runtime_text import list_text
+    from kb.report.runtime.json_report import list_object
+    from kb.report.runtime.text import list_text
 
     _write(options, rules, list_object(rows), list_text(rows, words, _style()))
     return cli.CLEAN
 
 
 def _pipeline(options: argparse.Namespace, pipeline: Pipeline, words: Words, rules: str) -> int:
-    from kb.report.runtime_json import run_object
-    from kb.report.runtime_text import overview_text, run_text
+    from kb.report.runtime.json_report import run_object
+    from kb.report.runtime.text import overview_text, run_text
 
     known = pipeline.stages
     stages = _with_stages(known, options.stage, options.batch)
@@ -177,8 +177,8 @@ def _training(options: argparse.Namespace, words: Words, rules: str) -> int:
         raise UserError("runtime.one_at_a_time")
     seconds = options.sec_per_step if options.sec_per_step is not None else 60 / options.steps_per_minute
     time = TrainingTime(seconds_per_step=seconds, steps=options.steps, batch=options.batch)
-    from kb.report.runtime_json import training_object
-    from kb.report.runtime_text import training_text
+    from kb.report.runtime.json_report import training_object
+    from kb.report.runtime.text import training_text
 
     _write(options, rules, training_object(time, None), training_text(time, words, _style()))
     return cli.CLEAN
@@ -187,8 +187,8 @@ def _training(options: argparse.Namespace, words: Words, rules: str) -> int:
 def _noted_training(
     options: argparse.Namespace, row: Mapping[str, Any], errata: Sequence[Mapping[str, Any]], words: Words, rules: str
 ) -> int:
-    from kb.report.runtime_json import training_object
-    from kb.report.runtime_text import training_text
+    from kb.report.runtime.json_report import training_object
+    from kb.report.runtime.text import training_text
 
     noted = training_of(row, errata)
     if options.batch is not None:
@@ -201,9 +201,9 @@ def _log(options: argparse.Namespace, words: Words, rules: str) -> int:
     if options.name is not None or options.stage:
         raise UserError("runtime.one_at_a_time")
     from kb.advice.speed_log import pace, read_speed
-    from kb.config.log_pieces import pieces
-    from kb.report.runtime_json import log_object
-    from kb.report.runtime_text import log_text
+    from kb.config.log.pieces import pieces
+    from kb.report.runtime.json_report import log_object
+    from kb.report.runtime.text import log_text
 
     if options.log == "-":
         log = read_speed(pieces(sys.stdin.buffer))

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from config_sample import DIALECTS, FACTS, read
+from kb.config.dialect.typos import slips
 from kb.config.faults import ConfigError
-from kb.config.json_nodes import JsonReader
-from kb.config.nodes import MAPPING, SCALAR, Node
-from kb.config.parsing import parse
-from kb.config.scalars import construct_scalar, number_meant
-from kb.config.typos import slips
-from kb.config.yaml_nodes import Composer
+from kb.config.text.json_nodes import JsonReader
+from kb.config.text.nodes import MAPPING, SCALAR, Node
+from kb.config.text.parsing import parse
+from kb.config.text.scalars import construct_scalar, number_meant
+from kb.config.text.yaml_nodes import Composer
 
 WORDS = st.text(st.sampled_from("abz019_-+.:eEx#'\"{}[], \t\n&*!|>%@`~<=?가🔥é\u2028"), max_size=12)
 SCALARS = st.one_of(

@@ -3,9 +3,9 @@
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from kb.config.encoding import decode, encode
 from kb.config.faults import ConfigError
-from kb.config.mojibake import find_mojibake
+from kb.config.text.encoding import decode, encode
+from kb.config.text.mojibake import find_mojibake
 
 KOREAN = st.text(st.sampled_from("가나다라마바사아자차카타파하 배치크기학습률 abc: 12\n#"), min_size=1)
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from config_sample import DIALECTS, FACTS, read
 from kb.config.faults import ConfigError
-from kb.config.fixes import Fixer, Request
-from kb.config.yaml_nodes import LOADER
+from kb.config.fixing.fixes import Fixer, Request
+from kb.config.text.yaml_nodes import LOADER
 from kb.core.finding import Edit, Fix
 from kb.core.text import Text
 

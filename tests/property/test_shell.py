@@ -7,9 +7,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from config_sample import DIALECTS, FACTS
-from kb.config.command import CommandReader
-from kb.config.shell import read_shell
-from kb.config.shell_lexer import split_commands
+from kb.config.shell.command import CommandReader
+from kb.config.shell.lexer import split_commands
+from kb.config.shell.script import read_shell
 
 READER = CommandReader(DIALECTS, FACTS)
 WORDS = ["python x.py ", "--fp16 ", "--batch_size ", "16", "$A", "${A:-8}", "A=3\n", "A=(--fp16)\n", '"', "'", "\\\n"]

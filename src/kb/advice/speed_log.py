@@ -117,47 +117,65 @@ class _Growing:
         return Bar(name=self.name, readings=(*self.readings, *ends), count_all=self.seen)
 
 
+class SpeedReader:
+    """Reads a log piece by piece, for one that is still being written."""
+
+    def __init__(self) -> None:
+        self._bars: dict[tuple[str, int | None], _Growing] = {}
+        self._summary: dict[str, float] = {}
+        self._line = 0
+
+    def feed(self, line: int, text: str) -> bool:
+        """Take the next stretch between line feeds or carriage returns; whether it said something of the speed."""
+        self._line = line
+        told = ("it/s" in text or "s/it" in text) and self._read_bar(line, text)
+        if "train_" in text:
+            found = {name: float(value) for name, value in _SUMMARY.findall(text)}
+            self._summary.update(found)
+            told = told or bool(found)
+        return told
+
+    def log(self) -> SpeedLog:
+        """What the log has shown so far."""
+        done = sorted((growing.bar() for growing in self._bars.values()), key=lambda bar: -bar.weight)
+        return SpeedLog(bars=tuple(done), summary=dict(self._summary), lines=self._line)
+
+    def _read_bar(self, line: int, text: str) -> bool:
+        text = _ANSI.sub("", text) if "\x1b" in text else text
+        match = _SPEED.search(text)
+        rate = float(match["rate"]) * _SCALES[match["scale"]] if match else 0.0
+        if match is None or not rate:
+            return False
+        percent = _PERCENT.search(text)
+        name = text[: percent.start()].strip().rstrip(":") if percent else ""
+        of = int(match["of"]) if match["of"] else None
+        key = (_DIGITS.sub("#", name), of)  # "Epoch 1" and "Epoch 2" are one bar
+        if key not in self._bars:
+            if len(self._bars) >= MAX_BARS:
+                return False
+            self._bars[key] = _Growing(name[:60])
+        self._bars[key].add(
+            Reading(
+                line=line,
+                seconds_per_step=1 / rate if match["unit"] == "it/s" else rate,
+                done=int(match["done"]) if match["done"] else None,
+                of=of,
+                elapsed_seconds=_seconds(match["elapsed"]) if match["elapsed"] else None,
+            )
+        )
+        return True
+
+
 def read_speed(pieces: Iterable[tuple[int, str]]) -> SpeedLog:
     """The bars of a log.
 
     Args:
         pieces: ``(line number, text)`` for every stretch between line feeds or carriage returns.
     """
-    bars: dict[tuple[str, int | None], _Growing] = {}
-    summary: dict[str, float] = {}
-    line = 0
+    reader = SpeedReader()
     for line, text in pieces:
-        if "it/s" in text or "s/it" in text:
-            _read_bar(line, text, bars)
-        if "train_" in text:
-            summary.update((name, float(value)) for name, value in _SUMMARY.findall(text))
-    done = sorted((growing.bar() for growing in bars.values()), key=lambda bar: -bar.weight)
-    return SpeedLog(bars=tuple(done), summary=summary, lines=line)
-
-
-def _read_bar(line: int, text: str, bars: dict[tuple[str, int | None], _Growing]) -> None:
-    text = _ANSI.sub("", text) if "\x1b" in text else text
-    match = _SPEED.search(text)
-    rate = float(match["rate"]) * _SCALES[match["scale"]] if match else 0.0
-    if match is None or not rate:
-        return
-    percent = _PERCENT.search(text)
-    name = text[: percent.start()].strip().rstrip(":") if percent else ""
-    of = int(match["of"]) if match["of"] else None
-    key = (_DIGITS.sub("#", name), of)  # "Epoch 1" and "Epoch 2" are one bar
-    if key not in bars:
-        if len(bars) >= MAX_BARS:
-            return
-        bars[key] = _Growing(name[:60])
-    bars[key].add(
-        Reading(
-            line=line,
-            seconds_per_step=1 / rate if match["unit"] == "it/s" else rate,
-            done=int(match["done"]) if match["done"] else None,
-            of=of,
-            elapsed_seconds=_seconds(match["elapsed"]) if match["elapsed"] else None,
-        )
-    )
+        reader.feed(line, text)
+    return reader.log()
 
 
 def _median(readings: Sequence[Reading]) -> float:

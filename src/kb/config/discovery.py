@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from kb.config.faults import ConfigError
-from kb.config.guard import MAX_BYTES, too_large
+from kb.config.text.guard import MAX_BYTES, too_large
 
 SUFFIXES = (".yaml", ".yml", ".json", ".sh")
 SKIPPED_FOLDERS = frozenset(("node_modules", "venv", "__pycache__", "site-packages"))

@@ -3,12 +3,12 @@
 from bisect import bisect_right
 from collections.abc import Mapping
 
-from kb.config.dialects import DOT, Entry, Recognition, flatten, section_names, split
+from kb.config.dialect.dialects import DOT, Entry, Recognition, flatten, section_names, split
+from kb.config.dialect.settings import Extractor, Part, inherit
 from kb.config.faults import ConfigError
-from kb.config.nodes import MAPPING, SEQUENCE, Node
-from kb.config.parsing import Parsed, parse
-from kb.config.repeated import duplicate_events
-from kb.config.settings import Extractor, Part, inherit
+from kb.config.text.nodes import MAPPING, SEQUENCE, Node
+from kb.config.text.parsing import Parsed, parse
+from kb.config.text.repeated import duplicate_events
 from kb.core.catalog import Dialect
 from kb.core.document import Event, Setting, Unit
 from kb.core.facts import FactType

@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from kb.config.places import Places
+from kb.config.text.places import Places
 from kb.core.document import Event
 from kb.core.finding import Edit, Finding, Span, Suppression
 from kb.core.suggest import nearest

@@ -13,10 +13,10 @@ from kb.guide.library import Library
 from kb.guide.markup import PLAIN, held, prose, table, text
 from kb.guide.site_words import say
 from kb.machine.arguments import find_gpu, read_host_memory
-from kb.report.history_memory import memory_rows
-from kb.report.history_plot import history_svg
-from kb.report.history_text import setting_rows
-from kb.report.runtime_text import bottleneck_lines, stage_rows
+from kb.report.history.memory import memory_rows
+from kb.report.history.plot import history_svg
+from kb.report.history.text import setting_rows
+from kb.report.runtime.text import bottleneck_lines, stage_rows
 from kb.report.words import Words
 
 

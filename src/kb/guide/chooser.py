@@ -11,10 +11,10 @@ from kb.report.gpu_names import short_name
 
 WORDS = (
     "accumulation", "auto", "batch", "compute", "config", "done", "effective", "evaluation", "failed", "full", "gpu",
-    "inference", "largest", "loading", "lora", "method", "model", "no_wasm", "qlora", "small", "source", "target",
+    "inference", "largest", "loading", "lora", "method", "model", "no_wasm", "qlora", "small", "source", "stuck", "target",
     "unused", "usual", "way", "chart",
 )  # fmt: skip
-SHARED = {"chart", "done", "failed", "loading", "small", "unused"}  # said by the playground too
+SHARED = {"chart", "done", "failed", "loading", "small", "stuck", "unused"}  # said by the playground too
 
 
 def chooser(library: Library, model: str, gpu: str) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 from kb.guide.library import Library
 from kb.guide.markup import PLAIN, badge, cited, prose, table, text
 from kb.guide.site_words import say
-from kb.report.provenance import figure
+from kb.report.entries.provenance import figure
 
 
 def erratum_page(library: Library, entry: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from kb.core.expression import Tree
 from kb.guide.library import Library
 from kb.guide.markup import PLAIN, badge, cited, prose, table, text
 from kb.guide.site_words import say
-from kb.report.provenance import figure
+from kb.report.entries.provenance import figure
 
 _SIGNS = {"*": r" \cdot ", "+": " + ", "-": " - ", "//": r" \,\mathrm{div}\, ", "%": r" \bmod "}
 _COMPARES = {"<=": r" \le ", ">=": r" \ge ", "==": " = ", "!=": r" \ne ", "<": " < ", ">": " > "}

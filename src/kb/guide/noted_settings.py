@@ -14,8 +14,8 @@ from kb.guide.library import Library, load_library
 from kb.guide.markup import PLAIN, badge, cited, code, prose, wide_table
 from kb.guide.site_words import say
 from kb.report.gpu_names import short_name
-from kb.report.notes_table import COLUMNS, shown_rows, why_lines
-from kb.report.recommend_text import own_row
+from kb.report.recommend.notes_table import COLUMNS, shown_rows, why_lines
+from kb.report.recommend.text import own_row
 
 _ID = re.compile(r"[a-z0-9]+(?:[-.][a-z0-9]+)+")
 

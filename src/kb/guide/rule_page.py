@@ -9,7 +9,7 @@ from kb.core.rule import Computed, Rule, RuleFix
 from kb.guide.library import Library
 from kb.guide.markup import cited_source, code, fenced, prose, table, text
 from kb.guide.site_words import say
-from kb.report.changes import as_written
+from kb.report.check.changes import as_written
 from kb.report.formula import fact_order, unparse
 
 _MACHINE = ("gpu", "gpus", "host_memory", "cpus")

@@ -72,7 +72,9 @@ def _sources(location: Location) -> list[str]:
     core = os.path.join(os.path.dirname(here), "core")
     code = [os.path.join(here, name) for name in ("compile.py", "compile_guide.py", "compile_rules.py", "schema.py")]
     code += [os.path.join(core, name) for name in ("grammar.py", "expression.py")]
-    code.append(os.path.join(os.path.dirname(here), "memory", "architecture.py"))
+    memory = os.path.join(os.path.dirname(here), "memory")
+    shapes = ("architecture.py", "architecture_decoder.py", "architecture_encoder.py", "config_fields.py")
+    code += [os.path.join(memory, name) for name in shapes]
     data = [os.path.join(location.rules, name) for name in files_under(location.rules)]
     texts = [os.path.join(location.i18n, name) for name in ("ko.yaml", "en.yaml")]
     return [path for path in (*code, *data, *texts) if os.path.exists(path)]

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from kb.config.fixes import Request
+from kb.config.fixing.fixes import Request
 from kb.core.document import Unit
 from kb.core.facts import FactType
 from kb.core.finding import SEVERITIES, Edit, Finding, Fix

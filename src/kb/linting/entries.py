@@ -39,24 +39,24 @@ def explain_entry(entry: Entry, location: Location, catalog: Catalog, words: Wor
         catalog: the whole one, with sources.
     """
     if entry.kind == "checks":
-        from kb.report.explain import explain
+        from kb.report.rules.explain import explain
 
         return explain(catalog.rules[entry.id], words, style, sources=catalog.sources)
     guide = load_part(location, "guide")
     errata = guide.get(ERRATA, {}).get(ERRATA, [])
     if entry.kind == ERRATA:
         from kb.advice.recompute import Basis
-        from kb.report.erratum_text import erratum_text
+        from kb.report.entries.erratum import erratum_text
 
         row = next(row for row in errata if row["id"] == entry.id)
         basis = Basis(models=catalog.models, gpus=catalog.gpus, constants=catalog.constants)
         return erratum_text(row, basis, words, style, sources=catalog.sources)
     if entry.kind == "formulas":
-        from kb.report.formula_text import formula_text
+        from kb.report.entries.formula_text import formula_text
 
         return formula_text(guide["formulas"][entry.id], words, style, errata=errata, sources=catalog.sources)
     from kb.knowledge.source import read_source
-    from kb.report.entry_text import entry_text
+    from kb.report.entries.entry import entry_text
 
     with open(os.path.join(location.rules, entry.path), encoding="utf-8") as stream:
         data = read_source(entry.path, stream.read()).data

@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from kb.advice.check import Checker
-from kb.config.encoding import decode
 from kb.config.faults import ConfigError
 from kb.config.joining import Joiner, ReadNamed
 from kb.config.reader import ConfigReader
+from kb.config.text.encoding import decode
 from kb.core.catalog import Catalog
 from kb.core.document import Event, Unit
 from kb.core.finding import Finding, Severity, Span
@@ -140,11 +140,11 @@ class FileChecker:
         if kind == "config":
             return list(self._reader.read(text, path, dialect=self._dialect))
         # most runs meet no command line: its reader is imported when one does
-        from kb.config.command import CommandReader
+        from kb.config.shell.command import CommandReader
 
         commands = CommandReader(self.catalog.dialects, self.catalog.facts)
         if kind == "shell":
-            from kb.config.shell import read_shell
+            from kb.config.shell.script import read_shell
 
             return list(read_shell(text, path, commands))
         unit = commands.read(text, path)

@@ -4,10 +4,10 @@ import os
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
-from kb.config.encoding import encode
-from kb.config.fixes import Fixer, FixResult, Refused, Request, unified_diff
-from kb.config.places import Places
-from kb.config.saving import save
+from kb.config.fixing.fixes import Fixer, FixResult, Refused, Request, unified_diff
+from kb.config.fixing.saving import save
+from kb.config.text.encoding import encode
+from kb.config.text.places import Places
 from kb.core.document import Unit
 from kb.core.errors import UserError
 from kb.core.finding import Finding, Fix, Span

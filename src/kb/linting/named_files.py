@@ -2,8 +2,8 @@
 
 import os
 
-from kb.config.encoding import decode
-from kb.config.guard import MAX_BYTES
+from kb.config.text.encoding import decode
+from kb.config.text.guard import MAX_BYTES
 
 SUFFIXES = (".json", ".yaml", ".yml")
 MAX_FOLDERS = 8  # how far up a project's top may lie; runs are started there, and paths are relative to it

@@ -13,25 +13,25 @@ from kb.report.words import Words
 def render(options: argparse.Namespace, result: CheckResult, checker: FileChecker, words: Words, stream: TextIO) -> str:
     """The whole output of one check, as ``stream`` is to show it."""
     if options.format == "json":
-        from kb.report.json_report import json_report
+        from kb.report.check.json_report import json_report
 
         return json_report(result, words)
     if options.format == "sarif":
         from kb.linting.fixing import replacements_of
-        from kb.report.sarif import sarif_report
+        from kb.report.ci.sarif import sarif_report
 
         replace = replacements_of(result, checker)
         return sarif_report(result, words, checker.catalog.rules, replacements=replace, base=os.getcwd())
     if options.format == "github":
-        from kb.report.github import github_report
+        from kb.report.ci.github import github_report
 
         return github_report(result, words, base=os.getcwd())
     if options.format == "gitlab":
-        from kb.report.gitlab import gitlab_report
+        from kb.report.ci.gitlab import gitlab_report
 
         return gitlab_report(result, words, base=os.getcwd())
     if options.format == "junit":
-        from kb.report.junit import junit_report
+        from kb.report.ci.junit import junit_report
 
         fail_on: Severity = options.fail_on if options.fail_on in SEVERITIES else "error"
         return junit_report(result, words, fail_on=fail_on, base=os.getcwd())
@@ -43,19 +43,19 @@ def _text(options: argparse.Namespace, result: CheckResult, checker: FileChecker
 
     style = choose_style(stream, options.color)
     if options.statistics:
-        from kb.report.statistics import statistics_report
+        from kb.report.check.statistics import statistics_report
 
         return statistics_report(result, words, style, checker.catalog.rules)
     if options.explain:
         return _explained(options.explain, result, checker, words, style)
-    from kb.report.text import text_report
+    from kb.report.check.text import text_report
 
     return text_report(result, words, style, panel=not options.quiet)
 
 
 def _explained(rule: str, result: CheckResult, checker: FileChecker, words: Words, style: object) -> str:
     """The rule once for each unit, with that unit's own numbers in its formula."""
-    from kb.report.explain import explain
+    from kb.report.rules.explain import explain
     from kb.report.style import Style
 
     assert isinstance(style, Style)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from kb import __version__
 from kb.config.faults import ConfigError
-from kb.config.guard import MAX_BYTES
+from kb.config.text.guard import MAX_BYTES
 from kb.core.finding import Finding
 from kb.core.result import CheckResult, UnitResult, Unusable
 from kb.linting.file import FileChecker, FileResult, Kind

@@ -117,11 +117,11 @@ def write_pictures(found: Sequence[Estimated], plot: str | None, timeline: str |
     for number, one in enumerate(done, 1):
         if plot is not None:
             from kb.linting.plot_file import write_plot
-            from kb.report.timeline_plot import timeline_svg
+            from kb.report.estimate.timeline_plot import timeline_svg
 
             write_plot(numbered(plot, number), timeline_svg(one, words))
         if timeline is not None:
-            from kb.report.estimate_json import timeline_json
+            from kb.report.estimate.json_report import timeline_json
 
             path = numbered(timeline, number)
             try:

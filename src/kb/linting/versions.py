@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kb.advice.history import Measured, Version
-from kb.config.encoding import decode
 from kb.config.faults import ConfigError
+from kb.config.text.encoding import decode
 from kb.core.document import Unit
 from kb.core.errors import UserError
 from kb.linting.file import FileChecker, kind_of
@@ -61,7 +61,7 @@ def git_versions(
 def _read(raw: bytes | None, path: str, checker: FileChecker, section: str | None) -> tuple[Unit | None, Fault | None]:
     """The unit to compare, or why there is none; ``raw`` is None where git's blob is larger than a config may be."""
     if raw is None:
-        from kb.config.guard import MAX_BYTES
+        from kb.config.text.guard import MAX_BYTES
 
         return None, ("config.too-large", {"size": MAX_BYTES + 1, "limit": MAX_BYTES})
     try:

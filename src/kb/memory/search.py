@@ -37,10 +37,34 @@ def largest_batch(
     The process's predicted use is compared, or with ``cautious`` the upper end of its band. Only the phases that the
     field governs count: a training batch is not held back by evaluation.
     """
+    used = use_by_batch(
+        setup,
+        architecture,
+        field,
+        constants=constants,
+        gpu=gpu,
+        compute_capability=compute_capability,
+        cautious=cautious,
+    )
+    return largest_within(used, limit_bytes, 1, LARGEST_BATCH)
+
+
+def use_by_batch(
+    setup: TrainingSetup,
+    architecture: Architecture,
+    field: BatchField,
+    *,
+    constants: Mapping[str, float],
+    gpu: Gpu | None = None,
+    compute_capability: tuple[int, int] | None = None,
+    cautious: bool = False,
+) -> Callable[[int], int]:
+    """What :func:`largest_batch` compares with a limit: the bytes of the phases that ``field`` governs, by its value."""
+    setup = _only(setup, field)
 
     def used(batch: int) -> int:
         report = predict(
-            _only(setup, field)._replace(**{field: batch}),  # type: ignore[arg-type]
+            setup._replace(**{field: batch}),  # type: ignore[arg-type]
             architecture,
             constants=constants,
             gpu=gpu,
@@ -53,19 +77,22 @@ def largest_batch(
         ]
         return max(sizes, default=0)
 
-    return largest_within(used, limit_bytes, 1, LARGEST_BATCH)
+    return used
 
 
-def largest_within(used: Callable[[int], int], limit_bytes: int, lowest: int, highest: int) -> int:
+def largest_within(
+    used: Callable[[int], int], limit_bytes: int, lowest: int, highest: int, slope: float = 0.0
+) -> int:
     """The largest whole number in a range whose ``used`` bytes, which never fall, stay within the limit.
 
     One below ``lowest`` where not even that does. Each step aims where the line through the last two points meets the
-    limit; every other step halves the range, so that a curve takes no longer than bisection.
+    limit; every other step halves the range, so that a curve takes no longer than bisection. ``slope``, in bytes for
+    each one more, is what is known of the line before the first step.
     """
     size = used(lowest)
     if size > limit_bytes:
         return lowest - 1
-    low, low_size, high, slope, halve = lowest, size, highest + 1, 0.0, False
+    low, low_size, high, halve = lowest, size, highest + 1, False
     while high - low > 1:
         reach = int((limit_bytes - low_size) / slope) if slope > 0 else 1
         guess = (low + high) // 2 if halve and reach > 1 else min(low + max(reach, 1), high - 1)

@@ -1,5 +1,5 @@
 // The small chooser: model × GPU × method × lengths → the setting to start from, by kb's own engine, on click.
-import { Engine } from "./kb-engine.mjs";
+import { Engine, STUCK } from "./kb-engine.mjs";
 import { language, make, memoryChart, picker } from "./kb-dom.mjs";
 
 const root = document.getElementById("kb-choose");
@@ -67,7 +67,7 @@ function start(given) {
     if (mine !== number) return; // something newer was asked meanwhile
     status.textContent = words.done.replace("{ms}", Math.round(performance.now() - before));
     window.kbChosen = chosen;
-    result.replaceChildren(...(fault ? [make("p", { class: "kb-notice" }, fault)] : parts(chosen)));
+    result.replaceChildren(...(fault ? [make("p", { class: "kb-notice" }, fault === STUCK ? words.stuck : fault)] : parts(chosen)));
   }
 
   /** As the page's own bars: loading is over before any batch is read. */

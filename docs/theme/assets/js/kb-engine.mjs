@@ -45,5 +45,6 @@ export class Engine {
     this.#worker.terminate();
     for (const id of [...this.#waiting.keys()]) this.#settle(id, { fault: STUCK });
     this.started = null;
+    this.ready = false;
   }
 }

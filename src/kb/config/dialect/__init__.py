@@ -1,0 +1,1 @@
+"""Which format a config is in, and which of its keys means which setting."""

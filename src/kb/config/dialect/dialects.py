@@ -1,0 +1,189 @@
+"""Which format a config is in, and which of its keys means which setting. The formats are data: ``rules/dialects/``."""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from kb.config.dialect.typos import Neighbours
+from kb.config.text.nodes import MAPPING, Node
+from kb.core.catalog import Dialect
+from kb.core.facts import FactType
+
+Entry = tuple[tuple[str, ...], Node, Node]  # path from the top of the document, key, value
+Entries = Mapping[str, Entry]  # by dotted path
+Values = Mapping[str, Any]
+DOT = "\x00"  # stands for a dot inside a key, so that it never counts as a step of a path
+
+
+class Target:
+    """A setting that a key means; of the keys of one setting the one with the lowest ``rank`` counts."""
+
+    __slots__ = ("fact", "rank", "values")
+
+    def __init__(self, fact: FactType, rank: int, values: Values) -> None:
+        self.fact, self.rank, self.values = fact, rank, values
+
+
+class CompiledDialect:
+    """A dialect with its patterns spelt out against the vocabulary: every look-up is one of a dict."""
+
+    def __init__(self, dialect: Dialect, facts: Mapping[str, FactType]) -> None:
+        self.id = dialect.id
+        self.targets: dict[str, list[Target]] = {}
+        self._facts = facts
+        self._values = dialect.values
+        self._ignored = {pattern for pattern in dialect.ignore if not pattern.endswith(".*")}
+        prefixes = [pattern[:-1] for pattern in dialect.ignore if pattern.endswith(".*")]
+        self._ignored_prefixes = tuple(prefixes)
+        self._ignored.update(prefix[:-1] for prefix in prefixes)
+        for rank, (pattern, meant) in enumerate(dialect.keys.items()):
+            self._add(pattern, meant, rank, dialect.keys)
+        self.parents = _parents_of(self.targets)
+        whole = [(path, meant) for path, meant in dialect.keys.items() if path.endswith("*") and isinstance(meant, str)]
+        self._groups = [(path.rstrip("*."), meant.removesuffix(".*")) for path, meant in whole]
+        self._neighbours: dict[str, Neighbours] = {}
+        facts_meant = {target.fact.name: target.fact for targets in self.targets.values() for target in targets}
+        self.renames = [(name, fact.renamed) for name, fact in facts_meant.items() if fact.renamed is not None]
+
+    def group_of(self, parent: str) -> str:
+        """The group of the vocabulary whose settings lie under this path of the file, where one is named as a whole."""
+        for path, group in self._groups:
+            if parent == path:
+                return group
+            if not path or parent.startswith(path + "."):
+                return f"{group}.{parent[len(path) :].lstrip('.')}"
+        return ""
+
+    def neighbours(self, parent: str) -> Neighbours:
+        """The names known in a group, to be asked about names that are not."""
+        if parent not in self._neighbours:
+            self._neighbours[parent] = Neighbours(self.parents[parent])
+        return self._neighbours[parent]
+
+    def ignores(self, path: str) -> bool:
+        return path in self._ignored or path.startswith(self._ignored_prefixes)
+
+    def _add(self, pattern: str, meant: Any, rank: int, keys: Mapping[str, Any]) -> None:
+        own: Values = {}
+        if isinstance(meant, Mapping):
+            meant, own = meant["to"], meant.get("values", {})
+        for name in [meant] if isinstance(meant, str) else meant:
+            if pattern != "*" and not pattern.endswith(".*"):
+                self._aim(pattern, name, rank, own)
+                continue
+            start = name[:-1]
+            for fact in [fact for fact in self._facts if fact.startswith(start)]:
+                path = pattern[:-1] + fact[len(start) :]
+                if path not in keys and not self.ignores(path):
+                    self._aim(path, fact, rank, own)
+
+    def _aim(self, path: str, name: str, rank: int, own: Values) -> None:
+        fact = self._facts.get(name)
+        if fact is not None and fact.setting:
+            values = {**self._values.get("*", {}), **self._values.get(name, {}), **own}
+            self.targets.setdefault(path, []).append(Target(fact, rank, values))
+
+
+def _parents_of(paths: Iterable[str]) -> dict[str, set[str]]:
+    """Every group that holds a known key → the names known in it, groups among them. The top is the empty path."""
+    parents: dict[str, set[str]] = {}
+    for path in paths:
+        while path:
+            parent, _, name = path.rpartition(".")
+            siblings = parents.setdefault(parent, set())
+            if name in siblings:
+                break
+            siblings.add(name)
+            path = parent
+    return parents
+
+
+def flatten(node: Node, into: dict[str, Entry], prefix: str = "", path: tuple[str, ...] = ()) -> None:
+    """Every entry of a mapping and of the mappings in it, by dotted path; of a repeated key only the last counts."""
+    for name, (key, value) in node.entries().items():
+        dotted = prefix + (name.replace(".", DOT) if "." in name else name)
+        here = (*path, name)
+        into[dotted] = (here, key, value)
+        if value.kind == MAPPING:
+            flatten(value, into, dotted + ".", here)
+
+
+def split(entries: Entries, sections: Collection[str]) -> tuple[dict[str, Entry], dict[str, dict[str, Entry]]]:
+    """The entries at the top, and those of each section by their path in it."""
+    top: dict[str, Entry] = {}
+    parts: dict[str, dict[str, Entry]] = {section: {} for section in sections}
+    for path, entry in entries.items():
+        part = parts.get(entry[0][0])
+        if part is None:
+            top[path] = entry
+        elif len(entry[0]) > 1:
+            part[path.partition(".")[2]] = entry
+    return top, parts
+
+
+def section_names(dialect: Dialect, entries: Entries) -> list[str]:
+    """The keys at the top that are sections: no group of the dialect themselves, but they hold at least one."""
+    if dialect.layout != "sections":
+        return []
+    groups = dialect.sections["groups"]
+    names = []
+    for path, (_, key, value) in entries.items():
+        if "." in path or path in groups or value.kind != MAPPING:
+            continue
+        if any((entry := entries.get(f"{path}.{group}")) and entry[2].kind == MAPPING for group in groups):
+            names.append(key.value)
+    return names
+
+
+class Recognition:
+    """Finds the dialect of a document among several by the marks that each names."""
+
+    def __init__(self, dialects: Mapping[str, Dialect], facts: Mapping[str, FactType]) -> None:
+        files = [dialect for dialect in dialects.values() if dialect.layout != "command"]
+        self._dialects = sorted(files, key=lambda dialect: (-dialect.priority, dialect.id))
+        self._facts = facts
+        self._compiled: dict[str, CompiledDialect] = {}
+
+    def compiled(self, dialect: Dialect) -> CompiledDialect:
+        if dialect.id not in self._compiled:
+            self._compiled[dialect.id] = CompiledDialect(dialect, self._facts)
+        return self._compiled[dialect.id]
+
+    def recognise(self, entries: Entries) -> Dialect | None:
+        """The dialect with the highest priority among those whose marks suffice; of equals the best marked."""
+        best: tuple[int, int] | None = None
+        found = None
+        for dialect in self._dialects:
+            if best is not None and dialect.priority < best[0]:
+                break
+            score = self.score(dialect, entries)
+            if score >= dialect.recognise["least"] and (best is None or (dialect.priority, score) > best):
+                best, found = (dialect.priority, score), dialect
+        return found
+
+    def score(self, dialect: Dialect, entries: Entries) -> int:
+        """What the dialect's marks in the document weigh, at its top and in its sections; 0 where one forbids."""
+        top, sections = split(entries, section_names(dialect, entries))
+        parts = [top, *sections.values()]
+        if any(_bears(mark, part) for mark in dialect.recognise.get("unless", ()) for part in parts):
+            return 0
+        marks = dialect.recognise["marks"]
+        score: int = sum(weight for mark, weight in marks.items() if any(_bears(mark, part) for part in parts))
+        groups = dialect.recognise.get("known", {})
+        if groups and score < dialect.recognise["least"]:
+            targets = self.compiled(dialect).targets
+            known = {path for part in parts for path in part if path in targets}
+            score += sum(groups.get(path.rpartition(".")[0] + ".*", 0) for path in known)
+        return score
+
+    def familiar_keys(self, entries: Entries, limit: int = 20) -> tuple[str, ...]:
+        """Names in a document that some dialect knows, wherever they stand, in their order."""
+        known = {path.rpartition(".")[2] for dialect in self._dialects for path in self.compiled(dialect).targets}
+        names = (key.value for _, key, _ in entries.values())
+        return tuple(dict.fromkeys(name for name in names if name in known))[:limit]
+
+
+def _bears(mark: str, entries: Entries) -> bool:
+    if mark.endswith(".*"):
+        entry = entries.get(mark[:-2])
+        return entry is not None and entry[2].kind == MAPPING
+    return mark in entries

@@ -1,0 +1,180 @@
+"""Fixes put into a text. The result is read again: a fix is refused unless it changed just what it said it would."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from kb.config.dialect.dialects import CompiledDialect
+from kb.config.faults import ConfigError
+from kb.config.fixing.command_edits import CommandEdits
+from kb.config.fixing.entries import CannotEditError
+from kb.config.fixing.outcome import CommandData, Outcome, TreeData, same_but_for
+from kb.config.fixing.tree_edits import Change, Path, TreeEdits
+from kb.config.shell.command import CommandReader
+from kb.config.text.encoding import TO_UTF8
+from kb.config.text.splices import Splice, overlaps, splice
+from kb.core.catalog import Dialect
+from kb.core.document import Unit
+from kb.core.facts import FactType
+from kb.core.finding import Edit, Fix, Span
+
+
+class Request(NamedTuple):
+    """A fix to make: of which unit, for a finding of which rule at which place."""
+
+    fix: Fix
+    unit: Unit
+    at: Span
+    rule: str
+
+
+class Refused(NamedTuple):
+    """A fix that was not made; ``key`` says why (i18n), filled with ``values``."""
+
+    request: Request
+    key: str
+    values: Mapping[str, object]
+
+
+class FixResult(NamedTuple):
+    """``text`` with the applied fixes, which ``splices`` made of the text before.
+
+    ``to_utf8``: the file is to be written as UTF-8 without a byte order mark.
+    """
+
+    text: str
+    applied: tuple[Request, ...]
+    refused: tuple[Refused, ...]
+    to_utf8: bool = False
+    splices: tuple[Splice, ...] = ()
+
+
+class Fixer:
+    """Applies fixes to the texts of configs. Make one for many files."""
+
+    def __init__(self, dialects: Mapping[str, Dialect], facts: Mapping[str, FactType]) -> None:
+        self._dialects = dialects
+        self._facts = facts
+        self._compiled: dict[str, CompiledDialect] = {}
+        self._commands: CommandReader | None = None
+
+    def apply(self, text: str, path: str, requests: Sequence[Request], *, shell: bool = False) -> FixResult:
+        """Make the fixes, in their order; of two that touch the same text the first is made.
+
+        Args:
+            text: what the units' spans count in.
+            path: the file's name, to tell JSON from YAML.
+            shell: the text is a script or a command line.
+
+        A fix is made as a whole or not at all. One that is refused for overlapping may be made in a next pass.
+        """
+        if shell and self._commands is None:
+            self._commands = CommandReader(self._dialects, self._facts)
+        session = _Session(text, path, self._commands if shell else None)
+        for request in requests:
+            session.take(request, self._dialect(request.unit.dialect))
+        return session.result()
+
+    def _dialect(self, name: str | None) -> CompiledDialect | None:
+        if name is None or name not in self._dialects:
+            return None
+        if name not in self._compiled:
+            self._compiled[name] = CompiledDialect(self._dialects[name], self._facts)
+        return self._compiled[name]
+
+
+class _Session:
+    """One text on its way: what has been accepted so far, and what that leads to."""
+
+    def __init__(self, text: str, path: str, commands: CommandReader | None) -> None:
+        self._text, self._path, self._commands = text, path, commands
+        self._before: Outcome | None = None
+        self._splices: list[Splice] = []
+        self._after: dict[Path, Any] = {}
+        self._touched: list[Span] = []
+        self._applied: list[Request] = []
+        self._refused: list[Refused] = []
+        self._to_utf8 = False
+
+    def take(self, request: Request, dialect: CompiledDialect | None) -> None:
+        try:
+            self._take(request, dialect)
+        except CannotEditError as error:
+            self._refused.append(Refused(request=request, key=error.key, values=error.values))
+        else:
+            self._applied.append(request)
+
+    def result(self) -> FixResult:
+        return FixResult(
+            text=splice(self._text, self._splices)[0],
+            applied=tuple(self._applied),
+            refused=tuple(self._refused),
+            to_utf8=self._to_utf8,
+            splices=tuple(self._splices),
+        )
+
+    def _take(self, request: Request, dialect: CompiledDialect | None) -> None:
+        edits = tuple(edit for edit in request.fix.edits if edit.name != TO_UTF8)
+        if edits:
+            self._accept(self._plan(request, edits, dialect))
+        self._to_utf8 = self._to_utf8 or len(edits) < len(request.fix.edits)
+
+    def _accept(self, change: Change) -> None:
+        new = [one for one in change.splices if one not in self._splices or one.start == one.end]
+        same = change.after.keys() & self._after.keys()
+        if any(self._after[path] != change.after[path] for path in same):
+            raise CannotEditError("config.fix.overlap")
+        added = all(one in self._splices or one.start == one.end for one in change.splices)
+        if same and len(same) == len(change.after) and added:
+            return  # an earlier fix has done the same
+        if same or overlaps(new, self._splices):
+            raise CannotEditError("config.fix.overlap")
+        splices, after = [*self._splices, *new], {**self._after, **change.after}
+        touched = [*self._touched, *change.touched]
+        self._check(splices, after, touched)
+        self._splices, self._after, self._touched = splices, after, touched
+
+    def _plan(self, request: Request, edits: tuple[Edit, ...], dialect: CompiledDialect | None) -> Change:
+        if all(edit.op == "replace" for edit in edits):
+            return Change.of_text(edits)
+        before = self._data_before()
+        if isinstance(before, CommandData):
+            number = before.number_of(request.unit)
+            return CommandEdits(self._text, request.unit, number, dialect).plan(edits, request.at)
+        assert isinstance(before, TreeData)
+        return TreeEdits(before.parsed, request.unit, dialect).plan(edits, request.at)
+
+    def _read(self, text: str) -> Outcome:
+        if self._commands is not None:
+            return CommandData(text, self._path, self._commands)
+        return TreeData(text, self._path)
+
+    def _data_before(self) -> Outcome:
+        if self._before is None:
+            try:
+                self._before = self._read(self._text)
+            except ConfigError as error:
+                raise CannotEditError("config.fix.unreadable") from error
+        return self._before
+
+    def _check(self, splices: list[Splice], after: Mapping[Path, Any], touched: list[Span]) -> None:
+        """Refuse unless the new text says what the old one said, but for what was to change."""
+        text, regions = splice(self._text, splices)
+        try:
+            found = self._read(text)
+        except (ConfigError, RecursionError) as error:
+            raise CannotEditError("config.fix.broken") from error
+        try:
+            before = self._data_before()
+        except CannotEditError:
+            return  # it could not be read before, and now it can
+        if not same_but_for(before, found, after, touched, regions):
+            raise CannotEditError("config.fix.side-effect")
+
+
+def unified_diff(path: str, before: str, after: str) -> str:
+    """The change as a unified diff; empty where nothing changed."""
+    import difflib
+
+    old, new = (text.splitlines(keepends=True) for text in (before, after))
+    lines = difflib.unified_diff(old, new, f"a/{path}", f"b/{path}")
+    return "".join(line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in lines)

@@ -1,0 +1,1 @@
+"""Logs as numbered lines, in bounded memory."""

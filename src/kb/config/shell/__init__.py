@@ -1,0 +1,1 @@
+"""Command lines and shell scripts read as settings; nothing is run."""

@@ -1,0 +1,164 @@
+"""From words to arguments: variables that the script itself sets to literal text are filled in, all else is unknown."""
+
+import re
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from kb.config.shell.words import Command, Piece, Word
+
+_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
+_DECLARATIONS = frozenset(("export", "readonly", "declare", "typeset", "local"))
+_OPENING = frozenset(("if", "for", "while", "until", "case", "select"))
+_CLOSING = frozenset(("fi", "done", "esac"))
+_KEYWORDS = frozenset(("then", "else", "elif", "do", "!", "{", "}", "time", "if", "while", "until"))
+_OPTIONS = re.compile(r"ARG|OPT|FLAG|PARAM|EXTRA|^[@*]$", re.I)
+
+
+class Argument(NamedTuple):
+    """One argument as the program would get it. ``text`` is None where it cannot be known without running.
+
+    ``start`` to ``end`` is what stands for it in the text; ``shared`` says that it stands in an assignment, which other
+    commands may use too; ``options`` that an unknown one seems to stand for flags rather than for a value.
+    """
+
+    text: str | None
+    start: int
+    end: int
+    shared: bool = False
+    from_variable: bool = False
+    options: bool = False
+
+
+class _Literal(NamedTuple):
+    """A known value: its characters, each with its offset in the script; or the arguments of an array."""
+
+    text: str
+    offsets: tuple[int, ...]
+    items: tuple[Argument, ...] | None = None
+
+
+@dataclass(slots=True)
+class Environment:
+    """What the script's variables hold at some point. A name maps to None where its value is not known."""
+
+    variables: dict[str, _Literal | None] = field(default_factory=dict)
+    depth: int = 0  # of if, for, while and case: what they assign may or may not hold later
+
+    def take(self, command: Command) -> tuple[Argument, ...]:
+        """The arguments of the command after keywords and ``NAME=value`` prefixes; assignments are remembered."""
+        words = list(command.words)
+        while words and (literal := words[0].literal) is not None and literal in _OPENING | _CLOSING | _KEYWORDS:
+            self.depth += (literal in _OPENING) - (literal in _CLOSING)
+            if literal in ("for", "select", "case"):
+                self._forget(words[1:2])
+                return ()
+            words.pop(0)
+        if words and words[0].literal in _DECLARATIONS:
+            words = [word for word in words[1:] if not (word.literal or "").startswith("-")]
+            self._assign(words)
+            return ()
+        if words and words[0].literal in ("read", "unset", "mapfile", "getopts"):
+            self._forget(words[1:])
+            return ()
+        prefixes = 0
+        while prefixes < len(words) and _assigned(words[prefixes]):
+            prefixes += 1
+        if prefixes == len(words):
+            self._assign(words)
+            return ()
+        return tuple(argument for word in words[prefixes:] for argument in self.expand(word))
+
+    def chooses_gpus(self, command: Command) -> bool:
+        """Whether the command, or the script before it, says which GPUs are to be seen."""
+        assigned = (_assigned(word) for word in command.words)
+        return "CUDA_VISIBLE_DEVICES" in (*self.variables, *(match[1] for match in assigned if match))
+
+    def _forget(self, words: list[Word]) -> None:
+        for word in words:
+            if word.literal is not None:
+                self.variables[word.literal] = None
+
+    def _assign(self, words: list[Word]) -> None:
+        for word in words:
+            match = _assigned(word)
+            if match is None:
+                continue
+            name, added = match[1], bool(match[2])
+            value = None if self.depth else self._value(word, len(match[0]))
+            if added and value is not None:
+                value = _join(self.variables.get(name), value)
+            self.variables[name] = value
+
+    def _value(self, word: Word, skip: int) -> _Literal | None:
+        if word.items is not None:
+            items = tuple(argument for item in word.items for argument in self.expand(item))
+            return _Literal("", (), tuple(_share(argument) for argument in items))
+        first = word.pieces[0]
+        pieces = (Piece("literal", first.text[skip:], first.start + skip, first.quoted), *word.pieces[1:])
+        text, offsets = "", list[int]()
+        for piece in pieces:
+            part = self._lookup(piece)
+            if part is None or part.items is not None:
+                return None
+            text += part.text
+            offsets += part.offsets
+        return _Literal(text, tuple(offsets))
+
+    def _lookup(self, piece: Piece) -> _Literal | None:
+        """The value of one piece. ``${NAME:-default}`` of a name that the script never sets is its default."""
+        if piece.kind == "literal":
+            return _Literal(piece.text, tuple(range(piece.start, piece.start + len(piece.text))))
+        if piece.kind == "unknown":
+            return None
+        if piece.text in self.variables:
+            value = self.variables[piece.text]
+            return value if value is None or (value.items is None) == (piece.kind == "variable") else None
+        if piece.default is None:
+            return None
+        return _Literal(piece.default, (piece.start,) * len(piece.default))
+
+    def expand(self, word: Word) -> tuple[Argument, ...]:
+        """The arguments that a word becomes: none, one, or several where a variable holds several."""
+        if word.literal is not None:
+            return (Argument(word.literal, word.start, word.end),)
+        if len(word.pieces) == 1 or all(piece.kind == "array" or not piece.text for piece in word.pieces):
+            piece = word.pieces[-1]
+            value = self._lookup(piece)
+            if value is None:
+                return (Argument(None, word.start, word.end, options=bool(_OPTIONS.search(piece.text))),)
+            if value.items is not None:
+                return value.items
+            if not piece.quoted and any(character.isspace() for character in value.text):
+                return _split(value)
+        text = ""
+        for piece in word.pieces:
+            part = self._lookup(piece)
+            if part is None or part.items is not None:
+                return (Argument(None, word.start, word.end),)
+            text += part.text
+        return (Argument(text, word.start, word.end, from_variable=True),)
+
+
+def _assigned(word: Word) -> re.Match[str] | None:
+    first = word.pieces[0] if word.pieces else None
+    return _ASSIGNMENT.match(first.text) if first and first.kind == "literal" and not first.quoted else None
+
+
+def _join(before: _Literal | None, added: _Literal) -> _Literal | None:
+    if before is None or (before.items is None) != (added.items is None):
+        return None
+    if before.items is not None and added.items is not None:
+        return _Literal("", (), before.items + added.items)
+    return _Literal(before.text + added.text, before.offsets + added.offsets)
+
+
+def _share(argument: Argument) -> Argument:
+    return Argument(argument.text, argument.start, argument.end, True, argument.from_variable, argument.options)
+
+
+def _split(value: _Literal) -> tuple[Argument, ...]:
+    """The blank-separated parts of a value, each at its place in the assignment."""
+    return tuple(
+        Argument(match[0], value.offsets[match.start()], value.offsets[match.end() - 1] + 1, shared=True)
+        for match in re.finditer(r"\S+", value.text)
+    )

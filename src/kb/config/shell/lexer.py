@@ -1,0 +1,234 @@
+"""Shell text into commands of words, with the place of every piece. Nothing is run, and nothing is expanded here."""
+
+import re
+from dataclasses import dataclass, field
+
+from kb.config.shell.words import Command, Fault, Piece, Word
+
+_PLAIN = re.compile(r"[^\s'\"\\$`;&|()<>]+")
+_BETWEEN_ITEMS = re.compile(r"(?:\s|\\\r?\n|#[^\r\n]*)+")
+_BLANK = re.compile(r"[ \t]+")
+_CONTINUATION = re.compile(r"\\\r?\n")
+_FAULT = re.compile(r"\\([ \t]+)(#[^\r\n]*)?(?=\r?\n|\Z)")
+_COMMENT = re.compile(r"#[^\r\n]*")
+_COMMENT_LINES = re.compile(r"(?:[ \t]*#[^\n]*\n)+(?=[ \t]*-)")
+_REDIRECTION = re.compile(r"(?:\d*|&)(?:<<<|>>|>\||[<>]&?)[ \t]*")
+_HEREDOC = re.compile(r"\d*<<-?[ \t]*(['\"]?)([A-Za-z0-9_.-]+)\1")
+_OPERATOR = re.compile(r";;&?|;&|&&|\|\|?&?|[;&()]")
+_SIMPLE_VARIABLE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
+_BRACED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:(\[[@*]\])|:?[-=](.*))?\Z", re.S)
+_DOUBLE_PLAIN = re.compile(r"[^\"\\$`]+")
+_SIMPLE_DEFAULT = re.compile(r"[^\s'\"\\$`{}*?]*\Z")
+
+
+@dataclass(slots=True)
+class _State:
+    words: list[Word] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    heredocs: list[str] = field(default_factory=list)
+    line_start: int = 0
+
+
+def split_commands(text: str) -> tuple[Command, ...]:
+    """The simple commands of a shell text, in order. A faulty continuation is read as the continuation it was meant as.
+
+    Keywords (``if``, ``do``) are words like any other. Bodies of here-documents and the insides of ``$(…)`` are left
+    out. Text that is no shell gives some commands or none, never an error.
+    """
+    return tuple(_Lexer(text).commands())
+
+
+class _Lexer:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+        self.state = _State()
+        self.done: list[Command] = []
+
+    def commands(self) -> list[Command]:
+        while self.at < len(self.text):
+            self._step()
+        self._finish()
+        return self.done
+
+    def _step(self) -> None:
+        text, at = self.text, self.at
+        character = text[at]
+        if character == "\n" or text.startswith("\r\n", at):
+            self._newline()
+        elif blank := _BLANK.match(text, at):
+            self.at = blank.end()
+        elif character == "\\" and (found := _CONTINUATION.match(text, at)):
+            self.at = found.end()
+            self._comment_below()
+        elif character == "\\" and (found := _FAULT.match(text, at)):
+            self.state.faults.append(Fault(at + 1, found.end(), found[2] or ""))
+            self.at = min(found.end() + (2 if text.startswith("\r\n", found.end()) else 1), len(text))
+            self._comment_below()
+        elif character == "#" and (found := _COMMENT.match(text, at)):
+            self.at = found.end()
+        elif found := _HEREDOC.match(text, at):
+            self.state.heredocs.append(found[2])
+            self.at = found.end()
+        elif found := _REDIRECTION.match(text, at):
+            self.at = found.end()
+            self._word()  # its target is no argument
+        elif found := _OPERATOR.match(text, at):
+            self._finish()
+            self.at = found.end()
+        elif word := self._word():
+            self.state.words.append(word)
+        else:
+            self.at += 1
+
+    def _comment_below(self) -> None:
+        """A whole-line comment between continued lines ends the command, though a flag follows below it."""
+        if self.state.words and (found := _COMMENT_LINES.match(self.text, self.at)):
+            comment = "\n".join(line.strip() for line in found[0].splitlines())
+            self.state.faults.append(Fault(found.start(), found.end(), comment))
+            self.at = found.end()
+
+    def _newline(self) -> None:
+        self._finish()
+        self.at = self.text.index("\n", self.at) + 1
+        for delimiter in self.state.heredocs:
+            body = re.compile(rf"^\t*{re.escape(delimiter)}\r?$", re.M).search(self.text, self.at)
+            self.at = body.end() if body else len(self.text)
+        self.state.heredocs.clear()
+        self.state.line_start = self.at
+
+    def _finish(self) -> None:
+        state = self.state
+        if state.words:
+            first, last = state.words[0], state.words[-1]
+            self.done.append(
+                Command(
+                    words=tuple(state.words),
+                    start=first.start,
+                    end=last.end,
+                    line_start=state.line_start,
+                    faults=tuple(state.faults),
+                )
+            )
+        state.words.clear()
+        state.faults.clear()
+
+    def _word(self, *, may_be_array: bool = True) -> Word | None:
+        """The word at the cursor, or None where there is none. A continuation right after it is no part of it."""
+        text, start = self.text, self.at
+        end = start
+        pieces: list[Piece] = []
+        items = None
+        while self.at < len(text):
+            character = text[self.at]
+            if found := _PLAIN.match(text, self.at):
+                pieces.append(Piece("literal", found[0], self.at, False))
+                self.at = found.end()
+            elif character == "'":
+                end = _or_end(text, text.find("'", self.at + 1))
+                pieces.append(Piece("literal", text[self.at + 1 : end], self.at + 1, True))
+                self.at = end + 1
+            elif character == '"':
+                pieces += self._double_quoted()
+            elif character in "$`":
+                pieces.append(self._expansion(quoted=False))
+            elif character == "\\" and (found := _CONTINUATION.match(text, self.at)):
+                self.at = found.end()
+                continue
+            elif character == "\\" and not _FAULT.match(text, self.at):
+                pieces.append(Piece("literal", text[self.at + 1 : self.at + 2], self.at + 1, True))
+                self.at += 2
+            elif character == "(" and may_be_array and pieces and pieces[-1].text.endswith("="):
+                items = self._array()
+                end = self.at
+                break
+            else:
+                break
+            end = self.at
+        self.at = min(self.at, len(text))
+        return Word(tuple(pieces), start, min(end, len(text)), items) if self.at > start else None
+
+    def _array(self) -> tuple[Word, ...]:
+        self.at += 1
+        items: list[Word] = []
+        while self.at < len(self.text) and self.text[self.at] != ")":
+            if found := _BETWEEN_ITEMS.match(self.text, self.at):
+                self.at = found.end()
+            elif word := self._word(may_be_array=False):
+                items.append(word)
+            else:
+                self.at += 1
+        self.at += 1
+        return tuple(items)
+
+    def _double_quoted(self) -> list[Piece]:
+        text = self.text
+        pieces = [Piece("literal", "", self.at + 1, True)]
+        self.at += 1
+        while self.at < len(text) and text[self.at] != '"':
+            if found := _DOUBLE_PLAIN.match(text, self.at):
+                pieces.append(Piece("literal", found[0], self.at, True))
+                self.at = found.end()
+            elif text[self.at] == "\\":
+                if found := _CONTINUATION.match(text, self.at):
+                    self.at = found.end()
+                    continue
+                kept = text[self.at + 1 : self.at + 2]
+                escaped = kept in ('"', "\\", "$", "`")
+                pieces.append(Piece("literal", kept if escaped else "\\" + kept, self.at + int(escaped), True))
+                self.at += 2
+            else:
+                pieces.append(self._expansion(quoted=True))
+        self.at += 1
+        return pieces
+
+    def _expansion(self, *, quoted: bool) -> Piece:
+        """The ``$…`` or backquoted part at the cursor."""
+        text, start = self.text, self.at
+        if found := _SIMPLE_VARIABLE.match(text, start):
+            self.at = found.end()
+            return Piece("variable", found[1], start, quoted)
+        if text.startswith("${", start):
+            self.at = _closing(text, start + 2, "{", "}")
+            inner = _BRACED.match(text[start + 2 : self.at - 1])
+            if inner is None:
+                return Piece("unknown", "", start, quoted)
+            if inner[2]:
+                return Piece("array", inner[1], start, quoted)
+            default = inner[3] if inner[3] is not None and _SIMPLE_DEFAULT.match(inner[3]) else None
+            if inner[3] is not None and default is None:
+                return Piece("unknown", inner[1], start, quoted)
+            return Piece("variable", inner[1], start, quoted, default)
+        if text.startswith("$(", start):
+            self.at = _closing(text, start + 2, "(", ")")
+        elif text[start] == "`":
+            self.at = _or_end(text, text.find("`", start + 1)) + 1
+        elif text.startswith("$'", start):
+            end = _or_end(text, text.find("'", start + 2))
+            self.at = end + 1
+            if "\\" not in text[start:end]:
+                return Piece("literal", text[start + 2 : end], start + 2, True)
+        else:
+            self.at = start + 2
+        return Piece("unknown", text[start + 1 : start + 2], start, quoted)
+
+
+def _closing(text: str, at: int, opening: str, closing: str) -> int:
+    """The offset after the bracket that closes the one before ``at``; quoted ones do not count."""
+    depth = 1
+    while at < len(text) and depth:
+        character = text[at]
+        if character == "\\":
+            at += 1
+        elif character == "'" and opening == "(":
+            at = _or_end(text, text.find("'", at + 1))
+        elif character == opening:
+            depth += 1
+        elif character == closing:
+            depth -= 1
+        at += 1
+    return min(at, len(text))
+
+
+def _or_end(text: str, found: int) -> int:
+    return len(text) if found < 0 else found

@@ -1,0 +1,1 @@
+"""From the bytes of a config to its documents as nodes with positions, bounded and without running anything."""

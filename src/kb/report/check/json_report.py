@@ -1,0 +1,252 @@
+"""The JSON contract, schema 1: ``rules/schema/output/check.json`` says it in full. Sizes are whole bytes."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from kb.core.expression import is_unknown
+from kb.core.finding import Edit, Finding, Fix, Span, Suppression
+from kb.core.hardware import DetectedGpu, Machine
+from kb.core.memory_report import HostLedger, MemoryReport, Phase, Term
+from kb.core.result import CheckResult, GpuFit, UnitResult, Unusable
+from kb.core.setup import TrainingSetup
+from kb.report.check.changes import condition_of
+from kb.report.check.faults import fault_text
+from kb.report.words import Words
+
+SCHEMA = 1
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+Object = dict[str, Any]
+
+
+def json_report(result: CheckResult, words: Words) -> str:
+    """The whole report as one JSON object, a line for each unit; keys are always in the same order.
+
+    Indenting would take the encoder written in Python: 1 ms a file, as long as reading it.
+    """
+    whole = check_object(result, words)
+    units = ",\n".join(_encode(unit) for unit in whole["files"])
+    last = ("unusable", "summary")
+    head = _encode({key: value for key, value in whole.items() if key not in ("files", *last)}).removesuffix("}")
+    tail = _encode({key: whole[key] for key in last}).removeprefix("{")
+    return _escaped(f'{head}, "files": [\n{units}\n], {tail}\n')
+
+
+def to_json(data: Any) -> str:
+    """Indented JSON with Korean as it is; half characters of a broken file name are escaped, so that it is UTF-8."""
+    return _escaped(json.dumps(data, ensure_ascii=False, indent=2, allow_nan=False)) + "\n"
+
+
+def _encode(data: Any) -> str:
+    return json.dumps(data, ensure_ascii=False, allow_nan=False)
+
+
+def _escaped(text: str) -> str:
+    return _SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def check_object(result: CheckResult, words: Words) -> Object:
+    return {
+        "schema": SCHEMA,
+        "kb": result.version,
+        "rules": result.rules_version,
+        "machine": machine_object(result.machine),
+        "files": [_unit(unit, words) for unit in result.units],
+        "unusable": [_fault(fault, words) for fault in result.unusable],
+        "summary": result.summary(),
+    }
+
+
+def machine_object(machine: Machine) -> Object:
+    return {
+        "gpus": [_gpu(gpu) for gpu in machine.gpus],
+        "gpu_source": machine.gpu_source,
+        "host_memory_bytes": machine.host_memory_bytes,
+        "host_memory_used_bytes": machine.host_memory_used_bytes,
+        "host_memory_source": machine.host_memory_source,
+        "cpus": machine.cpus,
+        "cpu_source": machine.cpu_source,
+        "shm_bytes": machine.shm_bytes,
+    }
+
+
+def _gpu(gpu: DetectedGpu) -> Object:
+    capability = gpu.compute_capability
+    return {
+        "index": gpu.number,
+        "id": gpu.gpu.id if gpu.gpu else None,
+        "name": gpu.name,
+        "memory_total_bytes": gpu.memory_total,
+        "memory_free_bytes": gpu.memory_free,
+        "compute_capability": ".".join(map(str, capability)) if capability else None,
+        "driver": gpu.driver,
+        "mig": gpu.mig,
+        "processes": [{"pid": pid, "used_bytes": used} for pid, used in gpu.processes],
+    }
+
+
+def _unit(unit: UnitResult, words: Words) -> Object:
+    made: Object = {
+        "path": unit.unit.path,
+        "section": unit.unit.section,
+        "dialect": unit.unit.dialect,
+        "setup": _setup(unit.setup, unit) if unit.setup else None,
+        "prediction": prediction_object(unit.prediction) if unit.prediction else None,
+    }
+    if unit.prediction is None and unit.note:
+        made["note"] = words(f"note.{unit.note}", **unit.note_values)
+    if unit.gpu_fits:
+        made["gpu_fits"] = [_gpu_fit(fit) for fit in unit.gpu_fits]
+    made["findings"] = [_finding(finding, words) for finding in unit.findings]
+    made["not_evaluated"] = [{"rule": rule.rule, "needs": list(rule.needs)} for rule in unit.not_evaluated]
+    return made
+
+
+def _fault(fault: Unusable, words: Words) -> Object:
+    return {"path": fault.path, "line": fault.line, "column": fault.column, "message": fault_text(fault, words)}
+
+
+def _setup(setup: TrainingSetup, unit: UnitResult) -> Object:
+    made: Object = {"model_name": setup.model_name, "model": unit.model.id if unit.model else None}
+    for each in setup._fields:
+        if each not in ("model_name", "assumed"):
+            made[each] = plain(getattr(setup, each))
+    made["effective_batch_size"] = setup.effective_batch_size
+    return made
+
+
+def prediction_object(report: MemoryReport) -> Object:
+    """The ``prediction`` of the contract, which ``kb.estimate`` prints on its own."""
+    verdict = report.verdict
+    return {
+        "level": report.level,
+        "assumed": [{"name": one.name, "value": plain(one.value), "reason": one.reason} for one in report.assumed],
+        "phases": {phase.name: _phase(phase) for phase in report.phases},
+        "host": _host(report.host),
+        "verdict": {"status": verdict.status, "phase": verdict.phase, "term": verdict.term},
+    }
+
+
+def _phase(phase: Phase) -> Object:
+    return {
+        "terms": _terms(phase.terms),
+        "peak_allocated_bytes": phase.peak_allocated_bytes,
+        "peak_reserved_bytes": phase.peak_reserved_bytes,
+        "process_used_bytes": phase.process_used_bytes,
+        "low_bytes": phase.low_bytes,
+        "high_bytes": phase.high_bytes,
+        "moment": phase.moment,
+    }
+
+
+def _host(host: HostLedger) -> Object:
+    return {
+        "terms": _terms(host.terms),
+        "low_bytes": host.low_bytes,
+        "peak_bytes": host.peak_bytes,
+        "limit_bytes": host.limit_bytes,
+        "measured": {"terms": _terms(host.measured), "bytes": host.measured_bytes},
+    }
+
+
+def _terms(terms: tuple[Term, ...]) -> list[Object]:
+    return [{"name": term.name, "bytes": term.bytes} for term in terms]
+
+
+def _gpu_fit(fit: GpuFit) -> Object:
+    return {
+        "gpu": fit.gpu.id,
+        "name": fit.gpu.name,
+        "status": fit.verdict.status,
+        "phase": fit.verdict.phase,
+        "term": fit.verdict.term,
+        "process_used_bytes": fit.process_used_bytes,
+        "limit_bytes": fit.limit_bytes,
+    }
+
+
+def _finding(finding: Finding, words: Words) -> Object:
+    made: Object = {
+        "rule": finding.rule,
+        "severity": finding.severity,
+        "confidence": finding.confidence,
+        **_place(finding.span),
+        "message": words.message(finding),
+        "facts": {name: _fact(name, value, words) for name, value in finding.facts.items()},
+        "fix": fix_object(fix) if (fix := finding.ready("safe") or finding.ready("unsafe")) else None,
+        "doc": doc_path(finding.rule, words.language),
+        "suppressed": _suppression(finding.suppressed) if finding.suppressed else None,
+    }
+    if offered := [fix for fix in finding.fixes if not fix.certain]:
+        made["offered"] = [_offer(fix) for fix in offered]
+    return made
+
+
+def _offer(fix: Fix) -> Object:
+    """A fix that no one can say yet whether it applies: its condition, and the facts that would settle it."""
+    return {**fix_object(fix), "if": condition_of(fix), "needs": list(fix.needs)}
+
+
+def _place(span: Span) -> Object:
+    return {
+        "line": span.line,
+        "column": span.column,
+        "end_line": span.end_line,
+        "end_column": span.end_column,
+    }
+
+
+def doc_path(rule: str, language: str) -> str:
+    """The rule's page, relative to the root of the site."""
+    return f"{'' if language == 'ko' else f'{language}/'}rules/{rule}/"
+
+
+def _fact(name: str, value: Any, words: Words) -> Any:
+    fact = words.facts.get(name)
+    if fact and fact.type == "version" and isinstance(value, tuple):
+        return words.fact(name, value)
+    return round(value) if fact and fact.type == "bytes" and isinstance(value, float) else plain(value)
+
+
+def fix_object(fix: Fix) -> Object:
+    """``set`` holds the new values; ``remove``, ``rename`` and ``replace`` are there only where the fix does that."""
+    made: Object = {"safety": fix.safety, "set": {edit.name: plain(edit.value) for edit in _of(fix, "set")}}
+    if removed := [edit.name for edit in _of(fix, "remove")]:
+        made["remove"] = removed
+    if renamed := {edit.name: str(edit.value) for edit in _of(fix, "rename")}:
+        made["rename"] = renamed
+    if replaced := [{**_place(edit.span), "text": str(edit.value)} for edit in _of(fix, "replace") if edit.span]:
+        made["replace"] = replaced
+    return made
+
+
+def _of(fix: Fix, op: str) -> list[Edit]:
+    return [edit for edit in fix.edits if edit.op == op]
+
+
+def _suppression(suppression: Suppression) -> Object:
+    return {
+        "kind": suppression.kind,
+        "reason": suppression.reason,
+        "until": suppression.until,
+        "line": suppression.line,
+    }
+
+
+def plain(value: Any) -> Any:
+    """``value`` as JSON can hold it: tuples as lists, what is unknown or not finite as null, a date as its text."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if is_unknown(value):
+        return None
+    if isinstance(value, float):
+        return value if value - value == 0 else None  # inf and nan have no JSON
+    if hasattr(value, "_asdict"):  # a record within a record
+        value = value._asdict()
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    return str(value)

@@ -1,0 +1,1 @@
+"""Entries of the knowledge in full, with where each datum is from."""

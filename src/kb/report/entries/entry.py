@@ -1,0 +1,138 @@
+"""Any entry of the knowledge: each datum with its value, its status and the lines it comes from."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from kb.advice.notes_errata import erratum_of, overlap
+from kb.core.text import fill
+from kb.report.entries.provenance import (
+    INDENT,
+    blocks_text,
+    errata_lines,
+    figure,
+    heading,
+    place,
+    section,
+    source_lines,
+)
+from kb.report.style import Style
+from kb.report.width import wrap
+from kb.report.words import Words
+
+_TEXTS = ("title", "text", "label", "question", "purpose", "comment", "does", "answer")
+_CODE = ("command", "instead")
+_BESIDE = ("cites", "figures")  # shown with the datum that they belong to
+
+
+class Datum(NamedTuple):
+    """One mapping with a source, and the way to it through the file: keys, and the ids of list items."""
+
+    path: tuple[str, ...]
+    row: Mapping[str, Any]
+
+
+def entry_text(
+    kind: str,
+    data: Mapping[str, Any],
+    words: Words,
+    style: Style,
+    *,
+    errata: Sequence[Mapping[str, Any]],
+    sources: Mapping[str, Any],
+) -> str:
+    """The entry's text and its data.
+
+    Args:
+        kind: the folder of rules/ that it stands in.
+        data: the file's.
+        errata: every entry of the errata; those that the file names, or whose claim stands in it, are shown.
+        sources: the catalogue's sources, by id.
+    """
+    title = data.get("title") or {language: data.get("name", data["id"]) for language in ("ko", "en")}
+    about = next((data[key] for key in ("about", "text", "means") if key in data), None)
+    rows = list(_data(data, ()))
+    lines = [line for datum in rows for line in _line(datum, words, style)]
+    blocks = [
+        heading(data["id"], [words.named("entry_kind", kind)], words, style, title),
+        wrap(about[words.language], style.width, INDENT) if about else [],
+        section(words("explain.data"), lines, style),
+        errata_lines(_standing(data, rows, errata), words, style),
+        source_lines((*data.get("sources", ()), *(d.row["source"] for d in rows)), sources, words, style),
+    ]
+    return blocks_text(blocks)
+
+
+def _data(data: Any, path: tuple[str, ...]) -> Iterator[Datum]:
+    if isinstance(data, list):
+        for number, item in enumerate(data, 1):
+            name = item.get("id", item.get("name", number)) if isinstance(item, dict) else number
+            yield from _data(item, (*path, str(name)))
+    elif isinstance(data, dict):
+        datum = bool(path) and isinstance(data.get("source"), str)
+        if datum:
+            yield Datum(path, data)
+        for key, value in data.items():
+            if not (datum and key in _BESIDE):
+                yield from _data(value, (*path, key))
+
+
+def _line(datum: Datum, words: Words, style: Style) -> list[str]:
+    row = datum.row
+    value = _value(row)
+    shown = "" if value is None else f" = {figure(value, row.get('unit'), words, style)}"
+    about = [words.named("status", row["status"])] if "status" in row else []
+    about += [place(one) for one in (row, *row.get("cites", ()))]
+    texts = {key: part for key, part in row.items() if isinstance(part, dict) and part.keys() == {"ko", "en"}}
+    first = next((key for key in _TEXTS if key in texts), "")
+    said = f"{'.'.join(datum.path)}{shown} ({', '.join(about)})"
+    if first:
+        said += f" {_filled(texts.pop(first), row, words, style)}"
+    lines = wrap(said, style.width, INDENT, INDENT * 2)
+    for key, text in texts.items():
+        lines += wrap(f"{key}: {_filled(text, row, words, style)}", style.width, INDENT * 2, INDENT * 3)
+    for key in _CODE:
+        if isinstance(row.get(key), str):
+            lines += [f"{INDENT * 2}{key}:", *(f"{INDENT * 3}{line}" for line in row[key].splitlines())]
+    return lines
+
+
+def _value(row: Mapping[str, Any]) -> Any:
+    """The datum's value, or its range; of a question to the reader what is taken where there is no answer."""
+    value = row.get("value", row.get("default"))
+    if value is None and "low" in row and "high" in row:
+        value = [row["low"], row["high"]]
+    return None if isinstance(value, dict) else value
+
+
+def _filled(text: Mapping[str, str], row: Mapping[str, Any], words: Words, style: Style) -> str:
+    """The text with the figures that stand beside it; what only a run can say, by its name."""
+    figures = row.get("figures", {})
+
+    def shown(name: str, _: str) -> str:
+        one = figures.get(name)
+        return figure(_value(one), one.get("unit"), words, style) if one else f"‹{name}›"
+
+    return fill(text[words.language], shown)
+
+
+def _standing(
+    data: Mapping[str, Any], rows: Sequence[Datum], errata: Sequence[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+    """The errata that the file names, then those whose claim stands in lines that it cites."""
+    named = set(_named(data))
+    places = [(datum.row["source"], str(datum.row["lines"])) for datum in rows if "lines" in datum.row]
+    first = [entry for entry in errata if entry["id"] in named]
+    rest = [entry for entry in errata if any(overlap(erratum_of(entry).places[0], one) for one in places)]
+    return first + [entry for entry in rest if entry not in first]
+
+
+def _named(data: Any) -> Iterator[str]:
+    if isinstance(data, list):
+        for item in data:
+            yield from _named(item)
+    elif isinstance(data, dict):
+        for key, value in data.items():
+            if key == "erratum" and isinstance(value, str):
+                yield value
+            else:
+                yield from _named(value)

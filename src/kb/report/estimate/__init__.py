@@ -1,0 +1,1 @@
+"""An estimate in words, as JSON and as a plot."""

@@ -1,0 +1,77 @@
+"""``kb.estimate --format json``, schema 1: ``rules/schema/output/estimate.json`` says it in full. Sizes in bytes."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from kb.advice.estimate import Estimated
+from kb.report.check.json_report import Object, machine_object, plain, prediction_object, to_json
+from kb.report.estimate.throughput import throughput_object
+from kb.report.words import Words
+
+SCHEMA = 1
+_REPORTED = ("model_name", "assumed", "unresolved")  # elsewhere in the object
+
+
+def estimate_json(estimated: Sequence[Estimated], words: Words, version: str, rules_version: str) -> str:
+    """One run's prediction with what it is of; of a file with several runs, a list of them under ``runs``."""
+    head: Object = {
+        "schema": SCHEMA,
+        "kb": version,
+        "rules": rules_version,
+        "machine": machine_object(estimated[0].fit.machine),
+    }
+    runs = [_run(one, words) for one in estimated]
+    return to_json(head | runs[0] if len(runs) == 1 else head | {"runs": runs})
+
+
+def _run(one: Estimated, words: Words) -> Object:
+    assert one.report is not None  # a run without one has been refused
+    model = one.model
+    made: Object = {
+        "path": one.unit.path or None,
+        "section": one.unit.section,
+        "model": {"id": model.id, "name": model.name, "parameters": model.parameters} if model else None,
+        "setup": {name: plain(value) for name, value in one.setup._asdict().items() if name not in _REPORTED},
+        **prediction_object(one.report),
+    }
+    if one.gpu_fits:
+        made["gpu_fits"] = [
+            {
+                "gpu": fit.gpu.id,
+                "status": fit.verdict.status,
+                "process_used_bytes": fit.process_used_bytes,
+                "limit_bytes": fit.limit_bytes,
+            }
+            for fit in one.gpu_fits
+        ]
+    made["throughput"] = throughput_object(one.fit.throughput)
+    made["notes"] = [words(key, **values) for key, values in one.notes]
+    made["simulation"] = _simulation(one.simulated) if one.simulated is not None else None
+    return made
+
+
+def _simulation(found: Any) -> Object:
+    return {
+        "seconds": round(found.seconds, 3),
+        "host_peak_bytes": found.subprocess_peak_bytes,
+        "software": dict(found.software),
+        "tops": {phase: [_top(top) for top in tops] for phase, tops in found.tops.items()},
+    }
+
+
+def _top(top: Any) -> Object:
+    return {"bytes": top.size_bytes, "number": top.number, "term": top.term, "module": top.module, "op": top.op}
+
+
+def timeline_json(found: Any) -> str:
+    """Allocated and reserved bytes after each event that changed them, and where each phase begins and ends."""
+    line = found.timeline
+    whole = {
+        "schema": SCHEMA,
+        "events": line.events,
+        "phases": [{"name": span.phase, "start": span.start, "end": span.end} for span in line.spans],
+        "columns": ["event", "allocated_bytes", "reserved_bytes"],
+        "points": [[point.event, point.allocated_bytes, point.reserved_bytes] for point in line.points],
+    }
+    return json.dumps(whole, separators=(",", ":")) + "\n"

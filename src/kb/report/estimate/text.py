@@ -1,0 +1,169 @@
+"""``kb.estimate`` in words: the run, the verdict, each phase's ledger, how far to trust it, what to do next."""
+
+from collections.abc import Mapping, Sequence
+
+from kb.advice.estimate import Estimated
+from kb.core.memory_report import MemoryReport, Phase
+from kb.core.result import UnitResult
+from kb.core.setup import TrainingSetup
+from kb.core.units import MIB
+from kb.report.check.panel import prediction_lines
+from kb.report.check.undecided import assumed_lines
+from kb.report.estimate.next_steps import next_steps
+from kb.report.estimate.throughput import throughput_lines
+from kb.report.style import Style
+from kb.report.table import table
+from kb.report.values import printable
+from kb.report.width import columns, cut, joined, wrap
+from kb.report.words import Words
+
+MOST_ASSUMED_LINES = 12
+MOST_TOPS = 5
+INDENT = "  "
+# Below the terms of a phase: what the allocator and the process add, by the field of the phase.
+_TOTALS = ("peak_allocated_bytes", "peak_reserved_bytes", "process_used_bytes")
+
+
+def estimate_text(estimated: Sequence[Estimated], constants: Mapping[str, float], words: Words, style: Style) -> str:
+    """The whole report, with a line break at its end."""
+    return "\n\n".join("\n\n".join(_run(one, constants, words, style)) for one in estimated) + "\n"
+
+
+def _run(one: Estimated, constants: Mapping[str, float], words: Words, style: Style) -> list[str]:
+    report = one.report
+    assert report is not None  # a run without one has been refused
+    unit = UnitResult(
+        unit=one.unit, setup=one.setup, model=one.model, gpu_limit_bytes=one.fit.limit_bytes, gpu_fits=one.gpu_fits
+    )
+    blocks = [
+        _heading(one, words, style),
+        prediction_lines(unit, report, one.fit.machine, words, style),
+        _ledger(report, words, style),
+        _tops(one, words, style),
+        throughput_lines(one.fit.throughput, one.fit.gpu and one.fit.gpu.gpu and one.fit.gpu.gpu.id, words, style),
+        [
+            *assumed_lines(report.assumed, words, style, MOST_ASSUMED_LINES),
+            *_level(one, report, constants, words, style),
+        ],
+        _notes(one, words, style),
+        _section("estimate.next", next_steps(one, words), words, style),
+    ]
+    return ["\n".join(lines) for lines in blocks if lines]
+
+
+def _heading(one: Estimated, words: Words, style: Style) -> list[str]:
+    where = printable(one.unit.path) + (f" [{printable(one.unit.section)}]" if one.unit.section else "")
+    name = one.model.name if one.model is not None else str((one.files and one.files.config.get("model_type")) or "")
+    lines = wrap(joined([part for part in (where, words.value(name)) if part], style.dot), style.width)
+    whole = one.model is not None and one.model.architecture.family in ("decoder", "encoder")
+    about = wrap(joined(run_parts(one.setup, words, one_sequence=whole), style.dot), style.width, INDENT)
+    return [*(style.paint(line, "heading") for line in lines), *(style.paint(line, "dim") for line in about)]
+
+
+def run_parts(setup: TrainingSetup, words: Words, *, one_sequence: bool = False) -> list[str]:
+    """What the run is: method, precision, optimizer, batches and lengths, attention, parallelism.
+
+    ``one_sequence``: input and target are one row of tokens, of the source's length.
+    """
+    autocast = "fp16" if setup.fp16 else "bf16" if setup.bf16 else None
+    parts = [words.named("method", setup.method)] if setup.do_train or setup.method != "full" else []
+    parts.append(words("estimate.autocast", type=autocast) if autocast else setup.weights)
+    parts.append(setup.attn_implementation)
+    lengths = {"source": setup.max_source_length, "target": setup.max_target_length}
+    if setup.do_train:
+        steps = setup.gradient_accumulation_steps
+        name = "training_one" if one_sequence else "training"
+        key = f"estimate.{name}" if steps == 1 else f"estimate.{name}_accumulated"
+        parts += [setup.optim, words(key, batch=setup.per_device_train_batch_size, steps=steps, **lengths)]
+        if setup.gradient_checkpointing:
+            parts.append(words("estimate.checkpointing"))
+    if setup.do_eval:
+        generates = setup.predict_with_generate
+        values = {"beams": setup.generation_num_beams, "length": setup.generation_max_length, **lengths}
+        key = "estimate.evaluation_generating" if generates else "estimate.evaluation"
+        parts.append(words(key, batch=setup.per_device_eval_batch_size, **values))
+    if setup.do_predict:
+        values = {"beams": setup.inference_num_beams, "length": setup.inference_max_length, **lengths}
+        batch = setup.inference_batch_size or setup.per_device_eval_batch_size
+        parts.append(words("estimate.generation", batch=batch, **values))
+    if setup.world_size > 1:
+        parts.append(words("estimate.gpus", n=setup.world_size))
+    if setup.zero_stage:
+        parts.append(f"ZeRO-{setup.zero_stage}")
+    return parts + (["FSDP"] if setup.fsdp else [])
+
+
+def _ledger(report: MemoryReport, words: Words, style: Style) -> list[str]:
+    """One row for each term, one column for each phase, in MiB; the deciding term is starred."""
+    names = list(dict.fromkeys(term.name for phase in report.phases for term in phase.terms if term.bytes))
+    phases = report.phases
+    rows = [["", *(words.named("phase", phase.name) for phase in phases)]]
+    rows += [[words.named("term", name), *(_cell(phase, name, report, style) for phase in phases)] for name in names]
+    for field in _TOTALS:
+        rows.append([words(f"estimate.{field}"), *(_mib(getattr(phase, field)) for phase in phases)])
+    ends = [f"{_mib(phase.low_bytes)}{style.dash}{_mib(phase.high_bytes)}" for phase in phases]
+    room = style.width - max(columns(row[0]) for row in rows) - len(INDENT)
+    if room >= sum(max(columns(end), *(columns(row[at + 1]) for row in rows)) + 2 for at, end in enumerate(ends)):
+        rows.append([words("estimate.band"), *ends])
+    lines = table(rows)
+    lines.insert(1 + len(names), INDENT + style.rule * (max(columns(line) for line in lines) - len(INDENT)))
+    return [
+        style.paint(words("estimate.ledger"), "heading"),
+        *(cut(line, style.width, style.ellipsis) for line in lines),
+    ]
+
+
+def _cell(phase: Phase, name: str, report: MemoryReport, style: Style) -> str:
+    size = sum(term.bytes for term in phase.terms if term.name == name)
+    deciding = report.verdict.phase == phase.name and report.verdict.term == name
+    return ("*" if deciding else "") + _mib(size) if size else style.dash
+
+
+def _mib(size: int) -> str:
+    return f"{size / MIB:,.0f}" if size >= MIB or not size else f"{size / MIB:.2f}"
+
+
+def _tops(one: Estimated, words: Words, style: Style) -> list[str]:
+    """The largest tensors at the deciding phase's peak, with what made them; a simulation alone knows them."""
+    phase = one.report.verdict.phase if one.report is not None else None
+    tops = one.simulated.tops.get(phase, ()) if one.simulated is not None and phase else ()
+    if not tops:
+        return []
+    rows = [
+        [_mib(top.number * top.size_bytes), f"= {top.number} × {_mib(top.size_bytes)}", words.named("term", top.term),
+         " ".join(part for part in (top.module, top.op) if part)]
+        for top in tops[:MOST_TOPS]
+    ]  # fmt: skip
+    title = words("estimate.tops", phase=words.named("phase", phase or ""))
+    lines = (cut(line, style.width, style.ellipsis) for line in table(rows, left=(1, 2, 3)))
+    return [style.paint(title, "heading"), *lines]
+
+
+def _level(
+    one: Estimated, report: MemoryReport, constants: Mapping[str, float], words: Words, style: Style
+) -> list[str]:
+    """Which level answered, and its error."""
+    if report.level == "closed":
+        bands = [
+            words("estimate.band_of", phase=words.named("phase", phase.name), band=constants[f"band_{phase.name}"])
+            for phase in report.phases
+            if phase.name in ("train", "evaluate", "generate")
+        ]
+        text = words("estimate.level.closed", bands=", ".join(bands))
+    else:
+        seconds = one.simulated.seconds if one.simulated is not None else None
+        software = one.simulated.software if one.simulated is not None else {}
+        libraries = ", ".join(f"{name} {version}" for name, version in software.items())
+        text = words("estimate.level.simulated", software=libraries, seconds=seconds)
+    return [style.paint(line, "dim") for line in wrap(text, style.width, INDENT, INDENT * 2)]
+
+
+def _notes(one: Estimated, words: Words, style: Style) -> list[str]:
+    return [line for key, values in one.notes for line in wrap(words(key, **values), style.width, INDENT, INDENT * 2)]
+
+
+def _section(key: str, sentences: Sequence[str], words: Words, style: Style) -> list[str]:
+    lines = [style.paint(words(key), "heading")] if sentences else []
+    for sentence in sentences:
+        lines += wrap(sentence, style.width, "  - ", "    ")
+    return lines

@@ -1,0 +1,1 @@
+"""A config's versions as a matrix, as JSON and as a plot."""

@@ -1,0 +1,173 @@
+"""``kb.plan`` in words: what is short, then for the GPU and for the host its own steps, then the settings to change."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from kb.advice.plan import NEGLIGIBLE, Ledger, Level, Plan, Step
+from kb.advice.plan_whole import PlannedUnit
+from kb.core.document import Unit
+from kb.core.units import format_bytes
+from kb.report.check.changes import as_written, key_of
+from kb.report.gpu_names import short_name
+from kb.report.style import Style
+from kb.report.values import printable, size
+from kb.report.width import unbroken, wrap
+from kb.report.words import Words
+
+UNITS = {"gpu": "GiB", "host": "GB"}  # as GPUs are sold, and as containers and the field notes are measured
+
+
+def plan_text(planned: Sequence[PlannedUnit], words: Words, style: Style) -> str:
+    """Every unit's plan, with a line break at the end."""
+    return "\n".join("\n".join(_unit(one, words, style)) + "\n" for one in planned)
+
+
+def _unit(planned: PlannedUnit, words: Words, style: Style) -> list[str]:
+    unit, plan = planned.result.unit, planned.plan
+    where = printable(unit.path) + (f" [{printable(unit.section)}]" if unit.section else "")
+    model = planned.result.model.name if planned.result.model else ""
+    lines = [style.paint(style.dot.join((where, model)), "heading"), *wrap(_summary(plan, words), style.width)]
+    for ledger in (plan.gpu, plan.host):
+        lines += ["", *_ledger(ledger, planned, words, style)]
+    changed = _changed(planned, style)
+    if changed:
+        lines += ["", style.paint(words("plan.settings"), "heading"), *changed]
+        if plan.setup.do_train:
+            lines += wrap(_effective(plan, words), style.width, "  ")
+    return lines
+
+
+def _summary(plan: Plan, words: Words) -> str:
+    short = [words(f"plan.resource.{name}") for name in plan.short]
+    if not short:
+        return words("plan.enough")
+    key = "plan.short_reached" if plan.reached else "plan.short_not_reached"
+    return words(key, resources=", ".join(short))
+
+
+def _ledger(ledger: Ledger, planned: PlannedUnit, words: Words, style: Style) -> list[str]:
+    name = words(f"plan.ledger.{ledger.resource}")
+    if ledger.limit_bytes is None:
+        text = words(f"plan.no_limit.{ledger.resource}", need=_range(ledger.before, UNITS[ledger.resource], style))
+        return [style.paint(name, "heading"), *wrap(text, style.width, "  ")]
+    lines = [f"{style.paint(name, 'heading')}  {_of(ledger, planned, words)}"]
+    state = words(f"plan.state.{ledger.state}")
+    lines += wrap(
+        words("plan.before", need=_range(ledger.before, UNITS[ledger.resource], style), state=state), style.width, "  "
+    )
+    for number, step in enumerate(ledger.steps, 1):
+        lines += _step(number, step, UNITS[ledger.resource], planned.result.unit, words, style)
+    if ledger.steps:
+        state = words(f"plan.state.{ledger.state_after}")
+        lines += wrap(
+            words("plan.after", need=_range(ledger.after, UNITS[ledger.resource], style), state=state),
+            style.width,
+            "  ",
+        )
+        lines += wrap(_other(ledger, words), style.width, "  ")
+    return lines + _beyond(ledger, words, style)
+
+
+def _of(ledger: Ledger, planned: PlannedUnit, words: Words) -> str:
+    assert ledger.limit_bytes is not None
+    if ledger.resource == "gpu":
+        found = planned.room.gpu
+        name = short_name(found.gpu) if found and found.gpu else found.name if found else ""
+        return f"{name} {size(ledger.limit_bytes)}"
+    target = format_bytes(ledger.target_bytes, "GB") if ledger.target_bytes else "?"
+    return words(
+        "plan.host_limit", limit=format_bytes(ledger.limit_bytes, "GB"), binary=size(ledger.limit_bytes), target=target
+    )
+
+
+def _step(number: int, step: Step, measure: str, unit: Unit, words: Words, style: Style) -> list[str]:
+    changes = ", ".join(_change(name, pair, unit, style) for name, pair in step.set.items())
+    note = f" [{step.source}:{step.lines}]" if step.source and step.lines else ""
+    name = words(f"plan.step.{step.name}")
+    head = f"{number}. {name}: {changes}{note}" if changes else f"{number}. {name}"
+    lines = wrap(head, style.width, "  ", "     ")
+    lines += wrap(_effect(step, measure, words, style), style.width, "     ")
+    lines += wrap(words(f"plan.lost.{step.name}", **step.values), style.width, "     ")
+    for batch, accumulation in step.values.get("nearest", ()):
+        if accumulation < step.values["after"]:
+            lines += wrap(words("plan.nearest", batch=batch, accumulation=accumulation), style.width, "     ")
+    if step.values.get("checkpointed"):
+        lines += wrap(words("plan.checkpointed", batch=step.values["checkpointed"]), style.width, "     ")
+    return lines
+
+
+def _effect(step: Step, measure: str, words: Words, style: Style) -> str:
+    if step.after is None:
+        return words("plan.not_predicted")
+    where = words.named("phase", step.phase) if step.phase else words("plan.peak")
+    before, after = (unbroken(_range(level, measure, style)) for level in (step.before, step.after))
+    freed = step.before.expected - step.after.expected
+    said = f"{where}: {before} {style.arrow} {after}"
+    return words("plan.freed", change=said, freed=format_bytes(freed, measure)) if freed > 0 else said
+
+
+def _change(name: str, pair: tuple[Any, Any], unit: Unit, style: Style) -> str:
+    return unbroken(f"{_key(unit, name)} {as_written(pair[0])} {style.arrow} {as_written(pair[1])}")
+
+
+def _key(unit: Unit, name: str) -> str:
+    """The file's own key; where it has none, the Trainer's argument, or the whole name of another library's setting."""
+    return key_of(unit, name) if name in unit.settings or name.startswith("training.") else name
+
+
+def _range(level: Level, unit: str, style: Style) -> str:
+    """``40.6 GiB (36.7–46.6)``."""
+    low, high = (format_bytes(count, unit).removesuffix(f" {unit}") for count in (level.low, level.high))
+    return f"{format_bytes(level.expected, unit)} ({low}{style.dash}{high})"
+
+
+def _other(ledger: Ledger, words: Words) -> str:
+    """That one ledger's steps leave the other alone, or by how much they change it."""
+    change = ledger.other_change
+    if abs(change) <= NEGLIGIBLE * max(ledger.before.expected, 1):
+        return words(f"plan.other_unchanged.{ledger.resource}")
+    other = UNITS["host" if ledger.resource == "gpu" else "gpu"]
+    sign = "+" if change > 0 else "-"
+    return words(f"plan.other_changed.{ledger.resource}", change=f"{sign}{format_bytes(abs(change), other)}")
+
+
+def _beyond(ledger: Ledger, words: Words, style: Style) -> list[str]:
+    """What is left where the steps do not reach, and the GPU that would hold the config."""
+    lines: list[str] = []
+    if not ledger.reached:
+        lines += wrap(
+            words(f"plan.not_reached.{ledger.resource}", need=format_bytes(ledger.after.high, UNITS[ledger.resource])),
+            style.width,
+            "  ",
+        )
+    if ledger.larger_after is not None:
+        gpu = ledger.larger_after
+        lines += wrap(words("plan.larger_after", gpu=short_name(gpu), id=gpu.id), style.width, "  ")
+    if ledger.larger_gpu is not None:
+        gpu = ledger.larger_gpu
+        lines += wrap(words("plan.larger_gpu", gpu=short_name(gpu), id=gpu.id), style.width, "  ")
+    return lines
+
+
+def changes_of(plan: Plan) -> dict[str, tuple[Any, Any]]:
+    """Every setting that the steps change: its value before the first and after the last step."""
+    found: dict[str, tuple[Any, Any]] = {}
+    for step in (*plan.gpu.steps, *plan.host.steps):
+        for name, (before, after) in step.set.items():
+            found[name] = (found[name][0] if name in found else before, after)
+    return found
+
+
+def _changed(planned: PlannedUnit, style: Style) -> list[str]:
+    unit = planned.result.unit
+    return [
+        f"  {_key(unit, name)}: {as_written(after)}  # {as_written(before)}"
+        for name, (before, after) in changes_of(planned.plan).items()
+    ]
+
+
+def _effective(plan: Plan, words: Words) -> str:
+    before, after = plan.effective
+    if before == after:
+        return words("plan.effective_held", effective=before)
+    return words("plan.effective_changed", before=before, after=after)

@@ -1,0 +1,1 @@
+"""A recommendation in words, as JSON and as a config to paste."""

@@ -1,0 +1,68 @@
+"""A recommendation as the site's chooser shows it: the setting to start from, its memory, every way with its batch."""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from kb.advice.answer import Answer, answer
+from kb.advice.recommend import Asked
+from kb.advice.room import Room, on_gpu
+from kb.core.catalog import Catalog
+from kb.knowledge import load_catalog, load_guide
+from kb.report.check.json_report import prediction_object
+from kb.report.recommend.text import config_yaml, nothing_fits
+from kb.report.style import Style
+from kb.report.words import Words
+
+PLAIN = Style(width=10_000)
+
+
+def choice_object(asked: Mapping[str, Any], words: Words) -> dict[str, Any]:
+    """The answer for ``model`` and ``gpu`` (ids); other keys are :class:`Asked`'s.
+
+    Raises:
+        UserError: what is asked for cannot be used.
+        KeyError: no such model or GPU.
+    """
+    catalog, guide = _knowledge()
+    room = Room(catalog.models[asked["model"]], on_gpu(catalog.gpus[asked["gpu"]]), catalog.constants)
+    wanted = Asked(**{name: asked[name] for name in Asked._fields if asked.get(name)})
+    found = answer("train", wanted, room, catalog, guide)
+    training = found.training
+    assert training is not None  # training is what was asked for
+    return {
+        "limit_bytes": room.limit_bytes,
+        "config": config_yaml(found, words),
+        "nothing_fits": None
+        if training.setup
+        else " ".join(line.strip() for line in nothing_fits(found, words, PLAIN)),
+        "batch": training.split.batch if training.split else None,
+        "accumulation": training.split.accumulation if training.split else None,
+        "effective": training.split.effective if training.split else None,
+        "way": words.named("attempt", training.chosen.name) if training.chosen else None,
+        "ways": [
+            {"title": words.named("attempt", one.name), "batch": one.ceiling.single, "chosen": one is training.chosen}
+            for one in training.attempts
+        ],
+        "evaluation": training.largest.evaluation if training.largest else None,
+        "inference": training.largest.inference if training.largest else None,
+        "prediction": _prediction(found, words),
+    }
+
+
+@lru_cache(maxsize=1)
+def _knowledge() -> tuple[Catalog, Mapping[str, Any]]:
+    return load_catalog(), load_guide()
+
+
+def _prediction(found: Answer, words: Words) -> dict[str, Any] | None:
+    """The phases with the reader's names for them and their terms."""
+    report = found.training.report if found.training else None
+    if report is None:
+        return None
+    shown = prediction_object(report)
+    for name, phase in shown["phases"].items():
+        phase["title"] = words.named("phase", name)
+        for term in phase["terms"]:
+            term["title"] = words.named("term", term["name"])
+    return shown

@@ -1,0 +1,198 @@
+"""``kb.recommend`` in words: YAML to paste, the memory it takes, why, the notes' rows, the other ways."""
+
+from collections.abc import Mapping
+
+from kb.advice.answer import Answer
+from kb.advice.attempts import Attempt
+from kb.advice.inference import Inference
+from kb.advice.lengths import reads_target
+from kb.advice.notes import ACCUMULATION, EVALUATE, INFERENCE, TRAIN, WORKERS
+from kb.advice.recommend import ENVIRONMENT, Training, peaks
+from kb.core.document import Unit
+from kb.core.finding import Span
+from kb.core.memory_report import MemoryReport, Phase
+from kb.core.result import UnitResult
+from kb.core.setup import TrainingSetup
+from kb.report.check.panel import fit_panel
+from kb.report.entries.decision import walk_lines
+from kb.report.gpu_names import short_name
+from kb.report.recommend.config import settings_of, to_yaml
+from kb.report.recommend.notes_table import Own, notes_lines, why_lines
+from kb.report.recommend.reasons import reasons
+from kb.report.style import Style
+from kb.report.table import table
+from kb.report.values import size
+from kb.report.width import wrap
+from kb.report.words import Words
+
+_NOWHERE = Span(1, 1, 1, 1)
+
+
+def recommend_text(answer: Answer, words: Words, style: Style) -> str:
+    """The whole report, with a line break at its end."""
+    sections = [_title(answer, words, style)]
+    yaml = config_yaml(answer, words)
+    sections.append(yaml.splitlines() if yaml else nothing_fits(answer, words, style))
+    if answer.training is not None and answer.training.report is not None:
+        sections.append(_panel(answer, answer.training.setup, answer.training.report, words, style))
+    if answer.inference is not None and answer.inference.report is not None:
+        sections.append(_panel(answer, answer.inference.setup, _joint(answer.inference), words, style))
+    if answer.setup is not None:
+        sections.append(_section("recommend.why", reasons(answer, words), words, style))
+    if answer.walk is not None and answer.decision is not None:
+        title = answer.decision["title"][words.language]
+        lines = walk_lines(answer.walk, answer.decision, answer.given or {}, words, style)
+        sections.append([style.paint(words("recommend.decision", title=title), "heading"), *lines])
+    own = own_row(answer)
+    notes = notes_lines(own, answer.notes, answer.task, words, style)
+    notes += why_lines(own, answer.notes, answer.task, words, style)
+    sections.append([style.paint(words("recommend.notes"), "heading"), *notes])
+    if answer.training is not None:
+        heading = style.paint(words("recommend.ways"), "heading")
+        sections.append(
+            [heading, *_ways(answer.training, words, style), *wrap(words("recommend.ways_note"), style.width, "  ")]
+        )
+    return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
+
+
+def _title(answer: Answer, words: Words, style: Style) -> list[str]:
+    room = answer.room
+    found = room.gpu
+    assert found is not None  # without a GPU there is nothing to recommend for
+    name = short_name(found.gpu) if found.gpu else found.name
+    gpus = f"{answer.world} × {name}" if answer.world > 1 else name
+    parts = (room.model.name, f"{gpus} {size(found.memory_total)}", words(f"recommend.task.{answer.task}"))
+    return [style.paint(style.dot.join(parts), "heading")]
+
+
+def config_yaml(answer: Answer, words: Words) -> str | None:
+    """The config to paste; None where nothing fits."""
+    setup = answer.setup
+    if setup is None:
+        return None
+    training = answer.training
+    workers_known = training is not None and training.workers_reason != "unknown"
+    head = " ".join(f"export {name}={value}" for name, value in ENVIRONMENT.items())
+    one_sequence = not reads_target(answer.room.model.architecture)
+    settings = settings_of(setup, workers_known=workers_known, one_sequence=one_sequence)
+    return to_yaml(settings, _comments(answer, setup, words), head, one_sequence=one_sequence)
+
+
+def _comments(answer: Answer, setup: TrainingSetup, words: Words) -> dict[str, str]:
+    """What stands beside the settings."""
+    if answer.inference is not None:
+        return {INFERENCE: _most(setup.inference_batch_size, answer.inference.largest, words)}
+    training = answer.training
+    assert training is not None and training.largest is not None and training.chosen is not None
+    ceiling = training.chosen.ceiling
+    accumulates = setup.gradient_accumulation_steps > 1
+    most = ceiling.accumulated if accumulates else ceiling.single
+    comments = {
+        TRAIN: _most(setup.per_device_train_batch_size, most, words),
+        EVALUATE: _most(setup.per_device_eval_batch_size, training.largest.evaluation, words),
+        ACCUMULATION: words("recommend.comment.effective", n=setup.effective_batch_size),
+        INFERENCE: _most(setup.inference_batch_size, training.largest.inference, words),
+    }
+    if training.workers_reason == "unknown":
+        comments["training"] = words("recommend.comment.workers_unknown")
+    return comments
+
+
+def _most(value: int | None, largest: int, words: Words) -> str:
+    if value == largest:
+        return words("recommend.comment.is_largest")
+    return words(
+        "recommend.comment.largest" if value is not None and value < largest else "recommend.comment.over", n=largest
+    )
+
+
+def own_row(answer: Answer) -> Own | None:
+    """kb's row for the notes' table."""
+    room, setup = answer.room, answer.setup
+    if setup is None:
+        return None
+    if answer.inference is not None:
+        phase = answer.inference.generate
+        assert phase is not None  # there is a setup, so it fits
+        return Own({INFERENCE: setup.inference_batch_size}, phase, _status(phase, answer), room.limit_bytes, None)
+    training = answer.training
+    assert training is not None and training.report is not None and training.chosen is not None
+    phase = max(peaks(training.report), key=lambda one: one.high_bytes)
+    values = {
+        TRAIN: setup.per_device_train_batch_size,
+        EVALUATE: setup.per_device_eval_batch_size,
+        ACCUMULATION: setup.gradient_accumulation_steps,
+        "effective": setup.effective_batch_size,
+        INFERENCE: setup.inference_batch_size,
+        WORKERS: setup.dataloader_num_workers if training.workers_reason != "unknown" else None,
+    }
+    return Own(values, phase, _status(phase, answer), room.limit_bytes, training.chosen.ceiling.single)
+
+
+def _status(phase: Phase, answer: Answer) -> str:
+    room = answer.room
+    if room.fits((phase,)):
+        return "fits"
+    return "oom" if room.limit_bytes is not None and phase.low_bytes > room.limit_bytes else "tight"
+
+
+def _joint(inference: Inference) -> MemoryReport:
+    """The report with the phase of all folds together."""
+    report, generate = inference.report, inference.generate
+    assert report is not None and generate is not None
+    phases = tuple(generate if phase.name == "generate" else phase for phase in report.phases)
+    return report._replace(phases=phases)
+
+
+def _panel(answer: Answer, setup: TrainingSetup | None, report: MemoryReport, words: Words, style: Style) -> list[str]:
+    unit = UnitResult(
+        unit=Unit(path="", section=None, dialect="team", settings={}, span=_NOWHERE),
+        setup=setup,
+        model=answer.room.model,
+        prediction=report,
+        gpu_limit_bytes=answer.room.limit_bytes,
+    )
+    return fit_panel(unit, answer.room.machine, words, style)
+
+
+def _section(key: str, sentences: list[str], words: Words, style: Style) -> list[str]:
+    lines = [style.paint(words(key), "heading")]
+    for sentence in sentences:
+        lines += wrap(sentence, style.width, "  - ", "    ")
+    return lines
+
+
+def _ways(training: Training, words: Words, style: Style) -> list[str]:
+    head = ["", *(words(f"recommend.way_column.{name}") for name in ("train", "batch", "evaluation"))]
+    rows = [head]
+    for attempt in training.attempts:
+        mark = "*" if attempt is training.chosen else " "
+        rows.append([f"{mark} {words.named('attempt', attempt.name)}", *_way_cells(attempt, style)])
+    return table(rows)
+
+
+def _way_cells(attempt: Attempt, style: Style) -> tuple[str, str, str]:
+    train = attempt.train
+    none = style.dash
+    single, accumulated = attempt.ceiling
+    batch = f"{single} ({accumulated})" if single else none
+    return f"{size(train.process_used_bytes)} ({size(train.high_bytes)})", batch, str(attempt.evaluation or none)
+
+
+def nothing_fits(answer: Answer, words: Words, style: Style) -> list[str]:
+    """Why there is no setting, and what would make one: a larger GPU, a shorter input."""
+    chosen: Training | Inference | None = answer.training or answer.inference
+    assert chosen is not None
+    values: Mapping[str, object] = {"limit": size(answer.room.limit_bytes or 0)}
+    key = "recommend.nothing_fits" if answer.training is not None else "recommend.no_batch_fits"
+    lines = wrap(words(key, **values), style.width)
+    larger = chosen.larger_gpu
+    if larger is not None:
+        lines += wrap(words("recommend.larger_gpu", gpu=short_name(larger), id=larger.id), style.width)
+    training = answer.training
+    if training is not None and training.larger_gpu_last_way is not None:
+        gpu = training.larger_gpu_last_way
+        lines += wrap(words("recommend.larger_gpu_last", gpu=short_name(gpu), id=gpu.id), style.width)
+    if training is not None and training.shorter_source:
+        lines += wrap(words("recommend.shorter", length=training.shorter_source), style.width)
+    return lines

@@ -1,0 +1,1 @@
+"""A rule in full, and a change of the rules."""

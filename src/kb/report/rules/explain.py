@@ -1,0 +1,185 @@
+"""One rule in full, offline: what it says, when it fires, why, how to mend it; with the reader's own numbers in it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from kb.core.expression import Tree, compile_tree, is_unknown
+from kb.core.rule import Computed, Rule, RuleFix
+from kb.report.check.changes import as_written
+from kb.report.check.undecided import need_of
+from kb.report.formula import fact_order, unparse
+from kb.report.style import Style
+from kb.report.width import columns, joined, pad, unbroken, wrap
+from kb.report.words import Words
+
+Lookup = Callable[[str], Any]
+INDENT = "  "
+
+
+def explain(
+    rule: Rule,
+    words: Words,
+    style: Style,
+    *,
+    sources: Mapping[str, Any],
+    lookup: Lookup | None = None,
+    where: str | None = None,
+) -> str:
+    """The rule's explanation, with a line break at its end.
+
+    Args:
+        rule: from the whole catalogue (with whys and examples).
+        words: the language.
+        style: width and colour.
+        sources: the catalogue's sources, by id.
+        lookup: a unit's facts (``Facts.get``); without it the formula is shown with names alone.
+        where: the unit that ``lookup`` speaks of, for the heading: ``config.yaml [t5]``.
+    """
+    blocks = [
+        _title(rule, words, style),
+        wrap(_message(rule, words, lookup), style.width, INDENT),
+        _condition(rule, words, style, lookup, where),
+        _section("explain.why", wrap(words.text(rule.why, _values(rule, lookup)), style.width, INDENT), words, style),
+        _fixes(rule, words, style, lookup),
+        _example(rule, "fires", "explain.bad", words, style),
+        _example(rule, "silent", "explain.good", words, style),
+        _sources(rule, sources, words, style),
+    ]
+    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+
+
+def _section(key: str, lines: Sequence[str], words: Words, style: Style) -> list[str]:
+    return [style.paint(words(key), "heading"), *lines] if lines else []
+
+
+def _title(rule: Rule, words: Words, style: Style) -> list[str]:
+    about = [
+        style.paint(words.named("severity", rule.severity), rule.severity),
+        words("explain.confidence", confidence=words.named("confidence", rule.confidence)),
+        words("explain.since", version=rule.since),
+    ]
+    lines = [f"{style.paint(rule.id, 'heading')}{style.dot}{style.dot.join(about)}", words.described(rule.title)]
+    if rule.deprecated is not None:
+        lines.append(words("explain.deprecated", reason=rule.deprecated, rule=rule.replaced_by or "-"))
+    return lines
+
+
+def _values(rule: Rule, lookup: Lookup | None) -> dict[str, Any]:
+    names = rule.message.placeholders() | rule.why.placeholders()
+    return {name: lookup(name) for name in names} if lookup and rule.when is not None else {}
+
+
+def _message(rule: Rule, words: Words, lookup: Lookup | None) -> str:
+    """With numbers where every one is known, so that it never says half of itself."""
+    values = _values(rule, lookup)
+    if values and not any(is_unknown(value) for value in values.values()):
+        return words.text(rule.message, values)
+    return words.described(rule.message)
+
+
+def _condition(rule: Rule, words: Words, style: Style, lookup: Lookup | None, where: str | None) -> list[str]:
+    if rule.when is None:
+        event = words("explain.on", event=words.named("event", rule.on or ""))
+        return _section("explain.when", wrap(event, style.width, INDENT), words, style)
+    source = rule.source or unparse(rule.when)
+    lines = wrap(" ".join(source.split()), style.width, INDENT, INDENT * 2)
+    if lookup is not None:
+        lines += _verdict(rule.when, words, style, lookup, where)
+    lines += _fact_table(fact_order(rule.when), words, style, lookup)
+    return _section("explain.when", lines, words, style)
+
+
+def _verdict(when: Tree, words: Words, style: Style, lookup: Lookup, where: str | None) -> list[str]:
+    """The formula with the values in it, and what it comes to."""
+    lines = wrap(f"= {unparse(when, lambda name: _shown(name, words, lookup))}", style.width, INDENT, INDENT * 2)
+    value = compile_tree(when)(lookup)
+    place = where or words("explain.here")
+    if is_unknown(value):
+        needs = sorted({words(f"need.{need_of(name)}") for name in value.needs})
+        lines += wrap(f"= ?: {words('explain.undecided', where=place, needs=needs)}", style.width, INDENT, INDENT * 2)
+    else:
+        key = "explain.fires" if value else "explain.silent"
+        lines += wrap(f"= {as_written(bool(value))}: {words(key, where=place)}", style.width, INDENT, INDENT * 2)
+    return lines
+
+
+def _shown(name: str, words: Words, lookup: Lookup) -> str:
+    value = lookup(name)
+    fact = words.facts.get(name)
+    if isinstance(value, str):
+        return f'"{value}"'
+    if isinstance(value, tuple | list) and not (fact and fact.type == "version"):
+        return f"[{', '.join(str(item) for item in value)}]"
+    return words.fact(name, value)
+
+
+def _fact_table(names: Sequence[str], words: Words, style: Style, lookup: Lookup | None) -> list[str]:
+    """A line for each fact: name, value, meaning."""
+    shown = [name for name in names if not name.startswith("written.")]
+    if not shown:
+        return []
+    wide = max(len(name) for name in shown)
+    values = {name: words.measured(name, _known(lookup(name))) if lookup else "" for name in shown}
+    wide_value = min(max(columns(value) for value in values.values()), 24)
+    lines: list[str] = []
+    for name in shown:
+        value = f"  {pad(values[name], wide_value)}" if lookup else ""
+        lead = f"{INDENT * 2}{name:<{wide}}{value} "
+        lines += wrap(f"{unbroken(lead)} {words.meaning(name)}", style.width, "", " " * (wide + 6))
+    return [style.paint(line, "dim") for line in lines]
+
+
+def _known(value: Any) -> Any:
+    return None if is_unknown(value) else value
+
+
+def _fixes(rule: Rule, words: Words, style: Style, lookup: Lookup | None) -> list[str]:
+    lines: list[str] = []
+    for number, fix in enumerate(rule.fixes, 1):
+        values = {name: lookup(name) for name in fix.title.placeholders()} if lookup else {}
+        title = words.text(fix.title, values) if values else words.described(fix.title)
+        changes = ", ".join(unbroken(change) for change in _changes(fix, words, style, lookup))
+        text = f"{number}. ({words.named('safety', fix.safety)}) {title}" + (f" {changes}" if changes else "")
+        lines += wrap(text, style.width, INDENT, INDENT * 2 + " ")
+        if fix.when is not None:
+            lines += wrap(words("explain.fix_when", condition=unparse(fix.when)), style.width, INDENT * 2 + " ")
+    return _section("explain.fix", lines, words, style)
+
+
+def _changes(fix: RuleFix, words: Words, style: Style, lookup: Lookup | None) -> list[str]:
+    changes = []
+    for name, value in fix.set.items():
+        key = name.rpartition(".")[2]
+        if isinstance(value, Computed):
+            made = compile_tree(value.tree)(lookup) if lookup else None
+            formula = unparse(value.tree)
+            known = made is not None and not is_unknown(made)
+            changes.append(f"{key}: {formula} = {words.value(made)}" if known else f"{key}: {formula}")
+        else:
+            changes.append(f"{key}: {as_written(value)}")
+    changes += [words("report.remove_key", key=name.rpartition(".")[2]) for name in fix.remove]
+    changes += [f"{name.rpartition('.')[2]} {style.arrow} {new}" for name, new in fix.rename.items()]
+    return changes
+
+
+def _example(rule: Rule, expect: str, key: str, words: Words, style: Style) -> list[str]:
+    """The first example of a kind, as it is written; the fixed text where a silent one is not given."""
+    example = next((one for one in rule.examples if one.get("expect") == expect), None)
+    if example is None or not isinstance(example.get("config"), str):
+        return []
+    given = [
+        f"{name}: {as_written(example[name])}" for name in ("gpu", "gpus", "host_memory", "cpus") if name in example
+    ]
+    given += [f"{library} {version}" for library, version in example.get("versions", {}).items()]
+    lines = [f"{INDENT}| {line}".rstrip() for line in example["config"].rstrip("\n").split("\n")]
+    heading = words(key) + (f" ({', '.join(given)})" if given else "")
+    return [style.paint(heading, "heading"), *lines]
+
+
+def _sources(rule: Rule, sources: Mapping[str, Any], words: Words, style: Style) -> list[str]:
+    lines: list[str] = []
+    for name in rule.sources:
+        source = sources.get(name) or {}
+        text = joined((str(source[part]) for part in ("title", "url") if source.get(part)), style.dot) or name
+        lines += wrap(f"- {text}", style.width, INDENT, INDENT * 2)
+    return _section("explain.sources", lines, words, style)

@@ -1,0 +1,1 @@
+"""Run times in words and as JSON."""
