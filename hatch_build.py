@@ -1,4 +1,4 @@
-"""The wheel's data: rules/ and i18n/ inside the package, with the bundle compiled from them.
+"""The wheel's data: rules/ and i18n/ inside the package, with the bundle compiled from them; the manual pages.
 
 An editable installation gets none of it: it reads both folders from the checkout.
 """
@@ -10,6 +10,9 @@ import tempfile
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+
+MANUALS = "man"
 
 
 class KnowledgeHook(BuildHookInterface):
@@ -27,7 +30,11 @@ class KnowledgeHook(BuildHookInterface):
         except BaseException:
             self.finalize(version, build_data, "")
             raise
-        build_data["force_include"][self.staging] = "kb/_data"
+        pages = os.path.join(self.staging, MANUALS)
+        for path, place in (("ko/kb.1", "share/man/ko/man1/kb.1"), ("en/kb.1", "share/man/man1/kb.1")):
+            build_data["shared_data"][os.path.join(pages, path)] = place
+        for name in ("rules", "i18n"):
+            build_data["force_include"][os.path.join(self.staging, name)] = f"kb/_data/{name}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         if self.staging:
@@ -37,23 +44,34 @@ class KnowledgeHook(BuildHookInterface):
         for name in ("rules", "i18n"):
             source, target = os.path.join(self.root, name), os.path.join(folder, name)
             shutil.copytree(source, target, ignore=shutil.ignore_patterns(".*"))
-        self._compile(folder)
-
-    def _compile(self, folder: str) -> None:
         # The package that is being built is not installed where it is built.
         sys.path.insert(0, os.path.join(self.root, "src"))
         try:
-            from kb.knowledge import KnowledgeError
-            from kb.knowledge.bundle import STAMP, build
-            from kb.knowledge.locations import Location
-
-            location = Location(os.path.join(folder, "rules"), os.path.join(folder, "i18n"), True)
-            try:
-                build(location)
-            except KnowledgeError as error:
-                lines = (str(problem).replace(folder + os.sep, "") for problem in error.problems)
-                raise SystemExit("\n".join([*lines, "the rules have faults: nothing was built"])) from None
-            # It says whether sources on disk changed since; an installed package's do not, and its times differ.
-            os.remove(os.path.join(location.bundle, STAMP))
+            self._compile(folder)
+            self._write_manuals(folder)
         finally:
             sys.path.remove(os.path.join(self.root, "src"))
+
+    def _compile(self, folder: str) -> None:
+        from kb.knowledge import KnowledgeError
+        from kb.knowledge.bundle import STAMP, build
+        from kb.knowledge.locations import Location
+
+        location = Location(os.path.join(folder, "rules"), os.path.join(folder, "i18n"), True)
+        try:
+            build(location)
+        except KnowledgeError as error:
+            lines = (str(problem).replace(folder + os.sep, "") for problem in error.problems)
+            raise SystemExit("\n".join([*lines, "the rules have faults: nothing was built"])) from None
+        # It says whether sources on disk changed since; an installed package's do not, and its times differ.
+        os.remove(os.path.join(location.bundle, STAMP))
+
+    def _write_manuals(self, folder: str) -> None:
+        from kb.knowledge import load_words_alone
+        from kb.manual import manual_page
+
+        for language in ("ko", "en"):
+            path = os.path.join(folder, MANUALS, language, "kb.1")
+            os.makedirs(os.path.dirname(path))
+            with open(path, "w", encoding="utf-8") as page:
+                page.write(manual_page(load_words_alone(language)))

@@ -25,6 +25,10 @@ def dialect_of(data: dict) -> Dialect:
         ignore=tuple(data.get("ignore", ())),
         values=data.get("values", {}),
         priority=data.get("priority", 0),
+        fallbacks=data.get("fallbacks", {}),
+        known=data.get("known", {}),
+        closed=tuple(data.get("closed", ())),
+        interpolates=data.get("interpolates", False),
     )
 
 

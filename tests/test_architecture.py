@@ -20,12 +20,13 @@ FLOORS = {
     "report": 4,
     "linting": 5,
     "guide": 6,
+    "transformers": 7,
 }
 SHELL = 7
 PURE = ("core", "memory", "advice")
 ADAPTERS = ("knowledge", "config", "machine", "repository", "simulation", "measurement")
 # Rooms that are themselves imported only where they are used, and may say at the top what they stand on.
-LATE = ("simulation", "measurement", "guide")
+LATE = ("simulation", "measurement", "guide", "transformers")
 # What the pure floor may use of the standard library: nothing that reads, writes, waits or prints.
 PURE_LIBRARY = {
     "__future__", "ast", "bisect", "collections", "contextlib", "dataclasses", "difflib", "enum", "functools",

@@ -4,80 +4,19 @@ import json
 import os
 import shutil
 import subprocess
-import sys
-import tarfile
 import zipfile
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from kb.check import main
+from packages import ROOT, build, call
 
-ROOT = Path(__file__).resolve().parent.parent
 MACHINE = ("--gpu", "rtx-3090", "--host-memory", "60GB", "--cpus", "4", "--transformers", "5.23.0", "--torch", "2.13.0")
 CONFIG = """\
 general: {model_name: google/mt5-base}
 training: {per_device_train_batch_size: 8, fp16: true}
 """
-
-
-def missing(what: str) -> None:
-    """Skip where something is missing; where CI is set, that is a failure."""
-    if os.environ.get("CI"):
-        pytest.fail(what)
-    pytest.skip(what)
-
-
-def call(command: Sequence[str | Path], folder: Path, *, codes: Sequence[int] = (0,)) -> str:
-    """Run a command with nothing of this environment's Python in it; its standard output."""
-    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV", "COLUMNS")}
-    run = subprocess.run(
-        [str(word) for word in command], cwd=folder, env=kept, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert run.returncode in codes, f"{command}: exit {run.returncode}\n{run.stdout[-2000:]}\n{run.stderr[-2000:]}"
-    return run.stdout
-
-
-def build(source: Path, target: Path, kind: str) -> Path:
-    call([sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", target], source)
-    (built,) = target.glob("*.whl" if kind == "wheel" else "*.tar.gz")
-    return built
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel built from the sdist, the long way that a package index's users take."""
-    try:
-        import hatchling  # noqa: F401
-    except ImportError:
-        missing("hatchling is not installed: make test installs it")
-    folder = tmp_path_factory.mktemp("built")
-    archive = build(ROOT, folder / "sdist", "sdist")
-    with tarfile.open(archive) as tar:
-        tar.extractall(folder / "source", filter="data")
-    (source,) = (folder / "source").iterdir()
-    return build(source, folder / "wheel", "wheel")
-
-
-@pytest.fixture(scope="module")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The ``bin`` of a fresh environment that holds the wheel and what it needs."""
-    folder = tmp_path_factory.mktemp("environment")
-    call([sys.executable, "-m", "venv", folder / "venv"], folder)
-    bin_folder = folder / "venv" / ("Scripts" if os.name == "nt" else "bin")
-    install = [bin_folder / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    run = subprocess.run(
-        [*map(str, install), "--constraint", str(ROOT / "constraints.txt"), str(wheel)],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    if run.returncode:
-        missing(f"no package registry answers: {run.stderr.strip()[-500:]}")
-    return bin_folder
 
 
 def test_rules_with_a_fault_are_not_built(tmp_path: Path) -> None:

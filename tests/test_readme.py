@@ -155,9 +155,9 @@ def test_every_link_leads_to_something(language: str) -> None:
 
 
 def test_every_option_of_kb_check_is_in_the_table() -> None:
-    from kb.check import LIBRARIES, _parser
+    from kb.check import LIBRARIES, build_parser
 
-    options = {name for action in _parser({})._actions for name in action.option_strings if name.startswith("--")}
+    options = {name for action in build_parser({})._actions for name in action.option_strings if name.startswith("--")}
     text = READMES["en"].read_text("utf-8")
     missing = [name for name in options - {"--help"} if f"`{name}" not in text]
     assert not missing

@@ -20,8 +20,9 @@ from kb.advice.batch_finder import CAVEAT, TRAINERS_OWN, by_accelerate, find_bat
 from kb.advice.batches import Ceiling, Split, splits_of
 from kb.advice.decision import walk
 from kb.advice.formulas import work_out
+from kb.advice.gpu_csv import read_gpu_csv
 from kb.advice.smoke import ramp, smoke_command
-from kb.advice.targets import judge, read_gpu_csv
+from kb.advice.targets import judge
 from kb.advice.tradeoffs import covering
 from kb.config.text.mojibake import find_mojibake
 from kb.core.units import GIB

@@ -2,7 +2,8 @@
 
 import pytest
 
-from kb.advice.targets import GpuLine, Sample, judge, read_gpu_csv
+from kb.advice.gpu_csv import read_gpu_csv
+from kb.advice.targets import Sample, judge
 from kb.core.units import GIB, MIB
 from kb.knowledge import load_guide
 
@@ -100,4 +101,21 @@ def test_a_record_without_a_header_needs_the_fields() -> None:
     with pytest.raises(ValueError, match="no header"):
         list(read_gpu_csv(text))
     sample = Sample(gpu_used=18739 * MIB, gpu_total=24576 * MIB, gpu_utilisation=0.97)
-    assert list(read_gpu_csv(text, ("memory.used", "memory.total", "utilization.gpu"))) == [GpuLine(1, sample)]
+    (row,) = read_gpu_csv(text, ("memory.used", "memory.total", "utilization.gpu"))
+    assert (row.line, row.sample, row.gpu) == (1, sample, None)
+
+
+def test_power_temperature_and_what_holds_the_clocks_down_are_read_by_either_name() -> None:
+    for reasons in ("clocks_throttle_reasons.active", "clocks_event_reasons.active"):
+        text = (
+            f"index, name, memory.used [MiB], power.draw [W], enforced.power.limit [W], temperature.gpu, {reasons}\n"
+            "0, NVIDIA GeForce RTX 3090, 18739 MiB, 349.12 W, 350.00 W, 83, 0x0000000000000024\n"
+        )
+        (row,) = read_gpu_csv(text)
+        assert (row.state.power_watts, row.state.power_limit_watts) == (349.12, 350.0)
+        assert (row.state.temperature_celsius, row.state.throttle) == (83.0, ("power_cap", "thermal"))
+
+
+def test_a_record_is_read_line_by_line() -> None:
+    rows = read_gpu_csv(iter(["memory.used [MiB]\n", "18739 MiB\n"]))
+    assert [row.line for row in rows] == [2]

@@ -5,7 +5,9 @@ from importlib import import_module
 
 from kb import __version__
 
-COMMANDS = ("check", "rules", "runtime", "history", "recommend", "plan", "diagnose", "estimate", "site")
+COMMANDS = (
+    "check", "rules", "runtime", "history", "recommend", "plan", "diagnose", "estimate", "site", "doctor", "completion", "manual",
+)  # fmt: skip
 
 
 def main() -> int:

@@ -21,7 +21,7 @@ from kb.linting.project import FAIL_ON, LIBRARIES, Project, find_project, unknow
 from kb.linting.run import STDIN, Input, Run, run
 from kb.report.words import Words
 
-FORMATS = ("text", "json", "sarif", "github", "gitlab", "junit")
+FORMATS = ("text", "json", "sarif", "github", "gitlab", "junit", "markdown")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def command(arguments: Sequence[str], language: str) -> int:
     """Check what the arguments name; exit codes as :mod:`kb.cli` says."""
     messages = cli.load_words_or_none(language)
-    options = _parser(messages).parse_intermixed_args(arguments)
+    options = build_parser(messages).parse_intermixed_args(arguments)
     _refuse(options)
     project = find_project(_start(options))
     if options.lang is None and project.lang is not None and project.lang != language:
@@ -56,7 +56,7 @@ def command(arguments: Sequence[str], language: str) -> int:
     return _check(options, project, checker, words)
 
 
-def _parser(words: cli.Words) -> cli.Parser:
+def build_parser(words: cli.Words) -> cli.Parser:
     def say(key: str) -> str:
         return cli.said(words, f"cli.check.{key}")
 
@@ -76,6 +76,7 @@ def _parser(words: cli.Words) -> cli.Parser:
     rules.add_argument("--select", action="append", default=[], metavar="RULE,…", help=say("select"))
     rules.add_argument("--ignore", action="append", default=[], metavar="RULE,…", help=say("ignore"))
     rules.add_argument("--dialect", metavar="ID", help=say("dialect"))
+    rules.add_argument("--skip-unknown", action="store_true", help=say("skip_unknown"))
     rules.add_argument("--rules", metavar="DIR", help=cli.said(words, "cli.option.rules"))
     rules.add_argument("--baseline", metavar="FILE", help=say("baseline"))
     rules.add_argument("--write-baseline", metavar="FILE", help=say("write_baseline"))
@@ -149,7 +150,7 @@ def _inputs(options: argparse.Namespace) -> tuple[list[Input], list[Unusable]]:
     from kb.config.discovery import discover
 
     found = discover(paths)
-    inputs += [Input(path=file.path, named=file.named) for file in found.files]
+    inputs += [Input(path=file.path, named=file.named and not options.skip_unknown) for file in found.files]
     faults = [Unusable(path=path, key=fault.key, values=fault.values) for path, fault in found.faults]
     return inputs, faults
 
@@ -158,6 +159,8 @@ def _check(options: argparse.Namespace, project: Project, checker: FileChecker, 
     """One pass: check, fix, report; the exit code."""
     inputs, faults = _inputs(options)
     outcome = run(inputs, checker, faults)
+    if options.skip_unknown and not outcome.files:
+        outcome = outcome._replace(unusable=tuple(faults))  # nothing was there for kb: nothing is wrong
     stream, mendable = sys.stdout, False
     if options.fix or options.diff:
         from kb.linting.fixing import fix_files

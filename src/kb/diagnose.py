@@ -34,7 +34,7 @@ def command(arguments: Sequence[str], language: str) -> int:
     from kb.config.log.text import log_lines
 
     messages = cli.load_words_or_none(language)
-    options = _parser(messages).parse_args(arguments)
+    options = build_parser(messages).parse_args(arguments)
     if options.log is None:
         if sys.stdin.isatty():
             raise UserError("diagnose.nothing_named")
@@ -60,7 +60,7 @@ def command(arguments: Sequence[str], language: str) -> int:
     return cli.FINDINGS if result.causes else cli.CLEAN
 
 
-def _parser(words: cli.Words) -> cli.Parser:
+def build_parser(words: cli.Words) -> cli.Parser:
     def say(key: str) -> str:
         return cli.said(words, f"cli.diagnose.{key}")
 

@@ -40,7 +40,7 @@ def command(arguments: Sequence[str], language: str) -> int:
     from kb.linting.simulating import with_model_files
 
     messages = cli.load_words_or_none(language)
-    options = _parser(messages).parse_intermixed_args(arguments)
+    options = build_parser(messages).parse_intermixed_args(arguments)
     flags = _flags(options)
     catalog = load_catalog(options.rules)
     words = Words(language, messages, catalog.facts)
@@ -106,7 +106,7 @@ def _checker(options: argparse.Namespace, catalog: Any) -> Any:
         return file_checker(catalog, project, wanted._replace(model_config=None))
 
 
-def _parser(words: cli.Words) -> cli.Parser:
+def build_parser(words: cli.Words) -> cli.Parser:
     def say(key: str) -> str:
         return cli.said(words, f"cli.estimate.{key}")
 

@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def command(arguments: Sequence[str], language: str) -> int:
     """Compare the versions that the arguments name; 2 where one of the named files cannot be read."""
     messages = cli.load_words_or_none(language)
-    options = _parser(messages).parse_args(arguments)
+    options = build_parser(messages).parse_args(arguments)
     if options.plot and not options.plot.lower().endswith((".svg", ".png")):
         raise UserError("history.plot_kind", path=options.plot)
     try:
@@ -64,7 +64,7 @@ def command(arguments: Sequence[str], language: str) -> int:
     return _unreadable(versions, options, words)
 
 
-def _parser(words: cli.Words) -> cli.Parser:
+def build_parser(words: cli.Words) -> cli.Parser:
     def say(key: str) -> str:
         return cli.said(words, f"cli.history.{key}")
 

@@ -31,7 +31,7 @@ def command(arguments: Sequence[str], language: str) -> int:
     from kb.memory import UnsupportedArchitectureError
 
     messages = cli.load_words_or_none(language)
-    options = _parser(messages).parse_args(arguments)
+    options = build_parser(messages).parse_args(arguments)
     catalog = load_catalog(options.rules)
     wanted = Wanted(
         gpu=options.gpu,
@@ -57,7 +57,7 @@ def command(arguments: Sequence[str], language: str) -> int:
     return cli.CLEAN if all(one.plan.reached for one in planned) else cli.FINDINGS
 
 
-def _parser(words: cli.Words) -> cli.Parser:
+def build_parser(words: cli.Words) -> cli.Parser:
     def say(key: str) -> str:
         return cli.said(words, f"cli.plan.{key}")
 

@@ -30,7 +30,7 @@ def command(arguments: Sequence[str], language: str) -> int:
     from kb.report.words import Words
 
     messages = cli.load_words_or_none(language)
-    options = _parser(messages).parse_args(arguments)
+    options = build_parser(messages).parse_args(arguments)
     _check_numbers(options)
     catalog = load_catalog(options.rules)
     guide = load_guide(options.rules)
@@ -70,7 +70,7 @@ def command(arguments: Sequence[str], language: str) -> int:
     return cli.CLEAN if held else cli.FINDINGS
 
 
-def _parser(words: cli.Words) -> cli.Parser:
+def build_parser(words: cli.Words) -> cli.Parser:
     def say(key: str) -> str:
         return cli.said(words, f"cli.recommend.{key}")
 

@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def command(arguments: Sequence[str], language: str) -> int:
     """Answer with the times that were asked for; 1 where a log's steps have become slow."""
     messages = cli.load_words_or_none(language)
-    options = _parser(messages).parse_args(arguments)
+    options = build_parser(messages).parse_args(arguments)
     try:
         catalog = load_catalog(options.rules)
         guide = load_guide(options.rules)
@@ -48,7 +48,7 @@ def command(arguments: Sequence[str], language: str) -> int:
     return _pipeline(options, pipeline, words, catalog.version)
 
 
-def _parser(words: cli.Words) -> cli.Parser:
+def build_parser(words: cli.Words) -> cli.Parser:
     def say(key: str) -> str:
         return cli.said(words, f"cli.runtime.{key}")
 

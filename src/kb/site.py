@@ -16,7 +16,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def command(arguments: Sequence[str], language: str) -> int:
     words = cli.load_words_or_none(language)
-    options = _parser(words).parse_args(arguments)
+    options = build_parser(words).parse_args(arguments)
     root = _checkout()
 
     def say(line: str) -> None:
@@ -31,7 +31,7 @@ def command(arguments: Sequence[str], language: str) -> int:
     return cli.CLEAN
 
 
-def _parser(words: cli.Words) -> cli.Parser:
+def build_parser(words: cli.Words) -> cli.Parser:
     def say(key: str) -> str:
         return cli.said(words, f"cli.site.{key}")
 

@@ -6,6 +6,11 @@
  *   NVML_GPUS       name=…,total=…,reserved=…,used=…,major=…,minor=…,uuid=…,mig=0|1,error=…  (MiB), one per ';'
  *   NVML_SLICES     gpu=…,instance=…, and the same keys
  *   NVML_PROCESSES  gpu=…,pid=…,used=…   (MiB; no `used`: not available)
+ *                   and of what is watched: util=…,power=…,limit=… (W),celsius=…,slowdown=…,throttle=… (bits),
+ *                   grow=… (MiB that each reading of the memory adds)
+ *   NVML_GONE       after=…,for=…,error=…: that many readings of the memory succeed, then as many calls (starting NVML
+ *                   too) fail with the error (15 without one: the GPU is lost), then all is well again
+ *   NVML_STALL      after=…,seconds=…: the reading after that many sleeps
  *   NVML_LOG        a file to which every nvmlInit and nvmlShutdown appends its name
  *
  * Compiled with -DOLD_DRIVER it lacks what drivers before R510 lack.
@@ -22,7 +27,7 @@ static const unsigned long long NOT_AVAILABLE = ~0ULL;
 typedef struct {
     char name[96], uuid[80];
     unsigned long long total, reserved, used;
-    int major, minor, mig, error, gpu, instance, slice;
+    int major, minor, mig, error, gpu, instance, slice, util, power, limit, celsius, slowdown, throttle, grow;
 } device;
 
 typedef struct { unsigned pid; int gpu; unsigned long long used; } process;
@@ -74,6 +79,13 @@ static int read_devices(const char *variable, device *into, int slice) {
         d->gpu = number(list[i], "gpu", i);
         d->instance = number(list[i], "instance", i);
         d->slice = slice;
+        d->util = number(list[i], "util", -1);
+        d->power = number(list[i], "power", -1);
+        d->limit = number(list[i], "limit", -1);
+        d->celsius = number(list[i], "celsius", -1);
+        d->slowdown = number(list[i], "slowdown", -1);
+        d->throttle = number(list[i], "throttle", -1);
+        d->grow = number(list[i], "grow", 0);
     }
     return count;
 }
@@ -84,8 +96,23 @@ static void note(const char *what) {
     if (file) { fprintf(file, "%s\n", what); fclose(file); }
 }
 
+static int readings, failures;
+
+/* What NVML_GONE makes of this call; `reading` where it reads the memory. */
+static int gone(int reading) {
+    char list[MOST][512];
+    if (items("NVML_STALL", list) && reading && readings == number(list[0], "after", 0))
+        sleep((unsigned)number(list[0], "seconds", 1));
+    if (!items("NVML_GONE", list)) { readings += reading; return SUCCESS; }
+    if (readings < number(list[0], "after", 0)) { readings += reading; return SUCCESS; }
+    if (failures >= number(list[0], "for", 1)) { readings += reading; return SUCCESS; }
+    failures++;
+    return number(list[0], "error", 15);
+}
+
 int nvmlInitWithFlags(unsigned flags) {
     (void)flags;
+    if (readings && gone(0)) return 9;
     if (getenv("NVML_HANG")) sleep((unsigned)atoi(getenv("NVML_HANG")));
     if (getenv("NVML_INIT") && atoi(getenv("NVML_INIT"))) return atoi(getenv("NVML_INIT"));
     note("init");
@@ -131,8 +158,16 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, device **handle) {
 int nvmlDeviceGetName(device *d, char *into, unsigned size) { return answer(into, size, d->name); }
 int nvmlDeviceGetUUID(device *d, char *into, unsigned size) { return answer(into, size, d->uuid); }
 
+static void grow(device *d) {
+    d->used += (unsigned long long)d->grow * MIB;
+    if (d->used + d->reserved > d->total) d->used = d->total - d->reserved;
+}
+
 int nvmlDeviceGetMemoryInfo(device *d, unsigned long long info[3]) {
     if (!d->total) return NOT_SUPPORTED;
+    int away = gone(1);
+    if (away) return away;
+    grow(d);
 #ifdef OLD_DRIVER /* which hid what it reserved */
     info[0] = d->total - d->reserved, info[1] = d->total - d->reserved - d->used, info[2] = d->used;
 #else
@@ -180,13 +215,40 @@ int nvmlDeviceGetGpuInstanceId(device *d, unsigned *id) {
     return SUCCESS;
 }
 
+static int told(int value, unsigned *into, unsigned scale) {
+    if (value < 0) return NOT_SUPPORTED;
+    *into = (unsigned)value * scale;
+    return SUCCESS;
+}
+int nvmlDeviceGetUtilizationRates(device *d, unsigned rates[2]) {
+    if (d->slice) return NOT_SUPPORTED;
+    rates[1] = 0;
+    return told(d->util, rates, 1);
+}
+int nvmlDeviceGetPowerUsage(device *d, unsigned *milliwatts) { return told(d->power, milliwatts, 1000); }
+int nvmlDeviceGetEnforcedPowerLimit(device *d, unsigned *milliwatts) { return told(d->limit, milliwatts, 1000); }
+int nvmlDeviceGetTemperature(device *d, int sensor, unsigned *celsius) { (void)sensor; return told(d->celsius, celsius, 1); }
+int nvmlDeviceGetTemperatureThreshold(device *d, int kind, unsigned *celsius) {
+    return kind == 1 ? told(d->slowdown, celsius, 1) : NOT_SUPPORTED;
+}
+static int reasons(device *d, unsigned long long *bits) {
+    if (d->throttle < 0) return NOT_SUPPORTED;
+    *bits = (unsigned long long)d->throttle;
+    return SUCCESS;
+}
+int nvmlDeviceGetCurrentClocksThrottleReasons(device *d, unsigned long long *bits) { return reasons(d, bits); }
+
 #ifndef OLD_DRIVER
+int nvmlDeviceGetCurrentClocksEventReasons(device *d, unsigned long long *bits) { return reasons(d, bits); }
 int nvmlDeviceGetComputeRunningProcesses_v3(device *d, unsigned *count, process_info *into) { return running(d, count, into); }
 
 typedef struct { unsigned version; unsigned long long total, reserved, free, used; } memory_v2;
 int nvmlDeviceGetMemoryInfo_v2(device *d, memory_v2 *info) {
     if (info->version != (sizeof *info | 2U << 24)) return INVALID_ARGUMENT;
     if (!d->total) return NOT_SUPPORTED;
+    int away = gone(1);
+    if (away) return away;
+    grow(d);
     info->total = d->total, info->reserved = d->reserved, info->used = d->used;
     info->free = d->total - d->reserved - d->used;
     return SUCCESS;

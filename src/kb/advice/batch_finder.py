@@ -84,13 +84,25 @@ def find_batch(
     return Found(trials, largest, splits_of(wanted, Ceiling(largest, largest), world) if largest else None)
 
 
-def by_accelerate(start: int, largest: int, version: tuple[int, ...]) -> int:
-    """The batch at which ``auto_find_batch_size`` stops where ``largest`` is the most that fits; 0 where it gives up.
+def tried_by_accelerate(start: int, largest: int, version: tuple[int, ...]) -> tuple[int, ...]:
+    """The batches that ``auto_find_batch_size`` runs, in order, where ``largest`` is the most that fits.
+
+    The last is where it stops; where not even 1 fits it gives up after 1.
 
     Args:
+        start: the run's own batch; it never tries a larger one.
         version: of accelerate: ``(1, 8, 1)`` halves, ``(1, 9, 0)`` and later multiply by 0.9 and round down.
     """
-    batch = start
-    while batch > largest:
+    tried, batch = [], start
+    while batch:
+        tried.append(batch)
+        if batch <= largest:
+            break
         batch = int(batch * 0.9) if version >= _SHRINKS_BY_A_TENTH else batch // 2
-    return batch
+    return tuple(tried)
+
+
+def by_accelerate(start: int, largest: int, version: tuple[int, ...]) -> int:
+    """The batch at which ``auto_find_batch_size`` stops where ``largest`` is the most that fits; 0: it gives up."""
+    stops = tried_by_accelerate(start, largest, version)[-1]
+    return stops if stops <= largest else 0

@@ -84,13 +84,16 @@ class Checker:
         chosen = catalog.rules.values() if rules is None else [catalog.rules[name] for name in rules]
         active = [rule for rule in chosen if rule.deprecated is None]
         self.rule_ids = frozenset(rule.id for rule in active)
+        self._active = active
         self._linter = Linter(active)
+        self._linters_by_dialect: dict[str, Linter] = {}
 
     def check(self, unit: Unit) -> UnitResult:
         """Everything that can be said about one unit."""
         prepared = self.prepare(unit)
         facts = prepared.facts(self._types)
-        result = self._linter.lint(facts, lambda name: locate(unit, self.catalog.facts, name), unit.events, unit.span)
+        linter = self._linter_in(unit.dialect)
+        result = linter.lint(facts, lambda name: locate(unit, self.catalog.facts, name), unit.events, unit.span)
         fit, setup, model = prepared.fit, prepared.setup, prepared.model
         note = prepared.note if unit.dialect else None
         return UnitResult(
@@ -144,6 +147,16 @@ class Checker:
             given=self.given,
             installed=self._installed,
         )
+
+    def _linter_in(self, dialect: str | None) -> Linter:
+        """The rules without those that do not hold of this dialect."""
+        exempt = self.catalog.dialects[dialect].exempt if dialect in self.catalog.dialects else ()
+        if dialect is None or not exempt:
+            return self._linter
+        if dialect not in self._linters_by_dialect:
+            kept = [rule for rule in self._active if rule.id not in exempt and rule.area not in exempt]
+            self._linters_by_dialect[dialect] = Linter(kept)
+        return self._linters_by_dialect[dialect]
 
     def _types_in(self, dialect: str | None) -> Mapping[str, FactType]:
         """The vocabulary with the defaults that hold in this dialect."""

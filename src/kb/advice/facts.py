@@ -13,6 +13,7 @@ from kb.advice.memory_facts import memory_fact, saving, ten_steps
 from kb.advice.named_facts import eval_generations, says_torch_dtype, trainer_of, unknown_training_keys
 from kb.advice.no_prediction import Note
 from kb.advice.run_facts import RunFacts
+from kb.advice.weights import checkpoint_dtype
 from kb.core.document import Unit
 from kb.core.expression import Unknown, is_unknown
 from kb.core.facts import Facts, FactType, coerce
@@ -105,7 +106,7 @@ class UnitFacts:
                 **settings,
                 "written.": self._written,
                 "model.": self._model,
-                "model.checkpoint_dtype": lambda _: None,  # no row of a model says it
+                "model.checkpoint_dtype": lambda _: checkpoint_dtype(self.model),
                 "lora.unmatched_target_modules": lambda _: self._targets(1),
                 "lora.matched_target_modules": lambda _: self._targets(0),
                 "lora.known_modules": lambda _: self._modules(),

@@ -75,7 +75,7 @@ def optimizer_named(name: str | None) -> str | None:
 def unit_of(flags: Flags) -> Unit:
     """A run that only flags describe."""
     unit = Unit(path="", section=None, dialect="command", settings={}, span=_NOWHERE)
-    return with_flags(unit, flags._replace(task=flags.task or "train"))
+    return with_flags(unit, flags._replace(task=flags.task or "train", precision=flags.precision or "fp32"))
 
 
 def with_flags(unit: Unit, flags: Flags) -> Unit:

@@ -6,20 +6,12 @@ from typing import Any
 from kb.advice.lengths import assumed_source_length, reads_target
 from kb.advice.settings_reader import SettingsReader
 from kb.advice.spread import offloads_fsdp, spread_of, uses_fsdp
+from kb.advice.weights import weights_of
 from kb.core.document import Unit
 from kb.core.facts import FactType
 from kb.core.model import Model
-from kb.core.setup import Assumption, Attention, Method, TrainingSetup, WeightType
+from kb.core.setup import Assumption, Attention, Method, TrainingSetup
 
-WEIGHT_TYPES: Mapping[str, WeightType] = {
-    "float16": "fp16",
-    "fp16": "fp16",
-    "half": "fp16",
-    "bfloat16": "bf16",
-    "bf16": "bf16",
-    "float32": "fp32",
-    "fp32": "fp32",
-}
 ATTENTIONS: Mapping[str, Attention] = {
     "eager": "eager",
     "sdpa": "sdpa",
@@ -87,7 +79,7 @@ def setup_of(
     generates = bool(read.or_default("training.predict_with_generate"))
     inference_batch = read.number("inference.batch_size")
     training = _trains(unit)
-    trains = training and read.value("training.do_train") is not False
+    trains = training and read.or_default("training.do_train") is not False
     transformers = versions("transformers")
     setup = TrainingSetup(
         model_name=read.value("model.name"),
@@ -97,7 +89,7 @@ def setup_of(
         do_predict=inference_batch is not None,
         fp16=bool(read.or_default("training.fp16")),
         bf16=_open(read, "training.bf16", not read.or_default("training.fp16"), training),
-        weights=WEIGHT_TYPES.get(str(read.value("model.torch_dtype")).removeprefix("torch."), "fp32"),
+        weights=weights_of(read, model, given, transformers, unit.dialect),
         attn_implementation=_attention(read),
         per_device_train_batch_size=_batch(read, "training.per_device_train_batch_size", trains),
         per_device_eval_batch_size=_batch(read, "training.per_device_eval_batch_size", training and evaluates),
@@ -174,7 +166,7 @@ def _that_matter(unresolved: Iterable[str], setup: TrainingSetup) -> tuple[str, 
 
 def _method(read: SettingsReader) -> Method:
     """An adapter where one is asked for or described; QLoRA where the weights under it are 4-bit."""
-    enabled = read.value("lora.enabled")
+    enabled = read.or_default("lora.enabled")
     described = read.written("lora.r") or read.written("lora.target_modules")
     if enabled is False or (enabled is None and not described):
         return "full"
@@ -239,5 +231,5 @@ def _optimizer(read: SettingsReader, transformers: tuple[int, ...] | None, matte
 
 def _reentrant(read: SettingsReader, transformers: tuple[int, ...] | None) -> bool:
     """Checkpointing is reentrant by default before transformers 5."""
-    named = read.value("training.gradient_checkpointing_kwargs.use_reentrant")
+    named = read.or_default("training.gradient_checkpointing_kwargs.use_reentrant")
     return bool(named) if named is not None else transformers is not None and transformers < (5,)

@@ -42,7 +42,7 @@ def spread_of(read: SettingsReader, d_model: int | None, transformers: tuple[int
 
 def uses_fsdp(read: SettingsReader) -> bool:
     return (
-        bool(read.value("training.fsdp"))
+        bool(read.or_default("training.fsdp"))
         or read.value("accelerate.distributed_type") == "FSDP"
         or read.value("launch.use_fsdp") is True
     )

@@ -1,13 +1,10 @@
-"""Readings of a run held against the notes' targets and danger lines (rules/formulas/targets). Pure.
+"""Readings of a run held against the notes' targets and danger lines (rules/formulas/targets). Pure."""
 
-Reads what ``nvidia-smi --query-gpu=… --format=csv`` printed or saved, so that no GPU is needed to judge a record.
-"""
-
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from kb.advice.decision import nominal_gb
-from kb.core.units import GIB, MIB
+from kb.core.units import GIB
 
 Label = Literal["ok", "below", "above", "danger", "safe"]
 
@@ -91,51 +88,3 @@ def _label(value: float, row: Mapping[str, Any]) -> Label | None:
     if row["state"] in ("danger", "safe"):
         return row["state"] if low <= value <= high else None
     return "below" if value < low else "above" if value > high else "ok"
-
-
-class GpuLine(NamedTuple):
-    """One GPU in one row of nvidia-smi's CSV; ``line`` from 1, ``gpu`` its index or bus id where the record has it."""
-
-    line: int
-    sample: Sample
-    gpu: str | None = None
-    time: str | None = None
-
-
-def read_gpu_csv(text: str, fields: Sequence[str] = ()) -> Iterator[GpuLine]:
-    """The rows of nvidia-smi's CSV, in order; ``[N/A]`` is not known.
-
-    Args:
-        text: a record with one header or several (each run of nvidia-smi writes one). Lines between that are no rows
-            of the query, such as those of ``free``, are passed over.
-        fields: the queried fields in their order, where it was written without a header.
-
-    Raises:
-        ValueError: no header in the text, and no ``fields``.
-    """
-    names = list(fields)
-    for number, line in enumerate(text.splitlines(), 1):
-        cells = [cell.strip() for cell in line.split(",")]
-        header = [cell.partition(" [")[0] for cell in cells]
-        if "memory.used" in header or "utilization.gpu" in header:
-            names = header
-        elif len(cells) == len(names):
-            row = dict(zip(names, cells, strict=True))
-            used, total = _mib(row.get("memory.used")), _mib(row.get("memory.total"))
-            share = _number(row.get("utilization.gpu"), "%")
-            if used is not None or share is not None:
-                sample = Sample(gpu_used=used, gpu_total=total, gpu_utilisation=None if share is None else share / 100)
-                yield GpuLine(number, sample, row.get("index", row.get("pci.bus_id")), row.get("timestamp"))
-    if not names:
-        raise ValueError("no header of nvidia-smi's CSV: query with --format=csv, or name the fields of the query")
-
-
-def _mib(cell: str | None) -> int | None:
-    """nvidia-smi's CSV gives memory in MiB, with the unit or without it."""
-    number = _number(cell, "MiB")
-    return None if number is None else round(number * MIB)
-
-
-def _number(cell: str | None, unit: str) -> float | None:
-    text = (cell or "").removesuffix(unit).strip()
-    return float(text) if text.replace(".", "", 1).isdecimal() else None

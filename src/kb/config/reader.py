@@ -1,7 +1,7 @@
 """A config's text → the units to check: its settings by canonical name, with their places and the traps in the text."""
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from kb.config.dialect.dialects import DOT, Entry, Recognition, flatten, section_names, split
 from kb.config.dialect.settings import Extractor, Part, inherit
@@ -13,6 +13,8 @@ from kb.core.catalog import Dialect
 from kb.core.document import Event, Setting, Unit
 from kb.core.facts import FactType
 from kb.core.finding import Span
+
+Arrange = Callable[[dict[str, Entry]], dict[str, Entry]]
 
 
 class ConfigReader:
@@ -35,7 +37,26 @@ class ConfigReader:
         """
         if dialect is not None and dialect not in self._dialects:
             raise ConfigError("config.unknown-dialect-id", name=dialect, known=", ".join(sorted(self._dialects)))
-        parsed = parse(text, path)
+        return self.read_parsed(parse(text, path), path, dialect=dialect)
+
+    def read_parsed(
+        self,
+        parsed: Parsed,
+        path: str,
+        *,
+        dialect: str | None = None,
+        prefer: str | None = None,
+        arrange: Arrange | None = None,
+    ) -> list[Unit]:
+        """The units of a text that is parsed already.
+
+        Args:
+            prefer: the dialect to take, where it is recognised at all, before any other.
+            arrange: moves entries to where a dialect looks for them.
+
+        Raises:
+            ConfigError: a document is no mapping.
+        """
         units: list[Unit] = []
         several = sum(document is not None for document in parsed.documents) > 1
         for number, document in enumerate(parsed.documents, 1):
@@ -43,8 +64,16 @@ class ConfigReader:
                 continue
             name = f"document {number}" if several else None
             reading = _DocumentReading(parsed, document, path, name)
-            units += self._read_document(reading, dialect)
+            if arrange is not None:
+                reading.entries = arrange(reading.entries)
+            units += self._read_document(reading, dialect or self._preferred(prefer, reading))
         return units
+
+    def _preferred(self, name: str | None, reading: "_DocumentReading") -> str | None:
+        dialect = self._dialects.get(name) if name is not None else None
+        if dialect is None or self._recognition.score(dialect, reading.entries) < dialect.recognise["least"]:
+            return None
+        return dialect.id
 
     def _read_document(self, reading: "_DocumentReading", forced: str | None) -> list[Unit]:
         entries = reading.entries

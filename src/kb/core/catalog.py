@@ -13,7 +13,7 @@ class Dialect(NamedTuple):
     """A config format: how to recognise it and which key means which setting. See ``rules/schema/dialect.json``."""
 
     id: str
-    layout: str  # "flat", "grouped" or "sections"
+    layout: str  # "flat", "grouped", "sections", "command" or "python"
     recognise: Mapping[str, Any]
     sections: Mapping[str, Any]
     keys: Mapping[str, Any]
@@ -22,6 +22,13 @@ class Dialect(NamedTuple):
     priority: int = 0
     defaults: Mapping[str, Any] = {}  # settings whose default differs from the vocabulary's; None: not known
     named_by: tuple[str, ...] = ()  # settings of other formats that name a file of this one
+    fallbacks: Mapping[str, str] = {}  # settings that are another's where the config does not give them
+    known: Mapping[str, Any] = {}  # releases → their arguments that mean no setting
+    closed: tuple[str, ...] = ()  # groups of which every name is known, `*` for the top
+    exempt: tuple[str, ...] = ()  # rules, by id or area, that do not hold of this format
+    interpolates: bool = False  # ${path} stands for the value at that path
+    calls: Mapping[str, Mapping[str, Any]] = {}  # of layout "python": called names, and what such a call is
+    constants: Mapping[str, str] = {}  # of layout "python": dotted names in values, and what they stand for
 
 
 class Catalog(NamedTuple):

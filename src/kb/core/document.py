@@ -57,6 +57,8 @@ class Unit(NamedTuple):
     unknown_keys: tuple[str, ...] = ()  # keys in groups of settings that no setting has, by canonical group
     joined: tuple[str, ...] = ()  # settings that name a file whose settings are here too
     unread: tuple[str, ...] = ()  # settings that name a file which cannot be read
+    package: tuple[str, ...] = ()  # where the file's content stands in the config that it is a part of
+    part_of: str = ""  # the primary config that composes this file with others
     launcher: str | None = None  # of a command: what starts the script (python, torchrun, accelerate, deepspeed)
 
     def bars(self, fix: Fix) -> bool:

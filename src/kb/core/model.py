@@ -2,6 +2,8 @@
 
 from typing import Literal, NamedTuple
 
+from kb.core.setup import WeightType
+
 Family = Literal["t5", "bart", "decoder", "encoder"]
 Norm = Literal["layer", "rms", "rms_offset"]  # rms_offset: Gemma's, in fp32 and scaled by one plus its weight
 QkNorm = Literal["none", "head", "whole"]  # over each head's dimensions, or over all of them
@@ -78,3 +80,4 @@ class Model(NamedTuple):
     parameters: int
     aliases: tuple[str, ...] = ()
     max_length: int | None = None  # tokens: what the card or the tokenizer names, where known
+    weights_dtype: WeightType | None = None  # what its checkpoint stores, where known

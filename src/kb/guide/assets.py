@@ -47,6 +47,7 @@ def fetch_assets(root: str, say: Callable[[str], None]) -> bool:
     for source, target in SERVED.items():
         _copy(os.path.join(folder, "node_modules", source), os.path.join(vendor, target))
     _bundle(root, folder, os.path.join(vendor, "editor.mjs"))
+    _run([_node(), "snapshot.mjs", os.path.join(vendor, "pyodide", "snapshot.bin")], folder)
     with open(stamp, "w", encoding="utf-8") as stream:
         stream.write(wanted)
     return True
@@ -57,16 +58,20 @@ def _bundle(root: str, folder: str, target: str) -> None:
     esbuild = os.path.join(folder, "node_modules", "esbuild", "bin", "esbuild")
     entry = os.path.join(folder, "editor.mjs")
     options = ["--bundle", "--format=esm", "--minify", "--legal-comments=linked", "--log-level=error"]
+    _run([_node(), esbuild, entry, *options, f"--outfile={target}"], root)
+
+
+def _node() -> str:
     node = shutil.which("node")
     if node is None:
         raise UserError("site.no_npm")
-    _run([node, esbuild, entry, *options, f"--outfile={target}"], root)
+    return node
 
 
 def _mark(root: str) -> str:
     """A hash of what decides the assets."""
     seen = hashlib.sha256(repr(sorted(SERVED.items())).encode())
-    for name in ("package-lock.json", "editor.mjs"):
+    for name in ("package-lock.json", "editor.mjs", "snapshot.mjs"):
         with open(os.path.join(root, "docs", "npm", name), "rb") as stream:
             seen.update(stream.read())
     return seen.hexdigest()

@@ -1,4 +1,4 @@
-"""Both languages of the site, in one call: assets, generated pages, then two strict MkDocs builds side by side."""
+"""Both languages of the site, in one call: assets, what fits where, then two strict MkDocs builds side by side."""
 
 import os
 import re
@@ -8,16 +8,17 @@ import sys
 from collections.abc import Callable
 
 from kb.core.errors import UserError
+from kb.guide.all_fits import all_fits
 from kb.guide.assets import fetch_assets
 from kb.guide.export import atom_feed, library_tables, write_data
-from kb.guide.fits import all_fits
-from kb.guide.pages import WRITTEN, write_pages
 from kb.guide.playground import write_playground
 from kb.knowledge import load_catalog, load_guide
 
 # Material prints a notice about its successor at each build; it is known, and says nothing of this site
 _LEVEL = re.compile(r"^(?P<level>[A-Z]+) +-  ", re.MULTILINE)
 _MACRO = re.compile(r"_File_: `(?P<page>[^`]*)`\s+_\w+_: (?P<said>[^\n]*)")
+# hundreds of pages' trees come and go: looking for garbage cycles as often as by default takes a twentieth of a build
+_MKDOCS = "import gc; gc.set_threshold(100_000, 50, 1000); from mkdocs.__main__ import cli; cli(prog_name='mkdocs')"
 QUIET = {"NO_MKDOCS_2_WARNING": "1", "DISABLE_MKDOCS_2_WARNING": "true"}
 
 
@@ -39,7 +40,7 @@ def build_site(root: str, say: Callable[[str], None], target: str | None = None)
     if fetch_assets(root, say):
         say("assets fetched")
     write_playground(root)
-    write_pages(os.path.join(root, "docs"), say)
+    all_fits(os.path.join(root, "build"))  # before both languages ask for it
     site, made = (target, f"{target}.made") if target else _places(root)
     shutil.rmtree(made, ignore_errors=True)
     _build_languages(root, made, say)
@@ -72,7 +73,7 @@ def _build_languages(root: str, made: str, say: Callable[[str], None]) -> None:
 def _write_shared(root: str, site: str) -> None:
     """What both languages share: tables as data, the feed of the changelog."""
     fits = all_fits(os.path.join(root, "build"))
-    write_data(site, library_tables(fits), load_catalog().version)
+    write_data(site, library_tables(fits.rows), load_catalog().version)
     with open(os.path.join(root, "CHANGELOG.md"), encoding="utf-8") as stream:
         feed = atom_feed(stream.read(), os.environ.get("KB_SITE_URL", "http://127.0.0.1:8000/"))
     with open(os.path.join(site, "feed.xml"), "w", encoding="utf-8") as stream:
@@ -80,10 +81,10 @@ def _write_shared(root: str, site: str) -> None:
 
 
 def _start(root: str, config: str, target: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", config, "-d", target]
+    command = [sys.executable, "-c", _MKDOCS, "build", "--strict", "-f", config, "-d", target]
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # this kb, installed or not
     path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
-    environment = {**os.environ, **QUIET, WRITTEN: "1", "PYTHONPATH": path}
+    environment = {**os.environ, **QUIET, "PYTHONPATH": path}
     return subprocess.Popen(
         command, cwd=root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )

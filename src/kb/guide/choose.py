@@ -4,6 +4,7 @@ from kb.advice.answer import answer
 from kb.advice.recommend import Asked
 from kb.advice.room import Room, on_gpu
 from kb.core.errors import UserError
+from kb.guide.curves import Curves
 from kb.guide.fits import SHOWN_WAYS, fit_of
 from kb.guide.library import Library
 from kb.guide.markup import fenced, quantity, table, text
@@ -24,9 +25,9 @@ def choose_table(library: Library, models: list[str], gpus: list[str]) -> str:
     rows = []
     for name in models:
         library.entry("models", name)
-        cells = [f"[{name}](models/{name}.md)"]
+        cells, curves = [f"[{name}](models/{name}.md)"], Curves(catalog.models[name], catalog.constants)
         for gpu in gpus:
-            row = fit_of(catalog.models[name], catalog.gpus[gpu], catalog.constants)
+            row = fit_of(catalog.models[name], catalog.gpus[gpu], catalog.constants, curves)
             way = next((way for way in SHOWN_WAYS if row and row.train[way]), None)
             cells.append(f"**{row.train[way]}** {say(language, f'way.{way}')}" if row and way else "–")
         rows.append(cells)

@@ -11,8 +11,8 @@ from kb.report.gpu_names import short_name
 
 WORDS = (
     "accumulation", "auto", "batch", "compute", "config", "done", "effective", "evaluation", "failed", "full", "gpu",
-    "inference", "largest", "loading", "lora", "method", "model", "no_wasm", "qlora", "small", "source", "stuck", "target",
-    "unused", "usual", "way", "chart",
+    "inference", "largest", "loading", "lora", "method", "model", "no_wasm", "qlora", "small", "source", "stuck",
+    "target", "unused", "usual", "way", "chart",
 )  # fmt: skip
 SHARED = {"chart", "done", "failed", "loading", "small", "stuck", "unused"}  # said by the playground too
 

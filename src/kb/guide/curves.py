@@ -1,7 +1,7 @@
 """One model's memory on many GPUs: what a prediction is apart from the card is computed once for all cards alike.
 
 A card decides three things: which kernels run (its generation), the CUDA context, and the limit. Without the last two
-the cards of a generation share each prediction and each curve of memory by batch, so that a card costs two points of it.
+the cards of a generation share each prediction and each curve of memory by batch: a card costs two points of it.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,8 +1,5 @@
-"""What fits where: the largest batches of every model on every GPU, computed once for both languages and for data/."""
+"""What fits where: the largest batches of a model on a GPU, and the verdict by batch and length."""
 
-import hashlib
-import json
-import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -10,16 +7,18 @@ from kb.advice.attempts import WAYS, targets_for
 from kb.advice.precision import precision_for
 from kb.advice.recommend import Asked, alone_at_inference, base_setup
 from kb.advice.room import Room, on_gpu
-from kb.core.catalog import Catalog
 from kb.core.hardware import Gpu
 from kb.core.model import Model
 from kb.core.setup import TrainingSetup
-from kb.knowledge import load_catalog
+from kb.guide.curves import Curves
 from kb.memory import UnsupportedArchitectureError
 
 # the one that takes most comes first
 SHOWN_WAYS = ("full", "full_checkpointing", "lora", "qlora", "qlora_checkpointing")
 LENGTHS = (128, 256, 512, 1024, 2048)  # tokens of input, of the heat maps
+BATCHES = (1, 2, 4, 8, 16, 32, 64)
+# a map where nothing fits says nothing: the way that takes least is shown then
+MAP_WAYS = ("full", "qlora_checkpointing")
 
 
 class Row(NamedTuple):
@@ -41,17 +40,24 @@ class Row(NamedTuple):
     peak_bytes: int
 
 
-def fit_of(model: Model, gpu: Gpu, constants: Mapping[str, float]) -> Row | None:
-    """None where the model's family has no closed form."""
-    room = Room(model, on_gpu(gpu), constants)
+class Map(NamedTuple):
+    """Verdicts by length and batch of training in one way."""
+
+    way: str
+    cells: list[list[str]]
+
+
+def fit_of(model: Model, gpu: Gpu, constants: Mapping[str, float], curves: Curves | None = None) -> Row | None:
+    """None where the model's family has no closed form. ``curves`` are the model's, where it is asked about often."""
+    curves = curves or Curves(model, constants)
     try:
-        base, precision = base_of(model, room)
+        base, precision = base_of(model, Room(model, on_gpu(gpu), constants))
+        training = base._replace(do_eval=False)
         train = {
-            way: room.largest(base._replace(**WAYS[way], do_eval=False), "per_device_train_batch_size")
+            way: curves.largest(training._replace(**WAYS[way]), "per_device_train_batch_size", gpu)
             for way in SHOWN_WAYS
         }
-        alone = room.predict(base._replace(do_eval=False, per_device_train_batch_size=1)).phase("train")
-        assert alone is not None  # it trains
+        alone = curves.phases(training._replace(per_device_train_batch_size=1), gpu)
         return Row(
             model=model.id,
             gpu=gpu.id,
@@ -59,9 +65,9 @@ def fit_of(model: Model, gpu: Gpu, constants: Mapping[str, float]) -> Row | None
             source_length=base.max_source_length,
             target_length=base.max_target_length,
             train=train,
-            evaluation=room.largest(base, "per_device_eval_batch_size"),
-            inference=room.largest(alone_at_inference(base), "inference_batch_size"),
-            peak_bytes=alone.process_used_bytes,
+            evaluation=curves.largest(base, "per_device_eval_batch_size", gpu),
+            inference=curves.largest(alone_at_inference(base), "inference_batch_size", gpu),
+            peak_bytes=next(phase.process_used_bytes for phase in alone if phase.name == "train"),
         )
     except UnsupportedArchitectureError:
         return None
@@ -75,63 +81,32 @@ def base_of(model: Model, room: Room) -> tuple[TrainingSetup, str]:
 
 
 def heat_map(
-    model: Model, gpu: Gpu, constants: Mapping[str, float], batches: tuple[int, ...], way: str = "full"
+    model: Model, gpu: Gpu, constants: Mapping[str, float], way: str = "full", curves: Curves | None = None
 ) -> list[list[str]]:
-    """The verdict of training in a way for each length (rows, ``LENGTHS``) and batch (columns)."""
-    room = Room(model, on_gpu(gpu), constants)
-    base, _ = base_of(model, room)
-    base = base._replace(**WAYS[way])
+    """The verdict of training in a way for each length (rows, ``LENGTHS``) and batch (columns, ``BATCHES``)."""
+    curves = curves or Curves(model, constants)
+    base, _ = base_of(model, Room(model, on_gpu(gpu), constants))
+    base = base._replace(**WAYS[way], do_eval=False)
     longest = model.max_length or model.architecture.max_positions
     rows = []
     for length in LENGTHS:
         if longest is not None and length > longest and model.architecture.max_positions:
-            rows.append(["beyond"] * len(batches))
+            rows.append(["beyond"] * len(BATCHES))
             continue
         row: list[str] = []
-        for batch in batches:
-            setup = base._replace(max_source_length=length, per_device_train_batch_size=batch, do_eval=False)
+        for batch in BATCHES:
+            setup = base._replace(max_source_length=length, per_device_train_batch_size=batch)
             # what runs out of memory does so with every larger batch
-            row.append("oom" if row[-1:] == ["oom"] else room.predict(setup).verdict.status)
+            row.append("oom" if row[-1:] == ["oom"] else curves.verdict(setup, gpu))
         rows.append(row)
     return rows
 
 
-def all_fits(cache_folder: str) -> list[Row]:
-    """Every row, from the cache where rules and memory model are the same as when it was made."""
-    path = os.path.join(cache_folder, f"fits-{_mark()}.json")
-    try:
-        with open(path, encoding="utf-8") as stream:
-            return [Row(*row) for row in json.load(stream)]
-    except (OSError, ValueError):
-        rows = _computed(load_catalog())
-        os.makedirs(cache_folder, exist_ok=True)
-        with open(path, "w", encoding="utf-8") as stream:
-            json.dump(rows, stream)
-        return rows
-
-
-def _computed(catalog: Catalog) -> list[Row]:
-    from concurrent.futures import ProcessPoolExecutor
-
-    with ProcessPoolExecutor() as pool:
-        found = pool.map(_rows_of, catalog.models.keys(), chunksize=4)
-        return [row for rows in found for row in rows]
-
-
-def _rows_of(name: str) -> list[Row]:
-    catalog = load_catalog()
-    model = catalog.models[name]
-    rows = (fit_of(model, gpu, catalog.constants) for gpu in catalog.gpus.values())
-    return [row for row in rows if row is not None]
-
-
-def _mark() -> str:
-    """A hash of everything that the rows depend on: the catalogue, and the code of the floors that compute."""
-    seen = hashlib.sha256(repr(load_catalog()).encode())
-    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    folders = [os.path.join(package, floor) for floor in ("advice", "core", "memory")]
-    code = [os.path.join(folder, name) for folder in folders for name in os.listdir(folder) if name.endswith(".py")]
-    for path in [*sorted(code), os.path.abspath(__file__)]:
-        with open(path, "rb") as stream:
-            seen.update(stream.read())
-    return seen.hexdigest()[:16]
+def map_of(model: Model, gpu: Gpu, constants: Mapping[str, float], curves: Curves | None = None) -> Map | None:
+    """The map of the first way in which anything fits; None where nothing does."""
+    curves = curves or Curves(model, constants)
+    for way in MAP_WAYS:
+        cells = heat_map(model, gpu, constants, way, curves)
+        if any("fits" in row for row in cells):
+            return Map(way, cells)
+    return None

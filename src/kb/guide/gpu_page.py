@@ -1,9 +1,7 @@
 """A GPU's page: its figures with their sources, what of each model fits, heat maps, what the notes say of it."""
 
-from collections.abc import Sequence
-
 from kb.core.hardware import Gpu
-from kb.guide.fits import Row
+from kb.guide.all_fits import TYPICAL_MODELS, Fits
 from kb.guide.fits_table import fits_by_model
 from kb.guide.heat import heat_maps
 from kb.guide.library import Library
@@ -11,7 +9,6 @@ from kb.guide.markup import cited, cited_source, prose, quantity, table, text
 from kb.guide.noted_settings import noted_settings
 from kb.guide.site_words import say
 
-TYPICAL_MODELS = ("mt5-base", "kobart", "llama-3.2-1b", "klue-roberta-base")
 FIGURES = (
     "memory_total",
     "cuda_memory",
@@ -23,7 +20,7 @@ FIGURES = (
 )
 
 
-def gpu_page(library: Library, gpu: Gpu, fits: Sequence[Row]) -> str:
+def gpu_page(library: Library, gpu: Gpu, fits: Fits) -> str:
     """The page as Markdown, its heading first."""
     language = library.language
     data = library.entry("hardware", gpu.id)
@@ -40,10 +37,10 @@ def gpu_page(library: Library, gpu: Gpu, fits: Sequence[Row]) -> str:
         say(language, "gpu.names", names=", ".join(f"`{name}`" for name in (gpu.id, *gpu.aliases))),
         f"## {say(language, 'fits.heading')} {{ #fits }}",
         say(language, "fits.about"),
-        fits_by_model(library, [row for row in fits if row.gpu == gpu.id]),
+        fits_by_model(library, [row for row in fits.rows if row.gpu == gpu.id]),
         f"## {say(language, 'heat.heading')} {{ #lengths }}",
         say(language, "heat.about"),
-        heat_maps(library, [(models[name], gpu) for name in TYPICAL_MODELS if name in models]),
+        heat_maps(library, [(models[name], gpu) for name in TYPICAL_MODELS if name in models], fits.maps),
         *(
             [f"## {say(language, 'preset.heading')} {{ #notes }}", say(language, "preset.about"), noted]
             if noted

@@ -7,17 +7,22 @@ from reading it. Read by MkDocs from a path (``hooks:`` in mkdocs.yml). A held b
 import re
 
 from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.plugins import event_priority
+from mkdocs.plugins import CombinedEvent, event_priority
 from mkdocs.structure.files import Files
 from mkdocs.structure.pages import Page
 
+from kb.guide.coloured import coloured
+
 _BLOCK = re.compile(r'^<div class="kb-held.*</div>$', re.MULTILINE)
+_CODE = re.compile(
+    r"^(?P<fence>`{3,})(?P<language>bash|python|yaml)\n(?P<code>.*?)\n(?P=fence)$", re.MULTILINE | re.DOTALL
+)
 _PLACE = re.compile(r'<div data-held="(\d+)"></div>')
 _HELD: dict[str, list[str]] = {}  # by the page's file
 
 
 @event_priority(-40)  # when the macros are shown, and before anything else reads the page
-def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+def _hold_html(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     held = _HELD[page.file.src_uri] = []
 
     def place(block: re.Match[str]) -> str:
@@ -25,6 +30,23 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return f'<div data-held="{len(held) - 1}"></div>'
 
     return _BLOCK.sub(place, markdown)
+
+
+@event_priority(-60)  # when the text for language models is taken, which has the code
+def _hold_code(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """The examples of a generated page too, coloured at once rather than token by token through Markdown and search."""
+    if "generated" not in page.meta:
+        return markdown
+    held = _HELD[page.file.src_uri]
+
+    def place(block: re.Match[str]) -> str:
+        held.append(coloured(block["code"], block["language"]))
+        return f'<div data-held="{len(held) - 1}"></div>'
+
+    return _CODE.sub(place, markdown)
+
+
+on_page_markdown = CombinedEvent(_hold_html, _hold_code)
 
 
 @event_priority(90)

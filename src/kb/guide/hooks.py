@@ -49,7 +49,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def on_pre_build(config: MkDocsConfig) -> None:
     _SHOWN.clear()
-    write_pages(os.path.dirname(config.docs_dir), log.info)
+    write_pages(os.path.dirname(config.docs_dir), config.extra["lang"], log.info)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -1,9 +1,7 @@
 """A model's page: dimensions, parameters by source, where it fits, heat maps on usual cards, what the notes say."""
 
-from collections.abc import Sequence
-
 from kb.core.model import Model
-from kb.guide.fits import Row
+from kb.guide.all_fits import USUAL_GPUS, Fits
 from kb.guide.fits_table import fits_by_gpu
 from kb.guide.heat import heat_maps
 from kb.guide.library import Library
@@ -11,15 +9,13 @@ from kb.guide.markup import cited, cited_source, code, prose, quantity, table, t
 from kb.guide.noted_settings import noted_settings
 from kb.guide.site_words import say
 
-USUAL_GPUS = ("t4", "rtx-3090", "rtx-4090", "l40s", "a100-80gb")
 
-
-def model_page(library: Library, model: Model, fits: Sequence[Row]) -> str:
+def model_page(library: Library, model: Model, fits: Fits) -> str:
     """The page as Markdown, its heading first."""
     language = library.language
     data = library.entry("models", model.id)
     gpus = library.catalog.gpus
-    mine = sorted((row for row in fits if row.model == model.id), key=lambda row: gpus[row.gpu].memory_total)
+    mine = sorted((row for row in fits.rows if row.model == model.id), key=lambda row: gpus[row.gpu].memory_total)
     fields = [(code(name), code(value)) for name, value in data["architecture"].items()]
     parts = [
         f"# {text(model.name)}",
@@ -33,7 +29,7 @@ def model_page(library: Library, model: Model, fits: Sequence[Row]) -> str:
             fits_by_gpu(library, model, mine),
             f"## {say(language, 'heat.heading')} {{ #lengths }}",
             say(language, "heat.about"),
-            heat_maps(library, [(model, gpus[name]) for name in USUAL_GPUS if name in gpus]),
+            heat_maps(library, [(model, gpus[name]) for name in USUAL_GPUS if name in gpus], fits.maps),
         ]
     if noted := noted_settings(library, model=model.id):
         parts += [f"## {say(language, 'preset.heading')} {{ #notes }}", say(language, "preset.about"), noted]

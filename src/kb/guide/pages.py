@@ -3,9 +3,8 @@
 import os
 from collections.abc import Callable, Iterator, Mapping
 
-from kb.core.text import LANGUAGES
+from kb.guide.all_fits import Fits, all_fits
 from kb.guide.erratum_page import erratum_page
-from kb.guide.fits import Row, all_fits
 from kb.guide.gpu_page import gpu_page
 from kb.guide.library import Library, load_library
 from kb.guide.model_page import model_page
@@ -14,11 +13,10 @@ from kb.guide.rule_page import rule_page
 
 FRONT = "---\ntitle: {title}\ngenerated: {made_from}\nrender_macros: false\nhide: [navigation]\n---\n\n"
 
-WRITTEN = "KB_PAGES_WRITTEN"  # set while the caller has written the pages itself
 Page = tuple[str, str, str]  # title, file it is made from, Markdown
 
 
-def generated_pages(library: Library, fits: list[Row]) -> Iterator[tuple[str, Page]]:
+def generated_pages(library: Library, fits: Fits) -> Iterator[tuple[str, Page]]:
     """Each generated page with its path below docs/<language>/."""
     language, catalog = library.language, library.catalog
     for gpu in catalog.gpus.values():
@@ -35,23 +33,20 @@ def generated_pages(library: Library, fits: list[Row]) -> Iterator[tuple[str, Pa
         yield f"rules/{rule.id}.md", (library.words.described(rule.title), made_from, rule_page(library, rule))
 
 
-def write_pages(docs: str, say: Callable[[str], None] = lambda line: None) -> int:
-    """Write every generated page of both languages below ``docs``; pages of entries that are gone are removed.
+def write_pages(docs: str, language: str, say: Callable[[str], None] = lambda line: None) -> int:
+    """Write every generated page of a language below ``docs``/``language``; pages of entries that are gone are removed.
 
     Returns:
         How many files changed.
     """
-    changed = 0
-    if os.environ.get(WRITTEN):
-        return changed
     fits = all_fits(os.path.join(os.path.dirname(docs), "build"))
-    for language in LANGUAGES:
-        pages = dict(generated_pages(load_library(language), fits))
-        for path, (title, made_from, body) in pages.items():
-            front = FRONT.format(title=_quoted(title), made_from=made_from)
-            changed += write_if_changed(os.path.join(docs, language, path), front + body)
-        changed += _remove_stale(os.path.join(docs, language), pages)
-    say(f"{changed} generated pages changed")
+    pages = dict(generated_pages(load_library(language), fits))
+    changed = 0
+    for path, (title, made_from, body) in pages.items():
+        front = FRONT.format(title=_quoted(title), made_from=made_from)
+        changed += write_if_changed(os.path.join(docs, language, path), front + body)
+    changed += _remove_stale(os.path.join(docs, language), pages)
+    say(f"{language}: {changed} generated pages changed")
     return changed
 
 

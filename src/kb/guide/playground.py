@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import yaml
 
 from kb.knowledge import load_catalog
-from kb.knowledge.bundle import build, encoded
+from kb.knowledge.bundle import encoded, load_part
 from kb.knowledge.locations import shipped
 
 # rooms that no page needs: they build the site, simulate with torch, measure on a GPU
@@ -35,10 +35,10 @@ def _contents() -> Iterator[tuple[str, str]]:
     """Path in the zip and text: kb's modules, its knowledge compiled, and PyYAML without its C part."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     yield from _modules(package, "kb")
-    parts = build(shipped())
     for part in PARTS:
-        yield f"kb/_data/rules/.bundle/{part}.json", encoded(parts[part])
-    guide = {kind: parts["guide"][kind] for kind in CHOOSER_KINDS}
+        yield f"kb/_data/rules/.bundle/{part}.json", encoded(load_part(shipped(), part))
+    whole = load_part(shipped(), "guide")
+    guide = {kind: whole[kind] for kind in CHOOSER_KINDS}
     yield "kb/_data/rules/.bundle/guide.json", encoded(guide)
     yield from _modules(os.path.dirname(yaml.__file__), "yaml")
 

@@ -150,6 +150,7 @@ def _model(row: Mapping[str, Any]) -> Model:
         architecture=Architecture(**row["architecture"]),
         parameters=row["parameters"],
         max_length=row["max_length"],
+        weights_dtype=row["weights_dtype"],
     )
 
 
@@ -165,4 +166,11 @@ def _dialect(row: Mapping[str, Any]) -> Dialect:
         priority=row.get("priority", 0),
         defaults=row.get("defaults", {}),
         named_by=tuple(row.get("named_by", ())),
+        fallbacks=row.get("fallbacks", {}),
+        known=row.get("known", {}),
+        closed=tuple(row.get("closed", ())),
+        exempt=tuple(row.get("exempt", ())),
+        interpolates=row.get("interpolates", False),
+        calls=row.get("calls", {}),
+        constants=row.get("constants", {}),
     )

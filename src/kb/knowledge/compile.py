@@ -275,6 +275,7 @@ def _model(located: Located, problems: list[Problem]) -> dict[str, Any]:
         "architecture": architecture,
         "parameters": data["parameters"][0]["value"],
         "max_length": data.get("max_length", {}).get("value"),
+        "weights_dtype": data.get("weights_dtype"),
     }
 
 

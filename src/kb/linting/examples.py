@@ -54,7 +54,13 @@ class ExampleRunner:
             given=given_facts(example.get("facts", {}), self.catalog.facts, "facts"),
         )
         files: Mapping[str, str] = example.get("files", {})
-        return FileChecker(self.catalog, checker, today=TODAY, read=lambda path, named: files.get(named))
+
+        def beside(path: str, name: str) -> bytes | None:
+            return files[name].encode() if name in files else None
+
+        return FileChecker(
+            self.catalog, checker, today=TODAY, read=lambda path, named: files.get(named), beside=beside
+        )
 
     def machine(self, example: Mapping[str, Any]) -> Machine:
         """The machine an example names; what it does not name is unknown, never that of this machine."""

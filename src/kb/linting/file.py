@@ -30,6 +30,8 @@ class FileResult(NamedTuple):
     encoding: str
     results: tuple[UnitResult, ...]
     raw: bytes | None = None
+    others: tuple["FileResult", ...] = ()  # files that this one brings in, with findings of their own
+    part_of: str = ""  # the file that brings this one in
 
 
 class Overrides(NamedTuple):
@@ -64,6 +66,12 @@ def _each_once(results: Sequence[UnitResult]) -> list[list[Finding]]:
     return shares
 
 
+def _read_below(primary: str, name: str) -> bytes | None:
+    from kb.linting.composed import read_below  # few configs have group files
+
+    return read_below(primary, name)
+
+
 class FileChecker:
     """Reader and rules, made ready once, for many files.
 
@@ -74,6 +82,7 @@ class FileChecker:
         dialect: the dialect of every config; None recognises each by its marks.
         overrides: the project's own severities and ignored rules.
         read: looks up a file that a config names.
+        beside: reads a group file below a config's folder; None takes the disk's.
     """
 
     def __init__(
@@ -85,6 +94,7 @@ class FileChecker:
         dialect: str | None = None,
         overrides: Overrides | None = None,
         read: ReadNamed = read_named,
+        beside: Callable[[str, str], bytes | None] | None = None,
     ) -> None:
         self.catalog = catalog
         self.checker = checker
@@ -92,6 +102,7 @@ class FileChecker:
         self._dialect = dialect
         self._overrides = overrides or Overrides.none()
         self._reader = ConfigReader(catalog.dialects, catalog.facts)
+        self._beside = beside or _read_below
         self._joiner = Joiner(self._reader, catalog.dialects, read)
 
     def check(self, raw: bytes, path: str, kind: Kind | None = None) -> FileResult:
@@ -100,12 +111,52 @@ class FileChecker:
         Raises:
             ConfigError: the bytes are no text, or the text no config that can be read, at its line and column.
         """
+        kind = kind or kind_of(path)
+        if kind == "config" and b"defaults" in raw:
+            composed = self._composed(raw, path)
+            if composed is not None:
+                return composed
         decoded = decode(raw)
         text = decoded.text if decoded.text is not None else ""
-        units = self.read(text, path, kind or kind_of(path), decoded.events, readable=decoded.text is not None)
+        units = self.read(text, path, kind, decoded.events, readable=decoded.text is not None)
         results = self._settle([self.checker.check(self._joiner.join(unit)) for unit in units], text, path)
         undecoded = raw if decoded.text is None else None
         return FileResult(path=path, text=text, encoding=decoded.encoding, results=tuple(results), raw=undecoded)
+
+    def again(self, file: FileResult, raw: bytes, kind: Kind) -> FileResult:
+        """A file's result with other bytes; of one that another brings in, as a part of that one."""
+        if not file.part_of:
+            return self.check(raw, file.path, kind)
+        primary = self._beside(file.part_of, file.part_of.replace("\\", "/").rpartition("/")[2])
+        whole = None if primary is None else self._composed(primary, file.part_of, {file.path: raw})
+        found = [other for other in whole.others if other.path == file.path] if whole is not None else []
+        if found:
+            return found[0]
+        return file._replace(text=decode(raw).text or "", results=())
+
+    def _composed(self, raw: bytes, path: str, instead: Mapping[str, bytes] = {}) -> FileResult | None:
+        """The result of a primary config with its group files; None where this is none."""
+        from kb.config.hydra.composing import looks_composed
+
+        if not looks_composed(raw.decode("utf-8", "replace")):
+            return None
+        from kb.linting.composed import composed_units, group_path, parts_of
+
+        def read(primary: str, name: str) -> bytes | None:
+            own = group_path(primary, name)
+            return instead[own] if own in instead else self._beside(primary, name)
+
+        found = composed_units(path, raw, self._reader, read, self._dialect)
+        if found is None:
+            return None
+        composed, units = found
+        results = [self.checker.check(self._joiner.join(unit)) for unit in units]
+        files = [
+            FileResult(part.path, part.text, part.encoding, tuple(self._settle(list(part.results), part.text, part.path)))
+            for part in parts_of(path, composed, results)
+        ]
+        others = tuple(file._replace(part_of=path) for file in files[1:])
+        return files[0]._replace(others=others)
 
     def read(
         self, text: str, path: str, kind: Kind, events: Sequence[Event] = (), *, readable: bool = True

@@ -110,7 +110,7 @@ def _fix_file(file: FileResult, checker: FileChecker, unsafe: bool, notice: Noti
                 choice.give_up(candidate)
             continue
         encoding = "utf-8" if to_utf8 else before.encoding
-        file = checker.check(encode(outcome.text, encoding), file.path, kind)
+        file = checker.again(file, encode(outcome.text, encoding), kind)
     _say_refused(file, refused, notice)
     return _FixedFile(before, file, applied, to_utf8)
 

@@ -4,6 +4,7 @@ import json
 import os
 from typing import Any
 
+from kb.advice.weights import weight_type
 from kb.core.errors import UserError
 from kb.core.model import Model
 from kb.memory import UnsupportedArchitectureError, architecture_from_config, parameter_count
@@ -23,7 +24,13 @@ def read_model_config(path: str) -> Model:
     except UnsupportedArchitectureError as error:
         key = f"model_config.{error.fault or 'unsupported'}"
         raise UserError(key, path=config_file(path), reason=str(error), **error.values) from None
-    return Model(id=path, name=path, architecture=architecture, parameters=parameter_count(architecture))
+    return Model(
+        id=path,
+        name=path,
+        architecture=architecture,
+        parameters=parameter_count(architecture),
+        weights_dtype=weight_type(data.get("dtype") or data.get("torch_dtype")),
+    )
 
 
 def read_config(path: str) -> dict[str, Any]:

@@ -35,6 +35,10 @@ def render(options: argparse.Namespace, result: CheckResult, checker: FileChecke
 
         fail_on: Severity = options.fail_on if options.fail_on in SEVERITIES else "error"
         return junit_report(result, words, fail_on=fail_on, base=os.getcwd())
+    if options.format == "markdown":
+        from kb.report.ci.markdown import markdown_report
+
+        return markdown_report(result, words, base=os.getcwd())
     return _text(options, result, checker, words, stream)
 
 

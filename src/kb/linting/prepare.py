@@ -9,6 +9,7 @@ from kb.advice.check import Checker
 from kb.core.catalog import Catalog
 from kb.core.errors import UserError
 from kb.core.hardware import Machine
+from kb.core.model import Model
 from kb.core.version import parse_version
 from kb.linting.file import FileChecker, Overrides
 from kb.linting.model_config import model_in_folder, read_model_config
@@ -31,8 +32,19 @@ class Wanted(NamedTuple):
     versions: Mapping[str, str] | None = None
 
 
-def file_checker(catalog: Catalog, project: Project, wanted: Wanted) -> FileChecker:
+def file_checker(
+    catalog: Catalog,
+    project: Project,
+    wanted: Wanted,
+    *,
+    model: Model | None = None,
+    known: Mapping[str, Any] = {},
+) -> FileChecker:
     """A checker for one run.
+
+    Args:
+        model: the model of every config, where the caller holds it.
+        known: facts that the caller knows of the run; they win over what the project says of itself.
 
     Raises:
         UserError: a name or a value that cannot be used.
@@ -45,6 +57,7 @@ def file_checker(catalog: Catalog, project: Project, wanted: Wanted) -> FileChec
         from kb.linting.given import given_facts
 
         given = given_facts(project.facts, catalog.facts, project.path or "")
+    given = {**given, **known}
     versions = {**project.versions, **(wanted.versions or {})}
     machine = _machine(catalog, project, wanted)
     checker = Checker(
@@ -52,7 +65,7 @@ def file_checker(catalog: Catalog, project: Project, wanted: Wanted) -> FileChec
         machine,
         rules=_rules(project, wanted, areas),
         versions=_versions(versions),
-        model=read_model_config(wanted.model_config) if wanted.model_config else None,
+        model=read_model_config(wanted.model_config) if wanted.model_config else model,
         model_in_folder=model_in_folder,
         gpu_count=wanted.gpus if wanted.gpus is not None else project.gpus,
         given=given,

@@ -50,13 +50,21 @@ def run(inputs: Iterable[Input], checker: FileChecker, faults: Sequence[Unusable
     """
     files: list[FileResult] = []
     unusable = list(faults)
+    groups = None
     for given in inputs:
+        if not given.named:
+            if groups is None:
+                from kb.linting.composed import GroupFolders
+
+                groups = GroupFolders()
+            if groups.owner(given.path) is not None:
+                continue
         outcome = check_input(given, checker)
         if isinstance(outcome, Unusable):
-            if given.named:
+            if given.named or outcome.key.startswith("config.hydra"):
                 unusable.append(outcome)
         elif given.named or any(_worth_showing(unit) for unit in outcome.results):
-            files.append(outcome)
+            files += [outcome, *outcome.others]
     if not files and not unusable:
         unusable.append(Unusable(path="", key="config.none-recognised", values={}))
     return Run(files=tuple(files), unusable=tuple(unusable))
@@ -68,7 +76,7 @@ def check_input(given: Input, checker: FileChecker) -> FileResult | Unusable:
         raw = given.raw if given.raw is not None else read_bytes(given.path)
         return checker.check(raw, given.path, given.kind)
     except ConfigError as error:
-        return Unusable(path=given.path, key=error.key, values=error.values, line=error.line, column=error.column)
+        return Unusable(path=getattr(error, "path", None) or given.path, key=error.key, values=error.values, line=error.line, column=error.column)
 
 
 def _worth_showing(unit: UnitResult) -> bool:

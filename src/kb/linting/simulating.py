@@ -55,7 +55,7 @@ def simulated(one: Estimated, catalog: Catalog, rules: str | None, wish: Wish) -
     from kb.simulation import simulate
     from kb.simulation.faults import BadJobError, BadModelError, BeyondPositionsError, SimulationError
 
-    files = one.files or _catalogued(one, catalog, rules)
+    files = one.files or catalogued_files(one, catalog, rules)
     if wish.trusted and files.folder is None:
         raise UserError("estimate.no_code_folder", model=one.setup.model_name or "")
     fit = one.fit
@@ -84,8 +84,12 @@ def simulated(one: Estimated, catalog: Catalog, rules: str | None, wish: Wish) -
     return one._replace(report=found.report, gpu_fits=(), simulated=found)
 
 
-def _catalogued(one: Estimated, catalog: Catalog, rules: str | None) -> ModelFiles:
-    """The dimensions of a row of rules/models, which are in ``config.json``'s own names."""
+def catalogued_files(one: Estimated, catalog: Catalog, rules: str | None) -> ModelFiles:
+    """The dimensions of a row of rules/models, which are in ``config.json``'s own names.
+
+    Raises:
+        UserError: the run's model is none of them.
+    """
     if one.model is None:
         raise unknown_model(one.setup.model_name, catalog) if one.setup.model_name else UserError("estimate.no_model")
     from kb.knowledge.locations import named, shipped

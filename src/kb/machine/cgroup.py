@@ -76,9 +76,12 @@ def _unescape(path: str) -> str:
     return _ESCAPED.sub(lambda match: chr(int(match[1], 8)), path)
 
 
-def group(controller: str, root: str, mounted: list[Mount]) -> Group | None:
-    """The group that rules over ``controller`` (``memory``, ``cpu``): v1's if it is mounted there, else v2's."""
-    paths = _own_paths(root)
+def group(controller: str, root: str, mounted: list[Mount], pid: int | None = None) -> Group | None:
+    """The group that rules over ``controller`` (``memory``, ``cpu``): v1's if it is mounted there, else v2's.
+
+    Of this process, or of another one that is seen from here.
+    """
+    paths = _own_paths(root, pid)
     for version, kind, path in ((1, "cgroup", paths.get(controller)), (2, "cgroup2", paths.get(""))):
         suitable = [m for m in mounted if m.kind == kind and (kind == "cgroup2" or controller in m.options)]
         if path is None or not suitable:
@@ -89,10 +92,11 @@ def group(controller: str, root: str, mounted: list[Mount]) -> Group | None:
     return None
 
 
-def _own_paths(root: str) -> dict[str, str]:
+def _own_paths(root: str, pid: int | None = None) -> dict[str, str]:
     """The process's group by controller; the empty name is v2's hierarchy."""
     paths = {}
-    for line in (read_text(os.path.join(root, "proc/self/cgroup")) or "").splitlines():
+    process = "self" if pid is None else str(pid)
+    for line in (read_text(os.path.join(root, "proc", process, "cgroup")) or "").splitlines():
         _, _, rest = line.partition(":")
         controllers, colon, path = rest.partition(":")
         if colon:
@@ -111,11 +115,14 @@ def _folders(root: str, mount: Mount, path: str) -> tuple[str, ...]:
     return tuple(os.path.join(top, *parts[:depth]) for depth in range(len(parts), -1, -1))
 
 
-def memory_limit(root: str, mounted: list[Mount]) -> MemoryLimit | None:
-    """The smallest memory limit over this process; None where there is none."""
-    place = group("memory", root, mounted)
-    if place is None:
-        return None
+def memory_limit(root: str, mounted: list[Mount], pid: int | None = None) -> MemoryLimit | None:
+    """The smallest memory limit over this process, or over another one seen from here; None where there is none."""
+    place = group("memory", root, mounted, pid)
+    return None if place is None else limit_of(place)
+
+
+def limit_of(place: Group) -> MemoryLimit | None:
+    """The smallest memory limit from the group up; None where there is none."""
     name = "memory.max" if place.version == 2 else "memory.limit_in_bytes"
     limits = [(size, folder) for folder in place.folders if (size := _size(os.path.join(folder, name))) is not None]
     smallest = min(limits, key=lambda limit: limit[0], default=None)
@@ -126,6 +133,24 @@ def memory_limit(root: str, mounted: list[Mount]) -> MemoryLimit | None:
     if smallest is None:
         return None
     return MemoryLimit(version=place.version, limit_bytes=smallest[0], used_bytes=_used(place.version, smallest[1]))
+
+
+def oom_kills(place: Group) -> int | None:
+    """How many processes the kernel has killed for the group's memory limits; None where it does not count them.
+
+    v2 counts those of the groups below too, so the highest group under the mount that has the file tells most. v1
+    counts each group's own.
+    """
+    name = "memory.events" if place.version == 2 else "memory.oom_control"
+    counts = [
+        int(fields[1])
+        for folder in place.folders
+        for line in (read_text(os.path.join(folder, name)) or "").splitlines()
+        if len(fields := line.split()) == 2 and fields[0] == "oom_kill" and fields[1].isdigit()
+    ]
+    if not counts:
+        return None
+    return max(counts) if place.version == 2 else sum(counts)
 
 
 def _size(path: str) -> int | None:

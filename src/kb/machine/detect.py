@@ -10,12 +10,12 @@ from typing import Any, Literal, NamedTuple
 
 from kb.core.hardware import DetectedGpu, Gpu, Machine
 from kb.machine.arguments import AUTO, NONE, check_gpu_count, named_gpus, read_cpus, read_host_memory
-from kb.machine.reading import Note
+from kb.machine.reading import NO_DRIVER, Note
 
 GpuSource = Literal["named", "nvml", "nvidia-smi", "torch", "none"]
 
 # Reasons that say little of the driver itself: what NVML or nvidia-smi says of it is told first.
-_VAGUE = ("no_driver", "library_not_found", "pynvml_missing", "torch_failed", "torch_sees_none")
+_VAGUE = (*NO_DRIVER, "library_not_found", "pynvml_missing", "torch_failed", "torch_sees_none")
 
 
 class FoundGpus(NamedTuple):
@@ -120,7 +120,7 @@ def find_gpus(gpus: Mapping[str, Gpu], *, root: str = "/", environ: Mapping[str,
         first = next((reason for reason in reasons if reason not in _VAGUE), reasons[0])
         return FoundGpus(note=first, notes=tuple(reason for reason in reasons if reason != first))
     seen, notes = (reading.devices, ()) if source == "torch" else visible.visible(reading.devices, environ)
-    notes = tuple(dict.fromkeys((*(reason for reason in reasons if reason != "no_driver"), *reading.notes, *notes)))
+    notes = tuple(dict.fromkeys((*(reason for reason in reasons if reason not in NO_DRIVER), *reading.notes, *notes)))
     if not seen:
         hidden_by: Note = "visible_devices_invalid" if "visible_devices_invalid" in notes else "gpus_hidden"
         return FoundGpus(note=hidden_by, notes=tuple(note for note in notes if note != hidden_by))

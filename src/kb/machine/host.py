@@ -26,8 +26,12 @@ class Cpus(NamedTuple):
 
 def host_memory(root: str, mounted: list[cgroup.Mount]) -> HostMemory:
     """The smaller of the group's limit and the host's memory."""
+    return smaller_of(root, cgroup.memory_limit(root, mounted))
+
+
+def smaller_of(root: str, limit: cgroup.MemoryLimit | None) -> HostMemory:
+    """The group's limit, where it is known and smaller than the host's memory, else that."""
     total, available = _meminfo(root)
-    limit = cgroup.memory_limit(root, mounted)
     if limit is not None and (total is None or limit.limit_bytes < total):
         source: HostMemorySource = "cgroup-v2" if limit.version == 2 else "cgroup-v1"
         return HostMemory(limit_bytes=limit.limit_bytes, used_bytes=limit.used_bytes, source=source)

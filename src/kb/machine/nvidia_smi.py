@@ -36,10 +36,10 @@ def read(program: str, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Reading:
         Unanswered: it failed, hung, listed nothing, or listed GPUs in MIG mode (their slices' memory is not asked).
     """
     fields: tuple[str, ...] = (*_FIELDS, *_NEWER_FIELDS, "name")
-    code, output = _run(program, fields, timeout_seconds)
+    code, output = query(program, fields, timeout_seconds)
     if code == _INVALID_FIELD:
         fields = (*_FIELDS, "name")
-        code, output = _run(program, fields, timeout_seconds)
+        code, output = query(program, fields, timeout_seconds)
     if code != 0:
         raise Unanswered(NOTES.get(code, "nvidia_smi_failed"))
     rows = [row for line in output.splitlines() if (row := _row(line, fields))]
@@ -53,8 +53,12 @@ def read(program: str, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Reading:
     return Reading(devices=tuple(Reported(gpu=gpu) for gpu in gpus), notes=notes)
 
 
-def _run(program: str, fields: tuple[str, ...], timeout_seconds: float) -> tuple[int, str]:
-    """Exit code and output. The process group is killed on a timeout, and not waited for: it may hang in the kernel."""
+def query(program: str, fields: tuple[str, ...], timeout_seconds: float = TIMEOUT_SECONDS) -> tuple[int, str]:
+    """Exit code and output. The process group is killed on a timeout, and not waited for: it may hang in the kernel.
+
+    Raises:
+        Unanswered: it cannot be run, or does not end in time.
+    """
     import subprocess
 
     command = [program, "--query-gpu=" + ",".join(fields), "--format=csv,noheader,nounits"]

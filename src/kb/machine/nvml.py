@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from kb.core.hardware import DetectedGpu
 from kb.machine.reading import Note, Reading, Reported, Unanswered
@@ -27,6 +27,16 @@ NOTES: dict[int, Note] = {
     18: "driver_mismatch",
 }
 
+_Answer = TypeVar("_Answer")
+
+
+class Handle(NamedTuple):
+    """A GPU or slice that NVML gave out; ``gpu`` is the whole GPU's handle, which is its own where MIG is off."""
+
+    reported: Reported
+    device: Any
+    gpu: Any
+
 
 def read(*, root: str = "/", timeout_seconds: float = TIMEOUT_SECONDS) -> Reading:
     """Every GPU and MIG slice that NVML reports, in its order.
@@ -34,16 +44,34 @@ def read(*, root: str = "/", timeout_seconds: float = TIMEOUT_SECONDS) -> Readin
     Raises:
         Unanswered: no library, no driver, versions that differ, no permission, no device, no answer in time.
     """
+    pynvml = wrapper(root)
+    return within(timeout_seconds, lambda: _read(pynvml))
+
+
+def wrapper(root: str = "/") -> Any:
+    """The module pynvml, where the driver's library loads.
+
+    Raises:
+        Unanswered: there is no library, no driver, or no such module.
+    """
     if not _library_loads(root):
-        present = any(os.path.exists(os.path.join(root, sign)) for sign in _DRIVER_SIGNS)
-        raise Unanswered("library_not_found" if present else "no_driver")
+        raise Unanswered(_no_library(root))
     import importlib
 
     try:
-        pynvml = importlib.import_module("pynvml")
+        return importlib.import_module("pynvml")
     except ImportError:
         raise Unanswered("pynvml_missing") from None
-    return _within(timeout_seconds, lambda: _read(pynvml))
+
+
+def _no_library(root: str) -> Note:
+    if any(os.path.exists(os.path.join(root, sign)) for sign in _DRIVER_SIGNS):
+        return "library_not_found"
+    from kb.machine import surroundings
+
+    if surroundings.in_wsl(root):
+        return "no_driver_in_wsl"
+    return "no_driver_in_container" if surroundings.in_container(root) else "no_driver"
 
 
 def _library_loads(root: str) -> bool:
@@ -66,11 +94,11 @@ def _library_loads(root: str) -> bool:
     return False
 
 
-def _within(seconds: float, work: Callable[[], Reading]) -> Reading:
+def within(seconds: float, work: Callable[[], _Answer]) -> _Answer:
     """``work()``, given up after ``seconds``: a call into a hung driver cannot be interrupted, only left behind."""
     import threading
 
-    outcome: list[Reading | BaseException] = []
+    outcome: list[_Answer | BaseException] = []
 
     def run() -> None:
         try:
@@ -90,91 +118,100 @@ def _within(seconds: float, work: Callable[[], Reading]) -> Reading:
 
 def _read(pynvml: Any) -> Reading:
     try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        raise Unanswered(_note(error)) from None
+        handles, notes = opened(pynvml)
+        return Reading(devices=tuple(handle.reported for handle in handles), notes=notes)
+    finally:
+        ask(pynvml, pynvml.nvmlShutdown)
+
+
+def opened(pynvml: Any) -> tuple[tuple[Handle, ...], tuple[Note, ...]]:
+    """Starts NVML; every GPU and slice, in its order, and what is to be said of them. The caller shuts NVML down.
+
+    Raises:
+        Unanswered: the driver refuses, or shows no device.
+    """
     try:
-        driver = _text(_ask(pynvml, pynvml.nvmlSystemGetDriverVersion))
-        devices: list[Reported] = []
+        pynvml.nvmlInit()
+        driver = _text(ask(pynvml, pynvml.nvmlSystemGetDriverVersion))
+        found: list[Handle] = []
         notes: list[Note] = []
         for index in range(pynvml.nvmlDeviceGetCount()):
             try:
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-                devices.extend(_devices(pynvml, handle, index, driver, notes))
+                found.extend(_devices(pynvml, handle, index, driver, notes))
             except pynvml.NVMLError as error:
-                notes.append(_note(error))
-        if not devices:
-            raise Unanswered(notes[0] if notes else "no_device")
-        return Reading(devices=tuple(devices), notes=tuple(dict.fromkeys(notes)))
+                notes.append(note_of(error))
     except pynvml.NVMLError as error:
-        raise Unanswered(_note(error)) from None
-    finally:
-        _ask(pynvml, pynvml.nvmlShutdown)
+        raise Unanswered(note_of(error)) from None
+    if not found:
+        raise Unanswered(notes[0] if notes else "no_device")
+    return tuple(found), tuple(dict.fromkeys(notes))
 
 
-def _devices(pynvml: Any, handle: Any, index: int, driver: str | None, notes: list[Note]) -> Iterator[Reported]:
+def _devices(pynvml: Any, handle: Any, index: int, driver: str | None, notes: list[Note]) -> Iterator[Handle]:
     """The GPU, or its slices where MIG is on."""
-    capability = _ask(pynvml, pynvml.nvmlDeviceGetCudaComputeCapability, handle)
+    capability = ask(pynvml, pynvml.nvmlDeviceGetCudaComputeCapability, handle)
     known = {"number": index, "driver": driver, "compute_capability": tuple(capability) if capability else None}
-    mode = _ask(pynvml, pynvml.nvmlDeviceGetMigMode, handle)
+    mode = ask(pynvml, pynvml.nvmlDeviceGetMigMode, handle)
     if not (mode and mode[0]):
         gpu = _gpu(pynvml, handle, known, notes)
         if gpu:
-            yield Reported(gpu=gpu)
+            yield Handle(Reported(gpu=gpu), handle, handle)
         return
-    memory = _memory(pynvml, handle)
+    memory = memory_of(pynvml, handle)
     slices = list(_slices(pynvml, handle))
     if not slices:
         notes.append("mig_without_slices")
     for piece in slices:
         gpu = _gpu(pynvml, piece, {**known, "mig": True}, notes)
         if gpu:
-            yield Reported(
+            reported = Reported(
                 gpu=gpu,
-                parent_uuid=_text(_ask(pynvml, pynvml.nvmlDeviceGetUUID, handle)),
+                parent_uuid=_text(ask(pynvml, pynvml.nvmlDeviceGetUUID, handle)),
                 parent_memory_total=memory["memory_total"] if memory else None,
-                instance=_ask(pynvml, pynvml.nvmlDeviceGetGpuInstanceId, piece),
+                instance=ask(pynvml, pynvml.nvmlDeviceGetGpuInstanceId, piece),
             )
+            yield Handle(reported, piece, handle)
 
 
 def _slices(pynvml: Any, handle: Any) -> Iterator[Any]:
-    for number in range(_ask(pynvml, pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
-        piece = _ask(pynvml, pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, number)
+    for number in range(ask(pynvml, pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
+        piece = ask(pynvml, pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, number)
         if piece is not None:
             yield piece
 
 
 def _gpu(pynvml: Any, handle: Any, known: dict[str, Any], notes: list[Note]) -> DetectedGpu | None:
-    memory = _memory(pynvml, handle)
+    memory = memory_of(pynvml, handle)
     if memory is None:
         notes.append("memory_not_reported")
         return None
-    name = _text(_ask(pynvml, pynvml.nvmlDeviceGetName, handle)) or ""
-    uuid = _text(_ask(pynvml, pynvml.nvmlDeviceGetUUID, handle))
-    return DetectedGpu(name=name, uuid=uuid, processes=_processes(pynvml, handle), **memory, **known)
+    name = _text(ask(pynvml, pynvml.nvmlDeviceGetName, handle)) or ""
+    uuid = _text(ask(pynvml, pynvml.nvmlDeviceGetUUID, handle))
+    return DetectedGpu(name=name, uuid=uuid, processes=processes_on(pynvml, handle), **memory, **known)
 
 
-def _memory(pynvml: Any, handle: Any) -> dict[str, Any] | None:
+def memory_of(pynvml: Any, handle: Any) -> dict[str, Any] | None:
     """Total, free and reserved bytes. The second version of the call counts the driver's own share apart."""
     version = getattr(pynvml, "nvmlMemory_v2", None)
-    info = _ask(pynvml, pynvml.nvmlDeviceGetMemoryInfo, handle, version) if version else None
+    info = ask(pynvml, pynvml.nvmlDeviceGetMemoryInfo, handle, version) if version else None
     if info is not None:
         return {"memory_total": info.total, "memory_free": info.free, "memory_reserved": info.reserved}
-    info = _ask(pynvml, pynvml.nvmlDeviceGetMemoryInfo, handle)
+    info = ask(pynvml, pynvml.nvmlDeviceGetMemoryInfo, handle)
     return None if info is None else {"memory_total": info.total, "memory_free": info.free}
 
 
-def _processes(pynvml: Any, handle: Any) -> tuple[tuple[int, int | None], ...]:
+def processes_on(pynvml: Any, handle: Any) -> tuple[tuple[int, int | None], ...]:
     """(pid, bytes) of those that compute on it; bytes are unknown under Windows and in some containers."""
     for name in ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetComputeRunningProcesses_v2"):
         call = getattr(pynvml, name, None)
-        found = _ask(pynvml, call, handle) if call else None
+        found = ask(pynvml, call, handle) if call else None
         if found is not None:
             return tuple((process.pid, process.usedGpuMemory) for process in found)
     return ()
 
 
-def _ask(pynvml: Any, call: Callable[..., Any], *arguments: Any) -> Any:
+def ask(pynvml: Any, call: Callable[..., Any], *arguments: Any) -> Any:
     """The answer, or None where this driver or GPU does not have it."""
     mismatch = getattr(pynvml, "NVMLLibraryMismatchError", pynvml.NVMLError)
     try:
@@ -183,7 +220,7 @@ def _ask(pynvml: Any, call: Callable[..., Any], *arguments: Any) -> Any:
         return None
 
 
-def _note(error: Any) -> Note:
+def note_of(error: Any) -> Note:
     return NOTES.get(getattr(error, "value", 0), "nvml_failed")
 
 

@@ -7,6 +7,8 @@ from kb.core.hardware import DetectedGpu
 # Each has its sentence in i18n, under `machine.`.
 Note = Literal[
     "no_driver",
+    "no_driver_in_container",
+    "no_driver_in_wsl",
     "library_not_found",
     "pynvml_missing",
     "driver_not_loaded",
@@ -29,7 +31,13 @@ Note = Literal[
     "mig_not_all_visible",
     "more_gpus_than_found",
     "named_none",
+    "several_gpus",
+    "mig_slices",
+    "wsl",
+    "foreign_processes",
 ]
+
+NO_DRIVER: tuple[Note, ...] = ("no_driver", "no_driver_in_container", "no_driver_in_wsl")
 
 
 class Reported(NamedTuple):

@@ -5,7 +5,7 @@ from typing import Literal
 
 from kb.core.hardware import DetectedGpu, Gpu
 from kb.machine.match import match_gpu, without_mig
-from kb.machine.reading import Note, Reading, Reported, Unanswered
+from kb.machine.reading import NO_DRIVER, Note, Reading, Reported, Unanswered
 
 Source = Literal["nvml", "nvidia-smi", "torch", "none"]
 
@@ -32,7 +32,7 @@ def ask(root: str, environ: Mapping[str, str]) -> tuple[Source, Reading | None, 
     from kb.machine import nvidia_smi
 
     program = nvidia_smi.find(root, environ.get("PATH", ""))
-    if program is None and reasons[-1] == "no_driver":
+    if program is None and reasons[-1] in NO_DRIVER:
         return "none", None, reasons
     if program is not None:
         try:

@@ -16,7 +16,10 @@ FORMAT = 1
 
 
 class Journal:
-    """Open with :meth:`open`. ``done`` holds the outcomes so far by the key of their trial."""
+    """Open with :meth:`open`. ``done`` holds the outcomes so far by the key of their trial.
+
+    A campaign that came to its end has marked it: its journal makes way for the next one, under a name beside it.
+    """
 
     def __init__(self, path: str, stream: IO[str], done: dict[str, Outcome]) -> None:
         self.path = path
@@ -31,12 +34,15 @@ class Journal:
             plan: what the campaign was asked, as JSON; its results mean nothing for another one.
 
         Raises:
-            UserError: it cannot be written; it is there and was not to be resumed; it is no journal, one of another
-                plan, or another process is writing it.
+            UserError: it cannot be written; it is there, unfinished, and was not to be resumed; it is no journal, one
+                of another plan, or another process is writing it.
         """
         before = _read(path)
         if before is not None and not resume:
-            raise UserError("probe.journal_exists", path=path)
+            if not any("finished" in entry for entry in before):
+                raise UserError("probe.journal_unfinished", path=path)
+            _put_aside(path)
+            before = None
         try:
             if folder := os.path.dirname(path):
                 os.makedirs(folder, exist_ok=True)
@@ -66,6 +72,10 @@ class Journal:
         self._write({"key": trial_key(trial), "trial": as_json(trial), "outcome": as_json(outcome)})
         self.done[trial_key(trial)] = outcome
 
+    def finish(self) -> None:
+        """Mark the campaign as complete."""
+        self._write({"finished": True})
+
     def close(self) -> None:
         self._stream.close()
 
@@ -82,7 +92,9 @@ class Journal:
 
 
 def _read(path: str) -> list[dict[str, Any]] | None:
-    """Its whole lines; None where there is no such file, or an empty one."""
+    """Its whole lines; None where there is no such file, or an empty one. A device has nothing to be read."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        return None
     try:
         with open(path, encoding="utf-8", errors="replace") as stream:
             lines = stream.read().splitlines()
@@ -99,6 +111,13 @@ def _read(path: str) -> list[dict[str, Any]] | None:
     if lines and not (found and found[0].get("journal") == FORMAT):
         raise UserError("probe.not_a_journal", path=path)
     return found or None
+
+
+def _put_aside(path: str) -> None:
+    try:
+        os.replace(path, f"{path}.old")
+    except OSError as error:
+        raise UserError("probe.journal_unwritable", path=path, reason=error.strerror or str(error)) from None
 
 
 def _check(entries: list[dict[str, Any]], plan: Mapping[str, Any], path: str) -> None:

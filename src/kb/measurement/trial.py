@@ -108,7 +108,9 @@ def as_json(record: Trial | Outcome) -> dict[str, Any]:
 
 def trial_from(data: Mapping[str, Any]) -> Trial:
     """The trial that :func:`as_json` wrote."""
-    given = {name: tuple(value) if name in ("phases", "command") else value for name, value in data.items()}
+    given: dict[str, Any] = {
+        name: tuple(value) if name in ("phases", "command") else value for name, value in data.items()
+    }
     if "limits" in given:
         given["limits"] = Limits(**given["limits"])
     return Trial(**given)

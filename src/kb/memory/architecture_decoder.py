@@ -100,7 +100,10 @@ def architecture(config: Mapping[str, Any]) -> Architecture:
     kv_heads = number(config, "num_key_value_heads", default=traits.kv_heads or heads)
     if heads % kv_heads:
         raise UnsupportedArchitectureError(
-            f"config.json: num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}"
+            f"config.json: num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}",
+            "not_shared",
+            heads=heads,
+            shared=kv_heads,
         )
     unbiased = "attention_bias" if model_type != "qwen2" else ""
     both = flag(config, unbiased, traits.output_bias)

@@ -59,7 +59,7 @@ def use_by_batch(
     compute_capability: tuple[int, int] | None = None,
     cautious: bool = False,
 ) -> Callable[[int], int]:
-    """What :func:`largest_batch` compares with a limit: the bytes of the phases that ``field`` governs, by its value."""
+    """What :func:`largest_batch` compares with a limit: bytes of the phases that ``field`` governs, by its value."""
     setup = _only(setup, field)
 
     def used(batch: int) -> int:
@@ -80,9 +80,7 @@ def use_by_batch(
     return used
 
 
-def largest_within(
-    used: Callable[[int], int], limit_bytes: int, lowest: int, highest: int, slope: float = 0.0
-) -> int:
+def largest_within(used: Callable[[int], int], limit_bytes: int, lowest: int, highest: int, slope: float = 0.0) -> int:
     """The largest whole number in a range whose ``used`` bytes, which never fall, stay within the limit.
 
     One below ``lowest`` where not even that does. Each step aims where the line through the last two points meets the

@@ -20,6 +20,8 @@ else:
     from kb.simulation.torch_modules import torch
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+# What PEFT trains beside the adapters, by the names that it looks for; "score" is the last module, which stays wide.
+TRAINED_HEADS = ("classifier", "qa_outputs")
 TASK_TYPES = (("ForConditionalGeneration", "SEQ_2_SEQ_LM"), ("ForSequenceClassification", "SEQ_CLS"),
               ("ForTokenClassification", "TOKEN_CLS"), ("ForQuestionAnswering", "QUESTION_ANS"))  # fmt: skip
 
@@ -44,7 +46,9 @@ def build_model(
     model = meta_model(config, setup.attn_implementation, dtype, code_folder)
     if quantized:
         eight = setup.load_in_8bit and not setup.load_in_4bit
-        load_quantized(model, tracer, dtype, setup.bnb_4bit_use_double_quant, eight, load_ahead)
+        head = kept_head(model, setup)
+        wide = (head,) if head else ()
+        load_quantized(model, tracer, dtype, setup.bnb_4bit_use_double_quant, eight, load_ahead, wide)
     else:
         move(model, tracer)
     model.config.use_cache = False  # type: ignore[union-attr]  # as the Trainer does, from transformers 5 on
@@ -56,6 +60,18 @@ def build_model(
         model = _with_adapters(model, setup, tracer)
     tracer.name_modules(model)
     return model
+
+
+def kept_head(model: Any, setup: TrainingSetup) -> str | None:
+    """The head that must not be quantized, as ``llm_int8_skip_modules`` says: PEFT would train it and cannot.
+
+    transformers 5.23 quantizes a head with a bias (``get_keys_to_not_convert`` looks for the last *parameter*), and
+    PEFT then stops: "only Tensors of floating point dtype can require gradients".
+    """
+    if setup.method == "full" or not (setup.load_in_4bit or setup.load_in_8bit or setup.method == "qlora"):
+        return None
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return next((name for name, _ in inner.named_children() if name in TRAINED_HEADS), None)
 
 
 def _load_dtype(setup: TrainingSetup, quantized: bool) -> "torch.dtype":
@@ -100,7 +116,7 @@ def _with_adapters(model: Any, setup: TrainingSetup, tracer: "Tracer") -> "torch
     )
     try:
         adapted = get_peft_model(model, asked)
-    except ValueError as error:
+    except (ValueError, RuntimeError) as error:  # RuntimeError: a quantized module in modules_to_save
         raise BadModelError(reason=str(error)) from error
     for name, parameter in adapted.named_parameters():
         if "lora_" in name or parameter.requires_grad:

@@ -63,7 +63,7 @@ def simulate(
     content, seconds, peak = ask(worker_command(), job_text(job), limits or Limits())
     quantized = setup.method == "qlora" or setup.load_in_4bit or setup.load_in_8bit
     host = host_ledger(setup, _loads(content, checkpoint_bytes), constants=constants, limit_bytes=host_limit_bytes)
-    assumed = setup.assumed + _assumptions(setup, given=bool(compute_capability or gpu))
+    assumed = setup.assumed + _assumptions(setup, content["kept_head"], given=bool(compute_capability or gpu))
     return Simulated(
         report=report_of(content, target, host, assumed, constants, quantized=quantized),
         timeline=timeline_from(content["timeline"]),
@@ -85,12 +85,14 @@ def _loads(content: Mapping[str, Any], checkpoint_bytes: int | None) -> Loads:
     )
 
 
-def _assumptions(setup: TrainingSetup, *, given: bool) -> tuple[Assumption, ...]:
+def _assumptions(setup: TrainingSetup, kept_head: str | None, *, given: bool) -> tuple[Assumption, ...]:
     """What the simulation takes for granted; each reason is a key of i18n under ``assumption.``."""
     found = []
     if not given:
         capability = ".".join(map(str, UNNAMED_CAPABILITY))
         found.append(Assumption("gpu.compute_capability", capability, "kernels_of_ampere"))
+    if kept_head:
+        found.append(Assumption("quantization.llm_int8_skip_modules", kept_head, "head_kept_wide"))
     if setup.do_eval and not (setup.predict_with_generate or setup.prediction_loss_only or setup.eval_samples):
         found.append(Assumption("evaluation.samples", setup.eval_accumulation_steps or 1, "one_evaluation_step"))
     if setup.world_size > 1 or setup.fsdp or setup.zero_stage:

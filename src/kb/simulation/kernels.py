@@ -20,6 +20,7 @@ FLOAT = 4
 TILE_COLUMNS = 64
 TILE_LOCK = 16
 MOST_SPLITS = 200
+ALIGNMENT_BYTES = 16
 NARROW_HEAD, WIDE_HEAD = 64, 128
 # at::cuda::getChosenWorkspaceSize (aten/src/ATen/cuda/CublasHandlePool.cpp): ":4096:2:16:8", or 32 MiB.
 WORKSPACE_BYTES = (2 * 4096 + 8 * 16) << 10
@@ -40,11 +41,13 @@ def install(tracer: "Tracer") -> None:
     tracer.workspaces[aten.addmm.default] = lambda bias, *_: both if bias.dim() == 1 else (size,)
     tracer.scratch |= {
         aten._softmax_backward_data.default: softmax_backward_scratch,
+        aten._scaled_dot_product_efficient_attention.default: efficient_scratch,
         aten._scaled_dot_product_efficient_attention_backward.default: efficient_backward_scratch,
         aten._scaled_dot_product_flash_attention_backward.default: flash_backward_scratch,
         aten._flash_attention_backward.default: packed_flash_backward_scratch,
     }
     tracer.replaced[aten.nonzero.default] = every_element
+    tracer.replaced[aten._grouped_mm.default] = grouped_product
     for name in ("_fused_adamw_", "_fused_adam_", "_fused_sgd_", "_fused_adagrad_"):
         packet = getattr(aten, name, None)
         for overload in packet.overloads() if packet is not None else ():
@@ -55,6 +58,30 @@ def in_place(tracer: "Tracer", *args: Any, **kwargs: Any) -> None:
     """A fused optimizer kernel: everything happens in the tensors that it is given (FusedAdamKernel.cu)."""
 
 
+def grouped_product(
+    tracer: "Tracer",
+    left: "torch.Tensor",
+    right: "torch.Tensor",
+    offsets: "torch.Tensor | None" = None,
+    bias: "torch.Tensor | None" = None,
+    out_dtype: "torch.dtype | None" = None,
+) -> "torch.Tensor":
+    """One output, its rows padded to 16 bytes, in any float type: PyTorch's fake kernel knows bf16 alone, where the real
+    one multiplies group by group into the same output (aten/src/ATen/native/cuda/GroupedBlas.cpp)."""
+    dtype = out_dtype or left.dtype
+    shape: tuple[int, ...]
+    if left.dim() == 2 and right.dim() == 2:
+        assert offsets is not None, "two flat operands are told apart by their offsets"
+        shape = (offsets.shape[0], left.shape[0], right.shape[1])
+    elif left.dim() == 2 or right.dim() == 2:
+        shape = (left.shape[-2], right.shape[-1])
+    else:
+        shape = (left.shape[0], left.shape[1], right.shape[2])
+    width = _up(shape[-1], ALIGNMENT_BYTES // dtype.itemsize)
+    strides = (shape[-2] * width, width, 1)[-len(shape) :]
+    return torch.empty_strided(shape, strides, dtype=dtype, device=left.device)
+
+
 def every_element(tracer: "Tracer", tensor: "torch.Tensor") -> "torch.Tensor":
     """The indices of what is not zero, where nobody can look: of every element, as in a mask without padding."""
     return torch.empty((tensor.numel(), tensor.dim()), dtype=torch.int64, device=tensor.device)
@@ -63,6 +90,16 @@ def every_element(tracer: "Tracer", tensor: "torch.Tensor") -> "torch.Tensor":
 def softmax_backward_scratch(tracer: "Tracer", grad: "torch.Tensor", output: "torch.Tensor", *rest: Any) -> Stages:
     """``grad * output`` is materialized first (softmax_backward_cuda_out in aten/.../cuda/SoftMax.cu)."""
     return ((grad.numel() * max(grad.element_size(), output.element_size()),),)
+
+
+def efficient_scratch(
+    tracer: "Tracer", query: "torch.Tensor", key: "torch.Tensor", value: "torch.Tensor", *rest: Any, **named: Any
+) -> Stages:
+    """Half kernels of heads wider than their registers hold add up in a float buffer of the output's shape
+    (``kNeedsOutputAccumulatorBuffer`` of mem_eff_attention/kernel_forward.h)."""
+    if query.dtype == torch.float32 or value.shape[-1] <= WIDE_HEAD:
+        return ()
+    return ((query.shape[0] * query.shape[1] * query.shape[2] * value.shape[-1] * FLOAT,),)
 
 
 def efficient_backward_scratch(

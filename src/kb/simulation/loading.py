@@ -4,7 +4,7 @@ The order decides which holes remain between the weights, and so how much the al
 Import only in the simulator's process.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -49,17 +49,19 @@ def load_quantized(
     double_quant: bool,
     eight_bit: bool = False,
     ahead: int = 0,
+    unquantized: Sequence[str] = (),
 ) -> None:
     """As ``from_pretrained`` with a bitsandbytes config: each weight to the GPU in 16 bits, quantized there, let go.
 
     The library's own layers and quantization run. ``ahead`` is by how many weights the reading threads lead: it is a
-    matter of timing in a real load, and changes the holes.
+    matter of timing in a real load, and changes the holes. ``unquantized`` modules stay wide beside those that the
+    library leaves out itself.
     Source: ``_load_pretrained_model``, ``core_model_loading.py``, ``integrations/bitsandbytes.py`` of transformers 5.
     """
     from bitsandbytes.nn import Linear4bit, Linear8bitLt
 
     head_is_own = _head_is_own(model)
-    _replace_linears(model, compute_dtype, double_quant, eight_bit)
+    _replace_linears(model, compute_dtype, double_quant, eight_bit, unquantized)
     names = sorted(dict(model.named_parameters()), key=_natural)
     layers = {name: model.get_submodule(name.rpartition(".")[0]) for name in names}
     quantizes = {name for name, layer in layers.items() if isinstance(layer, Linear4bit | Linear8bitLt)}
@@ -124,7 +126,9 @@ def _kept_wide(model: Any) -> Any:
     return lambda path: pattern is not None and pattern.search(path) is not None
 
 
-def _replace_linears(model: Any, compute_dtype: "torch.dtype", double_quant: bool, eight_bit: bool) -> None:
+def _replace_linears(
+    model: Any, compute_dtype: "torch.dtype", double_quant: bool, eight_bit: bool, unquantized: Sequence[str]
+) -> None:
     from torch.utils._python_dispatch import _disable_current_modes
     from transformers import BitsAndBytesConfig
     from transformers.integrations.bitsandbytes import replace_with_bnb_linear
@@ -139,7 +143,7 @@ def _replace_linears(model: Any, compute_dtype: "torch.dtype", double_quant: boo
     )
     with _disable_current_modes():  # type: ignore[no-untyped-call]
         skipped = HfQuantizer.get_modules_to_not_convert(model, None, model._keep_in_fp32_modules)
-        replace_with_bnb_linear(model, skipped, asked)
+        replace_with_bnb_linear(model, [*skipped, *unquantized], asked)
 
 
 def _warm_up(tracer: "Tracer", shapes: dict[str, Any], packed: set[str], dtype: "torch.dtype", eight_bit: bool) -> None:

@@ -40,6 +40,7 @@ def outcome_of(job: Job) -> dict[str, Any]:
         "timeline": timeline_of(runs[0].events),
         "saved_bytes": max(run.passed.saved for run in runs),
         "gathered_bytes": max(run.passed.gathered for run in runs),
+        "kept_head": runs[0].kept_head,
         "software": _software(),
         "seconds": time.monotonic() - start,
     }

@@ -38,6 +38,7 @@ class Run(NamedTuple):
     passed: Passed
     sole_stack: str | None
     vocabulary: int
+    kept_head: str | None  # the module that was not quantized because PEFT trains it
 
 
 def runs_of(job: Job, limit_bytes: int | None = None) -> list[Run]:
@@ -57,7 +58,7 @@ def runs_of(job: Job, limit_bytes: int | None = None) -> list[Run]:
 
 
 def _run(job: Job, limit_bytes: int | None, *, inference: bool) -> Run:
-    from kb.simulation.build import build_model
+    from kb.simulation.build import build_model, kept_head
     from kb.simulation.session import open_session
 
     setup = job.setup
@@ -75,7 +76,8 @@ def _run(job: Job, limit_bytes: int | None, *, inference: bool) -> Run:
         generative = _inner(model).can_generate()
         sole = None if model.config.is_encoder_decoder else ("decoder" if generative else "encoder")
         ended = next((number for number, event in enumerate(tracer.events) if event.phase == ENDED), len(tracer.events))
-        return Run(tracer.events[:ended], tracer.roles, passed, sole, model.config.vocab_size)
+        head = kept_head(model, setup)
+        return Run(tracer.events[:ended], tracer.roles, passed, sole, model.config.vocab_size, head)
 
 
 def _needs_bits_and_bytes(setup: TrainingSetup) -> bool:

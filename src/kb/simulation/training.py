@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kb.core.setup import TrainingSetup
 from kb.simulation.batches import batch_of
+from kb.simulation.faults import BadJobError
 from kb.simulation.optimizers import optimizer_of, paged_on_host
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ else:
 
 STEPS = 2
 GRADIENT_NORM = 1.0  # the Trainer's max_grad_norm
+SECOND_BACKWARD = "Trying to backward through the graph a second time"  # autograd's words
 
 
 def train(
@@ -34,7 +36,7 @@ def train(
     ``inputs`` is one batch to repeat; without it a new one is made for each pass.
 
     Raises:
-        BadJobError: the optimizer is none of the Trainer's.
+        BadJobError: the optimizer is none of the Trainer's, or checkpointing cannot be reentrant in this model.
         OutOfMemory: the run would have run out.
     """
     tracer.phase = "train:inputs"
@@ -72,7 +74,12 @@ def _pass(model: Any, setup: TrainingSetup, tracer: "Tracer", inputs: dict[str, 
     if setup.gradient_accumulation_steps > 1:
         loss = loss / setup.gradient_accumulation_steps
     tracer.phase = "train:backward"
-    loss.backward()
+    try:
+        loss.backward()
+    except RuntimeError as error:
+        if setup.use_reentrant and SECOND_BACKWARD in str(error):  # DeBERTa's positions, which all layers share
+            raise BadJobError(name="use_reentrant", value=f"true ({SECOND_BACKWARD})") from error
+        raise
 
 
 def _loss(model: Any, setup: TrainingSetup, batch: dict[str, Any]) -> Any:

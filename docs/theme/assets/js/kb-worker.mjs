@@ -2,10 +2,37 @@
 import { loadPyodide } from "../vendor/pyodide/pyodide.mjs";
 
 const FOLDER = "/home/pyodide/kb";
+const GZIP = [0x1f, 0x8b];
+
+/** Python's memory as it is once started; null where the browser or the host cannot give it: Python starts anew then. */
+async function snapshot() {
+  try {
+    const answer = await fetch(new URL("../vendor/pyodide/snapshot.bin", import.meta.url));
+    if (!answer.ok) return null;
+    const packed = new Uint8Array(await answer.arrayBuffer());
+    // some hosts say that it is packed, and the browser has unpacked it then
+    if (GZIP.some((byte, place) => packed[place] !== byte)) return packed;
+    const unpacked = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+    return new Uint8Array(await new Response(unpacked).arrayBuffer());
+  } catch {
+    return null;
+  }
+}
+
+async function load() {
+  const indexURL = new URL("../vendor/pyodide/", import.meta.url).href;
+  const started = await snapshot();
+  if (!started) return loadPyodide({ indexURL });
+  try {
+    return await loadPyodide({ indexURL, _loadSnapshot: started });
+  } catch {
+    return loadPyodide({ indexURL });
+  }
+}
 
 async function start() {
   const [python, archive] = await Promise.all([
-    loadPyodide({ indexURL: new URL("../vendor/pyodide/", import.meta.url).href }),
+    load(),
     fetch(new URL("../playground/kb.zip", import.meta.url)).then((answer) => answer.arrayBuffer()),
   ]);
   python.unpackArchive(archive, "zip", { extractDir: FOLDER });

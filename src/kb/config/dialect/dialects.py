@@ -14,13 +14,32 @@ Values = Mapping[str, Any]
 DOT = "\x00"  # stands for a dot inside a key, so that it never counts as a step of a path
 
 
+LAST = 10_000  # ranks of keys that count only where no other key of the setting is there
+ANY = "*"  # in a translation: any value that is not listed
+_SPELT = {"true": "True", "false": "False"}  # YAML writes its booleans either way
+
+
 class Target:
-    """A setting that a key means; of the keys of one setting the one with the lowest ``rank`` counts."""
+    """A setting that a key means; of the keys of one setting the one with the lowest ``rank`` counts.
 
-    __slots__ = ("fact", "rank", "values")
+    ``values`` translates what is written; what is in ``skip`` says nothing of the setting, and where ``skip`` is None
+    nothing does but what is translated. ``split`` parts a text into a list, ``items`` translates the parts, and what
+    ``adds`` is put together with the setting's other keys that add.
+    """
 
-    def __init__(self, fact: FactType, rank: int, values: Values) -> None:
+    __slots__ = ("adds", "fact", "items", "rank", "skip", "split", "values")
+
+    def __init__(self, fact: FactType, rank: int, values: Values, how: Mapping[str, Any] = {}) -> None:
         self.fact, self.rank, self.values = fact, rank, values
+        skip = how.get("skip", ())
+        self.skip = None if skip == "others" else frozenset(_both_spellings(skip))
+        self.split: str = how.get("split", "")
+        self.items: Values = how.get("items", {})
+        self.adds: bool = how.get("adds", False)
+
+
+def _both_spellings(written: Iterable[str]) -> list[str]:
+    return [spelling for each in written for spelling in (each, _SPELT.get(each, each))]
 
 
 class CompiledDialect:
@@ -31,6 +50,12 @@ class CompiledDialect:
         self.targets: dict[str, list[Target]] = {}
         self._facts = facts
         self._values = dialect.values
+        self.fallbacks = dialect.fallbacks
+        self.interpolates = dialect.interpolates
+        self._known: dict[str, str] = {}  # arguments that mean no setting → the releases that have them
+        for releases, names in dialect.known.items():
+            self._known |= dict.fromkeys(names, releases)
+        self._closed = {"" if group == ANY else group.removesuffix(".*") for group in dialect.closed}
         self._ignored = {pattern for pattern in dialect.ignore if not pattern.endswith(".*")}
         prefixes = [pattern[:-1] for pattern in dialect.ignore if pattern.endswith(".*")]
         self._ignored_prefixes = tuple(prefixes)
@@ -38,7 +63,7 @@ class CompiledDialect:
         for rank, (pattern, meant) in enumerate(dialect.keys.items()):
             self._add(pattern, meant, rank, dialect.keys)
         self.parents = _parents_of(self.targets)
-        whole = [(path, meant) for path, meant in dialect.keys.items() if path.endswith("*") and isinstance(meant, str)]
+        whole = [(path, meant) for path, meant in dialect.keys.items() if path.endswith(ANY) and isinstance(meant, str)]
         self._groups = [(path.rstrip("*."), meant.removesuffix(".*")) for path, meant in whole]
         self._neighbours: dict[str, Neighbours] = {}
         facts_meant = {target.fact.name: target.fact for targets in self.targets.values() for target in targets}
@@ -56,31 +81,45 @@ class CompiledDialect:
     def neighbours(self, parent: str) -> Neighbours:
         """The names known in a group, to be asked about names that are not."""
         if parent not in self._neighbours:
-            self._neighbours[parent] = Neighbours(self.parents[parent])
+            listed = {path.rpartition(".")[2] for path in self._known if path.rpartition(".")[0] == parent}
+            self._neighbours[parent] = Neighbours(self.parents[parent] | listed)
         return self._neighbours[parent]
 
     def ignores(self, path: str) -> bool:
-        return path in self._ignored or path.startswith(self._ignored_prefixes)
+        """Whether a key is known to mean no setting."""
+        return path in self._known or path in self._ignored or path.startswith(self._ignored_prefixes)
+
+    def lists(self, path: str) -> bool:
+        """Whether it is an argument of the format that means no setting."""
+        return path in self._known
+
+    def is_closed(self, parent: str) -> bool:
+        """Whether every name that the format takes in this group is known here."""
+        return parent in self._closed
 
     def _add(self, pattern: str, meant: Any, rank: int, keys: Mapping[str, Any]) -> None:
-        own: Values = {}
-        if isinstance(meant, Mapping):
-            meant, own = meant["to"], meant.get("values", {})
-        for name in [meant] if isinstance(meant, str) else meant:
-            if pattern != "*" and not pattern.endswith(".*"):
-                self._aim(pattern, name, rank, own)
-                continue
+        for each in meant if isinstance(meant, list | tuple) else (meant,):
+            how = each if isinstance(each, Mapping) else {"to": each}
+            to = how["to"]
+            for name in [to] if isinstance(to, str) else to:
+                self._add_one(pattern, name, rank + (LAST if how.get("last") else 0), keys, how)
+
+    def _add_one(self, pattern: str, name: str, rank: int, keys: Mapping[str, Any], how: Mapping[str, Any]) -> None:
+        if pattern != ANY and not pattern.endswith(".*"):
+            self._aim(pattern, name, rank, how)
+        else:
             start = name[:-1]
             for fact in [fact for fact in self._facts if fact.startswith(start)]:
                 path = pattern[:-1] + fact[len(start) :]
                 if path not in keys and not self.ignores(path):
-                    self._aim(path, fact, rank, own)
+                    self._aim(path, fact, rank, how)
 
-    def _aim(self, path: str, name: str, rank: int, own: Values) -> None:
+    def _aim(self, path: str, name: str, rank: int, how: Mapping[str, Any]) -> None:
         fact = self._facts.get(name)
         if fact is not None and fact.setting:
-            values = {**self._values.get("*", {}), **self._values.get(name, {}), **own}
-            self.targets.setdefault(path, []).append(Target(fact, rank, values))
+            listed = {**self._values.get(ANY, {}), **self._values.get(name, {}), **how.get("values", {})}
+            values = {spelling: value for text, value in listed.items() for spelling in _both_spellings((text,))}
+            self.targets.setdefault(path, []).append(Target(fact, rank, {**values, **listed}, how))
 
 
 def _parents_of(paths: Iterable[str]) -> dict[str, set[str]]:
@@ -138,7 +177,7 @@ class Recognition:
     """Finds the dialect of a document among several by the marks that each names."""
 
     def __init__(self, dialects: Mapping[str, Dialect], facts: Mapping[str, FactType]) -> None:
-        files = [dialect for dialect in dialects.values() if dialect.layout != "command"]
+        files = [dialect for dialect in dialects.values() if dialect.layout not in ("command", "python")]
         self._dialects = sorted(files, key=lambda dialect: (-dialect.priority, dialect.id))
         self._facts = facts
         self._compiled: dict[str, CompiledDialect] = {}
@@ -150,15 +189,22 @@ class Recognition:
 
     def recognise(self, entries: Entries) -> Dialect | None:
         """The dialect with the highest priority among those whose marks suffice; of equals the best marked."""
-        best: tuple[int, int] | None = None
-        found = None
+        matching = self.matching(entries)
+        return matching[0] if matching else None
+
+    def matching(self, entries: Entries) -> list[Dialect]:
+        """The dialect of a document, and after it those that it may as well be: of like priority, marked half as well
+        or better.
+        """
+        found: list[tuple[int, Dialect]] = []
         for dialect in self._dialects:
-            if best is not None and dialect.priority < best[0]:
+            if found and dialect.priority < found[0][1].priority:
                 break
             score = self.score(dialect, entries)
-            if score >= dialect.recognise["least"] and (best is None or (dialect.priority, score) > best):
-                best, found = (dialect.priority, score), dialect
-        return found
+            if score >= dialect.recognise["least"]:
+                found.append((score, dialect))
+        found.sort(key=lambda each: -each[0])
+        return [dialect for score, dialect in found if 2 * score >= found[0][0]]
 
     def score(self, dialect: Dialect, entries: Entries) -> int:
         """What the dialect's marks in the document weigh, at its top and in its sections; 0 where one forbids."""

@@ -3,8 +3,9 @@
 from typing import Any
 
 from kb.config.dialect.dialects import CompiledDialect, Entries, Entry, Target
+from kb.config.dialect.translation import AS_WRITTEN, SAYS_NOTHING, reference, translated
 from kb.config.dialect.traps import event_of, interpret
-from kb.config.text.nodes import SCALAR
+from kb.config.text.nodes import SCALAR, Node
 from kb.config.text.source import Source
 from kb.core.document import Event, Setting
 from kb.core.finding import Edit, Span
@@ -35,6 +36,7 @@ class Extractor:
     def __init__(self, dialect: CompiledDialect) -> None:
         self._dialect = dialect
         self._unknown_left = MAX_UNKNOWN
+        self._entries: Entries = {}
 
     def extract(self, entries: Entries, source: Source) -> Part:
         part = Part()
@@ -47,34 +49,52 @@ class Extractor:
                     meant.setdefault(target.fact.name, []).append((target, entry))
             elif path not in parents:
                 self._look_beside(path, entry, entries, part, source)
+        self._entries = entries
         for name, candidates in meant.items():
             if len(candidates) > 1:
                 candidates.sort(key=_rank)
-            self._take(name, candidates, part, source)
+            if candidates[0][0].adds:
+                _add_up(name, candidates, part, source)
+            else:
+                self._take(name, candidates, part, source)
         self._follow_renames(part)
+        self._follow_fallbacks(part)
         return part
 
     def _take(self, name: str, candidates: list[tuple[Target, Entry]], part: Part, source: Source) -> None:
         """The first candidate that gives a value; an unknown one (``auto``) ends the search too."""
-        for target, (path, key, node) in candidates:
-            translated = node.kind == SCALAR and node.value in target.values
-            if translated:
-                value: Any = target.values[node.value]
-                if value is None:
-                    part.left_open.append(name)
-                    return
-            else:
-                value, trap = interpret(node, target.fact.type, name)
-                if value is None:
-                    continue
-                if trap is not None:
-                    part.events.append(event_of(trap, key, node, name, source))
-            span = source.span(node)
-            comment = source.comment_after(span.end) if node.flow else ""
-            key_span = source.between(key.start, key.end or key.start)
-            part.settings[name] = Setting(value, span, key_span, path, comment, alias=node.alias)
+        silent = True
+        for target, entry in candidates:
+            node = self._resolved(entry[2])
+            read = translated(target, node)
+            if read is SAYS_NOTHING:
+                continue
+            silent = False
+            if read is None:
+                part.left_open.append(name)
+                return
+            if read is not AS_WRITTEN:
+                part.settings[name] = _setting(read, entry, source, borrowed=True)
+                return
+            value, trap = interpret(node, target.fact.type, name)
+            if value is None:
+                continue
+            if trap is not None:
+                part.events.append(event_of(trap, entry[1], entry[2], name, source))
+            part.settings[name] = _setting(value, entry, source, borrowed=node is not entry[2])
             return
-        part.silenced[name] = source.span(candidates[0][1][1])
+        if not silent:
+            part.silenced[name] = source.span(candidates[0][1][2])
+
+    def _resolved(self, node: Node) -> Node:
+        """The value itself of one that is written ``${path}``, where the format has such and the document the path."""
+        return reference(node, self._entries) if self._dialect.interpolates else node
+
+    def _follow_fallbacks(self, part: Part) -> None:
+        """A setting that the format takes from another one where the config does not give it."""
+        for name, other in self._dialect.fallbacks.items():
+            if other in part.settings and name not in part.settings and name not in part.left_open:
+                part.settings[name] = part.settings[other]._replace(alias=True, comment="")
 
     def _follow_renames(self, part: Part) -> None:
         """A value under an old name counts under the new one too, unless that is written itself."""
@@ -94,14 +114,16 @@ class Extractor:
         group = self._dialect.group_of(parent)
         if group:
             part.unknown_keys.append(f"{group}.{key.value}")
+        span = source.between(key.start, key.end or key.start)
         meant = self._dialect.neighbours(parent).meant_by(key.value)
         if meant is None:
+            if self._dialect.is_closed(parent):
+                part.events.append(Event("unknown-argument", span, {"key": key.value, "format": self._dialect.id}))
             return
         meant_path = f"{parent}.{meant}" if parent else meant
         known = self._dialect.targets.get(meant_path)
-        if known is None and entry[2].kind == SCALAR:
+        if known is None and entry[2].kind == SCALAR and not self._dialect.lists(meant_path):
             return  # a group's name, but this is no group
-        span = source.between(key.start, key.end or key.start)
         name = known[0].fact.name if known else ""
         # Beside the right key the wrong one cannot take its name: that would write it twice.
         edits = () if meant_path in entries else (Edit("replace", name, key.style[:1] + meant + key.style[:1], span),)
@@ -110,6 +132,30 @@ class Extractor:
 
 def _rank(candidate: tuple[Target, Entry]) -> int:
     return candidate[0].rank
+
+
+def _setting(value: Any, entry: Entry, source: Source, *, borrowed: bool) -> Setting:
+    """``borrowed``: the value is not what stands there but follows from it, so that no fix may write over it."""
+    path, key, node = entry
+    span = source.span(node)
+    comment = source.comment_after(span.end) if node.flow else ""
+    key_span = source.between(key.start, key.end or key.start)
+    return Setting(value, span, key_span, path, comment, alias=node.alias or borrowed)
+
+
+def _add_up(name: str, candidates: list[tuple[Target, Entry]], part: Part, source: Source) -> None:
+    """What several keys each give a part of: the modules of one list."""
+    whole: dict[str, None] = {}
+    first = None
+    for target, entry in candidates:
+        read = translated(target, entry[2])
+        if read is AS_WRITTEN:
+            read, _ = interpret(entry[2], target.fact.type, name)
+        if isinstance(read, tuple):
+            whole |= dict.fromkeys(read)
+            first = first or entry
+    if first is not None:
+        part.settings[name] = _setting(tuple(whole), first, source, borrowed=True)
 
 
 def inherit(own: Part, base: Part) -> dict[str, Setting]:

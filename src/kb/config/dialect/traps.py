@@ -39,6 +39,8 @@ def interpret(node: Node, want: str, name: str) -> tuple[Any, Trap | None]:
     value = node.scalar()
     if value is None:
         return None, None
+    if isinstance(value, Unknown):  # of Python: what only a run can tell
+        return Unknown(frozenset((name,)), value.reason), None
     if isinstance(value, str) and _FILLED_IN.search(value):
         return _filled_in(name), None if want == "text" else Trap("unresolved-value")
     if want == "bool":

@@ -158,7 +158,10 @@ class TreeEdits:
             for target in targets
             if target.fact.name == name
         ]
-        return [tuple(path.split(".")) for _, path in sorted(found)]
+        # a group file of Hydra's holds what stands below its package
+        package = self._unit.package
+        spelt = [tuple(path.split(".")) for _, path in sorted(found)]
+        return [steps[len(package) :] for steps in spelt if steps[: len(package)] == package]
 
     def _prefix(self) -> Path:
         """The path of the unit's section in its document; empty for the whole of it."""

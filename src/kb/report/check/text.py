@@ -34,11 +34,11 @@ def _heading(unit: UnitResult, words: Words, style: Style) -> list[str]:
     name = printable(unit.unit.path) + (f" [{printable(unit.unit.section)}]" if unit.unit.section else "")
     tail = style.rule * max(style.width - columns(name) - 4, 3)
     first = style.paint(f"{style.rule * 2} {name} {tail}", "heading")
-    about = joined(_about(unit, words), style.dot)
-    return [first, *(style.paint(line, "dim") for line in wrap(about, style.width, INDENT))]
+    second = joined(about(unit, words), style.dot)
+    return [first, *(style.paint(line, "dim") for line in wrap(second, style.width, INDENT))]
 
 
-def _about(unit: UnitResult, words: Words) -> list[str]:
+def about(unit: UnitResult, words: Words) -> list[str]:
     """Format, model, method and batch: what the reader should see was understood."""
     parts = [words("report.dialect", name=unit.unit.dialect) if unit.unit.dialect else words("report.no_dialect")]
     setup = unit.setup

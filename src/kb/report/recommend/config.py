@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from kb.core.setup import TrainingSetup
+from kb.core.setup import TrainingSetup, WeightType
 
 # How the team format calls what the vocabulary calls otherwise: (group, key).
 _KEYS = {
@@ -22,10 +22,17 @@ _READ_OTHERWISE = re.compile(r"(?i:true|false|yes|no|on|off|null|y|n)|[\d_.]+(?:
 _COMPUTE_TYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
-def settings_of(setup: TrainingSetup, *, workers_known: bool = True, one_sequence: bool = False) -> dict[str, Any]:
+def settings_of(
+    setup: TrainingSetup,
+    *,
+    workers_known: bool = True,
+    one_sequence: bool = False,
+    stored: WeightType | None = "fp32",
+) -> dict[str, Any]:
     """Every setting to write, by vocabulary name, in the order to write them.
 
-    ``one_sequence``: the model has one stack, and reads input and target as one row of tokens.
+    ``one_sequence``: the model has one stack, and reads input and target as one row of tokens. ``stored``: the type of
+    the checkpoint, None where it is not known; transformers 5 loads it so unless told otherwise.
     """
     settings: dict[str, Any] = {
         "model.name": setup.model_name,
@@ -33,7 +40,7 @@ def settings_of(setup: TrainingSetup, *, workers_known: bool = True, one_sequenc
     }
     if not one_sequence:
         settings["data.max_target_length"] = setup.max_target_length
-    if setup.weights != "fp32":
+    if setup.weights != "fp32" or (stored != "fp32" and not setup.load_in_4bit):
         settings["model.torch_dtype"] = _COMPUTE_TYPES[setup.weights]
     if setup.do_train:
         settings |= _training(setup, workers_known)

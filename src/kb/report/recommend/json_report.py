@@ -38,7 +38,12 @@ def recommend_object(answer: Answer, words: Words, version: str, rules_version: 
         "task": answer.task,
         "model": {"id": room.model.id, "name": room.model.name, "parameters": room.model.parameters},
         "world_size": answer.world,
-        "config": settings_of(setup, workers_known=known, one_sequence=not reads_target(room.model.architecture))
+        "config": settings_of(
+            setup,
+            workers_known=known,
+            one_sequence=not reads_target(room.model.architecture),
+            stored=room.model.weights_dtype,
+        )
         if setup
         else None,
         "yaml": config_yaml(answer, words),

@@ -73,8 +73,10 @@ def config_yaml(answer: Answer, words: Words) -> str | None:
     training = answer.training
     workers_known = training is not None and training.workers_reason != "unknown"
     head = " ".join(f"export {name}={value}" for name, value in ENVIRONMENT.items())
-    one_sequence = not reads_target(answer.room.model.architecture)
-    settings = settings_of(setup, workers_known=workers_known, one_sequence=one_sequence)
+    model = answer.room.model
+    one_sequence = not reads_target(model.architecture)
+    stored = model.weights_dtype
+    settings = settings_of(setup, workers_known=workers_known, one_sequence=one_sequence, stored=stored)
     return to_yaml(settings, _comments(answer, setup, words), head, one_sequence=one_sequence)
 
 

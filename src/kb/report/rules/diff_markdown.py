@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from kb.advice.rule_diff import Edition, Entries, EntryChange
 from kb.advice.rule_flips import FindingFlip, Flips, Recommended
+from kb.report.markdown import table
 from kb.report.values import format_value, printable
 from kb.report.words import Words
 
@@ -44,8 +45,7 @@ def _summary(entries: Entries, flips: Flips, words: Words) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]], words: Words) -> list[str]:
-    shown = [head, ["---"] * len(head), *rows[:MOST_ROWS]]
-    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in shown]
+    lines = table(head, [[cell.replace("|", "\\|") for cell in row] for row in rows[:MOST_ROWS]])
     left = len(rows) - MOST_ROWS
     return [*lines, "", *([words("rules.diff_more", n=left), ""] if left > 0 else [])]
 

@@ -1,0 +1,58 @@
+"""What a dialect makes of a written value before its type counts: ``quantization_bit: 4`` is ``load_in_4bit: true``."""
+
+import re
+from typing import Any
+
+from kb.config.dialect.dialects import ANY, Entries, Target
+from kb.config.text.nodes import SCALAR, SEQUENCE, Node
+
+SAYS_NOTHING: Any = object()
+AS_WRITTEN: Any = object()
+MAX_REFERENCES = 8  # a reference to a reference to …; a ring of them is left as it is written
+_REFERENCE = re.compile(r"\$\{([A-Za-z0-9_.]+)\}\Z")
+
+
+def translated(target: Target, node: Node) -> Any:
+    """The value that ``target`` gives for what is written; None where only the run can tell it.
+
+    ``AS_WRITTEN`` where the dialect says nothing of this value, ``SAYS_NOTHING`` where the value says nothing of the
+    setting.
+    """
+    written = node.value if node.kind == SCALAR else None
+    if written is not None and written in target.values:
+        return _listed(target.values[written])
+    if target.skip is not None and written in target.skip:
+        return SAYS_NOTHING
+    empty = node.kind == SCALAR and node.scalar() is None
+    if ANY in target.values and not empty:
+        return _listed(target.values[ANY])
+    if target.skip is None:
+        return SAYS_NOTHING
+    if written is not None and target.split and isinstance(node.scalar(), str):
+        return _parts(target, written.split(target.split))
+    if target.items and node.kind == SEQUENCE:
+        return _parts(target, [str(item.value) for item in node.value if item.kind == SCALAR])
+    return AS_WRITTEN
+
+
+def _listed(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _parts(target: Target, texts: list[str]) -> tuple[str, ...]:
+    stripped = [text.strip() for text in texts]
+    return tuple(str(target.items.get(text, text)) for text in stripped if text)
+
+
+def reference(node: Node, entries: Entries) -> Node:
+    """The node that ``${path}`` stands for; the node itself where it is no reference, or leads nowhere."""
+    found = node
+    for _ in range(MAX_REFERENCES):
+        match = _REFERENCE.match(found.value) if found.kind == SCALAR else None
+        if match is None:
+            return found
+        entry = entries.get(match[1])
+        if entry is None:
+            return node
+        found = entry[2]
+    return node

@@ -1,0 +1,174 @@
+"""OmegaConf's ``${a.b}``: what the config itself answers is filled in; what only a run can answer stays as written."""
+
+import re
+from collections.abc import Sequence
+
+from kb.config.hydra.virtual import is_omegaconf_float
+from kb.config.text.nodes import MAPPING, SCALAR, SEQUENCE, Node
+
+MAX_TEXT = 10_000
+MAX_NODES = 20_000
+_RESOLVER = re.compile(r"\s*([A-Za-z_][\w.]*)\s*:(.*)\Z", re.DOTALL)
+_STEP = re.compile(r"[^.\[\]]+")
+
+Path = tuple[str, ...]
+
+
+def resolve(root: Node) -> None:
+    """Fill in what the mapping ``root`` says elsewhere, in place.
+
+    ``${a.b}``, ``${.b}``, ``${a[0]}`` and ``${oc.select:a,1}`` take another entry's value; ``${oc.env:NAME,8}`` its
+    default, as where the variable is not set. What leads nowhere, round in a circle, or to a resolver of the program's
+    own is left alone: it is unknown. A value that was filled in is an alias: what it says is written elsewhere.
+    """
+    _Resolution(root).run()
+
+
+class _Resolution:
+    def __init__(self, root: Node) -> None:
+        self._root = root
+        self._busy: set[int] = set()
+        self._done: set[int] = set()
+        self._left = MAX_NODES
+
+    def run(self) -> None:
+        self._inside(self._root, ())
+
+    def _inside(self, node: Node, path: Path) -> None:
+        """Resolve what stands below a value."""
+        if node.kind == SCALAR or id(node.value) in self._done:
+            return
+        self._done.add(id(node.value))
+        for at, name in enumerate(_names(node)):
+            self._child(node, at, (*path, name))
+
+    def _child(self, node: Node, at: int, path: Path) -> Node:
+        """The value of one entry, resolved."""
+        child = _child(node, at)
+        if child.kind == SCALAR and "${" in child.value and not child.alias:
+            if id(child) in self._busy:
+                return child  # a circle
+            self._busy.add(id(child))
+            child = self._value(child, path)
+            self._busy.discard(id(child))
+            _put(node, at, child)
+        self._inside(child, path)
+        return child
+
+    def _value(self, node: Node, path: Path) -> Node:
+        text = node.value
+        parts = _parts(text)
+        if parts is None or node.end is None:
+            return node
+        if len(parts) == 1 and parts[0][0]:
+            found = self._answer(parts[0][1], path)
+            if found is None or (found.kind == SCALAR and "${" in found.value):
+                return node
+            self._left -= _count(found, self._left)
+            return found.aliased(node.start, node.end) if self._left > 0 else node
+        filled = ""
+        for is_interpolation, part in parts:
+            found = self._answer(part, path) if is_interpolation else None
+            if is_interpolation and (found is None or found.kind != SCALAR or "${" in found.value):
+                return node
+            filled += part if found is None else found.value
+            if len(filled) > MAX_TEXT:
+                return node
+        made = Node(SCALAR, filled, None, '"', node.start, node.end)
+        made.alias = True
+        return made
+
+    def _answer(self, content: str, path: Path) -> Node | None:
+        if "${" in content:  # an interpolation that names another one
+            inner = self._value(_scalar(content, self._root), path)
+            if "${" in inner.value:
+                return None
+            content = inner.value
+        resolver = _RESOLVER.match(content)
+        if resolver is None:
+            return self._at(content.strip(), path)
+        key, comma, default = resolver[2].partition(",")
+        if resolver[1] == "oc.select":
+            found = self._at(key.strip(), path)
+            return found if found is not None or not comma else _plain(default, self._root)
+        return _plain(default, self._root) if resolver[1] == "oc.env" and comma else None
+
+    def _at(self, key: str, path: Path) -> Node | None:
+        """The value that a key path leads to: from the top, or with dots before it from here."""
+        dots = len(key) - len(key.lstrip("."))
+        steps = [*(path[: len(path) - dots] if dots else ()), *_STEP.findall(key)]
+        node, here = self._root, ()
+        for step in steps:
+            at = _position(node, step)
+            if at is None:
+                return None
+            here = (*here, step)
+            node = self._child(node, at, here)
+        return node if steps else None
+
+
+def _parts(text: str) -> list[tuple[bool, str]] | None:
+    """A text as plain parts and the contents of its interpolations; None where a brace is not closed or escaped."""
+    parts: list[tuple[bool, str]] = []
+    at = 0
+    while (start := text.find("${", at)) >= 0:
+        if start and text[start - 1] == "\\":
+            return None
+        depth, end = 0, start
+        while end < len(text):
+            depth += text.startswith("${", end)
+            depth -= text[end] == "}"
+            end += 1
+            if depth == 0 and end > start + 2:
+                break
+        if depth:
+            return None
+        parts += [(False, text[at:start])] if start > at else []
+        parts.append((True, text[start + 2 : end - 1]))
+        at = end
+    return [*parts, (False, text[at:])] if at < len(text) else parts
+
+
+def _names(node: Node) -> Sequence[str]:
+    return [key.value for key, _ in node.value] if node.kind == MAPPING else [str(at) for at in range(len(node.value))]
+
+
+def _child(node: Node, at: int) -> Node:
+    child: Node = node.value[at][1] if node.kind == MAPPING else node.value[at]
+    return child
+
+
+def _put(node: Node, at: int, child: Node) -> None:
+    node.value[at] = (node.value[at][0], child) if node.kind == MAPPING else child
+
+
+def _position(node: Node, step: str) -> int | None:
+    if node.kind == SEQUENCE:
+        return int(step) if step.isdigit() and int(step) < len(node.value) else None
+    found = [at for at, (key, _) in enumerate(node.value) if key.value == step] if node.kind == MAPPING else []
+    return found[-1] if found else None
+
+
+def _count(node: Node, limit: int) -> int:
+    """How many values a value holds, itself among them; counting ends beyond ``limit``."""
+    count, pending = 0, [node]
+    while pending and count <= limit:
+        count += 1
+        one = pending.pop()
+        if one.kind != SCALAR:
+            pending += [_child(one, at) for at in range(len(one.value))]
+    return count
+
+
+def _scalar(text: str, like: Node) -> Node:
+    return Node(SCALAR, text, None, '"', like.start, like.start)
+
+
+def _plain(text: str, like: Node) -> Node:
+    """What a resolver's default says: ``8``, ``null`` or ``'8'``."""
+    text = text.strip()
+    quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
+    node = Node(SCALAR, text[1:-1] if quoted else text, None, '"' if quoted else "", like.start, like.start)
+    if is_omegaconf_float(node):
+        node.data = float(text)
+    return node

@@ -1,0 +1,183 @@
+"""The calls of a module that say something of a run, and which of them belong to one run."""
+
+import ast
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from kb.config.python.names import Names, Where
+from kb.config.python.syntax import dotted_name
+
+
+class Kind(NamedTuple):
+    """What a called name means. ``dialect`` is set of a call that is a run, ``group`` of any other."""
+
+    dialect: str | None
+    group: str
+    positional: tuple[str, ...]
+    literal: tuple[str, ...]
+    sets: Mapping[str, Any]
+
+
+class Call(NamedTuple):
+    """One recognised call; ``number`` counts them in the order of the text."""
+
+    number: int
+    name: str
+    kind: Kind
+    node: ast.Call
+    where: Where
+    target: str | None
+
+    def keywords(self) -> Iterable[tuple[ast.keyword | None, str | None, ast.expr]]:
+        """Keyword, its name and the value; of what is given by position no keyword, of ``**more`` no name."""
+        for name, value in zip(self.kind.positional, self.node.args, strict=False):
+            if isinstance(value, ast.Starred):
+                break
+            yield None, name, value
+        for keyword in self.node.keywords:
+            yield keyword, keyword.arg, keyword.value
+
+    def argument(self, name: str) -> ast.expr | None:
+        """What is given for a keyword."""
+        return next((value for _, each, value in self.keywords() if each == name), None)
+
+
+class CallTable:
+    """The called names of a dialect, ready to be asked."""
+
+    def __init__(self, calls: Mapping[str, Mapping[str, Any]]) -> None:
+        self._rows = [(_pattern(name), "." in name, _kind(row)) for name, row in calls.items()]
+        self._known: dict[str, Kind | None] = {}
+
+    def kind_of(self, name: str) -> Kind | None:
+        if name not in self._known:
+            last = name.split(".")
+            short, long = last[-1], ".".join(last[-2:])
+            found = (kind for pattern, dotted, kind in self._rows if pattern.fullmatch(long if dotted else short))
+            self._known[name] = next(found, None)
+        return self._known[name]
+
+    def find(self, names: Names) -> list[Call]:
+        """The recognised calls of a module, in their order in the text."""
+        found = []
+        ordered = sorted(names.calls, key=lambda each: (each[0].lineno, each[0].col_offset))
+        for node, where, target in ordered:
+            name = dotted_name(node.func)
+            kind = self.kind_of(name) if name else None
+            if name and kind is not None and (kind.group != "tokenizer" or _truncates(node)):
+                kind = _of_target(kind, node, target) if kind.group == "tokenizer" else kind
+                found.append(Call(len(found), name.rpartition(".")[2], kind, node, where, target))
+        return found
+
+
+def _pattern(name: str) -> re.Pattern[str]:
+    return re.compile(re.escape(name).replace(r"\*", ".*"))
+
+
+def _kind(row: Mapping[str, Any]) -> Kind:
+    return Kind(
+        dialect=row.get("as"),
+        group=row.get("group", ""),
+        positional=tuple(row.get("positional", ())),
+        literal=tuple(row.get("literal", ())),
+        sets=row.get("sets", {}),
+    )
+
+
+def _truncates(node: ast.Call) -> bool:
+    """Whether ``max_length`` of a tokenizer's call holds: only where it is told to cut."""
+    given = {keyword.arg: keyword.value for keyword in node.keywords}
+    cuts = given.get("truncation")
+    return "max_length" in given and cuts is not None and not (isinstance(cuts, ast.Constant) and cuts.value is False)
+
+
+def _of_target(kind: Kind, node: ast.Call, target: str | None) -> Kind:
+    """A tokenizer's call for the answers: by ``text_target``, or by the name that its result gets."""
+    answers = any(keyword.arg == "text_target" for keyword in node.keywords) or (target or "").endswith("labels")
+    return kind._replace(group="target") if answers else kind
+
+
+class Run(NamedTuple):
+    """One run: its own call, where there is one, and those that it shares with others or has for itself.
+
+    ``certain`` are calls that happen whenever the run does; ``doubtful`` may or may not, or another may in their place.
+    """
+
+    own: Call | None
+    certain: tuple[Call, ...]
+    doubtful: tuple[Call, ...]
+
+
+def runs_of(calls: list[Call]) -> list[Run]:
+    """The runs of a module: one for each training call; where there is none, one for all the others together."""
+    own = [call for call in calls if call.kind.dialect is not None]
+    others = [call for call in calls if call.kind.dialect is None]
+    if not own:
+        telling = any(call.kind.group in ("model", "lora", "quantization") for call in others)
+        return [_run(None, others)] if telling else []
+    return [_run(call, others) for call in own]
+
+
+def _run(own: Call | None, others: list[Call]) -> Run:
+    groups: dict[str, list[Call]] = {}
+    for call in others:
+        if own is None or not call.where.excludes(own.where):
+            groups.setdefault(call.kind.group, []).append(call)
+    trainer = _trainer_of(own, groups.pop("trainer", []))
+    anchor = trainer or own
+    certain: list[Call] = [trainer] if trainer is not None else []
+    doubtful: list[Call] = []
+    for candidates in groups.values():
+        chosen = _chosen(candidates, anchor, _linked_names(trainer))
+        for call in chosen:
+            sure = len(chosen) == 1 and (anchor is None or call.where.holds_at(anchor.where) or _apart(call, anchor))
+            (certain if sure else doubtful).append(call)
+    return Run(own, tuple(certain), tuple(doubtful))
+
+
+def _apart(call: Call, anchor: Call) -> bool:
+    """A call in a function of its own, without conditions there: it is taken for one that the run makes."""
+    return call.where.scope != anchor.where.scope[: len(call.where.scope)] and not call.where.branch
+
+
+def _trainer_of(own: Call | None, trainers: list[Call]) -> Call | None:
+    """The trainer that is given the run's arguments."""
+    if own is None:
+        return trainers[0] if len(trainers) == 1 else None
+    for trainer in trainers:
+        given = trainer.argument("args")
+        if given is own.node:
+            return trainer
+        if given is not None and own.target is not None and dotted_name(given) == own.target:
+            after = trainer.number > own.number or trainer.where.scope != own.where.scope
+            if after:
+                return trainer
+    return trainers[0] if len(trainers) == 1 and own.target is None else None
+
+
+def _linked_names(trainer: Call | None) -> set[str]:
+    """The names that a trainer is given its model and adapter by."""
+    given = [trainer.argument(name) for name in ("model", "peft_config")] if trainer is not None else []
+    return {name for each in given if each is not None and (name := dotted_name(each)) is not None}
+
+
+def _chosen(candidates: list[Call], anchor: Call | None, linked: set[str]) -> list[Call]:
+    """Of several calls of one kind the one that the run uses; more than one where that cannot be told."""
+    if len(candidates) == 1:
+        return candidates
+    if anchor is not None:
+        near = [each for each in candidates if each.where.scope == anchor.where.scope[: len(each.where.scope)]]
+        candidates = near or candidates
+        before = [each for each in candidates if each.number < anchor.number]
+        candidates = before or candidates
+    named = [each for each in candidates if each.target in linked]
+    candidates = named or [each for each in candidates if not _is_reference(each)] or candidates
+    if anchor is not None and candidates[-1].where.holds_at(anchor.where):
+        return candidates[-1:]
+    return candidates
+
+
+def _is_reference(call: Call) -> bool:
+    """A model beside the one that is trained: ``ref_model``, ``reward_model``."""
+    return (call.target or "").startswith(("ref", "reward", "teacher", "value"))

@@ -1,0 +1,235 @@
+"""What the names of a Python text stand for: assigned once and for certain, or unknown."""
+
+import ast
+from typing import NamedTuple
+
+Branch = tuple[tuple[int, str], ...]  # the arms of if, for, while, except that a place lies in
+Scope = tuple[int, ...]  # the functions and classes that a place lies in, from the outermost
+
+
+class Where(NamedTuple):
+    """A place in the flow of a program."""
+
+    scope: Scope
+    branch: Branch
+    order: int
+
+    def holds_at(self, other: "Where") -> bool:
+        """Whether what happens here has happened for certain wherever ``other`` is reached."""
+        return self.branch == other.branch[: len(self.branch)]
+
+    def excludes(self, other: "Where") -> bool:
+        """Whether both lie in different arms of one ``if``: only one of them happens."""
+        return any(a[0] == b[0] and a[1] != b[1] for a, b in zip(self.branch, other.branch, strict=False))
+
+
+class Binding(NamedTuple):
+    """One place where a name gets a value; ``value`` is None where it gets one that no literal gives."""
+
+    value: ast.expr | None
+    where: Where
+
+
+class Names:
+    """All bindings of a module by scope; ``calls`` are its calls, each with its place and the name it is assigned to."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.calls: list[tuple[ast.Call, Where, str | None]] = []
+        self.uses: dict[str, int] = {}
+        self._bound: dict[tuple[Scope, str], list[Binding]] = {}
+        self._changed: set[str] = set()  # names whose value is changed in place, or in another scope
+        self._classes: dict[str, Scope] = {}
+        self._function_of: dict[int, Scope] = {}
+        _Walk(self).go(tree)
+
+    def bind(self, scope: Scope, name: str, binding: Binding) -> None:
+        self._bound.setdefault((scope, name), []).append(binding)
+
+    def look_up(self, name: str, at: Where) -> Binding | None:
+        """The one binding of a name that holds at a place; None where there is none, or more than one, or perhaps none."""
+        if name in self._changed:
+            return None
+        scope: Scope | None = at.scope
+        while scope is not None:
+            found = self._bound.get((scope, name))
+            if found is not None:
+                only = found[0] if len(found) == 1 else None
+                return only if only is not None and only.where.holds_at(at) else None
+            scope = scope[:-1] if scope else None
+        return None
+
+    def member(self, name: str, attribute: str, at: Where) -> Binding | None:
+        """``CFG.batch`` of a class that assigns it once."""
+        holder = self.look_up(name, at)
+        scope = self._classes.get(name)
+        if scope is None or holder is None or f"{name}.{attribute}" in self._changed:
+            return None
+        found = self._bound.get((scope, attribute), ())
+        return found[0] if len(found) == 1 else None
+
+    def change(self, name: str) -> None:
+        self._changed.add(name)
+
+    def define(self, name: str, scope: Scope) -> None:
+        self._classes[name] = scope
+
+
+CHANGING = frozenset(("update", "pop", "setdefault", "clear", "append", "extend", "insert", "remove", "sort", "reverse"))
+
+
+class _Walk:
+    """One pass over a tree, without recursion in expressions: they nest deeper than functions do."""
+
+    def __init__(self, names: Names) -> None:
+        self._names, self._order = names, 0
+
+    def go(self, tree: ast.Module) -> None:
+        self._body(tree.body, (), ())
+
+    def _body(self, body: list[ast.stmt], scope: Scope, branch: Branch) -> None:
+        for statement in body:
+            self._order += 1
+            self._statement(statement, Where(scope, branch, self._order))
+
+    def _statement(self, node: ast.stmt, at: Where) -> None:
+        names, scope, branch = self._names, at.scope, at.branch
+        target: str | None = None
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            self._definition(node, at)
+            return
+        if isinstance(node, ast.Assign):
+            target = self._assign(node, at)
+        elif isinstance(node, ast.AnnAssign):
+            if isinstance(node.target, ast.Name):
+                target = node.target.id
+                names.bind(scope, target, Binding(node.value, at))
+            else:
+                self._targets(node.target, at)
+        elif isinstance(node, ast.AugAssign | ast.For | ast.AsyncFor):
+            self._targets(node.target, at)
+        elif isinstance(node, ast.Global | ast.Nonlocal):
+            for name in node.names:
+                names.change(name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            for alias in node.names:
+                names.bind(scope, (alias.asname or alias.name).partition(".")[0], Binding(None, at))
+        elif isinstance(node, ast.Delete):
+            for each in node.targets:
+                self._targets(each, at)
+        self._parts(node, at, target)
+        for arm, body, condition in _bodies(node):
+            self._body(body, scope, (*branch, (id(node), arm)) if condition else branch)
+
+    def _definition(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, at: Where) -> None:
+        names = self._names
+        names.bind(at.scope, node.name, Binding(None, at))
+        for decorator in node.decorator_list:
+            self._expression(decorator, at, None)
+        inner = (*at.scope, id(node))
+        if isinstance(node, ast.ClassDef):
+            names.define(node.name, inner)
+        else:
+            arguments = node.args
+            given = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
+            for argument in given:
+                if argument is not None:
+                    names.bind(inner, argument.arg, Binding(None, at))
+        # a function may be called from anywhere: what is certain in it is certain of its own
+        self._body(node.body, inner, at.branch if isinstance(node, ast.ClassDef) else ())
+
+    def _assign(self, node: ast.Assign, at: Where) -> str | None:
+        for target in node.targets:
+            if isinstance(target, ast.Name):
+                self._names.bind(at.scope, target.id, Binding(node.value, at))
+                continue
+            if isinstance(target, ast.Tuple | ast.List) and isinstance(node.value, ast.Tuple | ast.List):
+                pairs = list(zip(target.elts, node.value.elts, strict=False))
+                if len(target.elts) == len(node.value.elts) and all(isinstance(each, ast.Name) for each, _ in pairs):
+                    for each, value in pairs:
+                        assert isinstance(each, ast.Name)
+                        self._names.bind(at.scope, each.id, Binding(value, at))
+                    continue
+            self._targets(target, at)
+        first = node.targets[0]
+        if isinstance(first, ast.Tuple) and first.elts and isinstance(first.elts[0], ast.Name):
+            return first.elts[0].id  # model, tokenizer = FastLanguageModel.from_pretrained(…)
+        return dotted_or_none(first)
+
+    def _targets(self, target: ast.expr, at: Where) -> None:
+        """Names that get a value which is not known, or whose value is changed."""
+        for node in ast.walk(target):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store | ast.Del):
+                self._names.bind(at.scope, node.id, Binding(None, at))
+            elif isinstance(node, ast.Name) and isinstance(target, ast.Subscript):
+                self._names.change(node.id)
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                self._names.change(f"{node.value.id}.{node.attr}")
+
+    def _parts(self, node: ast.stmt, at: Where, target: str | None) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.expr):
+                self._expression(child, at, target if child is getattr(node, "value", None) else None)
+            elif isinstance(child, ast.withitem):
+                self._expression(child.context_expr, at, None)
+                if child.optional_vars is not None:
+                    self._targets(child.optional_vars, at)
+
+    def _expression(self, root: ast.expr, at: Where, target: str | None) -> None:
+        names = self._names
+        stack: list[tuple[ast.AST, Branch]] = [(root, at.branch)]
+        while stack:
+            node, branch = stack.pop()
+            if isinstance(node, ast.Call):
+                where = at._replace(branch=branch)
+                names.calls.append((node, where, target if node is root else None))
+                held = node.func
+                if isinstance(held, ast.Attribute) and held.attr in CHANGING and isinstance(held.value, ast.Name):
+                    names.change(held.value.id)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+                names.uses[node.id] = names.uses.get(node.id, 0) + 1
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                member = f"{node.value.id}.{node.attr}"
+                names.uses[member] = names.uses.get(member, 0) + 1
+            elif isinstance(node, ast.NamedExpr):
+                names.bind(at.scope, node.target.id, Binding(None, at))
+            if isinstance(node, ast.IfExp):
+                stack.append((node.test, branch))
+                stack.append((node.body, (*branch, (id(node), "body"))))
+                stack.append((node.orelse, (*branch, (id(node), "orelse"))))
+            elif isinstance(node, ast.Lambda):
+                stack.append((node.body, (*branch, (id(node), "body"))))
+            else:
+                stack += [(child, branch) for child in reversed(list(ast.iter_child_nodes(node)))]
+
+
+def dotted_or_none(node: ast.expr) -> str | None:
+    """The name that a call's result is assigned to: ``args``, or ``self.args``."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        return f"{node.value.id}.{node.attr}"
+    return None
+
+
+def _bodies(node: ast.stmt) -> list[tuple[str, list[ast.stmt], bool]]:
+    """The blocks of a statement: their name, their statements, and whether they may be left out."""
+    if isinstance(node, ast.If):
+        main = _is_main(node.test)
+        return [("body", node.body, not main), ("orelse", node.orelse, True)]
+    if isinstance(node, ast.For | ast.AsyncFor | ast.While):
+        return [("body", node.body, True), ("orelse", node.orelse, True)]
+    if isinstance(node, ast.With | ast.AsyncWith):
+        return [("body", node.body, False)]
+    if isinstance(node, ast.Try):
+        handlers = [(f"except{number}", each.body, True) for number, each in enumerate(node.handlers)]
+        return [("body", node.body, False), *handlers, ("else", node.orelse, False), ("end", node.finalbody, False)]
+    if isinstance(node, ast.Match):
+        return [(f"case{number}", case.body, True) for number, case in enumerate(node.cases)]
+    return []
+
+
+def _is_main(test: ast.expr) -> bool:
+    """``__name__ == "__main__"``, and a plain ``True`` or ``1``."""
+    if isinstance(test, ast.Constant):
+        return bool(test.value)
+    return isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "__name__"

@@ -1,0 +1,225 @@
+"""Python files: the literal calls that describe a training run as units, each setting with its place. Nothing is run."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from kb.config.dialect.dialects import DOT, CompiledDialect, Entry
+from kb.config.dialect.settings import Extractor, Part
+from kb.config.faults import ConfigError
+from kb.config.python.calls import Call, CallTable, Run, runs_of
+from kb.config.python.names import Names
+from kb.config.python.syntax import Module
+from kb.config.python.values import Values
+from kb.config.text import guard
+from kb.config.text.nodes import MAPPING, Node
+from kb.config.text.source import Source
+from kb.core.catalog import Dialect
+from kb.core.document import Event, Setting, Unit
+from kb.core.expression import Unknown
+from kb.core.facts import FactType
+from kb.core.finding import Span
+
+DIALECT = "python"
+OF_OTHERS = ("trainer", "tokenizer", "target", "prepared")  # most of whose keywords are no settings
+TRAINING = "hf"  # whose defaults hold where a file has no training call
+
+
+class Given(NamedTuple):
+    """One keyword of a call: its path (the call's number, its name, names within), its key and its value."""
+
+    path: tuple[str, ...]
+    key: Node
+    value: Node
+
+
+class PythonReader:
+    """Reads Python texts. Make one for many: it spells out the dialects only once."""
+
+    def __init__(self, dialects: Mapping[str, Dialect], facts: Mapping[str, FactType]) -> None:
+        self._dialects, self._facts = dialects, facts
+        self._compiled: dict[str, CompiledDialect] = {}
+        self._table = CallTable(dialects[DIALECT].calls)
+        self._constants = dialects[DIALECT].constants
+
+    def read(self, text: str, path: str) -> list[Unit]:
+        """The runs that a text describes, in their order; none where it makes no call that kb knows.
+
+        Raises:
+            ConfigError: it is no Python, or over a bound.
+        """
+        guard.check_size(text)
+        return self.units(self.analyse(Module(Source(text))), path)
+
+    def analyse(self, module: Module) -> "Analysis":
+        """The recognised calls of a module and what each says."""
+        names = Names(module.tree)
+        values = Values(module, names, self._constants)
+        calls = self._table.find(names)
+        given = {call.number: _given(call, module, values) for call in calls}
+        return Analysis(module, calls, given, values)
+
+    def compiled(self, name: str) -> CompiledDialect:
+        if name not in self._compiled:
+            self._compiled[name] = CompiledDialect(self._dialects[name], self._facts)
+        return self._compiled[name]
+
+    def units(self, analysis: "Analysis", path: str) -> list[Unit]:
+        """A unit for each run; named by its variable, or its line, where there are several."""
+        runs = [run for run in runs_of(analysis.calls) if analysis.says_something(run)]
+        titles = _titles([run.own for run in runs if run.own is not None])
+        told: set[Span] = set()
+        return [self._unit(run, analysis, path, titles.get(run.own.number) if run.own else None, told) for run in runs]
+
+    def _unit(self, run: Run, analysis: "Analysis", path: str, title: str | None, told: set[Span]) -> Unit:
+        dialect = (run.own.kind.dialect if run.own is not None else None) or TRAINING
+        settings: dict[str, Setting] = {}
+        events: list[Event] = []
+        nulls: dict[str, Span] = {}
+        unknown_keys: list[str] = []
+        left_open: list[str] = []
+        for call in (run.own, *run.certain, *run.doubtful):
+            if call is None:
+                continue
+            part = self._part(call, analysis)
+            found = part.settings
+            if call in run.doubtful:
+                found = {name: each._replace(value=_unknown(name)) for name, each in found.items()}
+            settings = {**found, **settings}
+            nulls |= {name: span for name, span in part.silenced.items() if name not in settings}
+            unknown_keys += part.unknown_keys
+            left_open += part.left_open
+            events += [_as_python(event) for event in part.events if event.span not in told]
+            told.update(event.span for event in part.events)
+        self._hide(run, analysis, dialect, settings)
+        place = run.own or (*run.certain, *run.doubtful)[0]
+        return Unit(
+            path=path,
+            section=title,
+            dialect=dialect,
+            settings=settings,
+            span=analysis.span(place),
+            events=tuple(sorted(events, key=lambda event: (event.span.line, event.span.column))),
+            nulls={name: span for name, span in nulls.items() if name not in settings},
+            left_open=tuple(left_open),
+            unknown_keys=tuple(unknown_keys),
+        )
+
+    def _part(self, call: Call, analysis: "Analysis") -> Part:
+        """What one call says; what it sets by itself stands where it is called."""
+        prefix = "" if call.kind.dialect is not None else call.kind.group + "."
+        entries: dict[str, Entry] = {}
+        for given in analysis.given[call.number].known:
+            steps = [step.replace(".", DOT) for step in given.path[1:]]
+            entries[prefix + ".".join(steps)] = (given.path, given.key, given.value)
+        compiled = self.compiled(call.kind.dialect or DIALECT)
+        if call.kind.group in OF_OTHERS:
+            entries = {path: entry for path, entry in entries.items() if path in compiled.targets}
+        part = Extractor(compiled).extract(entries, analysis.module.source)
+        for name, value in call.kind.sets.items():
+            if name not in part.settings and name not in part.silenced:
+                span = analysis.name_span(call)
+                part.settings[name] = Setting(value, span, span, (str(call.number),), alias=True)
+        return part
+
+    def _hide(self, run: Run, analysis: "Analysis", dialect: str, settings: dict[str, Setting]) -> None:
+        """Behind ``**arguments`` that cannot be told any setting may stand that is not written out."""
+        if run.own is None or (more := analysis.given[run.own.number].hidden) is None:
+            return
+        span = analysis.module.source.between(more.start, more.end or more.start)
+        for targets in self.compiled(dialect).targets.values():
+            for target in targets:
+                name = target.fact.name
+                if name not in settings:
+                    settings[name] = Setting(_unknown(name), span, span, (str(run.own.number),), alias=True)
+
+
+class Arguments(NamedTuple):
+    """What a call is given: what is written out, and the node of a ``**more`` that cannot be told."""
+
+    known: tuple[Given, ...]
+    hidden: Node | None
+
+
+class Analysis(NamedTuple):
+    """The recognised calls of one module."""
+
+    module: Module
+    calls: list[Call]
+    given: Mapping[int, Arguments]
+    values: Values
+
+    def says_something(self, run: Run) -> bool:
+        """Whether at least one keyword is literal: a call with nothing but other code's values describes no run."""
+        calls = [call for call in (run.own,) if call is not None] or [*run.certain, *run.doubtful]
+        found = (given.value for call in calls for given in self.given[call.number].known)
+        return any(node.kind == MAPPING or not isinstance(node.data, Unknown) for node in found)
+
+    def span(self, call: Call) -> Span:
+        start, end = self.module.extent(call.node)
+        return self.module.source.between(self.module.place(start), self.module.place(end))
+
+    def name_span(self, call: Call) -> Span:
+        """The called name."""
+        start, end = self.module.extent(call.node.func)
+        return self.module.source.between(self.module.place(start), self.module.place(end))
+
+
+def _given(call: Call, module: Module, values: Values) -> Arguments:
+    known: dict[tuple[str, ...], Given] = {}
+    hidden: Node | None = None
+    first = str(call.number)
+    for keyword, name, expression in call.keywords():
+        if name is None:
+            pairs = values.pairs(expression, call.where)
+            if pairs is None:
+                start, end = module.extent(expression)
+                hidden = values.key((start, end), "**")
+                continue
+            for key, inner, value in pairs[0]:
+                node = values.node(value, call.where)
+                node.alias = node.alias or pairs[1]
+                start, end = module.extent(key)
+                _add(known, Given((first, inner), values.key((start, end), inner, _quote(key, module)), node))
+            continue
+        node = values.node(expression, call.where)
+        if name in call.kind.literal and isinstance(node.data, Unknown):
+            continue
+        start, _ = module.extent(keyword or expression)
+        key_node = values.key((start, start + len(name)) if keyword else module.extent(expression), name)
+        if keyword is not None and (first, name) in known:
+            raise ConfigError("config.python-syntax", *module.at_offset(start), reason=f"keyword argument repeated: {name}")
+        _add(known, Given((first, name), key_node, node))
+    return Arguments(tuple(known.values()), hidden)
+
+
+def _quote(key: Any, module: Module) -> str:
+    start, end = module.extent(key)
+    return module.text[start] if module.text[start : start + 1] in ("'", '"') and end > start else ""
+
+
+def _add(known: dict[tuple[str, ...], Given], given: Given) -> None:
+    known[given.path] = given
+    if given.value.kind == MAPPING:
+        for key, value in given.value.value:
+            _add(known, Given((*given.path, key.value), key, value))
+
+
+def _titles(calls: list[Call]) -> dict[int, str]:
+    if len(calls) < 2:
+        return {}
+    names = [call.target for call in calls]
+    return {
+        call.number: call.target if call.target and names.count(call.target) == 1 else f"line {call.node.lineno}"
+        for call in calls
+    }
+
+
+def _unknown(name: str) -> Unknown:
+    return Unknown(frozenset((name,)), "known only when the program runs")
+
+
+def _as_python(event: Event) -> Event:
+    """The event with its mended text as Python writes it."""
+    words = {"true": "True", "false": "False", "null": "None"}
+    edits = tuple(edit._replace(value=words.get(edit.value, edit.value)) for edit in event.edits)
+    return event._replace(edits=edits)

@@ -1,0 +1,149 @@
+"""Python text → its syntax tree, with every place in characters of the text; or where and why it is no Python."""
+
+import ast
+import re
+from collections.abc import Iterator
+
+from kb.config.faults import ConfigError
+from kb.config.text import guard
+from kb.config.text.json_nodes import Place
+from kb.config.text.source import BYTE_ORDER_MARK, Source
+
+MAX_BRACKETS = 100  # Python's own limit is 200; the walk over the tree needs room too
+_LINE_END = re.compile(r"\r\n|\r|\n")
+_COOKIE = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-_.a-zA-Z0-9]+)")
+_PREFIXES = ("r", "u", "b", "f", "br", "rb", "fr", "rf")
+
+
+class Module:
+    """A parsed text. ``mark`` turns a place of the tree, counted in bytes of a line, into one in characters.
+
+    Raises:
+        ConfigError: it is no Python, or over a bound; at its line and column.
+    """
+
+    def __init__(self, source: Source, text: str | None = None) -> None:
+        self.source = source
+        self.text = source.text if text is None else text
+        marked = self.text.startswith(BYTE_ORDER_MARK)
+        self._first = int(marked)
+        body = self.text[1:] if marked else self.text
+        self._starts = [0, *(found.end() for found in _LINE_END.finditer(body))]
+        self._body = body
+        self.tree = self._parse(body)
+
+    def _parse(self, body: str) -> ast.Module:
+        import warnings
+
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # "\d" in a text is for the program's author to hear of
+                tree = ast.parse(body)
+        except SyntaxError as error:
+            raise self._fault(error.lineno or 1, error.offset or 1, error.msg) from None
+        except (RecursionError, MemoryError):
+            raise ConfigError("config.python-too-deep", *self._deepest(), limit=MAX_BRACKETS) from None
+        except ValueError:  # before Python 3.12
+            zero = max(body.find("\x00"), 0)
+            raise ConfigError("config.binary", *self.at(zero), offset=zero) from None
+        return tree
+
+    def _fault(self, line: int, column: int, reason: str) -> ConfigError:
+        """At Python's own place; what it counts beyond the line's end is its end."""
+        line = min(max(line, 1), len(self._starts))
+        start = self._starts[line - 1]
+        end = self._starts[line] if line < len(self._starts) else len(self._body)
+        if "nested" in reason:
+            return ConfigError("config.python-too-deep", *self.at(start), limit=MAX_BRACKETS)
+        return ConfigError("config.python-syntax", *self.at(min(start + max(column, 1) - 1, end)), reason=reason)
+
+    def _deepest(self) -> tuple[int, int]:
+        """The place of the most deeply nested bracket: a rough one, strings are not told apart."""
+        depth = most = where = 0
+        for found in re.finditer(r"[\[({\])}]", self._body):
+            depth += 1 if found[0] in "[({" else -1
+            if depth > most:
+                most, where = depth, found.start()
+        return self.at(where)
+
+    def at(self, offset: int) -> tuple[int, int]:
+        """Line and column, from 1, of an offset in the parsed text."""
+        return self.source.place(Place(offset + self._first, *self._line_and_column(offset)))
+
+    def at_offset(self, offset: int) -> tuple[int, int]:
+        """Line and column, from 1, of an offset in :attr:`text`."""
+        return self.source.place(self.place(offset))
+
+    def _line_and_column(self, offset: int) -> tuple[int, int]:
+        from bisect import bisect_right
+
+        line = bisect_right(self._starts, offset) - 1
+        return line, offset - self._starts[line] + (self._first if line == 0 else 0)
+
+    def offset(self, line: int, byte_column: int) -> int:
+        """The offset in :attr:`text` of a place as the tree counts it: line from 1, column in bytes of UTF-8."""
+        start = self._starts[line - 1]
+        end = self._starts[line] if line < len(self._starts) else len(self._body)
+        piece = self._body[start : min(start + byte_column, end)]
+        if not piece.isascii():
+            piece = self._body[start:end].encode("utf-8", "surrogatepass")[:byte_column].decode("utf-8", "ignore")
+        return start + len(piece) + self._first
+
+    def mark(self, line: int, byte_column: int) -> Place:
+        return self.place(self.offset(line, byte_column))
+
+    def place(self, offset: int) -> Place:
+        """The mark of an offset in :attr:`text`."""
+        return Place(offset, *self._line_and_column(max(offset - self._first, 0)))
+
+    def extent(self, node: ast.expr | ast.stmt | ast.keyword) -> tuple[int, int]:
+        """Offsets of a node's own text."""
+        assert node.end_lineno is not None and node.end_col_offset is not None
+        return self.offset(node.lineno, node.col_offset), self.offset(node.end_lineno, node.end_col_offset)
+
+
+def string_extents(text: str) -> list[tuple[int, int]]:
+    """Where the texts in quotes stand: a ``#`` inside one begins no comment."""
+    try:
+        module = Module(Source(text))
+    except ConfigError:
+        return []
+    found = []
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str | bytes)):
+            if isinstance(node, ast.Constant) and node.end_col_offset is None:
+                continue
+            found.append(module.extent(node))
+    return found
+
+
+def declared_encoding(raw: bytes) -> str | None:
+    """The encoding that a comment in the first two lines names (PEP 263); None where none is named or known."""
+    for line in raw.split(b"\n", 2)[:2]:
+        found = _COOKIE.match(line)
+        if found:
+            import codecs
+
+            try:
+                return codecs.lookup(found[1].decode("ascii")).name
+            except LookupError:
+                return None
+        if line.strip() and not line.lstrip().startswith(b"#"):
+            return None
+    return None
+
+
+def dotted_name(node: ast.expr) -> str | None:
+    """``a.b.c`` as written; None where it is more than names."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return parts[0] if parts and isinstance(node, ast.Call) else None
+    return ".".join(reversed([*parts, node.id]))
+
+
+def statements(tree: ast.Module) -> Iterator[ast.stmt]:
+    """Every statement, of functions and classes too."""
+    return (node for node in ast.walk(tree) if isinstance(node, ast.stmt))

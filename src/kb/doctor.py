@@ -1,0 +1,63 @@
+"""``kb.doctor``: what is installed, what was detected, what is missing, and what that costs."""
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+
+from kb import __version__, cli
+from kb.knowledge import load_catalog
+from kb.report.words import Words
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    return cli.run(command, arguments)
+
+
+def command(arguments: Sequence[str], language: str) -> int:
+    """Look around and say it; what is missing is no fault, so the exit code is 0."""
+    from kb.knowledge.locations import shipped
+    from kb.linting.project import find_project
+    from kb.machine.detect import detect
+    from kb.machine.installation import look_around
+    from kb.report.doctor import Health, doctor_json, doctor_text
+    from kb.report.style import choose_style
+
+    messages = cli.load_words_or_none(language)
+    options = build_parser(messages).parse_args(arguments)
+    catalog = load_catalog()
+    project = find_project(os.getcwd())
+    health = Health(
+        version=__version__,
+        rules_version=catalog.version,
+        rules_folder=shipped().rules,
+        installation=look_around(),
+        machine=detect(catalog.gpus),
+        project=project.path,
+    )
+    if options.format == "json":
+        cli.put(json.dumps(doctor_json(health), ensure_ascii=False, indent=2) + "\n")
+        return cli.CLEAN
+    words = Words(language, messages, catalog.facts)
+    cli.put(doctor_text(health, words, choose_style(sys.stdout, options.color)))
+    return cli.CLEAN
+
+
+def build_parser(words: cli.Words) -> cli.Parser:
+    def say(key: str) -> str:
+        return cli.said(words, f"cli.doctor.{key}")
+
+    parser = cli.Parser(words=words, prog="kb doctor", description=say("about"))
+    parser.add_argument("--format", choices=("text", "json"), default="text", help=say("format"))
+    parser.add_argument("--lang", choices=("ko", "en"), help=cli.said(words, "cli.option.lang"))
+    parser.add_argument(
+        "--color",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help=cli.said(words, "cli.check.color"),
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

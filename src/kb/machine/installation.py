@@ -1,0 +1,105 @@
+"""What of kb and its optional companions is installed, and what the parts that are missing would add."""
+
+import os
+import platform
+import shutil
+import sys
+from typing import NamedTuple
+
+from kb.machine.software import installed_versions
+
+# Each with what it is for (a key of i18n under ``doctor.for.``), and the extra that brings it; None: part of kb itself.
+PACKAGES = (
+    ("pyyaml", "config", None),
+    ("pathspec", "folders", None),
+    ("jsonschema", "rules", None),
+    ("nvidia_ml_py", "gpu", None),
+    ("psutil", "processes", None),
+    ("shtab", "completion", None),
+    ("torch", "simulate", "torch"),
+    ("transformers", "simulate", "torch"),
+    ("accelerate", "simulate", "torch"),
+    ("peft", "adapters", "torch"),
+    ("bitsandbytes", "quantized", "torch"),
+    ("rich", "monitor", "monitor"),
+    ("prometheus_client", "prometheus", "monitor"),
+    ("ray", "cluster", "ray"),
+    ("huggingface_hub", "online", "hub"),
+    ("pygls", "editor", "lsp"),
+    ("mkdocs_material", "site", "docs"),
+)
+COMPILERS = ("c++", "g++", "clang++")
+
+
+class Package(NamedTuple):
+    """``version`` is None where it is missing. ``purpose`` is a key of i18n under ``doctor.for.``."""
+
+    name: str
+    version: str | None
+    purpose: str
+    extra: str | None
+
+
+class Installation(NamedTuple):
+    """This Python and what lies beside kb in it. Paths are None where there is nothing."""
+
+    python: str
+    platform: str
+    libyaml: bool
+    packages: tuple[Package, ...]
+    compiler: str | None
+    cuda_build: bool | None  # of torch; None without torch
+    cache_folder: str
+    cache_writable: bool
+
+
+def look_around() -> Installation:
+    """Reads metadata and file names; imports no package but PyYAML."""
+    import yaml
+
+    versions = installed_versions()
+    torch = versions.get("torch")
+    cache = cache_folder()
+    return Installation(
+        python=platform.python_version(),
+        platform=platform.platform(terse=True),
+        libyaml=hasattr(yaml, "CSafeLoader"),
+        packages=tuple(
+            Package(name.replace("_", "-"), versions.get(name), purpose, extra) for name, purpose, extra in PACKAGES
+        ),
+        compiler=next(filter(None, map(shutil.which, [os.environ.get("CXX") or COMPILERS[0], *COMPILERS])), None),
+        cuda_build=None if torch is None else not torch.endswith("+cpu") and _has_cuda_library(),
+        cache_folder=cache,
+        cache_writable=_writable(cache),
+    )
+
+
+def cache_folder() -> str:
+    """Where the platform keeps what a program can make again: ``…/kb``."""
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or os.path.expanduser(r"~\AppData\Local")
+    elif sys.platform == "darwin":
+        base = os.path.expanduser("~/Library/Caches")
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return os.path.join(base, "kb")
+
+
+def _has_cuda_library() -> bool:
+    from importlib.util import find_spec
+
+    spec = find_spec("torch")
+    if spec is None or spec.origin is None:
+        return False
+    folder = os.path.join(os.path.dirname(spec.origin), "lib")
+    return any(os.path.exists(os.path.join(folder, name)) for name in ("libtorch_cuda.so", "torch_cuda.dll"))
+
+
+def _writable(folder: str) -> bool:
+    """Whether the nearest folder that is there takes files."""
+    while not os.path.isdir(folder):
+        parent = os.path.dirname(folder)
+        if parent == folder:
+            return False
+        folder = parent
+    return os.access(folder, os.W_OK | os.X_OK)

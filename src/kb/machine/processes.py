@@ -1,0 +1,136 @@
+"""The watched process and all that it started, with their memory (psutil). Processes vanish at any time.
+
+A process's share of its pages (PSS) costs the kernel a walk over all of its mappings, milliseconds for a CUDA process:
+it is measured as often as a share of one core allows, and the resident size each time.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from kb.core.snapshot import ProcessState, TreeState
+
+MOST_PROCESSES = 256
+# PyTorch's loader gives this name to its workers from 2.6 on; before, a forked worker has its parent's command line.
+_WORKER_NAME = "pt_data_worker"
+_SPAWNED = ("multiprocessing.spawn", "--multiprocessing-fork", "multiprocessing.forkserver")
+_NO_WORKER = ("resource_tracker", "semaphore_tracker")
+# What measuring PSS, and looking for new processes, may each take of one core.
+CPU_SHARE = 0.003
+# A process that has just been forked may still become another program, and a worker still get its name.
+LOOKS = 3
+
+
+class ProcessTree:
+    """One process and its descendants, read again and again.
+
+    Raises:
+        ValueError: there is no such process, or it cannot be seen.
+    """
+
+    def __init__(self, pid: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+        import psutil
+
+        self._psutil, self._clock = psutil, clock
+        try:
+            self._root: Any = psutil.Process(pid)
+        except (psutil.Error, ValueError, OverflowError) as error:
+            raise ValueError(f"no process {pid}") from error
+        self._known: dict[int, _Process] = {}
+        self._count_all = 0
+        self._search_again_at = 0.0
+
+    @property
+    def alive(self) -> bool:
+        """Whether the watched process itself still runs; one that only waits to be collected does not."""
+        try:
+            return bool(self._root.is_running() and self._root.status() != self._psutil.STATUS_ZOMBIE)
+        except self._psutil.Error:
+            return False
+
+    def read(self) -> TreeState | None:
+        """The tree now; None once the watched process is gone."""
+        if not self.alive:
+            return None
+        now = self._clock()
+        if now >= self._search_again_at:
+            began = time.perf_counter()
+            if not self._search():
+                return None
+            self._search_again_at = now + (time.perf_counter() - began) / CPU_SHARE
+        states = [state for each in self._known.values() if (state := self._state(each, now)) is not None]
+        return _tree(tuple(states), self._count_all)
+
+    def _search(self) -> bool:
+        """Looks through every process of the system for those of the tree."""
+        try:
+            found = [self._root, *self._root.children(recursive=True)]
+        except self._psutil.Error:
+            return False
+        known = {}
+        for process in found[:MOST_PROCESSES]:
+            old = self._known.get(process.pid)
+            known[process.pid] = old if old is not None and old.process == process else _Process(process)
+        self._known, self._count_all = known, len(found)
+        return True
+
+    def _state(self, each: "_Process", now: float) -> ProcessState | None:
+        try:
+            if each.looks < LOOKS:
+                self._describe(each)
+            rss = each.process.memory_info().rss
+            if now >= each.measured_again_at:
+                began = time.perf_counter()
+                full = each.process.memory_full_info()
+                each.pss_bytes = getattr(full, "pss", None)
+                each.measured_again_at = now + (time.perf_counter() - began) * len(self._known) / CPU_SHARE
+        except self._psutil.AccessDenied:
+            rss, each.measured_again_at = None, now + 60
+        except self._psutil.Error:
+            self._search_again_at = 0.0
+            return None
+        return ProcessState(each.process.pid, each.parent, each.name, rss, each.pss_bytes, each.worker)
+
+    def _describe(self, each: "_Process") -> None:
+        with each.process.oneshot():
+            each.name, each.parent, each.line = each.process.name(), each.process.ppid(), each.process.cmdline()
+        each.worker = each.name == _WORKER_NAME or self._looks_like_worker(each, each.line)
+        each.looks += 1
+
+    def _looks_like_worker(self, each: "_Process", line: list[str]) -> bool:
+        text = " ".join(line)
+        if each.process.pid == self._root.pid or any(name in text for name in _NO_WORKER):
+            return False
+        if any(mark in text for mark in _SPAWNED):
+            return True
+        above = self._known.get(each.parent)
+        return bool(line) and above is not None and above.line == line
+
+
+class _Process:
+    """What is kept of one process from reading to reading."""
+
+    __slots__ = ("line", "looks", "measured_again_at", "name", "parent", "process", "pss_bytes", "worker")
+
+    def __init__(self, process: Any) -> None:
+        self.process = process
+        self.name = ""
+        self.parent = self.looks = 0
+        self.line: list[str] = []
+        self.pss_bytes: int | None = None
+        self.measured_again_at = 0.0
+        self.worker = False
+
+
+def _tree(states: tuple[ProcessState, ...], count_all: int) -> TreeState:
+    sizes = [state.pss_bytes for state in states]
+    workers = [state for state in states if state.worker]
+    of_workers = [state.pss_bytes for state in workers if state.pss_bytes is not None]
+    largest = sorted(states, key=lambda state: -(state.pss_bytes or state.rss_bytes or 0))
+    return TreeState(
+        processes=tuple(largest),
+        count_all=count_all,
+        pss_bytes=None if not sizes or None in sizes else sum(size for size in sizes if size is not None),
+        workers=len(workers),
+        worker_pss_bytes=max(of_workers, default=None),
+    )

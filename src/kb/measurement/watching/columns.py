@@ -1,0 +1,177 @@
+"""How a snapshot is written down as rows of a CSV, one for each GPU, and read again."""
+
+import csv
+import io
+import math
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from kb.core.snapshot import GpuProcess, GpuState, HostState, Snapshot, SpeedState, TreeState
+
+_GPU = (
+    "gpu",
+    "gpu_name",
+    "gpu_uuid",
+    "gpu_used_bytes",
+    "gpu_total_bytes",
+    "gpu_utilisation",
+    "gpu_power_watts",
+    "gpu_temperature_celsius",
+    "gpu_throttle",
+    "gpu_watched_bytes",
+)
+_HOST = ("host_used_bytes", "host_limit_bytes", "host_source", "oom_kills", "shm_used_bytes", "shm_total_bytes")
+_RUN = ("tree_pss_bytes", "workers", "worker_pss_bytes", "seconds_per_step", "step_ratio", "step", "steps")
+COLUMNS = ("time", *_GPU, *_HOST, *_RUN, "gpu_note")
+_MOST = 1e18
+
+
+class BadCell(ValueError):  # noqa: N818
+    """A value that cannot be what its column says; ``name`` is the column's."""
+
+    def __init__(self, name: str, text: str) -> None:
+        super().__init__(name, text)
+        self.name, self.text = name, text
+
+
+def stamp(time: float) -> str:
+    """ISO 8601 in UTC, to the millisecond."""
+    return datetime.fromtimestamp(time, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def csv_header() -> str:
+    return ",".join(COLUMNS) + "\n"
+
+
+def csv_rows(snapshot: Snapshot) -> str:
+    """A line for each GPU, the host's columns on each; one line without a GPU where there is none."""
+    shared = {"time": stamp(snapshot.time), "gpu_note": snapshot.gpu_note, **_host_cells(snapshot)}
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    for state in snapshot.gpus or (None,):
+        cells = {**shared, **(_gpu_cells(state) if state else {})}
+        writer.writerow(["" if cells.get(name) is None else cells[name] for name in COLUMNS])
+    return out.getvalue()
+
+
+def _gpu_cells(state: GpuState) -> dict[str, Any]:
+    watched = [each.used_bytes for each in state.processes if each.watched and each.used_bytes is not None]
+    return {
+        "gpu": state.key,
+        "gpu_name": state.name,
+        "gpu_uuid": state.uuid,
+        "gpu_used_bytes": state.used_bytes,
+        "gpu_total_bytes": state.total_bytes,
+        "gpu_utilisation": state.utilisation,
+        "gpu_power_watts": state.power_watts,
+        "gpu_temperature_celsius": state.temperature_celsius,
+        "gpu_throttle": " ".join(state.throttle),
+        "gpu_watched_bytes": sum(watched) if watched else None,
+    }
+
+
+def _host_cells(snapshot: Snapshot) -> dict[str, Any]:
+    host, tree, speed = snapshot.host, snapshot.tree, snapshot.speed
+    cells: dict[str, Any] = {
+        "host_used_bytes": host.used_bytes,
+        "host_limit_bytes": host.limit_bytes,
+        "host_source": host.source,
+        "oom_kills": host.oom_kills,
+        "shm_used_bytes": host.shm_used_bytes,
+        "shm_total_bytes": host.shm_total_bytes,
+    }
+    if tree is not None:
+        cells |= {"tree_pss_bytes": tree.pss_bytes, "workers": tree.workers, "worker_pss_bytes": tree.worker_pss_bytes}
+    if speed is not None:
+        cells |= {"seconds_per_step": speed.seconds_per_step, "step_ratio": speed.ratio}
+        cells |= {"step": speed.done, "steps": speed.of}
+    return cells
+
+
+def time_of(text: str) -> float:
+    """Seconds since 1970 of :func:`stamp`, or of nvidia-smi's ``2026/01/02 03:04:05.678``, read as UTC.
+
+    Raises:
+        BadCell: it is neither.
+    """
+    try:
+        made = datetime.fromisoformat(text.replace("/", "-"))
+    except ValueError:
+        raise BadCell("time", text) from None
+    seconds = (made if made.tzinfo else made.replace(tzinfo=UTC)).timestamp()
+    if seconds < 0:
+        raise BadCell("time", text)
+    return seconds
+
+
+def state_of(row: dict[str, str]) -> GpuState:
+    """The GPU of a CSV row.
+
+    Raises:
+        BadCell: a number is none.
+    """
+    watched = _number(row, "gpu_watched_bytes", int)
+    return GpuState(
+        key=row["gpu"],
+        name=row.get("gpu_name", ""),
+        uuid=row.get("gpu_uuid", ""),
+        used_bytes=_number(row, "gpu_used_bytes", int),
+        total_bytes=_number(row, "gpu_total_bytes", int),
+        utilisation=_number(row, "gpu_utilisation", float),
+        power_watts=_number(row, "gpu_power_watts", float),
+        temperature_celsius=_number(row, "gpu_temperature_celsius", float),
+        throttle=tuple(row.get("gpu_throttle", "").split()),
+        processes=() if watched is None else (GpuProcess(0, watched, watched=True),),
+    )
+
+
+def snapshot_of(row: dict[str, str], gpus: Sequence[GpuState]) -> Snapshot:
+    """The snapshot of a CSV row, with the GPUs of the rows of the same time.
+
+    Raises:
+        BadCell: a number or the time is none.
+    """
+    workers, seconds = _number(row, "workers", int), _number(row, "seconds_per_step", float)
+    host = HostState(
+        used_bytes=_number(row, "host_used_bytes", int),
+        limit_bytes=_number(row, "host_limit_bytes", int),
+        source=row.get("host_source") or "unknown",
+        oom_kills=_number(row, "oom_kills", int),
+        shm_used_bytes=_number(row, "shm_used_bytes", int),
+        shm_total_bytes=_number(row, "shm_total_bytes", int),
+    )
+    tree = None
+    if workers is not None:
+        tree = TreeState(
+            pss_bytes=_number(row, "tree_pss_bytes", int),
+            workers=workers,
+            worker_pss_bytes=_number(row, "worker_pss_bytes", int),
+        )
+    speed = None
+    if seconds is not None:
+        done, of = _number(row, "step", int), _number(row, "steps", int)
+        speed = SpeedState(seconds, _number(row, "step_ratio", float), done, of)
+    return Snapshot(time_of(row["time"]), tuple(gpus), host, tree, speed, row.get("gpu_note") or None)
+
+
+def _number(row: dict[str, str], name: str, kind: Callable[[str], Any]) -> Any:
+    text = row.get(name, "").strip()
+    if not text:
+        return None
+    try:
+        number = kind(text)
+    except ValueError:
+        raise BadCell(name, text) from None
+    return checked(name, number, text)
+
+
+def checked(name: str, number: Any, text: str) -> Any:
+    """The number, if it is one that a reading can have.
+
+    Raises:
+        BadCell: it is not.
+    """
+    if isinstance(number, bool) or not math.isfinite(number) or not 0 <= number <= _MOST:
+        raise BadCell(name, text)
+    return number

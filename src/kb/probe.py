@@ -1,0 +1,236 @@
+"""``kb.probe``: what a run really takes, measured: one process a trial, so that an out-of-memory error loses nothing."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from kb import __version__, cli
+from kb.advice.flags import ATTENTIONS, METHODS, PRECISIONS, Flags, optimizer_named
+from kb.core.errors import UserError
+from kb.knowledge import load_catalog, load_guide
+from kb.linting.probing.asked import Asked, check_numbers, read_counts, read_phases, read_size
+from kb.report.words import Words
+
+if TYPE_CHECKING:
+    from kb.measurement.campaign import Probed
+
+KINDS = ("smoke", "ramp", "max-batch", "host")
+JOURNAL = "kb-probe.jsonl"
+NUMBERS = ("batch", "seq_in", "seq_out", "accumulation", "lora_rank", "eval_batch", "beams", "gen_length",
+           "steps", "most", "effective_batch", "time_limit")  # fmt: skip
+OF_COMMAND = ("batch_flag", "steps_flag", "workers_flag")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    return cli.run(command, arguments)
+
+
+def command(arguments: Sequence[str], language: str) -> int:
+    """Probe; 0 where what was asked ran, 1 where a smoke run did not, 2 where no batch runs at all."""
+    from kb.linting.probing.campaign import probe
+    from kb.report.probe.progress import progress
+
+    messages = cli.load_words_or_none(language)
+    own, words_of_run = _parted(arguments)
+    options = _parser(messages).parse_intermixed_args(own)
+    asked = _asked(options, words_of_run)
+    if os.name == "nt":
+        raise UserError("probe.not_on_windows")
+    catalog = load_catalog(options.rules)
+    words = Words(language, messages, catalog.facts)
+    if options.record is not None:
+        _check_record(options.record, asked)
+    probed = probe(
+        asked,
+        catalog,
+        load_guide(options.rules),
+        runner=runner_of(options),
+        tell=lambda number, trial, outcome: print(progress(number, trial, outcome, words), file=sys.stderr, flush=True),
+        journal_path=None if options.no_journal else options.journal,
+        resume=options.resume,
+    )
+    _report(options, probed, words, catalog.version)
+    if options.record is not None:
+        from kb.linting.probing.record import record
+
+        record(options.record, probed, " ".join(["kb", "probe", *arguments]))
+    return _code(probed, language, words)
+
+
+def runner_of(options: argparse.Namespace) -> Any:
+    """Who runs the trials."""
+    from kb.measurement.running import LocalRunner
+
+    return LocalRunner()
+
+
+def _code(probed: "Probed", language: str, words: Words) -> int:
+    if probed.ran:
+        return cli.CLEAN
+    if probed.kind == "smoke":
+        return cli.FINDINGS
+    outcome = probed.pairs[-1][1]
+    smallest = min(trial.batch for trial, _ in probed.pairs)
+    key = "probe.nothing_ran" if outcome.status not in ("ok", "oom") or probed.kind == "host" else "probe.none_fits"
+    fault = UserError(key, name=probed.name, batch=smallest, reason=outcome.reason or outcome.status)
+    print(f"kb: {cli.worded(fault, language)}", file=sys.stderr)
+    return cli.UNUSABLE
+
+
+def _parted(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+    """kb's own arguments, and the command after ``--``."""
+    given = list(arguments)
+    if "--" not in given:
+        return given, ()
+    at = given.index("--")
+    if not given[at + 1 :]:
+        raise UserError("probe.no_command")
+    return given[:at], tuple(given[at + 1 :])
+
+
+def _parser(words: cli.Words) -> cli.Parser:
+    def say(key: str) -> str:
+        return cli.said(words, f"cli.probe.{key}")
+
+    def also(key: str) -> str:
+        return cli.said(words, f"cli.estimate.{key}")
+
+    def number(group: Any, name: str, text: str, unit: str = "N") -> None:
+        group.add_argument(f"--{name}", type=int, metavar=unit, help=text)
+
+    parser = cli.Parser(words=words, prog="kb probe", description=say("about"), epilog=say("examples"))
+    parser.add_argument("kind", choices=KINDS, metavar="|".join(KINDS), help=say("kind"))
+    parser.add_argument("config", nargs="?", metavar="CONFIG", help=say("config"))
+    parser.add_argument("--section", metavar="NAME", help=also("section"))
+    parser.add_argument("--dialect", metavar="ID", help=cli.said(words, "cli.check.dialect"))
+    run = parser.add_argument_group(say("group_run"))
+    run.add_argument("--model", metavar="ID", help=say("model"))
+    run.add_argument("--model-config", metavar="FILE", help=also("model_config"))
+    run.add_argument("--phases", metavar="A,B", help=say("phases"))
+    run.add_argument("--method", choices=METHODS, help=also("method"))
+    run.add_argument("--precision", choices=PRECISIONS, help=also("precision"))
+    run.add_argument("--optimizer", metavar="NAME", help=also("optimizer"))
+    number(run, "batch", say("batch"))
+    number(run, "seq-in", also("seq_in"), "TOKENS")
+    number(run, "seq-out", also("seq_out"), "TOKENS")
+    number(run, "accumulation", also("accumulation"))
+    run.add_argument("--gradient-checkpointing", action="store_true", help=also("gradient_checkpointing"))
+    run.add_argument("--reentrant", action="store_true", help=also("reentrant"))
+    run.add_argument("--attention", choices=tuple(ATTENTIONS), help=also("attention"))
+    number(run, "lora-rank", also("lora_rank"))
+    run.add_argument("--lora-targets", metavar="A,B", help=also("lora_targets"))
+    run.add_argument("--double-quant", action="store_true", help=also("double_quant"))
+    number(run, "eval-batch", say("eval_batch"))
+    number(run, "beams", also("beams"))
+    number(run, "gen-length", say("gen_length"), "TOKENS")
+    number(run, "effective-batch", say("effective_batch"))
+    _add_command(parser.add_argument_group(say("group_command")), say)
+    trials = parser.add_argument_group(say("group_trials"))
+    trials.add_argument("--backend", choices=("cuda", "cpu", "fake"), help=say("backend"))
+    trials.add_argument("--device", metavar="N", help=say("device"))
+    trials.add_argument("--force", action="store_true", help=say("force"))
+    number(trials, "steps", say("steps"))
+    number(trials, "most", say("most"))
+    trials.add_argument("--workers", metavar="A,B", help=say("workers"))
+    trials.add_argument("--time-limit", type=float, default=600, metavar="SECONDS", help=say("time_limit"))
+    trials.add_argument("--memory-limit", metavar="SIZE", help=say("memory_limit"))
+    trials.add_argument("--fake-limit", metavar="SIZE", help=say("fake_limit"))
+    trials.add_argument("--fake-script", metavar="FILE", help=say("fake_script"))
+    trials.add_argument("--gpu", metavar="ID", help=say("gpu"))
+    _add_output(parser.add_argument_group(say("group_output")), words, say)
+    return parser
+
+
+def _add_command(group: Any, say: Any) -> None:
+    group.add_argument("--batch-flag", metavar="WORDS", help=say("batch_flag"))
+    group.add_argument("--steps-flag", metavar="WORDS", help=say("steps_flag"))
+    group.add_argument("--workers-flag", metavar="WORDS", help=say("workers_flag"))
+
+
+def _add_output(group: Any, words: cli.Words, say: Any) -> None:
+    group.add_argument("--journal", default=JOURNAL, metavar="FILE", help=say("journal"))
+    group.add_argument("--no-journal", action="store_true", help=say("no_journal"))
+    group.add_argument("--resume", action="store_true", help=say("resume"))
+    group.add_argument("--record", metavar="FILE", help=say("record"))
+    group.add_argument("--format", choices=("text", "json"), default="text", help=cli.said(words, "cli.plan.format"))
+    group.add_argument("--lang", choices=("ko", "en"), help=cli.said(words, "cli.option.lang"))
+    group.add_argument("--color", choices=("auto", "always", "never"), default="auto",
+                       help=cli.said(words, "cli.plan.color"))  # fmt: skip
+    group.add_argument("--rules", metavar="DIR", help=cli.said(words, "cli.option.rules"))
+
+
+def _asked(options: argparse.Namespace, command_words: tuple[str, ...]) -> Asked:
+    """What the arguments ask.
+
+    Raises:
+        UserError: arguments that cannot be meant, or not together.
+    """
+    check_numbers({f"--{name.replace('_', '-')}": getattr(options, name) for name in NUMBERS})
+    named = options.model or options.model_config or options.config
+    if command_words and named:
+        raise UserError("probe.command_or_model")
+    if not command_words and not named and options.kind != "host":
+        raise UserError("probe.nothing_named")
+    for name in OF_COMMAND:
+        if getattr(options, name) is not None and not command_words:
+            raise UserError("probe.only_with_command", option=f"--{name.replace('_', '-')}")
+    return Asked(
+        kind=options.kind,
+        flags=_flags(options),
+        command=command_words,
+        phases=read_phases(options.phases),
+        workers=read_counts(options.workers),
+        seconds=options.time_limit,
+        host_bytes=read_size("--memory-limit", options.memory_limit),
+        fake_limit=read_size("--fake-limit", options.fake_limit),
+        **{name: getattr(options, name) for name in ("backend", "config", "section", "dialect", "model_config",
+           "batch_flag", "steps_flag", "workers_flag", "steps", "most", "effective_batch", "gpu", "device", "force",
+           "fake_script", "rules")},
+    )  # fmt: skip
+
+
+def _flags(options: argparse.Namespace) -> Flags:
+    targets = tuple(name.strip() for name in (options.lora_targets or "").split(",") if name.strip())
+    return Flags(
+        model=options.model,
+        method=options.method,
+        precision=options.precision,
+        optimizer=optimizer_named(options.optimizer),
+        batch=options.batch,
+        source_length=options.seq_in,
+        target_length=options.seq_out,
+        accumulation=options.accumulation,
+        gradient_checkpointing=options.gradient_checkpointing,
+        reentrant=options.reentrant,
+        attention=options.attention,
+        lora_rank=options.lora_rank,
+        lora_targets=targets or None,
+        double_quant=options.double_quant,
+        eval_batch=options.eval_batch,
+        beams=options.beams,
+        generation_length=options.gen_length,
+    )
+
+
+def _check_record(path: str, asked: Asked) -> None:
+    from kb.linting.probing.record import check_recordable
+
+    check_recordable(path, asked)
+
+
+def _report(options: argparse.Namespace, probed: "Probed", words: Words, rules_version: str) -> None:
+    if options.format == "json":
+        from kb.report.probe.json_report import probe_json
+
+        cli.put(probe_json(probed, words, __version__, rules_version))
+        return
+    from kb.report.probe.text import probe_text
+    from kb.report.style import choose_style
+
+    cli.put(probe_text(probed, words, choose_style(sys.stdout, options.color)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

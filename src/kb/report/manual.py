@@ -1,0 +1,75 @@
+"""A manual page in roff from an argparse parser. Of the libraries that do so, none knows headings in another language."""
+
+import argparse
+from collections.abc import Iterator, Mapping
+
+ENVIRONMENT = ("LC_ALL", "NO_COLOR", "CUDA_VISIBLE_DEVICES", "XDG_CACHE_HOME", "CXX", "KB_DEBUG")
+EXIT_CODES = (0, 1, 2, 3, 130)
+
+
+def manual(parser: argparse.ArgumentParser, words: Mapping[str, str], *, version: str) -> str:
+    """The whole page. It carries no date, so that the same sources always make the same page."""
+    lines = [f'.TH KB 1 "" "kb {version}" "{_text(words["manual.title"])}"']
+    lines += [_heading(words["manual.name"]), _text(f"kb - {words['manual.whatis']}")]
+    lines += [_heading(words["manual.synopsis"]), r"\fBkb\fR \fICOMMAND\fR [\fIOPTION\fR …]"]
+    lines += [_heading(words["manual.description"]), _text(parser.description or "")]
+    lines.append(_heading(words["manual.commands"]))
+    for command in _commands(parser):
+        lines += _command(command)
+    lines += _listed(words, "manual.exit", [str(code) for code in EXIT_CODES])
+    lines += _listed(words, "manual.environment", ENVIRONMENT)
+    lines += _listed(words, "manual.files", ("kb.toml", "pyproject.toml"))
+    return "\n".join(lines) + "\n"
+
+
+def _commands(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """Every parser below this one, each before its own."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for each in action.choices.values():
+                yield each
+                yield from _commands(each)
+
+
+def _command(parser: argparse.ArgumentParser) -> list[str]:
+    lines = [f'.SS "{_text(parser.prog)}"', _text(parser.description or "")]
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction | argparse._HelpAction) or action.help == argparse.SUPPRESS:
+            continue
+        lines += [".TP", _label(action), _text(action.help or "")]
+    if parser.epilog:
+        lines += [".PP", ".nf", *(_text(line) for line in parser.epilog.splitlines()), ".fi"]
+    return lines
+
+
+def _label(action: argparse.Action) -> str:
+    """``--gpu ID`` as it is typed: the option bold, its value slanted."""
+    value = "" if action.nargs == 0 else rf"\fI{_text(_value(action))}\fR"
+    if not action.option_strings:
+        return value
+    names = ", ".join(rf"\fB{_text(name)}\fR" for name in action.option_strings)
+    return f"{names} {value}".rstrip()
+
+
+def _value(action: argparse.Action) -> str:
+    if action.choices and action.metavar is None:
+        return "|".join(map(str, action.choices))
+    name = action.metavar or action.dest.upper()
+    return name if isinstance(name, str) else " ".join(name)
+
+
+def _listed(words: Mapping[str, str], key: str, names: tuple[str, ...] | list[str]) -> list[str]:
+    lines = [_heading(words[key])]
+    for name in names:
+        lines += [".TP", rf"\fB{_text(name)}\fR", _text(words[f"{key}.{name}"])]
+    return lines
+
+
+def _heading(text: str) -> str:
+    return f'.SH "{_text(text)}"'
+
+
+def _text(text: str) -> str:
+    """Text that roff takes as it stands: hyphens that can be copied, and no line that begins a request."""
+    lines = text.replace("\\", r"\e").replace("-", r"\-").replace('"', r"\(dq").split("\n")
+    return "\n".join(rf"\&{line}" if line.startswith((".", "'")) else line for line in lines)

@@ -1,0 +1,1 @@
+"""A watched run for a reader: the reading of now, warnings, the summary of the whole."""

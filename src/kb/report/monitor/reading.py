@@ -1,0 +1,187 @@
+"""One reading as lines: each GPU, the host, /dev/shm, the watched processes, the speed, each with what the targets say."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kb.advice.targets import Judged
+from kb.core.snapshot import GpuState, HostState, Snapshot, SpeedState, TreeState
+from kb.core.units import format_bytes
+from kb.report.monitor.verdicts import speaking, verdicts
+from kb.report.style import Style
+from kb.report.values import printable, size
+from kb.report.width import cut, joined, pad, wrap
+from kb.report.words import Words
+
+INDENT = "  "
+_BAR = 20
+_MOST_PROCESSES = 4
+
+
+class Reading(NamedTuple):
+    """A snapshot with what is said of it: (GPU's key or nothing, verdict), and each GPU's utilisation of late."""
+
+    snapshot: Snapshot
+    judged: Sequence[tuple[str, Judged]]
+    utilisation: dict[str, float | None]
+
+
+def reading_lines(reading: Reading, words: Words, style: Style) -> list[str]:
+    """The reading, for a terminal of the style's width; long lines are wrapped."""
+    snapshot = reading.snapshot
+    lines: list[str] = []
+    for state in snapshot.gpus:
+        rows = [row for key, row in reading.judged if key == state.key]
+        lines += _gpu(state, rows, reading.utilisation.get(state.key), words, style)
+    if snapshot.gpu_note:
+        lines += wrap(
+            f"GPU  {words('monitor.no_gpu', reason=_note(snapshot.gpu_note, words))}", style.width, "", INDENT
+        )
+    lines += [
+        row for note in snapshot.notes for row in wrap(words("monitor.note", note=_note(note, words)), style.width)
+    ]
+    rows = [row for key, row in reading.judged if not key]
+    lines += _host(snapshot.host, rows, words, style)
+    if snapshot.tree is not None:
+        lines += _tree(snapshot.tree, rows, words, style)
+    if snapshot.speed is not None:
+        lines += _speed(snapshot.speed, rows, words, style)
+    return lines
+
+
+def _note(note: str, words: Words) -> str:
+    return words.named("machine", note)
+
+
+def _row(label: str, parts: Sequence[str], words: Words, style: Style) -> list[str]:
+    """``label`` in a column of its own, then what is known."""
+    width = max(len(words("monitor.label_width")), 11)
+    return wrap(
+        joined((part for part in parts if part), style.dot), style.width, INDENT + pad(label, width), INDENT * 2
+    )
+
+
+def bar(share: float, style: Style) -> str:
+    """A share as a bar of 20 cells."""
+    full = round(min(max(share, 0.0), 1.0) * _BAR)
+    marks = ("█", "░") if style.unicode else ("#", ".")
+    return marks[0] * full + marks[1] * (_BAR - full)
+
+
+def of_limit(used: int | None, limit: int | None, unit: str, words: Words) -> str:
+    """``18.3 of 24.0 GiB, 76%``; what is not known is left out."""
+    if used is None:
+        return words("monitor.unknown")
+    if not limit:
+        return format_bytes(used, unit)
+    return words("monitor.of", used=format_bytes(used, unit).rpartition(" ")[0], limit=limit_of(limit, unit)) + (
+        f", {used / limit * 100:.0f}%"
+    )
+
+
+def limit_of(limit: int, unit: str) -> str:
+    return format_bytes(limit, unit)
+
+
+def _gpu(state: GpuState, rows: Sequence[Judged], mean: float | None, words: Words, style: Style) -> list[str]:
+    lines = [f"{style.paint(f'GPU {printable(state.key)}', 'heading')}  {printable(state.name)}".rstrip()]
+    used, total = state.used_bytes, state.total_bytes
+    memory = of_limit(used, total, "GiB", words)
+    drawn = f"{bar(used / total, style)} " if used is not None and total else ""
+    said = verdicts(speaking(rows, "gpu_memory_share", "gpu_memory_used"), words, style)
+    lines += _row(words("monitor.memory"), (f"{drawn}{memory}", said), words, style)
+    if state.utilisation is not None:
+        parts = [f"{state.utilisation * 100:.0f}%"]
+        parts += [words("monitor.of_late", share=f"{mean * 100:.0f}%")] if mean is not None else []
+        said = verdicts(speaking(rows, "gpu_utilisation"), words, style)
+        lines += _row(words("monitor.utilisation"), (*parts, said), words, style)
+    about = [*_power(state, words), *_heat(state, words)]
+    if state.throttle:
+        reasons = ", ".join(words.named("monitor.throttle", reason) for reason in state.throttle)
+        about.append(words("monitor.throttled", reasons=reasons))
+    lines += _row(words("monitor.card"), about, words, style) if about else []
+    return lines + (_row(words("monitor.processes"), _processes(state, words), words, style) if state.processes else [])
+
+
+def _power(state: GpuState, words: Words) -> list[str]:
+    if state.power_watts is None:
+        return []
+    if state.power_limit_watts is None:
+        return [f"{state.power_watts:.0f} W"]
+    return [words("monitor.of", used=f"{state.power_watts:.0f}", limit=f"{state.power_limit_watts:.0f} W")]
+
+
+def _heat(state: GpuState, words: Words) -> list[str]:
+    if state.temperature_celsius is None:
+        return []
+    if state.slowdown_celsius is None:
+        return [f"{state.temperature_celsius:.0f} °C"]
+    return [words("monitor.heat", now=f"{state.temperature_celsius:.0f} °C", slows=f"{state.slowdown_celsius:.0f} °C")]
+
+
+def _processes(state: GpuState, words: Words) -> list[str]:
+    ordered = sorted(state.processes, key=lambda each: (not each.watched, -(each.used_bytes or 0)))
+    shown = []
+    for each in ordered[:_MOST_PROCESSES]:
+        name = f"{each.pid or ''} {printable(each.name)}".strip()
+        text = f"{name} {words('monitor.unknown') if each.used_bytes is None else size(each.used_bytes)}".strip()
+        shown.append(words("monitor.watched", process=text) if each.watched else text)
+    more = len(ordered) - _MOST_PROCESSES
+    return [*shown, *([words("monitor.more", n=more)] if more > 0 else [])]
+
+
+def _host(host: HostState, rows: Sequence[Judged], words: Words, style: Style) -> list[str]:
+    if host.used_bytes is None and host.limit_bytes is None:
+        return []
+    lines = [style.paint(words("monitor.host"), "heading")]
+    share = f"{bar(host.used_bytes / host.limit_bytes, style)} " if host.used_bytes and host.limit_bytes else ""
+    memory = f"{share}{of_limit(host.used_bytes, host.limit_bytes, 'GB', words)}"
+    said = verdicts(speaking(rows, "host_memory_share"), words, style)
+    source = words.named("monitor.source", host.source) if host.source != "unknown" else ""
+    kills = words("monitor.kills", n=host.oom_kills) if host.oom_kills else ""
+    lines += _row(words("monitor.memory"), (memory, said, source, kills), words, style)
+    if host.shm_used_bytes is not None:
+        shared = of_limit(host.shm_used_bytes, host.shm_total_bytes, "GB", words)
+        lines += _row("/dev/shm", (shared,), words, style)
+    return lines
+
+
+def _tree(tree: TreeState, rows: Sequence[Judged], words: Words, style: Style) -> list[str]:
+    if not tree.count_all and not tree.workers:
+        return []
+    lines = [style.paint(words("monitor.run"), "heading")]
+    parts = [words.count("monitor.process_count", tree.count_all)] if tree.count_all else []
+    if tree.pss_bytes is not None:
+        parts.append(words("monitor.pss", size=format_bytes(tree.pss_bytes, "GB")))
+    lines += _row(words("monitor.processes"), parts, words, style)
+    if tree.workers:
+        parts = [words.count("monitor.worker_count", tree.workers)]
+        if tree.worker_pss_bytes is not None:
+            parts.append(words("monitor.largest", size=format_bytes(tree.worker_pss_bytes, "GB")))
+        said = verdicts(speaking(rows, "worker_memory"), words, style)
+        lines += _row(words("monitor.workers"), (*parts, said), words, style)
+    largest = [
+        f"{each.pid} {cut(printable(each.name), 16)} {size(each.pss_bytes or each.rss_bytes or 0)}"
+        for each in tree.processes[:_MOST_PROCESSES]
+    ]
+    return lines + (_row(words("monitor.largest_few"), largest, words, style) if len(tree.processes) > 1 else [])
+
+
+def _speed(speed: SpeedState, rows: Sequence[Judged], words: Words, style: Style) -> list[str]:
+    parts = [words("monitor.per_step", seconds=f"{speed.seconds_per_step:.3g}")]
+    if speed.ratio is not None:
+        parts.append(words("monitor.ratio", ratio=f"{speed.ratio:.2f}"))
+        parts.append(verdicts(speaking(rows, "step_time_ratio"), words, style))
+    if speed.done is not None and speed.of is not None:
+        parts.append(f"{speed.done:,}/{speed.of:,}")
+    if speed.remaining_seconds is not None:
+        parts.append(words("monitor.left", time=duration(speed.remaining_seconds, words)))
+    return _row(words("monitor.steps"), parts, words, style)
+
+
+def duration(seconds: float, words: Words) -> str:
+    """``45 s``, ``21 min``, ``3.5 h``."""
+    if seconds < 90:
+        return words("monitor.seconds", n=f"{seconds:.0f}")
+    if seconds < 5400:
+        return words("monitor.minutes", n=f"{seconds / 60:.0f}")
+    return words("monitor.hours", n=f"{seconds / 3600:.1f}")

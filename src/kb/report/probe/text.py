@@ -1,0 +1,132 @@
+"""``kb.probe`` in words: the trials as a table, what they show, and the setting to start from as YAML."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kb.report.probe.advice_text import found_lines, recommended_lines
+from kb.report.probe.progress import REASON_CHARACTERS, ended
+from kb.report.style import Style
+from kb.report.table import table
+from kb.report.values import printable, size
+from kb.report.width import cut, joined, wrap
+from kb.report.words import Words
+
+if TYPE_CHECKING:
+    from kb.measurement.campaign import Pair, Probed
+    from kb.measurement.trial import Outcome
+
+INDENT = "  "
+MEASURED_PHASES = ("train", "evaluate", "generate")
+
+
+def probe_text(probed: "Probed", words: Words, style: Style) -> str:
+    """The whole report, with a line break at its end."""
+    blocks = [
+        _heading(probed, words, style),
+        _trials(probed, words, style),
+        _failures(probed, words, style),
+        found_lines(probed, words, style),
+        recommended_lines(probed, words, style),
+    ]
+    return "\n\n".join("\n".join(lines) for lines in blocks if lines) + "\n"
+
+
+def _heading(probed: "Probed", words: Words, style: Style) -> list[str]:
+    card = probed.card
+    parts = [printable(probed.name), words(f"probe.kind.{probed.kind.replace('-', '_')}")]
+    if probed.backend == "fake":
+        parts.append(words("probe.scripted_gpu", memory=size(card.total_bytes or 0)))
+    elif card.name is not None:
+        parts.append(words("probe.real_gpu", name=card.name, memory=size(card.total_bytes or 0)))
+    elif probed.kind != "host":
+        parts.append(words("probe.without_gpu"))
+    lines = [style.paint(line, "heading") for line in wrap(joined(parts, style.dot), style.width)]
+    if probed.backend == "fake":
+        lines += [style.paint(line, "dim") for line in wrap(words("probe.nothing_measured"), style.width, INDENT)]
+    return lines
+
+
+def _trials(probed: "Probed", words: Words, style: Style) -> list[str]:
+    rows = _host_rows(probed, words, style) if probed.kind == "host" else _batch_rows(probed, words, style)
+    lines = table(rows, left=(2,))
+    return [cut(line, style.width, style.ellipsis) for line in lines]
+
+
+def _batch_rows(probed: "Probed", words: Words, style: Style) -> list[list[str]]:
+    """A row a trial; columns of which no trial knows anything are left out."""
+    columns = [words("probe.column.trial"), words("probe.column.batch"), words("probe.column.outcome")]
+    columns += [words.named("phase", phase) for phase in MEASURED_PHASES]
+    columns += [words(f"probe.column.{name}") for name in ("share", "predicted", "utilisation", "step", "host")]
+    rows = [
+        [
+            str(number),
+            str(trial.batch),
+            ended(outcome, words),
+            *(_phase(outcome, phase) for phase in MEASURED_PHASES),
+            _percent(outcome.peak_bytes, probed.card.total_bytes) if outcome.fits else "",
+            _size(max((row.get("process_bytes", 0) for row in trial.predicted.values()), default=0)),
+            f"{outcome.utilisation:.0%}" if outcome.utilisation is not None else "",
+            words("probe.seconds", seconds=outcome.step_seconds) if outcome.step_seconds else "",
+            _size(outcome.host.get("peak_pss_bytes") or outcome.host.get("peak_rss_bytes") or 0),
+        ]
+        for number, (trial, outcome) in enumerate(probed.pairs, 1)
+    ]
+    return _without_empty([columns, *rows], style)
+
+
+def _phase(outcome: "Outcome", phase: str) -> str:
+    sizes = outcome.phases.get(phase, {})
+    return _size(sizes.get("process_bytes") or sizes.get("reserved_bytes") or 0)
+
+
+def _host_rows(probed: "Probed", words: Words, style: Style) -> list[list[str]]:
+    columns = [words(f"probe.column.{name}") for name in
+               ("trial", "workers", "outcome", "rate", "main_pss", "worker_pss", "worker_uss", "total_pss",
+                "host_share")]  # fmt: skip
+    rows = [_host_row(number, pair, probed, words) for number, pair in enumerate(probed.pairs, 1)]
+    return _without_empty([columns, *rows], style)
+
+
+def _host_row(number: int, pair: "Pair", probed: "Probed", words: Words) -> list[str]:
+    trial, outcome = pair
+    main, worker = outcome.host.get("main", {}), outcome.host.get("worker", {})
+    total = outcome.host.get("total_pss_bytes") or outcome.host.get("peak_pss_bytes") or 0
+    rate = outcome.samples_per_second
+    return [
+        str(number),
+        str(trial.workers),
+        ended(outcome, words),
+        f"{rate:,.1f}" if rate is not None else "",
+        _size(main.get("pss_bytes", 0)),
+        _size(worker.get("pss_bytes", 0)),
+        _size(worker.get("uss_bytes", 0)),
+        _size(total),
+        _percent(total, probed.host_limit_bytes),
+    ]
+
+
+def _without_empty(rows: Sequence[Sequence[str]], style: Style) -> list[list[str]]:
+    """Without the columns whose cells are all empty; an empty cell of the others is a dash."""
+    kept = [at for at in range(len(rows[0])) if any(row[at] for row in rows[1:])]
+    return [[row[at] or style.dash for at in kept] for row in rows]
+
+
+def _size(count: int) -> str:
+    return size(count) if count else ""
+
+
+def _percent(part: int | None, whole: int | None) -> str:
+    return f"{part / whole:.0%}" if part and whole else ""
+
+
+def _failures(probed: "Probed", words: Words, style: Style) -> list[str]:
+    """What failed trials said, each reason once; a time limit has said nothing."""
+    told: dict[str, list[int]] = {}
+    for number, (_, outcome) in enumerate(probed.pairs, 1):
+        if not outcome.fits and outcome.reason and outcome.status not in ("hang",):
+            told.setdefault(printable(outcome.reason)[:REASON_CHARACTERS], []).append(number)
+    lines = []
+    for reason, numbers in told.items():
+        text = words("probe.said", numbers=", ".join(map(str, numbers)), reason=reason)
+        lines += [style.paint(line, "dim") for line in wrap(text, style.width, INDENT, INDENT * 2)]
+    return lines

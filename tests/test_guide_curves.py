@@ -1,0 +1,72 @@
+"""What fits where, computed for all cards together, equals what each card gives alone."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kb.advice.attempts import WAYS
+from kb.advice.recommend import alone_at_inference
+from kb.advice.room import Room, on_gpu
+from kb.guide import all_fits as whole
+from kb.guide.curves import Curves
+from kb.guide.fits import SHOWN_WAYS, base_of, fit_of, heat_map, map_of
+from kb.knowledge import load_catalog
+
+CATALOG = load_catalog()
+MODELS = ("mt5-base", "kobart", "llama-3.2-1b", "klue-roberta-base", "gpt2")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_cards_together_give_the_same_batches_as_each_alone(name: str) -> None:
+    model = CATALOG.models[name]
+    curves = Curves(model, CATALOG.constants)
+    for gpu in CATALOG.gpus.values():
+        row = fit_of(model, gpu, CATALOG.constants, curves)
+        room = Room(model, on_gpu(gpu), CATALOG.constants)
+        base, _ = base_of(model, room)
+        assert row is not None
+        for way in SHOWN_WAYS:
+            setup = base._replace(**WAYS[way], do_eval=False)
+            assert row.train[way] == room.largest(setup, "per_device_train_batch_size")
+        assert row.evaluation == room.largest(base, "per_device_eval_batch_size")
+        assert row.inference == room.largest(alone_at_inference(base), "inference_batch_size")
+
+
+@pytest.mark.parametrize("gpu", ["t4", "rtx-3090", "h100-80gb"])
+def test_phases_and_verdicts_are_those_of_the_prediction_for_that_card(gpu: str) -> None:
+    model, card = CATALOG.models["mt5-base"], CATALOG.gpus[gpu]
+    room, curves = Room(model, on_gpu(card), CATALOG.constants), Curves(model, CATALOG.constants)
+    for other in CATALOG.gpus.values():  # what others of its generation have left behind changes nothing
+        curves.phases(base_of(model, Room(model, on_gpu(other), CATALOG.constants))[0], other)
+    base, _ = base_of(model, room)
+    report = room.predict(base)
+    assert curves.phases(base, card) == report.phases
+    assert curves.verdict(base, card) == report.verdict.status
+
+
+def test_a_map_is_of_the_first_way_in_which_anything_fits() -> None:
+    model, constants = CATALOG.models["mt5-xl"], CATALOG.constants
+    small, large = CATALOG.gpus["t4"], CATALOG.gpus["a100-80gb"]
+    found = map_of(model, large, constants)
+    assert found is not None and found.way == "full" and found.cells == heat_map(model, large, constants)
+    smaller = map_of(model, small, constants)
+    assert smaller is None or smaller.way != "full"
+
+
+def test_everything_is_computed_once_and_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = CATALOG._replace(models={name: CATALOG.models[name] for name in MODELS[:2]})
+    monkeypatch.setattr(whole, "load_catalog", lambda: few)
+    whole.all_fits.cache_clear()
+    for number in range(whole.KEPT + 2):
+        (tmp_path / f"fits-{number}.json").write_text("[]", "utf-8")
+    try:
+        first = whole.all_fits(str(tmp_path))
+        whole.all_fits.cache_clear()
+        assert whole.all_fits(str(tmp_path)) == first
+    finally:
+        whole.all_fits.cache_clear()
+    assert {row.model for row in first.rows} == set(MODELS[:2])
+    assert ("mt5-base", "b200") in first.maps and ("kobart", "t4") in first.maps
+    kept = list(tmp_path.glob("fits-*.json"))
+    assert len(kept) == whole.KEPT and any(json.loads(path.read_text("utf-8")) for path in kept)
