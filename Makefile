@@ -28,7 +28,7 @@ unexport PYTHONPATH
 export PYTHONNOUSERSITE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format rules site serve bench bench-accuracy bench-grid bench-gpu bench-host bench-site constraints clean
+.PHONY: help demo test lint format rules site serve bench bench-accuracy bench-grid bench-gpu bench-host bench-site dist sbom constraints clean
 
 help:
 	@echo 'make demo         install into $(VENV)/ and check the configs in examples/'
@@ -43,6 +43,7 @@ help:
 	@echo 'make bench-gpu    measure GPU memory on this machine'"'"'s GPU; hours, can be stopped and started (ARGS="--hours 2")'
 	@echo 'make bench-host   measure host memory with real data loaders; half an hour'
 	@echo 'make bench-site   time the build of the site and the playground in Chromium; results in bench/results/'
+	@echo 'make dist sbom    build wheel and sdist, the same bytes each time, and list what an installation consists of'
 	@echo 'make constraints  pin again what a fresh install gives'
 	@echo 'make clean        remove what the above made'
 
@@ -134,6 +135,20 @@ bench-host: $(BENCH_TORCH)/.installed
 
 bench-site: $(DEV)
 	$(RUN) bench/site.py $(ARGS)
+
+# Twice the same bytes from the same commit: the archives' times are those of the commit.
+dist: export SOURCE_DATE_EPOCH := $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
+dist: $(DEV)
+	rm -rf dist
+	$(RUN) -m hatchling build -d dist
+	cd dist && sha256sum *.whl *.tar.gz > SHA256SUMS
+
+# What an installation consists of, as CycloneDX: of the wheel alone, in an environment of its own.
+sbom: $(DEV)
+	rm -rf $(VENV)/sbom && $(PYTHON) -m venv --without-pip $(VENV)/sbom
+	$(RUN) -m pip --python $(VENV)/sbom/$(BIN)/python install --quiet --disable-pip-version-check --constraint constraints.txt dist/*.whl
+	$(RUN) -m cyclonedx_py environment --output-reproducible --pyproject pyproject.toml --output-file dist/gpu-memory-kb.cdx.json $(VENV)/sbom/$(BIN)/python
+	rm -rf $(VENV)/sbom
 
 # In a fresh environment, with no constraints, so that what is pinned is what was installed and nothing else.
 constraints:

@@ -1,31 +1,21 @@
 """Resident, proportional and unique sets of a process, now and at their highest."""
 
 import gc
-import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-import psutil
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+
+from kb.measurement.host_sizes import sizes
+
+__all__ = ["Row", "peak", "sizes"]
 
 Row = dict[str, Any]
-
-
-def sizes(pid: int | None = None) -> Row:
-    """Resident, proportional and unique set of a process, and what of the proportional set no one can take back."""
-    info = psutil.Process(pid).memory_full_info()
-    anonymous, shared = 0, 0
-    with open(f"/proc/{pid or os.getpid()}/smaps_rollup", encoding="ascii") as stream:
-        for line in stream:
-            name, _, value = line.partition(":")
-            if name in ("Pss_Anon", "Pss_Shmem"):
-                amount = int(value.split()[0]) * 1024
-                anonymous += amount if name == "Pss_Anon" else 0
-                shared += amount if name == "Pss_Shmem" else 0
-    return {"rss_bytes": info.rss, "pss_bytes": info.pss, "uss_bytes": info.uss, "anonymous_bytes": anonymous,
-            "shared_bytes": shared}  # fmt: skip
 
 
 @contextmanager

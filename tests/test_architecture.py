@@ -15,18 +15,21 @@ FLOORS = {
     "config": 3,
     "machine": 3,
     "repository": 3,
+    "hub": 3,
     "simulation": 3,
     "measurement": 3,
     "report": 4,
     "linting": 5,
+    "monitoring": 6,
     "guide": 6,
+    "editor": 6,
     "transformers": 7,
 }
 SHELL = 7
 PURE = ("core", "memory", "advice")
-ADAPTERS = ("knowledge", "config", "machine", "repository", "simulation", "measurement")
+ADAPTERS = ("knowledge", "config", "machine", "repository", "hub", "simulation", "measurement")
 # Rooms that are themselves imported only where they are used, and may say at the top what they stand on.
-LATE = ("simulation", "measurement", "guide", "transformers")
+LATE = ("simulation", "measurement", "guide", "monitoring", "transformers", "editor")
 # What the pure floor may use of the standard library: nothing that reads, writes, waits or prints.
 PURE_LIBRARY = {
     "__future__", "ast", "bisect", "collections", "contextlib", "dataclasses", "difflib", "enum", "functools",

@@ -1,16 +1,18 @@
 """The wheel, built from the checkout and from the sdist, works in an empty environment with no checkout around."""
 
+import importlib.util
 import json
 import os
 import shutil
 import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from kb.check import main
-from packages import ROOT, build, call
+from packages import ROOT, build, call, missing
 
 MACHINE = ("--gpu", "rtx-3090", "--host-memory", "60GB", "--cpus", "4", "--transformers", "5.23.0", "--torch", "2.13.0")
 CONFIG = """\
@@ -79,3 +81,61 @@ def test_an_installed_kb_compiles_nothing_and_writes_nothing(installed: Path, tm
     assert "kb.knowledge.bundle" in modules
     assert not {"kb.knowledge.compile", "jsonschema", "torch", "rich", "pynvml"} & set(modules)
     assert before == {path: path.stat().st_mtime_ns for path in (Path(where) / "_data").rglob("*")}
+
+
+@pytest.mark.parametrize("kind", ["sdist", "wheel"])
+def test_the_same_sources_make_the_same_bytes(sdist_source: Path, tmp_path: Path, kind: str) -> None:
+    copy = tmp_path / "elsewhere"
+    shutil.copytree(sdist_source, copy)
+    for path in copy.rglob("*"):
+        os.utime(path, (1, 1_500_000_000))
+    made = [build(source, tmp_path / str(number), kind) for number, source in enumerate((sdist_source, copy))]
+    assert made[0].name == made[1].name
+    assert made[0].read_bytes() == made[1].read_bytes()
+
+
+def test_the_bill_of_materials_lists_what_an_installation_brings(installed: Path, tmp_path: Path) -> None:
+    if importlib.util.find_spec("cyclonedx_py") is None:
+        missing("cyclonedx-bom is not installed: make test installs it")
+    command = [sys.executable, "-m", "cyclonedx_py", "environment", "--output-reproducible"]
+    said = json.loads(call([*command, installed / "python"], tmp_path))
+    names = {component["name"].lower().replace("_", "-") for component in said["components"]}
+    assert {"gpu-memory-kb", "pyyaml", "pathspec", "jsonschema", "nvidia-ml-py", "psutil", "shtab"} <= names
+    assert "torch" not in names and "timestamp" not in said["metadata"]
+
+
+def test_the_container_image_is_made_of_what_is_there_and_runs_without_root() -> None:
+    lines = (ROOT / "Dockerfile").read_text("utf-8").splitlines()
+    stages = "\n".join(lines).split("\nFROM ")
+    final = [line.split(maxsplit=1) for line in stages[-1].splitlines() if line and not line.startswith("#")]
+    said = {words[0]: words[1] for words in final if len(words) == 2}
+    assert said["USER"] not in ("root", "0")
+    assert json.loads(said["ENTRYPOINT"]) == ["kb"]
+    ignored = (ROOT / ".dockerignore").read_text("utf-8").splitlines()
+    let_in = {line[1:] for line in ignored if line.startswith("!")}
+    assert ignored[0] == "*" and all((ROOT / name).exists() for name in let_in)
+    wanted = {"src", "rules", "i18n", "pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "constraints.txt"}
+    assert wanted == let_in, "what hatch_build.py and pyproject.toml read"
+
+
+def test_the_image_s_build_installs_a_kb_that_runs(tmp_path: Path) -> None:
+    """The steps of the Dockerfile on just the files that .dockerignore lets in; no container is needed for that."""
+    source = tmp_path / "source"
+    source.mkdir()
+    for name in (line[1:] for line in (ROOT / ".dockerignore").read_text("utf-8").splitlines() if line[:1] == "!"):
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", ".bundle"))
+        else:
+            shutil.copy(ROOT / name, source)
+    call([sys.executable, "-m", "venv", tmp_path / "venv"], tmp_path)
+    python = tmp_path / "venv" / "bin" / "python"
+    (tmp_path / "wheels").mkdir()
+    shutil.copy(ROOT / "constraints.txt", tmp_path / "wheels")
+    steps = [
+        line[4:] for line in (ROOT / "Dockerfile").read_text("utf-8").splitlines() if line.startswith("RUN python")
+    ]
+    assert len(steps) == 2
+    for step in steps:
+        step = step.replace("/source", str(source)).replace("/wheels", str(tmp_path / "wheels"))
+        call(["sh", "-c", step.replace("python -m", f"{python} -m")], tmp_path, env={"PIP_CONSTRAINT": ""})
+    assert call([tmp_path / "venv" / "bin" / "kb", "--version"], tmp_path).startswith("kb ")

@@ -142,7 +142,7 @@ def stack() -> dict[str, str]:
 def summary(result: dict[str, Any]) -> str:
     if "outcome" in result:
         return str(result["outcome"])
-    return ", ".join(f"{name} {sizes['allocated_bytes'] / 2**20:.0f} MiB" for name, sizes in result["phases"].items())
+    return ", ".join(f"{name} {max(sizes.values()) / 2**20:.0f} MiB" for name, sizes in result["phases"].items())
 
 
 def write(journal: Path) -> int:

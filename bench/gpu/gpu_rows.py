@@ -1,10 +1,15 @@
 """The journal of a campaign, and what becomes of it: a file of rules/measurements."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
+
 from gpu_trials import MODELS, Trial
+
+from kb.measurement.rows import campaign_yaml
 
 Entry = dict[str, Any]
 DEFAULTS: Entry = {"attention": "sdpa", "optimizer": "adamw_torch_fused", "use_reentrant": False, "double_quant": True,
@@ -50,41 +55,24 @@ def as_yaml(identity: str, entries: list[Entry]) -> str:
         if len({json.dumps(entry[part], sort_keys=True) for entry in kept}) > 1:
             raise ValueError(f"the journal mixes several of {part}: give each its own --journal")
     first = kept[0]
-    names = sorted({entry["trial"]["model"] for entry in kept})
     gpu = first["machine"]["gpu_name"]
-    lines = [
-        "# yaml-language-server: $schema=../schema/measurement.json",
-        "# Written by bench/gpu/campaign.py: run it again rather than edit this.",
-        f"id: {identity}",
-        "version: 1",
-        'since: "0.1.0"',
-        "title:",
-        f"  ko: {gpu}에서 잰 GPU 메모리",
-        f"  en: GPU memory measured on {gpu}",
-        "about:",
-        *(f"  {language}: {json.dumps(text, ensure_ascii=False)}" for language, text in ABOUT.items()),
-        "kind: gpu",
-        f'date: "{max(entry["date"] for entry in kept)}"',
-        "command: python bench/gpu/campaign.py",
-        f"machine: {_flow(first['machine'])}",
-        f"stack: {_flow(first['stack'])}",
-        "status: measured",
-        "source: kb-gpu-bench",
-        f"settings: {_flow(DEFAULTS)}",
-        "models:",
-    ]
-    for name in names:
-        lines += [f"  {name}:", f"    architecture: {_flow(MODELS[name])}"]
-    lines += ["rows:", *(f"  - {_flow(row_of(entry))}" for entry in kept)]
-    return "\n".join([*lines, "sources: [kb-gpu-bench]", ""])
+    return campaign_yaml(
+        identity,
+        [row_of(entry) for entry in kept],
+        title={"ko": f"{gpu}에서 잰 GPU 메모리", "en": f"GPU memory measured on {gpu}"},
+        about=ABOUT,
+        date=max(entry["date"] for entry in kept),
+        command="python bench/gpu/campaign.py",
+        machine=first["machine"],
+        stack=first["stack"],
+        models={entry["trial"]["model"]: MODELS[entry["trial"]["model"]] for entry in kept},
+        source="kb-gpu-bench",
+        writer="bench/gpu/campaign.py",
+        settings=DEFAULTS,
+    )
 
 
 def row_of(entry: Entry) -> Entry:
     trial = Trial(**entry["trial"])
     row = {name: value for name, value in trial._asdict().items() if not (name == "beams" and value == 1)}
     return {**row, **entry["result"]}
-
-
-def _flow(data: Entry) -> str:
-    """Strings in quotes, so that no version becomes a number; JSON is YAML."""
-    return "{" + ", ".join(f"{name}: {json.dumps(value)}" for name, value in data.items()) + "}"

@@ -6,7 +6,7 @@ from importlib import import_module
 from kb import __version__
 
 COMMANDS = (
-    "check", "rules", "runtime", "history", "recommend", "plan", "diagnose", "estimate", "site", "doctor", "completion", "manual",
+    "check", "rules", "runtime", "history", "recommend", "plan", "diagnose", "estimate", "probe", "monitor", "site", "lsp", "doctor", "completion", "manual",
 )  # fmt: skip
 
 

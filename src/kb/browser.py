@@ -23,8 +23,8 @@ def check(text: str, asked: str, language: str) -> str:
 
     Args:
         text: the config.
-        asked: JSON: ``gpu``, ``gpus``, ``host_memory``, ``cpus``, ``kind`` (config, shell or command), ``versions``
-            (``transformers==5.0 torch==2.9``).
+        asked: JSON: ``gpu``, ``gpus``, ``host_memory``, ``cpus``, ``kind`` (config, shell, command, python or
+            notebook), ``versions`` (``transformers==5.0 torch==2.9``).
         language: ``ko`` or ``en``.
 
     Returns:
@@ -32,7 +32,8 @@ def check(text: str, asked: str, language: str) -> str:
     """
     try:
         checker, words = _checker(asked, language), _words(language)
-        result = run([Input(path=_path(text), kind=_kind(asked), raw=text.encode())], checker).result(checker)
+        kind = _kind(asked)
+        result = run([Input(path=_path(text, kind), kind=kind, raw=text.encode())], checker).result(checker)
         report = check_object(result, words)
         for unit, found in zip(report["files"], result.units, strict=True):
             for row, finding in zip(unit["findings"], found.findings, strict=True):
@@ -57,7 +58,7 @@ def fix(text: str, asked: str, language: str, rule: str, unsafe: bool) -> str:
     try:
         kind = _kind(asked)
         checker = _checker(asked, language)
-        file = checker.check(text.encode(), _path(text), kind)
+        file = checker.check(text.encode(), _path(text, kind), kind)
         outcome = fix_once(checker, file, kind, rules=[rule] if rule else None, unsafe=unsafe)
         return json.dumps({"text": outcome.text}, ensure_ascii=False)
     except UserError as error:
@@ -69,8 +70,10 @@ def _kind(asked: str) -> Kind:
     return kind
 
 
-def _path(text: str) -> str:
+def _path(text: str, kind: Kind) -> str:
     """The name under which a file with this text would be read: JSON knows numbers that YAML does not."""
+    if kind in ("python", "notebook"):
+        return "config.py" if kind == "python" else "config.ipynb"
     if not text.lstrip().startswith("{"):
         return "config.yaml"
     try:

@@ -1,4 +1,4 @@
-"""``kb.probe``: what a run really takes, measured: one process a trial, so that an out-of-memory error loses nothing."""
+"""``kb.probe``: what a run really takes, measured: one process a trial, so that running out of memory loses nothing."""
 
 import argparse
 import os
@@ -20,6 +20,7 @@ KINDS = ("smoke", "ramp", "max-batch", "host")
 JOURNAL = "kb-probe.jsonl"
 NUMBERS = ("batch", "seq_in", "seq_out", "accumulation", "lora_rank", "eval_batch", "beams", "gen_length",
            "steps", "most", "effective_batch", "time_limit")  # fmt: skip
+PLACES = {name: f"{{{name}}}" for name in ("batch", "steps", "workers")}  # in the words of a help text
 OF_COMMAND = ("batch_flag", "steps_flag", "workers_flag")
 
 
@@ -42,15 +43,20 @@ def command(arguments: Sequence[str], language: str) -> int:
     words = Words(language, messages, catalog.facts)
     if options.record is not None:
         _check_record(options.record, asked)
-    probed = probe(
-        asked,
-        catalog,
-        load_guide(options.rules),
-        runner=runner_of(options),
-        tell=lambda number, trial, outcome: print(progress(number, trial, outcome, words), file=sys.stderr, flush=True),
-        journal_path=None if options.no_journal else options.journal,
-        resume=options.resume,
-    )
+    try:
+        probed = probe(
+            asked,
+            catalog,
+            load_guide(options.rules),
+            runner=runner_of(options),
+            tell=lambda *one: print(progress(one, words), file=sys.stderr, flush=True),
+            journal_path=None if options.no_journal else options.journal,
+            resume=options.resume,
+        )
+    except UserError as fault:  # the reason is a sentence of its own
+        if reason := fault.values.pop("reason_key", None):
+            fault.values["reason"] = words(reason)
+        raise
     _report(options, probed, words, catalog.version)
     if options.record is not None:
         from kb.linting.probing.record import record
@@ -92,7 +98,7 @@ def _parted(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
 
 def _parser(words: cli.Words) -> cli.Parser:
     def say(key: str) -> str:
-        return cli.said(words, f"cli.probe.{key}")
+        return cli.said(words, f"cli.probe.{key}", **PLACES)
 
     def also(key: str) -> str:
         return cli.said(words, f"cli.estimate.{key}")
@@ -224,7 +230,7 @@ def _report(options: argparse.Namespace, probed: "Probed", words: Words, rules_v
     if options.format == "json":
         from kb.report.probe.json_report import probe_json
 
-        cli.put(probe_json(probed, words, __version__, rules_version))
+        cli.put(probe_json(probed, __version__, rules_version))
         return
     from kb.report.probe.text import probe_text
     from kb.report.style import choose_style

@@ -30,6 +30,7 @@ ENCODER = {
 DEBERTA = ENCODER | {
     "model_type": "deberta-v2",
     "relative_attention": True,
+    "norm_rel_ebd": "layer_norm",
     "pos_att_type": "p2c|c2p",
     "share_att_key": True,
     "position_buckets": 32,

@@ -41,6 +41,18 @@ def _barred(unit: Unit, finding: Finding) -> Finding:
     return finding._replace(fixes=tuple(fix._replace(barred=unit.bars(fix)) for fix in finding.fixes))
 
 
+# What a guessed model's dimensions decide: a finding that uses such a fact is as unsure as the guess.
+_OF_MODEL = ("model.", "memory.", "fit.", "throughput.")
+
+
+def _resting(finding: Finding, model: Model | None) -> Finding:
+    """The finding, of low confidence where it rests on a model that is only guessed."""
+    if model is None or not model.guessed_from:
+        return finding
+    rests = any(name.startswith(_OF_MODEL) and name != "model.name" for name in finding.facts)
+    return finding._replace(confidence="low") if rests else finding
+
+
 class Checker:
     """The rules and models, made ready once, for many units on one machine.
 
@@ -52,6 +64,8 @@ class Checker:
         model: the model to take instead of the one a config names (``--model-config``).
         model_in_folder: the model of a local folder that a config names, where there is one; a UserError says why its
             ``config.json`` cannot be used.
+        model_elsewhere: the model of a hub name that the catalogue lacks, where this machine or the hub has its
+            ``config.json``; a UserError says why that cannot be had.
         gpu_count: data-parallel size that the user named.
         given: facts that the project says of itself, by vocabulary name (``[facts]`` of ``kb.toml``).
         installed: whether a library is installed; None where nobody knows.
@@ -66,6 +80,7 @@ class Checker:
         versions: Versions = no_versions,
         model: Model | None = None,
         model_in_folder: Callable[[str], Model | None] = no_folder,
+        model_elsewhere: Callable[[str], Model | None] = no_folder,
         gpu_count: int | None = None,
         given: Mapping[str, Any] = {},
         installed: Callable[[str], bool | None] = nobody_knows,
@@ -78,6 +93,7 @@ class Checker:
         self._installed = installed
         self._model = model
         self._model_in_folder = model_in_folder
+        self._model_elsewhere = model_elsewhere
         self._models = ModelIndex(catalog.models)
         self._types: Mapping[str, str] = catalog.fact_types()
         self._types_by_dialect: dict[str, Mapping[str, FactType]] = {}
@@ -101,7 +117,7 @@ class Checker:
             setup=setup,
             model=model,
             prediction=fit.report,
-            findings=tuple(_barred(unit, finding) for finding in result.findings),
+            findings=tuple(_resting(_barred(unit, finding), model) for finding in result.findings),
             # of a file in no known format everything is open, and `unknown-dialect` says so once
             not_evaluated=result.not_evaluated if unit.dialect else (),
             note=note[0] if note else None,
@@ -172,7 +188,9 @@ class Checker:
         """The model of that name; of a folder that cannot be used, why."""
         fault = None
         try:
-            model = self._model or (self._model_in_folder(name) if name else None)
+            model = self._model or (self._model_in_folder(name) if name else None) or self._models.resolve(name)
+            if model is None and name:
+                model = self._model_elsewhere(name)
         except UserError as error:
-            model, fault = None, error
-        return model or self._models.resolve(name), fault
+            model, fault = self._models.resolve(name), error
+        return model or (self._models.guess(name) if name else None), fault

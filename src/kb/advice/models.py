@@ -1,16 +1,22 @@
 """Which model a config means: by hub name in any case, by alias, or by the last part of a path."""
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from kb.core.catalog import Catalog
 from kb.core.errors import UserError
 from kb.core.model import Model
+
+if TYPE_CHECKING:
+    from kb.advice.model_guess import ModelGuesser
 
 
 class ModelIndex:
     """Catalogued models by every name they answer to."""
 
     def __init__(self, models: Mapping[str, Model]) -> None:
+        self._models = models
+        self._guesser: ModelGuesser | None = None
         self._by_name: dict[str, Model] = {}
         self._by_tail: dict[str, Model] = {}
         for model in models.values():
@@ -28,6 +34,14 @@ class ModelIndex:
             return None
         wanted = name.strip().rstrip("/").casefold()
         return self._by_name.get(wanted) or self._by_tail.get(wanted.rpartition("/")[2])
+
+    def guess(self, name: str) -> Model | None:
+        """The model whose family and size a name says; a guess, and marked as one."""
+        from kb.advice.model_guess import ModelGuesser  # most names are known
+
+        if self._guesser is None:
+            self._guesser = ModelGuesser(self._models)
+        return self._guesser.guess(name)
 
 
 def unknown_model(name: str, catalog: Catalog) -> UserError:

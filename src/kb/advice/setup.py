@@ -70,6 +70,8 @@ def setup_of(
         given: settings that the project gives where the config has none.
     """
     read = SettingsReader(unit, facts, given)
+    if model is not None and model.guessed_from:
+        read.assumed.append(Assumption(name="model.name", value=model.id, reason="guessed_from_name"))
     read.assumed.append(Assumption(name="data.lengths", value="full", reason="full_length"))
     source, target = _lengths(read, model, constants)
     method = _method(read)
@@ -111,7 +113,7 @@ def setup_of(
         or 1,
         inference_max_length=_generated(read, model, target, inference_batch is not None),
         lora_r=read.number_or_default("lora.r"),
-        lora_target_modules=read.value("lora.target_modules"),
+        lora_target_modules=_targets(read),
         modules_to_save=read.value("lora.modules_to_save") or (),
         lora_dropout=float(read.or_default("lora.lora_dropout")),
         use_dora=bool(read.or_default("lora.use_dora")),
@@ -148,7 +150,7 @@ def _assumed(read: SettingsReader) -> tuple[Assumption, ...]:
         read.or_assume("launch.base_config", None, base, "not_read")
     for name in read.unread:
         read.or_assume(name, None, read.value(name), "not_read")
-    return tuple(sorted(read.assumed, key=lambda each: (each.reason != "not_read", "batch" not in each.name)))
+    return tuple(sorted(read.assumed, key=lambda each: (each.reason not in ("not_read", "guessed_from_name"), "batch" not in each.name)))
 
 
 def _that_matter(unresolved: Iterable[str], setup: TrainingSetup) -> tuple[str, ...]:
@@ -173,10 +175,20 @@ def _method(read: SettingsReader) -> Method:
     return "qlora" if read.value("quantization.load_in_4bit") else "lora"
 
 
+def _targets(read: SettingsReader) -> tuple[str, ...] | None:
+    """The modules that get an adapter; None leaves them to PEFT."""
+    usual = read.default("lora.target_modules")
+    named: tuple[str, ...] | None = read.value("lora.target_modules")
+    return (str(usual),) if named is None and usual is not None else named
+
+
 def _lengths(read: SettingsReader, model: Model | None, constants: Mapping[str, float]) -> tuple[int, int]:
     one_row = model is not None and not reads_target(model.architecture)
     # of sequence-to-sequence runs a bare max_length may be the generation's
     source = read.number("data.max_source_length", *(("trl.max_length", "trl.max_seq_length") if one_row else ()))
+    usual_source = read.default("data.max_source_length")
+    if usual_source is not None:  # the format's own
+        source = read.or_assume("data.max_source_length", source, usual_source, "library_default")
     source = read.or_assume("data.max_source_length", source, *assumed_source_length(model, constants))
     target = read.number("data.max_target_length", "training.generation_max_length", "generation.max_length")
     usual = int(constants["assumed_target_length"])

@@ -5,10 +5,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from kb.config.faults import ConfigError
-from kb.config.text.guard import MAX_BYTES, too_large
+from kb.config.text.guard import most_bytes, too_large
 
 SUFFIXES = (".yaml", ".yml", ".json", ".sh")
-SKIPPED_FOLDERS = frozenset(("node_modules", "venv", "__pycache__", "site-packages"))
+CODE_SUFFIXES = (".py", ".ipynb")  # in folders only those that name a call which describes a run
+SKIPPED_FOLDERS = frozenset(("node_modules", "venv", "__pycache__", "site-packages", "dist-packages"))
 STANDARD_INPUT = "-"
 
 
@@ -55,8 +56,8 @@ def _under(path: str) -> Iterable[Found]:
             return _globbed(path)
         raise _unusable(path, error) from None
     if not _is_folder(status.st_mode):
-        if status.st_size > MAX_BYTES:
-            raise too_large(status.st_size)
+        if status.st_size > most_bytes(path):
+            raise too_large(status.st_size, most_bytes(path))
         return [Found(path, True)]
     found = [Found(name, False) for name in _walk(path)]
     if not found:
@@ -100,13 +101,15 @@ def _walk(top: str) -> Iterator[str]:
             if folder == top:
                 raise _unusable(folder, error) from None
             continue
+        if folder != top and any(entry.name == "pyvenv.cfg" for entry in entries):
+            continue  # a virtual environment, whatever it is called
         ignore.enter(folder, any(entry.name == ".gitignore" for entry in entries))
         below = []
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
                 if not _is_skipped(entry.name) and not ignore.ignores(entry.path, folder=True):
                     below.append(entry.path)
-            elif _is_config(entry) and not ignore.ignores(entry.path, folder=False):
+            elif _is_config(entry) and not ignore.ignores(entry.path, folder=False) and _is_worth_reading(entry):
                 yield entry.path
         pending += reversed(below)
 
@@ -117,9 +120,24 @@ def _is_skipped(folder: str) -> bool:
 
 def _is_config(entry: os.DirEntry[str]) -> bool:
     """Hidden files are no configs; nor is a file larger than any config may be, or a link to nothing."""
-    if entry.name.startswith(".") or not entry.name.lower().endswith(SUFFIXES):
+    if entry.name.startswith(".") or not entry.name.lower().endswith(SUFFIXES + CODE_SUFFIXES):
         return False
     try:
-        return entry.is_file() and entry.stat().st_size <= MAX_BYTES
+        return entry.is_file() and entry.stat().st_size <= most_bytes(entry.name)
     except OSError:
         return False
+
+
+def _is_worth_reading(entry: os.DirEntry[str]) -> bool:
+    """Of Python files and notebooks those that name a call which describes a run: most of a tree's do not."""
+    name = entry.name.lower()
+    if not name.endswith(CODE_SUFFIXES):
+        return True
+    from kb.config.python.marks import bears_marks, starts_runs
+
+    try:
+        with open(entry.path, "rb") as stream:
+            raw = stream.read(most_bytes(name) + 1)
+    except OSError:
+        return False
+    return bears_marks(raw) or (name.endswith(".ipynb") and starts_runs(raw))

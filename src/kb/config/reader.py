@@ -77,7 +77,9 @@ class ConfigReader:
 
     def _read_document(self, reading: "_DocumentReading", forced: str | None) -> list[Unit]:
         entries = reading.entries
-        dialect = self._dialects[forced] if forced else self._recognition.recognise(entries)
+        matching = [self._dialects[forced]] if forced else self._recognition.matching(entries)
+        dialect = matching[0] if matching else None
+        reading.may_be([each.id for each in matching])
         if dialect is None:
             return [reading.unknown(self._recognition.familiar_keys(entries))]
         extractor = Extractor(self._recognition.compiled(dialect))
@@ -107,6 +109,13 @@ class _DocumentReading:
         for event in duplicate_events(parsed.duplicates, self.source):
             if self._span.start <= event.span.start < self._span.end:
                 self._loose.append(event)
+
+    def may_be(self, dialects: list[str]) -> None:
+        """Note that the document may be in any of several dialects; the first is taken."""
+        if len(dialects) > 1:
+            first = next(iter(self.entries.values()))[1]
+            values = {"taken": dialects[0], "others": ", ".join(dialects[1:])}
+            self._loose.append(Event("ambiguous-dialect", self.source.span(first), values))
 
     def whole(self, dialect: str, part: Part) -> Unit:
         """The one unit of a document without sections."""

@@ -38,14 +38,18 @@ class Suppressed(NamedTuple):
     events: tuple[Event, ...]
 
 
-def read_suppressions(text: str) -> tuple[Directive, ...]:
-    """Every suppression comment of a YAML or shell text, in order. A JSON text has none."""
+def read_suppressions(text: str, quoted: Sequence[tuple[int, int]] | None = None) -> tuple[Directive, ...]:
+    """Every suppression comment of a YAML, shell or Python text, in order. A JSON text has none.
+
+    Args:
+        quoted: where texts in quotes stand, in which a comment mark is none; None to find those of YAML.
+    """
     if _MARKER not in text:
         return ()
     matches = list(_DIRECTIVE.finditer(text))
     if not matches:
         return ()
-    quoted = _scalars(text)
+    quoted = _scalars(text) if quoted is None else quoted
     lines, places = text.split("\n"), Places(text)
     return tuple(
         _directive(match, lines, places)

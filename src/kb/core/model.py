@@ -81,3 +81,4 @@ class Model(NamedTuple):
     aliases: tuple[str, ...] = ()
     max_length: int | None = None  # tokens: what the card or the tokenizer names, where known
     weights_dtype: WeightType | None = None  # what its checkpoint stores, where known
+    guessed_from: str = ""  # the name that only seems to speak of this model

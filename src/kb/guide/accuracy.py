@@ -23,7 +23,7 @@ def accuracy_tables(library: Library) -> str:
     Raises:
         ValueError: the bench's results are not there.
     """
-    language, results = library.language, _results()
+    language, results = library.language, bench_results()
     versions = [f"{name} {version}" for name, version in results["rivals"]["versions"].items()]
     judged = results["verdicts"]
     about = say(language, "accuracy.about", date=results["date"], versions=escape(", ".join(versions)))
@@ -128,7 +128,12 @@ def _traced(lines: Sequence[Mapping[str, Any]]) -> int:
 
 
 @lru_cache(maxsize=1)
-def _results() -> Any:
+def bench_results() -> Any:
+    """What ``make bench-accuracy`` last wrote.
+
+    Raises:
+        ValueError: it is not there, or no JSON.
+    """
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
     path = os.path.join(root, "bench", "results", "accuracy.json")
     try:

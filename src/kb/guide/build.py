@@ -73,7 +73,7 @@ def _build_languages(root: str, made: str, say: Callable[[str], None]) -> None:
 def _write_shared(root: str, site: str) -> None:
     """What both languages share: tables as data, the feed of the changelog."""
     fits = all_fits(os.path.join(root, "build"))
-    write_data(site, library_tables(fits.rows), load_catalog().version)
+    write_data(site, library_tables(fits), load_catalog().version)
     with open(os.path.join(root, "CHANGELOG.md"), encoding="utf-8") as stream:
         feed = atom_feed(stream.read(), os.environ.get("KB_SITE_URL", "http://127.0.0.1:8000/"))
     with open(os.path.join(site, "feed.xml"), "w", encoding="utf-8") as stream:

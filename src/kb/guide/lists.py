@@ -7,6 +7,9 @@ from kb.guide.library import Library
 from kb.guide.markup import code, prose, table, text
 from kb.guide.site_words import say
 
+# the commonest first; a new one without a place here fails the build for want of a text
+RESOURCES = ("gpu", "host", "shm", "driver", "config", "numerics", "threads", "filesystem", "network", "none")
+
 
 def model_table(library: Library) -> str:
     """A row for each model, below its family's heading, by size."""
@@ -28,19 +31,23 @@ def model_table(library: Library) -> str:
 
 
 def remedy_table(library: Library) -> str:
-    """Symptom → what ran short, each linked to its steps."""
+    """For each resource what running short of it means, then symptom → what happened, each linked to its steps."""
     language, words = library.language, library.words
-    head = [say(language, key) for key in ("list.symptom", "remedy.resource", "list.means")]
-    entries = sorted(library.rows("remedies").values(), key=lambda entry: (entry["resource"], entry["id"]))
-    rows = [
-        (
-            f"[{text(entry['title'][language])}]({entry['id']}.md)",
-            escape(words.named("resource", entry["resource"])),
-            prose(entry["means"][language]),
-        )
-        for entry in entries
-    ]
-    return table(head, rows)
+    head = [say(language, key) for key in ("list.symptom", "list.means")]
+    entries = sorted(library.rows("remedies").values(), key=lambda entry: str(entry["id"]))
+    parts = []
+    for resource in RESOURCES:
+        rows = [
+            (f"[{text(entry['title'][language])}]({entry['id']}.md)", prose(entry["means"][language]))
+            for entry in entries
+            if entry["resource"] == resource
+        ]
+        if rows:
+            title = text(
+                words.named("resource", resource) if resource != "none" else say(language, "trouble.none_title")
+            )
+            parts += [f"### {title} {{ #{resource} }}", prose(say(language, f"trouble.{resource}")), table(head, rows)]
+    return "\n\n".join(parts)
 
 
 def errata_table(library: Library) -> str:

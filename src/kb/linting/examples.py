@@ -58,9 +58,7 @@ class ExampleRunner:
         def beside(path: str, name: str) -> bytes | None:
             return files[name].encode() if name in files else None
 
-        return FileChecker(
-            self.catalog, checker, today=TODAY, read=lambda path, named: files.get(named), beside=beside
-        )
+        return FileChecker(self.catalog, checker, today=TODAY, read=lambda path, named: files.get(named), beside=beside)
 
     def machine(self, example: Mapping[str, Any]) -> Machine:
         """The machine an example names; what it does not name is unknown, never that of this machine."""

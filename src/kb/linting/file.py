@@ -3,13 +3,13 @@
 import datetime
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from kb.advice.check import Checker
 from kb.config.faults import ConfigError
 from kb.config.joining import Joiner, ReadNamed
 from kb.config.reader import ConfigReader
-from kb.config.text.encoding import decode
+from kb.config.text.encoding import Decoded, decode
 from kb.core.catalog import Catalog
 from kb.core.document import Event, Unit
 from kb.core.finding import Finding, Severity, Span
@@ -17,9 +17,13 @@ from kb.core.lint import place_of
 from kb.core.result import UnitResult
 from kb.linting.named_files import read_named
 
+if TYPE_CHECKING:
+    from kb.config.suppressions import Suppressed
+    from kb.linting.hub_model import HubModels
+
 _CONTROLS = re.compile("[\x80-\x9f]")
 
-Kind = Literal["config", "shell", "command", "text"]
+Kind = Literal["config", "shell", "command", "text", "python", "notebook"]
 
 
 class FileResult(NamedTuple):
@@ -49,6 +53,10 @@ def kind_of(path: str) -> Kind:
     """What a file holds, by its name. Of prose only the encoding is checked."""
     if path.endswith((".sh", ".bash")):
         return "shell"
+    if path.endswith(".py"):
+        return "python"
+    if path.endswith(".ipynb"):
+        return "notebook"
     return "text" if path.endswith((".md", ".txt", ".rst")) else "config"
 
 
@@ -64,6 +72,23 @@ def _each_once(results: Sequence[UnitResult]) -> list[list[Finding]]:
         seen += share
         shares.append(share)
     return shares
+
+
+_NOTHING = {"config": "config.empty", "python": "config.no-python-call", "notebook": "config.no-cell-call"}
+
+
+def _decode_python(raw: bytes) -> Decoded:
+    """As Python decodes a file: in the encoding that its first lines declare, else UTF-8."""
+    from kb.config.python.syntax import declared_encoding
+
+    decoded = decode(raw)
+    name = declared_encoding(raw) if decoded.text is None or b"coding" in raw[:200] else None
+    if name is None or name.startswith("utf-8") or raw.isascii():
+        return decoded
+    try:
+        return Decoded(text=raw.decode(name), encoding=name)
+    except (UnicodeDecodeError, LookupError):
+        return decoded
 
 
 def _read_below(primary: str, name: str) -> bytes | None:
@@ -83,6 +108,7 @@ class FileChecker:
         overrides: the project's own severities and ignored rules.
         read: looks up a file that a config names.
         beside: reads a group file below a config's folder; None takes the disk's.
+        hub: where models come from that the catalogue lacks; it knows what could not be had.
     """
 
     def __init__(
@@ -95,9 +121,11 @@ class FileChecker:
         overrides: Overrides | None = None,
         read: ReadNamed = read_named,
         beside: Callable[[str, str], bytes | None] | None = None,
+        hub: "HubModels | None" = None,
     ) -> None:
         self.catalog = catalog
         self.checker = checker
+        self.hub = hub
         self._today = today
         self._dialect = dialect
         self._overrides = overrides or Overrides.none()
@@ -116,7 +144,11 @@ class FileChecker:
             composed = self._composed(raw, path)
             if composed is not None:
                 return composed
-        decoded = decode(raw)
+        if kind == "config" and b"parameters" in raw and b"method" in raw:
+            swept = self._swept(raw, path)
+            if swept is not None:
+                return swept
+        decoded = decode(raw) if kind != "python" else _decode_python(raw)
         text = decoded.text if decoded.text is not None else ""
         units = self.read(text, path, kind, decoded.events, readable=decoded.text is not None)
         results = self._settle([self.checker.check(self._joiner.join(unit)) for unit in units], text, path)
@@ -152,11 +184,32 @@ class FileChecker:
         composed, units = found
         results = [self.checker.check(self._joiner.join(unit)) for unit in units]
         files = [
-            FileResult(part.path, part.text, part.encoding, tuple(self._settle(list(part.results), part.text, part.path)))
+            FileResult(
+                part.path, part.text, part.encoding, tuple(self._settle(list(part.results), part.text, part.path))
+            )
             for part in parts_of(path, composed, results)
         ]
         others = tuple(file._replace(part_of=path) for file in files[1:])
         return files[0]._replace(others=others)
+
+    def _swept(self, raw: bytes, path: str) -> FileResult | None:
+        """The result of a sweep file; None where this is none."""
+        decoded = decode(raw)
+        if decoded.text is None or self._dialect is not None:
+            return None
+        from kb.linting.sweeping import sweep_results
+
+        def check(unit: Unit) -> UnitResult:
+            return self.checker.check(self._joiner.join(unit))
+
+        try:
+            results = sweep_results(decoded.text, path, self._reader, check, lambda event: self.checker.hear([event]))
+        except ConfigError:
+            return None  # whatever reads it next says what is wrong
+        if results is None:
+            return None
+        settled = self._settle(results, decoded.text, path)
+        return FileResult(path=path, text=decoded.text, encoding=decoded.encoding, results=tuple(settled))
 
     def read(
         self, text: str, path: str, kind: Kind, events: Sequence[Event] = (), *, readable: bool = True
@@ -175,7 +228,7 @@ class FileChecker:
         if not units and (events or kind == "text"):
             units = [Unit(path=path, section=None, dialect=None, settings={}, span=Span(1, 1, 1, 1, 0, 0))]
         if not units:
-            raise ConfigError("config.no-command" if kind != "config" else "config.empty")
+            raise ConfigError(_NOTHING.get(kind, "config.no-command"))
         return [units[0]._replace(events=(*events, *units[0].events)), *units[1:]] if events else units
 
     def _behind_damage(self, text: str, path: str, kind: Kind) -> list[Unit]:
@@ -190,6 +243,8 @@ class FileChecker:
             return []
         if kind == "config":
             return list(self._reader.read(text, path, dialect=self._dialect))
+        if kind in ("python", "notebook"):
+            return self._code_units(text, path, kind)
         # most runs meet no command line: its reader is imported when one does
         from kb.config.shell.command import CommandReader
 
@@ -201,6 +256,17 @@ class FileChecker:
         unit = commands.read(text, path)
         return [unit] if unit else []
 
+    def _code_units(self, text: str, path: str, kind: Kind) -> list[Unit]:
+        from kb.config.python.reader import PythonReader  # most runs meet no Python file
+
+        python = PythonReader(self.catalog.dialects, self.catalog.facts)
+        if kind == "python":
+            return python.read(text, path)
+        from kb.config.notebook.reader import read_cells
+        from kb.config.shell.command import CommandReader
+
+        return read_cells(text, path, python, CommandReader(self.catalog.dialects, self.catalog.facts))
+
     def _settle(self, results: list[UnitResult], text: str, path: str) -> list[UnitResult]:
         """Apply the project's overrides and the file's suppression comments; hear what is wrong with the comments."""
         ignored = set(self._overrides.ignored(path))
@@ -209,17 +275,9 @@ class FileChecker:
             for findings in _each_once(results)
         ]
         if "kb:" in text:
-            from kb.config.suppressions import read_suppressions, suppress
-
-            directives = read_suppressions(text)
             undecided = {row.rule for result in results for row in result.not_evaluated}
-            outcome = suppress(
-                [finding for findings in kept for finding in findings],
-                directives,
-                today=self._today,
-                known=self.catalog.rules.keys(),
-                decided=self.checker.rule_ids - undecided - ignored,
-            )
+            found = [finding for findings in kept for finding in findings]
+            outcome = self._suppressed(found, text, path, self.checker.rule_ids - undecided - ignored)
             shares = iter(outcome.findings)
             kept = [tuple(next(shares) for _ in findings) for findings in kept]
             heard = [self._own(finding) for finding in self.checker.hear(outcome.events)]
@@ -229,6 +287,24 @@ class FileChecker:
             result if findings == result.findings else result._replace(findings=findings)
             for result, findings in zip(results, kept, strict=True)
         ]
+
+    def _suppressed(
+        self, findings: Sequence[Finding], text: str, path: str, decided: Collection[str]
+    ) -> "Suppressed":
+        """The findings of one file with its suppression comments applied; a notebook's are read cell by cell."""
+        from kb.config.suppressions import read_suppressions, suppress
+
+        known, kind = self.catalog.rules.keys(), kind_of(path)
+        if kind == "notebook":
+            from kb.config.notebook.comments import suppress_in_cells
+
+            return suppress_in_cells(findings, text, today=self._today, known=known, decided=decided)
+        quoted = None
+        if kind == "python":
+            from kb.config.python.syntax import string_extents
+
+            quoted = string_extents(text)
+        return suppress(findings, read_suppressions(text, quoted), today=self._today, known=known, decided=decided)
 
     def _own(self, finding: Finding) -> Finding:
         severity = self._overrides.severity.get(finding.rule)

@@ -54,7 +54,7 @@ def fix_once(
 def _apply(checker: FileChecker, file: FileResult, kind: Kind, candidates: Sequence[Candidate]) -> FixResult:
     fixer = Fixer(checker.catalog.dialects, checker.catalog.facts)
     requests = [request_of(candidate, file) for candidate in candidates]
-    return fixer.apply(file.text, file.path, requests, shell=kind != "config")
+    return fixer.apply(file.text, file.path, requests, shell=kind in ("shell", "command", "text"))
 
 
 def fix_files(run: Run, checker: FileChecker, *, unsafe: bool, write: bool, notice: Notice) -> FixedRun:

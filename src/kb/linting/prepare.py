@@ -12,6 +12,7 @@ from kb.core.hardware import Machine
 from kb.core.model import Model
 from kb.core.version import parse_version
 from kb.linting.file import FileChecker, Overrides
+from kb.linting.hub_model import HubModels
 from kb.linting.model_config import model_in_folder, read_model_config
 from kb.linting.project import Project, chosen_rules
 from kb.machine.detect import detect
@@ -30,6 +31,7 @@ class Wanted(NamedTuple):
     dialect: str | None = None
     model_config: str | None = None
     versions: Mapping[str, str] | None = None
+    online: bool = False  # ask the hub for models that nothing here knows
 
 
 def file_checker(
@@ -60,6 +62,7 @@ def file_checker(
     given = {**given, **known}
     versions = {**project.versions, **(wanted.versions or {})}
     machine = _machine(catalog, project, wanted)
+    hub = HubModels(online=wanted.online)
     checker = Checker(
         catalog,
         machine,
@@ -67,6 +70,7 @@ def file_checker(
         versions=_versions(versions),
         model=read_model_config(wanted.model_config) if wanted.model_config else model,
         model_in_folder=model_in_folder,
+        model_elsewhere=hub,
         gpu_count=wanted.gpus if wanted.gpus is not None else project.gpus,
         given=given,
         installed=_installed(versions, here=bool(machine.gpus) and machine.gpu_source != "named"),
@@ -77,6 +81,7 @@ def file_checker(
         today=datetime.date.today(),
         dialect=wanted.dialect,
         overrides=_overrides(project, areas),
+        hub=hub,
     )
 
 

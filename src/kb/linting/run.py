@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from kb import __version__
 from kb.config.faults import ConfigError
-from kb.config.text.guard import MAX_BYTES
+from kb.config.text.guard import MAX_BYTES, most_bytes, too_large
 from kb.core.finding import Finding
 from kb.core.result import CheckResult, UnitResult, Unusable
 from kb.linting.file import FileChecker, FileResult, Kind
@@ -61,7 +61,7 @@ def run(inputs: Iterable[Input], checker: FileChecker, faults: Sequence[Unusable
                 continue
         outcome = check_input(given, checker)
         if isinstance(outcome, Unusable):
-            if given.named or outcome.key.startswith("config.hydra"):
+            if given.named or outcome.path != given.path:
                 unusable.append(outcome)
         elif given.named or any(_worth_showing(unit) for unit in outcome.results):
             files += [outcome, *outcome.others]
@@ -76,7 +76,13 @@ def check_input(given: Input, checker: FileChecker) -> FileResult | Unusable:
         raw = given.raw if given.raw is not None else read_bytes(given.path)
         return checker.check(raw, given.path, given.kind)
     except ConfigError as error:
-        return Unusable(path=getattr(error, "path", None) or given.path, key=error.key, values=error.values, line=error.line, column=error.column)
+        return Unusable(
+            path=getattr(error, "path", None) or given.path,
+            key=error.key,
+            values=error.values,
+            line=error.line,
+            column=error.column,
+        )
 
 
 def _worth_showing(unit: UnitResult) -> bool:
@@ -97,12 +103,11 @@ def read_bytes(path: str) -> bytes:
             raw = sys.stdin.buffer.read(MAX_BYTES + 1)
         else:
             with open(path, "rb") as stream:
-                raw = stream.read(MAX_BYTES + 1)
+                raw = stream.read(most_bytes(path) + 1)
     except OSError as error:
         raise ConfigError(f"config.{_reason(error)}", path=path, reason=error.strerror or str(error)) from None
-    if len(raw) > MAX_BYTES:
-        size = os.path.getsize(path) if path != STDIN else len(raw)
-        raise ConfigError("config.too-large", size=size, limit=MAX_BYTES)
+    if len(raw) > most_bytes(path):
+        raise too_large(os.path.getsize(path) if path != STDIN else len(raw), most_bytes(path))
     return raw
 
 

@@ -96,10 +96,7 @@ def _has_cuda_library() -> bool:
 
 
 def _writable(folder: str) -> bool:
-    """Whether the nearest folder that is there takes files."""
-    while not os.path.isdir(folder):
-        parent = os.path.dirname(folder)
-        if parent == folder:
-            return False
-        folder = parent
-    return os.access(folder, os.W_OK | os.X_OK)
+    """Whether it, or the nearest folder above that is there, takes files."""
+    while not os.path.lexists(folder) and os.path.dirname(folder) != folder:
+        folder = os.path.dirname(folder)
+    return os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK)

@@ -2,14 +2,16 @@
 NVML. A call that hangs is left behind in its thread, and nothing else is asked of the driver until it returns.
 """
 
+import os
 import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from kb.core.snapshot import GpuState
+from kb.core.snapshot import GpuProcess, GpuState
 from kb.machine import live_nvml, live_smi, surroundings, visible
+from kb.machine.cgroup import read_text
 from kb.machine.reading import Note, Unanswered
 
 # A driver that is being restarted takes seconds; asking more often than this only fills the kernel's log.
@@ -65,6 +67,8 @@ class GpuWatch:
             states = self._call(self._source.read, self._answer)
         except Unanswered as unanswered:
             return self._gone(unanswered.note)
+        if surroundings.sees_host_processes(self._root):
+            states = tuple(state._replace(processes=tuple(map(self._named, state.processes))) for state in states)
         return GpuReading(gpus=states, notes=self._notes(self._source, states))
 
     def close(self) -> None:
@@ -130,6 +134,10 @@ class GpuWatch:
             self._source = late
         else:
             self._asked_at = None
+
+    def _named(self, process: GpuProcess) -> GpuProcess:
+        name = read_text(os.path.join(self._root, "proc", str(process.pid), "comm"))
+        return process._replace(name=name.strip()) if name else process
 
     def _notes(self, source: "live_nvml.Session | live_smi.Session", states: tuple[GpuState, ...]) -> tuple[Note, ...]:
         notes = list(source.notes)

@@ -2,11 +2,13 @@
 
 import os
 
-from kb.machine.cgroup import read_text
+from kb.machine.cgroup import mounts, read_text
 
-# Docker and Podman leave these; Kubernetes' runtimes leave only the mount of their overlay.
+# Docker and Podman leave these.
 _CONTAINER_FILES = (".dockerenv", "run/.containerenv")
 _CONTAINER_MARKS = ("/docker/", "/docker-", "/kubepods", "/libpod", "/containerd", "/lxc/", "/crio-")
+# Every runtime, Kubernetes' too, mounts these files of its own into the container.
+_CONTAINER_MOUNTS = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
 # PROC_PID_INIT_INO of the kernel: the number of the namespace that the host's own processes are in.
 _HOST_PIDS = "pid:[4026531836]"
 
@@ -21,9 +23,8 @@ def in_container(root: str = "/") -> bool:
     if any(os.path.exists(os.path.join(root, name)) for name in _CONTAINER_FILES):
         return True
     groups = read_text(os.path.join(root, "proc/self/cgroup")) or ""
-    mounts = (read_text(os.path.join(root, "proc/self/mountinfo")) or "").splitlines()
-    whole = next((line for line in mounts if len(line.split(" ")) > 4 and line.split(" ")[4] == "/"), "")
-    return any(mark in groups for mark in _CONTAINER_MARKS) or " - overlay " in whole
+    points = {mount.point for mount in mounts(root)}
+    return any(mark in groups for mark in _CONTAINER_MARKS) or not points.isdisjoint(_CONTAINER_MOUNTS)
 
 
 def sees_host_processes(root: str = "/") -> bool:

@@ -42,8 +42,8 @@ class Card(NamedTuple):
 
 
 class Probed(NamedTuple):
-    """A whole campaign. ``setup`` is the run with the recommended setting in it, None for a command or where nothing
-    ran; ``auto_find`` the batches that ``auto_find_batch_size`` would have run."""
+    """A whole campaign. ``setup`` is the run, with the recommended setting in it where there is one; None of a command.
+    ``auto_find`` are the batches that ``auto_find_batch_size`` would have run."""
 
     kind: Kind
     backend: str

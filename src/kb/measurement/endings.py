@@ -24,6 +24,7 @@ HOST_WORDS = re.compile(
     r"|Unable to mmap|No space left on device.*shm|Bus error.*shared memory",
     re.MULTILINE,
 )
+_RATE = re.compile(r"train_samples_per_second['\"]?\s*[:=]\s*['\"]?(\d+(?:\.\d+)?)")
 _TOLD = re.compile(r"^(?:\[rank\d+\]:\s*)?[\w.]*(?:Error|Exception|Interrupt|Exit)\b.*", re.MULTILINE)
 
 
@@ -58,6 +59,12 @@ def could_not_start(code: int, output: str) -> str | None:
     """Why the command was never started; None where it was."""
     last = output.strip().rpartition("\n")[2]
     return last.removeprefix(COULD_NOT_START) if code == CANNOT_START and last.startswith(COULD_NOT_START) else None
+
+
+def rate_of(output: str) -> float | None:
+    """Samples a second as the Trainer prints it at the end of training; None where it does not."""
+    match = _last(_RATE, output)
+    return float(match[1]) if match else None
 
 
 def tail_of(path: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 from kb.measurement import keeper
-from kb.measurement.endings import could_not_start, ending_of, out_of_memory_kills, tail_of
+from kb.measurement.endings import could_not_start, ending_of, out_of_memory_kills, rate_of, tail_of
 from kb.measurement.events import Told, read_events
 from kb.measurement.journal import Journal
 from kb.measurement.tree_watch import GpuWatch, HostWatch
@@ -158,6 +158,8 @@ def _end(leash: "subprocess.Popen[bytes]") -> None:
 def _outcome(trial: Trial, ended: _Ended, told: Told, seconds: float) -> Outcome:
     """Status and reason; a limit that was passed comes before what the process itself said."""
     base = Outcome("ok", round(seconds, 3), phases=told.phases, **told.facts)
+    if trial.command and (rate := rate_of(ended.output)) is not None:
+        base = base._replace(samples_per_second=rate)
     complete = told.finished or (bool(trial.command) and ended.code == 0 and ended.passed is None)
     if complete:
         return base

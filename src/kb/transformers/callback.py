@@ -17,7 +17,7 @@ from kb.transformers.forecast import Knowledge
 from kb.transformers.lengths import Lengths, longest_rows
 from kb.transformers.live import read_run
 from kb.transformers.meter import meter_for
-from kb.transformers.watching import Watching, logger
+from kb.transformers.watching import Watching, logger, reason_of
 
 
 def harmless(method: Callable[..., None]) -> Callable[..., None]:
@@ -144,9 +144,7 @@ class KbCallback(TrainerCallback):
             if self.watching is not None:
                 self.watching.shapes.detach()
             language = self.watching.knowledge.language if self.watching else (self._lang or "en")
-            reason = (
-                worded(fault, language) if isinstance(fault, UserError) else f"{type(fault).__name__}: {fault}"[:300]
-            )
+            reason = reason_of(fault, language)
             logger().warning(worded(UserError("callback.broken", reason=reason), language))
 
     def _log(self, comparison: Comparison | None, control: Any) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from kb import cli
 from kb.advice.fit import Fit
+from kb.advice.lengths import reads_target
 from kb.core.catalog import Catalog
 from kb.core.hardware import Machine
 from kb.core.memory_report import MemoryReport
@@ -72,6 +73,11 @@ class Forecast:
     @property
     def predictable(self) -> bool:
         return self.run.model is not None and not self.setup.unresolved and self.run.unknown_adapter is None
+
+    @property
+    def reads_target(self) -> bool:
+        """Whether targets are rows of their own."""
+        return self.run.model is not None and reads_target(self.run.model.architecture)
 
     @property
     def limit_bytes(self) -> int | None:

@@ -61,7 +61,8 @@ def prediction(forecast: Forecast, words: Words, kind: str) -> Lines:
         return [(logging.INFO, f"kb: {_why_none(forecast, words)}")]
     lines = [(logging.INFO, f"kb: {_phase(phase, words)}") for phase in report.phases if phase.name in SHOWN]
     setup = forecast.setup
-    lengths = words("callback.lengths", source=setup.max_source_length, target=setup.max_target_length)
+    key = "callback.lengths" if forecast.reads_target else "callback.length"
+    lengths = words(key, source=setup.max_source_length, target=setup.max_target_length)
     lines.append((logging.INFO, f"kb: {lengths}"))
     if forecast.run.frozen:
         lines.append((logging.INFO, f"kb: {words('callback.frozen', parameters=forecast.run.frozen)}"))
@@ -117,8 +118,8 @@ def comparison(found: Comparison, seen: Seen | None, words: Words) -> Lines:
         reserved = size(found.predicted_reserved), size(found.measured_reserved)
         parts.append(words("callback.reserved", predicted=reserved[0], measured=reserved[1]))
     if found.phase == "train" and seen is not None:
-        shape = f"{seen.batch} × {seen.source}" + (f" / {seen.target}" if seen.target else "")
-        parts.append(words("callback.seen", shape=shape))
+        shape = {"batch": seen.batch, "source": seen.source, "target": seen.target}
+        parts.append(words("callback.seen_pair" if seen.target else "callback.seen", **shape))
     return [(logging.INFO, "kb: " + "; ".join(parts))]
 
 

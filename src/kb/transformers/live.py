@@ -194,10 +194,9 @@ def _arguments(args: Any, catalog: Catalog) -> Iterator[tuple[str, Any]]:
         default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
         default = getattr(default, "value", default)
         unset = default is None and value in (None, False, 0, [], {}, "")
-        made = getattr(args, field.name, None)
         if isinstance(value, Mapping):
-            unset = not value or (hasattr(made, "to_dict") and value == type(made)().to_dict())
-            value = {name: each for name, each in value.items() if each is not None}
+            value = _changed(value, getattr(args, field.name))
+            unset = not value
         if field.name in _ALWAYS or not (unset or value == default):
             yield field.name, value
     if getattr(args, "gradient_checkpointing", False) or getattr(args, "activation_checkpointing", False):
@@ -207,6 +206,12 @@ def _arguments(args: Any, catalog: Catalog) -> Iterator[tuple[str, Any]]:
             yield "gradient_checkpointing_kwargs", dict(given)
     if str(values.get("eval_strategy", "no")) != "no":
         yield "per_device_eval_batch_size", args.per_device_eval_batch_size
+
+
+def _changed(group: Mapping[str, Any], made: Any) -> dict[str, Any]:
+    """The entries of a group of settings that differ from what an empty one has."""
+    usual = type(made)().to_dict() if hasattr(made, "to_dict") else {}
+    return {name: value for name, value in group.items() if value is not None and value != usual.get(name)}
 
 
 def _is_setting(name: str, catalog: Catalog) -> bool:

@@ -13,7 +13,7 @@ from kb.transformers.diagnosis import explains, write_diagnosis
 from kb.transformers.forecast import Knowledge
 from kb.transformers.live import LiveRun, adapter_settings, held_bytes, model_of, model_settings
 from kb.transformers.meter import meter_for
-from kb.transformers.watching import Watching, logger
+from kb.transformers.watching import Watching, logger, reason_of
 
 
 class LoopWatch:
@@ -119,7 +119,5 @@ class LoopWatch:
             if self.watching is not None:
                 self.watching.shapes.detach()
             self.watching = None
-            reason = (
-                worded(fault, language) if isinstance(fault, UserError) else f"{type(fault).__name__}: {fault}"[:300]
-            )
+            reason = reason_of(fault, language)
             logger().warning(worded(UserError("callback.broken", reason=reason), language))

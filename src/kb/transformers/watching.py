@@ -4,6 +4,8 @@ import logging
 import sys
 from typing import Any
 
+from kb.cli import worded
+from kb.core.errors import UserError
 from kb.core.memory_report import MemoryReport
 from kb.core.result import UnitResult
 from kb.transformers import lines
@@ -131,7 +133,10 @@ class Watching:
 
     def _tell(self, comparison: Comparison) -> Comparison:
         self.comparisons.append(comparison)
-        self._say(lines.comparison(comparison, self.shapes.most, self.knowledge.words))
+        seen = self.shapes.most
+        if seen is not None and self.forecast is not None and not self.forecast.reads_target:
+            seen = seen._replace(target=None)
+        self._say(lines.comparison(comparison, seen, self.knowledge.words))
         return comparison
 
     def _say(self, found: list[tuple[int, str]]) -> None:
@@ -143,3 +148,10 @@ class Watching:
 def _higher(one: Reading, other: Reading) -> Reading:
     peaks = ([size for size in pair if size is not None] for pair in zip(one, other, strict=True))
     return Reading(*(max(sizes, default=None) for sizes in peaks))
+
+
+def reason_of(fault: Exception, language: str) -> str:
+    """A fault of kb's own in one line."""
+    if isinstance(fault, UserError):
+        return worded(fault, language)
+    return f"{type(fault).__name__}: {(str(fault).splitlines() or [''])[0]}"[:300]

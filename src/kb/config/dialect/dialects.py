@@ -23,16 +23,19 @@ class Target:
     """A setting that a key means; of the keys of one setting the one with the lowest ``rank`` counts.
 
     ``values`` translates what is written; what is in ``skip`` says nothing of the setting, and where ``skip`` is None
-    nothing does but what is translated. ``split`` parts a text into a list, ``items`` translates the parts, and what
+    nothing does but what is translated; for what is in ``unknown`` (None: all that is not translated) no value of the
+    setting is right. ``split`` parts a text into a list, ``items`` translates the parts, and what
     ``adds`` is put together with the setting's other keys that add.
     """
 
-    __slots__ = ("adds", "fact", "items", "rank", "skip", "split", "values")
+    __slots__ = ("adds", "fact", "items", "rank", "skip", "split", "unknown", "values")
 
     def __init__(self, fact: FactType, rank: int, values: Values, how: Mapping[str, Any] = {}) -> None:
         self.fact, self.rank, self.values = fact, rank, values
         skip = how.get("skip", ())
         self.skip = None if skip == "others" else frozenset(_both_spellings(skip))
+        unknown = how.get("unknown", ())
+        self.unknown = None if unknown == "others" else frozenset(_both_spellings(unknown))
         self.split: str = how.get("split", "")
         self.items: Values = how.get("items", {})
         self.adds: bool = how.get("adds", False)

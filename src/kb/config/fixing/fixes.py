@@ -1,7 +1,7 @@
 """Fixes put into a text. The result is read again: a fix is refused unless it changed just what it said it would."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kb.config.dialect.dialects import CompiledDialect
 from kb.config.faults import ConfigError
@@ -11,11 +11,18 @@ from kb.config.fixing.outcome import CommandData, Outcome, TreeData, same_but_fo
 from kb.config.fixing.tree_edits import Change, Path, TreeEdits
 from kb.config.shell.command import CommandReader
 from kb.config.text.encoding import TO_UTF8
+from kb.config.text.places import Places
 from kb.config.text.splices import Splice, overlaps, splice
 from kb.core.catalog import Dialect
 from kb.core.document import Unit
 from kb.core.facts import FactType
 from kb.core.finding import Edit, Fix, Span
+
+if TYPE_CHECKING:
+    from kb.config.notebook.code_text import CodeText
+
+CODE = (".py", ".ipynb")
+ReadCode = Callable[[str, str], "CodeText"]
 
 
 class Request(NamedTuple):
@@ -56,23 +63,35 @@ class Fixer:
         self._facts = facts
         self._compiled: dict[str, CompiledDialect] = {}
         self._commands: CommandReader | None = None
+        self._read_code: ReadCode | None = None
 
     def apply(self, text: str, path: str, requests: Sequence[Request], *, shell: bool = False) -> FixResult:
         """Make the fixes, in their order; of two that touch the same text the first is made.
 
         Args:
             text: what the units' spans count in.
-            path: the file's name, to tell JSON from YAML.
+            path: the file's name, to tell JSON from YAML, Python and notebooks.
             shell: the text is a script or a command line.
 
         A fix is made as a whole or not at all. One that is refused for overlapping may be made in a next pass.
         """
         if shell and self._commands is None:
             self._commands = CommandReader(self._dialects, self._facts)
-        session = _Session(text, path, self._commands if shell else None)
+        code = self._code() if path.endswith(CODE) and not shell else None
+        session = _Session(text, path, self._commands if shell else None, code)
         for request in requests:
             session.take(request, self._dialect(request.unit.dialect))
         return session.result()
+
+    def _code(self) -> ReadCode:
+        """Reads Python files and notebooks; most runs meet none."""
+        if self._read_code is None:
+            from kb.config.notebook.code_text import CodeText
+            from kb.config.python.reader import DIALECT, PythonReader
+
+            reader, constants = PythonReader(self._dialects, self._facts), self._dialects[DIALECT].constants
+            self._read_code = lambda text, path: CodeText(text, path, reader, constants)
+        return self._read_code
 
     def _dialect(self, name: str | None) -> CompiledDialect | None:
         if name is None or name not in self._dialects:
@@ -85,8 +104,8 @@ class Fixer:
 class _Session:
     """One text on its way: what has been accepted so far, and what that leads to."""
 
-    def __init__(self, text: str, path: str, commands: CommandReader | None) -> None:
-        self._text, self._path, self._commands = text, path, commands
+    def __init__(self, text: str, path: str, commands: CommandReader | None, code: ReadCode | None) -> None:
+        self._text, self._path, self._commands, self._code = text, path, commands, code
         self._before: Outcome | None = None
         self._splices: list[Splice] = []
         self._after: dict[Path, Any] = {}
@@ -134,6 +153,8 @@ class _Session:
         self._splices, self._after, self._touched = splices, after, touched
 
     def _plan(self, request: Request, edits: tuple[Edit, ...], dialect: CompiledDialect | None) -> Change:
+        if self._code is not None and any(edit.op != "replace" or edit.span != self._whole() for edit in edits):
+            return self._code_before().plan(edits, request.unit, request.at)
         if all(edit.op == "replace" for edit in edits):
             return Change.of_text(edits)
         before = self._data_before()
@@ -143,7 +164,16 @@ class _Session:
         assert isinstance(before, TreeData)
         return TreeEdits(before.parsed, request.unit, dialect).plan(edits, request.at)
 
+    def _whole(self) -> Span:
+        return Places(self._text).span(0, len(self._text))
+
+    def _code_before(self) -> "CodeText":
+        self._data_before()
+        return self._before  # type: ignore[return-value]  # what `_read` makes of code
+
     def _read(self, text: str) -> Outcome:
+        if self._code is not None:
+            return self._code(text, self._path)
         if self._commands is not None:
             return CommandData(text, self._path, self._commands)
         return TreeData(text, self._path)

@@ -46,7 +46,7 @@ class TreeData:
                 for key, value in node.pairs() if node.kind == MAPPING else ():
                     inner = (*path, key.scalar())
                     spans = [self.parsed.source.span(part) for part in (key, value) if part.kind != MAPPING]
-                    if _meet(spans, regions):
+                    if meet(spans, regions):
                         found.add(inner)
                     stack.append((inner, value))
         return found
@@ -61,7 +61,7 @@ class CommandData:
         self.data: dict[Path, str] = {}
         for number, unit in enumerate(self.units):
             for setting in unit.settings.values():
-                self.data[(number, *setting.path)] = _form(setting.value)
+                self.data[(number, *setting.path)] = form(setting.value)
 
     def number_of(self, unit: Unit) -> int:
         """Which command of the text a unit is.
@@ -79,7 +79,7 @@ class CommandData:
             (number, *setting.path)
             for number, unit in enumerate(self.units)
             for setting in unit.settings.values()
-            if _meet((setting.span, setting.key_span), regions)
+            if meet((setting.span, setting.key_span), regions)
         }
 
 
@@ -116,12 +116,14 @@ def _flatten(flat: dict[Path, str], path: Path, value: Any) -> None:
         for key, inner in value.items():
             _flatten(flat, (*path, key), inner)
     else:
-        flat[path] = _form(value)
+        flat[path] = form(value)
 
 
-def _form(value: Any) -> str:
+def form(value: Any) -> str:
+    """The value's type and form: 1, 1.0 and true differ, a list and a tuple do not."""
     return repr(list(value) if isinstance(value, tuple) else value)
 
 
-def _meet(spans: Iterable[Span], regions: Sequence[Region]) -> bool:
+def meet(spans: Iterable[Span], regions: Sequence[Region]) -> bool:
+    """Whether one of the spans touches one of the regions."""
     return any(start <= span.end and span.start <= end for span in spans for start, end in regions)

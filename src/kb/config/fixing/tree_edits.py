@@ -71,6 +71,8 @@ class TreeEdits:
                 change.replace(edit)
                 continue
             setting = self._unit.settings.get(edit.name)
+            if setting is not None and setting.joined:
+                raise CannotEditError("config.fix.inherited", name=edit.name)
             if setting is not None and edit.op == "set":
                 refuse_unresolved(setting)
             own = None if setting is None or setting.inherited else self._find(setting)

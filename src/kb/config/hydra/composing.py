@@ -131,4 +131,3 @@ def _problem(problem: Problem, parsed: Parsed, listed: Names) -> Event:
     guess = f" ({folder}/{meant[0]}.yaml?)" if meant else ""
     values = {"entry": problem.item.shown, "file": problem.wanted + guess}
     return Event(kind="hydra-group-missing", span=span, values=values)
-

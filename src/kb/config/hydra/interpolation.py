@@ -97,7 +97,8 @@ class _Resolution:
         """The value that a key path leads to: from the top, or with dots before it from here."""
         dots = len(key) - len(key.lstrip("."))
         steps = [*(path[: len(path) - dots] if dots else ()), *_STEP.findall(key)]
-        node, here = self._root, ()
+        node = self._root
+        here: Path = ()
         for step in steps:
             at = _position(node, step)
             if at is None:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kb.config.faults import ConfigError
 from kb.config.hydra.defaults import MISSING, SELF, Default, defaults_of, package_header
@@ -174,13 +174,11 @@ def read_file(name: str, raw: bytes) -> File:
     return File(name, decoded.text, decoded.encoding, parsed, document, decoded.events)
 
 
-def _at(file: File, item: Default, key: str, **values: object) -> ConfigError:
+def _at(file: File, item: Default, key: str, **values: Any) -> ConfigError:
     return ConfigError(key, *file.parsed.source.place(item.node.start), **values)
 
 
-def _package(
-    named: str | None, file: File, relative: str, group: str, parent: tuple[str, ...]
-) -> tuple[str, ...]:
+def _package(named: str | None, file: File, relative: str, group: str, parent: tuple[str, ...]) -> tuple[str, ...]:
     """Where a file's content goes: as its item says, as its own header says, else where its group says.
 
     A header is absolute; an item's package and a group are relative to the package of the list they stand in.

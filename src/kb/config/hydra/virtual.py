@@ -109,4 +109,3 @@ def moved_event(event: Event, move: Move) -> Event:
 
 def moved_edit(edit: Edit, move: Move) -> Edit:
     return edit if edit.span is None else edit._replace(span=move(edit.span))
-

@@ -60,7 +60,7 @@ class CallTable:
 
     def find(self, names: Names) -> list[Call]:
         """The recognised calls of a module, in their order in the text."""
-        found = []
+        found: list[Call] = []
         ordered = sorted(names.calls, key=lambda each: (each[0].lineno, each[0].col_offset))
         for node, where, target in ordered:
             name = dotted_name(node.func)

@@ -31,7 +31,7 @@ class Binding(NamedTuple):
 
 
 class Names:
-    """All bindings of a module by scope; ``calls`` are its calls, each with its place and the name it is assigned to."""
+    """All bindings of a module by scope; ``calls`` are its calls, each with its place and the name it is given."""
 
     def __init__(self, tree: ast.Module) -> None:
         self.calls: list[tuple[ast.Call, Where, str | None]] = []
@@ -46,7 +46,7 @@ class Names:
         self._bound.setdefault((scope, name), []).append(binding)
 
     def look_up(self, name: str, at: Where) -> Binding | None:
-        """The one binding of a name that holds at a place; None where there is none, or more than one, or perhaps none."""
+        """The one binding of a name that holds at a place; None where there is none for certain, or more than one."""
         if name in self._changed:
             return None
         scope: Scope | None = at.scope
@@ -74,7 +74,9 @@ class Names:
         self._classes[name] = scope
 
 
-CHANGING = frozenset(("update", "pop", "setdefault", "clear", "append", "extend", "insert", "remove", "sort", "reverse"))
+CHANGING = frozenset(
+    ("update", "pop", "setdefault", "clear", "append", "extend", "insert", "remove", "sort", "reverse")
+)
 
 
 class _Walk:

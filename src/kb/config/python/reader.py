@@ -1,4 +1,4 @@
-"""Python files: the literal calls that describe a training run as units, each setting with its place. Nothing is run."""
+"""Python files: the literal calls that describe a run as units, each setting with its place. Nothing is executed."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -22,6 +22,10 @@ from kb.core.finding import Span
 DIALECT = "python"
 OF_OTHERS = ("trainer", "tokenizer", "target", "prepared")  # most of whose keywords are no settings
 TRAINING = "hf"  # whose defaults hold where a file has no training call
+
+
+OWN = ("training.", "trl.")  # settings that are keywords of a training call itself
+MAX_RUNS = 200  # each is checked and predicted by itself; a real file has one or two
 
 
 class Given(NamedTuple):
@@ -66,6 +70,8 @@ class PythonReader:
     def units(self, analysis: "Analysis", path: str) -> list[Unit]:
         """A unit for each run; named by its variable, or its line, where there are several."""
         runs = [run for run in runs_of(analysis.calls) if analysis.says_something(run)]
+        if len(runs) > MAX_RUNS:
+            raise ConfigError("config.python-too-many", calls=len(runs), limit=MAX_RUNS)
         titles = _titles([run.own for run in runs if run.own is not None])
         told: set[Span] = set()
         return [self._unit(run, analysis, path, titles.get(run.own.number) if run.own else None, told) for run in runs]
@@ -129,7 +135,7 @@ class PythonReader:
         for targets in self.compiled(dialect).targets.values():
             for target in targets:
                 name = target.fact.name
-                if name not in settings:
+                if name not in settings and name.startswith(OWN):
                     settings[name] = Setting(_unknown(name), span, span, (str(run.own.number),), alias=True)
 
 
@@ -187,7 +193,9 @@ def _given(call: Call, module: Module, values: Values) -> Arguments:
         start, _ = module.extent(keyword or expression)
         key_node = values.key((start, start + len(name)) if keyword else module.extent(expression), name)
         if keyword is not None and (first, name) in known:
-            raise ConfigError("config.python-syntax", *module.at_offset(start), reason=f"keyword argument repeated: {name}")
+            raise ConfigError(
+                "config.python-syntax", *module.at_offset(start), reason=f"keyword argument repeated: {name}"
+            )
         _add(known, Given((first, name), key_node, node))
     return Arguments(tuple(known.values()), hidden)
 

@@ -130,7 +130,11 @@ class Values:
             return self._named(node, at, depth)
         if isinstance(node, ast.List | ast.Tuple | ast.Set):
             items = [self._read(each, at, depth + 1) for each in node.elts]
-            return Read([each.data for each in items], node, any(_elsewhere(each, of) for each, of in zip(items, node.elts, strict=True)))
+            return Read(
+                [each.data for each in items],
+                node,
+                any(_elsewhere(each, of) for each, of in zip(items, node.elts, strict=True)),
+            )
         if isinstance(node, ast.Dict):
             return self._read_dict(node, at, depth)
         if isinstance(node, ast.JoinedStr):
@@ -272,7 +276,9 @@ def _bounded(value: Any) -> Any:
 
 
 def _operate(op: ast.operator, left: Any, right: Any) -> Any:
-    if isinstance(op, ast.Add) and isinstance(left, str | list) and type(left) is type(right):
+    if isinstance(op, ast.Add) and isinstance(left, str) and isinstance(right, str):
+        return _bounded(left + right)
+    if isinstance(op, ast.Add) and isinstance(left, list) and isinstance(right, list):
         return _bounded(left + right)
     if not _is_number(left) or not _is_number(right) or max(abs(left), abs(right)) > MAX_NUMBER:
         raise _UnknownValueError

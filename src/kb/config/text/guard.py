@@ -8,6 +8,7 @@ from kb.config.text.nodes import Mark, Node
 from kb.config.text.scalars import CORE, SCALAR_TAGS
 
 MAX_BYTES = 1 << 20
+MAX_NOTEBOOK_BYTES = 64 << 20  # outputs and all; of its code, MAX_BYTES
 MAX_EVENTS = 20_000
 MAX_DEPTH = 32
 MAX_ALIASES = 20
@@ -28,9 +29,14 @@ def check_size(text: str) -> None:
             raise too_large(size_bytes)
 
 
-def too_large(size_bytes: int) -> ConfigError:
+def most_bytes(path: str) -> int:
+    """The size that a file of this name may have: the outputs of a notebook are read past."""
+    return MAX_NOTEBOOK_BYTES if path.lower().endswith(".ipynb") else MAX_BYTES
+
+
+def too_large(size_bytes: int, limit_bytes: int = MAX_BYTES) -> ConfigError:
     """The error for a file of this size."""
-    return ConfigError("config.too-large", size=size_bytes, limit=MAX_BYTES)
+    return ConfigError("config.too-large", size=size_bytes, limit=limit_bytes)
 
 
 def at(mark: Mark, key: str, **values: object) -> ConfigError:

@@ -20,6 +20,10 @@ class Places:
         line = bisect_right(self._starts, offset)
         return line, offset - self._starts[line - 1] + 1
 
+    def offset(self, line: int, column: int) -> int:
+        """The offset of the character at a line and column."""
+        return self._starts[line - 1] + column - 1
+
     def span(self, start: int, end: int) -> Span:
         """The span from ``start`` to ``end``, exclusive."""
         return Span(*self.at(start), *self.at(end), start, end)

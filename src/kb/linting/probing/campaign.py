@@ -1,7 +1,7 @@
 """A probe from beginning to end: prepare, journal, run, and say what came of it."""
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +75,7 @@ def probe(
 def _plan(asked: Asked, place: Place, run: "BuiltIn | OwnCommand | None") -> dict[str, Any]:
     """What decides the trials: a journal of another plan is not gone on with."""
     flags = {name: value for name, value in asked.flags._asdict().items() if value}
-    own = {"kind": asked.kind, "backend": place.backend, "most": asked.most, "workers": asked.workers}
+    own: dict[str, Any] = {"kind": asked.kind, "backend": place.backend, "most": asked.most, "workers": asked.workers}
     own |= {"flags": flags, "phases": asked.phases, "steps": asked.steps, "fake": place.fake, "gpu": place.card.name}
     own |= {"effective_batch": asked.effective_batch, "command": list(run.words) if isinstance(run, OwnCommand) else []}
     if isinstance(run, BuiltIn):
@@ -90,7 +90,7 @@ def _smoke(
     if batch is None:
         batch = run.setup.per_device_train_batch_size if isinstance(run, BuiltIn) else run.batch or 1
     elif isinstance(run, OwnCommand) and not run.template:
-        raise UserError("probe.no_batch_flag", command=shlex.join(run.words)[:300])
+        raise UserError("probe.no_batch_flag", command=shlex.join(run.words)[:300], place="{batch}")
     trial = run.trial(batch)
     if isinstance(run, OwnCommand) and asked.flags.batch is None:
         trial = trial._replace(command=run.words)
@@ -101,10 +101,10 @@ def _smoke(
 def _ramp(asked: Asked, place: Place, run: Any, bench: "Bench", catalog: Catalog, guide: Mapping[str, Any]) -> "Probed":
     from kb.measurement.campaign import climb
 
-    rungs = (rung.batch for rung in ramp(guide["formulas"]["batch-ramp"], asked.most or MOST_OF_RAMP))
+    rungs: Iterable[int] = (rung.batch for rung in ramp(guide["formulas"]["batch-ramp"], asked.most or MOST_OF_RAMP))
     start = asked.flags.batch
     if start is not None:
-        rungs = chain((start,), (batch for batch in rungs if batch > start))
+        rungs = chain((start,), [batch for batch in rungs if batch > start])
     found = climb(bench, run.trial, rungs, place.card, guide["formulas"]["targets"])
     return _probed(asked, place, run, bench, guide, recommended=found)
 
@@ -128,9 +128,7 @@ def _max_batch(
     return probed._replace(sought=sought, auto_find=tried)
 
 
-def _host(
-    asked: Asked, place: Place, run: Any, bench: "Bench", catalog: Catalog, guide: Mapping[str, Any]
-) -> "Probed":
+def _host(asked: Asked, place: Place, run: Any, bench: "Bench", catalog: Catalog, guide: Mapping[str, Any]) -> "Probed":
     from kb.measurement.campaign import count_workers, doubling
 
     counts = asked.workers or tuple(doubling(asked.most or place.machine.cpus or 1))
@@ -168,8 +166,7 @@ def _probed(
     setup, whole = None, False
     if isinstance(run, BuiltIn):
         whole = run.model is not None and not reads_target(run.model.architecture)
-        if recommended is not None:
-            setup = _held(run, recommended.number)
+        setup = run.setup_with(bench.pairs[-1][0].batch) if recommended is None else _held(run, recommended.number)
     return Probed(
         kind=asked.kind,  # type: ignore[arg-type]
         backend=place.backend,

@@ -77,8 +77,9 @@ def own_command(asked: Asked, place: Place) -> OwnCommand:
     template = _template(words, given, varied, found, WORKERS_FLAG if workers and trainer else ())
     batch = _number(template_in(words, BATCH_NAMES))
     if not template and not holds(words, varied) and not (asked.kind == "smoke" and asked.flags.batch is None):
-        raise UserError(f"probe.no_{varied}_flag", command=shlex.join(words)[:300])
-    few = FEW_STEPS if trainer else ()
+        key = "probe.no_workers_flag" if workers else "probe.no_batch_flag"
+        raise UserError(key, command=shlex.join(words)[:300], place=f"{{{varied}}}")
+    few: tuple[str, ...] = FEW_STEPS if trainer else ()
     if asked.steps_flag is not None:
         few = tuple(_split("--steps-flag", asked.steps_flag))
     words = with_flags(words, few, "steps", asked.steps or STEPS) if few else words

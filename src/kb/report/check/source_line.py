@@ -1,11 +1,15 @@
 """The line of source that a finding points at, with a caret underline that stands under the right characters."""
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from kb.core.finding import Span
 from kb.report.style import Style
 from kb.report.values import printable
 from kb.report.width import columns, cut, expand_tabs
+
+if TYPE_CHECKING:
+    from kb.config.notebook.places import CellPlaces
 
 BREAKS = "\r\n"
 
@@ -16,6 +20,17 @@ class SourceLines:
     def __init__(self, texts: Mapping[str, str]) -> None:
         self._texts = texts
         self._lines: dict[str, Sequence[str]] = {}
+        self._cells: dict[str, CellPlaces] = {}
+
+    def cell(self, path: str, span: Span) -> tuple[int, int] | None:
+        """The cell of a notebook that holds a place, and the line in it; None of any other file."""
+        if not path.endswith(".ipynb"):
+            return None
+        if path not in self._cells:
+            from kb.config.notebook.places import CellPlaces
+
+            self._cells[path] = CellPlaces(self._texts.get(path, ""))
+        return self._cells[path].place(span)
 
     def line(self, path: str, number: int) -> str | None:
         """Line ``number`` (from 1) of a file, without its break; None where there is none."""

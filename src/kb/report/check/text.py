@@ -61,6 +61,9 @@ def finding_lines(finding: Finding, unit: UnitResult, words: Words, style: Style
     """One finding: place and rule, message, the line of source, the facts behind it, the fixes."""
     span = finding.span
     place = f"{printable(unit.unit.path)}:{span.line}:{span.column}:"
+    cell = sources.cell(unit.unit.path, span)
+    if cell is not None:
+        place += f" {words('report.cell', cell=cell[0], line=cell[1])}:"
     severity = style.paint(words.named("severity", finding.severity), finding.severity)
     lines = [f"{style.paint(place, 'heading')} {severity} {finding.rule}"]
     lines += wrap(words.message(finding), style.width, INDENT)

@@ -1,4 +1,4 @@
-"""One reading as lines: each GPU, the host, /dev/shm, the watched processes, the speed, each with what the targets say."""
+"""One reading as lines: GPUs, host, /dev/shm, the watched processes, the speed, each with what the targets say."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,6 +14,7 @@ from kb.report.words import Words
 
 INDENT = "  "
 _BAR = 20
+_LABEL = 13
 _MOST_PROCESSES = 4
 
 
@@ -52,12 +53,10 @@ def _note(note: str, words: Words) -> str:
     return words.named("machine", note)
 
 
-def _row(label: str, parts: Sequence[str], words: Words, style: Style) -> list[str]:
+def labelled(label: str, parts: Sequence[str], style: Style) -> list[str]:
     """``label`` in a column of its own, then what is known."""
-    width = max(len(words("monitor.label_width")), 11)
-    return wrap(
-        joined((part for part in parts if part), style.dot), style.width, INDENT + pad(label, width), INDENT * 2
-    )
+    known = joined((part for part in parts if part), style.dot)
+    return wrap(known, style.width, INDENT + pad(label, _LABEL), INDENT + " " * _LABEL)
 
 
 def bar(share: float, style: Style) -> str:
@@ -88,18 +87,18 @@ def _gpu(state: GpuState, rows: Sequence[Judged], mean: float | None, words: Wor
     memory = of_limit(used, total, "GiB", words)
     drawn = f"{bar(used / total, style)} " if used is not None and total else ""
     said = verdicts(speaking(rows, "gpu_memory_share", "gpu_memory_used"), words, style)
-    lines += _row(words("monitor.memory"), (f"{drawn}{memory}", said), words, style)
+    lines += labelled(words("monitor.memory"), (f"{drawn}{memory}", *said), style)
     if state.utilisation is not None:
         parts = [f"{state.utilisation * 100:.0f}%"]
         parts += [words("monitor.of_late", share=f"{mean * 100:.0f}%")] if mean is not None else []
         said = verdicts(speaking(rows, "gpu_utilisation"), words, style)
-        lines += _row(words("monitor.utilisation"), (*parts, said), words, style)
+        lines += labelled(words("monitor.utilisation"), (*parts, *said), style)
     about = [*_power(state, words), *_heat(state, words)]
     if state.throttle:
         reasons = ", ".join(words.named("monitor.throttle", reason) for reason in state.throttle)
         about.append(words("monitor.throttled", reasons=reasons))
-    lines += _row(words("monitor.card"), about, words, style) if about else []
-    return lines + (_row(words("monitor.processes"), _processes(state, words), words, style) if state.processes else [])
+    lines += labelled(words("monitor.card"), about, style) if about else []
+    return lines + (labelled(words("monitor.processes"), _processes(state, words), style) if state.processes else [])
 
 
 def _power(state: GpuState, words: Words) -> list[str]:
@@ -138,10 +137,10 @@ def _host(host: HostState, rows: Sequence[Judged], words: Words, style: Style) -
     said = verdicts(speaking(rows, "host_memory_share"), words, style)
     source = words.named("monitor.source", host.source) if host.source != "unknown" else ""
     kills = words("monitor.kills", n=host.oom_kills) if host.oom_kills else ""
-    lines += _row(words("monitor.memory"), (memory, said, source, kills), words, style)
+    lines += labelled(words("monitor.memory"), (memory, *said, source, kills), style)
     if host.shm_used_bytes is not None:
         shared = of_limit(host.shm_used_bytes, host.shm_total_bytes, "GB", words)
-        lines += _row("/dev/shm", (shared,), words, style)
+        lines += labelled("/dev/shm", (shared,), style)
     return lines
 
 
@@ -152,30 +151,30 @@ def _tree(tree: TreeState, rows: Sequence[Judged], words: Words, style: Style) -
     parts = [words.count("monitor.process_count", tree.count_all)] if tree.count_all else []
     if tree.pss_bytes is not None:
         parts.append(words("monitor.pss", size=format_bytes(tree.pss_bytes, "GB")))
-    lines += _row(words("monitor.processes"), parts, words, style)
+    lines += labelled(words("monitor.processes"), parts, style)
     if tree.workers:
         parts = [words.count("monitor.worker_count", tree.workers)]
         if tree.worker_pss_bytes is not None:
             parts.append(words("monitor.largest", size=format_bytes(tree.worker_pss_bytes, "GB")))
         said = verdicts(speaking(rows, "worker_memory"), words, style)
-        lines += _row(words("monitor.workers"), (*parts, said), words, style)
+        lines += labelled(words("monitor.workers"), (*parts, *said), style)
     largest = [
         f"{each.pid} {cut(printable(each.name), 16)} {size(each.pss_bytes or each.rss_bytes or 0)}"
         for each in tree.processes[:_MOST_PROCESSES]
     ]
-    return lines + (_row(words("monitor.largest_few"), largest, words, style) if len(tree.processes) > 1 else [])
+    return lines + (labelled(words("monitor.largest_few"), largest, style) if len(tree.processes) > 1 else [])
 
 
 def _speed(speed: SpeedState, rows: Sequence[Judged], words: Words, style: Style) -> list[str]:
     parts = [words("monitor.per_step", seconds=f"{speed.seconds_per_step:.3g}")]
     if speed.ratio is not None:
         parts.append(words("monitor.ratio", ratio=f"{speed.ratio:.2f}"))
-        parts.append(verdicts(speaking(rows, "step_time_ratio"), words, style))
+        parts.extend(verdicts(speaking(rows, "step_time_ratio"), words, style))
     if speed.done is not None and speed.of is not None:
         parts.append(f"{speed.done:,}/{speed.of:,}")
     if speed.remaining_seconds is not None:
         parts.append(words("monitor.left", time=duration(speed.remaining_seconds, words)))
-    return _row(words("monitor.steps"), parts, words, style)
+    return labelled(words("monitor.steps"), parts, style)
 
 
 def duration(seconds: float, words: Words) -> str:

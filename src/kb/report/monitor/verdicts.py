@@ -21,14 +21,22 @@ def speaking(judged: Iterable[Judged], *metrics: str) -> list[Judged]:
 
 def verdict(row: Judged, words: Words, style: Style) -> str:
     """``inside 70–85% (gpu-memory-training)``."""
-    said = words(f"monitor.label.{row.label}", range=bounds(row.row, style))
+    said = words(f"monitor.label.{row.label}", range=_crossed(row, style) or bounds(row.row, style))
     return f"{style.paint(said, _ROLES[row.label])} ({row.threshold})"
 
 
-def verdicts(rows: Iterable[Judged], words: Words, style: Style) -> str:
-    """Those that speak, worst first; nothing where none does."""
+def _crossed(row: Judged, style: Style) -> str:
+    """The one bound that was crossed, where the target has only that: ``above 80%``, not ``above ≤ 80%``."""
+    one_sided = (row.row.get("low") is None) != (row.row.get("high") is None)
+    if not one_sided or row.label not in ("above", "below"):
+        return ""
+    return bounds(row.row, style).partition(" ")[2]
+
+
+def verdicts(rows: Iterable[Judged], words: Words, style: Style) -> list[str]:
+    """Each that is given, worst first."""
     ordered = sorted(rows, key=lambda row: _WORST_FIRST.index(row.label))
-    return style.dot.join(verdict(row, words, style) for row in ordered)
+    return [verdict(row, words, style) for row in ordered]
 
 
 def bounds(row: Any, style: Style) -> str:

@@ -50,7 +50,9 @@ def _smoke(probed: "Probed", words: Words) -> list[str]:
     peak = outcome.peak_bytes
     predicted = max((row.get("process_bytes", 0) for row in trial.predicted.values()), default=0)
     if peak and predicted:
-        return [words("probe.smoke_beside", peak=size(peak), predicted=size(predicted), off=f"{peak / predicted - 1:+.1%}")]
+        return [
+            words("probe.smoke_beside", peak=size(peak), predicted=size(predicted), off=f"{peak / predicted - 1:+.1%}")
+        ]
     return [words("probe.smoke_ran", steps=trial.steps)] if not trial.command else [words("probe.smoke_command")]
 
 
@@ -61,18 +63,17 @@ def recommended_lines(probed: "Probed", words: Words, style: Style) -> list[str]
         return []
     low, high = probed.target or (0, 0)
     used = size(found.used_bytes) if found.used_bytes else "?"
-    known = "known" if found.used_bytes and found.share else "unknown"
-    host = "_workers" if probed.kind == "host" else ""
-    text = words(f"probe.recommended{host}.{known}", number=found.number, used=used, share=found.share)
+    what = ("workers" if probed.kind == "host" else "batch") + ("" if found.used_bytes and found.share else "_alone")
+    text = words(f"probe.recommended.{what}", number=found.number, used=used, share=found.share)
     why = words(f"probe.reason.{found.reason}", low=low, high=high)
     how = [] if found.tried else [words("probe.computed_from_trials")]
     lines = [style.paint(line, "heading") for line in wrap(text, style.width)]
     lines += wrap(" ".join([why, *how]), style.width, INDENT)
-    yaml = config_yaml(probed, words)
+    yaml = config_yaml(probed)
     return [*lines, "", *yaml.rstrip("\n").split("\n")] if yaml else lines
 
 
-def config_yaml(probed: "Probed", words: Words) -> str | None:
+def config_yaml(probed: "Probed") -> str | None:
     """The recommended run as YAML to paste; of a command or a host probe the one setting alone."""
     found = probed.recommended
     if found is None:

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 from kb.report.check.json_report import to_json
 from kb.report.probe.advice_text import config_yaml
 from kb.report.recommend.config import settings_of
-from kb.report.words import Words
 
 if TYPE_CHECKING:
     from kb.measurement.campaign import Pair, Probed
@@ -14,11 +13,11 @@ SCHEMA = 1
 Object = dict[str, Any]
 
 
-def probe_json(probed: "Probed", words: Words, version: str, rules_version: str) -> str:
-    return to_json(probe_object(probed, words, version, rules_version))
+def probe_json(probed: "Probed", version: str, rules_version: str) -> str:
+    return to_json(probe_object(probed, version, rules_version))
 
 
-def probe_object(probed: "Probed", words: Words, version: str, rules_version: str) -> Object:
+def probe_object(probed: "Probed", version: str, rules_version: str) -> Object:
     """Everything a probe found; ``measured`` is false of a scripted GPU."""
     sought, card = probed.sought, probed.card
     return {
@@ -36,7 +35,7 @@ def probe_object(probed: "Probed", words: Words, version: str, rules_version: st
         "host_limit_bytes": probed.host_limit_bytes,
         "trials": [_trial(pair) for pair in probed.pairs],
         "largest": {"batch": sought.largest, "next_one": sought.next_one} if sought else None,
-        "recommended": _recommended(probed, words),
+        "recommended": _recommended(probed),
         "auto_find_batch_size": {"batches": list(probed.auto_find), "trials": len(probed.auto_find)}
         if probed.auto_find
         else None,
@@ -59,7 +58,7 @@ def _trial(pair: "Pair") -> Object:
     }
 
 
-def _recommended(probed: "Probed", words: Words) -> Object | None:
+def _recommended(probed: "Probed") -> Object | None:
     found = probed.recommended
     if found is None:
         return None
@@ -74,5 +73,5 @@ def _recommended(probed: "Probed", words: Words) -> Object | None:
         "share": found.share,
         "tried": found.tried,
         "config": settings,
-        "yaml": config_yaml(probed, words),
+        "yaml": config_yaml(probed),
     }

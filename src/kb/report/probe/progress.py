@@ -11,23 +11,32 @@ if TYPE_CHECKING:
 REASON_CHARACTERS = 160
 
 
-def progress(number: int, trial: "Trial", outcome: "Outcome", words: Words) -> str:
-    """``trial 2: batch 41: out of memory (GPU), in training, 12.1 s: CUDA out of memory …``"""
+def progress(one: "tuple[int, Trial, Outcome]", words: Words) -> str:
+    """``trial 2: batch 41, out of GPU memory, train, 12.10 s: CUDA out of memory …``"""
+    number, trial, outcome = one
     host = trial.kind == "host"
     key = "probe.progress_workers" if host else "probe.progress_batch"
     tried = words(key, number=number, value=trial.workers if host else trial.batch)
     parts = [tried, ended(outcome, words), words("probe.seconds", seconds=outcome.seconds)]
+    if not outcome.fits and outcome.phase is not None:
+        parts.insert(2, words.named("phase", outcome.phase))
     if outcome.fits and outcome.peak_bytes:
         parts.insert(2, size(outcome.peak_bytes))
     line = ", ".join(parts)
-    told = outcome.reason if not outcome.fits and outcome.status != "hang" else None
-    return f"{line}: {printable(told)[:REASON_CHARACTERS]}" if told else line
+    told = "" if outcome.fits else reason_of(outcome, words)
+    return f"{line}: {told}" if told else line
 
 
 def ended(outcome: "Outcome", words: Words) -> str:
-    """How it ended, of what, and in which phase."""
+    """How it ended, and of what."""
     kind = f"{outcome.status}_{outcome.resource}" if outcome.status == "oom" and outcome.resource else outcome.status
-    text = words(f"probe.status.{kind}")
-    if outcome.fits or outcome.phase is None:
-        return text
-    return words("probe.in_phase", status=text, phase=words.named("phase", outcome.phase))
+    return words(f"probe.status.{kind}")
+
+
+def reason_of(outcome: "Outcome", words: Words) -> str:
+    """Why a trial failed, in its own last words or, where a limit was passed, in ours; empty where nothing says."""
+    if outcome.status == "hang":
+        return words("probe.over_time", seconds=outcome.reason)
+    if outcome.status == "oom" and outcome.resource == "host" and not outcome.reason:
+        return words("probe.over_host_limit")
+    return printable(outcome.reason or "")[:REASON_CHARACTERS]

@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from kb.report.estimate.text import run_parts
 from kb.report.probe.advice_text import found_lines, recommended_lines
-from kb.report.probe.progress import REASON_CHARACTERS, ended
+from kb.report.probe.progress import ended, reason_of
 from kb.report.style import Style
 from kb.report.table import table
 from kb.report.values import printable, size
-from kb.report.width import cut, joined, wrap
+from kb.report.width import columns, cut, joined, wrap
 from kb.report.words import Words
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from kb.measurement.trial import Outcome
 
 INDENT = "  "
+LEAST_COLUMNS = 4
 MEASURED_PHASES = ("train", "evaluate", "generate")
 
 
@@ -41,22 +43,29 @@ def _heading(probed: "Probed", words: Words, style: Style) -> list[str]:
     elif probed.kind != "host":
         parts.append(words("probe.without_gpu"))
     lines = [style.paint(line, "heading") for line in wrap(joined(parts, style.dot), style.width)]
+    if probed.setup is not None:
+        about = joined(run_parts(probed.setup, words, one_sequence=probed.one_sequence), style.dot)
+        lines += [style.paint(line, "dim") for line in wrap(about, style.width, INDENT)]
     if probed.backend == "fake":
         lines += [style.paint(line, "dim") for line in wrap(words("probe.nothing_measured"), style.width, INDENT)]
     return lines
 
 
 def _trials(probed: "Probed", words: Words, style: Style) -> list[str]:
+    """The table, with as many of its last columns as the width has room for."""
     rows = _host_rows(probed, words, style) if probed.kind == "host" else _batch_rows(probed, words, style)
     lines = table(rows, left=(2,))
+    while len(rows[0]) > LEAST_COLUMNS and max(map(columns, lines)) > style.width:
+        rows = [row[:-1] for row in rows]
+        lines = table(rows, left=(2,))
     return [cut(line, style.width, style.ellipsis) for line in lines]
 
 
 def _batch_rows(probed: "Probed", words: Words, style: Style) -> list[list[str]]:
     """A row a trial; columns of which no trial knows anything are left out."""
-    columns = [words("probe.column.trial"), words("probe.column.batch"), words("probe.column.outcome")]
-    columns += [words.named("phase", phase) for phase in MEASURED_PHASES]
-    columns += [words(f"probe.column.{name}") for name in ("share", "predicted", "utilisation", "step", "host")]
+    heads = [words(f"probe.column.{name}") for name in ("trial", "batch", "outcome")]
+    heads += [words.named("phase", phase) for phase in MEASURED_PHASES]
+    heads += [words(f"probe.column.{name}") for name in ("share", "utilisation", "step", "predicted", "host")]
     rows = [
         [
             str(number),
@@ -64,14 +73,14 @@ def _batch_rows(probed: "Probed", words: Words, style: Style) -> list[list[str]]
             ended(outcome, words),
             *(_phase(outcome, phase) for phase in MEASURED_PHASES),
             _percent(outcome.peak_bytes, probed.card.total_bytes) if outcome.fits else "",
-            _size(max((row.get("process_bytes", 0) for row in trial.predicted.values()), default=0)),
             f"{outcome.utilisation:.0%}" if outcome.utilisation is not None else "",
             words("probe.seconds", seconds=outcome.step_seconds) if outcome.step_seconds else "",
+            _size(max((row.get("process_bytes", 0) for row in trial.predicted.values()), default=0)),
             _size(outcome.host.get("peak_pss_bytes") or outcome.host.get("peak_rss_bytes") or 0),
         ]
         for number, (trial, outcome) in enumerate(probed.pairs, 1)
     ]
-    return _without_empty([columns, *rows], style)
+    return _without_empty([heads, *rows], style)
 
 
 def _phase(outcome: "Outcome", phase: str) -> str:
@@ -80,11 +89,11 @@ def _phase(outcome: "Outcome", phase: str) -> str:
 
 
 def _host_rows(probed: "Probed", words: Words, style: Style) -> list[list[str]]:
-    columns = [words(f"probe.column.{name}") for name in
+    heads = [words(f"probe.column.{name}") for name in
                ("trial", "workers", "outcome", "rate", "main_pss", "worker_pss", "worker_uss", "total_pss",
                 "host_share")]  # fmt: skip
     rows = [_host_row(number, pair, probed, words) for number, pair in enumerate(probed.pairs, 1)]
-    return _without_empty([columns, *rows], style)
+    return _without_empty([heads, *rows], style)
 
 
 def _host_row(number: int, pair: "Pair", probed: "Probed", words: Words) -> list[str]:
@@ -120,13 +129,15 @@ def _percent(part: int | None, whole: int | None) -> str:
 
 
 def _failures(probed: "Probed", words: Words, style: Style) -> list[str]:
-    """What failed trials said, each reason once; a time limit has said nothing."""
-    told: dict[str, list[int]] = {}
+    """What failed trials said, each reason once."""
+    told: dict[tuple[str, str], list[int]] = {}
     for number, (_, outcome) in enumerate(probed.pairs, 1):
-        if not outcome.fits and outcome.reason and outcome.status not in ("hang",):
-            told.setdefault(printable(outcome.reason)[:REASON_CHARACTERS], []).append(number)
+        reason = "" if outcome.fits else reason_of(outcome, words)
+        if reason:
+            told.setdefault((reason, outcome.phase or ""), []).append(number)
     lines = []
-    for reason, numbers in told.items():
-        text = words("probe.said", numbers=", ".join(map(str, numbers)), reason=reason)
+    for (reason, phase), numbers in told.items():
+        key = "probe.said" if phase else "probe.said_nowhere"
+        text = words(key, numbers=", ".join(map(str, numbers)), phase=words.named("phase", phase), reason=reason)
         lines += [style.paint(line, "dim") for line in wrap(text, style.width, INDENT, INDENT * 2)]
     return lines

@@ -1,0 +1,16 @@
+# kb's command line, without root and without torch:
+#   docker build -t kb . && docker run --rm -v "$PWD:/work:ro" kb check config.yaml --gpu rtx-3090
+# Inside a container kb sees the container's own memory limit; for a GPU add --gpus all.
+FROM python:3.12-slim AS build
+COPY . /source
+RUN python -m pip wheel --quiet --no-cache-dir --no-deps --wheel-dir /wheels /source
+
+FROM python:3.12-slim
+COPY --from=build /wheels /wheels
+COPY constraints.txt /wheels/constraints.txt
+RUN python -m pip install --quiet --no-cache-dir --constraint /wheels/constraints.txt /wheels/*.whl
+RUN rm -r /wheels && useradd --create-home kb
+USER kb
+WORKDIR /work
+ENTRYPOINT ["kb"]
+CMD ["--help"]

@@ -1,0 +1,205 @@
+"""The code cells of a notebook as one Python text, in which every place is known as one in the notebook file."""
+
+import ast
+import json
+import re
+from bisect import bisect_right
+from typing import NamedTuple
+
+from kb.config.faults import ConfigError
+from kb.config.notebook.scan import Cell, code_cells
+from kb.config.text.guard import MAX_BYTES, MAX_NOTEBOOK_BYTES
+from kb.config.text.source import BYTE_ORDER_MARK, Source
+from kb.core.finding import Span
+
+_ESCAPE = re.compile(r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|.)")
+_MAGIC = re.compile(r"^([ \t]*)(?:(?:[%!]|pip3? install |conda install ).*|\?{1,2}\w.*|[\w.]+\?{1,2}[ \t]*)$", re.M)
+_ASSIGNED_MAGIC = re.compile(r"^([ \t]*[\w, \t]+=[ \t]*)([%!].*)$", re.M)
+# Cell magics under which the rest is still Python.
+_PYTHON_MAGICS = frozenset(("time", "timeit", "capture", "prun", "debug", "memit", "snakeviz", "pdb", "skip", "wandb"))
+_SHELL_MAGICS = frozenset(("bash", "sh", "script", "shell"))
+_SHELL_LINE = re.compile(r"^[ \t]*!+(.*(?:\\\r?\n.*)*)", re.M)
+
+
+class CellText(NamedTuple):
+    """One code cell in the joined text: from ``start`` to ``end``, its source as decoded."""
+
+    number: int
+    start: int
+    end: int
+    text: str
+
+
+class NotebookSource(Source):
+    """The notebook as it is on disk, read as the Python of its cells: marks count in that."""
+
+    def __init__(self, notebook: str, python: str, shifts: list[tuple[int, int]]) -> None:
+        super().__init__(notebook, shifts)
+        self.python, self.pairs = python, shifts
+
+    def comment_after(self, offset: int) -> str:
+        return Source(self.python).comment_after(self.back(offset))
+
+    def excerpt(self, span: Span, limit: int = 60) -> str:
+        text = " ".join(self.python[self.back(span.start) : self.back(span.end)].split())
+        return text if len(text) <= limit else text[: limit - 1] + "…"
+
+    def forth(self, offset: int) -> int:
+        """The offset in the notebook of one in the joined text."""
+        return self._offset(offset)
+
+    def back(self, offset: int) -> int:
+        """The offset in the joined text of one in the notebook; the nearest before it where it is in none."""
+        at = max(bisect_right(self.pairs, offset, key=lambda pair: pair[1]) - 1, 0)
+        joined, original = self.pairs[at]
+        following = self.pairs[at + 1][0] if at + 1 < len(self.pairs) else len(self.python)
+        return min(max(joined + offset - original, joined), following)
+
+
+class Notebook(NamedTuple):
+    """``joined`` is what Python would run, magics and cells that are no Python blanked, each place kept."""
+
+    source: NotebookSource
+    joined: str
+    cells: tuple[CellText, ...]
+    shell: str  # the commands of ``!`` lines and of shell cells in their places, all else blanked
+    broken: tuple[tuple[CellText, ConfigError], ...]
+    listed: bool
+
+    def cell_at(self, offset: int) -> CellText | None:
+        """The cell that holds an offset of the joined text."""
+        at = bisect_right(self.cells, offset, key=lambda cell: cell.start) - 1
+        return self.cells[at] if at >= 0 else None
+
+
+def read_notebook(text: str) -> Notebook:
+    """The code of a notebook.
+
+    Raises:
+        ConfigError: it is no JSON, no notebook, or has more code than any.
+    """
+    if len(text) > MAX_NOTEBOOK_BYTES:
+        raise ConfigError("config.too-large", size=len(text), limit=MAX_NOTEBOOK_BYTES)
+    marked = text.startswith(BYTE_ORDER_MARK)
+    found = code_cells(text[1:] if marked else text)
+    if marked:
+        found = [cell._replace(strings=tuple((a + 1, b + 1) for a, b in cell.strings)) for cell in found]
+    size = sum(end - start for cell in found for start, end in cell.strings)
+    if size > MAX_BYTES:
+        raise ConfigError("config.too-large", size=size, limit=MAX_BYTES)
+    pieces: list[str] = []
+    shifts: list[tuple[int, int]] = []
+    cells: list[CellText] = []
+    at = 0
+    for cell in found:
+        start = at
+        for piece, own in _decoded(cell, text):
+            shifts += [(at + joined, original) for joined, original in own]
+            pieces.append(piece)
+            at += len(piece)
+        cells.append(CellText(cell.number, start, at, ""))
+        shifts.append((at, cell.strings[-1][1]))
+        pieces.append("\n")
+        at += 1
+    raw = "".join(pieces)
+    cells = [cell._replace(text=raw[cell.start : cell.end]) for cell in cells]
+    source = NotebookSource(text, raw, shifts or [(0, 0)])
+    return _masked(source, raw, tuple(cells), any(cell.listed for cell in found))
+
+
+def _decoded(cell: Cell, text: str) -> list[tuple[str, list[tuple[int, int]]]]:
+    """Each string of a cell as decoded, with the pairs of offsets from which on both run alike."""
+    pieces = []
+    for start, end in cell.strings:
+        raw = text[start:end]
+        shifts = [(0, start)]
+        if "\\" not in raw:
+            pieces.append((raw, shifts))
+            continue
+        decoded, done, length = [], 0, 0
+        for found in _ESCAPE.finditer(raw):
+            plain = raw[done : found.start()]
+            character = json.loads(f'"{found[0]}"')
+            decoded += [plain, character]
+            length += len(plain) + len(character)
+            done = found.end()
+            shifts.append((length, start + done))
+        pieces.append(("".join((*decoded, raw[done:])), shifts))
+    return pieces
+
+
+def _masked(source: NotebookSource, raw: str, cells: tuple[CellText, ...], listed: bool) -> Notebook:
+    """The notebook with what is no Python blanked, line breaks kept."""
+    python: list[str] = []
+    shell: list[str] = []
+    broken: list[tuple[CellText, ConfigError]] = []
+    done = 0
+    for cell in cells:
+        own, commands, fault = _cell(cell)
+        if fault is not None:
+            broken.append((cell, fault))
+        gap = raw[done : cell.start]
+        python += [gap, own]
+        shell += [gap, commands]
+        done = cell.end
+    python.append(raw[done:])
+    shell.append(raw[done:])
+    return Notebook(source, "".join(python), cells, "".join(shell), tuple(broken), listed)
+
+
+def _cell(cell: CellText) -> tuple[str, str, ConfigError | None]:
+    """A cell's Python, its shell commands, and why it is no Python."""
+    text = cell.text
+    first = text.lstrip()
+    if first.startswith("%%"):
+        line, _, rest = first.partition("\n")
+        magic = (line[2:].split() or [""])[0]
+        if magic not in _PYTHON_MAGICS:
+            commands = _blank(text[: len(text) - len(rest)]) + rest if magic in _SHELL_MAGICS and rest else _blank(text)
+            return _blank(text), commands, None
+    if _parses(text):
+        return text, _blank(text), None
+    own = _ASSIGNED_MAGIC.sub(lambda found: found[1] + "0".ljust(len(found[2])), text)
+    own = _MAGIC.sub(lambda found: found[1] + _filled(found[0][len(found[1]) :]), _without_continued(own))
+    fault = None if _parses(own) else ConfigError("config.python-syntax", reason="")
+    return (own if fault is None else _blank(text)), _commands(text), fault
+
+
+def _without_continued(text: str) -> str:
+    """``!`` lines with their continuation lines blanked: only the first of them begins with the mark."""
+
+    def rest_blank(found: re.Match[str]) -> str:
+        head, newline, tail = found[0].partition("\n")
+        return head.rstrip("\\ \t").ljust(len(head)) + newline + _blank(tail)
+
+    return _SHELL_LINE.sub(rest_blank, text)
+
+
+def _filled(magic: str) -> str:
+    """A statement of the length of a magic."""
+    return "pass".ljust(len(magic)) if len(magic) >= 4 else "0".ljust(len(magic))
+
+
+def _commands(text: str) -> str:
+    """The commands after ``!``, everything else blanked."""
+    commands, done = [], 0
+    for found in _SHELL_LINE.finditer(text):
+        commands += [_blank(text[done : found.start(1)]), found[1]]
+        done = found.end()
+    return "".join((*commands, _blank(text[done:])))
+
+
+def _blank(text: str) -> str:
+    return re.sub(r"[^\r\n]", " ", text)
+
+
+def _parses(text: str) -> bool:
+    import warnings
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True

@@ -1,0 +1,73 @@
+"""Splices in a notebook's Python → splices in its JSON: escaped, one string for each line where the file has it so."""
+
+import json
+
+from kb.config.fixing.entries import CannotEditError
+from kb.config.notebook.cells import NotebookSource
+from kb.config.text.splices import Splice
+
+
+def in_notebook(splices: list[Splice], source: NotebookSource) -> list[Splice]:
+    """The splices with their places and their text as the notebook's file has them.
+
+    Raises:
+        CannotEditError: a place lies in no source of a cell.
+    """
+    return [_written(one, source) for one in splices]
+
+
+def escaped(text: str, at: int, source: NotebookSource) -> str:
+    """``text`` as it stands inside the JSON string around offset ``at`` of the notebook."""
+    pieces = [json.dumps(line, ensure_ascii=False)[1:-1] for line in text.split("\n")]
+    between = _line_break(at, source)
+    return between.join(pieces)
+
+
+def in_source(start: int, end: int, source: NotebookSource) -> bool:
+    """Whether a piece of the notebook lies within the sources of its cells, in whole characters."""
+    return source.forth(source.back(start)) == start and start <= end and source.back(end) >= source.back(start)
+
+
+def _written(one: Splice, source: NotebookSource) -> Splice:
+    start = source.forth(one.start)
+    end = start if one.start == one.end else source.forth(one.end)
+    if end < start:
+        raise CannotEditError("config.fix.no-place")
+    return Splice(start, end, escaped(one.text, start, source))
+
+
+def _line_break(at: int, source: NotebookSource) -> str:
+    """A line break within the source: in a list of lines it ends one string and begins the next."""
+    opening, closing = _string_around(at, source.text)
+    if opening is None:
+        return "\\n"
+    text = source.text
+    start = opening
+    while start and text[start - 1] in " \t\r\n":
+        start -= 1
+    end = closing + 1
+    while text[end : end + 1] in (" ", "\t", "\r", "\n", ","):
+        end += 1
+    if text[start - 1 : start] not in (",", "["):
+        return "\\n"  # one string for the whole cell
+    if text[end : end + 1] == '"':
+        return '\\n"' + text[closing + 1 : end] + '"'
+    return '\\n",' + text[start:opening] + '"'
+
+
+def _string_around(at: int, text: str) -> tuple[int | None, int]:
+    """The offsets of the quotes of the JSON string that holds ``at``."""
+    opening = at
+    while True:
+        opening = text.rfind('"', 0, opening)
+        if opening < 0:
+            return None, at
+        slashes = opening
+        while slashes and text[slashes - 1] == "\\":
+            slashes -= 1
+        if (opening - slashes) % 2 == 0:
+            break
+    closing = at
+    while closing < len(text) and text[closing] != '"':
+        closing += 2 if text[closing] == "\\" else 1
+    return opening, closing

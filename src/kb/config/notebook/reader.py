@@ -1,0 +1,78 @@
+"""Notebooks as configs: the runs that their cells describe, and those that their command lines start."""
+
+from collections.abc import Sequence
+
+from kb.config.faults import ConfigError
+from kb.config.notebook.cells import CellText, Notebook, NotebookSource, read_notebook
+from kb.config.python.marks import bears_marks
+from kb.config.python.reader import PythonReader
+from kb.config.python.syntax import Module
+from kb.config.shell.command import CommandReader
+from kb.config.shell.script import read_shell
+from kb.core.document import Event, Setting, Unit
+from kb.core.finding import Span
+
+
+def read_cells(text: str, path: str, python: PythonReader, commands: CommandReader) -> list[Unit]:
+    """The runs of a notebook, each under the cell that describes it; all spans are places in the notebook file.
+
+    Raises:
+        ConfigError: it is no notebook, or a cell that seems to describe a run is no Python; with the place.
+    """
+    notebook = read_notebook(text)
+    for cell, _ in notebook.broken:
+        if bears_marks(cell.text.encode("utf-8", "surrogatepass")):
+            raise fault_of(notebook, cell)
+    analysis = python.analyse(Module(notebook.source, notebook.joined))
+    units = python.units(analysis, path)
+    units += [_moved(unit, notebook.source) for unit in read_shell(notebook.shell, path, commands) if unit.settings]
+    return _named(sorted(units, key=lambda unit: unit.span.start), notebook)
+
+
+def fault_of(notebook: Notebook, cell: CellText) -> ConfigError:
+    """What Python says of a cell, at its place in the file."""
+    alone = "".join(each if each in "\r\n" else " " for each in notebook.source.python[: cell.start])
+    rest = notebook.source.python[cell.end :]
+    try:
+        Module(notebook.source, alone + cell.text + "".join(each if each in "\r\n" else " " for each in rest))
+    except ConfigError as fault:
+        row = 1
+        if fault.line is not None and fault.column is not None:
+            offset = notebook.source.places().offset(fault.line, fault.column)
+            row = notebook.source.python.count("\n", cell.start, notebook.source.back(offset)) + 1
+        values = {**fault.values, "cell": cell.number, "row": row}
+        return ConfigError("config.cell-syntax", fault.line, fault.column, **values)
+    return ConfigError("config.cell-syntax", cell=cell.number, row=1, reason="")
+
+
+def _named(units: Sequence[Unit], notebook: Notebook) -> list[Unit]:
+    """Each unit under ``cell 3``; of several in one cell with its own name too."""
+    cells = [notebook.cell_at(notebook.source.back(unit.span.start)) for unit in units]
+    numbers = [cell.number if cell is not None else 0 for cell in cells]
+    named = []
+    for unit, number in zip(units, numbers, strict=True):
+        section = f"cell {number}"
+        if numbers.count(number) > 1 and unit.section:
+            section += f": {unit.section}"
+        named.append(unit._replace(section=section))
+    return named
+
+
+def _moved(unit: Unit, source: NotebookSource) -> Unit:
+    """A command's unit with its places in the notebook. No fix writes into it: the shell's quotes lie in JSON's."""
+
+    def span(own: Span) -> Span:
+        return source.places().span(source.forth(own.start), source.forth(own.end))
+
+    def setting(own: Setting) -> Setting:
+        return own._replace(span=span(own.span), key_span=span(own.key_span), alias=True)
+
+    def event(own: Event) -> Event:
+        related = tuple((name, span(each)) for name, each in own.related)
+        return own._replace(span=span(own.span), edits=(), related=related)
+
+    return unit._replace(
+        span=span(unit.span),
+        settings={name: setting(each) for name, each in unit.settings.items()},
+        events=tuple(event(each) for each in unit.events),
+    )

@@ -1,0 +1,247 @@
+"""The edits of a fix → splices in a Python text: literals in their place, keywords beside the finding's."""
+
+import ast
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from kb.config.fixing.entries import CannotEditError
+from kb.config.fixing.tree_edits import GONE, Change, Path, refuse_unresolved
+from kb.config.python.calls import Call, Run
+from kb.config.python.data import PythonData
+from kb.config.python.reader import DIALECT, OWN, Given, PythonReader
+from kb.config.python.written import as_python
+from kb.config.text.nodes import MAPPING
+from kb.config.text.splices import Splice
+from kb.core.document import Unit
+from kb.core.finding import Edit, Span
+
+_GROUPS = {"lora.": "lora", "quantization.": "quantization", "model.": "model"}
+
+
+class _List(NamedTuple):
+    """The elements of a call or a dictionary, as extents in order; ``opening`` is after its bracket."""
+
+    elements: list[tuple[int, int]]
+    opening: int
+    keyed: bool  # a dictionary: `"a": 1` rather than `a=1`
+
+
+class PythonEdits:
+    """Plans edits on one run of a text. Offsets of the splices count in the text that Python reads."""
+
+    def __init__(self, data: PythonData, unit: Unit, reader: PythonReader, constants: Mapping[str, str]) -> None:
+        self._module, self._analysis = data.module, data.analysis
+        self._text = data.module.text
+        self._unit, self._reader, self._constants = unit, reader, constants
+        self._run: Run = data.run_of(unit)
+        self._holders: dict[int, tuple[_List, int]] | None = None
+
+    def plan(self, edits: tuple[Edit, ...], at: int) -> Change:
+        """The splices of all the edits but ``replace``. ``at``: the finding's offset; a new keyword goes after it.
+
+        Raises:
+            CannotEditError: one of them cannot be made safely.
+        """
+        change = Change()
+        for edit in edits:
+            setting = self._unit.settings.get(edit.name)
+            own = None if setting is None else self._given(setting.path)
+            if edit.op == "set":
+                if setting is not None:
+                    refuse_unresolved(setting)
+                if own is not None:
+                    self._set(own, edit, change)
+                else:
+                    self._insert(edit, at, change)
+            elif own is None:
+                raise CannotEditError("config.fix.not-written", name=edit.name)
+            elif edit.op == "remove":
+                self._remove(own, change)
+            else:
+                self._rename(own, edit, change)
+        return change
+
+    def _given(self, path: tuple[str | int, ...]) -> Given | None:
+        calls = self._analysis.given.get(int(path[0])) if path else None
+        return next((each for each in calls.known if each.path == path), None) if calls else None
+
+    def _set(self, own: Given, edit: Edit, change: Change) -> None:
+        if own.value.alias:
+            raise CannotEditError("config.fix.alias")
+        if own.value.kind == MAPPING or own.value.end is None:
+            raise CannotEditError("config.fix.group")
+        start, end = own.value.start.index, own.value.end.index
+        old = self._text[start:end]
+        if "#" in old and "\n" in old:
+            raise CannotEditError("config.fix.comment-inside")
+        change.splices.append(Splice(start, end, as_python(edit.value, old, self._constants)))
+        change.after[self._path(own.path)] = edit.value
+
+    def _rename(self, own: Given, edit: Edit, change: Change) -> None:
+        name = str(edit.value).rpartition(".")[2]
+        if self._given((*own.path[:-1], name)) is not None:
+            raise CannotEditError("config.fix.name-taken", name=name)
+        start, end = own.key.start.index, own.key.end.index if own.key.end else -1
+        written = self._text[start:end]
+        if written.strip("'\"") != own.path[-1]:
+            raise CannotEditError("config.fix.no-place")
+        quote = written[:1] if written[:1] in ("'", '"') else ""
+        change.splices.append(Splice(start, end, f"{quote}{name}{quote}"))
+        path = self._path(own.path)
+        change.after[(*path[:-1], name)] = change.after.get(path, own.value.plain())
+        change.after[path] = GONE
+
+    def _remove(self, own: Given, change: Change) -> None:
+        holder, number = self._holder(own)
+        change.splices.append(self._without(holder, number))
+        change.after[self._path(own.path)] = GONE
+
+    def _insert(self, edit: Edit, at: int, change: Change) -> None:
+        call, steps = self._place_for(edit.name)
+        path = (str(call.number), *steps)
+        written = self._given(path)
+        if written is not None:  # as None, say
+            self._set(written, edit, change)
+            return
+        if len(steps) > 1 and (group := self._given(path[:-1])) is not None:
+            if group.value.kind != MAPPING or group.value.alias:
+                raise CannotEditError("config.fix.name-taken", name=steps[0])
+            holder = self._dictionary(group)
+            entry = f"{as_python(steps[-1])}: {as_python(edit.value)}"
+        else:
+            holder = self._elements(call.node)
+            value: Any = edit.value
+            for step in reversed(steps[1:]):
+                value = {step: value}
+            entry = f"{steps[0]}={as_python(value)}"
+        change.splices += self._entry(holder, entry, at)
+        change.after[self._path(path)] = edit.value
+
+    def _place_for(self, name: str) -> tuple[Call, list[str]]:
+        """The call that takes a setting, and the names that lead to it there.
+
+        Raises:
+            CannotEditError: the run has none.
+        """
+        own = self._run.own
+        if own is not None and own.kind.dialect is not None and name.startswith(OWN):
+            return own, self._spelling(own.kind.dialect, name, "")
+        group = next((group for prefix, group in _GROUPS.items() if name.startswith(prefix)), None)
+        call = next((call for call in self._run.certain if group is not None and call.kind.group == group), None)
+        if call is None or group is None:
+            raise CannotEditError("config.fix.no-place")
+        return call, self._spelling(DIALECT, name, group + ".")
+
+    def _spelling(self, dialect: str, name: str, prefix: str) -> list[str]:
+        targets = self._reader.compiled(dialect).targets.items()
+        found = [
+            (target.rank, path)
+            for path, listed in targets
+            for target in listed
+            if target.fact.name == name and path.startswith(prefix)
+        ]
+        if not found:
+            raise CannotEditError("config.fix.no-place")
+        return min(found)[1].removeprefix(prefix).split(".")
+
+    def _entry(self, holder: _List, entry: str, at: int) -> list[Splice]:
+        """A new element after the one that the finding is at, else after the last."""
+        if not holder.elements:
+            return [Splice(holder.opening, holder.opening, entry)]
+        beside = next((each for each in holder.elements if each[0] <= at < each[1]), holder.elements[-1])
+        start, end = beside
+        if not self._own_line(start):
+            return [Splice(end, end, f", {entry}")]
+        indent = self._text[self._line_start(start) : start]
+        line = f"{self._newline()}{indent}{entry}"
+        comma, line_end = self._comma(end), self._line_end(end)
+        rest = self._text[end if comma is None else comma + 1 : line_end].strip()
+        if rest and not rest.startswith("#"):
+            return [Splice(end, end, f",{line}")]
+        if comma is not None:
+            return [Splice(line_end, line_end, line + ",")]
+        if beside != holder.elements[-1]:  # its comma stands on another line
+            raise CannotEditError("config.fix.no-place")
+        return [Splice(end, end, ","), Splice(line_end, line_end, line)]
+
+    def _without(self, holder: _List, number: int) -> Splice:
+        start, end = holder.elements[number]
+        comma = self._comma(end)
+        stop = end if comma is None else comma + 1
+        rest = self._text[stop : self._line_end(stop)].strip()
+        if self._own_line(start) and (not rest or rest.startswith("#")) and self._line_end(stop) < len(self._text):
+            return Splice(self._line_start(start), self._line_end(stop) + len(self._newline_at(stop)), "")
+        if number + 1 < len(holder.elements):
+            cut = Splice(start, holder.elements[number + 1][0], "")
+        elif number:
+            cut = Splice(holder.elements[number - 1][1], end, "")
+        else:
+            cut = Splice(start, stop, "")
+        if "#" in self._text[cut.start : cut.end]:
+            raise CannotEditError("config.fix.comment-inside")
+        return cut
+
+    def _holder(self, own: Given) -> tuple[_List, int]:
+        """The call or dictionary that an entry stands in, and its place there."""
+        if self._holders is None:
+            self._holders = {}
+            for node in ast.walk(self._module.tree):
+                if isinstance(node, ast.Call | ast.Dict):
+                    found = self._elements(node)
+                    self._holders |= {start: (found, n) for n, (start, _) in enumerate(found.elements)}
+        holder = self._holders.get(own.key.start.index)
+        if holder is None:
+            raise CannotEditError("config.fix.no-place")
+        return holder
+
+    def _dictionary(self, group: Given) -> _List:
+        start = group.value.start.index
+        for node in ast.walk(self._module.tree):
+            if isinstance(node, ast.Dict) and self._module.extent(node)[0] == start:
+                return self._elements(node)
+        raise CannotEditError("config.fix.no-place")
+
+    def _elements(self, node: ast.Call | ast.Dict) -> _List:
+        extent = self._module.extent
+        if isinstance(node, ast.Dict):
+            pairs = zip(node.keys, node.values, strict=True)
+            spans = [(extent(key or value)[0], extent(value)[1]) for key, value in pairs]
+            return _List(spans, extent(node)[0] + 1, True)
+        spans = sorted([*(extent(each) for each in node.args), *(extent(each) for each in node.keywords)])
+        opening = self._text.find("(", extent(node.func)[1]) + 1
+        return _List(spans, opening, False)
+
+    def _path(self, path: tuple[str, ...]) -> Path:
+        return (*path,)
+
+    def _newline(self) -> str:
+        return "\r\n" if "\r\n" in self._text else "\n"
+
+    def _newline_at(self, offset: int) -> str:
+        end = self._line_end(offset)
+        return "\r\n" if self._text.startswith("\r\n", end) else "\n"
+
+    def _line_start(self, offset: int) -> int:
+        return self._text.rfind("\n", 0, offset) + 1
+
+    def _line_end(self, offset: int) -> int:
+        """The offset of the line break after ``offset``; the text's end where there is none."""
+        end = self._text.find("\n", offset)
+        if end < 0:
+            return len(self._text)
+        return end - 1 if end and self._text[end - 1] == "\r" else end
+
+    def _own_line(self, start: int) -> bool:
+        return not self._text[self._line_start(start) : start].strip(" \t")
+
+    def _comma(self, end: int) -> int | None:
+        """The offset of the comma after an element, if it stands on the same line."""
+        at = end
+        while self._text[at : at + 1] in (" ", "\t"):
+            at += 1
+        return at if self._text[at : at + 1] == "," else None
+
+
+def inside(span: Span, extent: tuple[int, int]) -> bool:
+    """Whether a span lies in an extent."""
+    return extent[0] <= span.start and span.end <= extent[1]

@@ -1,0 +1,20 @@
+"""A cheap look at bytes: whether a Python file or a notebook may describe a run at all."""
+
+import re
+
+# The calls that describe one: `layout: python` in rules/dialects. Where none is named the file is not parsed.
+_MARKS = re.compile(
+    rb"(?:TrainingArguments|SFTConfig|DPOConfig|GRPOConfig|RewardConfig|KTOConfig|ORPOConfig|CPOConfig|PPOConfig"
+    rb"|RLOOConfig|LoraConfig|BitsAndBytesConfig|Fast\w*Model\.from_pretrained)[ \t]*\("
+)
+_LAUNCH = re.compile(rb"(?:accelerate launch|torchrun|deepspeed|python3?)[^\n]{0,400}--\w")
+
+
+def bears_marks(raw: bytes) -> bool:
+    """Whether the bytes name a call that describes a run."""
+    return _MARKS.search(raw) is not None
+
+
+def starts_runs(raw: bytes) -> bool:
+    """Whether the bytes of a notebook hold a command line that starts a Python run with flags."""
+    return _LAUNCH.search(raw) is not None

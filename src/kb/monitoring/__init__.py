@@ -1,0 +1,1 @@
+"""A watch put together: who reads, who records, who shows it."""
