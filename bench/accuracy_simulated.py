@@ -3,6 +3,8 @@
 import hashlib
 import json
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 from accuracy_rows import ROOT, Row
@@ -13,6 +15,7 @@ from kb.memory.process import context_of
 from kb.simulation import simulate
 from kb.simulation.faults import SimulationError
 
+ROWS_OF_A_PROCESS = 12  # what the libraries leave behind in a process adds up
 STORE = ROOT / "bench" / "results" / "accuracy_simulated.json"
 Answers = dict[str, dict[str, int]]
 
@@ -25,18 +28,20 @@ def level_1(rows: Sequence[Row], catalog: Catalog, store: Path = STORE) -> Answe
     known: dict[str, dict[str, dict[str, int]]] = json.loads(store.read_text("utf-8")) if store.is_file() else {}
     code = _code()
     answers: Answers = {}
-    for number, row in enumerate(rows, 1):
-        key = _key(row, code)
-        if key not in known:
-            print(f"simulating {number} of {len(rows)}: {row.id}", flush=True)
-            try:
-                known[key] = _simulated(row, catalog)
-            except SimulationError as error:
-                print(f"  {row.id}: {error}")
-                continue
-            store.write_text(json.dumps(known, indent=0, sort_keys=True) + "\n", "utf-8")
-        if row.phase in known[key]:
-            answers[row.id] = known[key][row.phase]
+    keys = [_key(row, code) for row in rows]
+    known = {key: known[key] for key in keys if key in known}  # what older code said is of no use
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=ROWS_OF_A_PROCESS) as pool:
+        for number, (key, row) in enumerate(zip(keys, rows, strict=True), 1):
+            if key not in known:
+                print(f"simulating {number} of {len(rows)}: {row.id}", flush=True)
+                try:
+                    known[key] = pool.submit(_simulated, row, catalog).result()
+                except SimulationError as error:
+                    print(f"  {row.id}: {error}")
+                    continue
+                store.write_text(json.dumps(known, indent=0, sort_keys=True) + "\n", "utf-8")
+            if row.phase in known[key]:
+                answers[row.id] = known[key][row.phase]
     return answers
 
 

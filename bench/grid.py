@@ -4,8 +4,9 @@
     python bench/grid.py --models gpt2 kobart --rows 12
     python bench/grid.py --anew              # after the simulator has changed: every row again
 
-Needs torch, transformers, peft and bitsandbytes, and no GPU. One process; the rows of a model are drawn by its name, so
-that the same row is always the same run. A run that fails is said and left out.
+Needs torch, transformers, peft and bitsandbytes, and no GPU. One process at a time, which a new one relieves after some
+rows: what the libraries leave behind adds up. The rows of a model are drawn by its name, so that the same row is always
+the same run. A run that fails is said and left out.
 """
 
 import argparse
@@ -14,8 +15,11 @@ import random
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from importlib.metadata import version
 from itertools import cycle, product
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +32,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TRACES = ROOT / "tests" / "data" / "traces"
 CAPABILITY = (8, 6)
 ROWS = 28  # of each model
+ROWS_OF_A_PROCESS = 12
 ABOUT = (
     "Simulated, not measured: the unmodified transformers, peft and bitsandbytes code on fake CUDA tensors (compute "
     "capability 8.6), every storage booked in a model of PyTorch's caching allocator. No GPU. Made by bench/grid.py. "
@@ -61,19 +66,27 @@ def main() -> int:
     options = parser.parse_args()
     end = time.monotonic() + options.minutes * 60
     documents = {family: _read(TRACES / f"grid_{family}.json") for family in MODELS}
+    pool = _pool()
     for family, name, number, setup in _missing(documents, options):
         if time.monotonic() > end:
-            return 0
+            break
         start = time.monotonic()
         try:
-            phases = trace(documents[family]["models"][name], setup)
+            phases = pool.submit(trace, documents[family]["models"][name], setup).result()
         except Exception as error:
             print(f"{name} {number}: {type(error).__name__}: {str(error)[:200]}; {setup}", flush=True)
+            if isinstance(error, BrokenProcessPool):
+                pool = _pool()
             continue
         print(f"{name} {number}: {time.monotonic() - start:.1f} s", flush=True)
         documents[family]["rows"].append({"model": name, "setup": setup, "phases": phases})
         _write(TRACES / f"grid_{family}.json", documents[family])
+    pool.shutdown()
     return 0
+
+
+def _pool() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=ROWS_OF_A_PROCESS)
 
 
 def _missing(

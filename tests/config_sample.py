@@ -25,6 +25,8 @@ def dialect_of(data: dict) -> Dialect:
         ignore=tuple(data.get("ignore", ())),
         values=data.get("values", {}),
         priority=data.get("priority", 0),
+        defaults=data.get("defaults", {}),
+        exempt=tuple(data.get("exempt", ())),
         fallbacks=data.get("fallbacks", {}),
         known=data.get("known", {}),
         closed=tuple(data.get("closed", ())),

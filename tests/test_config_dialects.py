@@ -38,6 +38,15 @@ sources: [axolotl-1003]
 """
 
 
+def aims(meant: object) -> list[str]:
+    """The names that a key of a dialect aims at."""
+    if isinstance(meant, str):
+        return [meant]
+    if isinstance(meant, dict):
+        return aims(meant["to"])
+    return [name for each in meant for name in aims(each)]
+
+
 @pytest.mark.parametrize("path", DIALECT_FILES, ids=lambda path: path.stem)
 def test_a_shipped_dialect_answers_to_the_schema(path):
     data = load(path)
@@ -50,19 +59,31 @@ def test_a_shipped_dialect_answers_to_the_schema(path):
 @pytest.mark.parametrize("dialect", DIALECTS.values(), ids=lambda dialect: dialect.id)
 def test_every_name_a_dialect_aims_at_is_a_setting(dialect):
     for meant in dialect.keys.values():
-        names = meant["to"] if isinstance(meant, dict) else meant
-        for name in [names] if isinstance(names, str) else names:
+        for name in aims(meant):
             start = name.removesuffix("*")
             known = [fact for fact in FACTS if fact.startswith(start) and FACTS[fact].setting]
             assert known if name.endswith(".*") else FACTS[name].setting, name
-    for name in dialect.values:
-        assert name == "*" or FACTS[name].setting
+    for name in (*dialect.values, *dialect.defaults, *dialect.fallbacks, *dialect.fallbacks.values()):
+        assert name == "*" or FACTS[name].setting, name
+
+
+@pytest.mark.parametrize("dialect", DIALECTS.values(), ids=lambda dialect: dialect.id)
+def test_the_rules_a_format_is_exempt_from_exist(dialect):
+    rules = {path.stem for path in (ROOT / "rules" / "checks").rglob("*.yaml")}
+    areas = {path.name for path in (ROOT / "rules" / "checks").iterdir()}
+    assert set(dialect.exempt) <= rules | areas
+
+
+@pytest.mark.parametrize("dialect", DIALECTS.values(), ids=lambda dialect: dialect.id)
+def test_no_argument_is_listed_twice(dialect):
+    listed = [name for names in dialect.known.values() for name in names]
+    assert len(set(listed)) == len(listed)
+    assert not [name for name in listed if name in dialect.keys]
 
 
 @pytest.mark.parametrize("dialect", DIALECTS.values(), ids=lambda dialect: dialect.id)
 def test_no_ignored_key_is_also_a_listed_one(dialect):
-    compiled = CompiledDialect(dialect, FACTS)
-    assert not [key for key in dialect.keys if "*" not in key and compiled.ignores(key)]
+    assert not set(dialect.ignore) & set(dialect.keys)
 
 
 @pytest.mark.parametrize(
@@ -113,14 +134,22 @@ def test_the_schema_refuses_a_faulty_dialect(change):
         ("services:\n  web:\n    image: x\n    environment: {OPTIM: fast}\n", None),
         ("name: ci\non: [push]\njobs:\n  test:\n    runs-on: ubuntu\n", None),
         ("repos:\n  - repo: x\n    rev: v1\n    hooks: [{id: ruff}]\n", None),
-        ("base_model: Qwen/Qwen2-7B\nmicro_batch_size: 1\nlearning_rate: 0.1\nbf16: true\ntf32: true\n", None),
+        ("base_model: Qwen/Qwen2-7B\nmicro_batch_size: 1\nlearning_rate: 0.1\nbf16: true\ntf32: true\n", "axolotl"),
         ("compute_environment: LOCAL_MACHINE\nmixed_precision: bf16\ndebug: false\nuse_cpu: false\n", None),
         ("compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_GPU\nnum_processes: 4\n", "accelerate"),
         ("distributed_type: FSDP\nfsdp_config: {fsdp_version: 2}\n", "accelerate"),
         ("model_name_or_path: x\nper_device_train_batch_size: 4\nnum_generations: 8\n", "trl"),
         ("model_name_or_path: x\nlearning_rate: 1.0e-4\npacking: true\nmax_seq_length: 2048\n", "trl"),
         ("model_name_or_path: x\nper_device_train_batch_size: 4\nmax_seq_length: 128\n", "hf"),
-        ("base_model: x\nmicro_batch_size: 1\npacking: true\ndataset_text_field: text\n", None),
+        ("base_model: x\nmicro_batch_size: 1\npacking: true\ndataset_text_field: text\n", "axolotl"),
+        ("model_name_or_path: x\ntemplate: llama3\n", "llamafactory"),
+        ("model_name_or_path: x\nadapter_name_or_path: y\nexport_dir: z\nexport_size: 5\n", "llamafactory"),
+        ("stage: sft\nfinetuning_type: lora\nper_device_train_batch_size: 1\n", "llamafactory"),
+        ("model: x\ntrain_dataset: d\ncutoff_len: 2048\nmicro_batch_size: 1\n", "llamafactory-v1"),
+        ("tokenizer: {_component_: t}\nmodel: {_component_: m}\n", "torchtune"),
+        ("seed_everything: 1\ntrainer: {max_epochs: 1, devices: 1}\nmodel: {class_path: x}\n", "lightning"),
+        ("fit: {trainer: {precision: bf16-mixed, max_epochs: 1}, model: {class_path: x}}\n", "lightning"),
+        ("model: x\ntraining: {training_type: lora, max_seq_length: 2048, random_seed: 1}\n", "unsloth"),
     ],
 )
 def test_a_file_is_taken_for_the_right_dialect(text, dialect):

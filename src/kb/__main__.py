@@ -6,7 +6,8 @@ from importlib import import_module
 from kb import __version__
 
 COMMANDS = (
-    "check", "rules", "runtime", "history", "recommend", "plan", "diagnose", "estimate", "probe", "monitor", "site", "lsp", "doctor", "completion", "manual",
+    "check", "estimate", "recommend", "plan", "diagnose", "probe", "monitor", "runtime", "history",
+    "rules", "site", "lsp", "doctor", "completion", "manual",
 )  # fmt: skip
 
 
@@ -34,7 +35,7 @@ def _main(arguments: list[str]) -> int:
         print(f"kb {__version__} (rules {load_catalog().version})")
         return 0
     text = "\n".join(
-        [said(words, "cli.commands"), *(f"  kb {each:9} {said(words, f'cli.about.{each}')}" for each in COMMANDS)]
+        [said(words, "cli.commands"), *(f"  kb {each:10} {said(words, f'cli.about.{each}')}" for each in COMMANDS)]
     )
     if name in ("-h", "--help"):
         print(text)

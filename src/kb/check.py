@@ -6,7 +6,7 @@ Thin: arguments in, :mod:`kb.linting` does the work, :mod:`kb.report` words it.
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
 from kb import cli
@@ -18,7 +18,7 @@ from kb.knowledge import load_catalog
 from kb.linting.file import FileChecker
 from kb.linting.prepare import Wanted, file_checker
 from kb.linting.project import FAIL_ON, LIBRARIES, Project, find_project, unknown_rule
-from kb.linting.run import STDIN, Input, Run, run
+from kb.linting.run import STDIN, Input, run
 from kb.report.words import Words
 
 FORMATS = ("text", "json", "sarif", "github", "gitlab", "junit", "markdown")
@@ -36,6 +36,7 @@ def command(arguments: Sequence[str], language: str) -> int:
     project = find_project(_start(options))
     if options.lang is None and project.lang is not None and project.lang != language:
         language, messages = project.lang, cli.load_words_or_none(project.lang)
+    options.spoken = language
     options.fail_on = options.fail_on or project.fail_on or "error"
     options.fix = (options.fix or options.unsafe_fixes) and not options.diff
     whole = bool(options.explain) or options.format == "sarif"
@@ -69,6 +70,7 @@ def build_parser(words: cli.Words) -> cli.Parser:
     machine.add_argument("--host-memory", metavar="SIZE", help=say("host_memory"))
     machine.add_argument("--cpus", metavar="N", help=say("cpus"))
     machine.add_argument("--model-config", metavar="FILE", help=say("model_config"))
+    machine.add_argument("--online", action="store_true", help=say("online"))
     for library in LIBRARIES:
         shown = say("version") if library == LIBRARIES[0] else argparse.SUPPRESS
         machine.add_argument(f"--{library}", metavar="VERSION", help=shown)
@@ -93,8 +95,22 @@ def build_parser(words: cli.Words) -> cli.Parser:
     output.add_argument("--explain", metavar="RULE", help=say("explain"))
     output.add_argument("--statistics", action="store_true", help=say("statistics"))
     output.add_argument("-q", "--quiet", action="store_true", help=say("quiet"))
+    output.add_argument("--jobs", type=_jobs, metavar="N", help=say("jobs"))
+    output.add_argument("--no-cache", action="store_true", help=say("no_cache"))
     output.add_argument("--watch", action="store_true", help=say("watch"))
     return parser
+
+
+def _jobs(text: str) -> int:
+    """A number of processes.
+
+    Raises:
+        ValueError: it is no whole number from 1 to 256; argparse words it.
+    """
+    number = int(text)
+    if not 1 <= number <= 256:
+        raise ValueError(text)
+    return number
 
 
 def _refuse(options: argparse.Namespace) -> None:
@@ -127,6 +143,7 @@ def _wanted(options: argparse.Namespace) -> Wanted:
         ignore=_names(options.ignore),
         dialect=options.dialect,
         model_config=options.model_config,
+        online=options.online,
         versions={name: getattr(options, name) for name in LIBRARIES if getattr(options, name)},
     )
 
@@ -158,6 +175,14 @@ def _inputs(options: argparse.Namespace) -> tuple[list[Input], list[Unusable]]:
 def _check(options: argparse.Namespace, project: Project, checker: FileChecker, words: Words) -> int:
     """One pass: check, fix, report; the exit code."""
     inputs, faults = _inputs(options)
+    if len(inputs) > 1:
+        from kb.linting.streaming import is_for, stream_report
+
+        if is_for(options, project, inputs):
+            tally, unusable = stream_report(options, project, checker, inputs, faults, words, cli.put)
+            _say_unfetched(checker, words)
+            _say_unusable(unusable, words)
+            return _code_of(tally.severities(), unusable, options.fail_on)
     outcome = run(inputs, checker, faults)
     if options.skip_unknown and not outcome.files:
         outcome = outcome._replace(unusable=tuple(faults))  # nothing was there for kb: nothing is wrong
@@ -179,17 +204,23 @@ def _check(options: argparse.Namespace, project: Project, checker: FileChecker, 
 
         result = with_baseline(result, baseline, write=options.write_baseline, prune_gone=options.prune_baseline)
     _report(options, result, checker, words, stream)
-    if outcome.unusable:
-        _say_unusable(outcome.unusable, words)
-    return cli.FINDINGS if mendable and not outcome.unusable else _exit_code(outcome, result, options.fail_on)
+    _say_unfetched(checker, words)
+    _say_unusable(outcome.unusable, words)
+    if mendable and not outcome.unusable:
+        return cli.FINDINGS
+    return _code_of(result.summary(), outcome.unusable, options.fail_on)
 
 
-def _exit_code(outcome: Run, result: CheckResult, fail_on: str) -> int:
-    if outcome.unusable:
+def _code_of(counts: Mapping[str, int], unusable: Sequence[Unusable], fail_on: str) -> int:
+    if unusable:
         return cli.UNUSABLE
-    counts = result.summary()
     failing = SEVERITIES[: SEVERITIES.index(fail_on) + 1] if fail_on in SEVERITIES else ()
     return cli.FINDINGS if any(counts[severity] for severity in failing) else cli.CLEAN
+
+
+def _say_unfetched(checker: FileChecker, words: Words) -> None:
+    for fault in checker.hub.faults.values() if checker.hub else ():
+        _notice(words)(fault.key, **fault.values)
 
 
 def _report(

@@ -25,7 +25,7 @@ def command(arguments: Sequence[str], language: str) -> int:
     """
     messages = cli.load_words_or_none(language)
     at = list(arguments).index(SEPARATOR) if SEPARATOR in arguments else len(arguments)
-    options = _parser(messages).parse_args(arguments[:at])
+    options = build_parser(messages).parse_args(arguments[:at])
     options.command = list(arguments[at + 1 :])
     _check(options, given=at < len(arguments))
     guide = load_guide(options.rules)
@@ -64,7 +64,7 @@ def _check(options: argparse.Namespace, given: bool) -> None:
         raise UserError("monitor.fields_when")
 
 
-def _parser(words: cli.Words) -> cli.Parser:
+def build_parser(words: cli.Words) -> cli.Parser:
     def say(key: str) -> str:
         return cli.said(words, f"cli.monitor.{key}")
 

@@ -21,6 +21,7 @@ JOURNAL = "kb-probe.jsonl"
 NUMBERS = ("batch", "seq_in", "seq_out", "accumulation", "lora_rank", "eval_batch", "beams", "gen_length",
            "steps", "most", "effective_batch", "time_limit")  # fmt: skip
 PLACES = {name: f"{{{name}}}" for name in ("batch", "steps", "workers")}  # in the words of a help text
+OF_CLUSTER = ("gpus", "models", "batches")
 OF_COMMAND = ("batch_flag", "steps_flag", "workers_flag")
 
 
@@ -35,8 +36,10 @@ def command(arguments: Sequence[str], language: str) -> int:
 
     messages = cli.load_words_or_none(language)
     own, words_of_run = _parted(arguments)
-    options = _parser(messages).parse_intermixed_args(own)
+    options = build_parser(messages).parse_intermixed_args(own)
     asked = _asked(options, words_of_run)
+    if options.ray is not None:
+        return _on_ray(options, asked, messages, language)
     if os.name == "nt":
         raise UserError("probe.not_on_windows")
     catalog = load_catalog(options.rules)
@@ -63,6 +66,40 @@ def command(arguments: Sequence[str], language: str) -> int:
 
         record(options.record, probed, " ".join(["kb", "probe", *arguments]))
     return _code(probed, language, words)
+
+
+def _on_ray(options: argparse.Namespace, asked: Asked, messages: cli.Words, language: str) -> int:
+    """The matrix of ``--gpus``, ``--models`` and ``--batches``; 0 where all ran, 2 where no trial came to an end."""
+    from kb.linting.probing.matrix import read_axes, run_matrix
+    from kb.report.probe.progress import progress
+
+    if options.record is not None:
+        raise UserError("probe.ray_not_with", option="--record")
+    catalog = load_catalog(options.rules)
+    words = Words(language, messages, catalog.facts)
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    matrix = run_matrix(
+        asked,
+        catalog,
+        read_axes(options.gpus, options.models, options.batches),
+        address=options.ray,
+        tell=lambda number, trial, outcome: say(f"{trial.gpu}, {trial.model}: {progress((number, trial, outcome), words)}"),
+        tell_lost=lambda trial, nodes: say(words("probe.node_lost", gpu=trial.gpu, nodes=", ".join(nodes) or "?")),
+        journal_path=None if options.no_journal else options.journal,
+        resume=options.resume,
+    )
+    from kb.report.probe.matrix import matrix_json, matrix_text
+    from kb.report.style import choose_style
+
+    style = choose_style(sys.stdout, options.color)
+    as_json = options.format == "json"
+    cli.put(matrix_json(matrix, __version__, catalog.version) if as_json else matrix_text(matrix, words, style))
+    if all(cell.outcome.fits for cell in matrix.cells):
+        return cli.CLEAN
+    return cli.UNUSABLE if all(cell.outcome.status == "lost" for cell in matrix.cells) else cli.FINDINGS
 
 
 def runner_of(options: argparse.Namespace) -> Any:
@@ -96,7 +133,7 @@ def _parted(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
     return given[:at], tuple(given[at + 1 :])
 
 
-def _parser(words: cli.Words) -> cli.Parser:
+def build_parser(words: cli.Words) -> cli.Parser:
     def say(key: str) -> str:
         return cli.said(words, f"cli.probe.{key}", **PLACES)
 
@@ -145,6 +182,7 @@ def _parser(words: cli.Words) -> cli.Parser:
     trials.add_argument("--fake-limit", metavar="SIZE", help=say("fake_limit"))
     trials.add_argument("--fake-script", metavar="FILE", help=say("fake_script"))
     trials.add_argument("--gpu", metavar="ID", help=say("gpu"))
+    _add_cluster(parser.add_argument_group(say("group_cluster")), say)
     _add_output(parser.add_argument_group(say("group_output")), words, say)
     return parser
 
@@ -153,6 +191,13 @@ def _add_command(group: Any, say: Any) -> None:
     group.add_argument("--batch-flag", metavar="WORDS", help=say("batch_flag"))
     group.add_argument("--steps-flag", metavar="WORDS", help=say("steps_flag"))
     group.add_argument("--workers-flag", metavar="WORDS", help=say("workers_flag"))
+
+
+def _add_cluster(group: Any, say: Any) -> None:
+    group.add_argument("--ray", metavar="ADDRESS", help=say("ray"))
+    group.add_argument("--gpus", metavar="A,B", help=say("gpus"))
+    group.add_argument("--models", metavar="A,B", help=say("models"))
+    group.add_argument("--batches", metavar="A,B", help=say("batches"))
 
 
 def _add_output(group: Any, words: cli.Words, say: Any) -> None:
@@ -174,7 +219,10 @@ def _asked(options: argparse.Namespace, command_words: tuple[str, ...]) -> Asked
         UserError: arguments that cannot be meant, or not together.
     """
     check_numbers({f"--{name.replace('_', '-')}": getattr(options, name) for name in NUMBERS})
-    named = options.model or options.model_config or options.config
+    named = options.model or options.model_config or options.config or options.models
+    for name in OF_CLUSTER:
+        if getattr(options, name) is not None and options.ray is None:
+            raise UserError("probe.only_with_ray", option=f"--{name}")
     if command_words and named:
         raise UserError("probe.command_or_model")
     if not command_words and not named and options.kind != "host":

@@ -27,6 +27,7 @@ def command(arguments: Sequence[str], language: str) -> int:
         "new": _new,
         "lock": _lock,
         "diff": _diff,
+        "schemas": _schemas,
     }[options.action]
     return action(options, location, words)
 
@@ -53,6 +54,8 @@ def build_parser(words: cli.Words) -> cli.Parser:
     new.add_argument("ids", nargs=1, metavar="ID", help=say("new_id"))
     new.add_argument("--area", required=True, help=say("area"))
     add("lock").add_argument("--rewrite", action="store_true", help=say("rewrite"))
+    schemas = add("schemas")
+    schemas.add_argument("--out", metavar="DIR", required=True, help=say("schemas_out"))
     diff = add("diff")
     diff.add_argument("revision", metavar="REV", help=say("revision"))
     diff.add_argument("--format", choices=("text", "json"), default="text", help=say("diff_format"))
@@ -153,6 +156,30 @@ def _lock(options: argparse.Namespace, location: Location, words: cli.Words) -> 
     if not refused:
         print(cli.said(words, "rules.locked", path=os.path.join(location.rules, "versions.lock")))
     return cli.FINDINGS if refused else cli.CLEAN
+
+
+def _schemas(options: argparse.Namespace, location: Location, words: cli.Words) -> int:
+    """JSON Schemas of the config formats, for editors; without --lang in both languages."""
+    import json
+
+    from kb.core.text import LANGUAGES
+    from kb.knowledge import load_catalog, load_words
+    from kb.linting.config_schemas import config_schemas
+    from kb.report.words import Words
+
+    catalog = load_catalog(options.rules, whole=True)
+    chosen = (options.lang,) if options.lang else LANGUAGES
+    languages = {language: Words(language, load_words(language), catalog.facts) for language in chosen}
+    try:
+        os.makedirs(options.out, exist_ok=True)
+        for name, schema in config_schemas(catalog, languages):
+            path = os.path.join(options.out, f"{name}.json")
+            with open(path, "w", encoding="utf-8") as stream:
+                json.dump(schema, stream, ensure_ascii=False, indent=1)
+            print(path)
+    except OSError as error:
+        raise UserError("fix.unwritable", path=error.filename or options.out, reason=error.strerror) from None
+    return cli.CLEAN
 
 
 def _diff(options: argparse.Namespace, location: Location, words: cli.Words) -> int:

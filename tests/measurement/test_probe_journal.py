@@ -49,9 +49,8 @@ def test_trials_that_the_journal_has_are_not_run_again(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     written(path, 4)
     journal = Journal.open(str(path), PLAN, resume=True)
-    found = dict(
-        (trial.batch, outcome) for trial, outcome in measure([scripted(5), scripted(4)], LocalRunner(), journal)
-    )
+    trials = [scripted(5), scripted(4)]
+    found = {trial.batch: outcome for trial, outcome in measure(trials, LocalRunner(), journal)}
     assert found[4] == DONE  # as it was written, not as a new run would be
     assert found[5].phases["train"]["process_bytes"] > 7
     assert trial_key(scripted(5)) in journal.done

@@ -90,7 +90,7 @@ def test_a_run_that_only_breaks_is_given_up() -> None:
     with pytest.raises(StopIteration) as ended:
         while True:
             batch = seeking.send(Seen(batch, False, broke=True))
-    assert (ended.value.value.largest, ended.value.value.next_one, len(ended.value.value.trials)) == (0, "unknown", 2)
+    assert (ended.value.value.largest, ended.value.value.next_one, len(ended.value.value.trials)) == (0, "unknown", 3)
 
 
 def test_a_hang_at_one_batch_is_worked_around() -> None:

@@ -47,7 +47,7 @@ def test_out_of_memory_and_crash_are_told_apart(
 
 
 def test_a_trial_over_its_time_is_a_hang_and_is_ended_though_it_ignores_sigterm() -> None:
-    outcome = run_trial(scripted(seconds=1.5, hang_at=[4], child=True))
+    outcome = run_trial(scripted(seconds=6, hang_at=[4], child=True))
     assert (outcome.status, outcome.phase, outcome.exit_code) == ("hang", "train", None)
 
 
@@ -81,7 +81,10 @@ def test_an_exit_code_is_kept_and_the_last_error_is_the_reason() -> None:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_nothing_is_left_running_when_the_caller_is_ended(number: signal.Signals, tmp_path: Path) -> None:
     mark = f"orphan-{uuid.uuid4().hex}"
-    inner = f"import subprocess, sys, time; subprocess.Popen(['sleep', '600'], start_new_session=True); time.sleep(600)  # {mark}"
+    inner = (
+        "import subprocess, time; subprocess.Popen(['sleep', '600'], start_new_session=True); "
+        f"time.sleep(600)  # {mark}"
+    )
     caller = (
         "import sys; from kb.measurement.running import run_trial; from kb.measurement.trial import Trial\n"
         f"run_trial(Trial('smoke', 'cpu', {{}}, command=(sys.executable, '-c', {inner!r})))"

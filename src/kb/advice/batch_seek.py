@@ -14,7 +14,7 @@ from kb.memory.search import LARGEST_BATCH, largest_within
 Expected = Callable[[int], int]
 # Where nothing has run yet, the prediction is taken to be this much too low, then twice as much, and so on.
 FIRST_MARGIN = 0.1
-MOST_BROKEN = 2
+MOST_BROKEN = 3
 
 
 class Seen(NamedTuple):

@@ -11,11 +11,13 @@ from kb.advice.setup import setup_of
 from kb.core.catalog import Catalog
 from kb.core.document import Event, Unit
 from kb.core.errors import UserError
+from kb.core.expression import Unknown
 from kb.core.facts import Facts, FactType
 from kb.core.finding import Finding
 from kb.core.hardware import Machine
 from kb.core.lint import Linter
 from kb.core.model import Model
+from kb.core.pending import settled
 from kb.core.result import UnitResult
 
 Versions = Callable[[str], tuple[int, ...] | None]
@@ -135,6 +137,7 @@ class Checker:
         return self.prepare(unit).facts(self._types)
 
     def prepare(self, unit: Unit) -> UnitFacts:
+        unit = self._on_this_gpu(unit)
         name = unit.settings.get("model.name")
         named = name.value if name is not None and isinstance(name.value, str) else None
         model, fault = self._model_named(named)
@@ -173,6 +176,16 @@ class Checker:
             kept = [rule for rule in self._active if rule.id not in exempt and rule.area not in exempt]
             self._linters_by_dialect[dialect] = Linter(kept)
         return self._linters_by_dialect[dialect]
+
+    def _on_this_gpu(self, unit: Unit) -> Unit:
+        """The unit with what its code asks of the GPU answered, where the GPU is known."""
+        native = {gpu.native_bf16 for gpu in self.machine.gpus}
+        waiting = [(name, each) for name, each in unit.settings.items() if isinstance(each.value, Unknown)]
+        if len(native) != 1 or None in native or not waiting:
+            return unit
+        answers = ((name, each, settled(each.value, bool(next(iter(native))))) for name, each in waiting)
+        known = {name: each._replace(value=answer) for name, each, answer in answers if answer is not None}
+        return unit._replace(settings={**unit.settings, **known}) if known else unit
 
     def _types_in(self, dialect: str | None) -> Mapping[str, FactType]:
         """The vocabulary with the defaults that hold in this dialect."""

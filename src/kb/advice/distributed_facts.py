@@ -43,7 +43,12 @@ def stage_in_name(unit: Unit) -> int | None:
 
 
 def hidden_behind(unit: Unit, name: str) -> str | None:
-    """The setting that names a file which may say ``name`` and was not read; None where the config says it all."""
+    """The setting that names a file which may say ``name`` and was not read; None where the config says it all.
+
+    One that may stand in arguments which cannot be told is hidden behind itself.
+    """
+    if unit.hidden and name.startswith(unit.hidden):
+        return name
     if name.startswith("deepspeed."):
         return unit.unread[0] if unit.unread and name not in unit.unread else None
     for group, setting in BEHIND_A_FILE.items():

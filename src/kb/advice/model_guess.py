@@ -1,4 +1,4 @@
-"""The base model that a hub name speaks of: ``org/my-llama-3-8b-ko-instruct`` → ``llama-3-8b``. A guess, and named so."""
+"""The base model that a hub name speaks of: ``org/my-llama-3-8b-ko`` → ``llama-3-8b``. A guess, and named so."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -16,7 +16,19 @@ _WORDS = frozenset(("tiny", "mini", "small", "base", "medium", "large", "xl", "x
 _OTHERS = frozenset(
     (
         *("vl", "vision", "audio", "omni", "speech", "vlm", "llava", "moe", "mamba", "ssm", "efficient", "long", "byt"),
-        *("embedding", "reranker", "reward", "rm", "draft", "eagle", "medusa", "pruned", "minitron", "expanded", "upscaled"),
+        *(
+            "embedding",
+            "reranker",
+            "reward",
+            "rm",
+            "draft",
+            "eagle",
+            "medusa",
+            "pruned",
+            "minitron",
+            "expanded",
+            "upscaled",
+        ),
         *("awq", "gptq", "gguf", "ggml", "fp", "int", "exl", "mlx", "onnx", "bit", "bnb", "quantized", "marlin", "hqq"),
     )
 )
@@ -93,7 +105,7 @@ def _speaks_of(tokens: tuple[str, ...], marks: _Marks) -> bool:
         return False
     behind = tokens[starts[0] + len(marks.family) :]
     if marks.size[0] in _WORDS:
-        # t5-base and bart-large are said of many models made from scratch: only the name itself, with something after it
+        # many models made from scratch are called ko-t5-base: only the name itself, with something after it
         if starts[0] > 0 or behind[: len(marks.size)] != marks.size:
             return False
     elif behind[:1] and behind[0][0].isdigit() and behind[0] not in marks.size:

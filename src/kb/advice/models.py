@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from kb.advice.model_guess import ModelGuesser
 
 
+# Unsloth's names for a model whose weights it stores in 4 bits.
+_IN_4BIT = ("-unsloth-bnb-4bit", "-bnb-4bit")
+
+
 class ModelIndex:
     """Catalogued models by every name they answer to."""
 
@@ -33,6 +37,8 @@ class ModelIndex:
         if not name:
             return None
         wanted = name.strip().rstrip("/").casefold()
+        for suffix in _IN_4BIT:
+            wanted = wanted.removesuffix(suffix)
         return self._by_name.get(wanted) or self._by_tail.get(wanted.rpartition("/")[2])
 
     def guess(self, name: str) -> Model | None:

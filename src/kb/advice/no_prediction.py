@@ -18,8 +18,9 @@ def why_no_prediction(unit: Unit, setup: TrainingSetup, *, known: bool, fault: U
         fault: why the ``config.json`` of the model's folder cannot be used, where there is one.
     """
     if setup.unresolved and (known or "model.name" in setup.unresolved):
-        keys = (unit.settings[name].path for name in setup.unresolved)
-        return "unresolved_values", {"settings": ", ".join(str(path[-1]) for path in keys if path)}
+        found = ((name, unit.settings.get(name)) for name in setup.unresolved)
+        keys = (str(each.path[-1]) if each and each.path else name.rpartition(".")[2] for name, each in found)
+        return "unresolved_values", {"settings": ", ".join(keys)}
     if known:
         return None
     if fault is not None:

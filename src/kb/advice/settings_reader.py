@@ -38,6 +38,9 @@ class SettingsReader:
         for name in names:
             setting = self._unit.settings.get(name)
             value = self._given.get(name) if setting is None or setting.value is None else setting.value
+            if value is None and setting is None and self._unit.hidden and name.startswith(self._unit.hidden):
+                self.unresolved[name] = None
+                return None
             if value is None:
                 continue
             kind = self._facts[name].type

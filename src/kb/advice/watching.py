@@ -15,6 +15,7 @@ from kb.core.snapshot import GpuState, HostState, Snapshot, SpeedState, TreeStat
 MOST_GPUS = 64
 MOST_ALERTS = 50
 AHEAD_SECONDS = 600.0  # a limit that is further away is not warned of
+FORECAST_EVERY = 10  # readings; a line through two minutes does not turn within seconds
 QUIET_SECONDS = 600.0  # before the same warning is given again
 # Held clocks that mean heat or power beyond what the card takes; at its power limit a busy GPU simply works.
 TROUBLING = ("hardware_slowdown", "thermal", "hardware_thermal", "power_brake")
@@ -151,13 +152,16 @@ class Watch:
             kept = self._gpus.get(state.key)
             if kept is None:
                 continue
-            left = kept.memory.seconds_to(state.total_bytes) if state.total_bytes else None
+            left = self._left(kept.memory, state.total_bytes)
             if left is not None and left <= AHEAD_SECONDS:
                 yield Alert(time, "gpu_filling", state.key, remedy="gpu-oom", seconds_left=left)
             for reason in state.throttle:
                 if reason in TROUBLING:
                     yield Alert(time, "throttled", state.key, reason=reason)
         yield from self._due_of_host(snapshot)
+
+    def _left(self, trend: Trend, limit: int | None) -> float | None:
+        return trend.seconds_to(limit) if limit and self._readings % FORECAST_EVERY == 0 else None
 
     def _due_of_host(self, snapshot: Snapshot) -> Iterator[Alert]:
         time, host = snapshot.time, snapshot.host
@@ -166,7 +170,7 @@ class Watch:
             ("shm_filling", "shared-memory-full", self._shm, host.shm_total_bytes),
         )
         for kind, remedy, trend, limit in fills:
-            left = trend.seconds_to(limit) if limit else None
+            left = self._left(trend, limit)
             if left is not None and left <= AHEAD_SECONDS:
                 yield Alert(time, kind, remedy=remedy, seconds_left=left)
         if host.oom_kills is not None:

@@ -59,6 +59,7 @@ class Unit(NamedTuple):
     unread: tuple[str, ...] = ()  # settings that name a file which cannot be read
     package: tuple[str, ...] = ()  # where the file's content stands in the config that it is a part of
     part_of: str = ""  # the primary config that composes this file with others
+    hidden: tuple[str, ...] = ()  # prefixes of settings that code may fill in which cannot be told: ``**arguments``
     launcher: str | None = None  # of a command: what starts the script (python, torchrun, accelerate, deepspeed)
 
     def bars(self, fix: Fix) -> bool:

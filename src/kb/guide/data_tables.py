@@ -155,8 +155,9 @@ def _presets(library: Library, fits: Fits) -> Iterator[Row]:
 
 
 def _targets(library: Library, fits: Fits) -> Iterator[Row]:
-    for name, row in library.entry("formulas", "targets")["thresholds"].items():
-        yield {"name": name, **_both("meaning", row), "scope": row.get("scope"), **_quantity(row)}
+    for row in library.entry("formulas", "targets")["thresholds"]:
+        about = {name: row.get(name) for name in ("id", "metric", "state", "scope")}
+        yield {**about, **_both("meaning", row["text"]), **_quantity(row)}
 
 
 def _commands(library: Library, fits: Fits) -> Iterator[Row]:

@@ -8,6 +8,8 @@ from kb.core.catalog import Catalog
 from kb.core.suggest import nearest
 from kb.core.text import Text
 from kb.knowledge import load_catalog, load_guide, load_words
+from kb.knowledge.bundle import load_part
+from kb.knowledge.locations import shipped
 from kb.report.words import Words
 
 
@@ -61,4 +63,5 @@ def load_library(language: str) -> Library:
         KnowledgeError: the rules or texts cannot be read; it names file, line and column.
     """
     catalog = load_catalog(whole=True)
-    return Library(language, catalog, load_guide(), Words(language, load_words(language), catalog.facts))
+    guide = {**load_guide(), "dialects": load_part(shipped(), "hot")["dialects"]}
+    return Library(language, catalog, guide, Words(language, load_words(language), catalog.facts))

@@ -63,3 +63,15 @@ def errata_table(library: Library) -> str:
         for entry in library.rows("errata").values()
     ]
     return table(head, rows)
+
+
+def dialect_table(library: Library) -> str:
+    """The config formats that are read, the marks that most tell each, and how many of its keys have a meaning."""
+    head = [say(library.language, key) for key in ("dialect.format", "dialect.name", "dialect.marks", "dialect.keys")]
+    rows = []
+    for name, entry in library.rows("dialects").items():
+        marks = entry.get("recognise", {}).get("marks", {})
+        telling = sorted(marks, key=lambda mark: -marks[mark])[:4]
+        shown = ", ".join(code(mark) for mark in telling)
+        rows.append((text(entry["title"][library.language]), code(name), shown, str(len(entry.get("keys", {})))))
+    return table(head, rows, numbers=(3,))

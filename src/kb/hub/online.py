@@ -1,4 +1,4 @@
-"""A model's ``config.json`` from the hub, through huggingface_hub: its cache, its endpoint and its token are the user's."""
+"""A model's ``config.json`` from the hub, through huggingface_hub: cache, endpoint and token are the user's own."""
 
 from kb.core.errors import UserError
 from kb.hub.cache import is_hub_name
@@ -17,11 +17,15 @@ def fetch_config(name: str) -> str:
         raise UserError("hub.not_a_name", name=name[:100])
     try:
         import huggingface_hub
-        from huggingface_hub import constants, errors
+        from huggingface_hub import constants, errors, utils
     except ImportError:
         raise UserError("hub.not_installed") from None
     if constants.HF_HUB_OFFLINE:
         raise UserError("hub.switched_off", name=name)
+    utils.logging.set_verbosity_error()
+    utils.disable_progress_bars()
+    if not _answers(constants.ENDPOINT):
+        raise UserError("hub.unreachable", name=name, endpoint=constants.ENDPOINT)
     try:
         return str(huggingface_hub.hf_hub_download(name, "config.json", etag_timeout=TIMEOUT_SECONDS))
     except errors.GatedRepoError:
@@ -34,3 +38,18 @@ def fetch_config(name: str) -> str:
     except (errors.HfHubHTTPError, OSError, ValueError) as error:
         reason = str(error).strip().partition("\n")[0][:200] or type(error).__name__
         raise UserError("hub.failed", name=name, endpoint=constants.ENDPOINT, reason=reason) from None
+
+
+def _answers(endpoint: str) -> bool:
+    """Whether anything answers there: huggingface_hub itself would try six times, for half a minute."""
+    import urllib.error
+    import urllib.request
+
+    request = urllib.request.Request(endpoint, method="HEAD")
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS):
+            return True
+    except urllib.error.HTTPError:
+        return True
+    except (OSError, ValueError):
+        return False

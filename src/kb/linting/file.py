@@ -16,6 +16,7 @@ from kb.core.finding import Finding, Severity, Span
 from kb.core.lint import place_of
 from kb.core.result import UnitResult
 from kb.linting.named_files import read_named
+from kb.linting.seen import Seen
 
 if TYPE_CHECKING:
     from kb.config.suppressions import Suppressed
@@ -109,6 +110,7 @@ class FileChecker:
         read: looks up a file that a config names.
         beside: reads a group file below a config's folder; None takes the disk's.
         hub: where models come from that the catalogue lacks; it knows what could not be had.
+        seen: remembers what a check looks at beside the file.
     """
 
     def __init__(
@@ -122,6 +124,7 @@ class FileChecker:
         read: ReadNamed = read_named,
         beside: Callable[[str, str], bytes | None] | None = None,
         hub: "HubModels | None" = None,
+        seen: Seen | None = None,
     ) -> None:
         self.catalog = catalog
         self.checker = checker
@@ -130,8 +133,10 @@ class FileChecker:
         self._dialect = dialect
         self._overrides = overrides or Overrides.none()
         self._reader = ConfigReader(catalog.dialects, catalog.facts)
-        self._beside = beside or _read_below
-        self._joiner = Joiner(self._reader, catalog.dialects, read)
+        self.seen = seen or Seen()
+        self.lookups = {"named": read, "beside": beside or _read_below}
+        self._beside = self.seen.text("beside", self.lookups["beside"])
+        self._joiner = Joiner(self._reader, catalog.dialects, self.seen.text("named", read))
 
     def check(self, raw: bytes, path: str, kind: Kind | None = None) -> FileResult:
         """Everything found in one file.

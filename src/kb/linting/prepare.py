@@ -15,6 +15,7 @@ from kb.linting.file import FileChecker, Overrides
 from kb.linting.hub_model import HubModels
 from kb.linting.model_config import model_in_folder, read_model_config
 from kb.linting.project import Project, chosen_rules
+from kb.linting.seen import Seen, cached_config_of, folder_config
 from kb.machine.detect import detect
 from kb.machine.software import installed_versions
 
@@ -62,15 +63,15 @@ def file_checker(
     given = {**given, **known}
     versions = {**project.versions, **(wanted.versions or {})}
     machine = _machine(catalog, project, wanted)
-    hub = HubModels(online=wanted.online)
+    hub, seen = HubModels(online=wanted.online), Seen()
     checker = Checker(
         catalog,
         machine,
         rules=_rules(project, wanted, areas),
         versions=_versions(versions),
         model=read_model_config(wanted.model_config) if wanted.model_config else model,
-        model_in_folder=model_in_folder,
-        model_elsewhere=hub,
+        model_in_folder=seen.model("folder", model_in_folder, folder_config),
+        model_elsewhere=seen.model("hub", hub, cached_config_of),
         gpu_count=wanted.gpus if wanted.gpus is not None else project.gpus,
         given=given,
         installed=_installed(versions, here=bool(machine.gpus) and machine.gpu_source != "named"),
@@ -82,6 +83,7 @@ def file_checker(
         dialect=wanted.dialect,
         overrides=_overrides(project, areas),
         hub=hub,
+        seen=seen,
     )
 
 

@@ -63,11 +63,18 @@ def run(inputs: Iterable[Input], checker: FileChecker, faults: Sequence[Unusable
         if isinstance(outcome, Unusable):
             if given.named or outcome.path != given.path:
                 unusable.append(outcome)
-        elif given.named or any(_worth_showing(unit) for unit in outcome.results):
-            files += [outcome, *outcome.others]
+        else:
+            files += shown_files(given, outcome)
     if not files and not unusable:
         unusable.append(Unusable(path="", key="config.none-recognised", values={}))
     return Run(files=tuple(files), unusable=tuple(unusable))
+
+
+def shown_files(given: Input, outcome: FileResult) -> list[FileResult]:
+    """The result with those of the files that it brings in; nothing where it is not worth showing."""
+    if given.named or any(_worth_showing(unit) for unit in outcome.results):
+        return [outcome, *outcome.others]
+    return []
 
 
 def check_input(given: Input, checker: FileChecker) -> FileResult | Unusable:

@@ -133,7 +133,11 @@ def _handle(nvml: Any, device: str | None) -> Any:
     first = (device or "0").split(",")[0].strip()
     if first.isdecimal():
         return nvml.nvmlDeviceGetHandleByIndex(int(first))
-    return nvml.nvmlDeviceGetHandleByUUID(first)
+    try:
+        return nvml.nvmlDeviceGetHandleByUUID(first)
+    except (nvml.NVMLError, TypeError):  # a library without the call, or one that wants bytes
+        handles = map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount()))
+        return next(handle for handle in handles if _text(nvml.nvmlDeviceGetUUID(handle)).startswith(first))
 
 
 def _text(value: str | bytes) -> str:

@@ -40,7 +40,7 @@ def interpret(node: Node, want: str, name: str) -> tuple[Any, Trap | None]:
     if value is None:
         return None, None
     if isinstance(value, Unknown):  # of Python: what only a run can tell
-        return Unknown(frozenset((name,)), value.reason), None
+        return Unknown(value.needs or frozenset((name,)), value.reason), None
     if isinstance(value, str) and _FILLED_IN.search(value):
         return _filled_in(name), None if want == "text" else Trap("unresolved-value")
     if want == "bool":

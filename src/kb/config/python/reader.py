@@ -96,7 +96,7 @@ class PythonReader:
             left_open += part.left_open
             events += [_as_python(event) for event in part.events if event.span not in told]
             told.update(event.span for event in part.events)
-        self._hide(run, analysis, dialect, settings)
+        hides = run.own is not None and analysis.given[run.own.number].hides
         place = run.own or (*run.certain, *run.doubtful)[0]
         return Unit(
             path=path,
@@ -108,6 +108,7 @@ class PythonReader:
             nulls={name: span for name, span in nulls.items() if name not in settings},
             left_open=tuple(left_open),
             unknown_keys=tuple(unknown_keys),
+            hidden=OWN if hides else (),
         )
 
     def _part(self, call: Call, analysis: "Analysis") -> Part:
@@ -127,23 +128,12 @@ class PythonReader:
                 part.settings[name] = Setting(value, span, span, (str(call.number),), alias=True)
         return part
 
-    def _hide(self, run: Run, analysis: "Analysis", dialect: str, settings: dict[str, Setting]) -> None:
-        """Behind ``**arguments`` that cannot be told any setting may stand that is not written out."""
-        if run.own is None or (more := analysis.given[run.own.number].hidden) is None:
-            return
-        span = analysis.module.source.between(more.start, more.end or more.start)
-        for targets in self.compiled(dialect).targets.values():
-            for target in targets:
-                name = target.fact.name
-                if name not in settings and name.startswith(OWN):
-                    settings[name] = Setting(_unknown(name), span, span, (str(run.own.number),), alias=True)
-
 
 class Arguments(NamedTuple):
-    """What a call is given: what is written out, and the node of a ``**more`` that cannot be told."""
+    """What a call is given: what is written out, and whether there is a ``**more`` that cannot be told."""
 
     known: tuple[Given, ...]
-    hidden: Node | None
+    hides: bool
 
 
 class Analysis(NamedTuple):
@@ -172,14 +162,13 @@ class Analysis(NamedTuple):
 
 def _given(call: Call, module: Module, values: Values) -> Arguments:
     known: dict[tuple[str, ...], Given] = {}
-    hidden: Node | None = None
+    hides = False
     first = str(call.number)
     for keyword, name, expression in call.keywords():
         if name is None:
             pairs = values.pairs(expression, call.where)
             if pairs is None:
-                start, end = module.extent(expression)
-                hidden = values.key((start, end), "**")
+                hides = True
                 continue
             for key, inner, value in pairs[0]:
                 node = values.node(value, call.where)
@@ -197,7 +186,7 @@ def _given(call: Call, module: Module, values: Values) -> Arguments:
                 "config.python-syntax", *module.at_offset(start), reason=f"keyword argument repeated: {name}"
             )
         _add(known, Given((first, name), key_node, node))
-    return Arguments(tuple(known.values()), hidden)
+    return Arguments(tuple(known.values()), hides)
 
 
 def _quote(key: Any, module: Module) -> str:

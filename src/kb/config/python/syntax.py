@@ -8,7 +8,7 @@ from kb.config.faults import ConfigError
 from kb.config.text.json_nodes import Place
 from kb.config.text.source import BYTE_ORDER_MARK, Source
 
-MAX_BRACKETS = 100  # Python's own limit is 200; the walk over the tree needs room too
+MAX_BRACKETS = 200  # where Python itself stops
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _COOKIE = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-_.a-zA-Z0-9]+)")
 _PREFIXES = ("r", "u", "b", "f", "br", "rb", "fr", "rf")

@@ -9,6 +9,7 @@ from kb.config.python.names import Binding, Names, Where
 from kb.config.python.syntax import Module, dotted_name
 from kb.config.text.nodes import MAPPING, SCALAR, SEQUENCE, Node
 from kb.core.expression import Unknown
+from kb.core.pending import NATIVE_BF16, NATIVE_BF16_IF_TRUE, negated
 
 MAX_DEPTH = 24  # of names that stand for names, and of expressions
 MAX_NUMBER = 1e15
@@ -29,6 +30,10 @@ Pairs = list[tuple[ast.expr | ast.keyword, str, ast.expr]]
 
 class _UnknownValueError(Exception):
     """The expression has no value that can be told from the text."""
+
+
+# What these say is known once the GPU is; of older GPUs newer versions of torch say yes too, so a no is not certain.
+_ASKED = {"is_bfloat16_supported": NATIVE_BF16, "is_bf16_supported": NATIVE_BF16_IF_TRUE}
 
 
 class Read(NamedTuple):
@@ -197,6 +202,8 @@ class Values:
         if isinstance(node, ast.UnaryOp):
             inner = self._read(node.operand, at, depth + 1)
             named = _elsewhere(inner, node.operand)
+            if isinstance(node.op, ast.Not) and isinstance(inner.data, Unknown):
+                return Read(negated(inner.data), node)
             if isinstance(node.op, ast.Not):
                 return Read(not inner.data, node, named)
             if not _is_number(inner.data) or not isinstance(node.op, ast.USub | ast.UAdd):
@@ -230,6 +237,9 @@ class Values:
             meant = self._constants.get(f"{dotted_name(node.args[0])}.{attribute}")
             if meant is not None:
                 return Read(meant, node, True)
+        last = (dotted_name(node.func) or "").rpartition(".")[2]
+        if last in _ASKED and not node.args and not node.keywords:
+            return Read(_ASKED[last], node)
         kinds: Mapping[str, Callable[[Any], Any]] = {"int": int, "float": float, "str": str}
         if name not in kinds or len(node.args) != 1 or node.keywords:
             raise _UnknownValueError

@@ -116,8 +116,11 @@ def trial_of(
     )
 
 
-def built_in(asked: Asked, place: Place, catalog: Catalog) -> BuiltIn:
+def built_in(asked: Asked, place: Place, catalog: Catalog, *, here: bool = True) -> BuiltIn:
     """Prepare a model's run.
+
+    Args:
+        here: the trials run on this machine, and need their libraries here.
 
     Raises:
         UserError: the model or the config cannot be used, or a library that a real trial needs is missing.
@@ -125,7 +128,7 @@ def built_in(asked: Asked, place: Place, catalog: Catalog) -> BuiltIn:
     from kb.linting.simulating import catalogued_files
     from kb.measurement.trial import Limits
 
-    if place.backend != "fake":
+    if place.backend != "fake" and here:
         check_packages(PACKAGES)
     one = _estimated(asked, catalog)
     files = one.files or catalogued_files(one, catalog, asked.rules)

@@ -26,12 +26,22 @@ def json_report(result: CheckResult, words: Words) -> str:
 
     Indenting would take the encoder written in Python: 1 ms a file, as long as reading it.
     """
-    whole = check_object(result, words)
-    units = ",\n".join(_encode(unit) for unit in whole["files"])
+    head, tail = json_ends(result, words, result.summary())
+    return f"{head}{units_json(result, words)}{tail}"
+
+
+def json_ends(result: CheckResult, words: Words, summary: Mapping[str, int]) -> tuple[str, str]:
+    """What stands before the units and after them; of ``result`` all but its units counts."""
+    whole = {**check_object(result._replace(units=()), words), "summary": summary}
     last = ("unusable", "summary")
     head = _encode({key: value for key, value in whole.items() if key not in ("files", *last)}).removesuffix("}")
     tail = _encode({key: whole[key] for key in last}).removeprefix("{")
-    return _escaped(f'{head}, "files": [\n{units}\n], {tail}\n')
+    return _escaped(f'{head}, "files": [\n'), _escaped(f"\n], {tail}\n")
+
+
+def units_json(result: CheckResult, words: Words) -> str:
+    """The units alone, one on a line, a comma after each but the last."""
+    return _escaped(",\n".join(_encode(_unit(unit, words)) for unit in result.units))
 
 
 def to_json(data: Any) -> str:

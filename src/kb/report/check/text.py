@@ -7,7 +7,7 @@ from kb.core.result import CheckResult, UnitResult
 from kb.report.check.changes import condition_of, describe_fix, place_name
 from kb.report.check.panel import fit_panel
 from kb.report.check.source_line import SourceLines, quote_line
-from kb.report.check.undecided import need_of
+from kb.report.check.tally import closing_lines, tally_line, tally_of
 from kb.report.style import Style
 from kb.report.values import printable
 from kb.report.width import columns, cut, joined, unbroken, wrap
@@ -19,6 +19,16 @@ MAX_RELATED = 4
 
 def text_report(result: CheckResult, words: Words, style: Style, *, panel: bool = True) -> str:
     """The whole report, with a line break at its end. ``panel=False`` leaves the fit panels out."""
+    blocks = [*_unit_blocks(result, words, style, panel), closing_lines(tally_of(result.units), words, style)]
+    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+
+
+def units_text(result: CheckResult, words: Words, style: Style, *, panel: bool = True) -> str:
+    """The part of the report that is about these units alone, without a line break at its end."""
+    return "\n\n".join("\n".join(block) for block in _unit_blocks(result, words, style, panel) if block)
+
+
+def _unit_blocks(result: CheckResult, words: Words, style: Style, panel: bool) -> list[list[str]]:
     sources = SourceLines(result.sources_text)
     blocks: list[list[str]] = []
     for unit in result.units:
@@ -26,8 +36,7 @@ def text_report(result: CheckResult, words: Words, style: Style, *, panel: bool 
         blocks += [finding_lines(finding, unit, words, style, sources) for finding in unit.counted()]
         if panel:
             blocks.append(fit_panel(unit, result.machine, words, style))
-    blocks.append(_closing(result, words, style))
-    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+    return blocks
 
 
 def _heading(unit: UnitResult, words: Words, style: Style) -> list[str]:
@@ -47,7 +56,8 @@ def about(unit: UnitResult, words: Words) -> list[str]:
     if setup.model_name:
         parts.append(words.value(setup.model_name))
         if unit.model and unit.model.name.casefold() != setup.model_name.casefold():
-            parts[-1] += f" ({unit.model.id})"
+            guessed = f", {words('assumption.guessed_from_name')}" if unit.model.guessed_from else ""
+            parts[-1] += f" ({unit.model.id}{guessed})"
     if setup.do_train or setup.method != "full":
         parts.append(words.named("method", setup.method))
     if setup.batch_known:
@@ -139,39 +149,6 @@ def _fix(
     return [head.replace(label, style.paint(label, "fix"), 1), *others]
 
 
-def _closing(result: CheckResult, words: Words, style: Style) -> list[str]:
-    """Where to read more, and the counts."""
-    counted = [finding for unit in result.units for finding in unit.counted()]
-    lines: list[str] = []
-    if counted:
-        lines += wrap(words("report.explain_hint", rule=counted[0].rule), style.width)
-    return [*lines, *(style.paint(line, "heading") for line in wrap(summary_line(result, words), style.width))]
-
-
 def summary_line(result: CheckResult, words: Words) -> str:
     """``2 files, 3 sections: 2 errors, 1 warning; 1 suppressed. 1 can be fixed with --fix.``"""
-    counts = result.summary()
-    files = len({unit.unit.path for unit in result.units})
-    what = [words.count("count.files", files)]
-    if len(result.units) != files:
-        what.append(words.count("count.units", len(result.units)))
-    found = [words.count(f"count.{name}", counts[name]) for name in ("error", "warning", "info") if counts[name]]
-    text = f"{', '.join(what)}: {', '.join(found) or words('count.clean')}"
-    if counts["suppressed"]:
-        text += f" ({words.count('count.suppressed', counts['suppressed'])})"
-    return " ".join([f"{text}.", *_fixable(result, words)])
-
-
-def _fixable(result: CheckResult, words: Words) -> list[str]:
-    """How many findings a safe fix mends, how many only an unsafe one, and how many wait for something unknown."""
-    findings = [finding for unit in result.units for finding in unit.counted()]
-    safe = sum(finding.ready("safe") is not None for finding in findings)
-    unsafe = sum(finding.ready("safe") is None and finding.ready("unsafe") is not None for finding in findings)
-    waiting = [fix for finding in findings if (fix := finding.depending()) is not None]
-    hints = [words.count("count.fixable", safe)] if safe else []
-    if unsafe:
-        hints.append(words.count("count.fixable_unsafe", unsafe))
-    if waiting:
-        needs = sorted({words(f"need.{need_of(name)}") for fix in waiting for name in fix.needs})
-        hints.append(words("count.fixable_when_known", n=len(waiting), needs=needs))
-    return hints
+    return tally_line(tally_of(result.units), words)

@@ -132,9 +132,13 @@ def choose_screen(
     """The live view on a terminal that can be redrawn, where rich is installed."""
     import importlib.util
 
-    if not stream.isatty() or environ.get("TERM") in ("dumb", "") or not importlib.util.find_spec("rich"):
+    if not stream.isatty() or environ.get("TERM") in ("dumb", ""):
         return PlainScreen(stream, words, style, log)
-    return LiveScreen(stream, words, style, log)
+    if importlib.util.find_spec("rich"):
+        return LiveScreen(stream, words, style, log)
+    screen = PlainScreen(stream, words, style, log)
+    screen.say(words("monitor.needs_rich"))
+    return screen
 
 
 class PassedOn:

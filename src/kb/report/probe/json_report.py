@@ -33,7 +33,7 @@ def probe_object(probed: "Probed", version: str, rules_version: str) -> Object:
         if card.total_bytes
         else None,
         "host_limit_bytes": probed.host_limit_bytes,
-        "trials": [_trial(pair) for pair in probed.pairs],
+        "trials": [trial_object(pair) for pair in probed.pairs],
         "largest": {"batch": sought.largest, "next_one": sought.next_one} if sought else None,
         "recommended": _recommended(probed),
         "auto_find_batch_size": {"batches": list(probed.auto_find), "trials": len(probed.auto_find)}
@@ -42,7 +42,8 @@ def probe_object(probed: "Probed", version: str, rules_version: str) -> Object:
     }
 
 
-def _trial(pair: "Pair") -> Object:
+def trial_object(pair: "Pair") -> Object:
+    """One trial, with what was predicted of it and what came of it."""
     trial, outcome = pair
     return {
         "batch": trial.batch if trial.kind != "host" else None,

@@ -71,7 +71,7 @@ def _batch_rows(probed: "Probed", words: Words, style: Style) -> list[list[str]]
             str(number),
             str(trial.batch),
             ended(outcome, words),
-            *(_phase(outcome, phase) for phase in MEASURED_PHASES),
+            *(phase_size(outcome, phase) for phase in MEASURED_PHASES),
             _percent(outcome.peak_bytes, probed.card.total_bytes) if outcome.fits else "",
             f"{outcome.utilisation:.0%}" if outcome.utilisation is not None else "",
             words("probe.seconds", seconds=outcome.step_seconds) if outcome.step_seconds else "",
@@ -80,10 +80,11 @@ def _batch_rows(probed: "Probed", words: Words, style: Style) -> list[list[str]]
         ]
         for number, (trial, outcome) in enumerate(probed.pairs, 1)
     ]
-    return _without_empty([heads, *rows], style)
+    return without_empty([heads, *rows], style)
 
 
-def _phase(outcome: "Outcome", phase: str) -> str:
+def phase_size(outcome: "Outcome", phase: str) -> str:
+    """The process's peak in a phase; empty where nobody measured it."""
     sizes = outcome.phases.get(phase, {})
     return _size(sizes.get("process_bytes") or sizes.get("reserved_bytes") or 0)
 
@@ -93,7 +94,7 @@ def _host_rows(probed: "Probed", words: Words, style: Style) -> list[list[str]]:
                ("trial", "workers", "outcome", "rate", "main_pss", "worker_pss", "worker_uss", "total_pss",
                 "host_share")]  # fmt: skip
     rows = [_host_row(number, pair, probed, words) for number, pair in enumerate(probed.pairs, 1)]
-    return _without_empty([heads, *rows], style)
+    return without_empty([heads, *rows], style)
 
 
 def _host_row(number: int, pair: "Pair", probed: "Probed", words: Words) -> list[str]:
@@ -114,7 +115,7 @@ def _host_row(number: int, pair: "Pair", probed: "Probed", words: Words) -> list
     ]
 
 
-def _without_empty(rows: Sequence[Sequence[str]], style: Style) -> list[list[str]]:
+def without_empty(rows: Sequence[Sequence[str]], style: Style) -> list[list[str]]:
     """Without the columns whose cells are all empty; an empty cell of the others is a dash."""
     kept = [at for at in range(len(rows[0])) if any(row[at] for row in rows[1:])]
     return [[row[at] or style.dash for at in kept] for row in rows]

@@ -1,0 +1,49 @@
+"""Every command with its options, from the parsers that the commands themselves use."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from types import ModuleType
+
+from kb import cli
+from kb.__main__ import COMMANDS
+from kb.guide.library import Library
+from kb.guide.markup import fenced, text
+
+WIDTH = "92"  # columns of the page's code blocks
+
+
+def command_reference(library: Library) -> str:
+    """A heading, what it is for, and its ``--help`` for each command."""
+    words = cli.load_words_or_none(library.language)
+    parts = []
+    with _columns(WIDTH):
+        for name in COMMANDS:
+            parser = _parser(import_module(f"kb.{name}"), words)
+            parts += [
+                f"## kb {name} {{ #{name} }}",
+                text(cli.said(words, f"cli.about.{name}")),
+                fenced(parser.format_help(), "text"),
+            ]
+    return "\n\n".join(parts)
+
+
+def _parser(command: ModuleType, words: cli.Words) -> cli.Parser:
+    build = getattr(command, "build_parser", None) or command._parser
+    parser: cli.Parser = build(words)
+    return parser
+
+
+@contextmanager
+def _columns(width: str) -> Iterator[None]:
+    """argparse asks the environment how wide a help may be."""
+    before = os.environ.get("COLUMNS")
+    os.environ["COLUMNS"] = width
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["COLUMNS"]
+        else:
+            os.environ["COLUMNS"] = before

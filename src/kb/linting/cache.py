@@ -1,0 +1,141 @@
+"""Results of earlier checks, by the content of what was checked; a cache that fails in any way is as good as empty."""
+
+import contextlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+MAX_BYTES = 256 << 20
+_SCHEMA = "CREATE TABLE IF NOT EXISTS results (key BLOB PRIMARY KEY, value BLOB, check_sum INTEGER) WITHOUT ROWID"
+FILE = "results-1.sqlite"
+TIMEOUT_SECONDS = 1.0
+
+
+class ResultCache:
+    """A table on disk from keys to JSON values. Several processes may use it at once; it never raises.
+
+    Args:
+        folder: where it lies; made when the first result is stored.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._path = os.path.join(folder, FILE)
+        self._table: Any = None
+        self._broken = False
+
+    def get(self, key: bytes) -> Any:
+        """The stored value; None where there is none, or none that is whole."""
+        import sqlite3
+        import zlib
+
+        if not self._open(create=False):
+            return None
+        try:
+            row = self._table.execute("SELECT value, check_sum FROM results WHERE key = ?", (key,)).fetchone()
+            if row is None or not isinstance(row[0], bytes) or zlib.crc32(row[0], zlib.crc32(key)) != row[1]:
+                return None
+            return json.loads(zlib.decompress(row[0]))
+        except sqlite3.DatabaseError as error:
+            self._fail(error)
+        except (ValueError, zlib.error):
+            pass
+        return None
+
+    def put(self, rows: Iterable[tuple[bytes, Any]]) -> None:
+        """Store values, all in one go."""
+        import sqlite3
+        import zlib
+
+        packed = [(key, zlib.compress(json.dumps(value).encode(), 1)) for key, value in rows]
+        if not packed or not self._open(create=True):
+            return
+        try:
+            with self._table:
+                self._table.executemany(
+                    "INSERT OR REPLACE INTO results VALUES (?, ?, ?)",
+                    [(key, value, zlib.crc32(value, zlib.crc32(key))) for key, value in packed],
+                )
+        except sqlite3.DatabaseError as error:
+            self._fail(error)
+
+    def close(self) -> None:
+        """Let go of the file; of one that has grown too large, everything."""
+        if self._table is not None:
+            self._table.close()
+            self._table = None
+            with contextlib.suppress(OSError):
+                if os.path.getsize(self._path) > MAX_BYTES:
+                    os.remove(self._path)
+
+    def _open(self, *, create: bool) -> bool:
+        import sqlite3
+
+        if self._table is not None or self._broken:
+            return self._table is not None
+        try:
+            if not os.path.exists(self._path):
+                if not create:
+                    return False
+                os.makedirs(os.path.dirname(self._path), exist_ok=True)
+            self._table = sqlite3.connect(self._path, timeout=TIMEOUT_SECONDS)
+            self._table.execute("PRAGMA synchronous = OFF")  # what a power cut loses is computed again
+            self._table.execute(_SCHEMA)
+        except (sqlite3.Error, OSError) as error:
+            self._fail(error)
+        return self._table is not None
+
+    def _fail(self, error: Exception) -> None:
+        """Go on without; what is no database is removed, so that the next run starts afresh."""
+        import sqlite3
+
+        self._broken = True
+        if self._table is not None:
+            self._table.close()
+            self._table = None
+        if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError):
+            with contextlib.suppress(OSError):
+                os.remove(self._path)
+
+
+def context_of(asked: Mapping[str, Any], folders: Sequence[str]) -> bytes:
+    """A digest of all that decides a result beside the file: what was asked for, kb's own code, and the rules.
+
+    Args:
+        asked: by name, values whose ``repr`` tells them apart.
+        folders: everything below them counts, by name, size and time.
+    """
+    import hashlib
+
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(repr(sorted(asked.items())).encode("utf-8", "surrogatepass"))
+    for folder in folders:
+        for row in _stamps(folder):
+            digest.update(row.encode("utf-8", "surrogatepass"))
+    return digest.digest()
+
+
+def _stamps(folder: str) -> list[str]:
+    rows, pending = [], [folder]
+    while pending:
+        top = pending.pop()
+        try:
+            with os.scandir(top) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        if not entry.name.startswith((".", "__pycache__")):
+                            pending.append(entry.path)
+                    elif entry.name.endswith((".py", ".yaml", ".json")):
+                        info = entry.stat()
+                        rows.append(f"{entry.path}\0{info.st_size}\0{info.st_mtime_ns}\n")
+        except OSError:
+            continue
+    return sorted(rows)
+
+
+def key_of(context: bytes, path: str, named: bool, raw: bytes) -> bytes:
+    """The key of one file's result."""
+    import hashlib
+
+    head = f"{path}\0{int(named)}\0".encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(head + raw, digest_size=16, key=context).digest()

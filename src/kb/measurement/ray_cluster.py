@@ -1,0 +1,131 @@
+"""A connection to a Ray cluster that is there, or a clear answer that it is not, within a time.
+
+Ray's own connection may wait for minutes, or end the process where something else answers on the port: a process of
+its own tries first.
+"""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+from typing import Any, NamedTuple
+
+from kb.core.errors import UserError
+
+CONNECT_SECONDS = 5.0
+ANSWER_SECONDS = 45.0  # Ray itself takes three to five to connect
+_TRY = "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False, configure_logging=False)"
+
+
+class Node(NamedTuple):
+    """A node that is alive: where, and its resources by name."""
+
+    id: str
+    name: str
+    resources: dict[str, float]
+
+
+class Cluster:
+    """An open connection; :meth:`close` ends it, and with it what this program runs there."""
+
+    def __init__(self, ray: Any, address: str) -> None:
+        self.ray = ray
+        self.address = address
+
+    def alive(self) -> tuple[Node, ...]:
+        return tuple(
+            Node(node["NodeID"], node_name(node["NodeManagerHostname"], node["NodeID"]), dict(node["Resources"]))
+            for node in self.ray.nodes()
+            if node["Alive"]
+        )
+
+    def close(self) -> None:
+        with contextlib.suppress(Exception):  # a cluster that went away is closed
+            self.ray.shutdown()
+
+
+def node_name(host: str, node: str) -> str:
+    """``gpu-host-3/1a2b3c``: several nodes may stand on one host."""
+    return f"{host}/{node[:6]}"
+
+
+def connect(address: str, *, answer_seconds: float = ANSWER_SECONDS) -> Cluster:
+    """Connect to ``HOST:PORT``, ``ray://HOST:PORT`` or ``auto``.
+
+    Raises:
+        UserError: Ray is not installed, nothing answers, what answers is no Ray cluster or one of other versions.
+    """
+    import importlib.util
+
+    if importlib.util.find_spec("ray") is None:
+        raise UserError("probe.ray_missing")
+    _reach(address)
+    environ = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
+    try:
+        tried = subprocess.run(
+            [sys.executable, "-c", _TRY, address],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=answer_seconds,
+            env=environ,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise UserError("probe.ray_silent", address=address, seconds=answer_seconds) from None
+    if tried.returncode != 0:
+        raise UserError("probe.ray_refused", address=address, reason=_last_line(tried.stderr))
+    return Cluster(_initialized(address), address)
+
+
+def _initialized(address: str) -> Any:
+    """The connection itself. The nodes get this very package, so that they need none of their own."""
+    import logging
+
+    import ray
+
+    import kb
+
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    package = os.path.dirname(os.path.abspath(kb.__file__))
+    ray.init(
+        address=address,
+        log_to_driver=False,
+        configure_logging=False,
+        logging_level=logging.ERROR,
+        ignore_reinit_error=True,
+        runtime_env={"py_modules": [package], "excludes": ["**/__pycache__", "rules", "i18n"]},
+    )
+    _hush()
+    return ray
+
+
+def _hush() -> None:
+    """The nodes' own logs are not the user's: what matters of them comes with the outcome of a trial."""
+    with contextlib.suppress(Exception):  # Ray's own; where it has moved, its lines show on standard error
+        from ray._private.ray_logging import global_worker_stdstream_dispatcher
+
+        global_worker_stdstream_dispatcher.remove_handler("ray_print_logs")
+
+
+def _reach(address: str) -> None:
+    """Raises: UserError: the address is none, or nothing listens there."""
+    place = address.removeprefix("ray://")
+    if place in ("auto", "local"):
+        if place == "local":
+            raise UserError("probe.ray_bad_address", address=address)
+        return
+    host, colon, port = place.rpartition(":")
+    if not (colon and host and port.isdecimal() and 0 < int(port) < 65536):
+        raise UserError("probe.ray_bad_address", address=address[:100])
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UserError("probe.ray_unreachable", address=address, reason=reason) from None
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:300] if lines else "?"

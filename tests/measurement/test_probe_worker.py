@@ -1,0 +1,77 @@
+"""The real worker on a CPU: models from a config run by the Trainer, a real data loader; slow, a few seconds each."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kb.core.setup import TrainingSetup
+from kb.measurement.running import run_trial
+from kb.measurement.trial import Limits, Outcome, Trial, setup_json
+from probe_sample import TINY_T5, probe, require
+
+QWEN = {
+    "model_type": "qwen2", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 128, "tie_word_embeddings": True,
+    "max_position_embeddings": 256,
+}  # fmt: skip
+SMALL = TrainingSetup(
+    do_eval=True, predict_with_generate=True, generation_max_length=6, generation_num_beams=2,
+    per_device_train_batch_size=2, per_device_eval_batch_size=2, max_source_length=16, max_target_length=8,
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _needs() -> None:
+    require(("torch", "transformers", "accelerate", "peft", "psutil"))
+
+
+def tried(config: dict[str, object], setup: TrainingSetup = SMALL, *phases: str) -> Outcome:
+    phases = phases or ("train", "evaluate", "generate")
+    return run_trial(Trial("smoke", "cpu", setup_json(setup), config, "tiny", phases, 4, limits=Limits(240)))
+
+
+def test_a_seq2seq_model_trains_evaluates_and_generates() -> None:
+    outcome = tried(TINY_T5)
+    assert outcome.status == "ok", outcome
+    assert list(outcome.phases) == ["load", "forward", "backward", "step", "train", "evaluate", "generate"]
+    assert all(sizes["host_bytes"] > 0 for sizes in outcome.phases.values())
+    assert outcome.host["peak_rss_bytes"] >= outcome.host["peak_uss_bytes"] > 0
+    assert outcome.trainable == 45696 and outcome.step_seconds and outcome.samples_per_second
+    assert outcome.stack["transformers"] and "gpu_name" not in outcome.machine
+    assert outcome.peak_bytes is None  # nothing of a CPU is GPU memory
+
+
+def test_adapters_and_accumulation_of_a_decoder() -> None:
+    setup = SMALL._replace(
+        method="lora", lora_target_modules=("q_proj", "v_proj"), bf16=True, gradient_accumulation_steps=2,
+        gradient_checkpointing=True,
+    )  # fmt: skip
+    outcome = tried(QWEN, setup)
+    assert outcome.status == "ok", outcome
+    assert outcome.trainable == 1792
+
+
+def test_a_config_that_is_no_model_is_a_crash_with_transformers_words() -> None:
+    outcome = tried({"model_type": "nonsense"})
+    assert (outcome.status, outcome.phase) == ("crash", "load")
+    assert outcome.reason is not None and "nonsense" in outcome.reason
+
+
+def test_a_config_json_is_measured_from_the_command_line(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(TINY_T5))
+    run = probe(tmp_path, "smoke", "--model-config", "config.json", "--backend", "cpu", "--batch", "2",
+                "--seq-in", "16", "--seq-out", "8", "--phases", "train", "--steps", "4", language="ko")  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert "4스텝을 실행했고 아무것도 저장하지 않았습니다." in run.stdout
+    assert {path.name for path in tmp_path.iterdir()} == {"config.json", "kb-probe.jsonl"}
+
+
+def test_workers_of_a_real_loader_are_counted_with_what_they_hold(tmp_path: Path) -> None:
+    run = probe(tmp_path, "host", "--workers", "0,2", "--format", "json")
+    assert run.returncode == 0, run.stderr
+    alone, two = (trial["outcome"] for trial in json.loads(run.stdout)["trials"])
+    assert alone["samples_per_second"] > 0 and two["samples_per_second"] > 0
+    assert "worker" not in alone["host"] and two["host"]["worker"]["uss_bytes"] > 0
+    assert two["host"]["worker"]["pss_bytes"] < two["host"]["worker"]["rss_bytes"]  # shared pages are shared out
+    assert two["host"]["total_pss_bytes"] > two["host"]["main"]["pss_bytes"]

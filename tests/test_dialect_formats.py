@@ -1,0 +1,243 @@
+"""Axolotl, LLaMA-Factory, torchtune, Lightning and Unsloth: what their configs say of a run, and what is held against them."""
+
+import pytest
+
+from kb.advice.check import Checker
+from kb.config.joining import Joiner
+from kb.config.reader import ConfigReader
+from kb.core.result import UnitResult
+from kb.knowledge.catalog import load_catalog
+from kb.machine.detect import detect
+
+CATALOG = load_catalog()
+READER = ConfigReader(CATALOG.dialects, CATALOG.facts)
+MACHINE = detect(CATALOG.gpus, gpu="a100-80gb", gpu_count=None, host_memory="500GB", cpus="16")
+CHECKER = Checker(CATALOG, MACHINE, versions={"transformers": (5, 23, 0)}.get)
+
+AXOLOTL = """\
+base_model: NousResearch/Meta-Llama-3-8B
+load_in_4bit: true
+datasets: [{path: tatsu-lab/alpaca, type: alpaca}]
+val_set_size: 0.05
+output_dir: ./out
+adapter: qlora
+sequence_len: 2048
+sample_packing: true
+lora_r: 32
+lora_alpha: 16
+lora_target_linear: true
+wandb_project:
+gradient_accumulation_steps: 4
+micro_batch_size: 2
+num_epochs: 1
+optimizer: adamw_bnb_8bit
+lr_scheduler: cosine
+learning_rate: 2e-4
+bf16: auto
+gradient_checkpointing: true
+flash_attention: true
+warmup_ratio: 0.1
+evals_per_epoch: 4
+"""
+FACTORY = """\
+model_name_or_path: meta-llama/Meta-Llama-3-8B-Instruct
+stage: sft
+do_train: true
+finetuning_type: lora
+lora_rank: 16
+lora_target: q_proj,v_proj
+dataset: identity
+template: llama3
+cutoff_len: 1024
+output_dir: saves/x
+overwrite_output_dir: true
+per_device_train_batch_size: 1
+gradient_accumulation_steps: 8
+learning_rate: 1.0e-4
+warmup_ratio: 0.1
+bf16: true
+"""
+TUNE = """\
+output_dir: /tmp/x
+tokenizer: {_component_: torchtune.models.llama3.llama3_tokenizer, path: "${output_dir}/t", max_seq_len: 4096}
+model:
+  _component_: torchtune.models.llama3_1.lora_llama3_1_8b
+  lora_attn_modules: [q_proj, v_proj, output_proj]
+  apply_lora_to_mlp: True
+  lora_rank: 64
+dataset: {_component_: torchtune.datasets.alpaca_dataset, packed: False}
+batch_size: 2
+optimizer: {_component_: torch.optim.AdamW, fused: True, lr: 2e-5}
+loss: {_component_: torchtune.modules.loss.CEWithChunkedOutputLoss}
+epochs: 1
+gradient_accumulation_steps: 8
+enable_activation_checkpointing: True
+dtype: bf16
+"""
+LIGHTNING = """\
+seed_everything: 42
+trainer: {accelerator: gpu, devices: 4, strategy: deepspeed_stage_2, precision: bf16-mixed, max_epochs: 3, accumulate_grad_batches: 2}
+model: {class_path: my.Model, init_args: {model_name_or_path: google/mt5-base, learning_rate: 1.0e-4}}
+data: {class_path: my.Data, init_args: {batch_size: 8, max_source_length: 512}}
+"""
+UNSLOTH = """\
+model: unsloth/Meta-Llama-3.1-8B-Instruct-bnb-4bit
+data: {dataset: yahma/alpaca-cleaned}
+training: {training_type: lora, max_seq_length: 2048, load_in_4bit: true, batch_size: 2, max_steps: 0}
+lora: {lora_r: 16, target_modules: "q_proj,k_proj"}
+logging: {enable_wandb: false}
+"""
+
+
+def result_of(text: str, files: dict[str, str] | None = None, checker: Checker = CHECKER) -> UnitResult:
+    (unit,) = READER.read(text, "c.yaml")
+    return checker.check(Joiner(READER, CATALOG.dialects, lambda path, named: (files or {}).get(named)).join(unit))
+
+
+def told(text: str) -> set[str]:
+    return {finding.rule for finding in result_of(text).findings}
+
+
+def test_axolotl_says_its_run():
+    result = result_of(AXOLOTL)
+    setup = result.setup
+    assert result.unit.dialect == "axolotl" and result.model is not None and result.model.id == "llama-3-8b"
+    assert (setup.method, setup.lora_r, setup.lora_target_modules) == ("qlora", 32, ("all-linear",))
+    assert (setup.per_device_train_batch_size, setup.per_device_eval_batch_size) == (2, 2)
+    assert (setup.max_source_length, setup.attn_implementation, setup.optim) == (2048, "flash", "adamw_bnb_8bit")
+    assert (setup.bf16, setup.gradient_checkpointing, setup.use_reentrant, setup.do_eval) == (True, True, True, True)
+    assert result.prediction is not None and "train" in result.prediction.phases
+
+
+def test_axolotl_is_not_held_to_the_names_of_transformers():
+    assert told(AXOLOTL) <= {"under-the-target-range", "no-dataloader-workers", "8bit-adam-keeps-embeddings-in-32bit"}
+
+
+@pytest.mark.parametrize(
+    ("change", "evaluates"),
+    [("val_set_size: 0", False), ("val_set_size: 0.0", False), ("val_set_size: 0.05", True), ("output_dir: y", True)],
+)
+def test_axolotl_evaluates_only_with_a_validation_set(change: str, evaluates: bool):
+    text = AXOLOTL.replace("val_set_size: 0.05", change)
+    assert result_of(text).setup.do_eval is evaluates
+
+
+def test_axolotl_without_an_adapter_trains_the_whole_model_whatever_lora_says():
+    setup = result_of(AXOLOTL.replace("adapter: qlora", "adapter:").replace("load_in_4bit: true", "")).setup
+    assert (setup.method, setup.weights) == ("full", "bf16")
+
+
+def test_axolotl_runs_that_kb_has_no_form_for_are_not_predicted():
+    result = result_of(AXOLOTL + "context_parallel_size: 4\n")
+    assert result.prediction is None and result.note == "unresolved_values"
+
+
+def test_a_slip_in_axolotl_is_told_with_the_name_that_was_meant():
+    unit = result_of(AXOLOTL.replace("sample_packing", "sample_paking")).unit
+    assert [event.values["meant"] for event in unit.events if event.kind == "unknown-key"] == ["sample_packing"]
+    assert "unknown-argument" in told(AXOLOTL + "favourite_colour: green\n")
+
+
+def test_axolotl_shards_over_the_gpus_that_the_user_names():
+    text = AXOLOTL + "fsdp: [full_shard, auto_wrap]\nfsdp_config: {fsdp_offload_params: true, fsdp_version: 2}\n"
+    peaks = []
+    for count in (2, 8):
+        setup = result_of(text, checker=Checker(CATALOG, MACHINE, gpu_count=count)).setup
+        assert (setup.fsdp, setup.offload_param, setup.world_size) == (True, True, count)
+        peaks.append(
+            result_of(text.replace("true, fsdp", "false, fsdp"), checker=Checker(CATALOG, MACHINE, gpu_count=count))
+        )
+    low, high = (result.prediction.phases["train"].peak_allocated_bytes for result in reversed(peaks))
+    assert low < high
+
+
+def test_llama_factory_says_its_run():
+    result = result_of(FACTORY)
+    setup = result.setup
+    assert result.unit.dialect == "llamafactory"
+    assert (setup.method, setup.lora_r, setup.lora_target_modules) == ("lora", 16, ("q_proj", "v_proj"))
+    assert (setup.weights, setup.bf16, setup.gradient_checkpointing, setup.max_source_length) == (
+        "bf16",
+        True,
+        True,
+        1024,
+    )
+    assert told(FACTORY) <= {"under-the-target-range", "no-dataloader-workers"}
+
+
+def test_llama_factory_quantizes_with_double_quantization_unless_told():
+    setup = result_of(FACTORY + "quantization_bit: 4\n").setup
+    assert (setup.method, setup.bnb_4bit_use_double_quant) == ("qlora", True)
+    assert not result_of(FACTORY + "quantization_bit: 4\ndouble_quantization: false\n").setup.bnb_4bit_use_double_quant
+
+
+@pytest.mark.parametrize("method", ["freeze", "oft"])
+def test_methods_of_llama_factory_that_kb_does_not_know_are_not_predicted(method: str):
+    result = result_of(FACTORY.replace("finetuning_type: lora", f"finetuning_type: {method}"))
+    assert result.prediction is None and result.note == "unresolved_values"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "model_name_or_path: meta-llama/Meta-Llama-3-8B\ntemplate: llama3\ninfer_backend: vllm\n",
+        "model_name_or_path: meta-llama/Meta-Llama-3-8B\nadapter_name_or_path: x\ntemplate: t\nexport_dir: y\nexport_size: 5\n",
+    ],
+)
+def test_a_config_for_inference_or_export_is_no_training_run(text: str):
+    result = result_of(text)
+    assert result.unit.dialect == "llamafactory" and not result.setup.do_train
+    assert result.model is not None and told(text) == set()
+
+
+def test_a_deepspeed_file_that_is_missing_is_said():
+    text = FACTORY + "deepspeed: examples/deepspeed/ds_z3_config.json\n"
+    reasons = {each.name: each.reason for each in result_of(text).setup.assumed}
+    assert reasons["training.deepspeed"] == "not_read"
+    file = '{"zero_optimization": {"stage": 3}, "gradient_accumulation_steps": 4, "bf16": {"enabled": "auto"}}'
+    joined = result_of(text, {"examples/deepspeed/ds_z3_config.json": file})
+    assert joined.setup.zero_stage == 3
+    assert "deepspeed-values-disagree-with-trainer" in {finding.rule for finding in joined.findings}
+
+
+def test_torchtune_says_its_run():
+    result = result_of(TUNE)
+    setup = result.setup
+    assert result.model is not None and result.model.id == "llama-3.1-8b"
+    assert setup.lora_target_modules == ("q_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    assert (setup.method, setup.lora_r, setup.weights, setup.bf16) == ("lora", 64, "bf16", False)
+    assert (setup.optim, setup.max_source_length, setup.do_train) == ("adamw_torch_fused", 4096, True)
+    assert result.unit.settings["training.output_dir"].value == "/tmp/x"
+
+
+def test_a_torchtune_config_for_evaluation_is_no_training_run():
+    text = "model: {_component_: torchtune.models.llama2.llama2_7b}\ntokenizer: {_component_: t}\ntasks: [x]\nbatch_size: 8\n"
+    result = result_of(text)
+    assert result.unit.dialect == "torchtune" and not result.setup.do_train
+
+
+def test_lightning_says_its_run_with_or_without_the_subcommand():
+    nested = "fit:\n" + "".join(f"  {line}\n" for line in LIGHTNING.splitlines())
+    for text in (LIGHTNING, nested):
+        setup = result_of(text).setup
+        assert (setup.model_name, setup.bf16, setup.world_size, setup.zero_stage) == ("google/mt5-base", True, 4, 2)
+        assert (setup.per_device_train_batch_size, setup.gradient_accumulation_steps, setup.do_train) == (8, 2, True)
+
+
+def test_unsloth_says_its_run():
+    result = result_of(UNSLOTH)
+    setup = result.setup
+    assert result.model is not None and result.model.id == "llama-3.1-8b"
+    assert (setup.method, setup.lora_target_modules, setup.lora_r) == ("qlora", ("q_proj", "k_proj"), 16)
+    assert told(UNSLOTH) <= {"under-the-target-range", "no-dataloader-workers"}
+
+
+def test_a_sharded_run_of_unknown_width_is_not_called_too_large():
+    text = (
+        AXOLOTL.replace("adapter: qlora", "adapter:")
+        .replace("load_in_4bit: true", "")
+        .replace("Meta-Llama-3-8B", "Meta-Llama-3-70B")
+    )
+    text = text.replace("adamw_bnb_8bit", "adamw_torch_fused")
+    assert "training-peak-exceeds-gpu" in told(text)
+    assert "training-peak-exceeds-gpu" not in told(text + "fsdp: [full_shard]\n")

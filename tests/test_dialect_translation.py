@@ -1,0 +1,137 @@
+"""What a dialect makes of written values: skipped, translated, split, added up, borrowed, filled in."""
+
+import pytest
+
+from config_sample import FACTS, dialect_of
+from kb.config.reader import ConfigReader
+from kb.core.document import Unit
+from kb.core.expression import is_unknown
+
+DIALECT = {
+    "id": "demo",
+    "layout": "grouped",
+    "recognise": {"least": 1, "marks": {"demo": 1}},
+    "keys": {
+        "adapter": {"to": "lora.enabled", "values": {"lora": True, "full": False}, "unknown": "others"},
+        "all": {"to": "lora.target_modules", "values": {"true": "all-linear"}, "skip": "others"},
+        "targets": {"to": "lora.target_modules", "values": {"all": "all-linear"}, "split": ","},
+        "bits": [
+            {"to": "quantization.load_in_4bit", "values": {"4": True}, "skip": "others"},
+            {"to": "quantization.load_in_8bit", "values": {"8": True}, "skip": "others"},
+        ],
+        "share": [
+            {"to": "training.eval_strategy", "values": {"0": "no"}, "skip": "others"},
+            {"to": "training.eval_strategy", "values": {"*": "epoch"}, "last": True},
+        ],
+        "evals": {"to": "training.eval_strategy", "values": {"*": "steps"}},
+        "batch": "training.per_device_train_batch_size",
+        "eval_batch": "training.per_device_eval_batch_size",
+        "attn": {"to": "lora.modules_to_save", "items": {"out": "o_proj"}, "adds": True},
+        "mlp": {"to": "lora.modules_to_save", "values": {"true": ["up_proj"]}, "skip": "others", "adds": True},
+        "out": "training.output_dir",
+    },
+    "fallbacks": {"training.per_device_eval_batch_size": "training.per_device_train_batch_size"},
+    "known": {"..": ["colour", "shape"]},
+    "closed": ["*"],
+    "interpolates": True,
+    "ignore": ["demo", "group.*"],
+}
+READER = ConfigReader({"demo": dialect_of(DIALECT)}, FACTS)
+
+
+def read(text: str) -> Unit:
+    (unit,) = READER.read("demo: 1\n" + text, "c.yaml")
+    return unit
+
+
+def value(text: str, name: str) -> object:
+    setting = read(text).settings.get(name)
+    return None if setting is None else setting.value
+
+
+@pytest.mark.parametrize(("written", "meant"), [("lora", True), ("full", False)])
+def test_a_listed_value_is_translated(written: str, meant: bool):
+    assert value(f"adapter: {written}\n", "lora.enabled") is meant
+
+
+def test_a_method_that_kb_does_not_know_leaves_the_setting_unknown():
+    assert is_unknown(value("adapter: oft\n", "lora.enabled"))
+
+
+def test_a_value_that_says_nothing_leaves_the_word_to_the_next_key():
+    assert value("all: false\ntargets: q_proj\n", "lora.target_modules") == ("q_proj",)
+    assert value("all: True\ntargets: q_proj\n", "lora.target_modules") == "all-linear"
+
+
+def test_a_text_is_split_into_a_list():
+    assert value("targets: q_proj, v_proj\n", "lora.target_modules") == ("q_proj", "v_proj")
+    assert value("targets: all\n", "lora.target_modules") == "all-linear"
+
+
+def test_one_key_may_mean_a_different_setting_for_each_value():
+    assert read("bits: 4\n").settings.keys() == {"quantization.load_in_4bit"}
+    assert read("bits: 8\n").settings.keys() == {"quantization.load_in_8bit"}
+
+
+@pytest.mark.parametrize(
+    ("text", "strategy"),
+    [
+        ("share: 0\nevals: 2\n", "no"),
+        ("share: 0.1\nevals: 2\n", "steps"),
+        ("share: 0.1\n", "epoch"),
+        ("evals:\n", None),
+    ],
+)
+def test_a_key_may_come_first_for_one_value_and_last_for_the_others(text: str, strategy: str | None):
+    assert value(text, "training.eval_strategy") == strategy
+
+
+def test_a_setting_falls_back_on_another_and_no_fix_writes_over_that():
+    setting = read("batch: 4\n").settings["training.per_device_eval_batch_size"]
+    assert (setting.value, setting.alias) == (4, True)
+    assert value("batch: 4\neval_batch: 2\n", "training.per_device_eval_batch_size") == 2
+
+
+def test_no_fix_writes_over_a_translated_value():
+    assert read("bits: 4\n").settings["quantization.load_in_4bit"].alias
+    assert not read("batch: 4\n").settings["training.per_device_train_batch_size"].alias
+
+
+def test_several_keys_add_up_to_one_list():
+    assert value("attn: [q_proj, out]\nmlp: true\n", "lora.modules_to_save") == ("q_proj", "o_proj", "up_proj")
+    assert value("attn: [q_proj]\nmlp: false\n", "lora.modules_to_save") == ("q_proj",)
+
+
+def test_a_reference_within_the_document_is_filled_in():
+    assert value("out: /tmp/x\nbatch: ${group.size}\ngroup: {size: 3}\n", "training.per_device_train_batch_size") == 3
+
+
+@pytest.mark.parametrize("text", ["batch: ${nowhere}\n", "batch: ${batch}\n", "batch: ${oc.env:BATCH}\n"])
+def test_a_reference_that_leads_nowhere_is_named_and_not_guessed(text: str):
+    unit = read(text)
+    assert is_unknown(unit.settings["training.per_device_train_batch_size"].value)
+    assert [event.kind for event in unit.events] == ["unresolved-value"]
+
+
+def test_a_name_that_the_format_does_not_have_is_told():
+    (event,) = read("colour: red\nwavelength: 700\n").events
+    assert (event.kind, event.values) == ("unknown-argument", {"key": "wavelength", "format": "demo"})
+
+
+def test_a_slip_in_an_argument_that_means_no_setting_is_mended_too():
+    (event,) = read("coluor: red\n").events
+    assert (event.kind, event.values["meant"]) == ("unknown-key", "colour")
+
+
+def test_names_in_other_groups_are_not_judged():
+    assert read("group: {whatever: 1}\n").events == ()
+
+
+def test_two_formats_with_like_marks_are_both_named():
+    other = dialect_of({**DIALECT, "id": "other"})
+    reader = ConfigReader({"demo": dialect_of(DIALECT), "other": other}, FACTS)
+    (unit,) = reader.read("demo: 1\nbatch: 2\n", "c.yaml")
+    (event,) = unit.events
+    assert (event.kind, event.values) == ("ambiguous-dialect", {"taken": unit.dialect, "others": "other"})
+    (unit,) = reader.read("demo: 1\nbatch: 2\n", "c.yaml", dialect="other")
+    assert (unit.dialect, unit.events) == ("other", ())
