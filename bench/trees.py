@@ -1,8 +1,26 @@
-"""Makes a folder of configs such as a team keeps: 60 to 100 lines each, no two alike, the same for the same seed."""
+"""Makes a folder of configs such as a team keeps: 60 to 100 lines each, no two alike, the same for the same seed.
 
+    python bench/trees.py [--files 10000] [--runs 3]
+
+checks such a folder with an empty cache and with a full one, and writes bench/results/trees.json and trees.md.
+"""
+
+import argparse
+import datetime
 import json
+import os
 import random
+import resource
+import subprocess
+import sys
+import tempfile
+import time
 from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).resolve().parent / "results"
+MACHINE = ["--gpu", "rtx-3090", "--host-memory", "60GB", "--cpus", "16"]
+TARGET_SECONDS, TARGET_FILES = 5, 10_000
 
 MODELS = (
     "google/mt5-base",
@@ -221,3 +239,78 @@ def _values(dice: random.Random, index: int) -> dict[str, object]:
         "rank": rank,
         "alpha": rank * 2,
     }
+
+
+def measure(count: int, runs: int) -> dict[str, Any]:
+    """Seconds and megabytes of checks over trees of ``count`` files and of a tenth of that."""
+    rows = []
+    for files in (count // 10, count):
+        with tempfile.TemporaryDirectory(prefix="kb-trees-") as name:
+            folder = Path(name)
+            write_tree(folder / "configs", files)
+            environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
+            cold = check(folder / "configs", environment)
+            warm = min((check(folder / "configs", environment) for _ in range(runs)), key=lambda row: row["seconds"])
+            rows.append({"files": files, "cold": cold, "warm": warm})
+    return {"date": datetime.date.today().isoformat(), "cores": os.cpu_count(), "rows": rows}
+
+
+def check(folder: Path, environment: dict[str, str]) -> dict[str, float]:
+    """One run: seconds by the clock and on the processor, and the most memory that one of its processes held."""
+    command = [sys.executable, "-m", "kb.check", str(folder), *MACHINE, "--quiet", "--lang", "en"]
+    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as process:
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    seconds = time.perf_counter() - start
+    if process.returncode not in (0, 1):
+        raise SystemExit(f"kb.check: exit {process.returncode}")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    work = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return {
+        "seconds": round(seconds, 2),
+        "processor_seconds": round(work, 2),
+        "peak_mib": round(usage.ru_maxrss / 1024),
+    }
+
+
+def as_markdown(results: dict[str, Any]) -> str:
+    largest = results["rows"][-1]
+    met = largest["warm"]["seconds"] <= TARGET_SECONDS * largest["files"] / TARGET_FILES
+    return "\n".join(
+        [
+            "# Trees of configs",
+            "",
+            f"`python bench/trees.py`, {results['date']}, {results['cores']} cores. Cold: nothing is in the cache, and "
+            "every file is checked, in as many processes as there are cores. Warm: nothing has changed since.",
+            "",
+            "| files | | seconds | processor seconds | ms a file | peak MiB |",
+            "|--:|---|--:|--:|--:|--:|",
+            *(
+                f"| {row['files']:,} | {kind} | {row[kind]['seconds']} | {row[kind]['processor_seconds']} "
+                f"| {row[kind]['seconds'] * 1000 / row['files']:.2f} | {row[kind]['peak_mib']} |"
+                for row in results["rows"]
+                for kind in ("cold", "warm")
+            ),
+            "",
+            f"Target: {TARGET_FILES:,} files in {TARGET_SECONDS} s, warm. {'Met' if met else 'Missed'}.",
+            "",
+        ]
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="checks a large folder of configs, cold and warm")
+    parser.add_argument("--files", type=int, default=TARGET_FILES)
+    parser.add_argument("--runs", type=int, default=3)
+    options = parser.parse_args()
+    results = measure(options.files, options.runs)
+    text = as_markdown(results)
+    print(text)
+    (RESULTS / "trees.json").write_text(json.dumps(results, indent=2) + "\n", "utf-8")
+    (RESULTS / "trees.md").write_text(text, "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Axolotl, LLaMA-Factory, torchtune, Lightning and Unsloth: what their configs say of a run, and what is held against them."""
+"""Axolotl, LLaMA-Factory, torchtune, Lightning, Unsloth: what their configs say of a run, and what is found in them."""
 
 import pytest
 
@@ -76,7 +76,8 @@ dtype: bf16
 """
 LIGHTNING = """\
 seed_everything: 42
-trainer: {accelerator: gpu, devices: 4, strategy: deepspeed_stage_2, precision: bf16-mixed, max_epochs: 3, accumulate_grad_batches: 2}
+trainer:
+  {devices: 4, strategy: deepspeed_stage_2, precision: bf16-mixed, max_epochs: 3, accumulate_grad_batches: 2}
 model: {class_path: my.Model, init_args: {model_name_or_path: google/mt5-base, learning_rate: 1.0e-4}}
 data: {class_path: my.Data, init_args: {batch_size: 8, max_source_length: 512}}
 """
@@ -94,6 +95,11 @@ def result_of(text: str, files: dict[str, str] | None = None, checker: Checker =
     return checker.check(Joiner(READER, CATALOG.dialects, lambda path, named: (files or {}).get(named)).join(unit))
 
 
+def peak_of(result: UnitResult) -> int:
+    assert result.prediction is not None
+    return next(phase.peak_allocated_bytes for phase in result.prediction.phases if phase.name == "train")
+
+
 def told(text: str) -> set[str]:
     return {finding.rule for finding in result_of(text).findings}
 
@@ -106,7 +112,7 @@ def test_axolotl_says_its_run():
     assert (setup.per_device_train_batch_size, setup.per_device_eval_batch_size) == (2, 2)
     assert (setup.max_source_length, setup.attn_implementation, setup.optim) == (2048, "flash", "adamw_bnb_8bit")
     assert (setup.bf16, setup.gradient_checkpointing, setup.use_reentrant, setup.do_eval) == (True, True, True, True)
-    assert result.prediction is not None and "train" in result.prediction.phases
+    assert peak_of(result) > 7 * 2**30
 
 
 def test_axolotl_is_not_held_to_the_names_of_transformers():
@@ -147,8 +153,7 @@ def test_axolotl_shards_over_the_gpus_that_the_user_names():
         peaks.append(
             result_of(text.replace("true, fsdp", "false, fsdp"), checker=Checker(CATALOG, MACHINE, gpu_count=count))
         )
-    low, high = (result.prediction.phases["train"].peak_allocated_bytes for result in reversed(peaks))
-    assert low < high
+    assert peak_of(peaks[1]) < peak_of(peaks[0])
 
 
 def test_llama_factory_says_its_run():
@@ -181,7 +186,7 @@ def test_methods_of_llama_factory_that_kb_does_not_know_are_not_predicted(method
     "text",
     [
         "model_name_or_path: meta-llama/Meta-Llama-3-8B\ntemplate: llama3\ninfer_backend: vllm\n",
-        "model_name_or_path: meta-llama/Meta-Llama-3-8B\nadapter_name_or_path: x\ntemplate: t\nexport_dir: y\nexport_size: 5\n",
+        "model_name_or_path: meta-llama/Meta-Llama-3-8B\ntemplate: t\nexport_dir: y\nexport_size: 5\n",
     ],
 )
 def test_a_config_for_inference_or_export_is_no_training_run(text: str):
@@ -211,7 +216,7 @@ def test_torchtune_says_its_run():
 
 
 def test_a_torchtune_config_for_evaluation_is_no_training_run():
-    text = "model: {_component_: torchtune.models.llama2.llama2_7b}\ntokenizer: {_component_: t}\ntasks: [x]\nbatch_size: 8\n"
+    text = "model: {_component_: torchtune.models.llama2.llama2_7b}\ntokenizer: {_component_: t}\nbatch_size: 8\n"
     result = result_of(text)
     assert result.unit.dialect == "torchtune" and not result.setup.do_train
 

@@ -100,3 +100,28 @@ def test_settings_behind_a_file_that_was_not_read_are_unknown_not_default():
     assert is_unknown(facts.get("deepspeed.bf16.enabled"))
     assert is_unknown(facts.get("written.deepspeed.bf16.enabled"))
     assert facts.get("deepspeed.zero_stage").needs == {"training.deepspeed"}
+
+
+ACCELERATE = "distributed_type: DEEPSPEED\nnum_processes: 4\ndeepspeed_config: {deepspeed_config_file: ds.json}\n"
+
+
+def test_an_accelerate_config_that_the_project_names_counts_for_its_runs_and_so_does_the_file_that_it_names():
+    (unit,) = READER.read("per_device_train_batch_size: 8\nlearning_rate: 1.0e-4\n", "train.yaml")
+    files = {"accelerate.yaml": ACCELERATE, "ds.json": json.dumps(FILE)}
+    given = {"launch.config_file": "accelerate.yaml"}
+    joined_unit = Joiner(READER, CATALOG.dialects, lambda path, named: files.get(named), given).join(unit)
+    assert joined_unit.settings["launch.num_processes"].value == 4
+    assert joined_unit.settings["deepspeed.zero_stage"].value == 3
+    assert joined_unit.joined == ("launch.config_file", "deepspeed.config_file")
+
+
+def test_an_accelerate_config_that_the_project_names_and_that_is_missing_is_said():
+    (unit,) = READER.read("per_device_train_batch_size: 8\n", "train.yaml")
+    given = {"launch.config_file": "nowhere.yaml"}
+    assert Joiner(READER, CATALOG.dialects, lambda path, named: None, given).join(unit).unread == ("launch.config_file",)
+
+
+def test_a_file_that_is_no_run_is_not_joined_to_what_the_project_names():
+    (unit,) = READER.read(json.dumps(FILE), "ds.json")
+    given = {"launch.config_file": "accelerate.yaml"}
+    assert Joiner(READER, CATALOG.dialects, lambda path, named: ACCELERATE, given).join(unit) == unit

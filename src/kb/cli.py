@@ -67,9 +67,15 @@ class Parser(argparse.ArgumentParser):
 
         super().__init__(allow_abbrev=False, add_help=False, formatter_class=Formatter, **options)
         self.words = words
+        self._prefix = prefix
         self._positionals.title = said(words, "cli.positionals")
         self._optionals.title = said(words, "cli.options")
         self.add_argument("-h", "--help", action="help", help=said(words, "cli.help"))
+
+    def parse_known_intermixed_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if self.usage is None:  # argparse would cut off as much of it as the English "usage: " is long
+            self.usage = self.format_usage().removeprefix(self._prefix).rstrip("\n").replace("%", "%%")
+        return super().parse_known_intermixed_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)

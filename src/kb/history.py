@@ -81,6 +81,7 @@ def build_parser(words: cli.Words) -> cli.Parser:
     machine.add_argument("--host-memory", metavar="SIZE", help=cli.said(words, "cli.check.host_memory"))
     machine.add_argument("--cpus", metavar="N", help=cli.said(words, "cli.check.cpus"))
     machine.add_argument("--model-config", metavar="FILE", help=cli.said(words, "cli.check.model_config"))
+    machine.add_argument("--dialect", metavar="ID", help=cli.said(words, "cli.check.dialect"))
     output = parser.add_argument_group(cli.said(words, "cli.check.group_output"))
     output.add_argument("--plot", metavar="FILE.svg|.png", help=say("plot"))
     output.add_argument("--format", choices=("text", "json"), default="text", help=say("format"))
@@ -102,6 +103,7 @@ def _wanted(options: argparse.Namespace) -> Wanted:
         gpus=options.gpus,
         host_memory=options.host_memory,
         cpus=options.cpus,
+        dialect=options.dialect,
         model_config=options.model_config,
     )
 

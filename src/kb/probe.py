@@ -86,7 +86,7 @@ def _on_ray(options: argparse.Namespace, asked: Asked, messages: cli.Words, lang
         catalog,
         read_axes(options.gpus, options.models, options.batches),
         address=options.ray,
-        tell=lambda number, trial, outcome: say(f"{trial.gpu}, {trial.model}: {progress((number, trial, outcome), words)}"),
+        tell=lambda *one: say(f"{one[1].gpu}, {one[1].model}: {progress(one, words)}"),
         tell_lost=lambda trial, nodes: say(words("probe.node_lost", gpu=trial.gpu, nodes=", ".join(nodes) or "?")),
         journal_path=None if options.no_journal else options.journal,
         resume=options.resume,
@@ -123,14 +123,15 @@ def _code(probed: "Probed", language: str, words: Words) -> int:
 
 
 def _parted(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
-    """kb's own arguments, and the command after ``--``."""
+    """kb's own arguments, and the command after ``--``; a command alone is tried in a smoke run."""
     given = list(arguments)
     if "--" not in given:
         return given, ()
     at = given.index("--")
-    if not given[at + 1 :]:
+    own, command_words = given[:at], tuple(given[at + 1 :])
+    if not command_words:
         raise UserError("probe.no_command")
-    return given[:at], tuple(given[at + 1 :])
+    return own if any(kind in own for kind in KINDS) else ["smoke", *own], command_words
 
 
 def build_parser(words: cli.Words) -> cli.Parser:

@@ -18,8 +18,8 @@ from native.probe import SOURCES, compiled
 
 RTX_3090 = "name=NVIDIA GeForce RTX 3090,total=24576,reserved=309,used=18739,major=8,minor=6,uuid=GPU-a,util=97"
 OOM = (
-    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.69 GiB of which 1.20 GiB is free. "
-    "Including non-PyTorch memory, this process has 22.40 GiB memory in use."
+    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.69 GiB of which 1.20 GiB is "
+    "free. Including non-PyTorch memory, this process has 22.40 GiB memory in use."
 )
 
 
@@ -44,7 +44,7 @@ def environment(library: Path, **more: str) -> dict[str, str]:
 
 def monitor(library: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [sys.executable, "-m", "kb.monitor", "--lang", "en", *arguments],
+        [sys.executable, "-m", "kb.monitor", *arguments],
         env=environment(library, **more),
         capture_output=True,
         text=True,
@@ -107,7 +107,7 @@ def test_a_command_that_ends_well_is_said_to(blocked: Path) -> None:
     done = monitor(blocked, *python("print('done')"))
     assert done.returncode == 0
     assert "The command ended normally" in done.stderr
-    korean = monitor(blocked, "--lang", "ko", *python("pass"))
+    korean = monitor(blocked, *python("pass"), LC_ALL="ko_KR.UTF-8", PYTHONUTF8="1")
     assert "명령이 정상으로 끝났습니다" in korean.stderr
 
 
@@ -211,7 +211,7 @@ def test_prometheus_serves_while_a_command_runs(library: Path) -> None:
     finally:
         process.kill()
         process.communicate()
-    assert f"kb_gpu_memory_total_bytes{{gpu=\"0\",name=\"NVIDIA GeForce RTX 3090\",uuid=\"GPU-a\"}} {24 * GIB:.10e}" in text
+    assert f'kb_gpu_memory_total_bytes{{gpu="0",name="NVIDIA GeForce RTX 3090",uuid="GPU-a"}} {24 * GIB:.10e}' in text
 
 
 def await_line(stream, start: str) -> None:

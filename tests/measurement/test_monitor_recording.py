@@ -12,6 +12,7 @@ from kb.core.snapshot import GpuState, HostState, Snapshot
 from kb.measurement.watching.prometheus import Exporter
 from kb.measurement.watching.recording import csv_recorder, json_recorder
 from kb.measurement.watching.replay import Replay
+from native.probe import SOURCES
 
 NOW = Snapshot(1767323045.0, (GpuState("0", "GPU", "GPU-1", 5, 10, 0.5, throttle=("thermal",)),), HostState(1, 2))
 
@@ -90,7 +91,14 @@ def test_rows_that_did_not_fit_leave_nothing_half_written(tmp_path: Path) -> Non
         "print(told, recording.lost)\n"
     )
     path = tmp_path / "run.csv"
-    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)],
+        env={"PYTHONPATH": str(SOURCES)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
     told, lost = done.stdout.split("] ")
     assert told == "[True, False"
     assert 0 < int(lost) < 9

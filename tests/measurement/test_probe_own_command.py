@@ -78,6 +78,12 @@ def test_the_largest_batch_of_a_command_is_found_by_bracketing(folder: Path) -> 
     assert found["trials"][0]["outcome"]["host"]["peak_rss_bytes"] > 1_000_000
 
 
+def test_a_command_alone_is_tried_once_as_a_short_run(folder: Path) -> None:
+    run = probe(folder, "--backend", "cpu", "--", sys.executable, "train.py", "--per_device_train_batch_size", "8")
+    assert run.returncode == 0, run.stderr
+    assert "smoke run" in run.stdout and "The command ran to its end." in run.stdout
+
+
 def test_a_template_puts_the_batch_into_any_command(folder: Path) -> None:
     code = "import sys; sys.exit('CUDA out of memory' if int(sys.argv[2]) > 3 else 0)"
     run = probe(folder, "max-batch", "--backend", "cpu", "--batch-flag", "--size {batch}", "--format", "json", "--",

@@ -1,5 +1,6 @@
 """Trials on a Ray cluster of several nodes on this machine: custom resources stand for their GPUs."""
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -12,13 +13,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from kb.core.errors import UserError
 from kb.knowledge import load_catalog
 from kb.machine.match import names_of
 from kb.measurement.ray_types import accelerator_of, offered_by
-from kb.measurement.trial import Outcome, Trial
+from kb.measurement.trial import Trial
 
 T4, RTX = "accelerator_type:T4", "accelerator_type:GeForce-RTX-3090"
 RAY = importlib.util.find_spec("ray") is not None and sys.platform != "win32"
@@ -26,19 +28,37 @@ RAY = importlib.util.find_spec("ray") is not None and sys.platform != "win32"
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    """A head that stands for a T4, and a node that stands for an RTX 3090."""
-    if not RAY:
-        if os.environ.get("CI"):
-            pytest.fail("a cluster needs ray", pytrace=False)
-        pytest.skip("a cluster needs ray")
+    """A head that stands for a T4, and two nodes that stand for an RTX 3090 each."""
+    require_ray()
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     from ray.cluster_utils import Cluster
 
     head = {"num_cpus": 1, "resources": {T4: 1}, "include_dashboard": False}
     made = Cluster(initialize_head=True, head_node_args=head)
-    made.add_node(num_cpus=1, resources={RTX: 1})
+    for _ in range(2):
+        made.add_node(num_cpus=1, resources={RTX: 1})
     yield made
     made.shutdown()
+
+
+@pytest.fixture(scope="module")
+def runner(cluster: Any) -> Iterator[Any]:
+    """A connection to it; what it tells of lost nodes is kept in ``told``."""
+    from kb.measurement.ray_runner import RayRunner
+
+    gpus, told = load_catalog().gpus, []
+    names = {name: names_of(gpus[name]) for name in ("t4", "rtx-3090", "a100-80gb")}
+    made = RayRunner(cluster.address, names=names, gone_seconds=2, tell=lambda _, nodes: told.append(nodes))
+    made.told = told
+    yield made
+    made.close()
+
+
+def require_ray() -> None:
+    if not RAY:
+        if os.environ.get("CI"):
+            pytest.fail("this needs ray", pytrace=False)
+        pytest.skip("this needs ray")
 
 
 def trial(gpu: str, batch: int, seconds: float = 0.2) -> Trial:
@@ -48,49 +68,44 @@ def trial(gpu: str, batch: int, seconds: float = 0.2) -> Trial:
     return Trial("smoke", "fake", setup, config={}, model="tiny", gpu=gpu, fake=fake, predicted=predicted)
 
 
-def runner_on(cluster: Any, **options: Any) -> Any:
-    from kb.measurement.ray_runner import RayRunner
+class Killer(threading.Thread):
+    """Kills the node, with all of its processes, on which a trial is found running. ``killed`` is its name."""
 
-    gpus = load_catalog().gpus
-    names = {name: names_of(gpus[name]) for name in ("t4", "rtx-3090", "a100-80gb")}
-    return RayRunner(cluster.address, names=names, **options)
+    def __init__(self, cluster: Any, runner: Any) -> None:
+        super().__init__(daemon=True)
+        self._cluster, self.killed = cluster, ""
+        self._names = {node.id: node.name for node in runner.cluster.alive()}
 
+    def run(self) -> None:
+        deadline = time.monotonic() + 90
+        while not self.killed and time.monotonic() < deadline:
+            for node in self._cluster.list_all_nodes():
+                if node is not self._cluster.head_node and self._busy(node):
+                    self._cluster.remove_node(node, allow_graceful=False)
+                    self.killed = self._names[node.node_id]
+                    break
+            time.sleep(0.2)
 
-def when_busy(runner: Any, resource: str, then: Any) -> threading.Thread:
-    """Call ``then`` once a task holds a share of the resource and has had time to begin its trial."""
-
-    def look() -> None:
-        ray = runner.cluster.ray
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            if ray.available_resources().get(resource, 1) < 1:
-                break
-            time.sleep(0.1)
-        time.sleep(2)
-        then()
-
-    thread = threading.Thread(target=look, daemon=True)
-    thread.start()
-    return thread
-
-
-def worker_of(cluster: Any) -> Any:
-    return next(node for node in cluster.list_all_nodes() if node is not cluster.head_node)
+    def _busy(self, node: Any) -> bool:
+        raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
+        for process in raylet.children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                if "kb.measurement.fake_worker" in process.cmdline():
+                    return True
+        return False
 
 
-def test_each_trial_runs_on_a_node_with_its_gpu_and_out_of_memory_is_an_outcome(cluster: Any) -> None:
-    runner = runner_on(cluster)
-    try:
-        assert runner.offered() == ("GeForce-RTX-3090", "T4")
-        found = {(each.gpu, each.batch): outcome for each, outcome in runner.run([
-            trial("t4", 4), trial("rtx-3090", 4), trial("t4", 16)])}  # fmt: skip
-        with pytest.raises(UserError) as fault:
-            runner.check(["t4", "a100-80gb"])
-    finally:
-        runner.close()
+def test_each_trial_runs_on_a_node_with_its_gpu_and_out_of_memory_is_an_outcome(runner: Any) -> None:
+    trials = [trial("t4", 4), trial("rtx-3090", 4), trial("t4", 16)]
+    found = {(each.gpu, each.batch): outcome for each, outcome in runner.run(trials)}
     assert found["t4", 4].status == found["rtx-3090", 4].status == "ok"
     assert found["t4", 16].status == "oom"
     assert found["t4", 4].node == found["t4", 16].node != found["rtx-3090", 4].node
+
+
+def test_a_gpu_that_the_cluster_has_not_is_said_with_those_that_it_has(runner: Any) -> None:
+    with pytest.raises(UserError) as fault:
+        runner.check(["t4", "a100-80gb"])
     assert fault.value.key == "probe.ray_no_such_gpu"
     assert fault.value.values["known"] == "GeForce-RTX-3090, T4"
 
@@ -113,46 +128,35 @@ def test_the_matrix_is_one_table_and_its_journal_names_the_nodes(cluster: Any, t
     assert entries[-1] == {"finished": True}
 
 
-def test_a_trial_whose_node_is_killed_runs_again_on_another_and_says_so(cluster: Any, tmp_path: Path) -> None:
+def test_a_trial_whose_node_is_killed_runs_again_on_another_and_says_so(
+    cluster: Any, runner: Any, tmp_path: Path
+) -> None:
     from kb.measurement.journal import Journal
     from kb.measurement.running import measure
 
-    told: list[tuple[str, ...]] = []
-    runner = runner_on(cluster, tell=lambda _, nodes: told.append(nodes))
-    doomed = worker_of(cluster)
-    names = {node.id: node.name for node in runner.cluster.alive()}
-
-    def kill() -> None:
-        cluster.add_node(num_cpus=1, resources={RTX: 1})
-        cluster.remove_node(doomed, allow_graceful=False)
-
-    killer = when_busy(runner, RTX, kill)
+    killer = Killer(cluster, runner)
+    killer.start()
     journal = Journal.open(str(tmp_path / "probe.jsonl"), {}, resume=False)
     try:
-        ((_, outcome),) = measure([trial("rtx-3090", 2, seconds=12)], runner, journal)
-        killer.join(60)
+        ((_, outcome),) = measure([trial("rtx-3090", 2, seconds=6)], runner, journal)
     finally:
         journal.close()
-        runner.close()
     assert outcome.status == "ok"
     assert outcome.machine["losses"] == 1
-    assert outcome.machine["lost_nodes"] == [names[doomed.node_id]]
-    assert outcome.node not in outcome.machine["lost_nodes"]
-    assert told == [(names[doomed.node_id],)]
-    assert "lost_nodes" in (tmp_path / "probe.jsonl").read_text("utf-8")
+    assert outcome.machine["lost_nodes"] == [killer.killed]
+    assert outcome.node != killer.killed
+    assert runner.told == [(killer.killed,)]
+    assert killer.killed in (tmp_path / "probe.jsonl").read_text("utf-8")
 
 
-def test_a_trial_that_no_node_can_run_any_more_is_given_up(cluster: Any) -> None:
-    runner = runner_on(cluster, gone_seconds=2)
-    doomed = worker_of(cluster)
-    killer = when_busy(runner, RTX, lambda: cluster.remove_node(doomed, allow_graceful=False))
-    try:
-        found: list[tuple[Trial, Outcome]] = list(runner.run([trial("rtx-3090", 2, seconds=30)]))
-        killer.join(60)
-    finally:
-        runner.close()
-    assert [outcome.status for _, outcome in found] == ["lost"]
-    assert found[0][1].machine["losses"] == 1
+def test_a_trial_that_no_node_can_run_any_more_is_given_up(cluster: Any, runner: Any) -> None:
+    if len(cluster.list_all_nodes()) < 2:
+        cluster.add_node(num_cpus=1, resources={RTX: 1})
+    killer = Killer(cluster, runner)
+    killer.start()
+    ((_, outcome),) = runner.run([trial("rtx-3090", 3, seconds=60)])
+    assert outcome.status == "lost"
+    assert killer.killed in outcome.machine["lost_nodes"]
 
 
 @pytest.mark.parametrize(
@@ -166,8 +170,7 @@ def test_a_trial_that_no_node_can_run_any_more_is_given_up(cluster: Any) -> None
 def test_what_is_no_address_is_refused(address: str, key: str) -> None:
     from kb.measurement.ray_cluster import connect
 
-    if not RAY:
-        pytest.skip("a cluster needs ray")
+    require_ray()
     with pytest.raises(UserError) as fault:
         connect(address)
     assert fault.value.key == key
@@ -176,7 +179,7 @@ def test_what_is_no_address_is_refused(address: str, key: str) -> None:
 def test_an_address_where_nothing_listens_is_said_at_once() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        address = "127.0.0.1:{}".format(free.getsockname()[1])
+        address = f"127.0.0.1:{free.getsockname()[1]}"
     run = subprocess.run(
         [
             sys.executable,
@@ -204,13 +207,12 @@ def test_an_address_where_nothing_listens_is_said_at_once() -> None:
 def test_a_listener_that_is_no_ray_cluster_is_given_up_within_the_time() -> None:
     from kb.measurement.ray_cluster import connect
 
-    if not RAY:
-        pytest.skip("a cluster needs ray")
+    require_ray()
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
         deaf.listen()
         with pytest.raises(UserError) as fault:
-            connect("127.0.0.1:{}".format(deaf.getsockname()[1]), answer_seconds=6)
+            connect(f"127.0.0.1:{deaf.getsockname()[1]}", answer_seconds=6)
     assert fault.value.key in ("probe.ray_silent", "probe.ray_refused")
 
 
@@ -232,8 +234,7 @@ def test_a_gpu_is_found_among_what_ray_calls_them(gpu: str, offered: list[str], 
 
 
 def test_every_catalogued_gpu_is_found_under_the_name_that_ray_gives_it() -> None:
-    if not RAY:
-        pytest.skip("a cluster needs ray")
+    require_ray()
     from ray._private.accelerators.nvidia_gpu import NvidiaGPUAcceleratorManager
 
     for gpu in load_catalog().gpus.values():

@@ -169,7 +169,7 @@ class Checker:
 
     def _linter_in(self, dialect: str | None) -> Linter:
         """The rules without those that do not hold of this dialect."""
-        exempt = self.catalog.dialects[dialect].exempt if dialect in self.catalog.dialects else ()
+        exempt = self.catalog.dialects[dialect].exempt if dialect is not None else ()
         if dialect is None or not exempt:
             return self._linter
         if dialect not in self._linters_by_dialect:

@@ -51,7 +51,8 @@ def uses_fsdp(read: SettingsReader) -> bool:
 def offloads_fsdp(read: SettingsReader) -> bool:
     """Whether FSDP keeps parameters, gradients and the optimizer's states in host memory."""
     words = str(read.value("training.fsdp") or "").replace(",", " ").split()
-    return "offload" in words or read.value("training.fsdp_config.cpu_offload") is True
+    named = ("training.fsdp_config.cpu_offload", "accelerate.fsdp_offload_params")
+    return "offload" in words or any(read.value(name) is True for name in named)
 
 
 def _elements(read: SettingsReader, name: str, d_model: int | None, factor: float) -> int | None:

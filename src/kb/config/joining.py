@@ -1,11 +1,13 @@
 """A config with the file that it names: ``deepspeed: ds.json`` brings in what that file says."""
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from kb.config.faults import ConfigError
 from kb.config.reader import ConfigReader
 from kb.core.catalog import Dialect
 from kb.core.document import Setting, Unit
+from kb.core.finding import Span
 
 ReadNamed = Callable[[str, str], str | None]
 """The config's own path, the path it names → the named file's text; None where there is none to read."""
@@ -17,10 +19,20 @@ def nothing_beside(path: str, named: str) -> None:
 
 
 class Joiner:
-    """Joins units to the files that they name; a dialect says which settings name one of its files."""
+    """Joins units to the files that they name; a dialect says which settings name one of its files.
 
-    def __init__(self, reader: ConfigReader, dialects: Mapping[str, Dialect], read: ReadNamed) -> None:
-        self._reader, self._read = reader, read
+    Args:
+        given: what the project says of its runs; it may name such a file, as ``launch.config_file``.
+    """
+
+    def __init__(
+        self,
+        reader: ConfigReader,
+        dialects: Mapping[str, Dialect],
+        read: ReadNamed,
+        given: Mapping[str, Any] = {},
+    ) -> None:
+        self._reader, self._read, self._given = reader, read, given
         self._named_by = {name: dialect.id for dialect in dialects.values() for name in dialect.named_by}
 
     def join(self, unit: Unit) -> Unit:
@@ -30,10 +42,18 @@ class Joiner:
         is not there, or cannot be read, is listed as ``unread``.
         """
         for name, dialect in self._named_by.items():
-            setting = unit.settings.get(name)
-            if setting is not None and isinstance(setting.value, str) and setting.value and not setting.joined:
+            setting = unit.settings.get(name) or self._named_by_project(name, unit)
+            if setting is not None and isinstance(setting.value, str) and setting.value:
                 unit = self._with(unit, name, setting, setting.value, dialect)
         return unit
+
+    def _named_by_project(self, name: str, unit: Unit) -> Setting | None:
+        """The file that the project names for its runs, placed where the unit begins; other files are not runs."""
+        if name not in self._given or not any(each.startswith("training.") for each in unit.settings):
+            return None
+        start = unit.span
+        place = Span(start.line, start.column, start.line, start.column, start.start, start.start)
+        return Setting(self._given[name], place, place, (name,))
 
     def _with(self, unit: Unit, name: str, naming: Setting, named: str, dialect: str) -> Unit:
         file = self._unit_of(unit.path, named, dialect)

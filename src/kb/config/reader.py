@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 
 from kb.config.dialect.dialects import DOT, Entry, Recognition, flatten, section_names, split
 from kb.config.dialect.settings import Extractor, Part, inherit
-from kb.config.faults import ConfigError
+from kb.config.faults import ConfigError, unknown_dialect
 from kb.config.text.nodes import MAPPING, SEQUENCE, Node
 from kb.config.text.parsing import Parsed, parse
 from kb.config.text.repeated import duplicate_events
@@ -36,7 +36,7 @@ class ConfigReader:
             ConfigError: the text is no YAML or JSON, is over a bound, is empty, or holds no mapping at its top.
         """
         if dialect is not None and dialect not in self._dialects:
-            raise ConfigError("config.unknown-dialect-id", name=dialect, known=", ".join(sorted(self._dialects)))
+            raise unknown_dialect(dialect, self._dialects)
         return self.read_parsed(parse(text, path), path, dialect=dialect)
 
     def read_parsed(

@@ -11,7 +11,6 @@ from pygls.uris import to_fs_path
 from pygls.workspace import TextDocument
 
 from kb import __version__
-from kb.cli import worded
 from kb.core.errors import UserError
 from kb.editor.answers import FIX_ALL, Answers
 from kb.editor.positions import Positions
@@ -58,7 +57,7 @@ class KbServer(LanguageServer):
         try:
             checked = self.session.check(document.source, path, document.language_id or "")
         except UserError as fault:
-            self._say(worded(fault, self.session.words.language))
+            self._say(self.session.said(fault))
             return None
         self.checked[document.uri] = (document.version, checked)
         return checked

@@ -4,13 +4,12 @@ import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from kb import cli
 from kb.core.catalog import Catalog
 from kb.core.errors import UserError
 from kb.core.finding import Finding
 from kb.core.result import UnitResult
 from kb.core.text import LANGUAGES
-from kb.knowledge import load_catalog
+from kb.knowledge import load_catalog, load_words
 from kb.linting.file import FileChecker, FileResult, Kind, kind_of
 from kb.linting.known import looks_like_config
 from kb.linting.prepare import Wanted, file_checker
@@ -63,9 +62,14 @@ class Session:
         language = self._settings.get("lang")
         language = language if language in LANGUAGES else self._first["lang"]
         if language not in self._words:
-            messages = cli.load_words_or_none(language)
-            self._words[language] = Words(language, messages, self.catalog.facts)
+            self._words[language] = Words(language, load_words(language), self.catalog.facts)
         return self._words[language]
+
+    def said(self, fault: UserError) -> str:
+        """A fault's sentence, after the file whose settings caused it where one did."""
+        sentence = self.words(fault.key, **fault.values)
+        within = fault.values.get("within")
+        return f"{within}: {sentence}" if within else sentence
 
     def checker(self, path: str) -> FileChecker:
         """The checker for a file, by the project that it belongs to.

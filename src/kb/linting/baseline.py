@@ -54,11 +54,21 @@ def _read(path: str) -> dict[Fingerprint, int]:
 
 
 def _fingerprint(unit: Unit, finding: Finding, result: CheckResult, baseline: str) -> Fingerprint:
-    lines: Sequence[str] = result.sources_text.get(unit.path, "").split("\n")
-    line = lines[finding.span.line - 1] if finding.span.line <= len(lines) else ""
+    line = _line_of(result.sources_text.get(unit.path, ""), unit.path, finding)
     setting = next((name for name, other in unit.settings.items() if other.span == finding.span), "")
     name = f"{unit.section}.{setting}" if unit.section else setting
     return fingerprint(finding, path=_relative(unit.path, baseline), setting=name, line=line)
+
+
+def _line_of(text: str, path: str, finding: Finding) -> str:
+    """The line that a finding begins on; of a notebook the line of the cell, whatever outputs stand around it."""
+    if path.endswith(".ipynb"):
+        from kb.config.notebook.places import CellPlaces
+
+        place = CellPlaces(text).place(finding.span)
+        return place.line if place is not None else ""
+    lines: Sequence[str] = text.split("\n")
+    return lines[finding.span.line - 1] if finding.span.line <= len(lines) else ""
 
 
 def _relative(path: str, baseline: str) -> str:

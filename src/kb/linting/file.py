@@ -10,6 +10,7 @@ from kb.config.faults import ConfigError
 from kb.config.joining import Joiner, ReadNamed
 from kb.config.reader import ConfigReader
 from kb.config.text.encoding import Decoded, decode
+from kb.config.text.guard import MAX_BYTES
 from kb.core.catalog import Catalog
 from kb.core.document import Event, Unit
 from kb.core.finding import Finding, Severity, Span
@@ -92,6 +93,19 @@ def _decode_python(raw: bytes) -> Decoded:
         return decoded
 
 
+def _decode_notebook(raw: bytes) -> Decoded:
+    """A large one without the search for damage: most of it are outputs, in which no damage matters."""
+    if len(raw) <= MAX_BYTES or raw.startswith((b"\xef\xbb\xbf", b"\xff", b"\xfe")):
+        return decode(raw)
+    try:
+        return Decoded(text=raw.decode("utf-8"), encoding="utf-8")
+    except UnicodeDecodeError:
+        return decode(raw)
+
+
+_DECODERS: Mapping[str, Callable[[bytes], Decoded]] = {"python": _decode_python, "notebook": _decode_notebook}
+
+
 def _read_below(primary: str, name: str) -> bytes | None:
     from kb.linting.composed import read_below  # few configs have group files
 
@@ -136,7 +150,7 @@ class FileChecker:
         self.seen = seen or Seen()
         self.lookups = {"named": read, "beside": beside or _read_below}
         self._beside = self.seen.text("beside", self.lookups["beside"])
-        self._joiner = Joiner(self._reader, catalog.dialects, self.seen.text("named", read))
+        self._joiner = Joiner(self._reader, catalog.dialects, self.seen.text("named", read), checker.given)
 
     def check(self, raw: bytes, path: str, kind: Kind | None = None) -> FileResult:
         """Everything found in one file.
@@ -153,7 +167,7 @@ class FileChecker:
             swept = self._swept(raw, path)
             if swept is not None:
                 return swept
-        decoded = decode(raw) if kind != "python" else _decode_python(raw)
+        decoded = _DECODERS.get(kind, decode)(raw)
         text = decoded.text if decoded.text is not None else ""
         units = self.read(text, path, kind, decoded.events, readable=decoded.text is not None)
         results = self._settle([self.checker.check(self._joiner.join(unit)) for unit in units], text, path)

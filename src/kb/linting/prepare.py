@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kb.advice.check import Checker
+from kb.config.faults import unknown_dialect
 from kb.core.catalog import Catalog
 from kb.core.errors import UserError
 from kb.core.hardware import Machine
@@ -53,7 +54,7 @@ def file_checker(
         UserError: a name or a value that cannot be used.
     """
     if wanted.dialect is not None and wanted.dialect not in catalog.dialects:
-        raise UserError("config.unknown-dialect-id", name=wanted.dialect, known=", ".join(sorted(catalog.dialects)))
+        raise unknown_dialect(wanted.dialect, catalog.dialects)
     areas = {rule.id: rule.area for rule in catalog.rules.values()}
     given: Mapping[str, Any] = {}
     if project.facts:

@@ -42,7 +42,10 @@ def build_model(config: Mapping[str, Any], setup: TrainingSetup, device: str) ->
                     read, attn_implementation=ATTENTION[setup.attn_implementation], dtype=DTYPES[setup.weights]
                 )
                 _untie(model, config)
-        return model if setup.method == "full" else _adapted(model, setup)
+        model = model if setup.method == "full" else _adapted(model, setup)
+        if device.startswith("cuda"):  # what drawing random weights needed is not of the run
+            torch.cuda.empty_cache()
+        return model
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadModelError(f"{type(error).__name__}: {error}") from error
 

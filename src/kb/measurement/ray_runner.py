@@ -17,7 +17,7 @@ _ONE = 0.001  # of an accelerator type: it says where, not how much
 
 
 class Attempt(NamedTuple):
-    """A trial under way: how often it has been lost, the nodes that died meanwhile, and those alive when it was sent."""
+    """A trial under way: how often it was lost, the nodes that died meanwhile, and those alive when it was sent."""
 
     trial: Trial
     alive: Mapping[str, str]  # names by id

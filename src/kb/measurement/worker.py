@@ -45,8 +45,8 @@ def _run(trial: Trial, teller: Teller) -> None:
     teller.fact(stack=stack(), machine=machine_of(device))
     setup, meter, clock = setup_of(trial), Meter(device), Clock()
     assert trial.config is not None  # only a command has none
-    meter.start()
     model = build_model(trial.config, setup, device).to(device)
+    meter.start()
     meter.end("load")
     teller.sizes("load", meter.phases["load"])
     teller.fact(trainable=sum(each.numel() for each in model.parameters() if each.requires_grad))

@@ -57,7 +57,7 @@ def _tree_of(pid: int) -> ProcessTree:
     try:
         return ProcessTree(pid)
     except ValueError:
-        raise UserError("monitor.no_process", pid=pid) from None
+        raise UserError("monitor.no_process", pid=str(pid)) from None
 
 
 class _Watched:

@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Iterator, Mapping
 
 ENVIRONMENT = ("LC_ALL", "NO_COLOR", "CUDA_VISIBLE_DEVICES", "XDG_CACHE_HOME", "CXX", "KB_DEBUG")
+FILES = ("kb.toml", "pyproject.toml")
 EXIT_CODES = (0, 1, 2, 3, 130)
 
 
@@ -16,9 +17,10 @@ def manual(parser: argparse.ArgumentParser, words: Mapping[str, str], *, version
     lines.append(_heading(words["manual.commands"]))
     for command in _commands(parser):
         lines += _command(command)
-    lines += _listed(words, "manual.exit", [str(code) for code in EXIT_CODES])
-    lines += _listed(words, "manual.environment", ENVIRONMENT)
-    lines += _listed(words, "manual.files", ("kb.toml", "pyproject.toml"))
+    said = {str(code): words[f"manual.exit.{code}"] for code in EXIT_CODES}
+    lines += _listed(words["manual.exit"], said)
+    lines += _listed(words["manual.environment"], {name: words[f"manual.environment.{name}"] for name in ENVIRONMENT})
+    lines += _listed(words["manual.files"], {name: words[f"manual.files.{name}"] for name in FILES})
     return "\n".join(lines) + "\n"
 
 
@@ -58,10 +60,10 @@ def _value(action: argparse.Action) -> str:
     return name if isinstance(name, str) else " ".join(name)
 
 
-def _listed(words: Mapping[str, str], key: str, names: tuple[str, ...] | list[str]) -> list[str]:
-    lines = [_heading(words[key])]
-    for name in names:
-        lines += [".TP", rf"\fB{_text(name)}\fR", _text(words[f"{key}.{name}"])]
+def _listed(heading: str, said: Mapping[str, str]) -> list[str]:
+    lines = [_heading(heading)]
+    for name, text in said.items():
+        lines += [".TP", rf"\fB{_text(name)}\fR", _text(text)]
     return lines
 
 

@@ -85,6 +85,7 @@ def paged_on_host() -> Iterator[None]:
     if "bitsandbytes" not in sys.modules:  # no optimizer of it was made
         yield
         return
+    import bitsandbytes
     from bitsandbytes import functional
 
     replaced = {"get_paged": _host_tensor, "fill": _nothing, "prefetch_tensor": _nothing}
@@ -96,6 +97,7 @@ def paged_on_host() -> Iterator[None]:
     finally:
         for name, original in before.items():
             setattr(functional, name, original)
+        bitsandbytes.optim.GlobalOptimManager.get_instance().initialize()  # it would keep the model for ever
 
 
 def _host_tensor(*shape: int, dtype: Any = None, device: Any = None) -> "torch.Tensor":

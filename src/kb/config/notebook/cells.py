@@ -4,6 +4,7 @@ import ast
 import json
 import re
 from bisect import bisect_right
+from functools import lru_cache
 from typing import NamedTuple
 
 from kb.config.faults import ConfigError
@@ -72,6 +73,7 @@ class Notebook(NamedTuple):
         return self.cells[at] if at >= 0 else None
 
 
+@lru_cache(maxsize=1)  # reading, suppressions and the report ask for the same one
 def read_notebook(text: str) -> Notebook:
     """The code of a notebook.
 

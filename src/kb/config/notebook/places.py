@@ -1,8 +1,19 @@
 """Where a place of a notebook file lies as its reader sees it: the cell, and the line in it."""
 
+from typing import NamedTuple
+
 from kb.config.faults import ConfigError
 from kb.config.notebook.cells import Notebook, read_notebook
 from kb.core.finding import Span
+
+
+class CellPlace(NamedTuple):
+    """A place in a cell: the cell's number and the line in it, both from 1, the line's text, and the span in it."""
+
+    cell: int
+    row: int
+    line: str
+    span: Span
 
 
 class CellPlaces:
@@ -12,8 +23,8 @@ class CellPlaces:
         self._text = text
         self._notebook: Notebook | None = None
 
-    def place(self, span: Span) -> tuple[int, int] | None:
-        """The number of the cell, from 1, and the line in it, from 1; None of a place in no cell's source."""
+    def place(self, span: Span) -> CellPlace | None:
+        """The cell and the line that hold the start of a span; None of a place in no cell's source."""
         if self._notebook is None:
             try:
                 self._notebook = read_notebook(self._text)
@@ -26,4 +37,10 @@ class CellPlaces:
         cell = self._notebook.cell_at(offset)
         if cell is None or not source.forth(cell.start) <= span.start <= source.forth(cell.end):
             return None
-        return cell.number, source.python.count("\n", cell.start, offset) + 1
+        start = max(source.python.rfind("\n", 0, offset) + 1, cell.start)
+        row = source.python.count("\n", cell.start, offset) + 1
+        end = source.python.find("\n", offset, cell.end)
+        line = source.python[start : cell.end if end < 0 else end].rstrip("\r")
+        width = min(source.back(span.end) - offset, len(line) - (offset - start))
+        column = offset - start + 1
+        return CellPlace(cell.number, row, line, Span(row, column, row, column + max(width, 0)))

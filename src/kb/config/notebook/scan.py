@@ -11,8 +11,9 @@ MAX_DEPTH = 1000
 _STRING = re.compile(r'"([^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+)"')
 _BLANK = re.compile(r"[ \t\n\r]*+")
 _ATOM = re.compile(r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+(?:[eE][-+]?[0-9]++)?+|true|false|null|NaN|-?Infinity")
-# What stands between two brackets, texts in quotes passed over whole.
-_TO_BRACKET = re.compile(r'[^"\[\]{}]*+(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"[^"\[\]{}]*+)*+', re.DOTALL)
+# What stands between two brackets: texts in quotes, and lists and objects that hold no other, are passed over whole.
+_PLAIN = r'''[^"\[\]{}]*+(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"[^"\[\]{}]*+)*+'''
+_TO_BRACKET = re.compile(rf"{_PLAIN}(?:(?:\[{_PLAIN}\]|\{{{_PLAIN}\}}){_PLAIN})*+", re.DOTALL)
 
 
 class Cell(NamedTuple):

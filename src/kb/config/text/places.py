@@ -1,19 +1,19 @@
 """From an offset in a text to its line and column, both from 1, in characters."""
 
+import re
 from bisect import bisect_right
 
 from kb.core.finding import Span
+
+
+_LINE_FEED = re.compile("\n")
 
 
 class Places:
     """The line starts of one text. A line ends at ``\\n``; a ``\\r`` before it belongs to the line."""
 
     def __init__(self, text: str) -> None:
-        self._starts = [0]
-        at = text.find("\n")
-        while at >= 0:
-            self._starts.append(at + 1)
-            at = text.find("\n", at + 1)
+        self._starts = [0, *(found.end() for found in _LINE_FEED.finditer(text))]
 
     def at(self, offset: int) -> tuple[int, int]:
         """Line and column of the character at ``offset``."""

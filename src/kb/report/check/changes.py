@@ -70,8 +70,10 @@ def _old_value(name: str, unit: Unit, words: Words) -> str:
 
 def _spanned(edit: Edit, unit: Unit, sources: SourceLines) -> str:
     span = edit.span
-    line = sources.line(unit.path, span.line) if span else None
-    if span is None or line is None or span.line != span.end_line:
+    if span is None or span.line != span.end_line:
+        return ""
+    line, span = sources.quoted(unit.path, span)
+    if line is None:
         return ""
     return cut(printable(line[span.column - 1 : span.end_column - 1]), 40)
 

@@ -49,7 +49,7 @@ class Fingerprints:
         """The fingerprint of one finding; to be asked once for each, in the report's order."""
         import hashlib
 
-        line = self._sources.line(unit.unit.path, finding.span.line) or ""
+        line = self._sources.quoted(unit.unit.path, finding.span)[0] or ""
         path = relative_path(unit.unit.path, self._base)
         content = (finding.rule, path, unit.unit.section or "", " ".join(line.split()))
         self._seen[content] += 1

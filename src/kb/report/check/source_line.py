@@ -9,7 +9,7 @@ from kb.report.values import printable
 from kb.report.width import columns, cut, expand_tabs
 
 if TYPE_CHECKING:
-    from kb.config.notebook.places import CellPlaces
+    from kb.config.notebook.places import CellPlace, CellPlaces
 
 BREAKS = "\r\n"
 
@@ -22,8 +22,13 @@ class SourceLines:
         self._lines: dict[str, Sequence[str]] = {}
         self._cells: dict[str, CellPlaces] = {}
 
-    def cell(self, path: str, span: Span) -> tuple[int, int] | None:
-        """The cell of a notebook that holds a place, and the line in it; None of any other file."""
+    def quoted(self, path: str, span: Span) -> tuple[str | None, Span]:
+        """The line that a span begins on, and the span in it; of a notebook the line of the cell."""
+        place = self.cell(path, span)
+        return (self.line(path, span.line), span) if place is None else (place.line, place.span)
+
+    def cell(self, path: str, span: Span) -> "CellPlace | None":
+        """The place in a cell of a notebook; None in any other file."""
         if not path.endswith(".ipynb"):
             return None
         if path not in self._cells:

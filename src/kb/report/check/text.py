@@ -73,13 +73,13 @@ def finding_lines(finding: Finding, unit: UnitResult, words: Words, style: Style
     place = f"{printable(unit.unit.path)}:{span.line}:{span.column}:"
     cell = sources.cell(unit.unit.path, span)
     if cell is not None:
-        place += f" {words('report.cell', cell=cell[0], line=cell[1])}:"
+        place += f" {words('report.cell', cell=cell.cell, line=cell.row)}:"
     severity = style.paint(words.named("severity", finding.severity), finding.severity)
     lines = [f"{style.paint(place, 'heading')} {severity} {finding.rule}"]
     lines += wrap(words.message(finding), style.width, INDENT)
-    source = sources.line(unit.unit.path, span.line)
+    source, quoted = sources.quoted(unit.unit.path, span)
     if source is not None and source.strip():
-        lines += quote_line(source, span, style, finding.severity)
+        lines += quote_line(source, quoted, style, finding.severity)
     lines += _facts(finding, words, style)
     lines += _related(finding, unit, words, style)
     first = True

@@ -1,5 +1,6 @@
 """Where a watch is shown: redrawn in place on a terminal; elsewhere the first reading and what is news after it."""
 
+import contextlib
 import os
 import sys
 import threading
@@ -55,6 +56,7 @@ class PlainScreen:
             self._stream.flush()
         except (OSError, ValueError):
             self.off = True
+            abandon(self._stream)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -124,6 +126,12 @@ class SilentScreen:
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+def abandon(stream: Any) -> None:
+    """Nobody reads this stream any more; without this Python complains of it once more at its end."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def choose_screen(
