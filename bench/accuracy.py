@@ -112,10 +112,10 @@ def _level_0(
 
 
 def _bytes(phase: Phase, held: int) -> dict[str, int]:
-    """A phase's bytes, with what the measuring script keeps: inside the loss the logits are alive anyway, and what the
-    allocator reserved for them there it has still."""
+    """A phase's bytes, with what the measuring script keeps; inside the loss the logits are alive anyway. Reserved
+    memory is to them what it is in the phase."""
     allocated = phase.peak_allocated_bytes + (0 if phase.moment == "loss" else held)
-    reserved = max(phase.peak_reserved_bytes, allocated)
+    reserved = round(phase.peak_reserved_bytes * allocated / phase.peak_allocated_bytes)
     context = phase.process_used_bytes - phase.peak_reserved_bytes
     return {"allocated": allocated, "reserved": reserved, "process": reserved + context}
 

@@ -46,8 +46,8 @@ def main() -> int:
         f"Level 0 times a deviation as the truth; {', '.join(MODELS)} on {', '.join(GPUS)}, bf16, 512 → 128 tokens, "
         f"training, evaluation and generation. Written by bench/probe_trials.py.",
         "",
-        "auto_find_batch_size (accelerate 1.15 multiplies by 0.9) never tries more than it begins with: where more than",
-        "128 fit it stops at 128 after one trial.",
+        "auto_find_batch_size (accelerate 1.15 multiplies by 0.9) never tries more than it begins with: where more",
+        "than 128 fit it stops at 128 after one trial.",
         "",
         "| deviation | kb probe, mean (most) | found exactly | auto_find from 128 | from the next power of two |",
         "|---|---|---|---|---|",

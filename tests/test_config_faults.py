@@ -86,14 +86,29 @@ def test_a_fault_is_a_users_error_that_names_its_place():
 
 def test_an_unknown_dialect_id_is_refused_with_the_known_ones():
     with pytest.raises(ConfigError) as caught:
-        read("a: 1\n", dialect="axolotle")
+        read("a: 1\n", dialect="zzzzzzzz")
     assert caught.value.key == "config.unknown-dialect-id"
     assert "team" in caught.value.values["known"]
 
 
+def test_a_slip_in_a_dialect_id_is_told_with_the_one_that_was_meant():
+    with pytest.raises(ConfigError) as caught:
+        read("a: 1\n", dialect="axolotle")
+    assert (caught.value.key, caught.value.values["meant"]) == ("config.unknown-dialect-meant", "axolotl")
+
+
 def keys_raised() -> set[str]:
     folder = ROOT / "src" / "kb" / "config"
-    mine = ("guard", "nodes", "yaml_nodes", "json_nodes", "parsing", "reader", "discovery")
+    mine = (
+        "text/guard",
+        "text/nodes",
+        "text/yaml_nodes",
+        "text/json_nodes",
+        "text/parsing",
+        "reader",
+        "faults",
+        "discovery",
+    )
     sources = (Path(folder / f"{name}.py").read_text(encoding="utf-8") for name in mine)
     return {key for source in sources for key in re.findall(r'"(config\.[a-z-]+)"', source)}
 

@@ -91,16 +91,16 @@ def test_slices_have_their_own_memory_and_the_whole_gpu_row(tmp_path: Path, libr
     assert [gpu["memory_total"] for gpu in machine["gpus"]] == [19968 * MIB, 4864 * MIB]
     assert all(gpu["mig"] and gpu["gpu"]["id"] == "a100-40gb" for gpu in machine["gpus"])
     assert all(gpu["compute_capability"] == [8, 0] for gpu in machine["gpus"])
-    assert machine["notes"] == []
+    assert machine["notes"] == ["mig_slices"]
 
 
 def test_older_driver_gives_a_process_one_slice(tmp_path: Path, library: Path) -> None:
     machine = played(tmp_path, library, NVML_GPUS=A100_MIG, NVML_SLICES=SLICES)
     assert [gpu["uuid"] for gpu in machine["gpus"]] == ["MIG-dddd-4"]
-    assert machine["notes"] == ["mig_not_all_visible"]
+    assert machine["notes"] == ["mig_not_all_visible", "mig_slices"]
     machine = played(tmp_path, library, NVML_GPUS=A100_MIG, NVML_SLICES=SLICES, CUDA_VISIBLE_DEVICES="MIG-eeee-5")
     assert [gpu["memory_total"] for gpu in machine["gpus"]] == [4864 * MIB]
-    assert machine["notes"] == []
+    assert machine["notes"] == ["mig_slices"]
 
 
 def test_mig_without_slices_leaves_no_gpu(tmp_path: Path, library: Path) -> None:

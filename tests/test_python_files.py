@@ -191,10 +191,7 @@ def test_a_call_that_may_not_happen_leaves_its_settings_unknown():
 
 
 def test_a_call_in_the_other_arm_of_an_if_is_no_part_of_the_run():
-    unit = only(
-        "if full:\n    args = TrainingArguments('o', fp16=True)\n"
-        "else:\n    peft = LoraConfig(r=16)\n"
-    )
+    unit = only("if full:\n    args = TrainingArguments('o', fp16=True)\nelse:\n    peft = LoraConfig(r=16)\n")
     assert not any(name.startswith("lora.") for name in unit.settings)
 
 

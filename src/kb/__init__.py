@@ -1,9 +1,42 @@
 """kb: know before you run. GPU and host memory of Hugging Face style configs, checked against rules that are data."""
 
 import sys
-from typing import NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from kb.api import findings as findings
+    from kb.api import lint as lint
+    from kb.api import machine_of as machine_of
+    from kb.api import message as message
+    from kb.api import predict as predict
+    from kb.api import recommend as recommend
+    from kb.core.errors import UserError as UserError
+    from kb.core.finding import Finding as Finding
+    from kb.core.hardware import Machine as Machine
+    from kb.core.memory_report import MemoryReport as MemoryReport
+    from kb.core.model import Model as Model
+    from kb.core.result import CheckResult as CheckResult
+    from kb.core.setup import TrainingSetup as TrainingSetup
 
 __version__ = "0.1.0"
+
+# The Python API; imported when first asked for, so that `import kb` costs nothing.
+_FUNCTIONS = ("lint", "predict", "recommend", "machine_of", "message", "findings")
+_CLASSES = ("CheckResult", "Finding", "Machine", "MemoryReport", "Model", "TrainingSetup", "UserError")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _FUNCTIONS and name not in _CLASSES:
+        raise AttributeError(f"module 'kb' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module("kb.api"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_FUNCTIONS, *_CLASSES])
 
 
 def leave_quietly(*_: object) -> NoReturn:

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from kb import cli
+from kb import __version__, cli
 from kb.core.errors import UserError
 from kb.knowledge import load_catalog, load_guide
 from kb.report.words import Words
@@ -29,7 +29,9 @@ def command(arguments: Sequence[str], language: str) -> int:
     options.command = list(arguments[at + 1 :])
     _check(options, given=at < len(arguments))
     guide = load_guide(options.rules)
-    words = Words(language, messages, load_catalog(options.rules).facts)
+    catalog = load_catalog(options.rules)
+    words = Words(language, messages, catalog.facts)
+    options.versions = {"kb": __version__, "rules": catalog.version}
 
     from kb.advice.watching import Watch
 

@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 from kb.core.units import GIB
@@ -78,6 +79,8 @@ def test_one_reading_of_this_machine(library: Path) -> None:
     assert "18.3 of 24.0 GiB, 76% · inside 70–85% (gpu-memory-training)" in plain(done.stdout)
     assert "Host" in done.stdout
     data = json.loads(monitor(library, "--once", "--format", "json", NVML_GPUS=RTX_3090).stdout)
+    schema = Path(__file__).parent.parent.parent / "rules/schema/output/monitor.json"
+    jsonschema.validate(data, json.loads(schema.read_text("utf-8")))
     assert data["gpus"][0]["total_bytes"] == 24 * GIB
 
 

@@ -5,6 +5,7 @@ import os
 import pickle
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 from kb.advice.watching import Watch
@@ -16,7 +17,9 @@ from kb.measurement.watching.json_rows import json_line
 from kb.measurement.watching.replay import BrokenRecording, Replay
 from kb.monitor import main
 
-RECORDINGS = Path(__file__).parent.parent / "data" / "recordings"
+ROOT = Path(__file__).parent.parent.parent
+RECORDINGS = ROOT / "tests" / "data" / "recordings"
+SCHEMA = json.loads((ROOT / "rules/schema/output/monitor.json").read_text("utf-8"))
 TARGETS = load_guide()["formulas"]["targets"]
 
 
@@ -110,12 +113,18 @@ def test_kills_and_the_driver_away_are_told(capsys: pytest.CaptureFixture[str]) 
 def test_json_holds_the_same_verdicts(capsys: pytest.CaptureFixture[str]) -> None:
     code, out = replayed(capsys, "gpu-22.csv", "--format", "json")
     data = json.loads(out)
+    jsonschema.validate(data, SCHEMA)
     assert code == 1
     assert data["recording"] == "nvidia-smi"
     verdicts = {row["rule"]: (row["label"], round(row["value"])) for row in data["verdicts"]}
     assert verdicts["gpu-memory-danger"] == ("danger", 22)
     assert verdicts["gpu-memory-training"] == ("above", 92)
     assert {row["kind"] for row in data["warnings"]} == {"gpu_above", "gpu_danger"}
+
+
+def test_json_of_a_whole_run_keeps_to_its_schema(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out = replayed(capsys, "run.jsonl", "--format", "json")
+    jsonschema.validate(json.loads(out), SCHEMA)
 
 
 def test_a_recording_is_converted_and_judged_alike(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

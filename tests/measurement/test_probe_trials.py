@@ -76,6 +76,7 @@ def test_a_command_that_cannot_be_started_is_a_crash_that_says_why() -> None:
 def test_an_exit_code_is_kept_and_the_last_error_is_the_reason() -> None:
     outcome = run_trial(own(sys.executable, "-c", "print('step 1'); raise ValueError('no labels')"))
     assert (outcome.status, outcome.exit_code, outcome.reason) == ("crash", 1, "ValueError: no labels")
+    assert outcome.output is not None and outcome.output.startswith("step 1\nTraceback")
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])

@@ -238,8 +238,9 @@ def test_every_catalogued_gpu_is_found_under_the_name_that_ray_gives_it() -> Non
     from ray._private.accelerators.nvidia_gpu import NvidiaGPUAcceleratorManager
 
     for gpu in load_catalog().gpus.values():
-        offered = NvidiaGPUAcceleratorManager._gpu_name_to_accelerator_type(gpu.name)
-        assert accelerator_of(gpu.id, names_of(gpu), [offered]) == offered, gpu.id
+        for name in (gpu.name, *(alias for alias in gpu.aliases if alias.startswith(("NVIDIA ", "Tesla ")))):
+            offered = NvidiaGPUAcceleratorManager._gpu_name_to_accelerator_type(name)
+            assert accelerator_of(gpu.id, names_of(gpu), [offered]) == offered, name
 
 
 def test_other_resources_are_no_accelerators() -> None:

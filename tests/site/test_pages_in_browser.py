@@ -13,6 +13,7 @@ from site_needs import AXE
 NAVIGATION = (
     "", "gpus/", "models/", "memory/", "inference/", "trouble/", "trouble/questions/", "trouble/checklists/", "case/",
     "rules/", "errata/", "accuracy/", "systems/", "playground/", "data/",
+    "measure/", "integrations/", "commands/", "api/",
 )  # fmt: skip
 GENERATED = (
     "gpus/rtx-3090/", "models/mt5-base/", "rules/t5-fp16-overflow/", "errata/adamw-state-factor/", "trouble/gpu-oom/",

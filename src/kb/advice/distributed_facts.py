@@ -30,6 +30,7 @@ FILLED_FROM = {
     "deepspeed.fp16.enabled": ("training.fp16", "training.fp16_full_eval"),
     "deepspeed.bf16.enabled": ("training.bf16", "training.bf16_full_eval"),
 }
+NAMES_A_FILE = ("training.deepspeed", "deepspeed.config_file")
 _SPARED_BY_BATCH_FINDER = ("deepspeed.train_micro_batch_size_per_gpu", "deepspeed.train_batch_size")
 
 
@@ -124,7 +125,7 @@ class DistributedFacts:
         """Whether a DeepSpeed file that the config names was read; unknown where it names one that was not."""
         if self._unit.unread:
             return Unknown(frozenset(self._unit.unread), "the file that it names was not read")
-        return bool(self._unit.joined)
+        return any(name in NAMES_A_FILE for name in self._unit.joined)
 
     def _auto_values(self) -> tuple[str, ...]:
         return tuple(name.removeprefix("deepspeed.") for name in self._unit.left_open if name.startswith("deepspeed."))

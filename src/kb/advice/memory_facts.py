@@ -34,6 +34,7 @@ def memory_fact(report: MemoryReport, name: str) -> Any:
             "workers": workers,
             "base": host.peak_bytes - workers,
             "base_low": host.base_low_bytes,
+            "floor": host.measured_bytes,
         }[field]
     phase = report.phase({"inference": "generate", "eval_generate": "generate"}.get(part, part))
     if phase is None:

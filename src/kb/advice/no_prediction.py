@@ -17,6 +17,9 @@ def why_no_prediction(unit: Unit, setup: TrainingSetup, *, known: bool, fault: U
         known: whether the model is known.
         fault: why the ``config.json`` of the model's folder cannot be used, where there is one.
     """
+    named = unit.settings.get("launch.run_config")
+    if "launch.run_config" in unit.unread and named is not None:
+        return "config_not_read", {"path": str(named.value)}
     if setup.unresolved and (known or "model.name" in setup.unresolved):
         found = ((name, unit.settings.get(name)) for name in setup.unresolved)
         keys = (str(each.path[-1]) if each and each.path else name.rpartition(".")[2] for name, each in found)

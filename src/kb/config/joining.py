@@ -9,6 +9,9 @@ from kb.core.catalog import Dialect
 from kb.core.document import Setting, Unit
 from kb.core.finding import Span
 
+RUN_CONFIG = "launch.run_config"
+# What the config of a run may say.
+IN_A_RUN = ("training.", "trl.", "data.", "lora.", "quantization.", "model.", "deepspeed.", "generation.")
 ReadNamed = Callable[[str, str], str | None]
 """The config's own path, the path it names → the named file's text; None where there is none to read."""
 
@@ -41,11 +44,40 @@ class Joiner:
         A finding about one of them is shown where the file is named. What the config says itself wins; a file that
         is not there, or cannot be read, is listed as ``unread``.
         """
+        unit = self._with_run_config(unit)
         for name, dialect in self._named_by.items():
             setting = unit.settings.get(name) or self._named_by_project(name, unit)
             if setting is not None and isinstance(setting.value, str) and setting.value:
                 unit = self._with(unit, name, setting, setting.value, dialect)
         return unit
+
+    def _with_run_config(self, unit: Unit) -> Unit:
+        """A command with the config that its run reads, in the format of that; flags win over what it says.
+
+        Where the file is not there nothing that it may say is known. One of no known format is none of ours.
+        """
+        setting = unit.settings.get(RUN_CONFIG)
+        if setting is None or not isinstance(setting.value, str):
+            return unit
+        text = self._read(unit.path, setting.value)
+        try:
+            file = next(iter(self._reader.read(text, setting.value)), None) if text is not None else None
+        except ConfigError:
+            text = file = None
+        if text is None:
+            return unit._replace(unread=(*unit.unread, RUN_CONFIG), hidden=IN_A_RUN)
+        if file is None or file.dialect is None:
+            return unit
+        brought = {
+            each: setting._replace(value=found.value, comment="", joined=setting.value)
+            for each, found in file.settings.items()
+        }
+        return unit._replace(
+            dialect=file.dialect,
+            settings={**brought, **unit.settings},
+            left_open=(*unit.left_open, *(name for name in file.left_open if name not in unit.settings)),
+            joined=(*unit.joined, RUN_CONFIG),
+        )
 
     def _named_by_project(self, name: str, unit: Unit) -> Setting | None:
         """The file that the project names for its runs, placed where the unit begins; other files are not runs."""

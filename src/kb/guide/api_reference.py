@@ -4,6 +4,7 @@ import ast
 import inspect
 import os
 import re
+import textwrap
 from collections.abc import Iterator
 
 from kb.guide.library import Library, UnknownIdError
@@ -112,7 +113,7 @@ def _paragraphs(text: str) -> Iterator[str]:
     code: list[str] = []
     for paragraph in re.split(r"\n{2,}", text.strip()):
         if paragraph.startswith("    "):
-            code.append(inspect.cleandoc(paragraph))
+            code.append(textwrap.dedent(paragraph))
             continue
         if code:
             yield fenced("\n\n".join(code), "python")

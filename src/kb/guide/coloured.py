@@ -1,10 +1,15 @@
 """Code as HTML in the form that Material's style sheet and copy button know."""
 
+import re
 from functools import lru_cache
 
 from pygments.formatters.html import HtmlFormatter
 from pygments.lexer import Lexer
 from pygments.lexers import get_lexer_by_name
+
+WIDE = 44  # characters of a line that a narrow window cannot show
+_BLOCK = re.compile(r"(?<=<pre><span></span><code)(?=>(?P<code>.*?)</code></pre>)", re.DOTALL)
+_TAG = re.compile(r"<[^>]*>|&\w+;")
 
 
 def coloured(code: str, language: str) -> str:
@@ -12,6 +17,15 @@ def coloured(code: str, language: str) -> str:
     parts: list[str] = []
     _formatter().format(_lexer(language).get_tokens(code), _Parts(parts))
     return f'<div class="language-{language} highlight"><pre><span></span><code>{"".join(parts)}</code></pre></div>'
+
+
+def reachable(html: str) -> str:
+    """The page with its wide blocks of code open to the keyboard, since they scroll."""
+    return _BLOCK.sub(lambda block: ' tabindex="0"' if _is_wide(block["code"]) else "", html)
+
+
+def _is_wide(code: str) -> bool:
+    return any(len(_TAG.sub("", line)) > WIDE for line in code.split("\n"))
 
 
 class _Parts:

@@ -4,7 +4,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from types import ModuleType
 
 from kb import cli
 from kb.__main__ import COMMANDS
@@ -20,19 +19,13 @@ def command_reference(library: Library) -> str:
     parts = []
     with _columns(WIDTH):
         for name in COMMANDS:
-            parser = _parser(import_module(f"kb.{name}"), words)
+            parser = import_module(f"kb.{name}").build_parser(words)
             parts += [
                 f"## kb {name} {{ #{name} }}",
                 text(cli.said(words, f"cli.about.{name}")),
                 fenced(parser.format_help(), "text"),
             ]
     return "\n\n".join(parts)
-
-
-def _parser(command: ModuleType, words: cli.Words) -> cli.Parser:
-    build = getattr(command, "build_parser", None) or command._parser
-    parser: cli.Parser = build(words)
-    return parser
 
 
 @contextmanager

@@ -33,7 +33,7 @@ def diagnosed(library: Library, entry: Mapping[str, Any]) -> str:
         return ""
     facts, unit = _example()
     lines = read_lines(io.BufferedReader(io.BytesIO(log.encode())), "train.log")
-    result = diagnose(lines, {entry["id"]: entry}, facts.get)
+    result = diagnose(lines, library.rows("remedies"), facts.get)
     if not result.causes:
         return ""
     answer = diagnosis_text(result, "train.log", library.words, STYLE, unit)

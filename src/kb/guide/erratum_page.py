@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kb.guide.library import Library
-from kb.guide.markup import PLAIN, badge, cited, prose, table, text
+from kb.guide.markup import PLAIN, badge, cited, code, prose, table, text
 from kb.guide.site_words import say
 from kb.report.entries.provenance import figure
 
@@ -14,8 +14,8 @@ def erratum_page(library: Library, entry: Mapping[str, Any]) -> str:
     language, words = library.language, library.words
     claim, finding = entry["claim"], entry["finding"]
     parts = [
-        f"# {text(entry['id'])}",
-        f"**{text(words.named('erratum_verdict', entry['verdict']))}**",
+        f"# {prose(erratum_title(entry, language))}",
+        f"**{text(words.named('erratum_verdict', entry['verdict']))}** · {code(entry['id'])}",
         f"## {say(language, 'erratum.claim')} {{ #claim }}",
         f"{prose(claim['text'][language])} {cited(library, claim)}",
         f"## {say(language, 'erratum.finding')} {{ #finding }}",
@@ -30,6 +30,11 @@ def erratum_page(library: Library, entry: Mapping[str, Any]) -> str:
         parts.append(table(head, rows, numbers=(1,)))
     parts += [f"## {say(language, 'erratum.use')} {{ #use }}", prose(entry["use"][language])]
     return "\n\n".join(parts) + "\n"
+
+
+def erratum_title(entry: Mapping[str, Any], language: str) -> str:
+    """The claim itself, without its full stop."""
+    return str(entry["claim"]["text"][language]).rstrip(".")
 
 
 def _how(value: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from kb.guide.coloured import coloured
 
 _BLOCK = re.compile(r'^<div class="kb-held.*</div>$', re.MULTILINE)
 _CODE = re.compile(
-    r"^(?P<fence>`{3,})(?P<language>bash|python|yaml)\n(?P<code>.*?)\n(?P=fence)$", re.MULTILINE | re.DOTALL
+    r"^(?P<fence>`{3,})(?P<language>bash|python|text|yaml)\n(?P<code>.*?)\n(?P=fence)$", re.MULTILINE | re.DOTALL
 )
 _PLACE = re.compile(r'<div data-held="(\d+)"></div>')
 _HELD: dict[str, list[str]] = {}  # by the page's file

@@ -17,6 +17,7 @@ from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from kb.guide.coloured import reachable
 from kb.guide.export import write_llms
 from kb.guide.pages import write_pages
 from kb.guide.policy import with_policy
@@ -116,7 +117,7 @@ def _edit_url(page: Page, config: MkDocsConfig) -> str | None:
 
 @event_priority(-100)
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
-    return with_policy(_named_search(output, config.extra["lang"]))
+    return with_policy(reachable(_named_search(output, config.extra["lang"])))
 
 
 @event_priority(-100)

@@ -12,6 +12,7 @@ from kb.report.style import Style
 
 PLAIN = Style(width=10_000)
 _MARKUP = re.compile(r"[\\`*_{}\[\]<>|#$]")
+_EMPHASIS = re.compile(r"[*\\$`]|(?<![^\W_])_|_(?![^\W_])")  # an underscore within a word is none
 _ENTITIES = {"<": "&lt;", ">": "&gt;"}  # which Markdown does not take a backslash before
 
 
@@ -33,8 +34,8 @@ def prose(value: str) -> str:
 
 
 def code(value: object) -> str:
-    """A value as inline code."""
-    return f"<code>{escape(str(value))}</code>"
+    """A value as inline code: nothing in it is markup, for Markdown reads on inside of HTML."""
+    return f"<code>{_EMPHASIS.sub(lambda mark: f'&#{ord(mark[0])};', escape(str(value)))}</code>"
 
 
 def fenced(value: str, language: str = "yaml") -> str:

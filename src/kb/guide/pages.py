@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 
 from kb.guide.all_fits import Fits, all_fits
-from kb.guide.erratum_page import erratum_page
+from kb.guide.erratum_page import erratum_page, erratum_title
 from kb.guide.gpu_page import gpu_page
 from kb.guide.library import Library, load_library
 from kb.guide.model_page import model_page
@@ -27,7 +27,8 @@ def generated_pages(library: Library, fits: Fits) -> Iterator[tuple[str, Page]]:
         made_from = f"rules/remedies/{name}.yaml"
         yield f"trouble/{name}.md", (entry["title"][language], made_from, remedy_page(library, entry))
     for name, entry in library.rows("errata").items():
-        yield f"errata/{name}.md", (name, "rules/errata.yaml", erratum_page(library, entry))
+        title = erratum_title(entry, language).replace("`", "")
+        yield f"errata/{name}.md", (title, "rules/errata.yaml", erratum_page(library, entry))
     for rule in library.catalog.rules.values():
         made_from = f"rules/checks/{rule.area}/{rule.id}.yaml"
         yield f"rules/{rule.id}.md", (library.words.described(rule.title), made_from, rule_page(library, rule))

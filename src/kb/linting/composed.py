@@ -1,32 +1,23 @@
 """A Hydra tree on disk: composed, checked as the one run it is, and its findings told in the files they are about."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from kb.config.hydra.composing import Composed, compose
-from kb.config.hydra.objects import arranged
-from kb.config.hydra.tree import HydraError
-from kb.config.hydra.virtual import VirtualText, moved_edit
-from kb.config.reader import ConfigReader
+from kb.config.text.encoding import decode
 from kb.config.text.guard import MAX_BYTES
 from kb.core.document import Setting, Unit
 from kb.core.finding import Finding, Span
 from kb.core.lint import place_of
 from kb.core.result import UnitResult
 
+if TYPE_CHECKING:
+    from kb.config.hydra.composing import Composed
+    from kb.config.hydra.virtual import VirtualText
+    from kb.linting.file import FileChecker, FileResult
+
 _NOWHERE, _NO_KEY = Span(1, 1, 1, 1, 0, 0), Span(1, 1, 1, 1, -1, -1)
 DIALECT = "hydra"
-ReadGroup = Callable[[str, str], bytes | None]
-
-
-class Part(NamedTuple):
-    """What one file of a tree has of the results: its text and a unit with its own findings."""
-
-    path: str
-    text: str
-    encoding: str
-    results: tuple[UnitResult, ...]
 
 
 def read_below(primary: str, name: str) -> bytes | None:
@@ -54,14 +45,31 @@ def group_path(primary: str, name: str) -> str:
     return os.path.join(os.path.dirname(primary), *name.split("/"))
 
 
-def composed_units(
-    path: str, raw: bytes, reader: ConfigReader, read: ReadGroup, dialect: str | None
-) -> tuple[Composed, list[Unit]] | None:
-    """A primary config's tree and the units of the whole; None where the file is no primary config.
+def composed_result(
+    files: "FileChecker", raw: bytes, path: str, instead: Mapping[str, bytes] = {}
+) -> "FileResult | None":
+    """The result of a primary config with its group files; None where this is none.
+
+    The prediction is the primary's. There a setting of a group file counts as written elsewhere; in the group file it
+    counts where it stands, and the findings about it are told there.
+
+    Args:
+        instead: the bytes to take for a file, by its path.
 
     Raises:
         HydraError: a file of the tree cannot be used; its ``path`` says which.
     """
+    from kb.config.hydra.composing import compose, looks_composed
+
+    if not looks_composed(raw.decode("utf-8", "replace")):
+        return None
+    from kb.config.hydra.objects import arranged
+    from kb.config.hydra.tree import HydraError
+
+    def read(primary: str, name: str) -> bytes | None:
+        own = group_path(primary, name)
+        return instead[own] if own in instead else files.beside(primary, name)
+
     try:
         composed = compose(path, raw, read, listed=listed_below)
     except HydraError as fault:
@@ -69,26 +77,34 @@ def composed_units(
         raise
     if composed is None:
         return None
-    return composed, reader.read_parsed(composed.parsed, path, dialect=dialect, prefer=DIALECT, arrange=arranged)
+    units = files.reader.read_parsed(composed.parsed, path, dialect=files.dialect, prefer=DIALECT, arrange=arranged)
+    return _by_file(files, path, composed, [files.check_unit(unit) for unit in units])
 
 
-def parts_of(path: str, composed: Composed, results: Sequence[UnitResult]) -> list[Part]:
-    """The results by file, the primary config first; of the others those with findings of their own.
+def part_again(files: "FileChecker", part: "FileResult", raw: bytes) -> "FileResult":
+    """The result of a group file with other bytes, as a part of its primary config."""
+    primary = files.beside(part.part_of, os.path.basename(part.part_of))
+    whole = None if primary is None else composed_result(files, primary, part.part_of, {part.path: raw})
+    found = [other for other in whole.others if other.path == part.path] if whole is not None else []
+    return found[0] if found else part._replace(text=decode(raw).text or "", results=())
 
-    The prediction is the primary's. There a setting of a group file counts as written where the list names that file;
-    in the group file, where it stands.
-    """
+
+def _by_file(files: "FileChecker", path: str, composed: "Composed", results: Sequence[UnitResult]) -> "FileResult":
+    """The results by file, the primary config first; of the others those with findings of their own."""
+    from kb.linting.file import FileResult
+
     parts = []
     for number, file in enumerate(composed.files):
         own = path if number == 0 else group_path(path, file.name)
         units = [_of_file(result, composed, number, own, path) for result in results]
-        if number == 0 or any(unit.findings for unit in units):
-            kept = units if number == 0 else [unit for unit in units if unit.findings]
-            parts.append(Part(own, file.text, file.encoding, tuple(kept)))
-    return parts
+        kept = units if number == 0 else [unit for unit in units if unit.findings]
+        if kept:
+            settled = tuple(files.settle(kept, file.text, own))
+            parts.append(FileResult(own, file.text, file.encoding, settled, part_of=path if number else ""))
+    return parts[0]._replace(others=tuple(parts[1:]))
 
 
-def _of_file(result: UnitResult, composed: Composed, number: int, path: str, primary: str) -> UnitResult:
+def _of_file(result: UnitResult, composed: "Composed", number: int, path: str, primary: str) -> UnitResult:
     virtual, package = composed.virtual, composed.packages[number]
     settings = {
         name: _setting(setting, virtual, number, package, composed, path)
@@ -125,7 +141,7 @@ def _of_file(result: UnitResult, composed: Composed, number: int, path: str, pri
 
 
 def _setting(
-    setting: Setting, virtual: VirtualText, number: int, package: tuple[str, ...], composed: Composed, path: str
+    setting: Setting, virtual: "VirtualText", number: int, package: tuple[str, ...], composed: "Composed", path: str
 ) -> Setting:
     home = virtual.number_of(setting.key_span)
     if home != number:
@@ -137,9 +153,11 @@ def _setting(
     )
 
 
-def _finding(finding: Finding, virtual: VirtualText, number: int, unit: Unit) -> Finding:
+def _finding(finding: Finding, virtual: "VirtualText", number: int, unit: Unit) -> Finding:
     def local(span: Span) -> Span:
         return virtual.local(span, number)
+
+    from kb.config.hydra.virtual import moved_edit
 
     fixes = []
     for fix in finding.fixes:

@@ -144,13 +144,13 @@ class FileChecker:
         self.checker = checker
         self.hub = hub
         self._today = today
-        self._dialect = dialect
+        self.dialect = dialect
         self._overrides = overrides or Overrides.none()
-        self._reader = ConfigReader(catalog.dialects, catalog.facts)
+        self.reader = ConfigReader(catalog.dialects, catalog.facts)
         self.seen = seen or Seen()
         self.lookups = {"named": read, "beside": beside or _read_below}
-        self._beside = self.seen.text("beside", self.lookups["beside"])
-        self._joiner = Joiner(self._reader, catalog.dialects, self.seen.text("named", read), checker.given)
+        self.beside = self.seen.text("beside", self.lookups["beside"])
+        self._joiner = Joiner(self.reader, catalog.dialects, self.seen.text("named", read), checker.given)
 
     def check(self, raw: bytes, path: str, kind: Kind | None = None) -> FileResult:
         """Everything found in one file.
@@ -159,18 +159,13 @@ class FileChecker:
             ConfigError: the bytes are no text, or the text no config that can be read, at its line and column.
         """
         kind = kind or kind_of(path)
-        if kind == "config" and b"defaults" in raw:
-            composed = self._composed(raw, path)
-            if composed is not None:
-                return composed
-        if kind == "config" and b"parameters" in raw and b"method" in raw:
-            swept = self._swept(raw, path)
-            if swept is not None:
-                return swept
+        made = self._made_of_several(raw, path) if kind == "config" else None
+        if made is not None:
+            return made
         decoded = _DECODERS.get(kind, decode)(raw)
         text = decoded.text if decoded.text is not None else ""
         units = self.read(text, path, kind, decoded.events, readable=decoded.text is not None)
-        results = self._settle([self.checker.check(self._joiner.join(unit)) for unit in units], text, path)
+        results = self.settle([self.check_unit(unit) for unit in units], text, path)
         undecoded = raw if decoded.text is None else None
         return FileResult(path=path, text=text, encoding=decoded.encoding, results=tuple(results), raw=undecoded)
 
@@ -178,57 +173,25 @@ class FileChecker:
         """A file's result with other bytes; of one that another brings in, as a part of that one."""
         if not file.part_of:
             return self.check(raw, file.path, kind)
-        primary = self._beside(file.part_of, file.part_of.replace("\\", "/").rpartition("/")[2])
-        whole = None if primary is None else self._composed(primary, file.part_of, {file.path: raw})
-        found = [other for other in whole.others if other.path == file.path] if whole is not None else []
-        if found:
-            return found[0]
-        return file._replace(text=decode(raw).text or "", results=())
+        from kb.linting.composed import part_again
 
-    def _composed(self, raw: bytes, path: str, instead: Mapping[str, bytes] = {}) -> FileResult | None:
-        """The result of a primary config with its group files; None where this is none."""
-        from kb.config.hydra.composing import looks_composed
+        return part_again(self, file, raw)
 
-        if not looks_composed(raw.decode("utf-8", "replace")):
-            return None
-        from kb.linting.composed import composed_units, group_path, parts_of
+    def _made_of_several(self, raw: bytes, path: str) -> FileResult | None:
+        """The result of a config that stands for several: a Hydra tree or a sweep; None of any other."""
+        if b"defaults" in raw:
+            from kb.linting.composed import composed_result
 
-        def read(primary: str, name: str) -> bytes | None:
-            own = group_path(primary, name)
-            return instead[own] if own in instead else self._beside(primary, name)
+            return composed_result(self, raw, path)
+        if b"parameters" in raw and b"method" in raw and self.dialect is None:
+            from kb.linting.sweeping import swept_result
 
-        found = composed_units(path, raw, self._reader, read, self._dialect)
-        if found is None:
-            return None
-        composed, units = found
-        results = [self.checker.check(self._joiner.join(unit)) for unit in units]
-        files = [
-            FileResult(
-                part.path, part.text, part.encoding, tuple(self._settle(list(part.results), part.text, part.path))
-            )
-            for part in parts_of(path, composed, results)
-        ]
-        others = tuple(file._replace(part_of=path) for file in files[1:])
-        return files[0]._replace(others=others)
+            return swept_result(self, raw, path)
+        return None
 
-    def _swept(self, raw: bytes, path: str) -> FileResult | None:
-        """The result of a sweep file; None where this is none."""
-        decoded = decode(raw)
-        if decoded.text is None or self._dialect is not None:
-            return None
-        from kb.linting.sweeping import sweep_results
-
-        def check(unit: Unit) -> UnitResult:
-            return self.checker.check(self._joiner.join(unit))
-
-        try:
-            results = sweep_results(decoded.text, path, self._reader, check, lambda event: self.checker.hear([event]))
-        except ConfigError:
-            return None  # whatever reads it next says what is wrong
-        if results is None:
-            return None
-        settled = self._settle(results, decoded.text, path)
-        return FileResult(path=path, text=decoded.text, encoding=decoded.encoding, results=tuple(settled))
+    def check_unit(self, unit: Unit) -> UnitResult:
+        """One unit's result, with what the files it names say."""
+        return self.checker.check(self._joiner.join(unit))
 
     def read(
         self, text: str, path: str, kind: Kind, events: Sequence[Event] = (), *, readable: bool = True
@@ -261,7 +224,7 @@ class FileChecker:
         if kind == "text":
             return []
         if kind == "config":
-            return list(self._reader.read(text, path, dialect=self._dialect))
+            return list(self.reader.read(text, path, dialect=self.dialect))
         if kind in ("python", "notebook"):
             return self._code_units(text, path, kind)
         # most runs meet no command line: its reader is imported when one does
@@ -286,7 +249,7 @@ class FileChecker:
 
         return read_cells(text, path, python, CommandReader(self.catalog.dialects, self.catalog.facts))
 
-    def _settle(self, results: list[UnitResult], text: str, path: str) -> list[UnitResult]:
+    def settle(self, results: list[UnitResult], text: str, path: str) -> list[UnitResult]:
         """Apply the project's overrides and the file's suppression comments; hear what is wrong with the comments."""
         ignored = set(self._overrides.ignored(path))
         kept = [
@@ -307,9 +270,7 @@ class FileChecker:
             for result, findings in zip(results, kept, strict=True)
         ]
 
-    def _suppressed(
-        self, findings: Sequence[Finding], text: str, path: str, decided: Collection[str]
-    ) -> "Suppressed":
+    def _suppressed(self, findings: Sequence[Finding], text: str, path: str, decided: Collection[str]) -> "Suppressed":
         """The findings of one file with its suppression comments applied; a notebook's are read cell by cell."""
         from kb.config.suppressions import read_suppressions, suppress
 

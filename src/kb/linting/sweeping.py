@@ -1,14 +1,19 @@
 """A sweep file: every combination it may run is checked, and the worst one is told with what is wrong there."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from kb.config.faults import ConfigError
 from kb.config.reader import ConfigReader
 from kb.config.sweep.sweep import Parameter, Sweep, combinations, read_sweep
+from kb.config.text.encoding import decode
 from kb.config.text.parsing import Parsed, parse
 from kb.core.document import Event, Unit
 from kb.core.finding import SEVERITIES, Finding, Fix, Span
 from kb.core.result import UnitResult
+
+if TYPE_CHECKING:
+    from kb.linting.file import FileChecker, FileResult
 
 MAX_CORNERS = 256
 MAX_TOLD = 12  # combinations beside the worst that are told for what only they have
@@ -30,6 +35,26 @@ class Corner(NamedTuple):
         verdict = _VERDICTS.index(report.verdict.status) if report and report.verdict.status in _VERDICTS else -1
         peak = max((phase.process_used_bytes for phase in report.phases), default=0) if report else 0
         return gravest, verdict, peak, len(found)
+
+
+def swept_result(files: "FileChecker", raw: bytes, path: str) -> "FileResult | None":
+    """The result of a sweep file; None where this is none, or one that cannot be read."""
+    from kb.linting.file import FileResult
+
+    decoded = decode(raw)
+    if decoded.text is None:
+        return None
+
+    def hear(event: Event) -> Sequence[Finding]:
+        return files.checker.hear([event])
+
+    try:
+        results = sweep_results(decoded.text, path, files.reader, files.check_unit, hear)
+    except ConfigError:
+        return None  # whatever reads it next says what is wrong
+    if results is None:
+        return None
+    return FileResult(path, decoded.text, decoded.encoding, tuple(files.settle(results, decoded.text, path)))
 
 
 def sweep_results(

@@ -40,7 +40,7 @@ class Told(NamedTuple):
             ValueError: it is something else.
         """
         text, counts, faults, seen = data
-        tally = Tally(*counts[:9], needs=tuple(counts[9]), rule=counts[10])
+        tally = Tally._make((*counts[:9], tuple(counts[9]), counts[10]))
         return Told(text, tally, tuple(Unusable(*fault) for fault in faults), tuple(map(tuple, seen)))
 
 

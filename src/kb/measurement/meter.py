@@ -85,11 +85,11 @@ def process_bytes() -> int:
     """What NVML says this process holds; where it hides processes (containers), what is in use on the whole GPU."""
     pynvml = importlib.import_module("pynvml")
     pynvml.nvmlInit()
-    uuid = str(torch.cuda.get_device_properties(0).uuid)
     try:
+        uuid = str(torch.cuda.get_device_properties(0).uuid)
         handle = pynvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}")
         running = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
-    except pynvml.NVMLError:
+    except (pynvml.NVMLError, AttributeError):  # torch before 2.5 tells no UUID
         running = []
     for process in running:
         if process.pid == os.getpid() and process.usedGpuMemory:

@@ -17,7 +17,7 @@ _ONE = 0.001  # of an accelerator type: it says where, not how much
 
 
 class Attempt(NamedTuple):
-    """A trial under way: how often it was lost, the nodes that died meanwhile, and those alive when it was sent."""
+    """A trial under way: how often it was lost, on which nodes, and the nodes alive when it was sent."""
 
     trial: Trial
     alive: Mapping[str, str]  # names by id
@@ -118,24 +118,24 @@ class RayRunner:
         except (errors.RayTaskError, errors.RuntimeEnvSetupError) as error:
             return attempt.trial, Outcome("crash", 0.0, reason=_line(error))
         except errors.RayError as error:
-            return self._lost(attempt, _line(error))
+            return self._lost(attempt, error)
         if attempt.losses:
             told = {"losses": attempt.losses, "lost_nodes": list(attempt.lost_nodes)}
             outcome = outcome._replace(machine={**outcome.machine, **told})
         return attempt.trial, outcome
 
-    def _lost(self, attempt: Attempt, reason: str) -> tuple[Trial, Outcome] | None:
-        alive = self._alive()
-        gone = tuple(name for node, name in attempt.alive.items() if node not in alive)
-        attempt = attempt._replace(
-            losses=attempt.losses + 1, lost_nodes=tuple(dict.fromkeys((*attempt.lost_nodes, *gone))), alive=alive
-        )
+    def _lost(self, attempt: Attempt, error: Exception) -> tuple[Trial, Outcome] | None:
+        """Send it again, or give it up. Ray says which node it was, before its list of nodes says that it is dead."""
+        text = str(error)
+        gone = tuple(name for node, name in attempt.alive.items() if node in text)
+        nodes = tuple(dict.fromkeys((*attempt.lost_nodes, *gone)))
+        attempt = attempt._replace(losses=attempt.losses + 1, lost_nodes=nodes, alive=self._alive())
         if self._tell is not None:
-            self._tell(attempt.trial, attempt.lost_nodes)
+            self._tell(attempt.trial, gone)
         if attempt.losses <= self._retries:
             self._send(attempt)
             return None
-        return attempt.trial, _given_up(attempt, reason)
+        return attempt.trial, _given_up(attempt, _line(error))
 
     def _given_up(self) -> list[tuple[Trial, Outcome] | None]:
         """The trials that no node could run any more, for so long that none will come."""

@@ -21,7 +21,7 @@ def labels(gpu: str, names: Iterable[str]) -> tuple[str, ...]:
     models: dict[str, None] = {}
     for name in names:
         product = _without_brand(name)
-        found[product.replace(" ", "-").casefold()] = None
+        found |= dict.fromkeys("-".join(each.split()).casefold() for each in (product, name.removeprefix("NVIDIA ")))
         if match := _MODEL.match(product):
             models["-".join(match[0].split()).casefold()] = None
     return tuple(dict.fromkeys((*found, *models)))
@@ -35,7 +35,7 @@ def accelerator_of(gpu: str, names: Iterable[str], offered: Iterable[str]) -> st
 
 def offered_by(resources: Iterable[str]) -> tuple[str, ...]:
     """The accelerator types among a cluster's resources."""
-    return tuple(sorted(name.removeprefix(PREFIX) for name in resources if name.startswith(PREFIX)))
+    return tuple(sorted({name.removeprefix(PREFIX) for name in resources if name.startswith(PREFIX)}))
 
 
 def _without_brand(name: str) -> str:

@@ -19,6 +19,7 @@ from kb.measurement.trial import Outcome, Trial, as_json, trial_key
 
 POLL_SECONDS = 0.1
 GRACE_SECONDS = 10.0
+OUTPUT_CHARACTERS = 4000
 END = b"k"  # on the leash: end the command
 # Nothing is fetched while a trial runs: weights are random, and a measurement must not depend on the network.
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
@@ -164,6 +165,8 @@ def _outcome(trial: Trial, ended: _Ended, told: Told, seconds: float) -> Outcome
     if complete:
         return base
     failed = base._replace(phase=told.phase, exit_code=ended.code)
+    if trial.backend != "fake":
+        failed = failed._replace(output=ended.output.strip()[-OUTPUT_CHARACTERS:] or None)
     if ended.passed == "time":
         return failed._replace(status="hang", reason=f"{trial.limits.seconds:g} s", exit_code=None)
     if ended.passed == "host":

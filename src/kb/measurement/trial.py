@@ -83,6 +83,7 @@ class Outcome(NamedTuple):
     machine: Mapping[str, Any] = {}
     stack: Mapping[str, str] = {}
     node: str | None = None
+    output: str | None = None  # the end of what a run that failed printed
 
     @property
     def fits(self) -> bool:

@@ -59,9 +59,9 @@ def predict(
     flash = capability is None or capability >= FLASH_FROM
     peaks = _peaks(setup, architecture, states, workspace, constants["block_remainder_bytes"], flash)
     context = context_of(constants, capability, gpu)
-    checkpointing = setup.gradient_checkpointing
+    holes = {"checkpointing": setup.gradient_checkpointing, "eager": setup.attn_implementation == "eager"}
     phases = tuple(
-        phase_of(name, peak, constants, context, checkpointing=checkpointing) for name, peak in peaks.items()
+        phase_of(name, peak, constants, context, **holes) for name, peak in peaks.items()
     )
     loads = loads_of(setup, architecture, states, checkpoint_bytes)
     return MemoryReport(

@@ -28,16 +28,25 @@ def context_of(constants: Mapping[str, float], capability: tuple[int, int] | Non
 
 
 def phase_of(
-    name: PhaseName, peak: Peak, constants: Mapping[str, float], context: Context, *, checkpointing: bool = False
+    name: PhaseName,
+    peak: Peak,
+    constants: Mapping[str, float],
+    context: Context,
+    *,
+    checkpointing: bool = False,
+    eager: bool = False,
 ) -> Phase:
-    """A peak as the process sees it. Evaluation and checkpointed training leave more holes than other phases.
+    """A peak as the process sees it. Evaluation and checkpointed training leave more holes than other phases, and the
+    recomputed score matrices of eager attention the most.
 
     Low is what the run cannot do without: allocated memory less the error band (the allocator gives cached blocks back
     before it fails) and the smallest context. High is allocated plus the band, times the upper ratio of reserved
     memory, plus the largest context.
     """
     band = constants[f"band_{name}"]
-    kind = "checkpointing" if checkpointing and name == "train" else name
+    kind: str = name
+    if checkpointing and name == "train" and peak.moment != "optimizer_step":  # nothing is recomputed there
+        kind = "checkpointing_eager" if eager else "checkpointing"
     mean = constants.get(f"reserved_mean_{kind}", constants["reserved_mean"])
     upper = constants.get(f"reserved_upper_{kind}", constants["reserved_upper"])
     reserved = round(peak.allocated * mean)

@@ -135,7 +135,7 @@ class _Watched:
         if self.options.format == "json":
             from kb.report.monitor.json_report import snapshot_json
 
-            cli.put(snapshot_json(snapshot, tuple(reading.judged)))
+            cli.put(snapshot_json(snapshot, reading.judged, self.options.versions))
         else:
             cli.put("\n".join(reading_lines(reading, self.words, self.style)) + "\n")
         beyond = set(self.watch.summary().alert_counts).difference(_NO_FINDING)

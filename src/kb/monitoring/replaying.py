@@ -38,7 +38,7 @@ def replay(options: argparse.Namespace, watch: Watch, words: Words) -> int:
     if options.format == "json":
         from kb.report.monitor.json_report import summary_json
 
-        cli.put(summary_json(summary, recording.kind, notes))
+        cli.put(summary_json(summary, recording.kind, notes, options.versions))
     else:
         cli.put(summary_text(summary, words, choose_style(sys.stdout, options.color), notes))
     return cli.FINDINGS if set(summary.alert_counts).difference(_NO_FINDING) else cli.CLEAN

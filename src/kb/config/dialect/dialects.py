@@ -25,10 +25,11 @@ class Target:
     ``values`` translates what is written; what is in ``skip`` says nothing of the setting, and where ``skip`` is None
     nothing does but what is translated; for what is in ``unknown`` (None: all that is not translated) no value of the
     setting is right. ``split`` parts a text into a list, ``items`` translates the parts, and what
-    ``adds`` is put together with the setting's other keys that add.
+    ``adds`` is put together with the setting's other keys that add. A ``plain`` one takes the setting's own values: a
+    fix may write it.
     """
 
-    __slots__ = ("adds", "fact", "items", "rank", "skip", "split", "unknown", "values")
+    __slots__ = ("adds", "fact", "items", "plain", "rank", "skip", "split", "unknown", "values")
 
     def __init__(self, fact: FactType, rank: int, values: Values, how: Mapping[str, Any] = {}) -> None:
         self.fact, self.rank, self.values = fact, rank, values
@@ -39,6 +40,7 @@ class Target:
         self.split: str = how.get("split", "")
         self.items: Values = how.get("items", {})
         self.adds: bool = how.get("adds", False)
+        self.plain = not how.keys() - {"to"}
 
 
 def _both_spellings(written: Iterable[str]) -> list[str]:

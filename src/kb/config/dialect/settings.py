@@ -117,7 +117,7 @@ class Extractor:
         span = source.between(key.start, key.end or key.start)
         meant = self._dialect.neighbours(parent).meant_by(key.value)
         if meant is None:
-            if self._dialect.is_closed(parent):
+            if self._dialect.is_closed(parent) and (entry[2].kind != SCALAR or entry[2].scalar() is not None):
                 part.events.append(Event("unknown-argument", span, {"key": key.value, "format": self._dialect.id}))
             return
         meant_path = f"{parent}.{meant}" if parent else meant

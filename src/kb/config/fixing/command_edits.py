@@ -14,6 +14,9 @@ _GAP_BEFORE = re.compile(r"(?:[ \t]|\\[ \t]*\r?\n)*\Z")  # a blank after the bac
 _REST_OF_LINE = re.compile(r"[ \t]*\\?\r?\n")
 
 
+NAMED_BY_EQUALS = ("llamafactory", "torchtune")  # whose command lines take name=value beside a config, and no flags
+
+
 class CommandEdits:
     """Plans edits on one command of a text, the ``number``-th. Paths are that number and the flag."""
 
@@ -40,6 +43,8 @@ class CommandEdits:
             elif edit.op == "remove":
                 self._remove(setting, change)
             else:
+                if not str(setting.path[0]).startswith("--"):
+                    raise CannotEditError("config.fix.no-place")
                 flag = self._flag(str(edit.value).rpartition(".")[2])
                 change.splices.append(Splice(setting.key_span.start, setting.key_span.end, flag))
                 old = self._path(setting.path[0])
@@ -90,6 +95,8 @@ class CommandEdits:
         if shared is None and edit.value is False and not self._default(edit.name):
             return  # it is off already
         name = self._spelling(edit.name)
+        if self._unit.dialect in NAMED_BY_EQUALS:
+            raise CannotEditError("config.fix.no-place")
         flag = self._flag(name)
         if edit.value is not True or self._spells_booleans():
             flag += " " + as_words(edit.value)

@@ -158,7 +158,7 @@ class TreeEdits:
             (target.rank, path)
             for path, targets in self._dialect.targets.items()
             for target in targets
-            if target.fact.name == name
+            if target.fact.name == name and target.plain
         ]
         # a group file of Hydra's holds what stands below its package
         package = self._unit.package

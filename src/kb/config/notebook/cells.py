@@ -19,7 +19,7 @@ _ASSIGNED_MAGIC = re.compile(r"^([ \t]*[\w, \t]+=[ \t]*)([%!].*)$", re.M)
 # Cell magics under which the rest is still Python.
 _PYTHON_MAGICS = frozenset(("time", "timeit", "capture", "prun", "debug", "memit", "snakeviz", "pdb", "skip", "wandb"))
 _SHELL_MAGICS = frozenset(("bash", "sh", "script", "shell"))
-_SHELL_LINE = re.compile(r"^[ \t]*!+(.*(?:\\\r?\n.*)*)", re.M)
+_SHELL_LINE = re.compile(r"^[ \t]*!+((?:\\\r?\n|[^\r\n])*)", re.M)
 
 
 class CellText(NamedTuple):

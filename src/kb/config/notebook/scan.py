@@ -9,11 +9,13 @@ from kb.config.text.json_nodes import Place
 
 MAX_DEPTH = 1000
 _STRING = re.compile(r'"([^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+)"')
+_CLOSING = {"{": "}", "[": "]"}
 _BLANK = re.compile(r"[ \t\n\r]*+")
 _ATOM = re.compile(r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+(?:[eE][-+]?[0-9]++)?+|true|false|null|NaN|-?Infinity")
-# What stands between two brackets: texts in quotes, and lists and objects that hold no other, are passed over whole.
-_PLAIN = r'''[^"\[\]{}]*+(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"[^"\[\]{}]*+)*+'''
-_TO_BRACKET = re.compile(rf"{_PLAIN}(?:(?:\[{_PLAIN}\]|\{{{_PLAIN}\}}){_PLAIN})*+", re.DOTALL)
+# What stands between two brackets: texts in quotes, and lists and objects of at most two levels, are passed over whole.
+_PLAIN = r"""[^"\[\]{}]*+(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"[^"\[\]{}]*+)*+"""
+_LEAVES = rf"{_PLAIN}(?:(?:\[{_PLAIN}\]|\{{{_PLAIN}\}}){_PLAIN})*+"
+_TO_BRACKET = re.compile(rf"{_LEAVES}(?:(?:\[{_LEAVES}\]|\{{{_LEAVES}\}}){_LEAVES})*+", re.DOTALL)
 
 
 class Cell(NamedTuple):
@@ -137,8 +139,9 @@ class _Scan:
                 raise self.fault("config.json-value", found=self._found())
             self.at = found.end()
             return
-        opened: list[str] = []
-        while True:
+        opened = [_CLOSING[self.text[self.at]]]
+        self.at += 1
+        while opened:
             found = _TO_BRACKET.match(self.text, self.at)
             assert found is not None
             self.at = found.end()
@@ -146,14 +149,12 @@ class _Scan:
             if bracket not in ("{", "[", "}", "]"):
                 raise self.fault("config.json-string")
             if bracket in "{[":
-                opened.append("}" if bracket == "{" else "]")
+                opened.append(_CLOSING[bracket])
                 if len(opened) > MAX_DEPTH:
                     raise self.fault("config.too-deep", limit=MAX_DEPTH)
             elif bracket != opened.pop():
                 raise self.fault("config.json-comma", found=bracket)
             self.at += 1
-            if not opened:
-                return
 
     def _strings(self) -> tuple[tuple[int, int], ...]:
         if self._is('"'):

@@ -138,7 +138,7 @@ class PythonEdits:
             (target.rank, path)
             for path, listed in targets
             for target in listed
-            if target.fact.name == name and path.startswith(prefix)
+            if target.fact.name == name and target.plain and path.startswith(prefix)
         ]
         if not found:
             raise CannotEditError("config.fix.no-place")

@@ -18,6 +18,8 @@ from kb.core.finding import Edit, Span
 
 PROCESSES = "launch.num_processes"
 LAUNCHER = "launch.launcher"
+RUN_CONFIG, CONFIG = "launch.run_config", "config"
+ACCELERATE_CONFIG = "launch.config_file"
 # Switches of `accelerate launch`; each means the setting of its name under launch.
 SWITCHES = ("multi_gpu", "use_fsdp", "use_deepspeed", "cpu", "tpu")
 BATCH = "training.per_device_train_batch_size"
@@ -38,6 +40,8 @@ class CommandReader:
     """
 
     def __init__(self, dialects: Mapping[str, Dialect], facts: Mapping[str, FactType]) -> None:
+        self._dialects, self._facts = dialects, facts
+        self._tools: dict[str, Speller] = {}
         self._training = Speller(dialects["hf"], facts)
         self._trl = Speller(dialects["trl"], facts)
         self._bare = Speller(dialects["command-training"], facts)
@@ -45,6 +49,11 @@ class CommandReader:
 
     def speller(self, launch: Launch) -> Speller:
         """The dialect of a run's flags."""
+        if launch.tool is not None and launch.tool.dialect in self._dialects:
+            name = launch.tool.dialect
+            if name not in self._tools:
+                self._tools[name] = Speller(self._dialects[name], self._facts)
+            return self._tools[name]
         if self._bare.score(launch.flags) > self._any.score(launch.flags) and self._bare.gives(BATCH, launch.flags):
             return self._bare
         if self._trl.score(launch.flags) >= self._trl.least:
@@ -61,7 +70,7 @@ class CommandReader:
         environment = Environment()
         for command in split_commands(text):
             launch = read_launch(environment.take(command), text, any_program=True)
-            if launch is not None and (launch.flags or launch.processes):
+            if launch is not None and (launch.flags or launch.processes or launch.config):
                 places = Places(text)
                 span = places.span(command.start, command.end)
                 launch = launch.on_chosen_gpus(environment.chooses_gpus(command))
@@ -108,8 +117,14 @@ def unit_of(launch: Launch, speller: Speller, path: str, section: str | None, pl
 
 
 def _launch_settings(launch: Launch, places: Places) -> dict[str, Setting]:
-    """What the launcher and its own flags say."""
+    """What the launcher and its own flags say, and the config files that it and the run read."""
     settings: dict[str, Setting] = {}
+    if launch.config is not None:
+        file = Flag(CONFIG, launch.config, (launch.config,))
+        settings[RUN_CONFIG] = _at(launch.config.text, file, places)
+    accelerate = [flag for flag in launch.before if flag.name == "config_file" and flag.values]
+    if launch.launcher == "accelerate" and accelerate:
+        settings[ACCELERATE_CONFIG] = _at(accelerate[-1].values[0].text, accelerate[-1], places)
     if launch.processes is not None:
         count, flag = launch.processes
         settings[PROCESSES] = _at(count, flag, places)
@@ -193,7 +208,7 @@ def _at(value: Any, flag: Flag, places: Places, *, bare: bool = False, whole: bo
         value=value,
         span=places.span(first.start, max(first.end, last.end)),
         key_span=places.span(flag.key.start, flag.key.end),
-        path=("--" + flag.name,),
+        path=(flag.dashes + flag.name,),
         inherited=first.shared or first.from_variable,
     )
 

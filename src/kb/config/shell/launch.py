@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kb.config.shell.expand import Argument
+from kb.config.shell.tools import CONFIG_FLAGS, MODULES, TOOLS, Tool, is_config, overrides_of
 
 _PYTHON = re.compile(r"(?:.*/)?python[0-9.]*\Z")
 _OF_THE_SYSTEM = ("nohup", "exec", "time", "env", "sudo", "nice", "ionice", "stdbuf", "numactl", "taskset", "command")
@@ -29,6 +30,7 @@ class Flag(NamedTuple):
     key: Argument
     values: tuple[Argument, ...]
     inline: bool = False
+    dashes: str = "--"  # of ``name=value`` none
 
 
 class Launch(NamedTuple):
@@ -42,6 +44,8 @@ class Launch(NamedTuple):
     processes: tuple[int, Flag] | None = None
     launcher: str | None = None
     before: tuple[Flag, ...] = ()
+    config: Argument | None = None  # the config file that the run reads
+    tool: Tool | None = None
 
     def on_chosen_gpus(self, chosen: bool) -> "Launch":
         """The same run where the script chooses the GPUs: one process then need not mean DataParallel over all."""
@@ -61,6 +65,8 @@ def read_launch(arguments: Sequence[Argument], text: str, *, any_program: bool =
         at = 0 if not _is_flag(arguments[0]) else -1
         return _launch("", [], arguments[0].text or "" if at == 0 else "", arguments[at + 1 :], text)
     launcher, rest = found
+    if launcher in TOOLS:
+        return _tool_launch(launcher, TOOLS[launcher], rest, text)
     launch = _split_launch(launcher, rest, text)
     # a wrapper may itself be what starts several processes
     seen = launch is not None and arguments[0].text is not None and not _wraps(arguments[0].text)
@@ -80,7 +86,7 @@ def _program(arguments: Sequence[Argument]) -> tuple[str, Sequence[Argument]] | 
         name = (argument.text or "").rpartition("/")[2]
         if _PYTHON.match(name):
             return _module_launcher(arguments[index + 1 :])
-        if name in _LAUNCHERS:
+        if name in _LAUNCHERS or name in TOOLS:
             return name, arguments[index + 1 :]
         if name.endswith(".py"):
             return "python", arguments[index:]
@@ -106,6 +112,35 @@ def _module_launcher(rest: Sequence[Argument]) -> tuple[str, Sequence[Argument]]
     return "python", rest
 
 
+def _tool_launch(name: str, tool: Tool, rest: Sequence[Argument], text: str) -> Launch | None:
+    """``axolotl train x.yaml --flag …``; torchtune has its launcher's flags before the recipe."""
+    if tool.subcommands:
+        if not rest or rest[0].text not in tool.subcommands:
+            return None
+        name, rest = f"{name} {rest[0].text}", rest[1:]
+    flags = read_flags(rest, text)
+    if tool.overrides:
+        flags += tuple(Flag(each, key, (value,), True, "") for each, key, value in overrides_of(rest, text))
+    named = _flagged_config(flags)
+    if named is None and not tool.flagged:
+        named = next((argument for argument in rest if is_config(argument)), None)
+    flags = tuple(flag for flag in flags if flag.name not in CONFIG_FLAGS)
+    processes = _processes("torchrun", flags) if tool.dialect == "torchtune" else None
+    return Launch(script=name, flags=flags, processes=processes, config=named, tool=tool)
+
+
+def _flagged_config(flags: Sequence[Flag]) -> Argument | None:
+    """The file that ``--config`` names."""
+    named = [flag.values[0] for flag in flags if flag.name in CONFIG_FLAGS and flag.values]
+    return named[-1] if named and is_config(named[-1]) else None
+
+
+def _config_of(flags: Sequence[Flag], after: Sequence[Argument]) -> Argument | None:
+    """The config of a script: by ``--config``, or its first argument (HfArgumentParser)."""
+    found = _flagged_config(flags)
+    return after[0] if found is None and after and is_config(after[0]) else found
+
+
 def _split_launch(launcher: str, rest: Sequence[Argument], text: str) -> Launch | None:
     if launcher == "accelerate":
         if not rest or rest[0].text != "launch":
@@ -124,11 +159,16 @@ def _split_launch(launcher: str, rest: Sequence[Argument], text: str) -> Launch 
 
 def _launch(launcher: str, before: Sequence[Argument], script: str, after: Sequence[Argument], text: str) -> Launch:
     own = read_flags(before, text)
+    if script in MODULES:
+        run = _tool_launch(script, MODULES[script], after, text)
+        return run._replace(processes=_processes(launcher, own), before=own) if run is not None else None
+    flags = read_flags(after, text)
     return Launch(
         script=script.rpartition("/")[2],
-        flags=read_flags(after, text),
+        flags=flags,
         processes=_processes(launcher, own),
         before=own,
+        config=_config_of(flags, after),
     )
 
 

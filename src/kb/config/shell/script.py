@@ -44,6 +44,8 @@ def read_shell(text: str, path: str, reader: CommandReader) -> tuple[Unit, ...]:
 
 def _says_something(launch: Launch, reader: CommandReader) -> bool:
     targets = reader.speller(launch).targets
+    if launch.config is not None or launch.tool is not None:
+        return True
     return launch.processes is not None or any(flag.name in targets for flag in launch.flags)
 
 

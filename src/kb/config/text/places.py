@@ -5,7 +5,6 @@ from bisect import bisect_right
 
 from kb.core.finding import Span
 
-
 _LINE_FEED = re.compile("\n")
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 MOST_OF_RAMP = 256
 MOST_OF_COMMAND = 1024  # without a prediction or a GPU's limit somebody has to stop
+HOST_SHARE = 0.9  # of what this machine or container has; kb and the rest need some too
 ITS_OWN_START = 128  # accelerate's starting_batch_size
 NEWEST_ACCELERATE = (1, 15, 0)
 
@@ -52,6 +53,7 @@ def probe(
     from kb.measurement.journal import Journal
 
     place = place_of(asked, catalog)
+    asked = _within_host(asked, place)
     run: BuiltIn | OwnCommand | None = None
     if asked.command:
         run = own_command(asked, place)
@@ -70,6 +72,14 @@ def probe(
         if journal is not None:
             journal.close()
     return probed
+
+
+def _within_host(asked: Asked, place: Place) -> Asked:
+    """With a limit of host memory, so that a trial is ended before the kernel ends something of its choice."""
+    memory = place.machine.host_memory_bytes
+    if asked.host_bytes is not None or memory is None or place.backend == "fake":
+        return asked
+    return asked._replace(host_bytes=int(memory * HOST_SHARE))
 
 
 def _plan(asked: Asked, place: Place, run: "BuiltIn | OwnCommand | None") -> dict[str, Any]:

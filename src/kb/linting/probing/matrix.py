@@ -1,7 +1,7 @@
 """GPUs × models × batches on a Ray cluster: every trial of the matrix, journalled as any other."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kb.core.catalog import Catalog
 from kb.core.errors import UserError
@@ -13,8 +13,9 @@ from kb.machine.arguments import find_gpu, named_gpus
 from kb.machine.match import names_of
 
 if TYPE_CHECKING:
-    from kb.measurement.campaign import Pair, Tell
-    from kb.measurement.trial import Trial
+    from kb.measurement.campaign import Tell
+    from kb.measurement.matrix import Cell, Matrix
+    from kb.measurement.trial import Outcome, Trial
 
 MOST_TRIALS = 1000
 SAME_GPU = 0.1  # how far the memory that was found may be from the GPU's, as a share of it
@@ -26,23 +27,6 @@ class Axes(NamedTuple):
     gpus: tuple[str, ...]
     models: tuple[str, ...] = ()
     batches: tuple[int, ...] = ()
-
-
-class Cell(NamedTuple):
-    """One trial of the matrix. ``found`` is the GPU that ran it, where that is another than was asked for."""
-
-    gpu: Gpu
-    trial: "Trial"
-    outcome: Any
-    found: str | None = None
-
-
-class Matrix(NamedTuple):
-    """All cells in the order of the axes."""
-
-    backend: str
-    address: str
-    cells: tuple[Cell, ...]
 
 
 def read_axes(gpus: str | None, models: str | None, batches: str | None) -> Axes:
@@ -75,7 +59,7 @@ def run_matrix(
     tell_lost: Callable[["Trial", tuple[str, ...]], None],
     journal_path: str | None = None,
     resume: bool = False,
-) -> Matrix:
+) -> "Matrix":
     """Run every trial of the matrix on the cluster.
 
     Args:
@@ -90,12 +74,13 @@ def run_matrix(
     rows = {gpu.id: gpu for gpu in (find_gpu(name, catalog.gpus) for name in axes.gpus)}
     trials = _trials(asked, catalog, axes, rows)
     from kb.measurement.journal import Journal
+    from kb.measurement.matrix import Matrix
     from kb.measurement.ray_runner import RayRunner
     from kb.measurement.running import measure
-    from kb.measurement.trial import as_json, trial_key
+    from kb.measurement.trial import Outcome, as_json, trial_key
 
-    runner = RayRunner(address, names={name: names_of(gpu) for name, gpu in rows.items()}, tell=tell_lost)
-    journal, found = None, dict[str, Any]()
+    runner = RayRunner(address, names={name: tuple(names_of(gpu)) for name, gpu in rows.items()}, tell=tell_lost)
+    journal, found = None, dict[str, Outcome]()
     try:
         runner.check(list(rows))
         plan = {"matrix": [{**as_json(trial), "limits": None, "predicted": None} for trial in trials]}
@@ -113,7 +98,9 @@ def run_matrix(
     return Matrix(trials[0].backend, address, tuple(cells))
 
 
-def _cell(gpu: Gpu, trial: "Trial", outcome: Any) -> Cell:
+def _cell(gpu: Gpu, trial: "Trial", outcome: "Outcome") -> "Cell":
+    from kb.measurement.matrix import Cell
+
     memory, name = outcome.machine.get("gpu_memory_bytes"), outcome.machine.get("gpu_name")
     other = memory is not None and abs(memory - gpu.memory_total) > SAME_GPU * gpu.memory_total
     return Cell(gpu, trial, outcome, str(name) if other else None)
@@ -161,8 +148,3 @@ def _place(gpu: str, asked: Asked, catalog: Catalog) -> Place:
     total = found.memory_total
     card = Card(found.name, total, int(total * catalog.constants["usable_memory_ratio"]))
     return Place(backend, Machine(gpus=(found,), gpu_source="named"), card, None, script)
-
-
-def pairs_of(matrix: Matrix) -> "list[Pair]":
-    """Trials and outcomes alone."""
-    return [(cell.trial, cell.outcome) for cell in matrix.cells]

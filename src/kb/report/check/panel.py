@@ -36,7 +36,7 @@ def prediction_lines(unit: UnitResult, report: MemoryReport, machine: Machine, w
     phases = [_phase_row(phase, report, limit, words) for phase in _shown_phases(report)]
     host = _host_row(report.host, words)
     layout = layout_of([*phases, host], words, style)
-    lines = _gpu_heading(report, machine, limit, words, style)
+    lines = _gpu_heading(report, machine, limit, words, style) + _machine_notes(machine, words, style)
     lines += draw_rows(phases, layout, words, style, legends=None if limit else 1)
     if unit.gpu_fits:
         from kb.report.check.gpu_table import gpu_table
@@ -120,6 +120,16 @@ def _gpu_heading(report: MemoryReport, machine: Machine, limit: int | None, word
         said += f" ({joined(decided, style.dot)})"
     painted = words.named("verdict", verdict.status), verdict.status
     return _heading("GPU", joined((_gpu_names(machine.gpus, limit, words), said), style.dot), style, painted)
+
+
+def _machine_notes(machine: Machine, words: Words, style: Style) -> list[str]:
+    """What detection has to say beside its answer; of why there is no GPU the heading speaks."""
+    notes = [note for note in machine.notes if machine.gpus or note != machine.gpu_note]
+    return [
+        style.paint(line, "dim")
+        for note in notes
+        for line in wrap(words("monitor.note", note=words(f"machine.{note}")), style.width, INDENT * 2, INDENT * 3)
+    ]
 
 
 def _gpu_names(gpus: Sequence[DetectedGpu], limit: int, words: Words) -> str:

@@ -30,7 +30,7 @@ class Tally(NamedTuple):
         """Both together."""
         whole = [mine + theirs for mine, theirs in zip(self[:9], other[:9], strict=True)]
         needs = tuple(sorted({*self.needs, *other.needs})) if other.needs else self.needs
-        return Tally(*whole, needs=needs, rule=self.rule or other.rule)
+        return Tally._make((*whole, needs, self.rule or other.rule))
 
     def severities(self) -> dict[str, int]:
         """How many findings of each severity count, and how many are suppressed."""
@@ -43,10 +43,13 @@ def tally_of(units: Iterable[UnitResult]) -> Tally:
     found = [finding for unit in units for finding in unit.findings]
     counted = [finding for finding in found if finding.suppressed is None]
     waiting = [fix for finding in counted if (fix := finding.depending()) is not None]
+    of_severity = {each: sum(finding.severity == each for finding in counted) for each in SEVERITIES}
     return Tally(
-        len({unit.unit.path for unit in units}),
-        len(units),
-        *(sum(finding.severity == severity for finding in counted) for severity in SEVERITIES),
+        files=len({unit.unit.path for unit in units}),
+        units=len(units),
+        error=of_severity["error"],
+        warning=of_severity["warning"],
+        info=of_severity["info"],
         suppressed=len(found) - len(counted),
         safe=sum(finding.ready("safe") is not None for finding in counted),
         unsafe=sum(finding.ready("safe") is None and finding.ready("unsafe") is not None for finding in counted),

@@ -1,5 +1,6 @@
 """A watch as JSON; its schema is ``rules/schema/output/monitor.json``."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kb.advice.targets import Judged
@@ -8,12 +9,14 @@ from kb.core.snapshot import Snapshot
 from kb.report.check.json_report import to_json
 
 
-def summary_json(summary: Summary, kind: str, notes: list[str]) -> str:
-    """The whole watch: peaks with their verdicts, warnings, notes."""
+def summary_json(summary: Summary, kind: str, notes: list[str], versions: Mapping[str, str]) -> str:
+    """The whole watch: peaks with their verdicts, warnings, notes. ``versions``: of ``kb`` and of the ``rules``."""
     host, speed = summary.host, summary.speed
     return to_json(
         {
             "schema": 1,
+            **versions,
+            "kind": "watch",
             "recording": kind,
             "readings": summary.readings,
             "seconds": None
@@ -53,10 +56,11 @@ def summary_json(summary: Summary, kind: str, notes: list[str]) -> str:
     )
 
 
-def snapshot_json(snapshot: Snapshot, judged: tuple[tuple[str, Judged], ...]) -> str:
+def snapshot_json(snapshot: Snapshot, judged: Sequence[tuple[str, Judged]], versions: Mapping[str, str]) -> str:
     """One reading with its verdicts."""
     data: dict[str, Any] = _plain(snapshot)
-    return to_json({"schema": 1, **data, "verdicts": [_verdict(key, row) for key, row in judged]})
+    verdicts = [_verdict(key, row) for key, row in judged]
+    return to_json({"schema": 1, **versions, "kind": "reading", **data, "verdicts": verdicts})
 
 
 def _plain(value: Any) -> Any:

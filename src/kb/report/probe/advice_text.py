@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 INDENT = "  "
 MOST_LISTED = 6
+FAILED = ("oom", "hang")
 
 
 def found_lines(probed: "Probed", words: Words, style: Style) -> list[str]:
@@ -46,7 +47,7 @@ def _smoke(probed: "Probed", words: Words) -> list[str]:
     """The peak beside its prediction."""
     trial, outcome = probed.pairs[0]
     if not outcome.fits:
-        return [words("probe.smoke_failed")]
+        return [words(f"probe.smoke_failed.{outcome.status if outcome.status in FAILED else 'crash'}")]
     peak = outcome.peak_bytes
     predicted = max((row.get("process_bytes", 0) for row in trial.predicted.values()), default=0)
     if peak and predicted:
@@ -81,6 +82,8 @@ def config_yaml(probed: "Probed") -> str | None:
     if probed.setup is None:
         name = "dataloader_num_workers" if probed.kind == "host" else "per_device_train_batch_size"
         return to_yaml({f"training.{name}": found.number}, {})
+    if not (probed.setup.do_train or probed.setup.do_predict):
+        return to_yaml({"training.per_device_eval_batch_size": probed.setup.per_device_eval_batch_size}, {})
     settings = settings_of(probed.setup, workers_known=False, one_sequence=probed.one_sequence)
     settings.pop("model.name", None)
     return to_yaml(settings, {}, one_sequence=probed.one_sequence)

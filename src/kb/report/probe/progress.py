@@ -9,10 +9,11 @@ if TYPE_CHECKING:
     from kb.measurement.trial import Outcome, Trial
 
 REASON_CHARACTERS = 160
+LINES_SHOWN = 15
 
 
 def progress(one: "tuple[int, Trial, Outcome]", words: Words) -> str:
-    """``trial 2: batch 41, out of GPU memory, train, 12.10 s: CUDA out of memory …``"""
+    """``trial 2: batch 41, out of GPU memory, train, 12.10 s: CUDA out of memory …``; a crash with its last lines."""
     number, trial, outcome = one
     host = trial.kind == "host"
     key = "probe.progress_workers" if host else "probe.progress_batch"
@@ -24,7 +25,10 @@ def progress(one: "tuple[int, Trial, Outcome]", words: Words) -> str:
         parts.insert(2, size(outcome.peak_bytes))
     line = ", ".join(parts)
     told = "" if outcome.fits else reason_of(outcome, words)
-    return f"{line}: {told}" if told else line
+    line = f"{line}: {told}" if told else line
+    if outcome.status != "crash" or not outcome.output:
+        return line
+    return "\n".join([line, *(f"  | {printable(each)}" for each in outcome.output.splitlines()[-LINES_SHOWN:])])
 
 
 def ended(outcome: "Outcome", words: Words) -> str:

@@ -1,0 +1,63 @@
+"""Programs that train from a config file: what they are called, and which of their words is the file.
+
+``axolotl train x.yaml``, ``trl sft --config x.yaml``, ``llamafactory-cli train x.yaml``, ``tune run … --config x.yaml``
+(their documentation); a script of one's own takes ``--config x.yaml``, or the file alone (HfArgumentParser).
+"""
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kb.config.shell.expand import Argument
+
+CONFIG_SUFFIXES = (".yaml", ".yml", ".json")
+CONFIG_FLAGS = ("config", "config_file", "config_path")
+_OVERRIDE = re.compile(r"[A-Za-z_][\w.]*=(?!=)")
+
+
+class Tool(NamedTuple):
+    """``dialect`` is that of its flags. ``subcommands``: those that start a run; empty where there are none."""
+
+    dialect: str
+    subcommands: frozenset[str]
+    flagged: bool = False  # the file is named by --config, not by its place
+    overrides: bool = False  # settings are given as name=value
+
+
+_TRL = frozenset(("sft", "dpo", "grpo", "kto", "reward", "rloo", "cpo", "orpo", "ppo"))
+TOOLS = {
+    "axolotl": Tool("axolotl", frozenset(("train", "evaluate", "inference", "finetune"))),
+    "trl": Tool("trl", _TRL, flagged=True),
+    "llamafactory-cli": Tool("llamafactory", frozenset(("train", "chat", "api", "export", "eval")), overrides=True),
+    "lmf": Tool("llamafactory", frozenset(("train", "chat", "api", "export", "eval")), overrides=True),
+    "tune": Tool("torchtune", frozenset(("run",)), flagged=True, overrides=True),
+}
+# Modules that are the same programs: `accelerate launch -m axolotl.cli.train x.yaml`.
+MODULES = {
+    "axolotl.cli.train": Tool("axolotl", frozenset()),
+    "axolotl.cli.inference": Tool("axolotl", frozenset()),
+    "axolotl.cli.evaluate": Tool("axolotl", frozenset()),
+    "llamafactory.cli": TOOLS["llamafactory-cli"],
+    "llamafactory.launcher": Tool("llamafactory", frozenset(), overrides=True),
+}
+
+
+def is_config(argument: Argument) -> bool:
+    """Whether the argument looks like a config file; of an unknown one nothing is said."""
+    return argument.text is not None and argument.text.endswith(CONFIG_SUFFIXES)
+
+
+def overrides_of(arguments: Sequence[Argument], text: str) -> list[tuple[str, Argument, Argument]]:
+    """Name, its place and the value of each ``name=value``."""
+    found = []
+    for argument in arguments:
+        match = _OVERRIDE.match(argument.text or "")
+        if match is None or argument.text is None:
+            continue
+        middle = text.find("=", argument.start, argument.end)
+        if middle < 0:
+            continue
+        name, _, value = argument.text.partition("=")
+        key = Argument(name, argument.start, middle, argument.shared, argument.from_variable)
+        found.append((name, key, Argument(value, middle + 1, argument.end, argument.shared, argument.from_variable)))
+    return found

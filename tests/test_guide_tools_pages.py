@@ -1,0 +1,107 @@
+"""Pages of tools: commands from their parsers, Python from its code, formats from rules, remedies with an answer."""
+
+import pytest
+
+from kb.__main__ import COMMANDS
+from kb.guide.api_reference import api_reference, described
+from kb.guide.command_reference import command_reference
+from kb.guide.library import UnknownIdError, load_library
+from kb.guide.lists import dialect_table, remedy_table
+from kb.guide.markup import code
+from kb.guide.remedy_page import remedy_page
+
+KO, EN = load_library("ko"), load_library("en")
+
+
+def test_every_command_stands_with_its_options_in_both_languages() -> None:
+    korean, english = command_reference(KO), command_reference(EN)
+    for name in COMMANDS:
+        heading = f"## kb {name} {{ #{name} }}"
+        assert heading in korean and heading in english
+    assert "--host-memory SIZE" in english and "환경" not in english
+
+
+def test_a_class_is_shown_as_it_is_called() -> None:
+    shown = api_reference(EN, "transformers/callback.py", "KbCallback")
+    assert "class KbCallback(" in shown and "lang: str | None = None" in shown and "self" not in shown
+    assert "**Arguments**" in shown and "- `diagnosis`: " in shown
+
+
+def test_a_name_that_a_module_does_not_define_is_said_with_those_it_does() -> None:
+    with pytest.raises(UnknownIdError, match=r"no 'Callback'; there are: .*KbCallback"):
+        api_reference(EN, "transformers/callback.py", "Callback")
+    with pytest.raises(UnknownIdError, match=r"there is no src/kb/nowhere\.py"):
+        api_reference(EN, "nowhere.py", "anything")
+
+
+def test_a_docstring_becomes_paragraphs_code_and_lists() -> None:
+    text = """Does ``it``, as :class:`kb.core.units.Size` says.
+
+    ::
+
+        it(
+            1)
+
+    Args:
+        first: a thing
+            over two lines.
+        second: another.
+
+    Raises:
+        ValueError: it is not.
+    """
+    assert list(described("en", text)) == [
+        "Does `it`, as `Size` says.",
+        "```python\nit(\n    1)\n```",
+        "**Arguments**",
+        "- `first`: a thing over two lines.\n- `second`: another.",
+        "**Raises**",
+        "- `ValueError`: it is not.",
+    ]
+
+
+def test_every_format_is_listed_and_its_marks_are_no_markup() -> None:
+    shown = dialect_table(EN)
+    for name in EN.catalog.dialects:
+        assert f"<code>{name}</code>" in shown
+    assert "*" not in shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [("fsdp_config.*", "fsdp_config.&#42;"), ("a._b_", "a.&#95;b&#95;"), ("$A", "&#36;A"), ("<b>", "&lt;b&gt;")],
+)
+def test_nothing_in_inline_code_is_markup(value: str, shown: str) -> None:
+    assert code(value) == f"<code>{shown}</code>"
+
+
+def test_symptoms_stand_below_what_ran_short() -> None:
+    shown = remedy_table(KO)
+    assert shown.index("{ #gpu }") < shown.index("gpu-oom.md") < shown.index("{ #host }")
+    assert [name for name in KO.rows("remedies") if f"({name}.md)" not in shown] == []
+
+
+@pytest.mark.parametrize("library", [KO, EN], ids=["ko", "en"])
+def test_a_remedy_shows_what_the_command_answers_to_a_real_log(library) -> None:  # type: ignore[no-untyped-def]
+    shown = remedy_page(library, library.entry("remedies", "gpu-oom"))
+    assert "per_device_train_batch_size: 16 → 8, gradient_accumulation_steps: 2 → 4" in shown
+    assert "kb diagnose train.log --config examples/mt5-summary-team.yaml" in shown
+
+
+def test_every_remedy_that_a_log_can_show_has_its_answer() -> None:
+    pages = {name: remedy_page(EN, entry) for name, entry in EN.rows("remedies").items()}
+    seen = {
+        name
+        for name, entry in EN.rows("remedies").items()
+        if any(one["expect"] == "found" for one in entry.get("examples", ()))
+    }
+    assert {name for name, page in pages.items() if "{ #example }" in page} == seen
+
+
+@pytest.mark.parametrize("language", ["ko", "en"])
+def test_the_example_of_the_python_page_runs_as_it_stands(language: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with open(f"docs/{language}/api.md", encoding="utf-8") as stream:
+        source = stream.read().partition("```python\n")[2].partition("```")[0]
+    exec(compile(source, "api.md", "exec"), {})
+    said = capsys.readouterr().out
+    assert "t5-fp16-overflow error" in said and "oom" in said
