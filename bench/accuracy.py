@@ -107,7 +107,8 @@ def _level_0(
             continue
         reports[row.id] = report
         if (phase := report.phase(row.phase)) is not None:
-            predictions[row.id][LEVEL_0] = _bytes(phase, row.held_bytes)
+            after_load = row.phase == "load" and not row.simulated  # measured once the model is there, not at the peak
+            predictions[row.id][LEVEL_0] = _after_load(phase) if after_load else _bytes(phase, row.held_bytes)
     return predictions, reports
 
 
@@ -118,6 +119,10 @@ def _bytes(phase: Phase, held: int) -> dict[str, int]:
     reserved = round(phase.peak_reserved_bytes * allocated / phase.peak_allocated_bytes)
     context = phase.process_used_bytes - phase.peak_reserved_bytes
     return {"allocated": allocated, "reserved": reserved, "process": reserved + context}
+
+
+def _after_load(phase: Phase) -> dict[str, int]:
+    return {"allocated": sum(term.bytes for term in phase.terms if term.name != "temporaries")}
 
 
 def verdicts(rows: Sequence[Row], reports: dict[str, MemoryReport]) -> dict[str, int]:

@@ -115,7 +115,7 @@ def test_a_launchers_own_flags_are_no_settings() -> None:
     assert values("accelerate launch --dynamo_backend no --fp16 t.py --bf16") == {"training.bf16": True}
 
 
-@pytest.mark.parametrize("command", ["python -c 'print(1)' --fp16", "", "echo hello", "python t.py cfg.yaml"])
+@pytest.mark.parametrize("command", ["python -c 'print(1)' --fp16", "", "echo hello", "python t.py rows.csv"])
 def test_what_has_no_flags_to_read_is_none(command: str) -> None:
     assert READER.read(command) is None
 

@@ -135,7 +135,7 @@ def test_axolotl_without_an_adapter_trains_the_whole_model_whatever_lora_says():
 
 def test_axolotl_runs_that_kb_has_no_form_for_are_not_predicted():
     result = result_of(AXOLOTL + "context_parallel_size: 4\n")
-    assert result.prediction is None and result.note == "unresolved_values"
+    assert result.prediction is None and result.note == "no_such_run"
 
 
 def test_a_slip_in_axolotl_is_told_with_the_name_that_was_meant():
@@ -176,10 +176,16 @@ def test_llama_factory_quantizes_with_double_quantization_unless_told():
     assert not result_of(FACTORY + "quantization_bit: 4\ndouble_quantization: false\n").setup.bnb_4bit_use_double_quant
 
 
+@pytest.mark.parametrize("stage", ["dpo", "kto", "rm", "ppo"])
+def test_a_run_with_two_answers_or_two_models_is_not_predicted_as_one(stage: str):
+    result = result_of(FACTORY.replace("stage: sft", f"stage: {stage}"))
+    assert (result.prediction, result.note, result.note_values) == (None, "no_such_run", {"settings": "stage"})
+
+
 @pytest.mark.parametrize("method", ["freeze", "oft"])
 def test_methods_of_llama_factory_that_kb_does_not_know_are_not_predicted(method: str):
     result = result_of(FACTORY.replace("finetuning_type: lora", f"finetuning_type: {method}"))
-    assert result.prediction is None and result.note == "unresolved_values"
+    assert result.prediction is None and result.note == "no_such_run"
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ DIALECT = {
         "out": "training.output_dir",
     },
     "fallbacks": {"training.per_device_eval_batch_size": "training.per_device_train_batch_size"},
-    "known": {"..": ["colour", "shape"]},
+    "known": {"..": ["colour", "shape"], "..1.4": ["taste"], "2.0..": ["smell"]},
     "closed": ["*"],
     "interpolates": True,
     "ignore": ["demo", "group.*"],
@@ -135,3 +135,13 @@ def test_two_formats_with_like_marks_are_both_named():
     assert (event.kind, event.values) == ("ambiguous-dialect", {"taken": unit.dialect, "others": "other"})
     (unit,) = reader.read("demo: 1\nbatch: 2\n", "c.yaml", dialect="other")
     assert (unit.dialect, unit.events) == ("other", ())
+
+
+def test_an_argument_that_newer_releases_lack_is_told_with_the_last_that_has_it():
+    (event,) = read("taste: sweet\nsmell: none\n").events
+    assert (event.kind, event.values) == ("dated-argument", {"key": "taste", "format": "demo", "last": "1.4"})
+
+
+@pytest.mark.parametrize("name", ["wavelength", "taste"])
+def test_a_name_without_a_value_is_passed_over(name: str):
+    assert read(f"{name}:\n").events == ()

@@ -1,10 +1,12 @@
 """Large blocks pass by Markdown; formulas, tables and texts of the rules come out as they are meant."""
 
 import re
+from html import unescape
 
 import pytest
 
 from kb.guide.accuracy import accuracy_tables, measured_rows
+from kb.guide.coloured import coloured, reachable
 from kb.guide.compare import compare
 from kb.guide.fits import fit_of
 from kb.guide.fits_table import by_family, fits_by_model
@@ -89,3 +91,15 @@ def test_every_macro_is_documented() -> None:
     with open("CONTRIBUTING.md", encoding="utf-8") as stream:
         said = stream.read()
     assert [name for name in SHOWN if f"`{name}(" not in said] == []
+
+
+def test_wide_code_can_be_scrolled_by_keyboard_and_narrow_code_is_no_stop() -> None:
+    wide, narrow = "a: " + "b" * 60, "a: b"
+    assert '<code tabindex="0">' in coloured(wide, "yaml") and "tabindex" not in coloured(narrow, "yaml")
+    page = "".join(f"<pre><span></span><code><span>{code}</span>\n</code></pre>" for code in (wide, narrow))
+    assert reachable(page).count('tabindex="0"') == 1
+
+
+def test_coloured_code_says_what_the_code_says() -> None:
+    code = 'training:\n  note: "<b> & co"  # 주석'
+    assert unescape(re.sub(r"<[^>]*>", "", coloured(code, "yaml"))) == code + "\n"

@@ -281,3 +281,43 @@ def test_the_report_is_json_with_every_file(tmp_path: Path) -> None:
     files = json.loads(done.stdout)["files"]
     assert {os.path.basename(file["path"]) for file in files} >= {"config.yaml", "base.yaml"}
     assert files[0]["prediction"] is not None
+
+
+def test_watch_hears_a_group_file_change(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+    import threading
+
+    primary = write(tmp_path, TREE)
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "kb.check", str(primary), "--gpu", "t4", "--quiet", "--watch", "--lang", "en"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent / "src")},
+    )
+    timer = threading.Timer(120, process.kill)  # a watch that hears nothing must not hang the tests
+    timer.start()
+    try:
+        assert process.stderr is not None and process.stdout is not None
+        assert process.stderr.readline()  # the first check is done, and it waits
+        (tmp_path / "training/base.yaml").write_text("per_device_train_batch_size: 4\nlearning_rate: 5e-5\n")
+        assert process.stderr.readline()  # the second, for the group file
+    finally:
+        timer.cancel()
+        process.kill()
+        told = process.stdout.read() if process.stdout else ""
+        process.wait()
+    assert "effective batch 256 = 64" in told and "effective batch 16 = 4" in told
+
+
+def test_a_history_reads_the_tree_that_is_there(tmp_path: Path) -> None:
+    from kb.linting.versions import _read
+
+    primary = write(tmp_path, TREE)
+    checker = file_checker(load_catalog(), Project(), Wanted(gpu="t4"))
+    unit, fault = _read(primary.read_bytes(), str(primary), checker, None)
+    assert fault is None and unit is not None
+    assert unit.settings["training.per_device_train_batch_size"].value == 64
+    _, fault = _read(primary.read_bytes() + b"\n", str(primary), checker, None)  # of another commit
+    assert fault is not None and fault[0] == "history.made_of_several"

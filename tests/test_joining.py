@@ -118,7 +118,8 @@ def test_an_accelerate_config_that_the_project_names_counts_for_its_runs_and_so_
 def test_an_accelerate_config_that_the_project_names_and_that_is_missing_is_said():
     (unit,) = READER.read("per_device_train_batch_size: 8\n", "train.yaml")
     given = {"launch.config_file": "nowhere.yaml"}
-    assert Joiner(READER, CATALOG.dialects, lambda path, named: None, given).join(unit).unread == ("launch.config_file",)
+    joiner = Joiner(READER, CATALOG.dialects, lambda path, named: None, given)
+    assert joiner.join(unit).unread == ("launch.config_file",)
 
 
 def test_a_file_that_is_no_run_is_not_joined_to_what_the_project_names():

@@ -73,7 +73,7 @@ def _kind(asked: str) -> Kind:
 def _path(text: str, kind: Kind) -> str:
     """The name under which a file with this text would be read: JSON knows numbers that YAML does not."""
     if kind in ("python", "notebook"):
-        return "config.py" if kind == "python" else "config.ipynb"
+        return "train.py" if kind == "python" else "train.ipynb"
     if not text.lstrip().startswith("{"):
         return "config.yaml"
     try:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from kb import __version__, cli
-from kb.advice.flags import ATTENTIONS, METHODS, PRECISIONS, Flags, optimizer_named
+from kb.advice.flags import ATTENTIONS, METHODS, PRECISIONS
 from kb.core.errors import UserError
 from kb.knowledge import load_catalog, load_guide
-from kb.linting.probing.asked import Asked, check_numbers, read_counts, read_phases, read_size
+from kb.linting.probing.asked import Asked, asked_of
 from kb.report.words import Words
 
 if TYPE_CHECKING:
@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 
 KINDS = ("smoke", "ramp", "max-batch", "host")
 JOURNAL = "kb-probe.jsonl"
-NUMBERS = ("batch", "seq_in", "seq_out", "accumulation", "lora_rank", "eval_batch", "beams", "gen_length",
-           "steps", "most", "effective_batch", "time_limit")  # fmt: skip
 PLACES = {name: f"{{{name}}}" for name in ("batch", "steps", "workers")}  # in the words of a help text
-OF_CLUSTER = ("gpus", "models", "batches")
-OF_COMMAND = ("batch_flag", "steps_flag", "workers_flag")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,7 +33,7 @@ def command(arguments: Sequence[str], language: str) -> int:
     messages = cli.load_words_or_none(language)
     own, words_of_run = _parted(arguments)
     options = build_parser(messages).parse_intermixed_args(own)
-    asked = _asked(options, words_of_run)
+    asked = asked_of(options, words_of_run)
     if options.ray is not None:
         return _on_ray(options, asked, messages, language)
     if os.name == "nt":
@@ -211,62 +207,6 @@ def _add_output(group: Any, words: cli.Words, say: Any) -> None:
     group.add_argument("--color", choices=("auto", "always", "never"), default="auto",
                        help=cli.said(words, "cli.plan.color"))  # fmt: skip
     group.add_argument("--rules", metavar="DIR", help=cli.said(words, "cli.option.rules"))
-
-
-def _asked(options: argparse.Namespace, command_words: tuple[str, ...]) -> Asked:
-    """What the arguments ask.
-
-    Raises:
-        UserError: arguments that cannot be meant, or not together.
-    """
-    check_numbers({f"--{name.replace('_', '-')}": getattr(options, name) for name in NUMBERS})
-    named = options.model or options.model_config or options.config or options.models
-    for name in OF_CLUSTER:
-        if getattr(options, name) is not None and options.ray is None:
-            raise UserError("probe.only_with_ray", option=f"--{name}")
-    if command_words and named:
-        raise UserError("probe.command_or_model")
-    if not command_words and not named and options.kind != "host":
-        raise UserError("probe.nothing_named")
-    for name in OF_COMMAND:
-        if getattr(options, name) is not None and not command_words:
-            raise UserError("probe.only_with_command", option=f"--{name.replace('_', '-')}")
-    return Asked(
-        kind=options.kind,
-        flags=_flags(options),
-        command=command_words,
-        phases=read_phases(options.phases),
-        workers=read_counts(options.workers),
-        seconds=options.time_limit,
-        host_bytes=read_size("--memory-limit", options.memory_limit),
-        fake_limit=read_size("--fake-limit", options.fake_limit),
-        **{name: getattr(options, name) for name in ("backend", "config", "section", "dialect", "model_config",
-           "batch_flag", "steps_flag", "workers_flag", "steps", "most", "effective_batch", "gpu", "device", "force",
-           "fake_script", "rules")},
-    )  # fmt: skip
-
-
-def _flags(options: argparse.Namespace) -> Flags:
-    targets = tuple(name.strip() for name in (options.lora_targets or "").split(",") if name.strip())
-    return Flags(
-        model=options.model,
-        method=options.method,
-        precision=options.precision,
-        optimizer=optimizer_named(options.optimizer),
-        batch=options.batch,
-        source_length=options.seq_in,
-        target_length=options.seq_out,
-        accumulation=options.accumulation,
-        gradient_checkpointing=options.gradient_checkpointing,
-        reentrant=options.reentrant,
-        attention=options.attention,
-        lora_rank=options.lora_rank,
-        lora_targets=targets or None,
-        double_quant=options.double_quant,
-        eval_batch=options.eval_batch,
-        beams=options.beams,
-        generation_length=options.gen_length,
-    )
 
 
 def _check_record(path: str, asked: Asked) -> None:

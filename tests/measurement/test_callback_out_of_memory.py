@@ -20,8 +20,8 @@ from kb.transformers import KbCallback, LoopWatch, watch  # noqa: E402
 
 ERROR = (
     "CUDA out of memory. Tried to allocate 2.29 GiB. GPU 0 has a total capacity of 23.57 GiB of which 1.21 GiB is "
-    "free. Including non-PyTorch memory, this process has 22.35 GiB memory in use. Of the allocated memory 21.50 GiB is "
-    "allocated by PyTorch, and 512.00 MiB is reserved by PyTorch but unallocated."
+    "free. Including non-PyTorch memory, this process has 22.35 GiB memory in use. Of the allocated memory 21.50 GiB "
+    "is allocated by PyTorch, and 512.00 MiB is reserved by PyTorch but unallocated."
 )
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from kb.core.errors import UserError
 from kb.core.snapshot import GpuState, HostState, Snapshot
+from kb.measurement.watching.command import Command
 from kb.measurement.watching.prometheus import Exporter
 from kb.measurement.watching.recording import csv_recorder, json_recorder
 from kb.measurement.watching.replay import Replay
@@ -131,3 +132,15 @@ def test_a_port_that_is_taken_is_said() -> None:
         with pytest.raises(UserError) as caught:
             Exporter(taken.getsockname()[1])
     assert caught.value.key == "monitor.port_taken"
+
+
+def test_a_fault_of_the_watch_does_not_hold_the_command_up() -> None:
+    import sys
+
+    def faulty(number: int, data: bytes) -> None:
+        raise RuntimeError("a fault of the watch")
+
+    code = "print('x' * 1_000_000)"
+    command = Command([sys.executable, "-c", code], dict(os.environ), faulty, lambda line, text: None)
+    assert command.wait() == 0
+    assert isinstance(command.fault, RuntimeError)

@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+from collections.abc import Iterator
 from pathlib import Path
 
 import jsonschema
@@ -12,7 +13,7 @@ from kb.advice.watching import Watch
 from kb.core.snapshot import GpuState, HostState, ProcessState, Snapshot, SpeedState, TreeState
 from kb.core.units import GIB
 from kb.knowledge import load_guide
-from kb.measurement.watching.columns import csv_header, csv_rows
+from kb.measurement.watching.columns import csv_header, csv_rows, stamp
 from kb.measurement.watching.json_rows import json_line
 from kb.measurement.watching.replay import BrokenRecording, Replay
 from kb.monitor import main
@@ -213,26 +214,29 @@ def test_a_record_without_a_header_is_read_by_the_fields_named() -> None:
     assert [each.time for each in snapshots] == [0, 5]
 
 
+def a_day(seconds: range) -> Iterator[tuple[int, str]]:
+    """Memory that goes up and down, a driver that comes and goes, kills, workers, slow steps: as kb records them."""
+    yield 1, csv_header()
+    host = "cgroup-v2,{kills},1000000,1000000000,1000000000,4,1000000000,{step},{ratio},{done},86400"
+    for second in seconds:
+        away = second % 5000 == 0
+        used = (10 + 8 * (second % 600) / 600) * GIB
+        gpu = "," * 9 if away else f"0,GPU,GPU-1,{used:.0f},{24 * GIB},{second % 2},300,70,power_cap,"
+        rest = host.format(kills=second // 20000, step=1 + second % 3, ratio=0.5 + second % 3, done=second)
+        note = "gpu_lost" if away else ""
+        yield second, f"{stamp(1767323045 + second)},{gpu},{second % 1000 * 10**7},60000000000,{rest},{note}"
+
+
 def test_a_day_at_one_reading_a_second_leaves_nothing_behind() -> None:
-    """86,400 readings of two GPUs, memory that goes up and down, a driver that comes and goes."""
-
-    def day(watch: Watch, first: int, last: int) -> None:
-        for second in range(first, last):
-            away = second % 5000 == 0
-            used = (10 + 8 * (second % 600) / 600) * GIB
-            gpus = tuple(
-                GpuState(str(number), "GPU", used_bytes=int(used), total_bytes=24 * GIB, utilisation=second % 2)
-                for number in range(2)
-            )
-            host = HostState(second % 1000 * 10**7, 60 * 10**9, "cgroup-v2", second // 20000, second % 77, 10**6)
-            tree = TreeState((), 5, 10**9, 4, 10**9)
-            speed = SpeedState(1 + second % 3, 0.5 + second % 3)
-            watch.add(Snapshot(float(second), () if away else gpus, host, tree, speed, "gpu_lost" if away else None))
-
+    """What is kept after 86,400 readings is no more than after 2,000."""
     watch = Watch(TARGETS)
-    day(watch, 0, 2000)
+    for snapshot in Replay(a_day(range(2000)), "x"):
+        watch.add(snapshot)
     after_start = len(pickle.dumps(watch))
-    day(watch, 2000, 86_400)
-    assert watch.summary().readings == 86_400
-    assert len(watch.summary().alerts) <= 50
+    for snapshot in Replay(a_day(range(2000, 86_400)), "x"):
+        watch.add(snapshot)
+    summary = watch.summary()
+    assert summary.readings == 86_400
+    assert summary.oom_kills == 4
+    assert len(summary.alerts) <= 50
     assert len(pickle.dumps(watch)) < after_start * 1.1 + 10_000

@@ -91,6 +91,8 @@ def _unusable(note: Note, setup: TrainingSetup, catalog: Catalog) -> UserError:
         return unknown_model(str(setup.model_name), catalog)
     if name == "no_model_named":
         return UserError("estimate.no_model")
+    if name == "no_such_run":
+        return UserError("note.no_such_run", settings=values["settings"])
     if name == "unresolved_values":
         return UserError("estimate.unresolved", settings=values["settings"])
     return UserError(name.replace("model_config_", "model_config."), **values)

@@ -145,8 +145,8 @@ class UnitFacts:
             if isinstance(value, bool) and self.types[name].type == "text":  # `fsdp: false`: there is none
                 return "true" if value else ""
             return value
-        if name in self.unit.left_open and self.unit.dialect != "deepspeed":
-            return self._distributed.auto(name)
+        if name in self.unit.left_open:  # of a DeepSpeed file alone it is not known what fills it in
+            return None if self.unit.dialect == "deepspeed" else self._distributed.auto(name)
         hidden = hidden_behind(self.unit, name)
         if hidden is not None:
             stage = stage_in_name(self.unit) if name == "deepspeed.zero_stage" else None

@@ -30,6 +30,7 @@ _OTHERS = frozenset(
             "upscaled",
         ),
         *("awq", "gptq", "gguf", "ggml", "fp", "int", "exl", "mlx", "onnx", "bit", "bnb", "quantized", "marlin", "hqq"),
+        *("nvfp", "mxfp", "aqlm", "torchao"),
     )
 )
 

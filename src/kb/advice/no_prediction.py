@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from kb.core.document import Unit
+from kb.core.document import NO_SUCH_RUN, Unit
 from kb.core.errors import UserError
 from kb.core.setup import TrainingSetup
 
@@ -21,9 +21,12 @@ def why_no_prediction(unit: Unit, setup: TrainingSetup, *, known: bool, fault: U
     if "launch.run_config" in unit.unread and named is not None:
         return "config_not_read", {"path": str(named.value)}
     if setup.unresolved and (known or "model.name" in setup.unresolved):
-        found = ((name, unit.settings.get(name)) for name in setup.unresolved)
-        keys = (str(each.path[-1]) if each and each.path else name.rpartition(".")[2] for name, each in found)
-        return "unresolved_values", {"settings": ", ".join(keys)}
+        found = [(name, unit.settings.get(name)) for name in setup.unresolved]
+        strange = [each for each in found if each[1] and getattr(each[1].value, "reason", "") == NO_SUCH_RUN]
+        keys = (
+            str(each.path[-1]) if each and each.path else name.rpartition(".")[2] for name, each in strange or found
+        )
+        return "no_such_run" if strange else "unresolved_values", {"settings": ", ".join(keys)}
     if known:
         return None
     if fault is not None:

@@ -150,7 +150,8 @@ def _assumed(read: SettingsReader) -> tuple[Assumption, ...]:
         read.or_assume("launch.base_config", None, base, "not_read")
     for name in read.unread:
         read.or_assume(name, None, read.value(name), "not_read")
-    return tuple(sorted(read.assumed, key=lambda each: (each.reason not in ("not_read", "guessed_from_name"), "batch" not in each.name)))
+    first = ("not_read", "guessed_from_name")
+    return tuple(sorted(read.assumed, key=lambda each: (each.reason not in first, "batch" not in each.name)))
 
 
 def _that_matter(unresolved: Iterable[str], setup: TrainingSetup) -> tuple[str, ...]:

@@ -39,8 +39,8 @@ def weights_of(
 ) -> WeightType:
     """The type that the run loads the model's weights in; a checkpoint's own that is no fp32 is listed as assumed.
 
-    Where the config names none, transformers 5 keeps the checkpoint's type and 4 loads fp32; the newest is assumed where
-    the version is not known. TRL asks for fp32 itself. A checkpoint whose type nobody knows counts as fp32.
+    Where the config names none, transformers 5 keeps the checkpoint's type and 4 loads fp32; the newest is assumed
+    where the version is not known. TRL asks for fp32 itself. A checkpoint whose type nobody knows counts as fp32.
 
     Args:
         given: what the project says of itself; it may name the checkpoint's type.

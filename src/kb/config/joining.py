@@ -10,6 +10,7 @@ from kb.core.document import Setting, Unit
 from kb.core.finding import Span
 
 RUN_CONFIG = "launch.run_config"
+FORCED = ("trl",)  # commands whose config is of their own format, whatever it looks like
 # What the config of a run may say.
 IN_A_RUN = ("training.", "trl.", "data.", "lora.", "quantization.", "model.", "deepspeed.", "generation.")
 ReadNamed = Callable[[str, str], str | None]
@@ -61,7 +62,9 @@ class Joiner:
             return unit
         text = self._read(unit.path, setting.value)
         try:
-            file = next(iter(self._reader.read(text, setting.value)), None) if text is not None else None
+            forced = unit.dialect if unit.dialect in FORCED else None
+            read = [] if text is None else self._reader.read(text, setting.value, dialect=forced)
+            file = next(iter(read), None)
         except ConfigError:
             text = file = None
         if text is None:
@@ -69,7 +72,7 @@ class Joiner:
         if file is None or file.dialect is None:
             return unit
         brought = {
-            each: setting._replace(value=found.value, comment="", joined=setting.value)
+            each: setting._replace(value=found.value, path=found.path, comment="", joined=setting.value)
             for each, found in file.settings.items()
         }
         return unit._replace(

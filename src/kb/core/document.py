@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 from kb.core.expression import is_unknown
 from kb.core.finding import Edit, Fix, Span
 
+NO_SUCH_RUN = "kb has no memory model of such a run"  # why a setting is unknown that the file gives plainly
+
 
 class Setting(NamedTuple):
     """One setting: its value, where the value and its key stand, and the key's path in the file.

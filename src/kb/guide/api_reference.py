@@ -15,6 +15,7 @@ _ROLE = re.compile(r":\w+:`~?(?:[\w.]*\.)?(\w+)`")
 _CODE = re.compile(r"``([^`]+)``")
 _SECTION = re.compile(r"^(Args|Returns|Raises|Yields):$", re.MULTILINE)
 _ENTRY = re.compile(r"^    (\*{0,2}[\w.]+): ?(.*)$")
+LONGEST = 80  # characters of a signature on one line
 Definition = ast.FunctionDef | ast.ClassDef
 
 
@@ -69,7 +70,7 @@ def signature(node: Definition) -> str:
         returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
     arguments = _arguments(function) if function else []
     line = f"{head}({', '.join(arguments)}){returns}"
-    if len(line) <= 88:
+    if len(line) <= LONGEST:
         return line
     inner = "".join(f"    {argument},\n" for argument in arguments)
     return f"{head}(\n{inner}){returns}"

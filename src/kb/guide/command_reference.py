@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from importlib import import_module
 
 from kb import cli
-from kb.__main__ import COMMANDS
 from kb.guide.library import Library
 from kb.guide.markup import fenced, text
 
@@ -18,7 +17,8 @@ def command_reference(library: Library) -> str:
     words = cli.load_words_or_none(library.language)
     parts = []
     with _columns(WIDTH):
-        for name in COMMANDS:
+        # by name, as kb itself finds them: the commands stand above this floor, and are asked for their help alone
+        for name in import_module("kb.__main__").COMMANDS:
             parser = import_module(f"kb.{name}").build_parser(words)
             parts += [
                 f"## kb {name} {{ #{name} }}",

@@ -34,8 +34,11 @@ def _hold_html(markdown: str, page: Page, config: MkDocsConfig, files: Files) ->
 
 @event_priority(-60)  # when the text for language models is taken, which has the code
 def _hold_code(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """The examples of a generated page too, coloured at once rather than token by token through Markdown and search."""
-    if "generated" not in page.meta:
+    """The code of a generated page too, coloured at once rather than token by token through Markdown and search.
+
+    So is that of a page with ``hold_code`` in its head, where macros make most of the code.
+    """
+    if not ("generated" in page.meta or page.meta.get("hold_code")):
         return markdown
     held = _HELD[page.file.src_uri]
 

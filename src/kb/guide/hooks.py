@@ -117,7 +117,8 @@ def _edit_url(page: Page, config: MkDocsConfig) -> str | None:
 
 @event_priority(-100)
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
-    return with_policy(reachable(_named_search(output, config.extra["lang"])))
+    output = _named_search(output, config.extra["lang"])
+    return with_policy(output if "generated" in page.meta else reachable(output))
 
 
 @event_priority(-100)

@@ -11,7 +11,9 @@ from kb.guide.model_page import model_page
 from kb.guide.remedy_page import remedy_page
 from kb.guide.rule_page import rule_page
 
-FRONT = "---\ntitle: {title}\ngenerated: {made_from}\nrender_macros: false\nhide: [navigation]\n---\n\n"
+FRONT = "---\ntitle: {title}\ngenerated: {made_from}\nrender_macros: false\nhide: [navigation]\n{search}---\n\n"
+# who searches for what ran short wants the steps before the rules that mention it
+SEARCH = {"trouble": "search: {boost: 2}\n"}
 
 Page = tuple[str, str, str]  # title, file it is made from, Markdown
 
@@ -44,7 +46,8 @@ def write_pages(docs: str, language: str, say: Callable[[str], None] = lambda li
     pages = dict(generated_pages(load_library(language), fits))
     changed = 0
     for path, (title, made_from, body) in pages.items():
-        front = FRONT.format(title=_quoted(title), made_from=made_from)
+        search = SEARCH.get(path.partition("/")[0], "")
+        front = FRONT.format(title=_quoted(title), made_from=made_from, search=search)
         changed += write_if_changed(os.path.join(docs, language, path), front + body)
     changed += _remove_stale(os.path.join(docs, language), pages)
     say(f"{language}: {changed} generated pages changed")

@@ -16,17 +16,18 @@ def fetch_config(name: str) -> str:
     if not is_hub_name(name):
         raise UserError("hub.not_a_name", name=name[:100])
     import logging
+    import os
 
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # read when it is imported
     try:
         import huggingface_hub
         from huggingface_hub import constants, errors
-        from huggingface_hub.utils import tqdm
+
     except ImportError:
         raise UserError("hub.not_installed") from None
     if constants.HF_HUB_OFFLINE:
         raise UserError("hub.switched_off", name=name)
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
-    tqdm.disable_progress_bars()
     if not _answers(constants.ENDPOINT):
         raise UserError("hub.unreachable", name=name, endpoint=constants.ENDPOINT)
     try:

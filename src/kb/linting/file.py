@@ -10,7 +10,6 @@ from kb.config.faults import ConfigError
 from kb.config.joining import Joiner, ReadNamed
 from kb.config.reader import ConfigReader
 from kb.config.text.encoding import Decoded, decode
-from kb.config.text.guard import MAX_BYTES
 from kb.core.catalog import Catalog
 from kb.core.document import Event, Unit
 from kb.core.finding import Finding, Severity, Span
@@ -76,34 +75,16 @@ def _each_once(results: Sequence[UnitResult]) -> list[list[Finding]]:
     return shares
 
 
+CODE = ("python", "notebook")
 _NOTHING = {"config": "config.empty", "python": "config.no-python-call", "notebook": "config.no-cell-call"}
 
 
-def _decode_python(raw: bytes) -> Decoded:
-    """As Python decodes a file: in the encoding that its first lines declare, else UTF-8."""
-    from kb.config.python.syntax import declared_encoding
-
-    decoded = decode(raw)
-    name = declared_encoding(raw) if decoded.text is None or b"coding" in raw[:200] else None
-    if name is None or name.startswith("utf-8") or raw.isascii():
-        return decoded
-    try:
-        return Decoded(text=raw.decode(name), encoding=name)
-    except (UnicodeDecodeError, LookupError):
-        return decoded
-
-
-def _decode_notebook(raw: bytes) -> Decoded:
-    """A large one without the search for damage: most of it are outputs, in which no damage matters."""
-    if len(raw) <= MAX_BYTES or raw.startswith((b"\xef\xbb\xbf", b"\xff", b"\xfe")):
+def _decode(raw: bytes, kind: Kind) -> Decoded:
+    if kind not in CODE:
         return decode(raw)
-    try:
-        return Decoded(text=raw.decode("utf-8"), encoding="utf-8")
-    except UnicodeDecodeError:
-        return decode(raw)
+    from kb.linting.code_files import decode_code
 
-
-_DECODERS: Mapping[str, Callable[[bytes], Decoded]] = {"python": _decode_python, "notebook": _decode_notebook}
+    return decode_code(raw, kind)
 
 
 def _read_below(primary: str, name: str) -> bytes | None:
@@ -159,13 +140,13 @@ class FileChecker:
             ConfigError: the bytes are no text, or the text no config that can be read, at its line and column.
         """
         kind = kind or kind_of(path)
-        made = self._made_of_several(raw, path) if kind == "config" else None
+        made = self.made_of_several(raw, path) if kind == "config" else None
         if made is not None:
             return made
-        decoded = _DECODERS.get(kind, decode)(raw)
+        decoded = _decode(raw, kind)
         text = decoded.text if decoded.text is not None else ""
         units = self.read(text, path, kind, decoded.events, readable=decoded.text is not None)
-        results = self.settle([self.check_unit(unit) for unit in units], text, path)
+        results = self.settle(self._check_all(units, kind), text, path)
         undecoded = raw if decoded.text is None else None
         return FileResult(path=path, text=text, encoding=decoded.encoding, results=tuple(results), raw=undecoded)
 
@@ -177,7 +158,7 @@ class FileChecker:
 
         return part_again(self, file, raw)
 
-    def _made_of_several(self, raw: bytes, path: str) -> FileResult | None:
+    def made_of_several(self, raw: bytes, path: str) -> FileResult | None:
         """The result of a config that stands for several: a Hydra tree or a sweep; None of any other."""
         if b"defaults" in raw:
             from kb.linting.composed import composed_result
@@ -188,6 +169,14 @@ class FileChecker:
 
             return swept_result(self, raw, path)
         return None
+
+    def _check_all(self, units: Sequence[Unit], kind: Kind) -> list[UnitResult]:
+        joined = [self._joiner.join(unit) for unit in units]
+        if kind in ("shell", "notebook"):
+            from kb.linting.code_files import starts_no_run
+
+            joined = [unit for unit in joined if not starts_no_run(unit)] or joined[:1]
+        return [self.checker.check(unit) for unit in joined]
 
     def check_unit(self, unit: Unit) -> UnitResult:
         """One unit's result, with what the files it names say."""
@@ -225,8 +214,10 @@ class FileChecker:
             return []
         if kind == "config":
             return list(self.reader.read(text, path, dialect=self.dialect))
-        if kind in ("python", "notebook"):
-            return self._code_units(text, path, kind)
+        if kind in CODE:
+            from kb.linting.code_files import code_units  # most runs meet no Python file
+
+            return code_units(text, path, kind, self.catalog)
         # most runs meet no command line: its reader is imported when one does
         from kb.config.shell.command import CommandReader
 
@@ -237,17 +228,6 @@ class FileChecker:
             return list(read_shell(text, path, commands))
         unit = commands.read(text, path)
         return [unit] if unit else []
-
-    def _code_units(self, text: str, path: str, kind: Kind) -> list[Unit]:
-        from kb.config.python.reader import PythonReader  # most runs meet no Python file
-
-        python = PythonReader(self.catalog.dialects, self.catalog.facts)
-        if kind == "python":
-            return python.read(text, path)
-        from kb.config.notebook.reader import read_cells
-        from kb.config.shell.command import CommandReader
-
-        return read_cells(text, path, python, CommandReader(self.catalog.dialects, self.catalog.facts))
 
     def settle(self, results: list[UnitResult], text: str, path: str) -> list[UnitResult]:
         """Apply the project's overrides and the file's suppression comments; hear what is wrong with the comments."""
@@ -271,20 +251,15 @@ class FileChecker:
         ]
 
     def _suppressed(self, findings: Sequence[Finding], text: str, path: str, decided: Collection[str]) -> "Suppressed":
-        """The findings of one file with its suppression comments applied; a notebook's are read cell by cell."""
+        """The findings of one file with its suppression comments applied."""
+        known, kind = self.catalog.rules.keys(), kind_of(path)
+        if kind in CODE:
+            from kb.linting.code_files import suppressed_in_code
+
+            return suppressed_in_code(findings, text, kind, today=self._today, known=known, decided=decided)
         from kb.config.suppressions import read_suppressions, suppress
 
-        known, kind = self.catalog.rules.keys(), kind_of(path)
-        if kind == "notebook":
-            from kb.config.notebook.comments import suppress_in_cells
-
-            return suppress_in_cells(findings, text, today=self._today, known=known, decided=decided)
-        quoted = None
-        if kind == "python":
-            from kb.config.python.syntax import string_extents
-
-            quoted = string_extents(text)
-        return suppress(findings, read_suppressions(text, quoted), today=self._today, known=known, decided=decided)
+        return suppress(findings, read_suppressions(text), today=self._today, known=known, decided=decided)
 
     def _own(self, finding: Finding) -> Finding:
         severity = self._overrides.severity.get(finding.rule)

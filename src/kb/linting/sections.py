@@ -42,6 +42,8 @@ def why_unusable(result: UnitResult, path: str, catalog: Catalog) -> UserError:
         return UserError("plan.no_dialect", path=path)
     if setup is not None and setup.model_name and result.model is None:
         return unknown_model(setup.model_name, catalog)
+    if result.note == "no_such_run":
+        return UserError("note.no_such_run", settings=result.note_values["settings"])
     if result.note == "unresolved_values":
         return UserError("plan.unresolved", path=path, settings=result.note_values["settings"])
     return UserError("plan.no_model" if result.model is None else "plan.no_run", path=path)

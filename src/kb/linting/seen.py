@@ -9,6 +9,7 @@ from kb.core.model import Model
 
 Row = tuple[str, str, str, str]  # what was looked up, two arguments, and what it said
 Lookup = Callable[[str, str], Any]
+BESIDE = ("named", "beside")
 
 
 class Seen:
@@ -36,6 +37,11 @@ class Seen:
             return found
 
         return remembered
+
+    def files(self) -> list[str]:
+        """The files that were looked up beside the checked ones, where they lie beside them."""
+        found = [os.path.join(os.path.dirname(one), other) for kind, one, other, _ in self.rows if kind in BESIDE]
+        return [path for path in found if os.path.isfile(path)]
 
     def take(self) -> list[Row]:
         """What was looked up since the last call."""

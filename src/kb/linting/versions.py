@@ -11,6 +11,7 @@ from kb.core.document import Unit
 from kb.core.errors import UserError
 from kb.linting.file import FileChecker, kind_of
 from kb.linting.run import read_bytes
+from kb.linting.seen import contents
 
 SEPARATORS = "._/\\- "
 HEXADECIMAL = frozenset("0123456789abcdef")
@@ -65,6 +66,11 @@ def _read(raw: bytes | None, path: str, checker: FileChecker, section: str | Non
 
         return None, ("config.too-large", {"size": MAX_BYTES + 1, "limit": MAX_BYTES})
     try:
+        made = checker.made_of_several(raw, path) if kind_of(path) == "config" else None
+        if made is not None:
+            if contents(path) != raw:  # its group files are those of today
+                return None, ("history.made_of_several", {"path": path})
+            return _chosen([result.unit for result in made.results], path, section), None
         decoded = decode(raw)
         text = decoded.text if decoded.text is not None else ""
         units = checker.read(text, path, kind_of(path), decoded.events, readable=decoded.text is not None)

@@ -16,7 +16,9 @@ _WORKER_NAME = "pt_data_worker"
 _SPAWNED = ("multiprocessing.spawn", "--multiprocessing-fork", "multiprocessing.forkserver")
 _NO_WORKER = ("resource_tracker", "semaphore_tracker")
 # What measuring PSS, and looking for new processes, may each take of one core.
-CPU_SHARE = 0.003
+CPU_SHARE = 0.002
+# A run starts most of its processes early on.
+EAGER_SEARCHES = 10
 # A process that has just been forked may still become another program, and a worker still get its name.
 LOOKS = 3
 
@@ -39,6 +41,7 @@ class ProcessTree:
         self._known: dict[int, _Process] = {}
         self._count_all = 0
         self._search_again_at = 0.0
+        self._searches = 0
 
     @property
     def alive(self) -> bool:
@@ -54,10 +57,12 @@ class ProcessTree:
             return None
         now = self._clock()
         if now >= self._search_again_at:
-            began = time.perf_counter()
+            began = time.thread_time()
             if not self._search():
                 return None
-            self._search_again_at = now + (time.perf_counter() - began) / CPU_SHARE
+            self._searches += 1
+            if self._searches >= EAGER_SEARCHES:
+                self._search_again_at = now + (time.thread_time() - began) / CPU_SHARE
         states = [state for each in self._known.values() if (state := self._state(each, now)) is not None]
         return _tree(tuple(states), self._count_all)
 
@@ -80,10 +85,10 @@ class ProcessTree:
                 self._describe(each)
             rss = each.process.memory_info().rss
             if now >= each.measured_again_at:
-                began = time.perf_counter()
+                began = time.thread_time()
                 full = each.process.memory_full_info()
                 each.pss_bytes = getattr(full, "pss", None)
-                each.measured_again_at = now + (time.perf_counter() - began) * len(self._known) / CPU_SHARE
+                each.measured_again_at = now + (time.thread_time() - began) * len(self._known) / CPU_SHARE
         except self._psutil.AccessDenied:
             rss, each.measured_again_at = None, now + 60
         except self._psutil.Error:

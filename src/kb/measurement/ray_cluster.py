@@ -102,11 +102,14 @@ def _initialized(address: str) -> Any:
 
 
 def _hush() -> None:
-    """The nodes' own logs are not the user's: what matters of them comes with the outcome of a trial."""
-    with contextlib.suppress(Exception):  # Ray's own; where it has moved, its lines show on standard error
-        from ray._private.ray_logging import global_worker_stdstream_dispatcher
+    """Ray prints what nodes complain of on standard output, which is the report's, and takes no word against it.
 
-        global_worker_stdstream_dispatcher.remove_handler("ray_print_logs")
+    What matters of a lost node comes with the outcome of its trial.
+    """
+    with contextlib.suppress(Exception):  # Ray's own: where it has moved, its lines show
+        from ray._private import worker
+
+        worker.print_to_stdstream = lambda *given, **named: None
 
 
 def _reach(address: str) -> None:

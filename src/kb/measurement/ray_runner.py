@@ -20,6 +20,7 @@ class Attempt(NamedTuple):
     """A trial under way: how often it was lost, on which nodes, and the nodes alive when it was sent."""
 
     trial: Trial
+    wanted: Mapping[str, float]  # the resources that it takes
     alive: Mapping[str, str]  # names by id
     losses: int = 0
     lost_nodes: tuple[str, ...] = ()
@@ -72,7 +73,7 @@ class RayRunner:
         """
         ray = self.cluster.ray
         for trial in trials:
-            self._send(Attempt(trial, self._alive()))
+            self._send(Attempt(trial, self._resources(trial), self._alive()))
         while self._pending:
             try:
                 done, _ = ray.wait(list(self._pending), num_returns=1, timeout=POLL_SECONDS)
@@ -93,7 +94,7 @@ class RayRunner:
         return {node.id: node.name for node in self.cluster.alive()}
 
     def _send(self, attempt: Attempt) -> None:
-        wanted = self._resources(attempt.trial)
+        wanted = dict(attempt.wanted)
         # kb sends a lost trial again itself: the journal names the nodes that were lost
         task = self.cluster.ray.remote(max_retries=0)(work).options(
             num_cpus=1, num_gpus=wanted.pop("GPU", 0), resources=wanted, name=f"kb {attempt.trial.model}"
@@ -142,8 +143,8 @@ class RayRunner:
         nodes, now = self.cluster.alive(), time.monotonic()
         found: list[tuple[Trial, Outcome] | None] = []
         for ref, attempt in list(self._pending.items()):
-            wanted = self._resources(attempt.trial)
-            if any(all(node.resources.get(name, 0) >= most for name, most in wanted.items()) for node in nodes):
+            wanted = attempt.wanted.items()
+            if any(all(node.resources.get(name, 0) >= most for name, most in wanted) for node in nodes):
                 self._waiting_since.pop(ref, None)
             elif now - self._waiting_since.setdefault(ref, now) >= self._gone_seconds:
                 with contextlib.suppress(Exception):

@@ -37,7 +37,7 @@ def encoder_peak(setup: TrainingSetup, states: States, s: Shape, workspace: int,
     }
     step = _Step(setup, states, s, saved(s, bare=setup.optim == "none"))
     moments = step.forward() | step.backward()
-    if setup.gradient_accumulation_steps > 1:  # gradients lie in blocks that held activations
+    if setup.gradient_accumulation_steps > 1 and not s.quantized:  # gradients lie in blocks that held activations
         base["allocator_remainders"] = copies_remainder(s.arch, remainder)
     elif s.copied and not setup.gradient_checkpointing:
         rest = copies_remainder(s.arch, remainder, quantized=s.quantized)

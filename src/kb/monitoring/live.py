@@ -164,7 +164,7 @@ class _Run(_Watched):
 
         try:
             command = Command(self.options.command, os.environ, passed.put, take)
-        except UserError:
+        except BaseException:
             self.screen.close()
             raise
         try:
@@ -176,6 +176,8 @@ class _Run(_Watched):
             passed.end()
             self.screen.close()
             self.gpus.close()
+        if command.fault is not None:
+            raise command.fault
         kills = self.watch.summary().oom_kills
         cause = exit_cause(code, kills, diagnoser.result(), self._asked)
         self.report()

@@ -66,8 +66,8 @@ def grouped_product(
     bias: "torch.Tensor | None" = None,
     out_dtype: "torch.dtype | None" = None,
 ) -> "torch.Tensor":
-    """One output, its rows padded to 16 bytes, in any float type: PyTorch's fake kernel knows bf16 alone, where the real
-    one multiplies group by group into the same output (aten/src/ATen/native/cuda/GroupedBlas.cpp)."""
+    """One output, its rows padded to 16 bytes, in any float type: PyTorch's fake kernel knows bf16 alone, where the
+    real one multiplies group by group into the same output (aten/src/ATen/native/cuda/GroupedBlas.cpp)."""
     dtype = out_dtype or left.dtype
     shape: tuple[int, ...]
     if left.dim() == 2 and right.dim() == 2:

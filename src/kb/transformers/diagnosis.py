@@ -11,7 +11,6 @@ from kb.report.style import Style
 from kb.report.words import Words
 from kb.transformers import lines
 from kb.transformers.forecast import Knowledge
-from kb.transformers.live import versions
 from kb.transformers.watching import Watching, logger
 
 _LIBRARIES = ("torch", "transformers", "accelerate", "peft", "bitsandbytes", "datasets")
@@ -82,7 +81,7 @@ def diagnosis_markdown(error: BaseException, watching: Watching | None, state: A
         if wrong:
             parts += [f"## {words('callback.diagnosis.findings')}", _fenced("\n".join(wrong))]
         parts += [f"## {words('callback.diagnosis.settings')}", _fenced(forecast.run.text(), "yaml")]
-    stack = ", ".join(f"{name} {version}" for name, version in versions(_LIBRARIES).items())
+    stack = ", ".join(f"{name} {version}" for name, version in _versions().items())
     parts += [
         f"## {words('callback.diagnosis.error')}",
         _fenced(trace),
@@ -94,3 +93,10 @@ def diagnosis_markdown(error: BaseException, watching: Watching | None, state: A
 def _fenced(text: str, kind: str = "text") -> str:
     mark = "````" if "```" in text else "```"
     return f"{mark}{kind}\n{text.rstrip()}\n{mark}"
+
+
+def _versions() -> dict[str, str]:
+    from kb.machine.software import installed_versions
+
+    found = installed_versions()
+    return {name: found[name] for name in _LIBRARIES if name in found}

@@ -52,7 +52,7 @@ class Forecast:
         gpu = "auto" if device.type == "cuda" else "none"
         wanted = Wanted(gpu=gpu, host_memory="auto", cpus="auto", gpus=run.world_size, dialect="hf")
         checker = file_checker(knowledge.catalog, knowledge.project, wanted, model=run.model, known=run.known)
-        self.machine: Machine = _without_ours(checker.checker.machine, device.index or 0, ours)
+        self.machine: Machine = without_ours(checker.checker.machine, device.index or 0, ours)
         checker.checker.machine = self.machine
         self.result: UnitResult = checker.check(run.text().encode(), NAME, "config").results[0]
         self.facts = checker.checker.facts(self.result.unit)
@@ -105,7 +105,7 @@ class Forecast:
         return Fit(setup, self.run.model, self.machine, self.catalog.constants, None).report
 
 
-def _without_ours(machine: Machine, number: int, ours: int) -> Machine:
+def without_ours(machine: Machine, number: int, ours: int) -> Machine:
     """The machine with what this process holds of its GPU counted as free: it is this run's own."""
     if number >= len(machine.gpus):
         return machine

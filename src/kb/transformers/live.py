@@ -1,7 +1,7 @@
 """A run's live objects → what kb reads: the settings as a config's text, the model, and facts that no file can say."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from kb.advice.models import ModelIndex
@@ -189,7 +189,7 @@ def _arguments(args: Any, catalog: Catalog) -> Iterator[tuple[str, Any]]:
     values = args.to_dict()
     for field in dataclasses.fields(args):
         value = values.get(field.name)
-        if field.name in _SKIPPED or not _is_setting(field.name, catalog):
+        if field.name in _SKIPPED or field.name.endswith("token") or not _is_setting(field.name, catalog):
             continue
         default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
         default = getattr(default, "value", default)
@@ -240,11 +240,3 @@ def _deepspeed(config: Mapping[str, Any], catalog: Catalog) -> dict[str, Any]:
 
     units = ConfigReader(catalog.dialects, catalog.facts).read(json.dumps(config), "deepspeed", dialect="deepspeed")
     return {name: setting.value for unit in units for name, setting in unit.settings.items()}
-
-
-def versions(names: Sequence[str]) -> dict[str, str]:
-    """The installed ones of the named distributions."""
-    from kb.machine.software import installed_versions
-
-    found = installed_versions()
-    return {name: found[name] for name in names if name in found}

@@ -16,6 +16,9 @@ DOT = "\x00"  # stands for a dot inside a key, so that it never counts as a step
 
 LAST = 10_000  # ranks of keys that count only where no other key of the setting is there
 ANY = "*"  # in a translation: any value that is not listed
+_PLAIN = frozenset(("to",))
+_NOTHING: frozenset[str] | None = frozenset()
+_NO_VALUES: Values = {}
 _SPELT = {"true": "True", "false": "False"}  # YAML writes its booleans either way
 
 
@@ -33,14 +36,18 @@ class Target:
 
     def __init__(self, fact: FactType, rank: int, values: Values, how: Mapping[str, Any] = {}) -> None:
         self.fact, self.rank, self.values = fact, rank, values
+        self.plain = how.keys() <= _PLAIN
+        if self.plain:  # most are: the whole vocabulary may be spelt out
+            self.skip, self.unknown = _NOTHING, _NOTHING
+            self.split, self.items, self.adds = "", _NO_VALUES, False
+            return
         skip = how.get("skip", ())
         self.skip = None if skip == "others" else frozenset(_both_spellings(skip))
         unknown = how.get("unknown", ())
         self.unknown = None if unknown == "others" else frozenset(_both_spellings(unknown))
-        self.split: str = how.get("split", "")
-        self.items: Values = how.get("items", {})
-        self.adds: bool = how.get("adds", False)
-        self.plain = not how.keys() - {"to"}
+        self.split = how.get("split", "")
+        self.items = how.get("items", _NO_VALUES)
+        self.adds = how.get("adds", False)
 
 
 def _both_spellings(written: Iterable[str]) -> list[str]:
@@ -98,6 +105,10 @@ class CompiledDialect:
         """Whether it is an argument of the format that means no setting."""
         return path in self._known
 
+    def last_release(self, path: str) -> str:
+        """The last release looked at that has an argument which later ones lack; empty where the newest has it."""
+        return self._known.get(path, "").partition("..")[2]
+
     def is_closed(self, parent: str) -> bool:
         """Whether every name that the format takes in this group is known here."""
         return parent in self._closed
@@ -123,8 +134,9 @@ class CompiledDialect:
         fact = self._facts.get(name)
         if fact is not None and fact.setting:
             listed = {**self._values.get(ANY, {}), **self._values.get(name, {}), **how.get("values", {})}
-            values = {spelling: value for text, value in listed.items() for spelling in _both_spellings((text,))}
-            self.targets.setdefault(path, []).append(Target(fact, rank, {**values, **listed}, how))
+            for text in [text for text in listed if text in _SPELT]:
+                listed.setdefault(_SPELT[text], listed[text])
+            self.targets.setdefault(path, []).append(Target(fact, rank, listed, how))
 
 
 def _parents_of(paths: Iterable[str]) -> dict[str, set[str]]:

@@ -104,8 +104,14 @@ class Extractor:
                 part.silenced.pop(new, None)
 
     def _look_beside(self, path: str, entry: Entry, entries: Entries, part: Part, source: Source) -> None:
-        """An event where an unknown key lies beside a known one that it may have been meant as."""
+        """An event where an unknown key lies beside a known one that it may have been meant as, or none may lie."""
         parent, _, _ = path.rpartition(".")
+        last = self._dialect.last_release(path)
+        if last and not _says_nothing(entry):
+            values = {"key": entry[1].value, "format": self._dialect.id, "last": last}
+            part.events.append(
+                Event("dated-argument", source.between(entry[1].start, entry[1].end or entry[1].start), values)
+            )
         siblings = self._dialect.parents.get(parent)
         if siblings is None or self._unknown_left <= 0 or self._dialect.ignores(path):
             return
@@ -117,7 +123,7 @@ class Extractor:
         span = source.between(key.start, key.end or key.start)
         meant = self._dialect.neighbours(parent).meant_by(key.value)
         if meant is None:
-            if self._dialect.is_closed(parent) and (entry[2].kind != SCALAR or entry[2].scalar() is not None):
+            if self._dialect.is_closed(parent) and not _says_nothing(entry):
                 part.events.append(Event("unknown-argument", span, {"key": key.value, "format": self._dialect.id}))
             return
         meant_path = f"{parent}.{meant}" if parent else meant
@@ -128,6 +134,11 @@ class Extractor:
         # Beside the right key the wrong one cannot take its name: that would write it twice.
         edits = () if meant_path in entries else (Edit("replace", name, key.style[:1] + meant + key.style[:1], span),)
         part.events.append(Event(kind="unknown-key", span=span, values={"key": key.value, "meant": meant}, edits=edits))
+
+
+def _says_nothing(entry: Entry) -> bool:
+    """Whether a key is there without a value."""
+    return entry[2].kind == SCALAR and entry[2].scalar() is None
 
 
 def _rank(candidate: tuple[Target, Entry]) -> int:

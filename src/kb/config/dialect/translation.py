@@ -5,6 +5,7 @@ from typing import Any
 
 from kb.config.dialect.dialects import ANY, Entries, Target
 from kb.config.text.nodes import SCALAR, SEQUENCE, Node
+from kb.core.document import NO_SUCH_RUN
 from kb.core.expression import Unknown
 
 SAYS_NOTHING: Any = object()
@@ -26,7 +27,7 @@ def translated(target: Target, node: Node) -> Any:
         return SAYS_NOTHING
     empty = node.kind == SCALAR and node.scalar() is None
     if not empty and (target.unknown is None or written in target.unknown):
-        return Unknown(frozenset((target.fact.name,)), "kb knows no such run")
+        return Unknown(frozenset((target.fact.name,)), NO_SUCH_RUN)
     if ANY in target.values and not empty:
         return _listed(target.values[ANY])
     if target.skip is None:

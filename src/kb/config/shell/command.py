@@ -120,7 +120,8 @@ def _launch_settings(launch: Launch, places: Places) -> dict[str, Setting]:
     """What the launcher and its own flags say, and the config files that it and the run read."""
     settings: dict[str, Setting] = {}
     if launch.config is not None:
-        file = Flag(CONFIG, launch.config, (launch.config,))
+        start = launch.config.start
+        file = Flag(CONFIG, Argument("", start, start), (launch.config,))
         settings[RUN_CONFIG] = _at(launch.config.text, file, places)
     accelerate = [flag for flag in launch.before if flag.name == "config_file" and flag.values]
     if launch.launcher == "accelerate" and accelerate:

@@ -64,7 +64,10 @@ def encode(text: str, encoding: str) -> bytes:
 
 
 def _decoded(text: str, encoding: str, events: tuple[Event, ...]) -> Decoded:
-    from kb.config.text.mojibake import find_mojibake  # most texts are ASCII
+    # most texts are ASCII or have Hangul in them, and neither is damaged
+    if text.isascii() or any("\uac00" <= character <= "\ud7a3" for character in text):
+        return Decoded(text=text, encoding=encoding, events=events)
+    from kb.config.text.mojibake import find_mojibake
 
     damage = find_mojibake(text)
     return Decoded(text=text, encoding=encoding, events=(*events, damage) if damage else events)

@@ -2,12 +2,16 @@
 
 from typing import Any, NamedTuple
 
-from kb.advice.flags import Flags
+from kb.advice.flags import Flags, optimizer_named
 from kb.core.errors import UserError
 from kb.core.units import parse_bytes
 
 LARGEST_SIZE = 2**50  # bytes
 LARGEST_NUMBER = 1_000_000
+NUMBERS = ("batch", "seq_in", "seq_out", "accumulation", "lora_rank", "eval_batch", "beams", "gen_length",
+           "steps", "most", "effective_batch", "time_limit")  # fmt: skip
+OF_CLUSTER = ("gpus", "models", "batches")
+OF_COMMAND = ("batch_flag", "steps_flag", "workers_flag")
 PHASES = ("train", "evaluate", "generate")
 
 
@@ -38,6 +42,62 @@ class Asked(NamedTuple):
     fake_limit: int | None = None
     fake_script: str | None = None
     rules: str | None = None
+
+
+def asked_of(options: Any, command_words: tuple[str, ...]) -> Asked:
+    """What parsed arguments ask.
+
+    Raises:
+        UserError: arguments that cannot be meant, or not together.
+    """
+    check_numbers({f"--{name.replace('_', '-')}": getattr(options, name) for name in NUMBERS})
+    named = options.model or options.model_config or options.config or options.models
+    for name in OF_CLUSTER:
+        if getattr(options, name) is not None and options.ray is None:
+            raise UserError("probe.only_with_ray", option=f"--{name}")
+    if command_words and named:
+        raise UserError("probe.command_or_model")
+    if not command_words and not named and options.kind != "host":
+        raise UserError("probe.nothing_named")
+    for name in OF_COMMAND:
+        if getattr(options, name) is not None and not command_words:
+            raise UserError("probe.only_with_command", option=f"--{name.replace('_', '-')}")
+    return Asked(
+        kind=options.kind,
+        flags=_flags(options),
+        command=command_words,
+        phases=read_phases(options.phases),
+        workers=read_counts(options.workers),
+        seconds=options.time_limit,
+        host_bytes=read_size("--memory-limit", options.memory_limit),
+        fake_limit=read_size("--fake-limit", options.fake_limit),
+        **{name: getattr(options, name) for name in ("backend", "config", "section", "dialect", "model_config",
+           "batch_flag", "steps_flag", "workers_flag", "steps", "most", "effective_batch", "gpu", "device", "force",
+           "fake_script", "rules")},
+    )  # fmt: skip
+
+
+def _flags(options: Any) -> Flags:
+    targets = tuple(name.strip() for name in (options.lora_targets or "").split(",") if name.strip())
+    return Flags(
+        model=options.model,
+        method=options.method,
+        precision=options.precision,
+        optimizer=optimizer_named(options.optimizer),
+        batch=options.batch,
+        source_length=options.seq_in,
+        target_length=options.seq_out,
+        accumulation=options.accumulation,
+        gradient_checkpointing=options.gradient_checkpointing,
+        reentrant=options.reentrant,
+        attention=options.attention,
+        lora_rank=options.lora_rank,
+        lora_targets=targets or None,
+        double_quant=options.double_quant,
+        eval_batch=options.eval_batch,
+        beams=options.beams,
+        generation_length=options.gen_length,
+    )
 
 
 def read_phases(text: str | None) -> tuple[str, ...] | None:

@@ -25,6 +25,7 @@ _HOST = ("host_used_bytes", "host_limit_bytes", "host_source", "oom_kills", "shm
 _RUN = ("tree_pss_bytes", "workers", "worker_pss_bytes", "seconds_per_step", "step_ratio", "step", "steps")
 COLUMNS = ("time", *_GPU, *_HOST, *_RUN, "gpu_note")
 _MOST = 1e18
+_LAST = 253_402_300_799  # the year 9999 in UTC, past which no date is written
 
 
 class BadCell(ValueError):  # noqa: N818
@@ -100,7 +101,7 @@ def time_of(text: str) -> float:
     except ValueError:
         raise BadCell("time", text) from None
     seconds = (made if made.tzinfo else made.replace(tzinfo=UTC)).timestamp()
-    if seconds < 0:
+    if not 0 <= seconds <= _LAST:
         raise BadCell("time", text)
     return seconds
 

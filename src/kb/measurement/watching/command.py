@@ -40,6 +40,7 @@ class Command:
         self._splitters = {1: Splitter(), 2: Splitter()}
         self._line, self._last = 0, (0, 0)
         self.done = threading.Event()
+        self.fault: Exception | None = None  # the first of the watch's own, to be raised once the command has ended
         # Python holds back what it prints into a pipe; the command should show its lines as it would on a terminal.
         environ = {"PYTHONUNBUFFERED": "1", **environ}
         try:
@@ -62,9 +63,17 @@ class Command:
 
     def _pump(self, number: int, pipe: IO[bytes]) -> None:
         while data := os.read(pipe.fileno(), CHUNK):
-            self._put(number, data)
-            self._tell(number, data)
-        self._tell(number, b"", final=True)
+            self._handle(number, data)
+        self._handle(number, b"", final=True)
+
+    def _handle(self, number: int, data: bytes, final: bool = False) -> None:
+        """A fault in here must not stop the reading: the command would wait for ever with a full pipe."""
+        try:
+            if data:
+                self._put(number, data)
+            self._tell(number, data, final)
+        except Exception as error:
+            self.fault = self.fault or error
 
     def _tell(self, number: int, data: bytes, final: bool = False) -> None:
         """Both outputs are numbered as one, as a terminal shows them."""
@@ -79,11 +88,6 @@ class Command:
         for pump in self._pumps:
             pump.join(DRAIN_SECONDS)
         self.done.set()
-
-    @property
-    def unfinished(self) -> str:
-        """The bar that it draws just now, if any."""
-        return self._splitters[2].unfinished or self._splitters[1].unfinished
 
     @property
     def code(self) -> int | None:

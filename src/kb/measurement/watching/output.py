@@ -46,11 +46,6 @@ class Splitter:
         if final:
             self._pending = ""
 
-    @property
-    def unfinished(self) -> str:
-        """What stands after the last line feed: the bar as it is drawn now."""
-        return self._pending
-
 
 class LiveSpeed:
     """The training speed that the lines so far show; safe to feed from another thread."""

@@ -1,0 +1,83 @@
+"""Python files, notebooks and scripts on their way through a check: decoding, units, suppression comments."""
+
+import datetime
+from collections.abc import Collection, Sequence
+
+from kb.config.python.reader import PythonReader
+from kb.config.python.syntax import declared_encoding, string_extents
+from kb.config.suppressions import Suppressed, read_suppressions, suppress
+from kb.config.text.encoding import Decoded, decode
+from kb.config.text.guard import MAX_BYTES
+from kb.core.catalog import Catalog
+from kb.core.document import Unit
+from kb.core.finding import Finding
+
+
+def decode_code(raw: bytes, kind: str) -> Decoded:
+    """The text of a Python file, in the encoding that its first lines declare, or of a notebook.
+
+    Raises:
+        ConfigError: the bytes are binary data.
+    """
+    return _decode_notebook(raw) if kind == "notebook" else _decode_python(raw)
+
+
+def _decode_python(raw: bytes) -> Decoded:
+    decoded = decode(raw)
+    name = declared_encoding(raw) if decoded.text is None or b"coding" in raw[:200] else None
+    if name is None or name.startswith("utf-8") or raw.isascii():
+        return decoded
+    try:
+        return Decoded(text=raw.decode(name), encoding=name)
+    except (UnicodeDecodeError, LookupError):
+        return decoded
+
+
+def _decode_notebook(raw: bytes) -> Decoded:
+    """A large one without the search for damage: most of it are outputs, in which no damage matters."""
+    if len(raw) <= MAX_BYTES or raw.startswith((b"\xef\xbb\xbf", b"\xff", b"\xfe")):
+        return decode(raw)
+    try:
+        return Decoded(text=raw.decode("utf-8"), encoding="utf-8")
+    except UnicodeDecodeError:
+        return decode(raw)
+
+
+def code_units(text: str, path: str, kind: str, catalog: Catalog) -> list[Unit]:
+    """The runs of a Python file or a notebook.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    python = PythonReader(catalog.dialects, catalog.facts)
+    if kind == "python":
+        return python.read(text, path)
+    from kb.config.notebook.reader import read_cells
+    from kb.config.shell.command import CommandReader
+
+    return read_cells(text, path, python, CommandReader(catalog.dialects, catalog.facts))
+
+
+def suppressed_in_code(
+    findings: Sequence[Finding],
+    text: str,
+    kind: str,
+    *,
+    today: datetime.date,
+    known: Collection[str],
+    decided: Collection[str],
+) -> Suppressed:
+    """The findings of one file with its suppression comments applied; a notebook's are read cell by cell."""
+    if kind == "notebook":
+        from kb.config.notebook.comments import suppress_in_cells
+
+        return suppress_in_cells(findings, text, today=today, known=known, decided=decided)
+    directives = read_suppressions(text, string_extents(text))
+    return suppress(findings, directives, today=today, known=known, decided=decided)
+
+
+def starts_no_run(unit: Unit) -> bool:
+    """Whether a command says nothing but its config, and that is of no format that kb knows: it does something else."""
+    named = "launch.run_config" in unit.settings
+    known = "launch.run_config" in unit.joined or "launch.run_config" in unit.unread
+    return named and not known and not unit.events and all(name.startswith("launch.") for name in unit.settings)
