@@ -252,7 +252,8 @@ def measure(count: int, runs: int) -> dict[str, Any]:
             cold = check(folder / "configs", environment)
             warm = min((check(folder / "configs", environment) for _ in range(runs)), key=lambda row: row["seconds"])
             rows.append({"files": files, "cold": cold, "warm": warm})
-    return {"date": datetime.date.today().isoformat(), "cores": os.cpu_count(), "rows": rows}
+    load = round(os.getloadavg()[0], 1)
+    return {"date": datetime.date.today().isoformat(), "cores": os.cpu_count(), "load": load, "rows": rows}
 
 
 def check(folder: Path, environment: dict[str, str]) -> dict[str, float]:
@@ -281,7 +282,8 @@ def as_markdown(results: dict[str, Any]) -> str:
         [
             "# Trees of configs",
             "",
-            f"`python bench/trees.py`, {results['date']}, {results['cores']} cores. Cold: nothing is in the cache, and "
+            f"`python bench/trees.py`, {results['date']}, {results['cores']} cores, load average "
+            f"{results['load']}. Cold: nothing is in the cache, and "
             "every file is checked, in as many processes as there are cores. Warm: nothing has changed since.",
             "",
             "| files | | seconds | processor seconds | ms a file | peak MiB |",

@@ -12,7 +12,8 @@ TARGETS = load_guide()["formulas"]["targets"]
 
 
 def gpu(used: float, total: float = 24, **more: object) -> GpuState:
-    return GpuState("0", "NVIDIA GeForce RTX 3090", used_bytes=round(used * GIB), total_bytes=round(total * GIB), **more)
+    used_bytes, total_bytes = round(used * GIB), round(total * GIB)
+    return GpuState("0", "NVIDIA GeForce RTX 3090", used_bytes=used_bytes, total_bytes=total_bytes, **more)
 
 
 def kinds(watch: Watch, *snapshots: Snapshot) -> list[str]:

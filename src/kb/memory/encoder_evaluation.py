@@ -48,7 +48,9 @@ def _attention(s: Shape) -> int:
         kinds, rows = len(a.relative.split("|")) if a.relative else 0, relative_rows(a)
         raw = s.batch * a.num_heads * s.source * rows * compute
         repeated = kinds * s.batch * rows * s.inner * compute
-        by_position = raw + repeated + (2 + kinds) * scores * compute
+        # with both relative attentions the last product by position is gathered and let go, then divided
+        last = max(raw, scores * compute) if kinds > 1 else raw
+        by_position = last + repeated + (2 + kinds) * scores * compute
         return 3 * projections + max(by_position, scores * (2 * soft + 2 * compute if s.autocast else 3 * compute))
     if s.eager:
         cast = HALF if _half_stream(s) else 0  # the masked scores are half too, and cast for the softmax

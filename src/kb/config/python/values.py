@@ -1,10 +1,10 @@
 """An expression → the node of the value that it has for certain; one that only a run can tell is unknown."""
 
 import ast
-import operator
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from kb.config.python.arithmetic import UnknownValueError, bounded, is_number, operate
 from kb.config.python.names import Binding, Names, Where
 from kb.config.python.syntax import Module, dotted_name
 from kb.config.text.nodes import MAPPING, SCALAR, SEQUENCE, Node
@@ -12,24 +12,10 @@ from kb.core.expression import Unknown
 from kb.core.pending import NATIVE_BF16, NATIVE_BF16_IF_TRUE, negated
 
 MAX_DEPTH = 24  # of names that stand for names, and of expressions
-MAX_NUMBER = 1e15
-MAX_TEXT = 1000
 WRITTEN = "py"  # the style of a scalar that is no text in quotes
 _COMPUTED = "known only when the program runs"
 
-_NUMERIC: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-}
 Pairs = list[tuple[ast.expr | ast.keyword, str, ast.expr]]
-
-
-class _UnknownValueError(Exception):
-    """The expression has no value that can be told from the text."""
 
 
 # What these say is known once the GPU is; of older GPUs newer versions of torch say yes too, so a no is not certain.
@@ -58,7 +44,7 @@ class Values:
         """The expression as a config's value; of a name, that of its one assignment, with the place of that."""
         try:
             read = self._read(expression, at, 0)
-        except (_UnknownValueError, RecursionError):
+        except (UnknownValueError, RecursionError):
             return self._scalar(expression, Unknown(frozenset(), _COMPUTED))
         if isinstance(read.place, ast.Dict | ast.Call) and isinstance(read.data, dict):
             return self._mapping(read, at)
@@ -88,7 +74,7 @@ class Values:
         """The plain value of an expression; Unknown where it cannot be told."""
         try:
             return self._read(expression, at, 0).data
-        except (_UnknownValueError, RecursionError):
+        except (UnknownValueError, RecursionError):
             return Unknown(frozenset(), _COMPUTED)
 
     def key(self, extent: tuple[int, int], name: str, style: str = "") -> Node:
@@ -126,11 +112,11 @@ class Values:
 
     def _read(self, node: ast.expr, at: Where, depth: int) -> Read:
         if depth > MAX_DEPTH:
-            raise _UnknownValueError
+            raise UnknownValueError
         if isinstance(node, ast.Constant):
             if isinstance(node.value, int | float | str | bool | None):
                 return Read(node.value, node)
-            raise _UnknownValueError
+            raise UnknownValueError
         if isinstance(node, ast.Name | ast.Attribute):
             return self._named(node, at, depth)
         if isinstance(node, ast.List | ast.Tuple | ast.Set):
@@ -154,12 +140,12 @@ class Values:
             return Read(chosen.data, node, True)
         if isinstance(node, ast.Call):
             return self._called(node, at, depth)
-        raise _UnknownValueError
+        raise UnknownValueError
 
     def _named(self, node: ast.Name | ast.Attribute, at: Where, depth: int) -> Read:
         name = dotted_name(node)
         if name is None:
-            raise _UnknownValueError
+            raise UnknownValueError
         for pattern, meant in self._constants.items():
             if pattern == name or name.endswith("." + pattern):
                 return Read(meant, node)
@@ -167,7 +153,7 @@ class Values:
                 return Read(name.rpartition(".")[2], node)
         binding = self._binding(node, at)
         if binding is None or binding.value is None:
-            raise _UnknownValueError
+            raise UnknownValueError
         read = self._read(binding.value, binding.where, depth + 1)
         return read if self._names.uses.get(name, 0) <= 1 else read._replace(shared=True)
 
@@ -180,10 +166,10 @@ class Values:
         data: dict[Any, Any] = {}
         for key, value in zip(node.keys, node.values, strict=True):
             if not isinstance(key, ast.Constant) or not isinstance(key.value, str):
-                raise _UnknownValueError
+                raise UnknownValueError
             try:
                 data[key.value] = self._read(value, at, depth + 1).data
-            except _UnknownValueError:
+            except UnknownValueError:
                 data[key.value] = Unknown(frozenset(), _COMPUTED)
         return Read(data, node)
 
@@ -192,11 +178,11 @@ class Values:
         for part in node.values:
             if isinstance(part, ast.FormattedValue):
                 if part.conversion != -1 or part.format_spec is not None:
-                    raise _UnknownValueError
+                    raise UnknownValueError
                 text += str(self._read(part.value, at, depth + 1).data)
             elif isinstance(part, ast.Constant):
                 text += str(part.value)
-        return Read(_bounded(text), node, any(isinstance(part, ast.FormattedValue) for part in node.values))
+        return Read(bounded(text), node, any(isinstance(part, ast.FormattedValue) for part in node.values))
 
     def _computed(self, node: ast.UnaryOp | ast.BinOp, at: Where, depth: int) -> Read:
         if isinstance(node, ast.UnaryOp):
@@ -206,25 +192,25 @@ class Values:
                 return Read(negated(inner.data), node)
             if isinstance(node.op, ast.Not):
                 return Read(not inner.data, node, named)
-            if not _is_number(inner.data) or not isinstance(node.op, ast.USub | ast.UAdd):
-                raise _UnknownValueError
+            if not is_number(inner.data) or not isinstance(node.op, ast.USub | ast.UAdd):
+                raise UnknownValueError
             return Read(-inner.data if isinstance(node.op, ast.USub) else inner.data, node, named)
         left, right = (self._read(side, at, depth + 1) for side in (node.left, node.right))
         named = _elsewhere(left, node.left) or _elsewhere(right, node.right)
-        return Read(_operate(node.op, left.data, right.data), node, named)
+        return Read(operate(node.op, left.data, right.data), node, named)
 
     def _item(self, node: ast.Subscript, at: Where, depth: int) -> Read:
         """``config["batch"]`` of a dictionary that is written out and never changed."""
         holder = node.value
         if not isinstance(holder, ast.Name) or not isinstance(node.slice, ast.Constant):
-            raise _UnknownValueError
+            raise UnknownValueError
         binding = self._names.look_up(holder.id, at)
         if binding is None or not isinstance(binding.value, ast.Dict):
-            raise _UnknownValueError
+            raise UnknownValueError
         for key, value in zip(binding.value.keys, binding.value.values, strict=True):
             if isinstance(key, ast.Constant) and key.value == node.slice.value:
                 return self._read(value, binding.where, depth + 1)._replace(shared=True)
-        raise _UnknownValueError
+        raise UnknownValueError
 
     def _called(self, node: ast.Call, at: Where, depth: int) -> Read:
         """``int(…)``, ``float(…)``, ``str(…)`` of something known; ``dict(a=1)``; ``getattr(torch, "bfloat16")``."""
@@ -242,12 +228,12 @@ class Values:
             return Read(_ASKED[last], node)
         kinds: Mapping[str, Callable[[Any], Any]] = {"int": int, "float": float, "str": str}
         if name not in kinds or len(node.args) != 1 or node.keywords:
-            raise _UnknownValueError
+            raise UnknownValueError
         inner = self._read(node.args[0], at, depth + 1)
         try:
             return Read(kinds[name](inner.data), node, _elsewhere(inner, node.args[0]))
         except (TypeError, ValueError, OverflowError):
-            raise _UnknownValueError from None
+            raise UnknownValueError from None
 
 
 def _entries_of(expression: ast.expr) -> Pairs | None:
@@ -273,36 +259,3 @@ def key_style(key: ast.expr | ast.keyword) -> str:
 def _elsewhere(read: Read, written: ast.expr) -> bool:
     """Whether what is read stands somewhere else than where it is used."""
     return read.shared or read.place is not written
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float)
-
-
-def _bounded(value: Any) -> Any:
-    if isinstance(value, str | list) and len(value) > MAX_TEXT:
-        raise _UnknownValueError
-    return value
-
-
-def _operate(op: ast.operator, left: Any, right: Any) -> Any:
-    if isinstance(op, ast.Add) and isinstance(left, str) and isinstance(right, str):
-        return _bounded(left + right)
-    if isinstance(op, ast.Add) and isinstance(left, list) and isinstance(right, list):
-        return _bounded(left + right)
-    if not _is_number(left) or not _is_number(right) or max(abs(left), abs(right)) > MAX_NUMBER:
-        raise _UnknownValueError
-    try:
-        if isinstance(op, ast.Pow):
-            if abs(right) > 64 or abs(left) > 1000:
-                raise _UnknownValueError
-            result = left**right
-        elif type(op) in _NUMERIC:
-            result = _NUMERIC[type(op)](left, right)
-        else:
-            raise _UnknownValueError
-    except (ArithmeticError, ValueError):
-        raise _UnknownValueError from None
-    if not _is_number(result) or result != result or abs(result) > MAX_NUMBER:  # a complex one, or none
-        raise _UnknownValueError
-    return result
