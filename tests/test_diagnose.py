@@ -345,6 +345,7 @@ def test_holes_of_null_bytes_are_passed_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "key"),
     [(gzip.compress(OOM.encode()), "diagnose.compressed"), (bytes(range(32)) * 300, "diagnose.binary")],
+    ids=["compressed", "binary"],
 )
 def test_what_is_no_text_is_refused(content: bytes, key: str, tmp_path: Path) -> None:
     path = tmp_path / "train.log"

@@ -256,3 +256,16 @@ def test_an_unreachable_hub_is_said_and_the_check_goes_on(tmp_path: Path) -> Non
 def test_a_hub_that_is_switched_off_is_not_asked(tmp_path: Path) -> None:
     _, said = checked(tmp_path, "nobody/private", "--online", HF_HUB_OFFLINE="1")
     assert "HF_HUB_OFFLINE" in said
+
+
+def test_a_named_model_may_be_of_the_cache_too_but_is_never_guessed(
+    tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kb.core.errors import UserError
+    from kb.linting.named_model import named_model
+
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    put_in_cache(tmp_path, "nobody/private", json.dumps(LLAMA))
+    assert named_model("nobody/private", catalog).architecture.d_model == 1024
+    with pytest.raises(UserError):
+        named_model("org/my-llama-3-8b-ko-instruct", catalog)

@@ -174,3 +174,9 @@ def test_a_parameter_without_values_and_json_sweeps_are_read(checker: FileChecke
     )
     (unit,) = checked(text, checker, "sweep.json")
     assert unit.unit.settings["training.fp16"].value is True
+
+
+@pytest.mark.parametrize("command", ["", "[]", "train.py", "[[a]]", "['--', '=', '--=', '--a']"])
+def test_a_command_of_another_form_gives_what_flags_it_has(command: str) -> None:
+    sweep = sweep_of(f"method: grid\nparameters: {{fp16: {{value: true}}}}\ncommand: {command}\n")
+    assert [key.value for key, _ in sweep.fixed] in ([], ["a"])

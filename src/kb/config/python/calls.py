@@ -17,6 +17,7 @@ class Kind(NamedTuple):
     positional: tuple[str, ...]
     literal: tuple[str, ...]
     sets: Mapping[str, Any]
+    unknown: tuple[str, ...] = ()  # settings of which no value is right
 
 
 class Call(NamedTuple):
@@ -30,11 +31,16 @@ class Call(NamedTuple):
     target: str | None
 
     def keywords(self) -> Iterable[tuple[ast.keyword | None, str | None, ast.expr]]:
-        """Keyword, its name and the value; of what is given by position no keyword, of ``**more`` no name."""
+        """Keyword, its name and the value; of what is given by position no keyword, of ``**more`` no name.
+
+        A position whose name is given by keyword too is another argument: the order is not alike in every class.
+        """
+        named = {keyword.arg for keyword in self.node.keywords}
         for name, value in zip(self.kind.positional, self.node.args, strict=False):
             if isinstance(value, ast.Starred):
                 break
-            yield None, name, value
+            if name not in named:
+                yield None, name, value
         for keyword in self.node.keywords:
             yield keyword, keyword.arg, keyword.value
 
@@ -82,6 +88,7 @@ def _kind(row: Mapping[str, Any]) -> Kind:
         positional=tuple(row.get("positional", ())),
         literal=tuple(row.get("literal", ())),
         sets=row.get("sets", {}),
+        unknown=tuple(row.get("unknown", ())),
     )
 
 

@@ -14,7 +14,7 @@ from kb.config.text import guard
 from kb.config.text.nodes import MAPPING, Node
 from kb.config.text.source import Source
 from kb.core.catalog import Dialect
-from kb.core.document import Event, Setting, Unit
+from kb.core.document import NO_SUCH_RUN, Event, Setting, Unit
 from kb.core.expression import Unknown
 from kb.core.facts import FactType
 from kb.core.finding import Span
@@ -126,6 +126,9 @@ class PythonReader:
             if name not in part.settings and name not in part.silenced:
                 span = analysis.name_span(call)
                 part.settings[name] = Setting(value, span, span, (str(call.number),), alias=True)
+        for name in call.kind.unknown:
+            span = analysis.name_span(call)
+            part.settings[name] = Setting(Unknown(frozenset((name,)), NO_SUCH_RUN), span, span, (call.name,), alias=True)
         return part
 
 

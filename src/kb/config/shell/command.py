@@ -5,10 +5,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kb.config.dialect.dialects import Target
+from kb.config.dialect.translation import AS_WRITTEN, SAYS_NOTHING, translated
 from kb.config.shell.expand import Argument, Environment
 from kb.config.shell.launch import Flag, Launch, read_launch
 from kb.config.shell.lexer import split_commands
 from kb.config.shell.speller import Speller
+from kb.config.text.json_nodes import Place
+from kb.config.text.nodes import SCALAR, Node
 from kb.config.text.places import Places
 from kb.core.catalog import Dialect
 from kb.core.document import Event, Setting, Unit
@@ -24,6 +27,7 @@ ACCELERATE_CONFIG = "launch.config_file"
 SWITCHES = ("multi_gpu", "use_fsdp", "use_deepspeed", "cpu", "tpu")
 BATCH = "training.per_device_train_batch_size"
 MAX_DIGITS = 400
+_NOWHERE = Place(0, 0, 0)
 
 # The words that HfArgumentParser takes for a boolean, whatever their case.
 _BOOLEANS = {"yes": True, "true": True, "t": True, "y": True, "1": True}
@@ -59,7 +63,8 @@ class CommandReader:
         if self._trl.score(launch.flags) >= self._trl.least:
             return self._trl
         score = self._training.score(launch.flags)
-        trains = score >= self._training.least and score > self._any.score(launch.flags)
+        # a model and an output folder are what any script of a model takes
+        trains = score >= self._training.least and score > self._any.score(launch.flags) + 1
         return self._training if trains else self._any
 
     def read(self, text: str, path: str = "--command") -> Unit | None:
@@ -97,6 +102,8 @@ def unit_of(launch: Launch, speller: Speller, path: str, section: str | None, pl
             events.append(_misspelt(flag, meant, speller, launch.flags, places))
         for target in targets:
             setting, event = _setting(flag, negated, target, places)
+            if setting is None:
+                continue
             if target.rank <= ranks.get(target.fact.name, target.rank):
                 settings[target.fact.name] = setting
                 ranks[target.fact.name] = target.rank
@@ -153,12 +160,20 @@ def _known_name(flag: Flag, speller: Speller) -> tuple[str, bool]:
     return (positive, True) if switch and not flag.inline else (flag.name, False)
 
 
-def _setting(flag: Flag, negated: bool, target: Target, places: Places) -> tuple[Setting, Event | None]:
-    """The setting; a value that only a run can tell is unknown, one of another type stays as written."""
+def _setting(flag: Flag, negated: bool, target: Target, places: Places) -> tuple[Setting | None, Event | None]:
+    """The setting, None where the flag says nothing of it; a value that only a run can tell is unknown, one of another
+    type stays as written.
+    """
     kind = target.fact.type
     if negated:
         return _at(False, flag, places, bare=True), None
     value = flag.values[0] if flag.values else None
+    made = _translated(flag, target)
+    if made is SAYS_NOTHING:
+        return None, None
+    if made is not AS_WRITTEN:
+        made = _only_then(target.fact.name) if made is None else made
+        return _at(made, flag, places, bare=value is None)._replace(alias=True), None
     if kind == "bool" and not flag.inline and (value is None or not _boolean_or_unknown(value)):
         return _at(True, flag, places, bare=True), None
     if value is None:
@@ -166,12 +181,22 @@ def _setting(flag: Flag, negated: bool, target: Target, places: Places) -> tuple
     if kind == "list":
         return _at(_list(flag.values, target.fact.name), flag, places, whole=True), None
     if value.text is None:
-        return _at(Unknown(frozenset((target.fact.name,)), "known only when the command runs"), flag, places), None
-    if value.text in target.values:
-        return _at(target.values[value.text], flag, places), None
+        return _at(_only_then(target.fact.name), flag, places), None
     read = read_value(value.text, kind)
     event = None if read is not None else _wrong(flag, value, kind, value.text, places)
     return _at(value.text if read is None else read, flag, places), event
+
+
+def _translated(flag: Flag, target: Target) -> Any:
+    """What the dialect makes of the written value; a bare flag stands for true, of several values none is one."""
+    if len(flag.values) > 1 or (not flag.values and target.plain):
+        return AS_WRITTEN
+    text = flag.values[0].text if flag.values else "true"
+    return AS_WRITTEN if text is None else translated(target, Node(SCALAR, text, None, "", _NOWHERE, _NOWHERE))
+
+
+def _only_then(name: str) -> Unknown:
+    return Unknown(frozenset((name,)), "known only when the command runs")
 
 
 def _boolean_or_unknown(value: Argument) -> bool:
@@ -181,7 +206,7 @@ def _boolean_or_unknown(value: Argument) -> bool:
 def _list(values: Sequence[Argument], name: str) -> Any:
     texts = [value.text for value in values]
     if any(text is None for text in texts):
-        return Unknown(frozenset((name,)), "known only when the command runs")
+        return _only_then(name)
     known = [text for text in texts if text is not None]
     if len(known) == 1 and "," in known[0]:
         known = [part.strip() for part in known[0].split(",") if part.strip()]

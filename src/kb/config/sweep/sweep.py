@@ -160,7 +160,7 @@ def _number(node: Node) -> float | None:
 def _flags(command: Node) -> Iterator[tuple[Node, Node]]:
     """The flags that a sweep's command gives every run: ``--fp16``, ``--optim=adafactor``, ``--optim, adafactor``."""
     tokens = [node for node in command.value if node.kind == SCALAR] if command.kind == SEQUENCE else []
-    for token, after in zip(tokens, [*tokens[1:], None], strict=True):
+    for token, after in zip(tokens, [*tokens[1:], None], strict=False):
         name, given, value = token.value.partition("=")
         if not name.startswith("--") or len(name) < 3 or token.end is None:
             continue
