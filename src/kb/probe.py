@@ -52,6 +52,9 @@ def command(arguments: Sequence[str], language: str) -> int:
             journal_path=None if options.no_journal else options.journal,
             resume=options.resume,
         )
+    except KeyboardInterrupt:
+        _interrupted(options, words)
+        raise
     except UserError as fault:  # the reason is a sentence of its own
         if reason := fault.values.pop("reason_key", None):
             fault.values["reason"] = words(reason)
@@ -96,6 +99,11 @@ def _on_ray(options: argparse.Namespace, asked: Asked, messages: cli.Words, lang
     if all(cell.outcome.fits for cell in matrix.cells):
         return cli.CLEAN
     return cli.UNUSABLE if all(cell.outcome.status == "lost" for cell in matrix.cells) else cli.FINDINGS
+
+
+def _interrupted(options: argparse.Namespace, words: Words) -> None:
+    if not options.no_journal and os.path.isfile(options.journal):
+        print(words("probe.interrupted", path=options.journal), file=sys.stderr, flush=True)
 
 
 def runner_of(options: argparse.Namespace) -> Any:

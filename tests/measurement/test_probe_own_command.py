@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from kb.advice.command_words import BATCH_NAMES, FEW_STEPS, finds_its_own, template_in, with_flags, with_value
+from kb.measurement.running import run_trial
+from kb.measurement.tree_watch import HostWatch
+from kb.measurement.trial import Trial
 from probe_sample import probe
 
 TRAIN = """
@@ -119,3 +122,20 @@ def test_a_command_that_cannot_be_tried_is_said(folder: Path, command: tuple[str
 def test_a_model_and_a_command_together_are_refused(folder: Path) -> None:
     run = probe(folder, "max-batch", "--model", "kobart", "--backend", "cpu", "--", "true", "--batch", "1")
     assert run.returncode == 2 and "leave out the model" in run.stderr
+
+
+def test_a_command_that_ends_before_anybody_looks_still_tells_its_memory(tmp_path: Path) -> None:
+    (tmp_path / "peak").write_text("5000000")
+    watch = HostWatch(2**22 - 1)
+    watch.remember(str(tmp_path / "peak"))
+    assert watch.found() == {"peak_rss_bytes": 5_000_000}
+    outcome = run_trial(Trial("smoke", "cpu", {}, command=("true",), model="true"))
+    assert outcome.status == "ok" and outcome.host["peak_rss_bytes"] > 0
+
+
+def test_a_time_limit_may_be_a_part_of_a_second_and_nothing_less(folder: Path) -> None:
+    run = probe(folder, "smoke", "--backend", "cpu", "--time-limit", "0.5", "--", "sleep", "60")
+    assert run.returncode == 1 and "hung" in run.stdout + run.stderr
+    for refused in ("0", "nan", "inf"):
+        run = probe(folder, "smoke", "--backend", "cpu", "--time-limit", refused, "--", "sleep", "60")
+        assert run.returncode == 2 and "seconds" in run.stderr

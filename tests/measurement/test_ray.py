@@ -171,15 +171,10 @@ def test_a_trial_whose_node_is_killed_runs_again_on_another_and_says_so(
     assert killer.killed in (tmp_path / "probe.jsonl").read_text("utf-8")
 
 
-def test_a_trial_that_no_node_can_run_any_more_is_given_up(cluster: Any, runner: Any) -> None:
-    if len(cluster.list_all_nodes()) < 2:
-        start_node(cluster, num_cpus=1, resources={RTX: 1})
-    runner.told = lambda trial, nodes: None
-    killer = Killer(cluster, runner)
-    killer.start()
-    ((_, outcome),) = runner.run([trial("rtx-3090", 3, seconds=60)])
+def test_a_trial_that_no_node_can_run_is_given_up(runner: Any) -> None:
+    ((_, outcome),) = runner.run([trial("a100-80gb", 3)])
     assert outcome.status == "lost"
-    assert killer.killed in outcome.machine["lost_nodes"]
+    assert outcome.reason is not None and "a100-80gb" in outcome.reason
 
 
 @pytest.mark.parametrize(
@@ -235,7 +230,7 @@ def test_a_listener_that_is_no_ray_cluster_is_given_up_within_the_time() -> None
         deaf.bind(("127.0.0.1", 0))
         deaf.listen()
         with pytest.raises(UserError) as fault:
-            connect(f"127.0.0.1:{deaf.getsockname()[1]}", answer_seconds=6)
+            connect(f"127.0.0.1:{deaf.getsockname()[1]}", answer_seconds=2)
     assert fault.value.key in ("probe.ray_silent", "probe.ray_refused")
 
 

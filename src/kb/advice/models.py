@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 
 # Unsloth's names for a model whose weights it stores in 4 bits.
+# Their copies under `unsloth/` are saved as Llama's architecture: the same size, the fused projections in parts.
+_SPLIT_BY_UNSLOTH = ("phi-4", "phi-3-mini")
 _IN_4BIT = ("-unsloth-bnb-4bit", "-bnb-4bit")
 
 
@@ -39,7 +41,11 @@ class ModelIndex:
         wanted = name.strip().rstrip("/").casefold()
         for suffix in _IN_4BIT:
             wanted = wanted.removesuffix(suffix)
-        return self._by_name.get(wanted) or self._by_tail.get(wanted.rpartition("/")[2])
+        found = self._by_name.get(wanted) or self._by_tail.get(wanted.rpartition("/")[2])
+        if found is not None and found.id in _SPLIT_BY_UNSLOTH and wanted.startswith("unsloth/"):
+            parts = found.architecture._replace(model_type="llama", fused_qkv=False, fused_gates=False)
+            return found._replace(architecture=parts)
+        return found
 
     def guess(self, name: str) -> Model | None:
         """The model whose family and size a name says; a guess, and marked as one."""

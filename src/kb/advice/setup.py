@@ -208,9 +208,10 @@ def _generated(read: SettingsReader, model: Model | None, target: int, generates
 
 def _trains(unit: Unit) -> bool:
     """Whether anything is said of training; ``--fp16`` beside an inference batch says nothing of it."""
-    if unit.dialect == "command" and "inference.batch_size" in unit.settings:
+    silent = ("training.output_dir", "training.seed") if unit.dialect == "command" else ()  # any script has these
+    if silent and "inference.batch_size" in unit.settings:
         return "training.do_train" in unit.settings
-    return any(name.startswith("training.") for name in unit.settings)
+    return any(name.startswith("training.") and name not in silent for name in unit.settings)
 
 
 def _samples(read: SettingsReader) -> int | None:

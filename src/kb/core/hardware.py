@@ -57,3 +57,8 @@ class Machine(NamedTuple):
     cpu_source: Literal["named", "cgroup-v2", "cgroup-v1", "affinity", "unknown"] = "unknown"
     shm_bytes: int | None = None
     notes: tuple[str, ...] = ()  # what else is worth saying about it: keys of i18n under `machine.`
+
+    @property
+    def sayings(self) -> tuple[str, ...]:
+        """All of it, each once: why there is no GPU, then the notes."""
+        return tuple(dict.fromkeys(filter(None, (self.gpu_note, *self.notes))))

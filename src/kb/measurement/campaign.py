@@ -58,6 +58,7 @@ class Probed(NamedTuple):
     auto_find: tuple[int, ...] = ()
     target: tuple[float, float] | None = None  # the guide's share of the GPU, as ratios
     one_sequence: bool = False
+    notes: tuple[str, ...] = ()  # what detection has to say of the machine: keys of i18n under `machine.`
 
     @property
     def ran(self) -> bool:

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 CANNOT_START = 127  # as a shell says it
+PEAK_FILE = "peak"  # in the folder: the resident memory in bytes that the largest process ever held
 COULD_NOT_START = "kb: cannot start: "  # before the reason, on standard error
 POLL_SECONDS = 0.02
 GRACE_SECONDS = 5.0
@@ -47,8 +48,19 @@ def main(folder: str, command: Sequence[str]) -> int:
         import shutil
 
         shutil.rmtree(folder, ignore_errors=True)
+    else:
+        _tell_peak(folder)
     code = child.returncode or 0
     return 128 - code if code < 0 else code
+
+
+def _tell_peak(folder: str) -> None:
+    """What the kernel itself remembers: a command may end before anybody has looked at it."""
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    with contextlib.suppress(OSError), open(os.path.join(folder, PEAK_FILE), "w", encoding="ascii") as stream:
+        stream.write(str(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * unit))
 
 
 def _ready() -> None:

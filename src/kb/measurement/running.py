@@ -81,6 +81,7 @@ def run_trial(trial: Trial) -> Outcome:
         finally:
             _end(leash)
         seconds = time.monotonic() - start
+        host.remember(files.peak)
         told, text = read_events(files.events), tail_of(files.output)
         outcome = _outcome(trial, _Ended(leash.returncode, text, passed, out_of_memory_kills() - kills), told, seconds)
     return _with_watched(outcome, trial, told, host, gpu)
@@ -92,6 +93,7 @@ class _Files:
     def __init__(self, folder: str) -> None:
         self.trial, self.events = os.path.join(folder, "trial.json"), os.path.join(folder, "events.jsonl")
         self.output = os.path.join(folder, "output.txt")
+        self.peak = os.path.join(folder, keeper.PEAK_FILE)
 
 
 class _Ended(NamedTuple):

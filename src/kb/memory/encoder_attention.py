@@ -51,6 +51,11 @@ def _fused(s: Shape) -> Core:
     )
 
 
+def half_stream(s: Shape) -> bool:
+    """Whether the embeddings' output is half: ELECTRA's projection of narrow embeddings runs under autocast."""
+    return s.autocast and s.arch.model_type == "electra" and s.arch.embedding_size is not None
+
+
 def _softmax(s: Shape) -> tuple[int, int]:
     """Bytes kept for each score, and of the softmax alone: in fp32 under autocast, with a half copy where weights are
     cast; dropout keeps a mask and its result."""
@@ -64,7 +69,7 @@ def _eager(s: Shape) -> Core:
     """q, k, v, the result (for the output's weights only), and the scores."""
     scores = s.batch * s.arch.num_heads * s.source**2
     kept, soft = _softmax(s)
-    mask = s.batch * s.source**2 * s.weight_bytes
+    mask = s.batch * s.source**2 * (HALF if half_stream(s) else s.weight_bytes) if s.padded else 0
     return Core(
         kept=_projections(s, 3 if s.frozen else 4) + scores * kept,
         backward=scores * (3 * soft - (kept - soft)),

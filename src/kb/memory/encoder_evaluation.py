@@ -3,12 +3,12 @@
 from kb.core.model import Architecture
 from kb.core.setup import TrainingSetup
 from kb.memory.encoder import layer_copies, streams_alive
-from kb.memory.encoder_attention import attention
+from kb.memory.encoder_attention import attention, half_stream
 from kb.memory.encoder_head import head
 from kb.memory.encoder_parts import embedded, relative_rows
 from kb.memory.evaluation import kept_steps
 from kb.memory.ledger import Peak, Terms, largest
-from kb.memory.remainders import copies_remainder
+from kb.memory.remainders import reused_remainder
 from kb.memory.shape import Shape
 
 FP32, HALF, TOKEN_ID = 4, 2, 8
@@ -36,12 +36,15 @@ def _feed_forward(s: Shape) -> int:
     activation = row + 2 * wide + written_out
     last_norm = 3 * row + narrow + (0 if a.model_type in REBINDING else wide)
     scores = s.batch * a.num_heads * s.source**2 if s.eager and a.model_type != "deberta-v2" else 0
-    return max(activation, last_norm) + scores * (FP32 if s.autocast else s.compute_bytes)
+    product = 0  # the last layer's, where its weight is made half for this product alone, and what it reads
+    if s.frozen and (s.quantized or s.copied):
+        product = row + wide + HALF * (a.d_ff * a.d_model + t * a.d_model + (t * a.d_ff if s.quantized else 0))
+    return max(activation, last_norm, product) + scores * (FP32 if s.autocast else s.compute_bytes)
 
 
 def _attention(s: Shape) -> int:
     a, compute = s.arch, s.compute_bytes
-    projections = s.source_tokens * s.inner * compute
+    projections = s.source_tokens * s.inner * (s.weight_bytes if s.quantized else compute)
     scores = s.batch * a.num_heads * s.source**2
     soft = FP32 if s.autocast else compute
     if a.model_type == "deberta-v2":
@@ -53,14 +56,16 @@ def _attention(s: Shape) -> int:
         by_position = last + repeated + (2 + kinds) * scores * compute
         return 3 * projections + max(by_position, scores * (2 * soft + 2 * compute if s.autocast else 3 * compute))
     if s.eager:
-        cast = HALF if _half_stream(s) else 0  # the masked scores are half too, and cast for the softmax
-        return 3 * projections + scores * (2 * soft + cast)
+        return 3 * projections + scores * _widened(s, soft)
     return 4 * projections + (s.batch * s.source**2 * compute if s.padded else 0)
 
 
-def _half_stream(s: Shape) -> bool:
-    """Whether the embeddings' output is half: ELECTRA's projection of narrow embeddings runs under autocast."""
-    return s.autocast and s.arch.model_type == "electra" and s.arch.embedding_size is not None
+def _widened(s: Shape, soft: int) -> int:
+    """Bytes of a score at eager attention's softmax. Under autocast the scores are half, unless a mask in fp32 was
+    added; then they are there beside what the softmax makes of them."""
+    if not s.autocast or (s.padded and not half_stream(s)):
+        return 2 * soft
+    return HALF + (soft if s.fp16 else 2 * soft)
 
 
 def _streams(s: Shape) -> int:
@@ -69,7 +74,7 @@ def _streams(s: Shape) -> int:
     found = streams_alive(s) * stream_row(s)
     if a.model_type == "albert":
         found += t * embedded(a) * (FP32 if s.autocast else s.weight_bytes)
-    return found - (t * a.d_model * HALF if _half_stream(s) else 0)
+    return found - (t * a.d_model * HALF if half_stream(s) else 0)
 
 
 def evaluation_peak(setup: TrainingSetup, s: Shape, resident: Terms, cast_adapters: int, remainder: float) -> Peak:
@@ -91,7 +96,8 @@ def evaluation_peak(setup: TrainingSetup, s: Shape, resident: Terms, cast_adapte
     before = resident | {"gathered": (steps - 1 + (steps > 2)) * step, "inputs": 4 * TOKEN_ID * t}
     copied = s.copied and not s.frozen  # autocast caches copies of weights that can train, in evaluation too
     copies = (layer_copies(s) if copied else 0) + cast_adapters * HALF * s.autocast
-    rest = copies_remainder(a, remainder) // 2 if copied else 0  # the other half lie in segments of their own size
+    states = 1 + round(resident.get("optimizer", 0) / resident["parameters"])
+    rest = reused_remainder(a, s.weight_bytes, states) if copied else 0
     held: Terms = {"activations_encoder": _streams(s) + attention(s).passing}
     to_come = HALF * a.d_model * (2 * a.d_ff + s.inner) if copies and copied else 0  # the last layer's own, then
     moments: dict[str, Terms] = {

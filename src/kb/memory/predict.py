@@ -17,6 +17,7 @@ from kb.memory.process import context_of, phase_of, verdict_of
 from kb.memory.shape import Shape, shape_of
 from kb.memory.states import KNOWN_OPTIMIZERS, States, states_of
 from kb.memory.training import training_peak
+from kb.memory.workspaces import kept_workspace
 
 FAMILIES = ("t5", "bart", "decoder", "encoder")
 FLASH_FROM = (8, 0)  # compute capability from which scaled_dot_product_attention has its flash kernel
@@ -93,10 +94,16 @@ def _peaks(
         "quantization": states.quantization,
     }
     peaks: dict[PhaseName, Peak] = {"load": _rest("loading", weights | {"temporaries": states.load_temporaries})}
-    alone: Terms = weights | {"workspace": workspace}
+    quantized = setup.load_in_4bit or setup.load_in_8bit or setup.method == "qlora"
+
+    def kept(trained: bool) -> int:
+        checkpointed = setup.gradient_checkpointing
+        return kept_workspace(arch, workspace, quantized=quantized, trained=trained, checkpointed=checkpointed)
+
+    alone: Terms = weights | {"workspace": kept(False)}
     resident = alone
     if setup.do_train:
-        resident = weights | {"optimizer": states.optimizer, "buckets": states.buckets, "workspace": 2 * workspace}
+        resident = weights | {"optimizer": states.optimizer, "buckets": states.buckets, "workspace": kept(True)}
         resident |= {"gathered_parameters": states.gathered}
         shape = _shape(setup, arch, states, setup.per_device_train_batch_size, flash)
         peaks["train"] = training_peak(setup, states, shape, workspace, remainder)

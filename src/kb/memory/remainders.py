@@ -11,6 +11,7 @@ from kb.core.units import MIB
 from kb.memory.linear import modules
 
 SEGMENT, OWN_SEGMENT, STEP, UNSPLIT = 20 * MIB, 10 * MIB, 2 * MIB, MIB
+HALF = 2
 
 
 @lru_cache(maxsize=256)
@@ -64,12 +65,43 @@ def own_segments_remainder(arch: Architecture, width: int) -> int:
 @lru_cache(maxsize=256)
 def weights_remainder(arch: Architecture, width: int, packed: bool) -> int:
     """Bytes left over in the blocks of freshly loaded weights: segments filled with the larger ones first."""
+    lost = 0 if packed else own_segments_remainder(arch, width)
+    return lost + sum(segments * room for segments, room in _rooms(arch, width, packed) if room <= UNSPLIT)
+
+
+@lru_cache(maxsize=256)
+def reused_remainder(arch: Architecture, width: int, states: int, *, encoder: bool = False) -> int:
+    """Bytes left over in autocast's weight copies that take the free ends of the segments of weights and of the
+    optimizer's moments, as the smallest free blocks that there are. Others are cut evenly from larger ones.
+
+    Args:
+        width: bytes of a weight.
+        states: tensors of each weight's shape that stay: the weight, and each moment of its size.
+        encoder: of the encoder's copies alone, which are made first.
+    """
+    rooms = [[states * segments, room] for segments, room in sorted(_rooms(arch, width, False), key=lambda end: end[1])]
+    lost = 0
+    for elements, number, _ in sorted(_matrices(arch._replace(decoder_layers=0) if encoder else arch)):
+        copy, left = HALF * elements, number
+        if copy <= UNSPLIT:
+            continue
+        for end in rooms:
+            if copy <= end[1] <= copy + UNSPLIT:
+                taken = min(left, end[0])
+                end[0] -= taken
+                left -= taken
+                lost += taken * (end[1] - copy)
+    return lost
+
+
+def _rooms(arch: Architecture, width: int, packed: bool) -> list[tuple[int, int]]:
+    """The ends of segments that hold the blocks' weights: how many, and the bytes free in each."""
     sizes: dict[int, int] = {}
     for elements, number, kept in _matrices(arch):
         size = elements // 2 if packed and not kept else width * elements
         if UNSPLIT < size < OWN_SEGMENT:
             sizes[size] = sizes.get(size, 0) + number
-    lost = 0 if packed else own_segments_remainder(arch, width)
+    rooms = []
     while sizes:
         largest = max(sizes)
         each = SEGMENT // largest
@@ -80,5 +112,5 @@ def weights_remainder(arch: Architecture, width: int, packed: bool) -> int:
             sizes[smaller] -= segments
             room -= smaller
             smaller = smaller if smaller <= room else max((size for size in sizes if size <= room), default=0)
-        lost += segments * room if room <= UNSPLIT else 0
-    return lost
+        rooms.append((segments, room))
+    return rooms

@@ -29,6 +29,7 @@ class Shape(NamedTuple):
     lora_cross: bool = False  # adapters wrap the keys or values of cross attention
     dora: bool = False
     lora_dropout: bool = False  # adapters drop out their inputs
+    fp16: bool = False  # the softmax widens fp16 scores itself; those in bf16 are copied first
     flash_kernel: bool = True  # scaled_dot_product_attention has its flash kernel: from compute capability 8.0 on
 
     @property
@@ -85,5 +86,6 @@ def shape_of(
         lora_cross=lora_cross,
         dora=setup.use_dora and setup.method != "full",
         lora_dropout=setup.lora_dropout > 0,
+        fp16=setup.fp16,
         flash_kernel=flash_kernel,
     )

@@ -42,7 +42,8 @@ def watch_live(options: argparse.Namespace, watch: Watch, words: Words, remedies
     """
     tree = _tree_of(options.pid) if options.pid else None
     if options.command and shutil.which(options.command[0]) is None:
-        reason = words("monitor.not_found")
+        there = os.path.isfile(options.command[0])
+        reason = words("monitor.not_executable" if there else "monitor.not_found")
         raise UserError("monitor.cannot_start", command=options.command[0], reason=reason)
     outputs = Outputs(options, words)
     try:

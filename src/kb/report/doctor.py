@@ -61,7 +61,7 @@ def _machine(machine: Machine, words: Words, style: Style) -> list[str]:
         ["/dev/shm", size(machine.shm_bytes) if machine.shm_bytes else unknown],
     ]
     lines = table(rows, left=(0, 1))
-    for note in dict.fromkeys(filter(None, (machine.gpu_note, *machine.notes))):
+    for note in machine.sayings:
         lines += wrap(words(f"machine.{note}"), style.width, INDENT)
     return lines
 
@@ -119,7 +119,7 @@ def doctor_json(health: Health) -> dict[str, Any]:
         "machine": {
             "gpus": [{"name": gpu.name, "memory_total_bytes": gpu.memory_total} for gpu in machine.gpus],
             "gpu_source": machine.gpu_source,
-            "notes": list(dict.fromkeys(filter(None, (machine.gpu_note, *machine.notes)))),
+            "notes": list(machine.sayings),
             "host_memory_bytes": machine.host_memory_bytes,
             "host_memory_source": machine.host_memory_source,
             "cpus": machine.cpus,

@@ -107,8 +107,8 @@ class Tree:
                     self.problems.append(Problem("open", item, file, named))
                 continue
             whole = named if item.group is None else f"{item.group}/{named}"
-            absolute = whole.lstrip("/") if whole.startswith("/") or not group else f"{group}/{whole}"
-            relative = whole.lstrip("/").rpartition("/")[0]
+            absolute = _upwards(whole.lstrip("/") if whole.startswith("/") or not group else f"{group}/{whole}")
+            relative = whole.lstrip("/").removeprefix("../").rpartition("/")[0]
             found += self._load(item, file, absolute, relative, package, chain)
         return found
 
@@ -122,7 +122,7 @@ class Tree:
             raise HydraError(by.name, _at(by, item, "config.hydra_cycle", name=name))
         file = self._file(name)
         if file is None:
-            if not item.optional:
+            if not item.optional and not wanted.startswith("../"):  # what lies above the tree is not looked at
                 self.problems.append(Problem("missing", item, by, name))
             return []
         self._placed += 1
@@ -139,8 +139,19 @@ class Tree:
 
     def _key(self, item: Default, group: str, package: tuple[str, ...]) -> str:
         named = item.group or ""
-        whole = named.lstrip("/") if named.startswith("/") or not group else f"{group}/{named}"
+        whole = _upwards(named.lstrip("/") if named.startswith("/") or not group else f"{group}/{named}")
         return whole if item.package is None else f"{whole}@{'.'.join((*package, item.package))}"
+
+
+def _upwards(path: str) -> str:
+    """``actor/../optim`` is ``optim``: a list may name a group beside its own. Above the tree it stays as written."""
+    steps: list[str] = []
+    for step in path.split("/"):
+        if step == ".." and steps and steps[-1] != "..":
+            steps.pop()
+        else:
+            steps.append(step)
+    return "/".join(steps)
 
 
 class _Start:

@@ -128,7 +128,9 @@ class PythonReader:
                 part.settings[name] = Setting(value, span, span, (str(call.number),), alias=True)
         for name in call.kind.unknown:
             span = analysis.name_span(call)
-            part.settings[name] = Setting(Unknown(frozenset((name,)), NO_SUCH_RUN), span, span, (call.name,), alias=True)
+            part.settings[name] = Setting(
+                Unknown(frozenset((name,)), NO_SUCH_RUN), span, span, (call.name,), alias=True
+            )
         return part
 
 

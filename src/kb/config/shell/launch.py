@@ -157,7 +157,9 @@ def _split_launch(launcher: str, rest: Sequence[Argument], text: str) -> Launch 
     return None
 
 
-def _launch(launcher: str, before: Sequence[Argument], script: str, after: Sequence[Argument], text: str) -> Launch | None:
+def _launch(
+    launcher: str, before: Sequence[Argument], script: str, after: Sequence[Argument], text: str
+) -> Launch | None:
     own = read_flags(before, text)
     if script in MODULES:
         run = _tool_launch(script, MODULES[script], after, text)

@@ -24,6 +24,8 @@ class Tool(NamedTuple):
     overrides: bool = False  # settings are given as name=value
 
 
+# Methods of TRL that kb does not predict: two answers a sample, a second model, or answers made on the way.
+UNPREDICTED = frozenset(("dpo", "grpo", "kto", "reward", "rloo", "cpo", "orpo", "ppo"))
 _TRL = frozenset(("sft", "dpo", "grpo", "kto", "reward", "rloo", "cpo", "orpo", "ppo"))
 TOOLS = {
     "axolotl": Tool("axolotl", frozenset(("train", "evaluate", "inference", "finetune"))),

@@ -9,7 +9,7 @@ from kb.core.units import parse_bytes
 LARGEST_SIZE = 2**50  # bytes
 LARGEST_NUMBER = 1_000_000
 NUMBERS = ("batch", "seq_in", "seq_out", "accumulation", "lora_rank", "eval_batch", "beams", "gen_length",
-           "steps", "most", "effective_batch", "time_limit")  # fmt: skip
+           "steps", "most", "effective_batch")  # fmt: skip
 OF_CLUSTER = ("gpus", "models", "batches")
 OF_COMMAND = ("batch_flag", "steps_flag", "workers_flag")
 PHASES = ("train", "evaluate", "generate")
@@ -51,6 +51,10 @@ def asked_of(options: Any, command_words: tuple[str, ...]) -> Asked:
         UserError: arguments that cannot be meant, or not together.
     """
     check_numbers({f"--{name.replace('_', '-')}": getattr(options, name) for name in NUMBERS})
+    if not 0 < options.time_limit <= LARGEST_NUMBER:
+        raise UserError(
+            "probe.bad_seconds", option="--time-limit", value=f"{options.time_limit:g}", most=LARGEST_NUMBER
+        )
     named = options.model or options.model_config or options.config or options.models
     for name in OF_CLUSTER:
         if getattr(options, name) is not None and options.ray is None:

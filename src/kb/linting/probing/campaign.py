@@ -188,6 +188,7 @@ def _probed(
         command=asked.command,
         target=target_of(guide["formulas"]["targets"]),
         one_sequence=whole,
+        notes=place.machine.notes if place.backend == "cuda" else (),
     )
 
 

@@ -10,6 +10,7 @@ from kb.core.hardware import DetectedGpu, Machine
 from kb.linting.probing.asked import Asked
 from kb.machine.arguments import named_gpus
 from kb.machine.detect import detect
+from kb.report.machine_here import here
 
 if TYPE_CHECKING:
     from kb.measurement.campaign import Card
@@ -47,7 +48,7 @@ def place_of(asked: Asked, catalog: Catalog) -> Place:
     if backend == "cpu":
         return Place("cpu", machine, Card())
     if not machine.gpus:
-        raise UserError("probe.no_gpu", reason_key=f"machine.{machine.gpu_note or 'no_driver'}")
+        raise UserError("probe.no_gpu", reason_key=f"machine.{here(machine.gpu_note or 'no_driver')}")
     gpu, named = _chosen(machine, asked.device)
     _check_free(gpu, asked.force)
     ratio = catalog.constants["usable_memory_ratio"]

@@ -28,7 +28,7 @@ class Exporter:
             self._server, self._thread = start_http_server(port, addr=host, registry=registry)
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or str(error)
-            raise UserError("monitor.port_taken", host=host, port=port, reason=reason) from None
+            raise UserError("monitor.port_taken", host=host, port=str(port), reason=reason) from None
         shown = f"[{host}]" if ":" in host else host
         self.address = f"http://{shown}:{self._server.server_port}/metrics"
 

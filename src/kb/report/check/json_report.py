@@ -73,6 +73,7 @@ def machine_object(machine: Machine) -> Object:
     return {
         "gpus": [_gpu(gpu) for gpu in machine.gpus],
         "gpu_source": machine.gpu_source,
+        "notes": list(machine.sayings),
         "host_memory_bytes": machine.host_memory_bytes,
         "host_memory_used_bytes": machine.host_memory_used_bytes,
         "host_memory_source": machine.host_memory_source,

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from kb.advice.targets import Judged
 from kb.core.snapshot import GpuState, HostState, Snapshot, SpeedState, TreeState
 from kb.core.units import format_bytes
+from kb.report.machine_here import here
 from kb.report.monitor.verdicts import speaking, verdicts
 from kb.report.style import Style
 from kb.report.values import printable, size
@@ -50,7 +51,7 @@ def reading_lines(reading: Reading, words: Words, style: Style) -> list[str]:
 
 
 def _note(note: str, words: Words) -> str:
-    return words.named("machine", note)
+    return words.named("machine", here(note))
 
 
 def labelled(label: str, parts: Sequence[str], style: Style) -> list[str]:

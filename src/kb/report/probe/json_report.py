@@ -33,6 +33,7 @@ def probe_object(probed: "Probed", version: str, rules_version: str) -> Object:
         if card.total_bytes
         else None,
         "host_limit_bytes": probed.host_limit_bytes,
+        "notes": list(probed.notes),
         "trials": [trial_object(pair) for pair in probed.pairs],
         "largest": {"batch": sought.largest, "next_one": sought.next_one} if sought else None,
         "recommended": _recommended(probed),

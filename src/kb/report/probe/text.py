@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kb.report.estimate.text import run_parts
+from kb.report.machine_here import here
 from kb.report.probe.advice_text import found_lines, recommended_lines
 from kb.report.probe.progress import ended, reason_of
 from kb.report.style import Style
@@ -46,6 +47,9 @@ def _heading(probed: "Probed", words: Words, style: Style) -> list[str]:
     if probed.setup is not None:
         about = joined(run_parts(probed.setup, words, one_sequence=probed.one_sequence), style.dot)
         lines += [style.paint(line, "dim") for line in wrap(about, style.width, INDENT)]
+    for note in probed.notes:
+        text = words("monitor.note", note=words(f"machine.{here(note)}"))
+        lines += [style.paint(line, "dim") for line in wrap(text, style.width, INDENT, INDENT * 2)]
     if probed.backend == "fake":
         lines += [style.paint(line, "dim") for line in wrap(words("probe.nothing_measured"), style.width, INDENT)]
     return lines

@@ -1,0 +1,179 @@
+"""What the examples of public projects taught: shapes that were misread, and runs that are of no kind kb predicts."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kb.advice.models import ModelIndex
+from kb.config.hydra.tree import _upwards
+from kb.config.python.marks import bears_marks
+from kb.core.result import Unusable
+from kb.knowledge.catalog import load_catalog
+from kb.linting.file import FileResult
+from kb.linting.prepare import Wanted, file_checker
+from kb.linting.project import find_project
+from kb.linting.run import Input, check_input
+
+CATALOG = load_catalog()
+
+
+@pytest.fixture(scope="module")
+def checker(tmp_path_factory):
+    wanted = Wanted(gpu="a100-80gb", host_memory="500GB")
+    return file_checker(CATALOG, find_project(str(tmp_path_factory.mktemp("project"))), wanted)
+
+
+def checked(checker, name: str, text: str) -> FileResult:
+    outcome = check_input(Input(name, raw=text.encode()), checker)
+    assert not isinstance(outcome, Unusable), outcome
+    return outcome
+
+
+def rules_of(outcome: FileResult) -> set[str]:
+    return {finding.rule for unit in outcome.results for finding in unit.findings if finding.severity != "info"}
+
+
+LLAMAFACTORY = """\
+llamafactory-cli train --model_name_or_path Qwen/Qwen3-4B-Instruct-2507 --stage sft --do_train \\
+    --finetuning_type lora --lora_target {target} --cutoff_len 2048 --output_dir o --bf16 {more}
+"""
+
+
+def test_flags_of_a_tool_are_translated_as_its_files_are(checker):
+    outcome = checked(checker, "t.sh", LLAMAFACTORY.format(target="all", more=""))
+    (unit,) = outcome.results
+    assert rules_of(outcome) == set()
+    assert unit.unit.settings["lora.target_modules"].value == ("all-linear",) or "all-linear" in str(
+        unit.unit.settings["lora.target_modules"].value
+    )
+    assert unit.unit.settings["data.max_source_length"].value == 2048
+    assert unit.prediction is not None
+
+
+def test_a_list_in_one_flag_is_parted(checker):
+    (unit,) = checked(checker, "t.sh", LLAMAFACTORY.format(target="q_proj,v_proj", more="")).results
+    assert unit.unit.settings["lora.target_modules"].value == ("q_proj", "v_proj")
+
+
+def test_a_flag_that_says_nothing_of_a_setting_leaves_it(checker):
+    (unit,) = checked(checker, "t.sh", LLAMAFACTORY.format(target="all", more="--quantization_bit 8")).results
+    assert "quantization.load_in_4bit" not in unit.unit.settings
+    assert unit.unit.settings["quantization.load_in_8bit"].value is True
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        LLAMAFACTORY.format(target="all", more="").replace("--stage sft", "--stage dpo"),
+        "trl dpo --model_name_or_path Qwen/Qwen2-0.5B-Instruct --per_device_train_batch_size 2",
+        "accelerate launch trl/scripts/grpo.py --model_name_or_path Qwen/Qwen2-0.5B-Instruct --learning_rate 1e-5",
+    ],
+)
+def test_commands_of_methods_that_are_not_predicted_say_so(checker, text):
+    (unit,) = checked(checker, "t.sh", text).results
+    assert unit.prediction is None
+    assert unit.note == "no_such_run"
+
+
+@pytest.mark.parametrize("name", ["DPOConfig", "GRPOConfig", "KTOConfig", "RewardConfig"])
+def test_calls_of_methods_that_are_not_predicted_say_so(checker, name):
+    text = f'm = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2-0.5B-Instruct")\na = {name}(output_dir="o")\n'
+    (unit,) = checked(checker, "t.py", text).results
+    assert (unit.prediction, unit.note) == (None, "no_such_run")
+    assert name in unit.note_values["settings"]
+
+
+def test_a_preference_recipe_is_not_predicted_and_an_instruction_recipe_is(checker):
+    recipe = "model_name_or_path: Qwen/Qwen2-0.5B\ndataset_mixer: {a: 1.0}\nmax_length: 1024\nbf16: true\n"
+    (preference,) = checked(checker, "a.yaml", recipe + "beta: 0.01\nmax_prompt_length: 512\n").results
+    (instruction,) = checked(checker, "b.yaml", recipe + "max_seq_length: 2048\n").results
+    assert (preference.note, instruction.note) == ("no_such_run", None)
+    assert instruction.prediction is not None
+
+
+def test_torchtune_with_a_preference_loss_is_not_predicted(checker):
+    text = """\
+model: {_component_: torchtune.models.llama2.lora_llama2_7b, lora_attn_modules: [q_proj, v_proj], lora_rank: 8}
+tokenizer: {_component_: torchtune.models.llama2.llama2_tokenizer, max_seq_len: 1024}
+optimizer: {_component_: torch.optim.AdamW, lr: 5e-4}
+loss: {_component_: torchtune.rlhf.loss.DPOLoss, beta: 0.1}
+batch_size: 4
+"""
+    (unit,) = checked(checker, "a.yaml", text).results
+    assert (unit.unit.dialect, unit.note) == ("torchtune", "no_such_run")
+
+
+def test_arguments_by_position_and_by_name_are_two_even_where_the_order_differs(checker):
+    text = """\
+model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2-0.5B-Instruct")
+args = DPOConfig(output_dir="o", per_device_train_batch_size=4)
+trainer = DPOTrainer(model, ref_model, args=args)
+other = MyTrainer(model, ref_model, args=args)
+"""
+    (unit,) = checked(checker, "t.py", text).results
+    assert unit.unit.settings["training.per_device_train_batch_size"].value == 4
+
+
+def test_a_script_that_only_writes_a_model_trains_nothing(checker):
+    text = "python scripts/expand.py --model_name_or_path meta-llama/Meta-Llama-3-8B --output_dir o --num_expand 8\n"
+    outcome = checked(checker, "t.sh", text)
+    assert rules_of(outcome) == set()
+    assert outcome.results[0].prediction is None
+
+
+def test_the_switch_of_deepspeed_needs_no_value(checker):
+    text = "deepspeed main.py --model_name_or_path facebook/opt-1.3b --per_device_train_batch_size 8 --deepspeed\n"
+    assert "setting-of-wrong-type" not in rules_of(checked(checker, "t.sh", text))
+
+
+def test_axolotl_in_a_notebook_is_read(checker):
+    code = 'cfg = DictDefault(base_model="Qwen/Qwen3-4B", load_in_4bit=True, adapter="qlora", micro_batch_size=1,\n'
+    code += "    sequence_len=2048, lora_r=32, lora_target_linear=True, optimizer='adamw_torch_8bit')\n"
+    cell = {"cell_type": "code", "metadata": {}, "source": code, "outputs": [], "execution_count": None}
+    text = json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+    (unit,) = checked(checker, "t.ipynb", text).results
+    assert unit.unit.dialect == "axolotl"
+    assert unit.setup is not None and unit.setup.method == "qlora"
+    assert bears_marks(b"DictDefault(")
+
+
+def test_recipes_of_a_format_that_is_not_read_are_not_taken_for_another(checker):
+    text = """\
+checkpoint_dir: checkpoints/x
+lora_r: 32
+lora_alpha: 16
+data: {class_path: litgpt.data.Alpaca2k, init_args: {num_workers: 4}}
+train: {micro_batch_size: 2, global_batch_size: 8, max_seq_length: 512}
+optimizer: {class_path: torch.optim.AdamW, init_args: {lr: 0.0002}}
+"""
+    assert checked(checker, "a.yaml", text).results[0].unit.dialect is None
+
+
+def test_copies_of_a_fused_model_that_are_saved_in_parts_have_the_parts():
+    index = ModelIndex(CATALOG.models)
+    fused, parted = index.resolve("microsoft/phi-4"), index.resolve("unsloth/Phi-4-unsloth-bnb-4bit")
+    assert fused is not None and parted is not None
+    assert (fused.architecture.fused_qkv, parted.architecture.fused_qkv) == (True, False)
+    assert fused.parameters == parted.parameters
+
+
+@pytest.mark.parametrize(
+    ("path", "meant"), [("actor/../optim/adam", "optim/adam"), ("a/b/../../c", "c"), ("../c", "../c"), ("a/c", "a/c")]
+)
+def test_a_group_beside_its_own_is_found(path, meant):
+    assert _upwards(path) == meant
+
+
+def test_a_hydra_list_may_name_a_group_beside_its_own(checker, tmp_path: Path):
+    files = {
+        "main.yaml": "defaults:\n  - actor: small\n  - _self_\n",
+        "actor/small.yaml": "defaults:\n  - ../optim@optim: adam\n  - _self_\nsize: 1\n",
+        "optim/adam.yaml": "learning_rate: 0.001\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    outcome = check_input(Input(str(tmp_path / "main.yaml")), checker)
+    assert not isinstance(outcome, Unusable)
+    assert "hydra-group-missing" not in rules_of(outcome)
