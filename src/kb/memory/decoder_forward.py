@@ -79,7 +79,7 @@ def evaluation_peak(setup: TrainingSetup, s: Shape, resident: Terms, cast_adapte
     loss = (4 * width if s.smoothing else widened) * logits
     loss += compute * logits if arch.logit_cap else 0
     if s.copied and s.frozen:  # a head that does not train is copied for its product alone
-        loss = max(loss, HALF * (logits + arch.vocab_size * (arch.embedding_size or arch.d_model)))
+        loss = max(loss, 2 * (logits + arch.vocab_size * (arch.embedding_size or arch.d_model)))
     before = resident | {
         "gathered": (steps - 1 + (steps > 2)) * step,
         "inputs": TOKEN_ID * (3 if s.padded else 2) * s.source_tokens,

@@ -5,7 +5,7 @@ from kb.core.setup import TrainingSetup
 from kb.memory.counts import count
 from kb.memory.generation import encoder_transient
 from kb.memory.ledger import Peak, Terms, largest
-from kb.memory.remainders import copies_remainder, reused_remainder
+from kb.memory.remainders import copies_of, copies_remainder, reused_remainder
 from kb.memory.shape import Shape
 
 FP32 = 4
@@ -39,13 +39,16 @@ def evaluation_peak(setup: TrainingSetup, s: Shape, resident: Terms, cast_adapte
     kv = 2 * arch.decoder_layers * s.batch * s.inner * cache if arch.family == "t5" else 0
     copied = s.copied and not s.frozen  # autocast caches copies of weights that can train, in evaluation too
     rest = rest_encoder = 0
+    states = 1 + round(resident.get("optimizer", 0) / resident["parameters"])
     if copied and setup.do_train:  # the blocks that training leaves are large: only the ends of segments do not split
-        states = 1 + round(resident.get("optimizer", 0) / resident["parameters"])
-        rest = reused_remainder(arch, s.weight_bytes, states)
-        rest_encoder = reused_remainder(arch, s.weight_bytes, states, encoder=True)
+        rest = reused_remainder(arch, s.weight_bytes, states, copies_of(arch))
+        rest_encoder = reused_remainder(arch, s.weight_bytes, states, copies_of(arch, encoder=True))
     elif copied:
         rest = copies_remainder(arch, remainder)
         rest_encoder = rest // 3
+    elif kv and not s.quantized:  # no copies have taken the ends of segments: the cache's tensors do
+        cached = ((kv * s.target // (2 * arch.decoder_layers), 2 * arch.decoder_layers),)
+        rest = reused_remainder(arch, s.weight_bytes, states, cached)
     width = FP32 if autocast else s.weight_bytes
     encoded = s.source_tokens * arch.d_model * width
     step = 0 if setup.prediction_loss_only or setup.predict_with_generate else width * logits + encoded

@@ -14,6 +14,7 @@ from kb.memory.host import Loads, host_ledger
 from kb.memory.ledger import Peak, Terms
 from kb.memory.parallel import as_run
 from kb.memory.process import context_of, phase_of, verdict_of
+from kb.memory.remainders import moments_remainder
 from kb.memory.shape import Shape, shape_of
 from kb.memory.states import KNOWN_OPTIMIZERS, States, states_of
 from kb.memory.training import training_peak
@@ -56,7 +57,7 @@ def predict(
     hopper = capability is not None and capability[0] >= HOPPER
     workspace = round(constants["cublas_workspace_hopper_bytes" if hopper else "cublas_workspace_bytes"])
     asked, setup = setup, as_run(setup)
-    states = states_of(setup, architecture)
+    states = _with_moments(setup, architecture, states_of(setup, architecture))
     flash = capability is None or capability >= FLASH_FROM
     peaks = _peaks(setup, architecture, states, workspace, constants["block_remainder_bytes"], flash)
     context = context_of(constants, capability, gpu)
@@ -72,6 +73,19 @@ def predict(
         host=host_ledger(setup, loads, constants=constants, limit_bytes=host_limit_bytes),
         verdict=verdict_of(phases, memory, constants),
     )
+
+
+def _with_moments(setup: TrainingSetup, arch: Architecture, states: States) -> States:
+    """The states with what is left over in the optimizer's moments where they lie in activations' segments."""
+    width = 4 if setup.weights == "fp32" else 2
+    whole = 2 * width * states.trainable
+    if setup.method != "full" or setup.world_size > 1 or setup.gradient_checkpointing or arch.family != "encoder":
+        return states
+    if not states.optimizer >= whole > 0:
+        return states
+    row = setup.per_device_train_batch_size * setup.max_source_length * arch.d_model * (4 if setup.autocast else width)
+    rest = moments_remainder(arch, width, row)
+    return states if rest is None else states._replace(optimizer=whole + rest)
 
 
 def loads_of(setup: TrainingSetup, architecture: Architecture, states: States, checkpoint_bytes: int | None) -> Loads:

@@ -12,6 +12,7 @@ from kb.memory.linear import modules
 
 SEGMENT, OWN_SEGMENT, STEP, UNSPLIT = 20 * MIB, 10 * MIB, 2 * MIB, MIB
 HALF = 2
+KEPT_ROWS = 8  # norms' inputs and outputs, queries, keys, values and what attention gives
 
 
 @lru_cache(maxsize=256)
@@ -70,43 +71,68 @@ def weights_remainder(arch: Architecture, width: int, packed: bool) -> int:
 
 
 @lru_cache(maxsize=256)
-def reused_remainder(arch: Architecture, width: int, states: int, *, encoder: bool = False) -> int:
-    """Bytes left over in autocast's weight copies that take the free ends of the segments of weights and of the
-    optimizer's moments, as the smallest free blocks that there are. Others are cut evenly from larger ones.
+def copies_of(arch: Architecture, *, encoder: bool = False) -> tuple[tuple[int, int], ...]:
+    """Bytes and number of autocast's copies of the blocks' weights, small ones first; ``encoder``: of its own alone."""
+    found = _matrices(arch._replace(decoder_layers=0) if encoder else arch)
+    return tuple(sorted((HALF * elements, number) for elements, number, _ in found))
+
+
+@lru_cache(maxsize=256)
+def reused_remainder(arch: Architecture, width: int, states: int, tensors: tuple[tuple[int, int], ...]) -> int:
+    """Bytes left over in tensors that take the free ends of the segments of weights and of the optimizer's moments, as
+    the smallest free blocks that there are. Others are cut evenly from larger ones.
 
     Args:
         width: bytes of a weight.
         states: tensors of each weight's shape that stay: the weight, and each moment of its size.
-        encoder: of the encoder's copies alone, which are made first.
+        tensors: the bytes of each, and how many there are.
     """
     rooms = [[states * segments, room] for segments, room in sorted(_rooms(arch, width, False), key=lambda end: end[1])]
     lost = 0
-    for elements, number, _ in sorted(_matrices(arch._replace(decoder_layers=0) if encoder else arch)):
-        copy, left = HALF * elements, number
-        if copy <= UNSPLIT:
-            continue
+    for size, number in tensors:
+        left = number if size > UNSPLIT else 0
         for end in rooms:
-            if copy <= end[1] <= copy + UNSPLIT:
+            if size <= end[1] <= size + UNSPLIT:
                 taken = min(left, end[0])
                 end[0] -= taken
                 left -= taken
-                lost += taken * (end[1] - copy)
+                lost += taken * (end[1] - size)
     return lost
 
 
-def _rooms(arch: Architecture, width: int, packed: bool) -> list[tuple[int, int]]:
+@lru_cache(maxsize=256)
+def moments_remainder(arch: Architecture, width: int, activation: int) -> int | None:
+    """Bytes left over in AdamW's moments, which the first step cuts from the segments that activations leave; None
+    where these have no segments of their own, or too few.
+
+    Args:
+        width: bytes of a moment's element.
+        activation: bytes of the activation of which a layer keeps most tensors: ``KEPT_ROWS`` at least.
+    """
+    segment = -(-activation // STEP) * STEP
+    layers = arch.encoder_layers + arch.decoder_layers
+    moments = 2 * width * sum(elements * number for elements, number, _ in _matrices(arch))
+    if activation < OWN_SEGMENT or segment * KEPT_ROWS * layers < moments * 3 // 2:  # gradients take theirs before
+        return None
+    rooms = _rooms(arch, width, False, segment=segment, states=2)
+    return 2 * own_segments_remainder(arch, width) + sum(number * room for number, room in rooms if room <= UNSPLIT)
+
+
+def _rooms(
+    arch: Architecture, width: int, packed: bool, *, segment: int = SEGMENT, states: int = 1
+) -> list[tuple[int, int]]:
     """The ends of segments that hold the blocks' weights: how many, and the bytes free in each."""
     sizes: dict[int, int] = {}
     for elements, number, kept in _matrices(arch):
         size = elements // 2 if packed and not kept else width * elements
         if UNSPLIT < size < OWN_SEGMENT:
-            sizes[size] = sizes.get(size, 0) + number
+            sizes[size] = sizes.get(size, 0) + states * number
     rooms = []
     while sizes:
         largest = max(sizes)
-        each = SEGMENT // largest
+        each = segment // largest
         segments = max(sizes.pop(largest) // each, 1)
-        room = SEGMENT - each * largest
+        room = segment - each * largest
         smaller = max((size for size in sizes if size <= room), default=0)
         while smaller and room > UNSPLIT and sizes.get(smaller, 0) >= segments:
             sizes[smaller] -= segments

@@ -123,7 +123,7 @@ def _alerts(summary: Summary, words: Words, style: Style, log: str | None) -> li
     lines = [style.paint(words("monitor.warnings"), "heading")]
     for alert in _first_of_each(summary.alerts):
         times = summary.alert_counts.get(alert.kind, 1)
-        again = words("monitor.times", n=times) if times > 1 else ""
+        again = " " + words("monitor.times", n=times) if times > 1 else ""
         when = f"{clock(alert.time)} " if alert.time > 10**8 else ""
         lines += wrap(f"{when}{alert_text(alert, words, log)}{again}", style.width, INDENT, INDENT * 2)
     return lines
