@@ -32,7 +32,7 @@ export PYTHONNOUSERSITE := 1
 
 help:
 	@echo 'make demo         install into $(VENV)/ and check the configs in examples/'
-	@echo 'make test         install what the tests need, then run them (ARGS="-k name" narrows)'
+	@echo 'make test         install what the tests need, then run them (ARGS="-k name" narrows; WORKERS=2 at once)'
 	@echo 'make lint         ruff (lint and format) and mypy --strict'
 	@echo 'make format       let ruff rewrite what it can'
 	@echo 'make rules        check every rule file and run every rule example'
@@ -77,8 +77,10 @@ demo: $(DEMO)
 	  echo 'Now yours: $(VENV)/$(BIN)/kb check your-config.yaml --gpu rtx-3090'; \
 	else echo "The demo failed: findings and exit code 1 were expected, not $$code." >&2; exit 1; fi
 
+# A file's tests stay together: some share what takes long to make.
+WORKERS ?= 2
 test: $(DEV)
-	$(RUN) -m pytest -ra $(ARGS)
+	$(RUN) -m pytest -ra --numprocesses $(WORKERS) --dist loadfile $(ARGS)
 
 lint: $(DEV)
 	$(RUN) -m ruff check .

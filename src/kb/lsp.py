@@ -32,7 +32,7 @@ def command(arguments: Sequence[str], language: str) -> int:
     logging.basicConfig(stream=sys.stderr, level=level)
     wanted = {"gpu": options.gpu, "gpus": options.gpus, "hostMemory": options.host_memory, "cpus": options.cpus}
     session = Session(language, {name: value for name, value in wanted.items() if value is not None})
-    # The protocol keeps standard output to itself: whatever a library prints goes to the log. pygls closes what it gets.
+    # The protocol has standard output to itself: what a library prints goes to the log. pygls closes what it gets.
     heard, spoken = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     make_server(session).start_io(heard, spoken)

@@ -19,7 +19,7 @@ def holds(words: Sequence[str], name: str) -> bool:
 
 
 def template_in(words: Sequence[str], names: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
-    """The first of ``names`` that the command sets: its value, and the words that would set it, ``{}`` for the value."""
+    """The first of ``names`` that the command sets: its value, and the words that set it, ``{}`` for the value."""
     for name in names:
         spelt = re.compile(rf"(--?|[+~]*(?:[\w]+\.)*){name.replace('_', '[-_]')}(?:=(.*))?")
         for at, word in enumerate(words):

@@ -8,7 +8,7 @@ from kb.memory.encoder_head import head
 from kb.memory.encoder_parts import embedded, relative_rows
 from kb.memory.evaluation import kept_steps
 from kb.memory.ledger import Peak, Terms, largest
-from kb.memory.remainders import copies_of, reused_remainder
+from kb.memory.remainders import copies_of, kept_states, reused_remainder
 from kb.memory.shape import Shape
 
 FP32, HALF, TOKEN_ID = 4, 2, 8
@@ -96,7 +96,7 @@ def evaluation_peak(setup: TrainingSetup, s: Shape, resident: Terms, cast_adapte
     before = resident | {"gathered": (steps - 1 + (steps > 2)) * step, "inputs": 4 * TOKEN_ID * t}
     copied = s.copied and not s.frozen  # autocast caches copies of weights that can train, in evaluation too
     copies = (layer_copies(s) if copied else 0) + cast_adapters * HALF * s.autocast
-    states = 1 + round(resident.get("optimizer", 0) / resident["parameters"])
+    states = kept_states(resident)
     rest = reused_remainder(a, s.weight_bytes, states, copies_of(a)) if copied else 0
     held: Terms = {"activations_encoder": _streams(s) + attention(s).passing}
     to_come = HALF * a.d_model * (2 * a.d_ff + s.inner) if copies and copied else 0  # the last layer's own, then

@@ -5,7 +5,7 @@ from kb.core.setup import TrainingSetup
 from kb.memory.counts import count
 from kb.memory.generation import encoder_transient
 from kb.memory.ledger import Peak, Terms, largest
-from kb.memory.remainders import copies_of, copies_remainder, reused_remainder
+from kb.memory.remainders import copies_of, copies_remainder, kept_states, reused_remainder
 from kb.memory.shape import Shape
 
 FP32 = 4
@@ -39,7 +39,7 @@ def evaluation_peak(setup: TrainingSetup, s: Shape, resident: Terms, cast_adapte
     kv = 2 * arch.decoder_layers * s.batch * s.inner * cache if arch.family == "t5" else 0
     copied = s.copied and not s.frozen  # autocast caches copies of weights that can train, in evaluation too
     rest = rest_encoder = 0
-    states = 1 + round(resident.get("optimizer", 0) / resident["parameters"])
+    states = kept_states(resident)
     if copied and setup.do_train:  # the blocks that training leaves are large: only the ends of segments do not split
         rest = reused_remainder(arch, s.weight_bytes, states, copies_of(arch))
         rest_encoder = reused_remainder(arch, s.weight_bytes, states, copies_of(arch, encoder=True))

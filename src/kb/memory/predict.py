@@ -62,9 +62,7 @@ def predict(
     peaks = _peaks(setup, architecture, states, workspace, constants["block_remainder_bytes"], flash)
     context = context_of(constants, capability, gpu)
     holes = {"checkpointing": setup.gradient_checkpointing, "eager": setup.attn_implementation == "eager"}
-    phases = tuple(
-        phase_of(name, peak, constants, context, **holes) for name, peak in peaks.items()
-    )
+    phases = tuple(phase_of(name, peak, constants, context, **holes) for name, peak in peaks.items())
     loads = loads_of(setup, architecture, states, checkpoint_bytes)
     return MemoryReport(
         level="closed",

@@ -4,6 +4,7 @@ A request over 1 MiB is cut from a segment of 20 MiB, or takes one of its own fr
 is left of a block is split off only when it is over 1 MiB (c10/cuda/CUDACachingAllocator).
 """
 
+from collections.abc import Mapping
 from functools import lru_cache
 
 from kb.core.model import Architecture
@@ -68,6 +69,11 @@ def weights_remainder(arch: Architecture, width: int, packed: bool) -> int:
     """Bytes left over in the blocks of freshly loaded weights: segments filled with the larger ones first."""
     lost = 0 if packed else own_segments_remainder(arch, width)
     return lost + sum(segments * room for segments, room in _rooms(arch, width, packed) if room <= UNSPLIT)
+
+
+def kept_states(resident: Mapping[str, int]) -> int:
+    """Tensors of each weight's shape and type that stay on the GPU: the weight, and each of the optimizer's moments."""
+    return 1 + round(resident.get("optimizer", 0) / max(resident["parameters"], 1))
 
 
 @lru_cache(maxsize=256)

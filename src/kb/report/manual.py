@@ -1,4 +1,4 @@
-"""A manual page in roff from an argparse parser. Of the libraries that do so, none knows headings in another language."""
+"""A manual page in roff from an argparse parser. The libraries that do so know no headings in another language."""
 
 import argparse
 from collections.abc import Iterator, Mapping
