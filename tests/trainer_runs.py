@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+import simulation_needs
+
 PACKAGES = ("torch", "transformers", "accelerate", "peft")
 VOCABULARY = 120
 
@@ -20,6 +22,10 @@ def require_trainer() -> None:
         if os.environ.get("CI"):
             pytest.fail(reason, pytrace=False)
         pytest.skip(reason, allow_module_level=True)
+    if not simulation_needs.missing():
+        from kb.simulation import device
+
+        device.install()  # before torch is imported: the simulator's tests may run in the same process
 
 
 def t5_model() -> Any:

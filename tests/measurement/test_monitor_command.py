@@ -206,8 +206,11 @@ def test_prometheus_serves_while_a_command_runs(library: Path) -> None:
         address = process.stderr.readline().split()[-1]
         assert address.startswith("http://127.0.0.1:")
         for _ in range(100):
-            with urllib.request.urlopen(address, timeout=10) as answer:
-                text = answer.read().decode()
+            try:
+                with urllib.request.urlopen(address, timeout=10) as answer:
+                    text = answer.read().decode()
+            except OSError:  # it says its address a moment before it listens
+                text = ""
             if "kb_gpu_memory_used_bytes{" in text or process.poll() is not None:
                 break
             time.sleep(0.05)
@@ -260,7 +263,7 @@ def test_a_watch_of_a_process_ends_with_it_and_reads_its_log(blocked: Path, tmp_
     out, _ = process.communicate(timeout=30)
     assert process.returncode == 0
     assert "1 s a step" in plain(out)
-    assert f"kb diagnose {log}" in plain(out)
+    assert f"kbdiagnose{log}" in "".join(out.split()), "a long path is broken where the line ends"
 
 
 def test_a_closed_output_ends_a_watch_that_nobody_sees_and_no_command(blocked: Path, tmp_path: Path) -> None:
