@@ -200,7 +200,7 @@ def test_a_full_disk_is_said_once_and_the_run_goes_on(blocked: Path) -> None:
 
 
 def test_prometheus_serves_while_a_command_runs(library: Path) -> None:
-    process = running(library, "--prometheus", "0", *python("input()"), NVML_GPUS=RTX_3090)
+    process = running(library, "--prometheus", "0", *python("import time; time.sleep(60)"), NVML_GPUS=RTX_3090)
     assert process.stderr is not None
     try:
         address = process.stderr.readline().split()[-1]
