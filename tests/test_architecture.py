@@ -33,7 +33,7 @@ LATE = ("simulation", "measurement", "guide", "monitoring", "transformers", "edi
 # What the pure floor may use of the standard library: nothing that reads, writes, waits or prints.
 PURE_LIBRARY = {
     "__future__", "ast", "bisect", "collections", "contextlib", "dataclasses", "difflib", "enum", "functools",
-    "itertools", "math", "operator", "re", "types", "typing", "warnings",
+    "itertools", "math", "operator", "packaging", "re", "types", "typing", "warnings",
 }  # fmt: skip
 
 
