@@ -192,8 +192,11 @@ class Checker:
         if dialect is None or not self.catalog.dialects[dialect].defaults:
             return self.catalog.facts
         if dialect not in self._types_by_dialect:
-            defaults = self.catalog.dialects[dialect].defaults
-            own = {name: self.catalog.facts[name]._replace(default=value) for name, value in defaults.items()}
+            defaults, moved = self.catalog.dialects[dialect].defaults, self.catalog.dialects[dialect].moved
+            facts = self.catalog.facts
+            own = {
+                name: facts[name]._replace(default=value, moved=moved.get(name, ())) for name, value in defaults.items()
+            }
             self._types_by_dialect[dialect] = {**self.catalog.facts, **own}
         return self._types_by_dialect[dialect]
 

@@ -16,7 +16,7 @@ from kb.advice.run_facts import RunFacts
 from kb.advice.weights import checkpoint_dtype
 from kb.core.document import Unit
 from kb.core.expression import Unknown, is_unknown
-from kb.core.facts import Facts, FactType, coerce
+from kb.core.facts import Facts, FactType, coerce, default_of
 from kb.core.finding import Span
 from kb.core.hardware import DetectedGpu, Machine
 from kb.core.model import Model
@@ -151,7 +151,7 @@ class UnitFacts:
         if hidden is not None:
             stage = stage_in_name(self.unit) if name == "deepspeed.zero_stage" else None
             return Unknown(frozenset((hidden,)), "the file that it names was not read") if stage is None else stage
-        return self.given[name] if name in self.given else self.types[name].default
+        return self.given[name] if name in self.given else default_of(self.types[name], self.versions)
 
     def _typed(self, name: str) -> Any:
         """A setting as its own type; what is of another type is unknown."""

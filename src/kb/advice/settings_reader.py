@@ -5,7 +5,7 @@ from typing import Any
 
 from kb.core.document import Unit
 from kb.core.expression import is_unknown
-from kb.core.facts import FactType, coerce
+from kb.core.facts import FactType, VersionOf, coerce, default_is_open, default_of
 from kb.core.setup import Assumption
 
 
@@ -14,12 +14,19 @@ class SettingsReader:
 
     ``unresolved`` are the settings asked for whose value is unknown (``${BATCH}``, ``auto``) or beyond use (a batch of
     -5): a default in their place would be a guess. ``unread`` are those that name a file which could not be read.
-    ``given`` is what the project says where the config says nothing.
+    ``given`` is what the project says where the config says nothing; ``versions`` decides between defaults that moved.
     """
 
-    def __init__(self, unit: Unit, facts: Mapping[str, FactType], given: Mapping[str, Any] = {}) -> None:
+    def __init__(
+        self,
+        unit: Unit,
+        facts: Mapping[str, FactType],
+        given: Mapping[str, Any] = {},
+        versions: VersionOf = lambda library: None,
+    ) -> None:
         self._unit = unit
         self._facts = facts
+        self._versions = versions
         self._given = given
         self.unread = unit.unread
         self.assumed: list[Assumption] = []
@@ -70,18 +77,23 @@ class SettingsReader:
         return None
 
     def or_default(self, name: str) -> Any:
-        """The config's value, or the library's default from the vocabulary."""
+        """The config's value, or the library's default."""
         value = self.value(name)
-        return self._facts[name].default if value is None else value
+        return self.default(name) if value is None else value
 
     def default(self, name: str) -> Any:
-        """The library's default."""
-        return self._facts[name].default
+        """The library's default, in the release at hand or the newest."""
+        return default_of(self._facts[name], self._versions)
+
+    def default_is_open(self, name: str) -> bool:
+        """Whether the default moved between releases, or is none that is known, and the release is not known."""
+        fact = self._facts[name]
+        return default_is_open(fact, self._versions) or default_of(fact, self._versions) is None
 
     def number_or_default(self, name: str, least: int = 1) -> int:
         """As :meth:`or_default`, of a whole number that has a default."""
         value = self.number(name, least=least)
-        return int(self._facts[name].default) if value is None else value
+        return int(self.default(name)) if value is None else value
 
     def or_assume(self, name: str, value: Any, fallback: Any, reason: str) -> Any:
         """``value``, or ``fallback``, which is then listed as assumed."""

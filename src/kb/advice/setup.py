@@ -69,7 +69,7 @@ def setup_of(
         versions: the version of a library by name, where known; defaults moved between versions.
         given: settings that the project gives where the config has none.
     """
-    read = SettingsReader(unit, facts, given)
+    read = SettingsReader(unit, facts, given, versions)
     if model is not None and model.guessed_from:
         read.assumed.append(Assumption(name="model.name", value=model.id, reason="guessed_from_name"))
     read.assumed.append(Assumption(name="data.lengths", value="full", reason="full_length"))
@@ -98,9 +98,9 @@ def setup_of(
         gradient_accumulation_steps=read.number_or_default("training.gradient_accumulation_steps"),
         max_source_length=source,
         max_target_length=target,
-        optim=_optimizer(read, transformers, trains),
+        optim=_optimizer(read, trains),
         gradient_checkpointing=_open(read, "training.gradient_checkpointing", True, training),
-        use_reentrant=_reentrant(read, transformers),
+        use_reentrant=bool(read.or_default("training.gradient_checkpointing_kwargs.use_reentrant")),
         label_smoothing_factor=float(read.or_default("training.label_smoothing_factor")),
         predict_with_generate=generates,
         prediction_loss_only=bool(read.or_default("training.prediction_loss_only")),
@@ -136,10 +136,10 @@ def setup_of(
 
 
 def _open(read: SettingsReader, name: str, usual: bool, matters: bool) -> bool:
-    """A switch whose default moved between versions of what reads the config (TRL): the newest is assumed."""
+    """A switch whose default moved between releases of what reads the config (TRL): ``usual`` where none is known."""
     value = read.or_default(name)
-    if value is None and matters:
-        read.or_assume(name, None, usual, "library_default")
+    if matters and read.value(name) is None and read.default_is_open(name):
+        read.or_assume(name, None, usual if value is None else bool(value), "library_default")
     return usual if value is None else bool(value)
 
 
@@ -232,18 +232,11 @@ def _attention(read: SettingsReader) -> Attention:
     return read.or_assume("model.attn_implementation", named, "sdpa", "library_default")  # type: ignore[no-any-return]
 
 
-def _optimizer(read: SettingsReader, transformers: tuple[int, ...] | None, matters: bool) -> str:
-    """``adamw_torch`` before transformers 4.57, ``adamw_torch_fused`` since (training-facts, defaults)."""
+def _optimizer(read: SettingsReader, matters: bool) -> str:
     named = read.value("training.optim")
     if named is not None:
         return str(named)
-    default = "adamw_torch" if transformers is not None and transformers < (4, 57) else "adamw_torch_fused"
+    default = str(read.default("training.optim"))
     if matters:
         read.or_assume("training.optim", None, default, "library_default")
     return default
-
-
-def _reentrant(read: SettingsReader, transformers: tuple[int, ...] | None) -> bool:
-    """Checkpointing is reentrant by default before transformers 5."""
-    named = read.or_default("training.gradient_checkpointing_kwargs.use_reentrant")
-    return bool(named) if named is not None else transformers is not None and transformers < (5,)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from kb.core.facts import FactType
+from kb.core.facts import FactType, MovedDefault
 from kb.core.hardware import Gpu
 from kb.core.model import Model
 from kb.core.rule import Rule
@@ -21,6 +21,7 @@ class Dialect(NamedTuple):
     values: Mapping[str, Mapping[str, Any]]
     priority: int = 0
     defaults: Mapping[str, Any] = {}  # settings whose default differs from the vocabulary's; None: not known
+    moved: Mapping[str, tuple[MovedDefault, ...]] = {}  # what those defaults were before a release of a library
     named_by: tuple[str, ...] = ()  # settings of other formats that name a file of this one
     fallbacks: Mapping[str, str] = {}  # settings that are another's where the config does not give them
     known: Mapping[str, Any] = {}  # releases → their arguments that mean no setting

@@ -9,9 +9,22 @@ from kb.core.text import Text
 MAX_TEXT, MAX_ITEMS = 4000, 1000
 
 
+VersionOf = Callable[[str], tuple[int, ...] | None]
+"""The release of a library by name; None where it is not known."""
+
+
+class MovedDefault(NamedTuple):
+    """What a default was before a release of ``library``; a ``value`` of None is not known."""
+
+    library: str
+    below: tuple[int, ...]
+    value: Any
+
+
 class FactType(NamedTuple):
     """One name of ``vocabulary.yaml``: its type and unit, the library's default, and what it means.
 
+    ``default`` is that of the newest releases, ``moved`` says what it was before, the oldest release first.
     ``at`` names the settings whose place in a file a finding about this fact should show.
     """
 
@@ -24,6 +37,24 @@ class FactType(NamedTuple):
     renamed: str | None = None  # an old name: the setting it became
     at: tuple[str, ...] = ()
     given: bool = False  # a project can say it, where no config does
+    moved: tuple[MovedDefault, ...] = ()
+
+
+def default_of(fact: FactType, version_of: VersionOf) -> Any:
+    """The default in the releases at hand; of a library whose release is not known, the newest's."""
+    for library, below, value in fact.moved:
+        version = version_of(library)
+        if version is not None and version < below:
+            return value
+    return fact.default
+
+
+def default_is_open(fact: FactType, version_of: VersionOf) -> bool:
+    """Whether :func:`default_of` took the newest releases' default only because a release is not known."""
+    versions = [(version_of(library), below) for library, below, _ in fact.moved]
+    return None in (version for version, _ in versions) and not any(
+        version is not None and version < below for version, below in versions
+    )
 
 
 class Facts:

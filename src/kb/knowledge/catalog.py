@@ -1,14 +1,15 @@
 """The bundle's plain data → the frozen objects of core."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kb.core.catalog import Catalog, Dialect
-from kb.core.facts import FactType
+from kb.core.facts import FactType, MovedDefault
 from kb.core.hardware import Gpu
 from kb.core.model import Architecture, Model
 from kb.core.rule import Computed, Rule, RuleFix
 from kb.core.text import Text
+from kb.core.version import parse_version
 from kb.knowledge.bundle import load_part
 from kb.knowledge.locations import named, shipped
 
@@ -72,7 +73,7 @@ def load_guide(rules: str | None = None) -> Mapping[str, Any]:
 
 def _facts(rows: Mapping[str, list[Any]], meanings: Mapping[str, list[str]]) -> dict[str, FactType]:
     facts: dict[str, FactType] = {}
-    for name, (kind, default, unit, setting, renamed, at, given) in rows.items():
+    for name, (kind, default, unit, setting, renamed, at, given, moved) in rows.items():
         meaning = Text(*meanings[name]) if name in meanings else NO_TEXT
         facts[name] = FactType(
             name=name,
@@ -84,11 +85,16 @@ def _facts(rows: Mapping[str, list[Any]], meanings: Mapping[str, list[str]]) -> 
             at=tuple(at),
             meaning=meaning,
             given=given,
+            moved=_moved(moved),
         )
         if setting:
             written = f"written.{name}"
             facts[written] = FactType(name=written, type="bool", at=(name,), meaning=meaning)
     return facts
+
+
+def _moved(rows: Iterable[Mapping[str, Any]]) -> tuple[MovedDefault, ...]:
+    return tuple(MovedDefault(row["library"], parse_version(row["below"]), row["value"]) for row in rows)
 
 
 def _rule(name: str, row: Mapping[str, Any], cold: Mapping[str, Any]) -> Rule:
@@ -165,6 +171,7 @@ def _dialect(row: Mapping[str, Any]) -> Dialect:
         values=row.get("values", {}),
         priority=row.get("priority", 0),
         defaults=row.get("defaults", {}),
+        moved={name: _moved(rows) for name, rows in row.get("moved", {}).items()},
         named_by=tuple(row.get("named_by", ())),
         fallbacks=row.get("fallbacks", {}),
         known=row.get("known", {}),

@@ -137,6 +137,7 @@ def _fact_row(fact: dict[str, Any]) -> list[Any]:
         fact.get("renamed"),
         fact.get("at", []),
         fact.get("given", False),
+        fact.get("moved", []),
     ]
 
 
@@ -147,6 +148,8 @@ def _check_vocabulary(located: Located) -> list[Problem]:
         for index, setting in enumerate(fact.get("at", [])):
             if not facts.get(setting, {}).get("setting"):
                 problems.append(located.problem(("facts", name, "at", index), f"{setting!r} is not a setting"))
+        if "moved" in fact and "default" not in fact:
+            problems.append(located.problem(("facts", name, "moved", KEY), f"{name!r} has no default now"))
         renamed = fact.get("renamed")
         if renamed is not None and renamed not in facts:
             problems.append(located.problem(("facts", name, "renamed"), f"{renamed!r} is not a fact"))
@@ -221,6 +224,11 @@ def _check_dialects(rows: list[Located], types: dict[str, str]) -> list[Problem]
                 group = name.removesuffix("*")
                 if name not in types and not (group != name and any(known.startswith(group) for known in types)):
                     problems.append(located.problem(("keys", key, KEY), f"{name!r} is not in vocabulary.yaml"))
+        problems += [
+            located.problem(("moved", name, KEY), f"{name!r} has no default of this format")
+            for name in located.data.get("moved", ())
+            if name not in located.data.get("defaults", ())
+        ]
         for group in ("defaults", "named_by"):
             problems += [
                 located.problem((group,), f"{name!r} is not in vocabulary.yaml")
