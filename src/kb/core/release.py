@@ -1,11 +1,14 @@
 """Which release of a library a project uses, as far as its files say. Pure."""
 
+import re
 from typing import NamedTuple
 
 from kb.core.certainty import Origin
 from kb.core.version import parse_version
 
 Bound = tuple[int, ...]
+OR = " || "
+_ONE = re.compile(r"==\s*([^\s,|*]+)")
 
 
 class Source(NamedTuple):
@@ -18,9 +21,10 @@ class Source(NamedTuple):
 class ProjectRelease(NamedTuple):
     """What is known of one library's release.
 
-    ``specifier`` is as PEP 440 writes it (``==4.54.0``, ``>=4.40,<5.3``); empty where any release is allowed. ``exact``
-    is the one release that is meant, None of a range. ``place`` is where it is written, None where no file says it.
-    ``others`` are places that say something else of the same library, farther away, each with its specifier.
+    ``specifier`` is as PEP 440 writes it (``==4.54.0``, ``>=4.40,<5.3``), alternatives parted by `` || ``; empty where
+    any release is allowed: the library is named and its release is not. ``exact`` is the one release that is meant,
+    None of a range. ``place`` is where it is written, None where no file says it. ``others`` are places that say
+    something else of the same library, farther away, each with its specifier.
     """
 
     library: str
@@ -34,11 +38,7 @@ class ProjectRelease(NamedTuple):
         """Whether the specifier admits this release (final releases only)."""
         if self.exact is not None:
             return _padded(self.exact, len(version)) == _padded(version, len(self.exact))
-        if not self.specifier:
-            return True
-        from packaging.specifiers import SpecifierSet  # 8 ms; few projects leave a range
-
-        return SpecifierSet(self.specifier).contains(".".join(map(str, version)), prereleases=True)
+        return admits(self.specifier, ".".join(map(str, version)))
 
 
 def _padded(version: Bound, length: int) -> Bound:
@@ -52,3 +52,62 @@ def exact_release(library: str, version: str, origin: Origin, place: Source | No
         ValueError: ``version`` does not begin with numbers and dots.
     """
     return ProjectRelease(library, f"=={version}", parse_version(version), origin, place)
+
+
+def pinned_version(specifier: str) -> str | None:
+    """The one version that a specifier admits, as written; None of a range, of alternatives and of none."""
+    found = _ONE.fullmatch(specifier.strip())
+    return found[1] if found else None
+
+
+def admits(specifier: str, version: str) -> bool:
+    """Whether a version is one of those that the specifier allows; releases before the final one are, too."""
+    if not specifier:
+        return True
+    from packaging.specifiers import SpecifierSet  # 8 ms; few projects leave a range
+
+    parts = specifier.split(OR)
+    return any(SpecifierSet(_without_build(part)).contains(_without_build(version), prereleases=True) for part in parts)
+
+
+def _without_build(text: str) -> str:
+    """``2.6.0+cu124`` is the release 2.6.0, built for a CUDA."""
+    return re.sub(r"\+[A-Za-z0-9._-]+", "", text)
+
+
+def same_release(one: str, other: str) -> bool:
+    """Whether two versions are one release: ``2.6`` and ``2.6.0+cu124`` are."""
+    left, right = _without_build(one), _without_build(other)
+    if left == right:
+        return True
+    if not (left.replace(".", "").isdigit() and right.replace(".", "").isdigit()):
+        return admits(f"=={left}", right)
+    first, second = parse_version(left), parse_version(right)
+    return _padded(first, len(second)) == _padded(second, len(first))
+
+
+def agree(one: str, other: str) -> bool:
+    """Whether some release is allowed by both specifiers."""
+    if not one or not other:
+        return True
+    first, second = pinned_version(one), pinned_version(other)
+    if first is not None and second is not None:
+        return same_release(first, second)
+    if first is not None:
+        return admits(other, first)
+    if second is not None:
+        return admits(one, second)
+    return any(admits(one, each) and admits(other, each) for each in _near(f"{one},{other}"))
+
+
+def _near(specifiers: str) -> list[str]:
+    """The versions that the specifiers name, and one just below and just above each: where two ranges meet, one of
+    these lies in both."""
+    found = ["0", "99999"]
+    for text in re.findall(r"\d+(?:\.\d+)*", specifiers):
+        numbers = [int(part) for part in text.split(".")[:6]]
+        around = [numbers, [*numbers, 0, 1], [*numbers[:-1], numbers[-1] + 1]]
+        if numbers[-1]:
+            around.append([*numbers[:-1], numbers[-1] - 1, 999])
+        found += [".".join(map(str, each)) for each in around]
+    return found

@@ -1,0 +1,114 @@
+"""What a script or a notebook says of itself: PEP 723's block, cells and calls that install."""
+
+import ast
+import os
+import re
+
+from kb.config.faults import ConfigError
+from kb.config.releases.commands import installs, read_command, read_shell
+from kb.config.releases.files import Folder
+from kb.config.releases.requirement import read_requirement
+from kb.config.releases.setup_files import called, parsed
+from kb.config.releases.statements import MAIN
+
+_RUNNERS = re.compile(
+    "run|call|check_call|check_output|[Pp]open|system|getoutput|getstatusoutput|run_(?:line|cell)_magic"
+)
+_LINE = re.compile(r"^[ \t]*(?:[!%]|pip3? install |conda install )")
+_SHELL_CELL = re.compile(r"\s*%%(?:bash|sh|script|shell|!)")
+
+
+def read_own(path: str, root: str, text: str, kind: str) -> Folder:
+    """What the text of a ``shell``, ``python`` or ``notebook`` file says."""
+    own = Folder(os.path.dirname(os.path.abspath(path)), root)
+    if kind == "shell":
+        read_shell(own, path, text, MAIN)
+    elif kind == "python":
+        read_script(own, path, text)
+    else:
+        read_cells(own, path, text)
+    return own
+
+
+def read_script(folder: Folder, path: str, text: str) -> None:
+    """A Python file: its own block of dependencies, and calls that start pip."""
+    if "# /// script" in text:
+        _read_block(folder, path, text)
+    if installs(text) and ("pip" in text or "conda" in text):
+        _read_calls(folder, path, parsed(text))
+
+
+def _read_block(folder: Folder, path: str, text: str) -> None:
+    """PEP 723: TOML in comments, between ``# /// script`` and ``# ///``."""
+    lines = text.splitlines()
+    start = next((at for at, line in enumerate(lines) if line.rstrip() == "# /// script"), None)
+    if start is None:
+        return
+    end = next(
+        (at for at in range(start + 1, len(lines)) if not lines[at].startswith("#") or lines[at].rstrip() == "# ///"),
+        len(lines),
+    )
+    import tomllib
+
+    try:
+        data = tomllib.loads("\n".join(line[2:] for line in lines[start + 1 : end]))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        folder.report("not_toml", path, start + 1, error=str(error)[:200])
+        return
+    dependencies = data.get("dependencies")
+    for each in dependencies if isinstance(dependencies, list) else ():
+        if isinstance(each, str):
+            line = next((at for at in range(start, end) if each in lines[at]), start)
+            folder.say(read_requirement(each), path, line + 1, MAIN)
+
+
+def _read_calls(folder: Folder, path: str, tree: ast.Module | None) -> None:
+    """``subprocess.run([sys.executable, "-m", "pip", "install", …])``, ``os.system("pip install …")``."""
+    for node in ast.walk(tree) if tree is not None else ():
+        if not isinstance(node, ast.Call) or not _RUNNERS.fullmatch(called(node)) or not node.args:
+            continue
+        first = node.args[0]
+        if called(node).endswith("magic"):
+            first = node.args[-1]
+        if isinstance(first, ast.List | ast.Tuple):
+            words = [
+                each.value if isinstance(each, ast.Constant) and isinstance(each.value, str) else "$"
+                for each in first.elts
+            ]
+            if "pip" in words:
+                read_command(folder, path, words[words.index("pip") :], node.lineno, MAIN)
+        elif isinstance(first, ast.Constant) and isinstance(first.value, str):
+            text = first.value.strip().replace("\n", " ")
+            read_shell(folder, path, f"pip {text}" if text.startswith("install ") else text, MAIN, lines=[node.lineno])
+
+
+def read_cells(folder: Folder, path: str, text: str) -> None:
+    """A notebook: its ``!pip`` and ``%pip`` lines and shell cells, and calls that start pip."""
+    if not installs(text):
+        return
+    from kb.config.notebook.cells import read_notebook
+
+    try:
+        notebook = read_notebook(text)
+    except ConfigError:
+        return  # the check of the file itself says it
+    source = notebook.source
+    for cell in notebook.cells:
+        if not installs(cell.text):
+            continue
+        starts = [cell.start, *(cell.start + found.end() for found in re.finditer("\n", cell.text))]
+        lines = [source.places().span(source.forth(start), source.forth(start)).line for start in starts]
+        shell = cell.text if _SHELL_CELL.match(cell.text) else _magics(cell.text)
+        read_shell(folder, path, shell, MAIN, lines=lines)
+    if "subprocess" in notebook.joined or "os.system" in notebook.joined:
+        _read_calls(folder, path, parsed(notebook.joined))
+
+
+def _magics(text: str) -> str:
+    """The lines that are commands, with those they go on in; the rest is blank."""
+    kept, goes_on = [], False
+    for line in text.split("\n"):
+        goes_on = goes_on or _LINE.match(line) is not None
+        kept.append(line if goes_on else "")
+        goes_on = goes_on and line.endswith("\\")
+    return "\n".join(kept)

@@ -1,0 +1,152 @@
+"""Commands that install: ``pip install`` and its like in shell text, images, workflows, notebooks and Python."""
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+
+from kb.config.releases.files import Folder, regular_files
+from kb.config.releases.requirement import conda_requirement, read_requirement
+from kb.config.releases.requirement_files import bring_in, logical_lines
+from kb.config.releases.statements import ELSEWHERE, IMAGE, Requirement
+
+_INSTALL = re.compile(r"\b(?:pip[\d.]*|conda|mamba|micromamba|poetry|uv|pdm)\b[^\n]*\b(?:install|add)\b")
+_PIP = re.compile(r"pip(?:\d+(?:\.\d+)?)?")
+_PYTHON = re.compile(r"(?:.*/)?python[\d.]*")
+_SEPARATORS = frozenset((";", "&&", "||", "|", "&", "(", ")", "{", "}", ";;"))
+# Options whose value is the next word.
+_VALUED = re.compile(
+    "-[iftnp]|--(?:index-url|extra-index-url|default-index|index|index-strategy|find-links|target|platform|python"
+    "|python-version|prefix|root|src|upgrade-strategy|proxy|cache-dir|torch-backend|trusted-host|timeout|no-binary"
+    "|only-binary|progress-bar|log|report|name|channel|group|extra)"
+)
+_UPGRADES = frozenset(("-U", "--upgrade", "-qU", "-Uq", "-qqU", "-Uqq"))
+_IMAGE = re.compile(
+    r"\s*FROM\s+(?:--\S+\s+)*(?:\S+/)?(pytorch/pytorch|huggingface/transformers-pytorch-gpu):v?(\d+(?:\.\d+)+)", re.I
+)
+_IMAGES = {"pytorch/pytorch": "torch", "huggingface/transformers-pytorch-gpu": "transformers"}
+_KEY = re.compile(r"\s*(?:-\s+)?[\w-]+:\s+(?=\S)(?![>|])")
+_MARK = re.compile(r"^[\s@-]*(?:[!%]+\s*|RUN\s+(?:--\S+\s+)*)")
+
+
+def installs(text: str) -> bool:
+    """Whether it is worth reading for such commands."""
+    return "install" in text or " add " in text
+
+
+def read_shell(folder: Folder, path: str, text: str, level: int, *, lines: Sequence[int] | None = None) -> None:
+    """Every installing command of a shell script or of text with such commands in it.
+
+    Args:
+        lines: the line in the file of each line of ``text``, where they differ.
+    """
+    if not installs(text):
+        return
+    for number, line in logical_lines(text):
+        if _INSTALL.search(line):
+            place = lines[number - 1] if lines else number
+            for words in _commands(line):
+                read_command(folder, path, words, place, level)
+
+
+def read_dockerfile(folder: Folder, path: str) -> None:
+    """``RUN pip install …``, and images that are named for the release they hold."""
+    text = folder.text(path)
+    level = IMAGE if os.path.basename(path) in ("Dockerfile", "Containerfile") else ELSEWHERE
+    if text is None:
+        return
+    for number, line in enumerate(text.splitlines(), 1):
+        found = _IMAGE.match(line)
+        if found:
+            folder.say(read_requirement(f"{_IMAGES[found[1].lower()]}=={found[2]}"), path, number, level)
+    read_shell(folder, path, text, level)
+
+
+def read_workflows(folder: Folder, path: str) -> None:
+    """The workflows below ``.github``."""
+    for file in regular_files(os.path.join(path, "workflows"), (".yml", ".yaml")):
+        text = folder.text(file)
+        if text is not None and installs(text):  # a step on one line has its key before it
+            shell = "\n".join(_KEY.sub("", line, count=1) for line in text.splitlines())
+            read_shell(folder, file, shell, ELSEWHERE)
+
+
+def _commands(line: str) -> Iterator[list[str]]:
+    """The words of each command of a line. What is not quoted as a shell would is no command."""
+    import shlex
+
+    line = _MARK.sub("", line, count=1)
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+    lexer.whitespace_split, lexer.commenters = True, "#"
+    words: list[str] = []
+    try:
+        for word in lexer:
+            if word in _SEPARATORS:
+                yield words
+                words = []
+            else:
+                words.append(word)
+    except ValueError:  # a quote that does not close: as far as it goes
+        pass
+    yield words
+
+
+def read_command(folder: Folder, path: str, words: Sequence[str], line: int | None, level: int) -> None:
+    """One command's words, if it installs something."""
+    found = _installer(words)
+    if found is None:
+        return
+    kind, arguments = found
+    upgrades = any(each in _UPGRADES for each in arguments)
+    at = 0
+    while at < len(arguments):
+        word = arguments[at]
+        at += 1
+        following = arguments[at] if at < len(arguments) else ""
+        if word in ("<", ">", "<<", ">>", "&>", ">&"):  # `transformers>=4.40` without quotes writes to a file "=4.40"
+            at += 1
+        elif word in ("-r", "--requirement", "-c", "--constraint") and kind == "pip":
+            bring_in(folder, path, line or 1, following, level, must=False)
+            at += 1
+        elif word in ("-e", "--editable"):
+            folder.say(read_requirement(following), path, line, level)
+            at += 1
+        elif _VALUED.fullmatch(word) or (kind == "conda" and word == "-c"):
+            at += 1
+        elif not word.startswith("-"):
+            requirement = conda_requirement(word) if kind == "conda" else _of_word(word)
+            if requirement is not None and upgrades and not requirement.specifier:
+                requirement = requirement._replace(floating=True)
+            folder.say(requirement, path, line, level)
+
+
+def _of_word(word: str) -> Requirement | None:
+    """A requirement in which a variable stands for the release says no more than the name."""
+    bare = re.split(r"[=<>~!]+\s*(?=[^\s]*[${`])", word, maxsplit=1)[0]
+    return read_requirement(bare) if "$" not in bare and "{" not in bare else None
+
+
+def _installer(words: Sequence[str]) -> tuple[str, list[str]] | None:
+    """Which tool installs, and what it is given: of ``sudo python3 -m pip install -q torch`` pip, and the rest."""
+    at = 0
+    while at < len(words) and (
+        words[at] in ("sudo", "-H", "-E", "!", "then", "do", "else", "time", "exec") or re.match(r"\w+=", words[at])
+    ):
+        at += 1
+    rest = list(words[at:])
+    if rest[:2] and _PYTHON.fullmatch(rest[0]) and "-m" in rest[1:4]:
+        rest = rest[rest.index("-m") + 1 :]
+    if rest and rest[0] in ("conda", "mamba", "micromamba") and "run" in rest[1:2] and "pip" in rest:
+        rest = rest[rest.index("pip") :]
+    if not rest:
+        return None
+    tool = rest[0].rpartition("/")[2]
+    if tool in ("uv", "poetry", "pdm") and rest[1:2] == ["add"]:
+        return "pip", rest[2:]
+    if tool == "uv" and rest[1:3] == ["pip", "install"]:
+        return "pip", rest[3:]
+    if "install" not in rest[1:4]:
+        return None
+    arguments = rest[rest.index("install") + 1 :]
+    if _PIP.fullmatch(tool):
+        return "pip", arguments
+    return ("conda", arguments) if tool in ("conda", "mamba", "micromamba") else None

@@ -1,0 +1,185 @@
+"""One requirement as pip, Poetry or conda write it → library and PEP 440 specifier. ``packaging`` is asked only about
+what is not plain: importing it takes longer than reading most projects.
+"""
+
+import re
+
+from kb.config.releases.statements import Requirement
+
+LIBRARIES = (
+    "transformers",
+    "torch",
+    "peft",
+    "accelerate",
+    "trl",
+    "deepspeed",
+    "bitsandbytes",
+    "datasets",
+    "unsloth",
+    "axolotl",
+    "llamafactory",
+    "vllm",
+    "liger-kernel",
+    "flash-attn",
+    "torchtune",
+    "torchao",
+)
+"""The libraries whose release a rule, a default or a prediction of kb can depend on."""
+MAX_LENGTH = 2000  # of one requirement: nothing longer says a release
+
+_NAMES = {**{name: name for name in LIBRARIES}, "llama-factory": "llamafactory"}
+_HEAD = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,80})[ \t]*(?:\[[^\]]{0,400}\])?[ \t]*")
+_CLAUSE = re.compile(r"(===|==|~=|!=|<=|>=|<|>)[ \t]*([^\s,;|()]{1,80})")
+_PLAIN = re.compile(r"\d{1,6}(?:\.\d{1,6}){0,5}(?:\+[A-Za-z0-9]+(?:[._-][A-Za-z0-9]+)*)?")
+_WILD = re.compile(r"\d{1,6}(?:\.\d{1,6}){0,5}\.\*")
+_WHEEL = re.compile(r"/([A-Za-z0-9_.]+)-(\d[A-Za-z0-9_.+!%]*?)(?:-[^/]*\.whl|\.tar\.gz|\.zip)(?:[#?]|$)")
+_GIT_NAME = re.compile(r"/([A-Za-z0-9_.-]+?)(?:\.git)?(?:@([^#]*))?(?:#(.*))?$")
+_EGG = re.compile(r"(?:^|&)egg=([A-Za-z0-9_.-]+)")
+_TAG = re.compile(r"v?(\d{1,6}(?:\.\d{1,6}){1,4}(?:\.post\d{1,4})?)")
+
+
+def library_of(name: str) -> str | None:
+    """The library that kb cares about, by a name as anyone writes it; None of any other."""
+    return _NAMES.get(re.sub(r"[-_.]+", "-", name).lower())
+
+
+def read_requirement(text: str) -> Requirement | None:
+    """What a line in pip's format asks for; None where it is of no library that kb cares about, or no requirement."""
+    text = text.strip()
+    if not text or len(text) > MAX_LENGTH or text[0] in "#-":
+        return None
+    if "://" in text.split(" ", 1)[0]:
+        return _of_address(text.split(" ", 1)[0], None, "")
+    head = _HEAD.match(text)
+    library = library_of(head[1]) if head else None
+    if head is None or library is None:
+        return None
+    rest = re.split(r"\s#|\s--?[a-z]", text[head.end() :], maxsplit=1)[0]
+    if rest.startswith("@"):
+        address, _, marker = rest[1:].strip().partition(" ;")
+        return _of_address(address.strip(), library, marker.strip())
+    written, _, marker = rest.partition(";")
+    return specified(library, written.strip(" \t()"), marker.strip())
+
+
+def specified(library: str, written: str, marker: str = "") -> Requirement | None:
+    """The requirement of a specifier in PEP 440's form; None where the text goes on with something else."""
+    clauses, at = [], 0
+    for found in _CLAUSE.finditer(written):
+        if written[at : found.start()].strip(" \t,"):
+            break
+        clauses.append((found[1], found[2]))
+        at = found.end()
+    rest = written[at:].strip(" \t,")
+    if rest:
+        return Requirement(library, marker=marker, fault=rest[:40]) if rest[0] in "<>=~!" or clauses else None
+    for operator, version in clauses:
+        if not _is_version(operator, version):
+            return Requirement(library, marker=marker, fault=version[:40])
+    return Requirement(library, ",".join(_joined(*clause) for clause in clauses), marker)
+
+
+def _joined(operator: str, version: str) -> str:
+    return ("==" if operator == "===" else operator) + version
+
+
+def _is_version(operator: str, version: str) -> bool:
+    if _PLAIN.fullmatch(version) and ("." in version or operator != "~="):
+        return "+" not in version or operator in ("==", "===", "!=")
+    if operator in ("==", "!=") and _WILD.fullmatch(version):
+        return True
+    if not version[:1].isdigit() or re.match(r"\d{7}", version):  # of such a number kb's own tuples are not made
+        return False
+    from packaging.specifiers import InvalidSpecifier, Specifier
+
+    try:
+        Specifier(_joined(operator, version))
+    except InvalidSpecifier:
+        return False
+    return True
+
+
+def _of_address(address: str, library: str | None, marker: str) -> Requirement | None:
+    """A wheel says its release, a repository's tag may; a branch or a commit says that it is none of the released."""
+    file = _WHEEL.search(address)
+    if file:
+        library = library or library_of(file[1])
+        version = file[2].replace("%2B", "+").replace("%2b", "+")
+        if library is not None and _is_version("==", version):
+            return Requirement(library, f"=={version}", marker)
+        return Requirement(library, marker=marker, floating=True) if library else None
+    if not address.startswith("git+"):
+        return Requirement(library, marker=marker, floating=True) if library else None
+    found = _GIT_NAME.search(address)
+    egg = _EGG.search(found[3] or "") if found else None
+    library = library or library_of(egg[1] if egg else found[1] if found else "")
+    if library is None:
+        return None
+    return tagged(library, found[2] or "" if found else "", marker)
+
+
+def tagged(library: str, tag: str, marker: str = "") -> Requirement:
+    """What is installed from a repository at a tag, a branch or a commit: a release only where the tag is one."""
+    release = _TAG.fullmatch(tag)
+    return Requirement(library, f"=={release[1]}" if release else "", marker, floating=release is None)
+
+
+def poetry_requirement(library: str, written: str) -> Requirement:
+    """Poetry's form: ``^4.40``, ``~4.40``, ``4.40.0`` (that one), ``4.*``, ``>=4 <5``, alternatives by ``||``."""
+    alternatives = []
+    for part in re.split(r"\|\|?", written[:MAX_LENGTH]):
+        clauses = [_from_poetry(clause) for clause in re.findall(r"[~^<>=!]*\s*[^\s,]+", part)]
+        requirement = specified(library, ",".join(filter(None, clauses)))
+        if requirement is None or requirement.fault:
+            return Requirement(library, fault=written.strip()[:40])
+        alternatives.append(requirement.specifier)
+    return Requirement(library, "" if "" in alternatives else " || ".join(alternatives))
+
+
+def _from_poetry(clause: str) -> str:
+    clause = clause.replace(" ", "")
+    if clause == "*":
+        return ""
+    if clause[0] in "^~" and not clause.startswith("~="):
+        numbers = re.match(r"\d{1,6}(?:\.\d{1,6}){0,4}", clause[1:])
+        if numbers is None:
+            return clause
+        version = [int(part) for part in numbers[0].split(".")]
+        return f">={clause[1:]},<{'.'.join(map(str, _next(version, clause[0])))}"
+    if clause[0].isdigit():
+        return f"=={clause}"
+    return f"={clause}" if re.match(r"=\d", clause) else clause
+
+
+def _next(version: list[int], sign: str) -> list[int]:
+    """The first release that is too new: for ``^`` after the first number that is not 0, for ``~`` after the second."""
+    if sign == "~":
+        at = min(1, len(version) - 1)
+    else:
+        at = next((at for at, number in enumerate(version) if number), len(version) - 1)
+    return [*version[:at], version[at] + 1]
+
+
+def conda_requirement(text: str) -> Requirement | None:
+    """conda's form: ``pytorch=2.1.0=py3.10_cuda12``, ``conda-forge::transformers>=4.40``; ``=2.1`` means ``2.1.*``."""
+    text = text.strip().rpartition("::")[2][:MAX_LENGTH]
+    head = re.match(r"([A-Za-z0-9][A-Za-z0-9._-]{0,80})[ \t]*", text)
+    if head is None:
+        return None
+    library = "torch" if head[1].lower() == "pytorch" else library_of(head[1])
+    if library is None:
+        return None
+    rest = text[head.end() :].strip()
+    bracket = re.fullmatch(r"\[.*version=['\"]?([^'\"\]]*)['\"]?.*\]", rest)
+    rest = bracket[1] if bracket else rest
+    single = re.fullmatch(r"=?[ \t]*(\d[^=\s,|<>!]*?)(\.?\*)?(?:[= ][^=\s]*)?", rest)
+    if single:
+        fuzzy = rest.startswith("=") and single[1].count(".") < 2
+        wild = ".*" if single[2] or fuzzy else ""
+        return specified(library, f"=={single[1]}{wild}")
+    exact = re.fullmatch(r"(==[^=\s,|]+)=[^=\s]+", rest)  # ==2.1.0=build
+    alternatives = [specified(library, part.strip()) for part in (exact[1] if exact else rest).split("|")]
+    if any(part is None or part.fault for part in alternatives):
+        return Requirement(library, fault=rest[:40])
+    specifiers = [part.specifier for part in alternatives if part is not None]
+    return Requirement(library, "" if "" in specifiers else " || ".join(specifiers))

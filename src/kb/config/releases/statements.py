@@ -1,0 +1,156 @@
+"""What single files say of releases, and how several statements come to one record: the nearer file wins."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from kb.core.release import OR, ProjectRelease, Source, agree, pinned_version
+from kb.core.version import parse_version
+
+LOCK, MAIN, CONSTRAINTS, DECLARED, OPTIONAL, IMAGE, ELSEWHERE = range(7)
+"""The order of files in one folder: a lock; requirements.txt; constraints; pyproject.toml and its like; extras, groups
+for development and variants (requirements-dev.txt); the steps of a Dockerfile; those of other images and workflows."""
+PARTLY = (OPTIONAL, ELSEWHERE)  # a pin in these is that of some runs
+MAX_ALTERNATIVES = 12
+
+
+class Requirement(NamedTuple):
+    """``specifier`` is PEP 440's, alternatives parted by `` || ``; empty: any release.
+
+    ``floating``: the newest of something (a branch, a commit, a local folder): what was pinned elsewhere does not hold.
+    ``marker``: what stands after ``;``. ``fault``: what stands where a version should, where it is none.
+    """
+
+    library: str
+    specifier: str = ""
+    marker: str = ""
+    floating: bool = False
+    fault: str = ""
+
+
+class Statement(NamedTuple):
+    """One file's word on one library. ``level``: as above; ``distance``: folders up from the file that is checked."""
+
+    requirement: Requirement
+    place: Source
+    level: int = MAIN
+    distance: int = 0
+
+
+class Problem(NamedTuple):
+    """Something wrong with a file that says releases. ``key`` is one of i18n's under ``releases.``."""
+
+    key: str
+    place: Source
+    values: Mapping[str, Any] = {}
+
+
+class Voice(NamedTuple):
+    """All that one file says of one library on one level."""
+
+    specifier: str
+    floating: bool
+    place: Source
+    level: int
+    distance: int
+
+
+def voices(statements: Sequence[Statement], report: Callable[[Problem], object]) -> dict[str, list[Voice]]:
+    """By library, each file's word, the nearest first; two pins in one file that contradict are reported."""
+    groups: dict[tuple[str, int, int, str], list[Statement]] = {}
+    for each in statements:
+        library = each.requirement.library
+        groups.setdefault((library, each.distance, each.level, each.place.path), []).append(each)
+    found: dict[str, list[Voice]] = {}
+    for (library, distance, level, _), group in groups.items():
+        specifier, floating, place = _one_word(group, level, report)
+        found.setdefault(library, []).append(Voice(specifier, floating, place, level, distance))
+    for each_library in found.values():
+        each_library.sort(key=lambda voice: (voice.distance, voice.level))
+    return found
+
+
+def _one_word(group: Sequence[Statement], level: int, report: Callable[[Problem], object]) -> tuple[str, bool, Source]:
+    """What the statements of one file come to. A later line counts more than an upgrade to the newest before it."""
+    last = max((at for at, each in enumerate(group) if each.requirement.floating), default=-1)
+    said = [each for at, each in enumerate(group) if each.requirement.specifier and at > last]
+    if not said:
+        return "", last >= 0, group[max(last, 0)].place
+    certain = [each for each in said if not each.requirement.marker]
+    if not certain or level in (LOCK, OPTIONAL, IMAGE, ELSEWHERE):
+        return either(each.requirement.specifier for each in said), False, said[0].place
+    together, contradicting = both(each.requirement.specifier for each in certain)
+    if contradicting:
+        values = {"library": certain[0].requirement.library, "values": together.split(OR)}
+        report(Problem("contradiction", certain[-1].place, values))
+    narrow = next((each for each in certain if each.requirement.specifier == together), certain[-1])
+    return together, False, narrow.place
+
+
+def either(specifiers: Iterable[str]) -> str:
+    """The alternatives, each release once."""
+    kept: list[str] = []
+    for part in (part for each in specifiers for part in each.split(OR)):
+        pin = pinned_version(part)
+        if part not in kept and not any(pin and pinned_version(each) and agree(each, part) for each in kept):
+            kept.append(part)
+    return OR.join(kept[:MAX_ALTERNATIVES])
+
+
+def both(specifiers: Iterable[str]) -> tuple[str, bool]:
+    """What all of them allow, and False; where nothing is, the alternatives, and True."""
+    unique = list(dict.fromkeys(specifiers))
+    if len(unique) == 1:
+        return unique[0], False
+    pins = [each for each in unique if pinned_version(each)]
+    if any(not agree(one, other) for at, one in enumerate(unique) for other in unique[at + 1 :]):
+        return either(unique), True
+    if pins:
+        return pins[0], False
+    narrowed = next((each for each in unique if OR in each), None)
+    return narrowed if narrowed is not None else ",".join(unique), False
+
+
+def settle(library: str, heard: Sequence[Voice]) -> ProjectRelease:
+    """One library's record from each file's word, the nearest first."""
+    first = next((voice for voice in heard if voice.specifier or voice.floating), None)
+    if first is None:
+        return ProjectRelease(library, "", None, "assumed", heard[0].place)
+    chosen, place = first.specifier, first.place
+    peers = [voice for voice in heard if (voice.distance, voice.level) == (first.distance, first.level)]
+    if first.level >= OPTIONAL and not first.floating:
+        chosen = either(voice.specifier for voice in peers if voice.specifier)
+    elif chosen and pinned_version(chosen) is None:
+        closer = next((voice for voice in heard if _narrows(first, voice)), None)
+        if closer is not None:
+            chosen, place = closer.specifier, closer.place
+    others = tuple(
+        (voice.place, voice.specifier)
+        for voice in heard
+        if voice.place != place and voice.specifier and _disagrees(voice, chosen, first, peers)
+    )
+    return _record(library, chosen, place, others, partly=first.level in PARTLY)
+
+
+def _narrows(first: Voice, voice: Voice) -> bool:
+    """Whether a pin elsewhere is what a range was resolved to: a constraint beside it, or the lock of a workspace that
+    the range's own project belongs to."""
+    if pinned_version(voice.specifier) is None or not agree(first.specifier, voice.specifier):
+        return False
+    if voice.level == CONSTRAINTS:
+        return voice.distance == first.distance
+    return voice.level == LOCK and first.level == DECLARED
+
+
+def _disagrees(voice: Voice, chosen: str, first: Voice, peers: Sequence[Voice]) -> bool:
+    if voice in peers and first.level >= OPTIONAL:
+        return len(peers) > 1 and not all(agree(voice.specifier, each.specifier) for each in peers)
+    return not agree(voice.specifier, chosen)
+
+
+def _record(
+    library: str, specifier: str, place: Source, others: tuple[tuple[Source, str], ...], *, partly: bool
+) -> ProjectRelease:
+    pin = pinned_version(specifier) if not partly else None
+    if pin is not None:
+        return ProjectRelease(library, specifier, parse_version(pin), "pinned", place, others)
+    return ProjectRelease(library, specifier, None, "ranged" if specifier else "assumed", place, others)
