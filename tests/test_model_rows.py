@@ -204,7 +204,7 @@ def test_published_size_far_from_the_count_is_explained(row: dict[str, Any]) -> 
 def test_checkpoint_holds_every_parameter_in_its_type(row: dict[str, Any]) -> None:
     if "checkpoint" in row:
         size = row["checkpoint"]["value"] * BYTES[row["checkpoint"]["unit"]]
-        width = 4 if row["weights_dtype"] == "fp32" else 2
+        width = 4 if row["weights_dtype"][0]["value"] == "fp32" else 2
         assert size == pytest.approx(width * counted_parameters(row), rel=0.005)
 
 
@@ -255,3 +255,17 @@ def test_model_behind_the_notes_mt5_is_mt5_base() -> None:
 
 def test_eenzeenee_has_the_dimensions_of_pko_t5_base() -> None:
     assert ROWS["eenzeenee"]["architecture"] == ROWS["pko-t5-base"]["architecture"]
+
+
+NO_RECORD = {"exaone-3.5-2.4b", "exaone-3.5-7.8b"}  # whose config.json nobody could show
+
+
+def test_the_type_of_every_checkpoint_is_recorded_or_known_to_be_missing() -> None:
+    assert {name for name, row in ROWS.items() if "weights_dtype" not in row} == NO_RECORD
+
+
+@each_row
+def test_a_type_that_is_only_recalled_or_inferred_says_so(row: dict[str, Any]) -> None:
+    for stored in row.get("weights_dtype", []):
+        inferred = "ecalled" in stored.get("note", "") or "family" in stored.get("note", "")
+        assert not inferred or stored.get("confidence") in ("medium", "low")

@@ -45,7 +45,7 @@ class ModelIndex:
         if found is not None and found.id in _SPLIT_BY_UNSLOTH and wanted.startswith("unsloth/"):
             parts = found.architecture._replace(model_type="llama", fused_qkv=False, fused_gates=False)
             return found._replace(architecture=parts)
-        return found
+        return _of_this_name(found, wanted) if found is not None and found.other_weights else found
 
     def guess(self, name: str) -> Model | None:
         """The model whose family and size a name says; a guess, and marked as one."""
@@ -54,6 +54,13 @@ class ModelIndex:
         if self._guesser is None:
             self._guesser = ModelGuesser(self._models)
         return self._guesser.guess(name)
+
+
+def _of_this_name(model: Model, wanted: str) -> Model:
+    """The model with the type that the checkpoint of this very name stores."""
+    tail = wanted.rpartition("/")[2]
+    stored = next((each for name, each in model.other_weights if name.casefold().rpartition("/")[2] == tail), None)
+    return model if stored is None else model._replace(weights_dtype=stored)
 
 
 def unknown_model(name: str, catalog: Catalog) -> UserError:

@@ -81,4 +81,5 @@ class Model(NamedTuple):
     aliases: tuple[str, ...] = ()
     max_length: int | None = None  # tokens: what the card or the tokenizer names, where known
     weights_dtype: WeightType | None = None  # what its checkpoint stores, where known
+    other_weights: tuple[tuple[str, WeightType], ...] = ()  # aliases whose checkpoints store another type
     guessed_from: str = ""  # the name that only seems to speak of this model

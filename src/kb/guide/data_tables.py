@@ -82,6 +82,7 @@ def _models(library: Library, fits: Fits) -> Iterator[Row]:
             "family": model.architecture.model_type,
             "parameters": model.parameters,
             "max_length": model.max_length,
+            "weights_dtype": model.weights_dtype,
             "aliases": " ".join(model.aliases),
         }
 

@@ -1,5 +1,7 @@
 """A model's page: dimensions, parameters by source, where it fits, heat maps on usual cards, what the notes say."""
 
+from typing import Any
+
 from kb.core.model import Model
 from kb.guide.all_fits import USUAL_GPUS, Fits
 from kb.guide.fits_table import fits_by_gpu
@@ -39,6 +41,8 @@ def model_page(library: Library, model: Model, fits: Fits) -> str:
     parts += [
         f"## {say(language, 'model.parameters')} {{ #parameters }}",
         "\n".join(f"- {quantity(library, row)}{_note(row)}" for row in data["parameters"]),
+        f"## {say(language, 'model.stored')} {{ #stored }}",
+        _stored(library, data),
         f"## {say(language, 'model.architecture')} {{ #architecture }}",
         table([say(language, "model.field"), say(language, "gpu.value")], fields),
         say(language, "model.from", source=cited_source(library, data["architecture_source"])),
@@ -50,6 +54,14 @@ def model_page(library: Library, model: Model, fits: Fits) -> str:
 
 def _note(row: dict[str, str]) -> str:
     return f": {text(row['note'])}" if row.get("note") else ""
+
+
+def _stored(library: Library, data: dict[str, Any]) -> str:
+    """The types that the checkpoint, and those of aliases that differ, are stored in; or that none is known."""
+    rows = data.get("weights_dtype", [])
+    named = [f"{code(row['of'])}: " if "of" in row else "" for row in rows]
+    lines = [f"- {name}{quantity(library, row)}{_note(row)}" for name, row in zip(named, rows, strict=True)]
+    return "\n".join(lines) or say(library.language, "model.stored_unknown")
 
 
 def _errata(library: Library, data: dict[str, object]) -> str:

@@ -157,6 +157,7 @@ def _model(row: Mapping[str, Any]) -> Model:
         parameters=row["parameters"],
         max_length=row["max_length"],
         weights_dtype=row["weights_dtype"],
+        other_weights=tuple((name, stored) for name, stored in row["other_weights"]),
     )
 
 

@@ -276,6 +276,10 @@ def _model(located: Located, problems: list[Problem]) -> dict[str, Any]:
         architecture = {
             name: value for name, value in found._asdict().items() if name not in usual or usual[name] != value
         }
+    stored = data.get("weights_dtype", [])
+    for at, row in enumerate(stored[1:], 1):
+        if row["of"] not in data["aliases"]:
+            problems.append(located.problem(("weights_dtype", at, "of"), f"{row['of']!r} is no alias of this model"))
     return {
         "id": data["id"],
         "name": data["name"],
@@ -283,7 +287,8 @@ def _model(located: Located, problems: list[Problem]) -> dict[str, Any]:
         "architecture": architecture,
         "parameters": data["parameters"][0]["value"],
         "max_length": data.get("max_length", {}).get("value"),
-        "weights_dtype": data.get("weights_dtype"),
+        "weights_dtype": next((row["value"] for row in stored), None),
+        "other_weights": [[row["of"], row["value"]] for row in stored[1:]],
     }
 
 

@@ -65,7 +65,7 @@ def entry_text(
 def _data(data: Any, path: tuple[str, ...]) -> Iterator[Datum]:
     if isinstance(data, list):
         for number, item in enumerate(data, 1):
-            name = item.get("id", item.get("name", number)) if isinstance(item, dict) else number
+            name = item.get("id", item.get("name", item.get("of", number))) if isinstance(item, dict) else number
             yield from _data(item, (*path, str(name)))
     elif isinstance(data, dict):
         datum = bool(path) and isinstance(data.get("source"), str)
