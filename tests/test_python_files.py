@@ -406,3 +406,49 @@ def test_fix_keeps_the_constants_of_torch(tmp_path: Path):
     )
     kb(str(path), "--fix", "--select", "fp16-amp-on-fp16-weights")
     assert "dtype=torch.float32" in path.read_text(encoding="utf-8")
+
+
+def test_a_choice_by_the_gpu_s_abilities_is_unknown_or_waits_for_the_gpu(tmp_path):
+    path = tmp_path / "sft.py"
+    path.write_text(
+        "from trl import SFTConfig\nimport torch\nok = torch.cuda.is_bf16_supported()\n"
+        'a = SFTConfig(output_dir="x", optim="adamw_torch" if ok else "adafactor", bf16=True if ok else False,\n'
+        "              per_device_train_batch_size=4 if ok else 4)\n"
+    )
+    run = kb(str(path))
+    assert run.returncode == 0 and "format trl" in run.stdout, run.stdout + run.stderr
+    settings = only(path.read_text()).settings
+    assert is_unknown(settings["training.optim"].value)
+    assert is_unknown(settings["training.bf16"].value) and settings["training.bf16"].value.needs
+    assert settings["training.per_device_train_batch_size"].value == 4
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "class C:\n    size = 8\n    def run(self):\n        {call}\n",
+        "size = 8\nruns = [{call} for size in (1, 2)]\n",
+        "size = 8\nmake = lambda size: {call}\n",
+        "size = 8\ntry:\n    pass\nexcept ValueError as size:\n    pass\n{call}\n",
+        "size = 8\nmatch x:\n    case [size, *_]:\n        pass\n{call}\n",
+        "class CFG:\n    size = 8\nsetattr(CFG, 'size', 4)\nsize = CFG.size\n{call}\n",
+        "def run():\n    size = 8\nopts = {{'k': size}}\n{call}\n",
+    ],
+)
+def test_a_name_that_another_may_give_a_value_is_unknown(before):
+    call = 'TrainingArguments("out", per_device_train_batch_size=size, seed=1)'
+    assert is_unknown(value(before.format(call=call)))
+
+
+def test_a_dictionary_s_values_are_those_of_where_it_is_written():
+    text = 'size = 4\nopts = {"per_device_train_batch_size": size}\ndef run():\n    size = 8\n'
+    assert value(text + "    TrainingArguments('out', **opts)\n") == 4
+
+
+def test_names_that_double_with_every_line_end_at_a_bound():
+    rows = "".join(f"x{n + 1} = {{'a': x{n}, 'b': x{n}}}\n" for n in range(40))
+    lists = "".join(f"y{n + 1} = [y{n}, y{n}]\n" for n in range(22))
+    text = (
+        f"x0 = 1\ny0 = 1\n{rows}{lists}TrainingArguments('out', seed=1, generation_config=x40, debug=y22, optim=x20)\n"
+    )
+    assert only(text).settings["training.seed"].value == 1

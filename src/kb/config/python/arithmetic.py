@@ -22,6 +22,16 @@ class UnknownValueError(Exception):
     """The expression has no value that can be told from the text."""
 
 
+class Symbol(str):
+    """The text that a library's own name stands for, ``torch.bfloat16``: as a setting it is the text, in any other
+    place it is an object of the library.
+    """
+
+
+class Collected(list[Any]):
+    """The elements of a set, as written."""
+
+
 def is_number(value: Any) -> bool:
     """Whether it is a number, or a truth value, which counts as one."""
     return isinstance(value, int | float)
@@ -33,9 +43,20 @@ def bounded(value: Any) -> Any:
     Raises:
         UnknownValueError: it is.
     """
-    if isinstance(value, str | list) and len(value) > MAX_TEXT:
+    if isinstance(value, str | list | tuple) and len(value) > MAX_TEXT:
         raise UnknownValueError
     return value
+
+
+def text_of(value: Any) -> str:
+    """What ``str`` makes of a plain value.
+
+    Raises:
+        UnknownValueError: it is none.
+    """
+    if isinstance(value, Symbol) or not isinstance(value, str | int | float | None):
+        raise UnknownValueError
+    return str(value)
 
 
 def operate(op: ast.operator, left: Any, right: Any) -> Any:
@@ -44,9 +65,7 @@ def operate(op: ast.operator, left: Any, right: Any) -> Any:
     Raises:
         UnknownValueError: nothing, or nothing within bounds.
     """
-    if isinstance(op, ast.Add) and isinstance(left, str) and isinstance(right, str):
-        return bounded(left + right)
-    if isinstance(op, ast.Add) and isinstance(left, list) and isinstance(right, list):
+    if isinstance(op, ast.Add) and type(left) is type(right) and type(left) in (str, list, tuple):
         return bounded(left + right)
     if not is_number(left) or not is_number(right) or max(abs(left), abs(right)) > MAX_NUMBER:
         raise UnknownValueError

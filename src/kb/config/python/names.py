@@ -37,13 +37,19 @@ class Names:
         self.calls: list[tuple[ast.Call, Where, str | None]] = []
         self.uses: dict[str, int] = {}
         self._bound: dict[tuple[Scope, str], list[Binding]] = {}
+        self._all: set[str] = set()
         self._changed: set[str] = set()  # names whose value is changed in place, or in another scope
         self._classes: dict[str, Scope] = {}
-        self._function_of: dict[int, Scope] = {}
+        self._class_scopes: set[Scope] = set()  # whose names the functions in them do not see
         _Walk(self).go(tree)
+
+    def binds(self, name: str) -> bool:
+        """Whether the module gives the name a meaning of its own anywhere."""
+        return name in self._all
 
     def bind(self, scope: Scope, name: str, binding: Binding) -> None:
         self._bound.setdefault((scope, name), []).append(binding)
+        self._all.add(name)
 
     def look_up(self, name: str, at: Where) -> Binding | None:
         """The one binding of a name that holds at a place; None where there is none for certain, or more than one."""
@@ -52,7 +58,7 @@ class Names:
         scope: Scope | None = at.scope
         while scope is not None:
             found = self._bound.get((scope, name))
-            if found is not None:
+            if found is not None and (scope == at.scope or scope not in self._class_scopes):
                 only = found[0] if len(found) == 1 else None
                 return only if only is not None and only.where.holds_at(at) else None
             scope = scope[:-1] if scope else None
@@ -62,7 +68,7 @@ class Names:
         """``CFG.batch`` of a class that assigns it once."""
         holder = self.look_up(name, at)
         scope = self._classes.get(name)
-        if scope is None or holder is None or f"{name}.{attribute}" in self._changed:
+        if scope is None or holder is None or name in self._changed or f"{name}.{attribute}" in self._changed:
             return None
         found = self._bound.get((scope, attribute), ())
         return found[0] if len(found) == 1 else None
@@ -72,6 +78,7 @@ class Names:
 
     def define(self, name: str, scope: Scope) -> None:
         self._classes[name] = scope
+        self._class_scopes.add(scope)
 
 
 CHANGING = frozenset(
@@ -118,6 +125,9 @@ class _Walk:
         elif isinstance(node, ast.Delete):
             for each in node.targets:
                 self._targets(each, at)
+        elif isinstance(node, ast.Try | ast.TryStar | ast.Match):
+            for captured in _captured(node):
+                names.bind(scope, captured, Binding(None, at))
         self._parts(node, at, target)
         for arm, body, condition in _bodies(node):
             self._body(body, scope, (*branch, (id(node), arm)) if condition else branch)
@@ -185,8 +195,12 @@ class _Walk:
                 where = at._replace(branch=branch)
                 names.calls.append((node, where, target if node is root else None))
                 held = node.func
-                if isinstance(held, ast.Attribute) and held.attr in CHANGING and isinstance(held.value, ast.Name):
-                    names.change(held.value.id)
+                if isinstance(held, ast.Attribute) and held.attr in CHANGING:
+                    changed = dotted_or_none(held.value)
+                    if changed is not None:
+                        names.change(changed)
+                elif isinstance(held, ast.Name) and held.id == "setattr" and node.args:
+                    names.change(dotted_or_none(node.args[0]) or "")
             elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
                 names.uses[node.id] = names.uses.get(node.id, 0) + 1
             elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
@@ -194,12 +208,17 @@ class _Walk:
                 names.uses[member] = names.uses.get(member, 0) + 1
             elif isinstance(node, ast.NamedExpr):
                 names.bind(at.scope, node.target.id, Binding(None, at))
+            elif isinstance(node, ast.comprehension):
+                self._targets(node.target, at)
+            elif isinstance(node, ast.arg):  # of a lambda: in it the name is another's
+                names.bind(at.scope, node.arg, Binding(None, at))
             if isinstance(node, ast.IfExp):
                 stack.append((node.test, branch))
                 stack.append((node.body, (*branch, (id(node), "body"))))
                 stack.append((node.orelse, (*branch, (id(node), "orelse"))))
             elif isinstance(node, ast.Lambda):
                 stack.append((node.body, (*branch, (id(node), "body"))))
+                stack.append((node.args, branch))
             else:
                 stack += [(child, branch) for child in reversed(list(ast.iter_child_nodes(node)))]
 
@@ -222,12 +241,20 @@ def _bodies(node: ast.stmt) -> list[tuple[str, list[ast.stmt], bool]]:
         return [("body", node.body, True), ("orelse", node.orelse, True)]
     if isinstance(node, ast.With | ast.AsyncWith):
         return [("body", node.body, False)]
-    if isinstance(node, ast.Try):
+    if isinstance(node, ast.Try | ast.TryStar):
         handlers = [(f"except{number}", each.body, True) for number, each in enumerate(node.handlers)]
         return [("body", node.body, False), *handlers, ("else", node.orelse, False), ("end", node.finalbody, False)]
     if isinstance(node, ast.Match):
         return [(f"case{number}", case.body, True) for number, case in enumerate(node.cases)]
     return []
+
+
+def _captured(node: ast.Try | ast.TryStar | ast.Match) -> list[str]:
+    """The names that ``except … as`` and the patterns of ``case`` give a value."""
+    if not isinstance(node, ast.Match):
+        return [each.name for each in node.handlers if each.name]
+    parts = (part for case in node.cases for part in ast.walk(case.pattern))
+    return [name for part in parts if (name := getattr(part, "name", None) or getattr(part, "rest", None))]
 
 
 def _is_main(test: ast.expr) -> bool:

@@ -176,7 +176,7 @@ def _given(call: Call, module: Module, values: Values) -> Arguments:
                 hides = True
                 continue
             for key, inner, value in pairs[0]:
-                node = values.node(value, call.where)
+                node = values.node(value, pairs[2])
                 node.alias = node.alias or pairs[1]
                 start, end = module.extent(key)
                 _add(known, Given((first, inner), values.key((start, end), inner, _quote(key, module)), node))

@@ -1,0 +1,242 @@
+"""An expression → the data that it has for certain; one that only a run can tell has none."""
+
+import ast
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from kb.config.python.arithmetic import Collected, Symbol, UnknownValueError, bounded, is_number, operate, text_of
+from kb.config.python.names import Binding, Names, Where
+from kb.config.python.syntax import dotted_name
+from kb.core.expression import Unknown
+from kb.core.pending import NATIVE_BF16, NATIVE_BF16_IF_TRUE, negated
+
+MAX_DEPTH = 24  # of names that stand for names, and of expressions
+MAX_READS = 100_000  # of one file: names that stand for names twice over double with every level
+MAX_BITS = 1024  # of a whole number: more of them no float holds
+COMPUTED = "known only when the program runs"
+
+Pairs = list[tuple[ast.expr | ast.keyword, str, ast.expr]]
+
+
+# What these say is known once the GPU is; of older GPUs newer versions of torch say yes too, so a no is not certain.
+_ASKED = {"is_bfloat16_supported": NATIVE_BF16, "is_bf16_supported": NATIVE_BF16_IF_TRUE}
+_CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {"int": int, "float": float, "str": text_of}
+
+
+class Read(NamedTuple):
+    """What an expression says: ``data``, where it is written (``place``), and whether other code depends on it there.
+
+    ``shared``: it stands in an assignment that is used in more places than one, or is computed from names, so that
+    no other value can be put in its place. ``at``: of a dictionary, where in the program its own values are read.
+    """
+
+    data: Any
+    place: ast.expr
+    shared: bool = False
+    at: Where | None = None
+
+
+class Expressions:
+    """Reads the expressions of one module. ``constants``: dotted names, and the texts they stand for."""
+
+    def __init__(self, names: Names, constants: Mapping[str, str]) -> None:
+        self._names, self._constants = names, constants
+        self._reads = 0
+
+    def read(self, node: ast.expr, at: Where, depth: int = 0) -> Read:
+        """What the expression says at a place.
+
+        Raises:
+            UnknownValueError: only a run can tell, or telling takes more than it may.
+        """
+        self.count()
+        if depth > MAX_DEPTH:
+            raise UnknownValueError
+        reader = _READERS.get(type(node))
+        if reader is None:
+            raise UnknownValueError
+        return reader(self, node, at, depth)
+
+    def count(self) -> None:
+        """One step more.
+
+        Raises:
+            UnknownValueError: there have been too many.
+        """
+        self._reads += 1
+        if self._reads > MAX_READS:
+            raise UnknownValueError
+
+    def _constant(self, node: ast.Constant, at: Where, depth: int) -> Read:
+        value = node.value
+        if isinstance(value, int) and value.bit_length() > MAX_BITS:
+            raise UnknownValueError
+        if isinstance(value, int | float | str | bool | None):
+            return Read(value, node)
+        raise UnknownValueError
+
+    def _items(self, node: ast.List | ast.Tuple | ast.Set, at: Where, depth: int) -> Read:
+        items = [self.read(each, at, depth + 1) for each in node.elts]
+        data: Any = [each.data for each in items]
+        if isinstance(node, ast.Tuple):
+            data = tuple(data)
+        elif isinstance(node, ast.Set):
+            data = _collected(data)
+        return Read(data, node, any(elsewhere(each, of) for each, of in zip(items, node.elts, strict=True)))
+
+    def _choice(self, node: ast.IfExp, at: Where, depth: int) -> Read:
+        """The arm that is taken; where that waits for the GPU, ``True if … else False`` waits as well."""
+        test = self.read(node.test, at, depth + 1).data
+        if not isinstance(test, Unknown):
+            chosen = self.read(node.body if test else node.orelse, at, depth + 1)
+            return Read(chosen.data, node, True)
+        body, other = (self.read(arm, at, depth + 1).data for arm in (node.body, node.orelse))
+        if body is True and other is False:
+            return Read(test, node, True)
+        if body is False and other is True:
+            return Read(negated(test), node, True)
+        if isinstance(body, int | float | str | None) and type(body) is type(other) and body == other:
+            return Read(body, node, True)
+        raise UnknownValueError
+
+    def _named(self, node: ast.Name | ast.Attribute, at: Where, depth: int) -> Read:
+        name = dotted_name(node)
+        if name is None:
+            raise UnknownValueError
+        meant = self._constant_named(name)
+        if meant is not None:
+            return Read(meant, node)
+        binding = self._binding(node, at)
+        if binding is None or binding.value is None:
+            raise UnknownValueError
+        read = self.read(binding.value, binding.where, depth + 1)
+        return read if self._names.uses.get(name, 0) <= 1 else read._replace(shared=True)
+
+    def _constant_named(self, name: str) -> Symbol | None:
+        for pattern, meant in self._constants.items():
+            if pattern == name or name.endswith("." + pattern):
+                return Symbol(meant)
+            if pattern.endswith(".*") and name.split(".")[-2:-1] == pattern[:-2].split(".")[-1:]:
+                return Symbol(name.rpartition(".")[2])
+        return None
+
+    def _binding(self, node: ast.Name | ast.Attribute, at: Where) -> Binding | None:
+        if isinstance(node, ast.Name):
+            return self._names.look_up(node.id, at)
+        return self._names.member(node.value.id, node.attr, at) if isinstance(node.value, ast.Name) else None
+
+    def _dictionary(self, node: ast.Dict, at: Where, depth: int) -> Read:
+        data: dict[Any, Any] = {}
+        for key, value in zip(node.keys, node.values, strict=True):
+            if not isinstance(key, ast.Constant) or not isinstance(key.value, str):
+                raise UnknownValueError
+            data[key.value] = self._or_unknown(value, at, depth)
+        return Read(data, node, at=at)
+
+    def _or_unknown(self, node: ast.expr, at: Where, depth: int) -> Any:
+        try:
+            return self.read(node, at, depth + 1).data
+        except UnknownValueError:
+            return Unknown(frozenset(), COMPUTED)
+
+    def _joined(self, node: ast.JoinedStr, at: Where, depth: int) -> Read:
+        text = ""
+        for part in node.values:
+            if isinstance(part, ast.FormattedValue):
+                if part.conversion != -1 or part.format_spec is not None:
+                    raise UnknownValueError
+                text += text_of(self.read(part.value, at, depth + 1).data)
+            elif isinstance(part, ast.Constant):
+                text += str(part.value)
+        return Read(bounded(text), node, any(isinstance(part, ast.FormattedValue) for part in node.values))
+
+    def _unary(self, node: ast.UnaryOp, at: Where, depth: int) -> Read:
+        inner = self.read(node.operand, at, depth + 1)
+        named = elsewhere(inner, node.operand)
+        if isinstance(node.op, ast.Not):
+            if isinstance(inner.data, Unknown):
+                return Read(negated(inner.data), node)
+            return Read(not inner.data, node, named)
+        if not is_number(inner.data) or not isinstance(node.op, ast.USub | ast.UAdd):
+            raise UnknownValueError
+        return Read(-inner.data if isinstance(node.op, ast.USub) else +inner.data, node, named)
+
+    def _binary(self, node: ast.BinOp, at: Where, depth: int) -> Read:
+        left, right = (self.read(side, at, depth + 1) for side in (node.left, node.right))
+        named = elsewhere(left, node.left) or elsewhere(right, node.right)
+        return Read(operate(node.op, left.data, right.data), node, named)
+
+    def _subscript(self, node: ast.Subscript, at: Where, depth: int) -> Read:
+        """``config["batch"]`` of a dictionary that is written out and never changed."""
+        holder = node.value
+        if not isinstance(holder, ast.Name) or not isinstance(node.slice, ast.Constant):
+            raise UnknownValueError
+        binding = self._names.look_up(holder.id, at)
+        if binding is None or not isinstance(binding.value, ast.Dict):
+            raise UnknownValueError
+        for key, value in zip(reversed(binding.value.keys), reversed(binding.value.values), strict=True):
+            if not isinstance(key, ast.Constant):  # may be the one that is asked for
+                raise UnknownValueError
+            if key.value == node.slice.value:
+                return self.read(value, binding.where, depth + 1)._replace(shared=True)
+        raise UnknownValueError
+
+    def _called(self, node: ast.Call, at: Where, depth: int) -> Read:
+        """``int(…)``, ``float(…)``, ``str(…)`` of something known; ``dict(a=1)``; ``getattr(torch, "bfloat16")``."""
+        name = node.func.id if isinstance(node.func, ast.Name) else ""
+        if self._names.binds(name):
+            name = ""  # the module's own function of that name
+        if name == "dict" and not node.args and all(each.arg for each in node.keywords):
+            return Read({str(each.arg): self._or_unknown(each.value, at, depth) for each in node.keywords}, node, at=at)
+        if name == "getattr" and len(node.args) == 2:
+            attribute = self.read(node.args[1], at, depth + 1).data
+            if type(attribute) is not str:
+                raise UnknownValueError
+            meant = self._constants.get(f"{dotted_name(node.args[0])}.{attribute}")
+            if meant is not None:
+                return Read(Symbol(meant), node, True)
+        last = (dotted_name(node.func) or "").rpartition(".")[2]
+        if last in _ASKED and not node.args and not node.keywords:
+            return Read(_ASKED[last], node)
+        if name not in _CONVERSIONS or len(node.args) != 1 or node.keywords:
+            raise UnknownValueError
+        inner = self.read(node.args[0], at, depth + 1)
+        if isinstance(inner.data, Symbol):
+            raise UnknownValueError
+        try:
+            made = _CONVERSIONS[name](inner.data)
+        except (TypeError, ValueError, OverflowError):
+            raise UnknownValueError from None
+        return Read(bounded(made), node, elsewhere(inner, node.args[0]))
+
+
+_Reader = Callable[[Expressions, Any, Where, int], Read]
+_READERS: Mapping[type[ast.expr], _Reader] = {
+    ast.Constant: Expressions._constant,
+    ast.Name: Expressions._named,
+    ast.Attribute: Expressions._named,
+    ast.List: Expressions._items,
+    ast.Tuple: Expressions._items,
+    ast.Set: Expressions._items,
+    ast.Dict: Expressions._dictionary,
+    ast.JoinedStr: Expressions._joined,
+    ast.UnaryOp: Expressions._unary,
+    ast.BinOp: Expressions._binary,
+    ast.Subscript: Expressions._subscript,
+    ast.IfExp: Expressions._choice,
+    ast.Call: Expressions._called,
+}
+
+
+def _collected(data: list[Any]) -> Collected:
+    try:
+        if len(set(data)) == len(data):
+            return Collected(data)
+    except TypeError:  # Python refuses lists and dictionaries in a set
+        pass
+    raise UnknownValueError
+
+
+def elsewhere(read: Read, written: ast.expr) -> bool:
+    """Whether what is read stands somewhere else than where it is used."""
+    return read.shared or read.place is not written
