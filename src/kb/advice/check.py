@@ -9,7 +9,7 @@ from kb.advice.models import ModelIndex
 from kb.advice.no_prediction import why_no_prediction
 from kb.advice.setup import setup_of
 from kb.core.catalog import Catalog
-from kb.core.document import Event, Unit
+from kb.core.document import EVERY_GPU, Event, Unit
 from kb.core.errors import UserError
 from kb.core.expression import Unknown
 from kb.core.facts import Facts, FactType
@@ -20,6 +20,7 @@ from kb.core.model import Model
 from kb.core.pending import settled
 from kb.core.result import UnitResult
 
+PROCESSES = "launch.num_processes"
 Versions = Callable[[str], tuple[int, ...] | None]
 
 
@@ -178,7 +179,12 @@ class Checker:
         return self._linters_by_dialect[dialect]
 
     def _on_this_gpu(self, unit: Unit) -> Unit:
-        """The unit with what its code asks of the GPU answered, where the GPU is known."""
+        """The unit with what it asks of the GPUs answered, where they are known; their number only of this machine."""
+        count = unit.settings.get(PROCESSES)
+        here = self.machine.gpus and self.machine.gpu_source != "named"
+        if here and count is not None and getattr(count.value, "reason", "") == EVERY_GPU:
+            counted = count._replace(value=len(self.machine.gpus))
+            unit = unit._replace(settings={**unit.settings, PROCESSES: counted})
         native = {gpu.native_bf16 for gpu in self.machine.gpus}
         waiting = [(name, each) for name, each in unit.settings.items() if isinstance(each.value, Unknown)]
         if len(native) != 1 or None in native or not waiting:

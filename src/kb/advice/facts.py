@@ -14,7 +14,7 @@ from kb.advice.named_facts import eval_generations, says_torch_dtype, trainer_of
 from kb.advice.no_prediction import Note
 from kb.advice.run_facts import RunFacts
 from kb.advice.weights import checkpoint_dtype
-from kb.core.document import Unit
+from kb.core.document import Unit, speaks_of_several_gpus
 from kb.core.expression import Unknown, is_unknown
 from kb.core.facts import Facts, FactType, coerce, default_of
 from kb.core.finding import Span
@@ -34,12 +34,12 @@ def _said() -> re.Pattern[str]:
 
 
 def said_effective_batch(unit: Unit) -> int | None:
-    """The effective batch size that a comment beside the batch settings claims."""
+    """The effective batch size that a comment beside the batch settings claims; not of one that speaks of 4 nodes."""
     for name in ("training.gradient_accumulation_steps", "training.per_device_train_batch_size"):
         setting = unit.settings.get(name)
         match = setting and setting.comment and not setting.inherited and _said().search(setting.comment)
-        if match:
-            return int(match[1])
+        if match and setting:
+            return None if speaks_of_several_gpus(setting.comment) else int(match[1])
     return None
 
 

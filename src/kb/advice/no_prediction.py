@@ -7,6 +7,7 @@ from kb.core.document import NO_SUCH_RUN, Unit
 from kb.core.errors import UserError
 from kb.core.setup import TrainingSetup
 
+PROCESSES = "launch.num_processes"
 Note = tuple[str, Mapping[str, Any]]
 
 
@@ -20,6 +21,10 @@ def why_no_prediction(unit: Unit, setup: TrainingSetup, *, known: bool, fault: U
     named = unit.settings.get("launch.run_config")
     if "launch.run_config" in unit.unread and named is not None:
         return "config_not_read", {"path": str(named.value)}
+    if known and PROCESSES in setup.unresolved and {PROCESSES, "deepspeed.zero_stage"}.issuperset(setup.unresolved):
+        word = unit.settings.get(PROCESSES)
+        key = "gpus_not_counted" if word is not None and word.path else "gpus_not_said"
+        return key, {"said": str(word.path[-1])} if key == "gpus_not_counted" and word is not None else {}
     if setup.unresolved and (known or "model.name" in setup.unresolved):
         found = [(name, unit.settings.get(name)) for name in setup.unresolved]
         strange = [each for each in found if each[1] and getattr(each[1].value, "reason", "") == NO_SUCH_RUN]

@@ -5,7 +5,7 @@ from typing import Any
 
 from kb.advice.lengths import assumed_source_length, reads_target
 from kb.advice.settings_reader import SettingsReader
-from kb.advice.spread import offloads_fsdp, spread_of, uses_fsdp
+from kb.advice.spread import offloads_fsdp, processes_of, spread_of, uses_fsdp, zero_stage_of
 from kb.advice.weights import weights_of
 from kb.core.document import Unit
 from kb.core.facts import FactType
@@ -125,8 +125,8 @@ def setup_of(
         dataloader_pin_memory=bool(read.or_default("training.dataloader_pin_memory")),
         dataloader_prefetch_factor=read.number("training.dataloader_prefetch_factor") or 2,
         dataloader_persistent_workers=bool(read.or_default("training.dataloader_persistent_workers")),
-        world_size=gpu_count or read.number("launch.num_processes") or 1,
-        zero_stage=read.number_or_default("deepspeed.zero_stage", least=0),
+        world_size=processes_of(read, unit, gpu_count),
+        zero_stage=zero_stage_of(read, unit),
         offload_optimizer=read.value("deepspeed.offload_optimizer.device") in ("cpu", "nvme"),
         offload_param=read.value("deepspeed.offload_param.device") in ("cpu", "nvme") or offloads_fsdp(read),
         fsdp=uses_fsdp(read),

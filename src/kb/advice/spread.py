@@ -1,8 +1,12 @@
 """How a config spreads its run over GPUs: what DeepSpeed, FSDP and tensor parallelism are told beyond their stage."""
 
+from kb.advice.distributed_facts import NAMES_A_FILE, stage_in_name
 from kb.advice.settings_reader import SettingsReader
+from kb.core.document import Unit, speaks_of_several_gpus
 from kb.core.setup import Spread
 
+PROCESSES = "launch.num_processes"
+BATCH = ("training.per_device_train_batch_size", "training.gradient_accumulation_steps")
 AUTO = -1  # as the dialect reads it
 FSDP2_SINCE = (5, 12)  # transformers that take FSDP2, and wrap the layers, where fsdp_config does not say
 
@@ -38,6 +42,45 @@ def spread_of(read: SettingsReader, d_model: int | None, transformers: tuple[int
         fsdp_reshard=_reshards(read, options),
         fsdp_wrapped=_wraps(read, options, old=old),
     )
+
+
+def processes_of(read: SettingsReader, unit: Unit, told: int | None) -> int:
+    """The processes of the run: as the user or the config says, else one, which is listed as assumed.
+
+    What is made for several GPUs, and does not say how many, leaves them unresolved.
+    """
+    count = told or read.number(PROCESSES)
+    if count is not None or PROCESSES in read.unresolved:
+        return count or 1
+    comments = [unit.settings[name].comment for name in BATCH if name in unit.settings]
+    if (
+        PROCESSES in unit.left_open
+        or _for_several(read)
+        or any(speaks_of_several_gpus(comment) for comment in comments if comment)
+    ):
+        read.unresolved[PROCESSES] = None
+        return 1
+    return int(read.or_assume(PROCESSES, None, 1, "one_gpu"))
+
+
+def _for_several(read: SettingsReader) -> bool:
+    """Whether the run is told to spread over GPUs, or by a launcher's file that cannot be read."""
+    named = any(read.written(name) for name in ("training.deepspeed", "deepspeed.config_file"))
+    modes = ("launch.multi_gpu", "launch.use_deepspeed")
+    spread = any(read.value(name) is True for name in modes) or (read.number("deepspeed.zero_stage", least=0) or 0) > 0
+    return named or spread or uses_fsdp(read) or "launch.config_file" in read.unread
+
+
+def zero_stage_of(read: SettingsReader, unit: Unit) -> int:
+    """The ZeRO stage; of a DeepSpeed file that is not there, what its name says, else it is unresolved."""
+    stage = read.number("deepspeed.zero_stage", least=0)
+    if stage is None and any(name in NAMES_A_FILE for name in unit.unread):
+        stage = stage_in_name(unit)
+        if stage is None:
+            read.unresolved["deepspeed.zero_stage"] = None
+        else:
+            read.or_assume("deepspeed.zero_stage", None, stage, "guessed_from_name")
+    return int(read.default("deepspeed.zero_stage")) if stage is None else stage
 
 
 def uses_fsdp(read: SettingsReader) -> bool:

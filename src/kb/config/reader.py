@@ -10,9 +10,14 @@ from kb.config.text.nodes import MAPPING, SEQUENCE, Node
 from kb.config.text.parsing import Parsed, parse
 from kb.config.text.repeated import duplicate_events
 from kb.core.catalog import Dialect
-from kb.core.document import Event, Setting, Unit
+from kb.core.document import NOT_COUNTED, Event, Setting, Unit, speaks_of_several_gpus
+from kb.core.expression import Unknown
 from kb.core.facts import FactType
 from kb.core.finding import Span
+
+PROCESSES = "launch.num_processes"
+OF_LAUNCHERS = ("accelerate", "deepspeed")  # formats of files that other configs and commands name
+MAX_COMMENT = 400  # characters of a comment that are read
 
 Arrange = Callable[[dict[str, Entry]], dict[str, Entry]]
 
@@ -157,6 +162,8 @@ class _DocumentReading:
         events: tuple[Event, ...],
     ) -> Unit:
         in_order = tuple(sorted(events, key=lambda event: (event.span.line, event.span.column)))
+        if PROCESSES not in settings and dialect not in OF_LAUNCHERS and (head := self._told_in_head()) is not None:
+            settings = {**settings, PROCESSES: head}
         return Unit(
             path=self._path,
             section=title,
@@ -168,6 +175,23 @@ class _DocumentReading:
             left_open=tuple(part.left_open),
             unknown_keys=tuple(part.unknown_keys),
         )
+
+    def _told_in_head(self) -> Setting | None:
+        """The comment above the first key that speaks of several GPUs or of a launcher: how many, nobody can say."""
+        first = next((key for _, key, _ in self.entries.values()), None)
+        if first is None:
+            return None
+        start = 0
+        for line in self.source.text[: first.start.index].splitlines(keepends=True):
+            text = line.rstrip()
+            if text.lstrip().startswith("#") and speaks_of_several_gpus(text[:MAX_COMMENT]):
+                indent = len(text) - len(text.lstrip())
+                span = self.source.places().span(start + indent, start + len(text))
+                return Setting(
+                    Unknown(frozenset((PROCESSES,)), NOT_COUNTED), span, span, (text.strip()[:40],), alias=True
+                )
+            start += len(line)
+        return None
 
     def unknown(self, familiar: tuple[str, ...]) -> Unit:
         first = next((key for _, key, _ in self.entries.values()), self._document)

@@ -1,12 +1,43 @@
 """A config as read: settings by canonical name with their places, and what the reader stumbled on."""
 
+import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 from kb.core.expression import is_unknown
 from kb.core.finding import Edit, Fix, Span
 
 NO_SUCH_RUN = "kb has no memory model of such a run"  # why a setting is unknown that the file gives plainly
+
+# Why the number of processes is unknown: it is that of the machine's GPUs, or nothing says it.
+EVERY_GPU, NOT_COUNTED = "one for each GPU of the machine", "nothing says how many"
+
+_OF_SEVERAL = ("gpu", "node", "노드", "100", "200", "launch", "torchrun", "nproc", "num_processes", "deepspeed", "srun")
+
+
+@cache  # compiled when a comment is first met
+def _several() -> tuple[re.Pattern[str], re.Pattern[str]]:
+    number, card = r"(?:[2-9]|[1-9]\d{1,3})", r"(?:gpus?|nodes?|노드|[avhb][12]00s?|gh200|l40s?|[34]090)\b"
+    # what follows the number may be how many there are of each: `2 nodes`, `8xA100`, `GPU 4개`, `x8 GPUs`
+    counted = (
+        rf"(?<![\w.]){number}\s*(?:[x×*]\s*)?(?:nvidia\s+)?{card}|(?:gpu|노드)\s*[x×*:=]?\s*{number}\s*(?:개|장|대)"
+    )
+    crossed = rf"[x×*]\s*{number}\s*{card}|{card}\s*[x×*]\s*{number}(?!\w)"
+    started = (
+        r"\btorchrun\b|\baccelerate\s+launch|\btorch\.distributed\.|\bsrun\s|\bdeepspeed\s+--?\w|\bFORCE_TORCHRUN="
+    )
+    one = r"(?:nproc_per_node|num_processes|num_gpus)[= ]1(?!\d)"
+    return re.compile(f"{counted}|{crossed}|{started}", re.I), re.compile(one)
+
+
+def speaks_of_several_gpus(comment: str) -> bool:
+    """Whether a comment says that there are several GPUs or nodes, or how several processes are started."""
+    lowered = comment.casefold()
+    if not any(word in lowered for word in _OF_SEVERAL):
+        return False
+    several, one = _several()
+    return several.search(comment) is not None and one.search(comment) is None
 
 
 class Setting(NamedTuple):

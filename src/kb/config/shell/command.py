@@ -5,18 +5,21 @@ from typing import Any
 
 from kb.config.shell.expand import Argument, Environment
 from kb.config.shell.flag_values import setting_at, setting_of
-from kb.config.shell.launch import Flag, Launch, read_launch
+from kb.config.shell.flags import Flag
+from kb.config.shell.launch import Launch, read_launch
 from kb.config.shell.lexer import split_commands
+from kb.config.shell.processes import ASKED, Surroundings
 from kb.config.shell.speller import Speller
 from kb.config.shell.tools import UNPREDICTED
 from kb.config.text.places import Places
 from kb.core.catalog import Dialect
-from kb.core.document import NO_SUCH_RUN, Event, Setting, Unit
+from kb.core.document import EVERY_GPU, NO_SUCH_RUN, NOT_COUNTED, Event, Setting, Unit
 from kb.core.expression import Unknown
 from kb.core.facts import FactType
 from kb.core.finding import Edit, Span
 
-PROCESSES = "launch.num_processes"
+PROCESSES, MACHINES = "launch.num_processes", "launch.num_machines"
+ONE_PROCESS = ("hf", "trl")  # dialects whose programs `python` alone starts once
 LAUNCHER = "launch.launcher"
 RUN_CONFIG, CONFIG = "launch.run_config", "config"
 ACCELERATE_CONFIG = "launch.config_file"
@@ -64,8 +67,10 @@ class CommandReader:
         """
         environment = Environment()
         for command in split_commands(text):
-            launch = read_launch(environment.take(command), text, any_program=True)
-            if launch is not None and (launch.flags or launch.processes or launch.config):
+            arguments = environment.take(command)
+            around = Surroundings(variables=environment.told(command, ASKED))
+            launch = read_launch(arguments, text, any_program=True, around=around)
+            if launch is not None and (launch.flags or launch.before or launch.config):
                 places = Places(text)
                 span = places.span(command.start, command.end)
                 launch = launch.on_chosen_gpus(environment.chooses_gpus(command))
@@ -99,7 +104,7 @@ def unit_of(launch: Launch, speller: Speller, path: str, section: str | None, pl
                 ranks[target.fact.name] = target.rank
             if event is not None and event not in events:
                 events.append(event)
-    settings |= _launch_settings(launch, places)
+    settings |= _launch_settings(launch, speller.id, places)
     _follow_renames(settings, speller)
     method = _method(launch)
     if method is not None:
@@ -123,7 +128,7 @@ def _method(launch: Launch) -> str | None:
     return name if name in UNPREDICTED and name != launch.script else None
 
 
-def _launch_settings(launch: Launch, places: Places) -> dict[str, Setting]:
+def _launch_settings(launch: Launch, dialect: str, places: Places) -> dict[str, Setting]:
     """What the launcher and its own flags say, and the config files that it and the run read."""
     settings: dict[str, Setting] = {}
     if launch.config is not None:
@@ -133,12 +138,26 @@ def _launch_settings(launch: Launch, places: Places) -> dict[str, Setting]:
     accelerate = [flag for flag in launch.before if flag.name == "config_file" and flag.values]
     if launch.launcher == "accelerate" and accelerate:
         settings[ACCELERATE_CONFIG] = setting_at(accelerate[-1].values[0].text, accelerate[-1], places)
-    if launch.processes is not None:
-        count, flag = launch.processes
-        settings[PROCESSES] = setting_at(count, flag, places)
+    settings |= _processes(launch, dialect, places)
     if launch.launcher == "accelerate":
         on = [flag for flag in launch.before if flag.name in SWITCHES and not flag.values]
         settings |= {f"launch.{flag.name}": setting_at(True, flag, places, bare=True) for flag in on}
+    return settings
+
+
+def _processes(launch: Launch, dialect: str, places: Places) -> dict[str, Setting]:
+    """What is said of processes and machines. One of ``python`` holds of the Trainer, which starts no others; a script
+    of one's own may."""
+    said, word = launch.processes, launch.word
+    if said is None or word is None:
+        return {}
+    if said.flag is None and said.number == 1 and launch.launcher in ("python", None) and dialect not in ONE_PROCESS:
+        return {}
+    flag = said.flag or Flag(word.text or "", word, (), dashes="")
+    value = said.number or Unknown(frozenset((PROCESSES,)), EVERY_GPU if said.every else NOT_COUNTED)
+    settings = {PROCESSES: setting_at(value, flag, places, bare=said.flag is None)}
+    if said.machines is not None and said.machines > 1:
+        settings[MACHINES] = setting_at(said.machines, flag, places, bare=said.flag is None)
     return settings
 
 

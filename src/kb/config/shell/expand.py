@@ -1,6 +1,7 @@
 """From words to arguments: variables that the script itself sets to literal text are filled in, all else is unknown."""
 
 import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -72,6 +73,25 @@ class Environment:
         """Whether the command, or the script before it, says which GPUs are to be seen."""
         assigned = (_assigned(word) for word in command.words)
         return "CUDA_VISIBLE_DEVICES" in (*self.variables, *(match[1] for match in assigned if match))
+
+    def told(self, command: Command, names: Collection[str]) -> dict[str, str | None]:
+        """Those of ``names`` that the command's own assignments or the script before it set; None is not known."""
+        found: dict[str, str | None] = {}
+        for name in names:
+            if name in self.variables:
+                value = self.variables[name]
+                found[name] = None if value is None or value.items is not None else value.text
+        for word in command.words:
+            match = _assigned(word)
+            if match is not None and match[1] in names:
+                value = self._value(word, len(match[0]))
+                found[match[1]] = None if value is None or value.items is not None else value.text
+        return found
+
+    def know(self, variables: Mapping[str, str]) -> None:
+        """Take these for set before the script begins."""
+        for name, text in variables.items():
+            self.variables.setdefault(name, _Literal(text, (0,) * len(text)))
 
     def _forget(self, words: list[Word]) -> None:
         for word in words:

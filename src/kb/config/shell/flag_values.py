@@ -7,7 +7,7 @@ from typing import Any
 from kb.config.dialect.dialects import Target
 from kb.config.dialect.translation import AS_WRITTEN, SAYS_NOTHING, translated
 from kb.config.shell.expand import Argument
-from kb.config.shell.launch import Flag
+from kb.config.shell.flags import Flag
 from kb.config.text.json_nodes import Place
 from kb.config.text.nodes import SCALAR, Node
 from kb.config.text.places import Places

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kb.config.shell.expand import Argument
+from kb.config.shell.flags import Flag, is_flag, read_flags
+from kb.config.shell.processes import NOTHING_AROUND, Processes, Surroundings, processes_of, tool_processes
 from kb.config.shell.tools import CONFIG_FLAGS, MODULES, TOOLS, Tool, is_config, overrides_of
 
 _PYTHON = re.compile(r"(?:.*/)?python[0-9.]*\Z")
@@ -19,30 +21,19 @@ _LAUNCHER_MODULES = {
     "accelerate.commands.launch": "accelerate",
     "deepspeed.launcher.runner": "deepspeed",
 }
-_NUMBER = re.compile(r"[0-9]{1,6}\Z")
-_FLAG = re.compile(r"--?[A-Za-z]")
-
-
-class Flag(NamedTuple):
-    """``--name`` with what follows it; the value of ``--name=value`` is an argument of its own."""
-
-    name: str  # without dashes in front, with _ for -
-    key: Argument
-    values: tuple[Argument, ...]
-    inline: bool = False
-    dashes: str = "--"  # of ``name=value`` none
 
 
 class Launch(NamedTuple):
-    """A script (or module) about to run. ``processes`` is their number, with the argument that says it, where known.
+    """A script (or module) about to run. ``processes`` is what is said of their number, None where nothing is.
 
-    ``launcher`` is what starts it, where that is to be seen; ``before`` are its flags.
+    ``launcher`` is what starts it, where that is to be seen; ``before`` are its flags and ``word`` its name.
     """
 
     script: str
     flags: tuple[Flag, ...]
-    processes: tuple[int, Flag] | None = None
+    processes: Processes | None = None
     launcher: str | None = None
+    word: Argument | None = None
     before: tuple[Flag, ...] = ()
     config: Argument | None = None  # the config file that the run reads
     tool: Tool | None = None
@@ -52,25 +43,38 @@ class Launch(NamedTuple):
         return self._replace(launcher=None) if chosen and self.launcher == "python" else self
 
 
-def read_launch(arguments: Sequence[Argument], text: str, *, any_program: bool = False) -> Launch | None:
+def read_launch(
+    arguments: Sequence[Argument], text: str, *, any_program: bool = False, around: Surroundings = NOTHING_AROUND
+) -> Launch | None:
     """The Python run that these arguments start, or None where they start something else.
 
     ``any_program`` takes the first argument for the script where no Python is to be seen. ``text`` is what the
-    arguments' offsets point into.
+    arguments' offsets point into, ``around`` what its script says of the machines and sets for the command.
     """
     found = _program(arguments)
     if found is None:
         if not any_program or not arguments:
             return None
-        at = 0 if not _is_flag(arguments[0]) else -1
+        at = 0 if not is_flag(arguments[0]) else -1
         return _launch("", [], arguments[0].text or "" if at == 0 else "", arguments[at + 1 :], text)
     launcher, rest = found
+    start = max(len(arguments) - len(rest) - 1, 0)
     if launcher in TOOLS:
-        return _tool_launch(launcher, TOOLS[launcher], rest, text)
+        run = _tool_launch(launcher, TOOLS[launcher], rest, text)
+        if run is None:
+            return None
+        processes = tool_processes(run.script, read_flags(rest, text), around)
+        return run._replace(processes=processes, word=arguments[start])
     launch = _split_launch(launcher, rest, text)
+    if launch is None:
+        return None
+    wrapper = arguments[:start] if start and _wraps(arguments[0].text or "") else ()
+    processes = processes_of(launcher, launch.before, wrapper=wrapper, script=launch.flags, around=around)
+    if arguments[0].text is None:  # `$RUN train.py`: it may stand for a launcher
+        return launch._replace(word=arguments[0])
     # a wrapper may itself be what starts several processes
-    seen = launch is not None and arguments[0].text is not None and not _wraps(arguments[0].text)
-    return launch._replace(launcher=launcher) if launch is not None and seen else launch
+    seen = not _wraps(arguments[0].text)
+    return launch._replace(processes=processes, launcher=launcher if seen else None, word=arguments[start])
 
 
 def _wraps(word: str) -> bool:
@@ -125,8 +129,7 @@ def _tool_launch(name: str, tool: Tool, rest: Sequence[Argument], text: str) -> 
     if named is None and not tool.flagged:
         named = next((argument for argument in rest if is_config(argument)), None)
     flags = tuple(flag for flag in flags if flag.name not in CONFIG_FLAGS)
-    processes = _processes("torchrun", flags) if tool.dialect == "torchtune" else None
-    return Launch(script=name, flags=flags, processes=processes, config=named, tool=tool)
+    return Launch(script=name, flags=flags, config=named, tool=tool)
 
 
 def _flagged_config(flags: Sequence[Flag]) -> Argument | None:
@@ -163,78 +166,11 @@ def _launch(
     own = read_flags(before, text)
     if script in MODULES:
         run = _tool_launch(script, MODULES[script], after, text)
-        return run._replace(processes=_processes(launcher, own), before=own) if run is not None else None
+        return run._replace(before=own) if run is not None else None
     flags = read_flags(after, text)
     return Launch(
         script=script.rpartition("/")[2],
         flags=flags,
-        processes=_processes(launcher, own),
         before=own,
         config=_config_of(flags, after),
     )
-
-
-def _processes(launcher: str, flags: Sequence[Flag]) -> tuple[int, Flag] | None:
-    """``accelerate`` counts all processes; ``torchrun`` and ``deepspeed`` those of one machine of several."""
-    last = {flag.name: flag for flag in flags}
-    if launcher == "accelerate":
-        return _counted(last.get("num_processes"), 1)
-    if launcher == "torchrun":
-        return _counted(last.get("nproc_per_node"), _machines(last.get("nnodes")))
-    if launcher == "deepspeed":
-        return _counted(last.get("num_gpus"), _machines(last.get("num_nodes")))
-    return None
-
-
-def _counted(flag: Flag | None, machines: int | None) -> tuple[int, Flag] | None:
-    number = _number(flag)
-    return (number * machines, flag) if flag is not None and number and machines else None
-
-
-def _machines(flag: Flag | None) -> int | None:
-    return 1 if flag is None else _number(flag)
-
-
-def _number(flag: Flag | None) -> int | None:
-    value = flag.values[0].text if flag is not None and flag.values else None
-    return int(value) if value is not None and _NUMBER.match(value) else None
-
-
-def read_flags(arguments: Sequence[Argument], text: str) -> tuple[Flag, ...]:
-    """The long flags among the arguments, each with all that stands before the next flag."""
-    flags: list[Flag] = []
-    index = 0
-    while index < len(arguments):
-        argument = arguments[index]
-        index += 1
-        if argument.text is None or not argument.text.startswith("--") or not _is_flag(argument):
-            continue
-        name, equals, value = argument.text.partition("=")
-        if equals:
-            key, inline = _inline(argument, name, value, text)
-            flags.append(Flag(name=_bare(name), key=key, values=(inline,), inline=True))
-            continue
-        first = index
-        while index < len(arguments) and not _is_flag(arguments[index]) and not arguments[index].options:
-            index += 1
-        flags.append(Flag(name=_bare(name), key=argument, values=tuple(arguments[first:index])))
-    return tuple(flags)
-
-
-def _inline(argument: Argument, name: str, value: str, text: str) -> tuple[Argument, Argument]:
-    """The two halves of ``--name=value``, quotes counted with the value."""
-    middle = text.find("=", argument.start, argument.end)
-    middle = argument.end if middle < 0 else middle
-    start = min(middle + 1, argument.end)
-    return (
-        Argument(name, argument.start, middle, argument.shared, argument.from_variable),
-        Argument(value, start, argument.end, argument.shared, argument.from_variable),
-    )
-
-
-def _bare(name: str) -> str:
-    return name[2:].replace("-", "_")
-
-
-def _is_flag(argument: Argument) -> bool:
-    return argument.text is not None and bool(_FLAG.match(argument.text))

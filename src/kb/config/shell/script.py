@@ -1,9 +1,11 @@
 """Shell scripts: every command line in one that starts a Python run, and the faults that cut a command short."""
 
+from kb.config.shell.allotment import read_allotment
 from kb.config.shell.command import CommandReader, unit_of
 from kb.config.shell.expand import Environment
 from kb.config.shell.launch import Launch, read_launch
 from kb.config.shell.lexer import split_commands
+from kb.config.shell.processes import ASKED, Surroundings
 from kb.config.shell.words import Command, Fault
 from kb.config.text.places import Places
 from kb.core.document import Event, Unit
@@ -17,11 +19,13 @@ def read_shell(text: str, path: str, reader: CommandReader) -> tuple[Unit, ...]:
     run, to the first unit; a script of faults alone is one unit without settings.
     """
     places = Places(text)
-    environment = Environment()
+    environment, allotment = Environment(), read_allotment(text)
+    environment.know(allotment.variables())
     runs: list[tuple[Command, Launch]] = []
     faults: dict[int, list[Event]] = {}
     for command in split_commands(text):
-        launch = read_launch(environment.take(command), text)
+        arguments = environment.take(command)
+        launch = read_launch(arguments, text, around=Surroundings(allotment, environment.told(command, ASKED)))
         events = [_event(fault, command, text, places) for fault in command.faults]
         if launch is not None and _says_something(launch, reader):
             runs.append((command, launch.on_chosen_gpus(environment.chooses_gpus(command))))
@@ -46,7 +50,8 @@ def _says_something(launch: Launch, reader: CommandReader) -> bool:
     targets = reader.speller(launch).targets
     if launch.config is not None or launch.tool is not None:
         return True
-    return launch.processes is not None or any(flag.name in targets for flag in launch.flags)
+    told = launch.processes is not None and launch.processes.flag is not None
+    return told or any(flag.name in targets for flag in launch.flags)
 
 
 def _event(fault: Fault, command: Command, text: str, places: Places) -> Event:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from kb.config.dialect.dialects import CompiledDialect
 from kb.config.dialect.typos import Neighbours
-from kb.config.shell.launch import Flag
+from kb.config.shell.flags import Flag
 from kb.core.catalog import Dialect
 from kb.core.facts import FactType
 

@@ -1,0 +1,64 @@
+"""The flags among the arguments of a program: each with its values and its place."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from kb.config.shell.expand import Argument
+
+_FLAG = re.compile(r"--?[A-Za-z]")
+
+
+class Flag(NamedTuple):
+    """``--name`` with what follows it; the value of ``--name=value`` is an argument of its own."""
+
+    name: str  # without dashes in front, with _ for -
+    key: Argument
+    values: tuple[Argument, ...]
+    inline: bool = False
+    dashes: str = "--"  # of ``name=value`` none
+
+
+def read_flags(arguments: Sequence[Argument], text: str) -> tuple[Flag, ...]:
+    """The long flags among the arguments, each with all that stands before the next flag."""
+    flags: list[Flag] = []
+    index = 0
+    while index < len(arguments):
+        argument = arguments[index]
+        index += 1
+        if argument.text is None or not argument.text.startswith("--") or not is_flag(argument):
+            continue
+        name, equals, value = argument.text.partition("=")
+        if equals:
+            key, inline = _inline(argument, name, value, text)
+            flags.append(Flag(name=_bare(name), key=key, values=(inline,), inline=True))
+            continue
+        first = index
+        while index < len(arguments) and not is_flag(arguments[index]) and not arguments[index].options:
+            index += 1
+        flags.append(Flag(name=_bare(name), key=argument, values=tuple(arguments[first:index])))
+    return tuple(flags)
+
+
+def _inline(argument: Argument, name: str, value: str, text: str) -> tuple[Argument, Argument]:
+    """The two halves of ``--name=value``, quotes counted with the value."""
+    middle = text.find("=", argument.start, argument.end)
+    middle = argument.end if middle < 0 else middle
+    start = min(middle + 1, argument.end)
+    return (
+        Argument(name, argument.start, middle, argument.shared, argument.from_variable),
+        Argument(value, start, argument.end, argument.shared, argument.from_variable),
+    )
+
+
+def _bare(name: str) -> str:
+    return name[2:].replace("-", "_")
+
+
+def is_flag(argument: Argument) -> bool:
+    return argument.text is not None and bool(_FLAG.match(argument.text))
+
+
+def last_flags(flags: Sequence[Flag]) -> Mapping[str, Flag]:
+    """The flags by name; of one given twice the last counts, as it does for argparse."""
+    return {flag.name: flag for flag in flags}

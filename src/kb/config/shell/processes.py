@@ -1,0 +1,186 @@
+"""How many processes a command starts, and on how many machines: from its launcher, its wrapper and its script."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from kb.config.shell.allotment import Allotment, slurm_options
+from kb.config.shell.expand import Argument
+from kb.config.shell.flags import Flag, last_flags
+
+_NUMBER = re.compile(r"[0-9]{1,6}\Z")
+ASKED = ("CUDA_VISIBLE_DEVICES", "NPROC_PER_NODE", "NNODES", "FORCE_TORCHRUN")  # what a command's environment may say
+EACH_GPU = ("gpu", "auto")  # of torchrun: one process for each GPU
+# Flags of programs of one's own that say on how many GPUs they run.
+_OWN_COUNTS = frozenset(("gpus", "num_gpus", "n_gpus", "n_gpu", "ngpus", "num_gpu", "devices", "world_size")) | {
+    "num_nodes",
+    "nnodes",
+}
+
+
+class Processes(NamedTuple):
+    """``number`` is None where nobody says how many, or one starts for each GPU of one machine (``every``). ``flag`` is
+    where it is said.
+    """
+
+    number: int | None
+    machines: int | None = 1
+    flag: Flag | None = None
+    every: bool = False
+
+
+class Surroundings(NamedTuple):
+    """What stands around a command. ``variables`` are those of its environment that the script sets, None unknown."""
+
+    allotment: Allotment = Allotment()
+    variables: Mapping[str, str | None] = {}
+
+    @property
+    def visible_gpus(self) -> int | None:
+        """GPUs of ``CUDA_VISIBLE_DEVICES``, where the script sets it to a list."""
+        named = self.variables.get("CUDA_VISIBLE_DEVICES")
+        return len([each for each in named.split(",") if each.strip()]) or None if named is not None else None
+
+    @property
+    def gpus(self) -> int | None:
+        """GPUs of one machine that the command sees."""
+        return self.visible_gpus or self.allotment.gpus
+
+    def number(self, name: str) -> int | None:
+        value = self.variables.get(name)
+        return int(value) if value is not None and _NUMBER.match(value) else None
+
+
+NOTHING_AROUND = Surroundings()
+
+
+def processes_of(
+    launcher: str,
+    own: Sequence[Flag],
+    *,
+    wrapper: Sequence[Argument] = (),
+    script: Sequence[Flag] = (),
+    around: Surroundings = NOTHING_AROUND,
+) -> Processes | None:
+    """The processes of a run; None where nothing says anything of them.
+
+    Args:
+        launcher: ``python``, ``torchrun``, ``accelerate`` or ``deepspeed``.
+        own: the launcher's flags.
+        wrapper: the words in front of it: ``srun -n 8``.
+        script: the flags of the script.
+    """
+    last = last_flags(own)
+    if launcher == "torchrun":
+        return _torchrun(last, around)
+    if launcher == "accelerate":
+        return _accelerate(last, around)
+    if launcher == "deepspeed":
+        return _deepspeed(last, around)
+    return _python(wrapper, last_flags(script), around)
+
+
+def _on(machines: int | None, each: int | None, flag: Flag | None, *, every: bool) -> Processes:
+    """So many on each of so many machines."""
+    count = each * machines if each and machines else None
+    return Processes(count, machines, flag, every and count is None and machines == 1)
+
+
+def _torchrun(last: Mapping[str, Flag], around: Surroundings) -> Processes:
+    """One process on each machine where it is not told how many."""
+    flag, machines = last.get("nproc_per_node"), _machines(last.get("nnodes"))
+    word = flag.values[0].text if flag is not None and flag.values else None
+    each = 1 if flag is None else around.gpus if word in EACH_GPU else _number(flag)
+    return _on(machines, each, flag, every=word in EACH_GPU)
+
+
+def _accelerate(last: Mapping[str, Flag], around: Surroundings) -> Processes | None:
+    """``--num_processes`` counts those of all machines; else its config file says, or there is one for each GPU."""
+    flag, machines = last.get("num_processes"), _machines(last.get("num_machines"))
+    if flag is not None:
+        return Processes(_number(flag), machines, flag)
+    if "cpu" in last:
+        return Processes(1, machines, last["cpu"])
+    if "config_file" in last:
+        return None
+    chosen = last.get("gpu_ids")
+    ids = chosen.values[0].text if chosen is not None and chosen.values else None
+    each = len(ids.split(",")) if ids and ids != "all" else around.gpus
+    return _on(machines, each, None, every=True)
+
+
+def _deepspeed(last: Mapping[str, Flag], around: Surroundings) -> Processes:
+    """All GPUs of the machine, or of those in the host file, where it is not told which."""
+    flag, machines = last.get("num_gpus"), _machines(last.get("num_nodes"))
+    if "include" in last:
+        return _included(last["include"])
+    if "hostfile" in last or "exclude" in last:
+        return Processes(None, None, last.get("hostfile"))
+    each = around.gpus if flag is None else _number(flag)
+    return _on(machines, each, flag, every=flag is None)
+
+
+def _included(flag: Flag) -> Processes:
+    """``localhost:0,1@worker-2:0``; a host without a list stands for all of its GPUs."""
+    text = flag.values[0].text if flag.values else None
+    hosts = text.split("@") if text else []
+    slots = [host.partition(":")[2] for host in hosts]
+    if not slots or not all(slots):
+        return Processes(None, len(hosts) or None, flag)
+    return Processes(sum(len(each.split(",")) for each in slots), len(hosts), flag)
+
+
+def _python(wrapper: Sequence[Argument], script: Mapping[str, Flag], around: Surroundings) -> Processes | None:
+    """One process, or as many as ``srun`` or ``mpirun`` starts; a program may start more by itself."""
+    words = [each.text for each in wrapper]
+    names = [(word or "").rpartition("/")[2] for word in words]
+    if "srun" in names:
+        return _srun(slurm_options(" ".join(word or "?" for word in words)), around.allotment)
+    if "mpirun" in names or "mpiexec" in names:
+        at = next((index for index, word in enumerate(words) if word in ("-n", "-np", "--np")), None)
+        value = words[at + 1] if at is not None and at + 1 < len(words) else None
+        return Processes(int(value) if value and _NUMBER.match(value) else None, None)
+    own = next((script[name] for name in script if name in _OWN_COUNTS), None)
+    if own is not None:
+        return Processes(1, 1, own) if _number(own) == 1 else Processes(None, None, own)
+    return Processes(None if (around.gpus or 1) > 1 else 1)
+
+
+def _srun(told: Mapping[str, int | None], allotment: Allotment) -> Processes:
+    """The tasks of a step: its own options, else those of the script's lines."""
+    nodes = told.get("nodes", allotment.nodes)
+    if None in told.values():
+        return Processes(None, nodes)
+    if "tasks" in told:
+        return Processes(told["tasks"], nodes)
+    if "tasks_per_node" in told or "nodes" in told:
+        each = told.get("tasks_per_node", allotment.tasks_per_node) or 1
+        return Processes(each * nodes if nodes else each if allotment.asked else None, nodes)
+    return Processes(allotment.steps, nodes)
+
+
+def tool_processes(name: str, flags: Sequence[Flag], around: Surroundings) -> Processes | None:
+    """The processes of a program with a config file: what its flags or its environment say; None where they do not."""
+    last = last_flags(flags)
+    flag = last.get("num_processes") or last.get("nproc_per_node")
+    if name.startswith("tune"):
+        return _torchrun(last, around) if "nproc_per_node" in last or "nnodes" in last else None
+    if flag is not None:
+        return Processes(_number(flag), 1, flag)
+    if "NPROC_PER_NODE" in around.variables or "NNODES" in around.variables:  # LLaMA-Factory's own
+        each = around.number("NPROC_PER_NODE") or around.visible_gpus
+        machines = around.number("NNODES") if "NNODES" in around.variables else 1
+        return _on(machines, each, None, every=False)
+    if around.visible_gpus is not None or "CUDA_VISIBLE_DEVICES" in around.variables:
+        return Processes(around.visible_gpus)
+    forced = around.variables.get("FORCE_TORCHRUN", "0") not in ("0", "false", "")
+    return Processes(around.allotment.gpus) if forced or around.allotment.gpus else None
+
+
+def _machines(flag: Flag | None) -> int | None:
+    return 1 if flag is None else _number(flag)
+
+
+def _number(flag: Flag | None) -> int | None:
+    value = flag.values[0].text if flag is not None and flag.values else None
+    return int(value) or None if value is not None and _NUMBER.match(value) else None

@@ -1,0 +1,184 @@
+"""On how many GPUs a run is: from its launcher, its script, its comments; one is assumed where nothing says more."""
+
+from typing import Any
+
+import pytest
+
+from kb.advice.check import Checker
+from kb.config.reader import ConfigReader
+from kb.config.shell.allotment import read_allotment
+from kb.config.shell.command import CommandReader
+from kb.config.shell.script import read_shell
+from kb.core.document import Unit, speaks_of_several_gpus
+from kb.core.expression import is_unknown
+from kb.core.hardware import Machine
+from kb.core.result import UnitResult
+from kb.knowledge import load_catalog
+from kb.machine.detect import detect
+
+CATALOG = load_catalog()
+COMMANDS = CommandReader(CATALOG.dialects, CATALOG.facts)
+CONFIGS = ConfigReader(CATALOG.dialects, CATALOG.facts)
+TRAIN = "train.py --model_name_or_path google/mt5-base --per_device_train_batch_size 4 --learning_rate 1e-4\n"
+CONFIG = "model_name_or_path: google/mt5-base\nper_device_train_batch_size: 4\nlearning_rate: 1.0e-4\n"
+
+
+def machine(gpu: str = "rtx-3090") -> Machine:
+    return detect(CATALOG.gpus, gpu=gpu, gpu_count=None, host_memory="60GB", cpus="8")
+
+
+def script(text: str) -> Unit:
+    return read_shell(text, "run.sh", COMMANDS)[-1]
+
+
+def config(text: str) -> Unit:
+    return CONFIGS.read(text, "config.yaml")[0]
+
+
+def processes(text: str) -> Any:
+    """The number of processes; None where it cannot be told, "assumed" where nothing is said of them."""
+    setting = script(text).settings.get("launch.num_processes")
+    return "assumed" if setting is None else None if is_unknown(setting.value) else setting.value
+
+
+def checked(unit: Unit, **how: Any) -> UnitResult:
+    return Checker(CATALOG, machine(), **how).check(unit)
+
+
+@pytest.mark.parametrize(
+    ("launch", "count"),
+    [
+        ("torchrun --nproc_per_node gpu ", None),
+        ("torchrun ", 1),
+        ("torchrun --nproc_per_node 4 --nnodes 1:4 ", None),
+        ("torchrun --nproc_per_node 4 --nnodes $NODES ", None),
+        ("NPROC=6\ntorchrun --nproc_per_node $NPROC ", 6),
+        ("CUDA_VISIBLE_DEVICES=0,1,2 torchrun --nproc_per_node=auto ", 3),
+        ("accelerate launch ", None),
+        ("accelerate launch --multi_gpu ", None),
+        ("accelerate launch --cpu ", 1),
+        ("accelerate launch --multi_gpu --gpu_ids 0,1 ", 2),
+        ("accelerate launch --config_file fsdp.yaml ", "assumed"),  # the file may say it
+        ("deepspeed ", None),
+        ("deepspeed --num_gpus 4 --num_nodes 2 ", 8),
+        ("deepspeed --include localhost:0,2 ", 2),
+        ('deepspeed --include="a:0,1@b:3" ', 3),
+        ("deepspeed --include worker-1 ", None),
+        ("deepspeed --hostfile hosts ", None),
+        ("export CUDA_VISIBLE_DEVICES=4,5\ndeepspeed ", 2),
+        ("srun -n 16 python ", 16),
+        ("srun --ntasks-per-node=4 -N2 python ", 8),
+        ("srun --ntasks $TASKS python ", None),
+        ("srun python ", None),
+        ("mpirun -np 4 -x A=1 python ", 4),
+        ("mpirun -n $N python ", None),
+        ("python ", 1),
+        ("$RUN ", "assumed"),
+    ],
+)
+def test_each_launcher_counts_its_processes(launch: str, count: Any) -> None:
+    assert processes(launch + TRAIN) == count
+
+
+@pytest.mark.parametrize(
+    ("lines", "launch", "count"),
+    [
+        ("#SBATCH --nodes=2 --gres=gpu:a100:4\n", "srun torchrun --nnodes $SLURM_NNODES --nproc_per_node 4 ", 8),
+        ("#SBATCH -N 2\n#SBATCH --ntasks-per-node=4  # one for each GPU\n", "srun python ", 8),
+        ("#SBATCH -J big-n3 --ntasks=6\n", "srun python ", 6),
+        ("#SBATCH --nodes=1-4\n#SBATCH --ntasks-per-node 4\n", "srun python ", None),
+        ("#SBATCH --gpus-per-node=4\n", "deepspeed ", 4),
+        ("#SBATCH --gres=gpu:2\n", "torchrun --nproc_per_node gpu ", 2),
+        ("#SBATCH --nodes=2 --gpus=8\n", "torchrun --nnodes 2 --nproc_per_node $SLURM_GPUS_ON_NODE ", 8),
+        ("#SBATCH --gres=gpu:4\n", "python ", None),  # DataParallel, or processes that the script starts itself
+        ("#SBATCH --gres=gpu:1\n", "python ", 1),
+        ("# resources: {nvidia.com/gpu: 8}\n", "deepspeed ", 8),
+        ("gantry run --gpus 4 --name a\n", "accelerate launch ", 4),
+    ],
+)
+def test_what_a_script_asks_for_counts(lines: str, launch: str, count: Any) -> None:
+    assert processes(f"#!/bin/bash\n{lines}{launch}{TRAIN}") == count
+
+
+def test_several_machines_are_told_apart_from_processes() -> None:
+    assert script("torchrun --nnodes 2 --nproc_per_node 4 " + TRAIN).settings["launch.num_machines"].value == 2
+    assert read_allotment("#SBATCH --nodes=4\n").variables()["SLURM_NTASKS"] == "4"
+
+
+@pytest.mark.parametrize(
+    ("command", "count"),
+    [
+        ("FORCE_TORCHRUN=1 NNODES=2 NPROC_PER_NODE=4 llamafactory-cli train x.yaml", 8),
+        ("CUDA_VISIBLE_DEVICES=0,1 llamafactory-cli train x.yaml", 2),
+        ("FORCE_TORCHRUN=1 llamafactory-cli train x.yaml", None),
+        ("llamafactory-cli train x.yaml", "assumed"),
+        ("axolotl train x.yaml --num-processes 4", 4),
+        ("tune run --nproc_per_node 2 full_finetune_distributed --config x.yaml", 2),
+        ("tune run lora_finetune_single_device --config x.yaml", "assumed"),
+    ],
+)
+def test_programs_with_a_config_are_told_by_flags_or_environment(command: str, count: Any) -> None:
+    assert processes(command + "\n") == count
+
+
+@pytest.mark.parametrize(("flag", "count"), [("--gpus 8", None), ("--devices 1", 1), ("--num_nodes $N", None)])
+def test_a_script_may_start_its_processes_itself(flag: str, count: Any) -> None:
+    assert processes(f"python {TRAIN.strip()} {flag}\n") == count
+
+
+def test_an_uncounted_launch_gets_no_verdict_and_says_why() -> None:
+    result = checked(script("deepspeed " + TRAIN))
+    assert (result.prediction, result.note) == (None, "gpus_not_counted")
+    assert result.note_values == {"said": "deepspeed"}
+    assert checked(script("deepspeed " + TRAIN), gpu_count=4).prediction is not None
+
+
+def test_here_each_gpu_of_this_machine_counts() -> None:
+    two = machine()._replace(gpus=machine().gpus * 2, gpu_source="nvml")
+    assert Checker(CATALOG, two).check(script("deepspeed " + TRAIN)).setup.world_size == 2
+    assert Checker(CATALOG, two).check(script("torchrun --nproc_per_node $N " + TRAIN)).prediction is None
+
+
+def test_one_gpu_is_assumed_by_name_where_nothing_says_more() -> None:
+    (assumed,) = [each for each in checked(config(CONFIG)).setup.assumed if each.name == "launch.num_processes"]
+    assert (assumed.value, assumed.reason) == (1, "one_gpu")
+    for known in (script("python " + TRAIN), script("torchrun --nproc_per_node 2 " + TRAIN)):
+        assert "launch.num_processes" not in [each.name for each in checked(known).setup.assumed]
+
+
+@pytest.mark.parametrize(
+    "more", ["deepspeed: ds_zero2.json\n", "fsdp: full_shard\n", "# 8xA100, torchrun\n", "# accelerate launch t.py\n"]
+)
+def test_a_config_made_for_several_gpus_is_not_taken_for_one(more: str) -> None:
+    text = more + CONFIG if more.startswith("#") else CONFIG + more
+    result = checked(config(text))
+    assert "launch.num_processes" in result.setup.unresolved
+    assert result.prediction is None
+
+
+@pytest.mark.parametrize(
+    ("comment", "several"),
+    [
+        ("effective batch size 64 with 4 nodes", True),
+        ("유효 배치 64 (GPU 4개)", True),
+        ("x8 GPUs", True),
+        ("8 x H100", True),
+        ("2 노드", True),
+        ("accelerate launch --num_processes 1 train.py", False),
+        ("effective batch 64", False),
+        ("fits in 24 GB of one GPU", False),
+        ("1 GPU", False),
+        ("RTX 3090 with 24GB", False),
+        ("per GPU: 16", False),
+    ],
+)
+def test_a_comment_may_speak_of_several(comment: str, several: bool) -> None:
+    assert speaks_of_several_gpus(comment) is several
+
+
+def test_an_effective_batch_for_several_nodes_is_undecided_not_wrong() -> None:
+    beside = CONFIG + "gradient_accumulation_steps: 2  # effective batch 30 with 4 nodes\n"
+    for how in ({}, {"gpu_count": 1}):
+        assert "effective-batch-not-as-said" not in [each.rule for each in checked(config(beside), **how).findings]
+    alone = CONFIG + "gradient_accumulation_steps: 2  # effective batch 30\n"
+    assert "effective-batch-not-as-said" in [each.rule for each in checked(config(alone)).findings]
