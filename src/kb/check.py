@@ -92,6 +92,10 @@ def build_parser(words: cli.Words) -> cli.Parser:
     rules.add_argument("--baseline", metavar="FILE", help=say("baseline"))
     rules.add_argument("--write-baseline", metavar="FILE", help=say("write_baseline"))
     rules.add_argument("--prune-baseline", action="store_true", help=say("prune_baseline"))
+    rules.add_argument("--notes", action="store_true", help=say("notes"))
+    certainty = rules.add_mutually_exclusive_group()
+    certainty.add_argument("--strict", action="store_true", help=say("strict"))
+    certainty.add_argument("--assume-nothing", action="store_true", help=say("assume_nothing"))
     rules.add_argument("--fail-on", choices=FAIL_ON, help=say("fail_on"))
     fixing = parser.add_argument_group(say("group_fix"))
     fixing.add_argument("--fix", action="store_true", help=say("fix"))
@@ -104,6 +108,7 @@ def build_parser(words: cli.Words) -> cli.Parser:
     output.add_argument("--explain", metavar="RULE", help=say("explain"))
     output.add_argument("--statistics", action="store_true", help=say("statistics"))
     output.add_argument("-q", "--quiet", action="store_true", help=say("quiet"))
+    output.add_argument("-v", "--verbose", action="store_true", help=say("verbose"))
     output.add_argument("--jobs", type=_jobs, metavar="N", help=say("jobs"))
     output.add_argument("--no-cache", action="store_true", help=say("no_cache"))
     output.add_argument("--watch", action="store_true", help=say("watch"))
@@ -153,6 +158,9 @@ def _wanted(options: argparse.Namespace) -> Wanted:
         dialect=options.dialect,
         model_config=options.model_config,
         online=options.online,
+        notes=options.notes or bool(options.select) or options.fail_on == "info",
+        strict=options.strict,
+        assume_nothing=options.assume_nothing,
         versions={name: getattr(options, name) for name in LIBRARIES if getattr(options, name)},
     )
 

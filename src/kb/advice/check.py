@@ -5,28 +5,27 @@ from typing import Any
 
 from kb.advice.facts import UnitFacts, locate, said_effective_batch
 from kb.advice.fit import Fit
+from kb.advice.grounds import PREDICTED, as_severe, depending, turned_by
 from kb.advice.models import ModelIndex
 from kb.advice.no_prediction import why_no_prediction
 from kb.advice.setup import setup_of
 from kb.core.catalog import Catalog
+from kb.core.certainty import Certainty, certainty_of, weakest
 from kb.core.document import EVERY_GPU, Event, Unit
 from kb.core.errors import UserError
-from kb.core.expression import Unknown
+from kb.core.expression import Unknown, compile_tree
 from kb.core.facts import Facts, FactType
 from kb.core.finding import Finding
 from kb.core.hardware import Machine
-from kb.core.lint import Linter
+from kb.core.lint import Linter, LintResult, Release, lowered, nothing_pinned
 from kb.core.model import Model
 from kb.core.pending import settled
+from kb.core.release import ProjectRelease
 from kb.core.result import UnitResult
+from kb.core.setup import Assumption, TrainingSetup
 
 PROCESSES = "launch.num_processes"
 Versions = Callable[[str], tuple[int, ...] | None]
-
-
-def no_versions(library: str) -> None:
-    """Nothing is known about the installed libraries."""
-    return
 
 
 def nobody_knows(library: str) -> None:
@@ -42,6 +41,18 @@ def _barred(unit: Unit, finding: Finding) -> Finding:
     if not any(unit.bars(fix) for fix in finding.fixes):
         return finding
     return finding._replace(fixes=tuple(fix._replace(barred=unit.bars(fix)) for fix in finding.fixes))
+
+
+def named_releases(versions: Versions) -> Release:
+    """The releases that a caller names, each exactly."""
+
+    def release(library: str) -> ProjectRelease | None:
+        exact = versions(library)
+        if exact is None:
+            return None
+        return ProjectRelease(library, f"=={'.'.join(map(str, exact))}", tuple(exact), "given")
+
+    return release
 
 
 # What a guessed model's dimensions decide: a finding that uses such a fact is as unsure as the guess.
@@ -63,7 +74,7 @@ class Checker:
         catalog: the knowledge.
         machine: where the runs are to happen.
         rules: the ids to apply; None is all.
-        versions: a library's version, where known.
+        versions: a library's version, where the caller names it for every unit.
         model: the model to take instead of the one a config names (``--model-config``).
         model_in_folder: the model of a local folder that a config names, where there is one; a UserError says why its
             ``config.json`` cannot be used.
@@ -72,6 +83,7 @@ class Checker:
         gpu_count: data-parallel size that the user named.
         given: facts that the project says of itself, by vocabulary name (``[facts]`` of ``kb.toml``).
         installed: whether a library is installed; None where nobody knows.
+        strict: keep each rule's own severity, however certain the facts are.
     """
 
     def __init__(
@@ -80,18 +92,20 @@ class Checker:
         machine: Machine,
         *,
         rules: Collection[str] | None = None,
-        versions: Versions = no_versions,
+        versions: Versions | None = None,
         model: Model | None = None,
         model_in_folder: Callable[[str], Model | None] = no_folder,
         model_elsewhere: Callable[[str], Model | None] = no_folder,
         gpu_count: int | None = None,
         given: Mapping[str, Any] = {},
         installed: Callable[[str], bool | None] = nobody_knows,
+        strict: bool = False,
     ) -> None:
         self.catalog = catalog
         self.machine = machine
-        self.versions = versions
+        self.named_release = named_releases(versions) if versions else nothing_pinned
         self.gpu_count = gpu_count
+        self.strict = strict
         self.given = given
         self._installed = installed
         self._model = model
@@ -107,12 +121,19 @@ class Checker:
         self._linter = Linter(active)
         self._linters_by_dialect: dict[str, Linter] = {}
 
-    def check(self, unit: Unit) -> UnitResult:
-        """Everything that can be said about one unit."""
-        prepared = self.prepare(unit)
+    def check(self, unit: Unit, release: Release | None = None) -> UnitResult:
+        """Everything that can be said about one unit.
+
+        Args:
+            release: what the unit's project says of a library's release; None takes the checker's own.
+        """
+        release = release or self.named_release
+        prepared = self.prepare(unit, release)
         facts = prepared.facts(self._types)
         linter = self._linter_in(unit.dialect)
-        result = linter.lint(facts, lambda name: locate(unit, self.catalog.facts, name), unit.events, unit.span)
+        result = linter.lint(
+            facts, lambda name: locate(unit, self.catalog.facts, name), unit.events, unit.span, release
+        )
         fit, setup, model = prepared.fit, prepared.setup, prepared.model
         note = prepared.note if unit.dialect else None
         return UnitResult(
@@ -120,24 +141,89 @@ class Checker:
             setup=setup,
             model=model,
             prediction=fit.report,
-            findings=tuple(_resting(_barred(unit, finding), model) for finding in result.findings),
+            findings=tuple(self._weighed(finding, prepared) for finding in self._found(result, unit)),
             # of a file in no known format everything is open, and `unknown-dialect` says so once
             not_evaluated=result.not_evaluated if unit.dialect else (),
             note=note[0] if note else None,
             note_values=note[1] if note else {},
             gpu_limit_bytes=fit.limit_bytes,
             gpu_fits=() if self.machine.gpus else fit.on_gpus(self.catalog.gpus),
+            if_so=self._verdict_rests_on(prepared),
+            by_release=tuple(rule.id for rule, _ in result.by_release),
         )
+
+    def _found(self, result: LintResult, unit: Unit) -> list[Finding]:
+        """The findings, and one that lists what depends on a release that nothing says."""
+        depends = depending(result, unit, self.catalog.facts)
+        return [*result.findings, *(self._linter.hear([depends]) if depends else ())]
+
+    def _weighed(self, finding: Finding, prepared: UnitFacts) -> Finding:
+        """The finding at the severity that its certainty allows, with the assumptions that would turn it."""
+        finding = _resting(_barred(prepared.unit, finding), prepared.model)
+        if any(each.origin == "assumed" for each in finding.because):
+            finding = self._with_assumptions(finding, prepared)
+        severity = finding.severity if self.strict else as_severe(finding.severity, finding.certainty, finding.because)
+        return finding._replace(severity=severity)
+
+    def _with_assumptions(self, finding: Finding, prepared: UnitFacts) -> Finding:
+        """The finding with the assumptions that decide it; one that holds whatever is assumed is certain."""
+        when = self.catalog.rules[finding.rule].when
+        predicted = any(each.name.startswith(PREDICTED) for each in finding.because)
+        turning: tuple[Assumption, ...] = ()
+        if predicted and when is not None:
+            condition = compile_tree(when)
+
+            def holds(setup: TrainingSetup) -> bool:
+                return condition(prepared.otherwise(setup).facts(self._types).get) is True
+
+            turning = turned_by(prepared.setup, prepared.assumed, holds)
+        others = [each for each in finding.because if not each.name.startswith(PREDICTED)]
+        named = {each.name for each in others if each.origin == "assumed"}
+        if {"batch.effective", "gpu.count", "run.steps"} & named:
+            named.add("launch.num_processes")
+        turning += tuple(each for each in prepared.assumed if each.name in named and each not in turning)
+        grounds = [certainty_of(each.origin) for each in others]
+        certainty: Certainty = weakest((*grounds, "assumed" if turning else "certain"))
+        if finding.on_releases:
+            certainty = weakest((certainty, "likely"))
+        if certainty == "certain":  # the fixes were lowered with it; their own facts decide again
+            return self._anew(finding, prepared)._replace(if_so=())
+        return lowered(finding._replace(if_so=turning), certainty)
+
+    def _anew(self, finding: Finding, prepared: UnitFacts) -> Finding:
+        """The finding as certain, its fixes as safe as the rule says they are."""
+        safeties = {fix.title: fix.safety for fix in self.catalog.rules[finding.rule].fixes}
+        fixes = tuple(fix._replace(safety=safeties.get(fix.title, fix.safety)) for fix in finding.fixes)
+        return finding._replace(certainty="certain", fixes=fixes)
+
+    def _verdict_rests_on(self, prepared: UnitFacts) -> tuple[Assumption, ...]:
+        """The assumptions that would each turn the verdict, where it is a bad one."""
+        report = prepared.fit.report
+        if report is None or report.verdict.status not in ("oom", "likely_oom", "tight"):
+            return ()
+        status = report.verdict.status
+
+        def holds(setup: TrainingSetup) -> bool:
+            other = prepared.otherwise(setup).fit.report
+            return other is not None and other.verdict.status == status
+
+        return turned_by(prepared.setup, report.assumed, holds)
 
     def hear(self, events: Iterable[Event]) -> list[Finding]:
         """The findings of events that no unit holds: a file that cannot be read, a suppression comment."""
         return self._linter.hear(events)
 
-    def facts(self, unit: Unit) -> Facts:
+    def facts(self, unit: Unit, release: Release | None = None) -> Facts:
         """The unit's facts alone, for explaining a rule with its numbers."""
-        return self.prepare(unit).facts(self._types)
+        return self.prepare(unit, release).facts(self._types)
 
-    def prepare(self, unit: Unit) -> UnitFacts:
+    def prepare(self, unit: Unit, release: Release | None = None) -> UnitFacts:
+        release = release or self.named_release
+
+        def exact(library: str) -> tuple[int, ...] | None:
+            known = release(library)
+            return known.exact if known else None
+
         unit = self._on_this_gpu(unit)
         name = unit.settings.get("model.name")
         named = name.value if name is not None and isinstance(name.value, str) else None
@@ -149,7 +235,7 @@ class Checker:
             facts=types,
             constants=self.catalog.constants,
             gpu_count=self.gpu_count,
-            versions=self.versions,
+            versions=exact,
             given=self.given,
         )
         said = said_effective_batch(unit)
@@ -162,7 +248,8 @@ class Checker:
             machine=self.machine,
             fit=fit,
             types=types,
-            versions=self.versions,
+            release=release,
+            counted=self.gpu_count is not None,
             note=why_no_prediction(unit, setup, known=model is not None, fault=fault),
             given=self.given,
             installed=self._installed,

@@ -11,7 +11,7 @@ from kb.advice.no_prediction import Note
 from kb.core.catalog import Catalog
 from kb.core.document import Unit
 from kb.core.errors import UserError
-from kb.core.memory_report import MemoryReport
+from kb.core.memory_report import OVER, MemoryReport
 from kb.core.model import Architecture, Model
 from kb.core.result import GpuFit
 from kb.core.setup import Assumption, TrainingSetup
@@ -145,4 +145,4 @@ def _lengths(setup: TrainingSetup, arch: Architecture) -> Mapping[str, int]:
 def runs_out(estimated: Sequence[Estimated]) -> bool:
     """Whether any of the runs is said to run out, of the GPU's memory or of the host's."""
     reports = [one.report for one in estimated if one.report is not None]
-    return any("oom" in (report.verdict.status, report.host.status) for report in reports)
+    return any(status in OVER for report in reports for status in (report.verdict.status, report.host.status))

@@ -8,6 +8,7 @@ from typing import Any
 from kb.advice.adapter_facts import AdapterFacts
 from kb.advice.distributed_facts import DistributedFacts, hidden_behind, stage_in_name
 from kb.advice.fit import Fit
+from kb.advice.grounds import Grounds
 from kb.advice.lengths import longest_input
 from kb.advice.memory_facts import memory_fact, saving, ten_steps
 from kb.advice.named_facts import eval_generations, says_torch_dtype, trainer_of, unknown_training_keys
@@ -19,8 +20,9 @@ from kb.core.expression import Unknown, is_unknown
 from kb.core.facts import Facts, FactType, coerce, default_of
 from kb.core.finding import Span
 from kb.core.hardware import DetectedGpu, Machine
+from kb.core.lint import Release
 from kb.core.model import Model
-from kb.core.setup import TrainingSetup
+from kb.core.setup import Assumption, TrainingSetup
 from kb.memory import UnknownTargetsError, match_targets, modules
 
 
@@ -73,7 +75,8 @@ class UnitFacts:
         machine: Machine,
         fit: Fit,
         types: Mapping[str, FactType],
-        versions: Callable[[str], tuple[int, ...] | None],
+        release: Release,
+        counted: bool = False,
         note: Note | None = None,
         given: Mapping[str, Any] = {},
         installed: Callable[[str], bool | None] = lambda library: None,
@@ -84,10 +87,38 @@ class UnitFacts:
         self.machine = machine
         self.fit = fit
         self.types = types
-        self.versions = versions
+        self.release = release
+        self.counted = counted
         self.note = note
         self.given = given
         self.installed = installed
+
+    @property
+    def assumed(self) -> tuple[Assumption, ...]:
+        """What the prediction took for granted, the setup's own assumptions included."""
+        return self.fit.report.assumed if self.fit.report else self.setup.assumed
+
+    def versions(self, library: str) -> tuple[int, ...] | None:
+        """A library's release, where one is meant."""
+        known = self.release(library)
+        return known.exact if known else None
+
+    def otherwise(self, setup: TrainingSetup) -> "UnitFacts":
+        """The same unit, were its setup another."""
+        fit = Fit(setup, self.fit.model, self.machine, self.fit.constants, self.fit.said)
+        return UnitFacts(
+            unit=self.unit,
+            setup=setup,
+            model=self.model,
+            machine=self.machine,
+            fit=fit,
+            types=self.types,
+            release=self.release,
+            counted=self.counted,
+            note=self.note,
+            given=self.given,
+            installed=self.installed,
+        )
 
     def facts(self, type_names: Mapping[str, str]) -> Facts:
         settings = dict.fromkeys(
@@ -136,6 +167,16 @@ class UnitFacts:
                 **AdapterFacts(unit, self.setup, self.model).providers(),
                 **given,
             },
+            Grounds(
+                unit=unit,
+                setup=self.setup,
+                model=self.model,
+                machine=self.machine,
+                types=self.types,
+                release=self.release,
+                given=self.given,
+                counted=self.counted,
+            ).of,
         )
 
     def _setting(self, name: str) -> Any:
@@ -212,7 +253,7 @@ class UnitFacts:
         return tuple(dict.fromkeys(names))
 
     def _gpu(self, name: str) -> Any:
-        gpu = self.machine.gpus[0] if self.machine.gpus else None
+        gpu = self.fit.gpu
         if gpu is None:
             return None
         values: dict[str, Callable[[DetectedGpu], Any]] = {
@@ -220,6 +261,7 @@ class UnitFacts:
             "gpu.name": lambda gpu: gpu.name,
             "gpu.count": lambda _: len(self.machine.gpus),
             "gpu.memory_total": lambda gpu: gpu.memory_total,
+            "gpu.memory_limit": lambda _: self.fit.limit_bytes,
             "gpu.memory_usable": lambda _: self.fit.usable_bytes,
             "gpu.memory_free": lambda gpu: gpu.memory_free,
             "gpu.compute_capability": lambda gpu: gpu.compute_capability,

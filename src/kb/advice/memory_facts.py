@@ -14,8 +14,11 @@ TERMS_OF = {
 }
 
 
+PHASES = {"inference": "generate", "eval_generate": "generate"}
+
+
 def memory_fact(report: MemoryReport, name: str) -> Any:
-    """A fact under ``memory.`` from a prediction. A phase that the run does not have takes no memory."""
+    """A fact under ``memory.`` from a prediction. A phase that the run does not have takes no memory, and fits."""
     if name == "memory.status":
         return None if report.verdict.status == "unknown" else report.verdict.status
     if name == "memory.phase":
@@ -36,9 +39,11 @@ def memory_fact(report: MemoryReport, name: str) -> Any:
             "base_low": host.base_low_bytes,
             "floor": host.measured_bytes,
         }[field]
-    phase = report.phase({"inference": "generate", "eval_generate": "generate"}.get(part, part))
+    phase = report.phase(PHASES.get(part, part))
     if phase is None:
-        return 0
+        return 0 if field != "status" else None if report.verdict.status == "unknown" else "fits"
+    if field == "status":
+        return None if phase.status == "unknown" else phase.status
     if field in TERMS_OF:
         return sum(term.bytes for term in phase.terms if term.name in TERMS_OF[field])
     return {

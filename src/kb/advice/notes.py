@@ -12,7 +12,7 @@ from kb.advice.setup import setup_of
 from kb.core.catalog import Catalog
 from kb.core.document import Setting, Unit
 from kb.core.finding import Span
-from kb.core.memory_report import Phase, Status
+from kb.core.memory_report import STATUSES, Phase, Status, phase_status
 from kb.core.model import Model
 from kb.core.setup import TrainingSetup
 from kb.memory import UnsupportedArchitectureError
@@ -176,9 +176,7 @@ def _predicted(
     limit, usable = there.limit_bytes, there.usable_bytes
     if limit is None or usable is None:
         return phase, "unknown"
-    if max(phase.low_bytes for phase in phases) > limit:
-        return phase, "oom"
-    return phase, "fits" if phase.high_bytes <= usable else "tight"
+    return phase, max((phase_status(each, limit, usable) for each in phases), key=STATUSES.index)
 
 
 def _setup(

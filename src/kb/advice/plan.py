@@ -102,7 +102,7 @@ def host_level(host: HostLedger) -> Level:
 
 
 def gpu_state(report: MemoryReport) -> State:
-    states: Mapping[str, State] = {"fits": "enough", "tight": "tight", "oom": "short"}
+    states: Mapping[str, State] = {"fits": "enough", "tight": "tight", "likely_oom": "short", "oom": "short"}
     return states.get(report.verdict.status, "unknown")
 
 

@@ -102,6 +102,7 @@ def setup_of(
         gradient_checkpointing=_open(read, "training.gradient_checkpointing", True, training),
         use_reentrant=bool(read.or_default("training.gradient_checkpointing_kwargs.use_reentrant")),
         label_smoothing_factor=float(read.or_default("training.label_smoothing_factor")),
+        fused_loss=bool(read.value("training.use_liger_kernel") or read.value("model.fused_loss")),
         predict_with_generate=generates,
         prediction_loss_only=bool(read.or_default("training.prediction_loss_only")),
         eval_accumulation_steps=read.number("training.eval_accumulation_steps"),

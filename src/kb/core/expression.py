@@ -57,6 +57,47 @@ def fact_names(tree: Tree) -> frozenset[str]:
     return frozenset().union(*(fact_names(child) for child in children))
 
 
+def deciding_facts(tree: Tree, get: Lookup, doubt: Callable[[str], int]) -> tuple[Any, frozenset[str]]:
+    """The value of ``tree``, and the facts that decided it: of ``a and b`` that is false because of ``a``, only ``a``.
+
+    Where several operands would each have decided alone, the least doubtful one counts.
+
+    Args:
+        doubt: how doubtful a fact is; 0 is certain.
+    """
+    kind = tree[0]
+    if kind == "fact":
+        return get(tree[1]), frozenset((tree[1],))
+    if kind == "lit":
+        return compile_tree(tree)(get), frozenset()
+    if kind == "if":
+        test, names = deciding_facts(tree[1], get, doubt)
+        if is_unknown(test):
+            return test, names
+        value, more = deciding_facts(tree[2] if test else tree[3], get, doubt)
+        return value, names | more
+    children = tree[2:] if kind in ("compare", "call") else tree[1:]
+    if kind not in ("and", "or"):
+        every = frozenset[str]().union(*(deciding_facts(child, get, doubt)[1] for child in children))
+        return compile_tree(tree)(get), every
+    value = compile_tree(tree)(get)
+    parts = [deciding_facts(child, get, doubt) for child in children]
+    alone = [names for part, names in parts if part is value] if value is (kind == "or") else []
+    if alone:
+        return value, min(alone, key=lambda names: max(map(doubt, names), default=0))
+    return value, frozenset[str]().union(*(names for _, names in parts))
+
+
+def literals_beside(tree: Tree, name: str) -> frozenset[tuple[int, ...]]:
+    """The versions that ``tree`` compares the fact ``name`` with."""
+    if tree[0] in ("fact", "lit"):
+        return frozenset()
+    if tree[0] == "compare" and ["fact", name] in tree[2:]:
+        return frozenset(tuple(part[1]) for part in tree[2:] if part[0] == "lit" and isinstance(part[1], list))
+    children = tree[2:] if tree[0] in ("compare", "call") else tree[1:]
+    return frozenset[tuple[int, ...]]().union(*(literals_beside(child, name) for child in children))
+
+
 def _unknown_of(*values: object) -> Unknown:
     unknown = [value for value in values if isinstance(value, Unknown)]
     needs = frozenset[str]().union(*(value.needs for value in unknown))

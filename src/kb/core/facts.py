@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from kb.core.certainty import Origin
 from kb.core.expression import LARGEST_NUMBER, Unknown
 from kb.core.text import Text
 
@@ -57,6 +58,16 @@ def default_is_open(fact: FactType, version_of: VersionOf) -> bool:
     )
 
 
+class Ground(NamedTuple):
+    """How one fact is known. ``place`` is where it is said (``12:5``, ``requirements.txt:3``, ``--gpu``), or empty."""
+
+    origin: Origin
+    place: str = ""
+
+
+NOT_SAID = Ground("library")
+
+
 class Facts:
     """A lookup of facts by vocabulary name, each computed at most once, when first asked for.
 
@@ -64,11 +75,18 @@ class Facts:
         types: the type of every fact that may be asked for.
         providers: the value of a fact, or of every fact of a group, by its first part and a dot (``gpu.``).
             ``None`` means unknown; an :class:`Unknown` passes through with its own reason.
+        ground: how a fact is known, asked only of those that decided something.
     """
 
-    def __init__(self, types: Mapping[str, str], providers: Mapping[str, Callable[[str], Any]]) -> None:
+    def __init__(
+        self,
+        types: Mapping[str, str],
+        providers: Mapping[str, Callable[[str], Any]],
+        ground: Callable[[str], Ground] = lambda name: NOT_SAID,
+    ) -> None:
         self._types = types
         self._providers = providers
+        self.ground = ground
         self._known: dict[str, Any] = {}
 
     def get(self, name: str) -> Any:
@@ -78,6 +96,10 @@ class Facts:
         except KeyError:
             value = self._known[name] = self._find(name)
             return value
+
+    def assuming(self, values: Mapping[str, Any]) -> Callable[[str], Any]:
+        """A lookup in which some facts are as ``values`` has them."""
+        return lambda name: values[name] if name in values else self.get(name)
 
     def _find(self, name: str) -> Any:
         provider = self._providers.get(name) or self._providers.get(name.partition(".")[0] + ".")

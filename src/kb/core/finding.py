@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
+from kb.core.certainty import Certainty, Origin
 from kb.core.expression import Tree
+from kb.core.setup import Assumption
 from kb.core.text import Text
 
 Severity = Literal["error", "warning", "info"]
@@ -62,8 +64,34 @@ class Suppression(NamedTuple):
     line: int | None = None
 
 
+class Because(NamedTuple):
+    """One fact that decided a finding: its value, how it is known, and where it is said (``12:5``), or empty."""
+
+    name: str
+    value: Any
+    origin: Origin
+    place: str = ""
+
+
+class OnRelease(NamedTuple):
+    """The releases of a library for which a finding holds, where the project allows others too.
+
+    ``since`` and ``before`` bound them, None where they do not; ``specifier`` is what the project says, at ``place``.
+    """
+
+    library: str
+    since: tuple[int, ...] | None
+    before: tuple[int, ...] | None
+    specifier: str
+    place: str
+
+
 class Finding(NamedTuple):
-    """One rule firing at one place. ``facts`` holds every number that its message and expression used."""
+    """One rule firing at one place. ``facts`` holds every number that its message and expression used.
+
+    ``certainty`` is that of the least certain fact that decided it; ``because`` lists those. ``if_so`` are the
+    assumptions that would each turn it, were they false, and ``on_releases`` the releases that it waits for.
+    """
 
     rule: str
     severity: Severity
@@ -74,6 +102,10 @@ class Finding(NamedTuple):
     related: tuple[tuple[str, Span], ...] = ()
     fixes: tuple[Fix, ...] = ()
     suppressed: Suppression | None = None
+    certainty: Certainty = "certain"
+    because: tuple[Because, ...] = ()
+    if_so: tuple[Assumption, ...] = ()
+    on_releases: tuple[OnRelease, ...] = ()
 
     def ready(self, safety: Safety) -> Fix | None:
         """The first fix of ``safety`` that may be applied: its condition is known to hold, and nothing bars it."""

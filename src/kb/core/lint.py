@@ -1,21 +1,45 @@
 """Rules over facts: findings, and what could not be decided. Pure; nothing is worded here."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import product
 from typing import Any, NamedTuple
 
+from kb.core.certainty import CERTAINTIES, Certainty, Origin, certainty_of, weakest
 from kb.core.document import Event
-from kb.core.expression import Evaluator, Unknown, compile_tree, fact_names, is_unknown
+from kb.core.expression import (
+    Evaluator,
+    Lookup,
+    Tree,
+    Unknown,
+    compile_tree,
+    deciding_facts,
+    fact_names,
+    is_unknown,
+    literals_beside,
+)
 from kb.core.facts import Facts
-from kb.core.finding import Edit, Finding, Fix, NotEvaluated, Span
+from kb.core.finding import Because, Edit, Finding, Fix, NotEvaluated, OnRelease, Span
+from kb.core.release import Bound, ProjectRelease, just_below
 from kb.core.rule import Computed, Rule, RuleFix
 
 Locate = Callable[[str], Span | None]
 """Where a fact's setting stands in the file; None for a fact that no setting gives."""
+Release = Callable[[str], ProjectRelease | None]
+"""What is known of a library's release, by the library's name; None where nothing says it."""
+OF_RELEASE = "versions."
+MOST_LIBRARIES = 2  # in one rule whose releases are all tried; none names more
 
 
 class LintResult(NamedTuple):
+    """``by_release``: rules that hold for some releases of a library that nothing pins, and not for others."""
+
     findings: tuple[Finding, ...]
     not_evaluated: tuple[NotEvaluated, ...]
+    by_release: tuple[tuple[Rule, tuple[OnRelease, ...]], ...] = ()
+
+
+def nothing_pinned(library: str) -> None:
+    """Nothing is known of any release."""
 
 
 class Linter:
@@ -30,18 +54,30 @@ class Linter:
             elif rule.on is not None:
                 self._listeners.setdefault(rule.on, []).append(rule)
 
-    def lint(self, facts: Facts, locate: Locate, events: Sequence[Event], whole: Span) -> LintResult:
+    def lint(
+        self, facts: Facts, locate: Locate, events: Sequence[Event], whole: Span, release: Release = nothing_pinned
+    ) -> LintResult:
         """Findings of every rule, in the order of their places; ``whole`` is where a finding without one goes."""
         findings: list[Finding] = []
         undecided: list[NotEvaluated] = []
+        by_release: list[tuple[Rule, tuple[OnRelease, ...]]] = []
         for rule, condition, names in self._conditions:
             value = condition(facts.get)
-            if is_unknown(value):
+            if value.__class__ is not Unknown:
+                if value:
+                    findings.append(_fire(rule, names, facts, facts.get, locate, whole))
+                continue
+            tried = _over_releases(rule, condition, facts, value.needs, release)
+            if tried is None:
                 undecided.append(NotEvaluated(rule=rule.id, needs=tuple(sorted(value.needs))))
-            elif value:
-                findings.append(_fire(rule, names, facts, locate, whole))
+            elif tried.holds:
+                if all(each.specifier for each in tried.on):
+                    found = _fire(rule, names, facts, tried.get, locate, whole, settled=value.needs)
+                    findings.append(_on_releases(found, tried.on))
+                else:
+                    by_release.append((rule, tried.on))
         findings += self.hear(events)
-        return LintResult(tuple(sorted(findings, key=place_of)), tuple(undecided))
+        return LintResult(tuple(sorted(findings, key=place_of)), tuple(undecided), tuple(by_release))
 
     def hear(self, events: Iterable[Event]) -> list[Finding]:
         """The findings of events alone."""
@@ -53,13 +89,95 @@ def place_of(finding: Finding) -> tuple[int, int, str]:
     return finding.span.line, finding.span.column, finding.rule
 
 
-def _fire(rule: Rule, names: tuple[str, ...], facts: Facts, locate: Locate, whole: Span) -> Finding:
+class _Tried(NamedTuple):
+    """What trying a rule on the releases that a project allows gave. ``on`` is empty where it holds for all."""
+
+    holds: bool
+    on: tuple[OnRelease, ...]
+    get: Lookup
+
+
+def _over_releases(
+    rule: Rule, condition: Evaluator, facts: Facts, needs: frozenset[str], release: Release
+) -> _Tried | None:
+    """The rule on each kind of release that the project allows; None where more than the release is unknown.
+
+    Between two versions that the rule names nothing changes, so each of those, and what lies just below it, stands
+    for all. Where a release is not known at all, every one is allowed.
+    """
+    if rule.when is None or not needs or len(needs) > MOST_LIBRARIES:
+        return None
+    if not all(name.startswith(OF_RELEASE) for name in needs):
+        return None
+    names = sorted(needs)
+    known = [release(name.removeprefix(OF_RELEASE)) for name in names]
+    allowed = [_kinds_of(rule.when, name, each) for name, each in zip(names, known, strict=True)]
+    outcomes = [(kinds, condition(facts.assuming(dict(zip(names, kinds, strict=True))))) for kinds in product(*allowed)]
+    if not outcomes or any(is_unknown(value) for _, value in outcomes):
+        return None
+    holding = [kinds for kinds, value in outcomes if value]
+    if not holding:
+        return _Tried(False, (), facts.get)
+    on = []
+    for index, (name, each) in enumerate(zip(names, known, strict=True)):
+        mine = {kinds[index] for kinds in holding}
+        if mine != set(allowed[index]):
+            on.append(_bounds(name, rule.when, allowed[index], mine, each))
+    return _Tried(True, tuple(on), facts.assuming(dict(zip(names, holding[-1], strict=True))))
+
+
+def _kinds_of(tree: Tree, name: str, known: ProjectRelease | None) -> list[Bound]:
+    """One release of each kind that the rule tells apart and the project allows, the oldest first."""
+    bounds = literals_beside(tree, name)
+    kinds = sorted({*bounds, *map(just_below, bounds), *(known.edges() if known else ())})
+    return [kind for kind in kinds if known is None or known.allows(kind)]
+
+
+def _bounds(
+    name: str, tree: Tree, allowed: Sequence[Bound], holding: set[Bound], known: ProjectRelease | None
+) -> OnRelease:
+    """From which release on, or before which, the rule holds."""
+    named = sorted(literals_beside(tree, name))
+    first, last = min(holding), max(holding)
+    since = next((bound for bound in reversed(named) if bound <= first), None) if first != allowed[0] else None
+    before = next((bound for bound in named if bound > last), None) if last != allowed[-1] else None
+    place = known.place.text() if known and known.place else ""
+    return OnRelease(name.removeprefix(OF_RELEASE), since, before, known.specifier if known else "", place)
+
+
+def _on_releases(finding: Finding, on: tuple[OnRelease, ...]) -> Finding:
+    """The finding as likely, where it holds for some of the releases only; its fixes are no longer safe."""
+    if not on:
+        return finding
+    return lowered(finding._replace(on_releases=on), weakest((finding.certainty, "likely")))
+
+
+def lowered(finding: Finding, certainty: Certainty) -> Finding:
+    """The finding at this certainty: a fix is safe only where everything it rests on is certain."""
+    if certainty == "certain":
+        return finding
+    fixes = tuple(fix._replace(safety="unsafe") for fix in finding.fixes)
+    return finding._replace(certainty=certainty, fixes=fixes)
+
+
+def _fire(
+    rule: Rule,
+    names: tuple[str, ...],
+    facts: Facts,
+    get: Lookup,
+    locate: Locate,
+    whole: Span,
+    settled: frozenset[str] = frozenset(),
+) -> Finding:
+    """``settled``: facts that were tried in every way they can be, so that how they are known decides nothing."""
     places = [(name, span) for name in (rule.at or names) if (span := locate(name)) is not None]
+    because = _because(rule.when, facts, get) if rule.when is not None else ()
+    certainty = weakest(certainty_of(each.origin) for each in because if each.name not in settled)
     mentioned = {*names, *rule.message.placeholders()}
-    fixes = tuple(fix for candidate in rule.fixes if (fix := _resolve(candidate, facts)) is not None)
+    fixes = tuple(fix for candidate in rule.fixes if (fix := _resolve(candidate, facts, get)) is not None)
     mentioned |= frozenset[str]().union(*(fix.title.placeholders() for fix in fixes))
-    values = {name: value for name in sorted(mentioned) if not is_unknown(value := facts.get(name))}
-    return Finding(
+    values = {name: value for name in sorted(mentioned) if not is_unknown(value := get(name))}
+    finding = Finding(
         rule=rule.id,
         severity=rule.severity,
         confidence=rule.confidence,
@@ -68,7 +186,24 @@ def _fire(rule: Rule, names: tuple[str, ...], facts: Facts, locate: Locate, whol
         facts=values,
         related=tuple(places[1:]),
         fixes=fixes,
+        because=because,
     )
+    return lowered(finding, certainty)
+
+
+def _because(tree: Tree, facts: Facts, get: Lookup) -> tuple[Because, ...]:
+    """The facts that made the condition true, each with how it is known."""
+    grounds: dict[str, tuple[Origin, str]] = {}
+
+    def doubt(name: str) -> int:
+        if name not in grounds:
+            grounds[name] = facts.ground(name)
+        return CERTAINTIES.index(certainty_of(grounds[name][0]))
+
+    _, names = deciding_facts(tree, get, doubt)
+    for name in names:
+        doubt(name)
+    return tuple(Because(name, get(name), *grounds[name]) for name in sorted(names))
 
 
 def _hear(rule: Rule, event: Event) -> Finding:
@@ -85,14 +220,18 @@ def _hear(rule: Rule, event: Event) -> Finding:
     )
 
 
-def _resolve(fix: RuleFix, facts: Facts) -> Fix | None:
+def _resolve(fix: RuleFix, facts: Facts, get: Lookup) -> Fix | None:
     """The fix with its values computed; None where its condition is known false or a value is unknown."""
-    applies: Any = True if fix.when is None else compile_tree(fix.when)(facts.get)
+    applies: Any = True if fix.when is None else compile_tree(fix.when)(get)
     if not is_unknown(applies) and not applies:
         return None
     edits: list[Edit] = []
+    rests_on: frozenset[str] = frozenset()
     for name, given in fix.set.items():
-        value = compile_tree(given.tree)(facts.get) if isinstance(given, Computed) else given
+        value = given
+        if isinstance(given, Computed):
+            value = compile_tree(given.tree)(get)
+            rests_on |= fact_names(given.tree)
         if isinstance(value, Unknown):
             return None
         edits.append(Edit("set", name, _plain(value)))
@@ -102,7 +241,10 @@ def _resolve(fix: RuleFix, facts: Facts) -> Fix | None:
         return Fix(
             fix.safety, fix.title, tuple(edits), certain=False, when=fix.when, needs=tuple(sorted(applies.needs))
         )
-    return Fix(safety=fix.safety, title=fix.title, edits=tuple(edits))
+    if fix.when is not None:
+        rests_on |= {each.name for each in _because(fix.when, facts, get)}
+    sure = weakest(certainty_of(facts.ground(name).origin) for name in rests_on) == "certain"
+    return Fix(safety=fix.safety if sure else "unsafe", title=fix.title, edits=tuple(edits))
 
 
 def _plain(value: Any) -> Any:

@@ -3,9 +3,12 @@
 from typing import Literal, NamedTuple
 
 from kb.core.setup import Assumption
+from kb.core.units import GIB, tenths
 
 Level = Literal["closed", "simulated", "measured"]
-Status = Literal["fits", "tight", "oom", "unknown"]
+Status = Literal["fits", "tight", "likely_oom", "oom", "unknown"]
+STATUSES: tuple[Status, ...] = ("fits", "tight", "likely_oom", "oom")  # the best first
+OVER: tuple[Status, ...] = ("likely_oom", "oom")
 PhaseName = Literal["load", "train", "evaluate", "generate", "save"]
 
 
@@ -31,6 +34,22 @@ class Phase(NamedTuple):
     low_bytes: int
     high_bytes: int
     moment: str = ""  # where the peak lies: a key of i18n under `moment.`
+    status: Status = "unknown"  # against the GPU that the report was made for
+
+
+def phase_status(phase: Phase, memory: int, usable: int) -> Status:
+    """One phase against a card's memory, of which a process gets ``usable``, somewhat less than the driver reports.
+
+    ``oom`` only where even the low end is over the whole; ``likely_oom`` where the expected value is over what a
+    process gets, ``tight`` where only the high end is. Sizes count as reports show them, in tenths of a GiB, both ends
+    rounded outward: no sentence says "at least 24.0 of 24.0".
+    """
+    room = tenths(usable)
+    if phase.low_bytes * 10 // GIB > tenths(memory):
+        return "oom"
+    if tenths(phase.process_used_bytes) > room:
+        return "likely_oom"
+    return "tight" if -(-phase.high_bytes * 10 // GIB) > room else "fits"
 
 
 class HostLedger(NamedTuple):
@@ -65,7 +84,9 @@ class HostLedger(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """``tight``: the limit lies inside the error band. ``phase`` and ``term`` decide it."""
+    """``oom``: even the low end is over the limit. ``likely_oom``: the expected value is over what a process gets.
+    ``tight``: only the high end is. ``phase`` and ``term`` decide it.
+    """
 
     status: Status
     phase: str | None = None

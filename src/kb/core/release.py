@@ -7,6 +7,7 @@ from kb.core.certainty import Origin
 from kb.core.version import parse_version
 
 Bound = tuple[int, ...]
+LATEST = 9999  # stands for the last part of a release before the next
 OR = " || "
 _ONE = re.compile(r"==\s*([^\s,|*]+)")
 
@@ -16,6 +17,10 @@ class Source(NamedTuple):
 
     path: str
     line: int | None = None
+
+    def text(self) -> str:
+        """``requirements.txt:3``."""
+        return self.path if self.line is None else f"{self.path}:{self.line}"
 
 
 class ProjectRelease(NamedTuple):
@@ -39,6 +44,21 @@ class ProjectRelease(NamedTuple):
         if self.exact is not None:
             return _padded(self.exact, len(version)) == _padded(version, len(self.exact))
         return admits(self.specifier, ".".join(map(str, version)))
+
+    def edges(self) -> tuple[Bound, ...]:
+        """The versions that the specifier names, and what lies just below each: between them nothing changes."""
+        if self.exact is not None:
+            return (self.exact,)
+        named = [parse_version(each) for each in re.findall(r"[<>=~]\s*(\d+(?:\.\d+)*)", self.specifier)]
+        return tuple(edge for bound in named for edge in (bound, just_below(bound)))
+
+
+def just_below(version: Bound) -> Bound:
+    """The newest release that is thinkable before this one: ``(5, 15)`` → ``(5, 14, LATEST)``."""
+    *head, last = version
+    while last == 0 and head:
+        *head, last = head
+    return (*head, max(last - 1, 0), LATEST)
 
 
 def _padded(version: Bound, length: int) -> Bound:

@@ -8,7 +8,7 @@ from kb.core.finding import SEVERITIES, Finding, NotEvaluated
 from kb.core.hardware import Gpu, Machine
 from kb.core.memory_report import MemoryReport, Verdict
 from kb.core.model import Model
-from kb.core.setup import TrainingSetup
+from kb.core.setup import Assumption, TrainingSetup
 
 
 class GpuFit(NamedTuple):
@@ -37,6 +37,9 @@ class UnitResult(NamedTuple):
     note_values: Mapping[str, Any] = {}
     gpu_limit_bytes: int | None = None
     gpu_fits: tuple[GpuFit, ...] = ()
+    if_so: tuple[Assumption, ...] = ()  # the assumptions that would each turn the GPU's verdict, were they false
+    by_release: tuple[str, ...] = ()  # rules that hold for some releases of a library that nothing pins
+    hidden_notes: int = 0  # findings of severity `info` that this report leaves out
 
     def counted(self) -> tuple[Finding, ...]:
         """The findings that nothing suppresses."""
@@ -67,6 +70,7 @@ class CheckResult(NamedTuple):
         """How many findings of each severity count, and how many are suppressed."""
         counts = dict.fromkeys((*SEVERITIES, "suppressed"), 0)
         for unit in self.units:
+            counts["info"] += unit.hidden_notes
             for finding in unit.findings:
                 counts["suppressed" if finding.suppressed else finding.severity] += 1
         return counts

@@ -65,6 +65,7 @@ class TrainingSetup(NamedTuple):
     gradient_checkpointing: bool = False
     use_reentrant: bool = False
     label_smoothing_factor: float = 0.0
+    fused_loss: bool = False  # Liger and its like: the loss is computed in pieces, without whole logits
 
     predict_with_generate: bool = False
     prediction_loss_only: bool = False

@@ -35,6 +35,21 @@ def parse_bytes(text: str) -> int:
     return round(float(number) * BYTES_PER_UNIT[unit])
 
 
+def rounded_down(count: float, unit: str = "GiB") -> int:
+    """Bytes rounded down to a tenth of the unit: the low end of a range, so that "at least" stays true."""
+    return int(count * 10 // BYTES_PER_UNIT[unit.upper()]) * BYTES_PER_UNIT[unit.upper()] // 10
+
+
+def rounded_up(count: float, unit: str = "GiB") -> int:
+    """Bytes rounded up to a tenth of the unit: the high end of a range."""
+    return -(-BYTES_PER_UNIT[unit.upper()] * int(-(-count * 10 // BYTES_PER_UNIT[unit.upper()])) // 10)
+
+
+def tenths(count: float, unit: str = "GiB") -> int:
+    """How many tenths of the unit a report shows: two sizes that look the same count as the same."""
+    return int(f"{count * 10 / BYTES_PER_UNIT[unit.upper()]:.0f}")
+
+
 def format_bytes(count: float, unit: str = "GiB") -> str:
     """A byte count in one unit: ``format_bytes(3 * GIB) == "3.0 GiB"``; MiB and smaller without decimals."""
     scaled = count / BYTES_PER_UNIT[unit.upper()]

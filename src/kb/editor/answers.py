@@ -26,7 +26,7 @@ FIX_ALL = "source.fixAll.kb"
 SEVERITIES = {
     "error": types.DiagnosticSeverity.Error,
     "warning": types.DiagnosticSeverity.Warning,
-    "info": types.DiagnosticSeverity.Information,
+    "info": types.DiagnosticSeverity.Hint,
 }
 PANEL = Style(width=84)
 

@@ -4,6 +4,7 @@ import json
 from html import escape
 
 from kb.advice.lengths import reads_target
+from kb.core.memory_report import STATUSES
 from kb.guide.fits_table import by_family
 from kb.guide.library import Library
 from kb.guide.site_words import say
@@ -25,7 +26,7 @@ def chooser(library: Library, model: str, gpu: str) -> str:
     words: dict[str, object] = {
         name: say(language, f"{'playground' if name in SHARED else 'chooser'}.{name}") for name in WORDS
     }
-    words["verdict"] = {name: library.words.named("verdict", name) for name in ("fits", "tight", "oom", "unknown")}
+    words["verdict"] = {name: library.words.named("verdict", name) for name in (*STATUSES, "unknown")}
     models = [
         [family, [[one.id, one.name, reads_target(one.architecture)] for one in found]]
         for family, found in by_family(list(catalog.models.values()))

@@ -12,7 +12,7 @@ from kb.core.model import Model
 from kb.core.setup import TrainingSetup
 from kb.memory import predict
 from kb.memory.predict import FLASH_FROM, HOPPER
-from kb.memory.process import Context, context_of, verdict_of
+from kb.memory.process import Context, context_of, judged
 from kb.memory.search import LARGEST_BATCH, BatchField, largest_within, use_by_batch
 
 Curve = tuple[Callable[[int], int], dict[int, int]]
@@ -51,7 +51,7 @@ class Curves:
         return tuple(_with_context(phase, context) for phase in self._phases[key])
 
     def verdict(self, setup: TrainingSetup, gpu: Gpu) -> str:
-        return verdict_of(self.phases(setup, gpu), gpu.memory_total, self._constants).status
+        return judged(self.phases(setup, gpu), gpu.memory_total, self._constants)[1].status
 
     def largest(self, setup: TrainingSetup, field: BatchField, gpu: Gpu) -> int:
         """The largest batch whose phases fit with their whole band; 0 where not even 1 does.

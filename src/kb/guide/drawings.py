@@ -34,7 +34,7 @@ def heat_map_svg(
 ) -> str:
     """A grid coloured by verdict (``fits``, ``tight``, ``oom``, ``beyond``), each cell marked and named too, since
     colour alone says nothing to many."""
-    marks = {"fits": "✓", "tight": "~", "oom": "✕", "beyond": "–", "unknown": "?"}
+    marks = {"fits": "✓", "tight": "~", "likely_oom": "✕", "oom": "✕", "beyond": "–", "unknown": "?"}
     width = LABEL_WIDTH + CELL_WIDTH * len(column_labels)
     height = LABEL_HEIGHT * 2 + CELL_HEIGHT * len(row_labels)
     parts = [_text(LABEL_WIDTH, 14, axes[1], "start"), _text(LABEL_WIDTH - 8, LABEL_HEIGHT + 16, axes[0], "end")]

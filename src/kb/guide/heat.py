@@ -11,7 +11,7 @@ from kb.guide.library import Library
 from kb.guide.markup import held
 from kb.guide.site_words import say
 
-STATUSES = ("fits", "tight", "oom", "beyond", "unknown")
+STATUSES = ("fits", "tight", "likely_oom", "oom", "beyond", "unknown")
 
 
 def heat_maps(library: Library, pairs: Sequence[tuple[Model, Gpu]], maps: Mapping[tuple[str, str], Map | None]) -> str:

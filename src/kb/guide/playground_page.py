@@ -3,6 +3,7 @@
 import json
 from html import escape
 
+from kb.core.memory_report import STATUSES
 from kb.guide.library import Library
 from kb.guide.site_words import say
 
@@ -18,7 +19,7 @@ def playground(library: Library) -> str:
     language, words = library.language, library.words
     texts: dict[str, object] = {name: say(language, f"playground.{name}") for name in WORDS}
     texts["severity"] = {name: words.named("severity", name) for name in ("error", "warning", "info")}
-    texts["verdict"] = {name: words.named("verdict", name) for name in ("fits", "tight", "oom", "unknown")}
+    texts["verdict"] = {name: words.named("verdict", name) for name in (*STATUSES, "unknown")}
     held = escape(json.dumps(texts, ensure_ascii=False), quote=True)
     needs = escape(say(language, "playground.no_script"))
     return f'<div id="kb-playground" data-words="{held}"></div>\n<noscript><p class="kb-notice">{needs}</p></noscript>'

@@ -36,6 +36,7 @@ class ExampleRunner:
         result = self._check(checker, example)
         fired = [f for unit in result.results for f in unit.findings if f.rule == rule.id and f.suppressed is None]
         needs = [row.needs for unit in result.results for row in unit.not_evaluated if row.rule == rule.id]
+        needs += [("versions",) for unit in result.results if rule.id in unit.by_release]
         outcome = "fires" if fired else "not-evaluated" if needs else "silent"
         if outcome != example["expect"]:
             reason = f" (needs {', '.join(needs[0])})" if needs else ""

@@ -104,6 +104,8 @@ class FileChecker:
         overrides: the project's own severities and ignored rules.
         read: looks up a file that a config names.
         beside: reads a group file below a config's folder; None takes the disk's.
+        notes: keep findings of severity `info`; without, their number alone is kept.
+        assumed: keep findings that rest on an assumption.
         hub: where models come from that the catalogue lacks; it knows what could not be had.
         seen: remembers what a check looks at beside the file.
     """
@@ -120,8 +122,12 @@ class FileChecker:
         beside: Callable[[str, str], bytes | None] | None = None,
         hub: "HubModels | None" = None,
         seen: Seen | None = None,
+        notes: bool = True,
+        assumed: bool = True,
     ) -> None:
         self.catalog = catalog
+        self.notes = notes
+        self._keeps_assumed = assumed
         self.checker = checker
         self.hub = hub
         self._today = today
@@ -245,10 +251,22 @@ class FileChecker:
             heard = [self._own(finding) for finding in self.checker.hear(outcome.events)]
             heard = [finding for finding in heard if finding.rule not in ignored]
             kept[0] = tuple(sorted((*kept[0], *heard), key=place_of))
-        return [
-            result if findings == result.findings else result._replace(findings=findings)
-            for result, findings in zip(results, kept, strict=True)
-        ]
+        return [self._without_notes(result, found) for result, found in zip(results, kept, strict=True)]
+
+    def _without_notes(self, result: UnitResult, findings: tuple[Finding, ...]) -> UnitResult:
+        """The result with the findings that this run is to tell; of notes that it is not, the number."""
+        if not self._keeps_assumed:
+            findings = tuple(finding for finding in findings if finding.certainty != "assumed")
+        hidden = 0
+        if not self.notes:
+            kept = tuple(finding for finding in findings if finding.severity != "info")
+            hidden = sum(finding.suppressed is None for finding in findings) - sum(
+                finding.suppressed is None for finding in kept
+            )
+            findings = kept
+        if findings == result.findings and not hidden:
+            return result
+        return result._replace(findings=findings, hidden_notes=hidden)
 
     def _suppressed(self, findings: Sequence[Finding], text: str, path: str, decided: Collection[str]) -> "Suppressed":
         """The findings of one file with its suppression comments applied."""

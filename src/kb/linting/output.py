@@ -54,7 +54,7 @@ def _text(options: argparse.Namespace, result: CheckResult, checker: FileChecker
         return _explained(options.explain, result, checker, words, style)
     from kb.report.check.text import text_report
 
-    return text_report(result, words, style, panel=not options.quiet)
+    return text_report(result, words, style, panel=not options.quiet, verbose=options.verbose)
 
 
 def _explained(rule: str, result: CheckResult, checker: FileChecker, words: Words, style: object) -> str:

@@ -33,6 +33,9 @@ class Wanted(NamedTuple):
     dialect: str | None = None
     model_config: str | None = None
     versions: Mapping[str, str] | None = None
+    notes: bool = True  # keep findings of severity `info`
+    strict: bool = False  # each rule's own severity, however certain its facts are
+    assume_nothing: bool = False  # leave out what rests on an assumption
     online: bool = False  # ask the hub for models that nothing here knows
 
 
@@ -75,6 +78,7 @@ def file_checker(
         model_elsewhere=seen.model("hub", hub, cached_config_of),
         gpu_count=wanted.gpus if wanted.gpus is not None else project.gpus,
         given=given,
+        strict=wanted.strict,
         installed=_installed(versions, here=bool(machine.gpus) and machine.gpu_source != "named"),
     )
     return FileChecker(
@@ -83,6 +87,8 @@ def file_checker(
         today=datetime.date.today(),
         dialect=wanted.dialect,
         overrides=_overrides(project, areas),
+        notes=wanted.notes,
+        assumed=not wanted.assume_nothing,
         hub=hub,
         seen=seen,
     )

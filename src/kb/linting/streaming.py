@@ -61,7 +61,7 @@ def stream_report(
         from kb.report.check.text import units_text
 
         def render(result: CheckResult) -> str:
-            return units_text(result, words, style, panel=not options.quiet)
+            return units_text(result, words, style, panel=not options.quiet, verbose=options.verbose)
 
         between = "\n\n"
     progress = Progress(len(inputs), words, sys.stderr)

@@ -10,6 +10,7 @@ from kb.config.text.encoding import decode
 from kb.config.text.parsing import Parsed, parse
 from kb.core.document import Event, Unit
 from kb.core.finding import SEVERITIES, Finding, Fix, Span
+from kb.core.memory_report import STATUSES
 from kb.core.result import UnitResult
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 MAX_CORNERS = 256
 MAX_TOLD = 12  # combinations beside the worst that are told for what only they have
 DIALECT = "sweep"
-_VERDICTS = ("fits", "tight", "oom")
+_VERDICTS = STATUSES
 
 
 class Corner(NamedTuple):

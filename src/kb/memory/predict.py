@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from kb.core.hardware import Gpu
-from kb.core.memory_report import MemoryReport, PhaseName
+from kb.core.memory_report import MemoryReport, Phase, PhaseName
 from kb.core.model import Architecture
 from kb.core.setup import Assumption, TrainingSetup
 from kb.memory.adapters import CROSS
@@ -13,7 +13,7 @@ from kb.memory.generation import generation_peak
 from kb.memory.host import Loads, host_ledger
 from kb.memory.ledger import Peak, Terms
 from kb.memory.parallel import as_run
-from kb.memory.process import context_of, phase_of, verdict_of
+from kb.memory.process import context_of, judged, phase_of
 from kb.memory.remainders import moments_remainder
 from kb.memory.shape import Shape, shape_of
 from kb.memory.states import KNOWN_OPTIMIZERS, States, states_of
@@ -63,13 +63,35 @@ def predict(
     context = context_of(constants, capability, gpu)
     holes = {"checkpointing": setup.gradient_checkpointing, "eager": setup.attn_implementation == "eager"}
     phases = tuple(phase_of(name, peak, constants, context, **holes) for name, peak in peaks.items())
+    if setup.fused_loss:
+        phases = tuple(map(_without_logits, phases))
+    phases, verdict = judged(phases, memory, constants)
     loads = loads_of(setup, architecture, states, checkpoint_bytes)
     return MemoryReport(
         level="closed",
         assumed=setup.assumed + _assumptions(setup, architecture, states, cast=setup is not asked),
         phases=phases,
         host=host_ledger(setup, loads, constants=constants, limit_bytes=host_limit_bytes),
-        verdict=verdict_of(phases, memory, constants),
+        verdict=verdict,
+    )
+
+
+LOGITS = ("activations_head", "loss", "logits")
+
+
+def _without_logits(phase: Phase) -> Phase:
+    """Training with a fused loss: whole logits are never made. How much less that is was not measured here, so that the
+    high end still counts them.
+    """
+    spared = sum(term.bytes for term in phase.terms if term.name in LOGITS) if phase.name == "train" else 0
+    if not spared:
+        return phase
+    return phase._replace(
+        terms=tuple(term for term in phase.terms if term.name not in LOGITS),
+        peak_allocated_bytes=phase.peak_allocated_bytes - spared,
+        peak_reserved_bytes=phase.peak_reserved_bytes - spared,
+        process_used_bytes=phase.process_used_bytes - spared,
+        low_bytes=phase.low_bytes - spared,
     )
 
 
@@ -179,6 +201,8 @@ def _assumptions(setup: TrainingSetup, arch: Architecture, states: States, *, ca
     keeps = setup.do_eval and not (setup.predict_with_generate or setup.prediction_loss_only)
     if keeps and not setup.eval_samples:
         assume("evaluation.samples", kept_steps(setup, 1), "one_evaluation_step")
+    if setup.fused_loss:
+        assume("training.fused_loss", True, "fused_loss")
     if setup.do_train and setup.optim not in KNOWN_OPTIMIZERS:
         assume("training.optim", setup.optim, "optimizer_as_adamw")
     if setup.method != "full" and states.unmatched:

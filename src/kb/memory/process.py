@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from kb.core.hardware import Gpu
-from kb.core.memory_report import Phase, PhaseName, Term, Verdict
+from kb.core.memory_report import STATUSES, Phase, PhaseName, Term, Verdict, phase_status
 from kb.memory.ledger import Peak
 
 
@@ -62,22 +62,16 @@ def phase_of(
     )
 
 
-def verdict_of(phases: tuple[Phase, ...], memory: int | None, constants: Mapping[str, float]) -> Verdict:
-    """``oom`` only where even the low end is over the card's memory; ``tight`` where the limit lies in the band.
-
-    The card's usable memory is less than what the driver reports, and counts for the high end. The phase that uses
-    most decides, by its largest term.
-    """
+def judged(
+    phases: tuple[Phase, ...], memory: int | None, constants: Mapping[str, float]
+) -> tuple[tuple[Phase, ...], Verdict]:
+    """The phases, each with its status, and the worst. The phase that uses most decides, by its largest term."""
     if not phases:
-        return Verdict(status="unknown")
+        return phases, Verdict(status="unknown")
+    if memory is not None:
+        usable = round(memory * constants["usable_memory_ratio"])
+        phases = tuple(phase._replace(status=phase_status(phase, memory, usable)) for phase in phases)
+    worst = max(phases, key=lambda phase: ("unknown", *STATUSES).index(phase.status)).status
     deciding = max(phases, key=lambda phase: phase.process_used_bytes)
     term = max(deciding.terms, key=lambda term: term.bytes).name if deciding.terms else None
-    if memory is None:
-        status = "unknown"
-    elif max(phase.low_bytes for phase in phases) > memory:
-        status = "oom"
-    elif max(phase.high_bytes for phase in phases) > memory * constants["usable_memory_ratio"]:
-        status = "tight"
-    else:
-        status = "fits"
-    return Verdict(status=status, phase=deciding.name, term=term)  # type: ignore[arg-type]
+    return phases, Verdict(status=worst, phase=deciding.name, term=term)

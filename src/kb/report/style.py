@@ -12,6 +12,7 @@ _COLOURS = {
     "info": "1;36",
     "fits": "32",
     "tight": "33",
+    "likely_oom": "31",
     "oom": "31",
     "unknown": "2",
     "heading": "1",

@@ -1,11 +1,13 @@
 """One language: the texts of i18n, the facts' meanings and units, and how they are put together."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kb.core.facts import FactType
-from kb.core.finding import Finding, Fix
+from kb.core.finding import Finding, Fix, OnRelease
+from kb.core.setup import Assumption
 from kb.core.text import Text, fill
+from kb.core.units import GIB, rounded_down, rounded_up
 from kb.report.values import UNKNOWN, format_value
 
 
@@ -40,7 +42,33 @@ class Words:
         return fill(text.in_language(self.language), lambda name, form: f"‹{self.meaning(name)}›")
 
     def message(self, finding: Finding) -> str:
-        return self.text(finding.message, finding.facts)
+        """What it says; of one that is not certain, under which condition first."""
+        said = self.text(finding.message, finding.facts)
+        conditions = [self._releases(each) for each in finding.on_releases]
+        conditions += [self.if_so(finding.if_so)] if finding.if_so else []
+        return self("certainty.message", conditions=", ".join(conditions), message=said) if conditions else said
+
+    def if_so(self, assumed: Sequence[Assumption]) -> str:
+        """``if this runs on one GPU and inputs reach 512 tokens``: the assumptions that something rests on."""
+        clauses = [self._clause(each) for each in assumed]
+        return self("certainty.if", clauses=self("certainty.and").join(dict.fromkeys(clauses)))
+
+    def ways_to_say(self, assumed: Sequence[Assumption]) -> str:
+        """Where to say what was assumed: options, and names for ``[facts]``."""
+        ways = [self.messages.get(f"certainty.say.{each.name}", "") for each in assumed]
+        return ", ".join(dict.fromkeys(way for way in ways if way))
+
+    def _clause(self, each: Assumption) -> str:
+        key = f"certainty.clause.{each.name}"
+        values = {"name": each.name.rpartition(".")[2], "value": each.value}
+        return self(key if key in self.messages else "certainty.clause.other", **values)
+
+    def _releases(self, on: OnRelease) -> str:
+        """``with transformers 5.15 or newer, which ">=5.0" (requirements.txt:3) allows``."""
+        kind = "between" if on.since and on.before else "since" if on.since else "before"
+        since, before = (".".join(map(str, bound)) if bound else "" for bound in (on.since, on.before))
+        allowed = f"{on.specifier} ({on.place})" if on.place else on.specifier
+        return self(f"certainty.release.{kind}", library=on.library, since=since, before=before, allowed=allowed)
 
     def fix_title(self, fix: Fix, finding: Finding) -> str:
         """A fix's sentence; it may name the facts of the finding and the values that the fix sets."""
@@ -49,7 +77,11 @@ class Words:
     def fact(self, name: str, value: Any, form: str = "") -> str:
         """A fact's value by its type, without its unit."""
         fact = self.facts.get(name)
-        return self.value(value, form, fact.type if fact else None)
+        kind = fact.type if fact else None
+        if kind == "bytes" and name.endswith((".low", ".high")) and isinstance(value, int | float):
+            outward = rounded_down if name.endswith(".low") else rounded_up  # "at least" and "up to" stay true
+            value = outward(value, form or "GiB") if value >= GIB else value
+        return self.value(value, form, kind)
 
     def value(self, value: Any, form: str = "", kind: str | None = None) -> str:
         return format_value(value, form, kind, self.messages)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from kb.core.hardware import Gpu
 from kb.core.memory_report import HostLedger, MemoryReport, Phase, PhaseName, Term, Verdict
 from kb.core.setup import Assumption
-from kb.memory.process import Context, context_of, verdict_of
+from kb.memory.process import Context, context_of, judged
 from kb.simulation.timeline import Point, Span, Timeline, TopTensor
 
 PHASES: tuple[PhaseName, ...] = ("load", "train", "evaluate", "generate", "save")
@@ -64,7 +64,7 @@ def report_of(
     band = constants["band_simulated"]
     upper = constants["band_simulated_quantized"] if quantized else band
     phases = tuple(_phase(name, found[name], target.context, band, upper) for name in PHASES if name in found)
-    verdict = verdict_of(phases, target.memory_bytes, constants)
+    phases, verdict = judged(phases, target.memory_bytes, constants)
     if content["ran_out"]:
         verdict = Verdict("oom", verdict.phase, verdict.term)
     return MemoryReport("simulated", assumed, phases, host, verdict)

@@ -3,7 +3,7 @@
 import logging
 
 from kb.core.finding import Finding
-from kb.core.memory_report import Phase
+from kb.core.memory_report import OVER, Phase
 from kb.core.units import GIB, MIB
 from kb.report.check.changes import describe_fix
 from kb.report.check.source_line import SourceLines
@@ -76,7 +76,7 @@ def prediction(forecast: Forecast, words: Words, kind: str) -> Lines:
             free=size(limit),
             verdict=words.named("verdict", status),
         )
-        lines.append((logging.WARNING if status in ("tight", "oom") else logging.INFO, f"kb: {text}"))
+        lines.append((logging.WARNING if status in ("tight", *OVER) else logging.INFO, f"kb: {text}"))
     elif kind != "cuda":
         lines.append((logging.INFO, f"kb: {words('callback.on_host' if kind == 'host' else 'callback.unmeasured')}"))
     return lines

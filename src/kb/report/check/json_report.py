@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from kb.core.expression import is_unknown
-from kb.core.finding import Edit, Finding, Fix, Span, Suppression
+from kb.core.finding import Because, Edit, Finding, Fix, OnRelease, Span, Suppression
 from kb.core.hardware import DetectedGpu, Machine
 from kb.core.memory_report import HostLedger, MemoryReport, Phase, Term
 from kb.core.result import CheckResult, GpuFit, UnitResult, Unusable
-from kb.core.setup import TrainingSetup
+from kb.core.setup import Assumption, TrainingSetup
 from kb.report.check.changes import condition_of
 from kb.report.check.faults import fault_text
 from kb.report.words import Words
@@ -110,7 +110,11 @@ def _unit(unit: UnitResult, words: Words) -> Object:
         made["note"] = words(f"note.{unit.note}", **unit.note_values)
     if unit.gpu_fits:
         made["gpu_fits"] = [_gpu_fit(fit) for fit in unit.gpu_fits]
+    if unit.if_so:
+        made["verdict_assumes"] = [_assumption(each) for each in unit.if_so]
     made["findings"] = [_finding(finding, words) for finding in unit.findings]
+    if unit.hidden_notes:
+        made["hidden_notes"] = unit.hidden_notes
     made["not_evaluated"] = [{"rule": rule.rule, "needs": list(rule.needs)} for rule in unit.not_evaluated]
     return made
 
@@ -183,16 +187,38 @@ def _finding(finding: Finding, words: Words) -> Object:
         "rule": finding.rule,
         "severity": finding.severity,
         "confidence": finding.confidence,
+        "certainty": finding.certainty,
         **_place(finding.span),
         "message": words.message(finding),
         "facts": {name: _fact(name, value, words) for name, value in finding.facts.items()},
+        "because": [_because(each, words) for each in finding.because],
         "fix": fix_object(fix) if (fix := finding.ready("safe") or finding.ready("unsafe")) else None,
         "doc": doc_path(finding.rule, words.language),
         "suppressed": _suppression(finding.suppressed) if finding.suppressed else None,
     }
+    if finding.if_so:
+        made["assumes"] = [_assumption(each) for each in finding.if_so]
+    if finding.on_releases:
+        made["on_releases"] = [_on_release(each) for each in finding.on_releases]
     if offered := [fix for fix in finding.fixes if not fix.certain]:
         made["offered"] = [_offer(fix) for fix in offered]
     return made
+
+
+def _because(each: Because, words: Words) -> Object:
+    made = {"fact": each.name, "value": _fact(each.name, each.value, words), "origin": each.origin}
+    return {**made, "place": each.place or None}
+
+
+def _assumption(each: Assumption) -> Object:
+    return {"name": each.name, "value": plain(each.value), "reason": each.reason}
+
+
+def _on_release(on: OnRelease) -> Object:
+    """The releases for which it holds: from ``since`` on, before ``before``; and what the project allows."""
+    since, before = (".".join(map(str, bound)) if bound else None for bound in (on.since, on.before))
+    said = {"specifier": on.specifier, "place": on.place or None}
+    return {"library": on.library, "since": since, "before": before, **said}
 
 
 def _offer(fix: Fix) -> Object:

@@ -7,7 +7,7 @@ from kb.core.memory_report import HostLedger, MemoryReport, Phase, Term
 from kb.core.result import UnitResult
 from kb.core.units import format_bytes
 from kb.report.check.rows import Row, draw_rows, layout_of
-from kb.report.check.undecided import assumed_lines, not_evaluated_lines
+from kb.report.check.undecided import assumed_lines, not_evaluated_line, not_evaluated_lines
 from kb.report.gpu_names import short_name
 from kb.report.style import Style
 from kb.report.values import size
@@ -18,32 +18,43 @@ SHOWN_PHASES = ("train", "evaluate", "generate")
 INDENT = "  "
 
 
-def fit_panel(unit: UnitResult, machine: Machine, words: Words, style: Style) -> list[str]:
-    """The panel's lines; where there is no prediction, why not."""
+def fit_panel(unit: UnitResult, machine: Machine, words: Words, style: Style, *, verbose: bool = False) -> list[str]:
+    """The panel's lines; where there is no prediction, why not.
+
+    Args:
+        verbose: say what each rule that could not be decided needs, and draw the host's memory without a limit too.
+    """
     lines: list[str] = []
     if unit.prediction is None:
         if unit.note:
             lines += wrap(words(f"note.{unit.note}", **unit.note_values), style.width, INDENT)
     else:
-        lines += prediction_lines(unit, unit.prediction, machine, words, style)
+        host = verbose or unit.prediction.host.limit_bytes is not None
+        lines += prediction_lines(unit, unit.prediction, machine, words, style, host=host)
         lines += assumed_lines(unit.prediction.assumed, words, style)
-    return lines + not_evaluated_lines(unit.not_evaluated, words, style)
+    if verbose:
+        return lines + not_evaluated_lines(unit.not_evaluated, words, style)
+    return lines + not_evaluated_line(len(unit.not_evaluated), words, style)
 
 
-def prediction_lines(unit: UnitResult, report: MemoryReport, machine: Machine, words: Words, style: Style) -> list[str]:
-    """The GPU's verdict and a bar for each phase, then the host's."""
+def prediction_lines(
+    unit: UnitResult, report: MemoryReport, machine: Machine, words: Words, style: Style, *, host: bool = True
+) -> list[str]:
+    """The GPU's verdict and a bar for each phase, then the host's, where that is wanted."""
     limit = _gpu_limit(unit, machine)
     phases = [_phase_row(phase, report, limit, words) for phase in _shown_phases(report)]
-    host = _host_row(report.host, words)
-    layout = layout_of([*phases, host], words, style)
-    lines = _gpu_heading(report, machine, limit, words, style) + _machine_notes(machine, words, style)
+    on_host = _host_row(report.host, words)
+    layout = layout_of([*phases, on_host], words, style)
+    lines = _gpu_heading(unit, report, machine, limit, words, style) + _machine_notes(machine, words, style)
     lines += draw_rows(phases, layout, words, style, legends=None if limit else 1)
     if unit.gpu_fits:
         from kb.report.check.gpu_table import gpu_table
 
         lines += gpu_table(unit.gpu_fits, words, style)
+    if not host:
+        return lines
     lines += _heading(words("report.host"), _host_limit(report.host, words), style)
-    return lines + draw_rows([host], layout, words, style) + _measured_host(report.host, words, style)
+    return lines + draw_rows([on_host], layout, words, style) + _measured_host(report.host, words, style)
 
 
 def _shown_phases(report: MemoryReport) -> list[Phase]:
@@ -70,7 +81,7 @@ def _phase_row(phase: Phase, report: MemoryReport, limit: int | None, words: Wor
         high=phase.high_bytes,
         limit=limit,
         deciding=report.verdict.term if decides else None,
-        verdict=report.verdict.status if decides else "fits",
+        said=phase.status,
     )
 
 
@@ -104,7 +115,9 @@ def _heading(name: str, rest: str, style: Style, painted: tuple[str, str] = ("",
     return [line.replace(text, style.paint(text, role), 1) if text else line for line in lines]
 
 
-def _gpu_heading(report: MemoryReport, machine: Machine, limit: int | None, words: Words, style: Style) -> list[str]:
+def _gpu_heading(
+    unit: UnitResult, report: MemoryReport, machine: Machine, limit: int | None, words: Words, style: Style
+) -> list[str]:
     if limit is None:
         if machine.gpu_note:
             return _heading("GPU", words("report.no_gpu_because", reason=words(f"machine.{machine.gpu_note}")), style)
@@ -118,6 +131,8 @@ def _gpu_heading(report: MemoryReport, machine: Machine, limit: int | None, word
         decided += [words.named("term", verdict.term)] if verdict.term else []
         decided += [words.named("moment", phase.moment)] if phase and phase.moment else []
         said += f" ({joined(decided, style.dot)})"
+    if unit.if_so:
+        said += f", {words.if_so(unit.if_so)}"
     painted = words.named("verdict", verdict.status), verdict.status
     return _heading("GPU", joined((_gpu_names(machine.gpus, limit, words), said), style.dot), style, painted)
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kb.core.memory_report import Term
-from kb.core.units import BYTES_PER_UNIT, GIB, format_bytes
+from kb.core.units import BYTES_PER_UNIT, GIB, format_bytes, rounded_down, rounded_up
 from kb.report.style import Style
 from kb.report.width import columns, cut, pad
 from kb.report.words import Words
@@ -86,20 +86,13 @@ class Row(NamedTuple):
     high: int
     limit: int | None
     deciding: str | None = None  # the term that decides
-    verdict: str = "fits"  # the report's own, on the row that decides: it may keep a margin that the band does not
-    said: str | None = None  # the ledger's own verdict, where it knows more than its two ends
+    said: str = "unknown"  # the ledger's own verdict
     unit: str = "GiB"
 
     @property
     def status(self) -> str:
-        """The verdict on this row alone: ``tight`` where the limit lies inside the error band."""
-        if self.limit is None:
-            return "unknown"
-        if self.said is not None:
-            return self.said
-        if self.low > self.limit:
-            return "oom"
-        return "tight" if self.high > self.limit else self.verdict
+        """The verdict on this row alone."""
+        return "unknown" if self.limit is None else self.said
 
 
 class Layout(NamedTuple):
@@ -137,7 +130,8 @@ def draw_rows(rows: Sequence[Row], layout: Layout, words: Words, style: Style, l
 
 
 def _number(row: Row, style: Style) -> str:
-    band = f"{_bare(row.low, row)}{style.dash}{_bare(row.high, row)}"
+    low, high = rounded_down(row.low, row.unit), rounded_up(row.high, row.unit)  # outward: the range stays true
+    band = f"{_bare(low, row)}{style.dash}{_bare(high, row)}"
     used = format_bytes(row.used, row.unit) + " " * (len("GiB") - len(row.unit))
     return f"{used:>9} ({band})"
 

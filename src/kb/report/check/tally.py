@@ -12,7 +12,9 @@ from kb.report.words import Words
 
 
 class Tally(NamedTuple):
-    """``needs``: the facts that fixes wait for. ``rule``: the first one that found something."""
+    """``needs``: the facts that fixes wait for. ``hidden``: notes that are counted and not shown. ``rule``: the first
+    one that found something.
+    """
 
     files: int = 0
     units: int = 0
@@ -23,12 +25,13 @@ class Tally(NamedTuple):
     safe: int = 0
     unsafe: int = 0
     waiting: int = 0
+    hidden: int = 0
     needs: tuple[str, ...] = ()
     rule: str = ""
 
     def plus(self, other: "Tally") -> "Tally":
         """Both together."""
-        whole = [mine + theirs for mine, theirs in zip(self[:9], other[:9], strict=True)]
+        whole = [mine + theirs for mine, theirs in zip(self[:10], other[:10], strict=True)]
         needs = tuple(sorted({*self.needs, *other.needs})) if other.needs else self.needs
         return Tally._make((*whole, needs, self.rule or other.rule))
 
@@ -49,13 +52,14 @@ def tally_of(units: Iterable[UnitResult]) -> Tally:
         units=len(units),
         error=of_severity["error"],
         warning=of_severity["warning"],
-        info=of_severity["info"],
+        info=of_severity["info"] + sum(unit.hidden_notes for unit in units),
         suppressed=len(found) - len(counted),
         safe=sum(finding.ready("safe") is not None for finding in counted),
         unsafe=sum(finding.ready("safe") is None and finding.ready("unsafe") is not None for finding in counted),
         waiting=len(waiting),
+        hidden=sum(unit.hidden_notes for unit in units),
         needs=tuple(sorted({name for fix in waiting for name in fix.needs})),
-        rule=counted[0].rule if counted else "",
+        rule=min(counted, key=lambda finding: SEVERITIES.index(finding.severity)).rule if counted else "",
     )
 
 
@@ -72,6 +76,8 @@ def tally_line(tally: Tally, words: Words) -> str:
         what.append(words.count("count.units", tally.units))
     counts = tally.severities()
     found = [words.count(f"count.{name}", counts[name]) for name in SEVERITIES if counts[name]]
+    if tally.hidden:
+        found[-1] = words.count("count.hidden", tally.hidden)
     text = f"{', '.join(what)}: {', '.join(found) or words('count.clean')}"
     if tally.suppressed:
         text += f" ({words.count('count.suppressed', tally.suppressed)})"

@@ -1,8 +1,6 @@
 """The report a person reads: findings by file and section with the line of source, then the fit panel."""
 
-from typing import Any
-
-from kb.core.finding import Finding, Fix
+from kb.core.finding import SEVERITIES, Because, Finding, Fix
 from kb.core.result import CheckResult, UnitResult
 from kb.report.check.changes import condition_of, describe_fix, place_name
 from kb.report.check.panel import fit_panel
@@ -17,25 +15,31 @@ INDENT = "  "
 MAX_RELATED = 4
 
 
-def text_report(result: CheckResult, words: Words, style: Style, *, panel: bool = True) -> str:
-    """The whole report, with a line break at its end. ``panel=False`` leaves the fit panels out."""
-    blocks = [*_unit_blocks(result, words, style, panel), closing_lines(tally_of(result.units), words, style)]
+def text_report(result: CheckResult, words: Words, style: Style, *, panel: bool = True, verbose: bool = False) -> str:
+    """The whole report, with a line break at its end.
+
+    Args:
+        panel: draw the fit panels.
+        verbose: say also what each rule that could not be decided needs, and draw the host without a limit.
+    """
+    blocks = [*_unit_blocks(result, words, style, panel, verbose), closing_lines(tally_of(result.units), words, style)]
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
 
 
-def units_text(result: CheckResult, words: Words, style: Style, *, panel: bool = True) -> str:
+def units_text(result: CheckResult, words: Words, style: Style, *, panel: bool = True, verbose: bool = False) -> str:
     """The part of the report that is about these units alone, without a line break at its end."""
-    return "\n\n".join("\n".join(block) for block in _unit_blocks(result, words, style, panel) if block)
+    return "\n\n".join("\n".join(block) for block in _unit_blocks(result, words, style, panel, verbose) if block)
 
 
-def _unit_blocks(result: CheckResult, words: Words, style: Style, panel: bool) -> list[list[str]]:
+def _unit_blocks(result: CheckResult, words: Words, style: Style, panel: bool, verbose: bool) -> list[list[str]]:
     sources = SourceLines(result.sources_text)
     blocks: list[list[str]] = []
     for unit in result.units:
         blocks.append(_heading(unit, words, style))
-        blocks += [finding_lines(finding, unit, words, style, sources) for finding in unit.counted()]
+        worst_first = sorted(unit.counted(), key=lambda finding: SEVERITIES.index(finding.severity))
+        blocks += [finding_lines(finding, unit, words, style, sources) for finding in worst_first]
         if panel:
-            blocks.append(fit_panel(unit, result.machine, words, style))
+            blocks.append(fit_panel(unit, result.machine, words, style, verbose=verbose))
     return blocks
 
 
@@ -89,23 +93,39 @@ def finding_lines(finding: Finding, unit: UnitResult, words: Words, style: Style
     return lines
 
 
+SAID = ("written", "joined", "given", "pinned", "ranged")
+"""Origins of facts that the reader wrote or gave."""
+
+
 def _facts(finding: Finding, words: Words, style: Style) -> list[str]:
-    """The facts of the condition that the message does not already give."""
-    said = finding.message.placeholders().union(*(fix.title.placeholders() for fix in finding.fixes))
-    shown = [
-        unbroken(f"{_fact_name(name, words)} = {_fact_value(name, value, words)}")
-        for name, value in finding.facts.items()
-        if name not in said and name in words.facts and not name.startswith("written.")
-    ]
-    if not shown:
-        return []
-    return [
-        style.paint(line, "dim")
-        for line in wrap(f"{words('report.facts')} {', '.join(shown)}", style.width, INDENT, INDENT * 2)
-    ]
+    """What the reader wrote or gave that decided it, each with its place; the message and the quoted line say the rest.
+    And what was assumed, with where to say it.
+    """
+    lines: list[str] = []
+    shown = [_fact(each, words) for each in finding.because if _is_worth_saying(each, finding, words)]
+    if shown:
+        text = f"{words('report.facts')} {', '.join(shown)}"
+        lines += wrap(text, style.width, INDENT, INDENT * 2)
+    if finding.if_so and (ways := words.ways_to_say(finding.if_so)):
+        text = f"{words('report.settle')} {ways}"
+        lines += wrap(text, style.width, INDENT, INDENT * 2)
+    return [style.paint(line, "dim") for line in lines]
 
 
-def _fact_value(name: str, value: Any, words: Words) -> str:
+def _is_worth_saying(each: Because, finding: Finding, words: Words) -> bool:
+    said = finding.message.placeholders() | {name for name, span in finding.related}
+    if each.origin not in SAID or not each.place or each.name in said or each.name not in words.facts:
+        return False
+    here = f"{finding.span.line}:{finding.span.column}"
+    return each.place != here and not each.name.startswith("written.")
+
+
+def _fact(each: Because, words: Words) -> str:
+    """``fp16 = true (8:7)``."""
+    return unbroken(f"{_fact_name(each.name, words)} = {_fact_value(each.name, each.value, words)} ({each.place})")
+
+
+def _fact_value(name: str, value: object, words: Words) -> str:
     """The host's sizes in GB, as the rules' messages and the panel have them."""
     of_host = name.startswith(("memory.host.", "host.")) and words.facts[name].type == "bytes"
     return words.fact(name, value, "GB") if of_host else words.measured(name, value)

@@ -64,6 +64,14 @@ def need_of(fact: str) -> str:
     return next((need for prefix, need in _NEEDS if fact.startswith(prefix)), "settings")
 
 
+def not_evaluated_line(count: int, words: Words, style: Style) -> list[str]:
+    """How many rules wait for something, on one line."""
+    if not count:
+        return []
+    text = words.count("report.undecided", count)
+    return [style.paint(line, "dim") for line in wrap(text, style.width, "  ", "    ")]
+
+
 def not_evaluated_lines(undecided: Sequence[NotEvaluated], words: Words, style: Style) -> list[str]:
     """How many rules wait, and for what; a rule that needs two things counts for both."""
     if not undecided:

@@ -15,6 +15,7 @@ from kb.report.words import Words
 
 SCHEMA_URI = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 LEVELS = {"error": "error", "warning": "warning", "info": "note"}
+RANKS = {"certain": 90.0, "likely": 60.0, "assumed": 30.0}  # of 100: how much a result matters to its reader
 PRECISION = {"high": "high", "medium": "medium", "low": "low"}
 
 Object = dict[str, Any]
@@ -128,8 +129,11 @@ def _result(
         "partialFingerprints": {"kbFinding/v1": fingerprints.next(unit, finding)},
         # where one result has this, all must: absent would mean that nobody looked
         "suppressions": [_suppression(finding.suppressed)] if finding.suppressed else [],
+        "rank": RANKS[finding.certainty],
         "properties": {
             "confidence": finding.confidence,
+            "certainty": finding.certainty,
+            "assumes": [{"name": each.name, "value": plain(each.value)} for each in finding.if_so],
             "facts": {name: plain(value) for name, value in finding.facts.items()},
         },
     }

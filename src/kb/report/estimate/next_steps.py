@@ -1,6 +1,7 @@
 """What to do after an estimate: sentences with the command to run."""
 
 from kb.advice.estimate import Estimated
+from kb.core.memory_report import OVER
 from kb.report.words import Words
 
 
@@ -12,11 +13,12 @@ def next_steps(one: Estimated, words: Words) -> list[str]:
     gpu = one.fit.gpu
     if gpu is None:
         steps.append(words("estimate.name_a_gpu"))
-    elif report.verdict.status in ("oom", "tight"):
-        steps.append(words(f"estimate.next_{report.verdict.status}", command=_remedy(one)))
+    elif report.verdict.status in (*OVER, "tight"):
+        key = "oom" if report.verdict.status in OVER else "tight"
+        steps.append(words(f"estimate.next_{key}", command=_remedy(one)))
     elif one.model is not None and (one.setup.do_train or one.setup.do_predict):
         steps.append(words("estimate.next_fits", command=_recommend(one)))
-    if report.host.status in ("oom", "tight"):
+    if report.host.status in (*OVER, "tight"):
         steps.append(words("estimate.next_host"))
     if report.level == "closed" and not _was_tried(one):
         steps.append(words("estimate.next_simulate"))

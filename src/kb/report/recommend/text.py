@@ -10,7 +10,7 @@ from kb.advice.notes import ACCUMULATION, EVALUATE, INFERENCE, TRAIN, WORKERS
 from kb.advice.recommend import ENVIRONMENT, Training, peaks
 from kb.core.document import Unit
 from kb.core.finding import Span
-from kb.core.memory_report import MemoryReport, Phase
+from kb.core.memory_report import MemoryReport, Phase, phase_status
 from kb.core.result import UnitResult
 from kb.core.setup import TrainingSetup
 from kb.report.check.panel import fit_panel
@@ -133,9 +133,9 @@ def own_row(answer: Answer) -> Own | None:
 
 def _status(phase: Phase, answer: Answer) -> str:
     room = answer.room
-    if room.fits((phase,)):
-        return "fits"
-    return "oom" if room.limit_bytes is not None and phase.low_bytes > room.limit_bytes else "tight"
+    if room.limit_bytes is None or room.usable_bytes is None:
+        return "tight"
+    return phase_status(phase, room.limit_bytes, room.usable_bytes)
 
 
 def _joint(inference: Inference) -> MemoryReport:

@@ -1,0 +1,221 @@
+"""How each fact of a unit is known, and which assumption of a prediction would turn a finding. Pure."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kb.core.certainty import CERTAINTIES, Certainty, Origin, certainty_of
+from kb.core.document import Event, Unit
+from kb.core.facts import NOT_SAID, FactType, Ground, MovedDefault
+from kb.core.finding import Because, OnRelease, Severity, Span
+from kb.core.hardware import Machine
+from kb.core.lint import OF_RELEASE, LintResult, Release
+from kb.core.model import Model
+from kb.core.release import just_below
+from kb.core.setup import Assumption, TrainingSetup
+
+PREDICTED = ("memory.", "fit.", "saving.", "throughput.")
+"""Facts that a prediction gives: what it assumed, they assume."""
+OF_PROCESSES = ("batch.effective", "run.steps", "deepspeed.disagreements")
+"""Facts that the number of processes goes into."""
+PROCESSES = "launch.num_processes"
+SHORT_INPUT, SHORT_TARGET = 64, 16  # tokens: as short as the rows of a real data set are
+MANY = 8  # GPUs of the usual larger machine
+
+
+def _other_weights(setup: TrainingSetup) -> TrainingSetup:
+    return setup._replace(weights="bf16" if setup.weights == "fp32" else "fp32")
+
+
+def _short(setup: TrainingSetup) -> TrainingSetup:
+    return setup._replace(
+        max_source_length=min(setup.max_source_length, SHORT_INPUT),
+        max_target_length=min(setup.max_target_length, SHORT_TARGET),
+        generation_max_length=min(setup.generation_max_length, SHORT_TARGET),
+    )
+
+
+def _short_answers(setup: TrainingSetup) -> TrainingSetup:
+    short = min(setup.max_target_length, SHORT_TARGET)
+    return setup._replace(
+        max_target_length=short,
+        generation_max_length=min(setup.generation_max_length, SHORT_TARGET),
+        inference_max_length=min(setup.inference_max_length, SHORT_TARGET),
+    )
+
+
+# What each assumption could be instead. One that has none here is a guess that nothing else can be put for.
+OTHERWISE: Mapping[str, tuple[Callable[[TrainingSetup], TrainingSetup], ...]] = {
+    "data.max_source_length": (_short,),
+    "data.max_target_length": (_short_answers,),
+    "inference.max_length": (_short_answers,),
+    "model.torch_dtype": (_other_weights,),
+    PROCESSES: (lambda setup: setup._replace(world_size=MANY),),
+    "training.optim": (
+        lambda setup: setup._replace(optim="adamw_torch"),
+        lambda setup: setup._replace(optim="adamw_torch_fused"),
+    ),
+    "model.attn_implementation": (
+        lambda setup: setup._replace(attn_implementation="sdpa"),
+        lambda setup: setup._replace(attn_implementation="flash"),
+        lambda setup: setup._replace(attn_implementation="eager"),
+    ),
+    "training.gradient_checkpointing": (
+        lambda setup: setup._replace(gradient_checkpointing=not setup.gradient_checkpointing),
+    ),
+    "training.bf16": (lambda setup: setup._replace(bf16=not setup.bf16),),
+}
+# What is assumed and does no harm: the longest row counts wherever a length is known, and a library's default holds.
+HARMLESS = frozenset((
+    "data.lengths",
+    "training.per_device_train_batch_size",
+    "training.per_device_eval_batch_size",
+    "evaluation.samples",
+    "parallel.world_size",
+    "parallel.weights",
+    "lora.use_dora",
+    "lora.load_in_8bit",
+    "training.attn_implementation",
+))  # fmt: skip
+
+
+def matter(assumed: tuple[Assumption, ...]) -> tuple[Assumption, ...]:
+    """The assumptions that a prediction could be wrong by."""
+    return tuple(each for each in assumed if each.name not in HARMLESS)
+
+
+class Grounds:
+    """The origin of every fact of one unit.
+
+    Args:
+        release: what is known of a library's release.
+        given: facts that the project says of itself.
+        counted: whether the user said how many GPUs there are.
+    """
+
+    def __init__(
+        self,
+        *,
+        unit: Unit,
+        setup: TrainingSetup,
+        model: Model | None,
+        machine: Machine,
+        types: Mapping[str, FactType],
+        release: Release,
+        given: Mapping[str, Any],
+        counted: bool,
+    ) -> None:
+        self._unit, self._setup, self._model, self._machine = unit, setup, model, machine
+        self._types, self._release, self._given, self._counted = types, release, given, counted
+        self._assumed = {each.name for each in setup.assumed}
+
+    def of(self, name: str) -> Ground:
+        """How the fact ``name`` is known."""
+        setting = self._unit.settings.get(name)
+        if setting is not None and setting.value is not None:
+            place = f"{setting.span.line}:{setting.span.column}"
+            return Ground("joined", setting.joined) if setting.joined else Ground("written", place)
+        if name in self._given:
+            return Ground("given", "kb.toml")
+        if name.startswith(OF_RELEASE):
+            return self._of_release(name.removeprefix(OF_RELEASE))
+        if name.startswith(PREDICTED):
+            return Ground("assumed" if matter(self._setup.assumed) else "library")
+        if name in OF_PROCESSES or name == "gpu.count":
+            return self._of_processes(name)
+        if name.startswith(("gpu.", "host.")):
+            return self._of_machine(name)
+        return self._of_the_rest(name)
+
+    def _of_the_rest(self, name: str) -> Ground:
+        guessed = self._model is not None and bool(self._model.guessed_from)
+        if name.startswith("model.") and guessed and name != "model.name":
+            return Ground("assumed")
+        if name in self._assumed:
+            return Ground("assumed")
+        fact = self._types.get(name)
+        if fact is not None and fact.moved and name not in self._unit.settings:
+            return Ground(self._of_default(fact.moved))
+        return NOT_SAID
+
+    def _of_default(self, moved: tuple[MovedDefault, ...]) -> Origin:
+        """A default that moved is as certain as the releases of the libraries that it moved in."""
+        origins: list[Origin] = []
+        for library, below, _ in moved:
+            release = self._release(library)
+            if release is None or not release.specifier:
+                origins.append("assumed")
+            elif release.exact is None:
+                sides = {kind >= below for kind in (below, just_below(below), *release.edges()) if release.allows(kind)}
+                origins.append("library" if len(sides) == 1 else "ranged")
+        return max(origins, key=lambda origin: CERTAINTIES.index(certainty_of(origin)), default="library")
+
+    def _of_release(self, library: str) -> Ground:
+        release = self._release(library)
+        if release is None:
+            return Ground("assumed")
+        return Ground(release.origin, release.place.text() if release.place else "")
+
+    def _of_processes(self, name: str) -> Ground:
+        if PROCESSES in self._assumed:
+            return Ground("assumed")
+        if PROCESSES in self._unit.settings:
+            return Ground("written")
+        if name == "gpu.count" and self._machine.gpu_source == "named" and not self._counted:
+            return Ground("assumed")
+        return Ground("given" if self._counted else "library")
+
+    def _of_machine(self, name: str) -> Ground:
+        sources = {"gpu": self._machine.gpu_source, "host": self._machine.host_memory_source}
+        source = self._machine.cpu_source if name == "host.cpus" else sources[name.partition(".")[0]]
+        option = {"gpu": "--gpu", "host": "--cpus" if name == "host.cpus" else "--host-memory"}[name.partition(".")[0]]
+        return Ground("given", option) if source == "named" else Ground("detected")
+
+
+def depending(result: LintResult, unit: Unit, facts: Mapping[str, FactType]) -> Event | None:
+    """One event for everything in the unit whose fate depends on a release that nothing says: never many findings."""
+    if not result.by_release:
+        return None
+    named: dict[str, list[OnRelease]] = {}
+    places: list[Span] = []
+    for rule, releases in result.by_release:
+        at = next((name for name in rule.at if name in unit.settings), None)
+        key = str(unit.settings[at].path[-1]).lstrip("-") if at and unit.settings[at].path else rule.id
+        named.setdefault(key, []).extend(each for each in releases if each not in named.get(key, ()))
+        places += [unit.settings[at].span] if at else []
+    shown = [f"{key} ({', '.join(map(bounds_text, releases))})" for key, releases in sorted(named.items())]
+    libraries = sorted({each.library for releases in named.values() for each in releases})
+    values = {"names": ", ".join(shown), "libraries": ", ".join(libraries)}
+    return Event("depends-on-release", min(places, default=unit.span), values)
+
+
+def bounds_text(on: OnRelease) -> str:
+    """``transformers >= 5.2``, as every language writes it."""
+    bounds = [f"{sign} {'.'.join(map(str, at))}" for sign, at in ((">=", on.since), ("<", on.before)) if at is not None]
+    return f"{on.library} {', '.join(bounds)}"
+
+
+def as_severe(severity: Severity, certainty: Certainty, because: tuple[Because, ...]) -> Severity:
+    """The severity that a finding of this certainty may have: a likely one warns at most; of an assumed one only what
+    a prediction says warns, the rest is a note.
+    """
+    if certainty == "certain" or severity == "info":
+        return severity
+    predicted = any(each.name.startswith(PREDICTED) or each.name in OF_PROCESSES for each in because)
+    return "warning" if certainty == "likely" or predicted else "info"
+
+
+def turned_by(
+    setup: TrainingSetup, assumed: tuple[Assumption, ...], holds: Callable[[TrainingSetup], bool]
+) -> tuple[Assumption, ...]:
+    """The assumptions of a prediction that would each turn a finding, were they false.
+
+    Args:
+        assumed: what the prediction assumed.
+        holds: whether the finding still holds of another setup.
+    """
+    turning = []
+    for each in matter(assumed):
+        others = [change(setup) for change in OTHERWISE.get(each.name, ())]
+        if not others or any(not holds(other) for other in others if other != setup):
+            turning.append(each)
+    return tuple(turning)
