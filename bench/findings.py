@@ -13,8 +13,8 @@ with the keys
     label     true; false, with the reason in `why`; noise: true and of no use; open: depends on what nobody pinned
 
 Each project is checked as its users would, ``kb check PROJECT --gpu …``. Of the findings judged false those count that
-are still an error or a warning; of the others those that are still said at all. Writes bench/results/findings.json and .md:
-counts alone, nothing of the projects.
+are still an error or a warning; of the others those that are still said at all. Writes bench/results/findings.json and
+.md: counts alone, nothing of the projects.
 """
 
 import argparse
@@ -102,8 +102,8 @@ def _write(counts: dict[str, list[int]], gpu: str) -> None:
     lines = [
         "# Findings on projects that nobody here wrote",
         "",
-        f"{day}, `python bench/findings.py --findings DIR --gpu {gpu}`. Judged by hand: true, false, or noise (true and",
-        "of no use).",
+        f"{day}, `python bench/findings.py --findings DIR --gpu {gpu}`. Judged by hand: true, false, or noise",
+        "(true and of no use).",
         "",
         "| judged | findings | still said | share | target |",
         "|---|---|---|---|---|",
