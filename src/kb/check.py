@@ -159,6 +159,7 @@ def _wanted(options: argparse.Namespace) -> Wanted:
         model_config=options.model_config,
         online=options.online,
         notes=options.notes or bool(options.select) or options.fail_on == "info",
+        root=_start(options),
         strict=options.strict,
         assume_nothing=options.assume_nothing,
         versions={name: getattr(options, name) for name in LIBRARIES if getattr(options, name)},

@@ -75,6 +75,7 @@ class Checker:
         machine: where the runs are to happen.
         rules: the ids to apply; None is all.
         versions: a library's version, where the caller names it for every unit.
+        release_of: what is known of the releases where a unit is to run; wins over ``versions``.
         model: the model to take instead of the one a config names (``--model-config``).
         model_in_folder: the model of a local folder that a config names, where there is one; a UserError says why its
             ``config.json`` cannot be used.
@@ -93,6 +94,7 @@ class Checker:
         *,
         rules: Collection[str] | None = None,
         versions: Versions | None = None,
+        release_of: Callable[[Unit], Release] | None = None,
         model: Model | None = None,
         model_in_folder: Callable[[str], Model | None] = no_folder,
         model_elsewhere: Callable[[str], Model | None] = no_folder,
@@ -103,7 +105,8 @@ class Checker:
     ) -> None:
         self.catalog = catalog
         self.machine = machine
-        self.named_release = named_releases(versions) if versions else nothing_pinned
+        named = named_releases(versions) if versions else nothing_pinned
+        self.release_of: Callable[[Unit], Release] = release_of or (lambda unit: named)
         self.gpu_count = gpu_count
         self.strict = strict
         self.given = given
@@ -121,18 +124,13 @@ class Checker:
         self._linter = Linter(active)
         self._linters_by_dialect: dict[str, Linter] = {}
 
-    def check(self, unit: Unit, release: Release | None = None) -> UnitResult:
-        """Everything that can be said about one unit.
-
-        Args:
-            release: what the unit's project says of a library's release; None takes the checker's own.
-        """
-        release = release or self.named_release
-        prepared = self.prepare(unit, release)
+    def check(self, unit: Unit) -> UnitResult:
+        """Everything that can be said about one unit."""
+        prepared = self.prepare(unit)
         facts = prepared.facts(self._types)
         linter = self._linter_in(unit.dialect)
         result = linter.lint(
-            facts, lambda name: locate(unit, self.catalog.facts, name), unit.events, unit.span, release
+            facts, lambda name: locate(unit, self.catalog.facts, name), unit.events, unit.span, prepared.release
         )
         fit, setup, model = prepared.fit, prepared.setup, prepared.model
         note = prepared.note if unit.dialect else None
@@ -213,12 +211,12 @@ class Checker:
         """The findings of events that no unit holds: a file that cannot be read, a suppression comment."""
         return self._linter.hear(events)
 
-    def facts(self, unit: Unit, release: Release | None = None) -> Facts:
+    def facts(self, unit: Unit) -> Facts:
         """The unit's facts alone, for explaining a rule with its numbers."""
-        return self.prepare(unit, release).facts(self._types)
+        return self.prepare(unit).facts(self._types)
 
-    def prepare(self, unit: Unit, release: Release | None = None) -> UnitFacts:
-        release = release or self.named_release
+    def prepare(self, unit: Unit) -> UnitFacts:
+        release = self.release_of(unit)
 
         def exact(library: str) -> tuple[int, ...] | None:
             known = release(library)

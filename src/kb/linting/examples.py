@@ -14,6 +14,7 @@ from kb.core.version import parse_version
 from kb.linting.file import FileChecker, FileResult, Kind
 from kb.linting.fixing import fix_once
 from kb.linting.given import given_facts
+from kb.linting.project_releases import ProjectReleases
 from kb.machine.detect import detect
 
 # Suppression examples name dates; they are judged on this day, so that none expires on its own.
@@ -29,11 +30,23 @@ class ExampleRunner:
 
     def run(self, rule: Rule, example: Mapping[str, Any]) -> str | None:
         """What is wrong with the example, or None: it fires, is silent or is not evaluated as it says."""
+        if "project" not in example:
+            return self._run(rule, example, None)
+        import os
+        import tempfile
+
+        with tempfile.TemporaryDirectory() as folder:
+            for name, text in example["project"].items():
+                with open(os.path.join(folder, name), "w", encoding="utf-8") as stream:
+                    stream.write(text)
+            return self._run(rule, example, folder)
+
+    def _run(self, rule: Rule, example: Mapping[str, Any], folder: str | None) -> str | None:
         try:
-            checker = self._checker(example)
+            checker = self._checker(example, folder)
         except UserError as fault:
             return f"{fault.key}: {dict(fault.values)}"
-        result = self._check(checker, example)
+        result = self._check(checker, example, folder)
         fired = [f for unit in result.results for f in unit.findings if f.rule == rule.id and f.suppressed is None]
         needs = [row.needs for unit in result.results for row in unit.not_evaluated if row.rule == rule.id]
         needs += [("versions",) for unit in result.results if rule.id in unit.by_release]
@@ -45,12 +58,14 @@ class ExampleRunner:
             return self._check_fix(checker, rule, result, example)
         return None
 
-    def _checker(self, example: Mapping[str, Any]) -> FileChecker:
+    def _checker(self, example: Mapping[str, Any], folder: str | None) -> FileChecker:
+        releases = ProjectReleases({}, root=folder) if folder is not None else None
         versions = {name: parse_version(text) for name, text in example.get("versions", {}).items()}
         checker = Checker(
             self.catalog,
             self.machine(example),
             versions=versions.get,
+            release_of=releases,
             gpu_count=example.get("gpus"),
             given=given_facts(example.get("facts", {}), self.catalog.facts, "facts"),
         )
@@ -59,7 +74,14 @@ class ExampleRunner:
         def beside(path: str, name: str) -> bytes | None:
             return files[name].encode() if name in files else None
 
-        return FileChecker(self.catalog, checker, today=TODAY, read=lambda path, named: files.get(named), beside=beside)
+        return FileChecker(
+            self.catalog,
+            checker,
+            today=TODAY,
+            read=lambda path, named: files.get(named),
+            beside=beside,
+            releases=releases,
+        )
 
     def machine(self, example: Mapping[str, Any]) -> Machine:
         """The machine an example names; what it does not name is unknown, never that of this machine."""
@@ -81,13 +103,13 @@ class ExampleRunner:
             found = found._replace(gpus=gpus, gpu_source="nvml")
         return found
 
-    def _check(self, checker: FileChecker, example: Mapping[str, Any]) -> FileResult:
+    def _check(self, checker: FileChecker, example: Mapping[str, Any], folder: str | None) -> FileResult:
         text = example["config"]
         raw = base64.b64decode(text) if example.get("base64") else text.encode()
         kind = KINDS.get(example.get("dialect", ""), "config")
         # JSON is read by JSON's own rules, which the file's name decides
         name = "example.json" if text.lstrip().startswith("{") and kind == "config" else "example.yaml"
-        return checker.check(raw, name, kind)
+        return checker.check(raw, f"{folder}/{name}" if folder is not None else name, kind)
 
     def _check_fix(
         self, checker: FileChecker, rule: Rule, result: FileResult, example: Mapping[str, Any]

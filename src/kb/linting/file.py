@@ -21,6 +21,7 @@ from kb.linting.seen import Seen
 if TYPE_CHECKING:
     from kb.config.suppressions import Suppressed
     from kb.linting.hub_model import HubModels
+    from kb.linting.project_releases import ProjectReleases
 
 _CONTROLS = re.compile("[\x80-\x9f]")
 
@@ -107,6 +108,7 @@ class FileChecker:
         notes: keep findings of severity `info`; without, their number alone is kept.
         assumed: keep findings that rest on an assumption.
         hub: where models come from that the catalogue lacks; it knows what could not be had.
+        releases: what the files of a project say of the releases of its libraries.
         seen: remembers what a check looks at beside the file.
     """
 
@@ -122,9 +124,11 @@ class FileChecker:
         beside: Callable[[str, str], bytes | None] | None = None,
         hub: "HubModels | None" = None,
         seen: Seen | None = None,
+        releases: "ProjectReleases | None" = None,
         notes: bool = True,
         assumed: bool = True,
     ) -> None:
+        self.releases = releases
         self.catalog = catalog
         self.notes = notes
         self._keeps_assumed = assumed
@@ -151,6 +155,8 @@ class FileChecker:
             return made
         decoded = _decode(raw, kind)
         text = decoded.text if decoded.text is not None else ""
+        if self.releases is not None:
+            self.releases.hold(path, text, kind)
         units = self.read(text, path, kind, decoded.events, readable=decoded.text is not None)
         results = self.settle(self._check_all(units, kind), text, path)
         undecoded = raw if decoded.text is None else None
@@ -206,6 +212,8 @@ class FileChecker:
             units = [Unit(path=path, section=None, dialect=None, settings={}, span=Span(1, 1, 1, 1, 0, 0))]
         if not units:
             raise ConfigError(_NOTHING.get(kind, "config.no-command"))
+        if self.releases is not None and units[0].dialect is not None:
+            events = (*events, *self.releases.disagreements(path))
         return [units[0]._replace(events=(*events, *units[0].events)), *units[1:]] if events else units
 
     def _behind_damage(self, text: str, path: str, kind: Kind) -> list[Unit]:

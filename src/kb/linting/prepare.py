@@ -11,11 +11,11 @@ from kb.core.catalog import Catalog
 from kb.core.errors import UserError
 from kb.core.hardware import Machine
 from kb.core.model import Model
-from kb.core.version import parse_version
 from kb.linting.file import FileChecker, Overrides
 from kb.linting.hub_model import HubModels
 from kb.linting.model_config import model_in_folder, read_model_config
 from kb.linting.project import Project, chosen_rules
+from kb.linting.project_releases import OPTION, SETTINGS, ProjectReleases
 from kb.linting.seen import Seen, cached_config_of, folder_config
 from kb.machine.detect import detect
 from kb.machine.software import installed_versions
@@ -36,6 +36,8 @@ class Wanted(NamedTuple):
     notes: bool = True  # keep findings of severity `info`
     strict: bool = False  # each rule's own severity, however certain its facts are
     assume_nothing: bool = False  # leave out what rests on an assumption
+    root: str | None = None  # the top of a project without `.git`
+    here: bool = False  # the runs happen in this process: what is installed beside kb is what they use
     online: bool = False  # ask the hub for models that nothing here knows
 
 
@@ -65,21 +67,23 @@ def file_checker(
 
         given = given_facts(project.facts, catalog.facts, project.path or "")
     given = {**given, **known}
-    versions = {**project.versions, **(wanted.versions or {})}
+    named = {library: (text, project.path or SETTINGS) for library, text in project.versions.items()}
+    named |= {library: (text, OPTION.format(library=library)) for library, text in (wanted.versions or {}).items()}
+    releases = ProjectReleases(named, root=wanted.root, here=wanted.here)
     machine = _machine(catalog, project, wanted)
     hub, seen = HubModels(online=wanted.online), Seen()
     checker = Checker(
         catalog,
         machine,
         rules=_rules(project, wanted, areas),
-        versions=_versions(versions),
+        release_of=releases,
         model=read_model_config(wanted.model_config) if wanted.model_config else model,
         model_in_folder=seen.model("folder", model_in_folder, folder_config),
         model_elsewhere=seen.model("hub", hub, cached_config_of),
         gpu_count=wanted.gpus if wanted.gpus is not None else project.gpus,
         given=given,
         strict=wanted.strict,
-        installed=_installed(versions, here=bool(machine.gpus) and machine.gpu_source != "named"),
+        installed=_installed(named, here=bool(machine.gpus) and machine.gpu_source != "named"),
     )
     return FileChecker(
         catalog,
@@ -90,6 +94,7 @@ def file_checker(
         notes=wanted.notes,
         assumed=not wanted.assume_nothing,
         hub=hub,
+        releases=releases,
         seen=seen,
     )
 
@@ -136,25 +141,7 @@ def _elsewhere(machine: Machine, host_memory: str | None, cpus: str | None) -> M
     return machine if cpus is not None else machine._replace(cpus=None, cpu_source="unknown")
 
 
-def _versions(named: Mapping[str, str]) -> Callable[[str], tuple[int, ...] | None]:
-    """A library's version: as named, else as installed beside kb."""
-    known: dict[str, tuple[int, ...] | None] = {}
-    for library, text in named.items():
-        try:
-            known[library] = parse_version(text)
-        except ValueError:
-            raise UserError("cli.bad_version", library=library, value=text) from None
-
-    def version(library: str) -> tuple[int, ...] | None:
-        if library not in known:
-            text = installed_versions().get(library)
-            known[library] = parse_version(text) if text and text[0].isdigit() else None
-        return known[library]
-
-    return version
-
-
-def _installed(named: Mapping[str, str], here: bool) -> Callable[[str], bool | None]:
+def _installed(named: Collection[str], here: bool) -> Callable[[str], bool | None]:
     """Whether a library is installed where the runs happen: kb knows only of the environment that it stands in itself.
 
     A library whose version is named is there. One that is missing here is known to be missing there only where this

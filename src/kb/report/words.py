@@ -46,7 +46,10 @@ class Words:
         said = self.text(finding.message, finding.facts)
         conditions = [self._releases(each) for each in finding.on_releases]
         conditions += [self.if_so(finding.if_so)] if finding.if_so else []
-        return self("certainty.message", conditions=", ".join(conditions), message=said) if conditions else said
+        if not conditions:
+            return said
+        condition = ", ".join(conditions)
+        return f"{condition[0].upper()}{condition[1:]}: {said}"
 
     def if_so(self, assumed: Sequence[Assumption]) -> str:
         """``if this runs on one GPU and inputs reach 512 tokens``: the assumptions that something rests on."""

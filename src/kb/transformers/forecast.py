@@ -50,7 +50,7 @@ class Forecast:
         self.run = run
         self.catalog = knowledge.catalog
         gpu = "auto" if device.type == "cuda" else "none"
-        wanted = Wanted(gpu=gpu, host_memory="auto", cpus="auto", gpus=run.world_size, dialect="hf")
+        wanted = Wanted(gpu=gpu, host_memory="auto", cpus="auto", gpus=run.world_size, dialect="hf", here=True)
         checker = file_checker(knowledge.catalog, knowledge.project, wanted, model=run.model, known=run.known)
         self.machine: Machine = without_ours(checker.checker.machine, device.index or 0, ours)
         checker.checker.machine = self.machine

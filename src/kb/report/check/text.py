@@ -116,6 +116,8 @@ def _is_worth_saying(each: Because, finding: Finding, words: Words) -> bool:
     said = finding.message.placeholders() | {name for name, span in finding.related}
     if each.origin not in SAID or not each.place or each.name in said or each.name not in words.facts:
         return False
+    if finding.on_releases and each.name.startswith("versions."):  # the message says it, with its range
+        return False
     here = f"{finding.span.line}:{finding.span.column}"
     return each.place != here and not each.name.startswith("written.")
 
