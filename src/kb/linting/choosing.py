@@ -23,6 +23,9 @@ RIVALS = frozenset(
 )
 
 
+Key = tuple[int, str]  # the number of a unit, and a rule that finds something in it
+
+
 class Place(NamedTuple):
     """A setting of one unit of a file; the file's units keep their order from pass to pass."""
 
@@ -36,6 +39,10 @@ class Candidate(NamedTuple):
     number: int
     finding: Finding
     fix: Fix
+
+    @property
+    def key(self) -> Key:
+        return self.number, self.finding.rule
 
     @property
     def is_rival(self) -> bool:
@@ -85,12 +92,25 @@ def _same(one: Any, other: Any) -> bool:
 
 
 class Choice:
-    """The choices of one run over one file: what a pass has set, no later one sets again."""
+    """The choices of one run over one file: what a pass has set, no later one sets again.
 
-    def __init__(self, facts: Mapping[str, FactType], *, unsafe: bool, rules: Collection[str] | None = None) -> None:
+    Args:
+        rules: the only rules whose fixes count; None is all.
+        barred: findings whose fixes are left alone.
+    """
+
+    def __init__(
+        self,
+        facts: Mapping[str, FactType],
+        *,
+        unsafe: bool,
+        rules: Collection[str] | None = None,
+        barred: Collection[Key] = (),
+    ) -> None:
         self._facts = facts
         self._unsafe = unsafe
         self._rules = rules
+        self._barred = barred
         self._settled: set[Place] = set()
         self._given_up: list[tuple[int, str, tuple[Edit, ...]]] = []
 
@@ -105,7 +125,7 @@ class Choice:
 
     def _of_unit(self, number: int, result: UnitResult) -> Iterator[Candidate]:
         for finding in result.counted():
-            if self._rules is not None and finding.rule not in self._rules:
+            if (self._rules is not None and finding.rule not in self._rules) or (number, finding.rule) in self._barred:
                 continue
             fix = chosen_fix(finding, self._unsafe)
             fix = effective(fix, result.unit, self._facts) if fix else None

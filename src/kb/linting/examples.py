@@ -43,7 +43,7 @@ class ExampleRunner:
 
     def _run(self, rule: Rule, example: Mapping[str, Any], folder: str | None) -> str | None:
         try:
-            checker = self._checker(example, folder)
+            checker = self.checker(example, folder)
         except UserError as fault:
             return f"{fault.key}: {dict(fault.values)}"
         result = self._check(checker, example, folder)
@@ -58,7 +58,7 @@ class ExampleRunner:
             return self._check_fix(checker, rule, result, example)
         return None
 
-    def _checker(self, example: Mapping[str, Any], folder: str | None) -> FileChecker:
+    def checker(self, example: Mapping[str, Any], folder: str | None = None) -> FileChecker:
         releases = ProjectReleases({}, root=folder) if folder is not None else None
         versions = {name: parse_version(text) for name, text in example.get("versions", {}).items()}
         checker = Checker(

@@ -88,6 +88,15 @@ def _decode(raw: bytes, kind: Kind) -> Decoded:
     return decode_code(raw, kind)
 
 
+def decode_file(raw: bytes, kind: Kind) -> tuple[str, str] | bytes:
+    """A file's text and encoding as a check has them; the bytes themselves, where they are no text."""
+    try:
+        decoded = _decode(raw, kind)
+    except ConfigError:
+        return raw
+    return raw if decoded.text is None else (decoded.text, decoded.encoding)
+
+
 def _read_below(primary: str, name: str) -> bytes | None:
     from kb.linting.composed import read_below  # few configs have group files
 

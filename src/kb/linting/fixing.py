@@ -1,23 +1,25 @@
-"""Fixes over whole files: choose, apply, check again, until nothing more can be done; then write or show."""
+"""Fixes over whole files: each carried to where it rests; then written or shown."""
 
 import os
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
-from kb.config.fixing.fixes import Fixer, FixResult, Refused, Request, unified_diff
-from kb.config.fixing.saving import save
+from kb.config.faults import ConfigError
+from kb.config.fixing.fixes import Fixer, FixResult, Request, unified_diff
+from kb.config.fixing.saving import ChangedMeanwhileError, save
 from kb.config.text.encoding import encode
 from kb.config.text.places import Places
 from kb.core.document import Unit
 from kb.core.errors import UserError
 from kb.core.finding import Finding, Fix, Span
 from kb.core.result import CheckResult, Unusable
-from kb.linting.choosing import Candidate, Choice, request_of
-from kb.linting.file import FileChecker, FileResult, Kind, kind_of
-from kb.linting.run import STDIN, Run
+from kb.linting.choosing import Choice
+from kb.linting.file import FileChecker, FileResult, Kind, decode_file, kind_of
+from kb.linting.run import STDIN, Run, read_bytes
+from kb.linting.settling import Settled, Settling, apply
 
-# A fix may make room for another (a renamed key, then its value); more passes than this are a circle.
-MAX_PASSES = 12
+# A file that was fixed may be one that another names; more rounds over all of them than this are a circle.
+MAX_ROUNDS = 6
 COMMAND = "--command"
 Notice = Callable[..., None]
 
@@ -34,9 +36,15 @@ class FixedRun(NamedTuple):
 
 class _FixedFile(NamedTuple):
     before: FileResult
-    after: FileResult
-    applied: int
-    to_utf8: bool
+    settled: Settled
+
+    @property
+    def after(self) -> FileResult:
+        return self.settled.after
+
+    @property
+    def to_utf8(self) -> bool:
+        return self.settled.to_utf8
 
     @property
     def changed(self) -> bool:
@@ -48,76 +56,107 @@ def fix_once(
 ) -> FixResult:
     """One pass over one file: the chosen fixes of the findings that count, of ``rules`` or of all."""
     candidates = Choice(checker.catalog.facts, unsafe=unsafe, rules=rules).candidates(file)
-    return _apply(checker, file, kind, candidates)
-
-
-def _apply(checker: FileChecker, file: FileResult, kind: Kind, candidates: Sequence[Candidate]) -> FixResult:
-    fixer = Fixer(checker.catalog.dialects, checker.catalog.facts)
-    requests = [request_of(candidate, file) for candidate in candidates]
-    return fixer.apply(file.text, file.path, requests, shell=kind in ("shell", "command", "text"))
+    return apply(checker, file, kind, candidates)
 
 
 def fix_files(run: Run, checker: FileChecker, *, unsafe: bool, write: bool, notice: Notice) -> FixedRun:
-    """Fix every file of a run. A file that cannot be written stays as it was and is among the unusable.
+    """Fix every file of a run. A file that cannot be written, or that was saved by someone since it was read, stays
+    as it is and is among the unusable.
 
     Args:
         write: write the files; otherwise make a unified diff. Of standard input and a command line the text goes to
             ``output``, whether it changed or not.
         notice: says something to the user: an i18n key, then its values.
     """
-    files: list[FileResult] = []
-    changed: list[str] = []
-    unusable = list(run.unusable)
-    output = b""
-    for file in run.files:
-        fixed = _fix_file(file, checker, unsafe, notice)
+    fixing = _Fixing(checker, unsafe=unsafe, write=write)
+    files = fixing.round(run.files)
+    for _ in range(MAX_ROUNDS if write else 0):
+        if not fixing.touched_others:
+            break
+        files = fixing.round(fixing.read_again(files))
+    fixing.tell(files, notice)
+    changed = tuple(file.path for file in run.files if file.path in fixing.applied)
+    return FixedRun(
+        run._replace(files=tuple(files), unusable=(*run.unusable, *fixing.unusable)), changed, fixing.output
+    )
+
+
+class _Fixing:
+    """The files of one run on their way: what was made of each, and what could not be."""
+
+    def __init__(self, checker: FileChecker, *, unsafe: bool, write: bool) -> None:
+        self._checker, self._write = checker, write
+        self._settling = Settling(checker, unsafe=unsafe)
+        self.applied: dict[str, int] = {}
+        self.unusable: list[Unusable] = []
+        self.output = b""
+        self.touched_others = False
+        self._said: dict[str, list[Settled]] = {}
+
+    def round(self, files: Sequence[FileResult]) -> list[FileResult]:
+        """Every file fixed once; one that cannot be written as it was."""
+        self.touched_others = False
+        self.output = b""
+        return [self._fix(file) for file in files]
+
+    def _fix(self, file: FileResult) -> FileResult:
+        if any(fault.path == file.path for fault in self.unusable):
+            return file
+        kind = _kind(file)
+        if self._write and file.part_of and self.touched_others:  # its primary config may have been written just now
+            file = self._checker.again(file, encode(file.text, file.encoding), kind)
+        fixed = _FixedFile(file, self._settling.settle(file, kind))
         try:
-            output += _written(fixed) if write else _diff(fixed)
+            self.output += _written(fixed) if self._write else _diff(fixed)
         except UserError as error:
-            unusable.append(Unusable(path=file.path, key=error.key, values=error.values))
-            files.append(file)
-            continue
-        files.append(fixed.after)
+            self.unusable.append(Unusable(path=file.path, key=error.key, values=error.values))
+            return file
+        self._said.setdefault(file.path, []).append(fixed.settled)
         if fixed.changed:
-            changed.append(file.path)
-            if write:
-                notice("fix.applied", path=file.path, n=fixed.applied)
-        _say_waiting(fixed.after, notice)
-    return FixedRun(run._replace(files=tuple(files), unusable=tuple(unusable)), tuple(changed), output)
+            self.applied[file.path] = self.applied.get(file.path, 0) + fixed.settled.applied
+            self.touched_others |= bool(file.part_of or file.others) or self._is_named(file.path)
+        return fixed.after
+
+    def _is_named(self, path: str) -> bool:
+        """Whether a check has looked at a file of this name beside its own."""
+        name = os.path.basename(path)
+        return any(name == os.path.basename(other) for _, _, other, _ in self._checker.seen.rows)
+
+    def read_again(self, files: Sequence[FileResult]) -> list[FileResult]:
+        """The files as they are on disk now, each with those that it brings in."""
+        found: list[FileResult] = []
+        for file in files:
+            if file.path in (STDIN, COMMAND) or any(fault.path == file.path for fault in self.unusable):
+                found.append(file)
+            elif not file.part_of:
+                try:
+                    anew = self._checker.check(read_bytes(file.path), file.path)
+                except ConfigError:
+                    found.append(file)
+                else:
+                    found += (anew, *anew.others)
+        return found
+
+    def tell(self, files: Sequence[FileResult], notice: Notice) -> None:
+        """What was made, and what was not."""
+        for path, every in self._said.items():
+            after = next((file for file in files if file.path == path), every[-1].after)
+            for settled in every:
+                _say_refused(after, settled, notice)
+            if self._write and path in self.applied:
+                notice("fix.applied", path=path, n=self.applied[path])
+            for circle in dict.fromkeys(settled.circle for settled in every if settled.circle):
+                notice("fix.circle", path=path, rules=circle)
+            _say_waiting(after, notice)
 
 
-def _fix_file(file: FileResult, checker: FileChecker, unsafe: bool, notice: Notice) -> _FixedFile:
-    kind = "command" if file.path == COMMAND else kind_of(file.path)
-    before, applied, to_utf8 = file, 0, False
-    choice = Choice(checker.catalog.facts, unsafe=unsafe)
-    refused: list[tuple[Candidate, Refused]] = []
-    for _ in range(MAX_PASSES):
-        candidates = choice.candidates(file)
-        outcome = _apply(checker, file, kind, candidates)
-        reasons = {id(each.request.fix): each for each in outcome.refused}
-        refusals = [(each, reasons[id(each.fix)]) for each in candidates if id(each.fix) in reasons]
-        for candidate in candidates:
-            if id(candidate.fix) not in reasons:
-                choice.made(candidate)
-        applied += len(outcome.applied)
-        unchanged = outcome.text == file.text and outcome.to_utf8 <= to_utf8
-        to_utf8 = to_utf8 or outcome.to_utf8
-        if unchanged:
-            if not refusals:
-                break
-            refused += refusals
-            for candidate, _ in refusals:
-                choice.give_up(candidate)
-            continue
-        encoding = "utf-8" if to_utf8 else before.encoding
-        file = checker.again(file, encode(outcome.text, encoding), kind)
-    _say_refused(file, refused, notice)
-    return _FixedFile(before, file, applied, to_utf8)
+def _kind(file: FileResult) -> Kind:
+    return "command" if file.path == COMMAND else kind_of(file.path)
 
 
-def _say_refused(file: FileResult, refused: Sequence[tuple[Candidate, Refused]], notice: Notice) -> None:
+def _say_refused(file: FileResult, settled: Settled, notice: Notice) -> None:
     """What could not be made, of the findings that are still there."""
-    for candidate, reason in refused:
+    for candidate, reason in settled.refused:
         number, rule = candidate.number, candidate.finding.rule
         if number < len(file.results) and any(one.rule == rule for one in file.results[number].counted()):
             place = {"path": file.path, "line": reason.request.at.line, "rule": rule}
@@ -156,7 +195,7 @@ def _written(fixed: _FixedFile) -> bytes:
     """Write the file; of what is no file, its text.
 
     Raises:
-        UserError: it cannot be written.
+        UserError: it cannot be written, or was saved since it was read.
     """
     after = fixed.after
     if after.raw is not None:
@@ -168,22 +207,31 @@ def _written(fixed: _FixedFile) -> bytes:
     if after.path == STDIN:
         return content
     if fixed.changed:
-        write_file(after.path, content)
+        write_file(after.path, content, lambda raw: decode_file(raw, _kind(after)) == _as_read(fixed.before))
     return b""
 
 
-def write_file(path: str, raw: bytes) -> None:
+def _as_read(file: FileResult) -> tuple[str, str] | bytes:
+    return (file.text, file.encoding) if file.raw is None else file.raw
+
+
+def write_file(path: str, raw: bytes, unchanged: Callable[[bytes], bool] | None = None) -> None:
     """Write a file whole, whether it exists yet or not.
 
+    Args:
+        unchanged: says of the bytes that are there whether they are those that ``raw`` was made of.
+
     Raises:
-        UserError: it cannot be written.
+        UserError: it cannot be written, or was saved since.
     """
     try:
-        if os.path.exists(path):
-            save(path, raw)
+        if unchanged is not None or os.path.exists(path):
+            save(path, raw, unchanged)
         else:
             with open(path, "xb") as stream:
                 stream.write(raw)
+    except ChangedMeanwhileError:
+        raise UserError("fix.changed-meanwhile", path=path) from None
     except OSError as error:
         raise UserError("fix.unwritable", path=path, reason=error.strerror or str(error)) from None
 
