@@ -15,9 +15,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def command(arguments: Sequence[str], language: str) -> int:
-    """Look around and say it; what is missing is no fault, so the exit code is 0."""
+    """Look around and say it; what is missing is no fault, so the exit code is 0.
+
+    Raises:
+        UserError: a path leads to nothing, or the project's settings cannot be used.
+    """
     from kb.knowledge.locations import shipped
     from kb.linting.project import find_project
+    from kb.linting.releases import folder_of, versions_of
     from kb.machine.detect import detect
     from kb.machine.installation import look_around
     from kb.report.doctor import Health, doctor_json, doctor_text
@@ -26,7 +31,8 @@ def command(arguments: Sequence[str], language: str) -> int:
     messages = cli.load_words_or_none(language)
     options = build_parser(messages).parse_args(arguments)
     catalog = load_catalog()
-    project = find_project(os.getcwd())
+    path = options.path
+    project = find_project(folder_of(path) if path is not None else os.getcwd())
     health = Health(
         version=__version__,
         rules_version=catalog.version,
@@ -34,6 +40,7 @@ def command(arguments: Sequence[str], language: str) -> int:
         installation=look_around(),
         machine=detect(catalog.gpus),
         project=project.path,
+        versions=versions_of(path, project) if path is not None else None,
     )
     if options.format == "json":
         cli.put(json.dumps(doctor_json(health), ensure_ascii=False, indent=2) + "\n")
@@ -48,6 +55,7 @@ def build_parser(words: cli.Words) -> cli.Parser:
         return cli.said(words, f"cli.doctor.{key}")
 
     parser = cli.Parser(words=words, prog="kb doctor", description=say("about"))
+    parser.add_argument("path", nargs="?", metavar="PATH", help=say("path"))
     parser.add_argument("--format", choices=("text", "json"), default="text", help=say("format"))
     parser.add_argument("--lang", choices=("ko", "en"), help=cli.said(words, "cli.option.lang"))
     parser.add_argument(

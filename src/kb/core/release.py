@@ -124,7 +124,7 @@ def _near(specifiers: str) -> list[str]:
     """The versions that the specifiers name, and one just below and just above each: where two ranges meet, one of
     these lies in both."""
     found = ["0", "99999"]
-    for text in re.findall(r"\d+(?:\.\d+)*", specifiers):
+    for text in re.findall(r"[<>=~]\s*(\d+(?:\.\d+)*)", specifiers):
         numbers = [int(part) for part in text.split(".")[:6]]
         around = [numbers, [*numbers, 0, 1], [*numbers[:-1], numbers[-1] + 1]]
         if numbers[-1]:

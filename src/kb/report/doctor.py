@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 from kb.core.hardware import Machine
 from kb.machine.installation import Installation, Package
+from kb.report.releases import ProjectVersions, versions_json, versions_lines
 from kb.report.style import Style
 from kb.report.table import table
 from kb.report.values import printable, size
@@ -14,7 +15,8 @@ INDENT = "  "
 
 
 class Health(NamedTuple):
-    """``project`` is the settings file that counts in this folder; None where there is none."""
+    """``project`` is the settings file that counts in this folder; None where there is none. ``versions``: of the
+    project that the user named."""
 
     version: str
     rules_version: str
@@ -22,6 +24,7 @@ class Health(NamedTuple):
     installation: Installation
     machine: Machine
     project: str | None
+    versions: ProjectVersions | None = None
 
 
 def doctor_text(health: Health, words: Words, style: Style) -> str:
@@ -30,6 +33,9 @@ def doctor_text(health: Health, words: Words, style: Style) -> str:
     names = ("itself", "machine", "packages")
     missing = _missing(health.installation, words, style)
     lines = []
+    if health.versions is not None:
+        heading = style.paint(words("doctor.heading.versions"), "heading")
+        lines += [heading, *versions_lines(health.versions, words, style), ""]
     for name, block in zip(names, blocks, strict=True):
         lines += [style.paint(words(f"doctor.heading.{name}"), "heading"), *block, ""]
     if missing:
@@ -116,6 +122,7 @@ def doctor_json(health: Health) -> dict[str, Any]:
         "python": around.python,
         "platform": around.platform,
         "project": health.project,
+        "versions": versions_json(health.versions) if health.versions else None,
         "machine": {
             "gpus": [{"name": gpu.name, "memory_total_bytes": gpu.memory_total} for gpu in machine.gpus],
             "gpu_source": machine.gpu_source,

@@ -5,13 +5,12 @@ import re
 from collections.abc import Iterator, Sequence
 
 from kb.config.releases.files import Folder, regular_files
-from kb.config.releases.requirement import conda_requirement, read_requirement
+from kb.config.releases.requirement import LIBRARIES, conda_requirement, read_requirement
 from kb.config.releases.requirement_files import bring_in, logical_lines
 from kb.config.releases.statements import ELSEWHERE, IMAGE, Requirement
 
-_INSTALL = re.compile(r"\b(?:pip[\d.]*|conda|mamba|micromamba|poetry|uv|pdm)\b[^\n]*\b(?:install|add)\b")
+_TOOLS = ("pip", "conda", "mamba", "poetry", "uv", "pdm")
 _PIP = re.compile(r"pip(?:\d+(?:\.\d+)?)?")
-_PYTHON = re.compile(r"(?:.*/)?python[\d.]*")
 _SEPARATORS = frozenset((";", "&&", "||", "|", "&", "(", ")", "{", "}", ";;"))
 # Options whose value is the next word.
 _VALUED = re.compile(
@@ -19,7 +18,7 @@ _VALUED = re.compile(
     "|python-version|prefix|root|src|upgrade-strategy|proxy|cache-dir|torch-backend|trusted-host|timeout|no-binary"
     "|only-binary|progress-bar|log|report|name|channel|group|extra)"
 )
-_UPGRADES = frozenset(("-U", "--upgrade", "-qU", "-Uq", "-qqU", "-Uqq"))
+_UPGRADE = re.compile("-[a-zA-Z]*U[a-zA-Z]*|--upgrade|--pre")
 _IMAGE = re.compile(
     r"\s*FROM\s+(?:--\S+\s+)*(?:\S+/)?(pytorch/pytorch|huggingface/transformers-pytorch-gpu):v?(\d+(?:\.\d+)+)", re.I
 )
@@ -42,10 +41,16 @@ def read_shell(folder: Folder, path: str, text: str, level: int, *, lines: Seque
     if not installs(text):
         return
     for number, line in logical_lines(text):
-        if _INSTALL.search(line):
+        if installs(line) and any(tool in line for tool in _TOOLS) and _names_one(line):
             place = lines[number - 1] if lines else number
             for words in _commands(line):
                 read_command(folder, path, words, place, level)
+
+
+def _names_one(line: str) -> bool:
+    """Whether a line can concern a library that kb cares about: taking the words of others apart is for nothing."""
+    lower = line.lower().replace("_", "-")
+    return any(name in lower for name in LIBRARIES) or " -r" in line or " -c" in line or " --req" in line
 
 
 def read_dockerfile(folder: Folder, path: str) -> None:
@@ -54,11 +59,14 @@ def read_dockerfile(folder: Folder, path: str) -> None:
     level = IMAGE if os.path.basename(path) in ("Dockerfile", "Containerfile") else ELSEWHERE
     if text is None:
         return
-    for number, line in enumerate(text.splitlines(), 1):
+    lines = text.splitlines()
+    for number, line in enumerate(lines, 1):
+        if line.lstrip().startswith("#"):  # Docker leaves it out before it joins a step's lines
+            lines[number - 1] = "\\" if number > 1 and lines[number - 2].endswith("\\") else ""
         found = _IMAGE.match(line)
         if found:
             folder.say(read_requirement(f"{_IMAGES[found[1].lower()]}=={found[2]}"), path, number, level)
-    read_shell(folder, path, text, level)
+    read_shell(folder, path, "\n".join(lines), level)
 
 
 def read_workflows(folder: Folder, path: str) -> None:
@@ -96,7 +104,7 @@ def read_command(folder: Folder, path: str, words: Sequence[str], line: int | No
     if found is None:
         return
     kind, arguments = found
-    upgrades = any(each in _UPGRADES for each in arguments)
+    upgrades = any(_UPGRADE.fullmatch(each) for each in arguments)
     at = 0
     while at < len(arguments):
         word = arguments[at]
@@ -133,7 +141,7 @@ def _installer(words: Sequence[str]) -> tuple[str, list[str]] | None:
     ):
         at += 1
     rest = list(words[at:])
-    if rest[:2] and _PYTHON.fullmatch(rest[0]) and "-m" in rest[1:4]:
+    if "-m" in rest[1:4]:  # python3 -u -m pip
         rest = rest[rest.index("-m") + 1 :]
     if rest and rest[0] in ("conda", "mamba", "micromamba") and "run" in rest[1:2] and "pip" in rest:
         rest = rest[rest.index("pip") :]

@@ -8,8 +8,8 @@ from kb.config.releases.reader import within
 from kb.config.releases.statements import MAIN, Problem, Requirement, Statement
 from kb.core.release import Source
 
-MAX_BYTES = 2 << 20  # of a file that people write
-MAX_LOCK_BYTES = 24 << 20  # of one that a program writes
+MAX_BYTES = 1 << 20  # of a file that people write
+MAX_LOCK_BYTES = 16 << 20  # of one that a program writes
 MAX_FILES = 60  # that the requirement files of one folder may bring in
 
 Stamp = tuple[str, int, int]  # path, time of the last change in ns, size; -1 where there is none
@@ -116,7 +116,7 @@ def applies(marker: str) -> bool:
             parsed.evaluate({**linux, "python_version": f"3.{minor}", "python_full_version": f"3.{minor}.0"})
             for minor in range(7, 15)
         )
-    except (InvalidMarker, UndefinedComparison, UndefinedEnvironmentName):
+    except (InvalidMarker, UndefinedComparison, UndefinedEnvironmentName, RecursionError):
         return True
 
 

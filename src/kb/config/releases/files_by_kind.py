@@ -20,6 +20,8 @@ def read_files(path: str, top: str, kinds: Sequence[tuple[str, str]]) -> Folder:
     for name, kind in kinds[:MAX_FILES]:
         # the only file of requirements is what the project requires, whatever it is called
         _read_one(folder, os.path.join(path, name), "main" if lists == [name] else kind)
+    if len(kinds) > MAX_FILES:
+        folder.report("too_many", path, limit=MAX_FILES)
     return folder
 
 

@@ -32,6 +32,9 @@ def read_pyproject(folder: Folder, path: str) -> None:
     for each in weak:
         _listed(folder, path, text, each, OPTIONAL)
     _listed(folder, path, text, _table(tool, "uv").get("constraint-dependencies"), DECLARED)
+    for name, source in _table(_table(tool, "uv"), "sources").items():
+        if isinstance(source, dict) and source.keys() & {"git", "path", "workspace", "url"}:
+            _tabled(folder, path, text, {name: source}, DECLARED)  # it takes the place of what is released
     poetry = _table(tool, "poetry")
     _tabled(folder, path, text, _table(poetry, "dependencies"), DECLARED)
     groups = [_table(group, "dependencies") for group in _table(poetry, "group").values() if isinstance(group, dict)]
@@ -101,7 +104,7 @@ def _entry(library: str, value: Any, poetry: bool) -> Requirement:
         requirement = requirement or Requirement(library, fault=version[:40])
     elif "git" in table:
         requirement = tagged(library, str(table.get("tag") or table.get("ref") or table.get("rev") or ""))
-    elif table.keys() & {"path", "file"}:
+    elif table.keys() & {"path", "file", "workspace"}:
         requirement = Requirement(library, floating=True)
     else:
         address = table.get("url")

@@ -51,15 +51,18 @@ NOTHING = Releases({})
 class ReleaseReader:
     """Reads each folder once, for one run.
 
+    The project is the repository that a file lies in. Without ``.git`` it is what lies below the working folder, for a
+    path relative to that; else what lies below ``root``, or in the file's own folder alone.
+
     Args:
-        root: the top of a project that has no ``.git``: the folder that the user named, or the one kb runs in.
+        root: the folder that the user named.
     """
 
     def __init__(self, root: str | None = None) -> None:
         self._root = os.path.abspath(root) if root is not None else None
-        self._tops: dict[str, str] = {}
+        self._tops: dict[tuple[str, bool], str] = {}
         self._folders: dict[tuple[str, str], Folder | None] = {}
-        self._found: dict[str, Releases] = {}
+        self._found: dict[tuple[str, str], Releases] = {}
 
     def find(self, path: str, text: str | None = None, kind: str | None = None) -> Releases:
         """What the project of a file or folder says, and the file's own text where it is given.
@@ -67,46 +70,44 @@ class ReleaseReader:
         Args:
             kind: ``shell``, ``python`` and ``notebook`` texts can say releases themselves.
         """
-        absolute = os.path.abspath(path)
-        folder = absolute if text is None and os.path.isdir(absolute) else os.path.dirname(absolute)
-        own = self._own(path, folder, text, kind) if text and kind in ("shell", "python", "notebook") else None
-        return self.of_folder(folder) if own is None else _settled([own, *self._chain(folder)])
+        try:
+            absolute = os.path.abspath(path)
+            folder = absolute if text is None and os.path.isdir(absolute) else os.path.dirname(absolute)
+            top = self.top(folder, relative=not os.path.isabs(path))
+        except (OSError, ValueError):  # the working folder is gone, or the path is none
+            return NOTHING
+        own = self._own(path, top, text, kind) if text and kind in ("shell", "python", "notebook") else None
+        return self.of_folder(folder, top) if own is None else _settled([own, *self._chain(folder, top)])
 
-    def of_folder(self, folder: str) -> Releases:
-        """What the files in a folder, and in those above it up to the project's top, say.
+    def of_folder(self, folder: str, top: str) -> Releases:
+        """What the files in a folder, and in those above it up to the project's top, say. Both are absolute."""
+        if (folder, top) not in self._found:
+            self._found[folder, top] = _settled(self._chain(folder, top))
+        return self._found[folder, top]
 
-        Args:
-            folder: absolute.
-        """
-        if folder not in self._found:
-            self._found[folder] = _settled(self._chain(folder))
-        return self._found[folder]
-
-    def top(self, folder: str) -> str:
-        """The project's top: the nearest folder with ``.git``, from ``folder`` upwards; where there is none, the
-        reader's ``root`` if ``folder`` lies in it; else ``folder`` itself.
-        """
-        if folder not in self._tops:
+    def top(self, folder: str, *, relative: bool = False) -> str:
+        """The project's top above a folder, which is absolute; ``relative``: was named from the working folder."""
+        if (folder, relative) not in self._tops:
             at, parent = folder, os.path.dirname(folder)
-            while not os.path.exists(os.path.join(at, ".git")) and parent != at:
+            while not (found := os.path.exists(os.path.join(at, ".git"))) and parent != at:
                 at, parent = parent, os.path.dirname(parent)
-            if parent == at and not os.path.exists(os.path.join(at, ".git")):
-                at = self._root if self._root is not None and within(folder, self._root) else folder
-            self._tops[folder] = at
-        return self._tops[folder]
+            if not found:
+                named = os.getcwd() if relative and self._root is None else self._root
+                at = named if named is not None and within(folder, named) else folder
+            self._tops[folder, relative] = at
+        return self._tops[folder, relative]
 
-    def _own(self, path: str, folder: str, text: str, kind: str) -> "Folder | None":
+    def _own(self, path: str, top: str, text: str, kind: str) -> "Folder | None":
         """What a file says itself; None of most: a search of its text tells."""
         if "install" not in text and "# /// script" not in text and " add " not in text:
             return None
         from kb.config.releases.code import read_own
 
-        own = read_own(path, self.top(folder), text, kind)
+        own = read_own(path, top, text, kind)
         return own if own.statements or own.problems else None
 
-    def _chain(self, folder: str) -> "list[Folder | None]":
+    def _chain(self, folder: str, top: str) -> "list[Folder | None]":
         """Each folder's word, from the nearest to the top."""
-        top = self.top(folder)
         chain = []
         while True:
             key = (folder, top)

@@ -32,7 +32,6 @@ _HEAD = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,80})[ \t]*(?:\[[^\]]{0,400}\])
 _CLAUSE = re.compile(r"(===|==|~=|!=|<=|>=|<|>)[ \t]*([^\s,;|()]{1,80})")
 _PLAIN = re.compile(r"\d{1,6}(?:\.\d{1,6}){0,5}(?:\+[A-Za-z0-9]+(?:[._-][A-Za-z0-9]+)*)?")
 _WILD = re.compile(r"\d{1,6}(?:\.\d{1,6}){0,5}\.\*")
-_WHEEL = re.compile(r"/([A-Za-z0-9_.]+)-(\d[A-Za-z0-9_.+!%]*?)(?:-[^/]*\.whl|\.tar\.gz|\.zip)(?:[#?]|$)")
 _GIT_NAME = re.compile(r"/([A-Za-z0-9_.-]+?)(?:\.git)?(?:@([^#]*))?(?:#(.*))?$")
 _EGG = re.compile(r"(?:^|&)egg=([A-Za-z0-9_.-]+)")
 _TAG = re.compile(r"v?(\d{1,6}(?:\.\d{1,6}){1,4}(?:\.post\d{1,4})?)")
@@ -101,14 +100,11 @@ def _is_version(operator: str, version: str) -> bool:
 
 def _of_address(address: str, library: str | None, marker: str) -> Requirement | None:
     """A wheel says its release, a repository's tag may; a branch or a commit says that it is none of the released."""
-    file = _WHEEL.search(address)
-    if file:
-        library = library or library_of(file[1])
-        version = file[2].replace("%2B", "+").replace("%2b", "+")
+    if not address.startswith("git+"):
+        name, version = _of_file(address)
+        library = library or library_of(name)
         if library is not None and _is_version("==", version):
             return Requirement(library, f"=={version}", marker)
-        return Requirement(library, marker=marker, floating=True) if library else None
-    if not address.startswith("git+"):
         return Requirement(library, marker=marker, floating=True) if library else None
     found = _GIT_NAME.search(address)
     egg = _EGG.search(found[3] or "") if found else None
@@ -116,6 +112,16 @@ def _of_address(address: str, library: str | None, marker: str) -> Requirement |
     if library is None:
         return None
     return tagged(library, found[2] or "" if found else "", marker)
+
+
+def _of_file(address: str) -> tuple[str, str]:
+    """Name and version of a wheel or an archive of sources, as its file name has them; empty where it has none."""
+    file = re.split(r"[#?]", address, maxsplit=1)[0].rpartition("/")[2].replace("%2B", "+").replace("%2b", "+")
+    if file.endswith(".whl"):
+        name, _, rest = file.partition("-")
+        return name, rest.partition("-")[0]
+    name, _, version = file.removesuffix(".zip").removesuffix(".tar.gz").rpartition("-")
+    return name, version
 
 
 def tagged(library: str, tag: str, marker: str = "") -> Requirement:
@@ -170,8 +176,9 @@ def conda_requirement(text: str) -> Requirement | None:
     if library is None:
         return None
     rest = text[head.end() :].strip()
-    bracket = re.fullmatch(r"\[.*version=['\"]?([^'\"\]]*)['\"]?.*\]", rest)
-    rest = bracket[1] if bracket else rest
+    if rest.startswith("["):
+        bracket = re.search(r"version=['\"]?([^'\"\]]*)", rest)
+        rest = bracket[1] if bracket else ""
     single = re.fullmatch(r"=?[ \t]*(\d[^=\s,|<>!]*?)(\.?\*)?(?:[= ][^=\s]*)?", rest)
     if single:
         fuzzy = rest.startswith("=") and single[1].count(".") < 2

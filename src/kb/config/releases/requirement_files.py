@@ -61,7 +61,7 @@ class _Includes:
         self._open.pop()
 
     def bring_in(self, path: str, number: int, named: str, level: int) -> None:
-        if "://" in named or "$" in named:
+        if "://" in named or "$" in named or "\0" in named:
             return
         wanted = os.path.join(os.path.dirname(path), named)
         real = os.path.realpath(wanted)

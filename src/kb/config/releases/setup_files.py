@@ -11,8 +11,6 @@ from kb.config.releases.requirement import library_of, read_requirement
 from kb.config.releases.requirement_files import read_requirements
 from kb.config.releases.statements import DECLARED, OPTIONAL
 
-MAX_NESTED = 6  # names that stand for names
-
 
 def read_setup_cfg(folder: Folder, path: str) -> None:
     """``install_requires`` and ``options.extras_require``: the lines below a key."""
@@ -84,24 +82,24 @@ class _Setup:
         """The texts that an argument is made of; and those by which it asks a table or a function for others."""
         texts: set[str] = set()
         keys: set[str] = set()
-        node = self._given.get(name) or self._named.get(name)
-        if node is not None:
-            self._gather(node, texts, keys, MAX_NESTED)
+        first = self._given.get(name) or self._named.get(name)
+        pending: list[ast.AST] = [first] if first is not None else []
+        followed: set[str] = set()
+        while pending:
+            node = pending.pop()
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                texts.add(node.value)
+            elif isinstance(node, ast.Name):
+                if node.id in self._named and node.id not in followed:
+                    followed.add(node.id)
+                    pending.append(self._named[node.id])
+            elif isinstance(node, ast.Subscript):
+                keys.update(_constants([node.slice]))
+            elif isinstance(node, ast.Call):
+                keys.update(_constants(node.args))
+            else:
+                pending += ast.iter_child_nodes(node)
         return texts, keys
-
-    def _gather(self, node: ast.AST, texts: set[str], keys: set[str], left: int) -> None:
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            texts.add(node.value)
-        elif isinstance(node, ast.Name):
-            if left and node.id in self._named:
-                self._gather(self._named[node.id], texts, keys, left - 1)
-        elif isinstance(node, ast.Subscript):
-            keys.update(_constants([node.slice]))
-        elif isinstance(node, ast.Call):
-            keys.update(_constants(node.args))
-        else:
-            for child in ast.iter_child_nodes(node):
-                self._gather(child, texts, keys, left)
 
 
 def _constants(nodes: list[ast.expr]) -> list[str]:

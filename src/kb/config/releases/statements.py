@@ -120,9 +120,7 @@ def settle(library: str, heard: Sequence[Voice]) -> ProjectRelease:
     if first.level >= OPTIONAL and not first.floating:
         chosen = either(voice.specifier for voice in peers if voice.specifier)
     elif chosen and pinned_version(chosen) is None:
-        closer = next((voice for voice in heard if _narrows(first, voice)), None)
-        if closer is not None:
-            chosen, place = closer.specifier, closer.place
+        chosen, place = _narrowed(first, heard)
     others = tuple(
         (voice.place, voice.specifier)
         for voice in heard
@@ -131,14 +129,19 @@ def settle(library: str, heard: Sequence[Voice]) -> ProjectRelease:
     return _record(library, chosen, place, others, partly=first.level in PARTLY)
 
 
-def _narrows(first: Voice, voice: Voice) -> bool:
-    """Whether a pin elsewhere is what a range was resolved to: a constraint beside it, or the lock of a workspace that
-    the range's own project belongs to."""
-    if pinned_version(voice.specifier) is None or not agree(first.specifier, voice.specifier):
-        return False
-    if voice.level == CONSTRAINTS:
-        return voice.distance == first.distance
-    return voice.level == LOCK and first.level == DECLARED
+def _narrowed(first: Voice, heard: Sequence[Voice]) -> tuple[str, Source]:
+    """A range with what narrows it: constraints and files of its own kind beside it (a requirements file brings in
+    others), and the lock of the workspace that a declared project belongs to."""
+    chosen, place = first.specifier, first.place
+    for voice in heard:
+        beside = voice.distance == first.distance and voice.level in (CONSTRAINTS, first.level)
+        resolved = voice.level == LOCK and first.level == DECLARED and pinned_version(voice.specifier) is not None
+        if voice.specifier and (beside or resolved) and agree(chosen, voice.specifier):
+            together = both((chosen, voice.specifier))[0]
+            if together != chosen and pinned_version(together):
+                place = voice.place
+            chosen = together
+    return chosen, place
 
 
 def _disagrees(voice: Voice, chosen: str, first: Voice, peers: Sequence[Voice]) -> bool:
