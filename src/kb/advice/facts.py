@@ -26,6 +26,10 @@ from kb.core.setup import Assumption, TrainingSetup
 from kb.memory import UnknownTargetsError, match_targets, modules
 
 
+# The weights of a mixture's experts, by the last part of their names (Mixtral, Qwen and most others).
+EXPERT_PARTS = frozenset(("w1", "w2", "w3", "gate_proj", "up_proj", "down_proj", "gate_up_proj", "experts", "gate"))
+
+
 @cache  # compiled when a comment is first met: it takes a millisecond
 def _said() -> re.Pattern[str]:
     """``유효 배치 48 유지``, ``효과적 배치 크기 = 4``, ``effective batch size: 32``."""
@@ -144,7 +148,7 @@ class UnitFacts:
                 "lora.suggested_target_modules": lambda _: self._suggested_targets(),
                 "config.dialect": lambda _: self.unit.dialect,
                 "config.says_torch_dtype": lambda _: says_torch_dtype(unit),
-                "method": lambda _: self.setup.method,
+                "method": lambda _: self._method(),
                 "batch.effective": lambda _: self.setup.effective_batch_size if self.setup.batch_known else None,
                 "batch.said": lambda _: said_effective_batch(self.unit),
                 "gpu.": self._gpu,
@@ -223,6 +227,10 @@ class UnitFacts:
         }
         return values[name]
 
+    def _method(self) -> Any:
+        unknown = "lora.enabled" in self.setup.unresolved  # an adapter that is no LoRA, perhaps
+        return Unknown(frozenset(("lora.enabled",))) if unknown else self.setup.method
+
     def _targets(self, which: int) -> Any:
         targets = self.setup.lora_target_modules
         if self.model is None or self.setup.method == "full" or targets is None:
@@ -232,6 +240,8 @@ class UnitFacts:
         except UnknownTargetsError as error:
             return Unknown(reason=str(error))
         found = tuple(dict.fromkeys(module.name.rpartition(".")[2] for module in matched))
+        if self.model.architecture.experts:  # one parameter of a layer from transformers 5 on, modules before
+            missing = tuple(name for name in missing if name.rpartition(".")[2] not in EXPERT_PARTS)
         return (found, missing)[which]
 
     def _suggested_targets(self) -> Any:

@@ -125,7 +125,8 @@ def _playground(library: Library, example: Mapping[str, Any]) -> str:
 
 
 def _language(example: Mapping[str, Any]) -> str:
-    return "bash" if str(example.get("dialect", "")).startswith(("command", "shell")) else "yaml"
+    dialect = str(example.get("dialect", ""))
+    return "python" if dialect == "python" else "bash" if dialect in ("command", "shell") else "yaml"
 
 
 def _fixed(rule: Rule) -> str:

@@ -19,7 +19,7 @@ from kb.machine.detect import detect
 
 # Suppression examples name dates; they are judged on this day, so that none expires on its own.
 TODAY = datetime.date(2026, 11, 1)
-KINDS: Mapping[str, Kind] = {"command": "command", "shell": "shell"}
+KINDS: Mapping[str, Kind] = {"command": "command", "shell": "shell", "python": "python"}
 
 
 class ExampleRunner:
@@ -108,7 +108,8 @@ class ExampleRunner:
         raw = base64.b64decode(text) if example.get("base64") else text.encode()
         kind = KINDS.get(example.get("dialect", ""), "config")
         # JSON is read by JSON's own rules, which the file's name decides
-        name = "example.json" if text.lstrip().startswith("{") and kind == "config" else "example.yaml"
+        json = kind == "config" and text.lstrip().startswith("{")
+        name = "example.json" if json else "example.py" if kind == "python" else "example.yaml"
         return checker.check(raw, f"{folder}/{name}" if folder is not None else name, kind)
 
     def _check_fix(
