@@ -25,7 +25,6 @@ from kb.core.model import Model
 from kb.core.setup import Assumption, TrainingSetup
 from kb.memory import UnknownTargetsError, match_targets, modules
 
-
 # The weights of a mixture's experts, by the last part of their names (Mixtral, Qwen and most others).
 EXPERT_PARTS = frozenset(("w1", "w2", "w3", "gate_proj", "up_proj", "down_proj", "gate_up_proj", "experts", "gate"))
 
