@@ -56,6 +56,7 @@ def test_a_training_call_is_a_run_with_the_settings_of_the_calls_around_it():
     assert unit.dialect == "hf"
     assert values == {
         "model.name": "google/mt5-base",
+        "model.loader": "transformers",
         "model.torch_dtype": "bfloat16",
         "training.output_dir": "out",
         "training.per_device_train_batch_size": 8,

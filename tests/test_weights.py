@@ -7,10 +7,12 @@ import pytest
 
 from kb.advice.check import Checker
 from kb.advice.flags import Flags, unit_of
+from kb.advice.models import ModelIndex
 from kb.advice.recommend import Asked
 from kb.advice.room import Room, on_gpu
 from kb.advice.settings_reader import SettingsReader
 from kb.advice.weights import checkpoint_dtype, weights_of
+from kb.config.python.reader import PythonReader
 from kb.config.reader import read_units
 from kb.core.document import Unit
 from kb.core.hardware import Machine
@@ -34,21 +36,102 @@ def setup_of(found: Unit) -> TrainingSetup:
 
 
 @pytest.mark.parametrize(
-    ("model", "version", "dialect", "weights"),
+    ("model", "version", "weights", "reason"),
     [
-        (BF16, None, "hf", "bf16"),
-        (BF16, (5, 23), "hf", "bf16"),
-        (BF16, (4, 57, 6), "hf", "fp32"),
-        (BF16, (5, 23), "trl", "fp32"),
-        (FP32, (5, 23), "hf", "fp32"),
-        (UNKNOWN, (5, 23), "hf", "fp32"),
-        (None, None, "hf", "fp32"),
+        (BF16, None, "bf16", "checkpoint_own_type_newest"),
+        (BF16, (5, 23), "bf16", "checkpoint_own_type"),
+        (BF16, (4, 57, 6), "fp32", "transformers_4_default"),
+        (FP32, (5, 23), "fp32", None),
+        (FP32, (4, 57, 6), "fp32", None),
+        (UNKNOWN, (5, 23), "fp32", "checkpoint_type_not_recorded"),
+        (UNKNOWN, (4, 57, 6), "fp32", "transformers_4_default"),
+        (None, None, "fp32", None),
     ],
 )
-def test_transformers_5_keeps_the_type_of_the_checkpoint(model, version, dialect, weights) -> None:
+def test_transformers_5_keeps_the_type_of_the_checkpoint(model, version, weights, reason) -> None:
     read = SettingsReader(unit(), CATALOG.facts)
-    assert weights_of(read, model, {}, version, dialect) == weights
-    assert [each.reason for each in read.assumed] == (["checkpoint_own_type"] if weights != "fp32" else [])
+    assert weights_of(read, model, {}, version) == weights
+    assert [each.reason for each in read.assumed] == ([reason] if reason else [])
+
+
+QWEN = "Qwen/Qwen2.5-7B"  # stored in bf16
+TRL = f"model_name_or_path: {QWEN}\ndataset_text_field: text\npacking: true\nmax_length: 512\n"
+LLAMA_FACTORY = f"model_name_or_path: {QWEN}\nstage: sft\ncutoff_len: 512\ntemplate: qwen\ndataset: a\n"
+AXOLOTL = f"base_model: {QWEN}\nmicro_batch_size: 1\nsequence_len: 512\ndatasets: [a]\nadapter: lora\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "versions", "weights", "reason"),
+    [
+        (TRL, {}, "fp32", "trainer_default_newest"),
+        (TRL, {"trl": (0, 27), "transformers": (5, 10)}, "fp32", "trainer_default"),
+        (TRL, {"trl": (0, 26, 2), "transformers": (5, 10)}, "bf16", "checkpoint_own_type"),
+        (TRL, {"trl": (0, 19, 1), "transformers": (4, 54)}, "fp32", "transformers_4_default"),
+        (TRL + "dtype: auto\n", {"trl": (1, 16)}, "bf16", "checkpoint_own_type"),
+        (TRL + "dtype: bfloat16\n", {}, "bf16", None),
+        (LLAMA_FACTORY + "finetuning_type: lora\n", {"llamafactory": (0, 9, 4)}, "bf16", "trainer_default"),
+        (LLAMA_FACTORY + "finetuning_type: lora\nfp16: true\n", {"llamafactory": (0, 9, 3)}, "fp16", "trainer_default"),
+        (LLAMA_FACTORY + "finetuning_type: full\nbf16: true\n", {}, "fp32", None),
+        (LLAMA_FACTORY + "finetuning_type: full\npure_bf16: true\n", {}, "bf16", None),
+        (AXOLOTL, {"transformers": (4, 54)}, "bf16", "trainer_default"),
+        (AXOLOTL + "bf16: false\n", {}, "fp32", None),
+        (AXOLOTL + "bf16: false\nfp16: true\n", {}, "fp16", None),
+    ],
+)
+def test_trainers_load_weights_in_their_own_ways(text, versions, weights, reason) -> None:
+    (found,) = read_units(text, "train.yaml", CATALOG.dialects, CATALOG.facts)
+    setup = Checker(CATALOG, Machine(), versions=versions.get).prepare(found).setup
+    assert setup.weights == weights
+    assert [each.reason for each in setup.assumed if each.name == "model.torch_dtype"] == ([reason] if reason else [])
+
+
+@pytest.mark.parametrize(
+    ("loads", "trainer", "weights"),
+    [
+        ('model = AutoModelForCausalLM.from_pretrained("%s")', "model=model", "bf16"),
+        ('model, tokenizer = FastLanguageModel.from_pretrained("%s", dtype=None)', "model=model", "bf16"),
+        ('model, tokenizer = FastLanguageModel.from_pretrained("%s", dtype=torch.float16)', "model=model", "fp16"),
+        ("", 'model="%s"', "fp32"),
+    ],
+)
+def test_a_program_that_loads_the_model_itself_leaves_trl_nothing_to_choose(loads, trainer, weights) -> None:
+    text = f"{loads}\nargs = SFTConfig(output_dir='o', max_length=512)\ntrainer = SFTTrainer({trainer}, args=args)\n"
+    (found,) = PythonReader(CATALOG.dialects, CATALOG.facts).read(text.replace("%s", QWEN), "train.py")
+    setup = Checker(CATALOG, Machine(), versions={"trl": (1, 16), "transformers": (5, 23)}.get).prepare(found).setup
+    assert (setup.model_name, setup.weights) == (QWEN, weights)
+
+
+def test_lora_on_a_bf16_checkpoint_takes_half_under_transformers_5() -> None:
+    text = f"""
+model_name_or_path: {QWEN}
+output_dir: out
+per_device_train_batch_size: 1
+bf16: true
+gradient_checkpointing: true
+use_lora: true
+lora_r: 16
+max_source_length: 1024
+"""
+    (found,) = read_units(text, "train.yaml", CATALOG.dialects, CATALOG.facts)
+    assert found.dialect == "hf"
+    sizes = []
+    for version in ((5, 10), (4, 54)):
+        checker = Checker(CATALOG, Machine(), versions={"transformers": version}.get)
+        phase = checker.prepare(found).fit.report.phase("train")
+        sizes.append(phase.process_used_bytes / 2**30)
+    assert sizes == pytest.approx([18.5, 35.7], rel=0.015)
+
+
+def test_a_model_with_another_name_for_its_other_type_has_that_type() -> None:
+    index = ModelIndex(CATALOG.models)
+    kinds = {name: index.resolve(name).weights_dtype for name in ("google/gemma-2-2b", "google/gemma-2-2b-it")}
+    assert kinds == {"google/gemma-2-2b": "fp32", "google/gemma-2-2b-it": "bf16"}
+
+
+def test_a_guessed_model_lends_its_type_and_claims_nothing_of_it() -> None:
+    guessed = ModelIndex(CATALOG.models).guess("our-team/qwen2.5-7b-summaries")
+    assert guessed.weights_dtype == "bf16"
+    assert checkpoint_dtype(guessed) is None
 
 
 @pytest.mark.parametrize(
@@ -62,12 +145,12 @@ def test_a_type_that_the_config_names_wins(dtype: str, weights: str) -> None:
 
 def test_auto_is_the_checkpoints_type_in_any_version() -> None:
     read = SettingsReader(unit(dtype="dtype: auto"), CATALOG.facts)
-    assert weights_of(read, BF16, {}, (4, 50), "hf") == "bf16"
+    assert weights_of(read, BF16, {}, (4, 50)) == "bf16"
 
 
 def test_a_project_can_say_what_its_checkpoint_stores() -> None:
     read = SettingsReader(unit(), CATALOG.facts)
-    assert weights_of(read, UNKNOWN, {"model.checkpoint_dtype": "bfloat16"}, None, "hf") == "bf16"
+    assert weights_of(read, UNKNOWN, {"model.checkpoint_dtype": "bfloat16"}, None) == "bf16"
 
 
 def test_full_training_of_a_half_checkpoint_is_predicted_as_such() -> None:

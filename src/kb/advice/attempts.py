@@ -57,9 +57,18 @@ class Attempt(NamedTuple):
 
 
 def attempts_of(base: TrainingSetup, room: Room) -> tuple[Attempt, ...]:
-    """Every way, in order. ``base`` is full training without options."""
+    """Every way, in order. ``base`` is full training without options.
+
+    Weights that adapters leave as they are stay in the half type that the checkpoint stores and the run computes in.
+    """
     base = base._replace(lora_target_modules=targets_for(room.model.architecture))
-    return tuple(_attempt(name, base._replace(**changes), room) for name, changes in WAYS.items())
+    half = "bf16" if base.bf16 else "fp16" if base.fp16 else None
+    frozen = half if room.model.weights_dtype == half else None
+    setups = ((name, base._replace(**changes)) for name, changes in WAYS.items())
+    return tuple(
+        _attempt(name, setup._replace(weights=frozen) if frozen and setup.method == "lora" else setup, room)
+        for name, setup in setups
+    )
 
 
 def targets_for(architecture: Architecture) -> tuple[str, ...] | None:

@@ -60,7 +60,8 @@ class Inference(NamedTuple):
 def recommend_inference(
     asked: Asked, room: Room, gpus: Mapping[str, Gpu], folds: int = 1, processes: int = 1
 ) -> Inference:
-    """The largest batch that fits with its whole error band; half-width weights only where fp32 does not fit.
+    """The largest batch that fits with its whole error band; half-width weights only where fp32 does not fit
+    or the checkpoint stores them so.
 
     Args:
         folds: models of one shape in GPU memory at once, their caches alive together.
@@ -72,7 +73,7 @@ def recommend_inference(
     if room.model.architecture.family == "encoder":
         raise UserError("recommend.encoder_generates_nothing", model=room.model.name)
     base = base_setup(asked, room)
-    base = alone_at_inference(base)._replace(optim="none", predict_with_generate=False)
+    base = alone_at_inference(base)._replace(optim="none", predict_with_generate=False, weights=_types(room)[0])
     ways = tuple(_weights(base._replace(weights=weights), room, folds, processes) for weights in _types(room))
     chosen = next((way for way in ways if way.largest_batch), None)
     in_turn = _weights(base, room, 1, processes).largest_batch
@@ -86,8 +87,11 @@ def recommend_inference(
 
 
 def _types(room: Room) -> tuple[WeightType, ...]:
+    """The types to try, the preferred first: a checkpoint that is stored in half gains nothing by being widened."""
     half = precision_for(room.gpu, room.model.architecture).autocast
-    return ("fp32",) if half == "fp32" else ("fp32", half)
+    if half == "fp32":
+        return ("fp32",)
+    return (half, "fp32") if room.model.weights_dtype == half else ("fp32", half)
 
 
 def _generate(report: MemoryReport) -> Phase:

@@ -68,7 +68,7 @@ class ModelGuesser:
         models = {marks.model.id: marks.model for marks in found if marks.weight == most}
         if len({model.architecture for model in models.values()}) > 1:
             return None
-        return next(iter(models.values()))._replace(guessed_from=name, weights_dtype=None)
+        return next(iter(models.values()))._replace(guessed_from=name)
 
 
 def _tokens(name: str) -> tuple[str, ...]:

@@ -91,7 +91,7 @@ def setup_of(
         do_predict=inference_batch is not None,
         fp16=bool(read.or_default("training.fp16")),
         bf16=_open(read, "training.bf16", not read.or_default("training.fp16"), training),
-        weights=weights_of(read, model, given, transformers, unit.dialect),
+        weights=weights_of(read, model, given, transformers),
         attn_implementation=_attention(read),
         per_device_train_batch_size=_batch(read, "training.per_device_train_batch_size", trains),
         per_device_eval_batch_size=_batch(read, "training.per_device_eval_batch_size", training and evaluates),

@@ -1,4 +1,8 @@
-"""The type that a model's weights are loaded in: what the config names, else the checkpoint's own."""
+"""The type that a model's weights are loaded in: what the config names, else what its loader takes.
+
+transformers keeps the checkpoint's type from 5 on and loads fp32 before. Some trainers have defaults of their own, which
+their formats say (``rules/dialects``): TRL asks for fp32 from 0.27 on, where it loads the model itself.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,6 +22,9 @@ WEIGHT_TYPES: Mapping[str, WeightType] = {
 }
 NAMES: Mapping[WeightType, str] = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 OWN_TYPE_SINCE = (5,)  # transformers: from_pretrained keeps the checkpoint's type where no other is named
+DTYPE = "model.torch_dtype"
+OWN, COMPUTED = "auto", "compute"  # defaults of formats: the checkpoint's type, the type of the arithmetic
+OF_LOADERS: Mapping[str, str | None] = {"transformers": None, "unsloth": "bfloat16"}  # by what a program calls
 
 
 def weight_type(name: Any) -> WeightType | None:
@@ -27,31 +34,45 @@ def weight_type(name: Any) -> WeightType | None:
 
 def checkpoint_dtype(model: Model | None) -> str | None:
     """The type that the model's checkpoint stores, in PyTorch's name for it; None where it is not known."""
-    return NAMES[model.weights_dtype] if model is not None and model.weights_dtype is not None else None
+    if model is None or model.weights_dtype is None or model.guessed_from:
+        return None
+    return NAMES[model.weights_dtype]
 
 
 def weights_of(
-    read: SettingsReader,
-    model: Model | None,
-    given: Mapping[str, Any],
-    transformers: tuple[int, ...] | None,
-    dialect: str | None,
+    read: SettingsReader, model: Model | None, given: Mapping[str, Any], transformers: tuple[int, ...] | None
 ) -> WeightType:
-    """The type that the run loads the model's weights in; a checkpoint's own that is no fp32 is listed as assumed.
+    """The type that the run loads the model's weights in; what no config says of it is listed as assumed.
 
-    Where the config names none, transformers 5 keeps the checkpoint's type and 4 loads fp32; the newest is assumed
-    where the version is not known. TRL asks for fp32 itself. A checkpoint whose type nobody knows counts as fp32.
+    The newest release is assumed where it is not known, and a checkpoint whose type nobody recorded counts as fp32. Of
+    a checkpoint in fp32 nothing is listed where it is loaded so.
 
     Args:
         given: what the project says of itself; it may name the checkpoint's type.
     """
-    named = read.value("model.torch_dtype")
+    named = read.value(DTYPE)
     found = weight_type(named)
     if found is not None:
         return found
     own = weight_type(given.get("model.checkpoint_dtype")) or (model.weights_dtype if model is not None else None)
-    kept = str(named) == "auto" or (dialect != "trl" and (transformers is None or transformers >= OWN_TYPE_SINCE))
-    if own in (None, "fp32") or not kept:
-        return "fp32"
-    read.or_assume("model.torch_dtype", None, NAMES[own], "checkpoint_own_type")
-    return own
+    usual, reason = (OWN, "checkpoint_own_type") if named is not None else _usual(read, transformers)
+    loaded: WeightType = weight_type(usual) or "fp32"
+    if usual == COMPUTED:
+        loaded = "fp16" if read.or_default("training.fp16") else "bf16"
+    if usual == OWN:
+        loaded, reason = (own, reason) if own is not None else ("fp32", "checkpoint_type_not_recorded")
+    if model is not None and (loaded, own) != ("fp32", "fp32"):
+        read.or_assume(DTYPE, None, NAMES[loaded], reason)
+    return loaded
+
+
+def _usual(read: SettingsReader, transformers: tuple[int, ...] | None) -> tuple[str, str]:
+    """What is loaded where no type is named, and why: the format's default, else that of transformers."""
+    loader = read.value("model.loader")
+    usual = OF_LOADERS.get(loader, read.default(DTYPE))
+    if usual is not None:
+        newest = loader is None and read.default_is_open(DTYPE)
+        return usual, "trainer_default_newest" if newest else "trainer_default"
+    if transformers is None:
+        return OWN, "checkpoint_own_type_newest"
+    return (OWN, "checkpoint_own_type") if transformers >= OWN_TYPE_SINCE else ("float32", "transformers_4_default")
