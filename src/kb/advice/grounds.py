@@ -78,9 +78,13 @@ HARMLESS = frozenset((
 ))  # fmt: skip
 
 
+# Reasons of what no config says and yet follows from a release and a checkpoint that are known.
+SETTLED = frozenset(("checkpoint_own_type", "transformers_4_default", "trainer_default"))
+
+
 def matter(assumed: tuple[Assumption, ...]) -> tuple[Assumption, ...]:
     """The assumptions that a prediction could be wrong by."""
-    return tuple(each for each in assumed if each.name not in HARMLESS)
+    return tuple(each for each in assumed if each.name not in HARMLESS and each.reason not in SETTLED)
 
 
 class Grounds:
@@ -106,7 +110,7 @@ class Grounds:
     ) -> None:
         self._unit, self._setup, self._model, self._machine = unit, setup, model, machine
         self._types, self._release, self._given, self._counted = types, release, given, counted
-        self._assumed = {each.name for each in setup.assumed}
+        self._assumed = {each.name for each in setup.assumed if each.reason not in SETTLED}
 
     def of(self, name: str) -> Ground:
         """How the fact ``name`` is known."""

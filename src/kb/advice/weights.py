@@ -1,7 +1,7 @@
 """The type that a model's weights are loaded in: what the config names, else what its loader takes.
 
-transformers keeps the checkpoint's type from 5 on and loads fp32 before. Some trainers have defaults of their own, which
-their formats say (``rules/dialects``): TRL asks for fp32 from 0.27 on, where it loads the model itself.
+transformers keeps the checkpoint's type from 5 on and loads fp32 before. Some trainers have defaults of their own,
+which their formats say (``rules/dialects``): TRL asks for fp32 from 0.27 on, where it loads the model itself.
 """
 
 from collections.abc import Mapping
