@@ -138,6 +138,13 @@ def test_axolotl_runs_that_kb_has_no_form_for_are_not_predicted():
     assert result.prediction is None and result.note == "no_such_run"
 
 
+@pytest.mark.parametrize("more", ["rl: dpo\n", "rl: grpo\ntrl: {beta: 0.001}\n", "reward_model: true\n"])
+def test_axolotl_runs_that_learn_from_preferences_or_rewards_are_named_and_not_predicted(more: str):
+    result = result_of(AXOLOTL + more)
+    assert (result.prediction, result.note) == (None, "trainer_not_predicted")
+    assert result.note_values["trainer"] in ("DPO", "GRPO", "Reward")
+
+
 def test_a_slip_in_axolotl_is_told_with_the_name_that_was_meant():
     unit = result_of(AXOLOTL.replace("sample_packing", "sample_paking")).unit
     assert [event.values["meant"] for event in unit.events if event.kind == "unknown-key"] == ["sample_packing"]
@@ -179,7 +186,9 @@ def test_llama_factory_quantizes_with_double_quantization_unless_told():
 @pytest.mark.parametrize("stage", ["dpo", "kto", "rm", "ppo"])
 def test_a_run_with_two_answers_or_two_models_is_not_predicted_as_one(stage: str):
     result = result_of(FACTORY.replace("stage: sft", f"stage: {stage}"))
-    assert (result.prediction, result.note, result.note_values) == (None, "no_such_run", {"settings": "stage"})
+    trainer = {"rm": "Reward"}.get(stage, stage.upper())
+    assert (result.prediction, result.note) == (None, "trainer_not_predicted")
+    assert result.note_values == {"trainer": trainer, "key": "stage"}
 
 
 @pytest.mark.parametrize("method", ["freeze", "oft"])
@@ -219,6 +228,25 @@ def test_torchtune_says_its_run():
     assert (setup.method, setup.lora_r, setup.weights, setup.bf16) == ("lora", 64, "bf16", False)
     assert (setup.optim, setup.max_source_length, setup.do_train) == ("adamw_torch_fused", 4096, True)
     assert result.unit.settings["training.output_dir"].value == "/tmp/x"
+
+
+@pytest.mark.parametrize(
+    ("component", "name", "method"),
+    [
+        ("torchtune.models.llama3_1.lora_llama3_1_8b", "meta-llama/Llama-3.1-8B", "lora"),
+        ("torchtune.models.llama2.qlora_llama2_13b", "meta-llama/Llama-2-13b-hf", "qlora"),
+        ("torchtune.models.qwen2.qwen2_0_5b", "Qwen/Qwen2-0.5B", "full"),
+        ("torchtune.models.qwen2_5.lora_qwen2_5_1_5b_base", "Qwen/Qwen2.5-1.5B", "lora"),
+        ("torchtune.models.qwen3.lora_qwen3_0_6b_instruct", "Qwen/Qwen3-0.6B", "lora"),
+        ("torchtune.models.code_llama2.code_llama2_7b", "codellama/CodeLlama-7b-hf", "full"),
+        ("torchtune.models.gemma2.qlora_gemma2_9b", "google/gemma-2-9b", "qlora"),
+        ("torchtune.models.cormorant.lora_cormorant_12b_chat", "cormorant-12b_chat", "lora"),
+        ("our_models.lora_heron_1_5b", "heron-1.5b", "lora"),
+    ],
+)
+def test_torchtunes_builders_are_read_by_the_form_of_their_names(component: str, name: str, method: str):
+    setup = result_of(TUNE.replace("torchtune.models.llama3_1.lora_llama3_1_8b", component)).setup
+    assert (setup.model_name, setup.method) == (name, method)
 
 
 def test_a_torchtune_config_for_evaluation_is_no_training_run():

@@ -68,27 +68,75 @@ def test_a_flag_that_says_nothing_of_a_setting_leaves_it(checker):
         LLAMAFACTORY.format(target="all", more="").replace("--stage sft", "--stage dpo"),
         "trl dpo --model_name_or_path Qwen/Qwen2-0.5B-Instruct --per_device_train_batch_size 2",
         "accelerate launch trl/scripts/grpo.py --model_name_or_path Qwen/Qwen2-0.5B-Instruct --learning_rate 1e-5",
+        "accelerate launch scripts/run_orpo.py --model_name_or_path Qwen/Qwen2-0.5B-Instruct --learning_rate 1e-5",
     ],
 )
 def test_commands_of_methods_that_are_not_predicted_say_so(checker, text):
     (unit,) = checked(checker, "t.sh", text).results
     assert unit.prediction is None
-    assert unit.note == "no_such_run"
+    assert unit.note == "trainer_not_predicted"
 
 
-@pytest.mark.parametrize("name", ["DPOConfig", "GRPOConfig", "KTOConfig", "RewardConfig"])
+def test_plain_fine_tuning_by_trl_is_predicted(checker):
+    text = "trl sft --model_name_or_path Qwen/Qwen2-0.5B-Instruct --per_device_train_batch_size 2 --max_length 512\n"
+    (unit,) = checked(checker, "t.sh", text).results
+    assert unit.unit.settings["script.trainer"].value == "sft"
+    assert (unit.prediction is None, unit.note) == (False, None)
+
+
+@pytest.mark.parametrize(
+    ("more", "trainer"),
+    [
+        ("use_peft: true\nlora_r: 16\nbeta: 0.1\nrpo_alpha: 1.0\n", "dpo"),
+        ("use_peft: true\nbeta: 0.1\ndesirable_weight: 1.0\n", "kto"),
+        ("beta: 0.1\nmax_prompt_length: 256\n", "preference"),
+        ("beta: 0.04\nreward_funcs: [accuracy]\nmax_completion_length: 256\n", "grpo"),
+        ("loss_type: [apo_zero, sft]\ndataset_mixer: {a: 1.0}\nloss_weights: [1.0, 0.5]\n", "dpo"),
+        ("dataset_mixer: {a: 1.0}\npacking: false\n", "sft"),
+    ],
+)
+def test_the_trainer_of_a_trl_config_is_read_from_the_names_that_it_alone_has(checker, more, trainer):
+    text = "model_name_or_path: Qwen/Qwen2-0.5B\ndataset_name: my/pairs\nmax_length: 1024\nbf16: true\n" + more
+    (unit,) = checked(checker, "a.yaml", text).results
+    assert (unit.unit.dialect, unit.unit.settings["script.trainer"].value) == ("trl", trainer)
+    assert (unit.prediction is None) == (trainer != "sft")
+
+
+def test_a_config_of_trl_may_write_numbers_and_booleans_as_text(checker):
+    """TrlParser hands the entries to argparse as defaults, which converts them; what lies deeper it does not touch."""
+    text = """\
+model_name_or_path: Qwen/Qwen2.5-7B-Instruct
+dataset_name: x
+use_peft: "true"
+learning_rate: 2e-4
+packing: "false"
+per_device_train_batch_size: "4"
+max_length: 1024
+"""
+    outcome = checked(checker, "a.yaml", text)
+    (unit,) = outcome.results
+    assert unit.unit.dialect == "trl"
+    assert not rules_of(outcome) & {"yaml-number-is-text", "quoted-boolean", "quoted-number", "setting-of-wrong-type"}
+    assert unit.setup.method == "lora" and unit.setup.per_device_train_batch_size == 4
+    deeper = text + 'gradient_checkpointing_kwargs: {use_reentrant: "false"}\n'
+    assert "quoted-boolean" in rules_of(checked(checker, "a.yaml", deeper))
+    python = "a = SFTConfig(output_dir='o', learning_rate='2e-4', max_length=1024)\n"
+    assert "quoted-number" in rules_of(checked(checker, "a.py", python))
+
+
+@pytest.mark.parametrize("name", ["DPOConfig", "GRPOConfig", "KTOConfig", "RewardConfig", "GKDConfig"])
 def test_calls_of_methods_that_are_not_predicted_say_so(checker, name):
     text = f'm = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2-0.5B-Instruct")\na = {name}(output_dir="o")\n'
     (unit,) = checked(checker, "t.py", text).results
-    assert (unit.prediction, unit.note) == (None, "no_such_run")
-    assert name in unit.note_values["settings"]
+    assert (unit.prediction, unit.note) == (None, "trainer_not_predicted")
+    assert unit.note_values["key"] == name
 
 
 def test_a_preference_recipe_is_not_predicted_and_an_instruction_recipe_is(checker):
     recipe = "model_name_or_path: Qwen/Qwen2-0.5B\ndataset_mixer: {a: 1.0}\nmax_length: 1024\nbf16: true\n"
     (preference,) = checked(checker, "a.yaml", recipe + "beta: 0.01\nmax_prompt_length: 512\n").results
     (instruction,) = checked(checker, "b.yaml", recipe + "max_seq_length: 2048\n").results
-    assert (preference.note, instruction.note) == ("no_such_run", None)
+    assert (preference.note, instruction.note) == ("preference_not_predicted", None)
     assert instruction.prediction is not None
 
 
@@ -101,7 +149,7 @@ loss: {_component_: torchtune.rlhf.loss.DPOLoss, beta: 0.1}
 batch_size: 4
 """
     (unit,) = checked(checker, "a.yaml", text).results
-    assert (unit.unit.dialect, unit.note) == ("torchtune", "no_such_run")
+    assert (unit.unit.dialect, unit.note) == ("torchtune", "trainer_not_predicted")
 
 
 def test_arguments_by_position_and_by_name_are_two_even_where_the_order_differs(checker):

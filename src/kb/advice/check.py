@@ -248,7 +248,7 @@ class Checker:
             types=types,
             release=release,
             counted=self.gpu_count is not None,
-            note=why_no_prediction(unit, setup, known=model is not None, fault=fault),
+            note=why_no_prediction(unit, setup, known=model is not None, fault=fault, given=self.given),
             given=self.given,
             installed=self._installed,
         )

@@ -7,7 +7,7 @@ from kb.advice.check import Checker
 from kb.advice.fit import Fit
 from kb.advice.lengths import longest_input
 from kb.advice.models import unknown_model
-from kb.advice.no_prediction import Note
+from kb.advice.no_prediction import NO_MODEL_OF_THE_RUN, Note
 from kb.core.catalog import Catalog
 from kb.core.document import Unit
 from kb.core.errors import UserError
@@ -91,8 +91,8 @@ def _unusable(note: Note, setup: TrainingSetup, catalog: Catalog) -> UserError:
         return unknown_model(str(setup.model_name), catalog)
     if name == "no_model_named":
         return UserError("estimate.no_model")
-    if name == "no_such_run":
-        return UserError("note.no_such_run", settings=values["settings"])
+    if name in NO_MODEL_OF_THE_RUN:
+        return UserError(f"note.{name}", **values)
     if name == "unresolved_values":
         return UserError("estimate.unresolved", settings=values["settings"])
     return UserError(name.replace("model_config_", "model_config."), **values)

@@ -11,7 +11,7 @@ from kb.advice.fit import Fit
 from kb.advice.grounds import Grounds
 from kb.advice.lengths import longest_input
 from kb.advice.memory_facts import memory_fact, saving, ten_steps
-from kb.advice.named_facts import eval_generations, says_torch_dtype, trainer_of, unknown_training_keys
+from kb.advice.named_facts import eval_generations, says_torch_dtype, unknown_training_keys
 from kb.advice.no_prediction import Note
 from kb.advice.run_facts import RunFacts
 from kb.advice.weights import checkpoint_dtype
@@ -163,7 +163,6 @@ class UnitFacts:
                     unit, "training.accelerator_config"
                 ),
                 "trl.eval_generations": lambda _: eval_generations(self._typed),
-                "script.trainer": lambda _: trainer_of(unit),
                 "launch.launcher": lambda _: unit.launcher,
                 **self._distributed.providers(),
                 **RunFacts(unit, self.setup, self.types, self._setting).providers(),

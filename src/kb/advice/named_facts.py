@@ -1,21 +1,9 @@
-"""Facts that the names in a config tell: TRL's trainer, an old name, names that no class of arguments has."""
+"""Facts that the names in a config tell: an old name, names that no class of arguments has."""
 
 from collections.abc import Callable
 from typing import Any
 
 from kb.core.document import Unit
-
-# Names that the config of one kind of trainer alone has (TRL 0.20 and 1.16). GRPO and RLOO share theirs.
-_OWN_NAMES = {
-    "sft": ("trl.packing", "trl.eval_packing", "trl.completion_only_loss", "trl.assistant_only_loss"),
-    "grpo": ("trl.num_generations", "trl.num_generations_eval"),
-}
-
-
-def trainer_of(unit: Unit) -> str | None:
-    """The trainer whose own names the config uses; None where it uses none, or those of several."""
-    found = [trainer for trainer, names in _OWN_NAMES.items() if any(name in unit.settings for name in names)]
-    return found[0] if len(found) == 1 else None
 
 
 def eval_generations(setting: Callable[[str], Any]) -> Any:

@@ -9,18 +9,39 @@ from kb.core.setup import TrainingSetup
 
 PROCESSES = "launch.num_processes"
 Note = tuple[str, Mapping[str, Any]]
+TRAINER = "script.trainer"
+NO_MODEL_OF_THE_RUN = ("no_such_run", "trainer_not_predicted", "preference_not_predicted")  # notes that say so
+_SPELT = {
+    "distillation": "Distillation",
+    "nash_md": "Nash-MD",
+    "online_dpo": "Online DPO",
+    "reward": "Reward",
+    "simpo": "SimPO",
+}
 
 
-def why_no_prediction(unit: Unit, setup: TrainingSetup, *, known: bool, fault: UserError | None = None) -> Note | None:
+def why_no_prediction(
+    unit: Unit,
+    setup: TrainingSetup,
+    *,
+    known: bool,
+    fault: UserError | None = None,
+    given: Mapping[str, Any] = {},
+) -> Note | None:
     """The reason, None where nothing stands in the way.
 
     Args:
         known: whether the model is known.
         fault: why the ``config.json`` of the model's folder cannot be used, where there is one.
+        given: what the project says of its runs.
     """
     named = unit.settings.get("launch.run_config")
     if "launch.run_config" in unit.unread and named is not None:
         return "config_not_read", {"path": str(named.value)}
+    trainer = unit.settings.get(TRAINER)
+    named_trainer = given.get(TRAINER) if trainer is None else trainer.value
+    if TRAINER in setup.unresolved and isinstance(named_trainer, str):
+        return _trainer_note(named_trainer, str(trainer.path[-1]) if trainer is not None else TRAINER)
     if known and PROCESSES in setup.unresolved and {PROCESSES, "deepspeed.zero_stage"}.issuperset(setup.unresolved):
         word = unit.settings.get(PROCESSES)
         key = "gpus_not_counted" if word is not None and word.path else "gpus_not_said"
@@ -37,3 +58,10 @@ def why_no_prediction(unit: Unit, setup: TrainingSetup, *, known: bool, fault: U
     if fault is not None:
         return fault.key.replace("model_config.", "model_config_"), dict(fault.values)
     return ("model_not_known", {"model": setup.model_name}) if setup.model_name else ("no_model_named", {})
+
+
+def _trainer_note(trainer: str, key: str) -> Note:
+    """That kb has no memory model of such a run, and the key that says which one it is."""
+    if trainer == "preference":
+        return "preference_not_predicted", {"key": key}
+    return "trainer_not_predicted", {"trainer": _SPELT.get(trainer, trainer.upper()), "key": key}

@@ -22,6 +22,9 @@ ATTENTIONS: Mapping[str, Attention] = {
 
 
 # Settings that decide nothing where the run does not train, does not evaluate, does not infer, or has no adapter.
+# Kinds of post-training whose memory is that of plain training. Preference and reinforcement runs hold two answers a
+# sample, a second model, or answers made on the way.
+MODELLED_TRAINERS = frozenset(("sft", "pretraining"))
 TRAINING_ONLY = frozenset(
     f"training.{name}"
     for name in (
@@ -32,7 +35,7 @@ TRAINING_ONLY = frozenset(
         "label_smoothing_factor",
         "optim",
     )
-)
+) | {"script.trainer"}
 EVALUATION_ONLY = frozenset(
     f"training.{name}"
     for name in (
@@ -83,6 +86,9 @@ def setup_of(
     training = _trains(unit)
     trains = training and read.or_default("training.do_train") is not False
     transformers = versions("transformers")
+    trainer = read.value("script.trainer")
+    if trainer is not None and trainer not in MODELLED_TRAINERS:
+        read.unresolved["script.trainer"] = None
     setup = TrainingSetup(
         model_name=read.value("model.name"),
         method=method,

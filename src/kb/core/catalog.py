@@ -27,6 +27,7 @@ class Dialect(NamedTuple):
     known: Mapping[str, Any] = {}  # releases → their arguments that mean no setting
     closed: tuple[str, ...] = ()  # groups of which every name is known, `*` for the top
     exempt: tuple[str, ...] = ()  # rules, by id or area, that do not hold of this format
+    converts: bool = False  # its parser turns a text at the top into the argument's type
     interpolates: bool = False  # ${path} stands for the value at that path
     calls: Mapping[str, Mapping[str, Any]] = {}  # of layout "python": called names, and what such a call is
     constants: Mapping[str, str] = {}  # of layout "python": dotted names in values, and what they stand for

@@ -178,6 +178,7 @@ def _dialect(row: Mapping[str, Any]) -> Dialect:
         known=row.get("known", {}),
         closed=tuple(row.get("closed", ())),
         exempt=tuple(row.get("exempt", ())),
+        converts=row.get("converts", False),
         interpolates=row.get("interpolates", False),
         calls=row.get("calls", {}),
         constants=row.get("constants", {}),

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from kb.advice.models import unknown_model
+from kb.advice.no_prediction import NO_MODEL_OF_THE_RUN
 from kb.config.faults import ConfigError
 from kb.core.catalog import Catalog
 from kb.core.errors import UserError
@@ -42,8 +43,8 @@ def why_unusable(result: UnitResult, path: str, catalog: Catalog) -> UserError:
         return UserError("plan.no_dialect", path=path)
     if setup is not None and setup.model_name and result.model is None:
         return unknown_model(setup.model_name, catalog)
-    if result.note == "no_such_run":
-        return UserError("note.no_such_run", settings=result.note_values["settings"])
+    if result.note in NO_MODEL_OF_THE_RUN:
+        return UserError(f"note.{result.note}", **result.note_values)
     if result.note == "unresolved_values":
         return UserError("plan.unresolved", path=path, settings=result.note_values["settings"])
     return UserError("plan.no_model" if result.model is None else "plan.no_run", path=path)

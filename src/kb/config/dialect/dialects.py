@@ -11,6 +11,7 @@ from kb.core.facts import FactType
 Entry = tuple[tuple[str, ...], Node, Node]  # path from the top of the document, key, value
 Entries = Mapping[str, Entry]  # by dotted path
 Values = Mapping[str, Any]
+Patterns = tuple[tuple[str, Any], ...]  # regular expression → what a text that it matches means
 DOT = "\x00"  # stands for a dot inside a key, so that it never counts as a step of a path
 
 
@@ -27,15 +28,16 @@ class Target:
 
     ``values`` translates what is written; what is in ``skip`` says nothing of the setting, and where ``skip`` is None
     nothing does but what is translated; for what is in ``unknown`` (None: all that is not translated) no value of the
-    setting is right. ``split`` parts a text into a list, ``items`` translates the parts, and what
-    ``adds`` is put together with the setting's other keys that add. A ``plain`` one takes the setting's own values: a
-    fix may write it.
+    setting is right. ``patterns`` translate a text that is not listed. ``split`` parts a text into a list, ``items``
+    translates the parts, and what ``adds`` is put together with the setting's other keys that add. A ``plain`` one
+    takes the setting's own values: a fix may write it.
     """
 
-    __slots__ = ("adds", "fact", "items", "plain", "rank", "skip", "split", "unknown", "values")
+    __slots__ = ("adds", "fact", "items", "patterns", "plain", "rank", "skip", "split", "unknown", "values")
 
     def __init__(self, fact: FactType, rank: int, values: Values, how: Mapping[str, Any] = {}) -> None:
         self.fact, self.rank, self.values = fact, rank, values
+        self.patterns: Patterns = tuple(how.get("patterns", _NO_VALUES).items())
         self.plain = how.keys() <= _PLAIN
         if self.plain:  # most are: the whole vocabulary may be spelt out
             self.skip, self.unknown = _NOTHING, _NOTHING
@@ -63,7 +65,7 @@ class CompiledDialect:
         self._facts = facts
         self._values = dialect.values
         self.fallbacks = dialect.fallbacks
-        self.interpolates = dialect.interpolates
+        self.interpolates, self.converts = dialect.interpolates, dialect.converts
         self._known: dict[str, str] = {}  # arguments that mean no setting → the releases that have them
         for releases, names in dialect.known.items():
             self._known |= dict.fromkeys(names, releases)

@@ -10,6 +10,7 @@ from kb.config.text.source import Source
 from kb.core.document import Event, Setting
 from kb.core.finding import Edit, Span
 
+CONVERTED = ("number-as-text", "quoted-number", "quoted-boolean")  # traps that a parser which converts does not have
 MAX_UNKNOWN = 200  # unknown keys of a document that are compared with the known ones; real configs have some 30
 
 
@@ -31,10 +32,14 @@ class Part:
 
 
 class Extractor:
-    """Takes settings out of the entries of one document by one dialect."""
+    """Takes settings out of the entries of one document by one dialect.
 
-    def __init__(self, dialect: CompiledDialect) -> None:
+    ``parsed``: the format's own parser reads the text, as it does of a file and not of Python.
+    """
+
+    def __init__(self, dialect: CompiledDialect, *, parsed: bool = True) -> None:
         self._dialect = dialect
+        self._converts = parsed and dialect.converts
         self._unknown_left = MAX_UNKNOWN
         self._entries: Entries = {}
 
@@ -79,7 +84,7 @@ class Extractor:
             value, trap = interpret(node, target.fact.type, name)
             if value is None:
                 continue
-            if trap is not None:
+            if trap is not None and not (self._converts and len(entry[0]) == 1 and trap.kind in CONVERTED):
                 part.events.append(event_of(trap, entry[1], entry[2], name, source))
             part.settings[name] = _setting(value, entry, source, borrowed=node is not entry[2])
             return

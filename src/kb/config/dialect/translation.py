@@ -11,6 +11,7 @@ from kb.core.expression import Unknown
 SAYS_NOTHING: Any = object()
 AS_WRITTEN: Any = object()
 MAX_REFERENCES = 8  # a reference to a reference to …; a ring of them is left as it is written
+MAX_MATCHED = 500  # characters of a text that is matched; names are shorter
 _REFERENCE = re.compile(r"\$\{([A-Za-z0-9_.]+)\}\Z")
 
 
@@ -23,6 +24,9 @@ def translated(target: Target, node: Node) -> Any:
     written = node.value if node.kind == SCALAR else None
     if written is not None and written in target.values:
         return _listed(target.values[written])
+    matched = _by_pattern(target, written) if target.patterns and written is not None else None
+    if matched is not None:
+        return matched
     if target.skip is not None and written in target.skip:
         return SAYS_NOTHING
     empty = node.kind == SCALAR and node.scalar() is None
@@ -37,6 +41,15 @@ def translated(target: Target, node: Node) -> Any:
     if target.items and node.kind == SEQUENCE:
         return _parts(target, [str(item.value) for item in node.value if item.kind == SCALAR])
     return AS_WRITTEN
+
+
+def _by_pattern(target: Target, written: str) -> Any:
+    """What the first pattern that matches the whole text makes of it; None where none does."""
+    for pattern, meant in target.patterns:
+        match = re.fullmatch(pattern, written[:MAX_MATCHED])
+        if match is not None:
+            return match.expand(meant) if isinstance(meant, str) else meant
+    return None
 
 
 def _listed(value: Any) -> Any:

@@ -5,7 +5,8 @@ import re
 # The calls that describe one: `layout: python` in rules/dialects. Where none is named the file is not parsed.
 _MARKS = re.compile(
     rb"(?:TrainingArguments|SFTConfig|DPOConfig|GRPOConfig|RewardConfig|KTOConfig|ORPOConfig|CPOConfig|PPOConfig"
-    rb"|RLOOConfig|DictDefault|LoraConfig|BitsAndBytesConfig|Fast\w*Model\.from_pretrained)[ \t]*\("
+    rb"|RLOOConfig|GKDConfig|XPOConfig|NashMDConfig|BCOConfig|PRMConfig|DictDefault|LoraConfig|BitsAndBytesConfig"
+    rb"|Fast\w*Model\.from_pretrained)[ \t]*\("
 )
 _LAUNCH = re.compile(rb"(?:accelerate launch|torchrun|deepspeed|python3?)[^\n]{0,400}--\w")
 

@@ -22,6 +22,7 @@ from kb.core.finding import Span
 DIALECT = "python"
 OF_OTHERS = ("trainer", "tokenizer", "target", "prepared")  # most of whose keywords are no settings
 TRAINING = "hf"  # whose defaults hold where a file has no training call
+TRAINER = "script.trainer"  # the class that is called says it, whatever its keywords hint at
 
 
 OWN = ("training.", "trl.")  # settings that are keywords of a training call itself
@@ -121,11 +122,12 @@ class PythonReader:
         compiled = self.compiled(call.kind.dialect or DIALECT)
         if call.kind.group in OF_OTHERS:
             entries = {path: entry for path, entry in entries.items() if path in compiled.targets}
-        part = Extractor(compiled).extract(entries, analysis.module.source)
+        part = Extractor(compiled, parsed=False).extract(entries, analysis.module.source)
         for name, value in call.kind.sets.items():
-            if name not in part.settings and name not in part.silenced:
+            if name == TRAINER or (name not in part.settings and name not in part.silenced):
                 span = analysis.name_span(call)
-                part.settings[name] = Setting(value, span, span, (str(call.number),), alias=True)
+                path = (call.name,) if name == TRAINER else (str(call.number),)
+                part.settings[name] = Setting(value, span, span, path, alias=True)
         for name in call.kind.unknown:
             span = analysis.name_span(call)
             part.settings[name] = Setting(

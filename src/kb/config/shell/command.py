@@ -10,10 +10,9 @@ from kb.config.shell.launch import Launch, read_launch
 from kb.config.shell.lexer import split_commands
 from kb.config.shell.processes import ASKED, Surroundings
 from kb.config.shell.speller import Speller
-from kb.config.shell.tools import UNPREDICTED
 from kb.config.text.places import Places
 from kb.core.catalog import Dialect
-from kb.core.document import EVERY_GPU, NO_SUCH_RUN, NOT_COUNTED, Event, Setting, Unit
+from kb.core.document import EVERY_GPU, NOT_COUNTED, Event, Setting, Unit
 from kb.core.expression import Unknown
 from kb.core.facts import FactType
 from kb.core.finding import Edit, Span
@@ -26,7 +25,7 @@ ACCELERATE_CONFIG = "launch.config_file"
 # Switches of `accelerate launch`; each means the setting of its name under launch.
 SWITCHES = ("multi_gpu", "use_fsdp", "use_deepspeed", "cpu", "tpu")
 BATCH = "training.per_device_train_batch_size"
-LENGTH = "data.max_source_length"
+TRAINER = "script.trainer"
 
 
 class CommandReader:
@@ -53,7 +52,7 @@ class CommandReader:
             return self._tools[name]
         if self._bare.score(launch.flags) > self._any.score(launch.flags) and self._bare.gives(BATCH, launch.flags):
             return self._bare
-        if self._trl.score(launch.flags) >= self._trl.least or _method(launch) is not None:
+        if self._trl.score(launch.flags) >= self._trl.least or launch.trainer is not None:
             return self._trl
         score = self._training.score(launch.flags)
         # a model and an output folder are what any script of a model takes
@@ -106,10 +105,10 @@ def unit_of(launch: Launch, speller: Speller, path: str, section: str | None, pl
                 events.append(event)
     settings |= _launch_settings(launch, speller.id, places)
     _follow_renames(settings, speller)
-    method = _method(launch)
-    if method is not None:
+    trainer = launch.trainer
+    if trainer is not None:
         begin = places.span(span.start, span.start)
-        settings[LENGTH] = Setting(Unknown(frozenset((LENGTH,)), NO_SUCH_RUN), begin, begin, (method,), alias=True)
+        settings[TRAINER] = Setting(trainer, begin, begin, (launch.script,), alias=True)
     return Unit(
         path=path,
         section=section,
@@ -120,12 +119,6 @@ def unit_of(launch: Launch, speller: Speller, path: str, section: str | None, pl
         known_keys=tuple(dict.fromkeys(known)),
         launcher=launch.launcher,
     )
-
-
-def _method(launch: Launch) -> str | None:
-    """The method of TRL, by its program's subcommand or its script's name, where it is one that is not predicted."""
-    name = launch.script.removeprefix("trl ").removesuffix(".py")
-    return name if name in UNPREDICTED and name != launch.script else None
 
 
 def _launch_settings(launch: Launch, dialect: str, places: Places) -> dict[str, Setting]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from kb.config.shell.expand import Argument
 from kb.config.shell.flags import Flag, is_flag, read_flags
 from kb.config.shell.processes import NOTHING_AROUND, Processes, Surroundings, processes_of, tool_processes
-from kb.config.shell.tools import CONFIG_FLAGS, MODULES, TOOLS, Tool, is_config, overrides_of
+from kb.config.shell.tools import CONFIG_FLAGS, MODULES, TOOLS, Tool, is_config, overrides_of, trainer_of
 
 _PYTHON = re.compile(r"(?:.*/)?python[0-9.]*\Z")
 _OF_THE_SYSTEM = ("nohup", "exec", "time", "env", "sudo", "nice", "ionice", "stdbuf", "numactl", "taskset", "command")
@@ -37,6 +37,11 @@ class Launch(NamedTuple):
     before: tuple[Flag, ...] = ()
     config: Argument | None = None  # the config file that the run reads
     tool: Tool | None = None
+
+    @property
+    def trainer(self) -> str | None:
+        """The kind of post-training that the program's name says."""
+        return trainer_of(self.script)
 
     def on_chosen_gpus(self, chosen: bool) -> "Launch":
         """The same run where the script chooses the GPUs: one process then need not mean DataParallel over all."""

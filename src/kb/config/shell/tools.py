@@ -24,9 +24,12 @@ class Tool(NamedTuple):
     overrides: bool = False  # settings are given as name=value
 
 
-# Methods of TRL that kb does not predict: two answers a sample, a second model, or answers made on the way.
-UNPREDICTED = frozenset(("dpo", "grpo", "kto", "reward", "rloo", "cpo", "orpo", "ppo"))
+# Trainers of TRL: its program's subcommands, and others in the names of its scripts (`dpo.py`, `run_dpo.py`).
 _TRL = frozenset(("sft", "dpo", "grpo", "kto", "reward", "rloo", "cpo", "orpo", "ppo"))
+_SCRIPTS = {name: name for name in (*_TRL, "gkd", "xpo", "bco", "prm", "nash_md", "online_dpo")} | {
+    "reward_modeling": "reward",
+    "dpo_online": "online_dpo",
+}
 TOOLS = {
     "axolotl": Tool("axolotl", frozenset(("train", "evaluate", "inference", "finetune"))),
     "trl": Tool("trl", _TRL, flagged=True),
@@ -42,6 +45,16 @@ MODULES = {
     "llamafactory.cli": TOOLS["llamafactory-cli"],
     "llamafactory.launcher": Tool("llamafactory", frozenset(), overrides=True),
 }
+
+
+def trainer_of(script: str) -> str | None:
+    """The trainer that ``trl dpo`` or a script's name says."""
+    if script.startswith(("trl ", "trl.scripts.")):
+        return _SCRIPTS.get(script[4:].removeprefix("scripts."))
+    if not script.endswith(".py"):
+        return None
+    name = script.removesuffix(".py").removeprefix("run_").removeprefix("train_")
+    return _SCRIPTS.get(name.removesuffix("_vlm").removesuffix("_tldr"))
 
 
 def is_config(argument: Argument) -> bool:
