@@ -18,6 +18,7 @@ from kb.core.facts import Facts, FactType
 from kb.core.finding import Finding
 from kb.core.hardware import Machine
 from kb.core.lint import Linter, LintResult, Release, lowered, nothing_pinned
+from kb.core.memory_report import OVER
 from kb.core.model import Model
 from kb.core.pending import settled
 from kb.core.release import ProjectRelease
@@ -197,13 +198,13 @@ class Checker:
     def _verdict_rests_on(self, prepared: UnitFacts) -> tuple[Assumption, ...]:
         """The assumptions that would each turn the verdict, where it is a bad one."""
         report = prepared.fit.report
-        if report is None or report.verdict.status not in ("oom", "likely_oom", "tight"):
+        if report is None or report.verdict.status not in (*OVER, "tight"):
             return ()
-        status = report.verdict.status
+        alike = OVER if report.verdict.status in OVER else (report.verdict.status,)
 
         def holds(setup: TrainingSetup) -> bool:
             other = prepared.otherwise(setup).fit.report
-            return other is not None and other.verdict.status == status
+            return other is not None and other.verdict.status in alike
 
         return turned_by(prepared.setup, report.assumed, holds)
 

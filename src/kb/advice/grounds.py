@@ -72,6 +72,7 @@ HARMLESS = frozenset((
     "evaluation.samples",
     "parallel.world_size",
     "parallel.weights",
+    "lora.target_modules",  # those that match no module: PEFT skips them
     "lora.use_dora",
     "lora.load_in_8bit",
     "training.attn_implementation",

@@ -124,6 +124,8 @@ def _is_worth_saying(each: Because, finding: Finding, words: Words) -> bool:
 
 def _fact(each: Because, words: Words) -> str:
     """``fp16 = true (8:7)``."""
+    if each.name.startswith("versions."):
+        return unbroken(f"{each.name.partition('.')[2]} {words.fact(each.name, each.value)} ({each.place})")
     return unbroken(f"{_fact_name(each.name, words)} = {_fact_value(each.name, each.value, words)} ({each.place})")
 
 

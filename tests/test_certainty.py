@@ -1,0 +1,183 @@
+"""How certain a finding is: origins of facts, ranges of releases, assumptions that would turn it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kb.core.expression import compile_tree, deciding_facts, is_unknown
+from kb.core.finding import Finding
+from kb.core.release import ProjectRelease, exact_release, just_below
+from kb.knowledge import load_catalog
+from kb.linting.file import FileChecker
+from kb.linting.prepare import Wanted, file_checker
+from kb.linting.project import Project
+
+CATALOG = load_catalog()
+OLD_NAME = (
+    "model_name_or_path: google/mt5-base\nper_device_train_batch_size: 8\nevaluation_strategy: steps\neval_steps: 9\n"
+)
+RULE = "evaluation-strategy-removed"
+
+
+def checker(folder: Path, **wanted: object) -> FileChecker:
+    return file_checker(CATALOG, Project(), Wanted(root=str(folder), **{"gpu": "none", **wanted}))  # type: ignore[arg-type]
+
+
+def found(folder: Path, text: str, rule: str, **wanted: object) -> Finding | None:
+    (folder / "train.yaml").write_text(text, "utf-8")
+    results = checker(folder, **wanted).check(text.encode(), str(folder / "train.yaml")).results
+    return next((finding for result in results for finding in result.findings if finding.rule == rule), None)
+
+
+def run(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "kb.check", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+
+
+def pin(folder: Path, text: str) -> None:
+    (folder / "requirements.txt").write_text(text + "\n", "utf-8")
+
+
+def test_a_pinned_release_is_certain(tmp_path: Path) -> None:
+    pin(tmp_path, "transformers==5.2.0")
+    finding = found(tmp_path, OLD_NAME, RULE)
+    assert finding is not None and (finding.severity, finding.certainty) == ("error", "certain")
+    release = next(each for each in finding.because if each.name == "versions.transformers")
+    assert release.origin == "pinned" and release.place.endswith("requirements.txt:1")
+    assert finding.ready("safe") is not None
+
+
+def test_an_older_pin_says_nothing(tmp_path: Path) -> None:
+    pin(tmp_path, "transformers==4.40.2")
+    assert found(tmp_path, OLD_NAME, RULE) is None
+
+
+def test_a_range_that_agrees_is_certain(tmp_path: Path) -> None:
+    pin(tmp_path, "transformers>=5,<6")
+    finding = found(tmp_path, OLD_NAME, RULE)
+    assert finding is not None and (finding.severity, finding.certainty, finding.on_releases) == (
+        "error",
+        "certain",
+        (),
+    )
+
+
+def test_a_range_that_disagrees_warns_with_its_condition(tmp_path: Path) -> None:
+    pin(tmp_path, "transformers>=4.40,<5.3")
+    finding = found(tmp_path, OLD_NAME, RULE)
+    assert finding is not None and (finding.severity, finding.certainty) == ("warning", "likely")
+    (on,) = finding.on_releases
+    assert (on.library, on.since, on.before) == ("transformers", (4, 51), None)
+    assert finding.ready("safe") is None and finding.ready("unsafe") is not None
+
+
+def test_an_unknown_release_is_one_note_for_all_names(tmp_path: Path) -> None:
+    text = OLD_NAME + "overwrite_output_dir: true\nwarmup_ratio: 0.1\n"
+    results = checker(tmp_path).check(text.encode(), str(tmp_path / "train.yaml")).results
+    findings = [finding for result in results for finding in result.findings]
+    assert not [finding for finding in findings if finding.rule.endswith("-removed")]
+    (note,) = [finding for finding in findings if finding.rule == "depends-on-release"]
+    assert note.severity == "info"
+    assert all(name in note.facts["names"] for name in ("evaluation_strategy", "overwrite_output_dir", "warmup_ratio"))
+    assert "transformers >= 4.51" in note.facts["names"]
+
+
+def test_what_is_installed_beside_kb_is_not_the_projects(tmp_path: Path) -> None:
+    """The environment of these tests has a transformers in which the name is gone."""
+    assert found(tmp_path, OLD_NAME, RULE) is None
+
+
+LONG = """\
+general: {model_name: google/mt5-base}
+training: {per_device_train_batch_size: 64, bf16: true}
+"""
+
+
+def test_an_assumed_length_makes_a_prediction_conditional(tmp_path: Path) -> None:
+    finding = found(tmp_path, LONG, "training-peak-exceeds-gpu", gpu="rtx-3090")
+    assert finding is not None and (finding.severity, finding.certainty) == ("warning", "assumed")
+    assert "data.max_source_length" in [each.name for each in finding.if_so]
+    written = LONG + "tokenizer: {encoder_max_len: 1024, decoder_max_len: 128}\n"
+    finding = found(tmp_path, written, "training-peak-exceeds-gpu", gpu="rtx-3090")
+    assert finding is not None and (finding.severity, finding.certainty) == ("error", "certain")
+
+
+def test_what_holds_whatever_is_assumed_is_certain(tmp_path: Path) -> None:
+    """A model whose weights alone are over the GPU needs no length to be known."""
+    text = "model_name_or_path: meta-llama/Llama-3.1-70B\nper_device_train_batch_size: 8\nlearning_rate: 1.0e-5\n"
+    finding = found(tmp_path, text, "training-peak-exceeds-gpu", gpu="rtx-3090", gpus=1)
+    assert finding is not None and (finding.severity, finding.certainty, finding.if_so) == ("error", "certain", ())
+
+
+def test_strict_and_assume_nothing(tmp_path: Path) -> None:
+    strict = found(tmp_path, LONG, "training-peak-exceeds-gpu", gpu="rtx-3090", strict=True)
+    assert strict is not None and (strict.severity, strict.certainty) == ("error", "assumed")
+    assert found(tmp_path, LONG, "training-peak-exceeds-gpu", gpu="rtx-3090", assume_nothing=True) is None
+
+
+def test_reports_say_the_condition_and_how_to_settle_it(tmp_path: Path) -> None:
+    (tmp_path / "train.yaml").write_text(LONG, "utf-8")
+    said = run(tmp_path, "train.yaml", "--gpu", "rtx-3090", "--lang", "en").stdout
+    assert "If inputs reach 1024 tokens: Training is predicted" in said.replace("\n  ", " ")
+    assert "to settle it:" in said and "--notes shows" in said
+    report = json.loads(run(tmp_path, "train.yaml", "--gpu", "rtx-3090", "--format", "json").stdout)
+    (finding,) = [one for one in report["files"][0]["findings"] if one["rule"] == "training-peak-exceeds-gpu"]
+    assert finding["certainty"] == "assumed" and finding["assumes"][0]["name"] == "data.max_source_length"
+    assert all(one["severity"] != "info" for one in report["files"][0]["findings"])
+    assert report["files"][0]["hidden_notes"] == report["summary"]["info"] > 0
+    noted = json.loads(run(tmp_path, "train.yaml", "--gpu", "rtx-3090", "--format", "json", "--notes").stdout)
+    assert sum(one["severity"] == "info" for one in noted["files"][0]["findings"]) == report["summary"]["info"]
+
+
+def test_a_file_with_one_finding_is_told_in_twenty_lines(tmp_path: Path) -> None:
+    text = (
+        "model_name_or_path: google-t5/t5-base\nper_device_train_batch_size: 8\nbf16: true\nlearning_rate: 1e-4\n"
+        "max_source_length: 512\nmax_target_length: 64\n"
+    )
+    (tmp_path / "train.yaml").write_text(text, "utf-8")
+    said = run(tmp_path, "train.yaml", "--gpu", "rtx-3090", "--lang", "en").stdout
+    assert "1 error" in said and len(said.splitlines()) <= 20, said
+
+
+TREES = st.recursive(
+    st.sampled_from([["fact", "a"], ["fact", "b"], ["fact", "c"], ["lit", True], ["lit", False]]),
+    lambda inner: st.one_of(
+        st.tuples(st.sampled_from(["and", "or"]), inner, inner).map(list),
+        st.tuples(st.just("not"), inner).map(list),
+        st.tuples(st.just("if"), inner, inner, inner).map(list),
+    ),
+    max_leaves=12,
+)
+
+
+@given(
+    TREES,
+    st.tuples(st.booleans(), st.booleans(), st.booleans()),
+    st.tuples(st.booleans(), st.booleans(), st.booleans()),
+)
+def test_the_deciding_facts_decide(tree: list, values: tuple, others: tuple) -> None:
+    """Whatever the other facts are, the value stays."""
+    facts = dict(zip("abc", values, strict=True))
+    value, names = deciding_facts(tree, facts.__getitem__, lambda name: "abc".index(name) % 3)
+    assert value is compile_tree(tree)(facts.__getitem__) and not is_unknown(value)
+    changed = {name: facts[name] if name in names else other for name, other in zip("abc", others, strict=True)}
+    assert compile_tree(tree)(changed.__getitem__) is value
+
+
+def test_of_two_facts_that_would_each_decide_the_surer_counts() -> None:
+    facts = {"sure": False, "assumed": False}
+    tree = ["and", ["fact", "assumed"], ["fact", "sure"]]
+    doubts = {"sure": 0, "assumed": 2}
+    assert deciding_facts(tree, facts.__getitem__, doubts.__getitem__) == (False, frozenset({"sure"}))
+
+
+@pytest.mark.parametrize("version", [(5,), (4, 51), (4, 51, 2), (1,)])
+def test_just_below_is_below(version: tuple[int, ...]) -> None:
+    below = just_below(version)
+    assert below < version and not exact_release("torch", ".".join(map(str, version)), "given").allows(below)
+    assert ProjectRelease("torch", f"<{'.'.join(map(str, version))}", None, "ranged").allows(below)
