@@ -352,7 +352,7 @@ def test_a_suppression_needs_a_reason_and_can_expire(tmp_path: Path) -> None:
         ("  # kb: ignore[t5-fp16-overflow, zero-epochs] tested on this data", True, "suppression-unused"),
     ):
         file.write_text(base + comment + "\n")
-        data = report(file, *BOX)
+        data = report(file, *BOX, "--notes")
         finding = next(f for _, f in findings(data) if f["rule"] == "t5-fp16-overflow")
         assert bool(finding["suppressed"]) is suppressed, comment
         assert said is None or said in rules(data), comment
@@ -400,7 +400,7 @@ def test_project_settings_are_found_and_the_command_line_wins(tmp_path: Path) ->
     text = "general: {model_name: google/mt5-base}\ntraining: {fp16: true}\n"
     for name in ("new.yaml", "old/one.yaml"):
         (tmp_path / name).write_text(text)
-    data = report(tmp_path / "new.yaml")
+    data = report(tmp_path / "new.yaml", "--notes")
     assert data["machine"]["gpus"][0]["id"] == "t4"
     assert next(f for _, f in findings(data) if f["rule"] == "t5-fp16-overflow")["severity"] == "info"
     assert "t5-fp16-overflow" not in rules(report(tmp_path / "old" / "one.yaml"))
@@ -437,7 +437,7 @@ def test_a_fault_of_the_command_line_is_not_the_projects(tmp_path: Path) -> None
     run = kb(tmp_path / "new.yaml", "--gpu", "rtx4909")
     assert run.returncode == 2 and "kb.toml" not in run.stderr
     run = kb(tmp_path / "new.yaml", "--select", "precision", LC_ALL="ko_KR.UTF-8")
-    assert run.returncode == 0 and "info t5-fp16-overflow" in run.stdout, "an area's severity is its rules'"
+    assert run.returncode == 0 and "note t5-fp16-overflow" in run.stdout, "an area's severity is its rules'"
 
 
 # --- bad input --------------------------------------------------------------------------------------------------

@@ -58,9 +58,9 @@ def test_a_default_that_an_unknown_release_decides_is_listed_as_assumed() -> Non
 
 def test_one_known_release_can_settle_a_default_that_two_libraries_move() -> None:
     optim = CATALOG.facts["training.optim"]
-    assert default_is_open(optim, {"transformers": (5, 0)}.get)
-    assert not default_is_open(optim, {"torch": (2, 6)}.get)
-    assert default_of(optim, {"torch": (2, 6)}.get) == "adamw_torch"
+    assert default_is_open(optim, lambda library, *_: {"transformers": (5, 0)}.get(library))
+    assert not default_is_open(optim, lambda library, *_: {"torch": (2, 6)}.get(library))
+    assert default_of(optim, lambda library, *_: {"torch": (2, 6)}.get(library)) == "adamw_torch"
 
 
 def test_defaults_that_moved_are_of_their_facts_type() -> None:

@@ -219,9 +219,9 @@ class Checker:
     def prepare(self, unit: Unit) -> UnitFacts:
         release = self.release_of(unit)
 
-        def exact(library: str) -> tuple[int, ...] | None:
+        def version_of(library: str, *bounds: tuple[int, ...]) -> tuple[int, ...] | None:
             known = release(library)
-            return known.exact if known else None
+            return known.within(*bounds) if known else None
 
         unit = self._on_this_gpu(unit)
         name = unit.settings.get("model.name")
@@ -234,7 +234,7 @@ class Checker:
             facts=types,
             constants=self.catalog.constants,
             gpu_count=self.gpu_count,
-            versions=exact,
+            versions=version_of,
             given=self.given,
         )
         said = said_effective_batch(unit)

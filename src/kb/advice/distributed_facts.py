@@ -6,11 +6,11 @@ from typing import Any
 from kb.advice.module_names import LAYER_CLASSES, MODULE_CLASSES
 from kb.core.document import Unit
 from kb.core.expression import Unknown, is_unknown
+from kb.core.facts import VersionOf
 from kb.core.model import Model
 
 Setting = Callable[[str], Any]
 """A setting by name, of its own type: as written, else the default; None or Unknown where neither is known."""
-Versions = Callable[[str], tuple[int, ...] | None]
 
 FSDP2_BY_DEFAULT = (5, 10)  # transformers 5.9 takes fsdp_config.version for 1, 5.10 for 2
 BEHIND_A_FILE = {
@@ -62,7 +62,7 @@ def hidden_behind(unit: Unit, name: str) -> str | None:
 class DistributedFacts:
     """The providers of ``fsdp.``, and of the ``deepspeed.`` facts that no config says itself."""
 
-    def __init__(self, unit: Unit, setting: Setting, model: Model | None, versions: Versions) -> None:
+    def __init__(self, unit: Unit, setting: Setting, model: Model | None, versions: VersionOf) -> None:
         self._unit, self._setting, self._model, self._versions = unit, setting, model, versions
 
     def providers(self) -> Mapping[str, Callable[[str], Any]]:
@@ -94,7 +94,7 @@ class DistributedFacts:
         said = self._setting("training.fsdp_config.version")
         if said is not None:
             return said
-        transformers = self._versions("transformers")
+        transformers = self._versions("transformers", FSDP2_BY_DEFAULT)
         if transformers is None:
             return Unknown(frozenset(("versions.transformers",)), "FSDP's version was 1 by default, then 2")
         return 2 if transformers >= FSDP2_BY_DEFAULT else 1

@@ -101,10 +101,10 @@ class UnitFacts:
         """What the prediction took for granted, the setup's own assumptions included."""
         return self.fit.report.assumed if self.fit.report else self.setup.assumed
 
-    def versions(self, library: str) -> tuple[int, ...] | None:
-        """A library's release, where one is meant."""
+    def versions(self, library: str, *bounds: tuple[int, ...]) -> tuple[int, ...] | None:
+        """A library's release; of a range, one that stands for it where it does not reach over one of the bounds."""
         known = self.release(library)
-        return known.exact if known else None
+        return known.within(*bounds) if known else None
 
     def otherwise(self, setup: TrainingSetup) -> "UnitFacts":
         """The same unit, were its setup another."""

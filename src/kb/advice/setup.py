@@ -1,14 +1,14 @@
 """A unit's settings → one TrainingSetup; what the config leaves open takes the library's default and is listed."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kb.advice.lengths import assumed_source_length, reads_target
 from kb.advice.settings_reader import SettingsReader
-from kb.advice.spread import offloads_fsdp, processes_of, spread_of, uses_fsdp, zero_stage_of
-from kb.advice.weights import weights_of
+from kb.advice.spread import FSDP2_SINCE, offloads_fsdp, processes_of, spread_of, uses_fsdp, zero_stage_of
+from kb.advice.weights import OWN_TYPE_SINCE, weights_of
 from kb.core.document import Unit
-from kb.core.facts import FactType
+from kb.core.facts import FactType, VersionOf
 from kb.core.model import Model
 from kb.core.setup import Assumption, Attention, Method, TrainingSetup
 
@@ -58,7 +58,7 @@ def setup_of(
     facts: Mapping[str, FactType],
     constants: Mapping[str, float],
     gpu_count: int | None,
-    versions: Callable[[str], tuple[int, ...] | None],
+    versions: VersionOf,
     given: Mapping[str, Any] = {},
 ) -> TrainingSetup:
     """The run that a unit describes.
@@ -85,7 +85,7 @@ def setup_of(
     inference_batch = read.number("inference.batch_size")
     training = _trains(unit)
     trains = training and read.or_default("training.do_train") is not False
-    transformers = versions("transformers")
+    transformers = versions("transformers", OWN_TYPE_SINCE)
     trainer = read.value("script.trainer")
     if trainer is not None and trainer not in MODELLED_TRAINERS:
         read.unresolved["script.trainer"] = None
@@ -137,7 +137,7 @@ def setup_of(
         offload_optimizer=read.value("deepspeed.offload_optimizer.device") in ("cpu", "nvme"),
         offload_param=read.value("deepspeed.offload_param.device") in ("cpu", "nvme") or offloads_fsdp(read),
         fsdp=uses_fsdp(read),
-        spread=spread_of(read, model.architecture.d_model if model else None, transformers),
+        spread=spread_of(read, model.architecture.d_model if model else None, versions("transformers", FSDP2_SINCE)),
     )
     return setup._replace(assumed=_assumed(read), unresolved=_that_matter(read.unresolved, setup))
 

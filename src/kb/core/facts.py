@@ -10,8 +10,10 @@ from kb.core.text import Text
 MAX_TEXT, MAX_ITEMS = 4000, 1000
 
 
-VersionOf = Callable[[str], tuple[int, ...] | None]
-"""The release of a library by name; None where it is not known."""
+VersionOf = Callable[..., tuple[int, ...] | None]
+"""The release of a library by name; of a range, one that stands for it where all of it lies on one side of each of the
+releases named after the library. None where it is not known.
+"""
 
 
 class MovedDefault(NamedTuple):
@@ -44,7 +46,7 @@ class FactType(NamedTuple):
 def default_of(fact: FactType, version_of: VersionOf) -> Any:
     """The default in the releases at hand; of a library whose release is not known, the newest's."""
     for library, below, value in fact.moved:
-        version = version_of(library)
+        version = version_of(library, below)
         if version is not None and version < below:
             return value
     return fact.default
@@ -52,7 +54,7 @@ def default_of(fact: FactType, version_of: VersionOf) -> Any:
 
 def default_is_open(fact: FactType, version_of: VersionOf) -> bool:
     """Whether :func:`default_of` took the newest releases' default only because a release is not known."""
-    versions = [(version_of(library), below) for library, below, _ in fact.moved]
+    versions = [(version_of(library, below), below) for library, below, _ in fact.moved]
     return None in (version for version, _ in versions) and not any(
         version is not None and version < below for version, below in versions
     )

@@ -45,6 +45,15 @@ class ProjectRelease(NamedTuple):
             return _padded(self.exact, len(version)) == _padded(version, len(self.exact))
         return admits(self.specifier, ".".join(map(str, version)))
 
+    def within(self, *bounds: Bound) -> Bound | None:
+        """A release that stands for all that are allowed, where they lie on one side of each bound; else None."""
+        if self.exact is not None:
+            return self.exact
+        kinds = {*bounds, *map(just_below, bounds), *self.edges()} if self.specifier else set()
+        allowed = [kind for kind in kinds if self.allows(kind)]
+        agreed = bounds and allowed and all(len({kind >= bound for kind in allowed}) == 1 for bound in bounds)
+        return max(allowed) if agreed else None
+
     def edges(self) -> tuple[Bound, ...]:
         """The versions that the specifier names, and what lies just below each: between them nothing changes."""
         if self.exact is not None:
