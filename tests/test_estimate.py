@@ -40,7 +40,7 @@ def refusal(*arguments: object, language: str = "en") -> str:
 
 
 def setup(flags: Flags) -> TrainingSetup:
-    def none(library: str) -> None:
+    def none(library: str, *bounds: object) -> None:
         return None
 
     model = CATALOG.models.get(flags.model or "")

@@ -66,7 +66,7 @@ def verdict(preset: Any, values: Mapping[str, Any], gpu: Gpu, copies: int) -> st
     }
     unit = Unit(path="", section=None, dialect=None, settings=settings, span=NOWHERE)
     setup = setup_of(
-        unit, model, facts=CATALOG.facts, constants=CATALOG.constants, gpu_count=1, versions=lambda name: None
+        unit, model, facts=CATALOG.facts, constants=CATALOG.constants, gpu_count=1, versions=lambda *_: None
     )
     report = predict(setup, model.architecture, constants=CATALOG.constants, gpu=gpu)
     if copies == 1:

@@ -213,7 +213,7 @@ def _setup(
         facts=catalog.facts,
         constants=room.constants,
         gpu_count=base.world_size,
-        versions=lambda name: None,
+        versions=lambda *_: None,
     )
 
 

@@ -75,6 +75,6 @@ def _setup(settings: Mapping[str, Any], catalog: Catalog) -> TrainingSetup:
     )
     unit = unit_of(flags)
     setup = setup_of(
-        unit, None, facts=catalog.facts, constants=catalog.constants, gpu_count=None, versions=lambda library: None
+        unit, None, facts=catalog.facts, constants=catalog.constants, gpu_count=None, versions=lambda *_: None
     )
     return setup._replace(padded=bool(settings.get("padded")), lora_dropout=float(settings.get("lora_dropout", 0)))
