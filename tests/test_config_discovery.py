@@ -84,10 +84,10 @@ def test_a_file_with_a_star_in_its_name_is_that_file(tree):
     assert paths(discover(["a[1].yaml"])) == ["a[1].yaml"]
 
 
-def test_a_file_too_large_is_told_where_named_and_passed_over_in_a_folder(tree, tmp_path):
+def test_a_file_too_large_is_told_where_named_and_found_in_a_folder_to_be_told_there(tree, tmp_path):
     tree({"c/a.yaml": ""})
     (tmp_path / "c" / "big.yaml").write_bytes(b"a" * (MAX_BYTES + 1))
-    assert paths(discover(["c"])) == ["c/a.yaml"]
+    assert paths(discover(["c"])) == ["c/a.yaml", "c/big.yaml"]
     found = discover(["c/big.yaml"])
     assert faults(found) == [("c/big.yaml", "config.too-large")]
     assert found.faults[0][1].values == {"size": MAX_BYTES + 1, "limit": MAX_BYTES}

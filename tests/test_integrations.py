@@ -18,6 +18,7 @@ import yaml
 from packages import ROOT, call, missing
 
 BAD = "model_name_or_path: google/mt5-base\nper_device_train_batch_size: 8\nfp16: true\noutput_dir: out\n"
+BROKEN = "model_name_or_path: google/mt5-base\nper_device_train_batch_size: 8\noutput_dir: 'out\n"
 FOREIGN = "services: {web: {image: nginx}}\n"
 PRE_COMMIT = (sys.executable, "-m", "pre_commit")
 CONSTRAINED = {"PIP_CONSTRAINT": str(ROOT / "constraints.txt")}
@@ -65,6 +66,11 @@ def test_the_pre_commit_hooks_find_and_fix(project: Path, sdist_source: Path, tm
     assert "files were modified by this hook" in said
     assert "fp16: false" in (project / "configs" / "train.yaml").read_text("utf-8")
     call([*PRE_COMMIT, "run", "--all-files"], project, env=environment)
+    (project / "configs" / "broken.yaml").write_text(BROKEN, "utf-8")
+    git(project, "add", ".")
+    for hook in ("kb-check", "kb-fix"):
+        said = call([*PRE_COMMIT, "run", "--all-files", hook], project, codes=(1,), env=environment)
+        assert "configs/broken.yaml:3:13" in said and "exit code: 2" in said
 
 
 GH = """\
@@ -205,7 +211,19 @@ def test_the_action_says_what_cannot_be_used_and_ends_with_two(project: Path, wh
     assert not (runner.temp / "gh").exists() and not runner.uses
 
 
-def test_the_gitlab_template_reports_and_fails(project: Path, wheel: Path) -> None:
+def test_the_action_does_not_pass_a_config_that_cannot_be_read(project: Path, wheel: Path, tmp_path: Path) -> None:
+    (project / "configs" / "train.yaml").write_text(BROKEN, "utf-8")
+    runner = Runner(tmp_path / "runner", project, {"package": str(wheel), "gpu": "rtx-3090"}, pull_request())
+    assert runner.run() == 2
+    assert "::error file=configs/train.yaml,line=3," in (runner.temp / "log").read_text()
+    ((_, arguments),) = runner.uses
+    (run,) = json.loads(Path(arguments["sarif_file"]).read_text("utf-8"))["runs"]
+    assert not run["invocations"][0]["executionSuccessful"]
+    assert "configs/train.yaml" in (runner.temp / "gh.body").read_text("utf-8")
+
+
+def run_in_gitlab(project: Path, wheel: Path, code: int) -> list[Path]:
+    """The template's job, which has to end with this code; its two reports."""
     document = yaml.safe_load((ROOT / "ci" / "kb.gitlab-ci.yml").read_text("utf-8"))
     job = document["kb-check"]
     variables = {
@@ -217,9 +235,21 @@ def test_the_gitlab_template_reports_and_fails(project: Path, wheel: Path) -> No
     call(
         ["bash", "-eo", "pipefail", "-c", "\n".join(job["script"])],
         project,
-        codes=(1,),
+        codes=(code,),
         env={**CONSTRAINED, **variables},
     )
-    quality, junit = (project / job["artifacts"]["reports"][kind] for kind in ("codequality", "junit"))
+    return [project / job["artifacts"]["reports"][kind] for kind in ("codequality", "junit")]
+
+
+def test_the_gitlab_template_reports_and_fails(project: Path, wheel: Path) -> None:
+    quality, junit = run_in_gitlab(project, wheel, code=1)
     assert "t5-fp16-overflow" in {entry["check_name"] for entry in json.loads(quality.read_text("utf-8"))}
     assert ET.parse(junit).getroot().get("failures") == "1"
+
+
+def test_the_gitlab_template_does_not_pass_a_config_that_cannot_be_read(project: Path, wheel: Path) -> None:
+    (project / "configs" / "train.yaml").write_text(BROKEN, "utf-8")
+    quality, junit = run_in_gitlab(project, wheel, code=2)
+    (entry,) = json.loads(quality.read_text("utf-8"))
+    assert entry["location"] == {"path": "configs/train.yaml", "lines": {"begin": 3}}
+    assert ET.parse(junit).getroot().get("errors") == "1"

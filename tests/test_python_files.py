@@ -300,7 +300,7 @@ def test_a_byte_order_mark_shifts_no_place():
     assert text[start:].startswith("True")
 
 
-def test_a_named_file_that_does_not_parse_is_exit_2_with_its_place_and_in_a_tree_it_is_passed_over(tmp_path: Path):
+def test_a_file_that_does_not_parse_is_exit_2_with_its_place_named_or_found_in_a_tree(tmp_path: Path):
     broken, good = tmp_path / "broken.py", tmp_path / "train.py"
     broken.write_text("args = TrainingArguments('o',\n  fp16==True)\ndef f(:\n", encoding="utf-8")
     good.write_text("args = TrainingArguments('o', per_device_train_batch_size=8)\n", encoding="utf-8")
@@ -308,8 +308,8 @@ def test_a_named_file_that_does_not_parse_is_exit_2_with_its_place_and_in_a_tree
     assert named.returncode == 2
     assert f"{broken}:3:7:" in named.stderr
     tree = kb(str(tmp_path))
-    assert tree.returncode == 0
-    assert "train.py" in tree.stdout and "broken" not in tree.stdout + tree.stderr
+    assert tree.returncode == 2
+    assert "train.py" in tree.stdout and f"{broken}:3:7:" in tree.stderr
 
 
 def test_a_file_in_the_encoding_that_it_declares_is_read_and_written_in_it(tmp_path: Path):

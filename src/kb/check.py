@@ -202,9 +202,7 @@ def _check(options: argparse.Namespace, project: Project, checker: FileChecker, 
             _say_unfetched(checker, words)
             _say_unusable(unusable, words)
             return _code_of(tally.severities(), unusable, options.fail_on)
-    outcome = run(inputs, checker, faults)
-    if options.skip_unknown and not outcome.files:
-        outcome = outcome._replace(unusable=tuple(faults))  # nothing was there for kb: nothing is wrong
+    outcome = run(inputs, checker, faults, none_is_fine=options.skip_unknown)
     stream, mendable = sys.stdout, False
     if options.fix or options.diff:
         from kb.linting.fixing import fix_files
@@ -222,17 +220,17 @@ def _check(options: argparse.Namespace, project: Project, checker: FileChecker, 
         from kb.linting.baseline import with_baseline
 
         result = with_baseline(result, baseline, write=options.write_baseline, prune_gone=options.prune_baseline)
-    _report(options, result, checker, words, stream)
+    result = _report(options, result, checker, words, stream)
     _say_unfetched(checker, words)
-    _say_unusable(outcome.unusable, words)
-    if mendable and not outcome.unusable:
+    _say_unusable(result.unusable, words)
+    if mendable and not result.unusable:
         return cli.FINDINGS
-    return _code_of(result.summary(), outcome.unusable, options.fail_on)
+    return _code_of(result.summary(), result.unusable, options.fail_on)
 
 
 def _code_of(counts: Mapping[str, int], unusable: Sequence[Unusable], fail_on: str) -> int:
     if unusable:
-        return cli.UNUSABLE
+        return cli.INTERNAL if any(fault.internal for fault in unusable) else cli.UNUSABLE
     failing = SEVERITIES[: SEVERITIES.index(fail_on) + 1] if fail_on in SEVERITIES else ()
     return cli.FINDINGS if any(counts[severity] for severity in failing) else cli.CLEAN
 
@@ -244,22 +242,23 @@ def _say_unfetched(checker: FileChecker, words: Words) -> None:
 
 def _report(
     options: argparse.Namespace, result: CheckResult, checker: FileChecker, words: Words, stream: TextIO
-) -> None:
-    """The report; beside a diff only what it would leave, on standard error."""
+) -> CheckResult:
+    """The report, and the result that it shows; beside a diff only what it would leave, on standard error."""
     if options.diff:
         from kb.report.check.text import summary_line
 
         print(words("fix.would_leave", summary=summary_line(result, words)), file=sys.stderr)
-        return
+        return result
     if not result.units and options.format == "text":
-        return
-    from kb.linting.output import render
+        return result
+    from kb.linting.output import rendered
 
-    text = render(options, result, checker, words, stream)
+    text, result = rendered(options, result, checker, words, stream)
     if stream is sys.stdout:
         cli.put(text)
     else:
         stream.write(text)
+    return result
 
 
 def _explain_alone(options: argparse.Namespace, catalog: Catalog, words: Words) -> int:

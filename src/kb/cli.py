@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from kb import leave_quietly
-from kb.core.errors import UserError
+from kb.core.errors import UserError, described
 from kb.core.text import LANGUAGES, fill
 from kb.knowledge.problems import KnowledgeError
 
@@ -221,9 +221,4 @@ def load_words_or_none(language: str) -> Words:
 
 
 def _internal(error: Exception, language: str) -> str:
-    where = error.__traceback__
-    while where is not None and where.tb_next is not None:
-        where = where.tb_next
-    place = f"{os.path.basename(where.tb_frame.f_code.co_filename)}:{where.tb_lineno}" if where else "?"
-    words = load_words_or_none(language)
-    return said(words, "cli.internal", error=f"{type(error).__name__}: {error}"[:300], place=place)
+    return said(load_words_or_none(language), "cli.internal", **described(error))

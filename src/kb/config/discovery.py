@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from kb.config.faults import ConfigError
+from kb.config.files import is_no_file, read_at_most
 from kb.config.text.guard import most_bytes, too_large
 
 SUFFIXES = (".yaml", ".yml", ".json", ".sh")
@@ -34,7 +35,7 @@ def discover(paths: Sequence[str]) -> Discovery:
     seen: dict[str, int] = {}
     for path in paths:
         try:
-            for found in _under(path):
+            for found in _under(path, faults):
                 identity = found.path if found.path == STANDARD_INPUT else os.path.realpath(found.path)
                 at = seen.setdefault(identity, len(files))
                 if at == len(files):
@@ -46,7 +47,7 @@ def discover(paths: Sequence[str]) -> Discovery:
     return Discovery(tuple(files), tuple(faults))
 
 
-def _under(path: str) -> Iterable[Found]:
+def _under(path: str, faults: list[tuple[str, ConfigError]]) -> Iterable[Found]:
     if path == STANDARD_INPUT:
         return [Found(path, True)]
     try:
@@ -56,11 +57,14 @@ def _under(path: str) -> Iterable[Found]:
             return _globbed(path)
         raise _unusable(path, error) from None
     if not _is_folder(status.st_mode):
+        if is_no_file(path, status):
+            raise ConfigError("config.not-a-file", path=path)
         if status.st_size > most_bytes(path):
             raise too_large(status.st_size, most_bytes(path))
         return [Found(path, True)]
-    found = [Found(name, False) for name in _walk(path)]
-    if not found:
+    known = len(faults)
+    found = [Found(name, False) for name in _walk(path, faults)]
+    if not found and len(faults) == known:
         raise ConfigError("config.no-configs", path=path, suffixes=" ".join("*" + suffix for suffix in SUFFIXES))
     return found
 
@@ -86,8 +90,11 @@ def _globbed(pattern: str) -> list[Found]:
     return found
 
 
-def _walk(top: str) -> Iterator[str]:
-    """Config files below a folder, in the order of their names; links to folders are not followed."""
+def _walk(top: str, faults: list[tuple[str, ConfigError]]) -> Iterator[str]:
+    """Config files below a folder, in the order of their names; links to folders are not followed.
+
+    A folder that cannot be listed is among the ``faults``: nobody knows what lies in it.
+    """
     from kb.config.ignored import IgnoreFiles
 
     ignore = IgnoreFiles(top)
@@ -100,6 +107,7 @@ def _walk(top: str) -> Iterator[str]:
         except OSError as error:
             if folder == top:
                 raise _unusable(folder, error) from None
+            faults.append((folder, _unusable(folder, error)))
             continue
         if folder != top and any(entry.name == "pyvenv.cfg" for entry in entries):
             continue  # a virtual environment, whatever it is called
@@ -119,11 +127,11 @@ def _is_skipped(folder: str) -> bool:
 
 
 def _is_config(entry: os.DirEntry[str]) -> bool:
-    """Hidden files are no configs; nor is a file larger than any config may be, or a link to nothing."""
+    """Hidden files are no configs; nor is a link to nothing. What is too large is said when it is to be read."""
     if entry.name.startswith(".") or not entry.name.lower().endswith(SUFFIXES + CODE_SUFFIXES):
         return False
     try:
-        return entry.is_file() and entry.stat().st_size <= most_bytes(entry.name)
+        return entry.is_file()
     except OSError:
         return False
 
@@ -136,8 +144,7 @@ def _is_worth_reading(entry: os.DirEntry[str]) -> bool:
     from kb.config.python.marks import bears_marks, starts_runs
 
     try:
-        with open(entry.path, "rb") as stream:
-            raw = stream.read(most_bytes(name) + 1)
+        raw = read_at_most(entry.path, most_bytes(name) + 1)
     except OSError:
-        return False
+        return True  # that it cannot be read is said when it is checked
     return bears_marks(raw) or (name.endswith(".ipynb") and starts_runs(raw))

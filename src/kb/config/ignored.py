@@ -1,9 +1,13 @@
 """What git ignores below a folder: every ``.gitignore`` from the repository's top down, the deepest one first."""
 
 import os
+import re
 from typing import Any
 
+from kb.config.files import read_if_any
+
 NAME = ".gitignore"
+MAX_BYTES = 1 << 20
 
 
 class IgnoreFiles:
@@ -57,14 +61,16 @@ class IgnoreFiles:
         return False
 
     def _read(self, folder: str) -> None:
-        try:
-            with open(os.path.join(folder, NAME), encoding="utf-8", errors="replace") as stream:
-                lines = stream.read().splitlines()
-        except OSError:
+        raw = read_if_any(os.path.join(folder, NAME), MAX_BYTES)
+        if raw is None:
             return
         from pathspec import GitIgnoreSpec
 
-        self._specs[folder] = GitIgnoreSpec.from_lines(lines)
+        lines = raw.decode("utf-8", "replace").splitlines()
+        try:
+            self._specs[folder] = GitIgnoreSpec.from_lines(lines)
+        except (ValueError, re.error):
+            self._specs[folder] = GitIgnoreSpec.from_lines(filter(_is_pattern, lines))
 
     @staticmethod
     def _repository_above(folder: str) -> str | None:
@@ -75,3 +81,14 @@ class IgnoreFiles:
                 return None
             folder = parent
         return folder
+
+
+def _is_pattern(line: str) -> bool:
+    """Whether git takes a line for a pattern: it passes over a lone ``!`` and what ends in a backslash."""
+    from pathspec import GitIgnoreSpec
+
+    try:
+        GitIgnoreSpec.from_lines([line])
+    except (ValueError, re.error):
+        return False
+    return True

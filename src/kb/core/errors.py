@@ -13,3 +13,13 @@ class UserError(ValueError):
 
     def __str__(self) -> str:
         return ": ".join([self.key, ", ".join(f"{name} {value}" for name, value in self.values.items())])
+
+
+def described(error: BaseException) -> dict[str, str]:
+    """A fault of kb itself: the error, and the file and line of kb that raised it."""
+    where = error.__traceback__
+    while where is not None and where.tb_next is not None:
+        where = where.tb_next
+    file = where.tb_frame.f_code.co_filename.replace("\\", "/").rpartition("/")[2] if where else ""
+    place = f"{file}:{where.tb_lineno}" if where else "?"
+    return {"error": f"{type(error).__name__}: {error}"[:300], "place": place}

@@ -10,6 +10,8 @@ from kb.core.memory_report import MemoryReport, Verdict
 from kb.core.model import Model
 from kb.core.setup import Assumption, TrainingSetup
 
+INTERNAL = "config.internal"
+
 
 class GpuFit(NamedTuple):
     """Whether a unit fits one known GPU; asked where no GPU is named or found."""
@@ -54,6 +56,11 @@ class Unusable(NamedTuple):
     values: Mapping[str, Any]
     line: int | None = None
     column: int | None = None
+
+    @property
+    def internal(self) -> bool:
+        """Whether the fault is kb's own and not the input's."""
+        return self.key == INTERNAL
 
 
 class CheckResult(NamedTuple):

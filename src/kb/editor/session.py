@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from kb.core.catalog import Catalog
-from kb.core.errors import UserError
+from kb.core.errors import UserError, described
 from kb.core.finding import Finding
-from kb.core.result import UnitResult
+from kb.core.result import INTERNAL, UnitResult
 from kb.core.text import LANGUAGES
 from kb.knowledge import load_catalog, load_words
+from kb.knowledge.problems import KnowledgeError
 from kb.linting.file import FileChecker, FileResult, Kind, kind_of
-from kb.linting.known import looks_like_config
 from kb.linting.prepare import Wanted, file_checker
 from kb.linting.project import LIBRARIES, Project, find_project
 from kb.report.words import Words
@@ -91,12 +91,16 @@ class Session:
         kind = KINDS.get(language_id) or kind_of(path)
         try:
             return Checked(text, kind, self.checker(path).check(text.encode("utf-8", "replace"), path, kind))
-        except ValueError as fault:
-            if not isinstance(fault, UserError) or not str(fault.key).startswith("config."):
+        except UserError as fault:
+            if not str(fault.key).startswith("config."):
                 raise
             # Half a word is no config yet, and most YAML is none at all.
-            known = looks_like_config(text, self.catalog)
+            known = self.checker(path).known.belongs(text.encode("utf-8", "replace"), kind)
             return Checked(text, kind, None, fault if known else None)
+        except KnowledgeError:
+            raise
+        except Exception as error:  # one text's fault is that text's: it is said there, and the server goes on
+            return Checked(text, kind, None, UserError(INTERNAL, **described(error)))
 
     def _wanted(self, project: Project) -> Wanted:
         def named(key: str) -> str | None:

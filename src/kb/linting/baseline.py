@@ -5,11 +5,14 @@ from collections.abc import Sequence
 
 from kb.config.baseline import Fingerprint, compare, count, fingerprint, prune, read_baseline, write_baseline
 from kb.config.faults import ConfigError
+from kb.config.files import NotAFileError, read_at_most
 from kb.core.document import Unit
 from kb.core.finding import Finding
 from kb.core.result import CheckResult
 from kb.linting.fixing import COMMAND, write_file
 from kb.linting.run import STDIN, findings_of, with_findings
+
+MAX_BYTES = 64 << 20  # of a baseline: some 300,000 findings
 
 
 def with_baseline(result: CheckResult, path: str | None, *, write: str | None, prune_gone: bool) -> CheckResult:
@@ -42,8 +45,12 @@ def _marked(result: CheckResult, baseline: str) -> list[tuple[Fingerprint, Findi
 
 def _read(path: str) -> dict[Fingerprint, int]:
     try:
-        with open(path, encoding="utf-8") as stream:
-            return read_baseline(stream.read())
+        raw = read_at_most(path, MAX_BYTES + 1)
+        if len(raw) > MAX_BYTES:
+            raise ConfigError("config.too-large", size=os.path.getsize(path), limit=MAX_BYTES)
+        return read_baseline(raw.decode("utf-8"))
+    except NotAFileError:
+        raise ConfigError("config.not-a-file", path=path) from None
     except OSError as error:
         raise ConfigError("config.unreadable", path=path, reason=error.strerror or str(error)) from None
     except UnicodeDecodeError:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from kb.config.files import read_if_any
 from kb.config.text.encoding import decode
 from kb.config.text.guard import MAX_BYTES
 from kb.core.document import Setting, Unit
@@ -22,14 +23,7 @@ DIALECT = "hydra"
 
 def read_below(primary: str, name: str) -> bytes | None:
     """A group file's bytes; None where there is none below the primary config's folder that may be read."""
-    path = group_path(primary, name)
-    try:
-        if not os.path.isfile(path) or os.path.getsize(path) > MAX_BYTES:
-            return None
-        with open(path, "rb") as stream:
-            return stream.read()
-    except (OSError, ValueError):
-        return None
+    return read_if_any(group_path(primary, name), MAX_BYTES)
 
 
 def listed_below(primary: str, folder: str) -> list[str]:
@@ -195,7 +189,6 @@ class GroupFolders:
 
 def _groups_in(folder: str) -> Mapping[str, str]:
     """The folders below this one that a primary config here takes groups from, each with that config."""
-    from kb.config.faults import ConfigError
     from kb.config.hydra.composing import looks_composed
     from kb.config.hydra.defaults import defaults_of
     from kb.config.hydra.tree import read_file
@@ -212,7 +205,7 @@ def _groups_in(folder: str) -> Mapping[str, str]:
             continue
         try:
             file = read_file(name, raw)
-        except ConfigError:
+        except Exception:  # said when the file itself is checked
             continue
         for item in (defaults_of(file.document) if file.document else None) or ():
             whole = item.group if item.group is not None else item.options[0] if "/" in item.options[0] else ""

@@ -21,9 +21,11 @@ from kb.linting.seen import Seen
 if TYPE_CHECKING:
     from kb.config.suppressions import Suppressed
     from kb.linting.hub_model import HubModels
+    from kb.linting.known import Known
     from kb.linting.project_releases import ProjectReleases
 
 _CONTROLS = re.compile("[\x80-\x9f]")
+_DAMAGE = ("mojibake", "not-utf8")  # what is wrong with a text that may be why no parser takes it
 
 Kind = Literal["config", "shell", "command", "text", "python", "notebook"]
 
@@ -146,6 +148,7 @@ class FileChecker:
         self._today = today
         self.dialect = dialect
         self._overrides = overrides or Overrides.none()
+        self._known: Known | None = None
         self.reader = ConfigReader(catalog.dialects, catalog.facts)
         self.seen = seen or Seen()
         self.lookups = {"named": read, "beside": beside or _read_below}
@@ -166,10 +169,19 @@ class FileChecker:
         text = decoded.text if decoded.text is not None else ""
         if self.releases is not None:
             self.releases.hold(path, text, kind)
-        units = self.read(text, path, kind, decoded.events, readable=decoded.text is not None)
+        units = self.read(text, path, kind, decoded.events, raw=raw, readable=decoded.text is not None)
         results = self.settle(self._check_all(units, kind), text, path)
         undecoded = raw if decoded.text is None else None
         return FileResult(path=path, text=text, encoding=decoded.encoding, results=tuple(results), raw=undecoded)
+
+    @property
+    def known(self) -> "Known":
+        """The names of every format, made ready when a text is met that cannot be read."""
+        if self._known is None:
+            from kb.linting.known import Known
+
+            self._known = Known(self.catalog)
+        return self._known
 
     def again(self, file: FileResult, raw: bytes, kind: Kind) -> FileResult:
         """A file's result with other bytes; of one that another brings in, as a part of that one."""
@@ -204,9 +216,13 @@ class FileChecker:
         return self.checker.check(self._joiner.join(unit))
 
     def read(
-        self, text: str, path: str, kind: Kind, events: Sequence[Event] = (), *, readable: bool = True
+        self, text: str, path: str, kind: Kind, events: Sequence[Event] = (), *, raw: bytes = b"", readable: bool = True
     ) -> list[Unit]:
         """The file's units; what is wrong with the file as a whole goes with the first.
+
+        Args:
+            raw: the file's bytes, to be looked through where no unit can be read.
+            readable: whether there is a text at all.
 
         Raises:
             ConfigError: the text is no config that can be read, and nothing is known of it that would explain why.
@@ -214,11 +230,13 @@ class FileChecker:
         try:
             units = self._units(text, path, kind) if readable else []
         except ConfigError:
-            if not events:
+            if all(event.kind not in _DAMAGE for event in events):
                 raise
             units = self._behind_damage(text, path, kind) if any(event.kind == "mojibake" for event in events) else []
         if not units and (events or kind == "text"):
-            units = [Unit(path=path, section=None, dialect=None, settings={}, span=Span(1, 1, 1, 1, 0, 0))]
+            familiar = self.known.familiar(raw, kind) if raw and kind != "text" else ()
+            first = Span(1, 1, 1, 1, 0, 0)
+            units = [Unit(path=path, section=None, dialect=None, settings={}, span=first, known_keys=familiar)]
         if not units:
             raise ConfigError(_NOTHING.get(kind, "config.no-command"))
         if self.releases is not None and units[0].dialect is not None:

@@ -15,7 +15,7 @@ from kb.core.finding import Finding, Fix, Span
 from kb.core.result import CheckResult, Unusable
 from kb.linting.choosing import Choice
 from kb.linting.file import FileChecker, FileResult, Kind, decode_file, kind_of
-from kb.linting.run import STDIN, Run, read_bytes
+from kb.linting.run import STDIN, Run, internal_fault, read_bytes
 from kb.linting.settling import Settled, Settling, apply
 
 # A file that was fixed may be one that another names; more rounds over all of them than this are a circle.
@@ -105,11 +105,14 @@ class _Fixing:
         kind = _kind(file)
         if self._write and file.part_of and self.touched_others:  # its primary config may have been written just now
             file = self._checker.again(file, encode(file.text, file.encoding), kind)
-        fixed = _FixedFile(file, self._settling.settle(file, kind))
         try:
+            fixed = _FixedFile(file, self._settling.settle(file, kind))
             self.output += _written(fixed) if self._write else _diff(fixed)
         except UserError as error:
             self.unusable.append(Unusable(path=file.path, key=error.key, values=error.values))
+            return file
+        except Exception as error:
+            self.unusable.append(internal_fault(file.path, error))
             return file
         self._said.setdefault(file.path, []).append(fixed.settled)
         if fixed.changed:

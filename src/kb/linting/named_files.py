@@ -2,6 +2,7 @@
 
 import os
 
+from kb.config.files import read_if_any
 from kb.config.text.encoding import decode
 from kb.config.text.guard import MAX_BYTES
 
@@ -25,10 +26,5 @@ def read_named(path: str, named: str) -> str | None:
 
 
 def _text(path: str) -> str | None:
-    try:
-        if not os.path.isfile(path) or os.path.getsize(path) > MAX_BYTES:
-            return None
-        with open(path, "rb") as stream:
-            return decode(stream.read()).text
-    except OSError:
-        return None
+    raw = read_if_any(path, MAX_BYTES)
+    return None if raw is None else decode(raw).text

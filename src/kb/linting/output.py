@@ -4,9 +4,11 @@ import argparse
 import os
 from typing import TextIO
 
+from kb.core.errors import UserError
 from kb.core.finding import SEVERITIES, Severity
-from kb.core.result import CheckResult
+from kb.core.result import CheckResult, Unusable
 from kb.linting.file import FileChecker
+from kb.linting.run import internal_fault
 from kb.report.words import Words
 
 
@@ -40,6 +42,30 @@ def render(options: argparse.Namespace, result: CheckResult, checker: FileChecke
 
         return markdown_report(result, words, base=os.getcwd())
     return _text(options, result, checker, words, stream)
+
+
+def rendered(
+    options: argparse.Namespace, result: CheckResult, checker: FileChecker, words: Words, stream: TextIO
+) -> tuple[str, CheckResult]:
+    """The output, and the result that it shows: a file whose part kb fails to word is left out, and that is said."""
+    try:
+        return render(options, result, checker, words, stream), result
+    except UserError:
+        raise
+    except Exception as error:
+        faults: dict[str, Unusable] = {}
+        for path in dict.fromkeys(unit.unit.path for unit in result.units):
+            own = tuple(unit for unit in result.units if unit.unit.path == path)
+            try:
+                render(options, result._replace(units=own, unusable=()), checker, words, stream)
+            except Exception as fault:
+                faults[path] = internal_fault(path, fault)
+        if not faults:
+            raise error
+    units = tuple(unit for unit in result.units if unit.unit.path not in faults)
+    result = result._replace(units=units, unusable=(*result.unusable, *faults.values()))
+    text = "" if options.format == "text" and not units else render(options, result, checker, words, stream)
+    return text, result
 
 
 def _text(options: argparse.Namespace, result: CheckResult, checker: FileChecker, words: Words, stream: TextIO) -> str:

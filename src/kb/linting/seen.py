@@ -5,6 +5,8 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from kb.config.files import read_if_any
+from kb.config.text.guard import MAX_BYTES
 from kb.core.model import Model
 
 Row = tuple[str, str, str, str]  # what was looked up, two arguments, and what it said
@@ -65,13 +67,7 @@ def said(found: Any) -> str:
 
 def contents(path: str | None) -> bytes | None:
     """A file's bytes; None where there is none, or none that can be read."""
-    if path is None:
-        return None
-    try:
-        with open(path, "rb") as stream:
-            return stream.read()
-    except (OSError, ValueError):
-        return None
+    return None if path is None else read_if_any(path, MAX_BYTES)
 
 
 def folder_config(name: str) -> str | None:

@@ -9,7 +9,7 @@ from kb.core.result import CheckResult, Unusable
 from kb.linting.cache import ResultCache, key_of
 from kb.linting.composed import GroupFolders
 from kb.linting.file import FileChecker
-from kb.linting.run import STDIN, Input, check_input, read_bytes, shown_files
+from kb.linting.run import STDIN, Input, check_input, internal_fault, read_bytes, shown_files
 from kb.linting.seen import LOOKUPS, Lookup, Row, still
 from kb.report.check.tally import Tally, tally_of
 
@@ -129,7 +129,29 @@ class Tree:
         if pool is None:
             return [self._told(given) for given in inputs]
         batches = [list(inputs[at : at + BATCH]) for at in range(0, len(inputs), BATCH)]
-        return [told for batch in pool.map(_work, batches) for told in batch]
+        made: list[Told] = []
+        from concurrent.futures.process import BrokenProcessPool
+
+        try:
+            for batch in pool.map(_work, batches):
+                made += batch
+        except BrokenProcessPool:
+            return made + self._one_by_one(inputs[len(made) :])
+        return made
+
+    def _one_by_one(self, inputs: Sequence[Input]) -> list[Told]:
+        """Each input in a batch of its own, after a process died over one of them: it is that one's fault alone."""
+        from concurrent.futures.process import BrokenProcessPool
+
+        made = []
+        pool = self._start()
+        for given in inputs:
+            try:
+                made += pool.submit(_work, [given]).result()
+            except BrokenProcessPool as error:
+                made.append(Told("", Tally(), (internal_fault(given.path, error),)))
+                pool = self._start()
+        return made
 
     def _start(self) -> Any:
         """Processes that have what this one has; none where the platform cannot fork."""
@@ -139,6 +161,8 @@ class Tree:
         if "fork" not in multiprocessing.get_all_start_methods():
             self._jobs = 1
             return None
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
         _worker.append(self)
         self._pool = ProcessPoolExecutor(self._jobs, mp_context=multiprocessing.get_context("fork"))
         return self._pool
@@ -148,9 +172,8 @@ class Tree:
         outcome = check_input(given, self._checker)
         seen = tuple(self._checker.seen.take())
         if isinstance(outcome, Unusable):
-            told = given.named or outcome.path != given.path
-            return Told("", Tally(), (outcome,) if told else (), seen)
-        files = shown_files(given, outcome)
+            return Told("", Tally(), (outcome,), seen)
+        files = shown_files(given, outcome) if outcome is not None else []
         units = tuple(unit for file in files for unit in file.results)
         if not units:
             return Told("", Tally(), (), seen)
@@ -161,7 +184,10 @@ class Tree:
             version=__version__,
             rules_version=self._checker.catalog.version,
         )
-        return Told(self._render(result), tally_of(units), (), seen)
+        try:
+            return Told(self._render(result), tally_of(units), (), seen)
+        except Exception as error:
+            return Told("", Tally(), (internal_fault(given.path, error),), seen)
 
 
 _worker: list[Tree] = []

@@ -19,3 +19,9 @@ def bears_marks(raw: bytes) -> bool:
 def starts_runs(raw: bytes) -> bool:
     """Whether the bytes of a notebook hold a command line that starts a Python run with flags."""
     return _LAUNCH.search(raw) is not None
+
+
+def names_of_calls(raw: bytes) -> tuple[str, ...]:
+    """The names of those calls, each once."""
+    found = (match[0].rstrip(b" \t(").decode("ascii", "replace") for match in _MARKS.finditer(raw))
+    return tuple(dict.fromkeys(found))

@@ -120,7 +120,13 @@ def _unit(unit: UnitResult, words: Words) -> Object:
 
 
 def _fault(fault: Unusable, words: Words) -> Object:
-    return {"path": fault.path, "line": fault.line, "column": fault.column, "message": fault_text(fault, words)}
+    return {
+        "path": fault.path,
+        "line": fault.line,
+        "column": fault.column,
+        "message": fault_text(fault, words),
+        "fault": "kb" if fault.internal else "input",
+    }
 
 
 def _setup(setup: TrainingSetup, unit: UnitResult) -> Object:

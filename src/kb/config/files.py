@@ -1,0 +1,55 @@
+"""One file's bytes, whatever lies at its path: never more than asked for, and never waiting for a writer."""
+
+import errno
+import os
+import stat
+
+_MADE_UP = ("/proc/", "/sys/")  # the kernel makes these up while they are read: some never end, some wait
+
+
+class NotAFileError(OSError):
+    """A device, a pipe, a socket, or something that the kernel makes up: no file of anybody's."""
+
+
+def read_at_most(path: str, limit: int) -> bytes:
+    """The first ``limit`` bytes of a file.
+
+    Raises:
+        NotAFileError: it is no regular file.
+        OSError: it is missing, a folder, or cannot be read.
+    """
+    try:
+        # a pipe would wait for its writer
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except ValueError as error:  # a zero byte in the path
+        raise OSError(errno.EINVAL, str(error), path) from None
+    try:
+        status = os.fstat(handle)
+        if stat.S_ISDIR(status.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        if is_no_file(path, status):
+            raise NotAFileError(errno.EINVAL, "not a regular file", path)
+        pieces: list[bytes] = []
+        left = limit
+        while left > 0 and (piece := os.read(handle, min(left, 1 << 20))):
+            pieces.append(piece)
+            left -= len(piece)
+    finally:
+        os.close(handle)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def is_no_file(path: str, status: os.stat_result) -> bool:
+    """Whether something that is no folder is no regular file either."""
+    if not stat.S_ISREG(status.st_mode):
+        return True
+    return status.st_size == 0 and os.path.realpath(path).startswith(_MADE_UP)
+
+
+def read_if_any(path: str, limit: int) -> bytes | None:
+    """A whole file; None where there is none, none that can be read, or one that is longer."""
+    try:
+        raw = read_at_most(path, limit + 1)
+    except OSError:
+        return None
+    return raw if len(raw) <= limit else None
