@@ -257,3 +257,52 @@ def test_a_pipe_is_said_at_once(tmp_path):
     os.mkfifo(pipe)
     ran = kb(str(pipe))
     assert ran.returncode == 2 and "pipe" in ran.stderr and "name -" in ran.stderr
+
+
+LORA = GOOD + "use_peft: true\nlora_r: 8\nlora_target_modules: {targets}\n"
+HOSTILE = ["'" + ".*" * 40 + "X'", "'(.|.)*X'", "'((.*)*)*X'", "'(?=(.*)*X)q'", "'" + "(a?){60}" * 30 + "'"]
+
+
+@pytest.mark.parametrize("targets", HOSTILE)
+def test_a_pattern_with_more_ways_than_time_ends_the_check_and_the_editor_s(targets, folder, capsys):
+    from kb.editor.session import Session
+
+    text = LORA.format(targets=targets)
+    (folder / "lora.yaml").write_text(text, "utf-8")
+    code, shown, _ = here(capsys, str(folder / "lora.yaml"))
+    assert code in (0, 1) and "LoRA" in shown
+    assert Session("en", {"gpu": "rtx-3090"}).check(text, str(folder / "lora.yaml")).units()
+
+
+@pytest.mark.parametrize("key", ["(.|.)*X", ".*" * 40 + "X", "(a+)+$", "(?P<a>.*)*(?P=a)"])
+def test_a_rank_pattern_with_more_ways_than_time_ends(key, folder, capsys):
+    path = folder / "train.py"
+    path.write_text(
+        'model = AutoModelForSeq2SeqLM.from_pretrained("google/mt5-base")\n'
+        f'model = get_peft_model(model, LoraConfig(r=8, target_modules=["q", "v"], rank_pattern={{{key!r}: 32}}))\n'
+        'args = TrainingArguments("o", per_device_train_batch_size=8)\n',
+        "utf-8",
+    )
+    code, shown, _ = here(capsys, str(path))
+    assert code in (0, 1) and "LoRA" in shown
+
+
+def test_a_rank_pattern_that_matches_nothing_is_still_said_and_one_that_does_is_not(folder, capsys):
+    path = folder / "train.py"
+    path.write_text(
+        'model = AutoModelForSeq2SeqLM.from_pretrained("google/mt5-base")\n'
+        'lora = LoraConfig(r=8, target_modules=["q"], rank_pattern={"(.*)decoder.*q": 4, "(.|.)*nowhere": 2, "x": 1})\n'
+        'model = get_peft_model(model, lora)\nargs = TrainingArguments("o", per_device_train_batch_size=8)\n',
+        "utf-8",
+    )
+    _, shown, _ = here(capsys, str(path))
+    assert "lora-rank-pattern-unmatched" in shown and "nowhere" in shown and "x" in shown
+
+
+def test_a_gitignore_pattern_with_more_ways_than_time_ends_and_holds(folder, capsys):
+    (folder / ".git").mkdir()
+    (folder / ".gitignore").write_text("*a" * 30 + "b*\n" + "**/" * 12 + "x*/b\n" + "le*ft*out*or*no*.yaml\n")
+    (folder / ("a" * 120 + ".yaml")).write_text(GOOD)
+    (folder / "left_out_or_not.yaml").write_text(GOOD)
+    code, shown, said = here(capsys, str(folder))
+    assert code == 0 and "aaaa.yaml" in shown and "left_out" not in shown + said

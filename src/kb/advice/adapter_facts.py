@@ -9,10 +9,11 @@ from kb.core.document import Unit
 from kb.core.expression import Unknown, is_unknown
 from kb.core.model import Model
 from kb.core.setup import TrainingSetup
-from kb.memory import UnknownTargetsError, match_targets
+from kb.memory import match_targets
 
 _WITH_OTHER_HEADS = ("SEQ_CLS", "TOKEN_CLS", "QUESTION_ANS", "FEATURE_EXTRACTION")
-MAX_PATTERN = 200  # a key of rank_pattern is a regular expression; longer ones, and repeated repeats, are not run
+MOST_PATTERNS = 100  # keys of rank_pattern that repeat something; one for each layer needs no repetition
+_REPEATS = re.compile(r"[*+?{]")
 
 
 class AdapterFacts:
@@ -58,8 +59,8 @@ class AdapterFacts:
         try:
             matched, _ = match_targets(self._model.architecture, self._setup.lora_target_modules)
             paths = [path for module in matched for path in module.paths()]
-            return tuple(key for key in keys if not _ends_one(key, paths))
-        except (UnknownTargetsError, re.error) as error:
+            return _unmatched(keys, paths)
+        except ValueError as error:
             return Unknown(frozenset(("lora.target_modules",)), str(error))
 
     def _targets_text(self) -> Any:
@@ -75,8 +76,27 @@ class AdapterFacts:
         return tuple(text.replace(",", " ").split())
 
 
-def _ends_one(key: str, paths: list[str]) -> bool:
-    if len(key) > MAX_PATTERN or re.search(r"[+*}]\)?[+*{]", key):
-        raise re.error("pattern too long, or it repeats a repetition")
-    compiled = re.compile(rf"(.*\.)?({key})$")
-    return any(compiled.match(path) for path in paths)
+def _unmatched(keys: list[str], paths: list[str]) -> tuple[str, ...]:
+    r"""The keys that no path ends with, as ``re.match(rf"(.*\.)?({key})$", path)`` has it.
+
+    Raises:
+        PatternError: a key is no regular expression, or one whose outcome is not known.
+    """
+    from kb.core.patterns import MOST_STEPS, Pattern, PatternError  # few configs have such keys
+
+    repeating = [key for key in keys if _REPEATS.search(key)]
+    if len(repeating) > MOST_PATTERNS:
+        raise PatternError("too many patterns")
+    missing = []
+    for key in keys:
+        whole = rf"(.*\.)?({key})$"
+        try:
+            # without repetitions there is one way to match: Python's own matcher is the faster
+            match = (
+                Pattern(whole, MOST_STEPS // len(repeating)).fullmatch if key in repeating else re.compile(whole).match
+            )
+        except re.error as error:
+            raise PatternError(str(error)) from None
+        if not any(map(match, paths)):
+            missing.append(key)
+    return tuple(missing)

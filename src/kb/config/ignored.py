@@ -2,12 +2,15 @@
 
 import os
 import re
-from typing import Any
+from typing import Any, cast
 
 from kb.config.files import read_if_any
+from kb.core.patterns import PatternError, compiled
 
 NAME = ".gitignore"
 MAX_BYTES = 1 << 20
+FEW_REPEATS = 4  # of one pattern; a real one has two or three
+_REPEATS = re.compile(r"[*+]")
 
 
 class IgnoreFiles:
@@ -68,9 +71,13 @@ class IgnoreFiles:
 
         lines = raw.decode("utf-8", "replace").splitlines()
         try:
-            self._specs[folder] = GitIgnoreSpec.from_lines(lines)
+            spec = GitIgnoreSpec.from_lines(lines)
         except (ValueError, re.error):
-            self._specs[folder] = GitIgnoreSpec.from_lines(filter(_is_pattern, lines))
+            spec = GitIgnoreSpec.from_lines(filter(_is_pattern, lines))
+        for pattern in spec.patterns:
+            if pattern.regex is not None and len(_REPEATS.findall(pattern.regex.pattern)) > FEW_REPEATS:
+                pattern.regex = cast(Any, _Linear(pattern.regex.pattern))
+        self._specs[folder] = spec
 
     @staticmethod
     def _repository_above(folder: str) -> str | None:
@@ -81,6 +88,24 @@ class IgnoreFiles:
                 return None
             folder = parent
         return folder
+
+
+class _Linear:
+    """A pattern with many stars, asked as ``re`` is: it would look for its stars in every way there is."""
+
+    def __init__(self, pattern: str) -> None:
+        self._text = pattern
+
+    def search(self, path: str) -> "_Linear | None":
+        """Something where it matches; where telling takes too long, it does not."""
+        try:
+            return self if compiled(self._text).search(path) else None
+        except PatternError:
+            return None
+
+    def groupdict(self) -> dict[str, str]:
+        """Nothing: of a path whose folders are not ignored it makes no difference."""
+        return {}
 
 
 def _is_pattern(line: str) -> bool:

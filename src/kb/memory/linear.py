@@ -1,6 +1,5 @@
 """The modules that LoRA can wrap, under transformers' names, and PEFT's way of choosing among them."""
 
-import re
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Literal, NamedTuple
@@ -32,8 +31,6 @@ DEFAULT_TARGETS = {
     "deberta-v2": ("query_proj", "value_proj"),
     "deberta": ("in_proj",),
 }
-LONGEST_PATTERN = 300
-_NESTED_REPEAT = r"[*+}][^()]*\)\s*[*+{]"  # compiled when first needed
 
 Kind = Literal["linear", "embedding"]
 Stack = Literal["encoder", "decoder", "head", "embedding"]
@@ -183,19 +180,17 @@ def match_targets(
 
 
 def _match_pattern(architecture: Architecture, pattern: str) -> tuple[tuple[LinearModule, ...], tuple[str, ...]]:
-    if len(pattern) > LONGEST_PATTERN or re.search(_NESTED_REPEAT, pattern):
-        raise UnknownTargetsError(
-            f"target_modules pattern {pattern[:60]!r} is too long or repeats a repetition; list names"
-        )
-    try:
-        compiled = re.compile(pattern)
-    except re.error as error:
-        raise UnknownTargetsError(f"target_modules {pattern!r} is not a regular expression: {error}") from None
+    from kb.core.patterns import PatternError, compiled  # few configs have one
+
     matched = []
-    for module in modules(architecture):
-        count = sum(compiled.fullmatch(path) is not None for path in module.paths())
-        if count:
-            matched.append(module._replace(number=count))
+    try:
+        ready = compiled(pattern)
+        for module in modules(architecture):
+            count = sum(map(ready.fullmatch, module.paths()))
+            if count:
+                matched.append(module._replace(number=count))
+    except PatternError as error:
+        raise UnknownTargetsError(f"target_modules {pattern[:60]!r}: {error}") from None
     return tuple(matched), () if matched else (pattern,)
 
 
