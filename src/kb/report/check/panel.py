@@ -131,10 +131,11 @@ def _gpu_heading(
         decided += [words.named("term", verdict.term)] if verdict.term else []
         decided += [words.named("moment", phase.moment)] if phase and phase.moment else []
         said += f" ({joined(decided, style.dot)})"
-    if unit.if_so:
-        said += f", {words.if_so(unit.if_so)}"
     painted = words.named("verdict", verdict.status), verdict.status
-    return _heading("GPU", joined((_gpu_names(machine.gpus, limit, words), said), style.dot), style, painted)
+    lines = _heading("GPU", joined((_gpu_names(machine.gpus, limit, words), said), style.dot), style, painted)
+    if unit.if_so:
+        lines += wrap(f"({words.if_so(unit.if_so)})", style.width, INDENT * 3)
+    return lines
 
 
 def _machine_notes(machine: Machine, words: Words, style: Style) -> list[str]:
