@@ -155,6 +155,7 @@ class UnitFacts:
                 "memory.": self._memory,
                 "memory.evaluate.ten_steps": lambda _: ten_steps(self.fit, self.setup),
                 "fit.": self.fit.fact,
+                "saving.embedding_in_8bit": lambda _: self._embedding_in_8bit(),
                 "saving.": lambda name: saving(self.fit, self.setup, name),
                 "versions.": lambda name: self.versions(name.partition(".")[2]),
                 "installed.": lambda name: self.installed(name.partition(".")[2]),
@@ -228,6 +229,13 @@ class UnitFacts:
     def _method(self) -> Any:
         unknown = "lora.enabled" in self.setup.unresolved  # an adapter that is no LoRA, perhaps
         return Unknown(frozenset(("lora.enabled",))) if unknown else self.setup.method
+
+    def _embedding_in_8bit(self) -> int | None:
+        """Bytes between two states of four bytes and two of one, for each parameter of the token embedding."""
+        if self.model is None:
+            return None
+        architecture = self.model.architecture
+        return 2 * 3 * architecture.vocab_size * architecture.d_model
 
     def _targets(self, which: int) -> Any:
         targets = self.setup.lora_target_modules

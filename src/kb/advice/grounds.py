@@ -15,6 +15,7 @@ from kb.core.setup import Assumption, TrainingSetup
 
 PREDICTED = ("memory.", "fit.", "saving.", "throughput.")
 """Facts that a prediction gives: what it assumed, they assume."""
+OF_SHAPES = ("saving.embedding_in_8bit",)  # of the model alone, whatever a prediction assumes
 OF_PROCESSES = ("batch.effective", "run.steps", "deepspeed.disagreements")
 """Facts that the number of processes goes into."""
 PROCESSES = "launch.num_processes"
@@ -123,7 +124,7 @@ class Grounds:
             return Ground("given", "kb.toml")
         if name.startswith(OF_RELEASE):
             return self._of_release(name.removeprefix(OF_RELEASE))
-        if name.startswith(PREDICTED):
+        if name.startswith(PREDICTED) and name not in OF_SHAPES:
             return Ground("assumed" if matter(self._setup.assumed) else "library")
         if name in OF_PROCESSES or name == "gpu.count":
             return self._of_processes(name)
