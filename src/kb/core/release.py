@@ -29,7 +29,8 @@ class ProjectRelease(NamedTuple):
     ``specifier`` is as PEP 440 writes it (``==4.54.0``, ``>=4.40,<5.3``), alternatives parted by `` || ``; empty where
     any release is allowed: the library is named and its release is not. ``exact`` is the one release that is meant,
     None of a range. ``place`` is where it is written, None where no file says it. ``others`` are places that say
-    something else of the same library, farther away, each with its specifier.
+    something else of the same library, farther away, each with its specifier. ``partly``: it is said of some
+    installations only (an extra, a workflow), so that what follows from it is likely at best.
     """
 
     library: str
@@ -38,6 +39,7 @@ class ProjectRelease(NamedTuple):
     origin: Origin
     place: Source | None = None
     others: tuple[tuple[Source, str], ...] = ()
+    partly: bool = False
 
     def allows(self, version: Bound) -> bool:
         """Whether the specifier admits this release (final releases only)."""
@@ -55,11 +57,11 @@ class ProjectRelease(NamedTuple):
         return max(allowed) if agreed else None
 
     def edges(self) -> tuple[Bound, ...]:
-        """The versions that the specifier names, and what lies just below each: between them nothing changes."""
+        """The versions that the specifier names, and what lies just beside each: between them nothing changes."""
         if self.exact is not None:
             return (self.exact,)
         named = [parse_version(each) for each in re.findall(r"[<>=~]\s*(\d+(?:\.\d+)*)", self.specifier)]
-        return tuple(edge for bound in named for edge in (bound, just_below(bound)))
+        return tuple(edge for bound in named for edge in (just_below(bound), bound, (*bound, 1)))
 
 
 def just_below(version: Bound) -> Bound:

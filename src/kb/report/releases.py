@@ -50,9 +50,9 @@ def _row(name: str, release: ProjectRelease | None, top: str, words: Words) -> l
     if release is None:
         return [name, words("releases.unknown"), "", ""]
     place = place_text(release.place, top) if release.place else ""
-    origin: str = release.origin
-    if origin == "ranged" and all(map(pinned_version, release.specifier.split(OR))):
-        origin = "either" if OR in release.specifier else "partly"
+    origin: str = "partly" if release.partly else release.origin
+    if origin == "ranged" and OR in release.specifier:
+        origin = "either"
     return [name, specifier_text(release.specifier, words), place, words(f"releases.origin.{origin}")]
 
 
@@ -99,6 +99,7 @@ def _release_json(release: ProjectRelease | None) -> Mapping[str, Any] | None:
         "specifier": release.specifier,
         "exact": ".".join(map(str, release.exact)) if release.exact else None,
         "origin": release.origin,
+        "partly": release.partly,
         "place": _place_json(release.place) if release.place else None,
         "others": [{**_place_json(place), "specifier": specifier} for place, specifier in release.others],
     }

@@ -1,5 +1,6 @@
 """The TOML files that declare a project: pyproject.toml of every kind, and Pipfile."""
 
+import os
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -40,6 +41,9 @@ def read_pyproject(folder: Folder, path: str) -> None:
     groups = [_table(group, "dependencies") for group in _table(poetry, "group").values() if isinstance(group, dict)]
     for group in (_table(poetry, "dev-dependencies"), *groups):
         _tabled(folder, path, text, group, OPTIONAL)
+    dynamic = _table(_table(_table(tool, "setuptools"), "dynamic"), "version").get("file")
+    if isinstance(dynamic, str) and "version" in (project.get("dynamic") or ()):
+        _itself_in(folder, path, project.get("name"), dynamic)
     for own in (project, poetry):
         say_itself(folder, path, text, own.get("name"), own.get("version"))
 
@@ -113,6 +117,19 @@ def _entry(library: str, value: Any, poetry: bool) -> Requirement:
         return requirement._replace(marker=table["markers"])
     # `python = "^3.10"` is no marker of PEP 508: that the requirement is one of several is enough to know
     return requirement._replace(marker="python_version > '3'") if table.keys() & {"python", "platform"} else requirement
+
+
+def _itself_in(folder: Folder, path: str, name: object, file: str) -> None:
+    """The project's own release where a file beside holds nothing but it."""
+    place = os.path.join(os.path.dirname(path), file)
+    if (
+        isinstance(name, str)
+        and library_of(name)
+        and "\0" not in file
+        and os.path.isfile(place)
+        and folder.holds(place)
+    ):
+        say_itself(folder, place, "", name, (folder.text(place) or "").strip()[:80])
 
 
 def say_itself(folder: Folder, path: str, text: str, name: object, version: object) -> None:

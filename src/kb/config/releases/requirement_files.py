@@ -83,7 +83,7 @@ def logical_lines(text: str) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(text.splitlines(), 1):
         start = start or number
         pending += line[:MAX_LINE]
-        if pending.endswith("\\") and len(pending) < MAX_LINE:
+        if pending.endswith("\\") and len(pending) < MAX_LINE and not pending.lstrip().startswith("#"):
             pending = pending[:-1] + " "
             continue
         yield start, pending

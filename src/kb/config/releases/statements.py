@@ -112,7 +112,7 @@ def both(specifiers: Iterable[str]) -> tuple[str, bool]:
 
 def settle(library: str, heard: Sequence[Voice]) -> ProjectRelease:
     """One library's record from each file's word, the nearest first."""
-    first = next((voice for voice in heard if voice.specifier or voice.floating), None)
+    first = next((voice for voice in heard if _counts(voice, heard)), None)
     if first is None:
         return ProjectRelease(library, "", None, "assumed", heard[0].place)
     chosen, place = first.specifier, first.place
@@ -124,9 +124,21 @@ def settle(library: str, heard: Sequence[Voice]) -> ProjectRelease:
     others = tuple(
         (voice.place, voice.specifier)
         for voice in heard
-        if voice.place != place and voice.specifier and _disagrees(voice, chosen, first, peers)
+        if voice.place != place and voice.specifier and voice.level <= max(first.level, IMAGE)
+        if _disagrees(voice, chosen, first, peers)
     )
     return _record(library, chosen, place, others, partly=first.level in PARTLY)
+
+
+def _counts(voice: Voice, heard: Sequence[Voice]) -> bool:
+    """Whether a file's word on the release is one to go by. An extra's or a workflow's is not where the project itself
+    asks for any release; of installations of which one takes the newest, none is."""
+    if not voice.specifier and not voice.floating:
+        return False
+    peers = [each for each in heard if (each.distance, each.level) == (voice.distance, voice.level)]
+    if voice.level in PARTLY and any(each.floating for each in peers):
+        return False
+    return voice.level not in PARTLY or all(each.level > DECLARED for each in heard)
 
 
 def _narrowed(first: Voice, heard: Sequence[Voice]) -> tuple[str, Source]:
@@ -156,4 +168,4 @@ def _record(
     pin = pinned_version(specifier) if not partly else None
     if pin is not None:
         return ProjectRelease(library, specifier, parse_version(pin), "pinned", place, others)
-    return ProjectRelease(library, specifier, None, "ranged" if specifier else "assumed", place, others)
+    return ProjectRelease(library, specifier, None, "ranged" if specifier else "assumed", place, others, partly)
