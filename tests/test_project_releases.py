@@ -3,6 +3,9 @@
 import json
 import os
 import re
+import subprocess
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from textwrap import dedent
 
@@ -12,12 +15,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 
+import kb
 from kb.config.releases.reader import ReleaseReader, Releases, find_releases
 from kb.config.releases.requirement import conda_requirement, poetry_requirement, read_requirement
-from kb.core.release import ProjectRelease, admits, agree, exact_release
+from kb.core.release import admits, agree
 from kb.doctor import main as doctor
 from kb.knowledge import load_words
-from kb.linting.releases import ProjectReleases
+from kb.linting.project_releases import ProjectReleases
 from kb.linting.seen import Seen, still
 from kb.machine.software import environment_of
 
@@ -728,9 +732,10 @@ def test_what_is_installed_counts_only_in_the_projects_own_environment(tmp_path:
         assert environment_of(top, {name: str(tool)}, str(tool)) == str(tool)
 
 
-def in_environment(folder: str | None, given: dict[str, ProjectRelease] | None = None) -> ProjectReleases:
+def in_environment(folder: str | None, named: Mapping[str, str] = {}, *, here: bool = False) -> ProjectReleases:
     versions = {"transformers": "5.2.0", "torch": "2.6.0+cu124", "liger_kernel": "0.6.0"}
-    return ProjectReleases(given or {}, installed=lambda: versions, environment=lambda top: folder)
+    given = {library: (version, "--option") for library, version in named.items()}
+    return ProjectReleases(given, root=None, here=here, installed=lambda: versions, environment=lambda top: folder)
 
 
 def test_the_environment_says_what_no_file_does(tree: Tree) -> None:
@@ -746,13 +751,15 @@ def test_the_environment_says_what_no_file_does(tree: Tree) -> None:
     assert said(elsewhere, "torch")[:2] == ("", "assumed") and elsewhere.of("liger-kernel") is None
 
 
-def test_what_is_given_wins_and_names_the_file_that_says_otherwise(tree: Tree) -> None:
+def test_a_run_in_this_very_process_uses_what_is_installed(tree: Tree) -> None:
     tree.write("requirements.txt", "transformers==4.54.0\n")
-    given = {
-        "transformers": exact_release("transformers", "5.0.0", "given"),
-        "peft": exact_release("peft", "1.0", "given"),
-    }
-    found = in_environment(None, given).of(str(tree.root / "configs/run.yaml"))
+    release = in_environment(None, here=True).of(str(tree.root / "configs/run.yaml")).of("transformers")
+    assert release is not None and (release.exact, release.origin) == ((5, 2, 0), "detected")
+
+
+def test_what_is_named_wins_and_tells_the_file_that_says_otherwise(tree: Tree) -> None:
+    tree.write("requirements.txt", "transformers==4.54.0\n")
+    found = in_environment(None, {"transformers": "5.0.0", "peft": "1.0"}).of(str(tree.root / "configs/run.yaml"))
     release = found.of("transformers")
     assert release is not None and release.exact == (5, 0, 0)
     assert [specifier for _, specifier in release.others] == ["==4.54.0"]
@@ -765,12 +772,14 @@ def test_a_stored_result_holds_only_while_the_files_say_the_same(tree: Tree) -> 
     script = str(tree.write("run.sh", "pip install -r needs.txt\n"))
     needs = tree.write("needs.txt", "peft==0.14.0\n")
     seen = Seen()
-    releases = ProjectReleases(seen=seen)
-    releases.of(script, "pip install -r needs.txt\n", "shell")
+    releases = ProjectReleases({}, root=None, seen=seen)
+    releases.hold(script, "pip install -r needs.txt\n", "shell")
+    releases.of(script)
     rows = seen.take()
+    assert {str(tree.root / name) for name in ("requirements.txt", "more.txt", "needs.txt")} == set(seen.files())
 
     def holds() -> bool:
-        return still(rows, ProjectReleases().lookups)
+        return still(rows, ProjectReleases({}, root=None).lookups)
 
     assert holds()
     os.utime(tree.root / "requirements.txt")  # touched, and the same
@@ -785,13 +794,41 @@ def test_a_stored_result_holds_only_while_the_files_say_the_same(tree: Tree) -> 
 
 def test_a_session_reads_again_when_it_is_told_to(tree: Tree) -> None:
     path = tree.write("requirements.txt", "transformers==4.54.0\n")
-    releases = ProjectReleases(environment=lambda top: None)
+    releases = in_environment(None)
     config = str(tree.root / "configs/run.yaml")
     assert said(releases.of(config))[0] == "==4.54.0"
     path.write_text("transformers==5.0.0\n")
     assert said(releases.of(config))[0] == "==4.54.0"
     releases.forget()
     assert said(releases.of(config))[0] == "==5.0.0"
+
+
+def kb_check(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    place = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache"), "PYTHONPATH": str(Path(kb.__file__).parent.parent)}
+    command = [sys.executable, "-m", "kb.check", "--lang", "en", "--gpu", "none", *arguments]
+    return subprocess.run(command, cwd=folder, env=place, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.parametrize("count", [1, 40], ids=["one file", "a tree"])
+def test_a_changed_requirement_changes_the_report_and_bad_files_are_said_once(tree: Tree, count: int) -> None:
+    config = "training:\n  per_device_train_batch_size: 8\n  evaluation_strategy: steps\n  eval_steps: 100\n"
+    for number in range(count):
+        tree.write(f"configs/run-{number}.yaml", config)
+    with (tree.root / "uv.lock").open("wb") as stream:
+        stream.truncate(50_000_000)
+    names = [f"configs/run-{number}.yaml" for number in range(count)]
+    errors = []
+    for release in ("4.40.0", "4.54.0", "4.40.0"):  # the old name is an error from 4.46 on
+        tree.write("requirements.txt", f"transformers=={release}\npeft==none\n")
+        run = kb_check(tree.root, *names, "--format", "json")
+        report = json.loads(run.stdout)
+        assert len(report["files"]) == count
+        errors.append({f["rule"] for unit in report["files"] for f in unit["findings"] if f["severity"] == "error"})
+        assert run.stderr.splitlines() == [
+            "kb: requirements.txt:2: none is not a version, so this line says nothing of peft's release.",
+            "kb: uv.lock: 50,000,000 bytes, over the limit of 16,777,216 bytes; it is not read.",
+        ]
+    assert errors[0] == errors[2] == set() and errors[1]
 
 
 # --- kb doctor PATH

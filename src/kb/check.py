@@ -193,6 +193,8 @@ def _inputs(options: argparse.Namespace) -> tuple[list[Input], list[Unusable]]:
 def _check(options: argparse.Namespace, project: Project, checker: FileChecker, words: Words) -> int:
     """One pass: check, fix, report; the exit code."""
     inputs, faults = _inputs(options)
+    if checker.releases is not None:
+        checker.releases.forget()
     if len(inputs) > 1:
         gc.enable()
         from kb.linting.streaming import is_for, stream_report
@@ -200,6 +202,7 @@ def _check(options: argparse.Namespace, project: Project, checker: FileChecker, 
         if is_for(options, project, inputs):
             tally, unusable = stream_report(options, project, checker, inputs, faults, words, cli.put)
             _say_unfetched(checker, words)
+            _say_unread(checker, inputs, words)
             _say_unusable(unusable, words)
             return _code_of(tally.severities(), unusable, options.fail_on)
     outcome = run(inputs, checker, faults, none_is_fine=options.skip_unknown)
@@ -222,6 +225,7 @@ def _check(options: argparse.Namespace, project: Project, checker: FileChecker, 
         result = with_baseline(result, baseline, write=options.write_baseline, prune_gone=options.prune_baseline)
     result = _report(options, result, checker, words, stream)
     _say_unfetched(checker, words)
+    _say_unread(checker, inputs, words)
     _say_unusable(result.unusable, words)
     if mendable and not result.unusable:
         return cli.FINDINGS
@@ -238,6 +242,18 @@ def _code_of(counts: Mapping[str, int], unusable: Sequence[Unusable], fail_on: s
 def _say_unfetched(checker: FileChecker, words: Words) -> None:
     for fault in checker.hub.faults.values() if checker.hub else ():
         _notice(words)(fault.key, **fault.values)
+
+
+def _say_unread(checker: FileChecker, inputs: Sequence[Input], words: Words) -> None:
+    """What is wrong with the files that say which releases the project uses, each once."""
+    problems = checker.releases.problems(given.path for given in inputs) if checker.releases is not None else ()
+    if problems:
+        from kb.linting.project_releases import shown
+        from kb.report.releases import problem_text
+        from kb.report.values import printable
+
+        for problem in problems:
+            print(f"kb: {printable(shown(problem.place).text())}: {problem_text(problem, words)}", file=sys.stderr)
 
 
 def _report(

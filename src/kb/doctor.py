@@ -4,10 +4,16 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from kb import __version__, cli
+from kb.core.errors import UserError
 from kb.knowledge import load_catalog
 from kb.report.words import Words
+
+if TYPE_CHECKING:
+    from kb.linting.project import Project
+    from kb.report.releases import ProjectVersions
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -22,7 +28,6 @@ def command(arguments: Sequence[str], language: str) -> int:
     """
     from kb.knowledge.locations import shipped
     from kb.linting.project import find_project
-    from kb.linting.releases import folder_of, versions_of
     from kb.machine.detect import detect
     from kb.machine.installation import look_around
     from kb.report.doctor import Health, doctor_json, doctor_text
@@ -32,7 +37,7 @@ def command(arguments: Sequence[str], language: str) -> int:
     options = build_parser(messages).parse_args(arguments)
     catalog = load_catalog()
     path = options.path
-    project = find_project(folder_of(path) if path is not None else os.getcwd())
+    project = find_project(_folder_of(path) if path is not None else os.getcwd())
     health = Health(
         version=__version__,
         rules_version=catalog.version,
@@ -40,7 +45,7 @@ def command(arguments: Sequence[str], language: str) -> int:
         installation=look_around(),
         machine=detect(catalog.gpus),
         project=project.path,
-        versions=versions_of(path, project) if path is not None else None,
+        versions=_versions_of(path, project) if path is not None else None,
     )
     if options.format == "json":
         cli.put(json.dumps(doctor_json(health), ensure_ascii=False, indent=2) + "\n")
@@ -48,6 +53,34 @@ def command(arguments: Sequence[str], language: str) -> int:
     words = Words(language, messages, catalog.facts)
     cli.put(doctor_text(health, words, choose_style(sys.stdout, options.color)))
     return cli.CLEAN
+
+
+def _folder_of(path: str) -> str:
+    """The folder that is asked about by naming it or a file in it.
+
+    Raises:
+        UserError: there is nothing of that name.
+    """
+    if not os.path.exists(path):
+        raise UserError("config.missing", path=path)
+    return path if os.path.isdir(path) else os.path.dirname(path) or os.curdir
+
+
+def _versions_of(path: str, project: "Project") -> "ProjectVersions":
+    """The releases that count for a file, with what its text says, or for the files of a folder."""
+    from kb.linting.file import kind_of
+    from kb.linting.project import LIBRARIES
+    from kb.linting.project_releases import ProjectReleases
+    from kb.linting.run import read_bytes
+    from kb.report.releases import ProjectVersions
+
+    named = {library: (text, project.path or "") for library, text in project.versions.items()}
+    releases = ProjectReleases(named, root=_folder_of(path))
+    if os.path.isdir(path):
+        path = os.path.join(path, "")
+    else:
+        releases.hold(path, read_bytes(path).decode("utf-8", "replace"), kind_of(path))
+    return ProjectVersions(path, releases.top(path), releases.of(path), LIBRARIES)
 
 
 def build_parser(words: cli.Words) -> cli.Parser:

@@ -89,13 +89,16 @@ class Session:
             UserError: the project's or the client's settings cannot be used.
         """
         kind = KINDS.get(language_id) or kind_of(path)
+        checker = self.checker(path)
+        if checker.releases is not None:
+            checker.releases.forget()  # the project's files may have changed since the last letter
         try:
-            return Checked(text, kind, self.checker(path).check(text.encode("utf-8", "replace"), path, kind))
+            return Checked(text, kind, checker.check(text.encode("utf-8", "replace"), path, kind))
         except UserError as fault:
             if not str(fault.key).startswith("config."):
                 raise
             # Half a word is no config yet, and most YAML is none at all.
-            known = self.checker(path).known.belongs(text.encode("utf-8", "replace"), kind)
+            known = checker.known.belongs(text.encode("utf-8", "replace"), kind)
             return Checked(text, kind, None, fault if known else None)
         except KnowledgeError:
             raise

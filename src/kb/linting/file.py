@@ -152,6 +152,8 @@ class FileChecker:
         self.reader = ConfigReader(catalog.dialects, catalog.facts)
         self.seen = seen or Seen()
         self.lookups = {"named": read, "beside": beside or _read_below}
+        if releases is not None:
+            self.lookups |= releases.lookups
         self.beside = self.seen.text("beside", self.lookups["beside"])
         self._joiner = Joiner(self.reader, catalog.dialects, self.seen.text("named", read), checker.given)
 

@@ -69,9 +69,9 @@ def file_checker(
     given = {**given, **known}
     named = {library: (text, project.path or SETTINGS) for library, text in project.versions.items()}
     named |= {library: (text, OPTION.format(library=library)) for library, text in (wanted.versions or {}).items()}
-    releases = ProjectReleases(named, root=wanted.root, here=wanted.here)
     machine = _machine(catalog, project, wanted)
     hub, seen = HubModels(online=wanted.online), Seen()
+    releases = ProjectReleases(named, root=wanted.root, here=wanted.here, seen=seen)
     checker = Checker(
         catalog,
         machine,

@@ -19,6 +19,7 @@ class Seen:
 
     def __init__(self) -> None:
         self.rows: dict[Row, None] = {}
+        self.also: dict[str, None] = {}  # files whose words are in rows of another form
 
     def text(self, kind: str, look: Lookup) -> Lookup:
         """``look``, remembered under ``kind``."""
@@ -42,7 +43,8 @@ class Seen:
 
     def files(self) -> list[str]:
         """The files that were looked up beside the checked ones, where they lie beside them."""
-        found = [os.path.join(os.path.dirname(one), other) for kind, one, other, _ in self.rows if kind in BESIDE]
+        found = [*self.also]
+        found += [os.path.join(os.path.dirname(one), other) for kind, one, other, _ in self.rows if kind in BESIDE]
         return [path for path in found if os.path.isfile(path)]
 
     def take(self) -> list[Row]:

@@ -73,7 +73,7 @@ def place_text(place: Source, top: str) -> str:
 
 def problem_text(problem: Problem, words: Words) -> str:
     """What is wrong with a file that says releases; its place is said beside."""
-    return words(f"releases.problem.{problem.key}", **problem.values)
+    return words(f"releases.problem.{problem.key}", **dict(problem.values))
 
 
 def versions_json(versions: ProjectVersions) -> dict[str, Any]:

@@ -31,7 +31,7 @@ class Folder:
 
     def report(self, key: str, path: str, line: int | None = None, **values: object) -> None:
         """Note a problem, each once."""
-        problem = Problem(key, Source(path, line), values)
+        problem = Problem(key, Source(path, line), tuple(values.items()))
         if problem not in self.problems:
             self.problems.append(problem)
 

@@ -52,7 +52,7 @@ class ReleaseReader:
     """Reads each folder once, for one run.
 
     The project is the repository that a file lies in. Without ``.git`` it is what lies below the working folder, for a
-    path relative to that; else what lies below ``root``, or in the file's own folder alone.
+    path relative to that, or below ``root``, whichever is higher; else the file's own folder alone.
 
     Args:
         root: the folder that the user named.
@@ -92,8 +92,8 @@ class ReleaseReader:
             while not (found := os.path.exists(os.path.join(at, ".git"))) and parent != at:
                 at, parent = parent, os.path.dirname(parent)
             if not found:
-                named = os.getcwd() if relative and self._root is None else self._root
-                at = named if named is not None and within(folder, named) else folder
+                named = [*([os.getcwd()] if relative else []), *([self._root] if self._root is not None else [])]
+                at = min((each for each in named if within(folder, each)), key=len, default=folder)
             self._tops[folder, relative] = at
         return self._tops[folder, relative]
 

@@ -1,6 +1,6 @@
 """What single files say of releases, and how several statements come to one record: the nearer file wins."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from kb.core.release import OR, ProjectRelease, Source, agree, pinned_version
@@ -41,7 +41,7 @@ class Problem(NamedTuple):
 
     key: str
     place: Source
-    values: Mapping[str, Any] = {}
+    values: tuple[tuple[str, Any], ...] = ()
 
 
 class Voice(NamedTuple):
@@ -80,7 +80,7 @@ def _one_word(group: Sequence[Statement], level: int, report: Callable[[Problem]
         return either(each.requirement.specifier for each in said), False, said[0].place
     together, contradicting = both(each.requirement.specifier for each in certain)
     if contradicting:
-        values = {"library": certain[0].requirement.library, "values": together.split(OR)}
+        values = (("library", certain[0].requirement.library), ("values", tuple(together.split(OR))))
         report(Problem("contradiction", certain[-1].place, values))
     narrow = next((each for each in certain if each.requirement.specifier == together), certain[-1])
     return together, False, narrow.place
