@@ -148,6 +148,8 @@ class UnitFacts:
                 "config.dialect": lambda _: self.unit.dialect,
                 "config.says_torch_dtype": lambda _: says_torch_dtype(unit),
                 "method": lambda _: self._method(),
+                "run.adapter": self._setting,
+                "run.not_modelled": lambda _: ", ".join(self.setup.unmodelled) or None,
                 "batch.effective": lambda _: self.setup.effective_batch_size if self.setup.batch_known else None,
                 "batch.said": lambda _: said_effective_batch(self.unit),
                 "gpu.": self._gpu,
@@ -189,6 +191,8 @@ class UnitFacts:
             if isinstance(value, bool) and self.types[name].type == "text":  # `fsdp: false`: there is none
                 return "true" if value else ""
             return value
+        if name == "lora.enabled" and name in self.setup.unresolved:
+            return Unknown(frozenset(("run.adapter",)), "of what kind the adapter is, is not known")
         if name in self.unit.left_open:  # of a DeepSpeed file alone it is not known what fills it in
             return None if self.unit.dialect == "deepspeed" else self._distributed.auto(name)
         hidden = hidden_behind(self.unit, name)

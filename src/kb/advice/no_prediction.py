@@ -10,7 +10,11 @@ from kb.core.setup import TrainingSetup
 PROCESSES = "launch.num_processes"
 Note = tuple[str, Mapping[str, Any]]
 TRAINER = "script.trainer"
-NO_MODEL_OF_THE_RUN = ("no_such_run", "trainer_not_predicted", "preference_not_predicted")  # notes that say so
+# Notes that are errors as they stand, where a prediction was asked for.
+NO_MODEL_OF_THE_RUN = (
+    "deepspeed_not_read", "gpus_not_counted", "gpus_not_said", "method_open", "no_such_run", "not_modelled",
+    "preference_not_predicted", "trainer_not_predicted",
+)  # fmt: skip
 _SPELT = {
     "distillation": "Distillation",
     "nash_md": "Nash-MD",
@@ -42,10 +46,16 @@ def why_no_prediction(
     named_trainer = given.get(TRAINER) if trainer is None else trainer.value
     if TRAINER in setup.unresolved and isinstance(named_trainer, str):
         return _trainer_note(named_trainer, str(trainer.path[-1]) if trainer is not None else TRAINER)
+    if known and setup.unmodelled:
+        return "not_modelled", {"named": ", ".join(setup.unmodelled)}
+    if known and not setup.method_known and "run.adapter" in unit.settings and "lora.enabled" not in unit.settings:
+        return "method_open", {"named": str(unit.settings["run.adapter"].value)}
     if known and PROCESSES in setup.unresolved and {PROCESSES, "deepspeed.zero_stage"}.issuperset(setup.unresolved):
         word = unit.settings.get(PROCESSES)
         key = "gpus_not_counted" if word is not None and word.path else "gpus_not_said"
         return key, {"said": str(word.path[-1])} if key == "gpus_not_counted" and word is not None else {}
+    if known and setup.unresolved == ("deepspeed.zero_stage",) and unit.unread:
+        return "deepspeed_not_read", {"path": str(unit.settings[unit.unread[0]].value)}
     if setup.unresolved and (known or "model.name" in setup.unresolved):
         found = [(name, unit.settings.get(name)) for name in setup.unresolved]
         strange = [each for each in found if each[1] and getattr(each[1].value, "reason", "") == NO_SUCH_RUN]

@@ -40,6 +40,11 @@ class SettingsReader:
         setting = self._unit.settings.get(name)
         return None if setting is None else setting.value
 
+    def key(self, name: str) -> str:
+        """The key that a setting is written under; its own name where the project says it."""
+        setting = self._unit.settings.get(name)
+        return str(setting.path[-1]) if setting is not None and setting.path else name
+
     def value(self, *names: str) -> Any:
         """The first of ``names`` that the config says; None where it says none, or its value is unresolved."""
         for name in names:

@@ -6,6 +6,7 @@ from typing import Any
 from kb.advice.lengths import assumed_source_length, reads_target
 from kb.advice.settings_reader import SettingsReader
 from kb.advice.spread import FSDP2_SINCE, offloads_fsdp, processes_of, spread_of, uses_fsdp, zero_stage_of
+from kb.advice.unmodelled import optimizer_of, unmodelled
 from kb.advice.weights import OWN_TYPE_SINCE, weights_of
 from kb.core.document import Unit
 from kb.core.facts import FactType, VersionOf
@@ -22,6 +23,7 @@ ATTENTIONS: Mapping[str, Attention] = {
 
 
 # Settings that decide nothing where the run does not train, does not evaluate, does not infer, or has no adapter.
+NOT_MODELLED = "run.not_modelled"
 # Kinds of post-training whose memory is that of plain training. Preference and reinforcement runs hold two answers a
 # sample, a second model, or answers made on the way.
 MODELLED_TRAINERS = frozenset(("sft", "pretraining"))
@@ -35,7 +37,7 @@ TRAINING_ONLY = frozenset(
         "label_smoothing_factor",
         "optim",
     )
-) | {"script.trainer"}
+) | {"script.trainer", "lora.enabled"}
 EVALUATION_ONLY = frozenset(
     f"training.{name}"
     for name in (
@@ -139,7 +141,9 @@ def setup_of(
         fsdp=uses_fsdp(read),
         spread=spread_of(read, model.architecture.d_model if model else None, versions("transformers", FSDP2_SINCE)),
     )
-    return setup._replace(assumed=_assumed(read), unresolved=_that_matter(read.unresolved, setup))
+    beyond = unmodelled(read, trains=trains)
+    unresolved = (*_that_matter(read.unresolved, setup), *((NOT_MODELLED,) if beyond else ()))
+    return setup._replace(assumed=_assumed(read), unresolved=unresolved, unmodelled=beyond)
 
 
 def _open(read: SettingsReader, name: str, usual: bool, matters: bool) -> bool:
@@ -179,6 +183,8 @@ def _method(read: SettingsReader) -> Method:
     enabled = read.or_default("lora.enabled")
     described = read.written("lora.r") or read.written("lora.target_modules")
     if enabled is False or (enabled is None and not described):
+        if read.written("run.adapter") and read.value("lora.enabled") is None:
+            read.unresolved["lora.enabled"] = None  # an adapter of a kind that the config's format does not have
         return "full"
     return "qlora" if read.value("quantization.load_in_4bit") else "lora"
 
@@ -242,7 +248,7 @@ def _attention(read: SettingsReader) -> Attention:
 def _optimizer(read: SettingsReader, matters: bool) -> str:
     named = read.value("training.optim")
     if named is not None:
-        return str(named)
+        return optimizer_of(str(named))
     default = str(read.default("training.optim"))
     if matters:
         read.or_assume("training.optim", None, default, "library_default")

@@ -30,6 +30,7 @@ class Dialect(NamedTuple):
     converts: bool = False  # its parser turns a text at the top into the argument's type
     interpolates: bool = False  # ${path} stands for the value at that path
     calls: Mapping[str, Mapping[str, Any]] = {}  # of layout "python": called names, and what such a call is
+    unmodelled: tuple[Mapping[str, Any], ...] = ()  # of the vocabulary: keys that change what a run takes
     constants: Mapping[str, str] = {}  # of layout "python": dotted names in values, and what they stand for
 
 

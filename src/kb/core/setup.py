@@ -100,6 +100,7 @@ class TrainingSetup(NamedTuple):
     spread: Spread = Spread()
 
     assumed: tuple[Assumption, ...] = ()
+    unmodelled: tuple[str, ...] = ()  # what changes memory and has no model, by name; then unresolved too
     unresolved: tuple[str, ...] = ()  # settings that matter and whose value is unknown: nothing can be predicted
 
     @property
@@ -121,6 +122,11 @@ class TrainingSetup(NamedTuple):
             "launch.num_processes",
         )
         return self.do_train and not any(name in self.unresolved for name in factors)
+
+    @property
+    def method_known(self) -> bool:
+        """Whether it is known what is trained: of an adapter that no format has, ``method`` says nothing."""
+        return "lora.enabled" not in self.unresolved
 
     @property
     def autocast(self) -> bool:

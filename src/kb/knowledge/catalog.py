@@ -36,7 +36,7 @@ def load_catalog(rules: str | None = None, *, whole: bool = False) -> Catalog:
         rules={name: _rule(name, row, cold["rules"].get(name, {})) for name, row in hot["rules"].items()},
         gpus={name: _gpu(row) for name, row in hot["gpus"].items()},
         models={name: _model(row) for name, row in hot["models"].items()},
-        dialects={name: _dialect(row) for name, row in hot["dialects"].items()},
+        dialects={name: _dialect(row, tuple(hot["unmodelled"])) for name, row in hot["dialects"].items()},
         constants=hot["constants"],
         sources=cold["sources"],
     )
@@ -161,7 +161,7 @@ def _model(row: Mapping[str, Any]) -> Model:
     )
 
 
-def _dialect(row: Mapping[str, Any]) -> Dialect:
+def _dialect(row: Mapping[str, Any], unmodelled: tuple[Mapping[str, Any], ...]) -> Dialect:
     return Dialect(
         id=row["id"],
         layout=row["layout"],
@@ -181,5 +181,6 @@ def _dialect(row: Mapping[str, Any]) -> Dialect:
         converts=row.get("converts", False),
         interpolates=row.get("interpolates", False),
         calls=row.get("calls", {}),
+        unmodelled=unmodelled,
         constants=row.get("constants", {}),
     )

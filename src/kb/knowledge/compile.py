@@ -58,6 +58,7 @@ def compile_knowledge(location: Location) -> Parts:
     hot = {
         "version": f"{vocabulary['version']}.{sum(rule['hot']['version'] for rule in rules.values())}",
         "facts": {name: _fact_row(fact) for name, fact in vocabulary["facts"].items()},
+        "unmodelled": vocabulary["unmodelled"],
         "events": {name: event["values"] for name, event in vocabulary["events"].items()},
         "rules": {name: rules[name]["hot"] for name in sorted(rules)},
         "gpus": gpus,

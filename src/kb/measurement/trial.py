@@ -16,7 +16,7 @@ Status = Literal["ok", "oom", "hang", "crash", "lost"]
 Sizes = Mapping[str, int]
 STEPS = 10
 # A setup's fields that say nothing of what is run.
-UNTOLD = ("assumed", "unresolved", "spread")
+UNTOLD = ("assumed", "unmodelled", "unresolved", "spread")
 
 
 class Limits(NamedTuple):

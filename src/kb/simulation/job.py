@@ -71,7 +71,11 @@ def _counted(name: str, value: object) -> None:
 
 def job_text(job: Job) -> str:
     """The job as JSON. What the setup only reports (its assumptions) stays behind."""
-    setup = {name: value for name, value in job.setup._asdict().items() if name not in ("assumed", "unresolved")}
+    setup = {
+        name: value
+        for name, value in job.setup._asdict().items()
+        if name not in ("assumed", "unmodelled", "unresolved")
+    }
     return json.dumps({**job._asdict(), "setup": setup})
 
 

@@ -7,6 +7,7 @@ from kb.config.dialect.typos import Neighbours
 from kb.config.text.nodes import MAPPING, Node
 from kb.core.catalog import Dialect
 from kb.core.facts import FactType
+from kb.core.unmodelled import Unmodelled
 
 Entry = tuple[tuple[str, ...], Node, Node]  # path from the top of the document, key, value
 Entries = Mapping[str, Entry]  # by dotted path
@@ -61,6 +62,7 @@ class CompiledDialect:
 
     def __init__(self, dialect: Dialect, facts: Mapping[str, FactType]) -> None:
         self.id = dialect.id
+        self.unmodelled = Unmodelled(dialect.unmodelled)
         self.targets: dict[str, list[Target]] = {}
         self._facts = facts
         self._values = dialect.values

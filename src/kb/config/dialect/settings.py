@@ -5,7 +5,7 @@ from typing import Any
 from kb.config.dialect.dialects import CompiledDialect, Entries, Entry, Target
 from kb.config.dialect.translation import AS_WRITTEN, SAYS_NOTHING, reference, translated
 from kb.config.dialect.traps import event_of, interpret
-from kb.config.text.nodes import SCALAR, Node
+from kb.config.text.nodes import MAPPING, SCALAR, Node
 from kb.config.text.source import Source
 from kb.core.document import Event, Setting
 from kb.core.finding import Edit, Span
@@ -47,13 +47,16 @@ class Extractor:
         part = Part()
         targets, parents = self._dialect.targets, self._dialect.parents
         meant: dict[str, list[tuple[Target, Entry]]] = {}
+        beside: list[tuple[str, Entry]] = []
         for path, entry in entries.items():
             known = targets.get(path)
             if known is not None:
                 for target in known:
                     meant.setdefault(target.fact.name, []).append((target, entry))
-            elif path not in parents:
-                self._look_beside(path, entry, entries, part, source)
+            else:
+                beside.append((path, entry))
+                if path not in parents:
+                    self._look_beside(path, entry, entries, part, source)
         self._entries = entries
         for name, candidates in meant.items():
             if len(candidates) > 1:
@@ -64,7 +67,16 @@ class Extractor:
                 self._take(name, candidates, part, source)
         self._follow_renames(part)
         self._follow_fallbacks(part)
+        self._take_unmodelled(beside, part, source)
         return part
+
+    def _take_unmodelled(self, beside: list[tuple[str, Entry]], part: Part, source: Source) -> None:
+        """What the keys that mean no setting say of things that kb has no memory model of."""
+        dialect = self._dialect
+        keys = [(entry[1].value, _value(entry[2]), dialect.ignores(path)) for path, entry in beside]
+        for found in dialect.unmodelled.among(keys):
+            if found.to not in part.settings:
+                part.settings[found.to] = _setting(found.text, beside[found.at][1], source, borrowed=True)
 
     def _take(self, name: str, candidates: list[tuple[Target, Entry]], part: Part, source: Source) -> None:
         """The first candidate that gives a value; an unknown one (``auto``) ends the search too."""
@@ -139,6 +151,13 @@ class Extractor:
         # Beside the right key the wrong one cannot take its name: that would write it twice.
         edits = () if meant_path in entries else (Edit("replace", name, key.style[:1] + meant + key.style[:1], span),)
         part.events.append(Event(kind="unknown-key", span=span, values={"key": key.value, "meant": meant}, edits=edits))
+
+
+def _value(node: Node) -> Any:
+    """A scalar's value; of a mapping its scalars, of a list whether it holds anything."""
+    if node.kind == MAPPING:
+        return {key.value: value.value for key, value in node.value if value.kind == SCALAR} or bool(node.value)
+    return node.value if node.kind == SCALAR else bool(node.value)
 
 
 def _says_nothing(entry: Entry) -> bool:

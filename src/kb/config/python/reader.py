@@ -20,7 +20,15 @@ from kb.core.facts import FactType
 from kb.core.finding import Span
 
 DIALECT = "python"
-OF_OTHERS = ("trainer", "tokenizer", "target", "prepared")  # most of whose keywords are no settings
+OF_OTHERS = (
+    "trainer",
+    "tokenizer",
+    "target",
+    "prepared",
+    "adapter",
+    "peft",
+    "format",
+)  # most of whose keywords are no settings
 TRAINING = "hf"  # whose defaults hold where a file has no training call
 TRAINER = "script.trainer"  # the class that is called says it, whatever its keywords hint at
 

@@ -24,6 +24,7 @@ RUN_CONFIG, CONFIG = "launch.run_config", "config"
 ACCELERATE_CONFIG = "launch.config_file"
 # Switches of `accelerate launch`; each means the setting of its name under launch.
 SWITCHES = ("multi_gpu", "use_fsdp", "use_deepspeed", "cpu", "tpu")
+OF_ADAPTERS = frozenset(("lora", "qlora", "peft", "dora"))  # words in the name of a script that adds one
 BATCH = "training.per_device_train_batch_size"
 TRAINER = "script.trainer"
 
@@ -105,6 +106,7 @@ def unit_of(launch: Launch, speller: Speller, path: str, section: str | None, pl
                 events.append(event)
     settings |= _launch_settings(launch, speller.id, places)
     _follow_renames(settings, speller)
+    settings |= _unmodelled(launch, speller, places)
     trainer = launch.trainer
     if trainer is not None:
         begin = places.span(span.start, span.start)
@@ -119,6 +121,28 @@ def unit_of(launch: Launch, speller: Speller, path: str, section: str | None, pl
         known_keys=tuple(dict.fromkeys(known)),
         launcher=launch.launcher,
     )
+
+
+def _unmodelled(launch: Launch, speller: Speller, places: Places) -> dict[str, Setting]:
+    """What flags that mean no setting say of things without a memory model; a script may bear one in its name."""
+    flags = [flag for flag in launch.flags if not speller.targets.get(_known_name(flag, speller)[0])]
+    keys = [(flag.name, _said(flag), speller.ignores(flag.name)) for flag in flags]
+    settings: dict[str, Setting] = {}
+    for found in speller.unmodelled.among(keys):
+        flag = flags[found.at]
+        text = found.text.replace(flag.name, flag.dashes + flag.name)
+        settings.setdefault(found.to, setting_at(text, flag, places, bare=True)._replace(alias=True))
+    words = launch.script.casefold().removesuffix(".py").replace("-", "_").split("_")
+    if launch.word is not None and launch.tool is None and not OF_ADAPTERS.isdisjoint(words):
+        flag = Flag(launch.script, launch.word, (), dashes="")
+        settings.setdefault("run.adapter", setting_at(launch.script, flag, places, bare=True)._replace(alias=True))
+    return settings
+
+
+def _said(flag: Flag) -> str:
+    """The flag's value; of one alone, or one that only the run can tell, that it is so."""
+    text = flag.values[0].text if flag.values else "true"
+    return "?" if text is None else text
 
 
 def _launch_settings(launch: Launch, dialect: str, places: Places) -> dict[str, Setting]:

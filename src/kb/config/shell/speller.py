@@ -17,6 +17,7 @@ class Speller:
         self.id = dialect.id
         self.targets = compiled.targets
         self.ignores = compiled.ignores
+        self.unmodelled = compiled.unmodelled
         self._marks: Mapping[str, int] = dialect.recognise["marks"]
         # what tells a file of `hf` from other formats says nothing about flags
         self._unless = frozenset(dialect.recognise.get("unless", ()) if dialect.id != "hf" else ())

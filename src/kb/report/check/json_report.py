@@ -134,6 +134,7 @@ def _setup(setup: TrainingSetup, unit: UnitResult) -> Object:
     for each in setup._fields:
         if each not in ("model_name", "assumed"):
             made[each] = plain(getattr(setup, each))
+    made["method"] = setup.method if setup.method_known else None
     made["effective_batch_size"] = setup.effective_batch_size
     return made
 

@@ -62,7 +62,7 @@ def about(unit: UnitResult, words: Words) -> list[str]:
         if unit.model and unit.model.name.casefold() != setup.model_name.casefold():
             guessed = f", {words('assumption.guessed_from_name')}" if unit.model.guessed_from else ""
             parts[-1] += f" ({unit.model.id}{guessed})"
-    if setup.do_train or setup.method != "full":
+    if (setup.do_train or setup.method != "full") and setup.method_known:
         parts.append(words.named("method", setup.method))
     if setup.batch_known:
         factors = [setup.per_device_train_batch_size, setup.gradient_accumulation_steps, setup.world_size]

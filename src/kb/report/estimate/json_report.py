@@ -10,7 +10,7 @@ from kb.report.estimate.throughput import throughput_object
 from kb.report.words import Words
 
 SCHEMA = 1
-_REPORTED = ("model_name", "assumed", "unresolved")  # elsewhere in the object
+_REPORTED = ("model_name", "assumed", "unmodelled", "unresolved")  # elsewhere in the object
 
 
 def estimate_json(estimated: Sequence[Estimated], words: Words, version: str, rules_version: str) -> str:

@@ -1,0 +1,207 @@
+"""What kb has no memory model of is named, never counted as the nearest thing that it has one of."""
+
+from typing import Any
+
+import pytest
+
+from kb.advice.check import Checker
+from kb.advice.estimate import estimate
+from kb.config.python.reader import PythonReader
+from kb.config.reader import ConfigReader
+from kb.config.shell.command import CommandReader
+from kb.config.shell.script import read_shell
+from kb.core.document import Unit
+from kb.core.errors import UserError
+from kb.core.result import UnitResult
+from kb.core.unmodelled import Unmodelled
+from kb.knowledge import load_catalog
+from kb.machine.detect import detect
+
+CATALOG = load_catalog()
+COMMANDS = CommandReader(CATALOG.dialects, CATALOG.facts)
+CONFIGS = ConfigReader(CATALOG.dialects, CATALOG.facts)
+PYTHON = PythonReader(CATALOG.dialects, CATALOG.facts)
+MACHINE = detect(CATALOG.gpus, gpu="rtx-3090", gpu_count=None, host_memory="60GB", cpus="8")
+CONFIG = "model_name_or_path: google/mt5-base\nper_device_train_batch_size: 4\nlearning_rate: 1.0e-4\n"
+TRAIN = "--model_name_or_path google/mt5-base --per_device_train_batch_size 4 --learning_rate 1e-4"
+
+
+def checked(unit: Unit, **how: Any) -> UnitResult:
+    return Checker(CATALOG, MACHINE, **how).check(unit)
+
+
+def config(more: str) -> UnitResult:
+    return checked(CONFIGS.read(CONFIG + more + "\n", "config.yaml")[0])
+
+
+def command(line: str) -> UnitResult:
+    return checked(read_shell(line + "\n", "run.sh", COMMANDS)[0])
+
+
+def python(text: str) -> UnitResult:
+    return checked(PYTHON.read(text, "train.py")[0])
+
+
+@pytest.mark.parametrize(
+    ("more", "key"),
+    [
+        ("lora_dim: 64", "lora_dim"),
+        ("peft_method: lora", "peft_method"),
+        ("peft: {r: 8}", "peft"),
+        ("lora: {enabled: true}", "lora"),
+        ("bits: 4", "bits"),
+        ("use_4bit_quantization: true", "use_4bit_quantization"),
+        ("train_type: qlora", "train_type"),
+    ],
+)
+def test_a_key_that_speaks_of_an_adapter_leaves_the_method_open(more: str, key: str) -> None:
+    result = config(more)
+    assert (result.prediction, result.note, result.note_values["named"]) == (None, "method_open", key)
+    assert not result.setup.method_known
+    assert not [each for each in result.findings if each.rule in ("optimizer-8bit-would-save", "lora-would-save")]
+
+
+@pytest.mark.parametrize(
+    "more", ["lora_dim: 0", "peft: null", "lora: {enabled: false}", "bits: 16", "train_type: full"]
+)
+def test_a_key_that_says_there_is_none_leaves_full_fine_tuning(more: str) -> None:
+    result = config(more)
+    assert result.prediction is not None
+    assert result.setup.method_known
+
+
+def test_where_the_format_says_the_method_other_names_change_nothing() -> None:
+    assert config("use_peft: true\nlora_r: 8\nlora_bank: 3").setup.method == "lora"
+    assert config("use_peft: false\nlora_dim: 8").prediction is not None
+
+
+def test_the_project_may_say_what_is_trained() -> None:
+    unit = CONFIGS.read(CONFIG + "lora_dim: 64\n", "config.yaml")[0]
+    assert checked(unit, given={"lora.enabled": True}).setup.method == "lora"
+    assert checked(unit, given={"lora.enabled": False}).prediction is not None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"python main.py {TRAIN} --lora_dim 64 --lora_module_name decoder.",
+        f"python main.py {TRAIN} --bits 4",
+        f"python qlora.py {TRAIN}",
+        f"python train_lora.py {TRAIN}",
+    ],
+)
+def test_a_commands_own_adapter_leaves_the_method_open(line: str) -> None:
+    result = command(line)
+    assert (result.prediction, result.note) == (None, "method_open")
+
+
+def test_a_program_may_be_called_like_anything_else() -> None:
+    assert command(f"python explora.py {TRAIN}").prediction is not None
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        ("optim: galore_adamw", "galore_adamw (optim)"),
+        ("optim: schedule_free_adamw", "schedule_free_adamw (optim)"),
+        ("use_galore: true\ndo_train: true\nfinetuning_type: full", "galore_adamw (use_galore)"),
+        ("use_lomo: true", "LOMO (use_lomo)"),
+        ("fp8: true", "fp8 (fp8)"),
+        ("cpu_offload: true", "cpu_offload"),
+        ("tensor_parallel_size: 4", "tensor_parallel_size"),
+        ("quant_method: hqq", "quant_method"),
+        ("attn_implementation: flex_attention", "flex_attention (attn_implementation)"),
+        ("torch_dtype: float8_e4m3fn", "float8_e4m3fn (torch_dtype)"),
+        ("use_vera: true", "VeRA (use_vera)"),
+    ],
+)
+def test_what_has_no_model_is_named(more: str, named: str) -> None:
+    result = config(more)
+    assert (result.prediction, result.note, result.note_values) == (None, "not_modelled", {"named": named})
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "optim: adamw_torch",
+        "optim: paged_adamw_8bit",
+        "use_galore: false\ndo_train: true\nfinetuning_type: full",
+        "fp8: no",
+        "tensor_parallel_size: 1",
+        "torch_dtype: auto",
+        "attn_implementation: flash_attention_2",
+        "cpu_offload: none",
+    ],
+)
+def test_what_has_one_is_predicted(more: str) -> None:
+    assert config(more).prediction is not None
+
+
+def test_offload_on_a_command_line_is_not_predicted_but_its_absence_is() -> None:
+    run = "python run_model.py --model facebook/opt-1.3b --batch-size 8"
+    assert command(run + " --cpu-offload").note_values == {"named": "--cpu_offload"}
+    assert command(run).note is None
+
+
+@pytest.mark.parametrize("name", ["Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4", "x/Llama-3.1-8B-AWQ", "x/Llama-3.1-8B-FP8"])
+def test_a_checkpoint_in_another_format_is_named(name: str) -> None:
+    unit = CONFIGS.read(CONFIG.replace("google/mt5-base", name), "config.yaml")[0]
+    assert checked(unit, model=CATALOG.models["qwen2.5-7b"]).note == "not_modelled"
+
+
+def test_an_optimizer_matters_only_to_training() -> None:
+    assert config("optim: galore_adamw\ndo_train: false\ndo_eval: true").prediction is not None
+
+
+HEAD = "from transformers import *\nfrom peft import *\nmodel = AutoModelForCausalLM.from_pretrained('gpt2')\n"
+TAIL = "args = TrainingArguments('out', per_device_train_batch_size=4)\nTrainer(model=model, args=args).train()\n"
+
+
+@pytest.mark.parametrize(
+    ("between", "note"),
+    [
+        ("model = get_peft_model(model, make())\n", "method_open"),
+        ("model = PeftModel.from_pretrained(model, 'a', is_trainable=True)\n", "method_open"),
+        ("config = IA3Config(task_type='CAUSAL_LM')\nmodel = get_peft_model(model, config)\n", "no_such_run"),
+        ("quantization = GPTQConfig(bits=4)\n", "not_modelled"),
+    ],
+)
+def test_adapters_in_python_are_seen_where_they_are_made(between: str, note: str) -> None:
+    assert python(HEAD + between + TAIL).note == note
+
+
+def test_a_lora_config_in_the_same_file_is_lora() -> None:
+    assert python(HEAD + "model = get_peft_model(model, LoraConfig(r=8))\n" + TAIL).setup.method == "lora"
+    assert python(HEAD + TAIL).setup.method == "full"
+
+
+@pytest.mark.parametrize(("given", "method"), [("None", True), ("config", False)])
+def test_a_trainer_that_is_given_an_adapter_from_elsewhere_leaves_the_method_open(given: str, method: bool) -> None:
+    text = f"SFTTrainer(model='gpt2', args=SFTConfig(per_device_train_batch_size=4), peft_config={given})\n"
+    assert python(text).setup.method_known is method
+
+
+def test_unsloth_told_to_train_all_weights_loads_them_whole() -> None:
+    load = "model, tok = FastLanguageModel.from_pretrained('unsloth/Qwen3-0.6B'{})\n"
+    train = "SFTTrainer(model=model, args=SFTConfig(per_device_train_batch_size=4, learning_rate=1e-4)).train()\n"
+    whole = python(load.format(", full_finetuning=True") + train)
+    assert (whole.setup.method, whole.setup.load_in_4bit) == ("full", False)
+    assert "quantized-without-adapter" not in [each.rule for each in whole.findings]
+    assert python(load.format("") + train).setup.load_in_4bit
+
+
+def test_a_switch_that_is_off_silences_its_whole_row() -> None:
+    table = Unmodelled([{"to": "run.not_modelled", "name": "X", "keys": ["use_x", "x_*"]}])
+    assert [each.text for each in table.among([("x_rank", 8, False)])] == ["X (x_rank)"]
+    assert table.among([("x_rank", 8, False), ("use_x", "false", False)]) == []
+
+
+@pytest.mark.parametrize(
+    ("more", "key"),
+    [("lora_dim: 8", "method_open"), ("optim: lomo", "not_modelled"), ("fsdp: full_shard", "gpus_not_said")],
+)
+def test_an_estimate_that_cannot_be_made_says_why_in_the_same_words(more: str, key: str) -> None:
+    checker = Checker(CATALOG, MACHINE)
+    with pytest.raises(UserError) as raised:
+        estimate(CONFIGS.read(f"{CONFIG}{more}\n", "config.yaml")[0], checker)
+    assert raised.value.key == f"note.{key}"
