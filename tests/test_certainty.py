@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kb.config.faults import ConfigError
 from kb.core.expression import compile_tree, deciding_facts, is_unknown
 from kb.core.finding import Finding
+from kb.core.memory_report import OVER
 from kb.core.release import ProjectRelease, exact_release, just_below
 from kb.knowledge import load_catalog
 from kb.linting.file import FileChecker
@@ -142,6 +144,36 @@ def test_a_file_with_one_finding_is_told_in_twenty_lines(tmp_path: Path) -> None
     (tmp_path / "train.yaml").write_text(text, "utf-8")
     said = run(tmp_path, "train.yaml", "--gpu", "rtx-3090", "--lang", "en").stdout
     assert "1 error" in said and len(said.splitlines()) <= 20, said
+
+
+EXAMPLES = [
+    (rule.id, number, example["config"])
+    for rule in load_catalog(whole=True).rules.values()
+    for number, example in enumerate(rule.examples)
+    if not example.get("base64") and example.get("dialect") not in ("command", "shell")
+]
+OVER_RULES = {f"{phase}-peak-exceeds-gpu" for phase in ("training", "evaluation", "generation", "inference")}
+
+
+def test_the_panel_and_the_findings_agree_on_every_example(tmp_path: Path) -> None:
+    """Out of memory in the panel is out of memory in the findings, and the other way round; as severe as it is sure."""
+    one = checker(tmp_path, gpu="rtx-3060-12gb", host_memory="32GB", cpus="8")
+    judged = 0
+    for rule, number, text in EXAMPLES:
+        name = "x.json" if text.lstrip().startswith("{") else "x.yaml"
+        try:
+            results = one.check(text.encode(), str(tmp_path / name)).results
+        except ConfigError:
+            continue
+        for result in results:
+            if result.prediction is None:
+                continue
+            judged += 1
+            over = {finding.severity for finding in result.findings if finding.rule in OVER_RULES}
+            status = result.prediction.verdict.status
+            assert (status in OVER) is bool(over), (rule, number, status, over)
+            assert not over or over & {"warning" if result.if_so else "error", "error"}, (rule, number, over)
+    assert judged > 150
 
 
 TREES = st.recursive(
