@@ -831,6 +831,25 @@ def test_a_changed_requirement_changes_the_report_and_bad_files_are_said_once(tr
     assert errors[0] == errors[2] == set() and errors[1]
 
 
+def test_a_pin_of_an_extra_makes_no_error(tree: Tree) -> None:
+    tree.write("configs/run.yaml", "training:\n  per_device_train_batch_size: 8\n  evaluation_strategy: steps\n")
+    severities = {}
+    for name, text in {"requirements.txt": "transformers==4.54.0\n", "setup.cfg": EXTRA_OF_54}.items():
+        path = tree.write(name, text)
+        report = json.loads(kb_check(tree.root, "configs/run.yaml", "--format", "json").stdout)
+        path.unlink()
+        (severities[name],) = (
+            (each["severity"], each["certainty"])
+            for unit in report["files"]
+            for each in unit["findings"]
+            if "evaluation_strategy" in each["message"] and each["severity"] != "info"
+        )
+    assert severities == {"requirements.txt": ("error", "certain"), "setup.cfg": ("warning", "likely")}
+
+
+EXTRA_OF_54 = "[options.extras_require]\ntrain =\n    transformers==4.54.0\n"
+
+
 # --- kb doctor PATH
 
 

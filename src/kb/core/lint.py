@@ -73,6 +73,7 @@ class Linter:
             elif tried.holds:
                 if all(each.specifier for each in tried.on):
                     found = _fire(rule, names, facts, tried.get, locate, whole, settled=value.needs)
+                    found = lowered(found, weakest((found.certainty, "likely"))) if tried.partly else found
                     findings.append(_on_releases(found, tried.on))
                 else:
                     by_release.append((rule, tried.on))
@@ -90,11 +91,14 @@ def place_of(finding: Finding) -> tuple[int, int, str]:
 
 
 class _Tried(NamedTuple):
-    """What trying a rule on the releases that a project allows gave. ``on`` is empty where it holds for all."""
+    """What trying a rule on the releases that a project allows gave. ``on`` is empty where it holds for all;
+    ``partly``: for all of some installations.
+    """
 
     holds: bool
     on: tuple[OnRelease, ...]
     get: Lookup
+    partly: bool = False
 
 
 def _over_releases(
@@ -123,7 +127,8 @@ def _over_releases(
         mine = {kinds[index] for kinds in holding}
         if mine != set(allowed[index]):
             on.append(_bounds(name, rule.when, allowed[index], mine, each))
-    return _Tried(True, tuple(on), facts.assuming(dict(zip(names, holding[-1], strict=True))))
+    partly = any(each is not None and each.partly for each in known)
+    return _Tried(True, tuple(on), facts.assuming(dict(zip(names, holding[-1], strict=True))), partly)
 
 
 def _kinds_of(tree: Tree, name: str, known: ProjectRelease | None) -> list[Bound]:

@@ -1,6 +1,7 @@
 """Which release of a library a project uses, as far as its files say. Pure."""
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 from kb.core.certainty import Origin
@@ -49,7 +50,7 @@ class ProjectRelease(NamedTuple):
 
     def within(self, *bounds: Bound) -> Bound | None:
         """A release that stands for all that are allowed, where they lie on one side of each bound; else None."""
-        if self.exact is not None:
+        if self.exact is not None or self.partly:
             return self.exact
         kinds = {*bounds, *map(just_below, bounds), *self.edges()} if self.specifier else set()
         allowed = [kind for kind in kinds if self.allows(kind)]
@@ -91,6 +92,7 @@ def pinned_version(specifier: str) -> str | None:
     return found[1] if found else None
 
 
+@lru_cache(maxsize=4096)
 def admits(specifier: str, version: str) -> bool:
     """Whether a version is one of those that the specifier allows; releases before the final one are, too."""
     if not specifier:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from kb.config.releases.reader import LIBRARIES as CARED_FOR
 from kb.config.releases.reader import NOTHING, ReleaseReader, Releases
 from kb.core.document import Event, Unit
 from kb.core.errors import UserError
@@ -174,10 +175,8 @@ class ProjectReleases:
     def _in_environment(self, folder: str | None) -> Mapping[str, ProjectRelease]:
         if folder is None and not self._here:
             return {}
-        from kb.config.releases.requirement import LIBRARIES as ALL
-
         place = Source(folder) if folder is not None else None
-        versions = {library: self._installed().get(library.replace("-", "_")) for library in ALL}
+        versions = {library: self._installed().get(library.replace("-", "_")) for library in CARED_FOR}
         return {
             library: exact_release(library, version, "detected", place)
             for library, version in versions.items()

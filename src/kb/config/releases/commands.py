@@ -5,7 +5,8 @@ import re
 from collections.abc import Iterator, Sequence
 
 from kb.config.releases.files import Folder, regular_files
-from kb.config.releases.requirement import LIBRARIES, conda_requirement, read_requirement
+from kb.config.releases.reader import LIBRARIES
+from kb.config.releases.requirement import conda_requirement, read_requirement
 from kb.config.releases.requirement_files import bring_in, logical_lines
 from kb.config.releases.statements import ELSEWHERE, IMAGE, Requirement
 

@@ -9,6 +9,25 @@ if TYPE_CHECKING:  # a folder without such files, and most of them are, costs a 
     from kb.config.releases.statements import Problem
     from kb.core.release import ProjectRelease
 
+LIBRARIES = (
+    "transformers",
+    "torch",
+    "peft",
+    "accelerate",
+    "trl",
+    "deepspeed",
+    "bitsandbytes",
+    "datasets",
+    "unsloth",
+    "axolotl",
+    "llamafactory",
+    "vllm",
+    "liger-kernel",
+    "flash-attn",
+    "torchtune",
+    "torchao",
+)
+"""The libraries whose release a rule, a default or a prediction of kb can depend on."""
 _NAMES = {
     "uv.lock": "lock",
     "poetry.lock": "lock",

@@ -4,27 +4,9 @@ what is not plain: importing it takes longer than reading most projects.
 
 import re
 
+from kb.config.releases.reader import LIBRARIES
 from kb.config.releases.statements import Requirement
 
-LIBRARIES = (
-    "transformers",
-    "torch",
-    "peft",
-    "accelerate",
-    "trl",
-    "deepspeed",
-    "bitsandbytes",
-    "datasets",
-    "unsloth",
-    "axolotl",
-    "llamafactory",
-    "vllm",
-    "liger-kernel",
-    "flash-attn",
-    "torchtune",
-    "torchao",
-)
-"""The libraries whose release a rule, a default or a prediction of kb can depend on."""
 MAX_LENGTH = 2000  # of one requirement: nothing longer says a release
 
 _NAMES = {**{name: name for name in LIBRARIES}, "llama-factory": "llamafactory"}
