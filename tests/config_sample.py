@@ -18,6 +18,7 @@ DIALECT_FILES = sorted((ROOT / "rules" / "dialects").glob("*.yaml"))
 def dialect_of(data: dict) -> Dialect:
     return Dialect(
         id=data["id"],
+        reader=data["reader"],
         layout=data["layout"],
         recognise=data["recognise"],
         sections=data.get("sections", {}),
@@ -31,6 +32,8 @@ def dialect_of(data: dict) -> Dialect:
         known=data.get("known", {}),
         closed=tuple(data.get("closed", ())),
         interpolates=data.get("interpolates", False),
+        converts=data.get("converts", False),
+        wrapped=data.get("wrapped", {}),
     )
 
 

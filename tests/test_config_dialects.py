@@ -20,6 +20,7 @@ version: 1
 since: "0.1.0"
 title: {ko: axolotl 설정, en: axolotl config}
 layout: flat
+reader: library
 priority: 5
 recognise:
   least: 2
@@ -150,6 +151,13 @@ def test_the_schema_refuses_a_faulty_dialect(change):
         ("seed_everything: 1\ntrainer: {max_epochs: 1, devices: 1}\nmodel: {class_path: x}\n", "lightning"),
         ("fit: {trainer: {precision: bf16-mixed, max_epochs: 1}, model: {class_path: x}}\n", "lightning"),
         ("model: x\ntraining: {training_type: lora, max_seq_length: 2048, random_seed: 1}\n", "unsloth"),
+        ("model_name_or_path: x\ndataset_name: d\nuse_peft: true\npacking: true\nmax_length: 1024\n", "trl"),
+        ("model_name: pythia-14m\ntrain: {micro_batch_size: 2, global_batch_size: 8, epochs: 1}\n", "litgpt"),
+        ("checkpoint_dir: a/b\nlora_r: 8\nlora_query: true\ntrain: {micro_batch_size: 2}\n", "litgpt"),
+        ("step_scheduler: {local_batch_size: 2}\nmodel: {_target_: a.b.from_pretrained}\n", "nemo-automodel"),
+        ('{"peft_type": "LORA", "base_model_name_or_path": "x", "r": 8, "lora_alpha": 16}', "peft-adapter"),
+        ("wandb_version: 1\nfp16: {desc: null, value: true}\nlr: {desc: null, value: 0.1}\n", "wandb-run"),
+        ("_wandb: {value: {cli_version: 0.17.0}}\nfp16: {value: true}\n", "wandb-run"),
     ],
 )
 def test_a_file_is_taken_for_the_right_dialect(text, dialect):

@@ -140,6 +140,87 @@ def test_a_preference_recipe_is_not_predicted_and_an_instruction_recipe_is(check
     assert instruction.prediction is not None
 
 
+RECORD = """\
+wandb_version: 1
+
+_name_or_path:
+  desc: null
+  value: Qwen/Qwen2-0.5B
+_wandb:
+  desc: null
+  value: {cli_version: 0.16.2, framework: huggingface}
+evaluation_strategy:
+  desc: null
+  value: steps
+fp16:
+  desc: null
+  value: true
+fp16_backend:
+  desc: null
+  value: auto
+learning_rate:
+  desc: null
+  value: 0.0003
+logging_dir:
+  desc: null
+  value: out/runs
+max_grad_norm:
+  desc: null
+  value: 1
+no_cuda:
+  desc: null
+  value: false
+per_device_train_batch_size:
+  desc: null
+  value: 4
+per_gpu_train_batch_size:
+  desc: null
+  value: None
+task_specific_params:
+  desc: null
+  value: null
+"""
+
+
+def test_a_run_that_wandb_recorded_is_read_and_nothing_is_said_of_its_names(checker):
+    outcome = checked(checker, "config.yaml", RECORD)
+    (unit,) = outcome.results
+    assert (unit.unit.dialect, unit.unit.reader) == ("wandb-run", "record")
+    assert unit.findings == ()
+    batch = unit.unit.settings["training.per_device_train_batch_size"]
+    assert (batch.value, unit.setup.model_name, unit.setup.fp16) == (4, "Qwen/Qwen2-0.5B", True)
+    assert outcome.text.split("\n")[batch.span.line - 1].strip() == "value: 4"
+    learnt = checked(checker, "config.yaml", RECORD + "num_generations:\n  desc: null\n  value: 8\n").results[0]
+    assert learnt.note == "trainer_not_predicted"
+
+
+def test_formats_that_are_known_by_name_alone_are_not_predicted_and_not_taken_for_others(checker):
+    litgpt = """\
+checkpoint_dir: checkpoints/Qwen/Qwen2-0.5B
+precision: bf16-true
+lora_r: 16
+lora_query: true
+lora_head: false
+data: {class_path: litgpt.data.JSON, init_args: {num_workers: 2}}
+train: {global_batch_size: 16, micro_batch_size: 2, lr_warmup_steps: 20, epochs: 1, max_seq_length: 1024}
+optimizer: {class_path: torch.optim.AdamW, init_args: {lr: 3e-4, betas: [0.9, 0.95]}}
+"""
+    nemo = """\
+step_scheduler: {global_batch_size: 64, local_batch_size: 4, num_epochs: 1}
+dist_env: {backend: nccl, timeout_minutes: 5}
+model:
+  _target_: nemo_automodel.NeMoAutoModelForCausalLM.from_pretrained
+  pretrained_model_name_or_path: Qwen/Qwen2-0.5B
+peft: {_target_: nemo_automodel.components._peft.lora.PeftConfig, dim: 8, alpha: 32}
+optimizer: {_target_: torch.optim.Adam, lr: 2e-5, eps: 1e-8}
+"""
+    for text, dialect, key in ((litgpt, "litgpt", "micro_batch_size"), (nemo, "nemo-automodel", "local_batch_size")):
+        (unit,) = checked(checker, "a.yaml", text).results
+        assert (unit.unit.dialect, unit.setup.model_name) == (dialect, "Qwen/Qwen2-0.5B")
+        assert (unit.prediction, unit.note, unit.note_values) == (None, "no_such_run", {"settings": key})
+        assert not unit.findings
+
+
 def test_torchtune_with_a_preference_loss_is_not_predicted(checker):
     text = """\
 model: {_component_: torchtune.models.llama2.lora_llama2_7b, lora_attn_modules: [q_proj, v_proj], lora_rank: 8}
@@ -186,7 +267,7 @@ def test_axolotl_in_a_notebook_is_read(checker):
     assert bears_marks(b"DictDefault(")
 
 
-def test_recipes_of_a_format_that_is_not_read_are_not_taken_for_another(checker):
+def test_recipes_with_a_group_of_training_are_not_taken_for_another_format(checker):
     text = """\
 checkpoint_dir: checkpoints/x
 lora_r: 32
@@ -195,7 +276,7 @@ data: {class_path: litgpt.data.Alpaca2k, init_args: {num_workers: 4}}
 train: {micro_batch_size: 2, global_batch_size: 8, max_seq_length: 512}
 optimizer: {class_path: torch.optim.AdamW, init_args: {lr: 0.0002}}
 """
-    assert checked(checker, "a.yaml", text).results[0].unit.dialect is None
+    assert checked(checker, "a.yaml", text).results[0].unit.dialect == "litgpt"
 
 
 def test_copies_of_a_fused_model_that_are_saved_in_parts_have_the_parts():

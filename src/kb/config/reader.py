@@ -81,6 +81,9 @@ class ConfigReader:
         return dialect.id
 
     def _read_document(self, reading: "_DocumentReading", forced: str | None) -> list[Unit]:
+        record = self._recognition.unwrapped(reading.entries) if forced is None else None
+        if record is not None:
+            forced, reading.entries = record[0].id, record[1]
         entries = reading.entries
         matching = [self._dialects[forced]] if forced else self._recognition.matching(entries)
         dialect = matching[0] if matching else None
@@ -90,11 +93,11 @@ class ConfigReader:
         extractor = Extractor(self._recognition.compiled(dialect))
         sections = section_names(dialect, entries)
         if not sections:
-            return [reading.whole(dialect.id, extractor.extract(entries, reading.source))]
+            return [reading.whole(dialect, extractor.extract(entries, reading.source))]
         top, parts = split(entries, sections)
         base = extractor.extract(top, reading.source)
         own = {name: extractor.extract(part, reading.source) for name, part in parts.items()}
-        return reading.sectioned(dialect.id, base, own, any(mark in top for mark in dialect.sections["top"]))
+        return reading.sectioned(dialect, base, own, any(mark in top for mark in dialect.sections["top"]))
 
 
 class _DocumentReading:
@@ -122,11 +125,11 @@ class _DocumentReading:
             values = {"taken": dialects[0], "others": ", ".join(dialects[1:])}
             self._loose.append(Event("ambiguous-dialect", self.source.span(first), values))
 
-    def whole(self, dialect: str, part: Part) -> Unit:
+    def whole(self, dialect: Dialect, part: Part) -> Unit:
         """The one unit of a document without sections."""
         return self._unit(self._name, dialect, part, part.settings, self._span, (*part.events, *self._loose))
 
-    def sectioned(self, dialect: str, base: Part, own: Mapping[str, Part], has_top: bool) -> list[Unit]:
+    def sectioned(self, dialect: Dialect, base: Part, own: Mapping[str, Part], has_top: bool) -> list[Unit]:
         """A unit for each section, after one for the top of the document where that is a run of its own.
 
         Every event is told once: in the section where it lies, else with the first unit.
@@ -155,25 +158,26 @@ class _DocumentReading:
     def _unit(
         self,
         title: str | None,
-        dialect: str,
+        dialect: Dialect,
         part: Part,
         settings: Mapping[str, Setting],
         span: Span,
         events: tuple[Event, ...],
     ) -> Unit:
         in_order = tuple(sorted(events, key=lambda event: (event.span.line, event.span.column)))
-        if PROCESSES not in settings and dialect not in OF_LAUNCHERS and (head := self._told_in_head()) is not None:
+        if PROCESSES not in settings and dialect.id not in OF_LAUNCHERS and (head := self._told_in_head()) is not None:
             settings = {**settings, PROCESSES: head}
         return Unit(
             path=self._path,
             section=title,
-            dialect=dialect,
+            dialect=dialect.id,
             settings=settings,
             span=span,
             events=in_order,
             nulls=part.silenced,
             left_open=tuple(part.left_open),
             unknown_keys=tuple(part.unknown_keys),
+            reader=dialect.reader,
         )
 
     def _told_in_head(self) -> Setting | None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from kb.core.document import Reader
 from kb.core.facts import FactType, MovedDefault
 from kb.core.hardware import Gpu
 from kb.core.model import Model
@@ -13,6 +14,7 @@ class Dialect(NamedTuple):
     """A config format: how to recognise it and which key means which setting. See ``rules/schema/dialect.json``."""
 
     id: str
+    reader: Reader  # "library", "script" or "record"
     layout: str  # "flat", "grouped", "sections", "command" or "python"
     recognise: Mapping[str, Any]
     sections: Mapping[str, Any]
@@ -29,6 +31,7 @@ class Dialect(NamedTuple):
     exempt: tuple[str, ...] = ()  # rules, by id or area, that do not hold of this format
     converts: bool = False  # its parser turns a text at the top into the argument's type
     interpolates: bool = False  # ${path} stands for the value at that path
+    wrapped: Mapping[str, Any] = {}  # `in` which key of an entry its value stands, and what may stand `beside` it
     calls: Mapping[str, Mapping[str, Any]] = {}  # of layout "python": called names, and what such a call is
     unmodelled: tuple[Mapping[str, Any], ...] = ()  # of the vocabulary: keys that change what a run takes
     constants: Mapping[str, str] = {}  # of layout "python": dotted names in values, and what they stand for

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from kb.core.expression import is_unknown
 from kb.core.finding import Edit, Fix, Span
@@ -38,6 +38,10 @@ def speaks_of_several_gpus(comment: str) -> bool:
         return False
     several, one = _several()
     return several.search(comment) is not None and one.search(comment) is None
+
+
+Reader = Literal["library", "script", "record"]
+"""Who reads a config: the library whose names it has, a program of the project's own, or nobody: what a run had."""
 
 
 class Setting(NamedTuple):
@@ -93,6 +97,7 @@ class Unit(NamedTuple):
     package: tuple[str, ...] = ()  # where the file's content stands in the config that it is a part of
     part_of: str = ""  # the primary config that composes this file with others
     hidden: tuple[str, ...] = ()  # prefixes of settings that code may fill in which cannot be told: ``**arguments``
+    reader: Reader = "library"
     launcher: str | None = None  # of a command: what starts the script (python, torchrun, accelerate, deepspeed)
 
     def bars(self, fix: Fix) -> bool:

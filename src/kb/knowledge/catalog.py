@@ -164,6 +164,7 @@ def _model(row: Mapping[str, Any]) -> Model:
 def _dialect(row: Mapping[str, Any], unmodelled: tuple[Mapping[str, Any], ...]) -> Dialect:
     return Dialect(
         id=row["id"],
+        reader=row["reader"],
         layout=row["layout"],
         recognise=row["recognise"],
         sections=row.get("sections", {}),
@@ -180,6 +181,7 @@ def _dialect(row: Mapping[str, Any], unmodelled: tuple[Mapping[str, Any], ...]) 
         exempt=tuple(row.get("exempt", ())),
         converts=row.get("converts", False),
         interpolates=row.get("interpolates", False),
+        wrapped=row.get("wrapped", {}),
         calls=row.get("calls", {}),
         unmodelled=unmodelled,
         constants=row.get("constants", {}),

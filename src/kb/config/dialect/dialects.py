@@ -208,6 +208,13 @@ class Recognition:
             self._compiled[dialect.id] = CompiledDialect(dialect, self._facts)
         return self._compiled[dialect.id]
 
+    def unwrapped(self, entries: Entries) -> tuple[Dialect, dict[str, Entry]] | None:
+        """The dialect whose entries each hold their value under one key, and the entries with it; None of others."""
+        for dialect in self._dialects:
+            if dialect.wrapped and (inner := _unwrapped(dialect, entries)) is not None:
+                return dialect, inner
+        return None
+
     def recognise(self, entries: Entries) -> Dialect | None:
         """The dialect with the highest priority among those whose marks suffice; of equals the best marked."""
         matching = self.matching(entries)
@@ -219,6 +226,8 @@ class Recognition:
         """
         found: list[tuple[int, Dialect]] = []
         for dialect in self._dialects:
+            if dialect.wrapped:
+                continue
             if found and dialect.priority < found[0][1].priority:
                 break
             score = self.score(dialect, entries)
@@ -247,6 +256,26 @@ class Recognition:
         known = {path.rpartition(".")[2] for dialect in self._dialects for path in self.compiled(dialect).targets}
         names = (key.value for _, key, _ in entries.values())
         return tuple(dict.fromkeys(name for name in names if name in known))[:limit]
+
+
+def _unwrapped(dialect: Dialect, entries: Entries) -> dict[str, Entry] | None:
+    """The entries without the key that wraps each value; None where one at the top is written otherwise."""
+    within, beside = dialect.wrapped["in"], {dialect.wrapped["in"], *dialect.wrapped["beside"]}
+    marks = dialect.recognise["marks"]
+    if sum(weight for mark, weight in marks.items() if _bears(mark, entries)) < dialect.recognise["least"]:
+        return None
+    inner: dict[str, Entry] = {}
+    for path, (steps, key, value) in entries.items():
+        if len(steps) == 1:
+            if steps[0] in marks and value.kind != MAPPING:
+                continue
+            if value.kind != MAPPING or not {within} <= value.entries().keys() <= beside:
+                return None
+            wrapping = key
+        elif steps[1] == within:
+            head, _, rest = path.partition(f".{within}")
+            inner[head + rest] = (steps[:1] + steps[2:], wrapping if len(steps) == 2 else key, value)
+    return inner
 
 
 def _bears(mark: str, entries: Entries) -> bool:
