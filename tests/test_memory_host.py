@@ -63,7 +63,7 @@ def measured(setup: TrainingSetup, **more: Any) -> dict[str, int]:
 def test_the_measured_floor_is_far_below_the_notes_range_and_does_not_change_it() -> None:
     found = host(sample.MT5_QLORA._replace(dataloader_num_workers=32))
     assert found.status == "oom"  # by the notes
-    assert found.measured_bytes < 5 * GB < found.low_bytes
+    assert found.XX
 
 
 def test_a_worker_adds_a_hundredth_of_the_notes_figure() -> None:

@@ -80,8 +80,8 @@ HARMLESS = frozenset((
 ))  # fmt: skip
 
 
-# Reasons of what no config says and yet follows from a release and a checkpoint that are known.
-SETTLED = frozenset(("checkpoint_own_type", "transformers_4_default", "trainer_default"))
+# Reasons of what no config says and yet follows from a release, a checkpoint or a model that is known.
+SETTLED = frozenset(("checkpoint_own_type", "transformers_4_default", "trainer_default", "unmatched_targets"))
 
 
 def matter(assumed: tuple[Assumption, ...]) -> tuple[Assumption, ...]:

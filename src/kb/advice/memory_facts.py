@@ -35,9 +35,6 @@ def memory_fact(report: MemoryReport, name: str) -> Any:
             "peak": host.peak_bytes,
             "low": host.low_bytes,
             "workers": workers,
-            "base": host.peak_bytes - workers,
-            "base_low": host.base_low_bytes,
-            "floor": host.measured_bytes,
         }[field]
     phase = report.phase(PHASES.get(part, part))
     if phase is None:

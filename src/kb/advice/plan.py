@@ -97,7 +97,7 @@ def level_of(phases: tuple[Phase, ...]) -> Level:
 
 
 def host_level(host: HostLedger) -> Level:
-    """The notes' ranges: the upper ends are what to count with."""
+    """From what was measured to the upper end, which is what to count with."""
     return Level(host.low_bytes, host.peak_bytes, host.peak_bytes)
 
 

@@ -53,34 +53,30 @@ def phase_status(phase: Phase, memory: int, usable: int) -> Status:
 
 
 class HostLedger(NamedTuple):
-    """Host memory: the terms at their upper ends add up to ``peak_bytes``, at their lower to ``low_bytes``.
+    """Host memory: ``measured`` adds up to ``low_bytes``, what was measured, without the dataset and CUDA's libraries;
+    ``terms`` add up to ``peak_bytes``, the upper end, with what was published of these.
 
-    ``base_low_bytes`` is the lower end without the workers. Beside this range, which is the field notes', ``measured``
-    is what was measured, by mechanism: a floor without the dataset and CUDA's libraries.
+    ``claimed_low_bytes`` to ``claimed_high_bytes`` is the field notes' rule of thumb, which decides nothing.
     """
 
     terms: tuple[Term, ...]
     low_bytes: int
     peak_bytes: int
     limit_bytes: int | None
-    base_low_bytes: int = 0
     measured: tuple[Term, ...] = ()
-
-    @property
-    def measured_bytes(self) -> int:
-        return sum(term.bytes for term in self.measured)
+    claimed_low_bytes: int = 0
+    claimed_high_bytes: int = 0
 
     @property
     def status(self) -> Status:
-        """``oom`` where the floor is over the limit, or where the workers cause it: the base's range is the field
-        notes', from one large host."""
+        """``oom`` where what was measured is over the limit, ``tight`` where only the upper end is: a larger limit
+        never makes it worse.
+        """
         if self.limit_bytes is None:
             return "unknown"
-        if self.peak_bytes <= self.limit_bytes:
-            return "fits"
-        if self.measured_bytes > self.limit_bytes:
+        if self.low_bytes > self.limit_bytes:
             return "oom"
-        return "oom" if self.low_bytes > self.limit_bytes >= self.base_low_bytes else "tight"
+        return "tight" if self.peak_bytes > self.limit_bytes else "fits"
 
 
 class Verdict(NamedTuple):

@@ -1,9 +1,12 @@
-"""Host memory of one node: a ledger apart from the GPU's.
+"""Host memory of one node: a ledger apart from the GPU's, by measurement first.
 
-Two accounts of it stand side by side. The field notes' ranges, 15–20 GB and 1.5–2 GB a worker, come from one large host
-and decide the verdict's range. What was measured (rules/measurements/host-*) is a floor: a forked worker shares its
-parent's pages and holds a hundredth of that range of its own, as long as its dataset is not Python objects, whose pages
-reading copies; CUDA's libraries and the dataset come on top.
+The low end is what was measured (rules/measurements/host-*), summed by mechanism: a process with its imports, workers
+that share their parent's pages, batches on their way, a checkpoint being saved. The high end adds what was published or
+read elsewhere: a process with CUDA's libraries, a model file that is read and not mapped, and for each worker what the
+field notes' one reading leaves it, since a worker that walks through Python objects copies their pages.
+
+The notes' own rule of thumb (15–20 GB and 1.5–2 GB a worker, from a server of 251 GB) stands beside it and decides
+nothing.
 """
 
 from collections.abc import Mapping
@@ -33,37 +36,25 @@ class Loads(NamedTuple):
 def host_ledger(
     setup: TrainingSetup, loads: Loads, *, constants: Mapping[str, float], limit_bytes: int | None
 ) -> HostLedger:
-    """The larger of two moments: the model being read, before the workers start; and a checkpoint saved beside them.
-
-    The terms are the upper ends of the notes' ranges. The low end leaves out overhead and saving, and reads the model
-    file by file as safetensors does. The notes' base is for the run; each further process of a node adds what one was
-    measured to take.
+    """The measured floor, and the larger of two moments at its upper end: the model being read, before the workers
+    start; and a checkpoint saved beside them.
     """
     ranks = ranks_of_a_node(setup)
-    workers = ranks * setup.dataloader_num_workers
-    more = round((ranks - 1) * constants["host_process_bytes"])
-    base = round(constants["host_base_high_bytes"]) + more
-    pinned = ranks * pinned_bytes(setup)
-    reading = {"host_base": base, "model_load": round(ranks * loads.checkpoint * constants["model_load_factor"])}
-    running = {
-        "host_base": base,
-        "workers": round(workers * constants["worker_high_bytes"]),
-        "pinned": pinned,
-        "checkpoint_save": loads.saved,
-        "offloaded": loads.offloaded,
-        "gathered": loads.gathered,
-        "host_overhead": round(constants["host_overhead_high_bytes"]),
-    }
-    base_low = constants["host_base_low_bytes"] + more + loads.offloaded
-    low = base_low + workers * constants["worker_low_bytes"] + pinned
+    floor = measured_floor(setup, loads, constants)
+    process = {"host_process": round(ranks * constants["host_process_high_bytes"])}
+    reading = process | {"model_load": ranks * loads.checkpoint}
+    workers = round(ranks * setup.dataloader_num_workers * constants["worker_observed_bytes"])
+    running = floor | process | {"workers": workers}
     chosen = max(running, reading, key=lambda terms: sum(terms.values()))
+    claimed = rule_of_thumb(setup, loads, constants)
     return HostLedger(
         terms=_terms(chosen),
-        low_bytes=round(low + loads.gathered),
+        low_bytes=sum(floor.values()),
         peak_bytes=sum(chosen.values()),
         limit_bytes=limit_bytes,
-        base_low_bytes=round(base_low + loads.gathered),
-        measured=_terms(measured_floor(setup, loads, constants)),
+        measured=_terms(floor),
+        claimed_low_bytes=claimed[0],
+        claimed_high_bytes=claimed[1],
     )
 
 
@@ -85,6 +76,21 @@ def measured_floor(setup: TrainingSetup, loads: Loads, constants: Mapping[str, f
         "offloaded": loads.offloaded,
         "gathered": loads.gathered,
     }
+
+
+def rule_of_thumb(setup: TrainingSetup, loads: Loads, constants: Mapping[str, float]) -> tuple[int, int]:
+    """What the field notes would count: a base process, its workers, the model read or a checkpoint saved, the rest.
+
+    The notes' base is for the run; each further process of a node adds what one was measured to take.
+    """
+    ranks = ranks_of_a_node(setup)
+    workers = ranks * setup.dataloader_num_workers
+    more = (ranks - 1) * constants["host_process_bytes"] + loads.offloaded + loads.gathered
+    low = constants["host_base_low_bytes"] + workers * constants["worker_low_bytes"]
+    running = workers * constants["worker_high_bytes"] + loads.saved + constants["host_overhead_high_bytes"]
+    reading = ranks * loads.checkpoint * constants["model_load_factor"]
+    high = constants["host_base_high_bytes"] + max(running, reading)
+    return round(low + more), round(high + more)
 
 
 def pinned_bytes(setup: TrainingSetup) -> int:

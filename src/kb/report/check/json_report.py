@@ -169,7 +169,8 @@ def _host(host: HostLedger) -> Object:
         "low_bytes": host.low_bytes,
         "peak_bytes": host.peak_bytes,
         "limit_bytes": host.limit_bytes,
-        "measured": {"terms": _terms(host.measured), "bytes": host.measured_bytes},
+        "measured": {"terms": _terms(host.measured), "bytes": host.low_bytes},
+        "claimed": {"low_bytes": host.claimed_low_bytes, "high_bytes": host.claimed_high_bytes},
     }
 
 

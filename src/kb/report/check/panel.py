@@ -54,7 +54,7 @@ def prediction_lines(
     if not host:
         return lines
     lines += _heading(words("report.host"), _host_limit(report.host, words), style)
-    return lines + draw_rows([on_host], layout, words, style) + _measured_host(report.host, words, style)
+    return lines + draw_rows([on_host], layout, words, style) + _host_claims(report.host, words, style)
 
 
 def _shown_phases(report: MemoryReport) -> list[Phase]:
@@ -89,8 +89,8 @@ def _host_row(host: HostLedger, words: Words) -> Row:
     """In GB, as people name a container's limit and as the rules' messages say it."""
     return Row(
         label=words("report.host_peak"),
-        terms=host.terms,
-        used=host.peak_bytes,
+        terms=host.measured,
+        used=host.low_bytes,
         low=host.low_bytes,
         high=host.peak_bytes,
         limit=host.limit_bytes,
@@ -99,12 +99,10 @@ def _host_row(host: HostLedger, words: Words) -> Row:
     )
 
 
-def _measured_host(host: HostLedger, words: Words, style: Style) -> list[str]:
-    """The floor that was measured, beside the notes' range."""
-    if not host.measured:
-        return []
-    floor = unbroken(format_bytes(host.measured_bytes, "GB"))
-    return wrap(words("report.host_measured", floor=floor), style.width, INDENT * 2)
+def _host_claims(host: HostLedger, words: Words, style: Style) -> list[str]:
+    """Where the two ends come from, and the field notes' rule of thumb beside them."""
+    low, high = (unbroken(format_bytes(each, "GB")) for each in (host.claimed_low_bytes, host.claimed_high_bytes))
+    return wrap(words("report.host_ends", low=low, high=high), style.width, INDENT * 2)
 
 
 def _heading(name: str, rest: str, style: Style, painted: tuple[str, str] = ("", "")) -> list[str]:

@@ -60,8 +60,7 @@ def _workers_reason(training: Training, answer: Answer, words: Words) -> str:
         cpus=machine.cpus,
         share=constants["host_target_share"],
         limit=size(limit) if limit else None,
-        low=constants["worker_low_bytes"],
-        high=constants["worker_high_bytes"],
+        high=constants["worker_observed_bytes"],
     )
 
 
