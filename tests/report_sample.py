@@ -225,14 +225,16 @@ def phase(name: str, moment: str, low: float, high: float, **terms: float) -> Ph
 
 HOST = HostLedger(
     terms=(
-        Term("host_base", 6 * GIB),
+        Term("host_process", 14 * GIB),
         Term("workers", 64 * GIB),
-        Term("host_overhead", 8 * GIB),
         Term("pinned", 50 * MIB),
     ),
-    low_bytes=58 * GIB,
+    low_bytes=54 * GIB,
     peak_bytes=78 * GIB + 50 * MIB,
     limit_bytes=60 * 10**9,
+    measured=(Term("host_process", 4 * GIB), Term("workers", 50 * GIB)),
+    claimed_low_bytes=63 * 10**9,
+    claimed_high_bytes=91 * 10**9,
 )
 PREDICTION = MemoryReport(
     level="closed",

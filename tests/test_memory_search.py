@@ -51,7 +51,7 @@ def test_workers_stay_within_the_limit_and_a_third_of_the_cores() -> None:
 
     assert fit(60 * GB, cpus=48) == 16
     assert fit(60 * GB, cpus=12) == 4
-    assert fit(10 * GB) == 0
+    assert fit(5 * GB) == 0
     many = fit(60 * GB)
     for workers, expected in ((many, True), (many + 1, False)):
         report = predict(sample.MT5_QLORA._replace(dataloader_num_workers=workers), MT5, constants=sample.CONSTANTS)
