@@ -7,8 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import memory_sample as sample
+from kb.advice.check import Checker
+from kb.advice.room import on_gpu
+from kb.config.reader import read_units
+from kb.core.hardware import Machine
 from kb.core.memory_report import HostLedger
 from kb.core.setup import Spread, TrainingSetup
+from kb.knowledge import load_catalog
 from kb.memory import predict
 
 GB = 10**9
@@ -125,3 +130,39 @@ def test_a_larger_limit_never_makes_the_verdict_worse(workers, batch, ranks, met
     )
     tighter, looser = (WORST_FIRST.index(host(setup, limit=limit).status) for limit in sorted(limits))
     assert tighter <= looser
+
+
+# --- what the rules make of it ---------------------------------------------------------------------------------------
+
+CATALOG = load_catalog()
+LIMITS = tuple(round(size * GB) for size in (0.5, 1, 2, 4, 8, 12.7, 14, 16, 24, 32, 48, 60, 96, 128, 251, 1000))
+SEVERITIES = ("info", "warning", "error")
+
+
+def on_host(text: str, limit: int, gpus: int = 1) -> dict[str, str]:
+    """The findings about host memory: rule → severity."""
+    gpu = on_gpu(CATALOG.gpus["a100-80gb"]).gpus[0]
+    machine = Machine(
+        gpus=(gpu,) * gpus, gpu_source="named", host_memory_bytes=limit, host_memory_source="named", cpus=64
+    )
+    checker = Checker(CATALOG, machine, gpu_count=gpus if gpus > 1 else None)
+    (unit,) = read_units(text, "train.yaml", CATALOG.dialects, CATALOG.facts)
+    found = checker.check(unit).findings
+    return {each.rule: each.severity for each in found if each.rule.startswith("host-")}
+
+
+@pytest.mark.parametrize("model", ["google-bert/bert-base-uncased", "google/mt5-xl", "Qwen/Qwen2.5-7B"])
+@pytest.mark.parametrize("more", ["", "dataloader_num_workers: 4", "dataloader_num_workers: 32"])
+@pytest.mark.parametrize("gpus", [1, 8])
+def test_a_larger_limit_never_brings_a_worse_finding(model: str, more: str, gpus: int) -> None:
+    text = f"model_name_or_path: {model}\noutput_dir: o\nlearning_rate: 1.0e-4\nper_device_train_batch_size: 4\n{more}\n"
+    worst = [max((SEVERITIES.index(each) for each in on_host(text, size, gpus).values()), default=-1) for size in LIMITS]
+    assert worst == sorted(worst, reverse=True)
+    assert worst[0] == SEVERITIES.index("error")  # half a GB holds no process
+    assert worst[-1] == -1
+
+
+@pytest.mark.parametrize("size", [12.7, 14, 16, 32])
+def test_a_small_model_trains_on_a_small_host(size: float) -> None:
+    text = "model_name_or_path: google-bert/bert-base-uncased\noutput_dir: o\nper_device_train_batch_size: 16\n"
+    assert on_host(text, round(size * GB)) == {}
