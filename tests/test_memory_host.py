@@ -155,8 +155,12 @@ def on_host(text: str, limit: int, gpus: int = 1) -> dict[str, str]:
 @pytest.mark.parametrize("more", ["", "dataloader_num_workers: 4", "dataloader_num_workers: 32"])
 @pytest.mark.parametrize("gpus", [1, 8])
 def test_a_larger_limit_never_brings_a_worse_finding(model: str, more: str, gpus: int) -> None:
-    text = f"model_name_or_path: {model}\noutput_dir: o\nlearning_rate: 1.0e-4\nper_device_train_batch_size: 4\n{more}\n"
-    worst = [max((SEVERITIES.index(each) for each in on_host(text, size, gpus).values()), default=-1) for size in LIMITS]
+    text = (
+        f"model_name_or_path: {model}\noutput_dir: o\nlearning_rate: 1.0e-4\nper_device_train_batch_size: 4\n{more}\n"
+    )
+    worst = [
+        max((SEVERITIES.index(each) for each in on_host(text, size, gpus).values()), default=-1) for size in LIMITS
+    ]
     assert worst == sorted(worst, reverse=True)
     assert worst[0] == SEVERITIES.index("error")  # half a GB holds no process
     assert worst[-1] == -1
