@@ -44,13 +44,19 @@ def _short_answers(setup: TrainingSetup) -> TrainingSetup:
     )
 
 
+def _sharded(setup: TrainingSetup) -> TrainingSetup:
+    """Several GPUs, started by a launcher whose own file shards what training keeps: no config of the run says it."""
+    spread = setup.spread._replace(deepspeed=True)
+    return setup._replace(world_size=MANY, zero_stage=3, spread=spread) if not setup.fsdp else setup
+
+
 # What each assumption could be instead. One that has none here is a guess that nothing else can be put for.
 OTHERWISE: Mapping[str, tuple[Callable[[TrainingSetup], TrainingSetup], ...]] = {
     "data.max_source_length": (_short,),
     "data.max_target_length": (_short_answers,),
     "inference.max_length": (_short_answers,),
     "model.torch_dtype": (_other_weights,),
-    PROCESSES: (lambda setup: setup._replace(world_size=MANY),),
+    PROCESSES: (lambda setup: setup._replace(world_size=MANY), _sharded),
     "training.optim": (
         lambda setup: setup._replace(optim="adamw_torch"),
         lambda setup: setup._replace(optim="adamw_torch_fused"),

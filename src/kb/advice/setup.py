@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kb.advice.lengths import assumed_source_length, reads_target
+from kb.advice.run_kind import says_training, trains
 from kb.advice.settings_reader import SettingsReader
 from kb.advice.spread import FSDP2_SINCE, offloads_fsdp, processes_of, spread_of, uses_fsdp, zero_stage_of
 from kb.advice.unmodelled import optimizer_of, unmodelled
@@ -85,8 +86,8 @@ def setup_of(
     evaluates = bool(read.value("training.do_eval")) or strategy not in (None, "no")
     generates = bool(read.or_default("training.predict_with_generate"))
     inference_batch = read.number("inference.batch_size")
-    training = _trains(unit)
-    trains = training and read.or_default("training.do_train") is not False
+    training = says_training(unit)
+    trained = trains(unit) and read.or_default("training.do_train") is not False
     transformers = versions("transformers", OWN_TYPE_SINCE)
     trainer = read.value("script.trainer")
     if trainer is not None and trainer not in MODELLED_TRAINERS:
@@ -94,19 +95,19 @@ def setup_of(
     setup = TrainingSetup(
         model_name=read.value("model.name"),
         method=method,
-        do_train=trains,
+        do_train=trained,
         do_eval=training and evaluates,
         do_predict=inference_batch is not None,
         fp16=bool(read.or_default("training.fp16")),
         bf16=_open(read, "training.bf16", not read.or_default("training.fp16"), training),
         weights=weights_of(read, model, given, transformers),
         attn_implementation=_attention(read),
-        per_device_train_batch_size=_batch(read, "training.per_device_train_batch_size", trains),
+        per_device_train_batch_size=_batch(read, "training.per_device_train_batch_size", trained),
         per_device_eval_batch_size=_batch(read, "training.per_device_eval_batch_size", training and evaluates),
         gradient_accumulation_steps=read.number_or_default("training.gradient_accumulation_steps"),
         max_source_length=source,
         max_target_length=target,
-        optim=_optimizer(read, trains),
+        optim=_optimizer(read, trained),
         gradient_checkpointing=_open(read, "training.gradient_checkpointing", True, training),
         use_reentrant=bool(read.or_default("training.gradient_checkpointing_kwargs.use_reentrant")),
         label_smoothing_factor=float(read.or_default("training.label_smoothing_factor")),
@@ -141,7 +142,7 @@ def setup_of(
         fsdp=uses_fsdp(read),
         spread=spread_of(read, model.architecture.d_model if model else None, versions("transformers", FSDP2_SINCE)),
     )
-    beyond = unmodelled(read, trains=trains)
+    beyond = unmodelled(read, trains=trained)
     unresolved = (*_that_matter(read.unresolved, setup), *((NOT_MODELLED,) if beyond else ()))
     return setup._replace(assumed=_assumed(read), unresolved=unresolved, unmodelled=beyond)
 
@@ -217,14 +218,6 @@ def _generated(read: SettingsReader, model: Model | None, target: int, generates
     if length is None and generates and model is not None and model.architecture.family == "decoder":
         length = read.or_assume("inference.max_length", None, target, "usual_length")
     return length or target
-
-
-def _trains(unit: Unit) -> bool:
-    """Whether anything is said of training; ``--fp16`` beside an inference batch says nothing of it."""
-    silent = ("training.output_dir", "training.seed") if unit.dialect == "command" else ()  # any script has these
-    if silent and "inference.batch_size" in unit.settings:
-        return "training.do_train" in unit.settings
-    return any(name.startswith("training.") and name not in silent for name in unit.settings)
 
 
 def _samples(read: SettingsReader) -> int | None:

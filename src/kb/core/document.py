@@ -98,6 +98,7 @@ class Unit(NamedTuple):
     part_of: str = ""  # the primary config that composes this file with others
     hidden: tuple[str, ...] = ()  # prefixes of settings that code may fill in which cannot be told: ``**arguments``
     reader: Reader = "library"
+    script: str | None = None  # of a command: the file name of the program, empty where there is none
     launcher: str | None = None  # of a command: what starts the script (python, torchrun, accelerate, deepspeed)
 
     def bars(self, fix: Fix) -> bool:

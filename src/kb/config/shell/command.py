@@ -119,6 +119,7 @@ def unit_of(launch: Launch, speller: Speller, path: str, section: str | None, pl
         span=span,
         events=tuple(events),
         known_keys=tuple(dict.fromkeys(known)),
+        script=launch.script,
         launcher=launch.launcher,
     )
 

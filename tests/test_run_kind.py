@@ -1,0 +1,65 @@
+"""What a run does: a script trains only where an argument, or its name, leaves no other reading."""
+
+import pytest
+
+from kb.advice.check import Checker
+from kb.config.reader import ConfigReader
+from kb.config.shell.command import CommandReader
+from kb.config.shell.script import read_shell
+from kb.core.result import UnitResult
+from kb.knowledge import load_catalog
+from kb.machine.detect import detect
+
+CATALOG = load_catalog()
+COMMANDS = CommandReader(CATALOG.dialects, CATALOG.facts)
+CONFIGS = ConfigReader(CATALOG.dialects, CATALOG.facts)
+MODEL = "--model_name_or_path facebook/opt-350m --output_dir out"
+
+
+def checked(line: str) -> UnitResult:
+    machine = detect(CATALOG.gpus, gpu="rtx-3090", gpu_count=None, host_memory="60GB", cpus="8")
+    return Checker(CATALOG, machine).check(read_shell(line + "\n", "run.sh", COMMANDS)[0])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"python generate_text.py {MODEL} --fp16 --prompts rows.csv",
+        f"deepspeed --num_gpus 1 run.py {MODEL} --bf16 --seed 3",
+        f"python analyze_rows.py {MODEL} --per_device_train_batch_size 512",
+        f"python tools/convert-checkpoint.py {MODEL} --per_device_train_batch_size 1 --gradient_checkpointing",
+        f"python run_clm_no_trainer.py {MODEL} --per_device_train_batch_size 6 --num_train_epochs 0",
+        f"python run_glue.py {MODEL} --do_eval --per_device_eval_batch_size 8 --bf16",
+    ],
+)
+def test_a_script_without_an_argument_for_training_trains_nothing(line: str) -> None:
+    result = checked(line)
+    assert not result.setup.do_train
+    assert result.prediction is None or result.prediction.phase("train") is None
+    assert not [each.rule for each in result.findings if "would-save" in each.rule or "training-peak" in each.rule]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"python finetune.py {MODEL} --per_device_train_batch_size 8",
+        f"python analyze_and_train.py {MODEL} --per_device_train_batch_size 8",
+        f"python evaluate.py {MODEL} --per_device_train_batch_size 8 --learning_rate 1e-4",
+        f"python run.py {MODEL} --num_train_epochs 0 --max_steps 100 --per_device_train_batch_size 8",
+        f"python run_glue.py {MODEL} --do_train --bf16",
+    ],
+)
+def test_one_argument_for_training_is_enough(line: str) -> None:
+    assert checked(line).setup.do_train
+
+
+def test_an_evaluation_alone_is_still_predicted() -> None:
+    result = checked(f"python run_glue.py {MODEL} --do_eval --per_device_eval_batch_size 8 --bf16")
+    assert result.prediction is not None
+    assert result.prediction.phase("evaluate") is not None
+
+
+def test_a_file_of_arguments_trains_by_its_script() -> None:
+    text = "model_name_or_path: facebook/bart-base\nfp16: true\nlearning_rate: 3.0e-5\n"
+    machine = detect(CATALOG.gpus, gpu="rtx-3090", gpu_count=None, host_memory="60GB", cpus="8")
+    assert Checker(CATALOG, machine).check(CONFIGS.read(text, "config.yaml")[0]).setup.do_train
