@@ -611,6 +611,7 @@ def test_a_lock_of_fifty_megabytes_is_not_read(tree: Tree) -> None:
     [
         ("pyproject.toml", '[project\nname = "x"\n', "not_toml"),
         ("pyproject.toml", "a = " + "[" * 5000, "not_toml"),
+        ("pyproject.toml", "a." * 50_000 + "a = 1", "not_toml"),
         ("Pipfile", "[packages]\ntransformers\n", "not_toml"),
         ("Pipfile.lock", '{"default": {', "not_json"),
         ("Pipfile.lock", "[" * 100_000, "not_json"),
@@ -637,6 +638,27 @@ def test_other_encodings(tree: Tree) -> None:
 def test_a_huge_line_is_passed_over(tree: Tree) -> None:
     tree.write("requirements.txt", "torch==" + "1" * 500_000 + "\ntransformers==4.54.0\n" + "-r a" * 100_000 + "\n")
     assert said(tree.find())[0] == "==4.54.0"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("requirements.txt", "".join(f"torch>={n}.0,<{n + 1}\n" for n in range(30_000))),
+        ("requirements.txt", "".join(f"torch==two{n}\n" for n in range(30_000))),
+        ("requirements.txt", "\n".join("-r more.txt" for _ in range(50_000))),
+        ("uv.lock", "".join(f'[[package]]\nname = "torch"\nversion = "{n}.0"\n' for n in range(60_000))),
+        ("Dockerfile", "RUN pip install 'torch' \\\n" * 40_000),
+        ("setup.py", "install_requires = " + "+".join(['"torch"'] * 20_000)),
+    ],
+    ids=["ranges", "no versions", "the same file", "packages", "one step", "one sum"],
+)
+def test_files_that_are_made_to_keep_a_reader_busy(tree: Tree, name: str, text: str) -> None:
+    tree.write("more.txt", "peft\n")
+    tree.write(name, text)
+    found = tree.find()
+    assert len(found.problems) <= 20
+    for release in found.known.values():
+        assert release.specifier.count("||") < 12
 
 
 def test_a_loop_of_links_above_the_file(tree: Tree) -> None:

@@ -7,6 +7,7 @@ import re
 from kb.config.faults import ConfigError
 from kb.config.releases.commands import installs, read_command, read_shell
 from kb.config.releases.files import Folder
+from kb.config.releases.project_files import parse_toml
 from kb.config.releases.requirement import read_requirement
 from kb.config.releases.setup_files import called, parsed
 from kb.config.releases.statements import MAIN
@@ -48,12 +49,10 @@ def _read_block(folder: Folder, path: str, text: str) -> None:
         (at for at in range(start + 1, len(lines)) if not lines[at].startswith("#") or lines[at].rstrip() == "# ///"),
         len(lines),
     )
-    import tomllib
-
     try:
-        data = tomllib.loads("\n".join(line[2:] for line in lines[start + 1 : end]))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        folder.report("not_toml", path, start + 1, error=str(error)[:200])
+        data = parse_toml("\n".join(line[2:] for line in lines[start + 1 : end]))
+    except ValueError as error:
+        folder.report("not_toml", path, start + 1, error=str(error))
         return
     dependencies = data.get("dependencies")
     for each in dependencies if isinstance(dependencies, list) else ():

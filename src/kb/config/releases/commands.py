@@ -10,6 +10,7 @@ from kb.config.releases.requirement import conda_requirement, read_requirement
 from kb.config.releases.requirement_files import bring_in, logical_lines
 from kb.config.releases.statements import ELSEWHERE, IMAGE, Requirement
 
+MAX_TEXT = 200_000  # characters of the commands of one file that are taken apart
 _TOOLS = ("pip", "conda", "mamba", "poetry", "uv", "pdm")
 _PIP = re.compile(r"pip(?:\d+(?:\.\d+)?)?")
 _SEPARATORS = frozenset((";", "&&", "||", "|", "&", "(", ")", "{", "}", ";;"))
@@ -41,8 +42,10 @@ def read_shell(folder: Folder, path: str, text: str, level: int, *, lines: Seque
     """
     if not installs(text):
         return
+    left = MAX_TEXT
     for number, line in logical_lines(text):
-        if installs(line) and any(tool in line for tool in _TOOLS) and _names_one(line):
+        if left > 0 and installs(line) and any(tool in line for tool in _TOOLS) and _names_one(line):
+            left -= len(line)
             place = lines[number - 1] if lines else number
             for words in _commands(line):
                 read_command(folder, path, words, place, level)

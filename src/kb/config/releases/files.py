@@ -11,6 +11,7 @@ from kb.core.release import Source
 MAX_BYTES = 1 << 20  # of a file that people write
 MAX_LOCK_BYTES = 16 << 20  # of one that a program writes
 MAX_FILES = 60  # that the requirement files of one folder may bring in
+MAX_STATEMENTS, MAX_PROBLEMS = 2000, 20  # of one folder
 
 Stamp = tuple[str, int, int]  # path, time of the last change in ns, size; -1 where there is none
 
@@ -32,7 +33,7 @@ class Folder:
     def report(self, key: str, path: str, line: int | None = None, **values: object) -> None:
         """Note a problem, each once."""
         problem = Problem(key, Source(path, line), tuple(values.items()))
-        if problem not in self.problems:
+        if len(self.problems) < MAX_PROBLEMS and problem not in self.problems:
             self.problems.append(problem)
 
     def say(self, requirement: Requirement | None, path: str, line: int | None, level: int = MAIN) -> None:
@@ -42,7 +43,7 @@ class Folder:
         if requirement.fault:
             self.report("no_version", path, line, library=requirement.library, value=requirement.fault)
             requirement = requirement._replace(fault="")
-        if applies(requirement.marker):
+        if len(self.statements) < MAX_STATEMENTS and applies(requirement.marker):
             self.statements.append(Statement(requirement, Source(path, line), level))
 
     def text(self, path: str, limit: int = MAX_BYTES) -> str | None:

@@ -15,6 +15,9 @@ from kb.config.releases.requirement import (
 )
 from kb.config.releases.statements import DECLARED, OPTIONAL, Requirement
 
+MAX_TOML_BYTES = 256 << 10
+MAX_DOTS = 60
+
 
 def read_pyproject(folder: Folder, path: str) -> None:
     """PEP 621, Poetry, PEP 735's groups; PDM's and uv's groups for development."""
@@ -59,17 +62,32 @@ def read_pipfile(folder: Folder, path: str) -> None:
 
 
 def _toml(folder: Folder, path: str) -> tuple[dict[str, Any], str] | None:
-    text = folder.text(path)
+    text = folder.text(path, MAX_TOML_BYTES)
     if text is None:
         return None
+    try:
+        return parse_toml(text), text
+    except ValueError as error:
+        found = re.search(r"line (\d+)", str(error))
+        folder.report("not_toml", path, int(found[1]) if found else None, error=str(error))
+        return None
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """What a TOML text says.
+
+    Raises:
+        ValueError: it is none, or one made to keep the parser busy: its time grows with the square of a key's dots.
+    """
     import tomllib
 
+    for word in re.split(r"[\s={},\[\]\"']+", text):
+        if word.count(".") > MAX_DOTS:
+            raise ValueError(f"{word[:20]}…: {word.count('.')} dots in a key")
     try:
-        return tomllib.loads(text), text
+        return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        found = re.search(r"line (\d+)", str(error))
-        folder.report("not_toml", path, int(found[1]) if found else None, error=str(error)[:200])
-        return None
+        raise ValueError(str(error)[:200]) from None
 
 
 def _table(data: Mapping[str, Any], key: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from itertools import islice
 
 from kb.config.releases.files import MAX_FILES, MAX_LOCK_BYTES, Folder, line_of, regular_files
 from kb.config.releases.requirement import conda_requirement, library_of, read_requirement, tagged
@@ -13,6 +14,8 @@ _OPTION = re.compile(r"\s*(-r|--requirement|-c|--constraint|-e|--editable)(?:\s+
 _PACKAGE = re.compile(r"^\[\[packages?\]\][ \t]*$", re.M)
 _FIELD = re.compile(r'^(name|version)[ \t]*=[ \t]*["\']([^"\'\n]{1,120})["\']', re.M)
 MAX_LINE = 20_000
+MAX_ASKED = 500  # names after -r and -c in one file and what it brings in
+MAX_PACKAGES = 50_000  # of a lock file
 
 
 def read_requirements(folder: Folder, path: str, level: int) -> None:
@@ -40,6 +43,7 @@ class _Includes:
         self._folder = folder
         self._open: list[str] = []
         self._done: set[str] = set()
+        self._asked: set[tuple[str, str]] = set()
 
     def read(self, path: str, level: int) -> None:
         real = os.path.realpath(path)
@@ -64,6 +68,9 @@ class _Includes:
         if "://" in named or "$" in named or "\0" in named:
             return
         wanted = os.path.join(os.path.dirname(path), named)
+        if (path, wanted) in self._asked or len(self._asked) > MAX_ASKED:
+            return
+        self._asked.add((path, wanted))
         real = os.path.realpath(wanted)
         if real in self._open:
             self._folder.report("cycle", path, number, name=named)
@@ -124,9 +131,10 @@ def read_lock(folder: Folder, path: str, level: int = LOCK) -> None:
     text = folder.text(path, MAX_LOCK_BYTES)
     if text is None:
         return
-    starts = [found.end() for found in _PACKAGE.finditer(text)]
+    starts = [found.end() for found in islice(_PACKAGE.finditer(text), MAX_PACKAGES)]
     if not starts and text.strip() and "[" not in text:
         folder.report("no_lock", path)
+    counted, line = 0, 1
     for at, start in enumerate(starts):
         end = starts[at + 1] if at + 1 < len(starts) else len(text)
         name = _FIELD.search(text, start, min(end, start + 400))
@@ -138,7 +146,8 @@ def read_lock(folder: Folder, path: str, level: int = LOCK) -> None:
             (each for each in _FIELD.finditer(text, start, stop if stop > 0 else end) if each[1] != "name"), None
         )
         if version is not None:
-            line = text.count("\n", 0, version.start()) + 1
+            line += text.count("\n", counted, version.start())
+            counted = version.start()
             folder.say(read_requirement(f"{library}=={version[2]}"), path, line, level)
 
 

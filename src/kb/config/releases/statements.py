@@ -89,16 +89,18 @@ def _one_word(group: Sequence[Statement], level: int, report: Callable[[Problem]
 def either(specifiers: Iterable[str]) -> str:
     """The alternatives, each release once."""
     kept: list[str] = []
-    for part in (part for each in specifiers for part in each.split(OR)):
+    for part in (part for each in dict.fromkeys(specifiers) for part in each.split(OR)):
         pin = pinned_version(part)
         if part not in kept and not any(pin and pinned_version(each) and agree(each, part) for each in kept):
             kept.append(part)
-    return OR.join(kept[:MAX_ALTERNATIVES])
+        if len(kept) == MAX_ALTERNATIVES:
+            break
+    return OR.join(kept)
 
 
 def both(specifiers: Iterable[str]) -> tuple[str, bool]:
     """What all of them allow, and False; where nothing is, the alternatives, and True."""
-    unique = list(dict.fromkeys(specifiers))
+    unique = list(dict.fromkeys(specifiers))[:MAX_ALTERNATIVES]  # each is compared with each
     if len(unique) == 1:
         return unique[0], False
     pins = [each for each in unique if pinned_version(each)]
