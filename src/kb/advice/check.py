@@ -85,6 +85,7 @@ class Checker:
         gpu_count: data-parallel size that the user named.
         given: facts that the project says of itself, by vocabulary name (``[facts]`` of ``kb.toml``).
         installed: whether a library is installed; None where nobody knows.
+        notes: notes will be told, so that what they rest on is worth finding out.
         strict: keep each rule's own severity, however certain the facts are.
     """
 
@@ -102,6 +103,7 @@ class Checker:
         gpu_count: int | None = None,
         given: Mapping[str, Any] = {},
         installed: Callable[[str], bool | None] = nobody_knows,
+        notes: bool = True,
         strict: bool = False,
     ) -> None:
         self.catalog = catalog
@@ -109,6 +111,7 @@ class Checker:
         named = named_releases(versions) if versions else nothing_pinned
         self.release_of: Callable[[Unit], Release] = release_of or (lambda unit: named)
         self.gpu_count = gpu_count
+        self.notes = notes
         self.strict = strict
         self.given = given
         self._installed = installed
@@ -159,7 +162,8 @@ class Checker:
     def _weighed(self, finding: Finding, prepared: UnitFacts) -> Finding:
         """The finding at the severity that its certainty allows, with the assumptions that would turn it."""
         finding = _resting(_barred(prepared.unit, finding), prepared.model)
-        if any(each.origin == "assumed" for each in finding.because):
+        told = self.notes or finding.severity != "info"
+        if told and any(each.origin == "assumed" for each in finding.because):
             finding = self._with_assumptions(finding, prepared)
         severity = finding.severity if self.strict else as_severe(finding.severity, finding.certainty, finding.because)
         return finding._replace(severity=severity)

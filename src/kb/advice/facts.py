@@ -91,6 +91,8 @@ class UnitFacts:
         self.fit = fit
         self.types = types
         self.release = release
+        self._others: dict[TrainingSetup, UnitFacts] = {}
+        self._facts: Facts | None = None
         self.counted = counted
         self.note = note
         self.given = given
@@ -107,7 +109,12 @@ class UnitFacts:
         return known.within(*bounds) if known else None
 
     def otherwise(self, setup: TrainingSetup) -> "UnitFacts":
-        """The same unit, were its setup another."""
+        """The same unit, were its setup another; made once for each."""
+        if setup not in self._others:
+            self._others[setup] = self._with(setup)
+        return self._others[setup]
+
+    def _with(self, setup: TrainingSetup) -> "UnitFacts":
         fit = Fit(setup, self.fit.model, self.machine, self.fit.constants, self.fit.said)
         return UnitFacts(
             unit=self.unit,
@@ -124,6 +131,12 @@ class UnitFacts:
         )
 
     def facts(self, type_names: Mapping[str, str]) -> Facts:
+        """The facts by name, each computed once."""
+        if self._facts is None:
+            self._facts = self._made(type_names)
+        return self._facts
+
+    def _made(self, type_names: Mapping[str, str]) -> Facts:
         settings = dict.fromkeys(
             (
                 *("training.", "data.", "tokenizer.", "generation.", "inference."),

@@ -82,6 +82,7 @@ def file_checker(
         model_elsewhere=seen.model("hub", hub, cached_config_of),
         gpu_count=wanted.gpus if wanted.gpus is not None else project.gpus,
         given=given,
+        notes=wanted.notes,
         strict=wanted.strict,
         installed=_installed(named, here=bool(machine.gpus) and machine.gpu_source != "named"),
     )
