@@ -13,13 +13,6 @@ from kb.memory.states import FP32, HALF, States
 TOKEN_ID = 8  # int64
 
 
-def saved_of(s: Shape) -> StackSaved:
-    """What a pass keeps, by the closed form of the model's family."""
-    from kb.memory import decoder  # imported where used, as a run needs one family only
-
-    return decoder.saved(s)
-
-
 def stack_peak(setup: TrainingSetup, states: States, s: Shape, workspace: int, remainder: float) -> Peak:
     """Peak allocated bytes of a step after the first, when the optimizer states exist.
 
@@ -35,6 +28,8 @@ def stack_peak(setup: TrainingSetup, states: States, s: Shape, workspace: int, r
         from kb.memory.encoder_step import encoder_peak
 
         return encoder_peak(setup, states, s, workspace, remainder)
+    from kb.memory import decoder
+
     base: Terms = {
         "parameters": states.parameters,
         "adapters": states.adapters,
@@ -49,7 +44,7 @@ def stack_peak(setup: TrainingSetup, states: States, s: Shape, workspace: int, r
         base["gradients_held"] = states.gradients
     if s.copied and not setup.gradient_checkpointing:
         base["allocator_remainders"] = copies_remainder(s.arch, remainder, quantized=s.quantized)
-    step = _Step(setup, states, s, saved_of(s))
+    step = _Step(setup, states, s, decoder.saved(s))
     moments = step.forward() | step.backward()
     moments["optimizer_step"] = {
         "gradients": step.all,

@@ -133,6 +133,9 @@ def _forward(s: Shape) -> tuple[float, float]:
     cross = 2 * arch.d_model * s.inner * arch.decoder_layers if arch.family in ("t5", "bart") else 0
     linear = counts.encoder_linear * s.source_tokens + (counts.decoder_linear - cross + experts) * s.target_tokens
     output = arch.vocab_size * arch.d_model * s.target_tokens
+    if arch.family == "encoder":
+        linear *= arch.encoder_layers if arch.shared_layers else 1  # ALBERT runs its one layer many times
+        output = arch.vocab_size * (arch.embedding_size or arch.d_model) * s.source_tokens * (arch.head == "masked")
     return PRODUCT * (linear + cross * s.source_tokens), PRODUCT * output
 
 
@@ -157,10 +160,16 @@ def _moved(setup: TrainingSetup, s: Shape) -> float:
 
 def _kept(s: Shape) -> tuple[int, int]:
     """What all layers keep for backward, and the loss."""
-    if s.arch.family in ("decoder", "encoder"):
-        from kb.memory.single_stack import saved_of  # imported where used, as a run needs one family only
+    if s.arch.family == "encoder":  # imported where used, as a run needs one family only
+        from kb.memory import encoder
 
-        stack = saved_of(s)
+        alone = encoder.saved(s)
+        outside = alone.first + alone.shared + alone.head.kept
+        return alone.layers * alone.layer.kept + outside, alone.head.loss.kept
+    if s.arch.family == "decoder":
+        from kb.memory import decoder
+
+        stack = decoder.saved(s)
         return stack.kept, stack.loss.kept
     from kb.memory import bart, t5
 

@@ -1,0 +1,128 @@
+"""Every family of models, in every precision and method, through every command that predicts: an answer or a reason."""
+
+import itertools
+import json
+import math
+from collections.abc import Iterator
+
+import pytest
+
+from kb import cli
+from kb.advice.answer import answer
+from kb.advice.estimate import estimate
+from kb.advice.flags import PRECISIONS, Flags, assumed_of, unit_of
+from kb.advice.plan_whole import plan_unit
+from kb.advice.recommend import Asked
+from kb.advice.room import Room
+from kb.core.errors import UserError
+from kb.core.model import Model
+from kb.core.setup import TrainingSetup
+from kb.knowledge import load_catalog, load_guide
+from kb.linting.file import FileChecker
+from kb.linting.prepare import Wanted, file_checker
+from kb.linting.project import Project
+from kb.linting.run import Run
+from kb.memory import architecture_from_config, modules, parameter_count
+from kb.memory.throughput import work_of
+from kb.report.check.json_report import json_report
+from kb.report.check.text import text_report
+from kb.report.estimate.json_report import estimate_json
+from kb.report.estimate.text import estimate_text
+from kb.report.plan.text import plan_text
+from kb.report.recommend.text import recommend_text
+from kb.report.style import Style
+from kb.report.words import Words
+
+CATALOG = load_catalog()
+GUIDE = load_guide()
+WORDS = Words("en", cli.load_words_or_none("en"), CATALOG.facts)
+METHODS = ("full", "lora", "qlora", "dora")
+STYLE = Style(width=88)
+# What says how it is that nothing is predicted; anything else is a fault.
+REASONS = ("estimate.encoder_generates_nothing", "estimate.too_long")
+
+
+def models() -> Iterator[Model]:
+    """A model of each type in the catalogue, of each head of an encoder, and of the types that it lacks."""
+    seen: dict[str, Model] = {}
+    for model in CATALOG.models.values():
+        seen.setdefault(model.architecture.model_type, model)
+    yield from seen.values()
+    bert = {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 128, "num_hidden_layers": 2}
+    bert |= {"vocab_size": 1000, "max_position_embeddings": 128}
+    heads = [
+        ("bert", f"BertFor{head}") for head in ("SequenceClassification", "TokenClassification", "QuestionAnswering")
+    ]
+    for model_type, head in [*heads, ("albert", "AlbertForMaskedLM"), ("camembert", "CamembertForMaskedLM")]:
+        arch = architecture_from_config({**bert, "model_type": model_type, "architectures": [head]})
+        yield Model(id=head, name=head, architecture=arch, parameters=parameter_count(arch))
+
+
+MODELS = {model.id: model for model in models()}
+
+
+@pytest.fixture(scope="module")
+def checkers() -> dict[str, FileChecker]:
+    wanted = Wanted(gpu="rtx-3090", gpus=1, host_memory="60GB", cpus="8")
+    return {name: file_checker(CATALOG, Project(), wanted, model=model) for name, model in MODELS.items()}
+
+
+def finite(data: object) -> bool:
+    if isinstance(data, dict):
+        return all(map(finite, data.values()))
+    if isinstance(data, list):
+        return all(map(finite, data))
+    return not isinstance(data, float) or math.isfinite(data)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_an_estimate_is_an_answer_or_a_reason(name, checkers):
+    checker = checkers[name].checker
+    tasks = ("train", "evaluate", "generate")
+    target = next(module.leaf for module in modules(MODELS[name].architecture) if module.kind == "linear")
+    told = 0
+    for precision, method, task in itertools.product(PRECISIONS, METHODS, tasks):
+        if task != "train" and method in ("qlora", "dora"):
+            continue
+        flags = Flags(model=name, task=task, precision=precision, method=method, batch=4, eval_batch=2)
+        flags = flags._replace(lora_targets=None if method == "full" else (target,))
+        try:
+            one = estimate(unit_of(flags), checker, assumed_of(flags))
+        except UserError as fault:
+            assert fault.key in REASONS, (precision, method, task, fault)
+            continue
+        assert estimate_text([one], CATALOG.constants, WORDS, STYLE)
+        assert finite(json.loads(estimate_json([one], WORDS, "0", "0")))
+        told += 1
+    assert told >= len(PRECISIONS)  # of no model is every answer a reason
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_check_a_recommendation_and_a_plan_are_made(name, checkers):
+    checker = checkers[name]
+    model = MODELS[name]
+    room = Room(model, checker.checker.machine, CATALOG.constants)
+    encoder = model.architecture.family == "encoder"
+    for precision in ("fp16: true", "bf16: true", "torch_dtype: bfloat16"):
+        text = (
+            f"model_name_or_path: {name}\nper_device_train_batch_size: 64\noutput_dir: o\ndo_eval: true\n{precision}\n"
+        )
+        file = checker.check(text.encode(), "train.yaml")
+        (result,) = file.results
+        assert result.prediction is not None
+        whole = Run((file,), ()).result(checker)
+        assert text_report(whole, WORDS, STYLE) and finite(json.loads(json_report(whole, WORDS)))
+    assert plan_text([plan_unit(result, room, CATALOG.gpus)], WORDS, STYLE)
+    for task in ("train",) if encoder else ("train", "inference"):
+        assert recommend_text(answer(task, Asked(), room, CATALOG, GUIDE), WORDS, STYLE)
+
+
+def test_a_masked_model_s_step_costs_more_than_a_classifier_s_and_albert_s_layer_runs_many_times():
+    setup = TrainingSetup(bf16=True, max_source_length=128)
+    classifier = MODELS["BertForSequenceClassification"].architecture
+    masked = classifier._replace(head="masked")
+    assert work_of(setup, masked).operations > work_of(setup, classifier).operations
+    assert work_of(setup, masked).bytes > work_of(setup, classifier).bytes
+    albert = MODELS["AlbertForMaskedLM"].architecture
+    twice = albert._replace(encoder_layers=2 * albert.encoder_layers)
+    assert work_of(setup, twice).operations > 1.3 * work_of(setup, albert).operations
