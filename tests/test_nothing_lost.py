@@ -306,3 +306,36 @@ def test_a_gitignore_pattern_with_more_ways_than_time_ends_and_holds(folder, cap
     (folder / "left_out_or_not.yaml").write_text(GOOD)
     code, shown, said = here(capsys, str(folder))
     assert code == 0 and "aaaa.yaml" in shown and "left_out" not in shown + said
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["check a.yaml", "doctor", "estimate --model mt5-base", "plan a.yaml", "diagnose a.log", "rules validate"],
+)
+def test_a_working_folder_that_is_gone_is_said(command, tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    words = " ".join([sys.executable, "-m", "kb", command, "--lang", "en"])
+    ran = subprocess.run(
+        ["bash", "-c", f"cd {gone} && rmdir {gone} && exec {words}"],
+        input="",
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ran.returncode == 2 and "the working folder is gone" in ran.stderr, ran.stderr
+    assert "Traceback" not in ran.stderr and not ran.stdout
+
+
+@pytest.mark.parametrize("command", ["diagnose /dev/zero", "runtime --log /dev/zero", "monitor --replay /dev/zero"])
+def test_a_log_that_is_a_device_is_said_at_once(command):
+    ran = subprocess.run(
+        [sys.executable, "-m", "kb", *command.split(), "--lang", "en"], capture_output=True, text=True, timeout=60
+    )
+    assert ran.returncode == 2 and "/dev/zero is a device" in ran.stderr, ran.stderr
+
+
+def test_settings_of_a_project_that_are_brackets_alone_are_said(folder, capsys):
+    (folder / "kb.toml").write_text("a = " + "[" * 100_000)
+    code, _, said = here(capsys, str(folder))
+    assert code == 2 and "kb.toml" in said and "is not TOML" in said

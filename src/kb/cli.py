@@ -138,6 +138,9 @@ def _run(command: Callable[[Sequence[str], str], int], arguments: Sequence[str])
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a character still gets the rest
+    if _folder_is_gone():
+        _complain(said(load_words_or_none(language), "cli.folder_gone"))
+        return UNUSABLE
     code = CLEAN
     try:
         code = command(arguments, language)
@@ -174,6 +177,15 @@ def _hear_interrupts() -> None:
 
     if signal.getsignal(signal.SIGINT) is leave_quietly:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _folder_is_gone() -> bool:
+    """Whether the working folder was removed: what is relative to it leads nowhere."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def put(data: str | bytes) -> None:

@@ -201,6 +201,7 @@ def _log(options: argparse.Namespace, words: Words, rules: str) -> int:
     if options.name is not None or options.stage:
         raise UserError("runtime.one_at_a_time")
     from kb.advice.speed_log import pace, read_speed
+    from kb.config.files import is_device
     from kb.config.log.pieces import pieces
     from kb.report.runtime.json_report import log_object
     from kb.report.runtime.text import log_text
@@ -208,6 +209,8 @@ def _log(options: argparse.Namespace, words: Words, rules: str) -> int:
     if options.log == "-":
         log = read_speed(pieces(sys.stdin.buffer))
     else:
+        if is_device(options.log):
+            raise UserError("config.not-a-file", path=options.log)
         try:
             with open(options.log, "rb") as stream:
                 log = read_speed(pieces(stream))

@@ -1,5 +1,8 @@
 """The journal: each trial on disk when it ended, gone on with after a kill, never mixed with another probe's."""
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -87,6 +90,31 @@ def test_what_is_no_journal_is_left_as_it_is(tmp_path: Path) -> None:
     path.write_text("training: {}\n")
     assert fault(path, resume=True) == "probe.not_a_journal"
     assert path.read_text() == "training: {}\n"
+
+
+@pytest.mark.parametrize("deep", ["[" * 100_000, '{"plan":' * 100_000, '{"journal": 1, "plan": ' + "[" * 100_000])
+def test_a_journal_of_brackets_alone_is_said_to_be_none(deep: str, tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    path.write_text(deep + "\n")
+    asked = ["probe", "max-batch", "--model", "kobart", "--backend", "fake", "--fake-limit", "8GiB", "--lang", "en"]
+    command = [sys.executable, "-m", "kb", *asked, "--journal", str(path), "--resume"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ran.returncode == 2 and "is no journal of kb probe" in ran.stderr, ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [1, {"status": 5, "seconds": 1}, {"status": "ok", "seconds": 1, "phases": {"train": 4}}, {"status": "ok"}],
+)
+def test_lines_that_hold_no_outcome_are_tried_again(outcome: object, tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    written(path, 4)
+    deep = "[" * 100_000
+    with path.open("a") as stream:
+        stream.write(json.dumps({"key": trial_key(scripted(8)), "outcome": outcome}) + f'\n{{"key": {deep}\n')
+    journal = Journal.open(str(path), PLAN, resume=True)
+    assert journal.done.keys() == {trial_key(scripted(4))}
 
 
 @pytest.mark.parametrize("place", ["/dev/full", "/proc/nowhere/journal.jsonl"])

@@ -46,6 +46,15 @@ def is_no_file(path: str, status: os.stat_result) -> bool:
     return status.st_size == 0 and os.path.realpath(path).startswith(_MADE_UP)
 
 
+def is_device(path: str) -> bool:
+    """Whether it is a device, some of which never end; a pipe does, and a log may come through one."""
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):
+        return False
+    return stat.S_ISCHR(mode) or stat.S_ISBLK(mode)
+
+
 def read_if_any(path: str, limit: int) -> bytes | None:
     """A whole file; None where there is none, none that can be read, or one that is longer."""
     try:

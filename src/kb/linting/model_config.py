@@ -5,11 +5,12 @@ import os
 from typing import Any
 
 from kb.advice.weights import weight_type
+from kb.config.files import read_at_most
 from kb.core.errors import UserError
 from kb.core.model import Model
 from kb.memory import UnsupportedArchitectureError, architecture_from_config, parameter_count
 
-MAX_CHARACTERS = 1 << 20
+MAX_BYTES = 1 << 20
 
 
 def read_model_config(path: str) -> Model:
@@ -41,8 +42,7 @@ def read_config(path: str) -> dict[str, Any]:
     """
     file = config_file(path)
     try:
-        with open(file, encoding="utf-8") as stream:
-            data = json.loads(stream.read(MAX_CHARACTERS))
+        data = json.loads(read_at_most(file, MAX_BYTES).decode("utf-8"))
     except OSError as error:
         raise UserError("model_config.unreadable", path=file, reason=error.strerror or str(error)) from None
     except (ValueError, RecursionError) as error:

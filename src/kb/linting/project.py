@@ -4,12 +4,14 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from kb.config.files import read_at_most
 from kb.core.errors import UserError
 from kb.core.finding import SEVERITIES, Severity
 from kb.core.suggest import nearest
 from kb.core.text import LANGUAGES
 from kb.core.version import parse_version
 
+MAX_BYTES = 1 << 20
 LIBRARIES = ("transformers", "torch", "peft", "accelerate", "trl", "deepspeed")
 FAIL_ON = (*SEVERITIES, "never")
 
@@ -65,8 +67,7 @@ def find_project(start: str) -> Project:
 def _mentions_kb(path: str) -> bool:
     """Whether it is worth parsing: tomllib takes longer to import than most configs to check."""
     try:
-        with open(path, "rb") as stream:
-            return b"[tool.kb" in stream.read(1 << 20)
+        return b"[tool.kb" in read_at_most(path, MAX_BYTES)
     except OSError:
         return False
 
@@ -75,9 +76,8 @@ def _toml(path: str) -> dict[str, Any]:
     import tomllib
 
     try:
-        with open(path, "rb") as stream:
-            return tomllib.load(stream)
-    except tomllib.TOMLDecodeError as error:
+        return tomllib.loads(read_at_most(path, MAX_BYTES).decode("utf-8"))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise UserError("project.not_toml", path=path, error=str(error)) from None
     except UnicodeDecodeError:
         raise UserError("project.not_toml", path=path, error="UTF-8") from None

@@ -13,6 +13,7 @@ from kb.core.errors import UserError
 from kb.measurement.trial import Outcome, Trial, as_json, outcome_from, trial_key
 
 FORMAT = 1
+LONGEST = 64 << 20  # characters; a trial's line has some 2,000
 
 
 class Journal:
@@ -97,14 +98,17 @@ def _read(path: str) -> list[dict[str, Any]] | None:
         return None
     try:
         with open(path, encoding="utf-8", errors="replace") as stream:
-            lines = stream.read().splitlines()
+            text = stream.read(LONGEST + 1)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise UserError("probe.journal_unwritable", path=path, reason=error.strerror or str(error)) from None
+    if len(text) > LONGEST:
+        raise UserError("probe.not_a_journal", path=path)
+    lines = text.splitlines()
     found = []
     for line in lines:
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):  # brackets in brackets in brackets
             entry = json.loads(line)
             if isinstance(entry, dict):
                 found.append(entry)
@@ -123,10 +127,10 @@ def _put_aside(path: str) -> None:
 def _check(entries: list[dict[str, Any]], plan: Mapping[str, Any], path: str) -> None:
     before = entries[0].get("plan")
     now = json.loads(json.dumps(plan))
-    if before == now:
-        return
     before = before if isinstance(before, dict) else {}
     differing = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+    if not differing:
+        return
     raise UserError("probe.journal_of_another_plan", path=path, settings=", ".join(differing))
 
 

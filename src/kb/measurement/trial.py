@@ -6,7 +6,7 @@ Sizes in bytes, times in seconds, utilisation as a ratio. What is not known is N
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from kb.core.setup import Spread, TrainingSetup
 
@@ -117,9 +117,30 @@ def trial_from(data: Mapping[str, Any]) -> Trial:
     return Trial(**given)
 
 
+_NUMBER = (int, float)
+_KINDS: Mapping[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("status", "resource", "phase", "reason", "signal", "node", "output"), str),
+    **dict.fromkeys(("seconds", "step_seconds", "samples_per_second", "utilisation"), _NUMBER),
+    **dict.fromkeys(("exit_code", "trainable"), int),
+    **dict.fromkeys(("phases", "host", "machine", "stack"), dict),
+}
+
+
 def outcome_from(data: Mapping[str, Any]) -> Outcome:
-    """The outcome that :func:`as_json` wrote."""
-    return Outcome(**data)
+    """The outcome that :func:`as_json` wrote.
+
+    Raises:
+        KeyError: of another version.
+        TypeError: what it holds is no outcome.
+    """
+    outcome = Outcome(**data)
+    rows = outcome.phases.values() if isinstance(outcome.phases, dict) else ()
+    fits = all(isinstance(value, _KINDS[name]) for name, value in data.items() if value is not None)
+    if not fits or outcome.status not in get_args(Status) or outcome.seconds is None:
+        raise TypeError("no outcome")
+    if not all(isinstance(row, dict) and all(isinstance(size, _NUMBER) for size in row.values()) for row in rows):
+        raise TypeError("no sizes")
+    return outcome
 
 
 def trial_key(trial: Trial) -> str:

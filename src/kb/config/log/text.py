@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 
 from kb.config.faults import ConfigError
+from kb.config.files import is_device
 from kb.config.log.pieces import pieces
 
 STDIN = "-"
@@ -20,6 +21,8 @@ def log_lines(path: str) -> Iterator[tuple[int, str]]:
     Raises:
         ConfigError: it is missing, cannot be read, is compressed or is no text.
     """
+    if path != STDIN and is_device(path):
+        raise ConfigError("config.not-a-file", path=path)
     try:
         if path == STDIN:
             assert isinstance(sys.stdin.buffer, io.BufferedReader)

@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kb.config.files import read_at_most
 from kb.core.catalog import Catalog
 from kb.core.errors import UserError
 from kb.core.hardware import DetectedGpu, Machine
@@ -109,8 +110,7 @@ def read_script(path: str) -> dict[str, Any]:
     import yaml
 
     try:
-        with open(path, encoding="utf-8") as stream:
-            data = yaml.safe_load(stream.read(1 << 20))
+        data = yaml.safe_load(read_at_most(path, 1 << 20).decode("utf-8"))
     except OSError as error:
         raise UserError("probe.script_unreadable", path=path, reason=error.strerror or str(error)) from None
     except (ValueError, yaml.YAMLError, RecursionError) as error:
