@@ -79,7 +79,7 @@ def setup_of(
     if model is not None and model.guessed_from:
         read.assumed.append(Assumption(name="model.name", value=model.id, reason="guessed_from_name"))
     read.assumed.append(Assumption(name="data.lengths", value="full", reason="full_length"))
-    source, target = _lengths(read, model, constants)
+    source, target = _lengths(read, model, constants, unit.script)
     method = _method(read)
     quantized = method == "qlora" or bool(read.value("quantization.load_in_8bit"))
     strategy = read.value("training.eval_strategy")
@@ -143,7 +143,7 @@ def setup_of(
         spread=spread_of(read, model.architecture.d_model if model else None, versions("transformers", FSDP2_SINCE)),
     )
     beyond = unmodelled(read, trains=trained)
-    unresolved = (*_that_matter(read.unresolved, setup), *((NOT_MODELLED,) if beyond else ()))
+    unresolved = _that_matter(read.unresolved, setup) + ((NOT_MODELLED,) if beyond else ())
     return setup._replace(assumed=_assumed(read), unresolved=unresolved, unmodelled=beyond)
 
 
@@ -197,14 +197,17 @@ def _targets(read: SettingsReader) -> tuple[str, ...] | None:
     return (str(usual),) if named is None and usual is not None else named
 
 
-def _lengths(read: SettingsReader, model: Model | None, constants: Mapping[str, float]) -> tuple[int, int]:
+def _lengths(
+    read: SettingsReader, model: Model | None, constants: Mapping[str, float], script: str | None
+) -> tuple[int, int]:
     one_row = model is not None and not reads_target(model.architecture)
     # of sequence-to-sequence runs a bare max_length may be the generation's
     source = read.number("data.max_source_length", *(("trl.max_length", "trl.max_seq_length") if one_row else ()))
     usual_source = read.default("data.max_source_length")
     if usual_source is not None:  # the format's own
         source = read.or_assume("data.max_source_length", source, usual_source, "library_default")
-    source = read.or_assume("data.max_source_length", source, *assumed_source_length(model, constants))
+    assumed = assumed_source_length(model, constants, read.number("tokenizer.model_max_length"), script)
+    source = read.or_assume("data.max_source_length", source, *assumed)
     target = read.number("data.max_target_length", "training.generation_max_length", "generation.max_length")
     usual = int(constants["assumed_target_length"])
     if target is None and one_row:

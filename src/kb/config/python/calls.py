@@ -8,6 +8,9 @@ from typing import Any, NamedTuple
 from kb.config.python.names import Names, Where
 from kb.config.python.syntax import dotted_name
 
+_ANSWERS = ("labels", "label", "targets", "target", "decoder_inputs")  # ends of names that answers are given
+CUTTING = ("tokenizer", "target")  # groups of the calls that cut texts
+
 
 class Kind(NamedTuple):
     """What a called name means. ``dialect`` is set of a call that is a run, ``group`` of any other."""
@@ -72,7 +75,8 @@ class CallTable:
             name = dotted_name(node.func)
             kind = self.kind_of(name) if name else None
             if name and kind is not None and (kind.group != "tokenizer" or _truncates(node)):
-                kind = _of_target(kind, node, target) if kind.group == "tokenizer" else kind
+                answers = any(first <= node.lineno <= last for first, last in names.answers)
+                kind = _of_target(kind, node, target, answers=answers) if kind.group == "tokenizer" else kind
                 found.append(Call(len(found), name.rpartition(".")[2], kind, node, where, target))
         return found
 
@@ -99,10 +103,10 @@ def _truncates(node: ast.Call) -> bool:
     return "max_length" in given and cuts is not None and not (isinstance(cuts, ast.Constant) and cuts.value is False)
 
 
-def _of_target(kind: Kind, node: ast.Call, target: str | None) -> Kind:
-    """A tokenizer's call for the answers: by ``text_target``, or by the name that its result gets."""
-    answers = any(keyword.arg == "text_target" for keyword in node.keywords) or (target or "").endswith("labels")
-    return kind._replace(group="target") if answers else kind
+def _of_target(kind: Kind, node: ast.Call, target: str | None, *, answers: bool) -> Kind:
+    """A tokenizer's call for the answers: by ``text_target``, by where it stands, or by the name its result gets."""
+    answers = answers or any(keyword.arg == "text_target" for keyword in node.keywords)
+    return kind._replace(group="target") if answers or (target or "").endswith(_ANSWERS) else kind
 
 
 class Run(NamedTuple):
@@ -135,8 +139,9 @@ def _run(own: Call | None, others: list[Call]) -> Run:
     anchor = trainer or own
     certain: list[Call] = [trainer] if trainer is not None else []
     doubtful: list[Call] = []
-    for candidates in groups.values():
-        chosen = _chosen(candidates, anchor, _linked_names(trainer))
+    for group, candidates in groups.items():
+        cuts = group in CUTTING  # each cuts its own rows, so that none stands for the others
+        chosen = _before(candidates, anchor) if cuts else _chosen(candidates, anchor, _linked_names(trainer))
         for call in chosen:
             sure = len(chosen) == 1 and (anchor is None or call.where.holds_at(anchor.where) or _apart(call, anchor))
             (certain if sure else doubtful).append(call)
@@ -183,6 +188,11 @@ def _chosen(candidates: list[Call], anchor: Call | None, linked: set[str]) -> li
     if anchor is not None and candidates[-1].where.holds_at(anchor.where):
         return candidates[-1:]
     return candidates
+
+
+def _before(candidates: list[Call], anchor: Call | None) -> list[Call]:
+    """The calls that come before the run in the text; all where none does."""
+    return [each for each in candidates if anchor is None or each.number < anchor.number] or candidates
 
 
 def _is_reference(call: Call) -> bool:

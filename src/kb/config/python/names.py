@@ -3,6 +3,8 @@
 import ast
 from typing import NamedTuple
 
+from kb.config.python.syntax import arguments_of, bodies_of, opens_answers
+
 Branch = tuple[tuple[int, str], ...]  # the arms of if, for, while, except that a place lies in
 Scope = tuple[int, ...]  # the functions and classes that a place lies in, from the outermost
 
@@ -36,6 +38,7 @@ class Names:
     def __init__(self, tree: ast.Module) -> None:
         self.calls: list[tuple[ast.Call, Where, str | None]] = []
         self.uses: dict[str, int] = {}
+        self.answers: list[tuple[int, int]] = []  # first and last lines of `with tokenizer.as_target_tokenizer():`
         self._bound: dict[tuple[Scope, str], list[Binding]] = {}
         self._all: set[str] = set()
         self._changed: set[str] = set()  # names whose value is changed in place, or in another scope
@@ -63,6 +66,17 @@ class Names:
                 return only if only is not None and only.where.holds_at(at) else None
             scope = scope[:-1] if scope else None
         return None
+
+    def at_top(self) -> list[str]:
+        """The names that are bound outside functions and classes."""
+        return [name for scope, name in self._bound if not scope]
+
+    def only(self, name: str) -> tuple[ast.expr, Where] | None:
+        """The value that a name at the top has throughout, and where it gets it; None where that is not certain."""
+        found = self._bound.get(((), name), ())
+        if len(found) != 1 or name in self._changed or found[0].where.branch or found[0].value is None:
+            return None
+        return found[0].value, found[0].where
 
     def member(self, name: str, attribute: str, at: Where) -> Binding | None:
         """``CFG.batch`` of a class that assigns it once."""
@@ -128,8 +142,10 @@ class _Walk:
         elif isinstance(node, ast.Try | ast.TryStar | ast.Match):
             for captured in _captured(node):
                 names.bind(scope, captured, Binding(None, at))
+        if isinstance(node, ast.With) and any(opens_answers(item.context_expr) for item in node.items):
+            names.answers.append((node.lineno, node.end_lineno or node.lineno))
         self._parts(node, at, target)
-        for arm, body, condition in _bodies(node):
+        for arm, body, condition in bodies_of(node):
             self._body(body, scope, (*branch, (id(node), arm)) if condition else branch)
 
     def _definition(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, at: Where) -> None:
@@ -141,11 +157,8 @@ class _Walk:
         if isinstance(node, ast.ClassDef):
             names.define(node.name, inner)
         else:
-            arguments = node.args
-            given = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
-            for argument in given:
-                if argument is not None:
-                    names.bind(inner, argument.arg, Binding(None, at))
+            for argument in arguments_of(node.args):
+                names.bind(inner, argument.arg, Binding(None, at))
         # a function may be called from anywhere: what is certain in it is certain of its own
         self._body(node.body, inner, at.branch if isinstance(node, ast.ClassDef) else ())
 
@@ -188,11 +201,11 @@ class _Walk:
 
     def _expression(self, root: ast.expr, at: Where, target: str | None) -> None:
         names = self._names
-        stack: list[tuple[ast.AST, Branch]] = [(root, at.branch)]
+        stack: list[tuple[ast.AST, Branch, Scope]] = [(root, at.branch, at.scope)]
         while stack:
-            node, branch = stack.pop()
+            node, branch, scope = stack.pop()
             if isinstance(node, ast.Call):
-                where = at._replace(branch=branch)
+                where = at._replace(branch=branch, scope=scope)
                 names.calls.append((node, where, target if node is root else None))
                 held = node.func
                 if isinstance(held, ast.Attribute) and held.attr in CHANGING:
@@ -210,17 +223,18 @@ class _Walk:
                 names.bind(at.scope, node.target.id, Binding(None, at))
             elif isinstance(node, ast.comprehension):
                 self._targets(node.target, at)
-            elif isinstance(node, ast.arg):  # of a lambda: in it the name is another's
-                names.bind(at.scope, node.arg, Binding(None, at))
             if isinstance(node, ast.IfExp):
-                stack.append((node.test, branch))
-                stack.append((node.body, (*branch, (id(node), "body"))))
-                stack.append((node.orelse, (*branch, (id(node), "orelse"))))
-            elif isinstance(node, ast.Lambda):
-                stack.append((node.body, (*branch, (id(node), "body"))))
-                stack.append((node.args, branch))
+                stack.append((node.test, branch, scope))
+                stack.append((node.body, (*branch, (id(node), "body")), scope))
+                stack.append((node.orelse, (*branch, (id(node), "orelse")), scope))
+            elif isinstance(node, ast.Lambda):  # a function without a name: in it its arguments are other names
+                inner = (*scope, id(node))
+                for argument in arguments_of(node.args):
+                    names.bind(inner, argument.arg, Binding(None, at))
+                stack.append((node.body, branch, inner))
+                stack += [(each, branch, scope) for each in (*node.args.defaults, *node.args.kw_defaults) if each]
             else:
-                stack += [(child, branch) for child in reversed(list(ast.iter_child_nodes(node)))]
+                stack += [(child, branch, scope) for child in reversed(list(ast.iter_child_nodes(node)))]
 
 
 def dotted_or_none(node: ast.expr) -> str | None:
@@ -232,33 +246,9 @@ def dotted_or_none(node: ast.expr) -> str | None:
     return None
 
 
-def _bodies(node: ast.stmt) -> list[tuple[str, list[ast.stmt], bool]]:
-    """The blocks of a statement: their name, their statements, and whether they may be left out."""
-    if isinstance(node, ast.If):
-        main = _is_main(node.test)
-        return [("body", node.body, not main), ("orelse", node.orelse, True)]
-    if isinstance(node, ast.For | ast.AsyncFor | ast.While):
-        return [("body", node.body, True), ("orelse", node.orelse, True)]
-    if isinstance(node, ast.With | ast.AsyncWith):
-        return [("body", node.body, False)]
-    if isinstance(node, ast.Try | ast.TryStar):
-        handlers = [(f"except{number}", each.body, True) for number, each in enumerate(node.handlers)]
-        return [("body", node.body, False), *handlers, ("else", node.orelse, False), ("end", node.finalbody, False)]
-    if isinstance(node, ast.Match):
-        return [(f"case{number}", case.body, True) for number, case in enumerate(node.cases)]
-    return []
-
-
 def _captured(node: ast.Try | ast.TryStar | ast.Match) -> list[str]:
     """The names that ``except … as`` and the patterns of ``case`` give a value."""
     if not isinstance(node, ast.Match):
         return [each.name for each in node.handlers if each.name]
     parts = (part for case in node.cases for part in ast.walk(case.pattern))
     return [name for part in parts if (name := getattr(part, "name", None) or getattr(part, "rest", None))]
-
-
-def _is_main(test: ast.expr) -> bool:
-    """``__name__ == "__main__"``, and a plain ``True`` or ``1``."""
-    if isinstance(test, ast.Constant):
-        return bool(test.value)
-    return isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "__name__"

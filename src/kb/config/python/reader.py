@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 from kb.config.dialect.dialects import DOT, CompiledDialect, Entry
 from kb.config.dialect.settings import Extractor, Part
 from kb.config.faults import ConfigError
-from kb.config.python.calls import Call, CallTable, Run, runs_of
+from kb.config.python.calls import CUTTING, Call, CallTable, Run, runs_of
+from kb.config.python.lengths import SOURCE, alike, lengths_by_constants
 from kb.config.python.names import Names
 from kb.config.python.syntax import Module
 from kb.config.python.values import Values
@@ -20,15 +21,8 @@ from kb.core.facts import FactType
 from kb.core.finding import Span
 
 DIALECT = "python"
-OF_OTHERS = (
-    "trainer",
-    "tokenizer",
-    "target",
-    "prepared",
-    "adapter",
-    "peft",
-    "format",
-)  # most of whose keywords are no settings
+OF_OTHERS = frozenset((*CUTTING, "trainer", "tokenized", "prepared", "adapter", "peft", "format"))  # most of their
+# keywords are no settings
 TRAINING = "hf"  # whose defaults hold where a file has no training call
 TRAINER = "script.trainer"  # the class that is called says it, whatever its keywords hint at
 
@@ -69,7 +63,7 @@ class PythonReader:
         values = Values(module, names, self._constants)
         calls = self._table.find(names)
         given = {call.number: _given(call, module, values) for call in calls}
-        return Analysis(module, calls, given, values)
+        return Analysis(module, calls, given, values, names)
 
     def compiled(self, name: str) -> CompiledDialect:
         if name not in self._compiled:
@@ -92,12 +86,14 @@ class PythonReader:
         nulls: dict[str, Span] = {}
         unknown_keys: list[str] = []
         left_open: list[str] = []
+        cuts = [call for call in run.doubtful if call.kind.group in CUTTING and not call.where.branch]
+        agreed = {call.number for group in CUTTING for call in self._agreeing(group, cuts, run, analysis)}
         for call in (run.own, *run.certain, *run.doubtful):
             if call is None:
                 continue
             part = self._part(call, analysis)
             found = part.settings
-            if call in run.doubtful:
+            if call in run.doubtful and call.number not in agreed:
                 found = {name: each._replace(value=_unknown(name)) for name, each in found.items()}
             settings = {**found, **settings}
             nulls |= {name: span for name, span in part.silenced.items() if name not in settings}
@@ -105,6 +101,8 @@ class PythonReader:
             left_open += part.left_open
             events += [_as_python(event) for event in part.events if event.span not in told]
             told.update(event.span for event in part.events)
+        if not any(name in settings for name in (SOURCE, "trl.max_length", "trl.max_seq_length")):
+            settings |= lengths_by_constants(analysis.module, analysis.names, analysis.values)
         hides = run.own is not None and analysis.given[run.own.number].hides
         place = run.own or (*run.certain, *run.doubtful)[0]
         return Unit(
@@ -119,6 +117,13 @@ class PythonReader:
             unknown_keys=tuple(unknown_keys),
             hidden=OWN if hides else (),
         )
+
+    def _agreeing(self, group: str, cuts: list[Call], run: Run, analysis: "Analysis") -> list[Call]:
+        """The tokenizer's calls of one kind, where all that may count cut to one length."""
+        own = [call for call in cuts if call.kind.group == group]
+        every = [call for call in run.doubtful if call.kind.group == group]
+        given = [self._part(call, analysis).settings for call in own]
+        return own if len(own) == len(every) and alike(given) else []
 
     def _part(self, call: Call, analysis: "Analysis") -> Part:
         """What one call says; what it sets by itself stands where it is called."""
@@ -158,6 +163,7 @@ class Analysis(NamedTuple):
     calls: list[Call]
     given: Mapping[int, Arguments]
     values: Values
+    names: Names
 
     def says_something(self, run: Run) -> bool:
         """Whether at least one keyword is literal: a call with nothing but other code's values describes no run."""

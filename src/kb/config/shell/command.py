@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kb.config.shell.expand import Argument, Environment
-from kb.config.shell.flag_values import setting_at, setting_of
+from kb.config.shell.flag_values import read_value, setting_at, setting_of
 from kb.config.shell.flags import Flag
 from kb.config.shell.launch import Launch, read_launch
 from kb.config.shell.lexer import split_commands
@@ -24,6 +24,12 @@ RUN_CONFIG, CONFIG = "launch.run_config", "config"
 ACCELERATE_CONFIG = "launch.config_file"
 # Switches of `accelerate launch`; each means the setting of its name under launch.
 SWITCHES = ("multi_gpu", "use_fsdp", "use_deepspeed", "cpu", "tpu")
+# Flags of `accelerate launch` in place of a DeepSpeed file.
+OF_DEEPSPEED = {
+    "zero_stage": "deepspeed.zero_stage",
+    "offload_optimizer_device": "deepspeed.offload_optimizer.device",
+    "offload_param_device": "deepspeed.offload_param.device",
+}
 OF_ADAPTERS = frozenset(("lora", "qlora", "peft", "dora"))  # words in the name of a script that adds one
 BATCH = "training.per_device_train_batch_size"
 TRAINER = "script.trainer"
@@ -160,7 +166,18 @@ def _launch_settings(launch: Launch, dialect: str, places: Places) -> dict[str, 
     if launch.launcher == "accelerate":
         on = [flag for flag in launch.before if flag.name in SWITCHES and not flag.values]
         settings |= {f"launch.{flag.name}": setting_at(True, flag, places, bare=True) for flag in on}
+        told = [flag for flag in launch.before if flag.name in OF_DEEPSPEED and flag.values]
+        settings |= {OF_DEEPSPEED[flag.name]: _launchers(flag, OF_DEEPSPEED[flag.name], places) for flag in told}
     return settings
+
+
+def _launchers(flag: Flag, name: str, places: Places) -> Setting:
+    """What a flag of the launcher says of DeepSpeed."""
+    text = flag.values[0].text
+    value = None if text is None else read_value(text, "integer" if name.endswith("_stage") else "text")
+    return setting_at(
+        Unknown(frozenset((name,)), "known only when the command runs") if value is None else value, flag, places
+    )
 
 
 def _processes(launch: Launch, dialect: str, places: Places) -> dict[str, Setting]:

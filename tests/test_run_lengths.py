@@ -1,0 +1,126 @@
+"""The lengths of a run: literals and constants of its own program, else what it would cut to, listed as assumed."""
+
+import json
+
+import pytest
+
+from kb.advice.check import Checker
+from kb.config.notebook.reader import read_cells
+from kb.config.python.reader import PythonReader
+from kb.config.shell.command import CommandReader
+from kb.config.shell.script import read_shell
+from kb.core.document import Unit
+from kb.core.setup import TrainingSetup
+from kb.knowledge import load_catalog
+from kb.machine.detect import detect
+
+CATALOG = load_catalog()
+COMMANDS = CommandReader(CATALOG.dialects, CATALOG.facts)
+PYTHON = PythonReader(CATALOG.dialects, CATALOG.facts)
+MACHINE = detect(CATALOG.gpus, gpu="rtx-3090", gpu_count=None, host_memory="60GB", cpus="8")
+T5 = "model = AutoModelForSeq2SeqLM.from_pretrained('google-t5/t5-small')\n"
+BERT = "model = AutoModelForSequenceClassification.from_pretrained('bert-base-uncased')\n"
+TRAINED = "args = TrainingArguments('out', per_device_train_batch_size=4)\nTrainer(model, args).train()\n"
+RUN = "--model_name_or_path bert-base-uncased --do_train --per_device_train_batch_size 8"
+
+
+def setup_of(unit: Unit) -> TrainingSetup:
+    return Checker(CATALOG, MACHINE).check(unit).setup
+
+
+def python(text: str) -> TrainingSetup:
+    return setup_of(PYTHON.read(text + TRAINED, "train.py")[0])
+
+
+def assumed(setup: TrainingSetup, name: str = "data.max_source_length") -> str | None:
+    return next((each.reason for each in setup.assumed if each.name == name), None)
+
+
+@pytest.mark.parametrize(
+    "cuts",
+    [
+        "rows = rows.map(lambda row: tokenizer(row['a'], truncation=True, padding='max_length', max_length=48))\n",
+        "LONGEST = 48\ndef cut(row):\n    return tok(row['a'], max_length=LONGEST, truncation=True)\n",
+        "def cut(row):\n    return my.bert_tokenizer(row['a'], max_length=48, truncation='longest_first')\n",
+        "encoded = t.batch_encode_plus(rows, max_length=48, truncation=True)\n",
+        "def a(r):\n    return tokenizer(r, max_length=48, truncation=True)\n"
+        "def b(r):\n    return tokenizer(r, max_length=48, truncation=True)\n",
+        "max_seq_length = 48\nrows = cut(rows, max_seq_length)\n",
+        "block_size = 48\ndef group_texts(r):\n    return pieces(r, block_size)\nrows = rows.map(group_texts)\n",
+    ],
+)
+def test_the_length_that_a_program_cuts_to_is_its_inputs(cuts: str) -> None:
+    setup = python(BERT + cuts)
+    assert (setup.max_source_length, assumed(setup)) == (48, None)
+
+
+@pytest.mark.parametrize(
+    "cuts",
+    [
+        "with tok.as_target_tokenizer():\n        x = tok(row['b'], max_length=20, truncation=True)",
+        "row['labels'] = tok(text_target=row['b'], max_length=20, truncation=True)['input_ids']",
+        "targets = tok(row['b'], max_length=20, truncation=True)",
+    ],
+)
+def test_answers_are_cut_by_themselves(cuts: str) -> None:
+    text = f"def cut(row):\n    inputs = tok(row['a'], max_length=96, truncation=True)\n    {cuts}\n    return inputs\n"
+    setup = python(T5 + text)
+    assert (setup.max_source_length, setup.max_target_length) == (96, 20)
+
+
+def test_what_does_not_cut_gives_no_length() -> None:
+    for text in (
+        "tokenizer('a', max_length=48)\n",
+        "tokenizer('a', max_length=48, truncation=False)\n",
+        "block_size = 48\nread(block_size)\n",
+        "text = model.generate(ids, max_length=48)\n",
+        "max_seq_length = 48\nmax_seq_length = 64\nrows = cut(rows, max_seq_length)\n",
+    ):
+        assert assumed(python(BERT + text)) == "longest_of_model", text
+
+
+def test_calls_that_cut_differently_leave_it_open() -> None:
+    two = "def a(r):\n    return tokenizer(r, max_length=48, truncation=True)\n"
+    setup = python(BERT + two + two.replace("48", "96").replace("def a", "def b"))
+    assert "data.max_source_length" in setup.unresolved
+
+
+def test_a_tokenizer_told_its_longest_is_assumed_to_reach_it() -> None:
+    setup = python(BERT + "tokenizer = AutoTokenizer.from_pretrained('bert-base-uncased', model_max_length=200)\n")
+    assert (setup.max_source_length, assumed(setup)) == (200, "longest_of_tokenizer")
+
+
+def test_a_notebook_is_read_with_the_length_of_its_map() -> None:
+    cells = [
+        "max_length = 64",
+        BERT,
+        "def prepare(row):\n    return tokenizer(row['text'], truncation=True, max_length=max_length)",
+        "rows = dataset.map(prepare, batched=True)",
+        TRAINED,
+    ]
+    book = {"cells": [{"cell_type": "code", "metadata": {}, "source": each} for each in cells], "nbformat": 4}
+    (unit,) = read_cells(json.dumps(book), "a.ipynb", PYTHON, COMMANDS)
+    setup = setup_of(unit)
+    assert (setup.max_source_length, assumed(setup)) == (64, None)
+
+
+@pytest.mark.parametrize(
+    ("flags", "length", "reason"),
+    [
+        ("--max_seq_length 72", 72, None),
+        ("--max_seq_len 72", 72, None),
+        ("--model_max_length 72", 72, None),
+        ("--cutoff_len 72", 72, None),
+        ("--max_length 72", 72, None),
+        ("", 128, "script_default"),
+    ],
+)
+def test_a_commands_length_goes_by_many_names(flags: str, length: int, reason: str | None) -> None:
+    setup = setup_of(read_shell(f"python run_glue.py {RUN} {flags}\n", "run.sh", COMMANDS)[0])
+    assert (setup.max_source_length, assumed(setup)) == (length, reason)
+
+
+def test_accelerates_own_flags_say_what_its_file_would() -> None:
+    line = "accelerate launch --num_processes 4 --use_deepspeed --zero_stage 3 --offload_optimizer_device cpu train.py"
+    setup = setup_of(read_shell(f"{line} {RUN}\n", "run.sh", COMMANDS)[0])
+    assert (setup.world_size, setup.zero_stage, setup.offload_optimizer) == (4, 3, True)
