@@ -95,25 +95,26 @@ def test_no_gpu_by_request_is_said_so() -> None:
 @pytest.mark.parametrize(
     ("arguments", "key"),
     [
-        ({"host_memory": "lots"}, "bad_host_memory"),
-        ({"host_memory": ""}, "bad_host_memory"),
-        ({"host_memory": "-4GB"}, "bad_host_memory"),
-        ({"host_memory": "0"}, "host_memory_range"),
-        ({"host_memory": "5000TB"}, "host_memory_range"),
-        ({"cpus": "many"}, "bad_cpus"),
-        ({"cpus": "0"}, "bad_cpus"),
-        ({"cpus": "-2"}, "bad_cpus"),
-        ({"cpus": "1.5"}, "bad_cpus"),
-        ({"cpus": "４"}, "bad_cpus"),
-        ({"cpus": "9" * 5000}, "bad_cpus"),
-        ({"gpu_count": 0}, "bad_gpu_count"),
-        ({"gpu_count": 10**9}, "bad_gpu_count"),
+        ({"host_memory": "lots"}, "size.not_a_size"),
+        ({"host_memory": ""}, "size.not_a_size"),
+        ({"host_memory": "-4GB"}, "size.not_a_size"),
+        ({"host_memory": "60"}, "size.no_unit"),
+        ({"host_memory": "0GB"}, "size.out_of_range"),
+        ({"host_memory": "5000TB"}, "size.out_of_range"),
+        ({"cpus": "many"}, "machine.bad_cpus"),
+        ({"cpus": "0"}, "machine.bad_cpus"),
+        ({"cpus": "-2"}, "machine.bad_cpus"),
+        ({"cpus": "1.5"}, "machine.bad_cpus"),
+        ({"cpus": "４"}, "machine.bad_cpus"),
+        ({"cpus": "9" * 5000}, "machine.bad_cpus"),
+        ({"gpu_count": 0}, "machine.bad_gpu_count"),
+        ({"gpu_count": 10**9}, "machine.bad_gpu_count"),
     ],
 )
 def test_argument_that_cannot_be_used_is_a_user_error(arguments: dict, key: str) -> None:
     with pytest.raises(UserError) as caught:
         detect(CATALOGUE, **{"gpu": "none", "host_memory": "none", "cpus": "none", **arguments})
-    assert caught.value.key == f"machine.{key}"
+    assert caught.value.key == key
 
 
 def test_auto_is_the_same_as_nothing_named() -> None:

@@ -46,7 +46,7 @@ def test_github_message_cannot_break_out_of_its_line() -> None:
     assert report.count("\n") == 1
     match = COMMAND.fullmatch(report.rstrip("\n"))
     assert match is not None
-    assert unescaped(match[3]) == "50%\r\n::error::forged, a:b"
+    assert unescaped(match[3]) == "50%\\r\\n::error::forged, a:b"
     properties = dict(part.split("=", 1) for part in match[2].split(","))
     assert unescaped(properties["file"]) == "a,b:c%.yaml"
     assert "col" not in properties, "columns only where the finding lies on one line"
@@ -86,7 +86,7 @@ def test_junit_is_xml_whatever_a_config_holds() -> None:
     root = ET.fromstring(text.encode("utf-8"))
     failure = root.find("./testsuite/testcase/failure")
     assert failure is not None
-    assert "<&\"'> ]]> \ufffd \ufffd 한글 🔥" in (failure.text or "")
+    assert "\\u0000\\u001b[31m <&\"'> ]]> \\ud800 \\uffff 한글 🔥" in (failure.text or "")
 
 
 FAULTY = sample.check_result(sample.bart_result())._replace(unusable=sample.UNUSABLE)

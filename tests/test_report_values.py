@@ -45,7 +45,7 @@ def test_size_takes_the_unit_that_suits_it() -> None:
 
 def test_control_characters_of_a_config_do_not_reach_the_terminal() -> None:
     hostile = "a\x1b[31mred\x07\u202egnp.exe\r\nb\x9b"
-    assert format_value(hostile) == "a\ufffd[31mred\ufffd\ufffdgnp.exe\ufffd\ufffdb\ufffd"
+    assert format_value(hostile) == "a\\u001b[31mred\\u0007\\u202egnp.exe\\r\\nb\\u009b"
     assert printable("한글 🔥 é") == "한글 🔥 é"
 
 

@@ -15,6 +15,7 @@ from kb.linting.prepare import Wanted, file_checker
 from kb.linting.project import Project
 from kb.linting.run import Input, run
 from kb.report.check.json_report import check_object
+from kb.report.values import printable
 from kb.report.words import Words
 
 
@@ -42,9 +43,18 @@ def check(text: str, asked: str, language: str) -> str:
                     for fix in finding.fixes
                 ]
             _name_terms(unit["prediction"], words)
-        return json.dumps({"report": report}, ensure_ascii=False)
+        return json.dumps({"report": _shown(report)}, ensure_ascii=False)
     except UserError as error:
         return json.dumps({"fault": said(load_words_or_none(language), error.key, **error.values)}, ensure_ascii=False)
+
+
+def _shown(data: Any) -> Any:
+    """The report with every text as a page may show it."""
+    if isinstance(data, str):
+        return printable(data)
+    if isinstance(data, dict):
+        return {printable(key): _shown(value) for key, value in data.items()}
+    return [_shown(each) for each in data] if isinstance(data, list | tuple) else data
 
 
 def fix(text: str, asked: str, language: str, rule: str, unsafe: bool) -> str:

@@ -282,7 +282,7 @@ def _explain_alone(options: argparse.Namespace, catalog: Catalog, words: Words) 
     from kb.report.style import choose_style
 
     style = choose_style(sys.stdout, options.color)
-    sys.stdout.write(explain(catalog.rules[options.explain], words, style, sources=catalog.sources))
+    cli.put(explain(catalog.rules[options.explain], words, style, sources=catalog.sources))
     return cli.CLEAN
 
 

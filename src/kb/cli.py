@@ -6,6 +6,7 @@ Exit codes: 0 clean, 1 findings, 2 the input or the arguments cannot be used, 3 
 import argparse
 import errno
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
@@ -66,6 +67,7 @@ class Parser(argparse.ArgumentParser):
                 super().add_usage(usage, actions, groups, prefix if given is None else given)
 
         super().__init__(allow_abbrev=False, add_help=False, formatter_class=Formatter, **options)
+        self._negative_number_matcher = re.compile(r"-\d")  # of `--host-memory -5GB` the value is at fault
         self.words = words
         self._prefix = prefix
         self._positionals.title = said(words, "cli.positionals")
@@ -189,10 +191,13 @@ def _folder_is_gone() -> bool:
 
 
 def put(data: str | bytes) -> None:
-    """Write data to standard output. A reader that has seen enough (head, a pager) changes nothing of the run."""
+    """Write data to standard output; text with no hidden characters in it.
+
+    A reader that has seen enough (head, a pager) changes nothing of the run.
+    """
     try:
         if isinstance(data, str):
-            sys.stdout.write(data)
+            sys.stdout.write(visible(data))
         else:
             sys.stdout.flush()
             sys.stdout.buffer.write(data)
@@ -201,13 +206,28 @@ def put(data: str | bytes) -> None:
         _abandon_output()
 
 
+def visible(text: str) -> str:
+    """Lines of text as a screen may have them: colours apart, nothing in them is obeyed or hidden."""
+    from kb.report.values import printable
+
+    def line(one: str) -> str:
+        if "\x1b" not in one:
+            return printable(one)
+        parts = re.split("(\x1b\\[[0-9;]*m)", one)
+        return "".join(part if number % 2 else printable(part) for number, part in enumerate(parts))
+
+    return "\n".join(one if one.isascii() and one.isprintable() else line(one) for one in text.split("\n"))
+
+
 def _abandon_output() -> None:
     """Nothing more can be written; Python would complain again when it closes standard output."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _complain(text: str) -> None:
-    print(f"kb: {text}", file=sys.stderr)
+    from kb.report.values import printable
+
+    print("\n".join(map(printable, f"kb: {text}".split("\n"))), file=sys.stderr)
 
 
 def worded(fault: UserError, language: str) -> str:

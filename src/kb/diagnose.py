@@ -47,16 +47,14 @@ def command(arguments: Sequence[str], language: str) -> int:
     if options.format == "json":
         from kb.report.diagnosis.json_report import diagnosis_json
 
-        sys.stdout.write(diagnosis_json(result, language))
+        cli.put(diagnosis_json(result, language))
     else:
         from kb.report.diagnosis.text import diagnosis_text
         from kb.report.style import choose_style
         from kb.report.words import Words
 
         style = choose_style(sys.stdout, options.color)
-        sys.stdout.write(
-            diagnosis_text(result, options.log, Words(language, messages, catalog.facts), style, values.unit)
-        )
+        cli.put(diagnosis_text(result, options.log, Words(language, messages, catalog.facts), style, values.unit))
     return cli.FINDINGS if result.causes else cli.CLEAN
 
 

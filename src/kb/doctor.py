@@ -1,6 +1,5 @@
 """``kb.doctor``: what is installed, what was detected, what is missing, and what that costs."""
 
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -48,7 +47,9 @@ def command(arguments: Sequence[str], language: str) -> int:
         versions=_versions_of(path, project) if path is not None else None,
     )
     if options.format == "json":
-        cli.put(json.dumps(doctor_json(health), ensure_ascii=False, indent=2) + "\n")
+        from kb.report.check.json_report import to_json
+
+        cli.put(to_json(doctor_json(health)))
         return cli.CLEAN
     words = Words(language, messages, catalog.facts)
     cli.put(doctor_text(health, words, choose_style(sys.stdout, options.color)))

@@ -9,11 +9,11 @@ from typing import Any
 from kb import __version__, cli
 from kb.advice.flags import ATTENTIONS, METHODS, PRECISIONS, TASKS, Flags, optimizer_named
 from kb.core.errors import UserError
+from kb.core.units import read_size
 from kb.knowledge import load_catalog
 from kb.report.words import Words
 
 LARGEST_NUMBER = 1_000_000
-LARGEST_SIZE = 2**50  # bytes
 NUMBERS = ("batch", "seq_in", "seq_out", "accumulation", "lora_rank", "eval_batch", "beams", "gen_length")
 WITHOUT_FORM = ("model_config.unknown_type", "model_config.unsupported", "model_config.differ")
 OF_SIMULATION = (
@@ -63,7 +63,7 @@ def _simulated(options: argparse.Namespace, found: Sequence[Any], catalog: Any, 
     """Each run with the simulator's answer; a fault of the files asked for beside it is heard first."""
     from kb.linting.simulating import Wish, numbered, simulated, write_pictures
 
-    memory = None if options.memory_limit is None else _size("--memory-limit", options.memory_limit)
+    memory = None if options.memory_limit is None else read_size("--memory-limit", options.memory_limit)
     wish = Wish(
         seconds=options.time_limit,
         memory_bytes=memory,
@@ -208,18 +208,6 @@ def _refuse(options: argparse.Namespace) -> None:
     if options.time_limit is not None and not 0 < options.time_limit <= LARGEST_NUMBER:
         value = f"{options.time_limit:g}"
         raise UserError("recommend.bad_number", option="--time-limit", value=value, most=LARGEST_NUMBER)
-
-
-def _size(option: str, text: str) -> int:
-    from kb.core.units import parse_bytes
-
-    try:
-        size = parse_bytes(text)
-    except ValueError:
-        size = 0
-    if not 0 < size <= LARGEST_SIZE:
-        raise UserError("estimate.bad_size", option=option, value=text[:100])
-    return size
 
 
 def _option(name: str) -> str:

@@ -18,6 +18,7 @@ from kb.knowledge import KnowledgeError, load_catalog, load_guide
 from kb.linting.file import FileChecker
 from kb.linting.prepare import Wanted, file_checker
 from kb.linting.project import find_project
+from kb.report.values import printable
 from kb.report.words import Words
 
 
@@ -140,7 +141,7 @@ def _noted(row: Mapping[str, Any], errata: Sequence[Mapping[str, Any]], words: W
     """A note's own history: what it says came of each stage goes with it, and which errata are about it."""
     versions = noted_versions(row, words.language)
     outcomes = [stage["outcome"]["text"][words.language] for stage in row["stages"]]
-    remarks = [f"{version.label}: {text}" for version, text in zip(versions, outcomes, strict=True)]
+    remarks = [f"{printable(version.label)}: {text}" for version, text in zip(versions, outcomes, strict=True)]
     if confirmed := row.get("confirmed"):
         remarks.append(words("history.confirmed", when=confirmed["time"], source=confirmed["source"]))
     if about := [erratum["id"] for erratum in errata if erratum["claim"]["source"] == row["config"]["source"]]:
@@ -163,13 +164,13 @@ def _report(options: argparse.Namespace, history: History, checker: Checker, wor
 
         head = {"schema": 1, "kb": __version__, "rules": checker.catalog.version}
         data = history_object(history, checker.machine, words, unchanged=given.unchanged, shallow=given.shallow)
-        sys.stdout.write(to_json({**head, **data}))
+        cli.put(to_json({**head, **data}))
         return
     from kb.report.history.text import LeftOut, history_text
     from kb.report.style import choose_style
 
     left_out = LeftOut(given.unchanged, given.shallow)
-    sys.stdout.write(history_text(history, checker.machine, words, choose_style(sys.stdout), left_out, given.remarks))
+    cli.put(history_text(history, checker.machine, words, choose_style(sys.stdout), left_out, given.remarks))
 
 
 def _unreadable(versions: Sequence[Version], options: argparse.Namespace, words: Words) -> int:

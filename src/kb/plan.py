@@ -99,12 +99,12 @@ def _report(options: argparse.Namespace, planned: "Sequence[PlannedUnit]", words
     if options.format == "json":
         from kb.report.plan.json_report import plan_json
 
-        sys.stdout.write(plan_json(planned, words, __version__, catalog.version))
+        cli.put(plan_json(planned, words, __version__, catalog.version))
         return
     from kb.report.plan.text import plan_text
     from kb.report.style import choose_style
 
-    sys.stdout.write(plan_text(planned, words, choose_style(sys.stdout, options.color)))
+    cli.put(plan_text(planned, words, choose_style(sys.stdout, options.color)))
 
 
 if __name__ == "__main__":

@@ -59,12 +59,12 @@ def command(arguments: Sequence[str], language: str) -> int:
     if options.format == "json":
         from kb.report.recommend.json_report import recommend_json
 
-        sys.stdout.write(recommend_json(result, words, __version__, catalog.version))
+        cli.put(recommend_json(result, words, __version__, catalog.version))
     else:
         from kb.report.recommend.text import recommend_text
         from kb.report.style import choose_style
 
-        sys.stdout.write(recommend_text(result, words, choose_style(sys.stdout, options.color)))
+        cli.put(recommend_text(result, words, choose_style(sys.stdout, options.color)))
     splits = result.training.splits if result.training else None
     held = result.setup is not None and (splits is None or bool(splits.exact))
     return cli.CLEAN if held else cli.FINDINGS

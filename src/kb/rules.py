@@ -200,13 +200,13 @@ def _diff(options: argparse.Namespace, location: Location, words: cli.Words) -> 
             from kb.report.rules.diff_json import rule_diff_object
 
             head = {"schema": 1, "kb": __version__, "rules": now.catalog.version}
-            sys.stdout.write(to_json({**head, **rule_diff_object(options.revision, commit, entries, flips)}))
+            cli.put(to_json({**head, **rule_diff_object(options.revision, commit, entries, flips)}))
         else:
             from kb.report.rules.diff_markdown import rule_diff_markdown
 
             language = cli.language_of(["--lang", options.lang] if options.lang else [], os.environ)
             speaker = Words(language, words, now.catalog.facts)
-            sys.stdout.write(rule_diff_markdown(options.revision, commit, entries, flips, then, now, speaker))
+            cli.put(rule_diff_markdown(options.revision, commit, entries, flips, then, now, speaker))
     return cli.FINDINGS if entries.unbumped else cli.CLEAN
 
 

@@ -97,7 +97,7 @@ def _write(options: argparse.Namespace, rules: str, data: Mapping[str, Any], tex
         from kb.report.check.json_report import to_json
 
         text = to_json({"schema": 1, "kb": __version__, "rules": rules, **data})
-    sys.stdout.write(text)
+    cli.put(text)
 
 
 def _style() -> Any:

@@ -2,6 +2,8 @@
 
 import re
 
+from kb.core.errors import UserError
+
 BYTES_PER_UNIT = {
     "B": 1,
     "KB": 10**3,
@@ -15,24 +17,68 @@ BYTES_PER_UNIT = {
 }
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 
-_SIZE = re.compile(r"\s*(\d{1,15}(?:\.\d{1,6})?)\s*([kmgt]?i?b?)\s*", re.IGNORECASE)
+GPU_UNIT, HOST_UNIT = "GiB", "GB"
+"""What texts show sizes in: a GPU's memory as its driver counts it, a host's as the limits of containers are named."""
+
+_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*((?:[kmgt]i?)?b|[kmgt]i?)?", re.IGNORECASE)
+LEAST_BYTES, MOST_BYTES = 2**20, 2**50  # of a memory
+
+
+class NoUnitError(ValueError):
+    """A number alone; ``meant`` is the size that it most likely stands for."""
+
+    def __init__(self, number: str) -> None:
+        super().__init__(f"{number} has no unit")
+        self.meant = _likely(number)
 
 
 def parse_bytes(text: str) -> int:
-    """Bytes of a size such as ``60GB``, ``59.5 GiB`` or ``64424509440``.
+    """Bytes of a size such as ``60GB``, ``59.5 GiB`` or ``512 B``.
 
-    A bare ``60G`` is read as Docker and Kubernetes' ``Gi`` would be written in full: ``G`` alone means GB.
+    ``60G`` is 60GB and ``60Gi`` is 60GiB, as Kubernetes writes them; capitals do not count.
 
     Raises:
-        ValueError: the text is not a size.
+        NoUnitError: the text is a number alone.
+        ValueError: it is no size.
     """
-    match = _SIZE.fullmatch(text)
+    match = _SIZE.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"{text!r} is not a size; write it as 60GB, 59.5GiB or a number of bytes")
-    number, unit = match[1], match[2].upper() or "B"
-    if not unit.endswith("B"):
-        unit += "B"
-    return round(float(number) * BYTES_PER_UNIT[unit])
+        raise ValueError(f"{text!r} is not a size")
+    number, unit = match[1], (match[2] or "").upper()
+    if not unit:
+        raise NoUnitError(number)
+    return round(float(number) * BYTES_PER_UNIT[unit if unit.endswith("B") else f"{unit}B"])
+
+
+def read_size(name: str, value: object) -> int:
+    """Bytes of a size that a user gave: of an option, a setting of ``kb.toml``, a row of measurements.
+
+    Args:
+        name: how the user named it, for the fault: ``--host-memory``.
+
+    Raises:
+        UserError: a number without a unit, no size, or one that no memory has.
+    """
+    text = str(value)[:100]
+    try:
+        if isinstance(value, bool):
+            raise ValueError(text)
+        size = parse_bytes(str(value))
+    except NoUnitError as error:
+        raise UserError("size.no_unit", name=name, text=text, meant=error.meant) from None
+    except ValueError:
+        raise UserError("size.not_a_size", name=name, text=text) from None
+    if not LEAST_BYTES <= size <= MOST_BYTES:
+        least, most = format_bytes(LEAST_BYTES, "MiB"), format_bytes(MOST_BYTES, "TiB")
+        raise UserError("size.out_of_range", name=name, text=text, least=least, most=most)
+    return size
+
+
+def _likely(number: str) -> str:
+    """``60`` is meant as 60GB, ``61440`` as MiB, ``64424509440`` as bytes."""
+    value = float(number)
+    unit = "GB" if value < 10_000 else "MiB" if value < 100_000_000 else "B"
+    return f"{number}{unit}"
 
 
 def rounded_down(count: float, unit: str = "GiB") -> int:

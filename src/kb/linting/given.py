@@ -1,16 +1,14 @@
 """What a project says of itself in ``[facts]``: the names against the vocabulary, the values against their types."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from kb.core.errors import UserError
 from kb.core.expression import is_unknown
 from kb.core.facts import FactType, coerce
 from kb.core.suggest import nearest
-from kb.core.units import parse_bytes
+from kb.core.units import read_size
 from kb.core.version import parse_version
-
-_PARSERS: Mapping[str, Callable[[str], Any]] = {"bytes": parse_bytes, "version": parse_version}
 
 
 def given_facts(table: Mapping[str, Any], facts: Mapping[str, FactType], path: str) -> dict[str, Any]:
@@ -29,9 +27,11 @@ def _value(name: str, value: Any, facts: Mapping[str, FactType], path: str) -> A
     fact = facts.get(name)
     if fact is None or not fact.given:
         raise _no_such_fact(name, facts, path)
-    if isinstance(value, str) and fact.type in _PARSERS:
+    if fact.type == "bytes":
+        return read_size(f"{path}: {name}", value)
+    if isinstance(value, str) and fact.type == "version":
         try:
-            value = _PARSERS[fact.type](value)
+            value = parse_version(value)
         except ValueError:
             value = None
     known = coerce(value, fact.type, name)

@@ -110,7 +110,11 @@ def _machine(catalog: Catalog, project: Project, wanted: Wanted) -> Machine:
         machine = detect(catalog.gpus, gpu=gpu, gpu_count=gpu_count, host_memory=memory or unsaid, cpus=cpus or unsaid)
     except UserError as error:
         about = next((name for keys, name in _FAULTS if error.key.startswith(keys)), None)
-        raise project.answers_for(error) if about and getattr(wanted, about) is None else error from None
+        if about is None or getattr(wanted, about) is not None:
+            raise
+        if "name" in error.values and about == "host_memory":
+            error.values["name"] = about  # as the file calls it
+        raise project.answers_for(error) from None
     if not machine.gpus and unsaid == "auto":
         machine = _elsewhere(machine, memory, cpus)
     return machine
@@ -120,7 +124,7 @@ def _machine(catalog: Catalog, project: Project, wanted: Wanted) -> Machine:
 _FAULTS = (
     (("machine.unknown_gpu",), "gpu"),
     (("machine.bad_gpu_count",), "gpus"),
-    (("machine.bad_host_memory", "machine.host_memory_range"), "host_memory"),
+    (("size.",), "host_memory"),
     (("machine.bad_cpus",), "cpus"),
 )
 

@@ -88,7 +88,7 @@ def _toml(path: str) -> dict[str, Any]:
 _KINDS: Mapping[str, tuple[type, ...]] = {
     "gpu": (str,),
     "gpus": (int,),
-    "host_memory": (str, int),
+    "host_memory": (str, int, float),
     "cpus": (int, str),
     "lang": (str,),
     "fail_on": (str,),
@@ -101,7 +101,7 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
     "facts": (dict,),
 }
 _CHOICES: Mapping[str, tuple[str, ...]] = {"lang": LANGUAGES, "fail_on": FAIL_ON}
-_TOML_TYPES: Mapping[type, str] = {str: "string", int: "integer", list: "array", dict: "table"}
+_TOML_TYPES: Mapping[type, str] = {str: "string", int: "integer", float: "float", list: "array", dict: "table"}
 
 
 def _project(path: str, data: Mapping[str, Any]) -> Project:

@@ -151,12 +151,12 @@ def _measured(path: str, name: str, value: Any) -> Measured:
 
 
 def _bytes(path: str, name: str, size: Any) -> int:
-    from kb.core.units import parse_bytes
+    from kb.core.units import read_size
 
+    if size is None or isinstance(size, bool | list | dict):
+        raise UserError("history.measured_shape", path=path, name=name)
     try:
-        if isinstance(size, bool) or not isinstance(size, int | str):
-            raise ValueError
-        count = parse_bytes(str(size))
-    except ValueError:
-        raise UserError("history.measured_shape", path=path, name=name) from None
-    return count
+        return read_size(name, size)
+    except UserError as error:
+        error.values["within"] = path
+        raise

@@ -4,12 +4,11 @@ from collections.abc import Mapping
 
 from kb.core.errors import UserError
 from kb.core.hardware import DetectedGpu, Gpu
-from kb.core.units import format_bytes, parse_bytes
+from kb.core.units import read_size
 from kb.machine.match import fold_name, model_name, names_of
 
 AUTO, NONE = "auto", "none"
 MOST_GPUS, MOST_CPUS = 65536, 65536
-MOST_HOST_BYTES = 2**50
 
 
 class UnknownGpu(UserError):  # noqa: N818
@@ -84,14 +83,8 @@ def check_gpu_count(count: int | None) -> None:
 
 
 def read_host_memory(text: str) -> int:
-    """Bytes of ``--host-memory``. Raises: UserError: not a size, zero, or over 1 PiB."""
-    try:
-        size = parse_bytes(text)
-    except ValueError:
-        raise UserError("machine.bad_host_memory", text=text[:100]) from None
-    if not 0 < size <= MOST_HOST_BYTES:
-        raise UserError("machine.host_memory_range", text=text[:100], most=format_bytes(MOST_HOST_BYTES))
-    return size
+    """Bytes of ``--host-memory``. Raises: UserError: not a size with its unit, zero, or over 1 PiB."""
+    return read_size("--host-memory", text)
 
 
 def read_cpus(text: str) -> int:

@@ -7,7 +7,7 @@ from kb.machine.installation import Installation, Package
 from kb.report.releases import ProjectVersions, versions_json, versions_lines
 from kb.report.style import Style
 from kb.report.table import table
-from kb.report.values import printable, size
+from kb.report.values import host_limit, host_size, printable, size
 from kb.report.width import wrap
 from kb.report.words import Words
 
@@ -64,7 +64,7 @@ def _machine(machine: Machine, words: Words, style: Style) -> list[str]:
     rows += [
         [words("doctor.host"), _host(machine, words)],
         [words("doctor.cpus"), str(machine.cpus) if machine.cpus else unknown],
-        ["/dev/shm", size(machine.shm_bytes) if machine.shm_bytes else unknown],
+        ["/dev/shm", host_size(machine.shm_bytes) if machine.shm_bytes else unknown],
     ]
     lines = table(rows, left=(0, 1))
     for note in machine.sayings:
@@ -76,7 +76,7 @@ def _host(machine: Machine, words: Words) -> str:
     if machine.host_memory_bytes is None:
         return words("doctor.unknown")
     source = words(f"doctor.source.{machine.host_memory_source}")
-    return f"{size(machine.host_memory_bytes)} ({source})"
+    return f"{host_limit(machine.host_memory_bytes)}, {source}"
 
 
 def _packages(health: Health, words: Words) -> list[str]:

@@ -1,22 +1,59 @@
 """Values as a reader sees them: sizes, ratios, lists, unknowns. Every placeholder of every text is formatted here."""
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from kb.core.expression import is_unknown
-from kb.core.units import BYTES_PER_UNIT, GIB, MIB, format_bytes
+from kb.core.units import BYTES_PER_UNIT, GIB, GPU_UNIT, HOST_UNIT, MIB, format_bytes
 
 UNKNOWN = "?"
 MAX_SHOWN = 200  # characters of one value; a config may hold anything
 
-# What a terminal would obey or reorder: control characters, bidirectional overrides, line separators, lone surrogates.
-_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
+# Unicode calls these printable, and they show nothing: fillers and variation selectors.
+_SHAPELESS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u3164\uffa0").union(
+    map(chr, (*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0)))
+)
+_SPACES = frozenset("\xa0\u1680\u202f\u205f\u3000").union(map(chr, range(0x2000, 0x200B)))
+_SHORT = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
+
+
+def is_hidden(character: str) -> bool:
+    """Whether a screen obeys, reorders by or does not show it: what Unicode calls control, format, private or not
+    assigned, halves of characters, line separators, and what has no shape of its own. A space is none of these.
+    """
+    if character.isprintable():
+        return character in _SHAPELESS
+    return character not in _SPACES
 
 
 def printable(text: str) -> str:
-    """``text`` with what a terminal would obey, instead of show, replaced by U+FFFD; one line."""
-    return _UNPRINTABLE.sub("\ufffd", text)
+    """``text`` on one line, with what a screen would obey or hide written out: ``\\u202e`` for a change of direction.
+
+    Every output of kb shows what comes from a config, a path or a program by this; JSON has escapes of its own.
+    """
+    if text.isprintable() and (text.isascii() or _SHAPELESS.isdisjoint(text)):
+        return text
+    return "".join(
+        _written_out(character) if is_hidden(character) and not _of_a_picture(text, number) else character
+        for number, character in enumerate(text)
+    )
+
+
+def _written_out(character: str) -> str:
+    code = ord(character)
+    return _SHORT.get(character) or (f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}")
+
+
+def _of_a_picture(text: str, number: int) -> bool:
+    """A joiner between two emoji and the mark behind one (U+FE0F) belong to what is seen."""
+    before, after = text[number - 1 : number], text[number + 1 : number + 2]
+    if text[number] == "\ufe0f":
+        return _is_picture(before)
+    return text[number] == "\u200d" and (_is_picture(before) or before == "\ufe0f") and _is_picture(after)
+
+
+def _is_picture(character: str) -> bool:
+    return "\U0001f000" <= character <= "\U0001faff" or "\u2190" <= character <= "\u2bff"
 
 
 def format_value(value: Any, form: str = "", kind: str | None = None, words: Mapping[str, str] | None = None) -> str:
@@ -49,6 +86,22 @@ def size(count: int) -> str:
     if abs(count) >= GIB:
         return format_bytes(count, "GiB")
     return format_bytes(count, "MiB") if abs(count) >= MIB or count == 0 else f"{count:,} B"
+
+
+def host_size(count: int) -> str:
+    """A size of the host's memory: ``1.8 GB``, ``512 MB``; in powers of ten, as the limits of containers are named."""
+    unit = HOST_UNIT if abs(count) >= 10**9 else "MB" if abs(count) >= 10**6 or count == 0 else "B"
+    return format_bytes(count, unit)
+
+
+def host_limit(count: int) -> str:
+    """A limit of the host's memory, in GiB too: ``60.0 GB (55.9 GiB)``. Limits are named in either."""
+    return f"{host_size(count)} ({format_bytes(count, GPU_UNIT)})"
+
+
+def is_of_host(name: str) -> bool:
+    """Whether a fact of this name is a size of the host's memory."""
+    return name.startswith(("host.", "memory.host."))
 
 
 def _number(value: float, form: str, kind: str | None) -> str:

@@ -8,7 +8,7 @@ from kb.core.finding import Finding, Fix, OnRelease
 from kb.core.setup import Assumption
 from kb.core.text import Text, fill
 from kb.core.units import GIB, rounded_down, rounded_up
-from kb.report.values import UNKNOWN, format_value
+from kb.report.values import UNKNOWN, format_value, host_size, is_of_host
 
 
 class Words:
@@ -81,6 +81,8 @@ class Words:
         """A fact's value by its type, without its unit."""
         fact = self.facts.get(name)
         kind = fact.type if fact else None
+        if kind == "bytes" and not form and is_of_host(name) and isinstance(value, int | float):
+            form = host_size(round(value)).rpartition(" ")[2]
         if kind == "bytes" and name.endswith((".low", ".high")) and isinstance(value, int | float):
             outward = rounded_down if name.endswith(".low") else rounded_up  # "at least" and "up to" stay true
             value = outward(value, form or "GiB") if value >= GIB else value

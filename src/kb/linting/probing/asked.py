@@ -4,9 +4,8 @@ from typing import Any, NamedTuple
 
 from kb.advice.flags import Flags, optimizer_named
 from kb.core.errors import UserError
-from kb.core.units import parse_bytes
+from kb.core.units import read_size
 
-LARGEST_SIZE = 2**50  # bytes
 LARGEST_NUMBER = 1_000_000
 NUMBERS = ("batch", "seq_in", "seq_out", "accumulation", "lora_rank", "eval_batch", "beams", "gen_length",
            "steps", "most", "effective_batch")  # fmt: skip
@@ -73,12 +72,16 @@ def asked_of(options: Any, command_words: tuple[str, ...]) -> Asked:
         phases=read_phases(options.phases),
         workers=read_counts(options.workers),
         seconds=options.time_limit,
-        host_bytes=read_size("--memory-limit", options.memory_limit),
-        fake_limit=read_size("--fake-limit", options.fake_limit),
+        host_bytes=_size("--memory-limit", options.memory_limit),
+        fake_limit=_size("--fake-limit", options.fake_limit),
         **{name: getattr(options, name) for name in ("backend", "config", "section", "dialect", "model_config",
            "batch_flag", "steps_flag", "workers_flag", "steps", "most", "effective_batch", "gpu", "device", "force",
            "fake_script", "rules")},
     )  # fmt: skip
+
+
+def _size(option: str, text: str | None) -> int | None:
+    return None if text is None else read_size(option, text)
 
 
 def _flags(options: Any) -> Flags:
@@ -131,23 +134,6 @@ def read_counts(text: str | None) -> tuple[int, ...] | None:
     if not parts or not all(part.isdecimal() and int(part) <= 1024 for part in parts):
         raise UserError("probe.bad_workers", value=text[:100])
     return tuple(dict.fromkeys(map(int, parts)))
-
-
-def read_size(option: str, text: str | None) -> int | None:
-    """A size in bytes.
-
-    Raises:
-        UserError: it is no size, or none that a machine can have.
-    """
-    if text is None:
-        return None
-    try:
-        size = parse_bytes(text)
-    except ValueError:
-        size = 0
-    if not 0 < size <= LARGEST_SIZE:
-        raise UserError("estimate.bad_size", option=option, value=text[:100])
-    return size
 
 
 def check_numbers(values: dict[str, Any]) -> None:

@@ -15,6 +15,11 @@ def fault_line(fault: Unusable, words: Words) -> str:
     text = fault_text(fault, words)
     if fault.line is None and printable(fault.path) in text:
         return f"kb: {text}"
-    place = [printable(fault.path)] if fault.path else []
+    place = [shown_path(fault.path)] if fault.path else []
     place += [str(number) for number in (fault.line, fault.column) if number is not None]
     return f"{':'.join(place) or 'kb'}: {text}"
+
+
+def shown_path(path: str) -> str:
+    """A path as a line may begin with it: ``::`` at its start would be a command to GitHub's runner."""
+    return printable(f"./{path}" if path.startswith(("::", "##[")) else path)

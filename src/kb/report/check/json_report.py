@@ -1,7 +1,6 @@
 """The JSON contract, schema 1: ``rules/schema/output/check.json`` says it in full. Sizes are whole bytes."""
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,10 +12,10 @@ from kb.core.result import CheckResult, GpuFit, UnitResult, Unusable
 from kb.core.setup import Assumption, TrainingSetup
 from kb.report.check.changes import condition_of
 from kb.report.check.faults import fault_text
+from kb.report.values import is_hidden, printable
 from kb.report.words import Words
 
 SCHEMA = 1
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 Object = dict[str, Any]
 
@@ -45,7 +44,7 @@ def units_json(result: CheckResult, words: Words) -> str:
 
 
 def to_json(data: Any) -> str:
-    """Indented JSON with Korean as it is; half characters of a broken file name are escaped, so that it is UTF-8."""
+    """Indented JSON with Korean as it is; what a screen obeys or hides, and what is no UTF-8, is escaped."""
     return _escaped(json.dumps(data, ensure_ascii=False, indent=2, allow_nan=False)) + "\n"
 
 
@@ -54,7 +53,14 @@ def _encode(data: Any) -> str:
 
 
 def _escaped(text: str) -> str:
-    return _SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    """JSON in which no hidden character stands as such: each is its own escape, in halves beyond U+FFFF."""
+    if text.isascii():
+        return text
+    return "\n".join(line if line == printable(line) else _escaped_line(line) for line in text.split("\n"))
+
+
+def _escaped_line(line: str) -> str:
+    return "".join(json.dumps(character)[1:-1] if is_hidden(character) else character for character in line)
 
 
 def check_object(result: CheckResult, words: Words) -> Object:

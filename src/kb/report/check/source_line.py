@@ -67,10 +67,10 @@ def quote_line(line: str, span: Span, style: Style, role: str = "error") -> list
 
 def _expand(line: str, start: int, end: int) -> tuple[str, str, str]:
     """The three parts of the line around the span, tabs spread and control characters made visible."""
-    clean = "".join("\t" if character == "\t" else printable(character) for character in line)
-    before = expand_tabs(clean[:start])
-    through = expand_tabs(clean[:end])
-    return before, through[len(before) :], expand_tabs(clean)[len(through) :]
+    parts = [line[:start], line[start:end], line[end:]]
+    shown = ["\t".join(printable(piece) for piece in part.split("\t")) for part in parts]
+    before, through, whole = (expand_tabs("".join(shown[:count])) for count in (1, 2, 3))
+    return before, through[len(before) :], whole[len(through) :]
 
 
 def _window(before: str, marked: str, after: str, room: int, ellipsis: str) -> tuple[str, str, str]:

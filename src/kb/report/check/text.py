@@ -3,6 +3,7 @@
 from kb.core.finding import SEVERITIES, Because, Finding, Fix
 from kb.core.result import CheckResult, UnitResult
 from kb.report.check.changes import condition_of, describe_fix, place_name
+from kb.report.check.faults import shown_path
 from kb.report.check.panel import fit_panel
 from kb.report.check.source_line import SourceLines, quote_line
 from kb.report.check.tally import closing_lines, tally_line, tally_of
@@ -74,7 +75,7 @@ def about(unit: UnitResult, words: Words) -> list[str]:
 def finding_lines(finding: Finding, unit: UnitResult, words: Words, style: Style, sources: SourceLines) -> list[str]:
     """One finding: place and rule, message, the line of source, the facts behind it, the fixes."""
     span = finding.span
-    place = f"{printable(unit.unit.path)}:{span.line}:{span.column}:"
+    place = f"{shown_path(unit.unit.path)}:{span.line}:{span.column}:"
     cell = sources.cell(unit.unit.path, span)
     if cell is not None:
         place += f" {words('report.cell', cell=cell.cell, line=cell.row)}:"

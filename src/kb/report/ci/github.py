@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from kb.core.result import CheckResult
 from kb.report.check.faults import fault_text
 from kb.report.check.places import relative_path
+from kb.report.values import printable
 from kb.report.words import Words
 
 COMMANDS = {"error": "error", "warning": "warning", "info": "notice"}
@@ -35,7 +36,7 @@ def _command(name: str, properties: Mapping[str, object], message: str) -> str:
 
 
 def _data(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return printable(text).replace("%", "%25")
 
 
 def _property(text: str) -> str:

@@ -2,17 +2,14 @@
 input that could not be checked.
 """
 
-import re
 from typing import Any
 
 from kb.core.finding import SEVERITIES, Finding, Severity
 from kb.core.result import CheckResult, UnitResult, Unusable
 from kb.report.check.faults import fault_line, fault_text
 from kb.report.check.places import relative_path
+from kb.report.values import printable
 from kb.report.words import Words
-
-# XML 1.0 has no way to write these, not even escaped.
-_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def junit_report(result: CheckResult, words: Words, *, fail_on: Severity = "error", base: str | None = None) -> str:
@@ -40,7 +37,7 @@ def _case(
 ) -> Any:
     path = relative_path(unit.unit.path, base)
     name = f"{path} [{unit.unit.section}]" if unit.unit.section else path
-    case = etree.Element("testcase", classname="kb.check", name=_xml(name), file=_xml(path))
+    case = etree.Element("testcase", classname="kb.check", name=printable(name), file=printable(path))
     failed = [finding for finding in unit.counted() if finding.severity in failing]
     milder = [finding for finding in unit.counted() if finding.severity not in failing]
     if failed:
@@ -54,7 +51,7 @@ def _case(
 
 def _errored(etree: Any, fault: Unusable, words: Words, base: str | None) -> Any:
     path = relative_path(fault.path, base) if fault.path else "kb"
-    case = etree.Element("testcase", classname="kb.check", name=_xml(path), file=_xml(path))
+    case = etree.Element("testcase", classname="kb.check", name=printable(path), file=printable(path))
     error = etree.SubElement(case, "error", type=fault.key, message=_xml(fault_text(fault, words)))
     error.text = _xml(fault_line(fault, words))
     return case
@@ -69,4 +66,5 @@ def _listed(findings: list[Finding], path: str, words: Words) -> str:
 
 
 def _xml(text: str) -> str:
-    return _NOT_XML.sub("\ufffd", text)
+    """Of the hidden characters XML 1.0 cannot hold some, not even escaped: they are written out, as on a screen."""
+    return "\n".join(printable(line) for line in text.split("\n"))

@@ -8,7 +8,6 @@ from kb.report.check.places import relative_path
 from kb.report.check.text import about, summary_line
 from kb.report.markdown import code, escaped, fenced, table
 from kb.report.style import Style
-from kb.report.values import printable
 from kb.report.width import joined
 from kb.report.words import Words
 
@@ -33,9 +32,9 @@ def markdown_report(result: CheckResult, words: Words, *, base: str | None = Non
 
 
 def _unit(unit: UnitResult, result: CheckResult, words: Words, base: str | None) -> str:
-    name = code(printable(relative_path(unit.unit.path, base)))
+    name = code(relative_path(unit.unit.path, base))
     if unit.unit.section:
-        name += f" {code(printable(unit.unit.section))}"
+        name += f" {code(unit.unit.section)}"
     lines = [f"#### {name}", "", escaped(joined(about(unit, words), PLAIN.dot)), ""]
     findings = unit.counted()
     if findings:

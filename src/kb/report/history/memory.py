@@ -3,16 +3,19 @@
 from collections.abc import Callable, Sequence
 
 from kb.advice.history import PHASES, Entry, History, change, held_against, host_status
-from kb.core.units import GIB, format_bytes
+from kb.core.units import GIB, GPU_UNIT, HOST_UNIT, format_bytes
 from kb.report.style import Style
-from kb.report.values import size
+from kb.report.values import host_size, size
 from kb.report.words import Words
+
+GB = 10**9
+UNITS = {"gpu": GPU_UNIT, "host": HOST_UNIT}
 
 
 def memory_rows(history: History, words: Words, style: Style) -> list[list[str]]:
     """A label, a cell for each version and the change from first to last; rows that nothing is known of are left out.
 
-    Sizes in GiB without their unit, which the labels give; figures of notes as they were written.
+    Sizes in GiB, the host's in GB, without their unit, which the labels give; figures of notes as they were written.
     """
 
     def row(key: str, cell: Callable[[Entry], str]) -> list[str]:
@@ -75,11 +78,11 @@ def _host_range(entry: Entry, style: Style) -> str:
     if entry.report is None:
         return ""
     host = entry.report.host
-    return f"{host.low_bytes / GIB:.1f}{style.dash}{host.peak_bytes / GIB:.1f}"
+    return f"{host.low_bytes / GB:.1f}{style.dash}{host.peak_bytes / GB:.1f}"
 
 
 def measured_text(entry: Entry, kind: str) -> str:
-    """A measurement as it was written, else in GiB; empty where there is none. ``kind`` is ``gpu`` or ``host``."""
+    """A measurement as it was written, else in the unit of its ``kind``, ``gpu`` or ``host``; empty without one."""
     measured = entry.version.measured
     if measured is None:
         return ""
@@ -87,7 +90,8 @@ def measured_text(entry: Entry, kind: str) -> str:
         said, count = measured.gpu_said, measured.gpu_bytes
     else:
         said, count = measured.host_said, measured.host_bytes
-    return said or (size(count) if count is not None else "")
+    shown = size if kind == "gpu" else host_size
+    return said or (shown(count) if count is not None else "")
 
 
 def gpu_verdict(entry: Entry, words: Words) -> str:
@@ -114,14 +118,15 @@ def held_lines(entry: Entry, words: Words, style: Style) -> list[str]:
             f"history.held.{held_against(count, low, high)}",
             version=entry.version.label,
             memory=words(f"history.memory.{kind}"),
-            measured=_exactly(measured_text(entry, kind), format_bytes(count)),
-            range=f"{low / GIB:.1f}{style.dash}{high / GIB:.1f} GiB",
+            measured=_exactly(measured_text(entry, kind), count, UNITS[kind]),
+            range=format_bytes(low, UNITS[kind]).split(" ")[0] + style.dash + format_bytes(high, UNITS[kind]),
             source=measured.source,
         )
         for kind, count, low, high in found
     ]
 
 
-def _exactly(said: str, exact: str) -> str:
-    """The figure as written, with what it is in GiB where that is written otherwise."""
-    return said if said.lower().endswith("gib") else f"{said} ({exact})"
+def _exactly(said: str, count: int, unit: str) -> str:
+    """The figure as written, with what it is in the unit that this report has where it was written in another."""
+    written = said.replace(" ", "").lower().endswith(unit.lower())
+    return said if written else f"{said} ({format_bytes(count, unit)})"

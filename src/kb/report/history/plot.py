@@ -5,8 +5,9 @@ from typing import NamedTuple
 
 from kb.advice.history import PHASES, Entry, History
 from kb.core.units import GIB
-from kb.report.history.memory import gpu_verdict, host_verdict
+from kb.report.history.memory import GB, gpu_verdict, host_verdict
 from kb.report.svg import FAINT, diamond, document, group, line, rect, text
+from kb.report.values import printable
 from kb.report.width import columns, cut
 from kb.report.words import Words
 
@@ -20,7 +21,7 @@ STEPS = (1, 2, 5, 10, 20, 25, 50, 100, 200, 500, 1000, 2000, 5000)
 
 
 class Bar(NamedTuple):
-    """One bar in GiB: solid up to ``solid``, pale up to ``high``."""
+    """One bar, in GiB or, of the host, in GB: solid up to ``solid``, pale up to ``high``."""
 
     role: str
     solid: float
@@ -28,7 +29,7 @@ class Bar(NamedTuple):
 
 
 class Column(NamedTuple):
-    """What stands over one version's name; ``measured`` in GiB."""
+    """What stands over one version's name; ``measured`` as its bars."""
 
     label: str
     bars: tuple[Bar, ...]
@@ -43,7 +44,7 @@ class Panel(NamedTuple):
 
     @property
     def top(self) -> float:
-        """The largest thing shown, in GiB, with room for its number."""
+        """The largest thing shown, with room for its number."""
         shown = [bar.high for column in self.columns for bar in column.bars]
         shown += [column.measured for column in self.columns if column.measured]
         return max([*shown, self.limit or 0, 1]) * 1.08
@@ -80,16 +81,16 @@ def _host_panel(history: History, words: Words) -> Panel:
     columns_ = []
     for entry in history.entries:
         host = entry.report and entry.report.host
-        bars = (Bar("host", host.low_bytes / GIB, host.peak_bytes / GIB),) if host else ()
+        bars = (Bar("host", host.low_bytes / GB, host.peak_bytes / GB),) if host else ()
         measured = entry.version.measured and entry.version.measured.host_bytes
         verdict = host_verdict(entry, words) if history.host_limit_bytes else ""
-        columns_.append(Column(_label(entry), bars, measured / GIB if measured else None, verdict))
+        columns_.append(Column(_label(entry), bars, measured / GB if measured else None, verdict))
     limit = history.host_limit_bytes
-    return Panel(words("history.plot_host"), tuple(columns_), limit / GIB if limit else None)
+    return Panel(words("history.plot_host"), tuple(columns_), limit / GB if limit else None)
 
 
 def _label(entry: Entry) -> str:
-    return cut(entry.version.label, LABEL)
+    return cut(printable(entry.version.label), LABEL)
 
 
 def _described(history: History, words: Words) -> str:
@@ -98,7 +99,7 @@ def _described(history: History, words: Words) -> str:
     for entry in history.entries:
         peak = entry.gpu_peak()
         gpu = f"{peak.process_used_bytes / GIB:.1f}" if peak else "?"
-        host = f"{entry.report.host.peak_bytes / GIB:.1f}" if entry.report else "?"
+        host = f"{entry.report.host.peak_bytes / GB:.1f}" if entry.report else "?"
         parts.append(words("history.plot_described", version=entry.version.label, gpu=gpu, host=host))
     return " ".join(parts)
 

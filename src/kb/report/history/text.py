@@ -9,7 +9,7 @@ from kb.report.check.undecided import assumed_lines
 from kb.report.history.memory import held_lines, memory_rows, overall, percent
 from kb.report.style import Style
 from kb.report.table import table
-from kb.report.values import format_value, size
+from kb.report.values import format_value, host_limit, printable, size
 from kb.report.width import columns, cut, wrap
 from kb.report.words import Words
 
@@ -33,7 +33,7 @@ def history_text(
     """The whole report; ``remarks`` are sentences of a note about the whole."""
     lines = [*_heading(history, machine, words, style), ""]
     body = [*setting_rows(history.rows, words, style), *memory_rows(history, words, style)]
-    lines += _tables(body, [entry.version.label for entry in history.entries], words, style)
+    lines += _tables(body, [printable(entry.version.label) for entry in history.entries], words, style)
     lines += ["", *_commits(history.entries, words, style)]
     lines += _said_lines(history, words, style)
     for remark in remarks:
@@ -75,7 +75,7 @@ def _heading(history: History, machine: Machine, words: Words, style: Style) -> 
     limit = history.gpu_limit_bytes
     parts = [f"{gpu} {size(limit)}" if limit else words("history.no_gpu")]
     host = history.host_limit_bytes
-    parts.append(words("history.host_limit", limit=size(host)) if host else words("history.no_host_limit"))
+    parts.append(words("history.host_limit", limit=host_limit(host)) if host else words("history.no_host_limit"))
     return [title, *wrap(style.dot.join(parts), style.width, INDENT, INDENT)]
 
 
@@ -130,7 +130,7 @@ def _commits(entries: Sequence[Entry], words: Words, style: Style) -> list[str]:
         if version.when or version.subject:
             when = (version.when or "")[:16].replace("T", " ")
             subject = "" if version.subject == version.label else version.subject or ""
-            rows.append([version.label, when, format_value(subject)])
+            rows.append([printable(version.label), when, format_value(subject)])
     if not rows:
         return []
     room = style.width - len(INDENT) - max(columns(row[0]) for row in rows) - 16 - 4
@@ -143,10 +143,10 @@ def _said_lines(history: History, words: Words, style: Style) -> list[str]:
     for entry in history.entries:
         version = entry.version
         if version.fault:
-            lines += wrap(fault_text(version.label, version.fault, words), style.width, INDENT, INDENT * 2)
+            lines += wrap(fault_text(printable(version.label), version.fault, words), style.width, INDENT, INDENT * 2)
         elif entry.note:
             text = words(f"note.{entry.note[0]}", **entry.note[1])
-            lines += wrap(f"{version.label}: {text}", style.width, INDENT, INDENT * 2)
+            lines += wrap(f"{printable(version.label)}: {text}", style.width, INDENT, INDENT * 2)
         for text in held_lines(entry, words, style):
             lines += wrap(text, style.width, INDENT, INDENT * 2)
     return lines

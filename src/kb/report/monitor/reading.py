@@ -9,7 +9,7 @@ from kb.core.units import format_bytes
 from kb.report.machine_here import here
 from kb.report.monitor.verdicts import speaking, verdicts
 from kb.report.style import Style
-from kb.report.values import printable, size
+from kb.report.values import host_size, printable, size
 from kb.report.width import cut, joined, pad, wrap
 from kb.report.words import Words
 
@@ -160,7 +160,7 @@ def _tree(tree: TreeState, rows: Sequence[Judged], words: Words, style: Style) -
         said = verdicts(speaking(rows, "worker_memory"), words, style)
         lines += labelled(words("monitor.workers"), (*parts, *said), style)
     largest = [
-        f"{each.pid} {cut(printable(each.name), 16)} {size(each.pss_bytes or each.rss_bytes or 0)}"
+        f"{each.pid} {cut(printable(each.name), 16)} {host_size(each.pss_bytes or each.rss_bytes or 0)}"
         for each in tree.processes[:_MOST_PROCESSES]
     ]
     return lines + (labelled(words("monitor.largest_few"), largest, style) if len(tree.processes) > 1 else [])

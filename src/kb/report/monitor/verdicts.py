@@ -42,6 +42,8 @@ def verdicts(rows: Iterable[Judged], words: Words, style: Style) -> list[str]:
 def bounds(row: Any, style: Style) -> str:
     """``70–85%``, ``≤ 80%``, ``≥ 22 GB``, ``≤ 1.5×``."""
     low, high, unit = row.get("low"), row.get("high"), row["unit"]
+    if row["metric"] == "gpu_memory_used":
+        unit = "GiB"  # what the notes call GB of a card, see :mod:`kb.advice.targets`
     tail = "%" if unit == "%" else "×" if unit == "ratio" else f" {unit}"
     if low is not None and high is not None:
         return f"{low:g}{style.dash}{high:g}{tail}"

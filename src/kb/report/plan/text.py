@@ -10,7 +10,7 @@ from kb.core.units import format_bytes
 from kb.report.check.changes import as_written, key_of
 from kb.report.gpu_names import short_name
 from kb.report.style import Style
-from kb.report.values import printable, size
+from kb.report.values import host_limit, printable, size
 from kb.report.width import unbroken, wrap
 from kb.report.words import Words
 
@@ -75,9 +75,7 @@ def _of(ledger: Ledger, planned: PlannedUnit, words: Words) -> str:
         name = short_name(found.gpu) if found and found.gpu else found.name if found else ""
         return f"{name} {size(ledger.limit_bytes)}"
     target = format_bytes(ledger.target_bytes, "GB") if ledger.target_bytes else "?"
-    return words(
-        "plan.host_limit", limit=format_bytes(ledger.limit_bytes, "GB"), binary=size(ledger.limit_bytes), target=target
-    )
+    return words("plan.host_limit", limit=host_limit(ledger.limit_bytes), target=target)
 
 
 def _step(number: int, step: Step, measure: str, unit: Unit, words: Words, style: Style) -> list[str]:

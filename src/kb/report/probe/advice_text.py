@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from kb.report.recommend.config import settings_of, to_yaml
 from kb.report.style import Style
-from kb.report.values import size
+from kb.report.values import host_size, size
 from kb.report.width import wrap
 from kb.report.words import Words
 
@@ -63,7 +63,8 @@ def recommended_lines(probed: "Probed", words: Words, style: Style) -> list[str]
     if found is None:
         return []
     low, high = probed.target or (0, 0)
-    used = size(found.used_bytes) if found.used_bytes else "?"
+    shown = host_size if probed.kind == "host" else size
+    used = shown(found.used_bytes) if found.used_bytes else "?"
     what = ("workers" if probed.kind == "host" else "batch") + ("" if found.used_bytes and found.share else "_alone")
     text = words(f"probe.recommended.{what}", number=found.number, used=used, share=found.share)
     why = words(f"probe.reason.{found.reason}", low=low, high=high)

@@ -9,7 +9,7 @@ from kb.report.probe.advice_text import found_lines, recommended_lines
 from kb.report.probe.progress import ended, reason_of
 from kb.report.style import Style
 from kb.report.table import table
-from kb.report.values import printable, size
+from kb.report.values import host_size, printable, size
 from kb.report.width import columns, cut, joined, wrap
 from kb.report.words import Words
 
@@ -79,8 +79,8 @@ def _batch_rows(probed: "Probed", words: Words, style: Style) -> list[list[str]]
             _percent(outcome.peak_bytes, probed.card.total_bytes) if outcome.fits else "",
             f"{outcome.utilisation:.0%}" if outcome.utilisation is not None else "",
             words("probe.seconds", seconds=outcome.step_seconds) if outcome.step_seconds else "",
-            _size(max((row.get("process_bytes", 0) for row in trial.predicted.values()), default=0)),
-            _size(outcome.host.get("peak_pss_bytes") or outcome.host.get("peak_rss_bytes") or 0),
+            _gpu_size(max((row.get("process_bytes", 0) for row in trial.predicted.values()), default=0)),
+            _host_size(outcome.host.get("peak_pss_bytes") or outcome.host.get("peak_rss_bytes") or 0),
         ]
         for number, (trial, outcome) in enumerate(probed.pairs, 1)
     ]
@@ -90,7 +90,7 @@ def _batch_rows(probed: "Probed", words: Words, style: Style) -> list[list[str]]
 def phase_size(outcome: "Outcome", phase: str) -> str:
     """The process's peak in a phase; empty where nobody measured it."""
     sizes = outcome.phases.get(phase, {})
-    return _size(sizes.get("process_bytes") or sizes.get("reserved_bytes") or 0)
+    return _gpu_size(sizes.get("process_bytes") or sizes.get("reserved_bytes") or 0)
 
 
 def _host_rows(probed: "Probed", words: Words, style: Style) -> list[list[str]]:
@@ -111,10 +111,10 @@ def _host_row(number: int, pair: "Pair", probed: "Probed", words: Words) -> list
         str(trial.workers),
         ended(outcome, words),
         f"{rate:,.1f}" if rate is not None else "",
-        _size(main.get("pss_bytes", 0)),
-        _size(worker.get("pss_bytes", 0)),
-        _size(worker.get("uss_bytes", 0)),
-        _size(total),
+        _host_size(main.get("pss_bytes", 0)),
+        _host_size(worker.get("pss_bytes", 0)),
+        _host_size(worker.get("uss_bytes", 0)),
+        _host_size(total),
         _percent(total, probed.host_limit_bytes),
     ]
 
@@ -125,8 +125,12 @@ def without_empty(rows: Sequence[Sequence[str]], style: Style) -> list[list[str]
     return [[row[at] or style.dash for at in kept] for row in rows]
 
 
-def _size(count: int) -> str:
+def _gpu_size(count: int) -> str:
     return size(count) if count else ""
+
+
+def _host_size(count: int) -> str:
+    return host_size(count) if count else ""
 
 
 def _percent(part: int | None, whole: int | None) -> str:

@@ -4,7 +4,7 @@ from kb.advice.answer import Answer
 from kb.advice.attempts import Attempt
 from kb.advice.inference import Inference
 from kb.advice.recommend import Training
-from kb.report.values import size
+from kb.report.values import host_limit, size
 from kb.report.words import Words
 
 
@@ -59,7 +59,7 @@ def _workers_reason(training: Training, answer: Answer, words: Words) -> str:
         n=setup.dataloader_num_workers,
         cpus=machine.cpus,
         share=constants["host_target_share"],
-        limit=size(limit) if limit else None,
+        limit=host_limit(limit) if limit else None,
         high=constants["worker_observed_bytes"],
     )
 

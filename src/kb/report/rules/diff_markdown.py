@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from kb.advice.rule_diff import Edition, Entries, EntryChange
 from kb.advice.rule_flips import FindingFlip, Flips, Recommended
-from kb.report.markdown import table
-from kb.report.values import format_value, printable
+from kb.report.markdown import code, escaped, table
+from kb.report.values import format_value
 from kb.report.words import Words
 
 MOST_ROWS = 60  # of one table; a comment on GitHub holds 65,536 characters
@@ -15,7 +15,7 @@ def rule_diff_markdown(
     revision: str, commit: str, entries: Entries, flips: Flips, before: Edition, after: Edition, words: Words
 ) -> str:
     """The whole report."""
-    lines = [f"## {words('rules.diff_title', revision=printable(revision), commit=commit[:9])}", ""]
+    lines = [f"## {escaped(words('rules.diff_title', revision=revision, commit=commit[:9]))}", ""]
     if entries.none and not any(flips[:3]):
         return "\n".join([*lines, words("rules.diff_none")]) + "\n"
     lines += [_summary(entries, flips, words), ""]
@@ -45,7 +45,7 @@ def _summary(entries: Entries, flips: Flips, words: Words) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]], words: Words) -> list[str]:
-    lines = table(head, [[cell.replace("|", "\\|") for cell in row] for row in rows[:MOST_ROWS]])
+    lines = table(head, rows[:MOST_ROWS])
     left = len(rows) - MOST_ROWS
     return [*lines, "", *([words("rules.diff_more", n=left), ""] if left > 0 else [])]
 
@@ -55,7 +55,7 @@ def _section(key: str, head: Sequence[str], rows: Sequence[Sequence[str]], words
 
 
 def _unbumped(changes: Sequence[EntryChange], words: Words) -> list[str]:
-    rows = [[f"`{change.name}`", str(change.before), str(change.after)] for change in changes]
+    rows = [[code(change.name), str(change.before), str(change.after)] for change in changes]
     head = [words("rules.diff_column.entry"), words("rules.diff_column.before"), words("rules.diff_column.after")]
     section = _section("rules.diff_unbumped", head, rows, words)
     return [*section, words("rules.diff_bump_how"), ""] if rows else []
@@ -66,7 +66,7 @@ def _entries(key: str, changes: Sequence[EntryChange], before: Edition, after: E
     for change in changes:
         versions = _moved(*(str(version) for version in (change.before, change.after) if version is not None))
         severity = _moved(*(_severity_of(change, edition, words) for edition in (before, after)))
-        rows.append([f"`{change.name}`", versions, severity, _title(change, after, words)])
+        rows.append([code(change.name), versions, severity, escaped(_title(change, after, words))])
     head = [words(f"rules.diff_column.{name}") for name in ("entry", "version", "severity", "name")]
     return _section(key, head, rows, words)
 
@@ -97,7 +97,8 @@ def _title(change: EntryChange, edition: Edition, words: Words) -> str:
 
 def _others(entries: Entries, words: Words) -> list[str]:
     """Figures of the memory model, names of the vocabulary, schemas."""
-    rows = [[f"`{row.name}`", format_value(row.before), format_value(row.after)] for row in entries.constants]
+    figures = [(row.name, format_value(row.before), format_value(row.after)) for row in entries.constants]
+    rows = [[code(name), escaped(before), escaped(after)] for name, before, after in figures]
     head = [words("rules.diff_column.constant"), words("rules.diff_column.before"), words("rules.diff_column.after")]
     lines = _section("rules.diff_constants", head, rows, words)
     for key, names in (
@@ -107,14 +108,14 @@ def _others(entries: Entries, words: Words) -> list[str]:
         ("rules.diff_schemas", entries.schemas),
     ):
         if names:
-            shown = ", ".join(f"`{name}`" for name in names[:MOST_ROWS])
+            shown = ", ".join(code(name) for name in names[:MOST_ROWS])
             lines += [f"{words(key)} {shown}", ""]
     return lines
 
 
 def _recommendations(flips: Flips, words: Words) -> list[str]:
     rows = [
-        [f"`{flip.model}`", f"`{flip.gpu}`", _recommended(flip.before, words), _recommended(flip.after, words)]
+        [code(flip.model), code(flip.gpu), _recommended(flip.before, words), _recommended(flip.after, words)]
         for flip in flips.recommendations
     ]
     head = [words(f"rules.diff_column.{name}") for name in ("model", "gpu", "before", "after")]
@@ -135,8 +136,8 @@ def _recommended(recommended: Recommended | None, words: Words) -> str:
 def _verdicts(flips: Flips, words: Words) -> list[str]:
     rows = [
         [
-            f"`{flip.preset}` ({flip.lines})",
-            f"`{flip.gpu}`",
+            f"{code(flip.preset)} ({escaped(flip.lines)})",
+            code(flip.gpu),
             words.named("verdict", flip.before),
             words.named("verdict", flip.after),
         ]
@@ -153,7 +154,7 @@ def _findings(flips: Sequence[FindingFlip], words: Words) -> list[str]:
         key = flip.rule, f"{flip.preset}/{flip.row}", flip.before, flip.after
         grouped.setdefault(key, []).append(flip.gpu)
     rows = [
-        [f"`{rule}`", f"`{where}`", ", ".join(gpus), _severity(before, words), _severity(after, words)]
+        [code(rule), code(where), escaped(", ".join(gpus)), _severity(before, words), _severity(after, words)]
         for (rule, where, before, after), gpus in grouped.items()
     ]
     head = [words(f"rules.diff_column.{name}") for name in ("rule", "preset", "gpu", "before", "after")]
