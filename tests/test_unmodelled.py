@@ -1,5 +1,7 @@
 """What kb has no memory model of is named, never counted as the nearest thing that it has one of."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,6 +75,27 @@ def test_a_key_that_says_there_is_none_leaves_full_fine_tuning(more: str) -> Non
 def test_where_the_format_says_the_method_other_names_change_nothing() -> None:
     assert config("use_peft: true\nlora_r: 8\nlora_bank: 3").setup.method == "lora"
     assert config("use_peft: false\nlora_dim: 8").prediction is not None
+
+
+@pytest.mark.parametrize("more", ["q_lora: true", "bits: 4", "quant_bit: 8", "use_4bit: true"])
+def test_an_adapter_over_weights_of_an_unknown_width_is_not_predicted(more: str) -> None:
+    result = config("use_peft: true\nlora_r: 8\n" + more)
+    assert (result.prediction, result.note, result.setup.method_known) == (None, "width_open", True)
+    assert config(f"use_peft: true\nlora_r: 8\nload_in_4bit: true\n{more}").setup.method == "qlora"
+
+
+def test_qlora_by_name_is_four_bits_under_an_adapter() -> None:
+    assert config("use_qlora: true\nlora_r: 8").setup.method == "qlora"
+    assert config("use_lora: true\nuse_qlora: false\nlora_r: 8").setup.method == "lora"
+    assert command(f"python train.py {TRAIN} --use_qlora 1 --lora_r 8").setup.method == "qlora"
+
+
+def test_a_deepspeed_files_own_offloading_is_modelled(tmp_path: Path) -> None:
+    block = {"stage": 2, "offload_optimizer": {"device": "cpu", "pin_memory": True}}
+    (tmp_path / "ds.json").write_text(json.dumps({"bf16": {"enabled": True}, "zero_optimization": block}))
+    unit = CONFIGS.read((tmp_path / "ds.json").read_text(), "ds.json")[0]
+    assert unit.settings["deepspeed.offload_optimizer.device"].value == "cpu"
+    assert "run.not_modelled" not in unit.settings
 
 
 def test_the_project_may_say_what_is_trained() -> None:

@@ -13,7 +13,7 @@ TRAINER = "script.trainer"
 # Notes that are errors as they stand, where a prediction was asked for.
 NO_MODEL_OF_THE_RUN = (
     "deepspeed_not_read", "gpus_not_counted", "gpus_not_said", "method_open", "no_such_run", "not_modelled",
-    "preference_not_predicted", "trainer_not_predicted",
+    "preference_not_predicted", "trainer_not_predicted", "width_open",
 )  # fmt: skip
 _SPELT = {
     "distillation": "Distillation",
@@ -48,8 +48,11 @@ def why_no_prediction(
         return _trainer_note(named_trainer, str(trainer.path[-1]) if trainer is not None else TRAINER)
     if known and setup.unmodelled:
         return "not_modelled", {"named": ", ".join(setup.unmodelled)}
-    if known and not setup.method_known and "run.adapter" in unit.settings and "lora.enabled" not in unit.settings:
-        return "method_open", {"named": str(unit.settings["run.adapter"].value)}
+    speaks = next((unit.settings[name] for name in ("run.adapter", "run.quantized") if name in unit.settings), None)
+    if known and not setup.method_known and speaks is not None and "lora.enabled" not in unit.settings:
+        return "method_open", {"named": str(speaks.value)}
+    if known and "quantization.load_in_4bit" in setup.unresolved and "run.quantized" in unit.settings:
+        return "width_open", {"named": str(unit.settings["run.quantized"].value)}
     if known and PROCESSES in setup.unresolved and {PROCESSES, "deepspeed.zero_stage"}.issuperset(setup.unresolved):
         word = unit.settings.get(PROCESSES)
         key = "gpus_not_counted" if word is not None and word.path else "gpus_not_said"

@@ -183,9 +183,13 @@ def _method(read: SettingsReader) -> Method:
     """An adapter where one is asked for or described; QLoRA where the weights under it are 4-bit."""
     enabled = read.or_default("lora.enabled")
     described = read.written("lora.r") or read.written("lora.target_modules")
+    widths = ("quantization.load_in_4bit", "quantization.load_in_8bit")
+    if read.written("run.quantized") and not any(read.written(name) for name in widths):
+        read.unresolved[widths[0]] = None  # weights of a width that the config's format does not have
     if enabled is False or (enabled is None and not described):
-        if read.written("run.adapter") and read.value("lora.enabled") is None:
-            read.unresolved["lora.enabled"] = None  # an adapter of a kind that the config's format does not have
+        named = read.written("run.adapter") or read.written("run.quantized")
+        if named and read.value("lora.enabled") is None:
+            read.unresolved["lora.enabled"] = None  # nor such an adapter
         return "full"
     return "qlora" if read.value("quantization.load_in_4bit") else "lora"
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 _NO = frozenset(("", "false", "no", "none", "null", "off", "0", "0.0", "~"))
+OF_METHOD = ("run.adapter", "run.quantized")  # a format's own words for these are what it says of them
 _SWITCHES = ("use_", "enable_")
 
 
@@ -41,7 +42,7 @@ class Unmodelled:
         for index, (written, value, known) in enumerate(keys):
             key = written.casefold().replace("-", "_")
             number = self._row_of(key)
-            if number is None or (known and self._rows[number]["to"] == "run.adapter"):
+            if number is None or (known and self._rows[number]["to"] in OF_METHOD):
                 continue
             if _is_so(value, self._rows[number]):
                 told.append((number, written, index))

@@ -53,10 +53,9 @@ class Extractor:
             if known is not None:
                 for target in known:
                     meant.setdefault(target.fact.name, []).append((target, entry))
-            else:
+            elif path not in parents:
                 beside.append((path, entry))
-                if path not in parents:
-                    self._look_beside(path, entry, entries, part, source)
+                self._look_beside(path, entry, entries, part, source)
         self._entries = entries
         for name, candidates in meant.items():
             if len(candidates) > 1:
