@@ -207,19 +207,19 @@ def locked(folder: Path) -> Location:
 def test_content_may_not_change_under_one_version(folder: Path) -> None:
     location = locked(folder)
     edit(folder / T5, "severity: error", "severity: warning")
-    assert "the content changed and version 1 did not" in str(check_lock(location)[0])
+    assert "the content changed and version 2 did not" in str(check_lock(location)[0])
     assert write_lock(location) != []  # and the lock does not paper over it
-    edit(folder / T5, "version: 1", "version: 2")
+    edit(folder / T5, "version: 2", "version: 3")
     assert "run: kb rules lock" in str(check_lock(location)[0])
     assert write_lock(location) == []
     assert check_lock(location) == []
 
 
 def test_a_version_may_not_go_back_and_an_entry_may_not_vanish(folder: Path) -> None:
-    edit(folder / T5, "version: 1", "version: 3")
+    edit(folder / T5, "version: 2", "version: 4")
     location = locked(folder)
-    edit(folder / T5, "version: 3", "version: 2")
-    assert "lower than the locked 3" in str(check_lock(location)[0])
+    edit(folder / T5, "version: 4", "version: 3")
+    assert "lower than the locked 4" in str(check_lock(location)[0])
     (folder / T5).unlink()
     assert "is gone" in str(check_lock(location)[0])
     assert write_lock(location) != []

@@ -14,6 +14,7 @@ from kb.advice.setup import setup_of
 from kb.core.document import Setting, Unit
 from kb.core.finding import Span
 from kb.core.hardware import Gpu
+from kb.core.memory_report import STATUSES
 from kb.knowledge import load_catalog, load_guide
 from kb.memory import predict
 
@@ -56,7 +57,8 @@ def status(preset: Any, row: Any, gpu: Gpu, beyond: Mapping[str, Any]) -> str:
         found.append(verdict(preset, {"training.do_eval": True, **training}, gpu, 1))
     if "inference.batch_size" in row["settings"]:
         found.append(verdict(preset, inference, gpu, row["copies"]["value"] if "copies" in row else 1))
-    return max(found, key=("fits", "tight", "oom").index)
+    worst = max(found, key=STATUSES.index)
+    return "tight" if worst == "likely_oom" else worst
 
 
 def verdict(preset: Any, values: Mapping[str, Any], gpu: Gpu, copies: int) -> str:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from kb.core.hardware import Gpu
 from kb.core.memory_report import STATUSES, Phase, PhaseName, Term, Verdict, phase_status
+from kb.core.units import rounded_down
 from kb.memory.ledger import Peak
 
 
@@ -69,7 +70,7 @@ def judged(
     if not phases:
         return phases, Verdict(status="unknown")
     if memory is not None:
-        usable = round(memory * constants["usable_memory_ratio"])
+        usable = rounded_down(memory * constants["usable_memory_ratio"])
         phases = tuple(phase._replace(status=phase_status(phase, memory, usable)) for phase in phases)
     worst = max(phases, key=lambda phase: ("unknown", *STATUSES).index(phase.status)).status
     deciding = max(phases, key=lambda phase: phase.process_used_bytes)

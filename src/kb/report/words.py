@@ -53,12 +53,20 @@ class Words:
 
     def if_so(self, assumed: Sequence[Assumption]) -> str:
         """``if this runs on one GPU and inputs reach 512 tokens``: the assumptions that something rests on."""
-        clauses = [self._clause(each) for each in assumed]
-        return self("certainty.if", clauses=self("certainty.and").join(dict.fromkeys(clauses)))
+        clauses = list(dict.fromkeys(self._clause(each) for each in assumed))
+        both = clauses[0]
+        for clause in clauses[1:]:
+            both = (
+                self.messages.get("certainty.two", "{first}, {rest}").replace("{first}", both).replace("{rest}", clause)
+            )
+        return self.messages.get("certainty.if", "{clauses}").replace("{clauses}", both)
 
     def ways_to_say(self, assumed: Sequence[Assumption]) -> str:
         """Where to say what was assumed: options, and names for ``[facts]``."""
-        ways = [self.messages.get(f"certainty.say.{each.name}", "") for each in assumed]
+        ways = [
+            "--model-config FILE" if each.name == "model.name" else self.messages.get(f"certainty.say.{each.name}", "")
+            for each in assumed
+        ]
         return ", ".join(dict.fromkeys(way for way in ways if way))
 
     def _clause(self, each: Assumption) -> str:
