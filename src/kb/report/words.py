@@ -54,11 +54,9 @@ class Words:
     def if_so(self, assumed: Sequence[Assumption]) -> str:
         """``if this runs on one GPU and inputs reach 512 tokens``: the assumptions that something rests on."""
         clauses = list(dict.fromkeys(self._clause(each) for each in assumed))
-        both = clauses[0]
+        both, two = clauses[0], self.messages.get("certainty.two", "{first}, {rest}")
         for clause in clauses[1:]:
-            both = (
-                self.messages.get("certainty.two", "{first}, {rest}").replace("{first}", both).replace("{rest}", clause)
-            )
+            both = two.replace("{first}", both).replace("{rest}", clause)
         return self.messages.get("certainty.if", "{clauses}").replace("{clauses}", both)
 
     def ways_to_say(self, assumed: Sequence[Assumption]) -> str:

@@ -52,6 +52,9 @@ class TreeData:
         return found
 
 
+OF_THE_LAUNCHER = ("launch.num_processes", "launch.num_machines")  # counted from the whole command, not one flag's
+
+
 class CommandData:
     """What the commands of a text set, by the number of the command and the flag."""
 
@@ -60,8 +63,9 @@ class CommandData:
         self.units = [unit for unit in units if unit is not None]
         self.data: dict[Path, str] = {}
         for number, unit in enumerate(self.units):
-            for setting in unit.settings.values():
-                self.data[(number, *setting.path)] = form(setting.value)
+            for name, setting in unit.settings.items():
+                if name not in OF_THE_LAUNCHER:
+                    self.data[(number, *setting.path)] = form(setting.value)
 
     def number_of(self, unit: Unit) -> int:
         """Which command of the text a unit is.
