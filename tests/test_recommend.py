@@ -176,7 +176,6 @@ def test_a_named_method_is_kept_even_where_full_training_fits() -> None:
 
 def test_workers_stay_within_cores_and_container_memory() -> None:
     assert recommend("t5-small", "rtx-3090").setup.dataloader_num_workers <= 48 // 3
-    assert recommend("t5-small", "rtx-3090").training.workers_reason == "memory"
     room = Room(CATALOG.models["t5-small"], machine("rtx-3090", cpus=12), CATALOG.constants)
     few = answer("train", Asked(), room, CATALOG, GUIDE)
     assert (few.setup.dataloader_num_workers, few.training.workers_reason) == (4, "cores")

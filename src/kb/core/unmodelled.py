@@ -64,6 +64,8 @@ class Unmodelled:
 def _is_so(value: Any, row: Mapping[str, Any]) -> bool:
     """Whether a key with this value says that the thing is there."""
     if isinstance(value, Mapping):
+        if "words" in row:  # a group of that name: one of its own values must be the word
+            return any(not isinstance(inner, Mapping) and _is_so(inner, row) for inner in value.values())
         switch = next((value[name] for name in ("enabled", "enable", "use", "device") if name in value), bool(value))
         return _is_so(switch, {})
     text = str(value).strip().casefold()
