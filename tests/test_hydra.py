@@ -45,7 +45,7 @@ rate: ${oc.env:KB_TEST_NOT_SET,fast}
     "db/sub/a.yaml": "defaults:\n  - b@inner\nx: 1\n",
     "db/sub/b.yaml": "y: 2\n",
     "experiment/fast.yaml": "# @package _global_\ndefaults:\n  - override /model: bart\naccum: 8\n"
-    "training:\n  max_steps: 10\n",
+    "training:\n  max_steps: 10\n  logging_steps: 400\n",
 }
 OTHERS = {
     "self first": {
@@ -184,7 +184,7 @@ def test_a_fix_goes_to_the_file_that_says_it_and_one_for_two_files_is_refused(
     fixed = fix_files(before, checker, unsafe=True, write=True, notice=lambda key, **values: None)
     assert not fixed.run.unusable
     experiment = (tmp_path / "experiment/fast.yaml").read_text()
-    assert experiment == TREE["experiment/fast.yaml"] + "  logging_steps: 10\n"
+    assert experiment == TREE["experiment/fast.yaml"].replace("logging_steps: 400", "logging_steps: 10")
     base = (tmp_path / "training/base.yaml").read_text()
     assert "per_device_train_batch_size: 64" in base and "accumulation" not in base and "training:" not in base
     document = composed(primary).parsed.documents[0]

@@ -33,6 +33,7 @@ ENVIRON = {
 SCHEMA = json.loads((ROOT / "rules" / "schema" / "output" / "rules-diff.json").read_text("utf-8"))
 NOW = Edition(load_catalog(), load_guide(), {"checks/t5-fp16-overflow": (1, "a"), "models/mt5-base": (2, "b")})
 FP16 = Path("checks", "precision", "t5-fp16-overflow.yaml")
+VERSION = load_catalog().rules["t5-fp16-overflow"].version
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -85,14 +86,14 @@ def test_a_change_without_a_higher_version_is_a_finding(repository: Path) -> Non
     edit(repository / "rules" / FP16, "severity: error", "severity: warning")
     data = json.loads(diff(repository, "HEAD", "--format", "json", code=1))
     jsonschema.validate(data, SCHEMA)
-    assert data["version_bump_missing"] == [{"entry": "checks/t5-fp16-overflow", "before": 1, "after": 1}]
+    assert data["version_bump_missing"] == [{"entry": "checks/t5-fp16-overflow", "before": VERSION, "after": VERSION}]
     assert data["changed"] == []
     assert data["compared"]["asked"] == 0
 
 
 def test_a_change_of_rules_and_of_a_gpu_in_both_languages(repository: Path) -> None:
     rule = repository / "rules" / FP16
-    edit(rule, "version: 1", "version: 2")
+    edit(rule, f"version: {VERSION}", f"version: {VERSION + 1}")
     edit(rule, "severity: error", "severity: warning")
     shutil.copy(rule, rule.with_name("another-overflow.yaml"))
     edit(rule.with_name("another-overflow.yaml"), "id: t5-fp16-overflow", "id: another-overflow")
@@ -104,8 +105,8 @@ def test_a_change_of_rules_and_of_a_gpu_in_both_languages(repository: Path) -> N
         re.sub(r"(memory_total:\n\s+- \{value: |memory_total:\n\s+- value: )[\d_]+", r"\g<1>8000", text), "utf-8"
     )
     english = diff(repository, "HEAD", "--lang", "en")
-    assert "| `checks/another-overflow` | 2 | warning |" in english
-    assert "| `checks/t5-fp16-overflow` | 1 → 2 | error → warning |" in english
+    assert f"| `checks/another-overflow` | {VERSION + 1} | warning |" in english
+    assert f"| `checks/t5-fp16-overflow` | {VERSION} → {VERSION + 1} | error → warning |" in english
     assert f"| `hardware/t4` | {version} → {version + 1} |" in english
     assert re.search(r"\| `mt5-base` \| `t4` \| .+ \| .+ \|", english)
     assert not re.search("[가-힣]", english)
