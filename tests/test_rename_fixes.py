@@ -6,6 +6,7 @@ from kb.advice.check import Checker
 from kb.config.reader import ConfigReader
 from kb.core.finding import Finding
 from kb.core.lint import facts_of
+from kb.core.naming import Program
 from kb.knowledge import load_catalog
 from kb.machine.detect import detect
 
@@ -15,6 +16,7 @@ CHECKER = Checker(
     CATALOG,
     detect(CATALOG.gpus, gpu="rtx-3090", host_memory="60GB", cpus="8"),
     versions={"transformers": (5, 23)}.get,
+    programs=lambda unit: (Program("train.py", "HfArgumentParser((TrainingArguments,))"),),
 )
 
 

@@ -193,8 +193,7 @@ def _inputs(options: argparse.Namespace) -> tuple[list[Input], list[Unusable]]:
 def _check(options: argparse.Namespace, project: Project, checker: FileChecker, words: Words) -> int:
     """One pass: check, fix, report; the exit code."""
     inputs, faults = _inputs(options)
-    if checker.releases is not None:
-        checker.releases.forget()
+    checker.forget()
     if len(inputs) > 1:
         gc.enable()
         from kb.linting.streaming import is_for, stream_report

@@ -1,6 +1,6 @@
 """One unit → its result: setup, prediction, facts, findings. What `kb.check`, the tests and the browser all call."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from kb.advice.facts import UnitFacts, locate, said_effective_batch
@@ -15,11 +15,12 @@ from kb.core.document import EVERY_GPU, Event, Unit
 from kb.core.errors import UserError
 from kb.core.expression import Unknown, compile_tree
 from kb.core.facts import Facts, FactType
-from kb.core.finding import Finding
+from kb.core.finding import Finding, Severity
 from kb.core.hardware import Machine
 from kb.core.lint import Linter, LintResult, Release, lowered, nothing_pinned
 from kb.core.memory_report import OVER
 from kb.core.model import Model
+from kb.core.naming import HANDS_ON, Names, Program
 from kb.core.pending import settled
 from kb.core.release import ProjectRelease
 from kb.core.result import UnitResult
@@ -42,6 +43,11 @@ def _barred(unit: Unit, finding: Finding) -> Finding:
     if not any(unit.bars(fix) for fix in finding.fixes):
         return finding
     return finding._replace(fixes=tuple(fix._replace(barred=unit.bars(fix)) for fix in finding.fixes))
+
+
+def no_programs(unit: Unit) -> tuple[Program, ...]:
+    """The programs that read a unit: the pure floor does not look for any."""
+    return ()
 
 
 def named_releases(versions: Versions) -> Release:
@@ -86,6 +92,7 @@ class Checker:
         given: facts that the project says of itself, by vocabulary name (``[facts]`` of ``kb.toml``).
         installed: whether a library is installed; None where nobody knows.
         notes: notes will be told, so that what they rest on is worth finding out.
+        programs: the sources of the programs that read a unit, where they are found.
         strict: keep each rule's own severity, however certain the facts are.
     """
 
@@ -104,6 +111,7 @@ class Checker:
         given: Mapping[str, Any] = {},
         installed: Callable[[str], bool | None] = nobody_knows,
         notes: bool = True,
+        programs: Callable[[Unit], Sequence[Program]] = no_programs,
         strict: bool = False,
     ) -> None:
         self.catalog = catalog
@@ -115,6 +123,7 @@ class Checker:
         self.strict = strict
         self.given = given
         self._installed = installed
+        self._programs = programs
         self._model = model
         self._model_in_folder = model_in_folder
         self._model_elsewhere = model_elsewhere
@@ -143,7 +152,7 @@ class Checker:
             setup=setup,
             model=model,
             prediction=fit.report,
-            findings=tuple(self._weighed(finding, prepared) for finding in self._found(result, unit)),
+            findings=tuple(self._found(result, prepared)),
             # of a file in no known format everything is open, and `unknown-dialect` says so once
             not_evaluated=result.not_evaluated if unit.dialect else (),
             note=note[0] if note else None,
@@ -154,10 +163,32 @@ class Checker:
             by_release=tuple(rule.id for rule, _ in result.by_release),
         )
 
-    def _found(self, result: LintResult, unit: Unit) -> list[Finding]:
-        """The findings, and one that lists what depends on a release that nothing says."""
-        depends = depending(result, unit, self.catalog.facts)
-        return [*result.findings, *(self._linter.hear([depends]) if depends else ())]
+    def _found(self, result: LintResult, prepared: UnitFacts) -> list[Finding]:
+        """The findings, and one that lists what depends on a release that nothing says.
+
+        What is about a name is left out where nothing says that a library reads it.
+        """
+        unit, by_release = prepared.unit, result.by_release
+        found = [self._weighed(finding, prepared) for finding in result.findings]
+        if unit.reader != "library":
+            names = Names(unit, self._programs, self.given)
+            found = [held for each in found if (held := self._as_named(each, names)) is not None]
+            by_release = tuple(row for row in by_release if not row[0].names or names.of_rule(row[0].at) is not None)
+        depends = depending(result._replace(by_release=by_release), unit, self.catalog.facts)
+        return [*found, *(self._weighed(each, prepared) for each in self._linter.hear([depends] if depends else ()))]
+
+    def _as_named(self, finding: Finding, names: Names) -> Finding | None:
+        """The finding as certain as the name that it is about is a library's; None where nothing says that it is."""
+        rule = self.catalog.rules[finding.rule]
+        certainty = names.of(finding, rule.at) if rule.names else "certain"
+        if certainty is None or certainty == "certain":
+            return finding if certainty else None
+        finding = lowered(finding, weakest((finding.certainty, certainty)))
+        finding = finding._replace(if_so=(*finding.if_so, Assumption(HANDS_ON, True, "names_handed_on")))
+        return finding._replace(severity=self._severity(finding))
+
+    def _severity(self, finding: Finding) -> Severity:
+        return finding.severity if self.strict else as_severe(finding.severity, finding.certainty, finding.because)
 
     def _weighed(self, finding: Finding, prepared: UnitFacts) -> Finding:
         """The finding at the severity that its certainty allows, with the assumptions that would turn it."""
@@ -165,8 +196,7 @@ class Checker:
         told = self.notes or finding.severity != "info"
         if told and any(each.origin == "assumed" for each in finding.because):
             finding = self._with_assumptions(finding, prepared)
-        severity = finding.severity if self.strict else as_severe(finding.severity, finding.certainty, finding.because)
-        return finding._replace(severity=severity)
+        return finding._replace(severity=self._severity(finding))
 
     def _with_assumptions(self, finding: Finding, prepared: UnitFacts) -> Finding:
         """The finding with the assumptions that decide it; one that holds whatever is assumed is certain."""

@@ -178,6 +178,7 @@ class _DocumentReading:
             left_open=tuple(part.left_open),
             unknown_keys=tuple(part.unknown_keys),
             reader=dialect.reader,
+            typical=not part.unknown_keys and any(name in self.entries for name in dialect.telling),
         )
 
     def _told_in_head(self) -> Setting | None:

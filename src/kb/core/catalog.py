@@ -32,6 +32,7 @@ class Dialect(NamedTuple):
     converts: bool = False  # its parser turns a text at the top into the argument's type
     interpolates: bool = False  # ${path} stands for the value at that path
     wrapped: Mapping[str, Any] = {}  # `in` which key of an entry its value stands, and what may stand `beside` it
+    telling: tuple[str, ...] = ()  # names that hardly any program but the library's has
     calls: Mapping[str, Mapping[str, Any]] = {}  # of layout "python": called names, and what such a call is
     unmodelled: tuple[Mapping[str, Any], ...] = ()  # of the vocabulary: keys that change what a run takes
     constants: Mapping[str, str] = {}  # of layout "python": dotted names in values, and what they stand for

@@ -99,6 +99,8 @@ class Unit(NamedTuple):
     hidden: tuple[str, ...] = ()  # prefixes of settings that code may fill in which cannot be told: ``**arguments``
     reader: Reader = "library"
     script: str | None = None  # of a command: the file name of the program, empty where there is none
+    program: str = ""  # of a command: the program that it starts, as it is written
+    typical: bool = False  # where a program of its own reads it: its names are as those of a library's arguments
     launcher: str | None = None  # of a command: what starts the script (python, torchrun, accelerate, deepspeed)
 
     def bars(self, fix: Fix) -> bool:

@@ -41,6 +41,7 @@ class Rule(NamedTuple):
     message: Text
     fixes: tuple[RuleFix, ...]
     why: Text
+    names: bool = False  # it is about names that a library takes
     # read only where the whole catalogue is wanted: empty on the way of a check
     source: str = ""  # `when` as written
     sources: tuple[str, ...] = ()

@@ -90,8 +90,7 @@ class Session:
         """
         kind = KINDS.get(language_id) or kind_of(path)
         checker = self.checker(path)
-        if checker.releases is not None:
-            checker.releases.forget()  # the project's files may have changed since the last letter
+        checker.forget()  # the project's files may have changed since the last letter
         try:
             return Checked(text, kind, checker.check(text.encode("utf-8", "replace"), path, kind))
         except UserError as fault:

@@ -50,6 +50,7 @@ class RuleCompiler:
             "when": when,
             "on": data.get("on"),
             "at": data.get("at", []),
+            "names": data.get("names", False),
             "title": [data["title"]["ko"], data["title"]["en"]],
             "message": [data["message"]["ko"], data["message"]["en"]],
             "fix": fixes,

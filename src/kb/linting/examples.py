@@ -2,13 +2,16 @@
 
 import base64
 import datetime
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kb.advice.check import Checker
+from kb.config.programs import ProgramReader
 from kb.core.catalog import Catalog
+from kb.core.document import Unit
 from kb.core.errors import UserError
 from kb.core.hardware import Machine
+from kb.core.naming import Program
 from kb.core.rule import Rule
 from kb.core.version import parse_version
 from kb.linting.file import FileChecker, FileResult, Kind
@@ -19,6 +22,7 @@ from kb.machine.detect import detect
 
 # Suppression examples name dates; they are judged on this day, so that none expires on its own.
 TODAY = datetime.date(2026, 11, 1)
+HANDING_ON = Program("", "HfArgumentParser((TrainingArguments,))")
 KINDS: Mapping[str, Kind] = {"command": "command", "shell": "shell", "python": "python"}
 
 
@@ -67,6 +71,7 @@ class ExampleRunner:
             versions=versions.get,
             release_of=releases,
             gpu_count=example.get("gpus"),
+            programs=self._programs(folder),
             given=given_facts(example.get("facts", {}), self.catalog.facts, "facts"),
         )
         files: Mapping[str, str] = example.get("files", {})
@@ -82,6 +87,13 @@ class ExampleRunner:
             beside=beside,
             releases=releases,
         )
+
+    def _programs(self, folder: str | None) -> Callable[[Unit], Sequence[Program]]:
+        """An example is read by a program that hands its names on; one with a project, by what lies there."""
+        if folder is None:
+            return lambda unit: (HANDING_ON,)
+        reader = ProgramReader(lambda path: folder)
+        return lambda unit: reader.programs(unit.path, unit.program) or (HANDING_ON,)
 
     def machine(self, example: Mapping[str, Any]) -> Machine:
         """The machine an example names; what it does not name is unknown, never that of this machine."""

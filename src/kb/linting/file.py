@@ -15,7 +15,7 @@ from kb.core.document import Event, Unit
 from kb.core.finding import Finding, Severity, Span
 from kb.core.lint import place_of
 from kb.core.result import UnitResult
-from kb.linting.named_files import read_named
+from kb.linting.named_files import ProjectPrograms, read_named
 from kb.linting.seen import Seen
 
 if TYPE_CHECKING:
@@ -120,6 +120,7 @@ class FileChecker:
         assumed: keep findings that rest on an assumption.
         hub: where models come from that the catalogue lacks; it knows what could not be had.
         releases: what the files of a project say of the releases of its libraries.
+        programs: the programs of the project that read its configs.
         seen: remembers what a check looks at beside the file.
     """
 
@@ -136,10 +137,11 @@ class FileChecker:
         hub: "HubModels | None" = None,
         seen: Seen | None = None,
         releases: "ProjectReleases | None" = None,
+        programs: ProjectPrograms | None = None,
         notes: bool = True,
         assumed: bool = True,
     ) -> None:
-        self.releases = releases
+        self.releases, self._programs = releases, programs
         self.catalog = catalog
         self.notes = notes
         self._keeps_assumed = assumed
@@ -154,8 +156,16 @@ class FileChecker:
         self.lookups = {"named": read, "beside": beside or _read_below}
         if releases is not None:
             self.lookups |= releases.lookups
+        if programs is not None:
+            self.lookups |= programs.lookups
         self.beside = self.seen.text("beside", self.lookups["beside"])
         self._joiner = Joiner(self.reader, catalog.dialects, self.seen.text("named", read), checker.given)
+
+    def forget(self) -> None:
+        """Look at the project's files anew: for a session that goes on while they change."""
+        for each in (self.releases, self._programs):
+            if each is not None:
+                each.forget()
 
     def check(self, raw: bytes, path: str, kind: Kind | None = None) -> FileResult:
         """Everything found in one file.

@@ -14,6 +14,7 @@ from kb.core.model import Model
 from kb.linting.file import FileChecker, Overrides
 from kb.linting.hub_model import HubModels
 from kb.linting.model_config import model_in_folder, read_model_config
+from kb.linting.named_files import ProjectPrograms
 from kb.linting.project import Project, chosen_rules
 from kb.linting.project_releases import OPTION, SETTINGS, ProjectReleases
 from kb.linting.seen import Seen, cached_config_of, folder_config
@@ -72,6 +73,7 @@ def file_checker(
     machine = _machine(catalog, project, wanted)
     hub, seen = HubModels(online=wanted.online), Seen()
     releases = ProjectReleases(named, root=wanted.root, here=wanted.here, seen=seen)
+    programs = ProjectPrograms(releases.top, seen)
     checker = Checker(
         catalog,
         machine,
@@ -84,6 +86,7 @@ def file_checker(
         given=given,
         notes=wanted.notes,
         strict=wanted.strict,
+        programs=programs,
         installed=_installed(named, here=bool(machine.gpus) and machine.gpu_source != "named"),
     )
     return FileChecker(
@@ -96,6 +99,7 @@ def file_checker(
         assumed=not wanted.assume_nothing,
         hub=hub,
         releases=releases,
+        programs=programs,
         seen=seen,
     )
 

@@ -127,6 +127,9 @@ def unit_of(launch: Launch, speller: Speller, path: str, section: str | None, pl
         known_keys=tuple(dict.fromkeys(known)),
         script=launch.script,
         launcher=launch.launcher,
+        reader="library" if launch.tool is not None or launch.script.startswith("trl.scripts.") else "script",
+        program=launch.program,
+        typical=launch.typical or (launch.typical is None and speller.tells(launch.flags)),
     )
 
 

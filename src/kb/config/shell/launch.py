@@ -7,7 +7,7 @@ from typing import NamedTuple
 from kb.config.shell.expand import Argument
 from kb.config.shell.flags import Flag, is_flag, read_flags
 from kb.config.shell.processes import NOTHING_AROUND, Processes, Surroundings, processes_of, tool_processes
-from kb.config.shell.tools import CONFIG_FLAGS, MODULES, TOOLS, Tool, is_config, overrides_of, trainer_of
+from kb.config.shell.tools import CONFIG_FLAGS, MODULES, TOOLS, Tool, is_config, is_example, overrides_of, trainer_of
 
 _PYTHON = re.compile(r"(?:.*/)?python[0-9.]*\Z")
 _OF_THE_SYSTEM = ("nohup", "exec", "time", "env", "sudo", "nice", "ionice", "stdbuf", "numactl", "taskset", "command")
@@ -37,6 +37,12 @@ class Launch(NamedTuple):
     before: tuple[Flag, ...] = ()
     config: Argument | None = None  # the config file that the run reads
     tool: Tool | None = None
+    program: str = ""  # the script with its folders, as it is written
+
+    @property
+    def typical(self) -> bool | None:
+        """Whether the script's name is one that hands its flags to the library; None where it does not say."""
+        return is_example(self.script)
 
     @property
     def trainer(self) -> str | None:
@@ -178,4 +184,5 @@ def _launch(
         flags=flags,
         before=own,
         config=_config_of(flags, after),
+        program=script if script.endswith(".py") else script.replace(".", "/") + ".py",
     )

@@ -21,6 +21,7 @@ class Speller:
         self._marks: Mapping[str, int] = dialect.recognise["marks"]
         # what tells a file of `hf` from other formats says nothing about flags
         self._unless = frozenset(dialect.recognise.get("unless", ()) if dialect.id != "hf" else ())
+        self._telling = frozenset(dialect.telling)
         self.least: int = dialect.recognise["least"]
         self._neighbours: Neighbours | None = None
 
@@ -29,12 +30,17 @@ class Speller:
         names = {flag.name for flag in flags}
         return 0 if names & self._unless else sum(self._marks.get(name, 0) for name in names)
 
+    def tells(self, flags: Sequence[Flag]) -> bool:
+        """Whether the flags are as those of a program that hands them to the library."""
+        return len(self._telling & {flag.name for flag in flags}) > 1
+
     def gives(self, fact: str, flags: Sequence[Flag]) -> bool:
         """Whether one of the flags means this setting."""
         return any(target.fact.name == fact for flag in flags for target in self.targets.get(flag.name, ()))
 
     def meant_by(self, name: str) -> str | None:
-        """The known flag that an unknown one is a slip of."""
+        """The known flag that an unknown one is a slip of; argparse takes the beginning of one for the whole."""
         if self._neighbours is None:
             self._neighbours = Neighbours(self.targets)
-        return self._neighbours.meant_by(name)
+        meant = self._neighbours.meant_by(name)
+        return None if meant is not None and meant.startswith(name) else meant

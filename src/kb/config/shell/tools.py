@@ -47,6 +47,22 @@ MODULES = {
 }
 
 
+# Example scripts of transformers, which hand their flags to its argument classes; those without a Trainer do not.
+_EXAMPLES = re.compile(
+    r"run_(?:glue|xnli|clm|mlm|plm|fim|summarization|translation|qa|seq2seq_qa|ner|swag|classification|mae|mim|clip"
+    r"|image_classification|audio_classification|semantic_segmentation|object_detection|instance_segmentation"
+    r"|speech_recognition_(?:ctc|seq2seq)(?:_adapter)?)(_no_trainer)?\.py\Z"
+)
+
+
+def is_example(script: str) -> bool | None:
+    """Whether a script, by its name, hands its flags to the library's argument classes; None where it does not say."""
+    match = _EXAMPLES.match(script)
+    if match is not None:
+        return match[1] is None
+    return False if script.endswith("_no_trainer.py") else None
+
+
 def trainer_of(script: str) -> str | None:
     """The trainer that ``trl dpo`` or a script's name says."""
     if script.startswith(("trl ", "trl.scripts.")):

@@ -1,0 +1,154 @@
+"""The programs that read a config or that a command starts, as far as the project's folder holds them. Never run."""
+
+import os
+import re
+from collections.abc import Callable, Iterator
+
+from kb.core.naming import Program
+
+MAX_BYTES = 1 << 20  # of one source
+MAX_READ = 8 << 20  # of all sources of a project that are read for one answer
+MAX_FILES = 500  # sources of a project that are looked into
+MAX_ENTRIES = 20_000  # names that are looked at on the way
+MAX_IMPORTED = 40  # modules of the project that a program brings in
+_SKIPPED = frozenset(("node_modules", "site-packages", "venv", "env", "build", "dist", "__pycache__", "wandb"))
+_IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+\(?([^\n#]*)|import[ \t]+([\w., \t]+))", re.M)
+# What a source that reads training configs names.
+_TRAINS = re.compile(
+    r"TrainingArguments|ArgumentParser\(|\b(?:SFT|DPO|GRPO|Reward|KTO|ORPO|CPO|PPO|RLOO)Config\b|Trainer\("
+)
+_LOADS = re.compile(r"yaml|omegaconf|hydra|json\.load|toml|parse_json_file|parse_args", re.I)
+
+Top = Callable[[str], str | None]
+"""The top of the project that a path belongs to; None where the path is none."""
+
+
+class ProgramReader:
+    """Looks each program up once.
+
+    Args:
+        top: the project's top above a path; nothing above it is looked at.
+    """
+
+    def __init__(self, top: Top) -> None:
+        self._top = top
+        self._found: dict[tuple[str, str], tuple[Program, ...]] = {}
+
+    def programs(self, path: str, named: str) -> tuple[Program, ...]:
+        """The sources of what reads the file at ``path``; none where they are not to be found.
+
+        Args:
+            named: of a command, the program that it starts, as it is written; empty where no one says which it is.
+        """
+        top = self._top(path)
+        if top is None:
+            return ()
+        folder = os.path.dirname(os.path.abspath(path))
+        key = (folder, named) if named else (top, "")
+        if key not in self._found:
+            self._found[key] = tuple(_named(folder, top, named) if named else _of_project(top))
+        return self._found[key]
+
+    def digest(self, path: str, named: str) -> str:
+        """What there is, in short: another text where one of the sources has changed."""
+        import zlib
+
+        found = self.programs(path, named)
+        sums = [
+            f"{each.path}:{len(each.text)}:{zlib.crc32(each.text.encode('utf-8', 'replace')):08x}" for each in found
+        ]
+        return "\n".join(sums)
+
+
+def _named(folder: str, top: str, named: str) -> Iterator[Program]:
+    """The program that a command names, beside its script or in a folder above."""
+    if os.path.isabs(named) or "$" in named:
+        return
+    while True:
+        path = os.path.normpath(os.path.join(folder, named))
+        text = _text(path)
+        if text is not None:
+            yield Program(path, "\n".join((text, *_imported(path, text, top))))
+            return
+        parent = os.path.dirname(folder)
+        if folder == top or parent == folder:
+            return
+        folder = parent
+
+
+def _imported(path: str, text: str, top: str) -> Iterator[str]:
+    """The texts of the project's own modules that a source imports, and of those that they import."""
+    seen, waiting = {path}, [(path, text)]
+    while waiting and len(seen) <= MAX_IMPORTED:
+        at, source = waiting.pop(0)
+        for candidate in _modules(os.path.dirname(at), source, top):
+            if candidate in seen:
+                continue
+            found = _text(candidate)
+            if found is not None:
+                seen.add(candidate)
+                waiting.append((candidate, found))
+                yield found
+
+
+def _modules(folder: str, text: str, top: str) -> Iterator[str]:
+    """Where the modules that a source imports would lie, were they the project's own."""
+    for match in _IMPORT.finditer(text):
+        origin, names, plain = match.groups()
+        modules = [each.split()[0] for each in (plain or "").split(",") if each.split()] if plain else [origin]
+        for module in modules:
+            dots = len(module) - len(module.lstrip("."))
+            parts = [part for part in module.split(".") if part]
+            starts = [folder, top, os.path.join(top, "src")]
+            if dots:
+                starts = [os.path.normpath(os.path.join(folder, *[".."] * (dots - 1)))]
+            inner = [each.split()[0] for each in (names or "").strip("() ").split(",") if each.split()]
+            for start in starts:
+                base = os.path.join(start, *parts)
+                yield base + ".py"
+                yield os.path.join(base, "__init__.py")
+                yield from (os.path.join(base, name + ".py") for name in inner if name.isidentifier())
+
+
+def _of_project(top: str) -> Iterator[Program]:
+    """Every source below the project's top that may read a training config."""
+    read = 0
+    for count, path in enumerate(_sources(top)):
+        if count >= MAX_FILES or read > MAX_READ:
+            return
+        text = _text(path)
+        if text is not None:
+            read += len(text)
+            if _TRAINS.search(text) is not None and _LOADS.search(text) is not None:
+                yield Program(path, text)
+
+
+def _sources(top: str) -> Iterator[str]:
+    """Python files below a folder, those near the top first; links to folders are not followed."""
+    entries, waiting = 0, [top]
+    while waiting:
+        folder = waiting.pop(0)
+        try:
+            with os.scandir(folder) as listed:
+                rows = sorted(listed, key=lambda row: row.name)
+        except OSError:
+            continue
+        for row in rows:
+            entries += 1
+            if entries > MAX_ENTRIES:
+                return
+            if row.name.endswith(".py"):
+                yield row.path
+            elif row.name not in _SKIPPED and row.name[:1] != "." and row.is_dir(follow_symlinks=False):
+                waiting.append(row.path)
+
+
+def _text(path: str) -> str | None:
+    """A source's text; None where there is none, or none that can be read."""
+    try:
+        if not os.path.isfile(path) or os.path.getsize(path) > MAX_BYTES:
+            return None
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            return stream.read(MAX_BYTES)
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,109 @@
+"""Whether the names in a config are a library's: who reads it decides if a finding about a name holds. Pure."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
+
+from kb.core.certainty import Certainty
+from kb.core.document import Unit
+from kb.core.finding import Finding
+
+HANDS_ON = "script.passes_training_arguments"
+"""The fact by which a project says that its program hands every name on."""
+_CLASSES = r"(?:\w*TrainingArguments|(?:SFT|DPO|GRPO|Reward|KTO|ORPO|CPO|PPO|RLOO|GKD|OnlineDPO|XPO|BCO|PRM)Config)"
+_PARSES = re.compile(r"\b(?:HfArgumentParser|TrlParser|H4ArgumentParser)\s*\(")
+_NAMES_A_CLASS = re.compile(rf"\b{_CLASSES}\b")
+_FILLS = re.compile(rf"\b{_CLASSES}\s*\([^()]{{0,2000}}\*\*\s*\w")
+_ABOUT_VALUES = ("text",)  # types of which a wrong value is wrong for any program
+
+
+class Program(NamedTuple):
+    """The source of a program: its own, and that of the project's modules that it imports."""
+
+    path: str
+    text: str
+
+    @property
+    def hands_on(self) -> bool:
+        """Whether it gives a config's names to the library's class of arguments as they are."""
+        return _hands_on(self.text)
+
+    def has_own(self, key: str) -> bool:
+        """Whether it names a key itself: in quotes, as a flag, as a field of a class, or as an attribute."""
+        return key in self.text and _own(key, self.hands_on).search(self.text) is not None
+
+
+@lru_cache(256)
+def _hands_on(text: str) -> bool:
+    parses = _PARSES.search(text) is not None and _NAMES_A_CLASS.search(text) is not None
+    return parses or _FILLS.search(text) is not None
+
+
+@lru_cache(512)
+def _own(key: str, hands_on: bool) -> re.Pattern[str]:
+    name = re.escape(key)
+    flag = "[-_]".join(re.escape(part) for part in re.split("[-_]", key))
+    ways = [rf"""["'](?:--?{flag}|{name})["'=]""", rf"^[ \t]+{name}[ \t]*:[ \t]*\w"]
+    if not hands_on:  # of a library's arguments the attributes are the library's own
+        ways.append(rf"\.{name}\b(?!\s*\()")
+    return re.compile("|".join(ways), re.MULTILINE)
+
+
+class Names:
+    """What is known of the names in one unit.
+
+    Args:
+        find: looks for the sources of what reads it; asked at most once, and only where it matters.
+        given: what the project says of itself.
+    """
+
+    def __init__(self, unit: Unit, find: Callable[[Unit], Sequence[Program]], given: Mapping[str, Any] = {}) -> None:
+        self._unit, self._find = unit, find
+        self._given = given.get(HANDS_ON)
+
+    @cached_property
+    def _programs(self) -> Sequence[Program]:
+        return self._find(self._unit)
+
+    def certainty(self, key: str, meant: str = "") -> Certainty | None:
+        """How certainly ``key`` is read as a library reads it; None where nothing says so, or a program has it itself.
+
+        Args:
+            meant: the name that the finding would have in its place: a program that has that one lacks the other.
+        """
+        reader = self._unit.reader
+        if reader != "script":
+            return "certain" if reader == "library" else None
+        if any(program.has_own(key) for program in self._programs):
+            return None
+        if isinstance(self._given, bool):
+            return "certain" if self._given else None
+        handing = sum(program.hands_on for program in self._programs)
+        if handing:
+            return "certain" if handing == len(self._programs) else "likely"
+        if meant and any(program.has_own(meant) for program in self._programs):
+            return "certain" if len(self._programs) == 1 else "likely"
+        return "likely" if self._unit.typical and not self._programs else None
+
+    def of(self, finding: Finding, at: Sequence[str]) -> Certainty | None:
+        """As :meth:`certainty`, of the name that a finding is about; ``at`` are the settings that its rule looks at."""
+        if finding.facts.get("want") in _ABOUT_VALUES:
+            return "certain"
+        key, meant = finding.facts.get("key"), finding.facts.get("meant")
+        if isinstance(key, str):  # an event's
+            return self.certainty(_plain(key), _plain(meant) if isinstance(meant, str) else "")
+        renamed = [str(edit.value) for fix in finding.fixes for edit in fix.edits if edit.op == "rename"]
+        return self.of_rule(at, *renamed[:1])
+
+    def of_rule(self, at: Sequence[str], meant: str = "") -> Certainty | None:
+        """As :meth:`certainty`, of the first setting that a rule looks at, as it is written here."""
+        setting = next((each for name in at if (each := self._unit.settings.get(name)) is not None), None)
+        if setting is not None and setting.joined:
+            return "certain"  # a file of the library's own
+        path = setting.path if setting is not None else at[:1]
+        return self.certainty(_plain(str(path[-1]).rpartition(".")[2]) if path else "", meant)
+
+
+def _plain(key: str) -> str:
+    return key.lstrip("-").replace("-", "_")

@@ -1,0 +1,163 @@
+"""Names in a config against who reads it: a library, a program of the project's own, or nobody."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from kb.core.finding import Finding
+from kb.core.result import Unusable
+from kb.knowledge.catalog import load_catalog
+from kb.linting.file import FileChecker
+from kb.linting.prepare import Wanted, file_checker
+from kb.linting.project import find_project
+from kb.linting.run import Input, check_input
+from kb.linting.seen import LOOKUPS, still
+
+CATALOG = load_catalog()
+RENAMED = "evaluation-strategy-removed"
+SLIP = "unknown-key-near-known"
+HF = "model_name_or_path: t5-small\nper_device_train_batch_size: 4\nevaluation_strategy: epoch\noutput_dir: o\n"
+TEAM = "general: {model_name: t5-small}\ntraining: {evaluation_strategy: epoch, learning_rate: 0.001}\n"
+PARSER = """
+from transformers import HfArgumentParser, TrainingArguments
+@dataclass
+class ModelArguments:
+    model_name_or_path: str = field(default="t5-small")
+    use_qlora: bool = field(default=False)
+parser = HfArgumentParser((ModelArguments, TrainingArguments))
+"""
+ARGPARSE = """
+import argparse
+def parse_args():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--per_device_training_batch_size", type=int)
+    parser.add_argument('--learning-rate', type=float)
+    parser.add_argument("--num_train_epochs", type=int)
+    return parser.parse_args()
+"""
+
+
+def checker_of(folder: Path, **facts: bool) -> FileChecker:
+    if facts:
+        rows = "".join(f"script.{name} = {str(value).lower()}\n" for name, value in facts.items())
+        (folder / "kb.toml").write_text(f"[facts]\n{rows}", "utf-8")
+    return file_checker(CATALOG, find_project(str(folder)), Wanted(gpu="t4", versions={"transformers": "5.23.0"}))
+
+
+def put(folder: Path, files: dict[str, str]) -> None:
+    (folder / ".git").mkdir(exist_ok=True, parents=True)
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+
+
+def said(folder: Path, name: str, rule: str, **facts: bool) -> Finding | None:
+    outcome = check_input(Input(str(folder / name)), checker_of(folder, **facts))
+    assert not isinstance(outcome, Unusable), outcome
+    return next((each for unit in outcome.results for each in unit.findings if each.rule == rule), None)
+
+
+def test_a_renamed_key_is_a_fault_only_where_the_program_hands_it_on(tmp_path: Path) -> None:
+    put(tmp_path, {"configs/a.yaml": TEAM})
+    assert said(tmp_path, "configs/a.yaml", RENAMED) is None
+    put(tmp_path, {"src/train.py": "import yaml\nargs = TrainingArguments(eval_strategy=c['evaluation_strategy'])\n"})
+    assert said(tmp_path, "configs/a.yaml", RENAMED) is None
+    put(tmp_path, {"src/train.py": "import yaml\nc = yaml.safe_load(f)\na = TrainingArguments(**c['training'])\n"})
+    found = said(tmp_path, "configs/a.yaml", RENAMED)
+    assert found is not None and (found.severity, found.certainty, found.if_so) == ("error", "certain", ())
+
+
+def test_the_project_says_whether_its_program_hands_names_on(tmp_path: Path) -> None:
+    put(tmp_path, {"a.yaml": TEAM, "b.yaml": HF})
+    found = said(tmp_path, "a.yaml", RENAMED, passes_training_arguments=True)
+    assert found is not None and found.severity == "error"
+    assert said(tmp_path, "b.yaml", RENAMED, passes_training_arguments=False) is None
+
+
+def test_a_flat_file_of_nothing_but_the_librarys_names_is_likely_read_by_it(tmp_path: Path) -> None:
+    put(tmp_path, {"a.yaml": HF})
+    found = said(tmp_path, "a.yaml", RENAMED)
+    assert found is not None and (found.severity, found.certainty) == ("warning", "likely")
+    assert [each.name for each in found.if_so] == ["script.passes_training_arguments"]
+    assert {fix.safety for fix in found.fixes} == {"unsafe"}
+    put(tmp_path, {"a.yaml": HF + "our_own_corpus: x\n"})
+    assert said(tmp_path, "a.yaml", RENAMED) is None
+    put(tmp_path, {"run.py": PARSER + "args = parser.parse_yaml_file('a.yaml')\n"})
+    found = said(tmp_path, "a.yaml", RENAMED)
+    assert found is not None and (found.severity, found.certainty) == ("error", "certain")
+
+
+def test_a_flag_of_the_programs_own_is_no_slip(tmp_path: Path) -> None:
+    command = "cd ..\ndeepspeed {} --per_device_training_batch_size 4 --learning_rate 1e-4 --num_train_epochs 2\n"
+    put(tmp_path, {"scripts/run.sh": command.format("main.py")})
+    assert said(tmp_path, "scripts/run.sh", SLIP) is None
+    put(tmp_path, {"main.py": ARGPARSE})
+    assert said(tmp_path, "scripts/run.sh", SLIP) is None
+    put(tmp_path, {"main.py": PARSER})
+    found = said(tmp_path, "scripts/run.sh", SLIP)
+    assert found is not None and found.certainty == "certain"
+    put(tmp_path, {"main.py": "from lib.flags import parse_args\n", "lib/flags.py": ARGPARSE})
+    assert said(tmp_path, "scripts/run.sh", SLIP) is None
+
+
+def test_a_slip_of_the_programs_own_flag_is_said(tmp_path: Path) -> None:
+    put(tmp_path, {"run.sh": "python main.py --learning_rat 1e-4 --num_train_epochs 3 --fp16\n", "main.py": ARGPARSE})
+    (tmp_path / "main.py").write_text(ARGPARSE.replace("learning-rate", "learning_rate"), "utf-8")
+    assert said(tmp_path, "run.sh", SLIP) is None, "argparse takes the beginning of a flag for the whole"
+    put(tmp_path, {"run.sh": "python main.py --learing_rate 1e-4 --num_train_epochs 3 --fp16\n"})
+    found = said(tmp_path, "run.sh", SLIP)
+    assert found is not None and found.facts["meant"] == "--learning_rate"
+
+
+@pytest.mark.parametrize(
+    ("command", "certainty"),
+    [
+        ("accelerate launch examples/run_glue.py --model_name_or_path b --evaluation_strategy epoch", "likely"),
+        ("python run_glue_no_trainer.py --model_name_or_path b --evaluation_strategy epoch --do_train", None),
+        ("torchrun sft.py --model_name_or_path b --evaluation_strategy epoch --bf16 True", None),
+        ("torchrun sft.py --model_name_or_path b --evaluation_strategy no --save_strategy steps --bf16 1", "likely"),
+        ("trl sft --model_name_or_path b --evaluation_strategy epoch", "certain"),
+    ],
+)
+def test_a_program_that_is_not_there_is_judged_by_its_name_and_its_flags(tmp_path, command, certainty) -> None:
+    put(tmp_path, {"run.sh": command + "\n"})
+    found = said(tmp_path, "run.sh", RENAMED)
+    assert (found.certainty if found else None) == certainty
+
+
+def test_a_class_in_a_python_file_takes_its_own_names(tmp_path: Path) -> None:
+    put(tmp_path, {"train.py": "a = TrainingArguments('o', evaluation_strategy='epoch', learning_rate=1e-4)\n"})
+    found = said(tmp_path, "train.py", RENAMED)
+    assert found is not None and (found.severity, found.certainty) == ("error", "certain")
+
+
+def test_a_type_is_wrong_only_where_the_name_is_the_librarys(tmp_path: Path) -> None:
+    text = "general: {model_name: t5-small}\ntraining: {warmup_steps: a tenth, learning_rate: 0.001}\n"
+    put(tmp_path, {"a.yaml": text})
+    assert said(tmp_path, "a.yaml", "setting-of-wrong-type") is None
+    put(tmp_path, {"train.py": "import yaml\nargs = TrainingArguments(**yaml.safe_load(f)['training'])\n"})
+    assert said(tmp_path, "a.yaml", "setting-of-wrong-type") is not None
+
+
+def test_nothing_above_the_project_is_read_and_nothing_endless(tmp_path: Path) -> None:
+    inner = tmp_path / "project"
+    put(inner, {"a.yaml": TEAM})
+    handing = "import yaml\na = TrainingArguments(**yaml.safe_load(f)['training'])\n"
+    (tmp_path / "train.py").write_text(handing, "utf-8")
+    (inner / "loop").symlink_to(inner, target_is_directory=True)
+    (inner / "zero.py").symlink_to("/dev/zero")
+    os.mkfifo(inner / "pipe.py")
+    (inner / "large.py").write_text(handing + "#" * (2 << 20), "utf-8")
+    assert said(inner, "a.yaml", RENAMED) is None
+
+
+def test_a_stored_result_does_not_outlive_a_change_of_the_program(tmp_path: Path) -> None:
+    put(tmp_path, {"a.yaml": TEAM, "train.py": "import yaml\na = TrainingArguments(**yaml.safe_load(f)['training'])\n"})
+    checker = checker_of(tmp_path)
+    check_input(Input(str(tmp_path / "a.yaml")), checker)
+    rows = checker.seen.take()
+    assert any(kind == "programs" for kind, *_ in rows) and still(rows, LOOKUPS | checker.lookups)
+    put(tmp_path, {"train.py": "import yaml\na = TrainingArguments(eval_strategy=c['evaluation_strategy'])\n"})
+    assert not still(rows, LOOKUPS | checker_of(tmp_path).lookups)
