@@ -7,17 +7,15 @@ from collections.abc import Callable, Iterator
 from kb.core.naming import Program
 
 MAX_BYTES = 1 << 20  # of one source
-MAX_READ = 8 << 20  # of all sources of a project that are read for one answer
-MAX_FILES = 500  # sources of a project that are looked into
+MAX_READ = 4 << 20  # of all sources of a project that are read for one answer
+MAX_FILES = 400  # sources of a project that are looked into
 MAX_ENTRIES = 20_000  # names that are looked at on the way
 MAX_IMPORTED = 40  # modules of the project that a program brings in
-_SKIPPED = frozenset(("node_modules", "site-packages", "venv", "env", "build", "dist", "__pycache__", "wandb"))
+_SKIPPED = frozenset(("node_modules", "site-packages", "venv", "env", "build", "dist", "__pycache__", "wandb", "tests"))
 _IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+\(?([^\n#]*)|import[ \t]+([\w., \t]+))", re.M)
-# What a source that reads training configs names.
-_TRAINS = re.compile(
-    r"TrainingArguments|ArgumentParser\(|\b(?:SFT|DPO|GRPO|Reward|KTO|ORPO|CPO|PPO|RLOO)Config\b|Trainer\("
-)
-_LOADS = re.compile(r"yaml|omegaconf|hydra|json\.load|toml|parse_json_file|parse_args", re.I)
+# What a source that reads training configs names, and by which it reads them.
+_TRAINS = (b"TrainingArguments", b"ArgumentParser(", b"TrlParser(", b"Config(", b"Trainer(")
+_LOADS = (b"yaml", b"OmegaConf", b"hydra", b"json.load", b"toml", b"parse_json_file", b"parse_args")
 
 Top = Callable[[str], str | None]
 """The top of the project that a path belongs to; None where the path is none."""
@@ -116,11 +114,11 @@ def _of_project(top: str) -> Iterator[Program]:
     for count, path in enumerate(_sources(top)):
         if count >= MAX_FILES or read > MAX_READ:
             return
-        text = _text(path)
-        if text is not None:
-            read += len(text)
-            if _TRAINS.search(text) is not None and _LOADS.search(text) is not None:
-                yield Program(path, text)
+        raw = _bytes(path)
+        if raw is not None:
+            read += len(raw)
+            if any(each in raw for each in _LOADS) and any(each in raw for each in _TRAINS):
+                yield Program(path, raw.decode("utf-8", "replace"))
 
 
 def _sources(top: str) -> Iterator[str]:
@@ -145,10 +143,15 @@ def _sources(top: str) -> Iterator[str]:
 
 def _text(path: str) -> str | None:
     """A source's text; None where there is none, or none that can be read."""
+    raw = _bytes(path)
+    return None if raw is None else raw.decode("utf-8", "replace")
+
+
+def _bytes(path: str) -> bytes | None:
     try:
         if not os.path.isfile(path) or os.path.getsize(path) > MAX_BYTES:
             return None
-        with open(path, encoding="utf-8", errors="replace") as stream:
+        with open(path, "rb") as stream:
             return stream.read(MAX_BYTES)
     except (OSError, ValueError):
         return None
