@@ -1,12 +1,16 @@
 """rules/formulas worked out: each formula's examples, the notes' own arithmetic, and the thresholds."""
 
+import re
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import pytest
 
 from kb.advice.formulas import work_out
 from kb.core.expression import is_unknown
+from kb.guide.formulas import formula as guide_formula
+from kb.guide.library import load_library
 from kb.knowledge import load_catalog, load_guide
 
 FORMULAS: dict[str, Any] = dict(load_guide()["formulas"])
@@ -159,3 +163,10 @@ def test_thresholds_have_a_bound_unless_they_only_say_what_to_watch() -> None:
     training = thresholds["gpu-memory-training"]
     assert training["low"] <= 18.3 / 24 * 100 <= training["high"]  # S10: 76 % is inside
     assert thresholds["gpu-memory-danger"]["low"] > thresholds["gpu-memory-safe"]["high"]
+
+
+def test_the_sites_examples_have_the_units_of_their_terms() -> None:
+    known = {"guide-host-memory": "39 GB", "kfold-inference-memory": "9.9 GB"}
+    for language, (name, total) in product(("ko", "en"), known.items()):
+        page = guide_formula(load_library(language), name)
+        assert total in page and not re.search(r"(?<![\d.])(39|9\.9) (bytes|바이트)", page)

@@ -151,5 +151,5 @@ def test_a_fix_that_waits_says_for_what(validator: Draft4Validator) -> None:
     made = log(sample.check_result(sample.t5_result()._replace(findings=(sample.WAITING,))))
     assert [error.message for error in validator.iter_errors(made)] == []
     (fix,) = made["runs"][0]["results"][0]["fixes"]
-    assert fix["description"]["text"] == 'if gpu.compute_capability >= "8.0": Train in bf16.'
+    assert fix["description"]["text"] == "if compute capability is at least 8.0: Train in bf16."
     assert fix["properties"] == {"safety": "safe", "if": 'gpu.compute_capability >= "8.0"'}

@@ -9,12 +9,14 @@ import pytest
 import yaml
 
 import report_sample as sample
-from kb.core.finding import SEVERITIES
+from kb.core.finding import SEVERITIES, Finding, Span
 from kb.core.memory_report import MemoryReport
 from kb.core.setup import TrainingSetup
-from kb.core.text import PLACEHOLDER
+from kb.core.text import PLACEHOLDER, Text
+from kb.knowledge import load_catalog
 from kb.memory import predict
 from kb.report.check.undecided import need_of
+from kb.report.words import Words
 
 SOURCES = os.path.join(sample.ROOT, "src", "kb")
 KOREAN, ENGLISH = (sample.words(language).messages for language in ("ko", "en"))
@@ -131,3 +133,14 @@ def test_texts_keep_to_the_glossary(term: str) -> None:
         assert not any(str(one) in KOREAN[key] for one in entry.get("not_ko", [])), key  # type: ignore[attr-defined]
         english = ENGLISH[key].casefold()
         assert not any(str(one) in english for one in entry.get("not_en", [])), key  # type: ignore[attr-defined]
+
+
+def test_a_sentence_about_what_has_no_value_is_left_out() -> None:
+    words = Words("en", ENGLISH, load_catalog().facts)
+    message = Text(
+        "", "With {training.dataloader_num_workers} workers it is too much. {fit.workers} workers stay within it."
+    )
+    finding = Finding(rule="r", severity="error", confidence="high", message=message, span=Span(1, 1, 1, 1))
+    facts = {"training.dataloader_num_workers": 8, "fit.workers": None}
+    assert words.message(finding._replace(facts=facts)) == "With 8 workers it is too much."
+    assert "2 workers stay" in words.message(finding._replace(facts={**facts, "fit.workers": 2}))

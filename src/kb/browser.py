@@ -126,7 +126,7 @@ def _name_terms(prediction: dict[str, Any] | None, words: Words) -> None:
         return
     ledgers = [*prediction["phases"].items(), ("host", prediction["host"])]
     for name, ledger in ledgers:
-        ledger["title"] = words.named("phase", name)
+        ledger["title"] = words.named("phase", "inference" if ledger.get("use") == "inference" else name)
         for term in ledger["terms"]:
             term["title"] = words.named("term", term["name"])
 

@@ -23,7 +23,8 @@ class Phase(NamedTuple):
     """One phase's peak. The terms add up to ``peak_allocated_bytes``.
 
     Reserved is what PyTorch's allocator holds; used is reserved plus the CUDA context and libraries.
-    ``low`` and ``high`` bound the process's use by the level's error band.
+    ``low`` and ``high`` bound the process's use by the level's error band. Of generation ``use`` says what for, with
+    which ``batch``: in ``evaluation`` or in ``inference``, the larger of the two.
     """
 
     name: PhaseName
@@ -35,6 +36,8 @@ class Phase(NamedTuple):
     high_bytes: int
     moment: str = ""  # where the peak lies: a key of i18n under `moment.`
     status: Status = "unknown"  # against the GPU that the report was made for
+    use: str = ""
+    batch: int | None = None
 
 
 def phase_status(phase: Phase, memory: int, usable: int) -> Status:

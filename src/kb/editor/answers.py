@@ -14,8 +14,9 @@ from kb.editor.positions import Positions, covers
 from kb.editor.session import Checked, Session
 from kb.linting.file import FileChecker
 from kb.linting.fixing import fix_once, replacements_of
-from kb.report.check.changes import condition_of, place_name
+from kb.report.check.changes import place_name
 from kb.report.check.panel import fit_panel
+from kb.report.condition import condition_text
 from kb.report.markdown import code, escaped, fenced
 from kb.report.rules.explain import explain
 from kb.report.style import Style
@@ -147,7 +148,7 @@ class Answers:
         safety = self._words.named("safety", fix.safety)
         if fix.certain:
             return f"{self._words('report.fix', safety=safety)} {title}"
-        return f"{self._words('report.offered', condition=condition_of(fix))} {title}"
+        return f"{self._words('report.offered', condition=condition_text(fix, self._words))} {title}"
 
     def _fix_all(self, checker: FileChecker) -> list[types.CodeAction]:
         assert self._checked.file is not None

@@ -116,6 +116,7 @@ def _example(library: Library, entry: Mapping[str, Any]) -> str:
     if not examples:
         return ""
     example, variables = examples[0], entry.get("variables", {})
+    units = {row["name"]: row.get("unit") for row in entry.get(example["use"], ())}
     rows = []
     for kind in ("given", "gives"):
         for name, value in example.get(kind, {}).items():
@@ -123,7 +124,7 @@ def _example(library: Library, entry: Mapping[str, Any]) -> str:
                 continue
             about = variables.get(name, {})
             label = about.get(library.language) or _unnamed(library, name)
-            shown = figure(value, about.get("unit") or ("B" if kind == "gives" else None), library.words, PLAIN)
+            shown = figure(value, units.get(name) or about.get("unit"), library.words, PLAIN)
             rows.append((say(library.language, f"formula.{kind}"), text(label), shown))
     title = example["title"][library.language] if "title" in example else ""
     head = [say(library.language, "formula.example"), text(title), say(library.language, "gpu.value")]

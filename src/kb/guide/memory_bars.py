@@ -25,7 +25,7 @@ def memory_bars(library: Library, report: MemoryReport, limit_bytes: int | None,
         rest = phase.process_used_bytes - sum(term.bytes for term in terms)
         segments = [Segment(words.named("term", term.name), term.bytes, colours[term.name]) for term in terms]
         segments.append(Segment(say(language, "memory.unused"), max(rest, 0), UNUSED))
-        bars.append(Bar(words.named("phase", phase.name), segments, phase.high_bytes))
+        bars.append(Bar(words.phase(phase), segments, phase.high_bytes))
     limit = f"{limit_bytes / GIB:.1f} GiB" if limit_bytes else ""
     named = [(words.named("term", name), colour) for name, colour in colours.items() if colour < COLOURS]
     drawing = bars_svg(title, bars, limit_bytes, limit) + _legend(library, named, SMALL in colours.values())

@@ -7,11 +7,16 @@ Terms = dict[str, int]
 
 
 class Peak(NamedTuple):
-    """A moment (a key of i18n under ``moment.``) and its terms; terms of 0 bytes are left out."""
+    """A moment (a key of i18n under ``moment.``) and its terms; terms of 0 bytes are left out.
+
+    ``use`` and ``batch`` as in :class:`~kb.core.memory_report.Phase`.
+    """
 
     moment: str
     terms: Terms
     allocated: int
+    use: str = ""
+    batch: int | None = None
 
 
 def largest(moments: Mapping[str, Terms]) -> Peak:

@@ -152,9 +152,10 @@ def _peaks(
                 new_tokens=setup.generation_max_length,
                 accelerated=setup.method == "full",
                 remainder=remainder,
-            )
+            )._replace(use="evaluation", batch=setup.per_device_eval_batch_size)
     if setup.do_predict and arch.family != "encoder":
-        shape = _shape(setup, arch, states, setup.inference_batch_size or setup.per_device_eval_batch_size, flash)
+        batch = setup.inference_batch_size or setup.per_device_eval_batch_size
+        shape = _shape(setup, arch, states, batch, flash)
         found = generation_peak(
             shape,
             alone,
@@ -164,7 +165,7 @@ def _peaks(
             remainder=remainder,
         )
         if "generate" not in peaks or found.allocated > peaks["generate"].allocated:
-            peaks["generate"] = found
+            peaks["generate"] = found._replace(use="inference", batch=batch)
     if setup.do_train:
         peaks["save"] = _rest("saving", resident)
     return peaks

@@ -60,6 +60,8 @@ def phase_of(
         low_bytes=round(peak.allocated * (1 - band)) + context.low,
         high_bytes=round(peak.allocated * (1 + band) * upper) + context.high,
         moment=peak.moment,
+        use=peak.use,
+        batch=peak.batch,
     )
 
 

@@ -1,14 +1,19 @@
 """One language: the texts of i18n, the facts' meanings and units, and how they are put together."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kb.core.expression import is_unknown
 from kb.core.facts import FactType
 from kb.core.finding import Finding, Fix, OnRelease
+from kb.core.memory_report import Phase
 from kb.core.setup import Assumption
-from kb.core.text import Text, fill
+from kb.core.text import PLACEHOLDER, Text, fill
 from kb.core.units import GIB, rounded_down, rounded_up
 from kb.report.values import UNKNOWN, format_value, host_size, is_of_host
+
+_SENTENCE_END = re.compile(r"(?<=[.])\s+(?=\S)")
 
 
 class Words:
@@ -29,6 +34,10 @@ class Words:
         """The text of ``group.name``, or the name itself: ``named("term", "logits")``."""
         return self.messages.get(f"{group}.{name}", name)
 
+    def phase(self, phase: Phase) -> str:
+        """A phase's name; generation for inference, with a batch of its own, is told from evaluation's."""
+        return self.named("phase", "inference" if phase.use == "inference" else phase.name)
+
     def count(self, key: str, number: int) -> str:
         """A counted noun: the text of ``key.one`` for 1, of ``key.many`` for any other number."""
         return self(f"{key}.{'one' if number == 1 else 'many'}", n=number)
@@ -43,7 +52,7 @@ class Words:
 
     def message(self, finding: Finding) -> str:
         """What it says; of one that is not certain, under which condition first."""
-        said = self.text(finding.message, finding.facts)
+        said = self.text(_without_unknown(finding.message, finding.facts), finding.facts)
         conditions = [self._releases(each) for each in finding.on_releases]
         conditions += [self.if_so(finding.if_so)] if finding.if_so else []
         if not conditions:
@@ -111,3 +120,18 @@ class Words:
         """What the fact is, in words; its name where the meanings are not loaded."""
         fact = self.facts.get(name)
         return (fact.meaning.in_language(self.language) if fact else "") or name
+
+
+def _without_unknown(text: Text, facts: Mapping[str, Any]) -> Text:
+    """The message less its sentences with a fact that has no value: "5 workers stay within it" where none do."""
+
+    def known(part: str) -> str:
+        sentences = _SENTENCE_END.split(part)
+        kept = [one for one in sentences if not any(_is_unknown(facts.get(m[1])) for m in PLACEHOLDER.finditer(one))]
+        return " ".join(kept or sentences)
+
+    return Text(known(text.ko), known(text.en))
+
+
+def _is_unknown(value: Any) -> bool:
+    return value is None or is_unknown(value)

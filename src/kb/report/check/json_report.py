@@ -166,6 +166,7 @@ def _phase(phase: Phase) -> Object:
         "low_bytes": phase.low_bytes,
         "high_bytes": phase.high_bytes,
         "moment": phase.moment,
+        **({"use": phase.use, "batch": phase.batch} if phase.use else {}),
     }
 
 

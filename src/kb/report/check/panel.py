@@ -74,7 +74,7 @@ def _phase_row(phase: Phase, report: MemoryReport, limit: int | None, words: Wor
     )
     decides = report.verdict.phase == phase.name
     return Row(
-        label=words.named("phase", phase.name),
+        label=words.phase(phase),
         terms=(*phase.terms, *beside),
         used=phase.process_used_bytes,
         low=phase.low_bytes,
@@ -125,7 +125,7 @@ def _gpu_heading(
     decided = []
     if verdict.phase:
         phase = report.phase(verdict.phase)
-        decided.append(words.named("phase", verdict.phase))
+        decided.append(words.phase(phase) if phase else words.named("phase", verdict.phase))
         decided += [words.named("term", verdict.term)] if verdict.term else []
         decided += [words.named("moment", phase.moment)] if phase and phase.moment else []
         said += f" ({joined(decided, style.dot)})"

@@ -2,7 +2,7 @@
 
 from kb.core.finding import SEVERITIES, Because, Finding, Fix
 from kb.core.result import CheckResult, UnitResult
-from kb.report.check.changes import condition_of, describe_fix, place_name
+from kb.report.check.changes import describe_fix, place_name
 from kb.report.check.faults import shown_path
 from kb.report.check.panel import fit_panel
 from kb.report.check.source_line import SourceLines, quote_line
@@ -167,7 +167,9 @@ def _fix(
     if fix.certain:
         label = words("report.fix" if first else "report.other_fix", safety=safety)
     else:
-        label = f"{words('report.offered', condition=condition_of(fix))} {words('report.fix', safety=safety)}"
+        from kb.report.condition import condition_text  # most fixes wait for nothing
+
+        label = f"{words('report.offered', condition=condition_text(fix, words))} {words('report.fix', safety=safety)}"
     changes = describe_fix(fix, unit.unit, words, style, sources)
     text = f"{label} {title}" + (f" {changes}" if changes else "")
     head, *others = wrap(text, style.width, INDENT, INDENT * 2)

@@ -11,6 +11,7 @@ from kb.report.check.changes import condition_of, place_name
 from kb.report.check.faults import fault_text
 from kb.report.check.json_report import plain, to_json
 from kb.report.check.places import Fingerprints, uri
+from kb.report.condition import condition_text
 from kb.report.words import Words
 
 SCHEMA_URI = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -179,7 +180,7 @@ def _fix(
     properties: Object = {"safety": fix.safety}
     if not fix.certain:  # only offered: whoever applies it must know that its condition holds
         properties["if"] = condition_of(fix)
-        title = f"{words('report.offered', condition=properties['if'])} {title}"
+        title = f"{words('report.offered', condition=condition_text(fix, words))} {title}"
     return {
         "description": {"text": title},
         "artifactChanges": [{"artifactLocation": place, "replacements": changes}],

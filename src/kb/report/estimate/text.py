@@ -97,7 +97,7 @@ def _ledger(report: MemoryReport, words: Words, style: Style) -> list[str]:
     """One row for each term, one column for each phase, in MiB; the deciding term is starred."""
     names = list(dict.fromkeys(term.name for phase in report.phases for term in phase.terms if term.bytes))
     phases = report.phases
-    rows = [["", *(words.named("phase", phase.name) for phase in phases)]]
+    rows = [["", *(words.phase(phase) for phase in phases)]]
     rows += [[words.named("term", name), *(_cell(phase, name, report, style) for phase in phases)] for name in names]
     for field in _TOTALS:
         rows.append([words(f"estimate.{field}"), *(_mib(getattr(phase, field)) for phase in phases)])

@@ -62,7 +62,7 @@ def _prediction(found: Answer, words: Words) -> dict[str, Any] | None:
         return None
     shown = prediction_object(report)
     for name, phase in shown["phases"].items():
-        phase["title"] = words.named("phase", name)
+        phase["title"] = words.named("phase", "inference" if phase.get("use") == "inference" else name)
         for term in phase["terms"]:
             term["title"] = words.named("term", term["name"])
     return shown

@@ -7,6 +7,7 @@ from kb.core.expression import Tree, compile_tree, is_unknown
 from kb.core.rule import Computed, Rule, RuleFix
 from kb.report.check.changes import as_written
 from kb.report.check.undecided import need_of
+from kb.report.condition import sentence
 from kb.report.formula import fact_order, unparse
 from kb.report.style import Style
 from kb.report.width import columns, joined, pad, unbroken, wrap
@@ -142,7 +143,7 @@ def _fixes(rule: Rule, words: Words, style: Style, lookup: Lookup | None) -> lis
         text = f"{number}. ({words.named('safety', fix.safety)}) {title}" + (f" {changes}" if changes else "")
         lines += wrap(text, style.width, INDENT, INDENT * 2 + " ")
         if fix.when is not None:
-            lines += wrap(words("explain.fix_when", condition=unparse(fix.when)), style.width, INDENT * 2 + " ")
+            lines += wrap(words("explain.fix_when", condition=sentence(fix.when, words)), style.width, INDENT * 2 + " ")
     return _section("explain.fix", lines, words, style)
 
 

@@ -1,0 +1,112 @@
+"""A condition as a sentence: ``adafactor is on and the config's format is not team``, in the reader's language."""
+
+import re
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from kb.core.expression import Tree
+from kb.core.finding import Fix
+from kb.report.formula import fact_order, unparse
+from kb.report.values import UNKNOWN, printable
+from kb.report.words import Words
+
+_WRITTEN = "written."
+_IN_BRACKETS = re.compile(r" \([^()]*\)$")
+_SIGNS = {"==": "is", "!=": "is_not", ">": "over", ">=": "at_least", "<": "under", "<=": "at_most"}
+_LISTS = {"in": "one_of", "not in": "none_of"}
+
+
+def condition_text(fix: Fix, words: Words) -> str:
+    """What must hold for a fix that is only offered, less what is known to hold; empty where nothing must."""
+    if fix.when is None:
+        return ""
+    return sentence(_open(fix.when, frozenset(fix.needs)), words)
+
+
+def sentence(tree: Tree, words: Words) -> str:
+    """The sentence of a condition."""
+    kind = tree[0]
+    if kind in ("and", "or"):
+        parts = (sentence(part, words) for part in tree[1:])
+        inner = zip(tree[1:], parts, strict=True)
+        return _joined(kind, (f"({text})" if part[0] in ("and", "or") else text for part, text in inner), words)
+    if kind == "not":
+        return _denied(tree[1], words)
+    if kind == "fact":
+        return _holds(tree[1], True, words)
+    if kind == "compare":
+        pairs = zip(tree[1], tree[2:], tree[3:], strict=False)
+        return _joined("and", (_compared(sign, left, right, words) for sign, left, right in pairs), words)
+    return unparse(tree, lambda name: _noun(name, words))
+
+
+def _joined(kind: str, parts: Iterable[str], words: Words) -> str:
+    return f" {words(f'condition.{kind}')} ".join(parts)
+
+
+def _open(tree: Tree, needs: Collection[str]) -> Tree:
+    """The parts of a condition that one of ``needs`` decides: the others are known."""
+    if tree[0] not in ("and", "or") or not needs:
+        return tree
+    parts = [_open(part, needs) for part in tree[1:] if not set(fact_order(part)).isdisjoint(needs)]
+    if not parts:
+        return tree
+    return parts[0] if len(parts) == 1 else [tree[0], *parts]
+
+
+def _denied(tree: Tree, words: Words) -> str:
+    if tree[0] == "fact":
+        return _holds(tree[1], False, words)
+    if tree[0] == "compare" and len(tree[1]) == 1 and tree[1][0] in ("in", "not in", "==", "!="):
+        contrary = {"in": "not in", "not in": "in", "==": "!=", "!=": "=="}[tree[1][0]]
+        return _compared(contrary, tree[2], tree[3], words)
+    return words("condition.not", condition=sentence(tree, words))
+
+
+def _holds(name: str, holds: bool, words: Words) -> str:
+    """A yes or no: written, on, or what the fact says."""
+    answer = "yes" if holds else "no"
+    if name.startswith(_WRITTEN):
+        return words(f"condition.written.{answer}", name=name.rpartition(".")[2])
+    if f"condition.{answer}.{name}" in words.messages:
+        return words(f"condition.{answer}.{name}")
+    fact = words.facts.get(name)
+    kind = "setting" if fact is not None and fact.setting else "fact"
+    return words(f"condition.{kind}.{answer}", name=_noun(name, words))
+
+
+def _compared(sign: str, left: Tree, right: Tree, words: Words) -> str:
+    if sign in _LISTS:
+        if left[0] == "lit" and right[0] == "fact":  # a text in a list of the run
+            key = "condition.has" if sign == "in" else "condition.has_not"
+            return words(key, name=_noun(right[1], words), value=_value(left, words))
+        return words(f"condition.{_LISTS[sign]}", name=_value(left, words), value=_value(right, words))
+    version = left[0] == "fact" and left[1].startswith("versions.")
+    key = f"condition.version.{_SIGNS[sign]}" if version else f"condition.{_SIGNS[sign]}"
+    return words(key, name=_value(left, words), value=_value(right, words))
+
+
+def _value(tree: Tree, words: Words) -> str:
+    if tree[0] == "fact":
+        return _noun(tree[1], words)
+    if tree[0] != "lit":
+        return unparse(tree, lambda name: _noun(name, words))
+    return _shown(tree[1])
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        numbers = all(isinstance(each, int) for each in value)
+        return (".".join if numbers else ", ".join)(_shown(each) for each in value)
+    return printable(f"{value:g}" if isinstance(value, float) else str(value)) or UNKNOWN
+
+
+def _noun(name: str, words: Words) -> str:
+    """A setting by its key, anything else by its meaning."""
+    fact = words.facts.get(name)
+    if fact is None or fact.setting:
+        return name.rpartition(".")[2]
+    if f"condition.noun.{name}" in words.messages:
+        return words(f"condition.noun.{name}")
+    meaning = _IN_BRACKETS.sub("", words.meaning(name))
+    return meaning.removeprefix("whether ")
