@@ -42,15 +42,36 @@ def nothing_pinned(library: str) -> None:
     """Nothing is known of any release."""
 
 
+class _Condition:
+    """A rule's condition, compiled when it is first evaluated: most rules are about settings that a config has not."""
+
+    __slots__ = ("_compiled", "needed", "rule", "tree")
+
+    def __init__(self, rule: Rule, tree: Tree) -> None:
+        self.rule = rule
+        self.tree = tree
+        operands = tree[1:] if tree[0] == "and" else ()
+        written = (each[1] for each in operands if each[0] == "fact" and each[1].startswith("written."))
+        self.needed: str | None = next(written, None)  # without this setting the whole is false
+        self._compiled: Evaluator | None = None
+
+    def __call__(self, get: Lookup) -> Any:
+        if self.needed is not None and get(self.needed) is False:
+            return False
+        if self._compiled is None:
+            self._compiled = compile_tree(self.tree)
+        return self._compiled(get)
+
+
 class Linter:
     """A set of rules, compiled once, to be run over many units."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
-        self._conditions: list[tuple[Rule, Evaluator, tuple[str, ...]]] = []
+        self._conditions: list[_Condition] = []
         self._listeners: dict[str, list[Rule]] = {}
         for rule in rules:
             if rule.when is not None:
-                self._conditions.append((rule, compile_tree(rule.when), tuple(sorted(fact_names(rule.when)))))
+                self._conditions.append(_Condition(rule, rule.when))
             elif rule.on is not None:
                 self._listeners.setdefault(rule.on, []).append(rule)
 
@@ -61,18 +82,21 @@ class Linter:
         findings: list[Finding] = []
         undecided: list[NotEvaluated] = []
         by_release: list[tuple[Rule, tuple[OnRelease, ...]]] = []
-        for rule, condition, names in self._conditions:
-            value = condition(facts.get)
+        get = facts.get
+        for condition in self._conditions:
+            value = condition(get)
+            if value is False:
+                continue
+            rule = condition.rule
             if value.__class__ is not Unknown:
-                if value:
-                    findings.append(_fire(rule, names, facts, facts.get, locate, whole))
+                findings.append(_fire(rule, facts, get, locate, whole))
                 continue
             tried = _over_releases(rule, condition, facts, value.needs, release)
             if tried is None:
                 undecided.append(NotEvaluated(rule=rule.id, needs=tuple(sorted(value.needs))))
             elif tried.holds:
                 if all(each.specifier for each in tried.on):
-                    found = _fire(rule, names, facts, tried.get, locate, whole, settled=value.needs)
+                    found = _fire(rule, facts, tried.get, locate, whole, settled=value.needs)
                     found = lowered(found, weakest((found.certainty, "likely"))) if tried.partly else found
                     findings.append(_on_releases(found, tried.on))
                 else:
@@ -102,7 +126,7 @@ class _Tried(NamedTuple):
 
 
 def _over_releases(
-    rule: Rule, condition: Evaluator, facts: Facts, needs: frozenset[str], release: Release
+    rule: Rule, condition: Callable[[Lookup], Any], facts: Facts, needs: frozenset[str], release: Release
 ) -> _Tried | None:
     """The rule on each kind of release that the project allows; None where more than the release is unknown.
 
@@ -167,7 +191,6 @@ def lowered(finding: Finding, certainty: Certainty) -> Finding:
 
 def _fire(
     rule: Rule,
-    names: tuple[str, ...],
     facts: Facts,
     get: Lookup,
     locate: Locate,
@@ -175,6 +198,7 @@ def _fire(
     settled: frozenset[str] = frozenset(),
 ) -> Finding:
     """``settled``: facts that were tried in every way they can be, so that how they are known decides nothing."""
+    names = tuple(sorted(fact_names(rule.when))) if rule.when is not None else ()
     places = [(name, span) for name in (rule.at or names) if (span := locate(name)) is not None]
     because = _because(rule.when, facts, get) if rule.when is not None else ()
     certainty = weakest(certainty_of(each.origin) for each in because if each.name not in settled)
