@@ -44,7 +44,8 @@ def test_every_name_of_the_api_is_there_and_others_are_not() -> None:
         _ = kb.no_such_name  # type: ignore[attr-defined]
 
 
-def test_a_dict_is_checked_as_its_file_is(tmp_path: Path) -> None:
+def test_a_dict_is_checked_as_its_file_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # a dict lies in no folder: the working one's project is its own
     path = tmp_path / "config.json"
     path.write_text(json.dumps(CONFIG, indent=2))
     by_dict, by_path = kb.lint(CONFIG, BOX), kb.lint(path, BOX)

@@ -95,7 +95,7 @@ def measured_text(entry: Entry, kind: str) -> str:
 
 
 def gpu_verdict(entry: Entry, words: Words) -> str:
-    return words.named("verdict", entry.report.verdict.status) if entry.report else ""
+    return words.named("verdict_short", entry.report.verdict.status) if entry.report else ""
 
 
 def host_verdict(entry: Entry, words: Words) -> str:
