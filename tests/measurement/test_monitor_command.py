@@ -87,7 +87,7 @@ def test_one_reading_of_this_machine(library: Path) -> None:
 def test_a_reading_in_danger_ends_with_1(library: Path) -> None:
     done = monitor(library, "--once", NVML_GPUS=RTX_3090.replace("18739", "22600"))
     assert done.returncode == 1
-    assert "danger: ≥ 22 GB (gpu-memory-danger)" in done.stdout
+    assert "danger: ≥ 22 GiB (gpu-memory-danger)" in done.stdout
 
 
 def test_without_a_gpu_the_host_is_watched_and_that_is_said(blocked: Path) -> None:

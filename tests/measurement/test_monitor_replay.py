@@ -39,7 +39,7 @@ def test_18_of_24_gb_is_76_percent_and_inside_the_target(capsys: pytest.CaptureF
 def test_22_of_24_gb_is_danger(capsys: pytest.CaptureFixture[str]) -> None:
     code, out = replayed(capsys, "gpu-22.csv")
     assert code == 1
-    assert "danger: ≥ 22 GB (gpu-memory-danger)" in out
+    assert "danger: ≥ 22 GiB (gpu-memory-danger)" in out
     assert "kb rules explain gpu-oom" in out
 
 
@@ -65,7 +65,7 @@ def test_korean_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     assert "18.3 / 24.0 GiB, 76% · 목표 70–85% 안 (gpu-memory-training)" in out
     code, out = replayed(capsys, "gpu-22.csv", lang="ko")
     assert code == 1
-    assert "위험: ≥ 22 GB (gpu-memory-danger)" in out
+    assert "위험: ≥ 22 GiB (gpu-memory-danger)" in out
 
 
 def test_every_recording_is_tested_and_read(capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,7 +91,7 @@ def test_several_gpus_without_units_are_judged_each(capsys: pytest.CaptureFixtur
     first, second = out[out.index("GPU 0") :].split("\nGPU 1\n")
     assert "76%" in first
     assert "clocks held down by heat in 30% of readings" in first
-    assert "safe: ≤ 16 GB" in second
+    assert "safe: ≤ 16 GiB" in second
 
 
 def test_a_saved_watch_is_read_and_what_it_lacks_is_said(capsys: pytest.CaptureFixture[str]) -> None:

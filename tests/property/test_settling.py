@@ -61,7 +61,8 @@ def test_a_rules_example_rests_after_one_run(chosen: tuple[str, int], machine: M
     written: Mapping[str, Any] = CATALOG.rules[chosen[0]].examples[chosen[1]]
     kind = KINDS.get(written.get("dialect", ""), "config")
     raw = base64.b64decode(written["config"]) if written.get("base64") else written["config"].encode()
-    name = {"command": "--command", "shell": "run.sh"}.get(kind, "a.json" if raw[:1] == b"{" else "a.yaml")
+    names = {"command": "--command", "shell": "run.sh", "python": "train.py"}
+    name = names.get(kind, "a.json" if raw[:1] == b"{" else "a.yaml")
     try:
         checker = RUNNER.checker({**machine, **written})
         file = checker.check(raw, name, kind)
