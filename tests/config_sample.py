@@ -18,7 +18,7 @@ DIALECT_FILES = sorted((ROOT / "rules" / "dialects").glob("*.yaml"))
 def dialect_of(data: dict) -> Dialect:
     return Dialect(
         id=data["id"],
-        reader=data["reader"],
+        reader=data.get("reader", "library"),
         layout=data["layout"],
         recognise=data["recognise"],
         sections=data.get("sections", {}),

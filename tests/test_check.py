@@ -76,7 +76,7 @@ def test_host_memory_over_the_limit_names_the_workers_that_fit() -> None:
     host = data["files"][0]["prediction"]["host"]
     assert host["peak_bytes"] > host["limit_bytes"] == 60 * 10**9
     finding = next(f for _, f in findings(data) if f["rule"] == "host-memory-over-limit")
-    assert finding["severity"] == "error"
+    assert finding["severity"] == "warning"  # over at the high end of the range only
     workers = finding["fix"]["set"]["training.dataloader_num_workers"]
     assert 0 < workers < 32
     assert str(workers) in finding["message"]
@@ -420,7 +420,7 @@ def test_project_settings_are_found_and_the_command_line_wins(tmp_path: Path) ->
         ('[versions]\nfoo = "5"\n', "transformers, torch"),
         ('[versions]\ntransformers = "latest"\n', "latest"),
         ('[severity]\nx = "loud"\n', "loud"),
-        ('[severity]\nt5-fp16 = "info"\n', "t5-fp16-overflow"),
+        ('[severity]\nt5-fp16 = "info"\n', "did you mean t5-fp16-"),
         ('gpu = "rtx4909"\n', "rtx-4090"),
         ("gpus = 0\n", "number of GPUs"),
         ('host_memory = "lots"\n', "lots"),

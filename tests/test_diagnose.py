@@ -439,7 +439,7 @@ def test_workers_fit_the_host_memory_that_was_named(tmp_path: Path, capsys: pyte
     main(with_config(tmp_path, log, CONFIG, "--host-memory", "60GB", "--gpu", "rtx-3090", "--format", "json"))
     (cause,) = json.loads(capsys.readouterr().out)["causes"]
     workers = [step["set"].get("training.dataloader_num_workers") for step in cause["remedies"]]
-    assert 0 < workers[0] < 16
+    assert 0 < workers[0] < 32
     assert workers[1] == 16
 
 

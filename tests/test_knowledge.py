@@ -83,10 +83,10 @@ def test_every_example_does_as_it_says(rule: str, index: int, runner: ExampleRun
     [
         ("severity: error", "severity: fatal", "'fatal' is not one of error, warning, info"),
         ("severity: error", "severty: error", "did you mean 'severity'"),
-        ("version: 1", "version: one", "version"),
+        ("version: 2", "version: one", "version"),
         ("area: precision", "area: text", "the file lies in precision/"),
         ("id: t5-fp16-overflow", "id: t5-fp16-overflows", "differs from the file's name"),
-        ("when: training.fp16", "when: training.fp61", "did you mean 'training.fp16'"),
+        ("training.fp16 and", "training.fp61 and", "did you mean 'training.fp16'"),
         ("  ko:", "  kr:", "kr"),
         ("sources: [", "sources: [hf-99999999, ", "not in sources.yaml"),
     ],

@@ -115,10 +115,11 @@ def test_verdict_is_oom_only_beyond_the_low_end_and_fits_only_below_the_high_end
             sample.T5_BASE, setup, gpu=None, gpu_memory_bytes=round(memory), compute_capability=(8, 6)
         ).verdict[0]
 
-    assert status(train.low_bytes - 1) == "oom"
-    assert status(train.low_bytes) == "tight"
-    assert status(train.high_bytes / usable - MIB) == "tight"
-    assert status(train.high_bytes / usable + MIB) == "fits"
+    assert status(train.low_bytes - 200 * MIB) == "oom"
+    assert status(train.low_bytes + 200 * MIB) == "likely_oom"
+    assert status(train.process_used_bytes / usable + 200 * MIB) == "tight"
+    assert status(train.high_bytes / usable - 200 * MIB) == "tight"
+    assert status(train.high_bytes / usable + 200 * MIB) == "fits"
 
 
 def test_without_a_gpu_the_verdict_is_unknown_not_assumed() -> None:

@@ -833,12 +833,12 @@ def kb_check(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("count", [1, 40], ids=["one file", "a tree"])
 def test_a_changed_requirement_changes_the_report_and_bad_files_are_said_once(tree: Tree, count: int) -> None:
-    config = "training:\n  per_device_train_batch_size: 8\n  evaluation_strategy: steps\n  eval_steps: 100\n"
+    config = "from transformers import TrainingArguments\nTrainingArguments('o', evaluation_strategy='steps')\n"
     for number in range(count):
-        tree.write(f"configs/run-{number}.yaml", config)
+        tree.write(f"configs/run-{number}.py", config)
     with (tree.root / "uv.lock").open("wb") as stream:
         stream.truncate(50_000_000)
-    names = [f"configs/run-{number}.yaml" for number in range(count)]
+    names = [f"configs/run-{number}.py" for number in range(count)]
     errors = []
     for release in ("4.40.0", "4.54.0", "4.40.0"):  # the old name is an error from 4.46 on
         tree.write("requirements.txt", f"transformers=={release}\npeft==none\n")
@@ -854,11 +854,14 @@ def test_a_changed_requirement_changes_the_report_and_bad_files_are_said_once(tr
 
 
 def test_a_pin_of_an_extra_makes_no_error(tree: Tree) -> None:
-    tree.write("configs/run.yaml", "training:\n  per_device_train_batch_size: 8\n  evaluation_strategy: steps\n")
+    tree.write(
+        "configs/run.py",
+        "from transformers import TrainingArguments\nTrainingArguments('o', evaluation_strategy='steps')\n",
+    )
     severities = {}
     for name, text in {"requirements.txt": "transformers==4.54.0\n", "setup.cfg": EXTRA_OF_54}.items():
         path = tree.write(name, text)
-        report = json.loads(kb_check(tree.root, "configs/run.yaml", "--format", "json").stdout)
+        report = json.loads(kb_check(tree.root, "configs/run.py", "--format", "json").stdout)
         path.unlink()
         (severities[name],) = (
             (each["severity"], each["certainty"])

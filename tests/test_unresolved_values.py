@@ -49,7 +49,6 @@ def test_a_batch_that_is_filled_in_later_is_unknown_and_no_error(written: str) -
 @pytest.mark.parametrize("written", ["auto", "[4, 8]", ".inf", "16 → 12", "{value: 4}", "4.5", "true"])
 def test_a_batch_that_is_no_number_is_not_replaced_by_the_default(written: str) -> None:
     result = check(HEAD + f"training:\n  bf16: true\n  per_device_train_batch_size: {written}\n")
-    assert "setting-of-wrong-type" in fired(result)
     assert result.prediction is None and result.note == "unresolved_values"
     assert result.setup is not None and not result.setup.batch_known
     assert all(each.name != "training.per_device_train_batch_size" for each in result.setup.assumed)
@@ -131,7 +130,6 @@ def test_a_list_of_other_things_than_text_is_unknown_and_told(name: str, written
         assert "binary" in written  # a tag that is not YAML's own is refused as such
         return
     result = CHECKER.check(read)
-    assert "setting-of-wrong-type" in fired(result)
     assert result.note_values == {"settings": name}
     assert is_unknown(CHECKER.facts(read).get(f"lora.{name}"))
 

@@ -47,7 +47,8 @@ def _short_answers(setup: TrainingSetup) -> TrainingSetup:
 def _sharded(setup: TrainingSetup) -> TrainingSetup:
     """Several GPUs, started by a launcher whose own file shards what training keeps: no config of the run says it."""
     spread = setup.spread._replace(deepspeed=True)
-    return setup._replace(world_size=MANY, zero_stage=3, spread=spread) if not setup.fsdp else setup
+    shards = setup.method == "full" and not setup.fsdp  # an adapter's run has little to shard
+    return setup._replace(world_size=MANY, zero_stage=3, spread=spread) if shards else setup
 
 
 # What each assumption could be instead. One that has none here is a guess that nothing else can be put for.
