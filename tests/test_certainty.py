@@ -21,7 +21,7 @@ from kb.linting.project import Project
 
 CATALOG = load_catalog()
 OLD_NAME = (
-    "model_name_or_path: google/mt5-base\nper_device_train_batch_size: 8\nevaluation_strategy: steps\neval_steps: 9\n"
+    "from transformers import TrainingArguments\nTrainingArguments('o', evaluation_strategy='steps', eval_steps=9)\n"
 )
 RULE = "evaluation-strategy-removed"
 
@@ -31,8 +31,9 @@ def checker(folder: Path, **wanted: object) -> FileChecker:
 
 
 def found(folder: Path, text: str, rule: str, **wanted: object) -> Finding | None:
-    (folder / "train.yaml").write_text(text, "utf-8")
-    results = checker(folder, **wanted).check(text.encode(), str(folder / "train.yaml")).results
+    path = folder / ("train.py" if text.startswith("from ") else "train.yaml")
+    path.write_text(text, "utf-8")
+    results = checker(folder, **wanted).check(text.encode(), str(path)).results
     return next((finding for result in results for finding in result.findings if finding.rule == rule), None)
 
 
@@ -79,8 +80,8 @@ def test_a_range_that_disagrees_warns_with_its_condition(tmp_path: Path) -> None
 
 
 def test_an_unknown_release_is_one_note_for_all_names(tmp_path: Path) -> None:
-    text = OLD_NAME + "overwrite_output_dir: true\nwarmup_ratio: 0.1\n"
-    results = checker(tmp_path).check(text.encode(), str(tmp_path / "train.yaml")).results
+    text = OLD_NAME.replace("eval_steps=9", "eval_steps=9, overwrite_output_dir=True, warmup_ratio=0.1")
+    results = checker(tmp_path).check(text.encode(), str(tmp_path / "train.py")).results
     findings = [finding for result in results for finding in result.findings]
     assert not [finding for finding in findings if finding.rule.endswith("-removed")]
     (note,) = [finding for finding in findings if finding.rule == "depends-on-release"]

@@ -53,7 +53,6 @@ def python(text: str) -> UnitResult:
         ("lora: {enabled: true}", "lora"),
         ("bits: 4", "bits"),
         ("use_4bit_quantization: true", "use_4bit_quantization"),
-        ("train_type: qlora", "train_type"),
     ],
 )
 def test_a_key_that_speaks_of_an_adapter_leaves_the_method_open(more: str, key: str) -> None:
@@ -63,9 +62,7 @@ def test_a_key_that_speaks_of_an_adapter_leaves_the_method_open(more: str, key: 
     assert not [each for each in result.findings if each.rule in ("optimizer-8bit-would-save", "lora-would-save")]
 
 
-@pytest.mark.parametrize(
-    "more", ["lora_dim: 0", "peft: null", "lora: {enabled: false}", "bits: 16", "train_type: full"]
-)
+@pytest.mark.parametrize("more", ["lora_dim: 0", "peft: null", "lora: {enabled: false}", "bits: 16"])
 def test_a_key_that_says_there_is_none_leaves_full_fine_tuning(more: str) -> None:
     result = config(more)
     assert result.prediction is not None
