@@ -188,7 +188,7 @@ def test_a_run_with_two_answers_or_two_models_is_not_predicted_as_one(stage: str
     result = result_of(FACTORY.replace("stage: sft", f"stage: {stage}"))
     trainer = {"rm": "Reward"}.get(stage, stage.upper())
     assert (result.prediction, result.note) == (None, "trainer_not_predicted")
-    assert result.note_values == {"trainer": trainer, "key": "stage"}
+    assert result.note_values == {"trainer": trainer, "said": "stage"}
 
 
 @pytest.mark.parametrize("method", ["freeze", "oft"])

@@ -1,6 +1,8 @@
 """What the examples of public projects taught: shapes that were misread, and runs that are of no kind kb predicts."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -102,6 +104,16 @@ def test_the_trainer_of_a_trl_config_is_read_from_the_names_that_it_alone_has(ch
     assert (unit.prediction is None) == (trainer != "sft")
 
 
+@pytest.mark.parametrize("command", ["estimate", "plan"])
+def test_other_commands_say_that_a_preference_run_is_not_predicted(tmp_path, command):
+    text = "model_name_or_path: Qwen/Qwen2-0.5B\ndataset_name: d\nbeta: 0.1\n{}learning_rate: 5e-6\n"
+    for more, words in (("rpo_alpha: 1.0\n", "a DPO run (rpo_alpha)"), ("", "beta makes this a preference run")):
+        (tmp_path / "a.yaml").write_text(text.format(more))
+        called = [sys.executable, "-m", "kb", command, "a.yaml", "--gpu", "t4", "--lang", "en"]
+        run = subprocess.run(called, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert run.returncode == 2 and words in run.stderr, run.stderr
+
+
 def test_a_config_of_trl_may_write_numbers_and_booleans_as_text(checker):
     """TrlParser hands the entries to argparse as defaults, which converts them; what lies deeper it does not touch."""
     text = """\
@@ -129,7 +141,7 @@ def test_calls_of_methods_that_are_not_predicted_say_so(checker, name):
     text = f'm = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2-0.5B-Instruct")\na = {name}(output_dir="o")\n'
     (unit,) = checked(checker, "t.py", text).results
     assert (unit.prediction, unit.note) == (None, "trainer_not_predicted")
-    assert unit.note_values["key"] == name
+    assert unit.note_values["said"] == name
 
 
 def test_a_preference_recipe_is_not_predicted_and_an_instruction_recipe_is(checker):

@@ -76,5 +76,5 @@ def why_no_prediction(
 def _trainer_note(trainer: str, key: str) -> Note:
     """That kb has no memory model of such a run, and the key that says which one it is."""
     if trainer == "preference":
-        return "preference_not_predicted", {"key": key}
-    return "trainer_not_predicted", {"trainer": _SPELT.get(trainer, trainer.upper()), "key": key}
+        return "preference_not_predicted", {"said": key}
+    return "trainer_not_predicted", {"trainer": _SPELT.get(trainer, trainer.upper()), "said": key}
