@@ -157,7 +157,7 @@ def test_an_opened_config_gets_the_findings_of_the_command_line(client: Client) 
     assert overflow["severity"] == 1 and overflow["source"] == "kb" and "65504" in overflow["message"]
     path = client.folder / "train.yaml"
     path.write_text(BAD, "utf-8")
-    command = [sys.executable, "-m", "kb.check", str(path), "--gpu", "rtx-3090", "--format", "json"]
+    command = [sys.executable, "-m", "kb.check", str(path), "--gpu", "rtx-3090", "--notes", "--format", "json"]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parent.parent / "src")}
     said = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False).stdout
     assert rules(found) == {each["rule"] for unit in json.loads(said)["files"] for each in unit["findings"]}
