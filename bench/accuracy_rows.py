@@ -154,7 +154,7 @@ def _setup_from(settings: Mapping[str, Any], catalog: Catalog) -> TrainingSetup:
 
 
 def setup_from_flags(flags: Flags, catalog: Catalog) -> TrainingSetup:
-    def unknown(library: str) -> None:
+    def unknown(library: str, since: str | None = None) -> None:
         return None
 
     unit = unit_of(flags)

@@ -145,7 +145,7 @@ def test_no_trace_is_said_to_fit_where_its_tensors_would_not() -> None:
                 compute_capability=TRACED_ON,
                 gpu_memory_bytes=row.truth["allocated"] - 1,
             )
-            assert report.verdict.status in ("oom", "tight"), row.id
+            assert report.verdict.status in ("oom", "likely_oom", "tight"), row.id
 
 
 def test_at_least_400_traces_are_stored() -> None:

@@ -105,6 +105,7 @@ def _checker(asked: str, language: str) -> FileChecker:
             host_memory=wanted.get("host_memory"),
             cpus=wanted.get("cpus"),
             versions=_versions(wanted.get("versions") or ""),
+            loose=True,
         ),
     )
 

@@ -76,11 +76,9 @@ def test_a_verdict_has_its_finding(text: str, gpu: str, host_memory: str) -> Non
         assert status != "fits" or not fit.keys() & GPU_RULES, (text, fit)
         host = result.prediction.host.status
         # where the base alone is over, no number of workers is to blame
-        assert host != "oom" or fit.get("host-memory-over-limit") == "error" or "host-base-over-limit" in fit, (
-            text,
-            fit,
-        )
-        assert host != "tight" or fit.keys() & {"host-memory-over-80-percent", "host-base-over-limit"}, (text, fit)
+        over_host = {"host-memory-over-limit", "host-floor-over-limit", "host-base-over-limit"} & fit.keys()
+        assert host != "oom" or {fit[rule] for rule in over_host} >= {"error"}, (text, fit)
+        assert host != "tight" or over_host or "host-memory-over-80-percent" in fit, (text, fit)
 
 
 @lru_cache(maxsize=128)

@@ -155,7 +155,7 @@ def _path(folder: Path) -> list[str]:
 
 def _arguments(folder: Path, group: Sequence[Example]) -> list[str]:
     asked = group[0].asked
-    options = ["--format", "json", "--lang", "en", "--gpu", asked.get("gpu", "none")]
+    options = ["--format", "json", "--notes", "--lang", "en", "--gpu", asked.get("gpu", "none")]
     for name in ("gpus", "host_memory", "cpus"):
         options += [f"--{name.replace('_', '-')}", str(asked[name])] if name in asked else []
     for library in asked["versions"].split():
@@ -166,21 +166,22 @@ def _arguments(folder: Path, group: Sequence[Example]) -> list[str]:
 
 
 def _written(folder: Path, example: Example) -> str:
-    """The file that holds an example; JSON is a JSON file."""
+    """The file that holds an example, in a project of its own: no example is read by the program of another. JSON is a JSON file."""
     try:
         json.loads(example.text)
         ending = "json" if example.text.lstrip().startswith("{") else "yaml"
     except ValueError:
         ending = "yaml"
-    ending = "sh" if example.asked["kind"] == "shell" else ending
-    path = folder / f"{example.name}.{ending}"
+    ending = {"shell": "sh", "python": "py"}.get(example.asked["kind"], ending)
+    path = folder / example.name / f"config.{ending}"  # as the page names it
+    (path.parent / ".git").mkdir(parents=True)
     path.write_bytes(example.text.encode())
-    return path.name
+    return str(path.relative_to(folder))
 
 
 def _sort_in(answers: Mapping[str, Answer], group: Sequence[Example], report: Mapping[str, Any]) -> None:
     def answer(path: str) -> Answer:
-        return answers[group[0].name if path == "--command" else Path(path).stem]
+        return answers[group[0].name if path == "--command" else Path(path).parts[0]]
 
     for broken in report["unusable"]:
         answer(broken["path"])["unusable"].append([broken["line"], broken["column"], broken["message"]])
@@ -217,7 +218,7 @@ def test_every_example_that_opens_there_shows_its_rule(playground: Browser) -> N
     given = []
     for rule in load_catalog(whole=True).rules.values():
         example = next(one for one in rule.examples if one["expect"] == "fires" and "config" in one)
-        state = playground_state(example)
+        state = playground_state(rule, example)
         if state is not None:
             asked = {name: value for name, value in state.items() if name != "config"}
             asked |= {"gpus": int(asked["gpus"])} if "gpus" in asked else {}

@@ -9,8 +9,8 @@ from kb.core.memory_report import MemoryReport
 from kb.core.model import Model
 from kb.core.result import GpuFit
 from kb.core.setup import TrainingSetup
-from kb.core.units import rounded_down
 from kb.memory import largest_batch, predict, workers_that_fit
+from kb.memory.process import usable_bytes
 from kb.memory.search import BatchField
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Fit:
     def usable_bytes(self) -> int | None:
         """What CUDA gives a process of the limit: up to here a run is said to fit."""
         limit = self.limit_bytes
-        return None if limit is None else rounded_down(limit * self.constants["usable_memory_ratio"])
+        return None if limit is None else usable_bytes(limit, self.constants)
 
     @cached_property
     def throughput(self) -> "Throughput | None":

@@ -7,8 +7,8 @@ from kb.core.hardware import DetectedGpu, Gpu, Machine
 from kb.core.memory_report import MemoryReport, Phase
 from kb.core.model import Model
 from kb.core.setup import TrainingSetup
-from kb.core.units import rounded_down
 from kb.memory import largest_batch, predict, workers_that_fit
+from kb.memory.process import usable_bytes
 from kb.memory.search import BatchField
 
 SHARED_PHASES = ("train", "evaluate", "generate")
@@ -36,7 +36,7 @@ class Room:
         """What processes can use of the GPU: a little less than the driver reports."""
         if self.limit_bytes is None:
             return None
-        return rounded_down(self.limit_bytes * self.constants["usable_memory_ratio"])
+        return usable_bytes(self.limit_bytes, self.constants)
 
     @property
     def host_target_bytes(self) -> int | None:

@@ -12,7 +12,7 @@ from kb.core.model import Model
 from kb.core.setup import TrainingSetup
 from kb.memory import predict
 from kb.memory.predict import FLASH_FROM, HOPPER
-from kb.memory.process import Context, context_of, judged
+from kb.memory.process import Context, context_of, judged, usable_bytes
 from kb.memory.search import LARGEST_BATCH, BatchField, largest_within, use_by_batch
 
 Curve = tuple[Callable[[int], int], dict[int, int]]
@@ -48,7 +48,8 @@ class Curves:
             )
             self._phases[key] = report.phases
         context = self._context(gpu)
-        return tuple(_with_context(phase, context) for phase in self._phases[key])
+        phases = tuple(_with_context(phase, context) for phase in self._phases[key])
+        return judged(phases, gpu.memory_total, self._constants)[0]
 
     def verdict(self, setup: TrainingSetup, gpu: Gpu) -> str:
         return judged(self.phases(setup, gpu), gpu.memory_total, self._constants)[1].status
@@ -61,7 +62,7 @@ class Curves:
         if field == "inference_batch_size" and self.model.architecture.family == "encoder":
             return 0
         used, known = self._curve(setup, field, gpu)
-        limit = int(gpu.memory_total * self._constants["usable_memory_ratio"]) - self._context(gpu).high
+        limit = usable_bytes(gpu.memory_total, self._constants) - self._context(gpu).high
         low = max((batch for batch, size in known.items() if size <= limit), default=1)
         high = min((batch for batch, size in known.items() if size > limit), default=LARGEST_BATCH + 1)
         slope = (known[high] - used(low)) / (high - low) if low < high <= LARGEST_BATCH else 0.0

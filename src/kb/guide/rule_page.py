@@ -1,10 +1,13 @@
 """A rule's page: what it finds, when, why, a bad and a good config, the fix, where it is known from."""
 
+import json
 from collections.abc import Mapping
+from functools import lru_cache
 from html import escape
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from kb.browser import check
 from kb.core.rule import Computed, Rule, RuleFix
 from kb.guide.library import Library
 from kb.guide.markup import cited_source, code, fenced, prose, table, text
@@ -14,7 +17,7 @@ from kb.report.formula import fact_order, unparse
 
 _MACHINE = ("gpu", "gpus", "host_memory", "cpus")
 # other files, what no config says, bytes that are no text: an editor has no place for them
-_NOT_IN_PLAYGROUND = ("files", "facts", "shm", "gpu_processes", "base64")
+_NOT_IN_PLAYGROUND = ("files", "project", "facts", "shm", "gpu_processes", "base64")
 
 
 def rule_page(library: Library, rule: Rule) -> str:
@@ -100,11 +103,16 @@ def _example(library: Library, rule: Rule, expect: str) -> str:
     given += [f"{name} {version}" for name, version in example.get("versions", {}).items()]
     head = say(library.language, "rule.on_machine", machine=text(", ".join(given))) + "\n\n" if given else ""
     config = str(example["config"])
-    return f"{head}{fenced(config, _language(example))}{_playground(library, example) if expect == 'fires' else ''}"
+    return (
+        f"{head}{fenced(config, _language(example))}{_playground(library, rule, example) if expect == 'fires' else ''}"
+    )
 
 
-def playground_state(example: Mapping[str, Any]) -> dict[str, str] | None:
-    """What the playground is to open with; None where it cannot hold what the example needs."""
+def playground_state(rule: Rule, example: Mapping[str, Any]) -> dict[str, str] | None:
+    """What the playground is to open with; None where it cannot hold what the example needs.
+
+    It does not know which program reads a text, so what rests on names may be silent there: that is tried.
+    """
     if any(name in example for name in _NOT_IN_PLAYGROUND):
         return None
     state = {name: str(example[name]) for name in (*_MACHINE, "config") if name in example}
@@ -112,12 +120,19 @@ def playground_state(example: Mapping[str, Any]) -> dict[str, str] | None:
         state["versions"] = " ".join(f"{name}=={version}" for name, version in example["versions"].items())
     if "dialect" in example:
         state["kind"] = str(example["dialect"])
-    return state
+    return state if _fires(rule.id, json.dumps(state)) else None
 
 
-def _playground(library: Library, example: Mapping[str, Any]) -> str:
+@lru_cache(maxsize=512)
+def _fires(rule: str, state: str) -> bool:
+    asked = {name: int(value) if name == "gpus" else value for name, value in json.loads(state).items()}
+    report = json.loads(check(asked["config"], json.dumps(asked), "en"))["report"]
+    return any(finding["rule"] == rule for unit in report["files"] for finding in unit["findings"])
+
+
+def _playground(library: Library, rule: Rule, example: Mapping[str, Any]) -> str:
     """A link that opens the example there; the state is in the fragment, which no server sees."""
-    state = playground_state(example)
+    state = playground_state(rule, example)
     if state is None:
         return ""
     address = f"../../playground/#{escape(urlencode(state, quote_via=quote))}"

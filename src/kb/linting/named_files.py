@@ -37,11 +37,11 @@ class ProjectPrograms:
     """The programs that read a unit, from its project's folder; looked for only when a finding depends on them.
 
     Args:
-        top: the top of the project that a path belongs to.
+        top: the top of the project that a path belongs to; None where it belongs to none.
         seen: remembers what was looked at, so that a stored result is not taken for one of today.
     """
 
-    def __init__(self, top: Callable[[str], str], seen: Seen) -> None:
+    def __init__(self, top: Callable[[str], str | None], seen: Seen) -> None:
         self._top = top
         self.lookups: dict[str, Lookup] = {"programs": lambda path, named: self._programs().digest(path, named)}
         self._remember = seen.text("programs", self.lookups["programs"])

@@ -39,6 +39,7 @@ class Wanted(NamedTuple):
     assume_nothing: bool = False  # leave out what rests on an assumption
     root: str | None = None  # the top of a project without `.git`
     here: bool = False  # the runs happen in this process: what is installed beside kb is what they use
+    loose: bool = False  # the text lies in no folder: no program beside it reads it
     online: bool = False  # ask the hub for models that nothing here knows
 
 
@@ -73,7 +74,7 @@ def file_checker(
     machine = _machine(catalog, project, wanted)
     hub, seen = HubModels(online=wanted.online), Seen()
     releases = ProjectReleases(named, root=wanted.root, here=wanted.here, seen=seen)
-    programs = ProjectPrograms(releases.top, seen)
+    programs = ProjectPrograms((lambda path: None) if wanted.loose else releases.top, seen)
     checker = Checker(
         catalog,
         machine,

@@ -65,6 +65,11 @@ def phase_of(
     )
 
 
+def usable_bytes(memory: int, constants: Mapping[str, float]) -> int:
+    """What a process gets of a GPU's ``memory``, rounded down to the tenth of a GiB that reports show."""
+    return rounded_down(memory * constants["usable_memory_ratio"])
+
+
 def judged(
     phases: tuple[Phase, ...], memory: int | None, constants: Mapping[str, float]
 ) -> tuple[tuple[Phase, ...], Verdict]:
@@ -72,7 +77,7 @@ def judged(
     if not phases:
         return phases, Verdict(status="unknown")
     if memory is not None:
-        usable = rounded_down(memory * constants["usable_memory_ratio"])
+        usable = usable_bytes(memory, constants)
         phases = tuple(phase._replace(status=phase_status(phase, memory, usable)) for phase in phases)
     worst = max(phases, key=lambda phase: ("unknown", *STATUSES).index(phase.status)).status
     deciding = max(phases, key=lambda phase: phase.process_used_bytes)
