@@ -49,8 +49,8 @@ def test_every_key_of_the_contract_is_there() -> None:
     assert list(unit["prediction"]) == ["level", "assumed", "phases", "host", "verdict"]
     assert unit["prediction"]["verdict"] == {"status": "tight", "phase": "train", "term": "activations_encoder"}
     assert set(unit["findings"][0]) == {
-        "rule", "severity", "confidence", "certainty", "because", "line", "column", "end_line", "end_column", "message", "facts", "fix", "doc",
-        "suppressed",
+        "rule", "severity", "confidence", "certainty", "because", "line", "column", "end_line", "end_column", "message",
+        "facts", "fix", "doc", "suppressed",
     }  # fmt: skip
     assert report["summary"] == {"error": 1, "warning": 1, "info": 1, "suppressed": 1}
 

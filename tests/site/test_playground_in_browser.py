@@ -166,7 +166,7 @@ def _arguments(folder: Path, group: Sequence[Example]) -> list[str]:
 
 
 def _written(folder: Path, example: Example) -> str:
-    """The file that holds an example, in a project of its own: no example is read by the program of another. JSON is a JSON file."""
+    """The file that holds an example, in a project of its own: no example is another's program."""
     try:
         json.loads(example.text)
         ending = "json" if example.text.lstrip().startswith("{") else "yaml"

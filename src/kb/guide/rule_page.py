@@ -125,7 +125,9 @@ def playground_state(rule: Rule, example: Mapping[str, Any]) -> dict[str, str] |
 
 @lru_cache(maxsize=512)
 def _fires(rule: str, state: str) -> bool:
-    asked = {name: int(value) if name == "gpus" else value for name, value in json.loads(state).items()}
+    asked = json.loads(state)
+    if "gpus" in asked:
+        asked["gpus"] = int(asked["gpus"])
     report = json.loads(check(asked["config"], json.dumps(asked), "en"))["report"]
     return any(finding["rule"] == rule for unit in report["files"] for finding in unit["findings"])
 
