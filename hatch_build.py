@@ -66,8 +66,8 @@ class KnowledgeHook(BuildHookInterface):
         os.remove(os.path.join(location.bundle, STAMP))
 
     def _write_manuals(self, folder: str) -> None:
+        from kb.commands.manual import manual_page
         from kb.knowledge import load_words_alone
-        from kb.manual import manual_page
 
         for language in ("ko", "en"):
             path = os.path.join(folder, MANUALS, language, "kb.1")

@@ -12,8 +12,8 @@ from accuracy_rows import ROOT, Row
 from kb.core.catalog import Catalog
 from kb.core.units import MIB
 from kb.memory.process import context_of
-from kb.simulation import simulate
-from kb.simulation.faults import SimulationError
+from kb.torch_runs.simulation import simulate
+from kb.torch_runs.simulation.faults import SimulationError
 
 ROWS_OF_A_PROCESS = 12  # what the libraries leave behind in a process adds up
 STORE = ROOT / "bench" / "results" / "accuracy_simulated.json"
@@ -96,7 +96,8 @@ def _key(row: Row, code: str) -> str:
 
 def _code() -> str:
     digest = hashlib.sha256()
-    for path in sorted([*(ROOT / "src" / "kb" / "simulation").iterdir(), ROOT / "bench" / "simulate_t4.py"]):
+    simulation = ROOT / "src" / "kb" / "torch_runs" / "simulation"
+    for path in sorted([*simulation.iterdir(), ROOT / "bench" / "simulate_t4.py"]):
         if path.suffix in (".py", ".cpp"):
             digest.update(path.read_bytes())
     return digest.hexdigest()

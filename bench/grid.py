@@ -184,9 +184,9 @@ def _shortened(setup: dict[str, Any]) -> dict[str, Any]:
 
 def trace(config: Mapping[str, Any], setup: Mapping[str, Any]) -> dict[str, list[int]]:
     """Peaks of allocated and reserved bytes by phase; in this process, which has torch loaded already."""
-    from kb.simulation.job import Job, check_job
-    from kb.simulation.simulator import runs_of
-    from kb.simulation.timeline import peaks_of
+    from kb.torch_runs.simulation.job import Job, check_job
+    from kb.torch_runs.simulation.simulator import runs_of
+    from kb.torch_runs.simulation.timeline import peaks_of
 
     job = Job(TrainingSetup(**setup), config, CAPABILITY)
     check_job(job)

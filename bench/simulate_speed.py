@@ -16,7 +16,7 @@ from kb.core.setup import TrainingSetup
 from kb.core.units import MIB
 from kb.knowledge import load_catalog
 from kb.memory import predict
-from kb.simulation import simulate
+from kb.torch_runs.simulation import simulate
 
 RESULTS = Path(__file__).parent / "results" / "simulation.json"
 AMPERE = (8, 6)

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kb.core.setup import TrainingSetup
-from kb.simulation.build import build_model
-from kb.simulation.session import open_session
-from kb.simulation.torch_modules import torch
+from kb.torch_runs.simulation.build import build_model
+from kb.torch_runs.simulation.session import open_session
+from kb.torch_runs.simulation.torch_modules import torch
 
 MIB = 1 << 20
 TURING = (7, 5)

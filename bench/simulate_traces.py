@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 
 from kb.core.setup import TrainingSetup
-from kb.simulation.job import Job
-from kb.simulation.simulator import runs_of
-from kb.simulation.timeline import peaks_of
+from kb.torch_runs.simulation.job import Job
+from kb.torch_runs.simulation.simulator import runs_of
+from kb.torch_runs.simulation.timeline import peaks_of
 
 TRACES = Path(__file__).parent.parent / "tests" / "data" / "traces"
 CAPABILITY = (8, 6)  # of the recorded traces

@@ -129,9 +129,9 @@ def in_process() -> dict[str, Any]:
     """Microseconds of the parts: a rule's expression, the closed form, one file from its bytes to its findings."""
     from kb.core.expression import compile_tree
     from kb.knowledge import load_catalog
-    from kb.linting.prepare import Wanted, file_checker
-    from kb.linting.project import Project
     from kb.memory import predict
+    from kb.session.prepare import Wanted, file_checker
+    from kb.session.project import Project
 
     catalog = load_catalog()
     checker = file_checker(catalog, Project(), Wanted(gpu="rtx-3090", host_memory="60GB", cpus="16"))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kb.measurement.trial import Limits, Trial
+from kb.torch_runs.probe.trial import Limits, Trial
 
 GIB = 1 << 30
 SOURCE = Path(__file__).parent.parent / "src"

@@ -15,9 +15,9 @@ from kb.core.finding import Finding
 from kb.core.memory_report import OVER
 from kb.core.release import ProjectRelease, exact_release, just_below
 from kb.knowledge import load_catalog
-from kb.linting.file import FileChecker
-from kb.linting.prepare import Wanted, file_checker
-from kb.linting.project import Project
+from kb.session.file import FileChecker
+from kb.session.prepare import Wanted, file_checker
+from kb.session.project import Project
 
 CATALOG = load_catalog()
 OLD_NAME = (

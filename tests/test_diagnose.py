@@ -18,10 +18,10 @@ import yaml
 from kb.advice.diagnosis import Diagnosis, diagnose
 from kb.advice.log_scan import BLOCK, WINDOW, LogLine
 from kb.advice.symptoms import contexts_of, evidence_of
+from kb.commands.diagnose import main
 from kb.config.faults import ConfigError
 from kb.config.log.text import log_lines as read_log
 from kb.core.facts import Facts
-from kb.diagnose import main
 from kb.knowledge import load_catalog, load_guide
 
 ROOT = Path(__file__).resolve().parent.parent

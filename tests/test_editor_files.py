@@ -10,12 +10,12 @@ import jsonschema
 import pytest
 import yaml
 
-from kb.editor import session
+from kb.commands.rules.command import main as rules
+from kb.commands.rules.config_schemas import config_schemas
+from kb.integrations.editor import session
 from kb.knowledge import load_catalog, load_words
-from kb.linting.config_schemas import config_schemas
-from kb.linting.project import LIBRARIES
 from kb.report.words import Words
-from kb.rules import main as rules
+from kb.session.project import LIBRARIES
 from packages import ROOT, call, missing
 
 EXTENSION = ROOT / "editors" / "vscode"

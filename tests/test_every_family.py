@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from kb import cli
 from kb.advice.answer import answer
 from kb.advice.estimate import estimate
 from kb.advice.flags import PRECISIONS, Flags, assumed_of, unit_of
@@ -18,10 +17,6 @@ from kb.core.errors import UserError
 from kb.core.model import Model
 from kb.core.setup import TrainingSetup
 from kb.knowledge import load_catalog, load_guide
-from kb.linting.file import FileChecker
-from kb.linting.prepare import Wanted, file_checker
-from kb.linting.project import Project
-from kb.linting.run import Run
 from kb.memory import architecture_from_config, modules, parameter_count
 from kb.memory.throughput import work_of
 from kb.report.check.json_report import json_report
@@ -32,6 +27,11 @@ from kb.report.plan.text import plan_text
 from kb.report.recommend.text import recommend_text
 from kb.report.style import Style
 from kb.report.words import Words
+from kb.session import cli
+from kb.session.file import FileChecker
+from kb.session.prepare import Wanted, file_checker
+from kb.session.project import Project
+from kb.session.run import Run
 
 CATALOG = load_catalog()
 GUIDE = load_guide()

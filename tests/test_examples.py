@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kb.check import main
+from kb.commands.check import main
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 MACHINE = ("--gpu", "rtx-3090", "--host-memory", "60GB", "--cpus", "16")

@@ -9,12 +9,12 @@ from kb.core.finding import Edit, Finding, Fix, Span
 from kb.core.result import CheckResult
 from kb.core.text import Text
 from kb.knowledge import load_catalog
-from kb.linting.choosing import Choice, chosen_fix, effective
-from kb.linting.file import FileChecker
-from kb.linting.fixing import FixedRun, fix_files, replacements_of
-from kb.linting.prepare import Wanted, file_checker
-from kb.linting.project import Project
-from kb.linting.run import Input, run
+from kb.session.choosing import Choice, chosen_fix, effective
+from kb.session.file import FileChecker
+from kb.session.fixing import FixedRun, fix_files, replacements_of
+from kb.session.prepare import Wanted, file_checker
+from kb.session.project import Project
+from kb.session.run import Input, run
 
 TEXT = Text("", "")
 

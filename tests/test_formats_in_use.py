@@ -12,10 +12,10 @@ from kb.config.hydra.tree import _upwards
 from kb.config.python.marks import bears_marks
 from kb.core.result import Unusable
 from kb.knowledge.catalog import load_catalog
-from kb.linting.file import FileResult
-from kb.linting.prepare import Wanted, file_checker
-from kb.linting.project import find_project
-from kb.linting.run import Input, check_input
+from kb.session.file import FileResult
+from kb.session.prepare import Wanted, file_checker
+from kb.session.project import find_project
+from kb.session.run import Input, check_input
 
 CATALOG = load_catalog()
 

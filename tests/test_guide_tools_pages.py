@@ -2,7 +2,7 @@
 
 import pytest
 
-from kb.__main__ import COMMANDS
+from kb.commands import COMMANDS
 from kb.guide.api_reference import api_reference, described
 from kb.guide.command_reference import command_reference
 from kb.guide.library import UnknownIdError, load_library

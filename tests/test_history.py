@@ -14,13 +14,13 @@ import pytest
 
 from kb.advice.history import Version, change, distinct, held_against, host_status, unit_of
 from kb.advice.noted_history import noted_versions, with_measured, with_notes
+from kb.commands.history_versions import labels_of
 from kb.core.errors import UserError
 from kb.core.memory_report import HostLedger
+from kb.integrations.git.command import GitError
+from kb.integrations.git.versions import file_history
 from kb.knowledge import load_guide
-from kb.linting.versions import labels_of
 from kb.report.history.memory import percent
-from kb.repository.command import GitError
-from kb.repository.versions import file_history
 
 ROOT = Path(__file__).parent.parent
 ENVIRON = {

@@ -12,12 +12,12 @@ from kb.config.hydra.composing import Composed, compose
 from kb.core.catalog import Catalog
 from kb.core.result import UnitResult
 from kb.knowledge import load_catalog
-from kb.linting.composed import GroupFolders, read_below
-from kb.linting.file import FileChecker, FileResult
-from kb.linting.fixing import fix_files, fix_once
-from kb.linting.prepare import Wanted, file_checker
-from kb.linting.project import Project
-from kb.linting.run import Input, run
+from kb.session.composed import GroupFolders, read_below
+from kb.session.file import FileChecker, FileResult
+from kb.session.fixing import fix_files, fix_once
+from kb.session.prepare import Wanted, file_checker
+from kb.session.project import Project
+from kb.session.run import Input, run
 
 TREE = {
     "config.yaml": """\
@@ -312,7 +312,7 @@ def test_watch_hears_a_group_file_change(tmp_path: Path) -> None:
 
 
 def test_a_history_reads_the_tree_that_is_there(tmp_path: Path) -> None:
-    from kb.linting.versions import _read
+    from kb.commands.history_versions import _read
 
     primary = write(tmp_path, TREE)
     checker = file_checker(load_catalog(), Project(), Wanted(gpu="t4"))

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from kb.commands.rules.examples import ExampleRunner
 from kb.core.text import PLACEHOLDER
 from kb.knowledge import KnowledgeError, load_catalog, load_words, load_words_alone
 from kb.knowledge.bundle import build, load_part
 from kb.knowledge.locations import Location, named, shipped
 from kb.knowledge.lock import check_lock, write_lock
-from kb.linting.examples import ExampleRunner
 
 ROOT = Path(__file__).parent.parent
 

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from kb import api, check
+from kb.commands import check
 from kb.core.result import CheckResult
-from kb.linting import output
-from kb.linting.file import FileChecker, FileResult
+from kb.integrations import api
 from kb.report.check import text as text_report
+from kb.session import output
+from kb.session.file import FileChecker, FileResult
 
 GOOD = "model_name_or_path: google/mt5-base\nper_device_train_batch_size: 8\noutput_dir: out\nlearning_rate: 1.0e-4\n"
 BROKEN = "model_name_or_path: google/mt5-base\nper_device_train_batch_size: 8\nfp16: true\noutput_dir: 'out\n"
@@ -265,7 +266,7 @@ HOSTILE = ["'" + ".*" * 40 + "X'", "'(.|.)*X'", "'((.*)*)*X'", "'(?=(.*)*X)q'", 
 
 @pytest.mark.parametrize("targets", HOSTILE)
 def test_a_pattern_with_more_ways_than_time_ends_the_check_and_the_editor_s(targets, folder, capsys):
-    from kb.editor.session import Session
+    from kb.integrations.editor.session import Session
 
     text = LORA.format(targets=targets)
     (folder / "lora.yaml").write_text(text, "utf-8")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kb.check import main
+from kb.commands.check import main
 from packages import ROOT, build, call, missing
 
 MACHINE = ("--gpu", "rtx-3090", "--host-memory", "60GB", "--cpus", "4", "--transformers", "5.23.0", "--torch", "2.13.0")

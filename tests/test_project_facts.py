@@ -14,10 +14,10 @@ from kb.core.hardware import Machine
 from kb.core.result import UnitResult
 from kb.core.text import Text
 from kb.knowledge import load_catalog
-from kb.linting.file import FileChecker
-from kb.linting.given import given_facts
-from kb.linting.prepare import Wanted, _installed, file_checker
-from kb.linting.project import Project, find_project
+from kb.session.file import FileChecker
+from kb.session.given import given_facts
+from kb.session.prepare import Wanted, _installed, file_checker
+from kb.session.project import Project, find_project
 
 CATALOG = load_catalog()
 MT5 = "general: {model_name: google/mt5-base}\ntokenizer: {encoder_max_len: 512, decoder_max_len: 128}\n"

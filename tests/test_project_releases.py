@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 
 import kb
+from kb.commands.doctor import main as doctor
 from kb.config.releases.reader import ReleaseReader, Releases, find_releases
 from kb.config.releases.requirement import conda_requirement, poetry_requirement, read_requirement
 from kb.core.release import admits, agree
-from kb.doctor import main as doctor
 from kb.knowledge import load_words
-from kb.linting.project_releases import ProjectReleases
-from kb.linting.seen import Seen, still
 from kb.machine.software import environment_of
+from kb.session.project_releases import ProjectReleases
+from kb.session.seen import Seen, still
 
 REPOSITORY = ".git"
 

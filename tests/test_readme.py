@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kb.__main__ import COMMANDS
+from kb.commands import COMMANDS
 
 ROOT = Path(__file__).resolve().parent.parent
 READMES = {"en": ROOT / "README.md", "ko": ROOT / "README.ko.md"}
@@ -155,7 +155,7 @@ def test_every_link_leads_to_something(language: str) -> None:
 
 
 def test_every_option_of_kb_check_is_in_the_table() -> None:
-    from kb.check import LIBRARIES, build_parser
+    from kb.commands.check import LIBRARIES, build_parser
 
     options = {name for action in build_parser({})._actions for name in action.option_strings if name.startswith("--")}
     text = READMES["en"].read_text("utf-8")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kb.check import main
+from kb.commands.check import main
 from kb.core.finding import Fix
 from kb.core.grammar import parse
 from kb.core.text import Text

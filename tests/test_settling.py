@@ -10,10 +10,10 @@ import pytest
 from kb.core.finding import Edit, Finding, Fix
 from kb.core.text import Text
 from kb.knowledge import load_catalog
-from kb.linting.file import FileChecker, FileResult
-from kb.linting.prepare import Wanted, file_checker
-from kb.linting.project import Project
-from kb.linting.settling import Settling
+from kb.session.file import FileChecker, FileResult
+from kb.session.prepare import Wanted, file_checker
+from kb.session.project import Project
+from kb.session.settling import Settling
 
 TWO_RUNS = """\
 general: {model_name: google/mt5-base}

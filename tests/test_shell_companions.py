@@ -11,11 +11,11 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from kb.__main__ import COMMANDS
-from kb.completion import whole_parser
-from kb.doctor import main as doctor
+from kb.commands import COMMANDS
+from kb.commands.completion import whole_parser
+from kb.commands.doctor import main as doctor
+from kb.commands.manual import manual_page
 from kb.knowledge import load_words
-from kb.manual import manual_page
 from packages import ROOT, call, missing
 
 BASH = """\

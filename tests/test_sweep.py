@@ -9,11 +9,11 @@ from kb.config.sweep.sweep import Sweep, combinations, read_sweep
 from kb.config.text.parsing import parse
 from kb.core.result import UnitResult
 from kb.knowledge import load_catalog
-from kb.linting.file import FileChecker
-from kb.linting.fixing import fix_files
-from kb.linting.prepare import Wanted, file_checker
-from kb.linting.project import Project
-from kb.linting.run import Input, run
+from kb.session.file import FileChecker
+from kb.session.fixing import fix_files
+from kb.session.prepare import Wanted, file_checker
+from kb.session.project import Project
+from kb.session.run import Input, run
 
 SWEEP = """\
 program: train.py

@@ -15,19 +15,19 @@ from typing import Any
 
 import pytest
 
-from kb.__main__ import COMMANDS
 from kb.advice.batch_finder import CAVEAT, TRAINERS_OWN, by_accelerate, find_batch
 from kb.advice.batches import Ceiling, Split, splits_of
 from kb.advice.decision import walk
 from kb.advice.formulas import work_out
-from kb.advice.gpu_csv import read_gpu_csv
 from kb.advice.smoke import ramp, smoke_command
 from kb.advice.targets import judge
 from kb.advice.tradeoffs import covering
+from kb.commands import COMMANDS
 from kb.config.text.mojibake import find_mojibake
 from kb.core.units import GIB
 from kb.knowledge import load_catalog, load_guide
 from kb.machine import cgroup, host
+from kb.machine.gpu_csv import read_gpu_csv
 
 ROOT = Path(__file__).resolve().parent.parent
 GUIDE, CATALOG = load_guide(), load_catalog(whole=True)

@@ -12,14 +12,14 @@ import pytest
 
 from kb.config.discovery import discover
 from kb.knowledge import load_catalog, load_words
-from kb.linting.cache import FILE, ResultCache, context_of, key_of
-from kb.linting.prepare import Wanted, file_checker
-from kb.linting.project import Project
-from kb.linting.run import Input, run
-from kb.linting.seen import Seen, still
 from kb.report.check.text import summary_line, text_report
 from kb.report.style import Style
 from kb.report.words import Words
+from kb.session.cache import FILE, ResultCache, context_of, key_of
+from kb.session.prepare import Wanted, file_checker
+from kb.session.project import Project
+from kb.session.run import Input, run
+from kb.session.seen import Seen, still
 
 ROOT = Path(__file__).parent.parent
 BOX = ("--gpu", "rtx-3090", "--host-memory", "60GB", "--cpus", "16", "--lang", "en")

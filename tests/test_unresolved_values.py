@@ -13,9 +13,9 @@ from kb.core.expression import is_unknown
 from kb.core.facts import coerce
 from kb.core.result import UnitResult
 from kb.knowledge import load_catalog
-from kb.linting.file import FileChecker
-from kb.linting.model_config import model_in_folder
 from kb.machine.detect import detect
+from kb.session.file import FileChecker
+from kb.session.model_config import model_in_folder
 
 CATALOG = load_catalog()
 READER = ConfigReader(CATALOG.dialects, CATALOG.facts)

@@ -18,7 +18,7 @@ from kb.core.document import Unit
 from kb.core.hardware import Machine
 from kb.core.setup import TrainingSetup
 from kb.knowledge import load_catalog, load_guide
-from kb.linting.model_config import read_model_config
+from kb.session.model_config import read_model_config
 
 CATALOG = load_catalog()
 BF16, FP32 = CATALOG.models["phi-3-mini"], CATALOG.models["mt5-base"]

@@ -8,11 +8,11 @@ import pytest
 from kb.core.finding import Finding
 from kb.core.result import Unusable
 from kb.knowledge.catalog import load_catalog
-from kb.linting.file import FileChecker
-from kb.linting.prepare import Wanted, file_checker
-from kb.linting.project import find_project
-from kb.linting.run import Input, check_input
-from kb.linting.seen import LOOKUPS, still
+from kb.session.file import FileChecker
+from kb.session.prepare import Wanted, file_checker
+from kb.session.project import find_project
+from kb.session.run import Input, check_input
+from kb.session.seen import LOOKUPS, still
 
 CATALOG = load_catalog()
 RENAMED = "evaluation-strategy-removed"

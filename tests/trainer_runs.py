@@ -23,7 +23,7 @@ def require_trainer() -> None:
             pytest.fail(reason, pytrace=False)
         pytest.skip(reason, allow_module_level=True)
     if not simulation_needs.missing():
-        from kb.simulation import device
+        from kb.torch_runs.simulation import device
 
         device.install()  # before torch is imported: the simulator's tests may run in the same process
 

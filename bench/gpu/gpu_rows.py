@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
 from gpu_trials import MODELS, Trial
 
-from kb.measurement.rows import campaign_yaml
+from kb.torch_runs.probe.rows import campaign_yaml
 
 Entry = dict[str, Any]
 DEFAULTS: Entry = {"attention": "sdpa", "optimizer": "adamw_torch_fused", "use_reentrant": False, "double_quant": True,

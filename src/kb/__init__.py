@@ -4,12 +4,6 @@ import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
-    from kb.api import findings as findings
-    from kb.api import lint as lint
-    from kb.api import machine_of as machine_of
-    from kb.api import message as message
-    from kb.api import predict as predict
-    from kb.api import recommend as recommend
     from kb.core.errors import UserError as UserError
     from kb.core.finding import Finding as Finding
     from kb.core.hardware import Machine as Machine
@@ -17,6 +11,12 @@ if TYPE_CHECKING:
     from kb.core.model import Model as Model
     from kb.core.result import CheckResult as CheckResult
     from kb.core.setup import TrainingSetup as TrainingSetup
+    from kb.integrations.api import findings as findings
+    from kb.integrations.api import lint as lint
+    from kb.integrations.api import machine_of as machine_of
+    from kb.integrations.api import message as message
+    from kb.integrations.api import predict as predict
+    from kb.integrations.api import recommend as recommend
 
 __version__ = "0.1.0"
 
@@ -30,7 +30,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'kb' has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module("kb.api"), name)
+    value = getattr(import_module("kb.integrations.api"), name)
     globals()[name] = value
     return value
 

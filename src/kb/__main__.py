@@ -1,14 +1,9 @@
 """``kb NAME …`` is ``python -m kb.NAME …``."""
 
 import sys
-from importlib import import_module
 
 from kb import __version__
-
-COMMANDS = (
-    "check", "estimate", "recommend", "plan", "diagnose", "probe", "monitor", "runtime", "history",
-    "rules", "site", "lsp", "doctor", "completion", "manual",
-)  # fmt: skip
+from kb.commands import COMMANDS, command
 
 
 def main() -> int:
@@ -22,11 +17,11 @@ def main() -> int:
 def _main(arguments: list[str]) -> int:
     name = arguments[0] if arguments else "--help"
     if name in COMMANDS:
-        code: int = import_module(f"kb.{name}").main(arguments[1:])
+        code: int = command(name).main(arguments[1:])
         return code
     import os
 
-    from kb.cli import UNUSABLE, language_of, load_words_or_none, said
+    from kb.session.cli import UNUSABLE, language_of, load_words_or_none, said
 
     words = load_words_or_none(language_of(arguments, os.environ))
     if name in ("--version", "-V"):

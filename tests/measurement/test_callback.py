@@ -13,7 +13,7 @@ require_trainer()
 
 from transformers import Seq2SeqTrainer, Trainer, TrainerCallback  # noqa: E402
 
-from kb.transformers import KbCallback, LoopWatch, watch  # noqa: E402
+from kb.integrations.trainer import KbCallback, LoopWatch, watch  # noqa: E402
 
 PREDICTED, MEASURED = "kb/predicted_host_gib", "kb/measured_host_gib"
 

@@ -13,11 +13,11 @@ import torch  # noqa: E402
 
 from kb.core.hardware import DetectedGpu, Machine  # noqa: E402
 from kb.core.units import GIB, MIB  # noqa: E402
-from kb.transformers.forecast import Forecast, Knowledge, without_ours  # noqa: E402
-from kb.transformers.lines import size  # noqa: E402
-from kb.transformers.live import LiveRun, held_bytes, model_of, model_settings  # noqa: E402
-from kb.transformers.meter import Reading  # noqa: E402
-from kb.transformers.watching import Watching  # noqa: E402
+from kb.integrations.trainer.forecast import Forecast, Knowledge, without_ours  # noqa: E402
+from kb.integrations.trainer.lines import size  # noqa: E402
+from kb.integrations.trainer.live import LiveRun, held_bytes, model_of, model_settings  # noqa: E402
+from kb.integrations.trainer.meter import Reading  # noqa: E402
+from kb.integrations.trainer.watching import Watching  # noqa: E402
 
 
 class Allocator:

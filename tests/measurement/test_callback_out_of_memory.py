@@ -16,7 +16,7 @@ require_trainer()
 import torch  # noqa: E402
 from transformers import Trainer  # noqa: E402
 
-from kb.transformers import KbCallback, LoopWatch, watch  # noqa: E402
+from kb.integrations.trainer import KbCallback, LoopWatch, watch  # noqa: E402
 
 ERROR = (
     "CUDA out of memory. Tried to allocate 2.29 GiB. GPU 0 has a total capacity of 23.57 GiB of which 1.21 GiB is "

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from kb.commands.monitor.prometheus import Exporter
+from kb.commands.monitor.recording import csv_recorder, json_recorder
+from kb.commands.monitor.replay import Replay
+from kb.commands.monitor.watched_command import Command
 from kb.core.errors import UserError
 from kb.core.snapshot import GpuState, HostState, Snapshot
-from kb.measurement.watching.command import Command
-from kb.measurement.watching.prometheus import Exporter
-from kb.measurement.watching.recording import csv_recorder, json_recorder
-from kb.measurement.watching.replay import Replay
 from native.probe import SOURCES
 
 NOW = Snapshot(1767323045.0, (GpuState("0", "GPU", "GPU-1", 5, 10, 0.5, throttle=("thermal",)),), HostState(1, 2))
@@ -79,7 +79,7 @@ def test_rows_that_did_not_fit_leave_nothing_half_written(tmp_path: Path) -> Non
     code = (
         "import resource, signal, sys\n"
         "from kb.core.snapshot import GpuState, Snapshot\n"
-        "from kb.measurement.watching.recording import csv_recorder\n"
+        "from kb.commands.monitor.recording import csv_recorder\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "told = []\n"
         "recording = csv_recorder(sys.argv[1], lambda path, reason: told.append(bool(reason)))\n"

@@ -10,13 +10,13 @@ import jsonschema
 import pytest
 
 from kb.advice.watching import Watch
+from kb.commands.monitor.columns import csv_header, csv_rows, stamp
+from kb.commands.monitor.command import main
+from kb.commands.monitor.json_rows import json_line
+from kb.commands.monitor.replay import BrokenRecording, Replay
 from kb.core.snapshot import GpuState, HostState, ProcessState, Snapshot, SpeedState, TreeState
 from kb.core.units import GIB
 from kb.knowledge import load_guide
-from kb.measurement.watching.columns import csv_header, csv_rows, stamp
-from kb.measurement.watching.json_rows import json_line
-from kb.measurement.watching.replay import BrokenRecording, Replay
-from kb.monitor import main
 
 ROOT = Path(__file__).parent.parent.parent
 RECORDINGS = ROOT / "tests" / "data" / "recordings"

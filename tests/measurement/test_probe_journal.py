@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from kb.core.errors import UserError
-from kb.measurement.journal import Journal
-from kb.measurement.running import LocalRunner, measure
-from kb.measurement.trial import Outcome, trial_key
+from kb.torch_runs.probe.journal import Journal
+from kb.torch_runs.probe.running import LocalRunner, measure
+from kb.torch_runs.probe.trial import Outcome, trial_key
 from probe_sample import scripted
 
 PLAN = {"kind": "max-batch", "model": "kobart"}

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from kb.advice.command_words import BATCH_NAMES, FEW_STEPS, finds_its_own, template_in, with_flags, with_value
-from kb.measurement.running import run_trial
-from kb.measurement.tree_watch import HostWatch
-from kb.measurement.trial import Trial
+from kb.torch_runs.probe.running import run_trial
+from kb.torch_runs.probe.tree_watch import HostWatch
+from kb.torch_runs.probe.trial import Trial
 from probe_sample import probe
 
 TRAIN = """

@@ -7,12 +7,12 @@ import jsonschema
 import pytest
 import yaml
 
+from kb.commands.probe.asked import Asked
+from kb.commands.probe.record import SOURCE, check_recordable, record, recorded
 from kb.core.errors import UserError
 from kb.core.setup import TrainingSetup
-from kb.linting.probing.asked import Asked
-from kb.linting.probing.record import SOURCE, check_recordable, record, recorded
-from kb.measurement.campaign import Probed
-from kb.measurement.trial import Outcome, Trial, setup_json
+from kb.torch_runs.probe.campaign import Probed
+from kb.torch_runs.probe.trial import Outcome, Trial, setup_json
 from probe_sample import GIB, TINY_T5, scripted
 
 ROOT = Path(__file__).parents[2]

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from kb.measurement.endings import ending_of, rate_of
-from kb.measurement.running import run_trial
-from kb.measurement.trial import Outcome, as_json, outcome_from, setup_json, setup_of, trial_from, trial_key
+from kb.torch_runs.probe.endings import ending_of, rate_of
+from kb.torch_runs.probe.running import run_trial
+from kb.torch_runs.probe.trial import Outcome, as_json, outcome_from, setup_json, setup_of, trial_from, trial_key
 from probe_sample import GIB, environment, eventually, marked, own, scripted
 
 
@@ -87,7 +87,7 @@ def test_nothing_is_left_running_when_the_caller_is_ended(number: signal.Signals
         f"time.sleep(600)  # {mark}"
     )
     caller = (
-        "import sys; from kb.measurement.running import run_trial; from kb.measurement.trial import Trial\n"
+        "import sys; from kb.torch_runs.probe.running import run_trial; from kb.torch_runs.probe.trial import Trial\n"
         f"run_trial(Trial('smoke', 'cpu', {{}}, command=(sys.executable, '-c', {inner!r})))"
     )
     process = subprocess.Popen(

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from kb.core.setup import TrainingSetup
-from kb.measurement.running import run_trial
-from kb.measurement.trial import Limits, Outcome, Trial, setup_json
+from kb.torch_runs.probe.running import run_trial
+from kb.torch_runs.probe.trial import Limits, Outcome, Trial, setup_json
 from probe_sample import TINY_T5, probe, require
 
 QWEN = {

@@ -19,8 +19,8 @@ import pytest
 from kb.core.errors import UserError
 from kb.knowledge import load_catalog
 from kb.machine.match import names_of
-from kb.measurement.ray_types import accelerator_of, offered_by
-from kb.measurement.trial import Trial
+from kb.torch_runs.probe.ray_types import accelerator_of, offered_by
+from kb.torch_runs.probe.trial import Trial
 
 T4, RTX = "accelerator_type:T4", "accelerator_type:GeForce-RTX-3090"
 RAY = importlib.util.find_spec("ray") is not None and sys.platform != "win32"
@@ -59,7 +59,7 @@ def start_node(cluster: Any, **options: Any) -> None:
 @pytest.fixture(scope="module")
 def runner(cluster: Any) -> Iterator[Any]:
     """A connection to it; a test that loses nodes sets ``told``."""
-    from kb.measurement.ray_runner import RayRunner
+    from kb.torch_runs.probe.ray_runner import RayRunner
 
     gpus = load_catalog().gpus
     names = {name: names_of(gpus[name]) for name in ("t4", "rtx-3090", "a100-80gb")}
@@ -104,7 +104,7 @@ class Killer(threading.Thread):
         raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
         for process in raylet.children(recursive=True):
             with contextlib.suppress(psutil.Error):
-                if "kb.measurement.fake_worker" in process.cmdline():
+                if "kb.torch_runs.probe.fake_worker" in process.cmdline():
                     return True
         return False
 
@@ -145,8 +145,8 @@ def test_the_matrix_is_one_table_and_its_journal_names_the_nodes(cluster: Any, t
 def test_a_trial_whose_node_is_killed_runs_again_on_another_and_says_so(
     cluster: Any, runner: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from kb.measurement.journal import Journal
-    from kb.measurement.running import measure
+    from kb.torch_runs.probe.journal import Journal
+    from kb.torch_runs.probe.running import measure
 
     told = []
 
@@ -186,7 +186,7 @@ def test_a_trial_that_no_node_can_run_is_given_up(runner: Any) -> None:
     ],
 )
 def test_what_is_no_address_is_refused(address: str, key: str) -> None:
-    from kb.measurement.ray_cluster import connect
+    from kb.torch_runs.probe.ray_cluster import connect
 
     require_ray()
     with pytest.raises(UserError) as fault:
@@ -223,7 +223,7 @@ def test_an_address_where_nothing_listens_is_said_at_once() -> None:
 
 
 def test_a_listener_that_is_no_ray_cluster_is_given_up_within_the_time() -> None:
-    from kb.measurement.ray_cluster import connect
+    from kb.torch_runs.probe.ray_cluster import connect
 
     require_ray()
     with socket.socket() as deaf:
@@ -280,7 +280,7 @@ def test_other_resources_are_no_accelerators() -> None:
 def test_arguments_that_make_no_matrix_are_refused(
     arguments: list[str], part: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from kb import probe
+    from kb.commands.probe import command as probe
 
     assert probe.main(["smoke", *arguments, "--no-journal", "--lang", "en"]) == 2
     assert part in capsys.readouterr().err

@@ -14,7 +14,8 @@ import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from kb import browser, check, estimate, plan
+from kb.commands import check, estimate, plan
+from kb.integrations import browser
 from kb.report.check.json_report import to_json
 from kb.report.markdown import escaped
 from kb.report.values import is_hidden, printable

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from kb.commands.rules.examples import KINDS, ExampleRunner
 from kb.core.errors import UserError
 from kb.knowledge import load_catalog
-from kb.linting.examples import KINDS, ExampleRunner
-from kb.linting.file import FileResult, Kind, kind_of
-from kb.linting.prepare import Wanted, file_checker
-from kb.linting.project import Project
-from kb.linting.settling import Settling
+from kb.session.file import FileResult, Kind, kind_of
+from kb.session.prepare import Wanted, file_checker
+from kb.session.project import Project
+from kb.session.settling import Settling
 
 CATALOG = load_catalog(whole=True)
 RUNNER = ExampleRunner(CATALOG)

@@ -10,13 +10,13 @@ from simulation_needs import require_simulator
 require_simulator()
 
 from kb.core.setup import TrainingSetup  # noqa: E402
-from kb.simulation import artefacts, tracer  # noqa: E402
-from kb.simulation.attention import Attention  # noqa: E402
-from kb.simulation.build import build_model  # noqa: E402
-from kb.simulation.meta_model import meta_model  # noqa: E402
-from kb.simulation.session import open_session  # noqa: E402
-from kb.simulation.torch_modules import torch  # noqa: E402
-from kb.simulation.training import train  # noqa: E402
+from kb.torch_runs.simulation import artefacts, tracer  # noqa: E402
+from kb.torch_runs.simulation.attention import Attention  # noqa: E402
+from kb.torch_runs.simulation.build import build_model  # noqa: E402
+from kb.torch_runs.simulation.meta_model import meta_model  # noqa: E402
+from kb.torch_runs.simulation.session import open_session  # noqa: E402
+from kb.torch_runs.simulation.torch_modules import torch  # noqa: E402
+from kb.torch_runs.simulation.training import train  # noqa: E402
 
 AMPERE = (8, 6)
 T5 = {

@@ -6,8 +6,8 @@ from simulation_needs import require_simulator
 
 require_simulator()
 
-from kb.simulation.attention import Attention  # noqa: E402
-from kb.simulation.torch_modules import torch  # noqa: E402
+from kb.torch_runs.simulation.attention import Attention  # noqa: E402
+from kb.torch_runs.simulation.torch_modules import torch  # noqa: E402
 
 TURING, AMPERE, CONSUMER = (7, 5), (8, 0), (8, 6)
 HALF, BRAIN, FULL = torch.float16, torch.bfloat16, torch.float32

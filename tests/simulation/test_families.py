@@ -10,13 +10,13 @@ from simulation_needs import require_simulator
 require_simulator()
 
 from kb.core.setup import TrainingSetup  # noqa: E402
-from kb.simulation.faults import BadJobError, BadModelError  # noqa: E402
-from kb.simulation.job import Job  # noqa: E402
-from kb.simulation.kernels import efficient_scratch, grouped_product  # noqa: E402
-from kb.simulation.session import open_session  # noqa: E402
-from kb.simulation.simulator import Run, runs_of  # noqa: E402
-from kb.simulation.timeline import peaks_of  # noqa: E402
-from kb.simulation.torch_modules import torch  # noqa: E402
+from kb.torch_runs.simulation.faults import BadJobError, BadModelError  # noqa: E402
+from kb.torch_runs.simulation.job import Job  # noqa: E402
+from kb.torch_runs.simulation.kernels import efficient_scratch, grouped_product  # noqa: E402
+from kb.torch_runs.simulation.session import open_session  # noqa: E402
+from kb.torch_runs.simulation.simulator import Run, runs_of  # noqa: E402
+from kb.torch_runs.simulation.timeline import peaks_of  # noqa: E402
+from kb.torch_runs.simulation.torch_modules import torch  # noqa: E402
 
 T4, V100, AMPERE = (7, 5), (7, 0), (8, 6)
 ENCODER = {

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kb.simulation.faults import (
+from kb.torch_runs.simulation.faults import (
     BadModelError,
     CrashedError,
     KilledError,
@@ -13,7 +13,7 @@ from kb.simulation.faults import (
     SimulationError,
     TimedOutError,
 )
-from kb.simulation.runner import Limits, ask
+from kb.torch_runs.simulation.runner import Limits, ask
 
 MIB = 1 << 20
 LIMITS = Limits(seconds=30, memory_bytes=512 * MIB)

@@ -10,8 +10,8 @@ import pytest
 
 import memory_sample as sample
 from kb.core.setup import TrainingSetup
-from kb.simulation import Simulated, SimulationError, simulate
-from kb.simulation.faults import BadModelError, BeyondPositionsError, CrashedError, RemoteCodeError
+from kb.torch_runs.simulation import Simulated, SimulationError, simulate
+from kb.torch_runs.simulation.faults import BadModelError, BeyondPositionsError, CrashedError, RemoteCodeError
 from simulation_needs import require_simulator
 
 require_simulator()

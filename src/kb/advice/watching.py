@@ -7,10 +7,10 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from kb.advice.targets import Judged, Sample, judge
+from kb.advice.targets import Judged, judge
 from kb.advice.trend import Trend
 from kb.advice.watch_records import Alert, GpuPeak, Summary, WatchedGpu, most
-from kb.core.snapshot import GpuState, HostState, Snapshot, SpeedState, TreeState
+from kb.core.snapshot import GpuState, HostState, Sample, Snapshot, SpeedState, TreeState
 
 MOST_GPUS = 64
 MOST_ALERTS = 50

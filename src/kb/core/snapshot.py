@@ -81,3 +81,18 @@ class Snapshot(NamedTuple):
     speed: SpeedState | None = None
     gpu_note: str | None = None
     notes: tuple[str, ...] = ()
+
+
+class Sample(NamedTuple):
+    """What was read at one time; None is not known. Bytes, shares as ratios, ``step_ratio`` over the baseline.
+
+    ``host_limit`` is the container's limit, or the host's memory where there is none.
+    """
+
+    gpu_used: int | None = None
+    gpu_total: int | None = None
+    gpu_utilisation: float | None = None
+    host_used: int | None = None
+    host_limit: int | None = None
+    step_ratio: float | None = None
+    worker_bytes: int | None = None

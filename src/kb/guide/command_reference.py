@@ -3,11 +3,11 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 
-from kb import cli
+from kb.commands import COMMANDS, command
 from kb.guide.library import Library
 from kb.guide.markup import fenced, text
+from kb.session import cli
 
 WIDTH = "92"  # columns of the page's code blocks
 
@@ -18,8 +18,8 @@ def command_reference(library: Library) -> str:
     parts = []
     with _columns(WIDTH):
         # by name, as kb itself finds them: the commands stand above this floor, and are asked for their help alone
-        for name in import_module("kb.__main__").COMMANDS:
-            parser = import_module(f"kb.{name}").build_parser(words)
+        for name in COMMANDS:
+            parser = command(name).build_parser(words)
             parts += [
                 f"## kb {name} {{ #{name} }}",
                 text(cli.said(words, f"cli.about.{name}")),

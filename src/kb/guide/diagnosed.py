@@ -13,10 +13,10 @@ from kb.core.document import Unit
 from kb.guide.library import Library, load_library
 from kb.guide.markup import fenced, held
 from kb.guide.site_words import say
-from kb.linting.prepare import Wanted, file_checker
-from kb.linting.project import Project
 from kb.report.diagnosis.text import diagnosis_text
 from kb.report.style import Style
+from kb.session.prepare import Wanted, file_checker
+from kb.session.project import Project
 
 CONFIG = "examples/mt5-summary-team.yaml"
 GPU = "RTX 3090"

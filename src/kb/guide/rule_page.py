@@ -7,11 +7,11 @@ from html import escape
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from kb.browser import check
 from kb.core.rule import Computed, Rule, RuleFix
 from kb.guide.library import Library
 from kb.guide.markup import cited_source, code, fenced, prose, table, text
 from kb.guide.site_words import say
+from kb.integrations.browser import check
 from kb.report.check.changes import as_written
 from kb.report.formula import fact_order, unparse
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from kb.advice.gpu_csv import throttle_reasons
 from kb.core.snapshot import GpuProcess, GpuState
 from kb.machine import nvml, surroundings, visible
+from kb.machine.gpu_csv import throttle_reasons
 from kb.machine.reading import Note, Unanswered
 
 # What an error of a call says of the driver as a whole; any other only says that this GPU has no such reading.

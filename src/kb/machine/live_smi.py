@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from kb.advice.gpu_csv import read_gpu_csv
 from kb.core.snapshot import GpuState
 from kb.machine import nvidia_smi, surroundings, visible
+from kb.machine.gpu_csv import read_gpu_csv
 from kb.machine.nvml import NOTES
 from kb.machine.reading import Note, Reported, Unanswered
 

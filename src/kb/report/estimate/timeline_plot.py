@@ -9,8 +9,8 @@ from kb.report.width import columns
 from kb.report.words import Words
 
 if TYPE_CHECKING:
-    from kb.simulation.result import Simulated
-    from kb.simulation.timeline import Timeline
+    from kb.torch_runs.simulation.result import Simulated
+    from kb.torch_runs.simulation.timeline import Timeline
 
 # Okabe and Ito's colours, which people with any colour vision can tell apart.
 ALLOCATED, RESERVED, LIMIT, BAND = "#0072b2", "#56b4e9", "#d55e00", "#f4f4f4"

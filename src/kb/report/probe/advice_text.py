@@ -9,7 +9,7 @@ from kb.report.width import wrap
 from kb.report.words import Words
 
 if TYPE_CHECKING:
-    from kb.measurement.campaign import Probed
+    from kb.torch_runs.probe.campaign import Probed
 
 INDENT = "  "
 MOST_LISTED = 6

@@ -7,7 +7,7 @@ from kb.report.probe.advice_text import config_yaml
 from kb.report.recommend.config import settings_of
 
 if TYPE_CHECKING:
-    from kb.measurement.campaign import Pair, Probed
+    from kb.torch_runs.probe.campaign import Pair, Probed
 
 SCHEMA = 1
 Object = dict[str, Any]

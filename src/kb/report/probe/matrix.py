@@ -14,7 +14,7 @@ from kb.report.width import columns, wrap
 from kb.report.words import Words
 
 if TYPE_CHECKING:
-    from kb.measurement.matrix import Cell, Matrix
+    from kb.torch_runs.probe.matrix import Cell, Matrix
 
 SCHEMA = 1
 PHASES = ("train", "evaluate", "generate")

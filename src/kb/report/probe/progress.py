@@ -6,7 +6,7 @@ from kb.report.values import printable, size
 from kb.report.words import Words
 
 if TYPE_CHECKING:
-    from kb.measurement.trial import Outcome, Trial
+    from kb.torch_runs.probe.trial import Outcome, Trial
 
 REASON_CHARACTERS = 160
 LINES_SHOWN = 15

@@ -14,8 +14,8 @@ from kb.report.width import columns, cut, joined, wrap
 from kb.report.words import Words
 
 if TYPE_CHECKING:
-    from kb.measurement.campaign import Pair, Probed
-    from kb.measurement.trial import Outcome
+    from kb.torch_runs.probe.campaign import Pair, Probed
+    from kb.torch_runs.probe.trial import Outcome
 
 INDENT = "  "
 LEAST_COLUMNS = 4

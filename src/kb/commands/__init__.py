@@ -1,0 +1,15 @@
+"""What a person types: a module or a folder for each command. Options in, exit code out."""
+
+from importlib import import_module
+from types import ModuleType
+
+COMMANDS = (
+    "check", "estimate", "recommend", "plan", "diagnose", "probe", "monitor", "runtime", "history",
+    "rules", "site", "lsp", "doctor", "completion", "manual",
+)  # fmt: skip
+IN_FOLDERS = ("probe", "monitor", "rules")
+
+
+def command(name: str) -> ModuleType:
+    """The module of a command: it has ``main`` and ``build_parser``."""
+    return import_module(f"kb.commands.{name}.command" if name in IN_FOLDERS else f"kb.commands.{name}")

@@ -1,0 +1,89 @@
+"""``kb.completion``: the script by which a shell completes kb's commands, options, GPUs, models and rules."""
+
+import argparse
+from collections.abc import Mapping, Sequence
+
+from kb.knowledge import load_catalog
+from kb.session import cli
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    return cli.run(command, arguments)
+
+
+def command(arguments: Sequence[str], language: str) -> int:
+    """Print the script."""
+    import shtab
+
+    words = cli.load_words_or_none(language)
+    options = build_parser(words).parse_args(arguments)
+    cli.put(shtab.complete(_completed(whole_parser(words)), shell=options.shell) + "\n")
+    return cli.CLEAN
+
+
+def build_parser(words: cli.Words) -> cli.Parser:
+    def say(key: str) -> str:
+        return cli.said(words, f"cli.completion.{key}")
+
+    parser = cli.Parser(words=words, prog="kb completion", description=say("about"), epilog=say("examples"))
+    parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help=say("shell"))
+    parser.add_argument("--lang", choices=("ko", "en"), help=cli.said(words, "cli.option.lang"))
+    return parser
+
+
+def whole_parser(words: cli.Words) -> cli.Parser:
+    """One parser of every command, as the commands themselves have them: for completion and the manual page."""
+    from kb.commands import COMMANDS, command
+
+    whole = cli.Parser(words=words, prog="kb", description=cli.said(words, "cli.manual.about"))
+    whole.add_argument("-V", "--version", action="store_true", help=cli.said(words, "cli.manual.version"))
+    commands = whole.add_subparsers(metavar="COMMAND")
+    for name in COMMANDS:
+        own = command(name).build_parser(words)
+        commands.add_parser(
+            name,
+            words=words,
+            parents=[_without_help(own)],
+            help=cli.said(words, f"cli.about.{name}"),
+            description=own.description,
+            epilog=own.epilog,
+        )
+    return whole
+
+
+def _without_help(parser: cli.Parser) -> cli.Parser:
+    """The parser without ``-h``, which the one that takes its options over brings itself."""
+    action = parser._option_string_actions["-h"]
+    for option in action.option_strings:
+        del parser._option_string_actions[option]
+    parser._remove_action(action)
+    for group in parser._action_groups:
+        if action in group._group_actions:
+            group._group_actions.remove(action)
+    return parser
+
+
+def _completed(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """The same parser, which now says what may stand where: ids of the knowledge, files, folders."""
+    catalog = load_catalog()
+    choices = {"gpu": tuple(catalog.gpus), "model": tuple(catalog.models), "dialect": tuple(catalog.dialects)}
+    choices |= dict.fromkeys(("explain", "select", "ignore"), tuple(catalog.rules))
+    _say(parser, choices)
+    return parser
+
+
+def _say(parser: argparse.ArgumentParser, choices: Mapping[str, Sequence[str]]) -> None:
+    import shtab
+
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for each in action.choices.values():
+                _say(each, choices)
+        elif action.dest in choices and action.choices is None:
+            action.choices = choices[action.dest]
+        elif action.metavar in ("PATH", "FILE", "LOG", "CONFIG"):
+            action.complete = shtab.FILE  # type: ignore[attr-defined]
+        elif action.metavar == "DIR":
+            action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]

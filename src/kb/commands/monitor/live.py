@@ -1,0 +1,247 @@
+"""This machine watched: alone, a process that runs already, or a command that is started here."""
+
+import argparse
+import contextlib
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from kb.advice.diagnosis import Diagnosis, diagnose
+from kb.advice.exit_cause import exit_cause
+from kb.advice.watching import Watch
+from kb.commands.monitor.output import Diagnoser, LiveSpeed, LogFollower
+from kb.commands.monitor.outputs import Outputs
+from kb.commands.monitor.sampler import Sampler, Sources
+from kb.commands.monitor.session import Session
+from kb.commands.monitor.watched_command import Command
+from kb.core.errors import UserError
+from kb.core.snapshot import TreeState
+from kb.machine import surroundings
+from kb.machine.live_gpus import GpuWatch
+from kb.machine.live_host import HostWatch
+from kb.machine.processes import ProcessTree
+from kb.report.monitor.reading import reading_lines
+from kb.report.monitor.screens import LiveScreen, PassedOn, PlainScreen, SilentScreen, choose_screen, reading_of
+from kb.report.monitor.summary import exit_text, summary_text
+from kb.report.style import choose_style
+from kb.report.words import Words
+from kb.session import cli
+
+Remedies = Mapping[str, Mapping[str, Any]]
+_NO_FINDING = ("driver_gone", "driver_back")
+
+
+def watch_live(options: argparse.Namespace, watch: Watch, words: Words, remedies: Remedies) -> int:
+    """Watch this machine; the exit code that :func:`kb.monitor.command` describes.
+
+    Raises:
+        UserError: an output cannot be written, there is no such process, the command cannot be started.
+    """
+    tree = _tree_of(options.pid) if options.pid else None
+    if options.command and shutil.which(options.command[0]) is None:
+        there = os.path.isfile(options.command[0])
+        reason = words("monitor.not_executable" if there else "monitor.not_found")
+        raise UserError("monitor.cannot_start", command=options.command[0], reason=reason)
+    outputs = Outputs(options, words)
+    try:
+        if options.command:
+            return _Run(options, watch, words, remedies, outputs).code()
+        return _Watched(options, watch, words, outputs, tree).code()
+    finally:
+        outputs.close()
+
+
+def _tree_of(pid: int) -> ProcessTree:
+    try:
+        return ProcessTree(pid)
+    except ValueError:
+        raise UserError("monitor.no_process", pid=str(pid)) from None
+
+
+class _Watched:
+    """A watch without a command: of the machine, or of a process that runs already."""
+
+    def __init__(
+        self, options: argparse.Namespace, watch: Watch, words: Words, outputs: Outputs, tree: ProcessTree | None
+    ) -> None:
+        self.options, self.watch, self.words, self.outputs, self.tree = options, watch, words, outputs, tree
+        self.stream = sys.stderr if options.command else sys.stdout
+        self.style = choose_style(self.stream, options.color)
+        self.speed = LiveSpeed(options.baseline_sec_per_step)
+        self.follower = LogFollower(options.log, self.speed.feed) if options.log else None
+        self.gpus = GpuWatch(os.environ)
+        self.screen: SilentScreen | PlainScreen | LiveScreen = SilentScreen()
+
+    def code(self) -> int:
+        """Watch to the end."""
+        if self.options.once:
+            return self._once()
+        self.open_screen()
+        try:
+            with ended_by_signals():
+                self.session(self.tree).run(self.options.interval, self._over)
+        finally:
+            self.screen.close()
+            self.gpus.close()
+        if not self.screen.off:
+            self.report()
+        return cli.CLEAN
+
+    def open_screen(self) -> None:
+        """From here on something is shown."""
+        self.screen = choose_screen(self.stream, self.words, self.style, self.options.log, os.environ)
+        self.outputs.say = self.screen.say
+        if self.outputs.address:
+            self.screen.say(self.words("monitor.serving", address=self.outputs.address))
+
+    def session(self, tree: ProcessTree | None) -> Session:
+        """The watch, of ``tree`` where there is one."""
+        pid = self.options.pid
+        sources = Sources(
+            gpus=self.gpus.read,
+            host=HostWatch(pid=pid).read,
+            tree=_reader_of(tree),
+            speed=self._read_speed if self.follower or self.options.command else None,
+            foreign=not surroundings.sees_host_processes(),
+        )
+        needed = bool(self.options.command or self.outputs.sinks)
+        return Session(Sampler(sources).read, self.watch, self.outputs.sinks, self.screen, needed)
+
+    def report(self) -> None:
+        """The summary, where the watch was shown."""
+        notes = self.outputs.lost()
+        text = summary_text(self.watch.summary(), self.words, self.style, notes, self.options.log)
+        with contextlib.suppress(OSError, ValueError):
+            self.stream.write("\n" + text)
+            self.stream.flush()
+
+    def _read_speed(self) -> Any:
+        if self.follower is not None:
+            self.follower.read()
+        return self.speed.read()
+
+    def _over(self) -> bool:
+        return self.tree is not None and not self.tree.alive
+
+    def _once(self) -> int:
+        """One reading, printed as a whole."""
+        try:
+            snapshot = self.session(self.tree).once()
+        finally:
+            self.gpus.close()
+        reading = reading_of(snapshot, self.watch)
+        if self.options.format == "json":
+            from kb.report.monitor.json_report import snapshot_json
+
+            cli.put(snapshot_json(snapshot, reading.judged, self.options.versions))
+        else:
+            cli.put("\n".join(reading_lines(reading, self.words, self.style)) + "\n")
+        beyond = set(self.watch.summary().alert_counts).difference(_NO_FINDING)
+        return cli.FINDINGS if beyond else cli.CLEAN
+
+
+class _Run(_Watched):
+    """A command, started here and watched to its end."""
+
+    def __init__(
+        self, options: argparse.Namespace, watch: Watch, words: Words, remedies: Remedies, outputs: Outputs
+    ) -> None:
+        super().__init__(options, watch, words, outputs, None)
+        self._remedies = remedies
+        self._asked = False
+
+    def code(self) -> int:
+        """Start the command, watch it, and say why it ended; its exit code as a shell gives it."""
+        self.open_screen()
+        passed = PassedOn(self.screen)
+        diagnoser: Diagnoser[Diagnosis] = Diagnoser(lambda rows: diagnose(rows, self._remedies))
+
+        def take(line: int, text: str) -> None:
+            self.speed.feed(line, text)
+            diagnoser.feed(line, text)
+
+        try:
+            command = Command(self.options.command, os.environ, passed.put, take)
+        except BaseException:
+            self.screen.close()
+            raise
+        try:
+            with self._signals(command):
+                self._watch(command)
+                code = command.wait()
+        finally:
+            command.wait()  # a fault of the watch is no reason to leave the run behind
+            passed.end()
+            self.screen.close()
+            self.gpus.close()
+        if command.fault is not None:
+            raise command.fault
+        kills = self.watch.summary().oom_kills
+        cause = exit_cause(code, kills, diagnoser.result(), self._asked)
+        self.report()
+        with contextlib.suppress(OSError, ValueError):
+            self.stream.write("\n" + exit_text(cause, self.words, self.style))
+            self.stream.flush()
+        return cause.code
+
+    def _watch(self, command: Command) -> None:
+        try:
+            tree: ProcessTree | None = ProcessTree(command.pid)
+        except ValueError:  # it has ended already
+            tree = None
+        session = self.session(tree)
+        session.stop = command.done
+        session.run(self.options.interval, lambda: False)
+        session.once()  # what the kernel killed last is counted only now
+
+    @contextlib.contextmanager
+    def _signals(self, command: Command) -> Iterator[None]:
+        """Signals go on to the command; the watch ends when it does. A terminal's Ctrl-C reaches it by itself."""
+        asked_by_terminal = sys.stdin is not None and sys.stdin.isatty()
+
+        def hand_on(number: int, _frame: Any) -> None:
+            if self._asked or number != signal.SIGINT or not asked_by_terminal:
+                command.send(number)
+            self._asked = True
+
+        before = {number: signal.signal(number, hand_on) for number in _handled()}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _handled() -> list[signal.Signals]:
+    names = ("SIGINT", "SIGTERM", "SIGHUP")
+    return [getattr(signal, name) for name in names if hasattr(signal, name)]
+
+
+@contextlib.contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Ctrl-C, and what a service manager or a closing terminal sends, end the watch, which then reports.
+
+    An exception and no flag: the watch may sleep for an hour between two readings.
+    """
+
+    def stop(_number: int, _frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, stop) for number in _handled()}
+    try:
+        yield
+    except KeyboardInterrupt:
+        return
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _reader_of(tree: ProcessTree | None) -> Any:
+    def read() -> TreeState | None:
+        return tree.read() if tree is not None else None
+
+    return read if tree is not None else None

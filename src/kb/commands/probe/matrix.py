@@ -1,0 +1,150 @@
+"""GPUs × models × batches on a Ray cluster: every trial of the matrix, journalled as any other."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from kb.commands.probe.asked import Asked
+from kb.commands.probe.built_in import built_in
+from kb.commands.probe.place import Place, read_script
+from kb.core.catalog import Catalog
+from kb.core.errors import UserError
+from kb.core.hardware import Gpu, Machine
+from kb.machine.arguments import find_gpu, named_gpus
+from kb.machine.match import names_of
+
+if TYPE_CHECKING:
+    from kb.torch_runs.probe.campaign import Tell
+    from kb.torch_runs.probe.matrix import Cell, Matrix
+    from kb.torch_runs.probe.trial import Outcome, Trial
+
+MOST_TRIALS = 1000
+SAME_GPU = 0.1  # how far the memory that was found may be from the GPU's, as a share of it
+
+
+class Axes(NamedTuple):
+    """What is combined: GPUs by any name, models by any name, batches. An empty axis takes the one of the flags."""
+
+    gpus: tuple[str, ...]
+    models: tuple[str, ...] = ()
+    batches: tuple[int, ...] = ()
+
+
+def read_axes(gpus: str | None, models: str | None, batches: str | None) -> Axes:
+    """Lists with commas as axes.
+
+    Raises:
+        UserError: no GPU is named, or a batch is none.
+    """
+    named = _names(gpus)
+    if not named:
+        raise UserError("probe.ray_needs_gpus")
+    sizes = _names(batches)
+    for size in sizes:
+        if not (size.isdecimal() and 0 < int(size) <= 1_000_000):
+            raise UserError("probe.bad_batches", value=size[:100])
+    return Axes(named, _names(models), tuple(dict.fromkeys(map(int, sizes))))
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name.strip() for name in (text or "").split(",") if name.strip()))
+
+
+def run_matrix(
+    asked: Asked,
+    catalog: Catalog,
+    axes: Axes,
+    *,
+    address: str,
+    tell: "Tell",
+    tell_lost: Callable[["Trial", tuple[str, ...]], None],
+    journal_path: str | None = None,
+    resume: bool = False,
+) -> "Matrix":
+    """Run every trial of the matrix on the cluster.
+
+    Args:
+        tell: hears of each trial when it ended, in the order in which they end.
+        tell_lost: hears of a trial whose node was lost.
+
+    Raises:
+        UserError: the matrix cannot be run, there is no such cluster, or the journal cannot be used.
+    """
+    if asked.kind != "smoke" or asked.command:
+        raise UserError("probe.ray_runs_smoke")
+    rows = {gpu.id: gpu for gpu in (find_gpu(name, catalog.gpus) for name in axes.gpus)}
+    trials = _trials(asked, catalog, axes, rows)
+    from kb.torch_runs.probe.journal import Journal
+    from kb.torch_runs.probe.matrix import Matrix
+    from kb.torch_runs.probe.ray_runner import RayRunner
+    from kb.torch_runs.probe.running import measure
+    from kb.torch_runs.probe.trial import Outcome, as_json, trial_key
+
+    runner = RayRunner(address, names={name: tuple(names_of(gpu)) for name, gpu in rows.items()}, tell=tell_lost)
+    journal, found = None, dict[str, Outcome]()
+    try:
+        runner.check(list(rows))
+        plan = {"matrix": [{**as_json(trial), "limits": None, "predicted": None} for trial in trials]}
+        journal = Journal.open(journal_path, plan, resume) if journal_path is not None else None
+        for trial, outcome in measure(trials, runner, journal):
+            found[trial_key(trial)] = outcome
+            tell(len(found), trial, outcome)
+        if journal is not None:
+            journal.finish()
+    finally:
+        runner.close()
+        if journal is not None:
+            journal.close()
+    cells = [_cell(rows[str(trial.gpu)], trial, found[trial_key(trial)]) for trial in trials]
+    return Matrix(trials[0].backend, address, tuple(cells))
+
+
+def _cell(gpu: Gpu, trial: "Trial", outcome: "Outcome") -> "Cell":
+    from kb.torch_runs.probe.matrix import Cell
+
+    memory, name = outcome.machine.get("gpu_memory_bytes"), outcome.machine.get("gpu_name")
+    other = memory is not None and abs(memory - gpu.memory_total) > SAME_GPU * gpu.memory_total
+    return Cell(gpu, trial, outcome, str(name) if other else None)
+
+
+def _trials(asked: Asked, catalog: Catalog, axes: Axes, rows: Mapping[str, Gpu]) -> "list[Trial]":
+    """One trial for each cell, GPU by GPU.
+
+    Raises:
+        UserError: no model is named, it cannot be used, or there are too many cells.
+    """
+    own = asked.flags.model
+    models: Sequence[str | None] = axes.models or ((own,) if own or asked.config or asked.model_config else ())
+    batches: Sequence[int | None] = axes.batches or (asked.flags.batch,)
+    if not models:
+        raise UserError("probe.nothing_named")
+    count = len(rows) * len(models) * len(batches)
+    if count > MOST_TRIALS:
+        raise UserError("probe.matrix_too_large", count=count, most=MOST_TRIALS)
+    trials = []
+    for gpu in rows:
+        place = _place(gpu, asked, catalog)
+        for model in models:
+            flags = asked.flags._replace(model=model) if model is not None else asked.flags
+            run = built_in(asked._replace(flags=flags), place, catalog, here=False)
+            for batch in batches:
+                chosen = run.setup.per_device_train_batch_size if batch is None else batch
+                trials.append(run.trial(chosen)._replace(gpu=gpu))
+    return trials
+
+
+def _place(gpu: str, asked: Asked, catalog: Catalog) -> Place:
+    """A node that has the GPU: what a prediction is for. Nothing of this machine is asked."""
+    from kb.torch_runs.probe.campaign import Card
+
+    backend = asked.backend or "cuda"
+    if backend == "cpu":
+        raise UserError("probe.ray_wants_gpus")
+    found = named_gpus(gpu, None, catalog.gpus)[0]
+    script = None
+    if backend == "fake":
+        script = read_script(asked.fake_script) if asked.fake_script else {}
+        script["limit_bytes"] = asked.fake_limit or found.memory_total
+        found = found._replace(memory_total=script["limit_bytes"])
+    total = found.memory_total
+    card = Card(found.name, total, int(total * catalog.constants["usable_memory_ratio"]))
+    return Place(backend, Machine(gpus=(found,), gpu_source="named"), card, None, script)

@@ -1,0 +1,1 @@
+"""`kb rules`: the knowledge itself: explained, checked, tried, compared."""

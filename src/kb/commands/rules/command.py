@@ -1,0 +1,218 @@
+"""``kb.rules``: the maintainer's tools. Validate the knowledge, run its examples, read a rule, begin a new one."""
+
+import argparse
+import os
+import sys
+from collections.abc import Collection, Sequence
+
+from kb.core.errors import UserError
+from kb.knowledge import load_catalog
+from kb.knowledge.locations import Location, named, shipped
+from kb.session import cli
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    return cli.run(command, arguments)
+
+
+def command(arguments: Sequence[str], language: str) -> int:
+    words = cli.load_words_or_none(language)
+    options = build_parser(words).parse_args(arguments)
+    location = named(options.rules) if options.rules else shipped()
+    action = {
+        "validate": _validate,
+        "test": _test,
+        "show": _show,
+        "explain": _explain,
+        "new": _new,
+        "lock": _lock,
+        "diff": _diff,
+        "schemas": _schemas,
+    }[options.action]
+    return action(options, location, words)
+
+
+def build_parser(words: cli.Words) -> cli.Parser:
+    def say(key: str) -> str:
+        return cli.said(words, f"cli.rules.{key}")
+
+    parser = cli.Parser(words=words, prog="kb rules", description=say("about"))
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+
+    def add(name: str) -> cli.Parser:
+        made: cli.Parser = actions.add_parser(name, words=words, help=say(name), description=say(name))
+        made.add_argument("--rules", metavar="DIR", help=cli.said(words, "cli.option.rules"))
+        made.add_argument("--lang", choices=("ko", "en"), help=cli.said(words, "cli.option.lang"))
+        return made
+
+    add("validate")
+    add("test").add_argument("ids", nargs="*", metavar="ID", help=say("ids"))
+    add("show").add_argument("ids", nargs="*", metavar="ID", help=say("entry_ids"))
+    explain = add("explain")
+    explain.add_argument("ids", nargs="+", metavar="ID", help=say("entry_ids"))
+    new = add("new")
+    new.add_argument("ids", nargs=1, metavar="ID", help=say("new_id"))
+    new.add_argument("--area", required=True, help=say("area"))
+    add("lock").add_argument("--rewrite", action="store_true", help=say("rewrite"))
+    schemas = add("schemas")
+    schemas.add_argument("--out", metavar="DIR", required=True, help=say("schemas_out"))
+    diff = add("diff")
+    diff.add_argument("revision", metavar="REV", help=say("revision"))
+    diff.add_argument("--format", choices=("text", "json"), default="text", help=say("diff_format"))
+    return parser
+
+
+def _validate(options: argparse.Namespace, location: Location, words: cli.Words) -> int:
+    """Schemas, names, types, references, both languages; and, of the shipped rules, the version lock."""
+    from kb.knowledge.bundle import build
+    from kb.knowledge.lock import check_lock
+
+    hot = build(location)["hot"]
+    problems = check_lock(location) if os.path.exists(os.path.join(location.rules, "versions.lock")) else []
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    if problems:
+        return cli.FINDINGS
+    counts = {kind: len(hot[kind]) for kind in ("rules", "gpus", "models", "dialects", "facts")}
+    print(cli.said(words, "rules.valid", path=location.rules, **counts))
+    return cli.CLEAN
+
+
+def _test(options: argparse.Namespace, location: Location, words: cli.Words) -> int:
+    from kb.commands.rules.examples import ExampleRunner
+
+    catalog = load_catalog(options.rules, whole=True)
+    for name in options.ids:
+        _known(name, catalog.rules)
+    runner = ExampleRunner(catalog)
+    failed = total = 0
+    for name in options.ids or sorted(catalog.rules):
+        for index, example in enumerate(catalog.rules[name].examples, 1):
+            total += 1
+            fault = runner.run(catalog.rules[name], example)
+            if fault:
+                failed += 1
+                print(f"{name}, {cli.said(words, 'rules.example', number=index)}: {fault}")
+    print(cli.counted(words, "rules.tested", total, failed=failed))
+    return cli.FINDINGS if failed else cli.CLEAN
+
+
+def _show(options: argparse.Namespace, location: Location, words: cli.Words) -> int:
+    """Rules as a table, the entries of a kind as a list, or one entry as it is written."""
+    if not options.ids:
+        catalog = load_catalog(options.rules)
+        language = cli.language_of(["--lang", options.lang] if options.lang else [], os.environ)
+        width = max(map(len, catalog.rules), default=0)
+        for rule in sorted(catalog.rules.values(), key=lambda rule: (rule.area, rule.id)):
+            print(f"{rule.area:16} {rule.severity:8} {rule.id:{width}}  {rule.title.in_language(language)}")
+        return cli.CLEAN
+    from kb.commands.rules.entries import find_entry, kinds_of
+    from kb.knowledge.entries import entries_of, written
+
+    found = entries_of(location)
+    kinds = kinds_of(found)
+    for name in options.ids:
+        if name in kinds:
+            print("\n".join(sorted({entry.id for entry in found.values() if entry.kind == name})))
+        else:
+            print(written(location, find_entry(name, found)), end="")
+    return cli.CLEAN
+
+
+def _explain(options: argparse.Namespace, location: Location, words: cli.Words) -> int:
+    from kb.commands.rules.entries import explain_entry, find_entry
+    from kb.knowledge.entries import entries_of
+    from kb.report.style import choose_style
+    from kb.report.words import Words
+
+    found = entries_of(location)
+    entries = [find_entry(name, found) for name in options.ids]
+    catalog = load_catalog(options.rules, whole=True)
+    language = cli.language_of(["--lang", options.lang] if options.lang else [], os.environ)
+    speaker = Words(language, words, catalog.facts)
+    for entry in entries:
+        print(explain_entry(entry, location, catalog, speaker, choose_style(sys.stdout)), end="")
+    return cli.CLEAN
+
+
+def _new(options: argparse.Namespace, location: Location, words: cli.Words) -> int:
+    from kb.commands.rules.new_rule import write_new_rule
+
+    if location.sealed:
+        raise UserError("rules.sealed", path=location.rules)
+    path = write_new_rule(location, options.ids[0], options.area)
+    print(cli.said(words, "rules.created", path=path))
+    return cli.CLEAN
+
+
+def _lock(options: argparse.Namespace, location: Location, words: cli.Words) -> int:
+    from kb.knowledge.lock import write_lock
+
+    if location.sealed:
+        raise UserError("rules.sealed", path=location.rules)
+    refused = write_lock(location, rewrite=options.rewrite)
+    for problem in refused:
+        print(problem, file=sys.stderr)
+    if not refused:
+        print(cli.said(words, "rules.locked", path=os.path.join(location.rules, "versions.lock")))
+    return cli.FINDINGS if refused else cli.CLEAN
+
+
+def _schemas(options: argparse.Namespace, location: Location, words: cli.Words) -> int:
+    """JSON Schemas of the config formats, for editors; without --lang in both languages."""
+    import json
+
+    from kb.commands.rules.config_schemas import config_schemas
+    from kb.core.text import LANGUAGES
+    from kb.knowledge import load_catalog, load_words
+    from kb.report.words import Words
+
+    catalog = load_catalog(options.rules, whole=True)
+    chosen = (options.lang,) if options.lang else LANGUAGES
+    languages = {language: Words(language, load_words(language), catalog.facts) for language in chosen}
+    try:
+        os.makedirs(options.out, exist_ok=True)
+        for name, schema in config_schemas(catalog, languages):
+            path = os.path.join(options.out, f"{name}.json")
+            with open(path, "w", encoding="utf-8") as stream:
+                json.dump(schema, stream, ensure_ascii=False, indent=1)
+            print(path)
+    except OSError as error:
+        raise UserError("fix.unwritable", path=error.filename or options.out, reason=error.strerror) from None
+    return cli.CLEAN
+
+
+def _diff(options: argparse.Namespace, location: Location, words: cli.Words) -> int:
+    """What the rules' change since a revision does, as Markdown; findings are version bumps that are missing."""
+    from kb.advice.rule_diff import entries_of
+    from kb.advice.rule_flips import flips_of
+    from kb.commands.rules.rule_editions import edition_at, edition_before
+    from kb.report.words import Words
+
+    if location.sealed:
+        raise UserError("rules.sealed", path=location.rules)
+    now = edition_at(location)
+    with edition_before(location, options.revision) as (then, commit):
+        entries, flips = entries_of(then, now), flips_of(then, now)
+        if options.format == "json":
+            from kb import __version__
+            from kb.report.check.json_report import to_json
+            from kb.report.rules.diff_json import rule_diff_object
+
+            head = {"schema": 1, "kb": __version__, "rules": now.catalog.version}
+            cli.put(to_json({**head, **rule_diff_object(options.revision, commit, entries, flips)}))
+        else:
+            from kb.report.rules.diff_markdown import rule_diff_markdown
+
+            language = cli.language_of(["--lang", options.lang] if options.lang else [], os.environ)
+            speaker = Words(language, words, now.catalog.facts)
+            cli.put(rule_diff_markdown(options.revision, commit, entries, flips, then, now, speaker))
+    return cli.FINDINGS if entries.unbumped else cli.CLEAN
+
+
+def _known(name: str, rules: Collection[str]) -> str:
+    from kb.session.project import unknown_rule
+
+    if name not in rules:
+        raise unknown_rule(name, list(rules))
+    return name

@@ -1,0 +1,134 @@
+"""A rule's examples, run as a user would meet them: all the way from bytes to findings and the fixed text."""
+
+import base64
+import datetime
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from kb.advice.check import Checker
+from kb.config.programs import ProgramReader
+from kb.core.catalog import Catalog
+from kb.core.document import Unit
+from kb.core.errors import UserError
+from kb.core.hardware import Machine
+from kb.core.naming import Program
+from kb.core.rule import Rule
+from kb.core.version import parse_version
+from kb.machine.detect import detect
+from kb.session.file import FileChecker, FileResult, Kind
+from kb.session.fixing import fix_once
+from kb.session.given import given_facts
+from kb.session.project_releases import ProjectReleases
+
+# Suppression examples name dates; they are judged on this day, so that none expires on its own.
+TODAY = datetime.date(2026, 11, 1)
+HANDING_ON = Program("", "HfArgumentParser((TrainingArguments,))")
+KINDS: Mapping[str, Kind] = {"command": "command", "shell": "shell", "python": "python"}
+
+
+class ExampleRunner:
+    """Runs examples against one catalogue (loaded whole)."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self.catalog = catalog
+
+    def run(self, rule: Rule, example: Mapping[str, Any]) -> str | None:
+        """What is wrong with the example, or None: it fires, is silent or is not evaluated as it says."""
+        if "project" not in example:
+            return self._run(rule, example, None)
+        import os
+        import tempfile
+
+        with tempfile.TemporaryDirectory() as folder:
+            for name, text in example["project"].items():
+                with open(os.path.join(folder, name), "w", encoding="utf-8") as stream:
+                    stream.write(text)
+            return self._run(rule, example, folder)
+
+    def _run(self, rule: Rule, example: Mapping[str, Any], folder: str | None) -> str | None:
+        try:
+            checker = self.checker(example, folder)
+        except UserError as fault:
+            return f"{fault.key}: {dict(fault.values)}"
+        result = self._check(checker, example, folder)
+        fired = [f for unit in result.results for f in unit.findings if f.rule == rule.id and f.suppressed is None]
+        needs = [row.needs for unit in result.results for row in unit.not_evaluated if row.rule == rule.id]
+        needs += [("versions",) for unit in result.results if rule.id in unit.by_release]
+        outcome = "fires" if fired else "not-evaluated" if needs else "silent"
+        if outcome != example["expect"]:
+            reason = f" (needs {', '.join(needs[0])})" if needs else ""
+            return f"expected {example['expect']}, got {outcome}{reason}"
+        if "fixed" in example:
+            return self._check_fix(checker, rule, result, example)
+        return None
+
+    def checker(self, example: Mapping[str, Any], folder: str | None = None) -> FileChecker:
+        releases = ProjectReleases({}, root=folder) if folder is not None else None
+        versions = {name: parse_version(text) for name, text in example.get("versions", {}).items()}
+        checker = Checker(
+            self.catalog,
+            self.machine(example),
+            versions=versions.get,
+            release_of=releases,
+            gpu_count=example.get("gpus"),
+            programs=self._programs(folder),
+            given=given_facts(example.get("facts", {}), self.catalog.facts, "facts"),
+        )
+        files: Mapping[str, str] = example.get("files", {})
+
+        def beside(path: str, name: str) -> bytes | None:
+            return files[name].encode() if name in files else None
+
+        return FileChecker(
+            self.catalog,
+            checker,
+            today=TODAY,
+            read=lambda path, named: files.get(named),
+            beside=beside,
+            releases=releases,
+        )
+
+    def _programs(self, folder: str | None) -> Callable[[Unit], Sequence[Program]]:
+        """An example is read by a program that hands its names on; one with a project, by what lies there."""
+        if folder is None:
+            return lambda unit: (HANDING_ON,)
+        reader = ProgramReader(lambda path: folder)
+        return lambda unit: reader.programs(unit.path, unit.program) or (HANDING_ON,)
+
+    def machine(self, example: Mapping[str, Any]) -> Machine:
+        """The machine an example names; what it does not name is unknown, never that of this machine."""
+
+        from kb.core.units import parse_bytes
+
+        found = detect(
+            self.catalog.gpus,
+            gpu=example.get("gpu", "none"),
+            gpu_count=example.get("gpus") if "gpu" in example else None,
+            host_memory=example.get("host_memory", "none"),
+            cpus=str(example.get("cpus", "none")),
+        )
+        if "shm" in example:
+            found = found._replace(shm_bytes=parse_bytes(example["shm"]))
+        if "gpu_processes" in example:
+            processes = tuple((1000 + number, None) for number in range(example["gpu_processes"]))
+            gpus = tuple(gpu._replace(processes=processes) for gpu in found.gpus)
+            found = found._replace(gpus=gpus, gpu_source="nvml")
+        return found
+
+    def _check(self, checker: FileChecker, example: Mapping[str, Any], folder: str | None) -> FileResult:
+        text = example["config"]
+        raw = base64.b64decode(text) if example.get("base64") else text.encode()
+        kind = KINDS.get(example.get("dialect", ""), "config")
+        # JSON is read by JSON's own rules, which the file's name decides
+        json = kind == "config" and text.lstrip().startswith("{")
+        name = "example.json" if json else "example.py" if kind == "python" else "example.yaml"
+        return checker.check(raw, f"{folder}/{name}" if folder is not None else name, kind)
+
+    def _check_fix(
+        self, checker: FileChecker, rule: Rule, result: FileResult, example: Mapping[str, Any]
+    ) -> str | None:
+        kind = KINDS.get(example.get("dialect", ""), "config")
+        fixed = fix_once(checker, result, kind, rules={rule.id}, unsafe=True)
+        if fixed.text != example["fixed"]:
+            return f"the fix gives\n{fixed.text}\ninstead of\n{example['fixed']}"
+        return None

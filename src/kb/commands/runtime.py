@@ -1,0 +1,226 @@
+"""``kb.runtime``: how long a run takes, which stage holds it up, and what another batch buys in the whole."""
+
+import argparse
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kb import __version__
+from kb.advice.pipelines import Pipeline, differing_claims, pipeline_of, runtime_row, training_of
+from kb.advice.runtime import Minutes, Stage, TrainingTime, compare, known_batches, run_time, with_samples
+from kb.core.errors import UserError
+from kb.core.text import Text
+from kb.knowledge import KnowledgeError, load_catalog, load_guide
+from kb.report.words import Words
+from kb.session import cli
+
+_STAGE = re.compile(r"([\w.-]{1,60})(?:@(\d{1,9}))?=(\d{1,9}(?:\.\d{1,6})?)(?:\.\.(\d{1,9}(?:\.\d{1,6})?))?")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    return cli.run(command, arguments)
+
+
+def command(arguments: Sequence[str], language: str) -> int:
+    """Answer with the times that were asked for; 1 where a log's steps have become slow."""
+    messages = cli.load_words_or_none(language)
+    options = build_parser(messages).parse_args(arguments)
+    try:
+        catalog = load_catalog(options.rules)
+        guide = load_guide(options.rules)
+    except KnowledgeError as error:
+        for problem in error.problems:
+            print(problem, file=sys.stderr)
+        raise UserError("rules.broken", count=len(error.problems)) from None
+    words = Words(language, messages, catalog.facts)
+    rows = guide.get("runtimes", {})
+    errata = guide.get("errata", {}).get("errata", ())
+    if options.log:
+        return _log(options, words, catalog.version)
+    if options.sec_per_step is not None or options.steps_per_minute is not None or options.steps is not None:
+        return _training(options, words, catalog.version)
+    if options.name is None and not options.stage:
+        return _print_list(options, rows, words, catalog.version)
+    row = runtime_row(rows, options.name) if options.name else None
+    if row is not None and "stages" not in row:
+        return _noted_training(options, row, errata, words, catalog.version)
+    pipeline = pipeline_of(row, options.pipeline, errata) if row else Pipeline("", Text("", ""), (), (), None, ())
+    return _pipeline(options, pipeline, words, catalog.version)
+
+
+def build_parser(words: cli.Words) -> cli.Parser:
+    def say(key: str) -> str:
+        return cli.said(words, f"cli.runtime.{key}")
+
+    parser = cli.Parser(words=words, prog="kb runtime", description=say("about"), epilog=say("examples"))
+    parser.add_argument("name", nargs="?", metavar="NAME", help=say("name"))
+    stages = parser.add_argument_group(say("group_stages"))
+    stages.add_argument("--batch", type=_positive, metavar="N", help=say("batch"))
+    stages.add_argument("--baseline", type=_positive, metavar="N", help=say("baseline"))
+    stages.add_argument("--pipeline", metavar="ID", help=say("pipeline"))
+    stages.add_argument("--stage", action="append", default=[], metavar="NAME[@BATCH]=MIN..MAX", help=say("stage"))
+    stages.add_argument("--n-samples", type=_positive, metavar="N", help=say("n_samples"))
+    training = parser.add_argument_group(say("group_training"))
+    training.add_argument("--steps", type=_positive, metavar="N", help=say("steps"))
+    training.add_argument("--sec-per-step", type=_above_zero, metavar="S", help=say("sec_per_step"))
+    training.add_argument("--steps-per-minute", type=_above_zero, metavar="N", help=say("steps_per_minute"))
+    log = parser.add_argument_group(say("group_log"))
+    log.add_argument("--log", metavar="FILE|-", help=say("log"))
+    log.add_argument("--baseline-sec-per-step", type=_above_zero, metavar="S", help=say("baseline_sec_per_step"))
+    output = parser.add_argument_group(say("group_output"))
+    output.add_argument("--format", choices=("text", "json"), default="text", help=say("format"))
+    output.add_argument("--lang", choices=("ko", "en"), help=cli.said(words, "cli.option.lang"))
+    output.add_argument("--rules", metavar="DIR", help=cli.said(words, "cli.option.rules"))
+    return parser
+
+
+def _positive(text: str) -> int:
+    """argparse says which option a refused value was for."""
+    number = int(text) if text.isascii() and text.isdecimal() else 0
+    if not 0 < number < 10**12:
+        raise argparse.ArgumentTypeError(f"{text!r}: 1, 2, 3 …")
+    return number
+
+
+def _above_zero(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r}: > 0")
+    return number
+
+
+def _write(options: argparse.Namespace, rules: str, data: Mapping[str, Any], text: str) -> None:
+    if options.format == "json":
+        from kb.report.check.json_report import to_json
+
+        text = to_json({"schema": 1, "kb": __version__, "rules": rules, **data})
+    cli.put(text)
+
+
+def _style() -> Any:
+    from kb.report.style import choose_style
+
+    return choose_style(sys.stdout)
+
+
+def _print_list(options: argparse.Namespace, rows: Mapping[str, Any], words: Words, rules: str) -> int:
+    from kb.report.runtime.json_report import list_object
+    from kb.report.runtime.text import list_text
+
+    _write(options, rules, list_object(rows), list_text(rows, words, _style()))
+    return cli.CLEAN
+
+
+def _pipeline(options: argparse.Namespace, pipeline: Pipeline, words: Words, rules: str) -> int:
+    from kb.report.runtime.json_report import run_object
+    from kb.report.runtime.text import overview_text, run_text
+
+    known = pipeline.stages
+    stages = _with_stages(known, options.stage, options.batch)
+    if options.n_samples is not None:
+        stages = with_samples(stages, options.n_samples)
+    pipeline = pipeline._replace(stages=stages)
+    if options.batch is None:
+        batches = known_batches(stages) or (1,)
+        runs = [run_time(stages, batch) for batch in batches]
+        _write(options, rules, run_object(pipeline, runs, None, ()), overview_text(pipeline, runs, words, _style()))
+        return cli.CLEAN
+    run = run_time(stages, options.batch)
+    baseline = options.baseline or pipeline.baseline
+    comparison = None
+    if baseline is not None and baseline != options.batch:
+        comparison = compare(run_time(stages, baseline), run)
+    # what the user changed is no longer what the note spoke of
+    claims = differing_claims(pipeline, comparison) if comparison and stages == known else []
+    runs = [comparison.baseline, run] if comparison else [run]
+    text = run_text(pipeline, run, comparison, claims, words, _style())
+    _write(options, rules, run_object(pipeline, runs, comparison, claims), text)
+    return cli.CLEAN
+
+
+def _with_stages(stages: Sequence[Stage], given: Sequence[str], batch: int | None) -> tuple[Stage, ...]:
+    """The stages with the times given as ``NAME[@BATCH]=MIN..MAX``; without stages to begin with, those given."""
+    made = {stage.name: stage for stage in stages}
+    known = set(made)
+    for text in given:
+        name, at, time = _stage_time(text)
+        if known and name not in known:
+            from kb.core.suggest import nearest
+
+            raise UserError("runtime.unknown_stage", name=name, known=", ".join(nearest(name, made) or made))
+        stage = made.get(name, Stage(name, Text(name, name)))
+        if at is None and (stage.fixed is not None or batch is None or not stage.by_batch):
+            made[name] = stage._replace(fixed=time, by_batch={})
+        else:
+            made[name] = stage._replace(fixed=None, by_batch={**stage.by_batch, at or batch or 0: time})
+    return tuple(made.values())
+
+
+def _stage_time(text: str) -> tuple[str, int | None, Minutes]:
+    match = _STAGE.fullmatch(text)
+    if match is None:
+        raise UserError("runtime.bad_stage", text=text)
+    low = float(match[3])
+    high = float(match[4]) if match[4] else low
+    if high < low:
+        raise UserError("runtime.bad_stage", text=text)
+    return match[1], int(match[2]) if match[2] else None, Minutes(low, high)
+
+
+def _training(options: argparse.Namespace, words: Words, rules: str) -> int:
+    if (options.sec_per_step is None) == (options.steps_per_minute is None):
+        raise UserError("runtime.one_speed")
+    if options.name is not None or options.stage:
+        raise UserError("runtime.one_at_a_time")
+    seconds = options.sec_per_step if options.sec_per_step is not None else 60 / options.steps_per_minute
+    time = TrainingTime(seconds_per_step=seconds, steps=options.steps, batch=options.batch)
+    from kb.report.runtime.json_report import training_object
+    from kb.report.runtime.text import training_text
+
+    _write(options, rules, training_object(time, None), training_text(time, words, _style()))
+    return cli.CLEAN
+
+
+def _noted_training(
+    options: argparse.Namespace, row: Mapping[str, Any], errata: Sequence[Mapping[str, Any]], words: Words, rules: str
+) -> int:
+    from kb.report.runtime.json_report import training_object
+    from kb.report.runtime.text import training_text
+
+    noted = training_of(row, errata)
+    if options.batch is not None:
+        noted = noted._replace(time=noted.time._replace(batch=options.batch))
+    _write(options, rules, training_object(noted.time, noted), training_text(noted.time, words, _style(), noted))
+    return cli.CLEAN
+
+
+def _log(options: argparse.Namespace, words: Words, rules: str) -> int:
+    if options.name is not None or options.stage:
+        raise UserError("runtime.one_at_a_time")
+    from kb.advice.speed_log import pace, read_speed
+    from kb.config.files import is_device
+    from kb.config.log.pieces import pieces
+    from kb.report.runtime.json_report import log_object
+    from kb.report.runtime.text import log_text
+
+    if options.log == "-":
+        log = read_speed(pieces(sys.stdin.buffer))
+    else:
+        if is_device(options.log):
+            raise UserError("config.not-a-file", path=options.log)
+        try:
+            with open(options.log, "rb") as stream:
+                log = read_speed(pieces(stream))
+        except OSError as error:
+            raise UserError("runtime.log_unreadable", path=options.log, reason=error.strerror or str(error)) from None
+    if not log.bars:
+        raise UserError("runtime.no_speed", path=options.log, lines=log.lines)
+    # a baseline that was given is one of the training steps, which the longest bar shows
+    paces = [pace(bar, options.baseline_sec_per_step if at == 0 else None) for at, bar in enumerate(log.bars)]
+    text = log_text(options.log, log, paces, options.batch, words, _style())
+    _write(options, rules, log_object(options.log, log, paces, options.batch), text)
+    return cli.FINDINGS if paces[0] and paces[0].alert else cli.CLEAN

@@ -1,0 +1,232 @@
+"""kb from Python: ``kb.lint``, ``kb.predict`` and ``kb.recommend``, on the same rules and formulas as the command line.
+
+Sizes are whole bytes, lengths tokens, batches samples for each device. Faults of what is given are
+:class:`kb.UserError`, a ``ValueError`` whose note says in English what is wrong and what to do next.
+"""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any, Literal, NoReturn
+
+from kb.advice.answer import Answer, answer
+from kb.advice.attempts import MethodChoice
+from kb.advice.recommend import Asked
+from kb.advice.room import Room
+from kb.core.catalog import Catalog
+from kb.core.errors import UserError
+from kb.core.finding import Finding
+from kb.core.hardware import Machine
+from kb.core.memory_report import MemoryReport
+from kb.core.model import Model
+from kb.core.result import CheckResult, UnitResult
+from kb.core.setup import TrainingSetup
+from kb.integrations.in_memory import Config, inputs_of
+from kb.knowledge import load_catalog, load_guide
+from kb.memory import UnsupportedArchitectureError
+from kb.session.file import FileChecker
+from kb.session.prepare import Wanted, file_checker
+from kb.session.project import Project, find_project
+from kb.session.run import run
+
+Language = Literal["ko", "en"]
+Place = Machine | str | Mapping[str, Any] | None
+
+
+def machine_of(
+    gpu: str | None = None, *, gpus: int | None = None, host_memory: str | None = None, cpus: int | None = None
+) -> Machine:
+    """A machine to run on, by name, or this one.
+
+    Args:
+        gpu: an id or a name of ``rules/hardware`` (``rtx-3090``, ``NVIDIA A100 80GB``), ``auto`` for the GPUs here,
+            ``none`` for none. None is ``auto``.
+        gpus: how many of them.
+        host_memory: the container's memory, with its unit: ``"60GB"``, ``"64GiB"``.
+        cpus: processor cores.
+
+    Raises:
+        UserError: there is no such GPU, or a value cannot be used.
+    """
+    cores = None if cpus is None else str(cpus)
+    return _checker(Wanted(gpu=gpu, gpus=gpus, host_memory=host_memory, cpus=cores)).checker.machine
+
+
+def lint(
+    config: Config,
+    machine: Place = None,
+    *,
+    model: str | Model | None = None,
+    dialect: str | None = None,
+    select: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+    versions: Mapping[str, str] | None = None,
+) -> CheckResult:
+    """Check configs: ``result.units`` holds, for each run found, its findings, its setup and its predicted memory.
+
+    Args:
+        config: a file or a folder; a dict in any format that files may have; or ``TrainingArguments``, of which what
+            differs from the library's defaults counts.
+        machine: a :class:`Machine`, a GPU's name, a dict of :func:`machine_of`'s arguments, or None for this machine.
+        model: the model to take instead of the one that the config names: a hub name, a folder, or a :class:`Model`.
+        dialect: the format, where it cannot be told by its marks.
+        select: rules or areas to apply; empty is all.
+        ignore: rules or areas to leave out.
+        versions: library versions of the place where the run is to happen: ``{"transformers": "5.0"}``.
+
+    Raises:
+        UserError: a name or a value cannot be used, or nothing of what is given can be read.
+    """
+    wanted = Wanted(select=select, ignore=ignore, dialect=dialect, versions=versions, **_named(machine))
+    inputs, faults = inputs_of(config)
+    project = find_project(_folder(config)) if isinstance(config, str | os.PathLike) else Project()
+    checker = _checker(wanted, project, _model(model))
+    if isinstance(machine, Machine):
+        checker.checker.machine = machine
+    result = run(inputs, checker, faults).result(checker)
+    if result.unusable and not result.units:
+        fault = result.unusable[0]
+        _refuse(UserError(fault.key, **{"path": fault.path, **fault.values}))
+    return result
+
+
+def predict(setup: TrainingSetup | Config, machine: Place = None, *, model: str | Model | None = None) -> MemoryReport:
+    """GPU memory by phase and host memory of a run, and whether it fits.
+
+    ``report.phases`` have ``peak_allocated_bytes``, ``peak_reserved_bytes`` and ``process_used_bytes``, with
+    ``low_bytes`` to ``high_bytes`` as the error band, and their ``terms``; ``report.host`` is the host's ledger;
+    ``report.verdict.status`` is ``fits``, ``tight``, ``oom`` or ``unknown`` (no GPU). Closed forms, level 0.
+
+    Args:
+        setup: a :class:`TrainingSetup`, or whatever :func:`lint` takes; of several runs in it the first counts.
+        machine: as in :func:`lint`.
+        model: as in :func:`lint`; a ``TrainingSetup`` names its own in ``model_name``.
+
+    Raises:
+        UserError: the model is not known, or a value that matters is not.
+    """
+    if isinstance(setup, TrainingSetup):
+        room = Room(_known(model or setup.model_name), _place(machine), _catalog().constants)
+        return room.predict(setup)
+    units = lint(setup, machine, model=model).units
+    unit = next((each for each in units if each.prediction is not None), None)
+    if unit is None or unit.prediction is None:
+        note = units[0].note or "no_model_named"
+        _refuse(UserError(f"note.{note}", **dict(units[0].note_values)))
+    return unit.prediction
+
+
+def recommend(
+    model: str | Model,
+    machine: Place = None,
+    *,
+    task: Literal["train", "inference"] = "train",
+    method: MethodChoice = "auto",
+    effective_batch: int | None = None,
+    source_length: int | None = None,
+    target_length: int | None = None,
+    eval_batch: int | None = None,
+    beams: int | None = None,
+    generation_length: int | None = None,
+) -> Answer:
+    """The config to start from: ``answer.training.setup`` with its prediction in ``answer.training.report``.
+
+    Args:
+        model: a hub name, a folder with a ``config.json``, or a :class:`Model`.
+        machine: as in :func:`lint`; it must have a GPU.
+        effective_batch: samples for each optimizer step over all GPUs, held by accumulation.
+        source_length: tokens of an input; ``target_length`` and ``generation_length`` of an output.
+
+    Raises:
+        UserError: the model or GPU is not known, or the batch is smaller than the number of GPUs.
+    """
+    catalog, place = _catalog(), _place(machine)
+    if not place.gpus:
+        _refuse(UserError("recommend.no_gpu"))
+    asked = Asked(
+        method=method,
+        effective_batch=effective_batch,
+        source_length=source_length,
+        target_length=target_length,
+        eval_batch=eval_batch,
+        beams=beams,
+        generation_length=generation_length,
+    )
+    room = Room(_known(model), place, catalog.constants)
+    try:
+        return answer(task, asked, room, catalog, load_guide(None), world=len(place.gpus))
+    except UserError as fault:
+        _refuse(fault)
+    except UnsupportedArchitectureError as fault:
+        _refuse(UserError("recommend.unsupported", model=room.model.name, reason=str(fault)))
+
+
+def message(finding: Finding, language: Language = "en") -> str:
+    """What a finding says, with its numbers."""
+    sentence: str = _words(language).message(finding)
+    return sentence
+
+
+def _named(machine: Place) -> dict[str, Any]:
+    if isinstance(machine, Mapping):
+        return {name: str(value) if name == "cpus" else value for name, value in machine.items()}
+    if isinstance(machine, Machine):
+        return {"gpu": "none"}
+    return {"gpu": machine}
+
+
+def _place(machine: Place) -> Machine:
+    return machine if isinstance(machine, Machine) else _checker(Wanted(**_named(machine))).checker.machine
+
+
+def _checker(wanted: Wanted, project: Project | None = None, model: Model | None = None) -> FileChecker:
+    try:
+        return file_checker(_catalog(), project or Project(), wanted, model=model)
+    except UserError as fault:
+        _refuse(fault)
+
+
+def _model(model: str | Model | None) -> Model | None:
+    return None if model is None else _known(model)
+
+
+def _known(model: str | Model | None) -> Model:
+    if isinstance(model, Model):
+        return model
+    from kb.session.named_model import named_model
+
+    try:
+        return named_model(model or "", _catalog())
+    except UserError as fault:
+        _refuse(fault)
+
+
+def _folder(config: "str | os.PathLike[str]") -> str:
+    path = os.fspath(config)
+    return path if os.path.isdir(path) else os.path.dirname(os.path.abspath(path))
+
+
+def _refuse(fault: UserError) -> NoReturn:
+    """Raise it with its sentence as a note."""
+    from kb.session.cli import load_words_or_none, said
+
+    fault.add_note(said(load_words_or_none("en"), fault.key, **fault.values))
+    raise fault
+
+
+@cache
+def _catalog() -> Catalog:
+    return load_catalog(None)
+
+
+@cache
+def _words(language: Language) -> Any:
+    from kb.report.words import Words
+    from kb.session.cli import load_words_or_none
+
+    return Words(language, load_words_or_none(language), _catalog().facts)
+
+
+def findings(result: CheckResult) -> Iterable[tuple[UnitResult, Finding]]:
+    """Every finding that nothing suppresses, with the run it is about."""
+    return ((unit, finding) for unit in result.units for finding in unit.counted())

@@ -1,0 +1,149 @@
+"""What the playground calls: the command line's own check on a text, without files, arguments or a machine.
+
+Runs in Pyodide, in a worker of the page; plain strings in, JSON out, so that nothing is left on either side.
+"""
+
+import json
+from functools import lru_cache
+from typing import Any
+
+from kb.core.errors import UserError
+from kb.knowledge import load_catalog
+from kb.report.check.json_report import check_object
+from kb.report.values import printable
+from kb.report.words import Words
+from kb.session.cli import load_words_or_none, said
+from kb.session.file import FileChecker, Kind
+from kb.session.prepare import Wanted, file_checker
+from kb.session.project import Project
+from kb.session.run import Input, run
+
+
+def check(text: str, asked: str, language: str) -> str:
+    """The JSON report of ``kb check``, with titles and reports as the page shows them.
+
+    Args:
+        text: the config.
+        asked: JSON: ``gpu``, ``gpus``, ``host_memory``, ``cpus``, ``kind`` (config, shell, command, python or
+            notebook), ``versions`` (``transformers==5.0 torch==2.9``).
+        language: ``ko`` or ``en``.
+
+    Returns:
+        ``{"report": …}``, or ``{"fault": sentence}`` where what is asked for cannot be used.
+    """
+    try:
+        checker, words = _checker(asked, language), _words(language)
+        kind = _kind(asked)
+        result = run([Input(path=_path(text, kind), kind=kind, raw=text.encode())], checker).result(checker)
+        report = check_object(result, words)
+        for unit, found in zip(report["files"], result.units, strict=True):
+            for row, finding in zip(unit["findings"], found.findings, strict=True):
+                row["fixes"] = [
+                    {"safety": fix.safety, "title": words.fix_title(fix, finding), "certain": fix.certain}
+                    for fix in finding.fixes
+                ]
+            _name_terms(unit["prediction"], words)
+        return json.dumps({"report": _shown(report)}, ensure_ascii=False)
+    except UserError as error:
+        return json.dumps({"fault": said(load_words_or_none(language), error.key, **error.values)}, ensure_ascii=False)
+
+
+def _shown(data: Any) -> Any:
+    """The report with every text as a page may show it."""
+    if isinstance(data, str):
+        return printable(data)
+    if isinstance(data, dict):
+        return {printable(key): _shown(value) for key, value in data.items()}
+    return [_shown(each) for each in data] if isinstance(data, list | tuple) else data
+
+
+def fix(text: str, asked: str, language: str, rule: str, unsafe: bool) -> str:
+    """The text with the fixes of ``rule`` made, or of every rule where it is empty.
+
+    Returns:
+        ``{"text": …}``, or ``{"fault": sentence}``.
+    """
+    from kb.session.fixing import fix_once
+
+    try:
+        kind = _kind(asked)
+        checker = _checker(asked, language)
+        file = checker.check(text.encode(), _path(text, kind), kind)
+        outcome = fix_once(checker, file, kind, rules=[rule] if rule else None, unsafe=unsafe)
+        return json.dumps({"text": outcome.text}, ensure_ascii=False)
+    except UserError as error:
+        return json.dumps({"fault": said(load_words_or_none(language), error.key, **error.values)}, ensure_ascii=False)
+
+
+def _kind(asked: str) -> Kind:
+    kind: Kind = json.loads(asked).get("kind") or "config"
+    return kind
+
+
+def _path(text: str, kind: Kind) -> str:
+    """The name under which a file with this text would be read: JSON knows numbers that YAML does not."""
+    if kind in ("python", "notebook"):
+        return "train.py" if kind == "python" else "train.ipynb"
+    if not text.lstrip().startswith("{"):
+        return "config.yaml"
+    try:
+        json.loads(text)
+    except ValueError:
+        return "config.yaml"
+    return "config.json"
+
+
+@lru_cache(maxsize=16)
+def _checker(asked: str, language: str) -> FileChecker:
+    wanted = json.loads(asked)
+    return file_checker(
+        load_catalog(),
+        Project(),
+        Wanted(
+            gpu=wanted.get("gpu") or "none",
+            gpus=wanted.get("gpus"),
+            host_memory=wanted.get("host_memory"),
+            cpus=wanted.get("cpus"),
+            versions=_versions(wanted.get("versions") or ""),
+            loose=True,
+        ),
+    )
+
+
+def _versions(named: str) -> dict[str, str]:
+    """Libraries and their versions as pip names them, apart by spaces or commas."""
+    rows = (part.partition("==") for part in named.replace(",", " ").split())
+    return {name.strip().lower().replace("-", "_"): version.strip() for name, _, version in rows}
+
+
+@lru_cache(maxsize=2)
+def _words(language: str) -> Words:
+    return Words(language, load_words_or_none(language), load_catalog().facts)
+
+
+def _name_terms(prediction: dict[str, Any] | None, words: Words) -> None:
+    """Each term's and phase's name in the reader's language, for the chart."""
+    if prediction is None:
+        return
+    ledgers = [*prediction["phases"].items(), ("host", prediction["host"])]
+    for name, ledger in ledgers:
+        ledger["title"] = words.named("phase", "inference" if ledger.get("use") == "inference" else name)
+        for term in ledger["terms"]:
+            term["title"] = words.named("term", term["name"])
+
+
+def choose(asked: str, language: str) -> str:
+    """What ``kb recommend`` says for a model on a GPU, as the chooser shows it.
+
+    Args:
+        asked: JSON: ``model``, ``gpu``, ``method``, ``source_length``, ``target_length``, ``effective_batch``.
+
+    Returns:
+        ``{"chosen": …}``, or ``{"fault": sentence}``.
+    """
+    from kb.report.recommend.choice import choice_object
+
+    try:
+        return json.dumps({"chosen": choice_object(json.loads(asked), _words(language))}, ensure_ascii=False)
+    except UserError as error:
+        return json.dumps({"fault": said(load_words_or_none(language), error.key, **error.values)}, ensure_ascii=False)

@@ -1,0 +1,194 @@
+"""What the editor shows: diagnostics, explanations, fixes. From one checked text, in one language."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from lsprotocol import types
+
+from kb.config.faults import ConfigError
+from kb.core.document import Setting, Unit
+from kb.core.finding import Finding, Fix, Span
+from kb.core.result import CheckResult, UnitResult
+from kb.core.rule import Rule
+from kb.integrations.editor.positions import Positions, covers
+from kb.integrations.editor.session import Checked, Session
+from kb.report.check.changes import place_name
+from kb.report.check.panel import fit_panel
+from kb.report.condition import condition_text
+from kb.report.markdown import code, escaped, fenced
+from kb.report.rules.explain import explain
+from kb.report.style import Style
+from kb.report.words import Words
+from kb.session.file import FileChecker
+from kb.session.fixing import fix_once, replacements_of
+
+SOURCE = "kb"
+FIX_ALL = "source.fixAll.kb"
+SEVERITIES = {
+    "error": types.DiagnosticSeverity.Error,
+    "warning": types.DiagnosticSeverity.Warning,
+    "info": types.DiagnosticSeverity.Hint,
+}
+PANEL = Style(width=84)
+
+
+class Answers:
+    """The answers about one text."""
+
+    def __init__(self, session: Session, checked: Checked, uri: str, positions: Positions) -> None:
+        self._session = session
+        self._words: Words = session.words
+        self._checked = checked
+        self._uri = uri
+        self._positions = positions
+
+    def diagnostics(self) -> list[types.Diagnostic]:
+        """One for each finding that counts, and one for a text that cannot be read."""
+        found = [self._diagnostic(unit, finding) for unit, finding in self._checked.findings()]
+        fault = self._checked.fault
+        if fault is not None:
+            line, column = (fault.line, fault.column) if isinstance(fault, ConfigError) else (None, None)
+            found.append(
+                types.Diagnostic(
+                    range=self._positions.at(line, column),
+                    message=self._words(fault.key, **fault.values),
+                    severity=types.DiagnosticSeverity.Error,
+                    source=SOURCE,
+                )
+            )
+        return found
+
+    def _diagnostic(self, unit: UnitResult, finding: Finding) -> types.Diagnostic:
+        related = [
+            types.DiagnosticRelatedInformation(
+                location=types.Location(uri=self._uri, range=self._positions.range(span)),
+                message=place_name(name, unit.unit, self._words) or name,
+            )
+            for name, span in finding.related
+            if span != finding.span
+        ]
+        return types.Diagnostic(
+            range=self._positions.range(finding.span),
+            message=self._words.message(finding),
+            severity=SEVERITIES[finding.severity],
+            source=SOURCE,
+            code=finding.rule,
+            related_information=related or None,
+        )
+
+    def hover(self, position: types.Position) -> types.Hover | None:
+        """The rules that fired there, or the setting's meaning; then the ledger of the run it belongs to."""
+        line, column = self._positions.place(position)
+        here = [pair for pair in self._checked.findings() if covers(pair[1].span, line, column)]
+        if here:
+            unit, first = here[0]
+            parts = [self._explained(unit, finding) for _, finding in here]
+            return self._hover([*parts, self._ledger(unit)], first.span)
+        for unit in self._checked.units():
+            for name, setting in unit.unit.settings.items():
+                span = next((span for span in _spans(setting) if covers(span, line, column)), None)
+                if span is not None and not setting.inherited and not setting.joined:
+                    return self._hover([self._meaning(name, setting), self._ledger(unit)], span)
+        return None
+
+    def _hover(self, parts: Sequence[str], span: Span) -> types.Hover:
+        text = "\n\n---\n\n".join(part for part in parts if part)
+        content = types.MarkupContent(kind=types.MarkupKind.Markdown, value=text)
+        return types.Hover(contents=content, range=self._positions.range(span))
+
+    def _explained(self, unit: UnitResult, finding: Finding) -> str:
+        rule: Rule = self._session.catalog.rules[finding.rule]
+        facts: Mapping[str, Any] = finding.facts
+        lines = [f"**{code(finding.rule)}** {escaped(self._words.message(finding))}", ""]
+        whole = explain(rule, self._words, PANEL, sources=self._session.catalog.sources, lookup=facts.get)
+        return "\n".join([*lines, *fenced(whole.rstrip().splitlines()[1:])])
+
+    def _meaning(self, name: str, setting: Setting) -> str:
+        fact = self._session.catalog.facts.get(name)
+        said = f"{code(name)} = {code(self._words.value(setting.value))}"
+        return f"{said}\n\n{escaped(self._words.meaning(name))}" if fact else said
+
+    def _ledger(self, unit: UnitResult) -> str:
+        machine = self._session.checker(unit.unit.path).checker.machine
+        lines = fit_panel(unit, machine, self._words, PANEL)
+        return "\n".join(fenced(lines)) if lines else ""
+
+    def actions(self, wanted: types.Range, only: Sequence[str] | None) -> list[types.CodeAction]:
+        """The fixes of the findings that touch a range: safe ones first; those that wait for something say for what."""
+        if self._checked.file is None:
+            return []
+        checker = self._session.checker(self._checked.file.path)
+        actions: list[types.CodeAction] = []
+        if _asked(only, types.CodeActionKind.QuickFix):
+            actions += self._quick_fixes(wanted, checker)
+        if _asked(only, FIX_ALL):
+            actions += self._fix_all(checker)
+        return actions
+
+    def _quick_fixes(self, wanted: types.Range, checker: FileChecker) -> Iterator[types.CodeAction]:
+        assert self._checked.file is not None
+        replacements = replacements_of(self._result(checker), checker)
+        for unit, finding in self._checked.findings():
+            if not _touch(self._positions.range(finding.span), wanted):
+                continue
+            diagnostic = self._diagnostic(unit, finding)
+            for fix in sorted(finding.fixes, key=lambda fix: (not fix.certain, fix.safety != "safe")):
+                spans = replacements(unit.unit, finding, fix)
+                if spans:
+                    yield types.CodeAction(
+                        title=self._title(fix, finding, unit.unit),
+                        kind=types.CodeActionKind.QuickFix,
+                        diagnostics=[diagnostic],
+                        is_preferred=fix is finding.ready("safe"),
+                        edit=self._edit([self._text_edit(span, text) for span, text in spans]),
+                    )
+
+    def _title(self, fix: Fix, finding: Finding, unit: Unit) -> str:
+        title = self._words.fix_title(fix, finding)
+        safety = self._words.named("safety", fix.safety)
+        if fix.certain:
+            return f"{self._words('report.fix', safety=safety)} {title}"
+        return f"{self._words('report.offered', condition=condition_text(fix, self._words))} {title}"
+
+    def _fix_all(self, checker: FileChecker) -> list[types.CodeAction]:
+        assert self._checked.file is not None
+        outcome = fix_once(checker, self._checked.file, self._checked.kind, unsafe=False)
+        if not outcome.applied:
+            return []
+        last = len(self._checked.text.split("\n"))
+        whole = self._positions.range(Span(1, 1, last, len(self._checked.text) + 1))
+        edit = self._edit([types.TextEdit(range=whole, new_text=outcome.text)])
+        return [types.CodeAction(title=self._words("editor.fix_all"), kind=FIX_ALL, edit=edit)]
+
+    def _result(self, checker: FileChecker) -> CheckResult:
+        file = self._checked.file
+        assert file is not None
+        return CheckResult(
+            machine=checker.checker.machine,
+            units=file.results,
+            sources_text={file.path: file.text},
+            version="",
+            rules_version=self._session.catalog.version,
+        )
+
+    def _text_edit(self, span: Span, text: str) -> types.TextEdit:
+        return types.TextEdit(range=self._positions.range(span), new_text=text)
+
+    def _edit(self, edits: Sequence[types.TextEdit]) -> types.WorkspaceEdit:
+        return types.WorkspaceEdit(changes={self._uri: list(edits)})
+
+
+def _spans(setting: Setting) -> Iterator[Span]:
+    yield from (span for span in (setting.key_span, setting.span) if span is not None)
+
+
+def _asked(only: Sequence[str] | None, kind: str) -> bool:
+    """Whether a client that asks for these kinds, or for all, wants this one."""
+    return only is None or any(kind == each or kind.startswith(f"{each}.") for each in only)
+
+
+def _touch(one: types.Range, other: types.Range) -> bool:
+    def at(position: types.Position) -> tuple[int, int]:
+        return position.line, position.character
+
+    return at(one.start) <= at(other.end) and at(other.start) <= at(one.end)

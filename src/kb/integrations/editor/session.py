@@ -1,0 +1,119 @@
+"""What the server knows beside the texts: the language, the machine, each project's settings, and the checkers."""
+
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from kb.core.catalog import Catalog
+from kb.core.errors import UserError, described
+from kb.core.finding import Finding
+from kb.core.result import INTERNAL, UnitResult
+from kb.core.text import LANGUAGES
+from kb.knowledge import load_catalog, load_words
+from kb.knowledge.problems import KnowledgeError
+from kb.report.words import Words
+from kb.session.file import FileChecker, FileResult, Kind, kind_of
+from kb.session.prepare import Wanted, file_checker
+from kb.session.project import LIBRARIES, Project, find_project
+
+KINDS: Mapping[str, Kind] = {"shellscript": "shell", "markdown": "text"}  # by the editor's language id
+
+
+class Checked(NamedTuple):
+    """A text and what was found in it; ``fault`` where it could not be read and is a config all the same."""
+
+    text: str
+    kind: Kind
+    file: FileResult | None
+    fault: UserError | None = None
+
+    def units(self) -> tuple[UnitResult, ...]:
+        """The parts that are configs of a known format."""
+        return tuple(unit for unit in self.file.results if unit.unit.dialect) if self.file else ()
+
+    def findings(self) -> list[tuple[UnitResult, Finding]]:
+        return [(unit, finding) for unit in self.units() for finding in unit.counted()]
+
+
+class Session:
+    """Settings come from the command line, the client (which wins), and each project's own file."""
+
+    def __init__(self, language: str, wanted: Mapping[str, Any]) -> None:
+        self.catalog: Catalog = load_catalog(whole=True)
+        self._first: dict[str, Any] = {"lang": language, **wanted}
+        self._settings = dict(self._first)
+        self._checkers: dict[str | None, FileChecker] = {}
+        self._words: dict[str, Words] = {}
+
+    def configure(self, settings: object) -> None:
+        """Take over what a client says of itself; what it does not name stays as the command line has it."""
+        given = settings if isinstance(settings, dict) else {}
+        given = given["kb"] if isinstance(given.get("kb"), dict) else given
+        self._settings = {**self._first, **{key: value for key, value in given.items() if value not in (None, "")}}
+        self.forget()
+
+    def forget(self) -> None:
+        """Read the projects' settings again at the next check."""
+        self._checkers.clear()
+
+    @property
+    def words(self) -> Words:
+        """The texts of the language that counts."""
+        language = self._settings.get("lang")
+        language = language if language in LANGUAGES else self._first["lang"]
+        if language not in self._words:
+            self._words[language] = Words(language, load_words(language), self.catalog.facts)
+        return self._words[language]
+
+    def said(self, fault: UserError) -> str:
+        """A fault's sentence, after the file whose settings caused it where one did."""
+        sentence = self.words(fault.key, **fault.values)
+        within = fault.values.get("within")
+        return f"{within}: {sentence}" if within else sentence
+
+    def checker(self, path: str) -> FileChecker:
+        """The checker for a file, by the project that it belongs to.
+
+        Raises:
+            UserError: the project's or the client's settings cannot be used.
+        """
+        project = find_project(os.path.dirname(path) or os.getcwd())
+        if project.path not in self._checkers:
+            self._checkers[project.path] = file_checker(self.catalog, project, self._wanted(project))
+        return self._checkers[project.path]
+
+    def check(self, text: str, path: str, language_id: str = "") -> Checked:
+        """Everything found in a text as it stands in the editor.
+
+        Raises:
+            UserError: the project's or the client's settings cannot be used.
+        """
+        kind = KINDS.get(language_id) or kind_of(path)
+        checker = self.checker(path)
+        checker.forget()  # the project's files may have changed since the last letter
+        try:
+            return Checked(text, kind, checker.check(text.encode("utf-8", "replace"), path, kind))
+        except UserError as fault:
+            if not str(fault.key).startswith("config."):
+                raise
+            # Half a word is no config yet, and most YAML is none at all.
+            known = checker.known.belongs(text.encode("utf-8", "replace"), kind)
+            return Checked(text, kind, None, fault if known else None)
+        except KnowledgeError:
+            raise
+        except Exception as error:  # one text's fault is that text's: it is said there, and the server goes on
+            return Checked(text, kind, None, UserError(INTERNAL, **described(error)))
+
+    def _wanted(self, project: Project) -> Wanted:
+        def named(key: str) -> str | None:
+            value = self._settings.get(key)
+            return None if value is None else str(value)
+
+        gpus = self._settings.get("gpus")
+        return Wanted(
+            gpu=named("gpu"),
+            gpus=gpus if isinstance(gpus, int) and not isinstance(gpus, bool) else None,
+            host_memory=named("hostMemory"),
+            cpus=named("cpus"),
+            versions={name: str(self._settings[name]) for name in LIBRARIES if self._settings.get(name)},
+        )

@@ -1,0 +1,331 @@
+"""One file from its bytes to its results: decoded, read, checked, suppressions applied."""
+
+import datetime
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from kb.advice.check import Checker
+from kb.config.faults import ConfigError
+from kb.config.joining import Joiner, ReadNamed
+from kb.config.reader import ConfigReader
+from kb.config.text.encoding import Decoded, decode
+from kb.core.catalog import Catalog
+from kb.core.document import Event, Unit
+from kb.core.finding import Finding, Severity, Span
+from kb.core.lint import place_of
+from kb.core.result import UnitResult
+from kb.session.named_files import ProjectPrograms, read_named
+from kb.session.seen import Seen
+
+if TYPE_CHECKING:
+    from kb.config.suppressions import Suppressed
+    from kb.session.hub_model import HubModels
+    from kb.session.known import Known
+    from kb.session.project_releases import ProjectReleases
+
+_CONTROLS = re.compile("[\x80-\x9f]")
+_DAMAGE = ("mojibake", "not-utf8")  # what is wrong with a text that may be why no parser takes it
+
+Kind = Literal["config", "shell", "command", "text", "python", "notebook"]
+
+
+class FileResult(NamedTuple):
+    """A file's text as decoded, and what was found in each of its units. ``raw``: its bytes, where they are no text."""
+
+    path: str
+    text: str
+    encoding: str
+    results: tuple[UnitResult, ...]
+    raw: bytes | None = None
+    others: tuple["FileResult", ...] = ()  # files that this one brings in, with findings of their own
+    part_of: str = ""  # the file that brings this one in
+
+
+class Overrides(NamedTuple):
+    """What a project changes about findings: severities by rule, and rules ignored in files of a pattern."""
+
+    severity: Mapping[str, Severity]
+    ignored: Callable[[str], Collection[str]]  # path → rule ids
+
+    @staticmethod
+    def none() -> "Overrides":
+        return Overrides(severity={}, ignored=lambda path: ())
+
+
+def kind_of(path: str) -> Kind:
+    """What a file holds, by its name. Of prose only the encoding is checked."""
+    if path.endswith((".sh", ".bash")):
+        return "shell"
+    if path.endswith(".py"):
+        return "python"
+    if path.endswith(".ipynb"):
+        return "notebook"
+    return "text" if path.endswith((".md", ".txt", ".rst")) else "config"
+
+
+def _each_once(results: Sequence[UnitResult]) -> list[list[Finding]]:
+    """The findings of each unit, without those that an earlier unit has word for word: a section inherits settings
+    from the top, and what is wrong with one of them is one fault, not one for each heir.
+    """
+    seen: list[Finding] = []
+    shares: list[list[Finding]] = []
+    for result in results:
+        inherited = {setting.span for setting in result.unit.settings.values() if setting.inherited}
+        share = [finding for finding in result.findings if finding.span not in inherited or finding not in seen]
+        seen += share
+        shares.append(share)
+    return shares
+
+
+CODE = ("python", "notebook")
+_NOTHING = {"config": "config.empty", "python": "config.no-python-call", "notebook": "config.no-cell-call"}
+
+
+def _decode(raw: bytes, kind: Kind) -> Decoded:
+    if kind not in CODE:
+        return decode(raw)
+    from kb.session.code_files import decode_code
+
+    return decode_code(raw, kind)
+
+
+def decode_file(raw: bytes, kind: Kind) -> tuple[str, str] | bytes:
+    """A file's text and encoding as a check has them; the bytes themselves, where they are no text."""
+    try:
+        decoded = _decode(raw, kind)
+    except ConfigError:
+        return raw
+    return raw if decoded.text is None else (decoded.text, decoded.encoding)
+
+
+def _read_below(primary: str, name: str) -> bytes | None:
+    from kb.session.composed import read_below  # few configs have group files
+
+    return read_below(primary, name)
+
+
+class FileChecker:
+    """Reader and rules, made ready once, for many files.
+
+    Args:
+        catalog: the knowledge.
+        checker: the rules on one machine.
+        today: suppressions that end before it have expired.
+        dialect: the dialect of every config; None recognises each by its marks.
+        overrides: the project's own severities and ignored rules.
+        read: looks up a file that a config names.
+        beside: reads a group file below a config's folder; None takes the disk's.
+        notes: keep findings of severity `info`; without, their number alone is kept.
+        assumed: keep findings that rest on an assumption.
+        hub: where models come from that the catalogue lacks; it knows what could not be had.
+        releases: what the files of a project say of the releases of its libraries.
+        programs: the programs of the project that read its configs.
+        seen: remembers what a check looks at beside the file.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        checker: Checker,
+        *,
+        today: datetime.date,
+        dialect: str | None = None,
+        overrides: Overrides | None = None,
+        read: ReadNamed = read_named,
+        beside: Callable[[str, str], bytes | None] | None = None,
+        hub: "HubModels | None" = None,
+        seen: Seen | None = None,
+        releases: "ProjectReleases | None" = None,
+        programs: ProjectPrograms | None = None,
+        notes: bool = True,
+        assumed: bool = True,
+    ) -> None:
+        self.releases, self._programs = releases, programs
+        self.catalog = catalog
+        self.notes = notes
+        self._keeps_assumed = assumed
+        self.checker = checker
+        self.hub = hub
+        self._today = today
+        self.dialect = dialect
+        self._overrides = overrides or Overrides.none()
+        self._known: Known | None = None
+        self.reader = ConfigReader(catalog.dialects, catalog.facts)
+        self.seen = seen or Seen()
+        self.lookups = {"named": read, "beside": beside or _read_below}
+        if releases is not None:
+            self.lookups |= releases.lookups
+        if programs is not None:
+            self.lookups |= programs.lookups
+        self.beside = self.seen.text("beside", self.lookups["beside"])
+        self._joiner = Joiner(self.reader, catalog.dialects, self.seen.text("named", read), checker.given)
+
+    def forget(self) -> None:
+        """Look at the project's files anew: for a session that goes on while they change."""
+        for each in (self.releases, self._programs):
+            if each is not None:
+                each.forget()
+
+    def check(self, raw: bytes, path: str, kind: Kind | None = None) -> FileResult:
+        """Everything found in one file.
+
+        Raises:
+            ConfigError: the bytes are no text, or the text no config that can be read, at its line and column.
+        """
+        kind = kind or kind_of(path)
+        made = self.made_of_several(raw, path) if kind == "config" else None
+        if made is not None:
+            return made
+        decoded = _decode(raw, kind)
+        text = decoded.text if decoded.text is not None else ""
+        if self.releases is not None:
+            self.releases.hold(path, text, kind)
+        units = self.read(text, path, kind, decoded.events, raw=raw, readable=decoded.text is not None)
+        results = self.settle(self._check_all(units, kind), text, path)
+        undecoded = raw if decoded.text is None else None
+        return FileResult(path=path, text=text, encoding=decoded.encoding, results=tuple(results), raw=undecoded)
+
+    @property
+    def known(self) -> "Known":
+        """The names of every format, made ready when a text is met that cannot be read."""
+        if self._known is None:
+            from kb.session.known import Known
+
+            self._known = Known(self.catalog)
+        return self._known
+
+    def again(self, file: FileResult, raw: bytes, kind: Kind) -> FileResult:
+        """A file's result with other bytes; of one that another brings in, as a part of that one."""
+        if not file.part_of:
+            return self.check(raw, file.path, kind)
+        from kb.session.composed import part_again
+
+        return part_again(self, file, raw)
+
+    def made_of_several(self, raw: bytes, path: str) -> FileResult | None:
+        """The result of a config that stands for several: a Hydra tree or a sweep; None of any other."""
+        if b"defaults" in raw:
+            from kb.session.composed import composed_result
+
+            return composed_result(self, raw, path)
+        if b"parameters" in raw and b"method" in raw and self.dialect is None:
+            from kb.session.sweeping import swept_result
+
+            return swept_result(self, raw, path)
+        return None
+
+    def _check_all(self, units: Sequence[Unit], kind: Kind) -> list[UnitResult]:
+        joined = [self._joiner.join(unit) for unit in units]
+        if kind in ("shell", "notebook"):
+            from kb.session.code_files import starts_no_run
+
+            joined = [unit for unit in joined if not starts_no_run(unit)] or joined[:1]
+        return [self.checker.check(unit) for unit in joined]
+
+    def check_unit(self, unit: Unit) -> UnitResult:
+        """One unit's result, with what the files it names say."""
+        return self.checker.check(self._joiner.join(unit))
+
+    def read(
+        self, text: str, path: str, kind: Kind, events: Sequence[Event] = (), *, raw: bytes = b"", readable: bool = True
+    ) -> list[Unit]:
+        """The file's units; what is wrong with the file as a whole goes with the first.
+
+        Args:
+            raw: the file's bytes, to be looked through where no unit can be read.
+            readable: whether there is a text at all.
+
+        Raises:
+            ConfigError: the text is no config that can be read, and nothing is known of it that would explain why.
+        """
+        try:
+            units = self._units(text, path, kind) if readable else []
+        except ConfigError:
+            if all(event.kind not in _DAMAGE for event in events):
+                raise
+            units = self._behind_damage(text, path, kind) if any(event.kind == "mojibake" for event in events) else []
+        if not units and (events or kind == "text"):
+            familiar = self.known.familiar(raw, kind) if raw and kind != "text" else ()
+            first = Span(1, 1, 1, 1, 0, 0)
+            units = [Unit(path=path, section=None, dialect=None, settings={}, span=first, known_keys=familiar)]
+        if not units:
+            raise ConfigError(_NOTHING.get(kind, "config.no-command"))
+        if self.releases is not None and units[0].dialect is not None:
+            events = (*events, *self.releases.disagreements(path))
+        return [units[0]._replace(events=(*events, *units[0].events)), *units[1:]] if events else units
+
+    def _behind_damage(self, text: str, path: str, kind: Kind) -> list[Unit]:
+        """The units of a text whose damage left control characters that YAML refuses: it is a config all the same."""
+        try:
+            return self._units(_CONTROLS.sub("\ufffd", text), path, kind)
+        except ConfigError:
+            return []
+
+    def _units(self, text: str, path: str, kind: Kind) -> list[Unit]:
+        if kind == "text":
+            return []
+        if kind == "config":
+            return list(self.reader.read(text, path, dialect=self.dialect))
+        if kind in CODE:
+            from kb.session.code_files import code_units  # most runs meet no Python file
+
+            return code_units(text, path, kind, self.catalog)
+        # most runs meet no command line: its reader is imported when one does
+        from kb.config.shell.command import CommandReader
+
+        commands = CommandReader(self.catalog.dialects, self.catalog.facts)
+        if kind == "shell":
+            from kb.config.shell.script import read_shell
+
+            return list(read_shell(text, path, commands))
+        unit = commands.read(text, path)
+        return [unit] if unit else []
+
+    def settle(self, results: list[UnitResult], text: str, path: str) -> list[UnitResult]:
+        """Apply the project's overrides and the file's suppression comments; hear what is wrong with the comments."""
+        ignored = set(self._overrides.ignored(path))
+        kept = [
+            tuple(self._own(finding) for finding in findings if finding.rule not in ignored)
+            for findings in _each_once(results)
+        ]
+        if "kb:" in text:
+            undecided = {row.rule for result in results for row in result.not_evaluated}
+            found = [finding for findings in kept for finding in findings]
+            outcome = self._suppressed(found, text, path, self.checker.rule_ids - undecided - ignored)
+            shares = iter(outcome.findings)
+            kept = [tuple(next(shares) for _ in findings) for findings in kept]
+            heard = [self._own(finding) for finding in self.checker.hear(outcome.events)]
+            heard = [finding for finding in heard if finding.rule not in ignored]
+            kept[0] = tuple(sorted((*kept[0], *heard), key=place_of))
+        return [self._without_notes(result, found) for result, found in zip(results, kept, strict=True)]
+
+    def _without_notes(self, result: UnitResult, findings: tuple[Finding, ...]) -> UnitResult:
+        """The result with the findings that this run is to tell; of notes that it is not, the number."""
+        if not self._keeps_assumed:
+            findings = tuple(finding for finding in findings if finding.certainty != "assumed")
+        hidden = 0
+        if not self.notes:
+            kept = tuple(finding for finding in findings if finding.severity != "info")
+            hidden = sum(finding.suppressed is None for finding in findings) - sum(
+                finding.suppressed is None for finding in kept
+            )
+            findings = kept
+        if findings == result.findings and not hidden:
+            return result
+        return result._replace(findings=findings, hidden_notes=hidden)
+
+    def _suppressed(self, findings: Sequence[Finding], text: str, path: str, decided: Collection[str]) -> "Suppressed":
+        """The findings of one file with its suppression comments applied."""
+        known, kind = self.catalog.rules.keys(), kind_of(path)
+        if kind in CODE:
+            from kb.session.code_files import suppressed_in_code
+
+            return suppressed_in_code(findings, text, kind, today=self._today, known=known, decided=decided)
+        from kb.config.suppressions import read_suppressions, suppress
+
+        return suppress(findings, read_suppressions(text), today=self._today, known=known, decided=decided)
+
+    def _own(self, finding: Finding) -> Finding:
+        severity = self._overrides.severity.get(finding.rule)
+        return finding._replace(severity=severity) if severity else finding

@@ -1,0 +1,194 @@
+"""From what the user said to a checker that is ready: project settings, knowledge, machine, versions, rules."""
+
+import datetime
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from kb.advice.check import Checker
+from kb.config.faults import unknown_dialect
+from kb.core.catalog import Catalog
+from kb.core.errors import UserError
+from kb.core.hardware import Machine
+from kb.core.model import Model
+from kb.machine.detect import detect
+from kb.machine.software import installed_versions
+from kb.session.file import FileChecker, Overrides
+from kb.session.hub_model import HubModels
+from kb.session.model_config import model_in_folder, read_model_config
+from kb.session.named_files import ProjectPrograms
+from kb.session.project import Project, chosen_rules
+from kb.session.project_releases import OPTION, SETTINGS, ProjectReleases
+from kb.session.seen import Seen, cached_config_of, folder_config
+
+
+class Wanted(NamedTuple):
+    """What the command line asks for; None and empty leave it to the project's settings, then to detection."""
+
+    gpu: str | None = None
+    gpus: int | None = None
+    host_memory: str | None = None
+    cpus: str | None = None
+    select: Sequence[str] = ()
+    ignore: Sequence[str] = ()
+    dialect: str | None = None
+    model_config: str | None = None
+    versions: Mapping[str, str] | None = None
+    notes: bool = True  # keep findings of severity `info`
+    strict: bool = False  # each rule's own severity, however certain its facts are
+    assume_nothing: bool = False  # leave out what rests on an assumption
+    root: str | None = None  # the top of a project without `.git`
+    here: bool = False  # the runs happen in this process: what is installed beside kb is what they use
+    loose: bool = False  # the text lies in no folder: no program beside it reads it
+    online: bool = False  # ask the hub for models that nothing here knows
+
+
+def file_checker(
+    catalog: Catalog,
+    project: Project,
+    wanted: Wanted,
+    *,
+    model: Model | None = None,
+    known: Mapping[str, Any] = {},
+) -> FileChecker:
+    """A checker for one run.
+
+    Args:
+        model: the model of every config, where the caller holds it.
+        known: facts that the caller knows of the run; they win over what the project says of itself.
+
+    Raises:
+        UserError: a name or a value that cannot be used.
+    """
+    if wanted.dialect is not None and wanted.dialect not in catalog.dialects:
+        raise unknown_dialect(wanted.dialect, catalog.dialects)
+    areas = {rule.id: rule.area for rule in catalog.rules.values()}
+    given: Mapping[str, Any] = {}
+    if project.facts:
+        from kb.session.given import given_facts
+
+        given = given_facts(project.facts, catalog.facts, project.path or "")
+    given = {**given, **known}
+    named = {library: (text, project.path or SETTINGS) for library, text in project.versions.items()}
+    named |= {library: (text, OPTION.format(library=library)) for library, text in (wanted.versions or {}).items()}
+    machine = _machine(catalog, project, wanted)
+    hub, seen = HubModels(online=wanted.online), Seen()
+    releases = ProjectReleases(named, root=wanted.root, here=wanted.here, seen=seen)
+    programs = ProjectPrograms((lambda path: None) if wanted.loose else releases.top, seen)
+    checker = Checker(
+        catalog,
+        machine,
+        rules=_rules(project, wanted, areas),
+        release_of=releases,
+        model=read_model_config(wanted.model_config) if wanted.model_config else model,
+        model_in_folder=seen.model("folder", model_in_folder, folder_config),
+        model_elsewhere=seen.model("hub", hub, cached_config_of),
+        gpu_count=wanted.gpus if wanted.gpus is not None else project.gpus,
+        given=given,
+        notes=wanted.notes,
+        strict=wanted.strict,
+        programs=programs,
+        installed=_installed(named, here=bool(machine.gpus) and machine.gpu_source != "named"),
+    )
+    return FileChecker(
+        catalog,
+        checker,
+        today=datetime.date.today(),
+        dialect=wanted.dialect,
+        overrides=_overrides(project, areas),
+        notes=wanted.notes,
+        assumed=not wanted.assume_nothing,
+        hub=hub,
+        releases=releases,
+        programs=programs,
+        seen=seen,
+    )
+
+
+def _machine(catalog: Catalog, project: Project, wanted: Wanted) -> Machine:
+    gpu = wanted.gpu or project.gpu
+    gpu_count = wanted.gpus if wanted.gpus is not None else project.gpus
+    # who names a GPU plans for another machine than this one: of that machine nothing else is known
+    unsaid = "none" if gpu not in (None, "auto", "none") else "auto"
+    memory, cpus = wanted.host_memory or project.host_memory, wanted.cpus or project.cpus
+    try:
+        machine = detect(catalog.gpus, gpu=gpu, gpu_count=gpu_count, host_memory=memory or unsaid, cpus=cpus or unsaid)
+    except UserError as error:
+        about = next((name for keys, name in _FAULTS if error.key.startswith(keys)), None)
+        if about is None or getattr(wanted, about) is not None:
+            raise
+        if "name" in error.values and about == "host_memory":
+            error.values["name"] = about  # as the file calls it
+        raise project.answers_for(error) from None
+    if not machine.gpus and unsaid == "auto":
+        machine = _elsewhere(machine, memory, cpus)
+    return machine
+
+
+# Which argument a fault of the machine's arguments is about.
+_FAULTS = (
+    (("machine.unknown_gpu",), "gpu"),
+    (("machine.bad_gpu_count",), "gpus"),
+    (("size.",), "host_memory"),
+    (("machine.bad_cpus",), "cpus"),
+)
+
+
+def _rules(project: Project, wanted: Wanted, areas: Mapping[str, str]) -> list[str]:
+    try:
+        chosen_rules(project.select, project.ignore, areas)
+    except UserError as fault:
+        raise project.answers_for(fault) from None
+    return chosen_rules(wanted.select or project.select, [*project.ignore, *wanted.ignore], areas)
+
+
+def _elsewhere(machine: Machine, host_memory: str | None, cpus: str | None) -> Machine:
+    """A machine without a GPU is not where the run is to happen: what of it nobody named says nothing of the run."""
+    if host_memory is None:
+        machine = machine._replace(
+            host_memory_bytes=None, host_memory_used_bytes=None, host_memory_source="unknown", shm_bytes=None
+        )
+    return machine if cpus is not None else machine._replace(cpus=None, cpu_source="unknown")
+
+
+def _installed(named: Collection[str], here: bool) -> Callable[[str], bool | None]:
+    """Whether a library is installed where the runs happen: kb knows only of the environment that it stands in itself.
+
+    A library whose version is named is there. One that is missing here is known to be missing there only where this
+    is where the runs happen: a GPU was found ``here``, and transformers is installed whose version nobody named.
+    """
+
+    def installed(library: str) -> bool | None:
+        beside = installed_versions()
+        if library in named or library in beside:
+            return True
+        return False if here and "transformers" in beside and "transformers" not in named else None
+
+    return installed
+
+
+def _overrides(project: Project, areas: Mapping[str, str]) -> Overrides:
+    if not project.severity and not project.per_file_ignores:
+        return Overrides.none()
+    try:
+        # an area's severity goes first, so that a rule's own wins; a name that does not exist is said, not passed over
+        named = sorted(project.severity.items(), key=lambda row: row[0] in areas)
+        severity = {rule: chosen for name, chosen in named for rule in chosen_rules((name,), (), areas)}
+        ignored = {name: chosen_rules(rules, (), areas) for name, rules in project.per_file_ignores.items() if rules}
+    except UserError as fault:
+        raise project.answers_for(fault) from None
+    folder = project.folder()
+
+    def ignored_in(path: str) -> Collection[str]:
+        import fnmatch
+
+        relative = os.path.relpath(path, folder).replace(os.sep, "/")
+        matching = (rules for pattern, rules in ignored.items() if _matches(fnmatch.fnmatch, relative, pattern))
+        return {rule for rules in matching for rule in rules}
+
+    return Overrides(severity=severity, ignored=ignored_in)
+
+
+def _matches(fnmatch: Callable[[str, str], bool], relative: str, pattern: str) -> bool:
+    """A pattern without a slash is for the file's name, as in .gitignore."""
+    return fnmatch(relative, pattern) or ("/" not in pattern and fnmatch(relative.rpartition("/")[2], pattern))

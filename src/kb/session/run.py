@@ -1,0 +1,180 @@
+"""A whole run: paths in, one :class:`CheckResult` out, with what could not be read said apart."""
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from kb import __version__
+from kb.config.faults import ConfigError
+from kb.config.files import NotAFileError, read_at_most
+from kb.config.text.guard import MAX_BYTES, most_bytes, too_large
+from kb.core.errors import UserError, described
+from kb.core.finding import Finding
+from kb.core.result import INTERNAL, CheckResult, UnitResult, Unusable
+from kb.knowledge.problems import KnowledgeError
+from kb.session.file import FileChecker, FileResult, Kind, kind_of
+
+STDIN = "-"
+# What a file is that can be read, and says nothing of a run.
+_NOTHING_OF_A_RUN = frozenset(
+    f"config.{name}"
+    for name in (
+        *("empty", "only-comments", "no-settings", "list-at-top", "not-notebook"),
+        *("no-python-call", "no-cell-call", "no-command"),
+    )
+)
+
+
+class Input(NamedTuple):
+    """Something to check. ``named``: the user named this very file, so that a fault in it is theirs to hear."""
+
+    path: str
+    kind: Kind | None = None
+    raw: bytes | None = None
+    named: bool = True
+
+
+class Run(NamedTuple):
+    """Every file's result, in order, and the inputs that could not be checked."""
+
+    files: tuple[FileResult, ...]
+    unusable: tuple[Unusable, ...]
+
+    def result(self, checker: FileChecker) -> CheckResult:
+        return CheckResult(
+            machine=checker.checker.machine,
+            units=tuple(unit for file in self.files for unit in file.results),
+            sources_text={file.path: file.text for file in self.files},
+            version=__version__,
+            rules_version=checker.catalog.version,
+            unusable=self.unusable,
+        )
+
+
+def run(
+    inputs: Iterable[Input], checker: FileChecker, faults: Sequence[Unusable] = (), *, none_is_fine: bool = False
+) -> Run:
+    """Check each input in turn. A file that nobody named and that turns out to be no config is passed over in silence,
+    unless every one is; one that cannot be read and says something of a run is never passed over.
+
+    Args:
+        faults: what is already known to be unusable: paths that lead to nothing.
+        none_is_fine: whether there may be no config among the inputs.
+    """
+    files: list[FileResult] = []
+    unusable = list(faults)
+    groups = None
+    for given in inputs:
+        if not given.named:
+            if groups is None:
+                from kb.session.composed import GroupFolders
+
+                groups = GroupFolders()
+            if groups.owner(given.path) is not None:
+                continue
+        outcome = check_input(given, checker)
+        if isinstance(outcome, Unusable):
+            unusable.append(outcome)
+        elif outcome is not None:
+            files += shown_files(given, outcome)
+    if not files and not unusable and not none_is_fine:
+        unusable.append(Unusable(path="", key="config.none-recognised", values={}))
+    return Run(files=tuple(files), unusable=tuple(unusable))
+
+
+def shown_files(given: Input, outcome: FileResult) -> list[FileResult]:
+    """The result with those of the files that it brings in; nothing where it is not worth showing."""
+    if given.named or any(_worth_showing(unit) for unit in outcome.results):
+        return [outcome, *outcome.others]
+    return []
+
+
+def check_input(given: Input, checker: FileChecker) -> FileResult | Unusable | None:
+    """One input's result, or why there is none; None of one that nobody named and that is no config.
+
+    A fault of kb itself is the fault of this input alone.
+    """
+    raw = given.raw
+    try:
+        raw = read_bytes(given.path) if raw is None else raw
+        return checker.check(raw, given.path, given.kind)
+    except UserError as error:
+        fault = _fault_of(error, given.path)
+        if given.named or fault.path != given.path or _is_config(given, raw, fault.key, checker):
+            return fault
+        return None
+    except KnowledgeError:
+        raise
+    except Exception as error:
+        return internal_fault(given.path, error)
+
+
+def _fault_of(error: UserError, path: str) -> Unusable:
+    line, column = (error.line, error.column) if isinstance(error, ConfigError) else (None, None)
+    return Unusable(getattr(error, "path", None) or path, error.key, error.values, line, column)
+
+
+def _is_config(given: Input, raw: bytes | None, fault: str, checker: FileChecker) -> bool:
+    """Whether a file that cannot be read is a config all the same; of one without any bytes nobody can tell."""
+    if fault in _NOTHING_OF_A_RUN:
+        return False
+    if raw is None:
+        if fault != "config.too-large":
+            return True
+        raw = read_at_most(given.path, MAX_BYTES)
+    return checker.known.belongs(raw, given.kind or kind_of(given.path))
+
+
+def internal_fault(path: str, error: Exception) -> Unusable:
+    """A fault of kb itself with one input; its traceback is shown where ``KB_DEBUG`` is set."""
+    if os.environ.get("KB_DEBUG"):
+        import traceback
+
+        traceback.print_exception(error)
+    return Unusable(path, INTERNAL, described(error))
+
+
+def _worth_showing(unit: UnitResult) -> bool:
+    """In a folder, a file of another kind is not ours to speak of, unless its text itself is at fault."""
+    if unit.unit.dialect is None:
+        return any(finding.rule in ("mojibake", "not-utf8") for finding in unit.findings) and bool(unit.unit.known_keys)
+    return True
+
+
+def read_bytes(path: str) -> bytes:
+    """The file's bytes, or standard input's for ``-``; one byte past the limit is enough to refuse it.
+
+    Raises:
+        ConfigError: it is missing, cannot be read, is a folder, or is larger than any config.
+    """
+    try:
+        raw = sys.stdin.buffer.read(MAX_BYTES + 1) if path == STDIN else read_at_most(path, most_bytes(path) + 1)
+    except NotAFileError:
+        raise ConfigError("config.not-a-file", path=path) from None
+    except OSError as error:
+        raise ConfigError(f"config.{_reason(error)}", path=path, reason=error.strerror or str(error)) from None
+    if len(raw) > most_bytes(path):
+        size = os.path.getsize(path) if path != STDIN else 0
+        raise too_large(max(size, len(raw)), most_bytes(path))
+    return raw
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "missing"
+    return "unreadable"
+
+
+def findings_of(result: CheckResult) -> Iterator[tuple[UnitResult, Finding]]:
+    """Every finding with its unit, suppressed ones too."""
+    for unit in result.units:
+        for finding in unit.findings:
+            yield unit, finding
+
+
+def with_findings(result: CheckResult, findings: Sequence[Finding]) -> CheckResult:
+    """The result with its findings replaced, one for one, in the order of :func:`findings_of`."""
+    shares = iter(findings)
+    units = tuple(unit._replace(findings=tuple(next(shares) for _ in unit.findings)) for unit in result.units)
+    return result._replace(units=units)

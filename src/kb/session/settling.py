@@ -1,0 +1,167 @@
+"""One file's fixes carried to where they rest: a second run finds nothing to change, and no value goes to and fro."""
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from kb.config.fixing.fixes import Fixer, FixResult, Refused
+from kb.config.text.encoding import encode
+from kb.core.result import UnitResult
+from kb.session.choosing import Candidate, Choice, Key, Place, request_of
+from kb.session.file import FileChecker, FileResult, Kind
+
+# A fix may make room for another (a renamed key, then its value). So many that follow one another are a circle.
+MAX_PASSES = 40
+MAX_RUNS = 6
+
+
+class Settled(NamedTuple):
+    """A file as its fixes leave it, and how many were made.
+
+    ``refused`` could not be made. ``circle``: rules whose fixes undo one another; none of those is made.
+    """
+
+    after: FileResult
+    applied: int = 0
+    to_utf8: bool = False
+    refused: tuple[tuple[Candidate, Refused], ...] = ()
+    circle: tuple[str, ...] = ()
+
+
+class _Way(NamedTuple):
+    """Where the fixes of one attempt lead, and those made on it; ``circle``: those that led back to an earlier text."""
+
+    end: Settled
+    made: tuple[Candidate, ...]
+    circle: frozenset[Key] = frozenset()
+
+
+def apply(checker: FileChecker, file: FileResult, kind: Kind, candidates: Sequence[Candidate]) -> FixResult:
+    """The text with the candidates' fixes made, in their order."""
+    fixer = Fixer(checker.catalog.dialects, checker.catalog.facts)
+    requests = [request_of(candidate, file) for candidate in candidates]
+    return fixer.apply(file.text, file.path, requests, shell=kind in ("shell", "command", "text"))
+
+
+class Settling:
+    """Carries the fixes of files to where they rest."""
+
+    def __init__(self, checker: FileChecker, *, unsafe: bool) -> None:
+        self._checker = checker
+        self._unsafe = unsafe
+
+    def settle(self, file: FileResult, kind: Kind) -> Settled:
+        """The file with all its fixes made.
+
+        Fixes whose effect another one takes back are left out where the rest does without them. Where fixes undo one
+        another for ever, none of those is made.
+        """
+        end = self._settle_once(file, kind)
+        for _ in range(MAX_RUNS if end.circle else 0):
+            # what was barred may have a place from here: go on as a second run would, until one changes nothing
+            more = self._settle_once(end.after, kind)
+            if not more.applied:
+                break
+            end = more._replace(applied=end.applied + more.applied, to_utf8=end.to_utf8 or more.to_utf8)
+        return end
+
+    def _settle_once(self, file: FileResult, kind: Kind) -> Settled:
+        barred: frozenset[Key] = frozenset()
+        way = self._walk(file, kind, barred)
+        while way.circle:
+            barred |= way.circle
+            way = self._walk(file, kind, barred)
+        if barred:
+            return way.end._replace(circle=tuple(sorted({rule for _, rule in barred})))
+        needless = _turned_back(file, way)
+        if needless:
+            shorter = self._walk(file, kind, needless)
+            if not shorter.circle and not self._walk(shorter.end.after, kind, frozenset()).made:
+                return shorter.end
+        return way.end
+
+    def _walk(self, file: FileResult, kind: Kind, barred: Collection[Key]) -> _Way:
+        """Run after run of passes, as if each were started anew, until one changes nothing."""
+        walk = _Walk(self._checker, file, kind)
+        moved = True
+        while moved:
+            moved = False
+            choice = Choice(self._checker.catalog.facts, unsafe=self._unsafe, barred=barred)
+            while candidates := _first(choice.candidates(walk.file)):
+                if walk.take(candidates, choice):
+                    moved = True
+                    if walk.circle:
+                        break
+            moved = moved and not walk.circle
+        return walk.way()
+
+
+class _Walk:
+    """A file on its way from pass to pass."""
+
+    def __init__(self, checker: FileChecker, file: FileResult, kind: Kind) -> None:
+        self._checker, self._kind, self._encoding = checker, kind, file.encoding
+        self.file = file
+        self.circle: frozenset[Key] = frozenset()
+        self._to_utf8 = False
+        self._made: list[Candidate] = []
+        self._refused: dict[Key, tuple[Candidate, Refused]] = {}
+        self._seen = {(file.text, False): 0}
+
+    def way(self) -> _Way:
+        end = Settled(self.file, len(self._made), self._to_utf8, tuple(self._refused.values()))
+        return _Way(end, tuple(self._made), self.circle)
+
+    def take(self, candidates: Sequence[Candidate], choice: Choice) -> bool:
+        """Make one pass; False where it changed nothing, and its candidates are given up."""
+        outcome = apply(self._checker, self.file, self._kind, candidates)
+        reasons = {id(each.request.fix): each for each in outcome.refused}
+        text = (outcome.text, self._to_utf8 or outcome.to_utf8)
+        if text == (self.file.text, self._to_utf8):
+            for candidate in candidates:
+                choice.give_up(candidate)
+                if id(candidate.fix) in reasons:
+                    self._refused[candidate.key] = candidate, reasons[id(candidate.fix)]
+            return False
+        for candidate in candidates:
+            if id(candidate.fix) not in reasons:
+                choice.made(candidate)
+                self._made.append(candidate)
+        self._to_utf8 = text[1]
+        encoding = "utf-8" if self._to_utf8 else self._encoding
+        self.file = self._checker.again(self.file, encode(outcome.text, encoding), self._kind)
+        if text in self._seen or len(self._seen) > MAX_PASSES:
+            self.circle = frozenset(each.key for each in self._made[self._seen.get(text, 0) :])
+        self._seen[text] = len(self._made)
+        return True
+
+
+def _first(candidates: list[Candidate]) -> list[Candidate]:
+    """What to make first: faults of their own, for they change what memory is needed; only then the fix for memory."""
+    return [each for each in candidates if not each.is_rival] or candidates
+
+
+def _turned_back(before: FileResult, way: _Way) -> frozenset[Key]:
+    """The fixes on the way of settings that were changed and changed again, to what they had been at its start."""
+    counts: dict[Place, int] = {}
+    for candidate in way.made:
+        for place in candidate.sets():
+            counts[place] = counts.get(place, 0) + 1
+    after = way.end.after
+    back = {
+        place
+        for place, times in counts.items()
+        if times > 1
+        and place.number < min(len(before.results), len(after.results))
+        and _used(before.results[place.number], place.name) == _used(after.results[place.number], place.name)
+    }
+    return frozenset(each.key for each in way.made if each.sets() & back)
+
+
+def _used(result: UnitResult, name: str) -> object:
+    """A setting's value as it counts in a run, written or not."""
+    setup = result.setup
+    field = name.rpartition(".")[2]
+    if setup is not None and hasattr(setup, field):
+        return getattr(setup, field)
+    setting = result.unit.settings.get(name)
+    return None if setting is None else setting.value

@@ -1,0 +1,169 @@
+"""The report over many files, written as each is known: text and JSON, whose parts stand on their own."""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, TextIO
+
+from kb import __version__
+from kb.core.result import CheckResult, Unusable
+from kb.report.check.tally import Tally, closing_lines
+from kb.report.words import Words
+from kb.session.file import FileChecker
+from kb.session.project import Project
+from kb.session.run import Input
+from kb.session.tree import MANY, Tree, default_jobs
+
+FORMATS = ("text", "json")
+Put = Callable[[str], object]
+
+
+def is_for(options: argparse.Namespace, project: Project, inputs: Sequence[Input]) -> bool:
+    """Whether a run is one of many files, and asks for nothing that needs all results at once."""
+    whole = (options.fix, options.diff, options.statistics, options.explain, options.baseline, options.write_baseline)
+    return len(inputs) >= MANY and options.format in FORMATS and not any(whole) and not project.baseline
+
+
+def stream_report(
+    options: argparse.Namespace,
+    project: Project,
+    checker: FileChecker,
+    inputs: Sequence[Input],
+    faults: Sequence[Unusable],
+    words: Words,
+    put: Put,
+) -> tuple[Tally, tuple[Unusable, ...]]:
+    """Check the files and write the report, byte for byte that of a run that keeps all results; the counts.
+
+    Args:
+        put: writes to standard output.
+    """
+    from kb.report.style import choose_style
+
+    style = choose_style(sys.stdout, options.color)
+    empty = CheckResult(
+        machine=checker.checker.machine,
+        units=(),
+        sources_text={},
+        version=__version__,
+        rules_version=checker.catalog.version,
+    )
+    if options.format == "json":
+        from kb.report.check.json_report import json_ends, units_json
+
+        def render(result: CheckResult) -> str:
+            return units_json(result, words)
+
+        between = ",\n"
+        put(json_ends(empty, words, {})[0])
+    else:
+        from kb.report.check.text import units_text
+
+        def render(result: CheckResult) -> str:
+            return units_text(result, words, style, panel=not options.quiet, verbose=options.verbose)
+
+        between = "\n\n"
+    progress = Progress(len(inputs), words, sys.stderr)
+    tree = _tree(options, project, checker, render, repr(style), progress)
+    tally, unusable = Tally(), list(faults)
+    for told in tree.tell(inputs):
+        unusable += told.unusable
+        if told.text:
+            put(between + told.text if tally.units else told.text)
+            tally = tally.plus(told.tally)
+    progress.clear()
+    if not tally.units and not unusable and not options.skip_unknown:
+        unusable.append(Unusable(path="", key="config.none-recognised", values={}))
+    if options.format == "json":
+        put(json_ends(empty._replace(unusable=tuple(unusable)), words, tally.severities())[1])
+    elif tally.units:
+        put(between + "\n".join(closing_lines(tally, words, style)) + "\n")
+    return tally, tuple(unusable)
+
+
+def _tree(
+    options: argparse.Namespace,
+    project: Project,
+    checker: FileChecker,
+    render: Callable[[CheckResult], str],
+    style: str,
+    progress: Callable[[int], None],
+) -> Tree:
+    # what could not be fetched is said by the process that asked, and asked for again next time
+    jobs = 1 if options.online else options.jobs or default_jobs()
+    if options.no_cache or options.online:
+        return Tree(checker, render, jobs=jobs, progress=progress)
+    from kb.machine.installation import cache_folder
+    from kb.session.cache import ResultCache, context_of
+
+    return Tree(
+        checker,
+        render,
+        context=context_of(_asked(options, project, checker, style), _folders(options)),
+        cache=ResultCache(cache_folder()),
+        jobs=jobs,
+        progress=progress,
+    )
+
+
+def _asked(options: argparse.Namespace, project: Project, checker: FileChecker, style: str) -> dict[str, Any]:
+    import datetime
+
+    from kb.machine.software import installed_versions
+    from kb.session.hub_cache import cache_folder
+
+    ignored = ("paths", "jobs", "no_cache", "watch", "fail_on", "color")
+    return {
+        **{f"option {name}": value for name, value in vars(options).items() if name not in ignored},
+        "project": project,
+        "machine": checker.checker.machine,
+        "style": style,
+        "versions": sorted(installed_versions().items()),
+        "environment": (sys.prefix, os.environ.get("VIRTUAL_ENV"), os.environ.get("CONDA_PREFIX")),
+        "python": sys.version,
+        "kb": __version__,
+        "day": datetime.date.today(),
+        "folder": os.getcwd(),
+        "language": options.spoken,
+        "hub": cache_folder(os.environ),
+    }
+
+
+def _folders(options: argparse.Namespace) -> list[str]:
+    """kb's own code, and the rules and texts."""
+    from kb.knowledge.locations import named, shipped
+
+    place = named(options.rules) if options.rules else shipped()
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    return [package, place.rules, place.i18n]
+
+
+class Progress:
+    """One line on a terminal, written over again: how many files are done. Elsewhere, and on short runs, silent."""
+
+    SECONDS = 0.5
+
+    def __init__(self, total: int, words: Words, stream: TextIO) -> None:
+        import time
+
+        self._total, self._words, self._stream = total, words, stream
+        self._shown = False
+        self._clock = time.monotonic
+        self._next = self._clock() + self.SECONDS
+
+    def __call__(self, done: int) -> None:
+        if not self._stream.isatty() or self._clock() < self._next:
+            return
+        self._next = self._clock() + self.SECONDS
+        width = 24
+        full = width * done // max(self._total, 1)
+        bar = "#" * full + "-" * (width - full)
+        self._stream.write(f"\r[{bar}] {self._words('progress.files', done=done, total=self._total)}\033[K")
+        self._stream.flush()
+        self._shown = True
+
+    def clear(self) -> None:
+        if self._shown:
+            self._stream.write("\r\033[K")
+            self._stream.flush()

@@ -1,0 +1,222 @@
+"""Many files: checked in several processes, remembered, and told one by one, so that memory does not grow with them."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from kb import __version__
+from kb.core.result import CheckResult, Unusable
+from kb.report.check.tally import Tally, tally_of
+from kb.session.cache import ResultCache, key_of
+from kb.session.composed import GroupFolders
+from kb.session.file import FileChecker
+from kb.session.run import STDIN, Input, check_input, internal_fault, read_bytes, shown_files
+from kb.session.seen import LOOKUPS, Lookup, Row, still
+
+MANY = 32  # files from which on the cache and the processes pay
+WINDOW = 512  # files in memory at a time
+BATCH = 16  # files handed to a process at a time
+
+Render = Callable[[CheckResult], str]
+
+
+class Told(NamedTuple):
+    """What one input comes to: its part of the report, its counts, and why it could not be checked."""
+
+    text: str
+    tally: Tally
+    unusable: tuple[Unusable, ...] = ()
+    seen: tuple[Row, ...] = ()
+
+    def stored(self) -> list[Any]:
+        """As JSON holds it."""
+        return [self.text, list(self.tally), list(map(list, self.unusable)), list(map(list, self.seen))]
+
+    @staticmethod
+    def restored(data: Any) -> "Told":
+        """From :meth:`stored`.
+
+        Raises:
+            ValueError: it is something else.
+        """
+        text, counts, faults, seen = data
+        tally = Tally._make((*counts[:9], tuple(counts[9]), counts[10]))
+        return Told(text, tally, tuple(Unusable(*fault) for fault in faults), tuple(map(tuple, seen)))
+
+
+class Tree:
+    """One run over many files.
+
+    Args:
+        checker: the rules on one machine.
+        render: the report of some units, as it stands in the whole.
+        context: what decides a result beside the file (:func:`kb.session.cache.context_of`).
+        cache: None goes without.
+        jobs: processes to use at most.
+        progress: hears how many files are done, now and then.
+    """
+
+    def __init__(
+        self,
+        checker: FileChecker,
+        render: Render,
+        *,
+        context: bytes = b"",
+        cache: ResultCache | None = None,
+        jobs: int = 1,
+        progress: Callable[[int], None] = lambda done: None,
+    ) -> None:
+        self._checker, self._render = checker, render
+        self._context, self._cache = context, cache
+        self._jobs, self._progress = jobs, progress
+        self._pool: Any = None
+        self._lookups: dict[str, Lookup] = {**LOOKUPS, **checker.lookups}
+
+    def tell(self, inputs: Iterable[Input]) -> Iterator[Told]:
+        """Each input's part, in the inputs' order; what is not worth showing has none."""
+        done = 0
+        try:
+            for window in _windows(_alone(inputs), WINDOW):
+                yield from self._window(window)
+                done += len(window)
+                self._progress(done)
+        finally:
+            if self._pool is not None:
+                self._pool.shutdown(wait=True, cancel_futures=True)
+                self._pool = None
+            if self._cache is not None:
+                self._cache.close()
+
+    def _window(self, inputs: Sequence[Input]) -> Iterator[Told]:
+        found: dict[int, Told] = {}
+        keys: dict[int, bytes] = {}
+        for at, given in enumerate(inputs):
+            key = self._key(given)
+            if key is not None and self._cache is not None:
+                keys[at] = key
+                known = self._stored(key)
+                if known is not None:
+                    found[at] = known
+        missing = [at for at in range(len(inputs)) if at not in found]
+        made = dict(zip(missing, self._check([inputs[at] for at in missing]), strict=True))
+        if self._cache is not None:
+            self._cache.put((keys[at], told.stored()) for at, told in made.items() if at in keys and not told.unusable)
+        for at in range(len(inputs)):
+            yield found[at] if at in found else made[at]
+
+    def _key(self, given: Input) -> bytes | None:
+        if self._cache is None or given.path == STDIN or given.raw is not None:
+            return None
+        try:
+            return key_of(self._context, given.path, given.named, read_bytes(given.path))
+        except ValueError:
+            return None  # said when it is checked
+
+    def _stored(self, key: bytes) -> Told | None:
+        data = self._cache.get(key) if self._cache is not None else None
+        if data is None:
+            return None
+        try:
+            told = Told.restored(data)
+        except (TypeError, ValueError, IndexError):
+            return None
+        return told if still(told.seen, self._lookups) else None
+
+    def _check(self, inputs: Sequence[Input]) -> list[Told]:
+        if self._jobs < 2 or len(inputs) < MANY:
+            return [self._told(given) for given in inputs]
+        pool = self._pool or self._start()
+        if pool is None:
+            return [self._told(given) for given in inputs]
+        batches = [list(inputs[at : at + BATCH]) for at in range(0, len(inputs), BATCH)]
+        made: list[Told] = []
+        from concurrent.futures.process import BrokenProcessPool
+
+        try:
+            for batch in pool.map(_work, batches):
+                made += batch
+        except BrokenProcessPool:
+            return made + self._one_by_one(inputs[len(made) :])
+        return made
+
+    def _one_by_one(self, inputs: Sequence[Input]) -> list[Told]:
+        """Each input in a batch of its own, after a process died over one of them: it is that one's fault alone."""
+        from concurrent.futures.process import BrokenProcessPool
+
+        made = []
+        pool = self._start()
+        for given in inputs:
+            try:
+                made += pool.submit(_work, [given]).result()
+            except BrokenProcessPool as error:
+                made.append(Told("", Tally(), (internal_fault(given.path, error),)))
+                pool = self._start()
+        return made
+
+    def _start(self) -> Any:
+        """Processes that have what this one has; none where the platform cannot fork."""
+        import multiprocessing
+        from concurrent.futures import ProcessPoolExecutor
+
+        if "fork" not in multiprocessing.get_all_start_methods():
+            self._jobs = 1
+            return None
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+        _worker.append(self)
+        self._pool = ProcessPoolExecutor(self._jobs, mp_context=multiprocessing.get_context("fork"))
+        return self._pool
+
+    def _told(self, given: Input) -> Told:
+        self._checker.seen.take()
+        outcome = check_input(given, self._checker)
+        seen = tuple(self._checker.seen.take())
+        if isinstance(outcome, Unusable):
+            return Told("", Tally(), (outcome,), seen)
+        files = shown_files(given, outcome) if outcome is not None else []
+        units = tuple(unit for file in files for unit in file.results)
+        if not units:
+            return Told("", Tally(), (), seen)
+        result = CheckResult(
+            machine=self._checker.checker.machine,
+            units=units,
+            sources_text={file.path: file.text for file in files},
+            version=__version__,
+            rules_version=self._checker.catalog.version,
+        )
+        try:
+            return Told(self._render(result), tally_of(units), (), seen)
+        except Exception as error:
+            return Told("", Tally(), (internal_fault(given.path, error),), seen)
+
+
+_worker: list[Tree] = []
+
+
+def _work(inputs: Sequence[Input]) -> list[Told]:
+    return [_worker[-1]._told(given) for given in inputs]
+
+
+def _alone(inputs: Iterable[Input]) -> Iterator[Input]:
+    """The inputs without group files that a primary config above them brings in."""
+    groups = GroupFolders()
+    for given in inputs:
+        if given.named or groups.owner(given.path) is None:
+            yield given
+
+
+def _windows(inputs: Iterable[Input], size: int) -> Iterator[list[Input]]:
+    window: list[Input] = []
+    for given in inputs:
+        window.append(given)
+        if len(window) == size:
+            yield window
+            window = []
+    if window:
+        yield window
+
+
+def default_jobs() -> int:
+    """As many processes as this one may use processors."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1

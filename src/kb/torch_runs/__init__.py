@@ -1,0 +1,1 @@
+"""What imports torch: level 1 of the memory model, and the runs that are measured."""

@@ -1,0 +1,180 @@
+"""Trials as tasks on a Ray cluster: each on a node with its GPU, tried again elsewhere where the node is lost."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from kb.core.errors import UserError
+from kb.torch_runs.probe.ray_cluster import Cluster, connect, node_name
+from kb.torch_runs.probe.ray_types import PREFIX, accelerator_of, offered_by
+from kb.torch_runs.probe.trial import Outcome, Trial, as_json, outcome_from, trial_from
+
+RETRIES = 2  # after the first loss of a node
+GONE_SECONDS = 30.0  # how long a trial waits for a node that could run it, once there is none
+POLL_SECONDS = 1.0
+_ONE = 0.001  # of an accelerator type: it says where, not how much
+
+
+class Attempt(NamedTuple):
+    """A trial under way: how often it was lost, on which nodes, and the nodes alive when it was sent."""
+
+    trial: Trial
+    wanted: Mapping[str, float]  # the resources that it takes
+    alive: Mapping[str, str]  # names by id
+    losses: int = 0
+    lost_nodes: tuple[str, ...] = ()
+
+
+class RayRunner:
+    """Runs trials on a cluster, as many at a time as it has room for.
+
+    Args:
+        address: as :func:`kb.torch_runs.probe.ray_cluster.connect` takes it.
+        names: of each GPU its name and aliases, by kb's id.
+        tell: hears of a node that was lost: the trial, and the nodes' names.
+        gone_seconds: how long a trial waits for a node that could run it, once there is none.
+
+    Raises:
+        UserError: there is no such cluster.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        names: Mapping[str, Sequence[str]] = {},
+        tell: Callable[[Trial, tuple[str, ...]], None] | None = None,
+        retries: int = RETRIES,
+        gone_seconds: float = GONE_SECONDS,
+    ) -> None:
+        self._names, self._tell = names, tell
+        self._retries, self._gone_seconds = retries, gone_seconds
+        self._pending: dict[Any, Attempt] = {}
+        self._waiting_since: dict[Any, float] = {}
+        self.cluster: Cluster = connect(address)
+
+    def offered(self) -> tuple[str, ...]:
+        """The accelerator types that the cluster has now."""
+        return offered_by(name for node in self.cluster.alive() for name in node.resources)
+
+    def check(self, gpus: Sequence[str]) -> None:
+        """Raises: UserError: the cluster has none of a GPU."""
+        offered = self.offered()
+        for gpu in gpus:
+            if accelerator_of(gpu, self._names.get(gpu, ()), offered) is None:
+                raise UserError("probe.ray_no_such_gpu", gpu=gpu, known=", ".join(offered) or "-")
+
+    def run(self, trials: Sequence[Trial]) -> Iterator[tuple[Trial, Outcome]]:
+        """Each trial with its outcome as soon as it ended.
+
+        Raises:
+            UserError: the cluster went away as a whole.
+        """
+        ray = self.cluster.ray
+        for trial in trials:
+            self._send(Attempt(trial, self._resources(trial), self._alive()))
+        while self._pending:
+            try:
+                done, _ = ray.wait(list(self._pending), num_returns=1, timeout=POLL_SECONDS)
+                ended = [self._ended(ref) for ref in done] if done else self._given_up()
+            except (ray.exceptions.RaySystemError, ConnectionError) as error:
+                raise UserError("probe.ray_gone", address=self.cluster.address, reason=_line(error)) from None
+            yield from (pair for pair in ended if pair is not None)
+
+    def close(self) -> None:
+        """End what still runs: a task that is killed takes its trial's processes with it."""
+        for ref in self._pending:
+            with contextlib.suppress(Exception):
+                self.cluster.ray.cancel(ref, force=True)
+        self._pending.clear()
+        self.cluster.close()
+
+    def _alive(self) -> dict[str, str]:
+        return {node.id: node.name for node in self.cluster.alive()}
+
+    def _send(self, attempt: Attempt) -> None:
+        wanted = dict(attempt.wanted)
+        # kb sends a lost trial again itself: the journal names the nodes that were lost
+        task = self.cluster.ray.remote(max_retries=0)(work).options(
+            num_cpus=1, num_gpus=wanted.pop("GPU", 0), resources=wanted, name=f"kb {attempt.trial.model}"
+        )
+        self._pending[task.remote(as_json(attempt.trial))] = attempt
+
+    def _resources(self, trial: Trial) -> dict[str, float]:
+        wanted: dict[str, float] = {"GPU": 1} if trial.backend == "cuda" else {}
+        if trial.gpu is not None:
+            found = accelerator_of(trial.gpu, self._names.get(trial.gpu, ()), self.offered())
+            wanted[f"{PREFIX}{found or trial.gpu}"] = _ONE
+        return wanted
+
+    def _ended(self, ref: Any) -> tuple[Trial, Outcome] | None:
+        """A task's result; None where its node was lost and it was sent again."""
+        errors, attempt = self.cluster.ray.exceptions, self._pending.pop(ref)
+        self._waiting_since.pop(ref, None)
+        try:
+            outcome = outcome_from(self.cluster.ray.get(ref))
+        except errors.OutOfMemoryError as error:  # the node's memory ran low, and Ray ended the task
+            return attempt.trial, Outcome("oom", 0.0, resource="host", reason=_line(error))
+        except (errors.RayTaskError, errors.RuntimeEnvSetupError) as error:
+            return attempt.trial, Outcome("crash", 0.0, reason=_line(error))
+        except errors.RayError as error:
+            return self._lost(attempt, error)
+        if attempt.losses:
+            told = {"losses": attempt.losses, "lost_nodes": list(attempt.lost_nodes)}
+            outcome = outcome._replace(machine={**outcome.machine, **told})
+        return attempt.trial, outcome
+
+    def _lost(self, attempt: Attempt, error: Exception) -> tuple[Trial, Outcome] | None:
+        """Send it again, or give it up. Ray says which node it was, before its list of nodes says that it is dead."""
+        text = str(error)
+        gone = tuple(name for node, name in attempt.alive.items() if node in text)
+        nodes = tuple(dict.fromkeys((*attempt.lost_nodes, *gone)))
+        attempt = attempt._replace(losses=attempt.losses + 1, lost_nodes=nodes, alive=self._alive())
+        if self._tell is not None:
+            self._tell(attempt.trial, gone)
+        if attempt.losses <= self._retries:
+            self._send(attempt)
+            return None
+        return attempt.trial, _given_up(attempt, _line(error))
+
+    def _given_up(self) -> list[tuple[Trial, Outcome] | None]:
+        """The trials that no node could run any more, for so long that none will come."""
+        nodes, now = self.cluster.alive(), time.monotonic()
+        found: list[tuple[Trial, Outcome] | None] = []
+        for ref, attempt in list(self._pending.items()):
+            wanted = attempt.wanted.items()
+            if any(all(node.resources.get(name, 0) >= most for name, most in wanted) for node in nodes):
+                self._waiting_since.pop(ref, None)
+            elif now - self._waiting_since.setdefault(ref, now) >= self._gone_seconds:
+                with contextlib.suppress(Exception):
+                    self.cluster.ray.cancel(ref, force=True)
+                del self._pending[ref]
+                found.append((attempt.trial, _given_up(attempt, f"{attempt.trial.gpu}: 0")))
+        return found
+
+
+def _given_up(attempt: Attempt, reason: str) -> Outcome:
+    told = {"losses": attempt.losses, "lost_nodes": list(attempt.lost_nodes)}
+    return Outcome("lost", 0.0, reason=reason, machine=told)
+
+
+def _line(error: BaseException) -> str:
+    """The telling line of an error that Ray may have put many around."""
+    cause = getattr(error, "cause", None)
+    text = f"{type(cause).__name__}: {cause}" if isinstance(cause, Exception) else str(error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return (lines or [type(error).__name__])[0][:300]
+
+
+def work(data: Mapping[str, Any]) -> dict[str, Any]:
+    """What a node does: the trial in processes of its own, as anywhere."""
+    import socket
+
+    import ray
+
+    from kb.torch_runs.probe.running import run_trial
+
+    outcome = run_trial(trial_from(data))
+    node = node_name(socket.gethostname(), ray.get_runtime_context().get_node_id())
+    return as_json(outcome._replace(node=node))

@@ -1,0 +1,158 @@
+"""Training, evaluation and generation as users meet them: by the Trainer, measured by phase.
+
+Import only in a trial's process.
+"""
+
+import functools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainerCallback
+
+from kb.core.setup import TrainingSetup
+from kb.torch_runs.probe.meter import Meter
+from kb.torch_runs.probe.model_build import samples
+
+EVALUATION_STEPS = 3
+PARTS = ("forward", "backward", "step")
+
+
+class Clock:
+    """Seconds of the last optimizer step that was measured."""
+
+    def __init__(self) -> None:
+        self.began = self.seconds = 0.0
+
+
+def trainer_of(model: Any, setup: TrainingSetup, meter: Meter, folder: str, *, steps: int, clock: Clock) -> Any:
+    """A Trainer of ``steps`` optimizer steps; the second half of them is measured, when states and caches are there."""
+    warm = steps // 2
+
+    class Phases(TrainerCallback):
+        def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            meter.start()
+
+        def on_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if state.global_step >= warm:
+                meter.end("step")
+                clock.seconds = time.perf_counter() - clock.began
+
+    class Measured(Seq2SeqTrainer):
+        accumulated = 0
+
+        def compute_loss(self, model: Any, *given: Any, **named: Any) -> Any:
+            measures = model.training and self.state.global_step >= warm
+            if measures:
+                meter.start()
+                if self.accumulated % self.args.gradient_accumulation_steps == 0:
+                    clock.began = time.perf_counter()
+            loss = super().compute_loss(model, *given, **named)
+            if measures:
+                meter.end("forward")
+                meter.start()
+            return loss
+
+        def training_step(self, *given: Any, **named: Any) -> Any:
+            loss = super().training_step(*given, **named)
+            self.accumulated += 1
+            if self.state.global_step >= warm:
+                meter.end("backward")
+            return loss
+
+    rows = samples(model, setup, setup.per_device_train_batch_size)
+    evaluation = samples(model, setup, setup.per_device_eval_batch_size)
+    return Measured(
+        model=model,
+        args=_arguments(setup, folder, steps, cuda=meter.cuda),
+        train_dataset=_Repeated(rows, steps * setup.gradient_accumulation_steps),
+        eval_dataset=_Repeated(evaluation, EVALUATION_STEPS),
+        callbacks=[Phases()],
+    )
+
+
+class _Repeated(torch.utils.data.Dataset[Any]):
+    """One batch's samples again and again: every batch takes the same, and few samples take little host memory."""
+
+    def __init__(self, rows: list[Any], times: int) -> None:
+        self.rows, self.times = rows, times
+
+    def __len__(self) -> int:
+        return len(self.rows) * self.times
+
+    def __getitem__(self, number: int) -> Any:
+        return self.rows[number % len(self.rows)]
+
+
+def _arguments(setup: TrainingSetup, folder: str, steps: int, *, cuda: bool) -> Seq2SeqTrainingArguments:
+    workers: dict[str, Any] = {}
+    if setup.dataloader_num_workers:
+        workers = {
+            "dataloader_num_workers": setup.dataloader_num_workers,
+            "dataloader_prefetch_factor": setup.dataloader_prefetch_factor,
+            "dataloader_persistent_workers": setup.dataloader_persistent_workers,
+        }
+    return Seq2SeqTrainingArguments(
+        output_dir=folder,
+        per_device_train_batch_size=setup.per_device_train_batch_size,
+        per_device_eval_batch_size=setup.per_device_eval_batch_size,
+        gradient_accumulation_steps=setup.gradient_accumulation_steps,
+        max_steps=steps,
+        fp16=setup.fp16 and cuda,  # a CPU's autocast is bf16
+        bf16=setup.bf16 or (setup.fp16 and not cuda),
+        gradient_checkpointing=setup.gradient_checkpointing,
+        gradient_checkpointing_kwargs={"use_reentrant": setup.use_reentrant},
+        optim=setup.optim,
+        label_smoothing_factor=setup.label_smoothing_factor,
+        prediction_loss_only=setup.predict_with_generate or setup.prediction_loss_only,
+        eval_accumulation_steps=setup.eval_accumulation_steps,
+        dataloader_pin_memory=setup.dataloader_pin_memory and cuda,
+        report_to=[],
+        save_strategy="no",
+        logging_strategy="no",
+        disable_tqdm=True,
+        use_cpu=not cuda,
+        **workers,
+    )
+
+
+def train(trainer: Any, meter: Meter) -> None:
+    """The steps; ``train`` is the highest of their parts."""
+    meter.start()
+    trainer.train()
+    meter.whole("train", PARTS)
+
+
+def evaluate(trainer: Any, meter: Meter) -> None:
+    """The Trainer's evaluation of a few batches: the forward passes, and what it keeps of them."""
+    meter.start()
+    trainer.evaluate()
+    meter.end("evaluate")
+
+
+def generate(model: Any, setup: TrainingSetup, meter: Meter) -> None:
+    """As Seq2SeqTrainer generates: under autocast, to the full length."""
+    device = next(model.parameters()).device
+    inference = setup.do_predict and not (setup.do_eval and setup.predict_with_generate)
+    batch = setup.inference_batch_size if inference else None
+    beams = setup.inference_num_beams if inference else setup.generation_num_beams
+    length = setup.inference_max_length if inference else setup.generation_max_length
+    rows = samples(model, setup, batch or setup.per_device_eval_batch_size)
+    inputs = {name: torch.stack([row[name] for row in rows]).to(device) for name in ("input_ids", "attention_mask")}
+    half = torch.float16 if setup.fp16 and meter.cuda else torch.bfloat16
+    model.eval()
+    meter.start()
+    with torch.inference_mode(), torch.autocast(device.type, dtype=half, enabled=setup.autocast):
+        model.generate(**inputs, num_beams=beams, max_new_tokens=length, min_new_tokens=length, do_sample=False,
+                       use_cache=True)  # fmt: skip
+    meter.end("generate")
+
+
+def phase_runs(trainer: Any, model: Any, setup: TrainingSetup, meter: Meter) -> dict[str, Callable[[], None]]:
+    """What to call for each phase."""
+    return {
+        "train": functools.partial(train, trainer, meter),
+        "evaluate": functools.partial(evaluate, trainer, meter),
+        "generate": functools.partial(generate, model, setup, meter),
+    }

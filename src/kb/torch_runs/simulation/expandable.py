@@ -1,0 +1,140 @@
+"""The caching allocator with ``expandable_segments:True``: few large ranges of addresses, backed page by page.
+
+Source: ``find_expandable_block``, ``map_block``, ``try_allocate_expandable_block``, ``unmap_block`` and the expandable
+part of ``get_free_block`` in ``c10/cuda/CUDACachingAllocator.cpp``. It follows the source's text; no run on a GPU
+confirms it.
+"""
+
+from bisect import bisect_left
+
+from kb.torch_runs.simulation.allocator import (
+    LARGE_SEGMENT,
+    SMALL_SEGMENT,
+    SMALLEST_BLOCK,
+    Block,
+    CachingAllocator,
+    OutOfMemory,
+    Record,
+)
+
+# The source takes 9/8 of the GPU's memory for each range; here only that it never ends and starts at a page matters.
+RANGE_BYTES = LARGE_SEGMENT << 18
+TOP_ADDRESS = RANGE_BYTES << 4
+
+
+class ExpandableAllocator(CachingAllocator):
+    """Blocks of the small pool come in pages of 2 MiB, of the large pool in pages of 20 MiB."""
+
+    def __init__(self, limit: int | None = None, record: Record | None = None) -> None:
+        super().__init__(limit, record)
+        self._next_segment = TOP_ADDRESS
+
+    def _page(self, small: bool) -> int:
+        return SMALL_SEGMENT if small else LARGE_SEGMENT
+
+    def _splits(self, block: Block, size: int) -> bool:
+        return block.size - size >= SMALLEST_BLOCK
+
+    def _best_fit(self, size: int, small: bool) -> Block | None:
+        """The free block whose growth would be least, among those large enough today."""
+        entries = self._free[small]
+        at = bisect_left(entries, (size, 0))
+        if at == len(entries):
+            return None
+        while at + 1 < len(entries) and self._could_grow_to(entries[at + 1]) < self._could_grow_to(entries[at]):
+            at += 1
+        return self._blocks[entries.pop(at)[1]]
+
+    def _could_grow_to(self, entry: tuple[int, int]) -> int:
+        after = self._blocks[entry[1]].after
+        return entry[0] + (after.size if after is not None and not after.mapped else 0)
+
+    def _new_block(self, size: int, small: bool) -> Block:
+        start = self._start(size, small)
+        missing = self._missing(start, size)
+        if not self._has_room(missing):
+            self.retries += 1
+            self.empty_cache()
+            start = self._start(size, small)
+            if not self._has_room(self._missing(start, size)):
+                raise OutOfMemory(size, self.allocated, self.reserved)
+        block = start if start.mapped else self._map(start, min(start.size, size))
+        while block.size < size:
+            assert block.after is not None
+            block = self._map(block.after, min(size - block.size, block.after.size))
+        self._uncache(block)
+        return block
+
+    def _start(self, size: int, small: bool) -> Block:
+        """The lowest free or unmapped block from which ``size`` bytes of addresses are unused."""
+        for block in sorted(self._blocks.values(), key=lambda block: block.address):
+            if block.mapped or block.small is not small:
+                continue
+            first = block.before if block.before is not None and block.before.free else block
+            if self._unused_from(first, size) >= size:
+                return first
+        self._next_segment -= RANGE_BYTES
+        block = self._blocks[self._next_segment] = Block(self._next_segment, RANGE_BYTES, small)
+        block.mapped = False
+        return block
+
+    def _unused_from(self, block: Block | None, size: int) -> int:
+        found = 0
+        while found < size and block is not None and block.free:
+            found += block.size
+            block = block.after
+        return found
+
+    def _missing(self, start: Block, size: int) -> int:
+        """Bytes of pages that must be mapped for ``size`` bytes from ``start``."""
+        pages = 0
+        block: Block | None = start
+        while size > 0:
+            assert block is not None
+            if not block.mapped:
+                page = self._page(block.small)
+                pages += min(block.size, -(-min(size, block.size) // page) * page)
+            size -= block.size
+            block = block.after
+        return pages
+
+    def _map(self, block: Block, size: int) -> Block:
+        """Back the first ``size`` bytes of ``block`` with whole pages; cached, merged with its neighbours."""
+        page = self._page(block.small)
+        mapped = min(block.size, -(-size // page) * page)
+        if mapped < block.size:
+            self._cut(block, mapped)
+        block.mapped = True
+        self._grow_reserved(block.address, mapped)
+        block = self._merged(block)
+        self._cache(block)
+        return block
+
+    def empty_cache(self) -> None:
+        """Unmap every page without a tensor on it."""
+        for entries in self._free.values():
+            for entry in list(entries):
+                self._unmap(self._blocks[entry[1]])
+
+    def _unmap(self, block: Block) -> None:
+        page = self._page(block.small)
+        start = -(-block.address // page) * page
+        end = (block.address + block.size) // page * page
+        if start >= end:
+            return
+        self._uncache(block)
+        if block.address < start:
+            self._cut(block, start - block.address)
+            self._cache(block)
+            assert block.after is not None
+            block = block.after
+        if block.address + block.size > end:
+            self._cut(block, end - block.address)
+            assert block.after is not None
+            self._cache(block.after)
+        block.mapped = False
+        self._grow_reserved(block.address, -block.size)
+        for neighbour in (block.before, block.after):
+            if neighbour is not None and not neighbour.mapped:
+                first, second = (neighbour, block) if neighbour is block.before else (block, neighbour)
+                block = self._joined(first, second)

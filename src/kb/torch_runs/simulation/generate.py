@@ -1,0 +1,148 @@
+"""transformers' own ``generate``, unmodified, on fake tensors.
+
+Where it asks a tensor for its value it would wait for the GPU; there is no value here, so the question is answered from
+the place that asks: decoding goes on until the wanted number of tokens, and masks hold padding or do not.
+
+A long answer need not be decoded token by token. Between the second token and the last ones only the cache grows, so
+there the cache's own ``update`` (and, with beams, ``reorder_cache``) runs alone: the allocator sees the same growth.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from kb.torch_runs.simulation.caches import grow_cache, mark_cache
+
+DECODED_FIRST, DECODED_LAST = 2, 2  # tokens that the whole model decodes; between them only the cache grows
+FEWEST_SKIPPED = 20  # below that, decoding them all is quick enough
+
+
+class Decoding(NamedTuple):
+    """How tokens are to be generated. ``skip``: grow only the cache in the middle of a long answer."""
+
+    new_tokens: int
+    beams: int = 1
+    sampling: bool = False
+    static_cache: bool = False
+    skip: bool = True
+
+
+class Progress:
+    """Tokens decoded so far, and what the host's questions are answered with."""
+
+    def __init__(self, decoding: Decoding, padded: bool) -> None:
+        self.decoding = decoding
+        self.padded = padded
+        self.tokens = 0
+
+    @property
+    def finished(self) -> bool:
+        return self.tokens >= self.decoding.new_tokens
+
+    def answer(self, tensor: Any) -> bool | int | float:
+        """The value of a one-element tensor, by who asks for it."""
+        yes_or_no = str(tensor.dtype) == "torch.bool"
+        frame = sys._getframe(1)
+        while frame is not None:
+            place, name = frame.f_code.co_filename, frame.f_code.co_name
+            if "masking_utils" in place:
+                return not self.padded  # "is everything visible?"
+            if "generation" in place and place.endswith("utils.py"):
+                if name == "_beam_search":
+                    return not self.finished if yes_or_no else self.decoding.new_tokens
+                if name in ("__call__", "_sample", "_has_unfinished_sequences"):
+                    return self.finished
+                if name == "generate":
+                    return not self.padded  # "is the mask all ones?"
+            frame = frame.f_back  # type: ignore[assignment]
+        return False if yes_or_no else 0
+
+
+def generate(model: Any, inputs: dict[str, Any], decoding: Decoding, tracer: Any) -> Any:
+    """Generate as the Trainer's evaluation does, under the tracer's current phase; the fake tokens.
+
+    Args:
+        model: a model of :mod:`kb.torch_runs.simulation.build`, or what PEFT made of it.
+        inputs: fake tensors by their names; ``labels`` are left out.
+    """
+    import torch
+
+    progress = Progress(decoding, tracer.padded)
+    settings: dict[str, Any] = {"cache_implementation": "static"} if decoding.static_cache else {}
+    given = {name: value for name, value in inputs.items() if name != "labels"}
+    with torch.no_grad(), _answering(tracer, progress.answer), _watching(model, progress, tracer):
+        return model.generate(
+            **given,
+            max_new_tokens=decoding.new_tokens,
+            num_beams=decoding.beams,
+            do_sample=decoding.sampling,
+            use_cache=True,
+            disable_compile=True,
+            **settings,
+        )
+
+
+@contextmanager
+def _answering(tracer: Any, answer: Callable[[Any], bool | int | float]) -> Iterator[None]:
+    before = tracer.answer
+    tracer.answer = answer
+    try:
+        yield
+    finally:
+        tracer.answer = before
+
+
+@contextmanager
+def _watching(model: Any, progress: Progress, tracer: Any) -> Iterator[None]:
+    """Count the tokens, tell the tracer which tensors are the cache, and skip the middle.
+
+    The two methods are replaced on this one object: ``generate`` calls them once for every token.
+    """
+    import functools
+
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    prepare, update = inner.prepare_inputs_for_generation, inner._update_model_kwargs_for_generation
+    encoded = inner.config.is_encoder_decoder
+
+    @functools.wraps(prepare)
+    def prepare_and_mark(*args: Any, **kwargs: Any) -> Any:
+        _mark(tracer, kwargs)  # reordering has made the cache anew
+        return prepare(*args, **kwargs)
+
+    @functools.wraps(update)
+    def update_and_count(outputs: Any, kwargs: Any, *args: Any, **options: Any) -> Any:
+        kwargs = update(outputs, kwargs, *args, **options)
+        progress.tokens += 1
+        _mark(tracer, kwargs)
+        left = progress.decoding.new_tokens - progress.tokens - DECODED_LAST
+        if progress.decoding.skip and progress.tokens == DECODED_FIRST and left >= FEWEST_SKIPPED:
+            _skip(kwargs, left, progress.decoding, encoded)
+            progress.tokens += left
+            _mark(tracer, kwargs)
+        return kwargs
+
+    inner.prepare_inputs_for_generation, inner._update_model_kwargs_for_generation = prepare_and_mark, update_and_count
+    try:
+        yield
+    finally:
+        del inner.prepare_inputs_for_generation, inner._update_model_kwargs_for_generation
+
+
+def _mark(tracer: Any, kwargs: dict[str, Any]) -> None:
+    mark_cache(tracer, kwargs.get("past_key_values"))
+    encoded = kwargs.get("encoder_outputs")
+    if encoded is not None and hasattr(encoded, "last_hidden_state"):
+        tracer.mark(encoded.last_hidden_state, "encoder_output")
+
+
+def _skip(kwargs: dict[str, Any], tokens: int, decoding: Decoding, encoded: bool) -> None:
+    """As if ``tokens`` more had been decoded: the cache, the mask and the positions that long."""
+    import torch
+
+    grow_cache(kwargs.get("past_key_values"), tokens, reorder=decoding.beams > 1)
+    names = ("decoder_attention_mask", "decoder_position_ids") if encoded else ("attention_mask", "position_ids")
+    for name in names:
+        given = kwargs.get(name)
+        if given is not None:
+            kwargs[name] = torch.cat([given, given.new_ones((*given.shape[:-1], tokens))], dim=-1)

@@ -1,0 +1,206 @@
+"""Puts a meta model onto the fake GPU, allocation by allocation in the order in which a real load does it.
+
+The order decides which holes remain between the weights, and so how much the allocator reserves later.
+Import only in the simulator's process.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+    from kb.torch_runs.simulation.tracer import Tracer
+else:
+    from kb.torch_runs.simulation.torch_modules import torch
+
+NF4_BLOCK = 64
+
+
+def move(model: "torch.nn.Module", tracer: "Tracer") -> None:
+    """As ``model.to("cuda")`` of a model that was loaded on the host: children first, parameters before buffers."""
+    wide = _kept_wide(model)
+    made: dict[int, torch.nn.Parameter] = {}
+
+    def place(module: torch.nn.Module, path: str) -> None:
+        for name, child in module.named_children():
+            place(child, f"{path}{name}.")
+        for name, parameter in list(module._parameters.items()):
+            if parameter is None:
+                continue
+            if id(parameter) not in made:
+                dtype = torch.float32 if wide(f"{path}{name}") else parameter.dtype
+                tensor = torch.empty(parameter.shape, dtype=dtype, device="cuda")
+                tracer.mark(tensor, "weights")
+                made[id(parameter)] = _parameter(tensor, parameter)
+            module._parameters[name] = made[id(parameter)]
+        _place_buffers(module, tracer)
+
+    originals = list(model.parameters())  # kept alive: an id must not be used twice
+    place(model, "")
+    del originals
+
+
+def load_quantized(
+    model: "torch.nn.Module",
+    tracer: "Tracer",
+    compute_dtype: "torch.dtype",
+    double_quant: bool,
+    eight_bit: bool = False,
+    ahead: int = 0,
+    unquantized: Sequence[str] = (),
+) -> None:
+    """As ``from_pretrained`` with a bitsandbytes config: each weight to the GPU in 16 bits, quantized there, let go.
+
+    The library's own layers and quantization run. ``ahead`` is by how many weights the reading threads lead: it is a
+    matter of timing in a real load, and changes the holes. ``unquantized`` modules stay wide beside those that the
+    library leaves out itself.
+    Source: ``_load_pretrained_model``, ``core_model_loading.py``, ``integrations/bitsandbytes.py`` of transformers 5.
+    """
+    from bitsandbytes.nn import Linear4bit, Linear8bitLt
+
+    head_is_own = _head_is_own(model)
+    _replace_linears(model, compute_dtype, double_quant, eight_bit, unquantized)
+    names = sorted(dict(model.named_parameters()), key=_natural)
+    layers = {name: model.get_submodule(name.rpartition(".")[0]) for name in names}
+    quantizes = {name for name, layer in layers.items() if isinstance(layer, Linear4bit | Linear8bitLt)}
+    packed = {name for name in quantizes if name.endswith(".weight")}
+    wide = _kept_wide(model)
+    shapes = {name: model.get_parameter(name).shape for name in names}
+    _warm_up(tracer, shapes, packed, compute_dtype, eight_bit)
+    made: dict[str, torch.Tensor] = {}
+    for at, name in enumerate(names):
+        for reading in names[at : at + ahead + 1]:
+            if reading not in made:
+                dtype = torch.float32 if wide(reading) else compute_dtype
+                made[reading] = torch.empty(shapes[reading], dtype=dtype, device="cuda")
+        weight = made[name]
+        made[name] = made[name].new_empty(0)
+        if name in packed:
+            _quantize(layers[name], weight, double_quant, tracer)
+        else:
+            tracer.mark(weight, "weights")
+            layers[name]._parameters[name.rpartition(".")[2]] = _parameter(weight, model.get_parameter(name))
+        del weight
+    for module in model.modules():
+        _place_buffers(module, tracer)
+    _tie(model, head_is_own)
+    loaded: Any = model
+    loaded.is_quantized = True
+    loaded.is_loaded_in_8bit, loaded.is_loaded_in_4bit = eight_bit, not eight_bit
+
+
+def _head_is_own(model: Any) -> bool:
+    head = model.get_output_embeddings()
+    return head is not None and head.weight is not model.get_input_embeddings().weight
+
+
+def _tie(model: Any, head_is_own: bool) -> None:
+    """What was tied is tied again; a head of its own, which the config may not tell of, stays so."""
+    own = model.get_output_embeddings().weight if head_is_own else None
+    model.tie_weights()
+    if own is not None:
+        model.get_output_embeddings().weight = own
+
+
+def _parameter(tensor: "torch.Tensor", like: "torch.nn.Parameter") -> "torch.nn.Parameter":
+    return torch.nn.Parameter(tensor, requires_grad=like.requires_grad and tensor.is_floating_point())
+
+
+def _place_buffers(module: "torch.nn.Module", tracer: "Tracer") -> None:
+    for name, buffer in list(module._buffers.items()):
+        if buffer is not None:
+            tensor = module._buffers[name] = torch.empty(buffer.shape, dtype=buffer.dtype, device="cuda")
+            tracer.mark(tensor, "weights")
+
+
+def _kept_wide(model: Any) -> Any:
+    """Whether a parameter stays in fp32 whatever the type asked for (``_get_dtype_plan``)."""
+    import re
+
+    dtype = model.get_input_embeddings().weight.dtype
+    plan = getattr(model, "_get_dtype_plan", None)
+    names = list(plan(dtype)) if plan is not None else []
+    pattern = re.compile("|".join(rf"(?:^|\.)(?:{name})(?:\.|$)" for name in names)) if names else None
+    return lambda path: pattern is not None and pattern.search(path) is not None
+
+
+def _replace_linears(
+    model: Any, compute_dtype: "torch.dtype", double_quant: bool, eight_bit: bool, unquantized: Sequence[str]
+) -> None:
+    from torch.utils._python_dispatch import _disable_current_modes
+    from transformers import BitsAndBytesConfig
+    from transformers.integrations.bitsandbytes import replace_with_bnb_linear
+    from transformers.quantizers.base import HfQuantizer
+
+    asked = BitsAndBytesConfig(
+        load_in_4bit=not eight_bit,
+        load_in_8bit=eight_bit,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_compute_dtype=compute_dtype,
+        bnb_4bit_use_double_quant=double_quant,
+    )
+    with _disable_current_modes():  # type: ignore[no-untyped-call]
+        skipped = HfQuantizer.get_modules_to_not_convert(model, None, model._keep_in_fp32_modules)
+        replace_with_bnb_linear(model, [*skipped, *unquantized], asked)
+
+
+def _warm_up(tracer: "Tracer", shapes: dict[str, Any], packed: set[str], dtype: "torch.dtype", eight_bit: bool) -> None:
+    """``caching_allocator_warmup``: one block of the loaded size, freed at once, so that the rest is cut from it."""
+    width = 1.0 if eight_bit else 0.5
+    size = sum(int(shape.numel() * (width if name in packed else dtype.itemsize)) for name, shape in shapes.items())
+    tracer.release(tracer.hold(size, "caching_allocator_warmup", "weights"))
+
+
+def _quantize(layer: Any, weight: "torch.Tensor", double_quant: bool, tracer: "Tracer") -> None:
+    import bitsandbytes
+
+    if isinstance(layer, bitsandbytes.nn.Linear8bitLt):
+        stored, scales, _ = bitsandbytes.functional.int8_vectorwise_quant(weight.to(torch.float16))
+        parameter: Any = torch.nn.Parameter(stored, requires_grad=False)
+        parameter.CB, parameter.SCB, parameter.has_fp16_weights = stored, scales, False
+        layer._parameters["weight"] = parameter
+        tracer.mark(stored, "weights")
+        tracer.mark(scales, "quantization")
+        return
+    with _known_code():
+        stored, state = bitsandbytes.functional.quantize_4bit(
+            weight, blocksize=NF4_BLOCK, compress_statistics=double_quant, quant_type="nf4"
+        )
+    parameter = torch.nn.Parameter(stored, requires_grad=False)
+    parameter.quant_state, parameter.bnb_quantized = state, True
+    parameter.compress_statistics, parameter.quant_type, parameter.blocksize = double_quant, "nf4", NF4_BLOCK
+    parameter.quant_storage, parameter.module = torch.uint8, layer
+    layer._parameters["weight"] = parameter
+    layer.quant_state = state
+    layer.compute_type_is_set = True  # the layer would look at its input's values
+    tracer.mark(stored, "weights")
+    for tensor in _tensors(state):
+        tracer.mark(tensor, "quantization")
+
+
+def _tensors(state: Any) -> Iterator["torch.Tensor"]:
+    for name in ("absmax", "code", "offset"):
+        tensor = getattr(state, name, None)
+        if isinstance(tensor, torch.Tensor):
+            yield tensor
+    if getattr(state, "state2", None) is not None:
+        yield from _tensors(state.state2)
+
+
+@contextmanager
+def _known_code() -> Iterator[None]:
+    """bitsandbytes computes its table of 8-bit values once, on the host: with real numbers, not fake ones."""
+    from bitsandbytes import functional
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    if "dynamic" not in functional.name2qmap:
+        with _disable_current_modes():  # type: ignore[no-untyped-call]
+            functional.name2qmap["dynamic"] = functional.create_dynamic_map().to("cpu")
+    yield
+
+
+def _natural(name: str) -> list[tuple[int, int | str]]:
+    """transformers' ``dot_natural_key``: numbers by value, before words."""
+    return [(0, int(part)) if part.isdigit() else (1, part) for part in name.split(".")]

@@ -1,0 +1,253 @@
+"""Watches every operator on fake CUDA tensors and books each new storage with the allocator's model.
+
+A storage's block is freed when the storage dies, so liveness is Python's and autograd's own, not a guess.
+Import only in the simulator's process: torch is imported here.
+"""
+
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kb.torch_runs.simulation.allocator import CachingAllocator
+from kb.torch_runs.simulation.events import Event
+
+if TYPE_CHECKING:
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+else:
+    from kb.torch_runs.simulation.torch_modules import TorchDispatchMode, torch
+
+Scalar = bool | int | float
+
+
+class Span(NamedTuple):
+    """One stay in a phase: peaks in bytes, with what was there when it began."""
+
+    phase: str
+    peak_allocated: int
+    peak_reserved: int
+
+
+class Booked(NamedTuple):
+    """A storage's block; ``watch`` frees it when the storage dies."""
+
+    address: int
+    event: int
+    size: int
+    watch: "weakref.ref[Any]"
+
+
+class Tracer(TorchDispatchMode):
+    """Set ``phase`` before each part of a run, then read ``spans``, ``events`` and ``roles``.
+
+    ``events`` is the allocator's log. ``roles`` says what the block of an ``alloc`` event holds, where :meth:`mark` was
+    called. ``answer`` replies where the host reads a number from the GPU (``.item()``, ``if tensor:``).
+    ``engine_count`` is the use count that a gradient has when nothing but autograd's buffer holds it.
+    """
+
+    def __init__(self, allocator: CachingAllocator, capability: tuple[int, int]) -> None:
+        super().__init__()
+        self.allocator = allocator
+        allocator._record = self._record
+        self.capability = capability
+        self.device = torch.device("cuda")
+        self.events: list[Event] = []
+        self.roles: dict[int, str] = {}
+        self.padded = True
+        self.answer: Callable[[torch.Tensor], Scalar] = self.usual_answer
+        self.modules: list[str] = []
+        self.names: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+        self.engine_count = 4
+        self.replaced: dict[Any, Callable[..., Any]] = {}
+        self.scratch: dict[Any, Callable[..., Sequence[Sequence[int]]]] = {}
+        self.workspaces: dict[Any, Callable[..., Sequence[int]]] = {}
+        self.spans: list[Span] = []
+        self._phase = "load"
+        self._live: dict[int, Booked] = {}
+        self._workspaces: set[tuple[int, int]] = set()
+        self._paused = 0
+        self._op = ""
+        self._requested = 0
+
+    @property
+    def phase(self) -> str:
+        return self._phase
+
+    @phase.setter
+    def phase(self, name: str) -> None:
+        self._close_span()
+        self._phase = name
+        self.allocator.reset_peaks()
+
+    def _close_span(self) -> None:
+        self.spans.append(Span(self._phase, self.allocator.peak_allocated, self.allocator.peak_reserved))
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Nothing is booked: for tensors that a real run makes elsewhere. Those that stay must be replaced after."""
+        self._paused += 1
+        try:
+            yield
+        finally:
+            self._paused -= 1
+
+    def mark(self, tensor: "torch.Tensor", role: str) -> None:
+        """Say what the block under ``tensor`` holds, for its whole life."""
+        if tensor.device.type == "cuda":
+            booked = self._live.get(tensor.untyped_storage()._cdata)
+            if booked is not None:
+                self.roles[booked.event] = role
+
+    def name_modules(self, model: "torch.nn.Module") -> None:
+        """From here on ``module`` of an event is the path inside ``model``."""
+        for name, module in model.named_modules():
+            self.names[module] = name
+
+    def has(self, tensor: "torch.Tensor") -> bool:
+        return tensor.device.type == "cuda" and tensor.untyped_storage()._cdata in self._live
+
+    def live_blocks(self) -> list[tuple[int, Event]]:
+        """(number of the alloc event, the event) of every storage that is alive."""
+        return [(booked.event, self.events[booked.event]) for booked in self._live.values()]
+
+    def hold(self, requested: int, op: str, role: str = "") -> int:
+        """Book a block that no tensor stands for, until :meth:`release`; returns its address."""
+        self._op, self._requested = op, requested
+        address = self.allocator.malloc(requested)
+        if role:
+            self.roles[len(self.events) - 1] = role
+        return address
+
+    def release(self, address: int) -> None:
+        self.allocator.free(address)
+
+    def usual_answer(self, tensor: "torch.Tensor") -> Scalar:
+        """Masks are "all ones" where the batch is not padded; any number is 1."""
+        return not self.padded if tensor.dtype == torch.bool else 1
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.ops.aten._local_scalar_dense.default and getattr(args[0], "constant", None) is None:
+            return self.answer(args[0])
+        replacement = self.replaced.get(func)
+        if replacement is not None:
+            with self:
+                return replacement(self, *args, **kwargs)
+        grown = self._engine_accumulates(func, args)
+        out = func(*args, **kwargs)
+        if self._paused:
+            return out
+        if grown is not None:
+            self._pass_on(grown, out)
+        self._op = func.__name__
+        for leaf in out if isinstance(out, (tuple, list)) else (out,):
+            if isinstance(leaf, torch.Tensor):
+                self.book(leaf)
+            elif isinstance(leaf, (tuple, list)):
+                for tensor in leaf:
+                    self.book(tensor)
+        if func is torch.ops.aten._to_copy.default and self._phase != "load":
+            self._mark_copy(args[0], out)
+        if func in self.workspaces:
+            for size in self.workspaces[func](*args):
+                self._book_workspace(size)
+        if func in self.scratch:
+            self._book_scratch(self.scratch[func](self, *args, **kwargs), func.__name__)
+        return out
+
+    def _mark_copy(self, source: "torch.Tensor", copy: "torch.Tensor") -> None:
+        """A weight cast during the run is autocast's copy, which its cache keeps."""
+        booked = self._live.get(source.untyped_storage()._cdata)
+        if booked is not None and self.roles.get(booked.event) in ("weights", "adapters"):
+            self.mark(copy, "autocast_copies")
+
+    def book(self, tensor: Any) -> None:
+        """Book the storage under ``tensor``, unless it is known, empty, or not on the GPU."""
+        if not isinstance(tensor, torch.Tensor) or tensor.device.type != "cuda":
+            return
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        size = storage.nbytes()
+        if key in self._live or not size:
+            return
+        self._requested = size
+        address = self.allocator.malloc(size)
+        self._live[key] = Booked(address, len(self.events) - 1, size, self._watch(storage, key))
+
+    def _watch(self, storage: Any, key: int) -> "weakref.ref[Any]":
+        return weakref.ref(storage, lambda _: self._died(key))
+
+    def _died(self, key: int) -> None:
+        booked = self._live.pop(key, None)
+        if booked is not None:
+            self.allocator.free(booked.address)
+
+    def _record(self, action: str, address: int, size: int) -> None:
+        if action == "alloc":
+            module = self.modules[-1] if self.modules else ""
+            event = Event("alloc", address, size, self._op, module, self._phase, self._requested)
+        else:
+            event = Event(action, address, size, "", "", self._phase)  # type: ignore[arg-type]
+        self.events.append(event)
+
+    def _book_workspace(self, size: int) -> None:
+        """cuBLAS, and cuBLASLt, take a workspace for each thread that multiplies, at its first product, for good."""
+        kept = (threading.get_ident(), size)
+        if kept not in self._workspaces:
+            self._workspaces.add(kept)
+            self.hold(size, "cublas_workspace", "workspace")
+
+    def _book_scratch(self, stages: Sequence[Sequence[int]], op: str) -> None:
+        for sizes in stages:
+            for address in [self.hold(size, op, "workspace") for size in sizes if size]:
+                self.release(address)
+
+    def _engine_accumulates(self, func: Any, args: Any) -> int | None:
+        """The storage into which autograd would add in place, were this not a tensor subclass.
+
+        ``InputBuffer::accumulate`` (torch/csrc/autograd/input_buffer.cpp) adds into the gradient it already has where
+        that has no other holder; for a subclass, as fake tensors are, it makes a new one.
+        """
+        if func is not torch.ops.aten.add.Tensor or torch.is_grad_enabled() or not isinstance(args[1], torch.Tensor):
+            return None
+        old = args[0]
+        storage = old.untyped_storage()
+        if not self._called_by_engine() or torch._C._storage_Use_Count(storage._cdata) > 2:
+            return None
+        if old._use_count() > self.engine_count or not _dense(old):
+            return None
+        return int(storage._cdata)
+
+    @staticmethod
+    def _called_by_engine() -> bool:
+        """Whether no Python stands between autograd's thread and the operator but torch's own wrappers."""
+        frame: Any = sys._getframe(2)
+        while frame is not None:
+            code = frame.f_code
+            if code.co_name not in ("_fn", "inner", "__torch_dispatch__", "_engine_accumulates"):
+                return False
+            frame = frame.f_back
+        return True
+
+    def _pass_on(self, key: int, heir: "torch.Tensor") -> None:
+        """The block of the storage ``key`` becomes that of ``heir``, which is never allocated."""
+        booked = self._live.get(key)
+        storage = heir.untyped_storage()
+        if booked is None or storage._cdata in self._live or booked.size != storage.nbytes():
+            return
+        del self._live[key]
+        self._live[storage._cdata] = booked._replace(watch=self._watch(storage, storage._cdata))
+
+
+def _dense(tensor: "torch.Tensor") -> bool:
+    """Non-overlapping and dense: the strides are those of some order of the dimensions, without gaps."""
+    expected = 1
+    for size, stride in sorted(zip(tensor.shape, tensor.stride(), strict=True), key=lambda pair: pair[1]):
+        if size > 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True
