@@ -22,14 +22,14 @@ def test_every_command_stands_with_its_options_in_both_languages() -> None:
 
 
 def test_a_class_is_shown_as_it_is_called() -> None:
-    shown = api_reference(EN, "transformers/callback.py", "KbCallback")
+    shown = api_reference(EN, "integrations/trainer/callback.py", "KbCallback")
     assert "class KbCallback(" in shown and "lang: str | None = None" in shown and "self" not in shown
     assert "**Arguments**" in shown and "- `diagnosis`: " in shown
 
 
 def test_a_name_that_a_module_does_not_define_is_said_with_those_it_does() -> None:
     with pytest.raises(UnknownIdError, match=r"no 'Callback'; there are: .*KbCallback"):
-        api_reference(EN, "transformers/callback.py", "Callback")
+        api_reference(EN, "integrations/trainer/callback.py", "Callback")
     with pytest.raises(UnknownIdError, match=r"there is no src/kb/nowhere\.py"):
         api_reference(EN, "nowhere.py", "anything")
 
