@@ -96,8 +96,9 @@ def _key(row: Row, code: str) -> str:
 
 def _code() -> str:
     digest = hashlib.sha256()
-    simulation = ROOT / "src" / "kb" / "torch_runs" / "simulation"
-    for path in sorted([*simulation.iterdir(), ROOT / "bench" / "simulate_t4.py"]):
+    runs = ROOT / "src" / "kb" / "torch_runs"
+    built = [runs / "models.py", runs / "adapters.py"]
+    for path in sorted([*(runs / "simulation").iterdir(), *built, ROOT / "bench" / "simulate_t4.py"]):
         if path.suffix in (".py", ".cpp"):
             digest.update(path.read_bytes())
     return digest.hexdigest()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kb.core.setup import TrainingSetup
-from kb.torch_runs.simulation.build import build_model
+from kb.torch_runs.simulation.loading import build_model
 from kb.torch_runs.simulation.session import open_session
 from kb.torch_runs.simulation.torch_modules import torch
 

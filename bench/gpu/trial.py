@@ -51,8 +51,7 @@ def setup_of(trial: Trial) -> TrainingSetup:
 
 def run(trial: Trial, device: str) -> dict[str, Any]:
     from kb.torch_runs.probe.meter import Meter
-    from kb.torch_runs.probe.model_build import build_model
-    from kb.torch_runs.probe.trainer_run import Clock, phase_runs, trainer_of
+    from kb.torch_runs.probe.trainer_run import Clock, build_model, phase_runs, trainer_of
 
     setup, meter, clock = setup_of(trial), Meter(device), Clock()
     meter.start()

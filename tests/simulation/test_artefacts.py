@@ -12,8 +12,7 @@ require_simulator()
 from kb.core.setup import TrainingSetup  # noqa: E402
 from kb.torch_runs.simulation import artefacts, tracer  # noqa: E402
 from kb.torch_runs.simulation.attention import Attention  # noqa: E402
-from kb.torch_runs.simulation.build import build_model  # noqa: E402
-from kb.torch_runs.simulation.meta_model import meta_model  # noqa: E402
+from kb.torch_runs.simulation.loading import build_model, meta_model  # noqa: E402
 from kb.torch_runs.simulation.session import open_session  # noqa: E402
 from kb.torch_runs.simulation.torch_modules import torch  # noqa: E402
 from kb.torch_runs.simulation.training import train  # noqa: E402
@@ -105,7 +104,7 @@ def test_gradients_are_added_in_place_where_real_tensors_are(
 
 def _additions_in_place(config: dict[str, Any], target: int, checkpointed: bool) -> Counter[tuple[int, ...]]:
     """Shapes of what autograd adds in place on real CPU tensors, by PyTorch's profiler."""
-    model: Any = meta_model(config, "eager", torch.float32).to_empty(device="cpu").train()
+    model: Any = meta_model(config, TrainingSetup(attn_implementation="eager")).to_empty(device="cpu").train()
     model.tie_weights()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.02)

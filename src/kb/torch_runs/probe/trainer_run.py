@@ -1,22 +1,80 @@
-"""Training, evaluation and generation as users meet them: by the Trainer, measured by phase.
+"""A model with random weights, and its training, evaluation and generation by the Trainer, measured by phase.
 
-Import only in a trial's process.
+Import only in a trial's process: torch stays in memory once imported.
 """
 
 import functools
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainerCallback
 
 from kb.core.setup import TrainingSetup
+from kb.torch_runs import models
+from kb.torch_runs.adapters import add_adapters, is_quantized, prepare_quantized, quantization_config
 from kb.torch_runs.probe.meter import Meter
-from kb.torch_runs.probe.model_build import samples
 
 EVALUATION_STEPS = 3
 PARTS = ("forward", "backward", "step")
+FIRST_ID = 3  # below it are special tokens
+
+
+def build_model(config: Mapping[str, Any], setup: TrainingSetup, device: str) -> Any:
+    """The setup's model on ``device``, quantized and with adapters where it says so.
+
+    Raises:
+        NoModelError: transformers builds no model from the config.
+        ValueError: the adapters' targets fit no module.
+    """
+    if is_quantized(setup):
+        model = _quantized(config, setup, device)
+    else:
+        with torch.device(device):
+            model = models.build(config, setup, token_ids=True)
+    model = model if setup.method == "full" else add_adapters(model, setup)
+    if device.startswith("cuda"):  # what drawing random weights needed is not of the run
+        torch.cuda.empty_cache()
+    return model
+
+
+def _quantized(config: Mapping[str, Any], setup: TrainingSetup, device: str) -> Any:
+    with tempfile.TemporaryDirectory() as folder:  # quantization happens where weights are read
+        model = models.build(config, setup, token_ids=True)
+        dtype = models.load_dtype(setup)
+        asked = quantization_config(model, setup, dtype)
+        model.save_pretrained(folder)
+        model = type(model).from_pretrained(
+            folder, quantization_config=asked, device_map={"": device}, dtype=dtype,
+            attn_implementation=models.ATTENTION[setup.attn_implementation],
+        )  # fmt: skip
+    prepares = setup.method != "full" and setup.prepare_for_kbit
+    return prepare_quantized(model, setup) if prepares else model
+
+
+def samples(model: Any, setup: TrainingSetup, number: int) -> list[dict[str, Any]]:
+    """Samples as long as the setup lets them be: nothing is padded, and no batch is smaller than another."""
+    torch.manual_seed(0)
+    size, labels = model.config.vocab_size, models.labels_of(model, setup)
+
+    def ids(length: int) -> Any:
+        return torch.randint(min(FIRST_ID, size - 1), size, (length,))
+
+    rows = []
+    for _ in range(number):
+        source = ids(setup.max_source_length)
+        if model.config.is_encoder_decoder and not labels.tokens:
+            source[-1] = model.config.eos_token_id  # whose state BART's and T5's classifiers read
+        row = {"input_ids": source, "attention_mask": torch.ones_like(source)}
+        for name in labels.names:
+            if not labels.tokens:
+                row[name] = torch.zeros(labels.shape, dtype=torch.long)
+            else:
+                row[name] = ids(*labels.shape) if model.config.is_encoder_decoder else source.clone()
+        rows.append(row)
+    return rows
 
 
 class Clock:

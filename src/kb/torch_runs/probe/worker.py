@@ -38,8 +38,7 @@ def main(trial_path: str, events_path: str) -> int:
 def _run(trial: Trial, teller: Teller) -> None:
     teller.begin("load")
     from kb.torch_runs.probe.meter import Meter, machine_of
-    from kb.torch_runs.probe.model_build import build_model
-    from kb.torch_runs.probe.trainer_run import Clock, phase_runs, trainer_of
+    from kb.torch_runs.probe.trainer_run import Clock, build_model, phase_runs, trainer_of
 
     device = "cuda" if trial.backend == "cuda" else "cpu"
     teller.fact(stack=stack(), machine=machine_of(device))

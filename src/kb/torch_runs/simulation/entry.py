@@ -6,6 +6,7 @@ from typing import Any
 from kb.core.hardware import Gpu
 from kb.core.setup import Assumption, TrainingSetup
 from kb.memory.host import Loads, host_ledger
+from kb.torch_runs.adapters import is_quantized
 from kb.torch_runs.simulation.job import Job, check_job, job_text
 from kb.torch_runs.simulation.result import Simulated, report_of, target_of, timeline_from, tops_from
 from kb.torch_runs.simulation.runner import Limits, ask, worker_command
@@ -61,11 +62,10 @@ def simulate(
     )
     check_job(job)
     content, seconds, peak = ask(worker_command(), job_text(job), limits or Limits())
-    quantized = setup.method == "qlora" or setup.load_in_4bit or setup.load_in_8bit
     host = host_ledger(setup, _loads(content, checkpoint_bytes), constants=constants, limit_bytes=host_limit_bytes)
     assumed = setup.assumed + _assumptions(setup, content["kept_head"], given=bool(compute_capability or gpu))
     return Simulated(
-        report=report_of(content, target, host, assumed, constants, quantized=quantized),
+        report=report_of(content, target, host, assumed, constants, quantized=is_quantized(setup)),
         timeline=timeline_from(content["timeline"]),
         tops=tops_from(content["phases"]),
         software=content["software"],

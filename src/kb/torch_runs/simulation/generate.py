@@ -63,7 +63,7 @@ def generate(model: Any, inputs: dict[str, Any], decoding: Decoding, tracer: Any
     """Generate as the Trainer's evaluation does, under the tracer's current phase; the fake tokens.
 
     Args:
-        model: a model of :mod:`kb.torch_runs.simulation.build`, or what PEFT made of it.
+        model: a model of :mod:`kb.torch_runs.simulation.loading`, or what PEFT made of it.
         inputs: fake tensors by their names; ``labels`` are left out.
     """
     import torch

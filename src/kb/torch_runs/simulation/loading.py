@@ -1,12 +1,18 @@
-"""Puts a meta model onto the fake GPU, allocation by allocation in the order in which a real load does it.
+"""Loads the setup's model onto the fake GPU, allocation by allocation in the order in which a real load does it.
 
 The order decides which holes remain between the weights, and so how much the allocator reserves later.
 Import only in the simulator's process.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+
+from kb.core.setup import TrainingSetup
+from kb.torch_runs import models
+from kb.torch_runs.adapters import add_adapters, is_quantized, prepare_quantized, quantization_config
+from kb.torch_runs.simulation.artefacts import gpu_seen
+from kb.torch_runs.simulation.faults import BadModelError, RemoteCodeError
 
 if TYPE_CHECKING:
     import torch
@@ -16,6 +22,72 @@ else:
     from kb.torch_runs.simulation.torch_modules import torch
 
 NF4_BLOCK = 64
+REASON_CHARACTERS = 300
+
+
+def build_model(
+    config: Mapping[str, Any],
+    setup: TrainingSetup,
+    tracer: "Tracer",
+    *,
+    code_folder: str | None = None,
+    load_ahead: int = 0,
+) -> "torch.nn.Module":
+    """The setup's model for ``config`` (a ``config.json``), ready to train and all of it booked with ``tracer``.
+
+    Raises:
+        BadModelError: no model can be built from the config, or no adapter put on it.
+        RemoteCodeError: it is code of its own; ``code_folder`` allows that code to run.
+        OutOfMemory: the load runs out.
+    """
+    model: Any = meta_model(config, setup, code_folder)
+    if is_quantized(setup):
+        load_quantized(model, tracer, quantization_config(model, setup, models.load_dtype(setup)), load_ahead)
+    else:
+        move(model, tracer)
+    model.config.use_cache = False  # as the Trainer does, from transformers 5 on
+    if is_quantized(setup) and setup.method != "full" and setup.prepare_for_kbit:
+        with gpu_seen():
+            prepare_quantized(model, setup)
+        for parameter in model.parameters():
+            tracer.mark(parameter, "weights")
+    if setup.gradient_checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": setup.use_reentrant})
+    if setup.method != "full":
+        model = _with_adapters(model, setup, tracer)
+    tracer.name_modules(model)
+    return model  # type: ignore[no-any-return]
+
+
+def meta_model(config: Mapping[str, Any], setup: TrainingSetup, code_folder: str | None = None) -> "torch.nn.Module":
+    """The model on the meta device: shapes, no weights, no memory.
+
+    Raises:
+        RemoteCodeError: the config names code of its own and no ``code_folder``.
+        BadModelError: transformers does not know the type, or builds no model from the fields.
+    """
+    from torch.utils._python_dispatch import _disable_current_modes
+    from transformers.initialization import no_init_weights
+
+    try:
+        with _disable_current_modes(), torch.device("meta"), no_init_weights():  # type: ignore[no-untyped-call]
+            model: torch.nn.Module = models.build(config, setup, code_folder=code_folder)
+    except models.OwnCodeError as error:
+        raise RemoteCodeError(model_type=error.model_type) from error
+    except models.NoModelError as error:
+        raise BadModelError(reason=str(error)[:REASON_CHARACTERS]) from error
+    return model
+
+
+def _with_adapters(model: Any, setup: TrainingSetup, tracer: "Tracer") -> "torch.nn.Module":
+    try:
+        adapted: torch.nn.Module = add_adapters(model, setup)
+    except (ValueError, RuntimeError) as error:  # RuntimeError: a quantized module in modules_to_save
+        raise BadModelError(reason=str(error)) from error
+    for name, parameter in adapted.named_parameters():
+        if "lora_" in name or parameter.requires_grad:
+            tracer.mark(parameter, "adapters")
+    return adapted
 
 
 def move(model: "torch.nn.Module", tracer: "Tracer") -> None:
@@ -42,26 +114,18 @@ def move(model: "torch.nn.Module", tracer: "Tracer") -> None:
     del originals
 
 
-def load_quantized(
-    model: "torch.nn.Module",
-    tracer: "Tracer",
-    compute_dtype: "torch.dtype",
-    double_quant: bool,
-    eight_bit: bool = False,
-    ahead: int = 0,
-    unquantized: Sequence[str] = (),
-) -> None:
-    """As ``from_pretrained`` with a bitsandbytes config: each weight to the GPU in 16 bits, quantized there, let go.
+def load_quantized(model: "torch.nn.Module", tracer: "Tracer", config: Any, ahead: int = 0) -> None:
+    """As ``from_pretrained`` with a bitsandbytes ``config``: each weight to the GPU in 16 bits, quantized, let go.
 
     The library's own layers and quantization run. ``ahead`` is by how many weights the reading threads lead: it is a
-    matter of timing in a real load, and changes the holes. ``unquantized`` modules stay wide beside those that the
-    library leaves out itself.
+    matter of timing in a real load, and changes the holes.
     Source: ``_load_pretrained_model``, ``core_model_loading.py``, ``integrations/bitsandbytes.py`` of transformers 5.
     """
     from bitsandbytes.nn import Linear4bit, Linear8bitLt
 
+    eight_bit, compute_dtype = config.load_in_8bit, config.bnb_4bit_compute_dtype
     head_is_own = _head_is_own(model)
-    _replace_linears(model, compute_dtype, double_quant, eight_bit, unquantized)
+    _replace_linears(model, config)
     names = sorted(dict(model.named_parameters()), key=_natural)
     layers = {name: model.get_submodule(name.rpartition(".")[0]) for name in names}
     quantizes = {name for name, layer in layers.items() if isinstance(layer, Linear4bit | Linear8bitLt)}
@@ -78,7 +142,7 @@ def load_quantized(
         weight = made[name]
         made[name] = made[name].new_empty(0)
         if name in packed:
-            _quantize(layers[name], weight, double_quant, tracer)
+            _quantize(layers[name], weight, config.bnb_4bit_use_double_quant, tracer)
         else:
             tracer.mark(weight, "weights")
             layers[name]._parameters[name.rpartition(".")[2]] = _parameter(weight, model.get_parameter(name))
@@ -126,24 +190,16 @@ def _kept_wide(model: Any) -> Any:
     return lambda path: pattern is not None and pattern.search(path) is not None
 
 
-def _replace_linears(
-    model: Any, compute_dtype: "torch.dtype", double_quant: bool, eight_bit: bool, unquantized: Sequence[str]
-) -> None:
+def _replace_linears(model: Any, config: Any) -> None:
     from torch.utils._python_dispatch import _disable_current_modes
-    from transformers import BitsAndBytesConfig
     from transformers.integrations.bitsandbytes import replace_with_bnb_linear
     from transformers.quantizers.base import HfQuantizer
 
-    asked = BitsAndBytesConfig(
-        load_in_4bit=not eight_bit,
-        load_in_8bit=eight_bit,
-        bnb_4bit_quant_type="nf4",
-        bnb_4bit_compute_dtype=compute_dtype,
-        bnb_4bit_use_double_quant=double_quant,
-    )
     with _disable_current_modes():  # type: ignore[no-untyped-call]
-        skipped = HfQuantizer.get_modules_to_not_convert(model, None, model._keep_in_fp32_modules)
-        replace_with_bnb_linear(model, [*skipped, *unquantized], asked)
+        skipped = HfQuantizer.get_modules_to_not_convert(
+            model, config.llm_int8_skip_modules, model._keep_in_fp32_modules
+        )
+        replace_with_bnb_linear(model, skipped, config)
 
 
 def _warm_up(tracer: "Tracer", shapes: dict[str, Any], packed: set[str], dtype: "torch.dtype", eight_bit: bool) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from kb.core.setup import TrainingSetup
+from kb.torch_runs.adapters import is_quantized, kept_head
 from kb.torch_runs.simulation.batches import batch_of
 from kb.torch_runs.simulation.evaluate import Evaluation, evaluate
 from kb.torch_runs.simulation.events import Event
@@ -58,7 +59,7 @@ def runs_of(job: Job, limit_bytes: int | None = None) -> list[Run]:
 
 
 def _run(job: Job, limit_bytes: int | None, *, inference: bool) -> Run:
-    from kb.torch_runs.simulation.build import build_model, kept_head
+    from kb.torch_runs.simulation.loading import build_model
     from kb.torch_runs.simulation.session import open_session
 
     setup = job.setup
@@ -81,7 +82,7 @@ def _run(job: Job, limit_bytes: int | None, *, inference: bool) -> Run:
 
 
 def _needs_bits_and_bytes(setup: TrainingSetup) -> bool:
-    return setup.method != "full" or setup.load_in_4bit or setup.load_in_8bit or setup.optim.startswith(BITS_AND_BYTES)
+    return setup.method != "full" or is_quantized(setup) or setup.optim.startswith(BITS_AND_BYTES)
 
 
 def _infer(job: Job, model: Any, tracer: Any) -> Passed:

@@ -1,0 +1,96 @@
+"""A setup's adapters and quantization, as PEFT and bitsandbytes are asked for them: for what is simulated and measured.
+
+Nothing is imported before it is used: the simulator loads its shim before torch.
+"""
+
+from typing import Any
+
+from kb.core.setup import TrainingSetup
+
+# What PEFT trains beside the adapters, by the names that it looks for; "score" is the last module, which stays wide.
+TRAINED_HEADS = ("classifier", "qa_outputs")
+TASK_TYPES = (("ForConditionalGeneration", "SEQ_2_SEQ_LM"), ("ForSequenceClassification", "SEQ_CLS"),
+              ("ForTokenClassification", "TOKEN_CLS"), ("ForQuestionAnswering", "QUESTION_ANS"))  # fmt: skip
+
+
+def is_quantized(setup: TrainingSetup) -> bool:
+    """Whether bitsandbytes packs the weights, in 4 or in 8 bits."""
+    return setup.load_in_4bit or setup.load_in_8bit or setup.method == "qlora"
+
+
+def kept_head(model: Any, setup: TrainingSetup) -> str | None:
+    """The head that must not be quantized, as ``llm_int8_skip_modules`` says: PEFT would train it and cannot.
+
+    transformers 5.23 quantizes a head with a bias (``get_keys_to_not_convert`` looks for the last *parameter*), and
+    PEFT then stops: "only Tensors of floating point dtype can require gradients".
+    """
+    if setup.method == "full" or not is_quantized(setup):
+        return None
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return next((name for name, _ in inner.named_children() if name in TRAINED_HEADS), None)
+
+
+def quantization_config(model: Any, setup: TrainingSetup, compute_dtype: Any) -> Any:
+    """The ``BitsAndBytesConfig`` with which ``model``, not quantized yet, is loaded in the setup's number of bits."""
+    from transformers import BitsAndBytesConfig
+    from transformers.quantizers.base import HfQuantizer
+
+    eight = setup.load_in_8bit and not setup.load_in_4bit
+    head = kept_head(model, setup)
+    return BitsAndBytesConfig(
+        load_in_4bit=not eight,
+        load_in_8bit=eight,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_compute_dtype=compute_dtype,
+        bnb_4bit_use_double_quant=setup.bnb_4bit_use_double_quant,
+        # a list replaces the library's own choice, so that it holds that choice too
+        llm_int8_skip_modules=[*HfQuantizer.get_modules_to_not_convert(model), head] if head else None,
+    )
+
+
+def prepare_quantized(model: Any, setup: TrainingSetup) -> Any:
+    """What PEFT does before training: fp32 for what is not quantized, and checkpointing."""
+    from peft import prepare_model_for_kbit_training
+
+    return prepare_model_for_kbit_training(
+        model,
+        use_gradient_checkpointing=setup.gradient_checkpointing,
+        gradient_checkpointing_kwargs={"use_reentrant": setup.use_reentrant},
+    )
+
+
+def lora_config(model: Any, setup: TrainingSetup) -> Any:
+    """PEFT's ``LoraConfig`` for the setup, with the task of ``model``'s class."""
+    from peft import LoraConfig
+
+    return LoraConfig(
+        r=setup.lora_r,
+        lora_alpha=2 * setup.lora_r,
+        lora_dropout=setup.lora_dropout,
+        target_modules=list(setup.lora_target_modules) if setup.lora_target_modules else None,
+        modules_to_save=list(setup.modules_to_save) or None,
+        use_dora=setup.use_dora,
+        bias="none",
+        task_type=_task_type(model),
+    )
+
+
+def _task_type(model: Any) -> str | None:
+    """PEFT's name for the task; it has none for a masked language model, which does not generate."""
+    kind = type(model).__name__
+    generates = "CAUSAL_LM" if model.can_generate() else None
+    return next((task for ending, task in TASK_TYPES if kind.endswith(ending)), generates)
+
+
+def add_adapters(model: Any, setup: TrainingSetup) -> Any:
+    """The model under PEFT, its adapters where the model is.
+
+    Raises:
+        ValueError: the targets are none of the model's modules.
+        RuntimeError: a quantized module is to be trained.
+    """
+    from peft import get_peft_model
+
+    if setup.gradient_checkpointing:
+        model.enable_input_require_grads()
+    return get_peft_model(model, lora_config(model, setup))

@@ -1,0 +1,171 @@
+"""The model that a setup and a ``config.json`` describe: its class, type, attention and labels.
+
+The simulator predicts this model and a trial measures it. torch is imported inside functions: the simulator loads a
+shim before it.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from kb.core.setup import TrainingSetup
+from kb.torch_runs.adapters import is_quantized
+
+ATTENTION = {"eager": "eager", "sdpa": None, "flash": "flash_attention_2"}  # None: sdpa where the model has it
+DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}  # torch's names
+# Classes whose head is its own tensor in a checkpoint that says so; transformers 5 ties it in a model from the config.
+T5_TYPES = ("t5", "mt5", "umt5", "longt5", "switch_transformers")
+UNTIED_BY_DEFAULT = ("mt5",)
+PAD, END = 0, 1  # token ids: with random weights any do
+
+
+class NoModelError(ValueError):
+    """transformers builds no model from the config; the message says why."""
+
+
+class OwnCodeError(NoModelError):
+    """The type ``model_type`` is code of its own, which nobody allowed to run."""
+
+    def __init__(self, model_type: object) -> None:
+        super().__init__(f"transformers has no model of type {model_type}: it is code of its own")
+        self.model_type = model_type
+
+
+class Labels(NamedTuple):
+    """What a batch holds beside its input: entries by name, one sample's shape, and whether they are token ids."""
+
+    names: tuple[str, ...]
+    shape: tuple[int, ...]
+    tokens: bool
+
+
+def build(
+    config: Mapping[str, Any], setup: TrainingSetup, *, code_folder: str | None = None, token_ids: bool = False
+) -> Any:
+    """The model for ``config`` on the device that ``torch.device`` sets, not quantized and without adapters.
+
+    Its head is tied as in its checkpoint. ``token_ids`` names the special tokens that the config leaves out: a real
+    batch needs them. ``code_folder`` holds the model's own code, which runs only where it is given.
+
+    Raises:
+        OwnCodeError: the config names code of its own and no ``code_folder``.
+        NoModelError: transformers does not know the type, or builds no model from the fields.
+    """
+    import torch
+
+    try:
+        read = _read(config, code_folder)
+        if token_ids:
+            _name_tokens(read)
+        if read.is_encoder_decoder and getattr(read, "decoder_start_token_id", None) is None:
+            read.decoder_start_token_id = getattr(read, "pad_token_id", None) or PAD
+        read._attn_implementation = ATTENTION[setup.attn_implementation]
+        kind, dtype = model_class(read, config, code_folder), load_dtype(setup)
+        if not hasattr(kind, "from_config"):  # a model's own class
+            model = kind._from_config(read, dtype=dtype)
+        elif code_folder is not None:
+            model = kind.from_config(read, dtype=dtype, trust_remote_code=True)
+        else:
+            model = kind.from_config(read, dtype=dtype)
+        model.tie_weights()
+        if not _tied(config):
+            _untie(model)
+    except (NoModelError, torch.OutOfMemoryError, MemoryError):
+        raise
+    except Exception as error:  # each architecture fails in its own way, and all of them mean the config
+        raise NoModelError(f"{type(error).__name__}: {error}") from error
+    return model
+
+
+def load_dtype(setup: TrainingSetup) -> Any:
+    """The weights' torch type. A quantized model computes in 16 bits unless told otherwise: what loads it is so."""
+    import torch
+
+    if is_quantized(setup) and setup.weights == "fp32":
+        return torch.float16 if setup.fp16 else torch.bfloat16
+    return getattr(torch, DTYPES[setup.weights])
+
+
+def model_class(read: Any, config: Mapping[str, Any], code_folder: str | None = None) -> Any:
+    """The class to build, or transformers' automatic one.
+
+    It is the first of ``architectures`` that transformers has and that computes a loss: a masked language model too.
+    Else it is a seq2seq model, a classifier of sequences for an encoder, or a causal language model.
+    """
+    import transformers
+
+    for name in config.get("architectures") or ():
+        kind = getattr(transformers, str(name), None)
+        if isinstance(kind, type) and "For" in str(name) and not str(name).endswith("ForPreTraining"):
+            return kind
+    if code_folder is not None and "auto_map" in config:
+        names = (*config["auto_map"], "AutoModelForCausalLM")
+        return getattr(transformers, next(name for name in names if name.startswith("AutoModelFor")))
+    if getattr(read, "is_encoder_decoder", False):
+        return transformers.AutoModelForSeq2SeqLM
+    if _is_encoder(str(config["model_type"])):
+        return transformers.AutoModelForSequenceClassification
+    return transformers.AutoModelForCausalLM
+
+
+def labels_of(model: Any, setup: TrainingSetup) -> Labels:
+    """Labels as a data collator makes them, every row as long as the setup lets it be.
+
+    A classifier has one for a sample or for a token, an encoder-decoder target tokens, a language model its input.
+    """
+    kind = type(model.get_base_model() if hasattr(model, "get_base_model") else model).__name__
+    if kind.endswith("ForQuestionAnswering"):
+        return Labels(("start_positions", "end_positions"), (), tokens=False)
+    if kind.endswith(("ForSequenceClassification", "ForMultipleChoice")):
+        return Labels(("labels",), (), tokens=False)
+    if kind.endswith("ForTokenClassification"):
+        return Labels(("labels",), (setup.max_source_length,), tokens=False)
+    length = setup.max_target_length if model.config.is_encoder_decoder else setup.max_source_length
+    return Labels(("labels",), (length,), tokens=True)
+
+
+def _read(config: Mapping[str, Any], code_folder: str | None) -> Any:
+    from transformers import AutoConfig
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    fields = {name: value for name, value in config.items() if name not in ("quantization_config", "model_type")}
+    model_type = config.get("model_type")
+    if model_type is None:
+        raise NoModelError("config.json: model_type is missing")
+    if model_type in CONFIG_MAPPING:
+        return AutoConfig.for_model(str(model_type), **fields)
+    if "auto_map" not in config:
+        raise NoModelError(f"transformers has no model of type {model_type}")
+    if code_folder is None:
+        raise OwnCodeError(model_type)
+    return AutoConfig.from_pretrained(code_folder, trust_remote_code=True)
+
+
+def _name_tokens(read: Any) -> None:
+    """Special tokens that are missing, or outside a small vocabulary, where generation would look them up."""
+    size = getattr(read, "vocab_size", None)
+    for name, token in (("pad_token_id", PAD), ("eos_token_id", END)):
+        known = getattr(read, name, None)
+        if known is None or (isinstance(known, int) and isinstance(size, int) and known >= size):
+            setattr(read, name, token)
+
+
+def _is_encoder(model_type: str) -> bool:
+    """Whether the type has a masked language model: BERT and its kin also have a causal one that nobody means."""
+    from transformers.models.auto import modeling_auto
+
+    return model_type in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+
+def _tied(config: Mapping[str, Any]) -> bool:
+    model_type = config.get("model_type")
+    if model_type not in T5_TYPES:
+        return True  # as the class decides, from the config
+    return bool(config.get("tie_word_embeddings", model_type not in UNTIED_BY_DEFAULT))
+
+
+def _untie(model: Any) -> None:
+    import torch
+
+    head = model.get_output_embeddings()
+    if head is not None:
+        head.weight = torch.nn.Parameter(head.weight.detach().clone())
