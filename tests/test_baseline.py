@@ -5,7 +5,7 @@ import json
 import pytest
 
 from kb.config.baseline import Fingerprint, compare, count, fingerprint, prune, read_baseline, write_baseline
-from kb.config.faults import ConfigError
+from kb.config.files import ConfigError
 from kb.core.finding import Finding, Span, Suppression
 from kb.core.text import Text
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb.config.faults import ConfigError
+from kb.config.files import ConfigError
 from kb.core.expression import compile_tree, deciding_facts, is_unknown
 from kb.core.finding import Finding
 from kb.core.memory_report import OVER

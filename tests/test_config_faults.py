@@ -8,9 +8,8 @@ import pytest
 import yaml
 
 from config_sample import ROOT, read
-from kb.config.faults import ConfigError
-from kb.core.errors import UserError
-from kb.core.text import PLACEHOLDER
+from kb.config.files import ConfigError
+from kb.core.text import PLACEHOLDER, UserError
 
 
 def words(language: str) -> dict[str, str]:

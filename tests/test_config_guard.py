@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from config_sample import read
-from kb.config.faults import ConfigError
+from kb.config.files import ConfigError
 from kb.config.text.guard import MAX_ALIASES, MAX_BYTES, MAX_DEPTH, MAX_EVENTS
 
 LAUGHS = "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n" + "".join(

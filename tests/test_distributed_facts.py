@@ -10,7 +10,7 @@ from kb.config.joining import Joiner
 from kb.config.reader import ConfigReader
 from kb.core.expression import is_unknown
 from kb.core.hardware import Machine
-from kb.core.version import parse_version
+from kb.core.release import parse_version
 from kb.knowledge.catalog import load_catalog
 
 CATALOG = load_catalog()

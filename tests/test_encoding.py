@@ -2,7 +2,7 @@
 
 import pytest
 
-from kb.config.faults import ConfigError
+from kb.config.files import ConfigError
 from kb.config.text.encoding import TO_UTF8, decode, encode, name_page
 from kb.config.text.mojibake import find_mojibake
 

@@ -10,7 +10,7 @@ import yaml
 
 from kb.advice.formulas import work_out
 from kb.commands.rules.entries import explain_entry, find_entry
-from kb.core.errors import UserError
+from kb.core.text import UserError
 from kb.knowledge import load_catalog, load_guide, load_words
 from kb.knowledge.entries import Entry, entries_of, written
 from kb.knowledge.locations import named, shipped

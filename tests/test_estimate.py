@@ -8,8 +8,8 @@ import pytest
 
 from kb.advice.flags import METHODS, Flags, optimizer_named, unit_of, with_flags
 from kb.advice.setup import setup_of
-from kb.core.errors import UserError
 from kb.core.setup import TrainingSetup
+from kb.core.text import UserError
 from test_recommend import CATALOG, ROOT, kb
 
 MIB, GB = 2**20, 10**9

@@ -13,9 +13,9 @@ from kb.advice.flags import PRECISIONS, Flags, assumed_of, unit_of
 from kb.advice.plan_whole import plan_unit
 from kb.advice.recommend import Asked
 from kb.advice.room import Room
-from kb.core.errors import UserError
 from kb.core.model import Model
 from kb.core.setup import TrainingSetup
+from kb.core.text import UserError
 from kb.knowledge import load_catalog, load_guide
 from kb.memory import architecture_from_config, modules, parameter_count
 from kb.memory.throughput import work_of
@@ -23,7 +23,7 @@ from kb.report.check.json_report import json_report
 from kb.report.check.text import text_report
 from kb.report.estimate.json_report import estimate_json
 from kb.report.estimate.text import estimate_text
-from kb.report.plan.text import plan_text
+from kb.report.plan_report import plan_text
 from kb.report.recommend.text import recommend_text
 from kb.report.style import Style
 from kb.report.words import Words

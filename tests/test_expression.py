@@ -8,7 +8,7 @@ import pytest
 
 from kb.core.expression import Unknown, compile_tree, fact_names, is_unknown
 from kb.core.grammar import ExpressionError, parse
-from kb.core.version import parse_version
+from kb.core.release import parse_version
 
 NAMES = {
     "training.fp16": "bool",

@@ -6,6 +6,7 @@ from html import unescape
 import pytest
 
 from kb.guide.accuracy import accuracy_tables, measured_rows
+from kb.guide.cases import noted_settings
 from kb.guide.coloured import coloured, reachable
 from kb.guide.compare import compare
 from kb.guide.fits import fit_of
@@ -13,7 +14,6 @@ from kb.guide.fits_table import by_family, fits_by_model
 from kb.guide.library import load_library
 from kb.guide.macros import SHOWN
 from kb.guide.markup import held, text, wide_table
-from kb.guide.noted_settings import noted_settings
 from kb.guide.runbooks import checklist
 
 LIBRARY = load_library("en")

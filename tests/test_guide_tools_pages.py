@@ -5,10 +5,10 @@ import pytest
 from kb.commands import COMMANDS
 from kb.guide.api_reference import api_reference, described
 from kb.guide.command_reference import command_reference
+from kb.guide.entry_pages import remedy_page
 from kb.guide.library import UnknownIdError, load_library
-from kb.guide.lists import dialect_table, remedy_table
 from kb.guide.markup import code
-from kb.guide.remedy_page import remedy_page
+from kb.guide.tables import dialect_table, remedy_table
 
 KO, EN = load_library("ko"), load_library("en")
 

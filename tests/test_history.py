@@ -15,8 +15,8 @@ import pytest
 from kb.advice.history import Version, change, distinct, held_against, host_status, unit_of
 from kb.advice.noted_history import noted_versions, with_measured, with_notes
 from kb.commands.history_versions import labels_of
-from kb.core.errors import UserError
 from kb.core.memory_report import HostLedger
+from kb.core.text import UserError
 from kb.integrations.git.command import GitError
 from kb.integrations.git.versions import file_history
 from kb.knowledge import load_guide

@@ -261,7 +261,7 @@ def test_a_hub_that_is_switched_off_is_not_asked(tmp_path: Path) -> None:
 def test_a_named_model_may_be_of_the_cache_too_but_is_never_guessed(
     tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kb.core.errors import UserError
+    from kb.core.text import UserError
     from kb.session.named_model import named_model
 
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))

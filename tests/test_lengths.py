@@ -10,9 +10,9 @@ from kb.advice.precision import precision_for
 from kb.advice.recommend import Asked
 from kb.advice.room import Room, on_gpu
 from kb.config.reader import ConfigReader
-from kb.core.errors import UserError
 from kb.core.hardware import Machine
 from kb.core.setup import TrainingSetup
+from kb.core.text import UserError
 from kb.knowledge import load_catalog, load_guide, load_words
 from kb.memory import match_targets, predict
 from kb.report.recommend.text import config_yaml

@@ -11,8 +11,7 @@ from typing import get_args
 import pytest
 import yaml
 
-from kb.core.errors import UserError
-from kb.core.text import PLACEHOLDER
+from kb.core.text import PLACEHOLDER, UserError
 from kb.machine.arguments import UnknownGpu, find_gpu
 from kb.machine.detect import detect
 from kb.machine.reading import Note

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kb.config.faults import ConfigError
+from kb.config.files import ConfigError
 from kb.config.notebook.cells import read_notebook
 from kb.config.notebook.reader import read_cells
 from kb.config.python.reader import PythonReader

@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 
 from kb.advice.check import Checker
-from kb.core.errors import UserError
 from kb.core.expression import is_unknown
 from kb.core.facts import FactType
 from kb.core.hardware import Machine
 from kb.core.result import UnitResult
-from kb.core.text import Text
+from kb.core.text import Text, UserError
 from kb.knowledge import load_catalog
 from kb.session.file import FileChecker
 from kb.session.given import given_facts

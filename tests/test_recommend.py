@@ -16,8 +16,8 @@ from kb.advice.check import Checker
 from kb.advice.recommend import Asked
 from kb.advice.room import Room, on_gpu
 from kb.config.reader import ConfigReader
-from kb.core.errors import UserError
 from kb.core.hardware import Machine
+from kb.core.text import UserError
 from kb.knowledge import load_catalog, load_guide, load_words
 from kb.report.recommend.config import scalar
 from kb.report.recommend.text import config_yaml

@@ -12,7 +12,7 @@ import report_sample as sample
 from kb.core.document import Unit
 from kb.core.finding import Finding, Fix, Span
 from kb.core.result import CheckResult
-from kb.report.check.places import relative_path, uri
+from kb.report.ci.formats import relative_path, uri
 from kb.report.ci.sarif import sarif_report
 
 SCHEMA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data", "sarif", "sarif-2.1.0-rtm.5.json")

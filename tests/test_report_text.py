@@ -11,8 +11,8 @@ from kb.core.result import CheckResult
 from kb.core.setup import Assumption
 from kb.core.text import Text
 from kb.knowledge import load_catalog
-from kb.report.check.gpu_table import gpu_table, short_name
-from kb.report.check.statistics import statistics_report
+from kb.report.check.rows import gpu_table, short_name
+from kb.report.check.tally import statistics_report
 from kb.report.check.text import summary_line, text_report
 from kb.report.check.undecided import assumed_lines, not_evaluated_lines
 from kb.report.style import Style

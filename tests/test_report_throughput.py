@@ -8,7 +8,7 @@ import memory_sample as sample
 from kb.core.setup import TrainingSetup
 from kb.knowledge import load_catalog, load_words
 from kb.memory.throughput import Throughput, throughput_of
-from kb.report.estimate.throughput import throughput_lines, throughput_object
+from kb.report.estimate.text import throughput_lines, throughput_object
 from kb.report.style import choose_style
 from kb.report.words import Words
 

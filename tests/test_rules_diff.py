@@ -19,7 +19,7 @@ from kb.core.units import GIB
 from kb.integrations.git.command import GitError
 from kb.integrations.git.snapshot import resolve
 from kb.knowledge import load_catalog, load_guide, load_words
-from kb.report.rules.diff_markdown import MOST_ROWS, rule_diff_markdown
+from kb.report.rules.diff import MOST_ROWS, rule_diff_markdown
 from kb.report.words import Words
 
 ROOT = Path(__file__).parent.parent

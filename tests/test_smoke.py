@@ -1,6 +1,6 @@
 """The smoke run: its command line, and the ramp of batches."""
 
-from kb.advice.smoke import ramp, smoke_command
+from kb.advice.formulas import ramp, smoke_command
 from kb.knowledge import load_guide
 
 GUIDE = load_guide()

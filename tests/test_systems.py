@@ -18,8 +18,7 @@ import pytest
 from kb.advice.batch_finder import CAVEAT, TRAINERS_OWN, by_accelerate, find_batch
 from kb.advice.batches import Ceiling, Split, splits_of
 from kb.advice.decision import walk
-from kb.advice.formulas import work_out
-from kb.advice.smoke import ramp, smoke_command
+from kb.advice.formulas import ramp, smoke_command, work_out
 from kb.advice.targets import judge
 from kb.advice.tradeoffs import covering
 from kb.commands import COMMANDS

@@ -13,8 +13,8 @@ from kb.config.reader import ConfigReader
 from kb.config.shell.command import CommandReader
 from kb.config.shell.script import read_shell
 from kb.core.document import Unit
-from kb.core.errors import UserError
 from kb.core.result import UnitResult
+from kb.core.text import UserError
 from kb.core.unmodelled import Unmodelled
 from kb.knowledge import load_catalog
 from kb.machine.detect import detect

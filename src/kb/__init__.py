@@ -4,13 +4,13 @@ import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
-    from kb.core.errors import UserError as UserError
     from kb.core.finding import Finding as Finding
     from kb.core.hardware import Machine as Machine
     from kb.core.memory_report import MemoryReport as MemoryReport
     from kb.core.model import Model as Model
     from kb.core.result import CheckResult as CheckResult
     from kb.core.setup import TrainingSetup as TrainingSetup
+    from kb.core.text import UserError as UserError
     from kb.integrations.api import findings as findings
     from kb.integrations.api import lint as lint
     from kb.integrations.api import machine_of as machine_of

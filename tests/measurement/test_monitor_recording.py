@@ -11,8 +11,8 @@ from kb.commands.monitor.prometheus import Exporter
 from kb.commands.monitor.recording import csv_recorder, json_recorder
 from kb.commands.monitor.replay import Replay
 from kb.commands.monitor.watched_command import Command
-from kb.core.errors import UserError
 from kb.core.snapshot import GpuState, HostState, Snapshot
+from kb.core.text import UserError
 from native.probe import SOURCES
 
 NOW = Snapshot(1767323045.0, (GpuState("0", "GPU", "GPU-1", 5, 10, 0.5, throttle=("thermal",)),), HostState(1, 2))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kb.core.errors import UserError
+from kb.core.text import UserError
 from kb.torch_runs.probe.journal import Journal
 from kb.torch_runs.probe.running import LocalRunner, measure
 from kb.torch_runs.probe.trial import Outcome, trial_key

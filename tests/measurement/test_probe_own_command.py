@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kb.advice.command_words import BATCH_NAMES, FEW_STEPS, finds_its_own, template_in, with_flags, with_value
+from kb.commands.probe.own_command import BATCH_NAMES, FEW_STEPS, finds_its_own, template_in, with_flags, with_value
 from kb.torch_runs.probe.running import run_trial
 from kb.torch_runs.probe.tree_watch import HostWatch
 from kb.torch_runs.probe.trial import Trial

@@ -9,8 +9,8 @@ import yaml
 
 from kb.commands.probe.asked import Asked
 from kb.commands.probe.record import SOURCE, check_recordable, record, recorded
-from kb.core.errors import UserError
 from kb.core.setup import TrainingSetup
+from kb.core.text import UserError
 from kb.torch_runs.probe.campaign import Probed
 from kb.torch_runs.probe.trial import Outcome, Trial, setup_json
 from probe_sample import GIB, TINY_T5, scripted

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from kb.core.errors import UserError
+from kb.core.text import UserError
 from kb.knowledge import load_catalog
 from kb.machine.match import names_of
 from kb.torch_runs.probe.ray_types import accelerator_of, offered_by

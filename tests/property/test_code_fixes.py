@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kb.config.faults import ConfigError
+from kb.config.files import ConfigError
 from kb.config.fixing.fixes import Fixer, Request
 from kb.config.notebook.reader import read_cells
 from kb.config.python.reader import PythonReader

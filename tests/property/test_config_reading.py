@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from config_sample import DIALECTS, FACTS, read
 from kb.config.dialect.typos import slips
-from kb.config.faults import ConfigError
+from kb.config.files import ConfigError
 from kb.config.text.json_nodes import JsonReader
 from kb.config.text.nodes import MAPPING, SCALAR, Node
 from kb.config.text.parsing import parse

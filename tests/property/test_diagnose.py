@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from kb.advice.diagnosis import Diagnosis, diagnose
 from kb.advice.log_lines import clean, is_quoted, message_start
 from kb.advice.log_scan import LogLine
-from kb.config.faults import ConfigError
+from kb.config.files import ConfigError
 from kb.config.log.pieces import pieces
 from kb.config.log.text import read_lines
 from kb.knowledge import load_guide
-from kb.report.diagnosis.json_report import diagnosis_json
+from kb.report.diagnosis_report import diagnosis_json
 
 REMEDIES = load_guide()["remedies"]
 EXCERPTS = yaml.safe_load((Path(__file__).parent.parent / "data" / "logs" / "excerpts.yaml").read_text("utf-8"))

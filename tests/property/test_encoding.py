@@ -3,7 +3,7 @@
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from kb.config.faults import ConfigError
+from kb.config.files import ConfigError
 from kb.config.text.encoding import decode, encode
 from kb.config.text.mojibake import find_mojibake
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from config_sample import DIALECTS, FACTS, read
-from kb.config.faults import ConfigError
+from kb.config.files import ConfigError
 from kb.config.fixing.fixes import Fixer, Request
 from kb.config.text.yaml_nodes import LOADER
 from kb.core.finding import Edit, Fix

@@ -6,7 +6,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kb.config.faults import ConfigError
+from kb.config.files import ConfigError
 from kb.config.hydra.composing import compose
 from kb.config.sweep.sweep import combinations, read_sweep
 from kb.config.text.parsing import parse

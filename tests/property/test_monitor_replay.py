@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from kb.commands.monitor.columns import COLUMNS, csv_header
 from kb.commands.monitor.json_rows import json_line
 from kb.commands.monitor.replay import Replay
-from kb.core.errors import UserError
+from kb.core.text import UserError
 
 _CELL = st.one_of(
     st.sampled_from(["", "0", "1", "-1", "1e400", "nan", "2026-01-02T03:04:05Z", "0001-01-01", '"', "x", "9" * 30]),

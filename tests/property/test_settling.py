@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from kb.commands.rules.examples import KINDS, ExampleRunner
-from kb.core.errors import UserError
+from kb.core.text import UserError
 from kb.knowledge import load_catalog
 from kb.session.file import FileResult, Kind, kind_of
 from kb.session.prepare import Wanted, file_checker

@@ -12,7 +12,6 @@ from kb.advice.setup import setup_of
 from kb.core.catalog import Catalog
 from kb.core.certainty import Certainty, certainty_of, weakest
 from kb.core.document import EVERY_GPU, Event, Unit
-from kb.core.errors import UserError
 from kb.core.expression import Unknown, compile_tree
 from kb.core.facts import Facts, FactType
 from kb.core.finding import Finding, Severity
@@ -25,6 +24,7 @@ from kb.core.pending import settled
 from kb.core.release import ProjectRelease
 from kb.core.result import UnitResult
 from kb.core.setup import Assumption, TrainingSetup
+from kb.core.text import UserError
 
 PROCESSES = "launch.num_processes"
 Versions = Callable[[str], tuple[int, ...] | None]

@@ -10,11 +10,11 @@ from kb.advice.models import unknown_model
 from kb.advice.no_prediction import NO_MODEL_OF_THE_RUN, Note
 from kb.core.catalog import Catalog
 from kb.core.document import Unit
-from kb.core.errors import UserError
 from kb.core.memory_report import OVER, MemoryReport
 from kb.core.model import Architecture, Model
 from kb.core.result import GpuFit
 from kb.core.setup import Assumption, TrainingSetup
+from kb.core.text import UserError
 from kb.memory import UnknownTargetsError, UnsupportedArchitectureError, match_targets, modules
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 from kb.core.document import Setting, Unit
-from kb.core.errors import UserError
 from kb.core.finding import Span
 from kb.core.setup import Assumption
+from kb.core.text import UserError
 from kb.memory.states import KNOWN_OPTIMIZERS
 
 Task = Literal["train", "evaluate", "generate"]
@@ -64,7 +64,7 @@ def optimizer_named(name: str | None) -> str | None:
     """
     if name is None or name in OPTIMIZERS or name in KNOWN_OPTIMIZERS:
         return OPTIMIZERS.get(name, name) if name else None
-    from kb.core.suggest import nearest
+    from kb.core.text import nearest
 
     known = list(dict.fromkeys((*OPTIMIZERS, *KNOWN_OPTIMIZERS)))
     meant = nearest(name, known)

@@ -6,10 +6,10 @@ from typing import NamedTuple
 from kb.advice.precision import precision_for
 from kb.advice.recommend import Asked, alone_at_inference, base_setup
 from kb.advice.room import Room, on_gpu
-from kb.core.errors import UserError
 from kb.core.hardware import Gpu
 from kb.core.memory_report import MemoryReport, Phase, Term
 from kb.core.setup import TrainingSetup, WeightType
+from kb.core.text import UserError
 from kb.memory.search import LARGEST_BATCH, largest_within
 
 # What every fold keeps of its own while they generate together; the rest is one fold's at a time.

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from kb.core.catalog import Catalog
-from kb.core.errors import UserError
 from kb.core.model import Model
+from kb.core.text import UserError
 
 if TYPE_CHECKING:
     from kb.advice.model_guess import ModelGuesser
@@ -65,7 +65,7 @@ def _of_this_name(model: Model, wanted: str) -> Model:
 
 def unknown_model(name: str, catalog: Catalog) -> UserError:
     """The error for a model that kb does not know, with the nearest that it does."""
-    from kb.core.suggest import nearest
+    from kb.core.text import nearest
 
     names = {each: model.id for model in catalog.models.values() for each in (model.id, model.name, *model.aliases)}
     meant = list(dict.fromkeys(names[each] for each in nearest(name, names, count=4)))[:3]

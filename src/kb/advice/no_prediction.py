@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from kb.core.document import NO_SUCH_RUN, Unit
-from kb.core.errors import UserError
 from kb.core.setup import TrainingSetup
+from kb.core.text import UserError
 
 PROCESSES = "launch.num_processes"
 Note = tuple[str, Mapping[str, Any]]

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kb.advice.history import Measured, Version, unit_of
-from kb.core.errors import UserError
+from kb.core.text import UserError
 
 BYTES = {"GB": 10**9, "MB": 10**6}
 SHORTEST_COMMIT = 7

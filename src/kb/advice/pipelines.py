@@ -4,10 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kb.advice.runtime import Calls, Comparison, Minutes, Stage, TrainingTime
-from kb.core.errors import UserError
 from kb.core.expression import Unknown, compile_tree
-from kb.core.suggest import nearest
-from kb.core.text import Text, text_of
+from kb.core.text import Text, UserError, nearest, text_of
 
 MINUTES = {"min": 1.0, "s": 1 / 60}
 

@@ -8,11 +8,11 @@ from kb.advice.batches import Split, Splits, splits_of
 from kb.advice.lengths import assumed_source_length, reads_target
 from kb.advice.precision import Precision, precision_for
 from kb.advice.room import SHARED_PHASES, Room
-from kb.core.errors import UserError
 from kb.core.hardware import Gpu
 from kb.core.memory_report import MemoryReport, Phase
 from kb.core.model import Architecture, Model
 from kb.core.setup import Assumption, TrainingSetup
+from kb.core.text import UserError
 
 SEQ2SEQ = ("t5", "bart")
 SHORTEST_SOURCE = 32  # tokens; below it an input holds too little to be worth a proposal

@@ -7,8 +7,7 @@ takes nine tenths of the time, the batch decides about the last tenth.
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from kb.core.errors import UserError
-from kb.core.text import Text
+from kb.core.text import Text, UserError
 
 
 class Minutes(NamedTuple):

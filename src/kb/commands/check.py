@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
 from kb.core.catalog import Catalog
-from kb.core.errors import UserError
 from kb.core.finding import SEVERITIES
 from kb.core.result import CheckResult, Unusable
+from kb.core.text import UserError
 from kb.knowledge import load_catalog
 from kb.report.words import Words
 from kb.session import cli
@@ -306,7 +306,7 @@ def _notice(words: Words) -> Callable[..., None]:
 
 
 def _say_unusable(faults: Sequence[Unusable], words: Words) -> None:
-    from kb.report.check.faults import fault_line
+    from kb.report.check.tally import fault_line
 
     for fault in faults:
         print(fault_line(fault, words), file=sys.stderr)

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from kb.core.catalog import Catalog
 from kb.core.document import Unit
-from kb.core.errors import UserError
 from kb.core.expression import Unknown
+from kb.core.text import UserError
 from kb.knowledge import load_catalog, load_guide
 from kb.session import cli
 
@@ -45,11 +45,11 @@ def command(arguments: Sequence[str], language: str) -> int:
     values = _values(options, catalog)
     result = diagnose(log_lines(options.log), load_guide(options.rules).get("remedies", {}), values.lookup)
     if options.format == "json":
-        from kb.report.diagnosis.json_report import diagnosis_json
+        from kb.report.diagnosis_report import diagnosis_json
 
         cli.put(diagnosis_json(result, language))
     else:
-        from kb.report.diagnosis.text import diagnosis_text
+        from kb.report.diagnosis_report import diagnosis_text
         from kb.report.style import choose_style
         from kb.report.words import Words
 
@@ -123,7 +123,7 @@ def _unit(options: argparse.Namespace, checker: Any) -> Unit:
         ConfigError: the file cannot be read as a config.
         UserError: there is no such section, or no known format.
     """
-    from kb.config.faults import ConfigError
+    from kb.config.files import ConfigError
     from kb.session.run import read_bytes
 
     try:

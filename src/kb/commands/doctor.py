@@ -1,19 +1,156 @@
-"""``kb.doctor``: what is installed, what was detected, what is missing, and what that costs."""
+"""`kb doctor`: what kb sees of this machine, of its own installation and of a project."""
 
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kb import __version__
-from kb.core.errors import UserError
+from kb.core.hardware import Machine
+from kb.core.text import UserError
 from kb.knowledge import load_catalog
+from kb.machine.installation import Installation, Package
+from kb.report.releases import ProjectVersions, versions_json, versions_lines
+from kb.report.style import Style
+from kb.report.values import host_limit, host_size, printable, size
+from kb.report.width import table, wrap
 from kb.report.words import Words
 from kb.session import cli
 
 if TYPE_CHECKING:
     from kb.report.releases import ProjectVersions
     from kb.session.project import Project
+
+
+INDENT = "  "
+
+
+class Health(NamedTuple):
+    """``project`` is the settings file that counts in this folder; None where there is none. ``versions``: of the
+    project that the user named."""
+
+    version: str
+    rules_version: str
+    rules_folder: str
+    installation: Installation
+    machine: Machine
+    project: str | None
+    versions: ProjectVersions | None = None
+
+
+def doctor_text(health: Health, words: Words, style: Style) -> str:
+    """The whole report."""
+    blocks = [_itself(health, words), _machine(health.machine, words, style), _packages(health, words)]
+    names = ("itself", "machine", "packages")
+    missing = _missing(health.installation, words, style)
+    lines = []
+    if health.versions is not None:
+        heading = style.paint(words("doctor.heading.versions"), "heading")
+        lines += [heading, *versions_lines(health.versions, words, style), ""]
+    for name, block in zip(names, blocks, strict=True):
+        lines += [style.paint(words(f"doctor.heading.{name}"), "heading"), *block, ""]
+    if missing:
+        lines += [style.paint(words("doctor.heading.missing"), "heading"), *missing]
+    else:
+        lines.append(words("doctor.nothing_missing"))
+    return "\n".join(lines) + "\n"
+
+
+def _itself(health: Health, words: Words) -> list[str]:
+    around = health.installation
+    rows = [
+        [words("doctor.version"), f"{health.version} ({words('doctor.rules', version=health.rules_version)})"],
+        [words("doctor.rules_folder"), printable(health.rules_folder)],
+        ["Python", f"{around.python}, {around.platform}"],
+        [words("doctor.project"), printable(health.project) if health.project else words("doctor.none")],
+        [words("doctor.cache"), printable(around.cache_folder)],
+    ]
+    return table(rows, left=(0, 1))
+
+
+def _machine(machine: Machine, words: Words, style: Style) -> list[str]:
+    gpus = [f"{gpu.name} {size(gpu.memory_total)}" for gpu in machine.gpus]
+    rows = [["GPU", style.dot.join(gpus) or words("doctor.none")]]
+    unknown = words("doctor.unknown")
+    rows += [
+        [words("doctor.host"), _host(machine, words)],
+        [words("doctor.cpus"), str(machine.cpus) if machine.cpus else unknown],
+        ["/dev/shm", host_size(machine.shm_bytes) if machine.shm_bytes else unknown],
+    ]
+    lines = table(rows, left=(0, 1))
+    for note in machine.sayings:
+        lines += wrap(words(f"machine.{note}"), style.width, INDENT)
+    return lines
+
+
+def _host(machine: Machine, words: Words) -> str:
+    if machine.host_memory_bytes is None:
+        return words("doctor.unknown")
+    source = words(f"doctor.source.{machine.host_memory_source}")
+    return f"{host_limit(machine.host_memory_bytes)}, {source}"
+
+
+def _packages(health: Health, words: Words) -> list[str]:
+    return table(
+        [
+            [package.name, package.version or words("doctor.not_installed"), words(f"doctor.for.{package.purpose}")]
+            for package in health.installation.packages
+        ],
+        left=(0, 1, 2),
+    )
+
+
+def _missing(around: Installation, words: Words, style: Style) -> list[str]:
+    """One line for each extra that lacks something, then what is no package."""
+    lines = []
+    absent = [package for package in around.packages if package.version is None]
+    for extra in dict.fromkeys(package.extra for package in absent):
+        these = [package for package in absent if package.extra == extra]
+        lines.append(_lacking(extra, these, words))
+    if not around.libyaml:
+        lines.append(words("doctor.no_libyaml"))
+    if around.cuda_build is False and around.compiler is None:
+        lines.append(words("doctor.no_compiler"))
+    if not around.cache_writable:
+        lines.append(words("doctor.cache_not_writable", path=around.cache_folder))
+    return [part for line in lines for part in wrap(line, style.width, INDENT, INDENT * 2)]
+
+
+def _lacking(extra: str | None, packages: list[Package], words: Words) -> str:
+    what = list(dict.fromkeys(words(f"doctor.for.{package.purpose}") for package in packages))
+    names = [package.name for package in packages]
+    wanted = f"'gpu-memory-kb[{extra}]'" if extra else " ".join(names)
+    return words("doctor.without", names=names, what=what, command=f"pip install {wanted}")
+
+
+def doctor_json(health: Health) -> dict[str, Any]:
+    """Schema 1: ``rules/schema/output/doctor.json`` says it in full. Sizes in bytes."""
+    machine, around = health.machine, health.installation
+    return {
+        "schema": 1,
+        "kb": health.version,
+        "rules": {"version": health.rules_version, "folder": health.rules_folder},
+        "python": around.python,
+        "platform": around.platform,
+        "project": health.project,
+        "versions": versions_json(health.versions) if health.versions else None,
+        "machine": {
+            "gpus": [{"name": gpu.name, "memory_total_bytes": gpu.memory_total} for gpu in machine.gpus],
+            "gpu_source": machine.gpu_source,
+            "notes": list(machine.sayings),
+            "host_memory_bytes": machine.host_memory_bytes,
+            "host_memory_source": machine.host_memory_source,
+            "cpus": machine.cpus,
+            "shm_bytes": machine.shm_bytes,
+        },
+        "packages": [
+            {"name": package.name, "version": package.version, "extra": package.extra} for package in around.packages
+        ],
+        "libyaml": around.libyaml,
+        "compiler": around.compiler,
+        "torch_cuda_build": around.cuda_build,
+        "cache": {"folder": around.cache_folder, "writable": around.cache_writable},
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,7 +166,6 @@ def command(arguments: Sequence[str], language: str) -> int:
     from kb.knowledge.locations import shipped
     from kb.machine.detect import detect
     from kb.machine.installation import look_around
-    from kb.report.doctor import Health, doctor_json, doctor_text
     from kb.report.style import choose_style
     from kb.session.project import find_project
 

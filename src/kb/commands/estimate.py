@@ -8,7 +8,7 @@ from typing import Any
 
 from kb import __version__
 from kb.advice.flags import ATTENTIONS, METHODS, PRECISIONS, TASKS, Flags, optimizer_named
-from kb.core.errors import UserError
+from kb.core.text import UserError
 from kb.core.units import read_size
 from kb.knowledge import load_catalog
 from kb.report.words import Words

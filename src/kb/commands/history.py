@@ -12,8 +12,8 @@ from kb.advice.fit import Fit
 from kb.advice.history import History, Version, distinct, history_of
 from kb.advice.noted_history import noted_versions, with_measured, with_notes
 from kb.core.document import Unit
-from kb.core.errors import UserError
 from kb.core.setup import TrainingSetup
+from kb.core.text import UserError
 from kb.knowledge import KnowledgeError, load_catalog, load_guide
 from kb.report.values import printable
 from kb.report.words import Words
@@ -161,7 +161,7 @@ def _preparing(checker: Checker) -> Any:
 def _report(options: argparse.Namespace, history: History, checker: Checker, words: Words, given: Given) -> None:
     if options.format == "json":
         from kb.report.check.json_report import to_json
-        from kb.report.history.json_report import history_object
+        from kb.report.history.text import history_object
 
         head = {"schema": 1, "kb": __version__, "rules": checker.catalog.version}
         data = history_object(history, checker.machine, words, unchanged=given.unchanged, shallow=given.shallow)

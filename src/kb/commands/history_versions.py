@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kb.advice.history import Measured, Version
-from kb.config.faults import ConfigError
+from kb.config.files import ConfigError
 from kb.config.text.encoding import decode
 from kb.core.document import Unit
-from kb.core.errors import UserError
+from kb.core.text import UserError
 from kb.session.file import FileChecker, kind_of
 from kb.session.run import read_bytes
 from kb.session.seen import contents

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from kb import __version__
 from kb.core.catalog import Catalog
-from kb.core.errors import UserError
 from kb.core.result import UnitResult
+from kb.core.text import UserError
 from kb.knowledge import load_catalog
 from kb.report.words import Words
 from kb.session import cli
@@ -98,11 +98,11 @@ def _units(options: argparse.Namespace, checker: FileChecker, catalog: Catalog) 
 
 def _report(options: argparse.Namespace, planned: "Sequence[PlannedUnit]", words: Words, catalog: Catalog) -> None:
     if options.format == "json":
-        from kb.report.plan.json_report import plan_json
+        from kb.report.plan_report import plan_json
 
         cli.put(plan_json(planned, words, __version__, catalog.version))
         return
-    from kb.report.plan.text import plan_text
+    from kb.report.plan_report import plan_text
     from kb.report.style import choose_style
 
     cli.put(plan_text(planned, words, choose_style(sys.stdout, options.color)))

@@ -8,8 +8,8 @@ from typing import Any
 
 from kb import __version__
 from kb.core.catalog import Catalog
-from kb.core.errors import UserError
 from kb.core.model import Model
+from kb.core.text import UserError
 from kb.knowledge import load_catalog, load_guide
 from kb.session import cli
 

@@ -9,8 +9,7 @@ from typing import Any
 from kb import __version__
 from kb.advice.pipelines import Pipeline, differing_claims, pipeline_of, runtime_row, training_of
 from kb.advice.runtime import Minutes, Stage, TrainingTime, compare, known_batches, run_time, with_samples
-from kb.core.errors import UserError
-from kb.core.text import Text
+from kb.core.text import Text, UserError
 from kb.knowledge import KnowledgeError, load_catalog, load_guide
 from kb.report.words import Words
 from kb.session import cli
@@ -149,7 +148,7 @@ def _with_stages(stages: Sequence[Stage], given: Sequence[str], batch: int | Non
     for text in given:
         name, at, time = _stage_time(text)
         if known and name not in known:
-            from kb.core.suggest import nearest
+            from kb.core.text import nearest
 
             raise UserError("runtime.unknown_stage", name=name, known=", ".join(nearest(name, made) or made))
         stage = made.get(name, Stage(name, Text(name, name)))

@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from kb.core.errors import UserError
+from kb.core.text import UserError
 from kb.session import cli
 
 PORT = 8000

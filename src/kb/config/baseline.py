@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from kb.config.faults import ConfigError
+from kb.config.files import ConfigError
 from kb.core.finding import Finding, Suppression
 
 VERSION = 1

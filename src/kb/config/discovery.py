@@ -4,8 +4,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from kb.config.faults import ConfigError
-from kb.config.files import is_no_file, read_at_most
+from kb.config.files import ConfigError, is_no_file, read_at_most
 from kb.config.text.guard import most_bytes, too_large
 
 SUFFIXES = (".yaml", ".yml", ".json", ".sh")

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kb.config.faults import ConfigError
+from kb.config.files import ConfigError
 from kb.config.reader import ConfigReader
 from kb.core.catalog import Dialect
 from kb.core.document import Setting, Unit

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 
 from kb.config.dialect.dialects import DOT, Entry, Recognition, flatten, section_names, split
 from kb.config.dialect.settings import Extractor, Part, inherit
-from kb.config.faults import ConfigError, unknown_dialect
+from kb.config.files import ConfigError, unknown_dialect
 from kb.config.text.nodes import MAPPING, SEQUENCE, Node
 from kb.config.text.parsing import Parsed, parse
 from kb.config.text.repeated import duplicate_events

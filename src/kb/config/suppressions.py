@@ -9,10 +9,10 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from kb.config.text.places import Places
+from kb.config.text.source import Places
 from kb.core.document import Event
 from kb.core.finding import Edit, Finding, Span, Suppression
-from kb.core.suggest import nearest
+from kb.core.text import nearest
 
 _DIRECTIVE = re.compile(r"(?:^|(?<=[ \t]))#[ \t]*kb:[ \t]*(ignore(?:-file)?)\b[ \t]*(\[[^\]\n]*\])?([^\r\n]*)", re.M)
 _UNTIL = re.compile(r"(?:;[ \t]*until\b[ \t]*([^;]*?)|\buntil[ \t]+([0-9]{4}-[0-9-]*))[ \t]*$")

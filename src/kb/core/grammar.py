@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import NoReturn
 
 from kb.core.expression import FUNCTIONS, Tree
-from kb.core.suggest import nearest
-from kb.core.version import parse_version
+from kb.core.release import parse_version
+from kb.core.text import nearest
 
 MAX_CHARACTERS, MAX_NODES, MAX_DEPTH, MAX_LITERAL = 1000, 200, 24, 10**15
 EXPONENTS = (2, 3, 0.5)

@@ -1,11 +1,25 @@
-"""Which release of a library a project uses, as far as its files say. Pure."""
+"""Versions and releases of libraries: read, ordered, ranges, and what a project allows."""
 
 import re
 from functools import lru_cache
 from typing import NamedTuple
 
 from kb.core.certainty import Origin
-from kb.core.version import parse_version
+
+_NUMBERS = re.compile(r"\d{1,6}(?:\.\d{1,6})*")
+
+
+def parse_version(text: str) -> tuple[int, ...]:
+    """``"4.51"`` → ``(4, 51)``; what follows the numbers (``rc1``, ``.dev0``, ``+cu128``) does not count.
+
+    Raises:
+        ValueError: the text does not begin with a number.
+    """
+    match = _NUMBERS.match(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a version such as 4.51")
+    return tuple(int(part) for part in match[0].split("."))
+
 
 Bound = tuple[int, ...]
 LATEST = 9999  # stands for the last part of a release before the next

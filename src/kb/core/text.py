@@ -1,8 +1,31 @@
-"""A sentence in both languages, with placeholders that a plain lookup fills (never ``str.format`` on objects)."""
+"""Texts with placeholders, the name that was probably meant, and the error that a person reads."""
 
 import re
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+
+class UserError(ValueError):
+    """The base of every user-facing error. ``key`` is its sentence in i18n, ``values`` fill the placeholders."""
+
+    def __init__(self, key: str, **values: Any) -> None:
+        super().__init__(key, values)
+        self.key = key
+        self.values: dict[str, Any] = values
+
+    def __str__(self) -> str:
+        return ": ".join([self.key, ", ".join(f"{name} {value}" for name, value in self.values.items())])
+
+
+def described(error: BaseException) -> dict[str, str]:
+    """A fault of kb itself: the error, and the file and line of kb that raised it."""
+    where = error.__traceback__
+    while where is not None and where.tb_next is not None:
+        where = where.tb_next
+    file = where.tb_frame.f_code.co_filename.replace("\\", "/").rpartition("/")[2] if where else ""
+    place = f"{file}:{where.tb_lineno}" if where else "?"
+    return {"error": f"{type(error).__name__}: {error}"[:300], "place": place}
+
 
 LANGUAGES = ("ko", "en")
 PLACEHOLDER = re.compile(r"\{([a-z_][a-z0-9_.]*)(?::([A-Za-z0-9.,%]+))?\}")
@@ -30,3 +53,28 @@ def fill(template: str, lookup: Callable[[str, str], str]) -> str:
 def text_of(data: Mapping[str, str]) -> Text:
     """A :class:`Text` from the ``{ko: …, en: …}`` of a rule file."""
     return Text(data["ko"], data["en"])
+
+
+ENOUGH = 4  # characters that a name must begin with alike
+
+
+def nearest(name: str, known: Iterable[str], count: int = 1, cutoff: float = 0.6) -> list[str]:
+    """Up to ``count`` known names most like ``name``, best first; names of over 100 characters have none.
+
+    One that begins with ``name`` comes first. Case, ``-``, ``_`` and spaces do not count.
+    """
+    import difflib  # only when something is misspelt: it costs 2 ms
+
+    if len(name) > 100:
+        return []
+    folded: dict[str, str] = {}
+    for candidate in known:
+        folded.setdefault(_fold(candidate), candidate)
+    wanted = _fold(name)
+    begun = [each for each in folded if len(wanted) >= ENOUGH and each.startswith(wanted)]  # half typed
+    like = [each for each in difflib.get_close_matches(wanted, folded, count, cutoff) if each not in begun]
+    return [folded[match] for match in [*begun, *like][:count]]
+
+
+def _fold(name: str) -> str:
+    return name.casefold().replace("-", "").replace("_", "").replace(" ", "")

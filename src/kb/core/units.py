@@ -2,7 +2,7 @@
 
 import re
 
-from kb.core.errors import UserError
+from kb.core.text import UserError
 
 BYTES_PER_UNIT = {
     "B": 1,

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 
-from kb.core.errors import UserError
+from kb.core.text import UserError
 
 # what of a package is served, and where under assets/vendor/
 SERVED = {

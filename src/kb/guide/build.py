@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-from kb.core.errors import UserError
+from kb.core.text import UserError
 from kb.guide.all_fits import all_fits
 from kb.guide.assets import fetch_assets
 from kb.guide.export import atom_feed, library_tables, write_data

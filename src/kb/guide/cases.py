@@ -1,21 +1,33 @@
-"""A config's history and a pipeline's run time: what a field note recorded, beside what kb predicts."""
+"""The field notes' cases: their stages and settings beside what kb predicts."""
 
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from html import escape
+
+from kb.advice.answer import Answer, answer
 from kb.advice.check import Checker
 from kb.advice.fit import Fit
 from kb.advice.history import History, history_of
 from kb.advice.noted_history import noted_versions
+from kb.advice.notes import NotesRow
 from kb.advice.pipelines import pipeline_of
-from kb.advice.room import on_gpu
+from kb.advice.recommend import Asked
+from kb.advice.room import Room, on_gpu
 from kb.advice.runtime import compare, run_time
 from kb.core.document import Unit
 from kb.core.setup import TrainingSetup
-from kb.guide.library import Library
-from kb.guide.markup import PLAIN, held, prose, table, text
+from kb.core.units import GIB
+from kb.guide.library import Library, load_library
+from kb.guide.markup import PLAIN, badge, cited, code, held, prose, table, text, wide_table
 from kb.guide.site_words import say
 from kb.machine.arguments import find_gpu, read_host_memory
+from kb.report.gpu_names import short_name
 from kb.report.history.memory import memory_rows
 from kb.report.history.plot import history_svg
 from kb.report.history.text import setting_rows
+from kb.report.recommend.notes_table import COLUMNS, shown_rows, why_lines
+from kb.report.recommend.text import own_row
 from kb.report.runtime.text import bottleneck_lines, stage_rows
 from kb.report.words import Words
 
@@ -62,3 +74,78 @@ def run_times(library: Library, name: str, batch: int, baseline: int, pipeline: 
     said = " ".join(line.strip() for line in bottleneck_lines(run, words, PLAIN))
     cells = [[text(cell) for cell in row] for row in rows]
     return table([text(cell) for cell in head], cells, numbers=range(1, len(head))) + "\n\n" + prose(said)
+
+
+_ID = re.compile(r"[a-z0-9]+(?:[-.][a-z0-9]+)+")
+
+
+def noted_settings(library: Library, model: str | None = None, gpu: str | None = None) -> str:
+    """A table and its reasons for each pair that ``rules/presets`` has of a model, or of a GPU; empty where none."""
+    pairs = [
+        (preset["model"], card)
+        for preset in library.rows("presets").values()
+        for card in preset["gpus"]
+        if not preset.get("deprecated") and model in (None, preset["model"]) and gpu in (None, card)
+    ]
+    return "\n\n".join(_pair(library, *pair, by_model=gpu is not None) for pair in dict.fromkeys(pairs))
+
+
+def _pair(library: Library, model: str, gpu: str, *, by_model: bool) -> str:
+    words, catalog = library.words, library.catalog
+    found = _answer(model, gpu)
+    own, rows = own_row(found), shown_rows(found.notes, "train") or list(found.notes.own)
+    columns = [name for name in COLUMNS if own is None or name in own.values or any(name in row.values for row in rows)]
+    shown = code(model) if by_model else escape(short_name(catalog.gpus[gpu]))
+    path = f"models/{model}" if by_model else f"gpus/{gpu}"
+    head = [say(library.language, "preset.who")]
+    head += [escape(words.named("recommend.column", name.rpartition(".")[2])) for name in columns]
+    head.append(escape(words("recommend.column.predicted")))
+    lines = []
+    if own is not None:
+        need = _need(library, own.phase.process_used_bytes, own.status)
+        lines.append((f"<b>kb</b> {badge(library, 'computed')}", *(_cell(own.values.get(c)) for c in columns), need))
+    for number, row in enumerate(rows, 1):
+        values = {**row.values, "effective": row.effective}
+        lines.append((_who(library, row, number), *(_cell(values.get(c)) for c in columns), _row_need(library, row)))
+    why = [line.strip() for line in _why(library, found)]
+    title = f'### <a href="../../{path}/">{shown}</a> {{ #notes-{model if by_model else gpu} }}'
+    label = say(library.language, "preset.heading")
+    return "\n\n".join([title, wide_table(label, head, [("", lines)]), "\n".join(why)])
+
+
+def _why(library: Library, found: Answer) -> list[str]:
+    lines = why_lines(own_row(found), found.notes, "train", library.words, PLAIN)
+    said = [f"- {prose(line.strip().removeprefix('- '))}" for line in lines]
+    errata = {one.id for row in found.notes.own + found.notes.others for one in row.errata}
+    return [_ID.sub(lambda m: f"[{m[0]}](../errata/{m[0]}.md)" if m[0] in errata else m[0], line) for line in said]
+
+
+def _who(library: Library, row: NotesRow, number: int) -> str:
+    place = cited(library, {"source": row.source, "lines": row.lines})
+    said = f"{row.model_said} · {row.gpu_said}" + ("" if row.method == "full" else f" · {row.method}")
+    return f"[{number}] {escape(said)} {badge(library, 'claimed')} {place}"
+
+
+def _row_need(library: Library, row: NotesRow) -> str:
+    return _need(library, row.phase.process_used_bytes, row.status) if row.phase else "–"
+
+
+def _need(library: Library, size_bytes: int, status: str) -> str:
+    verdict = escape(library.words.named("verdict", status))
+    return f'{size_bytes / GIB:.1f} GiB <span class="kb-verdict kb-verdict--{escape(status)}">{verdict}</span>'
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return escape("–".join(map(str, value)))
+    return escape(str(value))
+
+
+@lru_cache(maxsize=256)  # both languages, and the pages of the model and of the GPU, show the same
+def _answer(model: str, gpu: str) -> Answer:
+    library = load_library("ko")  # figures are the same in both
+    catalog = library.catalog
+    room = Room(catalog.models[model], on_gpu(catalog.gpus[gpu]), catalog.constants)
+    return answer("train", Asked(), room, catalog, library.guide)

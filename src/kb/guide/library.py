@@ -5,8 +5,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from kb.core.catalog import Catalog
-from kb.core.suggest import nearest
-from kb.core.text import Text
+from kb.core.text import Text, nearest
 from kb.knowledge import load_catalog, load_guide, load_words
 from kb.knowledge.bundle import load_part
 from kb.knowledge.locations import shipped

@@ -9,20 +9,24 @@ from typing import Any
 from kb.guide.accuracy import accuracy_tables, measured_rows
 from kb.guide.api_reference import api_reference
 from kb.guide.cases import case_history, run_times
-from kb.guide.choose import choose_table, constant, note_figure, recommended
-from kb.guide.chooser import chooser
+from kb.guide.choose import choose_table, chooser, constant, note_figure, recommended
 from kb.guide.command_reference import command_reference
 from kb.guide.compare import compare
-from kb.guide.decision import decision_tree
 from kb.guide.export import data_files
 from kb.guide.formulas import formula
-from kb.guide.gpu_table import gpu_table
 from kb.guide.library import Library, load_library
-from kb.guide.lists import dialect_table, errata_table, model_table, remedy_table
 from kb.guide.playground_page import playground
-from kb.guide.rule_table import rule_table
 from kb.guide.runbooks import checklist, commands_table, questions, targets
-from kb.guide.tradeoffs import tradeoff
+from kb.guide.tables import (
+    decision_tree,
+    dialect_table,
+    errata_table,
+    gpu_table,
+    model_table,
+    remedy_table,
+    rule_table,
+    tradeoff,
+)
 
 # name on a page → what shows it; each takes the library first
 SHOWN: dict[str, Callable[..., str]] = {

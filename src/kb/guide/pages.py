@@ -4,11 +4,8 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 
 from kb.guide.all_fits import Fits, all_fits
-from kb.guide.erratum_page import erratum_page, erratum_title
-from kb.guide.gpu_page import gpu_page
+from kb.guide.entry_pages import erratum_page, erratum_title, gpu_page, model_page, remedy_page
 from kb.guide.library import Library, load_library
-from kb.guide.model_page import model_page
-from kb.guide.remedy_page import remedy_page
 from kb.guide.rule_page import rule_page
 
 FRONT = "---\ntitle: {title}\ngenerated: {made_from}\nrender_macros: false\nhide: [navigation]\n{search}---\n\n"

@@ -6,8 +6,7 @@ from functools import lru_cache
 
 import yaml
 
-from kb.core.suggest import nearest
-from kb.core.text import Text, fill, text_of
+from kb.core.text import Text, fill, nearest, text_of
 from kb.knowledge.locations import shipped
 
 

@@ -14,13 +14,13 @@ from kb.advice.attempts import MethodChoice
 from kb.advice.recommend import Asked
 from kb.advice.room import Room
 from kb.core.catalog import Catalog
-from kb.core.errors import UserError
 from kb.core.finding import Finding
 from kb.core.hardware import Machine
 from kb.core.memory_report import MemoryReport
 from kb.core.model import Model
 from kb.core.result import CheckResult, UnitResult
 from kb.core.setup import TrainingSetup
+from kb.core.text import UserError
 from kb.integrations.in_memory import Config, inputs_of
 from kb.knowledge import load_catalog, load_guide
 from kb.memory import UnsupportedArchitectureError

@@ -7,7 +7,7 @@ import json
 from functools import lru_cache
 from typing import Any
 
-from kb.core.errors import UserError
+from kb.core.text import UserError
 from kb.knowledge import load_catalog
 from kb.report.check.json_report import check_object
 from kb.report.values import printable

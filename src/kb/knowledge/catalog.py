@@ -7,9 +7,9 @@ from kb.core.catalog import Catalog, Dialect
 from kb.core.facts import FactType, MovedDefault
 from kb.core.hardware import Gpu
 from kb.core.model import Architecture, Model
+from kb.core.release import parse_version
 from kb.core.rule import Computed, Rule, RuleFix
 from kb.core.text import Text
-from kb.core.version import parse_version
 from kb.knowledge.bundle import load_part
 from kb.knowledge.locations import named, shipped
 

@@ -5,8 +5,7 @@ from typing import Any
 
 from kb.core.expression import Tree
 from kb.core.grammar import ExpressionError, parse
-from kb.core.suggest import nearest
-from kb.core.text import PLACEHOLDER
+from kb.core.text import PLACEHOLDER, nearest
 from kb.knowledge.problems import Problem
 from kb.knowledge.source import KEY, Located, Path
 

@@ -3,7 +3,7 @@
 import os
 from typing import NamedTuple
 
-from kb.core.errors import UserError
+from kb.core.text import UserError
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _PACKAGED = os.path.join(_PACKAGE, "_data")

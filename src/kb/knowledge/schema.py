@@ -4,7 +4,7 @@ import json
 import os
 from typing import Any
 
-from kb.core.suggest import nearest
+from kb.core.text import nearest
 from kb.knowledge.problems import Problem
 from kb.knowledge.source import KEY, Located, Path
 

@@ -8,9 +8,8 @@ from kb.config.releases.reader import Releases
 from kb.config.releases.statements import Problem
 from kb.core.release import OR, ProjectRelease, Source, pinned_version
 from kb.report.style import Style
-from kb.report.table import table
 from kb.report.values import printable
-from kb.report.width import wrap
+from kb.report.width import table, wrap
 from kb.report.words import Words
 
 INDENT = "  "

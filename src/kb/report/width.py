@@ -1,8 +1,8 @@
-"""Terminal columns: Korean and emoji take two, combining marks none. Cutting, padding and wrapping by them."""
+"""How wide text is on a terminal, lines broken to fit, and tables of aligned columns."""
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 TAB = 4
 _JOINER, _EMOJI_STYLE = "\u200d", "\ufe0f"
@@ -114,3 +114,25 @@ def unbroken(text: str) -> str:
 def joined(parts: Iterable[str], separator: str) -> str:
     """``parts`` with a separator that :func:`wrap` keeps on the line before it; no part is split."""
     return (_NO_BREAK + separator.lstrip()).join(unbroken(part) for part in parts)
+
+
+GAP = "  "
+
+
+def table(rows: Sequence[Sequence[str]], *, left: Sequence[int] = (0,), indent: str = "  ") -> list[str]:
+    """Lines of ``rows`` (all of one length), each column aligned.
+
+    Args:
+        left: the columns whose text begins at their left edge; those of the others ends at their right.
+        indent: what stands before each line.
+    """
+    if not rows:
+        return []
+    widths = [max(columns(row[at]) for row in rows) for at in range(len(rows[0]))]
+    return [
+        indent + GAP.join(_cell(row[at], width, at in left) for at, width in enumerate(widths)).rstrip() for row in rows
+    ]
+
+
+def _cell(text: str, width: int, left: bool) -> str:
+    return pad(text, width) if left else " " * (width - columns(text)) + text

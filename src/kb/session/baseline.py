@@ -4,8 +4,7 @@ import os
 from collections.abc import Sequence
 
 from kb.config.baseline import Fingerprint, compare, count, fingerprint, prune, read_baseline, write_baseline
-from kb.config.faults import ConfigError
-from kb.config.files import NotAFileError, read_at_most
+from kb.config.files import ConfigError, NotAFileError, read_at_most
 from kb.core.document import Unit
 from kb.core.finding import Finding
 from kb.core.result import CheckResult

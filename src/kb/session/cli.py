@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from kb import leave_quietly
-from kb.core.errors import UserError, described
-from kb.core.text import LANGUAGES, fill
+from kb.core.text import LANGUAGES, UserError, described, fill
 from kb.knowledge.problems import KnowledgeError
 
 CLEAN, FINDINGS, UNUSABLE, INTERNAL, INTERRUPTED = 0, 1, 2, 3, 130
@@ -105,7 +104,7 @@ class Parser(argparse.ArgumentParser):
         return said(self.words, "cli.bad_arguments", message=message)
 
     def _unknown_option(self, unknown: str) -> str:
-        from kb.core.suggest import nearest
+        from kb.core.text import nearest
 
         first = (unknown.split() or [unknown])[0].partition("=")[0]
         known = [option for action in self._actions for option in action.option_strings]

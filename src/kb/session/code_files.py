@@ -69,7 +69,7 @@ def suppressed_in_code(
 ) -> Suppressed:
     """The findings of one file with its suppression comments applied; a notebook's are read cell by cell."""
     if kind == "notebook":
-        from kb.config.notebook.comments import suppress_in_cells
+        from kb.config.notebook.reader import suppress_in_cells
 
         return suppress_in_cells(findings, text, today=today, known=known, decided=decided)
     directives = read_suppressions(text, string_extents(text))

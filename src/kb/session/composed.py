@@ -57,7 +57,7 @@ def composed_result(
 
     if not looks_composed(raw.decode("utf-8", "replace")):
         return None
-    from kb.config.hydra.objects import arranged
+    from kb.config.hydra.defaults import arranged
     from kb.config.hydra.tree import HydraError
 
     def read(primary: str, name: str) -> bytes | None:

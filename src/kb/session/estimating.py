@@ -2,7 +2,7 @@
 
 from kb.advice.estimate import Estimated, estimate
 from kb.advice.flags import Flags, assumed_of, unit_of, with_flags
-from kb.core.errors import UserError
+from kb.core.text import UserError
 from kb.session.file import FileChecker
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from kb.advice.check import Checker
-from kb.config.faults import ConfigError
+from kb.config.files import ConfigError
 from kb.config.joining import Joiner, ReadNamed
 from kb.config.reader import ConfigReader
 from kb.config.text.encoding import Decoded, decode

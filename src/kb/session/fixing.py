@@ -4,15 +4,15 @@ import os
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
-from kb.config.faults import ConfigError
+from kb.config.files import ConfigError
 from kb.config.fixing.fixes import Fixer, FixResult, Request, unified_diff
 from kb.config.fixing.saving import ChangedMeanwhileError, save
 from kb.config.text.encoding import encode
-from kb.config.text.places import Places
+from kb.config.text.source import Places
 from kb.core.document import Unit
-from kb.core.errors import UserError
 from kb.core.finding import Finding, Fix, Span
 from kb.core.result import CheckResult, Unusable
+from kb.core.text import UserError
 from kb.session.choosing import Choice
 from kb.session.file import FileChecker, FileResult, Kind, decode_file, kind_of
 from kb.session.run import STDIN, Run, internal_fault, read_bytes

@@ -3,12 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from kb.core.errors import UserError
 from kb.core.expression import is_unknown
 from kb.core.facts import FactType, coerce
-from kb.core.suggest import nearest
+from kb.core.release import parse_version
+from kb.core.text import UserError, nearest
 from kb.core.units import read_size
-from kb.core.version import parse_version
 
 
 def given_facts(table: Mapping[str, Any], facts: Mapping[str, FactType], path: str) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 import os
 
-from kb.core.errors import UserError
 from kb.core.model import Model
+from kb.core.text import UserError
 from kb.session.model_config import read_model_config
 
 

@@ -1,6 +1,6 @@
 """A model's ``config.json`` from the hub, through huggingface_hub: cache, endpoint and token are the user's own."""
 
-from kb.core.errors import UserError
+from kb.core.text import UserError
 from kb.session.hub_cache import is_hub_name
 
 TIMEOUT_SECONDS = 10.0

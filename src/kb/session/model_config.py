@@ -6,8 +6,8 @@ from typing import Any
 
 from kb.advice.weights import weight_type
 from kb.config.files import read_at_most
-from kb.core.errors import UserError
 from kb.core.model import Model
+from kb.core.text import UserError
 from kb.memory import UnsupportedArchitectureError, architecture_from_config, parameter_count
 
 MAX_BYTES = 1 << 20

@@ -4,9 +4,9 @@ import argparse
 import os
 from typing import TextIO
 
-from kb.core.errors import UserError
 from kb.core.finding import SEVERITIES, Severity
 from kb.core.result import CheckResult, Unusable
+from kb.core.text import UserError
 from kb.report.words import Words
 from kb.session.file import FileChecker
 from kb.session.run import internal_fault
@@ -25,20 +25,20 @@ def render(options: argparse.Namespace, result: CheckResult, checker: FileChecke
         replace = replacements_of(result, checker)
         return sarif_report(result, words, checker.catalog.rules, replacements=replace, base=os.getcwd())
     if options.format == "github":
-        from kb.report.ci.github import github_report
+        from kb.report.ci.formats import github_report
 
         return github_report(result, words, base=os.getcwd())
     if options.format == "gitlab":
-        from kb.report.ci.gitlab import gitlab_report
+        from kb.report.ci.formats import gitlab_report
 
         return gitlab_report(result, words, base=os.getcwd())
     if options.format == "junit":
-        from kb.report.ci.junit import junit_report
+        from kb.report.ci.formats import junit_report
 
         fail_on: Severity = options.fail_on if options.fail_on in SEVERITIES else "error"
         return junit_report(result, words, fail_on=fail_on, base=os.getcwd())
     if options.format == "markdown":
-        from kb.report.ci.markdown import markdown_report
+        from kb.report.ci.formats import markdown_report
 
         return markdown_report(result, words, base=os.getcwd())
     return _text(options, result, checker, words, stream)
@@ -73,7 +73,7 @@ def _text(options: argparse.Namespace, result: CheckResult, checker: FileChecker
 
     style = choose_style(stream, options.color)
     if options.statistics:
-        from kb.report.check.statistics import statistics_report
+        from kb.report.check.tally import statistics_report
 
         return statistics_report(result, words, style, checker.catalog.rules)
     if options.explain:

@@ -1,6 +1,6 @@
 """A drawing put into a file: SVG as it is, PNG through a converter that happens to be installed."""
 
-from kb.core.errors import UserError
+from kb.core.text import UserError
 
 TIMEOUT_SECONDS = 60
 

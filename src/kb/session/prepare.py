@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kb.advice.check import Checker
-from kb.config.faults import unknown_dialect
+from kb.config.files import unknown_dialect
 from kb.core.catalog import Catalog
-from kb.core.errors import UserError
 from kb.core.hardware import Machine
 from kb.core.model import Model
+from kb.core.text import UserError
 from kb.machine.detect import detect
 from kb.machine.software import installed_versions
 from kb.session.file import FileChecker, Overrides

@@ -5,11 +5,9 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from kb.config.files import read_at_most
-from kb.core.errors import UserError
 from kb.core.finding import SEVERITIES, Severity
-from kb.core.suggest import nearest
-from kb.core.text import LANGUAGES
-from kb.core.version import parse_version
+from kb.core.release import parse_version
+from kb.core.text import LANGUAGES, UserError, nearest
 
 MAX_BYTES = 1 << 20
 LIBRARIES = ("transformers", "torch", "peft", "accelerate", "trl", "deepspeed")

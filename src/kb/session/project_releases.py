@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from kb.config.releases.reader import LIBRARIES as CARED_FOR
 from kb.config.releases.reader import NOTHING, ReleaseReader, Releases
 from kb.core.document import Event, Unit
-from kb.core.errors import UserError
 from kb.core.finding import Span
 from kb.core.lint import Release
 from kb.core.release import ProjectRelease, Source, agree, exact_release
+from kb.core.text import UserError
 from kb.machine.software import environment_of, installed_versions
 from kb.session.project import LIBRARIES
 from kb.session.seen import Seen, contents

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from kb.advice.models import unknown_model
 from kb.advice.no_prediction import NO_MODEL_OF_THE_RUN
-from kb.config.faults import ConfigError
+from kb.config.files import ConfigError
 from kb.core.catalog import Catalog
-from kb.core.errors import UserError
 from kb.core.result import UnitResult
+from kb.core.text import UserError
 from kb.session.file import FileChecker
 from kb.session.run import read_bytes
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from kb.advice.estimate import Estimated, ModelFiles
 from kb.advice.models import unknown_model
 from kb.core.catalog import Catalog
-from kb.core.errors import UserError
+from kb.core.text import UserError
 from kb.session.model_config import config_file, read_config
 
 

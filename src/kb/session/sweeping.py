@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from kb.config.faults import ConfigError
+from kb.config.files import ConfigError
 from kb.config.reader import ConfigReader
 from kb.config.sweep.sweep import Parameter, Sweep, combinations, read_sweep
 from kb.config.text.encoding import decode

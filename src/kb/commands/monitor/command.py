@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kb import __version__
-from kb.core.errors import UserError
+from kb.core.text import UserError
 from kb.knowledge import load_catalog, load_guide
 from kb.report.words import Words
 from kb.session import cli
@@ -37,7 +37,7 @@ def command(arguments: Sequence[str], language: str) -> int:
 
     watch = Watch(guide["formulas"]["targets"], options.scope)
     if options.replay:
-        from kb.commands.monitor.replaying import replay
+        from kb.commands.monitor.replay import replay
 
         return replay(options, watch, words)
     from kb.commands.monitor.live import watch_live

@@ -14,11 +14,10 @@ from kb.advice.exit_cause import exit_cause
 from kb.advice.watching import Watch
 from kb.commands.monitor.output import Diagnoser, LiveSpeed, LogFollower
 from kb.commands.monitor.outputs import Outputs
-from kb.commands.monitor.sampler import Sampler, Sources
-from kb.commands.monitor.session import Session
+from kb.commands.monitor.sampler import Sampler, Session, Sources
 from kb.commands.monitor.watched_command import Command
-from kb.core.errors import UserError
 from kb.core.snapshot import TreeState
+from kb.core.text import UserError
 from kb.machine import surroundings
 from kb.machine.live_gpus import GpuWatch
 from kb.machine.live_host import HostWatch

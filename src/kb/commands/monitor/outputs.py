@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from kb.commands.monitor.prometheus import Exporter
 from kb.commands.monitor.recording import Recorder, csv_recorder, json_recorder
-from kb.commands.monitor.session import Sink
+from kb.commands.monitor.sampler import Sink
 from kb.report.words import Words
 
 

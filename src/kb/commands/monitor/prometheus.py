@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
-from kb.core.errors import UserError
 from kb.core.snapshot import GpuState, Snapshot
+from kb.core.text import UserError
 
 LOOPBACK = "127.0.0.1"
 

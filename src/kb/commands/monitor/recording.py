@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 from kb.commands.monitor.columns import csv_header, csv_rows
 from kb.commands.monitor.json_rows import FORMAT, json_line
-from kb.core.errors import UserError
 from kb.core.snapshot import Snapshot
+from kb.core.text import UserError
 
 
 class Recorder:

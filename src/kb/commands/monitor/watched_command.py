@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import IO
 
 from kb.commands.monitor.output import Splitter
-from kb.core.errors import UserError
+from kb.core.text import UserError
 
 CHUNK = 1 << 16
 # After the command itself has ended: something that it left running may hold its output open for ever.

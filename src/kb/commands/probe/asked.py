@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 from kb.advice.flags import Flags, optimizer_named
-from kb.core.errors import UserError
+from kb.core.text import UserError
 from kb.core.units import read_size
 
 LARGEST_NUMBER = 1_000_000

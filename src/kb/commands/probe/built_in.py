@@ -9,9 +9,9 @@ from kb.advice.room import Room
 from kb.commands.probe.asked import Asked
 from kb.commands.probe.place import Place
 from kb.core.catalog import Catalog
-from kb.core.errors import UserError
 from kb.core.model import Model
 from kb.core.setup import TrainingSetup
+from kb.core.text import UserError
 from kb.memory import UnsupportedArchitectureError
 
 if TYPE_CHECKING:

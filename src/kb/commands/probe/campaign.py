@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from kb.advice.batch_finder import tried_by_accelerate
 from kb.advice.batches import Ceiling, splits_of
+from kb.advice.formulas import ramp
 from kb.advice.lengths import reads_target
-from kb.advice.smoke import ramp
 from kb.commands.probe.asked import Asked
 from kb.commands.probe.built_in import BuiltIn, built_in, check_packages
 from kb.commands.probe.own_command import OwnCommand, own_command
 from kb.commands.probe.place import Place, place_of
 from kb.core.catalog import Catalog
-from kb.core.errors import UserError
 from kb.core.setup import TrainingSetup
+from kb.core.text import UserError
 
 if TYPE_CHECKING:
     from kb.torch_runs.probe.campaign import Bench, Probed, Recommended, Tell
@@ -204,7 +204,7 @@ def _held(run: BuiltIn, batch: int) -> TrainingSetup:
 
 
 def _accelerate() -> tuple[int, ...]:
-    from kb.core.version import parse_version
+    from kb.core.release import parse_version
     from kb.machine.software import installed_versions
 
     text = installed_versions().get("accelerate")

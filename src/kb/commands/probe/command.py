@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kb import __version__
 from kb.advice.flags import ATTENTIONS, METHODS, PRECISIONS
 from kb.commands.probe.asked import Asked, asked_of
-from kb.core.errors import UserError
+from kb.core.text import UserError
 from kb.knowledge import load_catalog, load_guide
 from kb.report.words import Words
 from kb.session import cli

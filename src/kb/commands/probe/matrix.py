@@ -7,8 +7,8 @@ from kb.commands.probe.asked import Asked
 from kb.commands.probe.built_in import built_in
 from kb.commands.probe.place import Place, read_script
 from kb.core.catalog import Catalog
-from kb.core.errors import UserError
 from kb.core.hardware import Gpu, Machine
+from kb.core.text import UserError
 from kb.machine.arguments import find_gpu, named_gpus
 from kb.machine.match import names_of
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kb.commands.probe.asked import Asked
 from kb.config.files import read_at_most
 from kb.core.catalog import Catalog
-from kb.core.errors import UserError
 from kb.core.hardware import DetectedGpu, Machine
+from kb.core.text import UserError
 from kb.machine.arguments import named_gpus
 from kb.machine.detect import detect
 from kb.report.machine_here import here

@@ -5,7 +5,7 @@ import re
 from typing import TYPE_CHECKING
 
 from kb.commands.probe.asked import Asked
-from kb.core.errors import UserError
+from kb.core.text import UserError
 
 if TYPE_CHECKING:
     from kb.torch_runs.probe.campaign import Probed

@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Collection, Sequence
 
-from kb.core.errors import UserError
+from kb.core.text import UserError
 from kb.knowledge import load_catalog
 from kb.knowledge.locations import Location, named, shipped
 from kb.session import cli
@@ -197,12 +197,12 @@ def _diff(options: argparse.Namespace, location: Location, words: cli.Words) -> 
         if options.format == "json":
             from kb import __version__
             from kb.report.check.json_report import to_json
-            from kb.report.rules.diff_json import rule_diff_object
+            from kb.report.rules.diff import rule_diff_object
 
             head = {"schema": 1, "kb": __version__, "rules": now.catalog.version}
             cli.put(to_json({**head, **rule_diff_object(options.revision, commit, entries, flips)}))
         else:
-            from kb.report.rules.diff_markdown import rule_diff_markdown
+            from kb.report.rules.diff import rule_diff_markdown
 
             language = cli.language_of(["--lang", options.lang] if options.lang else [], os.environ)
             speaker = Words(language, words, now.catalog.facts)

@@ -4,7 +4,7 @@ import os
 from collections.abc import Collection
 
 from kb.core.catalog import Catalog
-from kb.core.errors import UserError
+from kb.core.text import UserError
 from kb.knowledge.bundle import load_part
 from kb.knowledge.entries import ERRATA, Entry
 from kb.knowledge.locations import Location
@@ -18,7 +18,7 @@ def find_entry(name: str, found: dict[str, Entry]) -> Entry:
     Raises:
         UserError: there is none; it names the nearest that there is.
     """
-    from kb.core.suggest import nearest
+    from kb.core.text import nearest
 
     if name in found:
         return found[name]
@@ -46,7 +46,7 @@ def explain_entry(entry: Entry, location: Location, catalog: Catalog, words: Wor
     errata = guide.get(ERRATA, {}).get(ERRATA, [])
     if entry.kind == ERRATA:
         from kb.advice.recompute import Basis
-        from kb.report.entries.erratum import erratum_text
+        from kb.report.entries.entry import erratum_text
 
         row = next(row for row in errata if row["id"] == entry.id)
         basis = Basis(models=catalog.models, gpus=catalog.gpus, constants=catalog.constants)

@@ -9,11 +9,11 @@ from kb.advice.check import Checker
 from kb.config.programs import ProgramReader
 from kb.core.catalog import Catalog
 from kb.core.document import Unit
-from kb.core.errors import UserError
 from kb.core.hardware import Machine
 from kb.core.naming import Program
+from kb.core.release import parse_version
 from kb.core.rule import Rule
-from kb.core.version import parse_version
+from kb.core.text import UserError
 from kb.machine.detect import detect
 from kb.session.file import FileChecker, FileResult, Kind
 from kb.session.fixing import fix_once

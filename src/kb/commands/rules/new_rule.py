@@ -4,7 +4,7 @@ import os
 import re
 
 from kb import __version__
-from kb.core.errors import UserError
+from kb.core.text import UserError
 from kb.knowledge.locations import Location
 
 TEMPLATE = """\

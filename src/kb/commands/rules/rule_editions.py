@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from kb.advice.rule_diff import Edition
-from kb.core.errors import UserError
+from kb.core.text import UserError
 from kb.knowledge import KnowledgeError, load_catalog, load_guide
 from kb.knowledge.locations import Location, named
 from kb.knowledge.lock import entries

@@ -4,14 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kb.config.dialect.dialects import CompiledDialect
-from kb.config.faults import ConfigError
+from kb.config.files import ConfigError
 from kb.config.fixing.command_edits import CommandEdits
 from kb.config.fixing.entries import CannotEditError
 from kb.config.fixing.outcome import CommandData, Outcome, TreeData, same_but_for
 from kb.config.fixing.tree_edits import Change, Path, TreeEdits
 from kb.config.shell.command import CommandReader
 from kb.config.text.encoding import TO_UTF8
-from kb.config.text.places import Places
+from kb.config.text.source import Places
 from kb.config.text.splices import Splice, overlaps, splice
 from kb.core.catalog import Dialect
 from kb.core.document import Unit
@@ -19,7 +19,7 @@ from kb.core.facts import FactType
 from kb.core.finding import Edit, Fix, Span
 
 if TYPE_CHECKING:
-    from kb.config.notebook.code_text import CodeText
+    from kb.config.notebook.edits import CodeText
 
 CODE = (".py", ".ipynb")
 ReadCode = Callable[[str, str], "CodeText"]
@@ -86,7 +86,7 @@ class Fixer:
     def _code(self) -> ReadCode:
         """Reads Python files and notebooks; most runs meet none."""
         if self._read_code is None:
-            from kb.config.notebook.code_text import CodeText
+            from kb.config.notebook.edits import CodeText
             from kb.config.python.reader import DIALECT, PythonReader
 
             reader, constants = PythonReader(self._dialects, self._facts), self._dialects[DIALECT].constants

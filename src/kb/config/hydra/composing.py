@@ -13,7 +13,7 @@ from kb.config.text.parsing import Parsed
 from kb.config.text.repeated import duplicate_events
 from kb.config.text.source import Source
 from kb.core.document import Event
-from kb.core.suggest import nearest
+from kb.core.text import nearest
 
 Names = Callable[[str], Sequence[str]]
 Listed = Callable[[str, str], Sequence[str]]

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from kb.config.faults import ConfigError
+from kb.config.files import ConfigError
 from kb.config.hydra.defaults import MISSING, SELF, Default, defaults_of, package_header
 from kb.config.text.encoding import decode
 from kb.config.text.nodes import MAPPING, Node

@@ -4,8 +4,7 @@ import io
 import sys
 from collections.abc import Iterator
 
-from kb.config.faults import ConfigError
-from kb.config.files import is_device
+from kb.config.files import ConfigError, is_device
 from kb.config.log.pieces import pieces
 
 STDIN = "-"

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from functools import lru_cache
 from typing import NamedTuple
 
-from kb.config.faults import ConfigError
+from kb.config.files import ConfigError
 from kb.config.notebook.scan import Cell, code_cells
 from kb.config.text.guard import MAX_BYTES, MAX_NOTEBOOK_BYTES
 from kb.config.text.source import BYTE_ORDER_MARK, Source

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from kb.config.faults import ConfigError
+from kb.config.files import ConfigError
 from kb.config.notebook.cells import Notebook, read_notebook
 from kb.core.finding import Span
 

@@ -1,16 +1,54 @@
-"""Notebooks as configs: the runs that their cells describe, and those that their command lines start."""
+"""A notebook as units: its Python, its command lines, and the comments that suppress findings."""
 
-from collections.abc import Sequence
+import datetime
+from collections.abc import Collection, Sequence
 
-from kb.config.faults import ConfigError
+from kb.config.files import ConfigError
 from kb.config.notebook.cells import CellText, Notebook, NotebookSource, read_notebook
 from kb.config.python.marks import bears_marks
 from kb.config.python.reader import PythonReader
-from kb.config.python.syntax import Module
+from kb.config.python.syntax import Module, string_extents
 from kb.config.shell.command import CommandReader
 from kb.config.shell.script import read_shell
+from kb.config.suppressions import Suppressed, read_suppressions, suppress
+from kb.config.text.source import Places
 from kb.core.document import Event, Setting, Unit
-from kb.core.finding import Span
+from kb.core.finding import Finding, Span
+
+
+def suppress_in_cells(
+    findings: Sequence[Finding],
+    text: str,
+    *,
+    today: datetime.date,
+    known: Collection[str],
+    decided: Collection[str],
+) -> Suppressed:
+    """As :func:`kb.config.suppressions.suppress`, of findings whose spans are places in the notebook file."""
+    notebook = read_notebook(text)
+    source = notebook.source
+    directives = read_suppressions(source.python, string_extents(notebook.joined))
+    lines = Places(source.python)
+    inside = [finding._replace(span=_back(finding.span, source, lines)) for finding in findings]
+    outcome = suppress(inside, directives, today=today, known=known, decided=decided)
+    settled = tuple(
+        finding._replace(suppressed=found.suppressed) for finding, found in zip(findings, outcome.findings, strict=True)
+    )
+    return Suppressed(settled, tuple(_forth(event, source) for event in outcome.events))
+
+
+def _back(span: Span, source: NotebookSource, lines: Places) -> Span:
+    if span.start < 0:
+        return span
+    return lines.span(source.back(span.start), source.back(span.end))
+
+
+def _forth(event: Event, source: NotebookSource) -> Event:
+    def moved(span: Span) -> Span:
+        return source.places().span(source.forth(span.start), source.forth(span.end))
+
+    edits = tuple(edit if edit.span is None else edit._replace(span=moved(edit.span)) for edit in event.edits)
+    return event._replace(span=moved(event.span), edits=edits)
 
 
 def read_cells(text: str, path: str, python: PythonReader, commands: CommandReader) -> list[Unit]:

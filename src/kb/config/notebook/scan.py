@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from kb.config.faults import ConfigError
+from kb.config.files import ConfigError
 from kb.config.text.json_nodes import Place
 
 MAX_DEPTH = 1000

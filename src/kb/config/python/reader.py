@@ -5,12 +5,11 @@ from typing import Any, NamedTuple
 
 from kb.config.dialect.dialects import DOT, CompiledDialect, Entry
 from kb.config.dialect.settings import Extractor, Part
-from kb.config.faults import ConfigError
+from kb.config.files import ConfigError
 from kb.config.python.calls import CUTTING, Call, CallTable, Run, runs_of
-from kb.config.python.lengths import SOURCE, alike, lengths_by_constants
 from kb.config.python.names import Names
 from kb.config.python.syntax import Module
-from kb.config.python.values import Values
+from kb.config.python.values import SOURCE, Values, alike, lengths_by_constants
 from kb.config.text import guard
 from kb.config.text.nodes import MAPPING, Node
 from kb.config.text.source import Source

@@ -4,7 +4,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from kb.config.faults import ConfigError
+from kb.config.files import ConfigError
 from kb.config.text.json_nodes import Place
 from kb.config.text.source import BYTE_ORDER_MARK, Source
 

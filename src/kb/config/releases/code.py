@@ -4,7 +4,7 @@ import ast
 import os
 import re
 
-from kb.config.faults import ConfigError
+from kb.config.files import ConfigError
 from kb.config.releases.commands import installs, read_command, read_shell
 from kb.config.releases.files import Folder
 from kb.config.releases.project_files import parse_toml

@@ -4,7 +4,6 @@ import os
 import stat
 from collections.abc import Iterable
 
-from kb.config.releases.reader import within
 from kb.config.releases.statements import MAIN, Problem, Requirement, Statement
 from kb.core.release import Source
 
@@ -128,3 +127,8 @@ def line_of(text: str, wanted: Iterable[str]) -> int | None:
         if at >= 0:
             return text.count("\n", 0, at) + 1
     return None
+
+
+def within(path: str, folder: str) -> bool:
+    """Whether ``path`` is the folder or lies below it; both absolute."""
+    return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)

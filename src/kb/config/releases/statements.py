@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from kb.core.release import OR, ProjectRelease, Source, agree, pinned_version
-from kb.core.version import parse_version
+from kb.core.release import OR, ProjectRelease, Source, agree, parse_version, pinned_version
 
 LOCK, MAIN, CONSTRAINTS, DECLARED, OPTIONAL, IMAGE, ELSEWHERE = range(7)
 """The order of files in one folder: a lock; requirements.txt; constraints; pyproject.toml and its like; extras, groups

@@ -10,7 +10,7 @@ from kb.config.shell.expand import Argument
 from kb.config.shell.flags import Flag
 from kb.config.text.json_nodes import Place
 from kb.config.text.nodes import SCALAR, Node
-from kb.config.text.places import Places
+from kb.config.text.source import Places
 from kb.core.document import Event, Setting
 from kb.core.expression import Unknown
 

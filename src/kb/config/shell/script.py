@@ -7,7 +7,7 @@ from kb.config.shell.launch import Launch, read_launch
 from kb.config.shell.lexer import split_commands
 from kb.config.shell.processes import ASKED, Surroundings
 from kb.config.shell.words import Command, Fault
-from kb.config.text.places import Places
+from kb.config.text.source import Places
 from kb.core.document import Event, Unit
 from kb.core.finding import Edit
 

@@ -3,7 +3,7 @@
 import re
 from typing import NamedTuple
 
-from kb.config.faults import ConfigError
+from kb.config.files import ConfigError
 from kb.core.document import Event
 from kb.core.finding import Edit, Span
 

@@ -3,7 +3,7 @@
 A real config has some 300 nodes, 6 levels and no alias; these bounds leave room and still end every known bomb early.
 """
 
-from kb.config.faults import ConfigError
+from kb.config.files import ConfigError
 from kb.config.text.nodes import Mark, Node
 from kb.config.text.scalars import CORE, SCALAR_TAGS
 

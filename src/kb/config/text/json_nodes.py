@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from kb.config.faults import ConfigError
+from kb.config.files import ConfigError
 from kb.config.text import guard
 from kb.config.text.nodes import MAPPING, SCALAR, SEQUENCE, Mark, Node
 from kb.config.text.yaml_nodes import Duplicate

@@ -8,7 +8,7 @@ characters, bytes are missing from the text, and no reading brings them back: su
 import re
 from typing import NamedTuple
 
-from kb.config.text.places import Places
+from kb.config.text.source import Places
 from kb.core.document import Event
 from kb.core.finding import Edit, Span
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from kb.config.faults import ConfigError
+from kb.config.files import ConfigError
 from kb.config.text.scalars import MERGE, UNSET, construct_scalar, plain_kind
 
 SCALAR, SEQUENCE, MAPPING = 0, 1, 2

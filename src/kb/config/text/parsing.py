@@ -4,7 +4,7 @@ import re
 
 import yaml
 
-from kb.config.faults import ConfigError
+from kb.config.files import ConfigError
 from kb.config.text import guard
 from kb.config.text.nodes import MAPPING, Node
 from kb.config.text.source import BYTE_ORDER_MARK, Source

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 from yaml import events as ev
 
-from kb.config.faults import ConfigError
+from kb.config.files import ConfigError
 from kb.config.text import guard
 from kb.config.text.nodes import MAPPING, SCALAR, SEQUENCE, Mark, Node, is_merge_key
 

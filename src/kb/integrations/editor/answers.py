@@ -5,7 +5,7 @@ from typing import Any
 
 from lsprotocol import types
 
-from kb.config.faults import ConfigError
+from kb.config.files import ConfigError
 from kb.core.document import Setting, Unit
 from kb.core.finding import Finding, Fix, Span
 from kb.core.result import CheckResult, UnitResult

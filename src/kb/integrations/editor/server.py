@@ -11,7 +11,7 @@ from pygls.uris import to_fs_path
 from pygls.workspace import TextDocument
 
 from kb import __version__
-from kb.core.errors import UserError
+from kb.core.text import UserError
 from kb.integrations.editor.answers import FIX_ALL, Answers
 from kb.integrations.editor.positions import Positions
 from kb.integrations.editor.session import Checked, Session

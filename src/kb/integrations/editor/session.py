@@ -5,10 +5,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from kb.core.catalog import Catalog
-from kb.core.errors import UserError, described
 from kb.core.finding import Finding
 from kb.core.result import INTERNAL, UnitResult
-from kb.core.text import LANGUAGES
+from kb.core.text import LANGUAGES, UserError, described
 from kb.knowledge import load_catalog, load_words
 from kb.knowledge.problems import KnowledgeError
 from kb.report.words import Words

@@ -6,7 +6,7 @@ A repository's own configuration may name programs for git to run; those that re
 import os
 from collections.abc import Mapping, Sequence
 
-from kb.core.errors import UserError
+from kb.core.text import UserError
 
 TIMEOUT_SECONDS = 30.0
 _SAFE = (

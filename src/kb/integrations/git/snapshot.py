@@ -4,7 +4,7 @@ import io
 import os
 from collections.abc import Sequence
 
-from kb.core.errors import UserError
+from kb.core.text import UserError
 from kb.integrations.git.command import checked_revision, git
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers import Trainer, TrainerCallback
 
-from kb.core.errors import UserError
+from kb.core.text import UserError
 from kb.integrations.trainer.comparison import Comparison
 from kb.integrations.trainer.diagnosis import explains, write_diagnosis
 from kb.integrations.trainer.forecast import Knowledge

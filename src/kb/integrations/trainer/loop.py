@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
-from kb.core.errors import UserError
+from kb.core.text import UserError
 from kb.integrations.trainer.comparison import Comparison
 from kb.integrations.trainer.diagnosis import explains, write_diagnosis
 from kb.integrations.trainer.forecast import Knowledge

@@ -4,9 +4,9 @@ import logging
 import sys
 from typing import Any
 
-from kb.core.errors import UserError
 from kb.core.memory_report import MemoryReport
 from kb.core.result import UnitResult
+from kb.core.text import UserError
 from kb.integrations.trainer import lines
 from kb.integrations.trainer.comparison import EVALUATION, Comparison, compare
 from kb.integrations.trainer.forecast import Forecast, Knowledge

@@ -11,7 +11,7 @@ from kb.core.memory_report import HostLedger, MemoryReport, Phase, Term
 from kb.core.result import CheckResult, GpuFit, UnitResult, Unusable
 from kb.core.setup import Assumption, TrainingSetup
 from kb.report.check.changes import condition_of
-from kb.report.check.faults import fault_text
+from kb.report.check.tally import fault_text
 from kb.report.values import is_hidden, printable
 from kb.report.words import Words
 

@@ -48,7 +48,7 @@ def prediction_lines(
     lines = _gpu_heading(unit, report, machine, limit, words, style) + _machine_notes(machine, words, style)
     lines += draw_rows(phases, layout, words, style, legends=None if limit else 1)
     if unit.gpu_fits:
-        from kb.report.check.gpu_table import gpu_table
+        from kb.report.check.rows import gpu_table
 
         lines += gpu_table(unit.gpu_fits, words, style)
     if not host:

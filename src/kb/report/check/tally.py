@@ -1,14 +1,37 @@
-"""What the last lines of a report count: made from units, added up, worded once."""
+"""What a whole run found: its last lines, files that could not be checked, and how often each rule fired."""
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from kb.core.finding import SEVERITIES
-from kb.core.result import UnitResult
+from kb.core.result import CheckResult, UnitResult, Unusable
+from kb.core.rule import Rule
 from kb.report.check.undecided import need_of
 from kb.report.style import Style
-from kb.report.width import wrap
+from kb.report.values import printable
+from kb.report.width import columns, cut, wrap
 from kb.report.words import Words
+
+
+def fault_text(fault: Unusable, words: Words) -> str:
+    """Why the input could not be checked, without its place."""
+    return words(fault.key, **{"path": fault.path, **fault.values})
+
+
+def fault_line(fault: Unusable, words: Words) -> str:
+    """``path:line:column: what is wrong``, as far as there is a place that the sentence does not name itself."""
+    text = fault_text(fault, words)
+    if fault.line is None and printable(fault.path) in text:
+        return f"kb: {text}"
+    place = [shown_path(fault.path)] if fault.path else []
+    place += [str(number) for number in (fault.line, fault.column) if number is not None]
+    return f"{':'.join(place) or 'kb'}: {text}"
+
+
+def shown_path(path: str) -> str:
+    """A path as a line may begin with it: ``::`` at its start would be a command to GitHub's runner."""
+    return printable(f"./{path}" if path.startswith(("::", "##[")) else path)
 
 
 class Tally(NamedTuple):
@@ -92,3 +115,25 @@ def _fixable(tally: Tally, words: Words) -> list[str]:
         needs = sorted({words(f"need.{need_of(name)}") for name in tally.needs})
         hints.append(words("count.fixable_when_known", n=tally.waiting, needs=needs))
     return hints
+
+
+def statistics_report(result: CheckResult, words: Words, style: Style, rules: Mapping[str, Rule]) -> str:
+    """A line for each rule that fired, worst and most frequent first; ``+`` marks rules with a fix. Then the sums."""
+    found = [finding for unit in result.units for finding in unit.counted()]
+    counts = Counter((finding.severity, finding.rule) for finding in found)
+    fixable = {finding.rule for finding in found if finding.ready("safe") or finding.ready("unsafe")}
+    ordered = sorted(counts.items(), key=lambda item: (SEVERITIES.index(item[0][0]), -item[1], item[0][1]))
+    wide_name = max((len(rule) for _, rule in counts), default=0)
+    wide_severity = max((columns(words.named("severity", severity)) for severity in SEVERITIES), default=0)
+    lines = []
+    for (severity, rule), count in ordered:
+        word = words.named("severity", severity)
+        painted = style.paint(word, severity) + " " * (wide_severity - columns(word))
+        lead = f"{count:>6}  {painted}  {'+' if rule in fixable else ' '} {rule:<{wide_name}}  "
+        title = words.described(rules[rule].title) if rule in rules else ""
+        room = style.width - (6 + 2 + wide_severity + 2 + 2 + wide_name + 2)
+        lines.append((lead + cut(title, max(room, 12), style.ellipsis)).rstrip())
+    summary = result.summary()
+    sums = [words.count(f"count.{name}", summary[name]) for name in (*SEVERITIES, "suppressed") if summary[name]]
+    lines.append(style.paint(", ".join(sums) or words("count.clean"), "heading"))
+    return "\n".join(lines) + "\n"

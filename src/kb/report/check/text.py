@@ -3,10 +3,9 @@
 from kb.core.finding import SEVERITIES, Because, Finding, Fix
 from kb.core.result import CheckResult, UnitResult
 from kb.report.check.changes import describe_fix, place_name
-from kb.report.check.faults import shown_path
 from kb.report.check.panel import fit_panel
 from kb.report.check.source_line import SourceLines, quote_line
-from kb.report.check.tally import closing_lines, tally_line, tally_of
+from kb.report.check.tally import closing_lines, shown_path, tally_line, tally_of
 from kb.report.style import Style
 from kb.report.values import printable
 from kb.report.width import columns, cut, joined, unbroken, wrap

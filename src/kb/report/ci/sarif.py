@@ -8,9 +8,9 @@ from kb.core.finding import Finding, Fix, Span, Suppression
 from kb.core.result import CheckResult, UnitResult, Unusable
 from kb.core.rule import Rule
 from kb.report.check.changes import condition_of, place_name
-from kb.report.check.faults import fault_text
 from kb.report.check.json_report import plain, to_json
-from kb.report.check.places import Fingerprints, uri
+from kb.report.check.tally import fault_text
+from kb.report.ci.formats import Fingerprints, uri
 from kb.report.condition import condition_text
 from kb.report.words import Words
 

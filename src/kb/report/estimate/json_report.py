@@ -6,7 +6,7 @@ from typing import Any
 
 from kb.advice.estimate import Estimated
 from kb.report.check.json_report import Object, machine_object, plain, prediction_object, to_json
-from kb.report.estimate.throughput import throughput_object
+from kb.report.estimate.text import throughput_object
 from kb.report.words import Words
 
 SCHEMA = 1

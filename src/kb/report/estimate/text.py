@@ -1,25 +1,120 @@
-"""``kb.estimate`` in words: the run, the verdict, each phase's ledger, how far to trust it, what to do next."""
+"""What `kb estimate` says: the ledger of each phase, its speed, and what to do next."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from kb.advice.estimate import Estimated
-from kb.core.memory_report import MemoryReport, Phase
+from kb.core.memory_report import OVER, MemoryReport, Phase
 from kb.core.result import UnitResult
 from kb.core.setup import TrainingSetup
 from kb.core.units import MIB
+from kb.memory.throughput import Throughput
 from kb.report.check.panel import prediction_lines
 from kb.report.check.undecided import assumed_lines
-from kb.report.estimate.next_steps import next_steps
-from kb.report.estimate.throughput import throughput_lines
 from kb.report.style import Style
-from kb.report.table import table
 from kb.report.values import printable
-from kb.report.width import columns, cut, joined, wrap
+from kb.report.width import columns, cut, joined, table, wrap
 from kb.report.words import Words
+
+INDENT = "  "
+
+
+def throughput_lines(found: Throughput | None, gpu: str | None, words: Words, style: Style) -> list[str]:
+    """The band, and where it comes from; nothing where it is not known.
+
+    Args:
+        gpu: the id of the GPU it is for.
+    """
+    if found is None:
+        return []
+    dash = style.dash
+    values = {
+        "seconds": f"{_short(found.step_seconds_low)}{dash}{_short(found.step_seconds_high)}",
+        "rate": f"{_short(found.samples_per_second_low)}{dash}{_short(found.samples_per_second_high)}",
+    }
+    basis = "throughput.basis" if gpu == found.measured_on else "throughput.basis_other"
+    return [
+        style.paint(words("throughput.title"), "heading"),
+        *wrap(words("throughput.band", **values), style.width, INDENT),
+        *wrap(words(basis), style.width, INDENT),
+    ]
+
+
+def throughput_object(found: Throughput | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {
+        "status": found.status,
+        "measured_on": found.measured_on,
+        "step_seconds": {"low": _rounded(found.step_seconds_low), "high": _rounded(found.step_seconds_high)},
+        "samples_per_second": {
+            "low": _rounded(found.samples_per_second_low),
+            "high": _rounded(found.samples_per_second_high),
+        },
+        "roofline_seconds": _rounded(found.roofline_seconds),
+        "operations": round(found.operations),
+        "bytes": round(found.bytes),
+        "bound": found.bound,
+    }
+
+
+def _short(value: float) -> str:
+    """Two digits, never as a power of ten: ``0.031``, ``4.2``, ``130``."""
+    rounded = float(f"{value:.2g}")
+    return f"{rounded:,.0f}" if rounded >= 10 else f"{rounded:.6f}".rstrip("0").rstrip(".")
+
+
+def _rounded(value: float) -> float:
+    """Four digits: more would feign a precision that the band does not have."""
+    return float(f"{value:.4g}")
+
+
+def next_steps(one: Estimated, words: Words) -> list[str]:
+    """The next step or two, the most useful first."""
+    report = one.report
+    assert report is not None  # a run without one has been refused
+    steps: list[str] = []
+    gpu = one.fit.gpu
+    if gpu is None:
+        steps.append(words("estimate.name_a_gpu"))
+    elif report.verdict.status in (*OVER, "tight"):
+        key = "oom" if report.verdict.status in OVER else "tight"
+        steps.append(words(f"estimate.next_{key}", command=_remedy(one)))
+    elif one.model is not None and (one.setup.do_train or one.setup.do_predict):
+        steps.append(words("estimate.next_fits", command=_recommend(one)))
+    if report.host.status in (*OVER, "tight"):
+        steps.append(words("estimate.next_host"))
+    if report.level == "closed" and not _was_tried(one):
+        steps.append(words("estimate.next_simulate"))
+    return steps
+
+
+def _was_tried(one: Estimated) -> bool:
+    return any(key == "estimate.level_0_instead" for key, _ in one.notes)
+
+
+def _remedy(one: Estimated) -> str:
+    """``kb plan`` for a file, ``kb recommend`` for flags."""
+    if one.unit.path and one.unit.path != "-":
+        section = f" --section {one.unit.section}" if one.unit.section else ""
+        return f"kb plan {one.unit.path}{section}{_on_gpu(one)}"
+    return _recommend(one)
+
+
+def _recommend(one: Estimated) -> str:
+    model = one.model
+    named = f"--model {model.id}" if model is not None and one.files is None else "--model-config FILE"
+    task = "" if one.setup.do_train else " --task inference"
+    return f"kb recommend {named}{_on_gpu(one)}{task}"
+
+
+def _on_gpu(one: Estimated) -> str:
+    gpu = one.fit.gpu
+    return f" --gpu {gpu.gpu.id}" if gpu is not None and gpu.gpu is not None else ""
+
 
 MOST_ASSUMED_LINES = 12
 MOST_TOPS = 5
-INDENT = "  "
 # Below the terms of a phase: what the allocator and the process add, by the field of the phase.
 _TOTALS = ("peak_allocated_bytes", "peak_reserved_bytes", "process_used_bytes")
 

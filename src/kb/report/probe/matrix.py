@@ -8,9 +8,8 @@ from kb.report.probe.json_report import trial_object
 from kb.report.probe.progress import ended, reason_of
 from kb.report.probe.text import phase_size
 from kb.report.style import Style
-from kb.report.table import table
 from kb.report.values import printable, size
-from kb.report.width import columns, wrap
+from kb.report.width import columns, table, wrap
 from kb.report.words import Words
 
 if TYPE_CHECKING:

@@ -8,9 +8,8 @@ from kb.report.machine_here import here
 from kb.report.probe.advice_text import found_lines, recommended_lines
 from kb.report.probe.progress import ended, reason_of
 from kb.report.style import Style
-from kb.report.table import table
 from kb.report.values import host_size, printable, size
-from kb.report.width import columns, cut, joined, wrap
+from kb.report.width import columns, cut, joined, table, wrap
 from kb.report.words import Words
 
 if TYPE_CHECKING:

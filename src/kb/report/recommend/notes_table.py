@@ -6,9 +6,8 @@ from typing import Any, NamedTuple
 from kb.advice.notes import ACCUMULATION, EVALUATE, INFERENCE, TRAIN, WORKERS, Notes, NotesRow
 from kb.core.memory_report import Phase
 from kb.report.style import Style
-from kb.report.table import table
 from kb.report.values import size
-from kb.report.width import wrap
+from kb.report.width import table, wrap
 from kb.report.words import Words
 
 COLUMNS = (TRAIN, EVALUATE, ACCUMULATION, "effective", INFERENCE, WORKERS)

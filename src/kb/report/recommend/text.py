@@ -14,15 +14,13 @@ from kb.core.memory_report import MemoryReport, Phase, phase_status
 from kb.core.result import UnitResult
 from kb.core.setup import TrainingSetup
 from kb.report.check.panel import fit_panel
-from kb.report.entries.decision import walk_lines
 from kb.report.gpu_names import short_name
 from kb.report.recommend.config import settings_of, to_yaml
 from kb.report.recommend.notes_table import Own, notes_lines, why_lines
-from kb.report.recommend.reasons import reasons
+from kb.report.recommend.reasons import reasons, walk_lines
 from kb.report.style import Style
-from kb.report.table import table
 from kb.report.values import size
-from kb.report.width import wrap
+from kb.report.width import table, wrap
 from kb.report.words import Words
 
 _NOWHERE = Span(1, 1, 1, 1)

@@ -7,8 +7,7 @@ from kb.advice.pipelines import Claim, Pipeline, TrainingRow
 from kb.advice.runtime import Comparison, Minutes, RunTime, Stage, TrainingTime, calls_per_minute
 from kb.advice.speed_log import Bar, Pace, SpeedLog
 from kb.report.style import Style
-from kb.report.table import table
-from kb.report.width import wrap
+from kb.report.width import table, wrap
 from kb.report.words import Words
 
 INDENT = "  "

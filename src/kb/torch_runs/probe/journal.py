@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from typing import IO, Any
 
-from kb.core.errors import UserError
+from kb.core.text import UserError
 from kb.torch_runs.probe.trial import Outcome, Trial, as_json, outcome_from, trial_key
 
 FORMAT = 1

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from typing import Any, NamedTuple
 
-from kb.core.errors import UserError
+from kb.core.text import UserError
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 45.0  # Ray itself takes three to five to connect

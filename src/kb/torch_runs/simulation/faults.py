@@ -1,6 +1,6 @@
 """Why a simulation gave no answer; each is worded in i18n, and leaves level 0 to answer instead."""
 
-from kb.core.errors import UserError
+from kb.core.text import UserError
 
 
 class SimulationError(UserError):

@@ -1,12 +1,55 @@
-"""A change of the rules as Markdown for a pull request: what was changed, and what comes out otherwise by it."""
+"""What changed between two editions of the rules, as JSON and as Markdown."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from kb.advice.rule_diff import Edition, Entries, EntryChange
 from kb.advice.rule_flips import FindingFlip, Flips, Recommended
+from kb.report.check.json_report import plain
 from kb.report.markdown import code, escaped, table
 from kb.report.values import format_value
 from kb.report.words import Words
+
+Object = dict[str, Any]
+
+
+def rule_diff_object(revision: str, commit: str, entries: Entries, flips: Flips) -> Object:
+    return {
+        "revision": revision,
+        "commit": commit,
+        "added": [_change(change) for change in entries.added],
+        "changed": [_change(change) for change in entries.changed],
+        "removed": [_change(change) for change in entries.removed],
+        "version_bump_missing": [_change(change) for change in entries.unbumped],
+        "constants": [
+            {"name": row.name, "before": plain(row.before), "after": plain(row.after)} for row in entries.constants
+        ],
+        "facts_added": list(entries.facts_added),
+        "facts_removed": list(entries.facts_removed),
+        "errata": list(entries.errata),
+        "schemas": list(entries.schemas),
+        "recommendations": [
+            {
+                "model": flip.model,
+                "gpu": flip.gpu,
+                "before": _recommended(flip.before),
+                "after": _recommended(flip.after),
+            }
+            for flip in flips.recommendations
+        ],
+        "verdicts": [flip._asdict() for flip in flips.verdicts],
+        "findings": [flip._asdict() for flip in flips.findings],
+        "compared": {"pairs": flips.pairs, "asked": flips.asked, "preset_rows": flips.preset_rows},
+    }
+
+
+def _change(change: EntryChange) -> Object:
+    return {"entry": change.name, "before": change.before, "after": change.after}
+
+
+def _recommended(recommended: Recommended | None) -> Object | None:
+    return None if recommended is None else recommended._asdict()
+
 
 MOST_ROWS = 60  # of one table; a comment on GitHub holds 65,536 characters
 
@@ -115,7 +158,12 @@ def _others(entries: Entries, words: Words) -> list[str]:
 
 def _recommendations(flips: Flips, words: Words) -> list[str]:
     rows = [
-        [code(flip.model), code(flip.gpu), _recommended(flip.before, words), _recommended(flip.after, words)]
+        [
+            code(flip.model),
+            code(flip.gpu),
+            _recommended_row(flip.before, words),
+            _recommended_row(flip.after, words),
+        ]
         for flip in flips.recommendations
     ]
     head = [words(f"rules.diff_column.{name}") for name in ("model", "gpu", "before", "after")]
@@ -123,7 +171,7 @@ def _recommendations(flips: Flips, words: Words) -> list[str]:
     return [section[0], "", words("rules.diff_recommendation_how"), *section[1:]] if section else []
 
 
-def _recommended(recommended: Recommended | None, words: Words) -> str:
+def _recommended_row(recommended: Recommended | None, words: Words) -> str:
     if recommended is None:
         return words("rules.diff_nothing_fits")
     way = words.named("attempt", recommended.way)

@@ -1,9 +1,12 @@
-"""A diagnosis for a reader: each cause with its lines and numbers, and what to do, best first."""
+"""What `kb diagnose` says, as text and as JSON."""
+
+from typing import Any
 
 from kb.advice.diagnosis import Cause, Diagnosis
 from kb.advice.remedy_steps import Change, Step
 from kb.core.document import Unit
 from kb.report.check.changes import as_written, key_of
+from kb.report.check.json_report import plain, to_json
 from kb.report.style import Style
 from kb.report.values import printable, size
 from kb.report.width import cut, joined, unbroken, wrap
@@ -81,3 +84,29 @@ def _change(change: Change, style: Style, unit: Unit | None) -> str:
     key = key_of(unit, change.name) if unit else change.name.rpartition(".")[2]
     new = as_written(change.new)
     return f"{key}: {new}" if change.old is None else f"{key}: {as_written(change.old)} {style.arrow} {new}"
+
+
+LONGEST = 1000  # characters of an evidence line
+
+
+def diagnosis_json(diagnosis: Diagnosis, language: str) -> str:
+    """The causes, best first. A value of ``set`` is null where only the config could give it."""
+    return to_json({"causes": [_cause_json(cause, language) for cause in diagnosis.causes]})
+
+
+def _cause_json(cause: Cause, language: str) -> dict[str, Any]:
+    return {
+        "cause": cause.id,
+        "resource": cause.resource,
+        "confidence": cause.confidence,
+        "evidence": [{"line": line, "text": printable(text[:LONGEST])} for line, text in cause.evidence],
+        "remedies": [_step_json(step, language) for step in cause.steps],
+    }
+
+
+def _step_json(step: Step, language: str) -> dict[str, Any]:
+    text = step.text.in_language(language)
+    return {
+        "step": f"{text} `{step.run}`" if step.run else text,
+        "set": {change.name: plain(change.new) for change in step.changes},
+    }

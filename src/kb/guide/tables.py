@@ -1,0 +1,199 @@
+"""Tables and drawings of what the rules hold: commands, formats, GPUs, rules, decisions, trade-offs."""
+
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+
+from kb.guide.fits_table import by_family, kind_of
+from kb.guide.library import Library
+from kb.guide.markup import badge, cited, code, prose, quantity, table, text
+from kb.guide.memory_bars import folded
+from kb.guide.runbooks import shown_quantity
+from kb.guide.site_words import say
+from kb.report.gpu_names import short_name
+
+# the commonest first; a new one without a place here fails the build for want of a text
+RESOURCES = ("gpu", "host", "shm", "driver", "config", "numerics", "threads", "filesystem", "network", "none")
+
+
+def model_table(library: Library) -> str:
+    """A row for each model, below its family's heading, by size."""
+    language = library.language
+    head = [say(language, key) for key in ("fits.model", "model.parameters", "list.aliases")]
+    parts = []
+    for family, models in by_family(list(library.catalog.models.values())):
+        rows = [
+            (
+                f"[{text(model.name)}]({model.id}.md)",
+                f"{model.parameters / 1e6:,.0f}M",
+                ", ".join(code(name) for name in model.aliases[:3]),
+            )
+            for model in models
+        ]
+        kind = say(language, f"kind.{kind_of(models[0])}")
+        parts.append(f"## {family} · {kind} {{ #{family} }}\n\n{table(head, rows, numbers=(1,))}")
+    return "\n\n".join(parts)
+
+
+def remedy_table(library: Library) -> str:
+    """For each resource what running short of it means, then symptom → what happened, each linked to its steps."""
+    language, words = library.language, library.words
+    head = [say(language, key) for key in ("list.symptom", "list.means")]
+    entries = sorted(library.rows("remedies").values(), key=lambda entry: str(entry["id"]))
+    parts = []
+    for resource in RESOURCES:
+        rows = [
+            (f"[{text(entry['title'][language])}]({entry['id']}.md)", prose(entry["means"][language]))
+            for entry in entries
+            if entry["resource"] == resource
+        ]
+        if rows:
+            title = text(
+                words.named("resource", resource) if resource != "none" else say(language, "trouble.none_title")
+            )
+            parts += [f"### {title} {{ #{resource} }}", prose(say(language, f"trouble.{resource}")), table(head, rows)]
+    return "\n\n".join(parts)
+
+
+def errata_table(library: Library) -> str:
+    """What the field notes say that is not so, and what to use."""
+    language, words = library.language, library.words
+    head = [say(language, key) for key in ("erratum.claim", "list.verdict", "erratum.use")]
+    rows = [
+        (
+            f"[{prose(entry['claim']['text'][language])}]({entry['id']}.md)",
+            escape(words.named("erratum_verdict", entry["verdict"])),
+            prose(entry["use"][language]),
+        )
+        for entry in library.rows("errata").values()
+    ]
+    return table(head, rows)
+
+
+def dialect_table(library: Library) -> str:
+    """The config formats that are read, the marks that most tell each, and how many of its keys have a meaning."""
+    head = [say(library.language, key) for key in ("dialect.format", "dialect.name", "dialect.marks", "dialect.keys")]
+    rows = []
+    for name, entry in library.rows("dialects").items():
+        marks = entry.get("recognise", {}).get("marks", {})
+        telling = sorted(marks, key=lambda mark: -marks[mark])[:4]
+        shown = ", ".join(code(mark) for mark in telling)
+        rows.append((text(entry["title"][library.language]), code(name), shown, str(len(entry.get("keys", {})))))
+    return table(head, rows, numbers=(3,))
+
+
+def gpu_table(library: Library) -> str:
+    """A row for each GPU, the smallest memory first."""
+    language, catalog = library.language, library.catalog
+    columns = ("gpu.name", "gpu.memory", "gpu.bandwidth", "gpu.flops", "gpu.bf16", "gpu.capability")
+    rows = []
+    for gpu in sorted(catalog.gpus.values(), key=lambda gpu: (gpu.memory_total, gpu.name)):
+        data = library.entry("hardware", gpu.id)
+        rows.append(
+            (
+                f"[{text(short_name(gpu))}]({gpu.id}.md)",
+                *(_first(library, data.get(name)) for name in ("memory_total", "memory_bandwidth", "tensor_flops")),
+                say(language, f"bf16.{'yes' if gpu.native_bf16 else 'no'}"),
+                ".".join(map(str, gpu.compute_capability)),
+            )
+        )
+    return table([say(language, column) for column in columns], rows, numbers=(1, 2, 3))
+
+
+def _first(library: Library, rows: object) -> str:
+    """The quantity, or the first of several: the one that the engine uses."""
+    row = rows[0] if isinstance(rows, list) else rows
+    return quantity(library, row) if isinstance(row, dict) else "–"
+
+
+def rule_table(library: Library) -> str:
+    """A heading and a table for each area."""
+    rules = library.catalog.rules.values()
+    parts = [say(library.language, "rule.count", n=len(rules))]
+    head = [say(library.language, key) for key in ("rule.title", "rule.what", "rule.severity")]
+    for area in sorted({rule.area for rule in rules}):
+        rows = [
+            (
+                f"[{rule.id}]({rule.id}.md)",
+                text(library.words.described(rule.title)),
+                f'<span class="kb-severity kb-severity--{rule.severity}">'
+                f"{escape(library.words.named('severity', rule.severity))}</span>",
+            )
+            for rule in rules
+            if rule.area == area
+        ]
+        parts.append(f"## {say(library.language, f'area.{area}')} {{ #{area} }}\n\n{table(head, rows)}")
+    return "\n\n".join(parts)
+
+
+def decision_tree(library: Library, name: str, tree: str) -> str:
+    """The tree ``tree`` of ``rules/decisions/<name>.yaml``.
+
+    Raises:
+        ValueError: the entry has no such tree.
+    """
+    entry = library.entry("decisions", name)
+    found = next((one for one in entry["trees"] if one["id"] == tree), None)
+    if found is None:
+        raise ValueError(f"decision {name!r} has no tree {tree!r}; there are: {[one['id'] for one in entry['trees']]}")
+    language = library.language
+    lines = ["flowchart TD"]
+    said = []
+    for node_id, node in found["nodes"].items():
+        lines.append(f"  {_id(node_id)}{{{_label(node['question'][language])}}}")
+        for edge in node["edges"]:
+            lines.append(f"  {_id(node_id)} -->|{_label(edge['answer'][language])}| {_id(edge['to'])}")
+            target = entry["leaves"].get(edge["to"])
+            if target:
+                end = f"**{_leaf(library, target)}**"
+            else:
+                end = f"→ {prose(found['nodes'][edge['to']]['question'][language])}"
+            source = f"{badge(library, edge['status'])} {cited(library, edge)}"
+            said.append(f"- {prose(node['question'][language])} {prose(edge['answer'][language])}: {end} {source}")
+    used = {edge["to"] for node in found["nodes"].values() for edge in node["edges"]} & entry["leaves"].keys()
+    lines += [f"  {_id(leaf)}({_label(_leaf(library, entry['leaves'][leaf]))})" for leaf in sorted(used)]
+    drawing = "```mermaid\n" + "\n".join(lines) + "\n```"
+    return drawing + "\n\n" + folded(say(language, "decision.as_text"), "\n".join(said))
+
+
+def _leaf(library: Library, leaf: Mapping[str, Any]) -> str:
+    batch = leaf.get("value") or (f"{leaf['low']}–{leaf['high']}" if "low" in leaf else "")
+    return say(library.language, "decision.leaf", title=leaf["title"][library.language], batch=batch)
+
+
+def _id(name: str) -> str:
+    return name.replace("-", "_")
+
+
+def _label(words: str) -> str:
+    """Quoted, as Mermaid wants text that may hold anything."""
+    return '"' + words.replace('"', "#quot;") + '"'
+
+
+def tradeoff(library: Library, name: str) -> str:
+    """The options of ``rules/tradeoffs/<name>.yaml`` with what they are compared by and their remarks."""
+    language = library.language
+    entry = library.entry("tradeoffs", name)
+    aspects = entry.get("aspects", {})
+    head = [say(language, "tradeoff.option"), *(text(about[language]) for about in aspects.values())]
+    rows = []
+    for option in entry["options"]:
+        title = f"**{text(option['title'][language])}** {badge(library, option['status'])} {cited(library, option)}"
+        compared = option.get("aspects", {})
+        cells = [prose(compared[key][language]) if key in compared else "–" for key in aspects]
+        rows.append((title, *cells))
+    parts = [prose(entry["text"][language])] if "text" in entry else []
+    parts.append(table(head, rows))
+    for option in entry["options"]:
+        remarks = option.get("remarks", ())
+        if not remarks:
+            continue
+        lines = []
+        for remark in remarks:
+            value = f" **{shown_quantity(library, remark)}**" if "value" in remark else ""
+            erratum = f" ([{remark['erratum']}](errata/{remark['erratum']}.md))" if "erratum" in remark else ""
+            mark = say(language, f"remark.{remark['kind']}")
+            lines.append(f"    - {mark}: {prose(remark['text'][language])}{value}{erratum}")
+        title = option["title"][language].replace('"', "'")
+        parts.append(f'??? note "{title}"\n\n' + "\n".join(lines))
+    return "\n\n".join(parts)

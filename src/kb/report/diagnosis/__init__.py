@@ -1,1 +1,0 @@
-"""A diagnosis in words and as JSON."""

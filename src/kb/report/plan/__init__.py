@@ -1,1 +1,0 @@
-"""A plan in words and as JSON."""
