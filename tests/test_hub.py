@@ -110,6 +110,45 @@ def test_a_damaged_cache_is_as_good_as_none(damage: str, tmp_path: Path) -> None
     assert "Traceback" not in said
 
 
+def rules_of(unit: dict[str, Any]) -> set[str]:
+    return {finding["rule"] for finding in unit["findings"]}
+
+
+LONG_T5 = {"model_type": "longt5", "is_encoder_decoder": True, "vocab_size": 32128}
+"""A model without a closed form."""
+
+
+@pytest.mark.parametrize("at", ["cache", "folder"])
+def test_a_model_without_a_memory_formula_is_known_by_its_config(at: str, tmp_path: Path) -> None:
+    name = "nobody/summarizer"
+    if at == "cache":
+        put_in_cache(tmp_path / "home" / "hub", name, json.dumps(LONG_T5))
+    else:
+        name = str(tmp_path / "summarizer")
+        (tmp_path / "summarizer").mkdir()
+        (tmp_path / "summarizer" / "config.json").write_text(json.dumps(LONG_T5))
+    unit, _ = checked(tmp_path, f"{name}\nfp16: true")
+    assert unit["prediction"] is None
+    assert "t5-fp16-overflow" in rules_of(unit)
+
+
+def test_a_config_of_another_type_is_believed_more_than_the_models_name(tmp_path: Path) -> None:
+    put_in_cache(tmp_path / "home" / "hub", "x/my-llama-3-8b", json.dumps(LONG_T5))
+    unit, _ = checked(tmp_path, "x/my-llama-3-8b\nfp16: true")
+    assert unit["prediction"] is None and "t5-fp16-overflow" in rules_of(unit)
+
+
+def test_a_models_config_that_is_mended_is_read_again(tmp_path: Path) -> None:
+    folder = tmp_path / "summarizer"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "marian", "is_encoder_decoder": true}')
+    unit, _ = checked(tmp_path, f"{folder}\nfp16: true", XDG_CACHE_HOME=str(tmp_path / "kb"))
+    assert "t5-fp16-overflow" not in rules_of(unit)
+    (folder / "config.json").write_text(json.dumps(LONG_T5))
+    unit, _ = checked(tmp_path, f"{folder}\nfp16: true", XDG_CACHE_HOME=str(tmp_path / "kb"))
+    assert "t5-fp16-overflow" in rules_of(unit)
+
+
 @pytest.mark.parametrize("name", ["../x", "a/b/c", "/etc", "a b", "", "x" * 97, "a/../b"])
 def test_what_is_no_hub_name_is_not_looked_for(name: str) -> None:
     assert not is_hub_name(name)

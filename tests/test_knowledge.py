@@ -83,7 +83,7 @@ def test_every_example_does_as_it_says(rule: str, index: int, runner: ExampleRun
     [
         ("severity: error", "severity: fatal", "'fatal' is not one of error, warning, info"),
         ("severity: error", "severty: error", "did you mean 'severity'"),
-        ("version: 2", "version: one", "version"),
+        ("version: 3", "version: one", "version"),
         ("area: precision", "area: text", "the file lies in precision/"),
         ("id: t5-fp16-overflow", "id: t5-fp16-overflows", "differs from the file's name"),
         ("training.fp16 and", "training.fp61 and", "did you mean 'training.fp16'"),
@@ -209,14 +209,14 @@ def test_content_may_not_change_under_one_version(folder: Path) -> None:
     edit(folder / T5, "severity: error", "severity: warning")
     assert "the content changed and version 2 did not" in str(check_lock(location)[0])
     assert write_lock(location) != []  # and the lock does not paper over it
-    edit(folder / T5, "version: 2", "version: 3")
+    edit(folder / T5, "version: 3", "version: 4")
     assert "run: kb rules lock" in str(check_lock(location)[0])
     assert write_lock(location) == []
     assert check_lock(location) == []
 
 
 def test_a_version_may_not_go_back_and_an_entry_may_not_vanish(folder: Path) -> None:
-    edit(folder / T5, "version: 2", "version: 4")
+    edit(folder / T5, "version: 3", "version: 5")
     location = locked(folder)
     edit(folder / T5, "version: 4", "version: 3")
     assert "lower than the locked 4" in str(check_lock(location)[0])

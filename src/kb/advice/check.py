@@ -18,7 +18,7 @@ from kb.core.finding import Finding, Severity
 from kb.core.hardware import Machine
 from kb.core.lint import Linter, LintResult, Release, lowered, nothing_pinned
 from kb.core.memory_report import OVER
-from kb.core.model import Model
+from kb.core.model import Model, ModelIdentity
 from kb.core.naming import HANDS_ON, Names, Program
 from kb.core.pending import settled
 from kb.core.release import ProjectRelease
@@ -36,6 +36,10 @@ def nobody_knows(library: str) -> None:
 
 def no_folder(name: str) -> None:
     """A model's name is no folder here: the pure floor does not look at disks."""
+
+
+def no_config(name: str) -> ModelIdentity | None:
+    """No ``config.json`` is looked for."""
 
 
 def _barred(unit: Unit, finding: Finding) -> Finding:
@@ -88,6 +92,7 @@ class Checker:
             ``config.json`` cannot be used.
         model_elsewhere: the model of a hub name that the catalogue lacks, where this machine or the hub has its
             ``config.json``; a UserError says why that cannot be had.
+        identity_of: what the ``config.json`` of a name says of a model that has no closed form.
         gpu_count: data-parallel size that the user named.
         given: facts that the project says of itself, by vocabulary name (``[facts]`` of ``kb.toml``).
         installed: whether a library is installed; None where nobody knows.
@@ -107,6 +112,7 @@ class Checker:
         model: Model | None = None,
         model_in_folder: Callable[[str], Model | None] = no_folder,
         model_elsewhere: Callable[[str], Model | None] = no_folder,
+        identity_of: Callable[[str], ModelIdentity | None] = no_config,
         gpu_count: int | None = None,
         given: Mapping[str, Any] = {},
         installed: Callable[[str], bool | None] = nobody_knows,
@@ -127,6 +133,7 @@ class Checker:
         self._model = model
         self._model_in_folder = model_in_folder
         self._model_elsewhere = model_elsewhere
+        self._identity_of = identity_of
         self._models = ModelIndex(catalog.models)
         self._types: Mapping[str, str] = catalog.fact_types()
         self._types_by_dialect: dict[str, Mapping[str, FactType]] = {}
@@ -260,7 +267,7 @@ class Checker:
         unit = self._on_this_gpu(unit)
         name = unit.settings.get("model.name")
         named = name.value if name is not None and isinstance(name.value, str) else None
-        model, fault = self._model_named(named)
+        model, identity, fault = self._model_named(named)
         types = self._types_in(unit.dialect)
         setup = setup_of(
             unit,
@@ -278,6 +285,7 @@ class Checker:
             unit=unit,
             setup=setup,
             model=model,
+            identity=identity,
             machine=self.machine,
             fit=fit,
             types=types,
@@ -326,8 +334,8 @@ class Checker:
             self._types_by_dialect[dialect] = {**self.catalog.facts, **own}
         return self._types_by_dialect[dialect]
 
-    def _model_named(self, name: str | None) -> tuple[Model | None, UserError | None]:
-        """The model of that name; of a folder that cannot be used, why."""
+    def _model_named(self, name: str | None) -> tuple[Model | None, ModelIdentity | None, UserError | None]:
+        """The model of that name, and what its ``config.json`` says of it; of a folder that cannot be used, why."""
         fault = None
         try:
             model = self._model or (self._model_in_folder(name) if name else None) or self._models.resolve(name)
@@ -335,4 +343,11 @@ class Checker:
                 model = self._model_elsewhere(name)
         except UserError as error:
             model, fault = self._models.resolve(name), error
-        return model or (self._models.guess(name) if name else None), fault
+        if model is not None or not name:
+            return model, model.identity if model else None, fault
+        identity, guessed = self._identity_of(name), self._models.guess(name)
+        if guessed is None:
+            return None, identity, fault
+        if identity is not None and identity.model_type != guessed.architecture.model_type:
+            return None, identity, fault  # the file says that the name misleads
+        return guessed, identity or guessed.identity, fault

@@ -21,7 +21,7 @@ from kb.core.facts import Facts, FactType, coerce, default_of
 from kb.core.finding import Span
 from kb.core.hardware import DetectedGpu, Machine
 from kb.core.lint import Release
-from kb.core.model import Model
+from kb.core.model import Model, ModelIdentity
 from kb.core.setup import Assumption, TrainingSetup
 from kb.memory import UnknownTargetsError, match_targets, modules
 
@@ -62,6 +62,17 @@ def locate(unit: Unit, facts: Mapping[str, FactType], name: str) -> Span | None:
     return None
 
 
+# What is known of any model whose config.json can be read: a fact, and the field of its identity.
+OF_IDENTITY = {
+    "model.model_type": "model_type",
+    "model.family": "model_type",
+    "model.is_encoder_decoder": "is_encoder_decoder",
+    "model.encoder_decoder": "is_encoder_decoder",
+    "model.vocabulary_size": "vocabulary_size",
+    "model.vocab_size": "vocabulary_size",
+}
+
+
 class UnitFacts:
     """The providers behind a unit's :class:`Facts`; each is a method, called when a rule first asks.
 
@@ -75,6 +86,7 @@ class UnitFacts:
         unit: Unit,
         setup: TrainingSetup,
         model: Model | None,
+        identity: ModelIdentity | None = None,
         machine: Machine,
         fit: Fit,
         types: Mapping[str, FactType],
@@ -87,6 +99,7 @@ class UnitFacts:
         self.unit = unit
         self.setup = setup
         self.model = model
+        self.identity = identity
         self.machine = machine
         self.fit = fit
         self.types = types
@@ -120,6 +133,7 @@ class UnitFacts:
             unit=self.unit,
             setup=setup,
             model=self.model,
+            identity=self.identity,
             machine=self.machine,
             fit=fit,
             types=self.types,
@@ -144,7 +158,11 @@ class UnitFacts:
             ),
             self._setting,
         )
-        given = {name: self.given.get for name in self.given if not self.types[name].setting}
+        given: dict[str, Callable[[str], Any]] = {
+            name: self.given.get for name in self.given if not self.types[name].setting
+        }
+        if "model.encoder_decoder" in given:  # two names of one fact
+            given["model.is_encoder_decoder"] = lambda _: self.given["model.encoder_decoder"]
         unit = self.unit
         self._distributed = DistributedFacts(unit, self._typed, self.model, self.versions)
         return Facts(
@@ -229,16 +247,18 @@ class UnitFacts:
     def _model(self, name: str) -> Any:
         if name in self.unit.settings or self.types[name].setting:
             return self._setting(name)
+        identity = self.identity
+        if identity is not None and self.types[name].model_types:
+            return identity.model_type in self.types[name].model_types
+        if identity is not None and name in OF_IDENTITY:
+            return getattr(identity, OF_IDENTITY[name])
         if self.model is None:
             return Unknown(frozenset(("model.name",)), "model not known") if self.setup.model_name is None else None
         architecture = self.model.architecture
         values: dict[str, Any] = {
             "model.id": self.model.id,
-            "model.family": architecture.model_type,
             "model.parameters": self.model.parameters,
-            "model.vocab_size": architecture.vocab_size,
             "model.max_positions": longest_input(self.model),
-            "model.encoder_decoder": architecture.family in ("t5", "bart"),
             "model.gated": architecture.gated,
         }
         return values[name]

@@ -41,6 +41,7 @@ class FactType(NamedTuple):
     at: tuple[str, ...] = ()
     given: bool = False  # a project can say it, where no config does
     moved: tuple[MovedDefault, ...] = ()
+    model_types: tuple[str, ...] = ()  # of a fact about the model: it holds for these types and for no others
 
 
 def default_of(fact: FactType, version_of: VersionOf) -> Any:

@@ -71,6 +71,14 @@ class Architecture(NamedTuple):
     relative_norm: bool = False  # DeBERTa: a layer norm over the position embeddings
 
 
+class ModelIdentity(NamedTuple):
+    """What a ``config.json`` says of a model, whether or not kb has a closed form for its architecture."""
+
+    model_type: str  # transformers' own name
+    is_encoder_decoder: bool | None = None  # None: the file does not say it
+    vocabulary_size: int | None = None
+
+
 class Model(NamedTuple):
     """One row of ``rules/models``."""
 
@@ -83,3 +91,9 @@ class Model(NamedTuple):
     weights_dtype: WeightType | None = None  # what its checkpoint stores, where known
     other_weights: tuple[tuple[str, WeightType], ...] = ()  # aliases whose checkpoints store another type
     guessed_from: str = ""  # the name that only seems to speak of this model
+
+    @property
+    def identity(self) -> ModelIdentity:
+        """Its type, kind and vocabulary, as the closed form has them."""
+        found = self.architecture
+        return ModelIdentity(found.model_type, found.family in ("t5", "bart"), found.vocab_size)

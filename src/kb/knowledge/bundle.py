@@ -11,7 +11,7 @@ from typing import Any
 
 from kb.knowledge.locations import Location, files_under
 
-FORMAT = 3
+FORMAT = 4
 STAMP = "stamp.json"
 
 

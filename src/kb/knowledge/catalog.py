@@ -73,7 +73,7 @@ def load_guide(rules: str | None = None) -> Mapping[str, Any]:
 
 def _facts(rows: Mapping[str, list[Any]], meanings: Mapping[str, list[str]]) -> dict[str, FactType]:
     facts: dict[str, FactType] = {}
-    for name, (kind, default, unit, setting, renamed, at, given, moved) in rows.items():
+    for name, (kind, default, unit, setting, renamed, at, given, moved, model_types) in rows.items():
         meaning = Text(*meanings[name]) if name in meanings else NO_TEXT
         facts[name] = FactType(
             name=name,
@@ -86,6 +86,7 @@ def _facts(rows: Mapping[str, list[Any]], meanings: Mapping[str, list[str]]) -> 
             meaning=meaning,
             given=given,
             moved=_moved(moved),
+            model_types=tuple(model_types),
         )
         if setting:
             written = f"written.{name}"

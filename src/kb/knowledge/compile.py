@@ -139,6 +139,7 @@ def _fact_row(fact: dict[str, Any]) -> list[Any]:
         fact.get("at", []),
         fact.get("given", False),
         fact.get("moved", []),
+        fact.get("model_types", []),
     ]
 
 

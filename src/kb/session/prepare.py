@@ -15,7 +15,7 @@ from kb.machine.detect import detect
 from kb.machine.software import installed_versions
 from kb.session.file import FileChecker, Overrides
 from kb.session.hub_model import HubModels
-from kb.session.model_config import model_in_folder, read_model_config
+from kb.session.model_config import identity_on_disk, model_in_folder, read_model_config
 from kb.session.named_files import ProjectPrograms
 from kb.session.project import Project, chosen_rules
 from kb.session.project_releases import OPTION, SETTINGS, ProjectReleases
@@ -83,6 +83,7 @@ def file_checker(
         model=read_model_config(wanted.model_config) if wanted.model_config else model,
         model_in_folder=seen.model("folder", model_in_folder, folder_config),
         model_elsewhere=seen.model("hub", hub, cached_config_of),
+        identity_of=identity_on_disk,
         gpu_count=wanted.gpus if wanted.gpus is not None else project.gpus,
         given=given,
         notes=wanted.notes,

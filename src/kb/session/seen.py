@@ -35,9 +35,10 @@ class Seen:
         """``look`` for a model, remembered by the bytes of the ``file`` that it comes from."""
 
         def remembered(name: str) -> Model | None:
-            found = look(name)
-            self.rows[(kind, name, "", said(contents(file(name))))] = None  # after it: the look-up may fetch the file
-            return found
+            try:
+                return look(name)
+            finally:  # after it: the look-up may fetch the file, and one that cannot be used may be mended
+                self.rows[(kind, name, "", said(contents(file(name))))] = None
 
         return remembered
 

@@ -2,6 +2,8 @@
 
 import base64
 import datetime
+import json
+import posixpath
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +12,7 @@ from kb.config.programs import ProgramReader
 from kb.core.catalog import Catalog
 from kb.core.document import Unit
 from kb.core.hardware import Machine
+from kb.core.model import Model, ModelIdentity
 from kb.core.naming import Program
 from kb.core.release import parse_version
 from kb.core.rule import Rule
@@ -18,12 +21,29 @@ from kb.machine.detect import detect
 from kb.session.file import FileChecker, FileResult, Kind
 from kb.session.fixing import fix_once
 from kb.session.given import given_facts
+from kb.session.model_config import identity_of_config, model_of_config
 from kb.session.project_releases import ProjectReleases
 
 # Suppression examples name dates; they are judged on this day, so that none expires on its own.
 TODAY = datetime.date(2026, 11, 1)
 HANDING_ON = Program("", "HfArgumentParser((TrainingArguments,))")
 KINDS: Mapping[str, Kind] = {"command": "command", "shell": "shell", "python": "python"}
+
+
+def _config_beside(files: Mapping[str, str], name: str) -> dict[str, Any] | None:
+    """The ``config.json`` of a model's folder among an example's files."""
+    text = files.get(posixpath.normpath(f"{name}/config.json"))
+    return None if text is None else dict(json.loads(text))
+
+
+def _model_beside(files: Mapping[str, str], name: str) -> Model | None:
+    data = _config_beside(files, name)
+    return None if data is None else model_of_config(data, name)
+
+
+def _identity_beside(files: Mapping[str, str], name: str) -> ModelIdentity | None:
+    data = _config_beside(files, name)
+    return None if data is None else identity_of_config(data)
 
 
 class ExampleRunner:
@@ -63,6 +83,7 @@ class ExampleRunner:
         return None
 
     def checker(self, example: Mapping[str, Any], folder: str | None = None) -> FileChecker:
+        files: Mapping[str, str] = example.get("files", {})
         releases = ProjectReleases({}, root=folder) if folder is not None else None
         versions = {name: parse_version(text) for name, text in example.get("versions", {}).items()}
         checker = Checker(
@@ -70,11 +91,12 @@ class ExampleRunner:
             self.machine(example),
             versions=versions.get,
             release_of=releases,
+            model_in_folder=lambda name: _model_beside(files, name),
+            identity_of=lambda name: _identity_beside(files, name),
             gpu_count=example.get("gpus"),
             programs=self._programs(folder),
             given=given_facts(example.get("facts", {}), self.catalog.facts, "facts"),
         )
-        files: Mapping[str, str] = example.get("files", {})
 
         def beside(path: str, name: str) -> bytes | None:
             return files[name].encode() if name in files else None
@@ -120,8 +142,8 @@ class ExampleRunner:
         raw = base64.b64decode(text) if example.get("base64") else text.encode()
         kind = KINDS.get(example.get("dialect", ""), "config")
         # JSON is read by JSON's own rules, which the file's name decides
-        json = kind == "config" and text.lstrip().startswith("{")
-        name = "example.json" if json else "example.py" if kind == "python" else "example.yaml"
+        is_json = kind == "config" and text.lstrip().startswith("{")
+        name = "example.json" if is_json else "example.py" if kind == "python" else "example.yaml"
         return checker.check(raw, f"{folder}/{name}" if folder is not None else name, kind)
 
     def _check_fix(
