@@ -207,7 +207,7 @@ def locked(folder: Path) -> Location:
 def test_content_may_not_change_under_one_version(folder: Path) -> None:
     location = locked(folder)
     edit(folder / T5, "severity: error", "severity: warning")
-    assert "the content changed and version 2 did not" in str(check_lock(location)[0])
+    assert "the content changed and version 3 did not" in str(check_lock(location)[0])
     assert write_lock(location) != []  # and the lock does not paper over it
     edit(folder / T5, "version: 3", "version: 4")
     assert "run: kb rules lock" in str(check_lock(location)[0])
