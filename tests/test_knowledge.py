@@ -218,8 +218,8 @@ def test_content_may_not_change_under_one_version(folder: Path) -> None:
 def test_a_version_may_not_go_back_and_an_entry_may_not_vanish(folder: Path) -> None:
     edit(folder / T5, "version: 3", "version: 5")
     location = locked(folder)
-    edit(folder / T5, "version: 4", "version: 3")
-    assert "lower than the locked 4" in str(check_lock(location)[0])
+    edit(folder / T5, "version: 5", "version: 3")
+    assert "lower than the locked 5" in str(check_lock(location)[0])
     (folder / T5).unlink()
     assert "is gone" in str(check_lock(location)[0])
     assert write_lock(location) != []
