@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from kb.advice.batch_finder import tried_by_accelerate
 from kb.advice.batch_seek import Seen, Sought, seek
-from kb.advice.room import Room, on_gpu
+from kb.advice.estimator import Estimator, on_gpu
 from kb.core.setup import TrainingSetup
 from kb.knowledge import load_catalog
 from kb.memory.search import LARGEST_BATCH, largest_within
@@ -71,14 +71,14 @@ def _cases() -> Iterator[Case]:
     catalog = load_catalog()
     for name in MODELS:
         for gpu in GPUS:
-            room = Room(catalog.models[name], on_gpu(catalog.gpus[gpu]), catalog.constants)
-            limit = room.usable_bytes or 0
+            estimator = Estimator(catalog.models[name], on_gpu(catalog.gpus[gpu]), catalog.constants)
+            limit = estimator.usable_bytes or 0
             predicted: dict[int, int] = {}
 
-            def expected(batch: int, room: Room = room, predicted: dict[int, int] = predicted) -> int:
+            def expected(batch: int, estimator: Estimator = estimator, predicted: dict[int, int] = predicted) -> int:
                 if batch not in predicted:
                     setup = SETUP._replace(per_device_train_batch_size=batch, per_device_eval_batch_size=batch)
-                    predicted[batch] = max(phase.process_used_bytes for phase in room.predict(setup).phases)
+                    predicted[batch] = max(phase.process_used_bytes for phase in estimator.predict(setup).phases)
                 return predicted[batch]
 
             for deviation in DEVIATIONS:

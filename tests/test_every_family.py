@@ -9,10 +9,10 @@ import pytest
 
 from kb.advice.answer import answer
 from kb.advice.estimate import estimate
+from kb.advice.estimator import Estimator
 from kb.advice.flags import PRECISIONS, Flags, assumed_of, unit_of
 from kb.advice.plan_whole import plan_unit
 from kb.advice.recommend import Asked
-from kb.advice.room import Room
 from kb.core.model import Model
 from kb.core.setup import TrainingSetup
 from kb.core.text import UserError
@@ -101,7 +101,7 @@ def test_an_estimate_is_an_answer_or_a_reason(name, checkers):
 def test_a_check_a_recommendation_and_a_plan_are_made(name, checkers):
     checker = checkers[name]
     model = MODELS[name]
-    room = Room(model, checker.checker.machine, CATALOG.constants)
+    estimator = Estimator(model, checker.checker.machine, CATALOG.constants)
     encoder = model.architecture.family == "encoder"
     for precision in ("fp16: true", "bf16: true", "torch_dtype: bfloat16"):
         text = (
@@ -112,9 +112,9 @@ def test_a_check_a_recommendation_and_a_plan_are_made(name, checkers):
         assert result.prediction is not None
         whole = Run((file,), ()).result(checker)
         assert text_report(whole, WORDS, STYLE) and finite(json.loads(json_report(whole, WORDS)))
-    assert plan_text([plan_unit(result, room, CATALOG.gpus)], WORDS, STYLE)
+    assert plan_text([plan_unit(result, estimator, CATALOG.gpus)], WORDS, STYLE)
     for task in ("train",) if encoder else ("train", "inference"):
-        assert recommend_text(answer(task, Asked(), room, CATALOG, GUIDE), WORDS, STYLE)
+        assert recommend_text(answer(task, Asked(), estimator, CATALOG, GUIDE), WORDS, STYLE)
 
 
 def test_a_masked_model_s_step_costs_more_than_a_classifier_s_and_albert_s_layer_runs_many_times():

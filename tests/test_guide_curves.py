@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from kb.advice.attempts import WAYS
+from kb.advice.estimator import Estimator, on_gpu
 from kb.advice.recommend import alone_at_inference
-from kb.advice.room import Room, on_gpu
 from kb.guide import all_fits as whole
 from kb.guide.curves import Curves
 from kb.guide.fits import SHOWN_WAYS, base_of, fit_of, heat_map, map_of
@@ -23,24 +23,24 @@ def test_cards_together_give_the_same_batches_as_each_alone(name: str) -> None:
     curves = Curves(model, CATALOG.constants)
     for gpu in CATALOG.gpus.values():
         row = fit_of(model, gpu, CATALOG.constants, curves)
-        room = Room(model, on_gpu(gpu), CATALOG.constants)
-        base, _ = base_of(model, room)
+        estimator = Estimator(model, on_gpu(gpu), CATALOG.constants)
+        base, _ = base_of(model, estimator)
         assert row is not None
         for way in SHOWN_WAYS:
             setup = base._replace(**WAYS[way], do_eval=False)
-            assert row.train[way] == room.largest(setup, "per_device_train_batch_size")
-        assert row.evaluation == room.largest(base, "per_device_eval_batch_size")
-        assert row.inference == room.largest(alone_at_inference(base), "inference_batch_size")
+            assert row.train[way] == estimator.largest(setup, "per_device_train_batch_size")
+        assert row.evaluation == estimator.largest(base, "per_device_eval_batch_size")
+        assert row.inference == estimator.largest(alone_at_inference(base), "inference_batch_size")
 
 
 @pytest.mark.parametrize("gpu", ["t4", "rtx-3090", "h100-80gb"])
 def test_phases_and_verdicts_are_those_of_the_prediction_for_that_card(gpu: str) -> None:
     model, card = CATALOG.models["mt5-base"], CATALOG.gpus[gpu]
-    room, curves = Room(model, on_gpu(card), CATALOG.constants), Curves(model, CATALOG.constants)
+    estimator, curves = Estimator(model, on_gpu(card), CATALOG.constants), Curves(model, CATALOG.constants)
     for other in CATALOG.gpus.values():  # what others of its generation have left behind changes nothing
-        curves.phases(base_of(model, Room(model, on_gpu(other), CATALOG.constants))[0], other)
-    base, _ = base_of(model, room)
-    report = room.predict(base)
+        curves.phases(base_of(model, Estimator(model, on_gpu(other), CATALOG.constants))[0], other)
+    base, _ = base_of(model, estimator)
+    report = estimator.predict(base)
     assert curves.phases(base, card) == report.phases
     assert curves.verdict(base, card) == report.verdict.status
 

@@ -5,10 +5,10 @@ import pytest
 from kb.advice.answer import Answer, answer
 from kb.advice.attempts import targets_for
 from kb.advice.check import Checker
+from kb.advice.estimator import Estimator, on_gpu
 from kb.advice.lengths import assumed_source_length, longest_input, reads_target
 from kb.advice.precision import precision_for
 from kb.advice.recommend import Asked
-from kb.advice.room import Room, on_gpu
 from kb.config.reader import ConfigReader
 from kb.core.hardware import Machine
 from kb.core.setup import TrainingSetup
@@ -26,8 +26,8 @@ each_type = pytest.mark.parametrize("model", ONE_OF_EACH_TYPE.values(), ids=ONE_
 
 
 def recommended(model: str, gpu: str, **asked: object) -> Answer:
-    room = Room(MODELS[model], on_gpu(CATALOG.gpus[gpu]), CATALOG.constants)
-    return answer("train", Asked(**asked), room, CATALOG, GUIDE)
+    estimator = Estimator(MODELS[model], on_gpu(CATALOG.gpus[gpu]), CATALOG.constants)
+    return answer("train", Asked(**asked), estimator, CATALOG, GUIDE)
 
 
 def setup_of(text: str) -> TrainingSetup:
@@ -96,9 +96,9 @@ def test_config_for_a_decoder_names_what_it_generates() -> None:
 
 
 def test_encoder_is_not_asked_to_generate() -> None:
-    room = Room(MODELS["klue-bert-base"], on_gpu(CATALOG.gpus["t4"]), CATALOG.constants)
+    estimator = Estimator(MODELS["klue-bert-base"], on_gpu(CATALOG.gpus["t4"]), CATALOG.constants)
     with pytest.raises(UserError) as caught:
-        answer("inference", Asked(), room, CATALOG, GUIDE)
+        answer("inference", Asked(), estimator, CATALOG, GUIDE)
     assert caught.value.key == "recommend.encoder_generates_nothing"
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import memory_sample as sample
 from kb.advice.check import Checker
-from kb.advice.room import on_gpu
+from kb.advice.estimator import on_gpu
 from kb.config.reader import read_units
 from kb.core.hardware import Machine
 from kb.core.memory_report import HostLedger

@@ -45,12 +45,12 @@ def test_no_batch_fits_where_the_states_alone_do_not() -> None:
     assert found == 0
 
 
-def test_workers_stay_within_the_limit_and_a_third_of_the_cores() -> None:
-    def fit(limit: int, cpus: int | None = None) -> int:
-        return workers_that_fit(sample.MT5_QLORA, MT5, limit, constants=sample.CONSTANTS, cpus=cpus)
+def test_workers_stay_within_the_limit_and_the_most_allowed() -> None:
+    def fit(limit: int, most: int | None = None) -> int:
+        return workers_that_fit(sample.MT5_QLORA, MT5, limit, constants=sample.CONSTANTS, most=most)
 
-    assert fit(60 * GB, cpus=48) == 16
-    assert fit(60 * GB, cpus=12) == 4
+    assert fit(60 * GB, most=16) == 16
+    assert fit(60 * GB, most=4) == 4
     assert fit(5 * GB) == 0
     many = fit(60 * GB)
     for workers, expected in ((many, True), (many + 1, False)):

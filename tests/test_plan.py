@@ -7,10 +7,10 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from kb.advice.estimator import Estimator
 from kb.advice.plan import Plan, combined
 from kb.advice.plan_gpu import plan_gpu
 from kb.advice.plan_host import plan_host
-from kb.advice.room import Room
 from kb.core.setup import TrainingSetup
 from test_recommend import CATALOG, ROOT, kb, machine
 
@@ -28,9 +28,9 @@ def plan_json(*arguments: object, code: int = 0) -> dict:
 
 
 def plan(setup: TrainingSetup, model: str, gpu: str, **values: int) -> Plan:
-    room = Room(CATALOG.models[model], machine(gpu, **values), CATALOG.constants)
-    gpu = plan_gpu(setup, room, CATALOG.gpus)
-    return combined(gpu, plan_host(setup, gpu.setup, room), setup)
+    estimator = Estimator(CATALOG.models[model], machine(gpu, **values), CATALOG.constants)
+    gpu = plan_gpu(setup, estimator, CATALOG.gpus)
+    return combined(gpu, plan_host(setup, gpu.setup, estimator), setup)
 
 
 def test_the_two_ledgers_stay_apart() -> None:

@@ -13,8 +13,8 @@ from kb.advice.answer import Answer, answer
 from kb.advice.attempts import OFFERED_ONLY
 from kb.advice.batches import Ceiling, Split, splits_of
 from kb.advice.check import Checker
+from kb.advice.estimator import Estimator, on_gpu
 from kb.advice.recommend import Asked
-from kb.advice.room import Room, on_gpu
 from kb.config.reader import ConfigReader
 from kb.core.hardware import Machine
 from kb.core.text import UserError
@@ -49,9 +49,9 @@ def machine(gpu: str, **values: int) -> Machine:
 
 def recommend(model: str, gpu: str, task: str = "train", *, world: int = 1, folds: int = 1, processes: int = 1,
               given: dict | None = None, **asked: object) -> Answer:  # fmt: skip
-    room = Room(CATALOG.models[model], machine(gpu), CATALOG.constants)
+    estimator = Estimator(CATALOG.models[model], machine(gpu), CATALOG.constants)
     return answer(
-        task, Asked(**asked), room, CATALOG, GUIDE, world=world, folds=folds, processes=processes, given=given
+        task, Asked(**asked), estimator, CATALOG, GUIDE, world=world, folds=folds, processes=processes, given=given
     )
 
 
@@ -176,8 +176,8 @@ def test_a_named_method_is_kept_even_where_full_training_fits() -> None:
 
 def test_workers_stay_within_cores_and_container_memory() -> None:
     assert recommend("t5-small", "rtx-3090").setup.dataloader_num_workers <= 48 // 3
-    room = Room(CATALOG.models["t5-small"], machine("rtx-3090", cpus=12), CATALOG.constants)
-    few = answer("train", Asked(), room, CATALOG, GUIDE)
+    estimator = Estimator(CATALOG.models["t5-small"], machine("rtx-3090", cpus=12), CATALOG.constants)
+    few = answer("train", Asked(), estimator, CATALOG, GUIDE)
     assert (few.setup.dataloader_num_workers, few.training.workers_reason) == (4, "cores")
 
 
@@ -267,7 +267,7 @@ def test_processes_that_share_the_gpu_fit_together() -> None:
     alone = recommend("kobart", "rtx-4090", "inference", folds=5, **asked)
     two = recommend("kobart", "rtx-4090", "inference", folds=5, processes=2, **asked)
     assert 0 < two.inference.largest < alone.inference.largest
-    assert 2 * two.inference.generate.high_bytes <= two.room.usable_bytes
+    assert 2 * two.inference.generate.high_bytes <= two.estimator.usable_bytes
 
 
 def test_other_processes_hold_the_batch_to_the_trees() -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from kb.advice.check import Checker
+from kb.advice.estimator import Estimator, on_gpu
 from kb.advice.flags import Flags, unit_of
 from kb.advice.models import ModelIndex
 from kb.advice.recommend import Asked
-from kb.advice.room import Room, on_gpu
 from kb.advice.settings_reader import SettingsReader
 from kb.advice.weights import checkpoint_dtype, weights_of
 from kb.config.python.reader import PythonReader
@@ -117,7 +117,7 @@ max_source_length: 1024
     sizes = []
     for version in ((5, 10), (4, 54)):
         checker = Checker(CATALOG, Machine(), versions={"transformers": version}.get)
-        phase = checker.prepare(found).fit.report.phase("train")
+        phase = checker.prepare(found).predicted.report.phase("train")
         sizes.append(phase.process_used_bytes / 2**30)
     assert sizes == pytest.approx([18.5, 35.7], rel=0.015)
 
@@ -155,7 +155,7 @@ def test_a_project_can_say_what_its_checkpoint_stores() -> None:
 
 def test_full_training_of_a_half_checkpoint_is_predicted_as_such() -> None:
     checker = Checker(CATALOG, Machine())
-    own, wide = (checker.prepare(unit(dtype=dtype)).fit.report for dtype in ("", "dtype: float32"))
+    own, wide = (checker.prepare(unit(dtype=dtype)).predicted.report for dtype in ("", "dtype: float32"))
     assert own is not None
     assert wide is not None
     assert own.phase("train").peak_allocated_bytes < 0.6 * wide.phase("train").peak_allocated_bytes
@@ -184,7 +184,7 @@ def test_a_recommended_config_names_the_type_that_the_library_might_not_take(mod
     from kb.advice.answer import answer
     from kb.report.recommend.config import settings_of
 
-    room = Room(CATALOG.models[model], on_gpu(CATALOG.gpus["h200"]), CATALOG.constants)
-    setup = answer("train", Asked(), room, CATALOG, load_guide()).setup
+    estimator = Estimator(CATALOG.models[model], on_gpu(CATALOG.gpus["h200"]), CATALOG.constants)
+    setup = answer("train", Asked(), estimator, CATALOG, load_guide()).setup
     assert setup is not None
     assert settings_of(setup, stored=CATALOG.models[model].weights_dtype).get("model.torch_dtype") == named

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kb.advice.batches import Ceiling, splits_of
+from kb.advice.estimator import Estimator, on_gpu
 from kb.advice.recommend import Asked, recommend_training
-from kb.advice.room import Room, on_gpu
 from kb.knowledge import load_catalog
 
 CATALOG = load_catalog()
@@ -28,16 +28,16 @@ GPUS = st.sampled_from(sorted(CATALOG.gpus))
 def test_what_is_recommended_fits_and_one_more_does_not(
     model: str, gpu: str, method: str, effective: int, world: int, source: int, target: int, beams: int
 ) -> None:
-    room = Room(CATALOG.models[model], on_gpu(CATALOG.gpus[gpu]), CATALOG.constants)
+    estimator = Estimator(CATALOG.models[model], on_gpu(CATALOG.gpus[gpu]), CATALOG.constants)
     asked = Asked(method=method, effective_batch=effective, source_length=source, target_length=target, beams=beams)
-    found = recommend_training(asked, room, CATALOG.gpus, world)
+    found = recommend_training(asked, estimator, CATALOG.gpus, world)
     if found.setup is None:
         assert all(not way.fits(effective, world) for way in found.attempts if method in ("auto", way.method)) or (
             found.attempts[-1].fits(effective, world)  # offload alone fits: it is offered, not chosen
         )
         return
     assert found.report.verdict.status == "fits"
-    assert room.fits(found.report.phases)
+    assert estimator.fits(found.report.phases)
     if found.splits.exact:
         assert found.setup.effective_batch_size == effective
     else:
@@ -45,11 +45,11 @@ def test_what_is_recommended_fits_and_one_more_does_not(
         assert abs(found.setup.effective_batch_size - effective) < world * found.setup.gradient_accumulation_steps
     for steps, largest in ((1, found.chosen.ceiling.single), (2, found.chosen.ceiling.accumulated)):
         alone = found.setup._replace(do_eval=False, do_predict=False, gradient_accumulation_steps=steps)
-        more = room.predict(alone._replace(per_device_train_batch_size=largest + 1)).phase("train")
-        assert not room.fits((more,)) or largest >= 4096
+        more = estimator.predict(alone._replace(per_device_train_batch_size=largest + 1)).phase("train")
+        assert not estimator.fits((more,)) or largest >= 4096
     evaluation = found.setup._replace(do_predict=False, per_device_eval_batch_size=found.largest.evaluation + 1)
-    after = [phase for phase in room.predict(evaluation).phases if phase.name in ("evaluate", "generate")]
-    assert not room.fits(after) or found.largest.evaluation >= 4096
+    after = [phase for phase in estimator.predict(evaluation).phases if phase.name in ("evaluate", "generate")]
+    assert not estimator.fits(after) or found.largest.evaluation >= 4096
 
 
 @given(effective=st.integers(1, 5000), single=st.integers(1, 600), less=st.integers(0, 600), world=st.integers(1, 16))

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from kb.advice.decision import Walk, nominal_gb, walk
+from kb.advice.estimator import Estimator
 from kb.advice.inference import Inference, recommend_inference
 from kb.advice.notes import Notes, notes_for
 from kb.advice.precision import precision_for
 from kb.advice.recommend import Asked, Training, base_setup, recommend_training
-from kb.advice.room import Room
 from kb.core.catalog import Catalog
 from kb.core.setup import TrainingSetup
 
@@ -25,7 +25,7 @@ class Answer(NamedTuple):
 
     task: Task
     asked: Asked
-    room: Room
+    estimator: Estimator
     world: int
     training: Training | None
     inference: Inference | None
@@ -44,7 +44,7 @@ class Answer(NamedTuple):
 def answer(
     task: Task,
     asked: Asked,
-    room: Room,
+    estimator: Estimator,
     catalog: Catalog,
     guide: Mapping[str, Any],
     *,
@@ -57,7 +57,7 @@ def answer(
 
     Args:
         guide: presets, errata and decisions as the knowledge has them.
-        world: GPUs like the smallest of the room's machine, one process of the run on each.
+        world: GPUs like the smallest of the machine, one process of the run on each.
         folds: models generating together.
         processes: runs like this one that share the GPU.
         given: answers for the decision tree, by variable.
@@ -66,27 +66,29 @@ def answer(
         UserError: an effective batch of fewer samples than there are GPUs.
         UnsupportedArchitectureError: no closed form for the model's family.
     """
-    precision = precision_for(room.gpu, room.model.architecture)
-    notes = notes_for(guide, catalog, room, precision.of(base_setup(asked, room)))
+    precision = precision_for(estimator.gpu, estimator.model.architecture)
+    notes = notes_for(guide, catalog, estimator, precision.of(base_setup(asked, estimator)))
     if task == "train":
         default = catalog.facts["training.per_device_train_batch_size"].default
         wanted = asked._replace(noted_effective_batch=notes.effective, default_effective_batch=default)
-        training = recommend_training(wanted, room, catalog.gpus, world)
-        return Answer(task, wanted, room, world, training, None, notes)
-    inference = recommend_inference(asked, room, catalog.gpus, folds, processes)
+        training = recommend_training(wanted, estimator, catalog.gpus, world)
+        return Answer(task, wanted, estimator, world, training, None, notes)
+    inference = recommend_inference(asked, estimator, catalog.gpus, folds, processes)
     decision = guide.get("decisions", {}).get(DECISION)
     if decision is None:
-        return Answer(task, asked, room, world, None, inference, notes)
-    known = answers_known(asked, room) | ({"concurrent": True} if processes > 1 else {}) | dict(given or {})
+        return Answer(task, asked, estimator, world, None, inference, notes)
+    known = answers_known(asked, estimator) | ({"concurrent": True} if processes > 1 else {}) | dict(given or {})
     path = walk(decision, known)
-    return Answer(task, asked, room, world, None, _shared(inference, path, known, room), notes, decision, path, known)
+    return Answer(
+        task, asked, estimator, world, None, _shared(inference, path, known, estimator), notes, decision, path, known
+    )
 
 
-def answers_known(asked: Asked, room: Room) -> dict[str, Any]:
+def answers_known(asked: Asked, estimator: Estimator) -> dict[str, Any]:
     """The tree's variables that the machine and the options answer."""
     known: dict[str, Any] = {}
-    if room.gpu is not None:
-        known["gpu_memory_gb"] = nominal_gb(room.gpu.memory_total)
+    if estimator.gpu is not None:
+        known["gpu_memory_gb"] = nominal_gb(estimator.gpu.memory_total)
     if asked.generation_length or asked.target_length:
         known["max_new_tokens"] = asked.generation_length or asked.target_length
     if asked.beams:
@@ -94,10 +96,10 @@ def answers_known(asked: Asked, room: Room) -> dict[str, Any]:
     return known
 
 
-def _shared(inference: Inference, path: Walk, known: Mapping[str, Any], room: Room) -> Inference:
+def _shared(inference: Inference, path: Walk, known: Mapping[str, Any], estimator: Estimator) -> Inference:
     """Where other processes use the GPU too, no more than the tree allows: a prediction counts the whole GPU."""
     use = path.leaf.use if path.leaf else None
     shared = known.get("concurrent") and inference.processes == 1
     if not shared or use is None or inference.setup is None or inference.largest <= use:
         return inference
-    return inference.at(max(int(use), 1), room)
+    return inference.at(max(int(use), 1), estimator)

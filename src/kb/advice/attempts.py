@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from kb.advice.batches import Ceiling
-from kb.advice.room import Room, on_gpu
+from kb.advice.estimator import Estimator, on_gpu
 from kb.core.hardware import Gpu
 from kb.core.memory_report import Phase
 from kb.core.model import Architecture
@@ -56,17 +56,17 @@ class Attempt(NamedTuple):
         return self.ceiling.reaches(effective, world) and self.evaluation >= 1
 
 
-def attempts_of(base: TrainingSetup, room: Room) -> tuple[Attempt, ...]:
+def attempts_of(base: TrainingSetup, estimator: Estimator) -> tuple[Attempt, ...]:
     """Every way, in order. ``base`` is full training without options.
 
     Weights that adapters leave as they are stay in the half type that the checkpoint stores and the run computes in.
     """
-    base = base._replace(lora_target_modules=targets_for(room.model.architecture))
+    base = base._replace(lora_target_modules=targets_for(estimator.model.architecture))
     half = "bf16" if base.bf16 else "fp16" if base.fp16 else None
-    frozen = half if room.model.weights_dtype == half else None
+    frozen = half if estimator.model.weights_dtype == half else None
     setups = ((name, base._replace(**changes)) for name, changes in WAYS.items())
     return tuple(
-        _attempt(name, setup._replace(weights=frozen) if frozen and setup.method == "lora" else setup, room)
+        _attempt(name, setup._replace(weights=frozen) if frozen and setup.method == "lora" else setup, estimator)
         for name, setup in setups
     )
 
@@ -80,15 +80,15 @@ def targets_for(architecture: Architecture) -> tuple[str, ...] | None:
     return next((names for names in QUERY_AND_VALUE if leaves.issuperset(names)), None)
 
 
-def _attempt(name: str, setup: TrainingSetup, room: Room) -> Attempt:
+def _attempt(name: str, setup: TrainingSetup, estimator: Estimator) -> Attempt:
     alone = setup._replace(do_train=True, do_eval=False, do_predict=False, per_device_train_batch_size=1)
-    train = room.predict(alone._replace(gradient_accumulation_steps=1)).phase("train")
+    train = estimator.predict(alone._replace(gradient_accumulation_steps=1)).phase("train")
     assert train is not None  # it trains
     single, accumulated = (
-        room.largest(alone._replace(gradient_accumulation_steps=steps), "per_device_train_batch_size")
+        estimator.largest(alone._replace(gradient_accumulation_steps=steps), "per_device_train_batch_size")
         for steps in (1, 2)
     )
-    evaluation = room.largest(setup, "per_device_eval_batch_size")
+    evaluation = estimator.largest(setup, "per_device_eval_batch_size")
     return Attempt(name, setup, setup.method, train, Ceiling(single, accumulated), evaluation)
 
 
@@ -98,10 +98,10 @@ def choose(attempts: tuple[Attempt, ...], method: MethodChoice, effective: int, 
     return next((one for one in wanted if one.fits(effective, world)), None)
 
 
-def smallest_gpu(setup: TrainingSetup, room: Room, gpus: Mapping[str, Gpu]) -> Gpu | None:
+def smallest_gpu(setup: TrainingSetup, estimator: Estimator, gpus: Mapping[str, Gpu]) -> Gpu | None:
     """The known GPU of least memory on which all of ``setup`` fits with its whole band; None where it fits on none."""
     for gpu in sorted(gpus.values(), key=lambda gpu: (gpu.memory_total, gpu.id)):
-        other = Room(room.model, on_gpu(gpu), room.constants)
+        other = Estimator(estimator.model, on_gpu(gpu), estimator.constants)
         phases = [phase for phase in other.predict(setup).phases if phase.name != "load"]
         if other.fits(phases):
             return gpu

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from kb.advice.estimator import Estimator
 from kb.advice.facts import UnitFacts, locate, said_effective_batch
-from kb.advice.fit import Fit
 from kb.advice.grounds import PREDICTED, as_severe, depending, turned_by
+from kb.advice.memory_facts import PredictedFacts
 from kb.advice.models import ModelIndex
 from kb.advice.no_prediction import why_no_prediction
 from kb.advice.setup import setup_of
@@ -152,20 +153,21 @@ class Checker:
         result = linter.lint(
             facts, lambda name: locate(unit, self.catalog.facts, name), unit.events, unit.span, prepared.release
         )
-        fit, setup, model = prepared.fit, prepared.setup, prepared.model
+        predicted, setup, model = prepared.predicted, prepared.setup, prepared.model
+        estimator = predicted.estimator
         note = prepared.note if unit.dialect else None
         return UnitResult(
             unit=unit,
             setup=setup,
             model=model,
-            prediction=fit.report,
+            prediction=predicted.report,
             findings=tuple(self._found(result, prepared)),
             # of a file in no known format everything is open, and `unknown-dialect` says so once
             not_evaluated=result.not_evaluated if unit.dialect else (),
             note=note[0] if note else None,
             note_values=note[1] if note else {},
-            gpu_limit_bytes=fit.limit_bytes,
-            gpu_fits=() if self.machine.gpus else fit.on_gpus(self.catalog.gpus),
+            gpu_limit_bytes=self.machine.gpu_limit_bytes,
+            gpu_fits=estimator.on_gpus(setup, self.catalog.gpus) if estimator and not self.machine.gpus else (),
             if_so=self._verdict_rests_on(prepared),
             by_release=tuple(rule.id for rule, _ in result.by_release),
         )
@@ -238,13 +240,13 @@ class Checker:
 
     def _verdict_rests_on(self, prepared: UnitFacts) -> tuple[Assumption, ...]:
         """The assumptions that would each turn the verdict, where it is a bad one."""
-        report = prepared.fit.report
+        report = prepared.predicted.report
         if report is None or report.verdict.status not in (*OVER, "tight"):
             return ()
         alike = OVER if report.verdict.status in OVER else (report.verdict.status,)
 
         def holds(setup: TrainingSetup) -> bool:
-            other = prepared.otherwise(setup).fit.report
+            other = prepared.otherwise(setup).predicted.report
             return other is not None and other.verdict.status in alike
 
         return turned_by(prepared.setup, report.assumed, holds)
@@ -278,16 +280,16 @@ class Checker:
             versions=version_of,
             given=self.given,
         )
-        said = said_effective_batch(unit)
+        constants = self.catalog.constants
         runs = setup.do_train or setup.do_eval or setup.do_predict
-        fit = Fit(setup, model if runs and not setup.unresolved else None, self.machine, self.catalog.constants, said)
+        predictable = runs and not setup.unresolved
+        estimator = Estimator(model, self.machine, constants) if model is not None and predictable else None
         return UnitFacts(
             unit=unit,
-            setup=setup,
             model=model,
             identity=identity,
-            machine=self.machine,
-            fit=fit,
+            predicted=PredictedFacts(setup, estimator, self.machine, said_effective_batch(unit)),
+            constants=constants,
             types=types,
             release=release,
             counted=self.gpu_count is not None,

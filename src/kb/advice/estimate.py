@@ -1,21 +1,25 @@
 """One run's estimate: what is wrong with the run itself, else its closed-form prediction. Pure."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kb.advice.check import Checker
-from kb.advice.fit import Fit
+from kb.advice.estimator import Estimator
 from kb.advice.lengths import longest_input
 from kb.advice.models import unknown_model
 from kb.advice.no_prediction import NO_MODEL_OF_THE_RUN, Note
 from kb.core.catalog import Catalog
 from kb.core.document import Unit
+from kb.core.hardware import Machine
 from kb.core.memory_report import OVER, MemoryReport
 from kb.core.model import Architecture, Model
 from kb.core.result import GpuFit
 from kb.core.setup import Assumption, TrainingSetup
 from kb.core.text import UserError
 from kb.memory import UnknownTargetsError, UnsupportedArchitectureError, match_targets, modules
+
+if TYPE_CHECKING:
+    from kb.memory.throughput import Throughput
 
 
 class ModelFiles(NamedTuple):
@@ -41,12 +45,13 @@ class Estimated(NamedTuple):
     unit: Unit
     setup: TrainingSetup
     model: Model | None
-    fit: Fit
+    machine: Machine
     report: MemoryReport | None
     gpu_fits: tuple[GpuFit, ...] = ()
     files: ModelFiles | None = None
     notes: tuple[Note, ...] = ()
     simulated: Any = None
+    throughput: "Throughput | None" = None
 
 
 def estimate(
@@ -69,19 +74,27 @@ def estimate(
     if not (setup.do_train or setup.do_eval or setup.do_predict):
         raise UserError("estimate.no_phase")
     setup = setup._replace(assumed=setup.assumed + assumed)
-    fit = Fit(setup, model, checker.machine, catalog.constants, prepared.fit.said)
+    machine = checker.machine
     if model is None:
-        return Estimated(unit=unit, setup=setup, model=None, fit=fit, report=None)
+        return Estimated(unit=unit, setup=setup, model=None, machine=machine, report=None)
     _check_run(setup, model)
+    estimator = Estimator(model, machine, catalog.constants)
     try:
-        report = fit.report
-        gpu_fits = () if fit.gpu is not None else fit.on_gpus(catalog.gpus)
+        report = estimator.predict(setup)
+        gpu_fits = () if machine.gpus else estimator.on_gpus(setup, catalog.gpus)
     except UnsupportedArchitectureError as error:
         if open_model:
-            return Estimated(unit=unit, setup=setup, model=model, fit=fit, report=None)
+            return Estimated(unit=unit, setup=setup, model=model, machine=machine, report=None)
         raise UserError("recommend.unsupported", model=model.name, reason=str(error)) from None
-    assert report is not None  # the model is known and the settings are resolved
-    return Estimated(unit=unit, setup=setup, model=model, fit=fit, report=report, gpu_fits=gpu_fits)
+    return Estimated(
+        unit=unit,
+        setup=setup,
+        model=model,
+        machine=machine,
+        report=report,
+        gpu_fits=gpu_fits,
+        throughput=estimator.throughput(setup),
+    )
 
 
 def _unusable(note: Note, setup: TrainingSetup, catalog: Catalog) -> UserError:

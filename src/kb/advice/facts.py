@@ -7,10 +7,10 @@ from typing import Any
 
 from kb.advice.adapter_facts import AdapterFacts
 from kb.advice.distributed_facts import DistributedFacts, hidden_behind, stage_in_name
-from kb.advice.fit import Fit
+from kb.advice.estimator import usable_on
 from kb.advice.grounds import Grounds
 from kb.advice.lengths import longest_input
-from kb.advice.memory_facts import memory_fact, saving, ten_steps
+from kb.advice.memory_facts import PredictedFacts, memory_fact
 from kb.advice.named_facts import eval_generations, says_torch_dtype, unknown_training_keys
 from kb.advice.no_prediction import Note
 from kb.advice.run_facts import RunFacts
@@ -84,11 +84,10 @@ class UnitFacts:
         self,
         *,
         unit: Unit,
-        setup: TrainingSetup,
         model: Model | None,
         identity: ModelIdentity | None = None,
-        machine: Machine,
-        fit: Fit,
+        predicted: PredictedFacts,
+        constants: Mapping[str, float],
         types: Mapping[str, FactType],
         release: Release,
         counted: bool = False,
@@ -97,11 +96,12 @@ class UnitFacts:
         installed: Callable[[str], bool | None] = lambda library: None,
     ) -> None:
         self.unit = unit
-        self.setup = setup
+        self.setup: TrainingSetup = predicted.setup
+        self.machine: Machine = predicted.machine
         self.model = model
         self.identity = identity
-        self.machine = machine
-        self.fit = fit
+        self.predicted = predicted
+        self.constants = constants
         self.types = types
         self.release = release
         self._others: dict[TrainingSetup, UnitFacts] = {}
@@ -114,7 +114,7 @@ class UnitFacts:
     @property
     def assumed(self) -> tuple[Assumption, ...]:
         """What the prediction took for granted, the setup's own assumptions included."""
-        return self.fit.report.assumed if self.fit.report else self.setup.assumed
+        return self.predicted.report.assumed if self.predicted.report else self.setup.assumed
 
     def versions(self, library: str, *bounds: tuple[int, ...]) -> tuple[int, ...] | None:
         """A library's release; of a range, one that stands for it where it does not reach over one of the bounds."""
@@ -128,14 +128,12 @@ class UnitFacts:
         return self._others[setup]
 
     def _with(self, setup: TrainingSetup) -> "UnitFacts":
-        fit = Fit(setup, self.fit.model, self.machine, self.fit.constants, self.fit.said)
         return UnitFacts(
             unit=self.unit,
-            setup=setup,
             model=self.model,
             identity=self.identity,
-            machine=self.machine,
-            fit=fit,
+            predicted=self.predicted.otherwise(setup),
+            constants=self.constants,
             types=self.types,
             release=self.release,
             counted=self.counted,
@@ -186,10 +184,10 @@ class UnitFacts:
                 "gpu.": self._gpu,
                 "host.": self._host,
                 "memory.": self._memory,
-                "memory.evaluate.ten_steps": lambda _: ten_steps(self.fit, self.setup),
-                "fit.": self.fit.fact,
+                "memory.evaluate.ten_steps": lambda _: self.predicted.ten_steps(),
+                "fit.": self.predicted.fit,
                 "saving.embedding_in_8bit": lambda _: self._embedding_in_8bit(),
-                "saving.": lambda name: saving(self.fit, self.setup, name),
+                "saving.": self.predicted.saving,
                 "versions.": lambda name: self.versions(name.partition(".")[2]),
                 "installed.": lambda name: self.installed(name.partition(".")[2]),
                 "training.unknown_keys": lambda _: unknown_training_keys(unit, "training"),
@@ -306,7 +304,7 @@ class UnitFacts:
         return tuple(dict.fromkeys(names))
 
     def _gpu(self, name: str) -> Any:
-        gpu = self.fit.gpu
+        gpu = self.machine.smallest_gpu
         if gpu is None:
             return None
         values: dict[str, Callable[[DetectedGpu], Any]] = {
@@ -314,8 +312,8 @@ class UnitFacts:
             "gpu.name": lambda gpu: gpu.name,
             "gpu.count": lambda _: len(self.machine.gpus),
             "gpu.memory_total": lambda gpu: gpu.memory_total,
-            "gpu.memory_limit": lambda _: self.fit.limit_bytes,
-            "gpu.memory_usable": lambda _: self.fit.usable_bytes,
+            "gpu.memory_limit": lambda _: self.machine.gpu_limit_bytes,
+            "gpu.memory_usable": lambda _: usable_on(self.machine, self.constants),
             "gpu.memory_free": lambda gpu: gpu.memory_free,
             "gpu.compute_capability": lambda gpu: gpu.compute_capability,
             "gpu.native_bf16": lambda gpu: gpu.native_bf16,
@@ -333,11 +331,7 @@ class UnitFacts:
         return values[name]
 
     def _memory(self, name: str) -> Any:
-        part = name.split(".")[1]
-        if part == "inference":
-            report = self.fit.inference_report
-        else:
-            report = self.fit.evaluation_report if part == "eval_generate" else self.fit.report
+        report = self.predicted.report_on(name.split(".")[1])
         if report is None:
             needs = frozenset(self.setup.unresolved) if self.model else frozenset(("model.name",))
             return Unknown(needs, "no prediction without a known model and usable settings")

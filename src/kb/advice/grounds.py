@@ -18,6 +18,7 @@ PREDICTED = ("memory.", "fit.", "saving.", "throughput.")
 OF_SHAPES = ("saving.embedding_in_8bit",)  # of the model alone, whatever a prediction assumes
 OF_PROCESSES = ("batch.effective", "run.steps", "deepspeed.disagreements")
 """Facts that the number of processes goes into."""
+CHANGES_NO_RESULT = ("fit.workers_advised",)  # a wrong guess makes a run slower, never another one: its fix stays safe
 PROCESSES = "launch.num_processes"
 SHORT_INPUT, SHORT_TARGET = 64, 16  # tokens: as short as the rows of a real data set are
 MANY = 8  # GPUs of the usual larger machine
@@ -131,7 +132,7 @@ class Grounds:
             return Ground("given", "kb.toml")
         if name.startswith(OF_RELEASE):
             return self._of_release(name.removeprefix(OF_RELEASE))
-        if name.startswith(PREDICTED) and name not in OF_SHAPES:
+        if name.startswith(PREDICTED) and name not in (*OF_SHAPES, *CHANGES_NO_RESULT):
             return Ground("assumed" if matter(self._setup.assumed) else "library")
         if name in OF_PROCESSES or name == "gpu.count":
             return self._of_processes(name)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
-from kb.advice.fit import Fit
+from kb.advice.memory_facts import PredictedFacts
 from kb.advice.no_prediction import why_no_prediction
 from kb.core.document import Setting, Unit
 from kb.core.facts import FactType
@@ -124,7 +124,7 @@ class History(NamedTuple):
     host_limit_bytes: int | None
 
 
-Prepare = Callable[[Unit], tuple[TrainingSetup, str | None, Fit]]
+Prepare = Callable[[Unit], tuple[TrainingSetup, str | None, PredictedFacts]]
 
 
 def history_of(versions: Sequence[Version], prepare: Prepare, facts: Mapping[str, FactType]) -> History:
@@ -141,10 +141,10 @@ def history_of(versions: Sequence[Version], prepare: Prepare, facts: Mapping[str
         if version.unit is None:
             entries.append(Entry(version))
             continue
-        setup, model, fit = prepare(version.unit)
-        gpu_limit, host_limit = fit.limit_bytes, fit.machine.host_memory_bytes
+        setup, model, predicted = prepare(version.unit)
+        gpu_limit, host_limit = predicted.machine.gpu_limit_bytes, predicted.machine.host_memory_bytes
         note = why_no_prediction(version.unit, setup, known=model is not None)
-        entries.append(Entry(version, setup, fit.report, model, note))
+        entries.append(Entry(version, setup, predicted.report, model, note))
     rows, same = _rows(entries, facts)
     return History(tuple(entries), rows, same, gpu_limit, host_limit)
 

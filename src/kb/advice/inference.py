@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from kb.advice.estimator import Estimator, on_gpu
 from kb.advice.precision import precision_for
 from kb.advice.recommend import Asked, alone_at_inference, base_setup
-from kb.advice.room import Room, on_gpu
 from kb.core.hardware import Gpu
 from kb.core.memory_report import MemoryReport, Phase, Term
 from kb.core.setup import TrainingSetup, WeightType
@@ -47,18 +47,18 @@ class Inference(NamedTuple):
             (way.largest_batch for way in self.ways if self.setup and way.weights == self.setup.weights), default=0
         )
 
-    def at(self, batch: int, room: Room) -> "Inference":
+    def at(self, batch: int, estimator: Estimator) -> "Inference":
         """The same with a smaller batch."""
         assert self.setup is not None
         setup = self.setup._replace(inference_batch_size=batch)
-        report = room.predict(setup)
+        report = estimator.predict(setup)
         return self._replace(
-            setup=setup, report=report, generate=together(_generate(report), self.folds, room.constants)
+            setup=setup, report=report, generate=together(_generate(report), self.folds, estimator.constants)
         )
 
 
 def recommend_inference(
-    asked: Asked, room: Room, gpus: Mapping[str, Gpu], folds: int = 1, processes: int = 1
+    asked: Asked, estimator: Estimator, gpus: Mapping[str, Gpu], folds: int = 1, processes: int = 1
 ) -> Inference:
     """The largest batch that fits with its whole error band; half-width weights only where fp32 does not fit
     or the checkpoint stores them so.
@@ -70,28 +70,28 @@ def recommend_inference(
     Raises:
         UserError: an encoder, which generates nothing.
     """
-    if room.model.architecture.family == "encoder":
-        raise UserError("recommend.encoder_generates_nothing", model=room.model.name)
-    base = base_setup(asked, room)
-    base = alone_at_inference(base)._replace(optim="none", predict_with_generate=False, weights=_types(room)[0])
-    ways = tuple(_weights(base._replace(weights=weights), room, folds, processes) for weights in _types(room))
+    if estimator.model.architecture.family == "encoder":
+        raise UserError("recommend.encoder_generates_nothing", model=estimator.model.name)
+    base = base_setup(asked, estimator)
+    base = alone_at_inference(base)._replace(optim="none", predict_with_generate=False, weights=_types(estimator)[0])
+    ways = tuple(_weights(base._replace(weights=weights), estimator, folds, processes) for weights in _types(estimator))
     chosen = next((way for way in ways if way.largest_batch), None)
-    in_turn = _weights(base, room, 1, processes).largest_batch
+    in_turn = _weights(base, estimator, 1, processes).largest_batch
     if chosen is None:
-        larger = _larger_gpu(base, room, gpus, folds, processes)
+        larger = _larger_gpu(base, estimator, gpus, folds, processes)
         return Inference(folds, processes, ways, None, None, None, in_turn, larger)
     setup = base._replace(weights=chosen.weights, inference_batch_size=chosen.largest_batch)
-    report = room.predict(setup)
-    generate = together(_generate(report), folds, room.constants)
+    report = estimator.predict(setup)
+    generate = together(_generate(report), folds, estimator.constants)
     return Inference(folds, processes, ways, setup, report, generate, in_turn)
 
 
-def _types(room: Room) -> tuple[WeightType, ...]:
+def _types(estimator: Estimator) -> tuple[WeightType, ...]:
     """The types to try, the preferred first: a checkpoint that is stored in half gains nothing by being widened."""
-    half = precision_for(room.gpu, room.model.architecture).autocast
+    half = precision_for(estimator.gpu, estimator.model.architecture).autocast
     if half == "fp32":
         return ("fp32",)
-    return (half, "fp32") if room.model.weights_dtype == half else ("fp32", half)
+    return (half, "fp32") if estimator.model.weights_dtype == half else ("fp32", half)
 
 
 def _generate(report: MemoryReport) -> Phase:
@@ -100,11 +100,13 @@ def _generate(report: MemoryReport) -> Phase:
     return phase
 
 
-def _weights(setup: TrainingSetup, room: Room, folds: int, processes: int) -> Weights:
+def _weights(setup: TrainingSetup, estimator: Estimator, folds: int, processes: int) -> Weights:
     def phase(batch: int) -> Phase:
-        return together(_generate(room.predict(setup._replace(inference_batch_size=batch))), folds, room.constants)
+        return together(
+            _generate(estimator.predict(setup._replace(inference_batch_size=batch))), folds, estimator.constants
+        )
 
-    usable = room.usable_bytes
+    usable = estimator.usable_bytes
     if usable is None:
         return Weights(setup.weights, 0, phase(1))
     largest = largest_within(lambda batch: processes * phase(batch).high_bytes, usable, 1, LARGEST_BATCH)
@@ -132,9 +134,11 @@ def together(phase: Phase, folds: int, constants: Mapping[str, float]) -> Phase:
     )
 
 
-def _larger_gpu(setup: TrainingSetup, room: Room, gpus: Mapping[str, Gpu], folds: int, processes: int) -> Gpu | None:
+def _larger_gpu(
+    setup: TrainingSetup, estimator: Estimator, gpus: Mapping[str, Gpu], folds: int, processes: int
+) -> Gpu | None:
     for gpu in sorted(gpus.values(), key=lambda gpu: (gpu.memory_total, gpu.id)):
-        other = Room(room.model, on_gpu(gpu), room.constants)
+        other = Estimator(estimator.model, on_gpu(gpu), estimator.constants)
         if _weights(setup, other, folds, processes).largest_batch:
             return gpu
     return None

@@ -1,8 +1,10 @@
-"""The facts under ``memory.`` and ``saving.``: one number or verdict of a prediction, by vocabulary name."""
+"""The facts that predictions give, under ``memory.``, ``fit.`` and ``saving.``, by vocabulary name."""
 
+from functools import cached_property
 from typing import Any
 
-from kb.advice.fit import Fit
+from kb.advice.estimator import Estimator
+from kb.core.hardware import Machine
 from kb.core.memory_report import MemoryReport
 from kb.core.setup import TrainingSetup
 
@@ -12,9 +14,110 @@ TERMS_OF = {
     "gathered": ("gathered",),
     "cache": ("kv_cache_self", "kv_cache_cross"),
 }
-
-
 PHASES = {"inference": "generate", "eval_generate": "generate"}
+CHANGES: dict[str, dict[str, Any]] = {
+    "saving.gradient_checkpointing": {"gradient_checkpointing": True},
+    "saving.optimizer_8bit": {"optim": "adamw_8bit"},
+    "saving.adafactor": {"optim": "adafactor"},
+    "saving.lora": {"method": "lora"},
+}
+
+
+class PredictedFacts:
+    """What is predicted of one setup on one machine, each prediction made when first asked for.
+
+    Args:
+        estimator: the model there; None where nothing can be predicted.
+        said: the effective batch that a comment beside the settings claims.
+    """
+
+    def __init__(
+        self, setup: TrainingSetup, estimator: Estimator | None, machine: Machine, said: int | None = None
+    ) -> None:
+        self.setup = setup
+        self.estimator = estimator
+        self.machine = machine
+        self.said = said
+
+    def otherwise(self, setup: TrainingSetup) -> "PredictedFacts":
+        """The same, were the setup another."""
+        return PredictedFacts(setup, self.estimator, self.machine, self.said)
+
+    @cached_property
+    def report(self) -> MemoryReport | None:
+        """The prediction; None where there can be none."""
+        return self._predict(self.setup)
+
+    @cached_property
+    def _inference_report(self) -> MemoryReport | None:
+        """The prediction of inference alone, in a process of its own."""
+        if not (self.setup.do_train or self.setup.do_eval):
+            return self.report
+        return self._predict(self.setup._replace(do_train=False, do_eval=False))
+
+    @cached_property
+    def _evaluation_report(self) -> MemoryReport | None:
+        """The prediction of training with its evaluation, without the inference that comes after."""
+        return self._predict(self.setup._replace(do_predict=False)) if self.setup.do_predict else self.report
+
+    def report_on(self, part: str) -> MemoryReport | None:
+        """The prediction that facts under ``memory.<part>.`` are taken from."""
+        if part == "inference":
+            return self._inference_report
+        return self._evaluation_report if part == "eval_generate" else self.report
+
+    def _predict(self, setup: TrainingSetup) -> MemoryReport | None:
+        return None if self.estimator is None else self.estimator.predict(setup)
+
+    def fit(self, name: str) -> Any:
+        """A fact under ``fit.``; None where nothing fits or there is nothing to fit into."""
+        if name == "fit.accumulation_as_said":
+            per_step = self.setup.per_device_train_batch_size * self.setup.world_size
+            return self.said // per_step if self.said and self.said % per_step == 0 else None
+        if name == "fit.workers_advised":
+            return self.machine.most_workers if self.estimator is None else self.estimator.workers(self.setup)
+        if self.estimator is None:
+            return None
+        match name:
+            case "fit.train_batch":
+                return self._held_batch
+            case "fit.accumulation":
+                batch = self._held_batch
+                return self._per_rank // batch if batch else None
+            case "fit.eval_batch":
+                return self.estimator.largest(self.setup, "per_device_eval_batch_size") or None
+            case "fit.inference_batch":
+                return self.estimator.largest(self.setup, "inference_batch_size") or None
+            case "fit.workers":
+                return self.estimator.workers_within_target(self.setup)
+        return None
+
+    @property
+    def _per_rank(self) -> int:
+        return self.setup.per_device_train_batch_size * self.setup.gradient_accumulation_steps
+
+    @cached_property
+    def _held_batch(self) -> int | None:
+        """The largest training batch that fits and divides the effective batch, so that accumulation holds it."""
+        if self.estimator is None:
+            return None
+        largest, whole = self.estimator.largest(self.setup, "per_device_train_batch_size"), self._per_rank
+        return next((batch for batch in range(min(largest, whole), 0, -1) if whole % batch == 0), None)
+
+    def ten_steps(self) -> int | None:
+        """Bytes of process memory in evaluation when ten steps are joined: evaluation sets seldom have fewer."""
+        report = self._predict(self.setup._replace(eval_samples=10 * self.setup.per_device_eval_batch_size))
+        phase = report and report.phase("evaluate")
+        return phase.process_used_bytes if phase else None
+
+    def saving(self, name: str) -> int | None:
+        """Bytes of process memory that one change would save in training, by predicting both."""
+        train = self.report and self.report.phase("train")
+        if not train:
+            return None
+        changed = self._predict(self.setup._replace(**CHANGES[name]))
+        after = changed and changed.phase("train")
+        return train.process_used_bytes - after.process_used_bytes if after else None
 
 
 def memory_fact(report: MemoryReport, name: str) -> Any:
@@ -49,26 +152,3 @@ def memory_fact(report: MemoryReport, name: str) -> Any:
         "low": phase.low_bytes,
         "high": phase.high_bytes,
     }[field]
-
-
-def ten_steps(fit: Fit, setup: TrainingSetup) -> int | None:
-    """Bytes of process memory in evaluation when ten steps are joined: evaluation sets seldom have fewer."""
-    report = fit.predict(setup._replace(eval_samples=10 * setup.per_device_eval_batch_size))
-    phase = report and report.phase("evaluate")
-    return phase.process_used_bytes if phase else None
-
-
-def saving(fit: Fit, setup: TrainingSetup, name: str) -> int | None:
-    """Bytes of process memory that one change would save in training, by predicting both."""
-    train = fit.report and fit.report.phase("train")
-    changes: dict[str, dict[str, Any]] = {
-        "saving.gradient_checkpointing": {"gradient_checkpointing": True},
-        "saving.optimizer_8bit": {"optim": "adamw_8bit"},
-        "saving.adafactor": {"optim": "adafactor"},
-        "saving.lora": {"method": "lora"},
-    }
-    if not train:
-        return None
-    changed = fit.predict(setup._replace(**changes[name]))
-    after = changed and changed.phase("train")
-    return train.process_used_bytes - after.process_used_bytes if after else None

@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from kb.advice.estimator import Estimator
 from kb.advice.inference import together
 from kb.advice.notes_errata import Erratum, errata_of_row, erratum_of, overlap
 from kb.advice.precision import precision_for
 from kb.advice.recommend import generates_in_evaluation
-from kb.advice.room import Room
 from kb.advice.setup import setup_of
 from kb.core.catalog import Catalog
 from kb.core.document import Setting, Unit
@@ -71,14 +71,14 @@ class Notes(NamedTuple):
         return next((row.effective for row in self.own if row.effective), None)
 
 
-def notes_for(guide: Mapping[str, Any], catalog: Catalog, room: Room, base: TrainingSetup) -> Notes:
-    """The rows for the room's GPU.
+def notes_for(guide: Mapping[str, Any], catalog: Catalog, estimator: Estimator, base: TrainingSetup) -> Notes:
+    """The rows for the GPU of the estimator.
 
     Args:
         guide: ``presets`` and ``errata`` as the knowledge has them.
         base: full training at the asked lengths and beams, in the recommended precision.
     """
-    gpu = room.gpu.gpu if room.gpu else None
+    gpu = estimator.gpu.gpu if estimator.gpu else None
     errata = [erratum_of(entry) for entry in guide.get("errata", {}).get("errata", ())]
     own: list[NotesRow] = []
     others: list[NotesRow] = []
@@ -88,10 +88,10 @@ def notes_for(guide: Mapping[str, Any], catalog: Catalog, room: Room, base: Trai
         if model is None or preset.get("deprecated"):
             continue
         if gpu is None or gpu.id not in preset["gpus"]:
-            elsewhere.update(preset["gpus"] if model.id == room.model.id else ())
+            elsewhere.update(preset["gpus"] if model.id == estimator.model.id else ())
             continue
-        rows = (_row(preset, row, model, catalog, room, base, errata) for row in preset["rows"])
-        (own if model.id == room.model.id else others).extend(rows)
+        rows = (_row(preset, row, model, catalog, estimator, base, errata) for row in preset["rows"])
+        (own if model.id == estimator.model.id else others).extend(rows)
     conflicts = tuple(conflicting(own, others))
     about = tuple(one for one in errata if _about(one, own) and _about(one, conflicts))
     return Notes(tuple(own), tuple(others), tuple(sorted(elsewhere)), conflicts, about)
@@ -126,14 +126,14 @@ def _row(
     row: Mapping[str, Any],
     model: Model,
     catalog: Catalog,
-    room: Room,
+    estimator: Estimator,
     base: TrainingSetup,
     errata: Sequence[Erratum],
 ) -> NotesRow:
     values = {name: quantity["value"] for name, quantity in row["settings"].items()}
     method = row["method"]["value"] if "method" in row else "full"
     copies = row["copies"]["value"] if "copies" in row else 1
-    phase, status = _predicted(row, values, method, copies, model, catalog, room, base)
+    phase, status = _predicted(row, values, method, copies, model, catalog, estimator, base)
     return NotesRow(
         preset=preset["id"],
         source=row["source"],
@@ -159,19 +159,21 @@ def _predicted(
     copies: int,
     model: Model,
     catalog: Catalog,
-    room: Room,
+    estimator: Estimator,
     base: TrainingSetup,
 ) -> tuple[Phase | None, Status]:
     """The phase of most memory, and whether the card holds it. Of a row that trains, only training and evaluation."""
     assumed = {name: quantity["value"] for name, quantity in row.get("assumes", {}).items()}
-    there = Room(model, room.machine, room.constants)
+    there = Estimator(model, estimator.machine, estimator.constants)
     setup = _setup(model, {**assumed, **values}, method, catalog, there, base)
     setup = setup._replace(do_predict=setup.do_predict and not setup.do_train)
     try:
         report = there.predict(setup)
     except UnsupportedArchitectureError:
         return None, "unknown"
-    phases = [together(phase, copies, room.constants) if phase.name == "generate" else phase for phase in report.phases]
+    phases = [
+        together(phase, copies, estimator.constants) if phase.name == "generate" else phase for phase in report.phases
+    ]
     phase = max(phases, key=lambda phase: phase.high_bytes)
     limit, usable = there.limit_bytes, there.usable_bytes
     if limit is None or usable is None:
@@ -180,10 +182,10 @@ def _predicted(
 
 
 def _setup(
-    model: Model, values: Mapping[str, Any], method: str, catalog: Catalog, room: Room, base: TrainingSetup
+    model: Model, values: Mapping[str, Any], method: str, catalog: Catalog, estimator: Estimator, base: TrainingSetup
 ) -> TrainingSetup:
     """The row as a run: its own settings, and for the rest the asked lengths and the recommended precision."""
-    autocast = precision_for(room.gpu, model.architecture).autocast
+    autocast = precision_for(estimator.gpu, model.architecture).autocast
     said: dict[str, Any] = {
         "model.name": model.name,
         "data.max_source_length": base.max_source_length,
@@ -211,7 +213,7 @@ def _setup(
         unit,
         model,
         facts=catalog.facts,
-        constants=room.constants,
+        constants=estimator.constants,
         gpu_count=base.world_size,
         versions=lambda *_: None,
     )

@@ -5,9 +5,9 @@ from typing import Any
 
 from kb.advice.attempts import smallest_gpu
 from kb.advice.batches import Ceiling, Splits, splits_of
+from kb.advice.estimator import Estimator
 from kb.advice.plan import Ledger, Level, Step, gpu_state, level_of
 from kb.advice.plan_options import Option, compatible, options_for, said, with_options
-from kb.advice.room import Room
 from kb.core.hardware import Gpu
 from kb.core.memory_report import MemoryReport, Phase
 from kb.core.setup import TrainingSetup
@@ -28,13 +28,13 @@ _FIELDS = {
 class GpuPlanner:
     """Finds the fewest options with which batches that fit exist, and then the largest such batches."""
 
-    def __init__(self, setup: TrainingSetup, room: Room) -> None:
-        self.room = room
+    def __init__(self, setup: TrainingSetup, estimator: Estimator) -> None:
+        self.estimator = estimator
         self.setup = setup
         self.steps: list[Step] = []
 
     def plan(self, gpus: Mapping[str, Gpu]) -> Ledger:
-        first, before = self.setup, self.room.predict(self.setup)
+        first, before = self.setup, self.estimator.predict(self.setup)
         state = gpu_state(before)
         if state in ("tight", "short"):
             options = self._options_needed()
@@ -43,25 +43,27 @@ class GpuPlanner:
             self._training(fields)
             self._switch_on(options)
             self._inference()
-        after = self.room.predict(self.setup)
+        after = self.estimator.predict(self.setup)
         return Ledger(
             resource="gpu",
             state=state,
-            limit_bytes=self.room.limit_bytes,
-            target_bytes=self.room.usable_bytes,
+            limit_bytes=self.estimator.limit_bytes,
+            target_bytes=self.estimator.usable_bytes,
             before=level_of(before.phases),
             after=level_of(after.phases),
             state_after=gpu_state(after),
             steps=tuple(self.steps),
             setup=self.setup,
             other_change=after.host.peak_bytes - before.host.peak_bytes,
-            larger_gpu=smallest_gpu(first, self.room, gpus) if state in ("tight", "short") else None,
-            larger_after=smallest_gpu(self.setup, self.room, gpus) if gpu_state(after) in ("tight", "short") else None,
+            larger_gpu=smallest_gpu(first, self.estimator, gpus) if state in ("tight", "short") else None,
+            larger_after=smallest_gpu(self.setup, self.estimator, gpus)
+            if gpu_state(after) in ("tight", "short")
+            else None,
         )
 
     def _options_needed(self) -> list[Option]:
         """The first options in order with which batch 1 fits, without those it fits without; all where none do."""
-        options = options_for(self.setup, self.room)
+        options = options_for(self.setup, self.estimator)
         chosen: list[Option] = []
         for number in range(len(options) + 1):
             chosen = compatible(options[:number])
@@ -82,13 +84,13 @@ class GpuPlanner:
             do_predict=False,
             eval_accumulation_steps=1,
         )
-        phases = [phase for phase in self.room.predict(smallest).phases if phase.name in EVALUATION]
+        phases = [phase for phase in self.estimator.predict(smallest).phases if phase.name in EVALUATION]
         trains = not setup.do_train or ceiling.reaches(setup.effective_batch_size, setup.world_size)
-        return trains and self.room.fits(phases)
+        return trains and self.estimator.fits(phases)
 
     def _ceiling(self, setup: TrainingSetup) -> Ceiling:
         single, accumulated = (
-            self.room.largest(setup._replace(gradient_accumulation_steps=steps), "per_device_train_batch_size")
+            self.estimator.largest(setup._replace(gradient_accumulation_steps=steps), "per_device_train_batch_size")
             for steps in (1, max(2, setup.gradient_accumulation_steps))
         )
         return Ceiling(single, accumulated)
@@ -105,7 +107,7 @@ class GpuPlanner:
             if self.setup.eval_samples is None:  # how much was collected depends on their number
                 self.steps[-1] = self.steps[-1]._replace(after=None)
         if self._too_large(EVALUATION, fields):
-            fitting = max(self.room.largest(self.setup._replace(**fields), "per_device_eval_batch_size"), 1)
+            fitting = max(self.estimator.largest(self.setup._replace(**fields), "per_device_eval_batch_size"), 1)
             old = self.setup.per_device_eval_batch_size
             if fitting < old:
                 values = {"ratio": old / fitting}
@@ -122,15 +124,15 @@ class GpuPlanner:
             setup = self.setup._replace(**{**fields, field: beams})
             if field == "generation_num_beams":
                 setup = setup._replace(do_predict=False)
-            return level_of(_phases(self.room.predict(setup), EVALUATION)).high
+            return level_of(_phases(self.estimator.predict(setup), EVALUATION)).high
 
-        usable = self.room.usable_bytes
+        usable = self.estimator.usable_bytes
         assert usable is not None  # without a limit nothing is too large
         return largest_within(used, usable, 1, getattr(self.setup, field))
 
     def _too_large(self, phases: tuple[str, ...], fields: Mapping[str, Any]) -> bool:
-        report = self.room.predict(self.setup._replace(do_predict=False, **fields))
-        return not self.room.fits(phase for phase in report.phases if phase.name in phases)
+        report = self.estimator.predict(self.setup._replace(do_predict=False, **fields))
+        return not self.estimator.fits(phase for phase in report.phases if phase.name in phases)
 
     # --- training -----------------------------------------------------------------------------------------------
 
@@ -167,7 +169,9 @@ class GpuPlanner:
         setup = self.setup._replace(**fields)
         if setup.gradient_checkpointing:
             return None
-        return self.room.largest(setup._replace(gradient_checkpointing=True), "per_device_train_batch_size") or None
+        return (
+            self.estimator.largest(setup._replace(gradient_checkpointing=True), "per_device_train_batch_size") or None
+        )
 
     # --- options, and inference ---------------------------------------------------------------------------------
 
@@ -175,13 +179,13 @@ class GpuPlanner:
         """The first that lowers the peak first: some help only once another is on."""
         left = list(options)
         while left:
-            before = level_of(self.room.predict(self.setup).phases)
-            levels = [level_of(self.room.predict(with_options(self.setup, [option])).phases) for option in left]
+            before = level_of(self.estimator.predict(self.setup).phases)
+            levels = [level_of(self.estimator.predict(with_options(self.setup, [option])).phases) for option in left]
             number = next((n for n, level in enumerate(levels) if level.high < before.high), 0)
             if (
                 levels[number].high
                 >= before.high
-                <= level_of(self.room.predict(with_options(self.setup, left)).phases).high
+                <= level_of(self.estimator.predict(with_options(self.setup, left)).phases).high
             ):
                 break  # what is left does not help
             option, after = left.pop(number), levels[number]
@@ -195,7 +199,7 @@ class GpuPlanner:
         if not self.setup.do_predict or not self._inference_too_large(self.setup):
             return
         old = self.setup.inference_batch_size or 1
-        fitting = max(self.room.largest(self.setup, "inference_batch_size"), 1)
+        fitting = max(self.estimator.largest(self.setup, "inference_batch_size"), 1)
         if fitting < old:
             values = {"ratio": old / fitting}
             self._step("inference_batch", {"inference.batch_size": fitting}, "generate", values=values)
@@ -204,8 +208,8 @@ class GpuPlanner:
             self._step("beams", {"inference.num_beams": max(beams, 1)}, "generate")
 
     def _inference_too_large(self, setup: TrainingSetup) -> bool:
-        report = self.room.predict(setup._replace(do_train=False, do_eval=False))
-        return not self.room.fits(phase for phase in report.phases if phase.name == "generate")
+        report = self.estimator.predict(setup._replace(do_train=False, do_eval=False))
+        return not self.estimator.fits(phase for phase in report.phases if phase.name == "generate")
 
     def _step(
         self,
@@ -216,13 +220,13 @@ class GpuPlanner:
         values: Mapping[str, Any] | None = None,
         lines: str | None = None,
     ) -> None:
-        before = self.room.predict(self.setup)
+        before = self.estimator.predict(self.setup)
         said = {}
         for setting, value in changed.items():
             field = _FIELDS.get(setting, setting.rpartition(".")[2])
             said[setting] = (getattr(self.setup, field), value)
             self.setup = self.setup._replace(**{field: value})
-        after = self.room.predict(self.setup)
+        after = self.estimator.predict(self.setup)
         phase = phase or max(_phases(before, EVALUATION), key=lambda one: one.high_bytes).name
         names = (phase,)
         levels: list[Level] = [level_of(_phases(report, names)) for report in (before, after)]
@@ -241,6 +245,6 @@ def _nearest(splits: Splits | None) -> tuple[tuple[int, int], ...]:
     return tuple((split.batch, split.accumulation) for split in (splits.below, splits.above) if split)
 
 
-def plan_gpu(setup: TrainingSetup, room: Room, gpus: Mapping[str, Gpu]) -> Ledger:
+def plan_gpu(setup: TrainingSetup, estimator: Estimator, gpus: Mapping[str, Gpu]) -> Ledger:
     """The GPU's ledger for ``setup``; without steps where it fits, or where no GPU is known."""
-    return GpuPlanner(setup, room).plan(gpus)
+    return GpuPlanner(setup, estimator).plan(gpus)

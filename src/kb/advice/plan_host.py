@@ -2,11 +2,10 @@
 
 from typing import Any
 
+from kb.advice.estimator import Estimator
 from kb.advice.plan import NEGLIGIBLE, Ledger, Level, Step, host_level, host_state, level_of
-from kb.advice.room import Room
 from kb.core.memory_report import MemoryReport
 from kb.core.setup import TrainingSetup
-from kb.memory.search import largest_within
 
 WORKERS = "training.dataloader_num_workers"
 PIN, PERSISTENT = "training.dataloader_pin_memory", "training.dataloader_persistent_workers"
@@ -21,15 +20,15 @@ class HostPlanner:
         setup: the same after the GPU's steps: adapters save smaller checkpoints.
     """
 
-    def __init__(self, first: TrainingSetup, setup: TrainingSetup, room: Room) -> None:
-        self.room = room
+    def __init__(self, first: TrainingSetup, setup: TrainingSetup, estimator: Estimator) -> None:
+        self.estimator = estimator
         self.first = first
         self.setup = setup
         self.steps: list[Step] = []
 
     def plan(self) -> Ledger:
-        before = self.room.predict(self.first)
-        state = host_state(before.host, self.room.host_target_bytes)
+        before = self.estimator.predict(self.first)
+        state = host_state(before.host, self.estimator.host_target_bytes)
         changed = self._report()
         if state in ("over_target", "tight", "short"):
             self._after_gpu(host_level(before.host), host_level(changed.host))
@@ -42,20 +41,20 @@ class HostPlanner:
             resource="host",
             state=state,
             limit_bytes=before.host.limit_bytes,
-            target_bytes=self.room.host_target_bytes,
+            target_bytes=self.estimator.host_target_bytes,
             before=host_level(before.host),
             after=host_level(after.host),
-            state_after=host_state(after.host, self.room.host_target_bytes),
+            state_after=host_state(after.host, self.estimator.host_target_bytes),
             steps=tuple(self.steps),
             setup=self.setup,
             other_change=level_of(after.phases).expected - level_of(changed.phases).expected,
         )
 
     def _report(self) -> MemoryReport:
-        return self.room.predict(self.setup)
+        return self.estimator.predict(self.setup)
 
     def _peak(self, **changes: Any) -> int:
-        return self.room.predict(self.setup._replace(**changes)).host.peak_bytes
+        return self.estimator.predict(self.setup._replace(**changes)).host.peak_bytes
 
     @property
     def _over_limit(self) -> bool:
@@ -63,7 +62,7 @@ class HostPlanner:
 
     @property
     def _over_target(self) -> bool:
-        return host_state(self._report().host, self.room.host_target_bytes) != "enough"
+        return host_state(self._report().host, self.estimator.host_target_bytes) != "enough"
 
     def _after_gpu(self, before: Level, after: Level) -> None:
         """What the GPU's steps free here comes first: they are taken anyway."""
@@ -77,20 +76,12 @@ class HostPlanner:
             self._step("workers", WORKERS, workers // 2, lines=_ORDER)
 
     def _refine_workers(self) -> None:
-        """The most that the cores and the target allow, or the limit where the target is out of reach, or none."""
-        workers = self.setup.dataloader_num_workers
-        ceiling = max(self.room.machine.cpus // 3, 1) if self.room.machine.cpus else workers
-        if not self._over_target or not workers:
+        """As many as are advised on this machine: what the target and the cores allow."""
+        workers, advised = self.setup.dataloader_num_workers, self.estimator.workers(self.setup)
+        if not self._over_target or advised is None:
             return
-        fitting = 0
-        for room_bytes in (self.room.host_target_bytes, self.room.machine.host_memory_bytes):
-            if room_bytes is not None and self._peak(dataloader_num_workers=0) <= room_bytes:
-                fitting = largest_within(
-                    lambda number: self._peak(dataloader_num_workers=number), room_bytes, 0, min(workers, ceiling)
-                )
-                break
-        if fitting < workers:
-            self._step("workers_to_target" if fitting else "no_workers", WORKERS, fitting, lines=_WORKERS_LINES)
+        if advised < workers:
+            self._step("workers_to_target" if advised else "no_workers", WORKERS, advised, lines=_WORKERS_LINES)
 
     def _unpin(self) -> None:
         if not self._over_target or not self.setup.dataloader_pin_memory:
@@ -118,9 +109,9 @@ class HostPlanner:
         self.steps.append(Step(name, changed, before, after, None, {"before": old, "after": value}, _NOTE, lines))
 
 
-def plan_host(first: TrainingSetup, setup: TrainingSetup, room: Room) -> Ledger:
+def plan_host(first: TrainingSetup, setup: TrainingSetup, estimator: Estimator) -> Ledger:
     """The host's ledger for a run that the GPU's steps made of ``first`` into ``setup``.
 
     Without steps where there is enough, or where nothing says how much there is.
     """
-    return HostPlanner(first, setup, room).plan()
+    return HostPlanner(first, setup, estimator).plan()

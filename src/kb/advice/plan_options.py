@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kb.advice.attempts import targets_for
+from kb.advice.estimator import Estimator
 from kb.advice.precision import precision_for
-from kb.advice.room import Room
 from kb.core.setup import TrainingSetup
 from kb.memory import default_targets
 
@@ -28,17 +28,19 @@ class Option(NamedTuple):
     lines: str | None = None
 
 
-def options_for(setup: TrainingSetup, room: Room) -> list[Option]:
+def options_for(setup: TrainingSetup, estimator: Estimator) -> list[Option]:
     """What can be switched on, in the notes' order and then by how much it changes the run."""
     found: list[Option] = []
     if not setup.gradient_checkpointing:
         found.append(Option("checkpointing", {"gradient_checkpointing": True}, "109"))
-    autocast = precision_for(room.gpu, room.model.architecture).autocast
+    autocast = precision_for(estimator.gpu, estimator.model.architecture).autocast
     if not setup.autocast and setup.weights == "fp32" and autocast != "fp32":
         found.append(Option(f"precision_{autocast}", {autocast: True}, "110"))
     adapter: dict[str, Any] = {}
-    if setup.lora_target_modules is None and default_targets(room.model.architecture) is None:  # PEFT wants them named
-        adapter["lora_target_modules"] = targets_for(room.model.architecture)
+    if (
+        setup.lora_target_modules is None and default_targets(estimator.model.architecture) is None
+    ):  # PEFT wants them named
+        adapter["lora_target_modules"] = targets_for(estimator.model.architecture)
     if setup.method == "full":
         if setup.optim.startswith("adamw") and "8bit" not in setup.optim:
             found.append(Option("optimizer_8bit", {"optim": "adamw_bnb_8bit"}))

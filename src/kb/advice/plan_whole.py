@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from kb.advice.estimator import Estimator
 from kb.advice.plan import Plan, combined
 from kb.advice.plan_gpu import plan_gpu
 from kb.advice.plan_host import plan_host
-from kb.advice.room import Room
 from kb.core.hardware import Gpu
 from kb.core.result import UnitResult
 
@@ -15,11 +15,11 @@ class PlannedUnit(NamedTuple):
     """What was planned, where, and the plan."""
 
     result: UnitResult
-    room: Room
+    estimator: Estimator
     plan: Plan
 
 
-def plan_unit(result: UnitResult, room: Room, gpus: Mapping[str, Gpu]) -> PlannedUnit:
+def plan_unit(result: UnitResult, estimator: Estimator, gpus: Mapping[str, Gpu]) -> PlannedUnit:
     """Both ledgers of a checked unit whose model is known.
 
     Raises:
@@ -28,5 +28,5 @@ def plan_unit(result: UnitResult, room: Room, gpus: Mapping[str, Gpu]) -> Planne
     setup = result.setup
     if setup is None:
         raise ValueError(f"{result.unit.path}: nothing is set up to run")
-    gpu = plan_gpu(setup, room, gpus)
-    return PlannedUnit(result, room, combined(gpu, plan_host(setup, gpu.setup, room), setup))
+    gpu = plan_gpu(setup, estimator, gpus)
+    return PlannedUnit(result, estimator, combined(gpu, plan_host(setup, gpu.setup, estimator), setup))

@@ -5,9 +5,9 @@ from typing import Literal, NamedTuple
 
 from kb.advice.attempts import OFFERED_ONLY, Attempt, MethodChoice, attempts_of, choose, smallest_gpu
 from kb.advice.batches import Split, Splits, splits_of
+from kb.advice.estimator import SHARED_PHASES, Estimator
 from kb.advice.lengths import assumed_source_length, reads_target
 from kb.advice.precision import Precision, precision_for
-from kb.advice.room import SHARED_PHASES, Room
 from kb.core.hardware import Gpu
 from kb.core.memory_report import MemoryReport, Phase
 from kb.core.model import Architecture, Model
@@ -74,7 +74,7 @@ class Training(NamedTuple):
     shorter_source: int | None = None
 
 
-def recommend_training(asked: Asked, room: Room, gpus: Mapping[str, Gpu], world: int = 1) -> Training:
+def recommend_training(asked: Asked, estimator: Estimator, gpus: Mapping[str, Gpu], world: int = 1) -> Training:
     """The config to start from on ``world`` GPUs like the smallest of the machine.
 
     Raises:
@@ -82,12 +82,12 @@ def recommend_training(asked: Asked, room: Room, gpus: Mapping[str, Gpu], world:
         UnsupportedArchitectureError: no closed form for the model's family.
     """
     effective, source = _effective(asked, world)
-    base = base_setup(asked, room, world)
-    precision = precision_for(room.gpu, room.model.architecture)
-    attempts = attempts_of(precision.of(base), room)
+    base = base_setup(asked, estimator, world)
+    precision = precision_for(estimator.gpu, estimator.model.architecture)
+    attempts = attempts_of(precision.of(base), estimator)
     chosen = choose(attempts, asked.method, effective, world)
     if chosen is None:
-        larger = smallest_gpu(_alone(attempts[0].setup), room, gpus)
+        larger = smallest_gpu(_alone(attempts[0].setup), estimator, gpus)
         last = _last(attempts, asked.method)
         return Training(
             attempts=attempts,
@@ -101,15 +101,15 @@ def recommend_training(asked: Asked, room: Room, gpus: Mapping[str, Gpu], world:
             precision=precision,
             workers_reason="unknown",
             larger_gpu=larger,
-            larger_gpu_last_way=smallest_gpu(_alone(last), room, gpus),
-            shorter_source=_shorter_source(last, room),
+            larger_gpu_last_way=smallest_gpu(_alone(last), estimator, gpus),
+            shorter_source=_shorter_source(last, estimator),
         )
     splits = splits_of(effective, chosen.ceiling, world)
     split = splits.exact[0] if splits.exact else splits.nearest()
     assert split is not None  # the effective batch is at least one sample for each GPU
-    setup, workers_reason = _fill(chosen.setup, split, asked, room)
+    setup, workers_reason = _fill(chosen.setup, split, asked, estimator)
     evaluation = chosen.evaluation
-    inference = room.largest(alone_at_inference(setup), "inference_batch_size")
+    inference = estimator.largest(alone_at_inference(setup), "inference_batch_size")
     setup = setup._replace(
         per_device_eval_batch_size=asked.eval_batch or evaluation,
         inference_batch_size=inference or None,
@@ -119,7 +119,7 @@ def recommend_training(asked: Asked, room: Room, gpus: Mapping[str, Gpu], world:
         attempts=attempts,
         chosen=chosen,
         setup=setup,
-        report=room.predict(setup._replace(do_predict=False)),
+        report=estimator.predict(setup._replace(do_predict=False)),
         largest=Largest(chosen.ceiling.single, evaluation, inference),
         splits=splits,
         split=split,
@@ -139,9 +139,9 @@ def _effective(asked: Asked, world: int) -> tuple[int, Literal["asked", "notes",
     return asked.default_effective_batch * world, "library"
 
 
-def base_setup(asked: Asked, room: Room, world: int = 1) -> TrainingSetup:
+def base_setup(asked: Asked, estimator: Estimator, world: int = 1) -> TrainingSetup:
     """Full training without options at the asked lengths; it lists what was assumed of them."""
-    model, constants = room.model, room.constants
+    model, constants = estimator.model, estimator.constants
     source, target, assumed = lengths_of(asked, model, constants)
     seq2seq = generates_in_evaluation(model.architecture)
     if asked.beams is None and seq2seq:
@@ -184,18 +184,19 @@ def lengths_of(asked: Asked, model: Model, constants: Mapping[str, float]) -> tu
     return source, target, tuple(assumed)
 
 
-def _fill(setup: TrainingSetup, split: Split, asked: Asked, room: Room) -> tuple[TrainingSetup, WorkersReason]:
+def _fill(
+    setup: TrainingSetup, split: Split, asked: Asked, estimator: Estimator
+) -> tuple[TrainingSetup, WorkersReason]:
     """Batches and workers into the chosen way."""
     setup = setup._replace(
         per_device_train_batch_size=split.batch,
         gradient_accumulation_steps=split.accumulation,
         per_device_eval_batch_size=asked.eval_batch or 1,
     )
-    workers = room.workers(setup)
-    cpus = room.machine.cpus
+    workers, most = estimator.workers(setup), estimator.machine.most_workers
     if workers is None:
         return setup, "unknown"
-    by_memory = cpus is None or workers < max(cpus // 3, 1)
+    by_memory = most is None or workers < most
     return setup._replace(dataloader_num_workers=workers), "memory" if by_memory else "cores"
 
 
@@ -204,12 +205,12 @@ def _last(attempts: tuple[Attempt, ...], method: MethodChoice) -> TrainingSetup:
     return [one for one in attempts if one.name not in OFFERED_ONLY and method in ("auto", one.method)][-1].setup
 
 
-def _shorter_source(last: TrainingSetup, room: Room) -> int | None:
+def _shorter_source(last: TrainingSetup, estimator: Estimator) -> int | None:
     """The input length, halved as often as it takes, with which a way fits at batch 1."""
     length = last.max_source_length // 2
     while length >= SHORTEST_SOURCE:
         setup = _alone(last._replace(max_source_length=length))
-        if room.fits(room.predict(setup).phases):
+        if estimator.fits(estimator.predict(setup).phases):
             return length
         length //= 2
     return None

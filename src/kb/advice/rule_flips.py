@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from kb.advice.check import Checker
+from kb.advice.estimator import Estimator, on_gpu
 from kb.advice.history import unit_of
 from kb.advice.noted_history import METHODS
 from kb.advice.notes import notes_for
 from kb.advice.precision import precision_for
 from kb.advice.recommend import Asked, base_setup, recommend_training
-from kb.advice.room import Room, on_gpu
 from kb.advice.rule_diff import Edition, readable_by_this_code
 from kb.core.memory_report import Status
 from kb.memory import UnsupportedArchitectureError
@@ -102,17 +102,17 @@ def _presets(edition: Edition, model: str, gpu: str) -> list[Mapping[str, Any]]:
     return [preset for preset in presets if preset["model"] == model and gpu in preset["gpus"]]
 
 
-def _room(edition: Edition, model: str, gpu: str) -> Room:
+def _estimator(edition: Edition, model: str, gpu: str) -> Estimator:
     catalog = edition.catalog
-    return Room(catalog.models[model], on_gpu(catalog.gpus[gpu]), catalog.constants)
+    return Estimator(catalog.models[model], on_gpu(catalog.gpus[gpu]), catalog.constants)
 
 
 def _recommended(edition: Edition, model: str, gpu: str) -> Recommended | None:
-    room = _room(edition, model, gpu)
+    estimator = _estimator(edition, model, gpu)
     rows = [row for preset in _presets(edition, model, gpu) for row in preset["rows"]]
     noted = next((int(row["effective_batch"]["value"]) for row in rows if "effective_batch" in row), None)
     try:
-        answer = recommend_training(Asked(noted_effective_batch=noted), room, edition.catalog.gpus)
+        answer = recommend_training(Asked(noted_effective_batch=noted), estimator, edition.catalog.gpus)
     except UnsupportedArchitectureError:
         return None
     setup = answer.setup
@@ -132,9 +132,9 @@ def _verdicts(edition: Edition, model: str, gpu: str) -> dict[tuple[str, str], S
     """By preset and lines of the note: whether the row fits."""
     if not _presets(edition, model, gpu):
         return {}
-    room = _room(edition, model, gpu)
-    precision = precision_for(room.gpu, room.model.architecture)
-    notes = notes_for(edition.guide, edition.catalog, room, precision.of(base_setup(Asked(), room)))
+    estimator = _estimator(edition, model, gpu)
+    precision = precision_for(estimator.gpu, estimator.model.architecture)
+    notes = notes_for(edition.guide, edition.catalog, estimator, precision.of(base_setup(Asked(), estimator)))
     return {(row.preset, row.lines): row.status for row in notes.own}
 
 

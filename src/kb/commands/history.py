@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from kb import __version__
 from kb.advice.check import Checker
-from kb.advice.fit import Fit
 from kb.advice.history import History, Version, distinct, history_of
+from kb.advice.memory_facts import PredictedFacts
 from kb.advice.noted_history import noted_versions, with_measured, with_notes
 from kb.core.document import Unit
 from kb.core.setup import TrainingSetup
@@ -151,9 +151,9 @@ def _noted(row: Mapping[str, Any], errata: Sequence[Mapping[str, Any]], words: W
 
 
 def _preparing(checker: Checker) -> Any:
-    def prepare(unit: Unit) -> tuple[TrainingSetup, str | None, Fit]:
+    def prepare(unit: Unit) -> tuple[TrainingSetup, str | None, PredictedFacts]:
         facts = checker.prepare(unit)
-        return facts.setup, facts.model.id if facts.model else None, facts.fit
+        return facts.setup, facts.model.id if facts.model else None, facts.predicted
 
     return prepare
 

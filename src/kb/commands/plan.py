@@ -25,8 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def command(arguments: Sequence[str], language: str) -> int:
     """Plan; 0 where the config fits, as it is or after the steps, 1 where the steps do not reach that."""
+    from kb.advice.estimator import Estimator
     from kb.advice.plan_whole import plan_unit
-    from kb.advice.room import Room
     from kb.memory import UnsupportedArchitectureError
     from kb.session.prepare import Wanted, file_checker
     from kb.session.project import find_project
@@ -51,7 +51,7 @@ def command(arguments: Sequence[str], language: str) -> int:
     for result in _units(options, checker, catalog):
         assert result.setup is not None and result.model is not None  # _units sees to it
         try:
-            planned.append(plan_unit(result, Room(result.model, machine, catalog.constants), catalog.gpus))
+            planned.append(plan_unit(result, Estimator(result.model, machine, catalog.constants), catalog.gpus))
         except UnsupportedArchitectureError as error:
             raise UserError("recommend.unsupported", model=result.model.name, reason=str(error)) from None
     _report(options, planned, Words(language, messages, catalog.facts), catalog)

@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def command(arguments: Sequence[str], language: str) -> int:
     """Recommend; 0 where the config holds all that was asked, 1 where something of it cannot be had."""
     from kb.advice.answer import DECISION, answer
-    from kb.advice.room import Room
+    from kb.advice.estimator import Estimator
     from kb.memory import UnsupportedArchitectureError
     from kb.report.words import Words
     from kb.session.prepare import Wanted, file_checker
@@ -46,7 +46,7 @@ def command(arguments: Sequence[str], language: str) -> int:
         result = answer(
             options.task,
             _asked(options),
-            Room(model, machine, catalog.constants),
+            Estimator(model, machine, catalog.constants),
             catalog,
             guide,
             world=len(machine.gpus) if options.gpus is None else options.gpus,

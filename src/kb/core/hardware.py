@@ -59,6 +59,24 @@ class Machine(NamedTuple):
     notes: tuple[str, ...] = ()  # what else is worth saying about it: keys of i18n under `machine.`
 
     @property
+    def smallest_gpu(self) -> DetectedGpu | None:
+        """Every rank needs the same memory, so the smallest GPU decides."""
+        return min(self.gpus, key=lambda gpu: gpu.memory_total, default=None)
+
+    @property
+    def gpu_limit_bytes(self) -> int | None:
+        """What a run may use of a GPU: what is free now where the GPU was asked, else all of it."""
+        gpu = self.smallest_gpu
+        if gpu is None:
+            return None
+        return gpu.memory_total if self.gpu_source == "named" or gpu.memory_free is None else gpu.memory_free
+
+    @property
+    def most_workers(self) -> int | None:
+        """A third of the cores, at least one: the field notes' most for data loader workers."""
+        return max(self.cpus // 3, 1) if self.cpus else None
+
+    @property
     def sayings(self) -> tuple[str, ...]:
         """All of it, each once: why there is no GPU, then the notes."""
         return tuple(dict.fromkeys(filter(None, (self.gpu_note, *self.notes))))

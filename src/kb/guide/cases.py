@@ -7,13 +7,13 @@ from html import escape
 
 from kb.advice.answer import Answer, answer
 from kb.advice.check import Checker
-from kb.advice.fit import Fit
+from kb.advice.estimator import Estimator, on_gpu
 from kb.advice.history import History, history_of
+from kb.advice.memory_facts import PredictedFacts
 from kb.advice.noted_history import noted_versions
 from kb.advice.notes import NotesRow
 from kb.advice.pipelines import pipeline_of
 from kb.advice.recommend import Asked
-from kb.advice.room import Room, on_gpu
 from kb.advice.runtime import compare, run_time
 from kb.core.document import Unit
 from kb.core.setup import TrainingSetup
@@ -38,9 +38,9 @@ def case_history(library: Library, name: str, gpu: str, host_memory: str) -> str
     machine = on_gpu(find_gpu(gpu, library.catalog.gpus))._replace(host_memory_bytes=read_host_memory(host_memory))
     checker = Checker(library.catalog, machine)
 
-    def prepare(unit: Unit) -> tuple[TrainingSetup, str | None, Fit]:
+    def prepare(unit: Unit) -> tuple[TrainingSetup, str | None, PredictedFacts]:
         facts = checker.prepare(unit)
-        return facts.setup, facts.model.id if facts.model else None, facts.fit
+        return facts.setup, facts.model.id if facts.model else None, facts.predicted
 
     versions = noted_versions(row, library.language)
     history = history_of(versions, prepare, library.catalog.facts)
@@ -147,5 +147,5 @@ def _cell(value: object) -> str:
 def _answer(model: str, gpu: str) -> Answer:
     library = load_library("ko")  # figures are the same in both
     catalog = library.catalog
-    room = Room(catalog.models[model], on_gpu(catalog.gpus[gpu]), catalog.constants)
-    return answer("train", Asked(), room, catalog, library.guide)
+    estimator = Estimator(catalog.models[model], on_gpu(catalog.gpus[gpu]), catalog.constants)
+    return answer("train", Asked(), estimator, catalog, library.guide)

@@ -4,9 +4,9 @@ import json
 from html import escape
 
 from kb.advice.answer import answer
+from kb.advice.estimator import Estimator, on_gpu
 from kb.advice.lengths import reads_target
 from kb.advice.recommend import Asked
-from kb.advice.room import Room, on_gpu
 from kb.core.memory_report import STATUSES
 from kb.core.text import UserError
 from kb.guide.curves import Curves
@@ -44,14 +44,14 @@ def recommended(library: Library, model: str, gpu: str, effective_batch: int | N
     """The config that ``kb recommend`` gives, ready to paste, and its memory by phase."""
     catalog = library.catalog
     library.entry("models", model)
-    room = Room(catalog.models[model], on_gpu(find_gpu(gpu, catalog.gpus)), catalog.constants)
-    found = answer("train", Asked(effective_batch=effective_batch), room, catalog, library.guide)
+    estimator = Estimator(catalog.models[model], on_gpu(find_gpu(gpu, catalog.gpus)), catalog.constants)
+    found = answer("train", Asked(effective_batch=effective_batch), estimator, catalog, library.guide)
     config = config_yaml(found, library.words)
     if config is None or found.setup is None:
         raise UserError("recommend.no_model")
-    report = room.predict(found.setup._replace(do_predict=False))
+    report = estimator.predict(found.setup._replace(do_predict=False))
     title = say(library.language, "choose.bars", model=catalog.models[model].name, gpu=catalog.gpus[gpu].name)
-    return f"{fenced(config)}\n\n{memory_bars(library, report, room.limit_bytes, title)}"
+    return f"{fenced(config)}\n\n{memory_bars(library, report, estimator.limit_bytes, title)}"
 
 
 def constant(library: Library, name: str) -> str:

@@ -5,7 +5,7 @@ from html import escape
 from typing import Any
 
 from kb.advice.attempts import WAYS
-from kb.advice.room import Room, on_gpu
+from kb.advice.estimator import Estimator, on_gpu
 from kb.core.units import GIB
 from kb.guide.fits import SHOWN_WAYS, base_of
 from kb.guide.library import Library
@@ -43,15 +43,15 @@ def compare(library: Library, what: str, model: str, gpu: str, batch: int, lengt
     library.entry("models", model)
     library.entry("hardware", gpu)
     language, catalog = library.language, library.catalog
-    room = Room(catalog.models[model], on_gpu(catalog.gpus[gpu]), catalog.constants)
-    base, precision = base_of(room.model, room)
+    estimator = Estimator(catalog.models[model], on_gpu(catalog.gpus[gpu]), catalog.constants)
+    base, precision = base_of(estimator.model, estimator)
     base = base._replace(do_eval=False, per_device_train_batch_size=batch)
     if length is not None:
         base = base._replace(max_source_length=length)
     ways = {way: WAYS[way] for way in SHOWN_WAYS} if what == "method" else KINDS[what]
     rows = []
     for name, changes in ways.items():
-        report = room.predict(base._replace(**changes))
+        report = estimator.predict(base._replace(**changes))
         phase = report.phase("train")
         assert phase is not None  # it trains
         states = sum(term.bytes for term in phase.terms if term.name in STATES)
@@ -62,7 +62,7 @@ def compare(library: Library, what: str, model: str, gpu: str, batch: int, lengt
         named = say(language, f"way.{name}" if what == "method" else f"compare.{what}.{name}")
         rows.append((escape(named), *(f"{size / GIB:.1f} GiB" for size in sizes), mark))
     head = [say(language, f"compare.{key}") for key in ("way", "states", "rest", "process", "verdict")]
-    values = {"model": room.model.name, "gpu": catalog.gpus[gpu].name, "batch": batch, "precision": precision}
+    values = {"model": estimator.model.name, "gpu": catalog.gpus[gpu].name, "batch": batch, "precision": precision}
     title = say(language, "compare.title", length=base.max_source_length, **values)
     about = held(f'<p class="kb-caption">{escape(title)} {badge(library, "computed")}</p>')
     return f"{about}\n\n{wide_table(title, [escape(cell) for cell in head], [('', rows)])}"

@@ -19,7 +19,7 @@ Curve = tuple[Callable[[int], int], dict[int, int]]
 
 
 class Curves:
-    """Predictions of one model. What it answers for a GPU equals what :class:`kb.advice.room.Room` does.
+    """Predictions of one model. What it answers for a GPU equals what :class:`kb.advice.estimator.Estimator` does.
 
     Args:
         constants: the figures of ``rules/constants.yaml`` by name.

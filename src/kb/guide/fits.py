@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from kb.advice.attempts import WAYS, targets_for
+from kb.advice.estimator import Estimator, on_gpu
 from kb.advice.precision import precision_for
 from kb.advice.recommend import Asked, alone_at_inference, base_setup
-from kb.advice.room import Room, on_gpu
 from kb.core.hardware import Gpu
 from kb.core.model import Model
 from kb.core.setup import TrainingSetup
@@ -51,7 +51,7 @@ def fit_of(model: Model, gpu: Gpu, constants: Mapping[str, float], curves: Curve
     """None where the model's family has no closed form. ``curves`` are the model's, where it is asked about often."""
     curves = curves or Curves(model, constants)
     try:
-        base, precision = base_of(model, Room(model, on_gpu(gpu), constants))
+        base, precision = base_of(model, Estimator(model, on_gpu(gpu), constants))
         training = base._replace(do_eval=False)
         train = {
             way: curves.largest(training._replace(**WAYS[way]), "per_device_train_batch_size", gpu)
@@ -73,9 +73,9 @@ def fit_of(model: Model, gpu: Gpu, constants: Mapping[str, float], curves: Curve
         return None
 
 
-def base_of(model: Model, room: Room) -> tuple[TrainingSetup, str]:
+def base_of(model: Model, estimator: Estimator) -> tuple[TrainingSetup, str]:
     """Full training at the usual lengths in the precision for the GPU, and that precision."""
-    setup = precision_for(room.gpu, model.architecture).of(base_setup(Asked(), room))
+    setup = precision_for(estimator.gpu, model.architecture).of(base_setup(Asked(), estimator))
     setup = setup._replace(lora_target_modules=targets_for(model.architecture))
     return setup, "bf16" if setup.bf16 else "fp16" if setup.fp16 else "fp32"
 
@@ -85,7 +85,7 @@ def heat_map(
 ) -> list[list[str]]:
     """The verdict of training in a way for each length (rows, ``LENGTHS``) and batch (columns, ``BATCHES``)."""
     curves = curves or Curves(model, constants)
-    base, _ = base_of(model, Room(model, on_gpu(gpu), constants))
+    base, _ = base_of(model, Estimator(model, on_gpu(gpu), constants))
     base = base._replace(**WAYS[way], do_eval=False)
     longest = model.max_length or model.architecture.max_positions
     rows = []

@@ -11,8 +11,8 @@ from typing import Any, Literal, NoReturn
 
 from kb.advice.answer import Answer, answer
 from kb.advice.attempts import MethodChoice
+from kb.advice.estimator import Estimator
 from kb.advice.recommend import Asked
-from kb.advice.room import Room
 from kb.core.catalog import Catalog
 from kb.core.finding import Finding
 from kb.core.hardware import Machine
@@ -106,8 +106,8 @@ def predict(setup: TrainingSetup | Config, machine: Place = None, *, model: str 
         UserError: the model is not known, or a value that matters is not.
     """
     if isinstance(setup, TrainingSetup):
-        room = Room(_known(model or setup.model_name), _place(machine), _catalog().constants)
-        return room.predict(setup)
+        estimator = Estimator(_known(model or setup.model_name), _place(machine), _catalog().constants)
+        return estimator.predict(setup)
     units = lint(setup, machine, model=model).units
     unit = next((each for each in units if each.prediction is not None), None)
     if unit is None or unit.prediction is None:
@@ -152,13 +152,13 @@ def recommend(
         beams=beams,
         generation_length=generation_length,
     )
-    room = Room(_known(model), place, catalog.constants)
+    estimator = Estimator(_known(model), place, catalog.constants)
     try:
-        return answer(task, asked, room, catalog, load_guide(None), world=len(place.gpus))
+        return answer(task, asked, estimator, catalog, load_guide(None), world=len(place.gpus))
     except UserError as fault:
         _refuse(fault)
     except UnsupportedArchitectureError as fault:
-        _refuse(UserError("recommend.unsupported", model=room.model.name, reason=str(fault)))
+        _refuse(UserError("recommend.unsupported", model=estimator.model.name, reason=str(fault)))
 
 
 def message(finding: Finding, language: Language = "en") -> str:

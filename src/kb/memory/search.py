@@ -119,14 +119,14 @@ def workers_that_fit(
     limit_bytes: int,
     *,
     constants: Mapping[str, float],
-    cpus: int | None = None,
+    most: int | None = None,
     checkpoint_bytes: int | None = None,
 ) -> int:
     """The most DataLoader workers whose host memory, at its upper end, stays within ``limit_bytes``.
 
-    With ``cpus``, at most a third of them (the field notes' rule), at least one where memory allows.
+    Args:
+        most: never more than these; None sets no bound but the memory.
     """
-
     run = as_run(setup)
     loads = loads_of(run, architecture, states_of(run, architecture), checkpoint_bytes)
 
@@ -134,4 +134,4 @@ def workers_that_fit(
         changed = setup._replace(dataloader_num_workers=workers)
         return host_ledger(changed, loads, constants=constants, limit_bytes=None).peak_bytes
 
-    return max(largest_within(used, limit_bytes, 0, max(cpus // 3, 1) if cpus else MOST_WORKERS), 0)
+    return max(largest_within(used, limit_bytes, 0, MOST_WORKERS if most is None else most), 0)

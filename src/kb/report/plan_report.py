@@ -72,7 +72,7 @@ def _ledger(ledger: Ledger, planned: PlannedUnit, words: Words, style: Style) ->
 def _of(ledger: Ledger, planned: PlannedUnit, words: Words) -> str:
     assert ledger.limit_bytes is not None
     if ledger.resource == "gpu":
-        found = planned.room.gpu
+        found = planned.estimator.gpu
         name = short_name(found.gpu) if found and found.gpu else found.name if found else ""
         return f"{name} {size(ledger.limit_bytes)}"
     target = format_bytes(ledger.target_bytes, "GB") if ledger.target_bytes else "?"
@@ -177,7 +177,7 @@ Object = dict[str, Any]
 
 
 def plan_json(planned: Sequence[PlannedUnit], words: Words, version: str, rules_version: str) -> str:
-    machine = planned[0].room.machine
+    machine = planned[0].estimator.machine
     return to_json(
         {
             "schema": SCHEMA,
@@ -202,7 +202,7 @@ def _unit_json(planned: PlannedUnit, words: Words) -> Object:
         "gpu": _ledger_json(plan.gpu, words),
         "host": _ledger_json(plan.host, words),
         "set": {name: plain(values[1]) for name, values in changes_of(plan).items()},
-        "prediction": prediction_object(planned.room.predict(plan.setup)),
+        "prediction": prediction_object(planned.estimator.predict(plan.setup)),
     }
 
 

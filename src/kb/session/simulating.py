@@ -58,16 +58,16 @@ def simulated(one: Estimated, catalog: Catalog, rules: str | None, wish: Wish) -
     files = one.files or catalogued_files(one, catalog, rules)
     if wish.trusted and files.folder is None:
         raise UserError("estimate.no_code_folder", model=one.setup.model_name or "")
-    fit = one.fit
+    gpu = one.machine.smallest_gpu
     try:
         found = simulate(
             one.setup,
             files.config,
             constants=catalog.constants,
-            gpu=fit.gpu.gpu if fit.gpu else None,
-            gpu_memory_bytes=fit.limit_bytes,
-            compute_capability=fit.gpu.compute_capability if fit.gpu else None,
-            host_limit_bytes=fit.machine.host_memory_bytes,
+            gpu=gpu.gpu if gpu else None,
+            gpu_memory_bytes=one.machine.gpu_limit_bytes,
+            compute_capability=gpu.compute_capability if gpu else None,
+            host_limit_bytes=one.machine.host_memory_bytes,
             expandable_segments=wish.expandable_segments,
             sampling=wish.sampling,
             static_cache=wish.static_cache,

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kb.advice.estimate import Estimated
-from kb.advice.room import Room
+from kb.advice.estimator import Estimator
 from kb.commands.probe.asked import Asked
 from kb.commands.probe.place import Place
 from kb.core.catalog import Catalog
@@ -27,8 +27,8 @@ PACKAGES = ("torch", "transformers", "accelerate")
 class BuiltIn(NamedTuple):
     """A run of a model, to be tried at one batch after another.
 
-    ``tied``: evaluation has the training's batch. ``room`` is None where nothing can be predicted. ``effective`` is the
-    effective batch to hold, None where nobody named one.
+    ``tied``: evaluation has the training's batch. ``estimator`` is None where nothing can be predicted. ``effective``
+    is the effective batch to hold, None where nobody named one.
     """
 
     asked: Asked
@@ -39,7 +39,7 @@ class BuiltIn(NamedTuple):
     config: Mapping[str, Any]
     phases: tuple[str, ...]
     tied: bool
-    room: Room | None
+    estimator: Estimator | None
     limits: "Limits"
     steps: int
     effective: int | None
@@ -54,7 +54,7 @@ class BuiltIn(NamedTuple):
 
     def predicted(self, batch: int) -> dict[str, dict[str, int]]:
         """Level 0 by phase, as a trial measures it; empty where there is none."""
-        if self.room is None:
+        if self.estimator is None:
             return {}
         return {
             phase.name: {
@@ -62,7 +62,7 @@ class BuiltIn(NamedTuple):
                 "reserved_bytes": phase.peak_reserved_bytes,
                 "process_bytes": phase.process_used_bytes,
             }
-            for phase in self.room.predict(self.setup_with(batch)).phases
+            for phase in self.estimator.predict(self.setup_with(batch)).phases
             if phase.name in ("load", *self.phases)
         }
 
@@ -136,8 +136,8 @@ def built_in(asked: Asked, place: Place, catalog: Catalog, *, here: bool = True)
         raise UserError("probe.own_code", type=str(files.config.get("model_type"))[:100])
     family = one.model.architecture.family if one.model else None
     setup, phases = _with_phases(one.setup, asked, family)
-    room = _room(one.model, place, catalog, setup)
-    if place.backend == "fake" and room is None:
+    estimator = _estimator(one.model, place, catalog, setup)
+    if place.backend == "fake" and estimator is None:
         raise UserError("probe.fake_needs_prediction", model=one.setup.model_name or "")
     return BuiltIn(
         asked=asked,
@@ -148,7 +148,7 @@ def built_in(asked: Asked, place: Place, catalog: Catalog, *, here: bool = True)
         config=files.config,
         phases=phases,
         tied=asked.flags.eval_batch is None and asked.config is None,
-        room=room,
+        estimator=estimator,
         limits=Limits(asked.seconds, asked.host_bytes),
         steps=asked.steps or (SMOKE_STEPS if asked.kind == "smoke" else FEWEST_STEPS),
         effective=_effective(asked, one.setup),
@@ -222,13 +222,13 @@ def _accumulating(setup: TrainingSetup, asked: Asked) -> TrainingSetup:
     return setup._replace(gradient_accumulation_steps=wanted)
 
 
-def _room(model: Model | None, place: Place, catalog: Catalog, setup: TrainingSetup) -> Room | None:
+def _estimator(model: Model | None, place: Place, catalog: Catalog, setup: TrainingSetup) -> Estimator | None:
     """Predictions for the place; None where there is no closed form, or no GPU whose memory it could be of."""
     if model is None or place.backend == "cpu":
         return None
-    room = Room(model, place.machine, catalog.constants)
+    estimator = Estimator(model, place.machine, catalog.constants)
     try:
-        room.predict(setup)
+        estimator.predict(setup)
     except UnsupportedArchitectureError:
         return None
-    return room
+    return estimator

@@ -125,7 +125,7 @@ def _max_batch(
     from kb.memory.search import LARGEST_BATCH, largest_within
     from kb.torch_runs.probe.campaign import recommend_batch, search_batch, target_of
 
-    expected = run.expected if isinstance(run, BuiltIn) and run.room is not None else None
+    expected = run.expected if isinstance(run, BuiltIn) and run.estimator is not None else None
     usable = place.card.usable_bytes
     most = asked.most or (LARGEST_BATCH if expected is not None else MOST_OF_COMMAND)
     own = asked.flags.batch or (run.batch if isinstance(run, OwnCommand) else None) or 1

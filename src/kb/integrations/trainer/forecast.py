@@ -4,7 +4,7 @@ import os
 from functools import cached_property
 from typing import Any
 
-from kb.advice.fit import Fit
+from kb.advice.estimator import Estimator
 from kb.advice.lengths import reads_target
 from kb.core.catalog import Catalog
 from kb.core.hardware import Machine
@@ -82,7 +82,7 @@ class Forecast:
     @property
     def limit_bytes(self) -> int | None:
         """What this run may use of the GPU."""
-        return Fit(self.setup, self.run.model, self.machine, self.catalog.constants, None).limit_bytes
+        return self.machine.gpu_limit_bytes
 
     @cached_property
     def before_training(self) -> MemoryReport | None:
@@ -101,8 +101,9 @@ class Forecast:
             )
         )
 
-    def _predict(self, setup: TrainingSetup) -> MemoryReport | None:
-        return Fit(setup, self.run.model, self.machine, self.catalog.constants, None).report
+    def _predict(self, setup: TrainingSetup) -> MemoryReport:
+        assert self.run.model is not None  # asked of what is predictable
+        return Estimator(self.run.model, self.machine, self.catalog.constants).predict(setup)
 
 
 def without_ours(machine: Machine, number: int, ours: int) -> Machine:

@@ -19,7 +19,7 @@ def estimate_json(estimated: Sequence[Estimated], words: Words, version: str, ru
         "schema": SCHEMA,
         "kb": version,
         "rules": rules_version,
-        "machine": machine_object(estimated[0].fit.machine),
+        "machine": machine_object(estimated[0].machine),
     }
     runs = [_run(one, words) for one in estimated]
     return to_json(head | runs[0] if len(runs) == 1 else head | {"runs": runs})
@@ -45,7 +45,7 @@ def _run(one: Estimated, words: Words) -> Object:
             }
             for fit in one.gpu_fits
         ]
-    made["throughput"] = throughput_object(one.fit.throughput)
+    made["throughput"] = throughput_object(one.throughput)
     made["notes"] = [words(key, **values) for key, values in one.notes]
     made["simulation"] = _simulation(one.simulated) if one.simulated is not None else None
     return made

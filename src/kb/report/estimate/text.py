@@ -74,7 +74,7 @@ def next_steps(one: Estimated, words: Words) -> list[str]:
     report = one.report
     assert report is not None  # a run without one has been refused
     steps: list[str] = []
-    gpu = one.fit.gpu
+    gpu = one.machine.smallest_gpu
     if gpu is None:
         steps.append(words("estimate.name_a_gpu"))
     elif report.verdict.status in (*OVER, "tight"):
@@ -109,7 +109,7 @@ def _recommend(one: Estimated) -> str:
 
 
 def _on_gpu(one: Estimated) -> str:
-    gpu = one.fit.gpu
+    gpu = one.machine.smallest_gpu
     return f" --gpu {gpu.gpu.id}" if gpu is not None and gpu.gpu is not None else ""
 
 
@@ -128,14 +128,19 @@ def _run(one: Estimated, constants: Mapping[str, float], words: Words, style: St
     report = one.report
     assert report is not None  # a run without one has been refused
     unit = UnitResult(
-        unit=one.unit, setup=one.setup, model=one.model, gpu_limit_bytes=one.fit.limit_bytes, gpu_fits=one.gpu_fits
+        unit=one.unit,
+        setup=one.setup,
+        model=one.model,
+        gpu_limit_bytes=one.machine.gpu_limit_bytes,
+        gpu_fits=one.gpu_fits,
     )
+    gpu = one.machine.smallest_gpu
     blocks = [
         _heading(one, words, style),
-        prediction_lines(unit, report, one.fit.machine, words, style),
+        prediction_lines(unit, report, one.machine, words, style),
         _ledger(report, words, style),
         _tops(one, words, style),
-        throughput_lines(one.fit.throughput, one.fit.gpu and one.fit.gpu.gpu and one.fit.gpu.gpu.id, words, style),
+        throughput_lines(one.throughput, gpu and gpu.gpu and gpu.gpu.id, words, style),
         [
             *assumed_lines(report.assumed, words, style, MOST_ASSUMED_LINES),
             *_level(one, report, constants, words, style),

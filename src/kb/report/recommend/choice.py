@@ -5,8 +5,8 @@ from functools import lru_cache
 from typing import Any
 
 from kb.advice.answer import Answer, answer
+from kb.advice.estimator import Estimator, on_gpu
 from kb.advice.recommend import Asked
-from kb.advice.room import Room, on_gpu
 from kb.core.catalog import Catalog
 from kb.knowledge import load_catalog, load_guide
 from kb.report.check.json_report import prediction_object
@@ -25,13 +25,13 @@ def choice_object(asked: Mapping[str, Any], words: Words) -> dict[str, Any]:
         KeyError: no such model or GPU.
     """
     catalog, guide = _knowledge()
-    room = Room(catalog.models[asked["model"]], on_gpu(catalog.gpus[asked["gpu"]]), catalog.constants)
+    estimator = Estimator(catalog.models[asked["model"]], on_gpu(catalog.gpus[asked["gpu"]]), catalog.constants)
     wanted = Asked(**{name: asked[name] for name in Asked._fields if asked.get(name)})
-    found = answer("train", wanted, room, catalog, guide)
+    found = answer("train", wanted, estimator, catalog, guide)
     training = found.training
     assert training is not None  # training is what was asked for
     return {
-        "limit_bytes": room.limit_bytes,
+        "limit_bytes": estimator.limit_bytes,
         "config": config_yaml(found, words),
         "nothing_fits": None
         if training.setup

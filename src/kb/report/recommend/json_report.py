@@ -25,7 +25,7 @@ def recommend_json(answer: Answer, words: Words, version: str, rules_version: st
 
 
 def recommend_object(answer: Answer, words: Words, version: str, rules_version: str) -> Object:
-    room, setup = answer.room, answer.setup
+    estimator, setup = answer.estimator, answer.setup
     training, inference = answer.training, answer.inference
     known = training is not None and training.workers_reason != "unknown"
     chosen: Training | Inference | None = training or inference
@@ -34,15 +34,15 @@ def recommend_object(answer: Answer, words: Words, version: str, rules_version: 
         "schema": SCHEMA,
         "kb": version,
         "rules": rules_version,
-        "machine": machine_object(room.machine),
+        "machine": machine_object(estimator.machine),
         "task": answer.task,
-        "model": {"id": room.model.id, "name": room.model.name, "parameters": room.model.parameters},
+        "model": {"id": estimator.model.id, "name": estimator.model.name, "parameters": estimator.model.parameters},
         "world_size": answer.world,
         "config": settings_of(
             setup,
             workers_known=known,
-            one_sequence=not reads_target(room.model.architecture),
-            stored=room.model.weights_dtype,
+            one_sequence=not reads_target(estimator.model.architecture),
+            stored=estimator.model.weights_dtype,
         )
         if setup
         else None,

@@ -57,7 +57,7 @@ def _way_reason(answer: Answer, chosen: Attempt, words: Words) -> str:
 
 
 def _workers_reason(training: Training, answer: Answer, words: Words) -> str:
-    machine, constants = answer.room.machine, answer.room.constants
+    machine, constants = answer.estimator.machine, answer.estimator.constants
     setup = training.setup
     assert setup is not None
     limit = machine.host_memory_bytes
@@ -80,7 +80,7 @@ def _largest_reason(training: Training, answer: Answer, words: Words) -> str:
         "evaluation": largest.evaluation,
         "inference": largest.inference,
     }
-    encoder = answer.room.model.architecture.family == "encoder"
+    encoder = answer.estimator.model.architecture.family == "encoder"
     return words("recommend.largest_encoder" if encoder else "recommend.largest", **values)
 
 

@@ -54,12 +54,12 @@ def recommend_text(answer: Answer, words: Words, style: Style) -> str:
 
 
 def _title(answer: Answer, words: Words, style: Style) -> list[str]:
-    room = answer.room
-    found = room.gpu
+    estimator = answer.estimator
+    found = estimator.gpu
     assert found is not None  # without a GPU there is nothing to recommend for
     name = short_name(found.gpu) if found.gpu else found.name
     gpus = f"{answer.world} × {name}" if answer.world > 1 else name
-    parts = (room.model.name, f"{gpus} {size(found.memory_total)}", words(f"recommend.task.{answer.task}"))
+    parts = (estimator.model.name, f"{gpus} {size(found.memory_total)}", words(f"recommend.task.{answer.task}"))
     return [style.paint(style.dot.join(parts), "heading")]
 
 
@@ -71,7 +71,7 @@ def config_yaml(answer: Answer, words: Words) -> str | None:
     training = answer.training
     workers_known = training is not None and training.workers_reason != "unknown"
     head = " ".join(f"export {name}={value}" for name, value in ENVIRONMENT.items())
-    model = answer.room.model
+    model = answer.estimator.model
     one_sequence = not reads_target(model.architecture)
     stored = model.weights_dtype
     settings = settings_of(setup, workers_known=workers_known, one_sequence=one_sequence, stored=stored)
@@ -108,13 +108,13 @@ def _most(value: int | None, largest: int, words: Words) -> str:
 
 def own_row(answer: Answer) -> Own | None:
     """kb's row for the notes' table."""
-    room, setup = answer.room, answer.setup
+    estimator, setup = answer.estimator, answer.setup
     if setup is None:
         return None
     if answer.inference is not None:
         phase = answer.inference.generate
         assert phase is not None  # there is a setup, so it fits
-        return Own({INFERENCE: setup.inference_batch_size}, phase, _status(phase, answer), room.limit_bytes, None)
+        return Own({INFERENCE: setup.inference_batch_size}, phase, _status(phase, answer), estimator.limit_bytes, None)
     training = answer.training
     assert training is not None and training.report is not None and training.chosen is not None
     phase = max(peaks(training.report), key=lambda one: one.high_bytes)
@@ -126,14 +126,14 @@ def own_row(answer: Answer) -> Own | None:
         INFERENCE: setup.inference_batch_size,
         WORKERS: setup.dataloader_num_workers if training.workers_reason != "unknown" else None,
     }
-    return Own(values, phase, _status(phase, answer), room.limit_bytes, training.chosen.ceiling.single)
+    return Own(values, phase, _status(phase, answer), estimator.limit_bytes, training.chosen.ceiling.single)
 
 
 def _status(phase: Phase, answer: Answer) -> str:
-    room = answer.room
-    if room.limit_bytes is None or room.usable_bytes is None:
+    estimator = answer.estimator
+    if estimator.limit_bytes is None or estimator.usable_bytes is None:
         return "tight"
-    return phase_status(phase, room.limit_bytes, room.usable_bytes)
+    return phase_status(phase, estimator.limit_bytes, estimator.usable_bytes)
 
 
 def _joint(inference: Inference) -> MemoryReport:
@@ -148,11 +148,11 @@ def _panel(answer: Answer, setup: TrainingSetup | None, report: MemoryReport, wo
     unit = UnitResult(
         unit=Unit(path="", section=None, dialect="team", settings={}, span=_NOWHERE),
         setup=setup,
-        model=answer.room.model,
+        model=answer.estimator.model,
         prediction=report,
-        gpu_limit_bytes=answer.room.limit_bytes,
+        gpu_limit_bytes=answer.estimator.limit_bytes,
     )
-    return fit_panel(unit, answer.room.machine, words, style)
+    return fit_panel(unit, answer.estimator.machine, words, style)
 
 
 def _section(key: str, sentences: list[str], words: Words, style: Style) -> list[str]:
@@ -183,7 +183,7 @@ def nothing_fits(answer: Answer, words: Words, style: Style) -> list[str]:
     """Why there is no setting, and what would make one: a larger GPU, a shorter input."""
     chosen: Training | Inference | None = answer.training or answer.inference
     assert chosen is not None
-    values: Mapping[str, object] = {"limit": size(answer.room.limit_bytes or 0)}
+    values: Mapping[str, object] = {"limit": size(answer.estimator.limit_bytes or 0)}
     key = "recommend.nothing_fits" if answer.training is not None else "recommend.no_batch_fits"
     lines = wrap(words(key, **values), style.width)
     larger = chosen.larger_gpu

@@ -1,0 +1,133 @@
+"""One model on one machine: what a run takes there, and the batches and workers that fit."""
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from kb.core.hardware import DetectedGpu, Gpu, Machine
+from kb.core.memory_report import MemoryReport, Phase
+from kb.core.model import Model
+from kb.core.result import GpuFit
+from kb.core.setup import TrainingSetup
+from kb.memory import largest_batch, predict, workers_that_fit
+from kb.memory.process import usable_bytes
+from kb.memory.search import BatchField
+
+if TYPE_CHECKING:
+    from kb.memory.throughput import Throughput
+
+SHARED_PHASES = ("train", "evaluate", "generate")
+
+
+class Estimator:
+    """Predictions of one model on one machine, for any setup.
+
+    Args:
+        model: whose predictions.
+        machine: where; every rank needs the same, so its smallest GPU decides.
+        constants: the figures of ``rules/constants.yaml`` by name.
+    """
+
+    def __init__(self, model: Model, machine: Machine, constants: Mapping[str, float]) -> None:
+        self.model = model
+        self.machine = machine
+        self.constants = constants
+        self.gpu: DetectedGpu | None = machine.smallest_gpu
+        self.limit_bytes: int | None = machine.gpu_limit_bytes
+
+    @property
+    def usable_bytes(self) -> int | None:
+        """What CUDA gives a process of the limit: up to here a run is said to fit."""
+        return usable_on(self.machine, self.constants)
+
+    @property
+    def host_target_bytes(self) -> int | None:
+        """The share of the container's memory that the field notes advise to use."""
+        limit = self.machine.host_memory_bytes
+        return None if limit is None else round(limit * self.constants["host_target_share"])
+
+    def predict(self, setup: TrainingSetup) -> MemoryReport:
+        """Raises: UnsupportedArchitectureError: no closed form for the model's family."""
+        return predict(
+            setup,
+            self.model.architecture,
+            constants=self.constants,
+            gpu=self.gpu.gpu if self.gpu else None,
+            gpu_memory_bytes=self.limit_bytes,
+            compute_capability=self.gpu.compute_capability if self.gpu else None,
+            host_limit_bytes=self.machine.host_memory_bytes,
+        )
+
+    def throughput(self, setup: TrainingSetup) -> "Throughput | None":
+        """The band of a training step's time; None where something that decides it is not known."""
+        if self.gpu is None:
+            return None
+        from kb.memory.throughput import throughput_of  # a check does without
+
+        return throughput_of(setup, self.model.architecture, self.gpu.gpu, self.constants)
+
+    def fits(self, phases: Iterable[Phase]) -> bool:
+        """Whether phases stay inside the GPU with their whole band; True where no GPU is known."""
+        usable = self.usable_bytes
+        return usable is None or all(phase.high_bytes <= usable for phase in phases)
+
+    def largest(self, setup: TrainingSetup, field: BatchField) -> int:
+        """The largest value of a batch setting whose phases fit with their whole band; 0 where not even 1 does.
+
+        0 too where the model has no such phase: an encoder generates nothing.
+        """
+        usable = self.usable_bytes
+        if usable is None or (field == "inference_batch_size" and self.model.architecture.family == "encoder"):
+            return 0
+        return largest_batch(
+            setup,
+            self.model.architecture,
+            field,
+            usable,
+            constants=self.constants,
+            gpu=self.gpu.gpu if self.gpu else None,
+            compute_capability=self.gpu.compute_capability if self.gpu else None,
+            cautious=True,
+        )
+
+    def workers(self, setup: TrainingSetup) -> int | None:
+        """The data loader workers to use.
+
+        As many as keep the upper host estimate within the notes' share of the limit, a third of the cores at most. 0
+        where not even the training process alone stays within that share; None where nothing says the memory or cores.
+        """
+        target, most = self.host_target_bytes, self.machine.most_workers
+        if target is None:
+            return most
+        return workers_that_fit(setup, self.model.architecture, target, constants=self.constants, most=most)
+
+    def workers_within_target(self, setup: TrainingSetup) -> int | None:
+        """The same where host memory is known and they do stay within its share, else None."""
+        target = self.host_target_bytes
+        if target is None:
+            return None
+        workers = self.workers(setup)
+        alone = workers or self.predict(setup._replace(dataloader_num_workers=0)).host.peak_bytes <= target
+        return workers if alone else None
+
+    def on_gpus(self, setup: TrainingSetup, gpus: Mapping[str, Gpu]) -> tuple[GpuFit, ...]:
+        """The verdict on each known GPU, smallest first: the answer where no GPU is named or found."""
+        fits = []
+        for gpu in sorted(gpus.values(), key=lambda gpu: (gpu.memory_total, gpu.id)):
+            report = Estimator(self.model, on_gpu(gpu), self.constants).predict(setup)
+            used = max((phase.process_used_bytes for phase in report.phases), default=0)
+            fits.append(GpuFit(gpu=gpu, verdict=report.verdict, process_used_bytes=used, limit_bytes=gpu.memory_total))
+        return tuple(fits)
+
+
+def usable_on(machine: Machine, constants: Mapping[str, float]) -> int | None:
+    """What CUDA gives one process of the machine's smallest GPU; None where there is no GPU."""
+    limit = machine.gpu_limit_bytes
+    return None if limit is None else usable_bytes(limit, constants)
+
+
+def on_gpu(gpu: Gpu) -> Machine:
+    """A machine with one catalogued GPU, of which nothing else is known."""
+    found = DetectedGpu(
+        number=0, name=gpu.name, memory_total=gpu.memory_total, compute_capability=gpu.compute_capability, gpu=gpu
+    )
+    return Machine(gpus=(found,), gpu_source="named")
