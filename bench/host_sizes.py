@@ -11,7 +11,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from kb.torch_runs.probe.host_sizes import sizes
+from kb.torch_runs.probe.tree_watch import sizes
 
 __all__ = ["Row", "peak", "sizes"]
 

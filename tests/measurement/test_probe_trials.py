@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kb.torch_runs.probe.endings import ending_of, rate_of
+from kb.torch_runs.probe.events import ending_of, rate_of
 from kb.torch_runs.probe.running import run_trial
 from kb.torch_runs.probe.trial import Outcome, as_json, outcome_from, setup_json, setup_of, trial_from, trial_key
 from probe_sample import GIB, environment, eventually, marked, own, scripted

@@ -19,7 +19,7 @@ import pytest
 from kb.core.text import UserError
 from kb.knowledge import load_catalog
 from kb.machine.match import names_of
-from kb.torch_runs.probe.ray_types import accelerator_of, offered_by
+from kb.torch_runs.probe.ray_cluster import accelerator_of, offered_by
 from kb.torch_runs.probe.trial import Trial
 
 T4, RTX = "accelerator_type:T4", "accelerator_type:GeForce-RTX-3090"

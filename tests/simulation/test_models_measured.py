@@ -9,9 +9,9 @@ from simulation_needs import require_simulator
 require_simulator()
 
 from kb.core.setup import TrainingSetup  # noqa: E402
-from kb.torch_runs.simulation.batches import batch_of  # noqa: E402
 from kb.torch_runs.simulation.loading import build_model as build_simulated  # noqa: E402
 from kb.torch_runs.simulation.session import open_session  # noqa: E402
+from kb.torch_runs.simulation.training import batch_of  # noqa: E402
 
 # isort: split
 # the simulator's torch comes first: it has a shim

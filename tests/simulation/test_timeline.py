@@ -6,9 +6,18 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb.torch_runs.simulation.events import Event
-from kb.torch_runs.simulation.snapshot import snapshot_of, write_snapshot
-from kb.torch_runs.simulation.timeline import PhasePeak, Point, Span, alive_at, peaks_of, timeline_of, top_tensors
+from kb.torch_runs.simulation.timeline import (
+    Event,
+    PhasePeak,
+    Point,
+    Span,
+    alive_at,
+    peaks_of,
+    snapshot_of,
+    timeline_of,
+    top_tensors,
+    write_snapshot,
+)
 from simulation_needs import require_simulator
 
 MIB = 1 << 20

@@ -10,13 +10,12 @@ require_simulator()
 
 from kb.core.setup import TrainingSetup  # noqa: E402
 from kb.torch_runs.simulation.allocator import MIB, OutOfMemory  # noqa: E402
-from kb.torch_runs.simulation.autocast import as_accelerate  # noqa: E402
 from kb.torch_runs.simulation.faults import BadJobError, BadModelError, RemoteCodeError  # noqa: E402
 from kb.torch_runs.simulation.loading import build_model  # noqa: E402
 from kb.torch_runs.simulation.session import open_session  # noqa: E402
 from kb.torch_runs.simulation.torch_modules import torch  # noqa: E402
 from kb.torch_runs.simulation.tracer import Tracer  # noqa: E402
-from kb.torch_runs.simulation.training import train  # noqa: E402
+from kb.torch_runs.simulation.training import as_accelerate, train  # noqa: E402
 
 AMPERE = (8, 6)
 LLAMA = {

@@ -14,8 +14,7 @@ from kb.machine.match import names_of
 
 if TYPE_CHECKING:
     from kb.torch_runs.probe.campaign import Tell
-    from kb.torch_runs.probe.matrix import Cell, Matrix
-    from kb.torch_runs.probe.trial import Outcome, Trial
+    from kb.torch_runs.probe.trial import Cell, Matrix, Outcome, Trial
 
 MOST_TRIALS = 1000
 SAME_GPU = 0.1  # how far the memory that was found may be from the GPU's, as a share of it
@@ -74,10 +73,9 @@ def run_matrix(
     rows = {gpu.id: gpu for gpu in (find_gpu(name, catalog.gpus) for name in axes.gpus)}
     trials = _trials(asked, catalog, axes, rows)
     from kb.torch_runs.probe.journal import Journal
-    from kb.torch_runs.probe.matrix import Matrix
     from kb.torch_runs.probe.ray_runner import RayRunner
     from kb.torch_runs.probe.running import measure
-    from kb.torch_runs.probe.trial import Outcome, as_json, trial_key
+    from kb.torch_runs.probe.trial import Matrix, Outcome, as_json, trial_key
 
     runner = RayRunner(address, names={name: tuple(names_of(gpu)) for name, gpu in rows.items()}, tell=tell_lost)
     journal, found = None, dict[str, Outcome]()
@@ -99,7 +97,7 @@ def run_matrix(
 
 
 def _cell(gpu: Gpu, trial: "Trial", outcome: "Outcome") -> "Cell":
-    from kb.torch_runs.probe.matrix import Cell
+    from kb.torch_runs.probe.trial import Cell
 
     memory, name = outcome.machine.get("gpu_memory_bytes"), outcome.machine.get("gpu_name")
     other = memory is not None and abs(memory - gpu.memory_total) > SAME_GPU * gpu.memory_total

@@ -9,7 +9,7 @@ from kb.report.width import columns
 from kb.report.words import Words
 
 if TYPE_CHECKING:
-    from kb.torch_runs.simulation.result import Simulated
+    from kb.torch_runs.simulation.entry import Simulated
     from kb.torch_runs.simulation.timeline import Timeline
 
 # Okabe and Ito's colours, which people with any colour vision can tell apart.

@@ -13,7 +13,7 @@ from kb.report.width import columns, table, wrap
 from kb.report.words import Words
 
 if TYPE_CHECKING:
-    from kb.torch_runs.probe.matrix import Cell, Matrix
+    from kb.torch_runs.probe.trial import Cell, Matrix
 
 SCHEMA = 1
 PHASES = ("train", "evaluate", "generate")

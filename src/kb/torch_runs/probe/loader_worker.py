@@ -17,9 +17,8 @@ import psutil
 import torch
 
 from kb.core.setup import TrainingSetup
-from kb.torch_runs.probe.endings import HOST_WORDS
-from kb.torch_runs.probe.events import Teller
-from kb.torch_runs.probe.host_sizes import Sizes, sizes
+from kb.torch_runs.probe.events import HOST_WORDS, Teller
+from kb.torch_runs.probe.tree_watch import Sizes, sizes
 from kb.torch_runs.probe.trial import setup_of, trial_from
 from kb.torch_runs.probe.worker import stack
 

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kb.core.text import UserError
-from kb.torch_runs.probe.ray_cluster import Cluster, connect, node_name
-from kb.torch_runs.probe.ray_types import PREFIX, accelerator_of, offered_by
+from kb.torch_runs.probe.ray_cluster import PREFIX, Cluster, accelerator_of, connect, node_name, offered_by
 from kb.torch_runs.probe.trial import Outcome, Trial, as_json, outcome_from, trial_from
 
 RETRIES = 2  # after the first loss of a node

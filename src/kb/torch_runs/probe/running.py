@@ -11,8 +11,15 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 from kb.torch_runs.probe import keeper
-from kb.torch_runs.probe.endings import could_not_start, ending_of, out_of_memory_kills, rate_of, tail_of
-from kb.torch_runs.probe.events import Told, read_events
+from kb.torch_runs.probe.events import (
+    Told,
+    could_not_start,
+    ending_of,
+    out_of_memory_kills,
+    rate_of,
+    read_events,
+    tail_of,
+)
 from kb.torch_runs.probe.journal import Journal
 from kb.torch_runs.probe.tree_watch import GpuWatch, HostWatch
 from kb.torch_runs.probe.trial import Outcome, Trial, as_json, trial_key

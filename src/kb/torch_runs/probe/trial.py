@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, get_args
 
+from kb.core.hardware import Gpu
 from kb.core.setup import Spread, TrainingSetup
 
 Kind = Literal["smoke", "ramp", "max-batch", "host"]
@@ -166,3 +167,20 @@ def setup_of(trial: Trial) -> TrainingSetup:
     }
     setup: TrainingSetup = TrainingSetup(spread=Spread())._replace(**given)
     return setup
+
+
+class Cell(NamedTuple):
+    """One trial of the matrix. ``found`` is the GPU that ran it, where that is another than was asked for."""
+
+    gpu: Gpu
+    trial: Trial
+    outcome: Outcome
+    found: str | None = None
+
+
+class Matrix(NamedTuple):
+    """All cells in the order of the axes."""
+
+    backend: str
+    address: str
+    cells: tuple[Cell, ...]

@@ -9,8 +9,7 @@ import sys
 import tempfile
 import traceback
 
-from kb.torch_runs.probe.endings import GPU_WORDS, HOST_WORDS
-from kb.torch_runs.probe.events import Teller
+from kb.torch_runs.probe.events import GPU_WORDS, HOST_WORDS, Teller
 from kb.torch_runs.probe.trial import Trial, setup_of, trial_from
 
 PACKAGES = ("torch", "transformers", "accelerate", "peft", "bitsandbytes")

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kb.torch_runs.simulation import flash
-from kb.torch_runs.simulation.attention import Attention
+from kb.torch_runs.simulation.attention import Attention, flash_attn_functions
 
 if TYPE_CHECKING:
     import torch
@@ -93,7 +92,7 @@ def patches(tracer: "Tracer", attention: Attention) -> list[Patch]:
         Patch(
             "transformers.modeling_flash_attention_utils",
             "_lazy_imports",
-            flash.functions,
+            flash_attn_functions,
             "flash-attn needs a GPU.",
         ),
         Patch(

@@ -7,7 +7,8 @@ next step has made its own (transformers 5.23: ``Trainer.evaluation_loop``, ``pr
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from kb.torch_runs.simulation.caches import mark_cache
+from kb.torch_runs.simulation.generate import mark_cache
+from kb.torch_runs.simulation.torch_modules import torch
 
 MOST_JOINS = 1000
 STEPS_TRACED = 6  # beyond these, predictions of the steps between are joined without their forward passes
@@ -73,7 +74,6 @@ def _steps(evaluation: Evaluation) -> list[int]:
 
 def _prediction_step(model: Any, inputs: dict[str, Any], keeps: bool, tracer: Any) -> tuple[Any, Any, Any]:
     """One step's loss, predictions and labels, as ``Trainer.prediction_step`` returns them."""
-    import torch
     from transformers.trainer_pt_utils import nested_detach
 
     ignored = [*getattr(model.config, "keys_to_ignore_at_inference", ["past_key_values"]), "loss"]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from kb.torch_runs.simulation.caches import grow_cache, mark_cache
+from kb.torch_runs.simulation.torch_modules import torch
 
 DECODED_FIRST, DECODED_LAST = 2, 2  # tokens that the whole model decodes; between them only the cache grows
 FEWEST_SKIPPED = 20  # below that, decoding them all is quick enough
@@ -66,8 +66,6 @@ def generate(model: Any, inputs: dict[str, Any], decoding: Decoding, tracer: Any
         model: a model of :mod:`kb.torch_runs.simulation.loading`, or what PEFT made of it.
         inputs: fake tensors by their names; ``labels`` are left out.
     """
-    import torch
-
     progress = Progress(decoding, tracer.padded)
     settings: dict[str, Any] = {"cache_implementation": "static"} if decoding.static_cache else {}
     given = {name: value for name, value in inputs.items() if name != "labels"}
@@ -138,11 +136,46 @@ def _mark(tracer: Any, kwargs: dict[str, Any]) -> None:
 
 def _skip(kwargs: dict[str, Any], tokens: int, decoding: Decoding, encoded: bool) -> None:
     """As if ``tokens`` more had been decoded: the cache, the mask and the positions that long."""
-    import torch
-
     grow_cache(kwargs.get("past_key_values"), tokens, reorder=decoding.beams > 1)
     names = ("decoder_attention_mask", "decoder_position_ids") if encoded else ("attention_mask", "position_ids")
     for name in names:
         given = kwargs.get(name)
         if given is not None:
             kwargs[name] = torch.cat([given, given.new_ones((*given.shape[:-1], tokens))], dim=-1)
+
+
+def mark_cache(tracer: Any, cache: Any) -> None:
+    """Tell the tracer what the cache holds: the roles are the ledger's terms."""
+    for role, part in _parts(cache):
+        for layer in part.layers:
+            for tensor in (getattr(layer, "keys", None), getattr(layer, "values", None)):
+                if tensor is not None:
+                    tracer.mark(tensor, role)
+
+
+def grow_cache(cache: Any, tokens: int, *, reorder: bool) -> None:
+    """Let the self-attention cache take ``tokens`` more, one at a time, by its own methods.
+
+    Layers of a fixed size do not grow. With ``reorder``, each token is preceded by beam search's reordering, which
+    copies the cross-attention's keys and values as well.
+    """
+    if cache is None or cache.is_compileable:
+        return
+    own = dict(_parts(cache))["kv_cache_self"]
+    layers = [(number, layer) for number, layer in enumerate(own.layers) if getattr(layer, "keys", None) is not None]
+    if not layers:
+        return
+    rows = torch.zeros(layers[0][1].keys.shape[0], dtype=torch.long, device=layers[0][1].keys.device)
+    for _ in range(tokens):
+        if reorder:
+            cache.reorder_cache(rows)
+        for number, layer in layers:
+            own.update(layer.keys[..., -1:, :].clone(), layer.values[..., -1:, :].clone(), number)
+
+
+def _parts(cache: Any) -> list[tuple[str, Any]]:
+    if cache is None:
+        return []
+    if hasattr(cache, "self_attention_cache"):
+        return [("kv_cache_self", cache.self_attention_cache), ("kv_cache_cross", cache.cross_attention_cache)]
+    return [("kv_cache_self", cache)]

@@ -1,14 +1,23 @@
 """From a trace to what the caller is told: peaks with their ledgers, top tensors, timeline; plain data for JSON."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kb.torch_runs.simulation.allocator import OutOfMemory
 from kb.torch_runs.simulation.job import Job
 from kb.torch_runs.simulation.simulator import Run, runs_of
-from kb.torch_runs.simulation.snapshot import write_snapshot
-from kb.torch_runs.simulation.terms import Stacks, ledger_of, moment_of, term_of
-from kb.torch_runs.simulation.timeline import PhasePeak, alive_at, end_of, peaks_of, timeline_of, top_tensors
+from kb.torch_runs.simulation.timeline import (
+    Block,
+    Event,
+    PhasePeak,
+    alive_at,
+    end_of,
+    peaks_of,
+    timeline_of,
+    top_tensors,
+    write_snapshot,
+)
 
 LIBRARIES = ("torch", "transformers", "peft", "accelerate", "bitsandbytes")
 
@@ -25,8 +34,6 @@ def outcome_of(job: Job) -> dict[str, Any]:
     ran_out = False
     limit = job.allocator_limit_bytes
     if limit is not None and max(phase["reserved_bytes"] for phase in phases.values()) > limit:
-        from kb.torch_runs.simulation.allocator import OutOfMemory
-
         try:
             runs = runs_of(job, limit)
             phases = _phases(runs, saves=job.setup.do_train)
@@ -81,3 +88,82 @@ def _software() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+REMAINDERS = "allocator_remainders"
+BY_ROLE = {"weights": "parameters"}  # every other role is a term's own name
+ENCODER_PARTS = ("encoder", "shared", "embed_tokens_encoder")
+HEADS = ("lm_head", "embed_out", "score", "classifier", "cls", "qa_outputs", "predictions", "generator_lm_head")
+WRAPPERS = ("base_model", "model", "module")  # what PEFT and transformers put around the stacks
+LOSS_OPS = ("nll_loss", "log_softmax", "cross_entropy")
+
+
+class Stacks:
+    """Where a model's modules belong. ``sole`` is the stack of a model that has one: ``encoder`` or ``decoder``."""
+
+    def __init__(self, sole: str | None, vocabulary: int) -> None:
+        self.sole = sole
+        self.vocabulary = vocabulary
+
+    def of(self, module: str) -> str:
+        """``encoder``, ``decoder`` or ``head``; empty outside of all of them."""
+        parts = [part for part in module.split(".") if part and part not in WRAPPERS]
+        if not parts:
+            return ""
+        if parts[0] in HEADS:
+            return "head"
+        if self.sole:
+            return self.sole
+        return "encoder" if parts[0] in ENCODER_PARTS else "decoder"
+
+
+def term_of(event: Event, role: str | None, stacks: Stacks) -> str:
+    """The ledger's term for the block of one allocation."""
+    if role == "workspace" and event.op != "cublas_workspace":
+        return "temporaries"  # a kernel's own, gone when it ends
+    if role is not None:
+        return BY_ROLE.get(role, role)
+    phase, _, part = event.phase.partition(":")
+    if part == "inputs":
+        return "inputs"
+    if phase in ("load", "save") or part == "optimizer":
+        return "temporaries"
+    if any(op in event.op for op in LOSS_OPS):
+        return "loss" if phase == "train" else "logits"
+    if part == "backward":
+        return "temporaries"
+    stack = stacks.of(event.module)
+    if phase == "train":
+        return f"activations_{stack or 'head'}"
+    if stack == "encoder":
+        return "activations_encoder"
+    wide = event.requested >= 2 * stacks.vocabulary > 0  # at least a row of half-precision scores
+    return "logits" if stack == "head" or (not stack and wide) else "temporaries"
+
+
+def ledger_of(blocks: Sequence[Block], terms: Mapping[int, str]) -> dict[str, int]:
+    """Bytes by term, largest first; what rounding and unsplit blocks add to the tensors is a term of its own."""
+    sums: dict[str, int] = {}
+    for number, event in blocks:
+        size = event.requested or event.size
+        sums[terms[number]] = sums.get(terms[number], 0) + size
+        sums[REMAINDERS] = sums.get(REMAINDERS, 0) + event.size - size
+    return {name: size for name, size in sorted(sums.items(), key=lambda item: -item[1]) if size}
+
+
+def moment_of(event: Event, reported: str) -> str:
+    """Where the peak of the phase ``reported`` lies, which ``event`` made: a key of i18n under ``moment.``."""
+    phase, _, part = event.phase.partition(":")
+    if phase != reported:  # it was there when the phase began
+        part = ""
+        phase = reported
+    loss = any(op in event.op for op in LOSS_OPS)
+    if part == "backward":
+        return "loss_backward" if loss else "backward"
+    if part == "optimizer":
+        return "optimizer_step"
+    if phase == "evaluate" and not event.module and "cat" in event.op:
+        return "gathering"
+    if phase in ("train", "evaluate"):
+        return "loss" if loss else "forward"
+    return {"load": "loading", "save": "saving", "generate": "decoding"}[phase]

@@ -1,7 +1,7 @@
 """A whole run on the fake GPU, phase by phase, in the order and with the allocator that the real one has.
 
 Evaluation after training finds the optimizer's states and the cache that training left; inference of its own starts
-with nothing but the model.
+with nothing but the model. Import only in the simulator's process.
 """
 
 from collections.abc import Sequence
@@ -9,13 +9,15 @@ from typing import Any, NamedTuple
 
 from kb.core.setup import TrainingSetup
 from kb.torch_runs.adapters import is_quantized, kept_head
-from kb.torch_runs.simulation.batches import batch_of
 from kb.torch_runs.simulation.evaluate import Evaluation, evaluate
-from kb.torch_runs.simulation.events import Event
 from kb.torch_runs.simulation.faults import BeyondPositionsError
 from kb.torch_runs.simulation.generate import Decoding, generate
 from kb.torch_runs.simulation.job import Job
-from kb.torch_runs.simulation.save import save
+from kb.torch_runs.simulation.loading import build_model
+from kb.torch_runs.simulation.session import open_session
+from kb.torch_runs.simulation.timeline import Event
+from kb.torch_runs.simulation.torch_modules import torch
+from kb.torch_runs.simulation.training import as_accelerate, batch_of, save, train
 
 ENDED = "ended"
 BITS_AND_BYTES = ("paged", "lion", "ademamix", "rmsprop", "adamw_8bit", "adamw_bnb")  # optimizers that are its own
@@ -59,9 +61,6 @@ def runs_of(job: Job, limit_bytes: int | None = None) -> list[Run]:
 
 
 def _run(job: Job, limit_bytes: int | None, *, inference: bool) -> Run:
-    from kb.torch_runs.simulation.loading import build_model
-    from kb.torch_runs.simulation.session import open_session
-
     setup = job.setup
     with open_session(
         capability=job.compute_capability,
@@ -94,9 +93,6 @@ def _infer(job: Job, model: Any, tracer: Any) -> Passed:
 
 
 def _train_and_evaluate(job: Job, model: Any, tracer: Any) -> Passed:
-    from kb.torch_runs.simulation.autocast import as_accelerate
-    from kb.torch_runs.simulation.training import train
-
     setup = job.setup
     if setup.autocast:
         as_accelerate(model, "float16" if setup.fp16 else "bfloat16")
@@ -164,11 +160,9 @@ def _check_positions(model: Any, setup: TrainingSetup) -> None:
     Raises:
         BeyondPositionsError: more tokens than learned positions.
     """
-    from torch import nn
-
     encoded = model.config.is_encoder_decoder
     for name, module in model.named_modules():
-        if not isinstance(module, nn.Embedding) or ("position" not in name and not name.endswith("wpe")):
+        if not isinstance(module, torch.nn.Embedding) or ("position" not in name and not name.endswith("wpe")):
             continue
         if "relative" in name or "token" in name:
             continue

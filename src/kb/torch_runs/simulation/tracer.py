@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kb.torch_runs.simulation.allocator import CachingAllocator
-from kb.torch_runs.simulation.events import Event
+from kb.torch_runs.simulation.timeline import Event
 
 if TYPE_CHECKING:
     import torch
