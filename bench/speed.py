@@ -137,11 +137,11 @@ def in_process() -> dict[str, Any]:
     checker = file_checker(catalog, Project(), Wanted(gpu="rtx-3090", host_memory="60GB", cpus="16"))
     raw = CONFIG.read_bytes()
     (result,) = checker.check(raw, str(CONFIG)).results
-    facts = checker.checker.facts(result.unit)
+    facts = checker.facts(result.unit)
     conditions = [compile_tree(rule.when) for rule in catalog.rules.values() if rule.when is not None]
     for condition in conditions:
         condition(facts.get)  # facts are kept once found: what remains is the expression
-    gpu = checker.checker.machine.gpus[0]
+    gpu = checker.machine.gpus[0]
     assert result.model is not None and gpu.gpu is not None
 
     def closed_form() -> None:

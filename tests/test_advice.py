@@ -148,7 +148,7 @@ def test_the_accumulation_that_the_comment_means() -> None:
 
 def test_several_gpus_multiply_the_effective_batch_only_where_they_are_named() -> None:
     text = MT5 + "training: {per_device_train_batch_size: 4, gradient_accumulation_steps: 2}\n"
-    checker = Checker(CATALOG, machine(count=2), gpu_count=2)
+    checker = Checker(CATALOG, machine(count=2))
     assert checker.facts(unit(text)).get("batch.effective") == 16
     assert fact(text, "batch.effective") == 8
 

@@ -155,10 +155,12 @@ def test_axolotl_shards_over_the_gpus_that_the_user_names():
     text = AXOLOTL + "fsdp: [full_shard, auto_wrap]\nfsdp_config: {fsdp_offload_params: true, fsdp_version: 2}\n"
     peaks = []
     for count in (2, 8):
-        setup = result_of(text, checker=Checker(CATALOG, MACHINE, gpu_count=count)).setup
+        setup = result_of(text, checker=Checker(CATALOG, MACHINE._replace(gpu_count=count))).setup
         assert (setup.fsdp, setup.offload_param, setup.world_size) == (True, True, count)
         peaks.append(
-            result_of(text.replace("true, fsdp", "false, fsdp"), checker=Checker(CATALOG, MACHINE, gpu_count=count))
+            result_of(
+                text.replace("true, fsdp", "false, fsdp"), checker=Checker(CATALOG, MACHINE._replace(gpu_count=count))
+            )
         )
     assert peak_of(peaks[1]) < peak_of(peaks[0])
 

@@ -77,7 +77,7 @@ def finite(data: object) -> bool:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_an_estimate_is_an_answer_or_a_reason(name, checkers):
-    checker = checkers[name].checker
+    checker = checkers[name]
     tasks = ("train", "evaluate", "generate")
     target = next(module.leaf for module in modules(MODELS[name].architecture) if module.kind == "linear")
     told = 0
@@ -87,7 +87,7 @@ def test_an_estimate_is_an_answer_or_a_reason(name, checkers):
         flags = Flags(model=name, task=task, precision=precision, method=method, batch=4, eval_batch=2)
         flags = flags._replace(lora_targets=None if method == "full" else (target,))
         try:
-            one = estimate(unit_of(flags), checker, assumed_of(flags))
+            one = estimate(checker.prepare(unit_of(flags)), CATALOG, assumed_of(flags))
         except UserError as fault:
             assert fault.key in REASONS, (precision, method, task, fault)
             continue
@@ -101,7 +101,7 @@ def test_an_estimate_is_an_answer_or_a_reason(name, checkers):
 def test_a_check_a_recommendation_and_a_plan_are_made(name, checkers):
     checker = checkers[name]
     model = MODELS[name]
-    estimator = Estimator(model, checker.checker.machine, CATALOG.constants)
+    estimator = Estimator(model, checker.machine, CATALOG.constants)
     encoder = model.architecture.family == "encoder"
     for precision in ("fp16: true", "bf16: true", "torch_dtype: bfloat16"):
         text = (

@@ -41,8 +41,8 @@ def processes(text: str) -> Any:
     return "assumed" if setting is None else None if is_unknown(setting.value) else setting.value
 
 
-def checked(unit: Unit, **how: Any) -> UnitResult:
-    return Checker(CATALOG, machine(), **how).check(unit)
+def checked(unit: Unit, gpu_count: int | None = None) -> UnitResult:
+    return Checker(CATALOG, machine()._replace(gpu_count=gpu_count)).check(unit)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_a_comment_may_speak_of_several(comment: str, several: bool) -> None:
 
 def test_an_effective_batch_for_several_nodes_is_undecided_not_wrong() -> None:
     beside = CONFIG + "gradient_accumulation_steps: 2  # effective batch 30 with 4 nodes\n"
-    for how in ({}, {"gpu_count": 1}):
-        assert "effective-batch-not-as-said" not in [each.rule for each in checked(config(beside), **how).findings]
+    for count in (None, 1):
+        assert "effective-batch-not-as-said" not in [each.rule for each in checked(config(beside), count).findings]
     alone = CONFIG + "gradient_accumulation_steps: 2  # effective batch 30\n"
     assert "effective-batch-not-as-said" in [each.rule for each in checked(config(alone)).findings]

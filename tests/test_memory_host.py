@@ -145,7 +145,7 @@ def on_host(text: str, limit: int, gpus: int = 1) -> dict[str, str]:
     machine = Machine(
         gpus=(gpu,) * gpus, gpu_source="named", host_memory_bytes=limit, host_memory_source="named", cpus=64
     )
-    checker = Checker(CATALOG, machine, gpu_count=gpus if gpus > 1 else None)
+    checker = Checker(CATALOG, machine)
     (unit,) = read_units(text, "train.yaml", CATALOG.dialects, CATALOG.facts)
     found = checker.check(unit).findings
     return {each.rule: each.severity for each in found if each.rule.startswith("host-")}

@@ -60,7 +60,8 @@ def test_every_way_that_toml_has_of_writing_a_dotted_name_is_read(tmp_path: Path
     (tmp_path / name).write_text(content, "utf-8")
     project = find_project(str(tmp_path))
     assert dict(project.facts) == {"script.collator_builds_decoder_inputs": False, "data.train_samples": 9000}
-    assert checker(project).checker.given == project.facts
+    unit = checker(project).check(b"training: {}\n", "train.yaml").results[0].unit
+    assert checker(project).prepare(unit).given == project.facts
 
 
 def test_a_rule_waits_for_a_fact_that_no_config_gives_and_decides_when_the_project_says_it() -> None:
@@ -100,7 +101,7 @@ def test_the_number_of_samples_enters_the_prediction() -> None:
 )
 def test_updates_of_a_run_are_those_of_the_trainer(settings: str, samples: int, steps: int) -> None:
     given = {"data.train_samples": samples}
-    prepared = Checker(CATALOG, checker(Project()).checker.machine, given=given)
+    prepared = Checker(CATALOG, checker(Project()).machine, given=given)
     unit = checker(Project()).check(f"training: {{{settings}}}\n".encode(), "train.yaml").results[0].unit
     assert prepared.facts(unit).get("run.steps") == steps
 
@@ -152,7 +153,7 @@ def test_only_where_the_runs_happen_a_missing_library_is_known_to_be_missing() -
 
     def installed(project: Project, library: str) -> Any:
         unit = checker(Project()).check(b"training: {bf16: true}\n", "train.yaml").results[0].unit
-        prepared = file_checker(CATALOG, project, Wanted(gpu="a100-80gb")).checker.prepare(unit)
+        prepared = file_checker(CATALOG, project, Wanted(gpu="a100-80gb")).prepare(unit)
         return prepared.installed(library)
 
     assert installed(Project(versions={"peft": "0.17.0"}), "peft") is True

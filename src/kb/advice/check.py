@@ -94,7 +94,6 @@ class Checker:
         model_elsewhere: the model of a hub name that the catalogue lacks, where this machine or the hub has its
             ``config.json``; a UserError says why that cannot be had.
         identity_of: what the ``config.json`` of a name says of a model that has no closed form.
-        gpu_count: data-parallel size that the user named.
         given: facts that the project says of itself, by vocabulary name (``[facts]`` of ``kb.toml``).
         installed: whether a library is installed; None where nobody knows.
         notes: notes will be told, so that what they rest on is worth finding out.
@@ -114,7 +113,6 @@ class Checker:
         model_in_folder: Callable[[str], Model | None] = no_folder,
         model_elsewhere: Callable[[str], Model | None] = no_folder,
         identity_of: Callable[[str], ModelIdentity | None] = no_config,
-        gpu_count: int | None = None,
         given: Mapping[str, Any] = {},
         installed: Callable[[str], bool | None] = nobody_knows,
         notes: bool = True,
@@ -125,7 +123,6 @@ class Checker:
         self.machine = machine
         named = named_releases(versions) if versions else nothing_pinned
         self.release_of: Callable[[Unit], Release] = release_of or (lambda unit: named)
-        self.gpu_count = gpu_count
         self.notes = notes
         self.strict = strict
         self.given = given
@@ -276,7 +273,7 @@ class Checker:
             model,
             facts=types,
             constants=self.catalog.constants,
-            gpu_count=self.gpu_count,
+            gpu_count=self.machine.counted_gpus,
             versions=version_of,
             given=self.given,
         )
@@ -292,7 +289,7 @@ class Checker:
             constants=constants,
             types=types,
             release=release,
-            counted=self.gpu_count is not None,
+            counted=self.machine.counted_gpus is not None,
             note=why_no_prediction(unit, setup, known=model is not None, fault=fault, given=self.given),
             given=self.given,
             installed=self._installed,

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kb.advice.check import Checker
 from kb.advice.estimator import Estimator
+from kb.advice.facts import UnitFacts
 from kb.advice.lengths import longest_input
 from kb.advice.models import unknown_model
 from kb.advice.no_prediction import NO_MODEL_OF_THE_RUN, Note
@@ -55,26 +55,24 @@ class Estimated(NamedTuple):
 
 
 def estimate(
-    unit: Unit, checker: Checker, assumed: tuple[Assumption, ...] = (), *, open_model: bool = False
+    prepared: UnitFacts, catalog: Catalog, assumed: tuple[Assumption, ...] = (), *, open_model: bool = False
 ) -> Estimated:
     """The unit's closed-form prediction.
 
     Args:
+        prepared: the unit's setup, model and machine.
         assumed: what whoever made the unit took for granted.
         open_model: the model may be one without a closed form, which a simulation will build.
 
     Raises:
         UserError: the model is not known, a value is open, or the run would end in an error whatever the memory.
     """
-    catalog = checker.catalog
-    prepared = checker.prepare(unit)
-    setup, model = prepared.setup, prepared.model
+    unit, machine, setup, model = prepared.unit, prepared.machine, prepared.setup, prepared.model
     if prepared.note is not None and not (open_model and model is None):
         raise _unusable(prepared.note, setup, catalog)
     if not (setup.do_train or setup.do_eval or setup.do_predict):
         raise UserError("estimate.no_phase")
     setup = setup._replace(assumed=setup.assumed + assumed)
-    machine = checker.machine
     if model is None:
         return Estimated(unit=unit, setup=setup, model=None, machine=machine, report=None)
     _check_run(setup, model)

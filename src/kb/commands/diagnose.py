@@ -106,14 +106,14 @@ def _values(options: argparse.Namespace, catalog: Catalog) -> _Values:
     checker = file_checker(catalog, project, wanted)
     if options.config is None:
         empty = Unit(path="", section=None, dialect=None, settings={}, span=Span(1, 1, 1, 1, 0, 0))
-        facts = checker.checker.facts(empty)
+        facts = checker.facts(empty)
 
         def machine_only(name: str) -> Any:
             return facts.get(name) if name.startswith(_OF_THE_MACHINE) else Unknown(frozenset((name,)))
 
         return _Values(machine_only, None)
     unit = _unit(options, checker)
-    return _Values(checker.checker.facts(unit).get, unit)
+    return _Values(checker.facts(unit).get, unit)
 
 
 def _unit(options: argparse.Namespace, checker: Any) -> Unit:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kb import __version__
-from kb.advice.check import Checker
 from kb.advice.history import History, Version, distinct, history_of
 from kb.advice.memory_facts import PredictedFacts
 from kb.advice.noted_history import noted_versions, with_measured, with_notes
@@ -59,8 +58,8 @@ def command(arguments: Sequence[str], language: str) -> int:
 
         versions = with_measured(versions, read_measured(options.measured))
     if any(version.unit for version in versions):
-        history = history_of(versions, _preparing(checker.checker), catalog.facts)
-        _report(options, history, checker.checker, words, given)
+        history = history_of(versions, _preparing(checker), catalog.facts)
+        _report(options, history, checker, words, given)
         if options.plot:
             _plot(options.plot, history, words)
     return _unreadable(versions, options, words)
@@ -150,7 +149,7 @@ def _noted(row: Mapping[str, Any], errata: Sequence[Mapping[str, Any]], words: W
     return Given(versions, remarks=tuple(remarks))
 
 
-def _preparing(checker: Checker) -> Any:
+def _preparing(checker: FileChecker) -> Any:
     def prepare(unit: Unit) -> tuple[TrainingSetup, str | None, PredictedFacts]:
         facts = checker.prepare(unit)
         return facts.setup, facts.model.id if facts.model else None, facts.predicted
@@ -158,7 +157,7 @@ def _preparing(checker: Checker) -> Any:
     return prepare
 
 
-def _report(options: argparse.Namespace, history: History, checker: Checker, words: Words, given: Given) -> None:
+def _report(options: argparse.Namespace, history: History, checker: FileChecker, words: Words, given: Given) -> None:
     if options.format == "json":
         from kb.report.check.json_report import to_json
         from kb.report.history.text import history_object

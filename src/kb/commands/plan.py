@@ -44,7 +44,7 @@ def command(arguments: Sequence[str], language: str) -> int:
     )
     project = find_project(os.path.dirname(os.path.abspath(options.config)) if options.config != "-" else os.getcwd())
     checker = file_checker(catalog, project, wanted)
-    machine = checker.checker.machine
+    machine = checker.machine
     if not machine.gpus and machine.host_memory_bytes is None:
         raise UserError("plan.nothing_to_fit")
     planned = []

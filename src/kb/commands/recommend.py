@@ -37,7 +37,7 @@ def command(arguments: Sequence[str], language: str) -> int:
     guide = load_guide(options.rules)
     model = _model(options, catalog)
     wanted = Wanted(gpu=options.gpu, gpus=options.gpus, host_memory=options.host_memory, cpus=options.cpus)
-    machine = file_checker(catalog, find_project(os.getcwd()), wanted).checker.machine
+    machine = file_checker(catalog, find_project(os.getcwd()), wanted).machine
     if not machine.gpus:
         raise UserError("recommend.no_gpu")
     _check_lengths(options, model)

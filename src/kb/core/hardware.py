@@ -57,6 +57,13 @@ class Machine(NamedTuple):
     cpu_source: Literal["named", "cgroup-v2", "cgroup-v1", "affinity", "unknown"] = "unknown"
     shm_bytes: int | None = None
     notes: tuple[str, ...] = ()  # what else is worth saying about it: keys of i18n under `machine.`
+    gpu_count: int | None = None  # over how many GPUs the user said that a run goes
+
+    @property
+    def counted_gpus(self) -> int | None:
+        """Over how many GPUs a run goes, where somebody says it: who names several of a GPU has counted them."""
+        several = self.gpu_source == "named" and len(self.gpus) > 1
+        return len(self.gpus) if self.gpu_count is None and several else self.gpu_count
 
     @property
     def smallest_gpu(self) -> DetectedGpu | None:

@@ -177,7 +177,7 @@ def _example() -> tuple[Any, Unit]:
         raw = stream.read()
     checker = file_checker(load_library("ko").catalog, Project(), WANTED)
     unit = next(result.unit for result in checker.check(raw, CONFIG).results if result.unit.dialect is not None)
-    return checker.checker.facts(unit), unit
+    return checker.facts(unit), unit
 
 
 SHORTEST = 6  # characters of a sign that is shown

@@ -49,7 +49,7 @@ def machine_of(
         UserError: there is no such GPU, or a value cannot be used.
     """
     cores = None if cpus is None else str(cpus)
-    return _checker(Wanted(gpu=gpu, gpus=gpus, host_memory=host_memory, cpus=cores)).checker.machine
+    return _checker(Wanted(gpu=gpu, gpus=gpus, host_memory=host_memory, cpus=cores)).machine
 
 
 def lint(
@@ -80,9 +80,7 @@ def lint(
     wanted = Wanted(select=select, ignore=ignore, dialect=dialect, versions=versions, **_named(machine))
     inputs, faults = inputs_of(config)
     project = find_project(_folder(config)) if isinstance(config, str | os.PathLike) else Project()
-    checker = _checker(wanted, project, _model(model))
-    if isinstance(machine, Machine):
-        checker.checker.machine = machine
+    checker = _checker(wanted, project, _model(model), machine if isinstance(machine, Machine) else None)
     result = run(inputs, checker, faults).result(checker)
     if result.unusable and not result.units:
         fault = result.unusable[0]
@@ -170,18 +168,18 @@ def message(finding: Finding, language: Language = "en") -> str:
 def _named(machine: Place) -> dict[str, Any]:
     if isinstance(machine, Mapping):
         return {name: str(value) if name == "cpus" else value for name, value in machine.items()}
-    if isinstance(machine, Machine):
-        return {"gpu": "none"}
-    return {"gpu": machine}
+    return {} if isinstance(machine, Machine) else {"gpu": machine}
 
 
 def _place(machine: Place) -> Machine:
-    return machine if isinstance(machine, Machine) else _checker(Wanted(**_named(machine))).checker.machine
+    return machine if isinstance(machine, Machine) else _checker(Wanted(**_named(machine))).machine
 
 
-def _checker(wanted: Wanted, project: Project | None = None, model: Model | None = None) -> FileChecker:
+def _checker(
+    wanted: Wanted, project: Project | None = None, model: Model | None = None, machine: Machine | None = None
+) -> FileChecker:
     try:
-        return file_checker(_catalog(), project or Project(), wanted, model=model)
+        return file_checker(_catalog(), project or Project(), wanted, model=model, machine=machine)
     except UserError as fault:
         _refuse(fault)
 

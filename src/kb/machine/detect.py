@@ -58,6 +58,7 @@ def detect(
         gpu_source=found.source,
         gpu_note=found.note,
         notes=found.notes,
+        gpu_count=gpu_count,
         **_host(_wish(host_memory), _wish(cpus), root),
     )
 

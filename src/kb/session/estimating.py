@@ -15,7 +15,7 @@ def estimate_flags(flags: Flags, checker: FileChecker, *, open_model: bool = Fal
     Raises:
         UserError: the model is not known, or the run cannot be.
     """
-    return estimate(unit_of(flags), checker.checker, assumed_of(flags), open_model=open_model)
+    return estimate(checker.prepare(unit_of(flags)), checker.catalog, assumed_of(flags), open_model=open_model)
 
 
 def estimate_file(
@@ -36,8 +36,8 @@ def estimate_file(
             faults.append(why_unusable(result, path, checker.catalog))
             continue
         try:
-            unit = with_flags(result.unit, flags)
-            estimated.append(estimate(unit, checker.checker, assumed_of(flags, result.unit), open_model=open_model))
+            prepared, assumed = checker.prepare(with_flags(result.unit, flags)), assumed_of(flags, result.unit)
+            estimated.append(estimate(prepared, checker.catalog, assumed, open_model=open_model))
         except UserError as fault:
             fault.values.setdefault("within", f"{path} [{result.unit.section}]" if result.unit.section else path)
             faults.append(fault)

@@ -2,17 +2,21 @@
 
 import datetime
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from kb.advice.check import Checker
+from kb.advice.facts import UnitFacts
 from kb.config.files import ConfigError
 from kb.config.joining import Joiner, ReadNamed
 from kb.config.reader import ConfigReader
 from kb.config.text.encoding import Decoded, decode
 from kb.core.catalog import Catalog
 from kb.core.document import Event, Unit
+from kb.core.facts import Facts
 from kb.core.finding import Finding, Severity, Span
+from kb.core.hardware import Machine
 from kb.core.lint import place_of
 from kb.core.result import UnitResult
 from kb.session.named_files import ProjectPrograms, read_named
@@ -145,12 +149,11 @@ class FileChecker:
         self.catalog = catalog
         self.notes = notes
         self._keeps_assumed = assumed
-        self.checker = checker
+        self._checker = checker
         self.hub = hub
         self._today = today
         self.dialect = dialect
         self._overrides = overrides or Overrides.none()
-        self._known: Known | None = None
         self.reader = ConfigReader(catalog.dialects, catalog.facts)
         self.seen = seen or Seen()
         self.lookups = {"named": read, "beside": beside or _read_below}
@@ -187,13 +190,28 @@ class FileChecker:
         return FileResult(path=path, text=text, encoding=decoded.encoding, results=tuple(results), raw=undecoded)
 
     @property
+    def machine(self) -> Machine:
+        """Where the runs are to happen."""
+        return self._checker.machine
+
+    def prepare(self, unit: Unit) -> UnitFacts:
+        """A unit's setup, model and predictions on the machine, without the rules."""
+        return self._checker.prepare(unit)
+
+    def facts(self, unit: Unit) -> Facts:
+        """A unit's facts alone."""
+        return self._checker.facts(unit)
+
+    def hear(self, events: Iterable[Event]) -> list[Finding]:
+        """The findings of events that no unit holds."""
+        return self._checker.hear(events)
+
+    @cached_property
     def known(self) -> "Known":
         """The names of every format, made ready when a text is met that cannot be read."""
-        if self._known is None:
-            from kb.session.known import Known
+        from kb.session.known import Known
 
-            self._known = Known(self.catalog)
-        return self._known
+        return Known(self.catalog)
 
     def again(self, file: FileResult, raw: bytes, kind: Kind) -> FileResult:
         """A file's result with other bytes; of one that another brings in, as a part of that one."""
@@ -221,11 +239,11 @@ class FileChecker:
             from kb.session.code_files import starts_no_run
 
             joined = [unit for unit in joined if not starts_no_run(unit)] or joined[:1]
-        return [self.checker.check(unit) for unit in joined]
+        return [self._checker.check(unit) for unit in joined]
 
     def check_unit(self, unit: Unit) -> UnitResult:
         """One unit's result, with what the files it names say."""
-        return self.checker.check(self._joiner.join(unit))
+        return self._checker.check(self._joiner.join(unit))
 
     def read(
         self, text: str, path: str, kind: Kind, events: Sequence[Event] = (), *, raw: bytes = b"", readable: bool = True
@@ -292,10 +310,10 @@ class FileChecker:
         if "kb:" in text:
             undecided = {row.rule for result in results for row in result.not_evaluated}
             found = [finding for findings in kept for finding in findings]
-            outcome = self._suppressed(found, text, path, self.checker.rule_ids - undecided - ignored)
+            outcome = self._suppressed(found, text, path, self._checker.rule_ids - undecided - ignored)
             shares = iter(outcome.findings)
             kept = [tuple(next(shares) for _ in findings) for findings in kept]
-            heard = [self._own(finding) for finding in self.checker.hear(outcome.events)]
+            heard = [self._own(finding) for finding in self.hear(outcome.events)]
             heard = [finding for finding in heard if finding.rule not in ignored]
             kept[0] = tuple(sorted((*kept[0], *heard), key=place_of))
         return [self._without_notes(result, found) for result, found in zip(results, kept, strict=True)]

@@ -92,7 +92,7 @@ def _explained(rule: str, result: CheckResult, checker: FileChecker, words: Word
     texts = []
     for unit in result.units:
         where = unit.unit.path + (f" [{unit.unit.section}]" if unit.unit.section else "")
-        facts = checker.checker.facts(unit.unit)
+        facts = checker.facts(unit.unit)
         texts.append(
             explain(
                 checker.catalog.rules[rule],

@@ -48,12 +48,14 @@ def file_checker(
     project: Project,
     wanted: Wanted,
     *,
+    machine: Machine | None = None,
     model: Model | None = None,
     known: Mapping[str, Any] = {},
 ) -> FileChecker:
     """A checker for one run.
 
     Args:
+        machine: where the runs are to happen, as it is; None takes what ``wanted`` and the project name, or finds it.
         model: the model of every config, where the caller holds it.
         known: facts that the caller knows of the run; they win over what the project says of itself.
 
@@ -71,7 +73,7 @@ def file_checker(
     given = {**given, **known}
     named = {library: (text, project.path or SETTINGS) for library, text in project.versions.items()}
     named |= {library: (text, OPTION.format(library=library)) for library, text in (wanted.versions or {}).items()}
-    machine = _machine(catalog, project, wanted)
+    machine = machine or wanted_machine(catalog, project, wanted)
     hub, seen = HubModels(online=wanted.online), Seen()
     releases = ProjectReleases(named, root=wanted.root, here=wanted.here, seen=seen)
     programs = ProjectPrograms((lambda path: None) if wanted.loose else releases.top, seen)
@@ -84,7 +86,6 @@ def file_checker(
         model_in_folder=seen.model("folder", model_in_folder, folder_config),
         model_elsewhere=seen.model("hub", hub, cached_config_of),
         identity_of=identity_on_disk,
-        gpu_count=wanted.gpus if wanted.gpus is not None else project.gpus,
         given=given,
         notes=wanted.notes,
         strict=wanted.strict,
@@ -106,7 +107,12 @@ def file_checker(
     )
 
 
-def _machine(catalog: Catalog, project: Project, wanted: Wanted) -> Machine:
+def wanted_machine(catalog: Catalog, project: Project, wanted: Wanted) -> Machine:
+    """The machine that is named, on the command line or in the project's settings, or that is found.
+
+    Raises:
+        UserError: a name or a value that cannot be used.
+    """
     gpu = wanted.gpu or project.gpu
     gpu_count = wanted.gpus if wanted.gpus is not None else project.gpus
     # who names a GPU plans for another machine than this one: of that machine nothing else is known

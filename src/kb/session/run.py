@@ -42,7 +42,7 @@ class Run(NamedTuple):
 
     def result(self, checker: FileChecker) -> CheckResult:
         return CheckResult(
-            machine=checker.checker.machine,
+            machine=checker.machine,
             units=tuple(unit for file in self.files for unit in file.results),
             sources_text={file.path: file.text for file in self.files},
             version=__version__,

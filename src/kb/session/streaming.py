@@ -43,7 +43,7 @@ def stream_report(
 
     style = choose_style(sys.stdout, options.color)
     empty = CheckResult(
-        machine=checker.checker.machine,
+        machine=checker.machine,
         units=(),
         sources_text={},
         version=__version__,
@@ -117,7 +117,7 @@ def _asked(options: argparse.Namespace, project: Project, checker: FileChecker, 
     return {
         **{f"option {name}": value for name, value in vars(options).items() if name not in ignored},
         "project": project,
-        "machine": checker.checker.machine,
+        "machine": checker.machine,
         "style": style,
         "versions": sorted(installed_versions().items()),
         "environment": (sys.prefix, os.environ.get("VIRTUAL_ENV"), os.environ.get("CONDA_PREFIX")),

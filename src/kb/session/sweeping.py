@@ -47,7 +47,7 @@ def swept_result(files: "FileChecker", raw: bytes, path: str) -> "FileResult | N
         return None
 
     def hear(event: Event) -> Sequence[Finding]:
-        return files.checker.hear([event])
+        return files.hear([event])
 
     try:
         results = sweep_results(decoded.text, path, files.reader, files.check_unit, hear)

@@ -178,7 +178,7 @@ class Tree:
         if not units:
             return Told("", Tally(), (), seen)
         result = CheckResult(
-            machine=self._checker.checker.machine,
+            machine=self._checker.machine,
             units=units,
             sources_text={file.path: file.text for file in files},
             version=__version__,

@@ -93,7 +93,6 @@ class ExampleRunner:
             release_of=releases,
             model_in_folder=lambda name: _model_beside(files, name),
             identity_of=lambda name: _identity_beside(files, name),
-            gpu_count=example.get("gpus"),
             programs=self._programs(folder),
             given=given_facts(example.get("facts", {}), self.catalog.facts, "facts"),
         )
@@ -125,7 +124,7 @@ class ExampleRunner:
         found = detect(
             self.catalog.gpus,
             gpu=example.get("gpu", "none"),
-            gpu_count=example.get("gpus") if "gpu" in example else None,
+            gpu_count=example.get("gpus"),
             host_memory=example.get("host_memory", "none"),
             cpus=str(example.get("cpus", "none")),
         )

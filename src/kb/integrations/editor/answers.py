@@ -109,7 +109,7 @@ class Answers:
         return f"{said}\n\n{escaped(self._words.meaning(name))}" if fact else said
 
     def _ledger(self, unit: UnitResult) -> str:
-        machine = self._session.checker(unit.unit.path).checker.machine
+        machine = self._session.checker(unit.unit.path).machine
         lines = fit_panel(unit, machine, self._words, PANEL)
         return "\n".join(fenced(lines)) if lines else ""
 
@@ -164,7 +164,7 @@ class Answers:
         file = self._checked.file
         assert file is not None
         return CheckResult(
-            machine=checker.checker.machine,
+            machine=checker.machine,
             units=file.results,
             sources_text={file.path: file.text},
             version="",

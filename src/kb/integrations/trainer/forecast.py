@@ -16,7 +16,7 @@ from kb.integrations.trainer.shapes import Seen
 from kb.knowledge import load_catalog
 from kb.report.words import Words
 from kb.session import cli
-from kb.session.prepare import Wanted, file_checker
+from kb.session.prepare import Wanted, file_checker, wanted_machine
 from kb.session.project import Project, find_project
 
 NAME = "TrainingArguments"  # stands where a config's path would
@@ -44,18 +44,24 @@ class Forecast:
         knowledge: the rules.
         device: the ``torch.device`` that the run is on; another than CUDA has no GPU to fit.
         ours: bytes that this process already holds there: they are no other's.
+        machine: where the run is; None looks.
     """
 
-    def __init__(self, run: LiveRun, knowledge: Knowledge, *, device: Any, ours: int = 0) -> None:
+    def __init__(
+        self, run: LiveRun, knowledge: Knowledge, *, device: Any, ours: int = 0, machine: Machine | None = None
+    ) -> None:
         self.run = run
         self.catalog = knowledge.catalog
         gpu = "auto" if device.type == "cuda" else "none"
         wanted = Wanted(gpu=gpu, host_memory="auto", cpus="auto", gpus=run.world_size, dialect="hf", here=True)
-        checker = file_checker(knowledge.catalog, knowledge.project, wanted, model=run.model, known=run.known)
-        self.machine: Machine = without_ours(checker.checker.machine, device.index or 0, ours)
-        checker.checker.machine = self.machine
+        found = machine or wanted_machine(knowledge.catalog, knowledge.project, wanted)
+        found = found._replace(gpu_count=run.world_size)  # a run that has started knows
+        self.machine: Machine = without_ours(found, device.index or 0, ours)
+        checker = file_checker(
+            knowledge.catalog, knowledge.project, wanted, machine=self.machine, model=run.model, known=run.known
+        )
         self.result: UnitResult = checker.check(run.text().encode(), NAME, "config").results[0]
-        self.facts = checker.checker.facts(self.result.unit)
+        self.facts = checker.facts(self.result.unit)
 
     @cached_property
     def setup(self) -> TrainingSetup:
