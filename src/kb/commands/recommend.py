@@ -178,15 +178,3 @@ def _value(text: str, variable: Mapping[str, Any], whole: str) -> Any:
         if number is not None and variable.get("low", number) <= number <= variable.get("high", number):
             return number
     raise UserError("recommend.bad_set_value", text=whole[:100], kind=kind)
-
-
-class _Callable(type(sys)):  # type: ignore[misc]
-    """``kb.recommend(…)`` is a function of the API; importing the command of that name must not take it away."""
-
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        from kb.integrations.api import recommend
-
-        return recommend(*arguments, **named)
-
-
-sys.modules[__name__].__class__ = _Callable
