@@ -48,10 +48,22 @@ def test_a_failing_example_is_shown(folder: Path) -> None:
     assert "t5-fp16-overflow" in run.stdout + run.stderr
 
 
-def test_a_new_rule_validates_and_its_examples_run(folder: Path) -> None:
+def test_a_new_rule_validates_once_it_is_worded_and_its_examples_run(folder: Path) -> None:
     assert kb("new", "batch-past-reason", "--area", "batch", "--rules", folder).returncode == 0
+    path = folder / "checks" / "batch" / "batch-past-reason.yaml"
+    text = (
+        path.read_text("utf-8")
+        .replace("결함의 이름", "너무 큰 배치")
+        .replace("the fault's name", "A batch past reason")
+    )
+    text = text.replace("개는 …", "개는 너무 많습니다.").replace("size} …", "size} is too much.")
+    text = text.replace("왜 문제인지 한 문단으로 씁니다.", "메모리가 모자랍니다.").replace(
+        "One paragraph on why it matters.", "It does not fit."
+    )
+    path.write_text(text, "utf-8")
     assert kb("lock", "--rules", folder, "--lang", "en").returncode == 0
-    assert kb("validate", "--rules", folder, "--lang", "en").returncode == 0
+    run = kb("validate", "--rules", folder, "--lang", "en")
+    assert run.returncode == 0, run.stderr
     run = kb("test", "batch-past-reason", "--rules", folder, "--lang", "en")
     assert run.returncode == 0, run.stdout
     assert "2 examples run, 0 failed" in run.stdout

@@ -7,9 +7,12 @@ or a touched file does not rebuild for nothing.
 import json
 import os
 import zlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kb.knowledge.locations import Location, files_under
+
+if TYPE_CHECKING:
+    from kb.knowledge.compile import Files
 
 FORMAT = 4
 STAMP = "stamp.json"
@@ -29,15 +32,15 @@ def load_part(location: Location, part: str) -> Any:
     return build(location)[part]
 
 
-def build(location: Location) -> dict[str, Any]:
-    """Compile the sources and store the bundle, where the folder can be written.
+def build(location: Location, files: "Files | None" = None) -> dict[str, Any]:
+    """Compile the sources (``files``, where they have been read) and store the bundle, where the folder can be written.
 
     Raises:
         KnowledgeError: the sources have faults.
     """
     from kb.knowledge.compile import compile_knowledge
 
-    parts = compile_knowledge(location)
+    parts = compile_knowledge(location, files)
     try:
         os.makedirs(location.bundle, exist_ok=True)
         for name, data in parts.items():

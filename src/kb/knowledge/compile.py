@@ -5,6 +5,7 @@ sources, meanings), ``guide`` (presets, remedies, …), and the words of each la
 """
 
 import os
+from collections.abc import Set
 from typing import Any
 
 from kb.core.text import LANGUAGES
@@ -12,49 +13,85 @@ from kb.knowledge.compile_guide import compile_entry
 from kb.knowledge.compile_rules import RuleCompiler
 from kb.knowledge.locations import Location, files_under
 from kb.knowledge.problems import KnowledgeError, Problem
+from kb.knowledge.rows import (
+    BYTES,
+    check_defaults,
+    check_hardware,
+    check_measurement,
+    check_model,
+    check_settings,
+    check_sources,
+)
 from kb.knowledge.schema import GUIDE, KINDS, SchemaSet
 from kb.knowledge.source import KEY, Located, Path, read_source
 
 Parts = dict[str, Any]
 PARTS = ("hot", "cold", "guide", *LANGUAGES)
-MIB_PER_UNIT = {"MiB": 2**20, "GiB": 2**30, "MB": 10**6, "GB": 10**9, "B": 1}
 
 
-def compile_knowledge(location: Location) -> Parts:
-    """The bundle of a rules folder.
+Files = dict[str, list[Located]]
+
+
+def compile_knowledge(location: Location, files: Files | None = None) -> Parts:
+    """The bundle of a rules folder; ``files`` where they have been read.
 
     Raises:
         KnowledgeError: with every fault found, each at file:line:column.
     """
-    files, problems = _read_all(location)
+    files = read_rules_folder(location) if files is None else files
+    parts, problems = _compile(files)
+    words, word_problems = _words(location)
+    problems += word_problems
     if problems:
-        raise KnowledgeError(problems)
+        raise KnowledgeError(sorted(problems, key=lambda problem: (problem.path, problem.line, problem.column)))
+    return {**parts, **words}
+
+
+def read_one_file(location: Location, name: str) -> Located:
+    """One file under rules/, checked with what it refers to and with what could bear the same name.
+
+    Raises:
+        KnowledgeError: it has faults.
+    """
+    kind, stem = name.split("/", 1)[0], name.rpartition("/")[2]
+    beside = [other for other in files_under(location.rules) if _goes_with(other, kind, stem)]
+    files, problems = _read_all(location, sorted({name, *beside}), trusted=set(beside) - {name})
+    path = os.path.join(location.rules, name)
+    if not problems:
+        problems = [problem for problem in _compile(files)[1] if problem.path == path]
+    if problems:
+        raise KnowledgeError(sorted(problems, key=lambda problem: (problem.line, problem.column)))
+    return next(located for located in files[kind] if located.path == path)
+
+
+def _goes_with(other: str, kind: str, stem: str) -> bool:
+    """Whether a file of ``kind`` and of that name is checked with ``other`` beside it."""
+    if other in ("vocabulary.yaml", "constants.yaml", "sources.yaml"):
+        return True
+    theirs, _, rest = other.partition("/")
+    if theirs == kind:  # aliases are unique over all files of a kind, rules by their name
+        return kind in ("hardware", "models") or rest.rpartition("/")[2] == stem
+    return theirs == "hardware" and kind == "measurements"
+
+
+def _compile(files: Files) -> tuple[Parts, list[Problem]]:
+    """The parts of the bundle without the words, and what is wrong with the files."""
+    problems: list[Problem] = []
     vocabulary = files["vocabulary.yaml"][0].data
     types = fact_types(vocabulary)
     sources = files["sources.yaml"][0].data["sources"]
     compiler = RuleCompiler(types=types, facts=vocabulary["facts"], events=vocabulary["events"], sources=sources)
     rules = {located.data["id"]: compiler.compile(located) for located in files["checks"]}
     problems += compiler.problems
-    problems += _check_vocabulary(files["vocabulary.yaml"][0])
-    problems += _check_ids(files)
     gpus = {located.data["id"]: _gpu(located, problems) for located in files["hardware"]}
     models = {located.data["id"]: _model(located, problems) for located in files["models"]}
-    for kind in ("hardware", "models"):
-        problems += _check_aliases(files[kind])
-        problems += _check_sources(files[kind], sources)
-    problems += _check_sources(files["dialects"], sources)
-    problems += _check_dialects(files["dialects"], types)
     guide: Parts = {}
     for kind in GUIDE:
-        problems += _check_sources(files[kind], sources)
         entries = {located.data.get("id", kind): compile_entry(located, types, problems) for located in files[kind]}
         guide[kind.removesuffix(".yaml")] = entries if not kind.endswith(".yaml") else entries.get(kind, {})
     guide |= {kind: {located.data["id"]: located.data for located in files[kind]} for kind in ("hardware", "models")}
     guide["constants"] = files["constants.yaml"][0].data["constants"]
-    words, word_problems = _words(location)
-    problems += word_problems
-    if problems:
-        raise KnowledgeError(sorted(problems, key=lambda problem: (problem.path, problem.line, problem.column)))
+    problems += _check(files, types, sources, gpus)
     hot = {
         "version": f"{vocabulary['version']}.{sum(rule['hot']['version'] for rule in rules.values())}",
         "facts": {name: _fact_row(fact) for name, fact in vocabulary["facts"].items()},
@@ -71,7 +108,26 @@ def compile_knowledge(location: Location) -> Parts:
         "meanings": {name: [fact["ko"], fact["en"]] for name, fact in vocabulary["facts"].items()},
         "sources": sources,
     }
-    return {"hot": hot, "cold": cold, "guide": guide, **words}
+    return {"hot": hot, "cold": cold, "guide": guide}, problems
+
+
+def _check(files: Files, types: dict[str, str], sources: Parts, gpus: Parts) -> list[Problem]:
+    """What compiling the entries one by one does not show."""
+    (vocabulary,) = files["vocabulary.yaml"]
+    problems = _check_vocabulary(vocabulary) + check_defaults(vocabulary) + _check_ids(files)
+    for kind in ("hardware", "models"):
+        problems += _check_aliases(files[kind])
+    for kind in ("hardware", "models", "dialects", "vocabulary.yaml", "constants.yaml", *GUIDE):
+        problems += check_sources(files[kind], sources)
+    for located in files["hardware"]:
+        problems += check_hardware(located)
+    for located in files["measurements"]:
+        problems += check_measurement(located, gpus)
+    for kind in ("checks", *GUIDE):
+        problems += [
+            problem for located in files[kind] for problem in check_settings(located, vocabulary.data["facts"])
+        ]
+    return problems + _check_dialects(files["dialects"], types)
 
 
 def fact_types(vocabulary: Any) -> dict[str, str]:
@@ -81,7 +137,7 @@ def fact_types(vocabulary: Any) -> dict[str, str]:
     return types
 
 
-def read_rules_folder(location: Location) -> dict[str, list[Located]]:
+def read_rules_folder(location: Location) -> Files:
     """Every file under rules/, by kind, read and checked against its schema.
 
     Raises:
@@ -93,15 +149,18 @@ def read_rules_folder(location: Location) -> dict[str, list[Located]]:
     return files
 
 
-def _read_all(location: Location) -> tuple[dict[str, list[Located]], list[Problem]]:
-    files: dict[str, list[Located]] = {kind: [] for kind in KINDS}
+def _read_all(
+    location: Location, names: list[str] | None = None, trusted: Set[str] = frozenset()
+) -> tuple[Files, list[Problem]]:
+    """Files under rules/ by kind: ``names``, or all. Those that are ``trusted`` are not held against their schema."""
+    files: Files = {kind: [] for kind in KINDS}
     problems: list[Problem] = []
     schema_folder = os.path.join(location.rules, "schema")
     if not os.path.isdir(schema_folder):
         message = "no schema folder here: is this a rules directory of kb?"
         return files, [Problem(location.rules, 1, 1, message)]
     schemas = SchemaSet(schema_folder)
-    for name in files_under(location.rules):
+    for name in files_under(location.rules) if names is None else names:
         kind = name.split("/", 1)[0]
         if kind == "schema":
             continue
@@ -118,7 +177,7 @@ def _read_all(location: Location) -> tuple[dict[str, list[Located]], list[Proble
         except KnowledgeError as error:
             problems += error.problems
             continue
-        faults = schemas.check(KINDS[kind], located)
+        faults = schemas.check(KINDS[kind], located) if name not in trusted else []
         problems += faults
         if not faults:
             files[kind].append(located)
@@ -190,32 +249,6 @@ def _check_aliases(rows: list[Located]) -> list[Problem]:
     return problems
 
 
-def _check_sources(rows: list[Located], sources: dict[str, Any]) -> list[Problem]:
-    problems = []
-    for located in rows:
-        for path, name in cited(located.data):
-            if name not in sources:
-                problems.append(located.problem(path, f"source {name!r} is not in sources.yaml"))
-    return problems
-
-
-def cited(data: Any, path: tuple[str | int, ...] = ()) -> list[tuple[tuple[str | int, ...], str]]:
-    """Every source id that a row names, with its place: under ``source``, ``sources`` and ``…_source``."""
-    found: list[tuple[tuple[str | int, ...], str]] = []
-    if isinstance(data, dict):
-        for key, value in data.items():
-            if (key == "source" or key.endswith("_source")) and isinstance(value, str):
-                found.append(((*path, key), value))
-            elif key == "sources" and isinstance(value, list):
-                found += [((*path, key, index), name) for index, name in enumerate(value) if isinstance(name, str)]
-            else:
-                found += cited(value, (*path, key))
-    elif isinstance(data, list):
-        for index, value in enumerate(data):
-            found += cited(value, (*path, index))
-    return found
-
-
 def _check_dialects(rows: list[Located], types: dict[str, str]) -> list[Problem]:
     """Every setting that a key means exists: a name, a group with ``.*``, or ``{to: name, …}``."""
     problems = []
@@ -248,7 +281,7 @@ def _gpu(located: Located, problems: list[Problem]) -> dict[str, Any]:
         "id": data["id"],
         "name": data["name"],
         "aliases": data.get("aliases", []),
-        "memory_total": int(total["value"] * MIB_PER_UNIT[total["unit"]]),
+        "memory_total": int(total["value"] * BYTES[total["unit"]]),
         "compute_capability": [int(major), int(minor or 0)],
         "native_bf16": data["native_bf16"]["value"],
         "tensor_flops": _rate(data, "tensor_flops", 10**12),
@@ -264,7 +297,7 @@ def _rate(data: dict[str, Any], name: str, unit: int) -> float | None:
 
 
 def _model(located: Located, problems: list[Problem]) -> dict[str, Any]:
-    from kb.memory import architecture_from_config
+    from kb.memory import architecture_from_config, parameter_count
 
     data = located.data
     try:
@@ -273,6 +306,7 @@ def _model(located: Located, problems: list[Problem]) -> dict[str, Any]:
         problems.append(located.problem(("architecture",), str(error)))
         architecture = {}
     else:
+        problems += check_model(located, parameter_count(found))
         # a model of one family has few of the others' fields: what is as by default need not be read at every start
         usual = found._field_defaults
         architecture = {

@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 
-from kb.knowledge.compile import read_rules_folder
+from kb.knowledge.compile import Files, read_rules_folder
 from kb.knowledge.locations import Location
 from kb.knowledge.problems import Problem
 from kb.knowledge.schema import GUIDE
@@ -18,20 +18,20 @@ _HEADER = """\
 """
 
 
-def entries(location: Location) -> dict[str, tuple[int, str, str]]:
-    """``kind/id`` → (version, content hash, path) of every entry as it stands now.
+def entries(location: Location, files: Files | None = None) -> dict[str, tuple[int, str, str]]:
+    """``kind/id`` → (version, content hash, path) of every entry as it stands now; ``files`` where they have been read.
 
     Raises:
         KnowledgeError: the folder has faults.
     """
+    files = read_rules_folder(location) if files is None else files
     found = {}
-    for kind, rows in read_rules_folder(location).items():
-        if kind in LOCKED_KINDS:
-            for located in rows:
-                content = {key: value for key, value in located.data.items() if key != "version"}
-                text = json.dumps(content, sort_keys=True, ensure_ascii=False)
-                digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-                found[f"{kind}/{located.data['id']}"] = (located.data["version"], digest, located.path)
+    for kind in LOCKED_KINDS:
+        for located in files.get(kind, ()):
+            content = {key: value for key, value in located.data.items() if key != "version"}
+            text = json.dumps(content, sort_keys=True, ensure_ascii=False)
+            digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+            found[f"{kind}/{located.data['id']}"] = (located.data["version"], digest, located.path)
     return dict(sorted(found.items()))
 
 
@@ -45,13 +45,29 @@ def read_lock(location: Location) -> dict[str, tuple[int, str]]:
     return {name: (int(row.split()[0]), row.split()[1]) for name, row in data.items()}
 
 
-def check_lock(location: Location) -> list[Problem]:
-    """Entries whose content changed and whose version did not, and entries that the lock does not hold yet."""
-    now, locked = entries(location), read_lock(location)
+def check_lock(location: Location, files: Files | None = None, *, only: str | None = None) -> list[Problem]:
+    """Entries whose content changed and whose version did not, and entries that the lock does not hold yet.
+
+    Args:
+        files: what was read; None reads the folder.
+        only: the file that alone was read, by its path; entries that are gone are then not looked for.
+    """
+    now, locked = entries(location, files), read_lock(location)
+    if only is not None:
+        now = {name: row for name, row in now.items() if row[2] == only}
+        locked = {name: row for name, row in locked.items() if name in now}
     problems = _broken(location, now, locked)
     for name, (version, _, path) in now.items():
         if name not in locked or version > locked[name][0]:
-            problems.append(Problem(path, 1, 1, f"{name} {version} is not in versions.lock; run: kb rules lock"))
+            problems.append(
+                Problem(
+                    path,
+                    1,
+                    1,
+                    f"{name} {version} is not in versions.lock; run: kb rules lock",
+                    f"{name} {version} 판이 versions.lock에 없습니다. 실행하십시오: kb rules lock",
+                )
+            )
     return problems
 
 

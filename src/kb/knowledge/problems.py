@@ -10,9 +10,15 @@ class Problem(NamedTuple):
     line: int
     column: int
     message: str
+    korean: str = ""  # the same in Korean, where there is one
+
+    def in_language(self, language: str) -> str:
+        """With its place; in English where it has no Korean."""
+        told = self.korean if language == "ko" and self.korean else self.message
+        return f"{self.path}:{self.line}:{self.column}: {told}"
 
     def __str__(self) -> str:
-        return f"{self.path}:{self.line}:{self.column}: {self.message}"
+        return self.in_language("en")
 
 
 class KnowledgeError(ValueError):

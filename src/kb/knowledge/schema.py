@@ -1,7 +1,9 @@
 """JSON Schema checks of rules/, each fault at its line and column. jsonschema is imported only here, when needed."""
 
+import importlib
 import json
 import os
+import sys
 from typing import Any
 
 from kb.core.text import nearest
@@ -38,9 +40,7 @@ class SchemaSet:
     """The schemas of one ``rules/schema`` folder."""
 
     def __init__(self, folder: str) -> None:
-        import jsonschema
-
-        self._library = jsonschema
+        self._library = _jsonschema()
         self._folder = folder
         self._validators: dict[str, Any] = {}
 
@@ -60,6 +60,21 @@ class SchemaSet:
         return sorted(set(problems), key=lambda problem: (problem.line, problem.column))
 
 
+def _jsonschema() -> Any:
+    """jsonschema, without the grammars of addresses: building them takes seconds, and no schema needs them."""
+    if "jsonschema" in sys.modules or _GRAMMARS in sys.modules:
+        return importlib.import_module("jsonschema")
+    sys.modules[_GRAMMARS] = None  # type: ignore[assignment]  # as if it were not installed
+    try:
+        return importlib.import_module("jsonschema")
+    finally:
+        del sys.modules[_GRAMMARS]
+
+
+_GRAMMARS = "rfc3987_syntax"
+_BOUNDS = {"minimum": ("less than", "작습니다"), "maximum": ("more than", "큽니다")}
+
+
 def _most_telling(error: Any) -> Any:
     """For anyOf/oneOf: the branch that got furthest into the data, since the others were not meant."""
     while error.context:
@@ -68,19 +83,37 @@ def _most_telling(error: Any) -> Any:
 
 
 def _problem(located: Located, path: Path, error: Any) -> Problem:
-    where = ".".join(str(part) for part in path) or "the file"
+    named = ".".join(str(part) for part in path)
+    where, ko = named or "the file", named or "이 파일"
     if error.validator == "additionalProperties" and isinstance(error.instance, dict):
         allowed = error.schema.get("properties", {})
         extra = next((key for key in error.instance if key not in allowed), "")
         guess = nearest(str(extra), allowed)
         hint = f"; did you mean {guess[0]!r}?" if guess else f"; known here: {', '.join(sorted(allowed))}"
-        return located.problem((*path, extra, KEY), f"{where}: {extra!r} is not known{hint}")
+        hint_ko = f". {guess[0]!r} 아닙니까?" if guess else f". 여기에서 아는 이름: {', '.join(sorted(allowed))}"
+        return located.problem(
+            (*path, extra, KEY), f"{where}: {extra!r} is not known{hint}", f"{ko}: {extra!r} 모르는 이름입니다{hint_ko}"
+        )
     if error.validator == "required":
         missing = [name for name in error.validator_value if name not in error.instance]
-        return located.problem(path, f"{where}: {', '.join(map(repr, missing))} is missing")
+        listed = ", ".join(map(repr, missing))
+        return located.problem(path, f"{where}: {listed} is missing", f"{ko}: {listed} 항목이 없습니다")
     if error.validator == "enum":
         guess = nearest(str(error.instance), [str(value) for value in error.validator_value])
         hint = f"; did you mean {guess[0]!r}?" if guess else ""
         allowed_values = ", ".join(map(str, error.validator_value))
-        return located.problem(path, f"{where}: {error.instance!r} is not one of {allowed_values}{hint}")
+        hint_ko = f". {guess[0]!r} 아닙니까?" if guess else ""
+        return located.problem(
+            path,
+            f"{where}: {error.instance!r} is not one of {allowed_values}{hint}",
+            f"{ko}: {error.instance!r} 값은 쓸 수 없습니다. 쓸 수 있는 값: {allowed_values}{hint_ko}",
+        )
+    if error.validator in _BOUNDS:
+        english, korean = _BOUNDS[error.validator]
+        bound = error.validator_value
+        return located.problem(
+            path,
+            f"{where}: {error.instance} is {english} {bound}",
+            f"{ko}: {error.instance} 값이 {bound}보다 {korean}",
+        )
     return located.problem(path, f"{where}: {error.message[:300]}")

@@ -25,9 +25,9 @@ class Located(NamedTuple):
             path = path[:-1]
         return self.places.get(path, (1, 1))
 
-    def problem(self, path: Path, message: str) -> Problem:
+    def problem(self, path: Path, message: str, korean: str = "") -> Problem:
         line, column = self.place(path)
-        return Problem(self.path, line, column, message)
+        return Problem(self.path, line, column, message, korean)
 
 
 KEY = "\0key"

@@ -150,8 +150,10 @@ def _run(command: Callable[[Sequence[str], str], int], arguments: Sequence[str])
         _abandon_output()
     except KnowledgeError as error:
         for problem in error.problems:
-            print(problem, file=sys.stderr)
-        _complain(counted(load_words_or_none(language), "rules.broken", len(error.problems)))
+            print(problem.in_language(language), file=sys.stderr)
+        from kb.knowledge import load_words_alone
+
+        _complain(counted(load_words_alone(language), "rules.broken", len(error.problems)))
         return UNUSABLE
     except UserError as fault:
         _complain(worded(fault, language))

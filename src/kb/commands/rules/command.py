@@ -6,7 +6,7 @@ import sys
 from collections.abc import Collection, Sequence
 
 from kb.core.text import UserError
-from kb.knowledge import load_catalog
+from kb.knowledge import load_catalog, load_words_alone
 from kb.knowledge.locations import Location, named, shipped
 from kb.session import cli
 
@@ -16,7 +16,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def command(arguments: Sequence[str], language: str) -> int:
-    words = cli.load_words_or_none(language)
+    # the rules are changed and not compiled yet where they are validated: their texts do not wait for that
+    words = load_words_alone(language) if "validate" in arguments[:1] else cli.load_words_or_none(language)
     options = build_parser(words).parse_args(arguments)
     location = named(options.rules) if options.rules else shipped()
     action = {
@@ -45,7 +46,7 @@ def build_parser(words: cli.Words) -> cli.Parser:
         made.add_argument("--lang", choices=("ko", "en"), help=cli.said(words, "cli.option.lang"))
         return made
 
-    add("validate")
+    add("validate").add_argument("file", nargs="?", metavar="FILE", help=say("validate_file"))
     add("test").add_argument("ids", nargs="*", metavar="ID", help=say("ids"))
     add("show").add_argument("ids", nargs="*", metavar="ID", help=say("entry_ids"))
     explain = add("explain")
@@ -64,18 +65,52 @@ def build_parser(words: cli.Words) -> cli.Parser:
 
 def _validate(options: argparse.Namespace, location: Location, words: cli.Words) -> int:
     """Schemas, names, types, references, both languages; and, of the shipped rules, the version lock."""
+    from kb.commands.rules.new_rule import untouched
     from kb.knowledge.bundle import build
-    from kb.knowledge.lock import check_lock
+    from kb.knowledge.compile import read_one_file, read_rules_folder
+    from kb.knowledge.lock import LOCK, check_lock
 
-    hot = build(location)["hot"]
-    problems = check_lock(location) if os.path.exists(os.path.join(location.rules, "versions.lock")) else []
+    only = hot = None
+    if options.file is not None:
+        location, only = _file_of(options, location)
+        located = read_one_file(location, only)
+        files = {only.split("/", 1)[0]: [located]}
+    else:
+        files = read_rules_folder(location)
+        hot = build(location, files)["hot"]
+    problems = [problem for located in files.get("checks", ()) for problem in untouched(located)]
+    if os.path.exists(os.path.join(location.rules, LOCK)):
+        problems += check_lock(location, files, only=os.path.join(location.rules, only) if only else None)
+    language = cli.language_of(["--lang", options.lang] if options.lang else [], os.environ)
     for problem in problems:
-        print(problem, file=sys.stderr)
+        print(problem.in_language(language), file=sys.stderr)
     if problems:
         return cli.FINDINGS
+    if hot is None:
+        print(cli.said(words, "rules.file_valid", path=options.file))
+        return cli.CLEAN
     counts = {kind: len(hot[kind]) for kind in ("rules", "gpus", "models", "dialects", "facts")}
     print(cli.said(words, "rules.valid", path=location.rules, **counts))
     return cli.CLEAN
+
+
+def _file_of(options: argparse.Namespace, location: Location) -> tuple[Location, str]:
+    """The rules folder that a file lies in, and its name there. Without ``--rules`` it may be any above the file."""
+    path = os.path.abspath(options.file)
+    if not os.path.isfile(path):
+        raise UserError("rules.no_file", path=options.file)
+    folders = [os.path.abspath(location.rules)]
+    if options.rules is None:
+        above = os.path.dirname(path)
+        while above != os.path.dirname(above):
+            folders.append(above)
+            above = os.path.dirname(above)
+    for folder in folders:
+        if path.startswith(folder + os.sep) and os.path.isfile(os.path.join(folder, "vocabulary.yaml")):
+            name = os.path.relpath(path, folder).replace(os.sep, "/")
+            if name.endswith(".yaml") and not name.startswith("schema/") and name != "versions.lock":
+                return named(folder) if folder != folders[0] else location, name
+    raise UserError("rules.file_elsewhere", path=options.file)
 
 
 def _test(options: argparse.Namespace, location: Location, words: cli.Words) -> int:

@@ -6,6 +6,8 @@ import re
 from kb import __version__
 from kb.core.text import UserError
 from kb.knowledge.locations import Location
+from kb.knowledge.problems import Problem
+from kb.knowledge.source import Located, read_source
 
 TEMPLATE = """\
 # yaml-language-server: $schema=../../schema/check.json
@@ -42,6 +44,23 @@ examples:
       general: {{model_name: google/mt5-base}}
 sources: [guide-memory] # ids of rules/sources.yaml
 """
+
+
+def untouched(located: Located) -> list[Problem]:
+    """Sentences of the template that nobody has replaced in a rule's file."""
+    template = read_source("", TEMPLATE.format(id="", release="", area="")).data
+    problems = []
+    for part in ("title", "message", "why"):
+        for language, text in located.data.get(part, {}).items():
+            if text == template[part].get(language):
+                problems.append(
+                    located.problem(
+                        (part, language),
+                        f"{part}.{language}: this is still the template's text",
+                        f"{part}.{language}: 틀의 문장이 그대로 있습니다",
+                    )
+                )
+    return problems
 
 
 def write_new_rule(location: Location, rule: str, area: str) -> str:

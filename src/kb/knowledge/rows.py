@@ -1,0 +1,221 @@
+"""What JSON Schema cannot compare: figures of one row against each other, settings against their ranges, sources."""
+
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import Any
+
+from kb.knowledge.problems import Problem
+from kb.knowledge.source import KEY, Located, Path
+
+BYTES = {"B": 1, "MiB": 2**20, "GiB": 2**30, "MB": 10**6, "GB": 10**9}
+# A datasheet's GB is a GiB for a GPU's memory. The driver keeps a part of it, more with ECC, and CUDA a little more.
+SHARE_OF_SOLD, OTHER_DRIVERS, OFFERED_BY_CUDA = (0.92, 1.0), (0.9, 1.1), (0.95, 1.0)
+NATIVE_BF16_FROM = (8, 0)
+SAME_COUNT = 1e-3  # a published count of parameters is rounded to four digits
+FIGURES = ("allocated_bytes", "reserved_bytes", "process_bytes")  # each holds the one before
+
+
+def check_hardware(located: Located) -> list[Problem]:
+    """Sizes of one memory that contradict each other, and bf16 against the compute capability."""
+    first, *others = located.data["memory_total"]
+    reported = first["value"] * BYTES[first["unit"]]
+    problems = []
+    rows: list[tuple[Path, Any, tuple[float, float]]]
+    rows = [(("memory_total", at), row, OTHER_DRIVERS) for at, row in enumerate(others, 1)]
+    rows += [(("cuda_memory", at), row, OFFERED_BY_CUDA) for at, row in enumerate(located.data.get("cuda_memory", []))]
+    for path, row, bounds in rows:
+        sold = row["status"] != "measured" and row["unit"] == "GB"
+        size = row["value"] * (BYTES["GiB"] if sold else BYTES[row["unit"]])
+        share, (low, high) = (reported / size, SHARE_OF_SOLD) if sold else (size / reported, bounds)
+        if not low <= share <= high:
+            said = f"{row['value']} {row['unit']}", f"{first['value']} {first['unit']}"
+            problems.append(
+                located.problem(
+                    (*path, "value"),
+                    f"{'.'.join(map(str, path))}: {said[0]} cannot be the memory that is reported as {said[1]}",
+                    f"{'.'.join(map(str, path))}: {said[0]} 값은 {said[1]} 값으로 보고되는 메모리일 수 없습니다",
+                )
+            )
+    major, _, minor = located.data["compute_capability"]["value"].partition(".")
+    native = (int(major), int(minor)) >= NATIVE_BF16_FROM
+    if located.data["native_bf16"]["value"] is not native:
+        problems.append(
+            located.problem(
+                ("native_bf16", "value"),
+                f"native_bf16: compute capability {major}.{minor} means {str(native).lower()} (bf16 from 8.0)",
+                f"native_bf16: 연산 능력 {major}.{minor}에서는 {str(native).lower()} 값입니다 (bf16은 8.0부터)",
+            )
+        )
+    return problems
+
+
+def check_model(located: Located, counted: int) -> list[Problem]:
+    """The row's own count of parameters against its closed form's."""
+    said = located.data["parameters"][0]["value"]
+    if said == counted:
+        return []
+    return [
+        located.problem(
+            ("parameters", 0, "value"),
+            f"parameters: {said:,} is not the {counted:,} that the architecture gives",
+            f"parameters: {said:,}개는 이 구조에서 나오는 {counted:,}개와 다릅니다",
+        )
+    ]
+
+
+def check_measurement(located: Located, gpus: Mapping[str, Any]) -> list[Problem]:
+    """Rows that name no known GPU or model, and sizes that cannot all be true of one run."""
+    data, problems = located.data, []
+    gpu, models = data["machine"].get("gpu"), data.get("models", {})
+    if gpu is not None and gpu not in gpus:
+        problems.append(_unknown(located, ("machine", "gpu"), gpu, "rules/hardware"))
+    limit = data["machine"].get("gpu_memory_bytes")
+    for at, row in enumerate(data["rows"]):
+        if "model" in row and row["model"] not in models:
+            problems.append(_unknown(located, ("rows", at, "model"), row["model"], "models"))
+        for phase, sizes in row.get("phases", {}).items():
+            path: Path = ("rows", at, "phases", phase)
+            named = [name for name in FIGURES if name in sizes]
+            for less, more in pairwise(named):
+                if sizes[less] > sizes[more]:
+                    problems.append(_larger(located, (*path, more), (less, sizes[less]), (more, sizes[more])))
+            if limit is not None and sizes[named[-1]] > limit:
+                top = named[-1]
+                problems.append(_larger(located, (*path, top), (top, sizes[top]), ("gpu_memory_bytes", limit)))
+    return problems + _check_counts(located, models)
+
+
+def _check_counts(located: Located, models: Mapping[str, Any]) -> list[Problem]:
+    """The parameters of a campaign's models, where their dimensions have a closed form."""
+    from kb.memory import UnsupportedArchitectureError, architecture_from_config, parameter_count
+
+    problems = []
+    for name, model in models.items():
+        if "parameters" not in model:
+            continue
+        try:  # of what the file leaves out, the positions' number alone has no default of the closed form
+            counted = parameter_count(
+                architecture_from_config({"max_position_embeddings": 2048, **model["architecture"]})
+            )
+        except UnsupportedArchitectureError as error:
+            problems.append(located.problem(("models", name, "architecture"), str(error)))
+            continue
+        if abs(model["parameters"] - counted) > SAME_COUNT * counted:
+            problems.append(
+                located.problem(
+                    ("models", name, "parameters"),
+                    f"{name}: {model['parameters']:,} parameters are not the {counted:,} that the architecture gives",
+                    f"{name}: 파라미터 {model['parameters']:,}개는 이 구조에서 나오는 {counted:,}개와 다릅니다",
+                )
+            )
+    return problems
+
+
+def _unknown(located: Located, path: Path, name: str, where: str) -> Problem:
+    return located.problem(path, f"{name!r} is not in {where}", f"{name!r} 항목이 {where}에 없습니다")
+
+
+def _larger(located: Located, path: Path, less: tuple[str, int], more: tuple[str, int]) -> Problem:
+    return located.problem(
+        path,
+        f"{less[0]} {less[1]:,} is larger than {more[0]} {more[1]:,}, which includes it",
+        f"{less[0]} {less[1]:,} 값이 그것을 포함하는 {more[0]} {more[1]:,} 값보다 큽니다",
+    )
+
+
+def check_sources(rows: list[Located], sources: Mapping[str, Any]) -> list[Problem]:
+    """Cited sources that sources.yaml lacks, or that the row's own list of sources leaves out."""
+    problems = []
+    for located in rows:
+        own = located.data.get("sources")
+        for path, name in cited(located.data):
+            if name not in sources:
+                problems.append(
+                    located.problem(
+                        path,
+                        f"source {name!r} is not in sources.yaml",
+                        f"출처 {name!r} 항목이 sources.yaml에 없습니다",
+                    )
+                )
+            elif isinstance(own, list) and name not in own:
+                problems.append(
+                    located.problem(
+                        path,
+                        f"source {name!r} is cited and not in the file's own list of sources",
+                        f"인용한 출처 {name!r} 항목이 이 파일의 sources 목록에 없습니다",
+                    )
+                )
+    return problems
+
+
+def cited(data: Any, path: Path = ()) -> list[tuple[Path, str]]:
+    """Every source id that a row names, with its place: under ``source``, ``sources`` and ``…_source``."""
+    found: list[tuple[Path, str]] = []
+    if isinstance(data, dict):
+        for key, value in data.items():
+            if (key == "source" or key.endswith("_source")) and isinstance(value, str):
+                found.append(((*path, key), value))
+            elif key == "sources" and isinstance(value, list):
+                found += [((*path, key, index), name) for index, name in enumerate(value) if isinstance(name, str)]
+            else:
+                found += cited(value, (*path, key))
+    elif isinstance(data, list):
+        for index, value in enumerate(data):
+            found += cited(value, (*path, index))
+    return found
+
+
+def check_settings(located: Located, facts: Mapping[str, Any]) -> list[Problem]:
+    """Values that a file gives to settings, against the range that the vocabulary has for each."""
+    problems = []
+    for path, name, value in _settings(located.data, facts):
+        low, high = facts[name]["range"]
+        numbers = [each for each in (value if isinstance(value, list) else [value]) if _is_number(each)]
+        problems += [
+            located.problem(
+                path,
+                f"{name}: {number} is outside of {low} to {high}",
+                f"{name}: {number} 값이 {low}에서 {high}까지의 범위를 벗어납니다",
+            )
+            for number in numbers
+            if not low <= number <= high
+        ]
+    return problems
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _settings(data: Any, facts: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path, str, Any]]:
+    """Settings with a range that a file gives a value: ``name: 1`` or ``name: {value: 1, …}``."""
+    if isinstance(data, dict):
+        for key, value in data.items():
+            if key == "examples":
+                continue  # an example may show the fault itself
+            if "range" in facts.get(key, ()):
+                inner = isinstance(value, dict)
+                yield (*path, key, "value") if inner else (*path, key), key, value.get("value") if inner else value
+            yield from _settings(value, facts, (*path, key))
+    elif isinstance(data, list):
+        for index, value in enumerate(data):
+            yield from _settings(value, facts, (*path, index))
+
+
+def check_defaults(located: Located) -> list[Problem]:
+    """Defaults of the vocabulary that lie outside of their own range."""
+    problems = []
+    for name, fact in located.data["facts"].items():
+        if "range" not in fact:
+            continue
+        low, high = fact["range"]
+        default = fact.get("default")
+        if low > high or (isinstance(default, int | float) and not low <= default <= high):
+            problems.append(
+                located.problem(
+                    ("facts", name, KEY),
+                    f"{name}: the default {default} is outside of {low} to {high}",
+                    f"{name}: 기본값 {default} 값이 {low}에서 {high}까지의 범위를 벗어납니다",
+                )
+            )
+    return problems
