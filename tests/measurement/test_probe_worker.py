@@ -15,6 +15,10 @@ QWEN = {
     "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 128, "tie_word_embeddings": True,
     "max_position_embeddings": 256,
 }  # fmt: skip
+MASKED_BERT = {
+    "model_type": "bert", "architectures": ["BertForMaskedLM"], "hidden_size": 32, "intermediate_size": 64,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 128, "max_position_embeddings": 64,
+}  # fmt: skip
 SMALL = TrainingSetup(
     do_eval=True, predict_with_generate=True, generation_max_length=6, generation_num_beams=2,
     per_device_train_batch_size=2, per_device_eval_batch_size=2, max_source_length=16, max_target_length=8,
@@ -50,6 +54,12 @@ def test_adapters_and_accumulation_of_a_decoder() -> None:
     outcome = tried(QWEN, setup)
     assert outcome.status == "ok", outcome
     assert outcome.trainable == 1792
+
+
+def test_a_masked_language_model_is_measured_with_its_own_head() -> None:
+    outcome = tried(MASKED_BERT, SMALL._replace(method="lora", lora_r=4), "train", "evaluate")
+    assert outcome.status == "ok", outcome
+    assert outcome.trainable == 2 * 2 * 2 * 32 * 4  # layers × targets × factors: a classifier's head would train too
 
 
 def test_a_config_that_is_no_model_is_a_crash_with_transformers_words() -> None:
