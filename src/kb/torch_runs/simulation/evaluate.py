@@ -2,6 +2,7 @@
 
 The loop's own variables are part of the peak: the last step's predictions are alive beside the joined ones until the
 next step has made its own (transformers 5.23: ``Trainer.evaluation_loop``, ``prediction_step``).
+Import only in the simulator's process.
 """
 
 from collections.abc import Callable

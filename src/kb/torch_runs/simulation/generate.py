@@ -5,6 +5,7 @@ the place that asks: decoding goes on until the wanted number of tokens, and mas
 
 A long answer need not be decoded token by token. Between the second token and the last ones only the cache grows, so
 there the cache's own ``update`` (and, with beams, ``reorder_cache``) runs alone: the allocator sees the same growth.
+Import only in the simulator's process.
 """
 
 import sys
