@@ -34,7 +34,7 @@ HEAVY = {"torch", "jsonschema", "pynvml", "rich", "psutil", "transformers", "sub
 # Packages that are themselves imported only where they are used, and may say at the top what they stand on.
 LATE = (
     "kb.torch_runs", "kb.guide", "kb.commands.monitor", "kb.integrations.trainer", "kb.integrations.editor",
-    "kb.integrations.git",
+    "kb.integrations.git_files",
 )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from config_sample import EVENTS, READER, mended, only_event, read_one
-from kb.config.text.scalars import number_meant
+from kb.config.text.nodes import number_meant
 
 # text of the value under a group of the team format → kind of event, value read on, text that mends it
 TRAPS = [

@@ -14,7 +14,7 @@ from kb.core.text import UserError
 from kb.knowledge import load_catalog, load_guide, load_words
 from kb.knowledge.entries import Entry, entries_of, written
 from kb.knowledge.locations import named, shipped
-from kb.report.style import Style
+from kb.report.terminal import Style
 from kb.report.words import Words
 from test_rules_command import ROOT, kb
 

@@ -11,7 +11,7 @@ from kb.advice.answer import answer
 from kb.advice.estimate import estimate
 from kb.advice.estimator import Estimator
 from kb.advice.flags import PRECISIONS, Flags, assumed_of, unit_of
-from kb.advice.plan_whole import plan_unit
+from kb.advice.plan_gpu import plan_unit
 from kb.advice.recommend import Asked
 from kb.core.model import Model
 from kb.core.setup import TrainingSetup
@@ -25,7 +25,7 @@ from kb.report.estimate.json_report import estimate_json
 from kb.report.estimate.text import estimate_text
 from kb.report.plan_report import plan_text
 from kb.report.recommend.text import recommend_text
-from kb.report.style import Style
+from kb.report.terminal import Style
 from kb.report.words import Words
 from kb.session import cli
 from kb.session.file import FileChecker

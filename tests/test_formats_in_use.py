@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from kb.advice.models import ModelIndex
+from kb.config.discovery import bears_marks
 from kb.config.hydra.tree import _upwards
-from kb.config.python.marks import bears_marks
 from kb.core.result import Unusable
 from kb.knowledge.catalog import load_catalog
 from kb.session.file import FileResult

@@ -17,8 +17,7 @@ from kb.advice.noted_history import noted_versions, with_measured, with_notes
 from kb.commands.history_versions import labels_of
 from kb.core.memory_report import HostLedger
 from kb.core.text import UserError
-from kb.integrations.git.command import GitError
-from kb.integrations.git.versions import file_history
+from kb.integrations.git_files import GitError, file_history
 from kb.knowledge import load_guide
 from kb.report.history.memory import percent
 

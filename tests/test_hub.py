@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from kb.advice.model_guess import ModelGuesser
+from kb.advice.models import ModelGuesser
 from kb.core.catalog import Catalog
 from kb.knowledge import load_catalog
-from kb.session.hub_cache import cache_folder, cached_config, is_hub_name
+from kb.session.models import cache_folder, cached_config, is_hub_name
 
 ROOT = Path(__file__).parent.parent
 LLAMA = {
@@ -301,7 +301,7 @@ def test_a_named_model_may_be_of_the_cache_too_but_is_never_guessed(
     tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from kb.core.text import UserError
-    from kb.session.named_model import named_model
+    from kb.session.models import named_model
 
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     put_in_cache(tmp_path, "nobody/private", json.dumps(LLAMA))

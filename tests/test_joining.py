@@ -12,7 +12,7 @@ from kb.core.expression import is_unknown
 from kb.core.finding import Edit, Fix
 from kb.core.text import Text
 from kb.knowledge.catalog import load_catalog
-from kb.session.named_files import read_named
+from kb.session.seen import read_named
 
 CATALOG = load_catalog()
 READER = ConfigReader(CATALOG.dialects, CATALOG.facts)

@@ -10,7 +10,7 @@ import pytest
 from kb.core.text import LANGUAGES
 from kb.knowledge import load_words
 from kb.machine import surroundings
-from kb.report.machine_here import here
+from kb.report.values import here
 from native.probe import SOURCES, compiled, detected, script
 
 RTX_3090 = "name=NVIDIA GeForce RTX 3090,total=24576,reserved=309,used=18739,major=8,minor=6,uuid=GPU-a"

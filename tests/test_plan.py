@@ -8,9 +8,8 @@ import jsonschema
 import pytest
 
 from kb.advice.estimator import Estimator
-from kb.advice.plan import Plan, combined
+from kb.advice.plan import Plan, combined, plan_host
 from kb.advice.plan_gpu import plan_gpu
-from kb.advice.plan_host import plan_host
 from kb.core.setup import TrainingSetup
 from test_recommend import CATALOG, ROOT, kb, machine
 

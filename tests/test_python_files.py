@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kb.config.discovery import CODE_SUFFIXES, discover
+from kb.config.discovery import CODE_SUFFIXES, bears_marks, discover
 from kb.config.files import ConfigError
-from kb.config.python.marks import bears_marks
 from kb.config.python.reader import MAX_RUNS, PythonReader
 from kb.core.document import Unit
 from kb.core.expression import is_unknown

@@ -10,7 +10,7 @@ from kb.core.expression import Unknown
 from kb.core.grammar import parse
 from kb.report.formula import fact_order, unparse
 from kb.report.rules.explain import explain
-from kb.report.style import Style
+from kb.report.terminal import Style
 
 TYPES = {
     "a": "bool",

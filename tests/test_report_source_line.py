@@ -5,8 +5,7 @@ from hypothesis import strategies as st
 
 from kb.core.finding import Span
 from kb.report.check.source_line import SourceLines, quote_line
-from kb.report.style import Style
-from kb.report.width import cells, columns
+from kb.report.terminal import Style, cells, columns
 
 GUTTER = 8
 

@@ -21,7 +21,7 @@ COSTLY = (
 def test_text_and_json_reports_import_nothing_costly() -> None:
     code = (
         "import sys; before = set(sys.modules)\n"
-        "import kb.report.check.text, kb.report.check.json_report, kb.report.style, kb.report.words\n"
+        "import kb.report.check.text, kb.report.check.json_report, kb.report.terminal, kb.report.words\n"
         f"print(sorted({COSTLY!r} & {{name.partition('.')[0] for name in set(sys.modules) - before}}))"
     ).replace(f"{COSTLY!r} &", f"set({COSTLY!r}) &")
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from kb.report.style import choose_style
+from kb.report.terminal import choose_style
 
 
 class Terminal(io.StringIO):

@@ -11,12 +11,11 @@ from kb.core.result import CheckResult
 from kb.core.setup import Assumption
 from kb.core.text import Text
 from kb.knowledge import load_catalog
+from kb.report.check.panel import assumed_lines, not_evaluated_lines
 from kb.report.check.rows import gpu_table, short_name
 from kb.report.check.tally import statistics_report
 from kb.report.check.text import summary_line, text_report
-from kb.report.check.undecided import assumed_lines, not_evaluated_lines
-from kb.report.style import Style
-from kb.report.width import columns
+from kb.report.terminal import Style, columns
 
 RECORDED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data", "report")
 LANGUAGES = ("ko", "en")

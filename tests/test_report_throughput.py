@@ -9,7 +9,7 @@ from kb.core.setup import TrainingSetup
 from kb.knowledge import load_catalog, load_words
 from kb.memory.throughput import Throughput, throughput_of
 from kb.report.estimate.text import throughput_lines, throughput_object
-from kb.report.style import choose_style
+from kb.report.terminal import choose_style
 from kb.report.words import Words
 
 CATALOG = load_catalog()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb.report.width import columns, cut, expand_tabs, joined, pad, unbroken, wrap
+from kb.report.terminal import columns, cut, expand_tabs, joined, pad, unbroken, wrap
 
 
 @pytest.mark.parametrize(

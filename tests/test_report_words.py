@@ -15,7 +15,7 @@ from kb.core.setup import TrainingSetup
 from kb.core.text import PLACEHOLDER, Text
 from kb.knowledge import load_catalog
 from kb.memory import predict
-from kb.report.check.undecided import need_of
+from kb.report.check.panel import need_of
 from kb.report.words import Words
 
 SOURCES = os.path.join(sample.ROOT, "src", "kb")

@@ -16,8 +16,7 @@ import yaml
 from kb.advice.rule_diff import Edition, entries_of, readable_by_this_code
 from kb.advice.rule_flips import Flips, flips_of
 from kb.core.units import GIB
-from kb.integrations.git.command import GitError
-from kb.integrations.git.snapshot import resolve
+from kb.integrations.git_files import GitError, resolve
 from kb.knowledge import load_catalog, load_guide, load_words
 from kb.report.rules.diff import MOST_ROWS, rule_diff_markdown
 from kb.report.words import Words

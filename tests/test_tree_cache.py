@@ -13,7 +13,7 @@ import pytest
 from kb.config.discovery import discover
 from kb.knowledge import load_catalog, load_words
 from kb.report.check.text import summary_line, text_report
-from kb.report.style import Style
+from kb.report.terminal import Style
 from kb.report.words import Words
 from kb.session.cache import FILE, ResultCache, context_of, key_of
 from kb.session.prepare import Wanted, file_checker

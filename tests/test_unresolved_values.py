@@ -15,7 +15,7 @@ from kb.core.result import UnitResult
 from kb.knowledge import load_catalog
 from kb.machine.detect import detect
 from kb.session.file import FileChecker
-from kb.session.model_config import model_in_folder
+from kb.session.models import model_in_folder
 
 CATALOG = load_catalog()
 READER = ConfigReader(CATALOG.dialects, CATALOG.facts)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kb.advice.trend import Trend
+from kb.advice.watch_records import Trend
 from kb.advice.watching import Watch
 from kb.core.snapshot import GpuProcess, GpuState, HostState, Snapshot, SpeedState, TreeState
 from kb.core.units import GIB

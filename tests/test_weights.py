@@ -10,15 +10,15 @@ from kb.advice.estimator import Estimator, on_gpu
 from kb.advice.flags import Flags, unit_of
 from kb.advice.models import ModelIndex
 from kb.advice.recommend import Asked
+from kb.advice.run_kind import checkpoint_dtype, weights_of
 from kb.advice.settings_reader import SettingsReader
-from kb.advice.weights import checkpoint_dtype, weights_of
 from kb.config.python.reader import PythonReader
 from kb.config.reader import read_units
 from kb.core.document import Unit
 from kb.core.hardware import Machine
 from kb.core.setup import TrainingSetup
 from kb.knowledge import load_catalog, load_guide
-from kb.session.model_config import read_model_config
+from kb.session.models import read_model_config
 
 CATALOG = load_catalog()
 BF16, FP32 = CATALOG.models["phi-3-mini"], CATALOG.models["mt5-base"]

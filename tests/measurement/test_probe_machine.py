@@ -12,10 +12,10 @@ from kb.core.hardware import Machine
 from kb.core.setup import TrainingSetup
 from kb.knowledge import load_catalog, load_words
 from kb.report.check.json_report import machine_object
-from kb.report.machine_here import here
 from kb.report.probe.json_report import probe_object
 from kb.report.probe.text import probe_text
-from kb.report.style import Style
+from kb.report.terminal import Style
+from kb.report.values import here
 from kb.report.words import Words
 from kb.torch_runs.probe.campaign import Card, Probed
 from kb.torch_runs.probe.trial import Outcome, Trial

@@ -15,9 +15,8 @@ from config_sample import DIALECTS, FACTS, read
 from kb.config.dialect.typos import slips
 from kb.config.files import ConfigError
 from kb.config.text.json_nodes import JsonReader
-from kb.config.text.nodes import MAPPING, SCALAR, Node
+from kb.config.text.nodes import MAPPING, SCALAR, Node, construct_scalar, number_meant
 from kb.config.text.parsing import parse
-from kb.config.text.scalars import construct_scalar, number_meant
 from kb.config.text.yaml_nodes import Composer
 
 WORDS = st.text(st.sampled_from("abz019_-+.:eEx#'\"{}[], \t\n&*!|>%@`~<=?가🔥é\u2028"), max_size=12)

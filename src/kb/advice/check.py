@@ -11,17 +11,15 @@ from kb.advice.models import ModelIndex
 from kb.advice.no_prediction import why_no_prediction
 from kb.advice.setup import setup_of
 from kb.core.catalog import Catalog
-from kb.core.certainty import Certainty, certainty_of, weakest
 from kb.core.document import EVERY_GPU, Event, Unit
 from kb.core.expression import Unknown, compile_tree
-from kb.core.facts import Facts, FactType
+from kb.core.facts import Certainty, Facts, FactType, certainty_of, settled, weakest
 from kb.core.finding import Finding, Severity
 from kb.core.hardware import Machine
 from kb.core.lint import Linter, LintResult, Release, lowered, nothing_pinned
 from kb.core.memory_report import OVER
 from kb.core.model import Model, ModelIdentity
 from kb.core.naming import HANDS_ON, Names, Program
-from kb.core.pending import settled
 from kb.core.release import ProjectRelease
 from kb.core.result import UnitResult
 from kb.core.setup import Assumption, TrainingSetup

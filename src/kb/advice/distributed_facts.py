@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kb.advice.module_names import LAYER_CLASSES, MODULE_CLASSES
+from kb.advice.run_facts import LAYER_CLASSES, MODULE_CLASSES
 from kb.core.document import Unit
 from kb.core.expression import Unknown, is_unknown
 from kb.core.facts import VersionOf

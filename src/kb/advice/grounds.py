@@ -3,9 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kb.core.certainty import CERTAINTIES, Certainty, Origin, certainty_of
 from kb.core.document import Event, Unit
-from kb.core.facts import NOT_SAID, FactType, Ground, MovedDefault
+from kb.core.facts import CERTAINTIES, NOT_SAID, Certainty, FactType, Ground, MovedDefault, Origin, certainty_of
 from kb.core.finding import Because, OnRelease, Severity, Span
 from kb.core.hardware import Machine
 from kb.core.lint import OF_RELEASE, LintResult, Release

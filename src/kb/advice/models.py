@@ -1,14 +1,123 @@
-"""Which model a config means: by hub name in any case, by alias, or by the last part of a path."""
+"""The model that a config names: of the catalogue, of a folder, of the cache, or guessed from its name."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from kb.core.catalog import Catalog
 from kb.core.model import Model
 from kb.core.text import UserError
 
-if TYPE_CHECKING:
-    from kb.advice.model_guess import ModelGuesser
+_TOKEN = re.compile(
+    r"\d+(?:\.\d+)?x\d+(?:\.\d+)?b(?![a-z])|(?<![a-z0-9])a\d+(?:\.\d+)?b(?![a-z])|\d+(?:\.\d+)?[bm](?![a-z])"
+    r"|\d+(?:\.\d+)?|[a-z]+"
+)
+_PARAMETERS = re.compile(r"(?:a|\d+(?:\.\d+)?x)?\d+(?:\.\d+)?[bm]\Z")
+_WORDS = frozenset(("tiny", "mini", "small", "base", "medium", "large", "xl", "xxl"))
+# Names with these are of another architecture, or of weights that were made smaller or wider.
+_OTHERS = frozenset(
+    (
+        *("vl", "vision", "audio", "omni", "speech", "vlm", "llava", "moe", "mamba", "ssm", "efficient", "long", "byt"),
+        *(
+            "embedding",
+            "reranker",
+            "reward",
+            "rm",
+            "draft",
+            "eagle",
+            "medusa",
+            "pruned",
+            "minitron",
+            "expanded",
+            "upscaled",
+        ),
+        *("awq", "gptq", "gguf", "ggml", "fp", "int", "exl", "mlx", "onnx", "bit", "bnb", "quantized", "marlin", "hqq"),
+        *("nvfp", "mxfp", "aqlm", "torchao"),
+    )
+)
+
+
+class _Marks(NamedTuple):
+    """What of a catalogued model's name must stand in a name that speaks of it."""
+
+    family: tuple[str, ...]  # the tokens before the size
+    size: tuple[str, ...]
+    rest: tuple[str, ...]
+    model: Model
+
+    @property
+    def weight(self) -> int:
+        return len(self.family) + len(self.size) + len(self.rest)
+
+
+class ModelGuesser:
+    """The catalogued models by the marks in their names."""
+
+    def __init__(self, models: Mapping[str, Model]) -> None:
+        self._marks = [marks for model in models.values() for marks in _marks_of(model)]
+
+    def guess(self, name: str) -> Model | None:
+        """The model whose family *and* size the name says; None where it says less, or two models' alike.
+
+        The weights are taken to have the base model's dimensions. Names that speak of another architecture or of
+        quantized files are left alone. ``guessed_from`` of the model is the name.
+        """
+        tokens = _tokens(name)
+        found = [marks for marks in self._marks if _speaks_of(tokens, marks)]
+        if not found:
+            return None
+        most = max(marks.weight for marks in found)
+        models = {marks.model.id: marks.model for marks in found if marks.weight == most}
+        if len({model.architecture for model in models.values()}) > 1:
+            return None
+        return next(iter(models.values()))._replace(guessed_from=name)
+
+
+def _tokens(name: str) -> tuple[str, ...]:
+    tail = name.strip().rstrip("/").casefold().rpartition("/")[2]
+    return tuple(_TOKEN.findall(tail[:200]))
+
+
+def _marks_of(model: Model) -> Iterable[_Marks]:
+    seen = set()
+    for name in (model.id, model.name, *model.aliases):
+        tokens = _tokens(name)
+        sizes = [at for at, token in enumerate(tokens) if _is_size(token)]
+        if not sizes or sizes[0] == 0 or tokens in seen:
+            continue
+        seen.add(tokens)
+        last = sizes[0]
+        while last + 1 < len(tokens) and _is_size(tokens[last + 1]):
+            last += 1
+        yield _Marks(tokens[: sizes[0]], tokens[sizes[0] : last + 1], tokens[last + 1 :], model)
+
+
+def _is_size(token: str) -> bool:
+    return token in _WORDS or _PARAMETERS.match(token) is not None
+
+
+def _speaks_of(tokens: tuple[str, ...], marks: _Marks) -> bool:
+    own = {*marks.family, *marks.size, *marks.rest}
+    if any(token in _OTHERS and token not in own for token in tokens):
+        return False
+    sizes = tuple(token for token in tokens if _is_size(token))
+    if sizes != marks.size:
+        return False
+    starts = [at for at in range(len(tokens)) if tokens[at : at + len(marks.family)] == marks.family]
+    if not starts:
+        return False
+    behind = tokens[starts[0] + len(marks.family) :]
+    if marks.size[0] in _WORDS:
+        # many models made from scratch are called ko-t5-base: only the name itself, with something after it
+        if starts[0] > 0 or behind[: len(marks.size)] != marks.size:
+            return False
+    elif behind[:1] and behind[0][0].isdigit() and behind[0] not in marks.size:
+        return False  # another version: gemma-3 is no gemma
+    return not marks.rest or _contains(behind, marks.rest)
+
+
+def _contains(tokens: tuple[str, ...], part: tuple[str, ...]) -> bool:
+    return any(tokens[at : at + len(part)] == part for at in range(len(tokens)))
 
 
 # Unsloth's names for a model whose weights it stores in 4 bits.
@@ -49,7 +158,6 @@ class ModelIndex:
 
     def guess(self, name: str) -> Model | None:
         """The model whose family and size a name says; a guess, and marked as one."""
-        from kb.advice.model_guess import ModelGuesser  # most names are known
 
         if self._guesser is None:
             self._guesser = ModelGuesser(self._models)

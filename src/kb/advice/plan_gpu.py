@@ -1,15 +1,29 @@
-"""The GPU's ledger of a plan: evaluation, beams, training batch with its accumulation, then options. Pure."""
+"""The steps of a plan that bring GPU memory under its limit, and the plan as a whole."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from kb.advice.attempts import smallest_gpu
 from kb.advice.batches import Ceiling, Splits, splits_of
 from kb.advice.estimator import Estimator
-from kb.advice.plan import Ledger, Level, Step, gpu_state, level_of
-from kb.advice.plan_options import Option, compatible, options_for, said, with_options
+from kb.advice.plan import (
+    Ledger,
+    Level,
+    Option,
+    Plan,
+    Step,
+    combined,
+    compatible,
+    gpu_state,
+    level_of,
+    options_for,
+    plan_host,
+    said,
+    with_options,
+)
 from kb.core.hardware import Gpu
 from kb.core.memory_report import MemoryReport, Phase
+from kb.core.result import UnitResult
 from kb.core.setup import TrainingSetup
 from kb.memory.search import largest_within
 
@@ -248,3 +262,24 @@ def _nearest(splits: Splits | None) -> tuple[tuple[int, int], ...]:
 def plan_gpu(setup: TrainingSetup, estimator: Estimator, gpus: Mapping[str, Gpu]) -> Ledger:
     """The GPU's ledger for ``setup``; without steps where it fits, or where no GPU is known."""
     return GpuPlanner(setup, estimator).plan(gpus)
+
+
+class PlannedUnit(NamedTuple):
+    """What was planned, where, and the plan."""
+
+    result: UnitResult
+    estimator: Estimator
+    plan: Plan
+
+
+def plan_unit(result: UnitResult, estimator: Estimator, gpus: Mapping[str, Gpu]) -> PlannedUnit:
+    """Both ledgers of a checked unit whose model is known.
+
+    Raises:
+        UnsupportedArchitectureError: no closed form for the model's family.
+    """
+    setup = result.setup
+    if setup is None:
+        raise ValueError(f"{result.unit.path}: nothing is set up to run")
+    gpu = plan_gpu(setup, estimator, gpus)
+    return PlannedUnit(result, estimator, combined(gpu, plan_host(setup, gpu.setup, estimator), setup))

@@ -1,12 +1,168 @@
-"""Facts that several settings make up together: whether and how long a run trains, how lists and nulls are written."""
+"""Facts of the run: its lengths, its adapter and the modules that it names."""
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from kb.core.document import Unit
-from kb.core.expression import Unknown
+from kb.core.expression import Unknown, is_unknown
 from kb.core.facts import FactType
+from kb.core.model import Model
 from kb.core.setup import TrainingSetup
+from kb.memory import match_targets
+
+
+def eval_generations(setting: Callable[[str], Any]) -> Any:
+    """Completions for each prompt in evaluation: its own number, else that of training."""
+    own = setting("trl.num_generations_eval")
+    return setting("trl.num_generations") if own is None else own
+
+
+def says_torch_dtype(unit: Unit) -> bool:
+    """Whether the weights' type is given under transformers' old name for it."""
+    setting = unit.settings.get("model.torch_dtype")
+    return setting is not None and str(setting.path[-1]).lstrip("-") == "torch_dtype"
+
+
+def unknown_training_keys(unit: Unit, group: str) -> tuple[str, ...]:
+    """Keys that lie directly in this group of settings and that no version of its class is known to have."""
+    parts = [key.rpartition(".") for key in unit.unknown_keys]
+    return tuple(name for parent, _, name in parts if parent == group)
+
+
+_COMMON = ("Dropout", "Embedding", "Linear", "ModuleList")
+_T5 = (
+    *("Attention", "Block", "DenseActDense", "DenseGatedActDense", "ForConditionalGeneration"),
+    *("LayerCrossAttention", "LayerFF", "LayerNorm", "LayerSelfAttention", "Stack"),
+)
+_T5_NAMES = (
+    *("DenseReluDense", "EncDecAttention", "SelfAttention", "act", "block", "decoder", "dropout", "embed_tokens"),
+    *("encoder", "final_layer_norm", "k", "layer", "layer_norm", "lm_head", "o", "q", "relative_attention_bias"),
+    *("shared", "v", "wi", "wi_0", "wi_1", "wo"),
+)
+_BART_NAMES = (
+    *("activation_fn", "decoder", "embed_positions", "embed_tokens", "encoder", "encoder_attn", "fc1", "fc2"),
+    *("encoder_attn_layer_norm", "final_layer_norm", "k_proj", "layernorm_embedding", "layers", "lm_head", "model"),
+    *("out_proj", "q_proj", "self_attn", "self_attn_layer_norm", "shared", "v_proj"),
+)
+_BART = (
+    *("BartAttention", "BartDecoder", "BartDecoderLayer", "BartEncoder", "BartEncoderLayer", "BartModel"),
+    *("BartForConditionalGeneration", "BartLearnedPositionalEmbedding", "BartScaledWordEmbedding", "LayerNorm"),
+    *("GELUActivation", *_COMMON),
+)
+_ACTIVATIONS = ("NewGELUActivation", "GELUActivation", "ReLU", "SiLUActivation", *_COMMON)
+
+# Every class that a module of the model has; FSDP may be told to wrap any of them.
+MODULE_CLASSES: dict[str, tuple[str, ...]] = {
+    **{
+        family: (*(prefix + name for name in _T5), *_ACTIVATIONS)
+        for family, prefix in (("t5", "T5"), ("mt5", "MT5"), ("umt5", "UMT5"))
+    },
+    "bart": _BART,
+}
+# Those that transformers itself keeps whole, ``_no_split_modules``.
+LAYER_CLASSES: dict[str, tuple[str, ...]] = {
+    "t5": ("T5Block",),
+    "mt5": ("MT5Block",),
+    "umt5": ("UMT5Block",),
+    "bart": ("BartEncoderLayer", "BartDecoderLayer"),
+}
+# Every step of a module's path, numbers left out.
+MODULE_NAMES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("t5", "mt5", "umt5"), _T5_NAMES),
+    "bart": _BART_NAMES,
+}
+
+
+_WITH_OTHER_HEADS = ("SEQ_CLS", "TOKEN_CLS", "QUESTION_ANS", "FEATURE_EXTRACTION")
+MOST_PATTERNS = 100  # keys of rank_pattern that repeat something; one for each layer needs no repetition
+_REPEATS = re.compile(r"[*+?{]")
+
+
+class AdapterFacts:
+    """The providers of the ``lora.`` facts that no config says itself."""
+
+    def __init__(self, unit: Unit, setup: TrainingSetup, model: Model | None) -> None:
+        self._unit, self._setup, self._model = unit, setup, model
+
+    def providers(self) -> Mapping[str, Callable[[str], Any]]:
+        return {
+            "lora.unmatched_modules_to_save": lambda _: self._unmatched_to_save(),
+            "lora.unmatched_patterns": lambda _: self._unmatched_patterns(),
+            "lora.targets_text": lambda _: self._targets_text(),
+            "lora.target_names": lambda _: self._target_names(),
+        }
+
+    def _written(self, name: str) -> Any:
+        setting = self._unit.settings.get(name)
+        return None if setting is None else setting.value
+
+    def _unmatched_to_save(self) -> Any:
+        """The names that end no module's name, as PEFT compares them (0.21.2, ``_set_trainable``)."""
+        named = self._written("lora.modules_to_save")
+        if named is None:
+            return ()
+        if not isinstance(named, tuple) or not all(isinstance(name, str) for name in named):
+            return Unknown(frozenset(("lora.modules_to_save",)), "no list of names")
+        if self._model is None:
+            return Unknown(frozenset(("model.name",)), "model not known")
+        known = MODULE_NAMES.get(self._model.architecture.model_type)
+        if known is None or str(self._written("lora.task_type")).upper() in _WITH_OTHER_HEADS:
+            return None
+        return tuple(name for name in named if not any(each.endswith(name.rpartition(".")[2]) for each in known))
+
+    def _unmatched_patterns(self) -> Any:
+        """The keys of rank_pattern and alpha_pattern that no targeted module's name ends with (PEFT 0.21.2)."""
+        patterns = [self._written(name) for name in ("lora.rank_pattern", "lora.alpha_pattern")]
+        keys = [str(key) for pattern in patterns if isinstance(pattern, Mapping) for key in pattern]
+        if not keys:
+            return next((pattern for pattern in patterns if is_unknown(pattern)), ())
+        if self._model is None:
+            return Unknown(frozenset(("model.name",)), "model not known")
+        try:
+            matched, _ = match_targets(self._model.architecture, self._setup.lora_target_modules)
+            paths = [path for module in matched for path in module.paths()]
+            return _unmatched(keys, paths)
+        except ValueError as error:
+            return Unknown(frozenset(("lora.target_modules",)), str(error))
+
+    def _targets_text(self) -> Any:
+        """The targets as given where that is one text; empty where they are a list."""
+        targets = self._written("lora.target_modules")
+        return "" if isinstance(targets, tuple) else targets
+
+    def _target_names(self) -> Any:
+        """The names in targets given as one text that is no regular expression."""
+        text = self._targets_text()
+        if not isinstance(text, str) or text == "all-linear" or not re.fullmatch(r"[\w\s,]*", text):
+            return text if text is None or is_unknown(text) else ()
+        return tuple(text.replace(",", " ").split())
+
+
+def _unmatched(keys: list[str], paths: list[str]) -> tuple[str, ...]:
+    r"""The keys that no path ends with, as ``re.match(rf"(.*\.)?({key})$", path)`` has it.
+
+    Raises:
+        PatternError: a key is no regular expression, or one whose outcome is not known.
+    """
+    from kb.core.patterns import MOST_STEPS, Pattern, PatternError  # few configs have such keys
+
+    repeating = [key for key in keys if _REPEATS.search(key)]
+    if len(repeating) > MOST_PATTERNS:
+        raise PatternError("too many patterns")
+    missing = []
+    for key in keys:
+        whole = rf"(.*\.)?({key})$"
+        try:
+            # without repetitions there is one way to match: Python's own matcher is the faster
+            match = (
+                Pattern(whole, MOST_STEPS // len(repeating)).fullmatch if key in repeating else re.compile(whole).match
+            )
+        except re.error as error:
+            raise PatternError(str(error)) from None
+        if not any(map(match, paths)):
+            missing.append(key)
+    return tuple(missing)
 
 
 class RunFacts:

@@ -1,7 +1,146 @@
-"""What a run does: whether it trains, by the arguments that it is given and the name of its script."""
+"""What kind of run it is: trained or not, in which type weights are loaded, what of it no prediction covers."""
 
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+from kb.advice.settings_reader import SettingsReader
 from kb.core.document import Unit
 from kb.core.expression import is_unknown
+from kb.core.model import Model
+from kb.core.setup import WeightType
+from kb.memory.states import KNOWN_OPTIMIZERS
+
+WEIGHT_TYPES: Mapping[str, WeightType] = {
+    "float16": "fp16",
+    "fp16": "fp16",
+    "half": "fp16",
+    "bfloat16": "bf16",
+    "bf16": "bf16",
+    "float32": "fp32",
+    "fp32": "fp32",
+}
+NAMES: Mapping[WeightType, str] = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+OWN_TYPE_SINCE = (5,)  # transformers: from_pretrained keeps the checkpoint's type where no other is named
+DTYPE = "model.torch_dtype"
+OWN, COMPUTED = "auto", "compute"  # defaults of formats: the checkpoint's type, the type of the arithmetic
+OF_LOADERS: Mapping[str, str | None] = {"transformers": None, "unsloth": "bfloat16"}  # by what a program calls
+
+
+def weight_type(name: Any) -> WeightType | None:
+    """``torch.bfloat16`` or ``bf16`` → ``bf16``; None where it is no type of weights, such as ``auto``."""
+    return WEIGHT_TYPES.get(str(name).removeprefix("torch."))
+
+
+def checkpoint_dtype(model: Model | None) -> str | None:
+    """The type that the model's checkpoint stores, in PyTorch's name for it; None where it is not known."""
+    if model is None or model.weights_dtype is None or model.guessed_from:
+        return None
+    return NAMES[model.weights_dtype]
+
+
+def weights_of(
+    read: SettingsReader, model: Model | None, given: Mapping[str, Any], transformers: tuple[int, ...] | None
+) -> WeightType:
+    """The type that the run loads the model's weights in; what no config says of it is listed as assumed.
+
+    The newest release is assumed where it is not known, and a checkpoint whose type nobody recorded counts as fp32. Of
+    a checkpoint in fp32 nothing is listed where it is loaded so.
+
+    Args:
+        given: what the project says of itself; it may name the checkpoint's type.
+    """
+    named = read.value(DTYPE)
+    found = weight_type(named)
+    if found is not None:
+        return found
+    own = weight_type(given.get("model.checkpoint_dtype")) or (model.weights_dtype if model is not None else None)
+    usual, reason = (OWN, "checkpoint_own_type") if named is not None else _usual(read, transformers)
+    loaded: WeightType = weight_type(usual) or "fp32"
+    if usual == COMPUTED:
+        loaded = "fp16" if read.or_default("training.fp16") else "bf16"
+    if usual == OWN:
+        loaded, reason = (own, reason) if own is not None else ("fp32", "checkpoint_type_not_recorded")
+    if model is not None and (loaded, own) != ("fp32", "fp32"):
+        read.or_assume(DTYPE, None, NAMES[loaded], reason)
+    return loaded
+
+
+def _usual(read: SettingsReader, transformers: tuple[int, ...] | None) -> tuple[str, str]:
+    """What is loaded where no type is named, and why: the format's default, else that of transformers."""
+    loader = read.value("model.loader")
+    usual = OF_LOADERS.get(loader, read.default(DTYPE))
+    if usual is not None:
+        newest = loader is None and read.default_is_open(DTYPE)
+        return usual, "trainer_default_newest" if newest else "trainer_default"
+    if transformers is None:
+        return OWN, "checkpoint_own_type_newest"
+    return (OWN, "checkpoint_own_type") if transformers >= OWN_TYPE_SINCE else ("float32", "transformers_4_default")
+
+
+ADAMW = ("adam", "adamw", "torch.optim.adam", "torch.optim.adamw")  # other words for PyTorch's own
+OPTIMIZERS_OF_DEEPSPEED = ("adam", "adamw", "cpuadam", "deepspeedcpuadam", "fusedadam")
+ATTENTIONS = ("eager", "sdpa", "flash", "flash_attention_2", "flash_attention_3")
+LORA = ("lora", "dora", "rslora")
+
+
+@cache  # compiled where a model is named
+def _quantized_name() -> re.Pattern[str]:
+    """``-GPTQ-Int4``, ``-AWQ``, ``-FP8``: checkpoints in formats other than bitsandbytes'."""
+    kinds = r"gptq|awq|aqlm|hqq|eetq|gguf|exl[23]|fp8|mxfp[48]|nvfp4|fp4|int[348]|w[48]a(?:4|8|16)|mlx|qat|quip"
+    return re.compile(rf"(?:^|[-_./])({kinds})(?:$|[-_./])", re.I)
+
+
+def unmodelled(read: SettingsReader, *, trains: bool) -> tuple[str, ...]:
+    """The things by name, each once, with the key that says so.
+
+    Args:
+        trains: whether the run trains: an optimizer matters only then.
+    """
+    found = (*_of_any(read), *(_of_training(read) if trains else ()))
+    return tuple(dict.fromkeys(found))
+
+
+def _of_any(read: SettingsReader) -> Iterator[str]:
+    told = read.value("run.not_modelled")
+    if told is not None:
+        yield str(told)
+    name = read.value("model.name")
+    kind = _quantized_name().search(name) if isinstance(name, str) else None
+    if kind is not None:
+        yield f"{kind[1]} ({name})"
+    dtype = read.value("model.torch_dtype")
+    if dtype is not None and weight_type(dtype) is None and _named(dtype):
+        yield f"{dtype} ({read.key('model.torch_dtype')})"
+    attention = read.value("model.attn_implementation")
+    if attention is not None and str(attention) not in ATTENTIONS and "flash" not in str(attention):
+        yield f"{attention} ({read.key('model.attn_implementation')})"
+
+
+def _named(dtype: object) -> bool:
+    """Whether a type is named that is one: ``auto`` leaves it to the checkpoint."""
+    return str(dtype).casefold().removeprefix("torch.") not in ("auto", "none", "null", "")
+
+
+def _of_training(read: SettingsReader) -> Iterator[str]:
+    optimizer = read.value("training.optim")
+    if optimizer is not None and optimizer_of(str(optimizer)) not in KNOWN_OPTIMIZERS:
+        yield f"{optimizer} ({read.key('training.optim')})"
+    of_deepspeed = read.value("deepspeed.optimizer.type")
+    if of_deepspeed is not None and str(of_deepspeed).casefold() not in OPTIMIZERS_OF_DEEPSPEED:
+        yield f"{of_deepspeed} ({read.key('deepspeed.optimizer.type')})"
+    adapter = read.value("lora.peft_type")
+    if adapter is not None and str(adapter).casefold().rpartition(".")[2] not in LORA:
+        yield f"{adapter} ({read.key('lora.peft_type')})"
+    if str(read.value("accelerate.mixed_precision")).casefold() == "fp8":
+        yield f"fp8 ({read.key('accelerate.mixed_precision')})"
+
+
+def optimizer_of(name: str) -> str:
+    """The Trainer's name of an optimizer that goes by another."""
+    return "adamw_torch" if name.casefold() in ADAMW else name
+
 
 # Arguments of the Trainer that say nothing of training: an evaluation, a generation or any other script takes them too.
 OF_ANY_RUN = frozenset(

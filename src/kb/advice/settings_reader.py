@@ -1,12 +1,13 @@
-"""What a unit's settings say, by canonical name; what the config leaves open, and what it says beyond use."""
+"""The settings of a unit as values: written, given or by default, and over how many processes they are spread."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from kb.core.document import Unit
+from kb.advice.distributed_facts import NAMES_A_FILE, stage_in_name
+from kb.core.document import Unit, speaks_of_several_gpus
 from kb.core.expression import is_unknown
 from kb.core.facts import FactType, VersionOf, coerce, default_is_open, default_of
-from kb.core.setup import Assumption
+from kb.core.setup import Assumption, Spread
 
 
 class SettingsReader:
@@ -106,3 +107,123 @@ class SettingsReader:
             return value
         self.assumed.append(Assumption(name=name, value=fallback, reason=reason))
         return fallback
+
+
+PROCESSES = "launch.num_processes"
+BATCH = ("training.per_device_train_batch_size", "training.gradient_accumulation_steps")
+AUTO = -1  # as the dialect reads it
+FSDP2_SINCE = (5, 12)  # transformers that take FSDP2, and wrap the layers, where fsdp_config does not say
+
+
+def spread_of(read: SettingsReader, d_model: int | None, transformers: tuple[int, ...] | None) -> Spread:
+    """The settings of a run's distribution.
+
+    Args:
+        d_model: the model's hidden size, from which accelerate fills in buckets that are ``auto``.
+        transformers: its version, where known.
+    """
+    named = any(read.written(name) for name in ("training.deepspeed", "deepspeed.config_file", "deepspeed.zero_stage"))
+    ratio = read.value("deepspeed.offload_optimizer.ratio")
+    contiguous = read.value("deepspeed.contiguous_gradients")
+    options = str(read.value("training.fsdp") or "").replace(",", " ").split()
+    old = transformers is not None and transformers < FSDP2_SINCE
+    return Spread(
+        nodes=read.number("launch.num_machines") or 1,
+        tensor_parallel=read.number("training.parallelism_config.tp_size") or 1,
+        deepspeed=named
+        or read.value("accelerate.distributed_type") == "DEEPSPEED"
+        or read.value("launch.use_deepspeed") is True,
+        reduce_bucket=_elements(read, "deepspeed.reduce_bucket_size", d_model, 1.0),
+        prefetch_bucket=_elements(read, "deepspeed.stage3_prefetch_bucket_size", d_model, 0.9),
+        max_live_parameters=read.number("deepspeed.stage3_max_live_parameters", least=0),
+        max_reuse_distance=read.number("deepspeed.stage3_max_reuse_distance", least=0),
+        overlap_comm=read.value("deepspeed.overlap_comm"),
+        contiguous_gradients=contiguous is None or bool(contiguous),
+        optimizer_offload_ratio=1.0 if ratio is None else min(max(float(ratio), 0.0), 1.0),
+        optimizer_on_disk=read.value("deepspeed.offload_optimizer.device") == "nvme",
+        params_on_disk=read.value("deepspeed.offload_param.device") == "nvme",
+        fsdp_version=read.number("training.fsdp_config.version", "accelerate.fsdp_version") or (1 if old else 2),
+        fsdp_reshard=_reshards(read, options),
+        fsdp_wrapped=_wraps(read, options, old=old),
+    )
+
+
+def processes_of(read: SettingsReader, unit: Unit, told: int | None) -> int:
+    """The processes of the run: as the user or the config says, else one, which is listed as assumed.
+
+    What is made for several GPUs, and does not say how many, leaves them unresolved.
+    """
+    count = told or read.number(PROCESSES)
+    if count is not None or PROCESSES in read.unresolved:
+        return count or 1
+    comments = [unit.settings[name].comment for name in BATCH if name in unit.settings]
+    if (
+        PROCESSES in unit.left_open
+        or _for_several(read)
+        or any(speaks_of_several_gpus(comment) for comment in comments if comment)
+    ):
+        read.unresolved[PROCESSES] = None
+        return 1
+    return int(read.or_assume(PROCESSES, None, 1, "one_gpu"))
+
+
+def _for_several(read: SettingsReader) -> bool:
+    """Whether the run is told to spread over GPUs, or by a launcher's file that cannot be read."""
+    named = any(read.written(name) for name in ("training.deepspeed", "deepspeed.config_file"))
+    modes = ("launch.multi_gpu", "launch.use_deepspeed")
+    spread = any(read.value(name) is True for name in modes) or (read.number("deepspeed.zero_stage", least=0) or 0) > 0
+    return named or spread or uses_fsdp(read) or "launch.config_file" in read.unread
+
+
+def zero_stage_of(read: SettingsReader, unit: Unit) -> int:
+    """The ZeRO stage; of a DeepSpeed file that is not there, what its name says, else it is unresolved."""
+    stage = read.number("deepspeed.zero_stage", least=0)
+    if stage is None and any(name in NAMES_A_FILE for name in unit.unread):
+        stage = stage_in_name(unit)
+        if stage is None:
+            read.unresolved["deepspeed.zero_stage"] = None
+        else:
+            read.or_assume("deepspeed.zero_stage", None, stage, "guessed_from_name")
+    return int(read.default("deepspeed.zero_stage")) if stage is None else stage
+
+
+def uses_fsdp(read: SettingsReader) -> bool:
+    return (
+        bool(read.or_default("training.fsdp"))
+        or read.value("accelerate.distributed_type") == "FSDP"
+        or read.value("launch.use_fsdp") is True
+    )
+
+
+def offloads_fsdp(read: SettingsReader) -> bool:
+    """Whether FSDP keeps parameters, gradients and the optimizer's states in host memory."""
+    words = str(read.value("training.fsdp") or "").replace(",", " ").split()
+    named = ("training.fsdp_config.cpu_offload", "accelerate.fsdp_offload_params")
+    return "offload" in words or any(read.value(name) is True for name in named)
+
+
+def _elements(read: SettingsReader, name: str, d_model: int | None, factor: float) -> int | None:
+    """A bucket's elements; ``auto`` is accelerate's share of the hidden size squared (accelerator.py)."""
+    size = read.number(name, least=AUTO)
+    if size == AUTO:
+        return None if d_model is None else int(factor * d_model * d_model)
+    return size
+
+
+def _reshards(read: SettingsReader, options: list[str]) -> bool:
+    """FSDP1 names a strategy, FSDP2 says true or false; SHARD_GRAD_OP keeps parameters whole until the backward."""
+    names = (
+        "training.fsdp_config.reshard_after_forward",
+        "accelerate.fsdp_reshard_after_forward",
+        "accelerate.fsdp_sharding_strategy",
+    )
+    said = next((value for name in names if (value := read.as_written(name)) is not None), " ".join(options))
+    strategy = str(said).casefold()
+    return "grad_op" not in strategy and "zero2" not in strategy and strategy not in ("false", "2")
+
+
+def _wraps(read: SettingsReader, options: list[str], *, old: bool) -> bool:
+    policy = read.value("training.fsdp_config.auto_wrap_policy")
+    if policy is not None:
+        return str(policy).casefold() != "no_wrap"
+    return "auto_wrap" in options or not old

@@ -4,11 +4,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kb.advice.lengths import assumed_source_length, reads_target
-from kb.advice.run_kind import says_training, trains
-from kb.advice.settings_reader import SettingsReader
-from kb.advice.spread import FSDP2_SINCE, offloads_fsdp, processes_of, spread_of, uses_fsdp, zero_stage_of
-from kb.advice.unmodelled import optimizer_of, unmodelled
-from kb.advice.weights import OWN_TYPE_SINCE, weights_of
+from kb.advice.run_kind import OWN_TYPE_SINCE, optimizer_of, says_training, trains, unmodelled, weights_of
+from kb.advice.settings_reader import (
+    FSDP2_SINCE,
+    SettingsReader,
+    offloads_fsdp,
+    processes_of,
+    spread_of,
+    uses_fsdp,
+    zero_stage_of,
+)
 from kb.core.document import Unit
 from kb.core.facts import FactType, VersionOf
 from kb.core.model import Model

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kb.advice.targets import Judged, judge
-from kb.advice.trend import Trend
-from kb.advice.watch_records import Alert, GpuPeak, Summary, WatchedGpu, most
+from kb.advice.watch_records import Alert, GpuPeak, Summary, Trend, WatchedGpu, most
 from kb.core.snapshot import GpuState, HostState, Sample, Snapshot, SpeedState, TreeState
 
 MOST_GPUS = 64

@@ -55,7 +55,7 @@ def command(arguments: Sequence[str], language: str) -> int:
         return _explain_alone(options, catalog, words)
     checker = file_checker(catalog, project, _wanted(options))
     if options.watch:
-        from kb.session.watch import watch
+        from kb.session.streaming import watch
 
         gc.enable()
 
@@ -278,7 +278,7 @@ def _report(
 
 def _explain_alone(options: argparse.Namespace, catalog: Catalog, words: Words) -> int:
     from kb.report.rules.explain import explain
-    from kb.report.style import choose_style
+    from kb.report.terminal import choose_style
 
     style = choose_style(sys.stdout, options.color)
     cli.put(explain(catalog.rules[options.explain], words, style, sources=catalog.sources))
@@ -295,7 +295,7 @@ def _notice(words: Words) -> Callable[..., None]:
         if values.get("reason") in words.messages:
             values["reason"] = words(values["reason"], **values)
         if "needs" in values:
-            from kb.report.check.undecided import need_of
+            from kb.report.check.panel import need_of
 
             values["needs"] = sorted({words(f"need.{need_of(name)}") for name in values["needs"]})
         if "n" in values:

@@ -50,7 +50,7 @@ def command(arguments: Sequence[str], language: str) -> int:
         cli.put(diagnosis_json(result, language))
     else:
         from kb.report.diagnosis_report import diagnosis_text
-        from kb.report.style import choose_style
+        from kb.report.terminal import choose_style
         from kb.report.words import Words
 
         style = choose_style(sys.stdout, options.color)

@@ -11,9 +11,8 @@ from kb.core.text import UserError
 from kb.knowledge import load_catalog
 from kb.machine.installation import Installation, Package
 from kb.report.releases import ProjectVersions, versions_json, versions_lines
-from kb.report.style import Style
+from kb.report.terminal import Style, table, wrap
 from kb.report.values import host_limit, host_size, printable, size
-from kb.report.width import table, wrap
 from kb.report.words import Words
 from kb.session import cli
 
@@ -166,7 +165,7 @@ def command(arguments: Sequence[str], language: str) -> int:
     from kb.knowledge.locations import shipped
     from kb.machine.detect import detect
     from kb.machine.installation import look_around
-    from kb.report.style import choose_style
+    from kb.report.terminal import choose_style
     from kb.session.project import find_project
 
     messages = cli.load_words_or_none(language)

@@ -222,6 +222,6 @@ def _report(options: argparse.Namespace, found: Sequence[Any], words: Words, cat
         cli.put(estimate_json(found, words, __version__, catalog.version))
         return
     from kb.report.estimate.text import estimate_text
-    from kb.report.style import choose_style
+    from kb.report.terminal import choose_style
 
     cli.put(estimate_text(found, catalog.constants, words, choose_style(sys.stdout, options.color)))

@@ -167,7 +167,7 @@ def _report(options: argparse.Namespace, history: History, checker: FileChecker,
         cli.put(to_json({**head, **data}))
         return
     from kb.report.history.text import LeftOut, history_text
-    from kb.report.style import choose_style
+    from kb.report.terminal import choose_style
 
     left_out = LeftOut(given.unchanged, given.shallow)
     cli.put(history_text(history, checker.machine, words, choose_style(sys.stdout), left_out, given.remarks))

@@ -43,10 +43,10 @@ def git_versions(
     A version that cannot be read keeps its place, with its fault. The second value is whether the clone is shallow.
 
     Raises:
-        GitError: as :func:`kb.integrations.git.versions.file_history`.
+        GitError: as :func:`kb.integrations.git_files.file_history`.
         UserError: a version has no such section.
     """
-    from kb.integrations.git.versions import file_history
+    from kb.integrations.git_files import file_history
 
     history = file_history(path, revisions)
     versions = []

@@ -16,7 +16,7 @@ from kb.session import cli
 from kb.session.file import FileChecker
 
 if TYPE_CHECKING:
-    from kb.advice.plan_whole import PlannedUnit
+    from kb.advice.plan_gpu import PlannedUnit
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def command(arguments: Sequence[str], language: str) -> int:
     """Plan; 0 where the config fits, as it is or after the steps, 1 where the steps do not reach that."""
     from kb.advice.estimator import Estimator
-    from kb.advice.plan_whole import plan_unit
+    from kb.advice.plan_gpu import plan_unit
     from kb.memory import UnsupportedArchitectureError
     from kb.session.prepare import Wanted, file_checker
     from kb.session.project import find_project
@@ -103,6 +103,6 @@ def _report(options: argparse.Namespace, planned: "Sequence[PlannedUnit]", words
         cli.put(plan_json(planned, words, __version__, catalog.version))
         return
     from kb.report.plan_report import plan_text
-    from kb.report.style import choose_style
+    from kb.report.terminal import choose_style
 
     cli.put(plan_text(planned, words, choose_style(sys.stdout, options.color)))

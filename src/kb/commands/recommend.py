@@ -63,7 +63,7 @@ def command(arguments: Sequence[str], language: str) -> int:
         cli.put(recommend_json(result, words, __version__, catalog.version))
     else:
         from kb.report.recommend.text import recommend_text
-        from kb.report.style import choose_style
+        from kb.report.terminal import choose_style
 
         cli.put(recommend_text(result, words, choose_style(sys.stdout, options.color)))
     splits = result.training.splits if result.training else None
@@ -139,12 +139,12 @@ def _check_lengths(options: argparse.Namespace, model: Model) -> None:
 
 def _model(options: argparse.Namespace, catalog: Catalog) -> Model:
     if options.model_config:
-        from kb.session.model_config import read_model_config
+        from kb.session.models import read_model_config
 
         return read_model_config(options.model_config)
     if not options.model:
         raise UserError("recommend.no_model")
-    from kb.session.named_model import named_model
+    from kb.session.models import named_model
 
     return named_model(options.model, catalog)
 

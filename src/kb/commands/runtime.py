@@ -101,7 +101,7 @@ def _write(options: argparse.Namespace, rules: str, data: Mapping[str, Any], tex
 
 
 def _style() -> Any:
-    from kb.report.style import choose_style
+    from kb.report.terminal import choose_style
 
     return choose_style(sys.stdout)
 

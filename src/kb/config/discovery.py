@@ -1,11 +1,37 @@
-"""Which files to read: the ones named, and in folders those that look like configs and git does not ignore."""
+"""Which files of a folder are configs: by name, by what is ignored, and by a look at their first bytes."""
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from kb.config.files import ConfigError, is_no_file, read_at_most
 from kb.config.text.guard import most_bytes, too_large
+
+# The calls that describe one: `layout: python` in rules/dialects. Where none is named the file is not parsed.
+_MARKS = re.compile(
+    rb"(?:TrainingArguments|SFTConfig|DPOConfig|GRPOConfig|RewardConfig|KTOConfig|ORPOConfig|CPOConfig|PPOConfig"
+    rb"|RLOOConfig|GKDConfig|XPOConfig|NashMDConfig|BCOConfig|PRMConfig|DictDefault|LoraConfig|BitsAndBytesConfig"
+    rb"|Fast\w*Model\.from_pretrained)[ \t]*\("
+)
+_LAUNCH = re.compile(rb"(?:accelerate launch|torchrun|deepspeed|python3?)[^\n]{0,400}--\w")
+
+
+def bears_marks(raw: bytes) -> bool:
+    """Whether the bytes name a call that describes a run."""
+    return _MARKS.search(raw) is not None
+
+
+def starts_runs(raw: bytes) -> bool:
+    """Whether the bytes of a notebook hold a command line that starts a Python run with flags."""
+    return _LAUNCH.search(raw) is not None
+
+
+def names_of_calls(raw: bytes) -> tuple[str, ...]:
+    """The names of those calls, each once."""
+    found = (match[0].rstrip(b" \t(").decode("ascii", "replace") for match in _MARKS.finditer(raw))
+    return tuple(dict.fromkeys(found))
+
 
 SUFFIXES = (".yaml", ".yml", ".json", ".sh")
 CODE_SUFFIXES = (".py", ".ipynb")  # in folders only those that name a call which describes a run
@@ -140,7 +166,6 @@ def _is_worth_reading(entry: os.DirEntry[str]) -> bool:
     name = entry.name.lower()
     if not name.endswith(CODE_SUFFIXES):
         return True
-    from kb.config.python.marks import bears_marks, starts_runs
 
     try:
         raw = read_at_most(entry.path, most_bytes(name) + 1)

@@ -7,8 +7,7 @@ from kb.config.dialect.dialects import DOT, Entry, Recognition, flatten, section
 from kb.config.dialect.settings import Extractor, Part, inherit
 from kb.config.files import ConfigError, unknown_dialect
 from kb.config.text.nodes import MAPPING, SEQUENCE, Node
-from kb.config.text.parsing import Parsed, parse
-from kb.config.text.repeated import duplicate_events
+from kb.config.text.parsing import Parsed, duplicate_events, parse
 from kb.core.catalog import Dialect
 from kb.core.document import NOT_COUNTED, Event, Setting, Unit, speaks_of_several_gpus
 from kb.core.expression import Unknown

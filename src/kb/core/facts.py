@@ -1,11 +1,61 @@
-"""Facts by name: lazy, typed, three-valued. What nobody can say is unknown, with the name of what is missing."""
+"""Facts: their types, where each value comes from, how certain it is, and values that wait for a fact."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, NamedTuple
 
-from kb.core.certainty import Origin
 from kb.core.expression import LARGEST_NUMBER, Unknown
 from kb.core.text import Text
+
+Origin = Literal["written", "joined", "given", "pinned", "ranged", "detected", "library", "assumed"]
+"""How a fact is known.
+
+``written``: the config or the command line says it. ``joined``: a file that the config names says it. ``given``: an
+option of the command, or ``kb.toml``. ``pinned``: one release of a library, by a lock file or ``==``. ``ranged``:
+several releases, by a range. ``detected``: this machine. ``library``: the default of a library whose release does not
+matter or is certain. ``assumed``: nothing says it.
+"""
+Certainty = Literal["certain", "likely", "assumed"]
+CERTAINTIES: tuple[Certainty, ...] = ("certain", "likely", "assumed")  # the surest first
+
+_CERTAINTY: dict[Origin, Certainty] = {"ranged": "likely", "assumed": "assumed"}
+
+
+def certainty_of(origin: Origin) -> Certainty:
+    """What a fact of this origin counts as."""
+    return _CERTAINTY.get(origin, "certain")
+
+
+def weakest(certainties: Iterable[Certainty]) -> Certainty:
+    """The least certain of them; of none, ``certain``."""
+    return max(certainties, key=CERTAINTIES.index, default="certain")
+
+
+FACT = "gpu.native_bf16"
+NATIVE_BF16 = Unknown(frozenset((FACT,)), "as the fact")
+NATIVE_BF16_IF_TRUE = Unknown(frozenset((FACT,)), "as the fact, where that is true")
+_NOT_NATIVE_BF16 = Unknown(frozenset((FACT,)), "not the fact")
+_NOT_NATIVE_BF16_IF_TRUE = Unknown(frozenset((FACT,)), "not the fact, where that is true")
+_PAIRS = ((NATIVE_BF16, _NOT_NATIVE_BF16), (NATIVE_BF16_IF_TRUE, _NOT_NATIVE_BF16_IF_TRUE))
+
+
+def negated(value: Unknown) -> Unknown:
+    """The contrary of a value that waits for a fact; of any other unknown one, unknown."""
+    for one, other in _PAIRS:
+        if value is one or value is other:
+            return other if value is one else one
+    return Unknown(value.needs, value.reason)
+
+
+def settled(value: Unknown, native_bf16: bool) -> bool | None:
+    """What the value is on a GPU with or without native bf16; None where that does not tell."""
+    if value.needs != NATIVE_BF16.needs:
+        return None
+    if value.reason.endswith("where that is true") and not native_bf16:
+        return None
+    if value.reason.startswith("as the fact"):
+        return native_bf16
+    return not native_bf16 if value.reason.startswith("not the fact") else None
+
 
 MAX_TEXT, MAX_ITEMS = 4000, 1000
 

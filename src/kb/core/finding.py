@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
-from kb.core.certainty import Certainty, Origin
 from kb.core.expression import Tree
+from kb.core.facts import Certainty, Origin
 from kb.core.setup import Assumption
 from kb.core.text import Text
 

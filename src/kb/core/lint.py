@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
-from kb.core.certainty import CERTAINTIES, Certainty, Origin, certainty_of, weakest
 from kb.core.document import Event
 from kb.core.expression import (
     Evaluator,
@@ -17,7 +16,7 @@ from kb.core.expression import (
     is_unknown,
     literals_beside,
 )
-from kb.core.facts import Facts
+from kb.core.facts import CERTAINTIES, Certainty, Facts, Origin, certainty_of, weakest
 from kb.core.finding import Because, Edit, Finding, Fix, NotEvaluated, OnRelease, Span
 from kb.core.release import Bound, ProjectRelease, just_below
 from kb.core.rule import Computed, Rule, RuleFix

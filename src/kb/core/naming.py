@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
-from kb.core.certainty import Certainty
 from kb.core.document import Unit
+from kb.core.facts import Certainty
 from kb.core.finding import Finding
 
 HANDS_ON = "script.passes_training_arguments"

@@ -4,7 +4,7 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
-from kb.core.certainty import Origin
+from kb.core.facts import Origin
 
 _NUMBERS = re.compile(r"\d{1,6}(?:\.\d{1,6})*")
 

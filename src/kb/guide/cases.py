@@ -22,13 +22,13 @@ from kb.guide.library import Library, load_library
 from kb.guide.markup import PLAIN, badge, cited, code, held, prose, table, text, wide_table
 from kb.guide.site_words import say
 from kb.machine.arguments import find_gpu, read_host_memory
-from kb.report.gpu_names import short_name
 from kb.report.history.memory import memory_rows
 from kb.report.history.plot import history_svg
 from kb.report.history.text import setting_rows
 from kb.report.recommend.notes_table import COLUMNS, shown_rows, why_lines
 from kb.report.recommend.text import own_row
 from kb.report.runtime.text import bottleneck_lines, stage_rows
+from kb.report.values import short_name
 from kb.report.words import Words
 
 

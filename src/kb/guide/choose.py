@@ -17,8 +17,8 @@ from kb.guide.markup import fenced, quantity, table, text
 from kb.guide.memory_bars import memory_bars
 from kb.guide.site_words import say
 from kb.machine.arguments import find_gpu
-from kb.report.gpu_names import short_name
 from kb.report.recommend.text import config_yaml
+from kb.report.values import short_name
 
 
 def choose_table(library: Library, models: list[str], gpus: list[str]) -> str:

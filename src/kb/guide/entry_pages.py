@@ -14,14 +14,14 @@ from kb.core.hardware import Gpu
 from kb.core.model import Model
 from kb.guide.all_fits import TYPICAL_MODELS, USUAL_GPUS, Fits
 from kb.guide.cases import noted_settings
+from kb.guide.drawings import heat_maps
 from kb.guide.fits_table import fits_by_gpu, fits_by_model
-from kb.guide.heat import heat_maps
 from kb.guide.library import Library, load_library
 from kb.guide.markup import PLAIN, badge, cited, cited_source, code, fenced, held, prose, quantity, table, text
 from kb.guide.site_words import say
 from kb.report.diagnosis_report import diagnosis_text
 from kb.report.entries.provenance import figure
-from kb.report.style import Style
+from kb.report.terminal import Style
 from kb.session.prepare import Wanted, file_checker
 from kb.session.project import Project
 

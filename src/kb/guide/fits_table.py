@@ -10,7 +10,7 @@ from kb.guide.fits import SHOWN_WAYS, Row
 from kb.guide.library import Library
 from kb.guide.markup import wide_table
 from kb.guide.site_words import say
-from kb.report.gpu_names import short_name
+from kb.report.values import short_name
 
 KINDS = ("seq2seq", "decoder", "encoder")
 

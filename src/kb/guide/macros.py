@@ -15,7 +15,7 @@ from kb.guide.compare import compare
 from kb.guide.export import data_files
 from kb.guide.formulas import formula
 from kb.guide.library import Library, load_library
-from kb.guide.playground_page import playground
+from kb.guide.playground import playground
 from kb.guide.runbooks import checklist, commands_table, questions, targets
 from kb.guide.tables import (
     decision_tree,

@@ -8,7 +8,7 @@ from typing import Any
 from kb.guide.library import Library
 from kb.guide.site_words import say
 from kb.report.entries.provenance import figure as figure_text
-from kb.report.style import Style
+from kb.report.terminal import Style
 
 PLAIN = Style(width=10_000)
 _MARKUP = re.compile(r"[\\`*_{}\[\]<>|#$]")

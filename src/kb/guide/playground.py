@@ -1,12 +1,16 @@
-"""The playground's files: kb itself as a zip for Pyodide, and the examples that its menu offers."""
+"""The playground: the archive of kb that its page loads, and the page itself."""
 
 import json
 import os
 import zipfile
 from collections.abc import Iterator
+from html import escape
 
 import yaml
 
+from kb.core.memory_report import STATUSES
+from kb.guide.library import Library
+from kb.guide.site_words import say
 from kb.knowledge import load_catalog
 from kb.knowledge.bundle import encoded, load_part
 from kb.knowledge.locations import shipped
@@ -76,3 +80,21 @@ def _choices() -> str:
         },
         ensure_ascii=False,
     )
+
+
+WORDS = (
+    "chart", "check", "copied", "copy_by_hand", "cpus", "done", "editor", "example", "examples", "failed", "fix",
+    "fix_all", "fix_unsafe", "gpu", "gpus", "host", "loading", "no_gpu", "no_wasm", "nothing", "share", "small",
+    "stuck", "too_long", "unused", "versions",
+)  # fmt: skip
+
+
+def playground(library: Library) -> str:
+    """The playground's place on the page; without a script it says what it needs."""
+    language, words = library.language, library.words
+    texts: dict[str, object] = {name: say(language, f"playground.{name}") for name in WORDS}
+    texts["severity"] = {name: words.named("severity", name) for name in ("error", "warning", "info")}
+    texts["verdict"] = {name: words.named("verdict", name) for name in (*STATUSES, "unknown")}
+    held = escape(json.dumps(texts, ensure_ascii=False), quote=True)
+    needs = escape(say(language, "playground.no_script"))
+    return f'<div id="kb-playground" data-words="{held}"></div>\n<noscript><p class="kb-notice">{needs}</p></noscript>'

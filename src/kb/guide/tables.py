@@ -10,7 +10,7 @@ from kb.guide.markup import badge, cited, code, prose, quantity, table, text
 from kb.guide.memory_bars import folded
 from kb.guide.runbooks import shown_quantity
 from kb.guide.site_words import say
-from kb.report.gpu_names import short_name
+from kb.report.values import short_name
 
 # the commonest first; a new one without a place here fails the build for want of a text
 RESOURCES = ("gpu", "host", "shm", "driver", "config", "numerics", "threads", "filesystem", "network", "none")

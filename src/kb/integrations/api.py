@@ -1,13 +1,9 @@
-"""kb from Python: ``kb.lint``, ``kb.predict`` and ``kb.recommend``, on the same rules and formulas as the command line.
-
-Sizes are whole bytes, lengths tokens, batches samples for each device. Faults of what is given are
-:class:`kb.UserError`, a ``ValueError`` whose note says in English what is wrong and what to do next.
-"""
+"""The Python API: `kb.lint`, `kb.predict`, `kb.recommend` and what they give."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, Protocol, runtime_checkable
 
 from kb.advice.answer import Answer, answer
 from kb.advice.attempts import MethodChoice
@@ -18,16 +14,66 @@ from kb.core.finding import Finding
 from kb.core.hardware import Machine
 from kb.core.memory_report import MemoryReport
 from kb.core.model import Model
-from kb.core.result import CheckResult, UnitResult
+from kb.core.result import CheckResult, UnitResult, Unusable
 from kb.core.setup import TrainingSetup
 from kb.core.text import UserError
-from kb.integrations.in_memory import Config, inputs_of
 from kb.knowledge import load_catalog, load_guide
 from kb.memory import UnsupportedArchitectureError
 from kb.session.file import FileChecker
 from kb.session.prepare import Wanted, file_checker
 from kb.session.project import Project, find_project
-from kb.session.run import run
+from kb.session.run import Input, run
+
+NAME = "<config>.json"  # the path of what is no file
+# Kept whatever their values: by these the format is recognised.
+MARKS = ("per_device_train_batch_size", "gradient_accumulation_steps")
+
+
+@runtime_checkable
+class Arguments(Protocol):
+    """Something like transformers' ``TrainingArguments``: it says its settings as a dict."""
+
+    def to_dict(self) -> dict[str, Any]: ...
+
+
+Config = str | os.PathLike[str] | Mapping[str, Any] | Arguments
+
+
+def inputs_of(config: Config) -> tuple[list[Input], list[Unusable]]:
+    """What to check, and the paths that lead to nothing."""
+    if isinstance(config, str | os.PathLike):
+        from kb.config.discovery import discover
+
+        found = discover([os.fspath(config)])
+        faults = [Unusable(path=path, key=fault.key, values=fault.values) for path, fault in found.faults]
+        return [Input(path=file.path, named=file.named) for file in found.files], faults
+    import json
+
+    settings = dict(config) if isinstance(config, Mapping) else _differing(config)
+    text = json.dumps(settings, default=_plain, indent=2)
+    return [Input(path=NAME, kind="config", raw=text.encode("utf-8", "surrogatepass"))], []
+
+
+def _differing(arguments: Arguments) -> dict[str, Any]:
+    """The settings that say something: not None, and not what their class gives by itself."""
+    import dataclasses
+
+    usual: dict[str, Any] = {}
+    if dataclasses.is_dataclass(arguments):
+        usual = {field.name: field.default for field in dataclasses.fields(arguments)}
+    return {
+        name: value
+        for name, value in arguments.to_dict().items()
+        if value is not None and (name in MARKS or name not in usual or _plain(usual[name]) != value)
+    }
+
+
+def _plain(value: Any) -> Any:
+    """An enum's value; plain values as they are; anything else by its name."""
+    if isinstance(value, str | int | float | None) and not hasattr(value, "value"):
+        return value
+    return getattr(value, "value", str(value))
+
 
 Language = Literal["ko", "en"]
 Place = Machine | str | Mapping[str, Any] | None
@@ -191,7 +237,7 @@ def _model(model: str | Model | None) -> Model | None:
 def _known(model: str | Model | None) -> Model:
     if isinstance(model, Model):
         return model
-    from kb.session.named_model import named_model
+    from kb.session.models import named_model
 
     try:
         return named_model(model or "", _catalog())

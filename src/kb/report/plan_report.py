@@ -4,15 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from kb.advice.plan import NEGLIGIBLE, Ledger, Level, Plan, Step
-from kb.advice.plan_whole import PlannedUnit
+from kb.advice.plan_gpu import PlannedUnit
 from kb.core.document import Unit
 from kb.core.units import format_bytes
 from kb.report.check.changes import as_written, key_of
 from kb.report.check.json_report import machine_object, plain, prediction_object, to_json
-from kb.report.gpu_names import short_name
-from kb.report.style import Style
-from kb.report.values import host_limit, printable, size
-from kb.report.width import unbroken, wrap
+from kb.report.terminal import Style, unbroken, wrap
+from kb.report.values import host_limit, printable, short_name, size
 from kb.report.words import Words
 
 UNITS = {"gpu": "GiB", "host": "GB"}  # as GPUs are sold, and as containers and the field notes are measured

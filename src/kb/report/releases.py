@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 from kb.config.releases.reader import Releases
 from kb.config.releases.statements import Problem
 from kb.core.release import OR, ProjectRelease, Source, pinned_version
-from kb.report.style import Style
+from kb.report.terminal import Style, table, wrap
 from kb.report.values import printable
-from kb.report.width import table, wrap
 from kb.report.words import Words
 
 INDENT = "  "

@@ -1,9 +1,10 @@
-"""Values as a reader sees them: sizes, ratios, lists, unknowns. Every placeholder of every text is formatted here."""
+"""Values as a reader sees them: sizes, numbers, names of GPUs, text without hidden characters."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from kb.core.expression import is_unknown
+from kb.core.hardware import Gpu
 from kb.core.units import BYTES_PER_UNIT, GIB, GPU_UNIT, HOST_UNIT, MIB, format_bytes
 
 UNKNOWN = "?"
@@ -126,3 +127,24 @@ def _all_whole(values: tuple[Any, ...]) -> bool:
 
 def _shorten(text: str) -> str:
     return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 1] + "…"
+
+
+_DROPPED_WORDS = ("NVIDIA", "GeForce", "Tesla", "Quadro", "Generation", "HBM2", "HBM2e", "HBM3", "HBM3e")
+
+
+def short_name(gpu: Gpu) -> str:
+    """The name people say: ``RTX 4090``, ``V100 16GB``; the vendor's words and the kind of memory are left out.
+
+    Where the id names a size, so does the name: the same GPU exists with another.
+    """
+    name = " ".join(word for word in gpu.name.split() if word not in _DROPPED_WORDS)
+    last = gpu.id.rpartition("-")[2].upper()
+    return f"{name} {last}" if last.endswith("GB") and last not in name else name
+
+
+_NAMES_ANOTHER = ("no_driver", "no_driver_in_container", "memory_not_reported", "gpus_hidden")
+
+
+def here(note: str) -> str:
+    """The key under ``machine.`` that does not advise ``--gpu``."""
+    return f"{note}_here" if note in _NAMES_ANOTHER else note

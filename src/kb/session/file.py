@@ -19,13 +19,12 @@ from kb.core.finding import Finding, Severity, Span
 from kb.core.hardware import Machine
 from kb.core.lint import place_of
 from kb.core.result import UnitResult
-from kb.session.named_files import ProjectPrograms, read_named
-from kb.session.seen import Seen
+from kb.session.seen import ProjectPrograms, Seen, read_named
 
 if TYPE_CHECKING:
     from kb.config.suppressions import Suppressed
-    from kb.session.hub_model import HubModels
     from kb.session.known import Known
+    from kb.session.models import HubModels
     from kb.session.project_releases import ProjectReleases
 
 _CONTROLS = re.compile("[\x80-\x9f]")

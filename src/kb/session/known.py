@@ -47,7 +47,7 @@ class Known:
     def familiar(self, raw: bytes, kind: str) -> tuple[str, ...]:
         """The names in such bytes that belong to a run; none where they do not suffice to tell."""
         if kind in ("python", "notebook"):
-            from kb.config.python.marks import names_of_calls, starts_runs
+            from kb.config.discovery import names_of_calls, starts_runs
 
             return names_of_calls(raw) or (("python",) if kind == "notebook" and starts_runs(raw) else ())
         text = _text(raw)

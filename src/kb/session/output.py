@@ -69,7 +69,7 @@ def rendered(
 
 
 def _text(options: argparse.Namespace, result: CheckResult, checker: FileChecker, words: Words, stream: TextIO) -> str:
-    from kb.report.style import choose_style
+    from kb.report.terminal import choose_style
 
     style = choose_style(stream, options.color)
     if options.statistics:
@@ -86,7 +86,7 @@ def _text(options: argparse.Namespace, result: CheckResult, checker: FileChecker
 def _explained(rule: str, result: CheckResult, checker: FileChecker, words: Words, style: object) -> str:
     """The rule once for each unit, with that unit's own numbers in its formula."""
     from kb.report.rules.explain import explain
-    from kb.report.style import Style
+    from kb.report.terminal import Style
 
     assert isinstance(style, Style)
     texts = []

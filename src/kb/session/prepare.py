@@ -14,12 +14,10 @@ from kb.core.text import UserError
 from kb.machine.detect import detect
 from kb.machine.software import installed_versions
 from kb.session.file import FileChecker, Overrides
-from kb.session.hub_model import HubModels
-from kb.session.model_config import identity_on_disk, model_in_folder, read_model_config
-from kb.session.named_files import ProjectPrograms
+from kb.session.models import HubModels, identity_on_disk, model_in_folder, read_model_config
 from kb.session.project import Project, chosen_rules
 from kb.session.project_releases import OPTION, SETTINGS, ProjectReleases
-from kb.session.seen import Seen, cached_config_of, folder_config
+from kb.session.seen import ProjectPrograms, Seen, cached_config_of, folder_config
 
 
 class Wanted(NamedTuple):

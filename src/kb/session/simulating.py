@@ -8,7 +8,7 @@ from kb.advice.estimate import Estimated, ModelFiles
 from kb.advice.models import unknown_model
 from kb.core.catalog import Catalog
 from kb.core.text import UserError
-from kb.session.model_config import config_file, read_config
+from kb.session.models import config_file, read_config
 
 
 class Wish(NamedTuple):

@@ -25,7 +25,7 @@ from kb.machine.processes import ProcessTree
 from kb.report.monitor.reading import reading_lines
 from kb.report.monitor.screens import LiveScreen, PassedOn, PlainScreen, SilentScreen, choose_screen, reading_of
 from kb.report.monitor.summary import exit_text, summary_text
-from kb.report.style import choose_style
+from kb.report.terminal import choose_style
 from kb.report.words import Words
 from kb.session import cli
 

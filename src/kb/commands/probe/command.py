@@ -92,7 +92,7 @@ def _on_ray(options: argparse.Namespace, asked: Asked, messages: cli.Words, lang
         resume=options.resume,
     )
     from kb.report.probe.matrix import matrix_json, matrix_text
-    from kb.report.style import choose_style
+    from kb.report.terminal import choose_style
 
     style = choose_style(sys.stdout, options.color)
     as_json = options.format == "json"
@@ -231,6 +231,6 @@ def _report(options: argparse.Namespace, probed: "Probed", words: Words, rules_v
         cli.put(probe_json(probed, __version__, rules_version))
         return
     from kb.report.probe.text import probe_text
-    from kb.report.style import choose_style
+    from kb.report.terminal import choose_style
 
     cli.put(probe_text(probed, words, choose_style(sys.stdout, options.color)))

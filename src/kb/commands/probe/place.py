@@ -11,7 +11,7 @@ from kb.core.hardware import DetectedGpu, Machine
 from kb.core.text import UserError
 from kb.machine.arguments import named_gpus
 from kb.machine.detect import detect
-from kb.report.machine_here import here
+from kb.report.values import here
 
 if TYPE_CHECKING:
     from kb.torch_runs.probe.campaign import Card

@@ -157,7 +157,7 @@ def _show(options: argparse.Namespace, location: Location, words: cli.Words) -> 
 def _explain(options: argparse.Namespace, location: Location, words: cli.Words) -> int:
     from kb.commands.rules.entries import explain_entry, find_entry
     from kb.knowledge.entries import entries_of
-    from kb.report.style import choose_style
+    from kb.report.terminal import choose_style
     from kb.report.words import Words
 
     found = entries_of(location)

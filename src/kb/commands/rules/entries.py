@@ -8,7 +8,7 @@ from kb.core.text import UserError
 from kb.knowledge.bundle import load_part
 from kb.knowledge.entries import ERRATA, Entry
 from kb.knowledge.locations import Location
-from kb.report.style import Style
+from kb.report.terminal import Style
 from kb.report.words import Words
 
 

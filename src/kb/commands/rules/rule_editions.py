@@ -35,7 +35,7 @@ def edition_before(location: Location, revision: str) -> Iterator[tuple[Edition,
         GitError: no git, no repository, no such revision.
         UserError: the revision has no rules, or rules that this kb cannot read.
     """
-    from kb.integrations.git.snapshot import export, resolve
+    from kb.integrations.git_files import export, resolve
 
     rules = os.path.abspath(location.rules)
     folder, name = os.path.split(rules)

@@ -3,8 +3,7 @@
 import re
 from typing import Any
 
-from kb.config.text.nodes import SCALAR, SEQUENCE, Node
-from kb.config.text.scalars import BOOLEANS, number_meant
+from kb.config.text.nodes import BOOLEANS, SCALAR, SEQUENCE, Node, number_meant
 from kb.config.text.source import Source
 from kb.core.document import Event
 from kb.core.expression import Unknown

@@ -4,7 +4,7 @@ import json
 import re
 from typing import Any
 
-from kb.config.text.scalars import TEXT, plain_kind
+from kb.config.text.nodes import TEXT, plain_kind
 
 _SAFE_PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./+@-]*\Z")
 _SAFE_WORD = re.compile(r"[A-Za-z0-9_./+@:,=%-]+\Z")

@@ -9,8 +9,7 @@ from kb.config.hydra.interpolation import resolve
 from kb.config.hydra.tree import File, Placed, Problem, ReadGroup, Tree, read_file
 from kb.config.hydra.virtual import VirtualText
 from kb.config.text.nodes import MAPPING, SCALAR, Node
-from kb.config.text.parsing import Parsed
-from kb.config.text.repeated import duplicate_events
+from kb.config.text.parsing import Parsed, duplicate_events
 from kb.config.text.source import Source
 from kb.core.document import Event
 from kb.core.text import nearest

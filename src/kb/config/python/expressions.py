@@ -8,7 +8,7 @@ from kb.config.python.arithmetic import Collected, Symbol, UnknownValueError, bo
 from kb.config.python.names import Binding, Names, Where
 from kb.config.python.syntax import dotted_name
 from kb.core.expression import Unknown
-from kb.core.pending import NATIVE_BF16, NATIVE_BF16_IF_TRUE, negated
+from kb.core.facts import NATIVE_BF16, NATIVE_BF16_IF_TRUE, negated
 
 MAX_DEPTH = 24  # of names that stand for names, and of expressions
 MAX_READS = 100_000  # of one file: names that stand for names twice over double with every level

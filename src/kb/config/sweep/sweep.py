@@ -4,9 +4,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from kb.config.text.nodes import MAPPING, SCALAR, SEQUENCE, Node
+from kb.config.text.nodes import MAPPING, SCALAR, SEQUENCE, Node, number_meant
 from kb.config.text.parsing import Parsed
-from kb.config.text.scalars import number_meant
 
 METHODS = ("grid", "random", "bayes")
 _FORMS = ("value", "values", "min", "max", "distribution", "parameters", "mu")

@@ -4,8 +4,7 @@ A real config has some 300 nodes, 6 levels and no alias; these bounds leave room
 """
 
 from kb.config.files import ConfigError
-from kb.config.text.nodes import Mark, Node
-from kb.config.text.scalars import CORE, SCALAR_TAGS
+from kb.config.text.nodes import CORE, SCALAR_TAGS, Mark, Node
 
 MAX_BYTES = 1 << 20
 MAX_NOTEBOOK_BYTES = 64 << 20  # outputs and all; of its code, MAX_BYTES

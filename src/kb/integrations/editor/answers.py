@@ -17,7 +17,7 @@ from kb.report.check.panel import fit_panel
 from kb.report.condition import condition_text
 from kb.report.markdown import code, escaped, fenced
 from kb.report.rules.explain import explain
-from kb.report.style import Style
+from kb.report.terminal import Style
 from kb.report.words import Words
 from kb.session.file import FileChecker
 from kb.session.fixing import fix_once, replacements_of

@@ -10,7 +10,7 @@ from kb.integrations.trainer.forecast import Knowledge
 from kb.integrations.trainer.watching import Watching, logger
 from kb.knowledge import load_guide
 from kb.report.diagnosis_report import diagnosis_text
-from kb.report.style import Style
+from kb.report.terminal import Style
 from kb.report.words import Words
 
 _LIBRARIES = ("torch", "transformers", "accelerate", "peft", "bitsandbytes", "datasets")

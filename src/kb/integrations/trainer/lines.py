@@ -10,8 +10,8 @@ from kb.integrations.trainer.forecast import Forecast
 from kb.integrations.trainer.shapes import Seen
 from kb.report.check.changes import describe_fix
 from kb.report.check.source_line import SourceLines
-from kb.report.gpu_names import short_name
-from kb.report.style import Style
+from kb.report.terminal import Style
+from kb.report.values import short_name
 from kb.report.words import Words
 
 Lines = list[tuple[int, str]]

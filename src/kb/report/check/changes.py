@@ -5,9 +5,8 @@ from typing import Any
 from kb.core.document import Unit
 from kb.core.finding import Edit, Fix
 from kb.report.check.source_line import SourceLines
-from kb.report.style import Style
+from kb.report.terminal import Style, cut, unbroken
 from kb.report.values import printable
-from kb.report.width import cut, unbroken
 from kb.report.words import Words
 
 
@@ -34,7 +33,7 @@ def condition_of(fix: Fix) -> str:
 def describe_fix(fix: Fix, unit: Unit, words: Words, style: Style, sources: SourceLines) -> str:
     """Every change of the fix, old → new: ``per_device_train_batch_size: 20 → 8, fp16: true → false``.
 
-    Its blanks inside a change are no-break spaces, for :func:`kb.report.width.wrap`.
+    Its blanks inside a change are no-break spaces, for :func:`kb.report.terminal.wrap`.
     """
     changes = (_describe(edit, unit, words, style, sources) for edit in fix.edits)
     return ", ".join(unbroken(change) for change in changes if change)

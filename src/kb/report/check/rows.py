@@ -7,9 +7,8 @@ from kb.core.hardware import Gpu
 from kb.core.memory_report import Term
 from kb.core.result import GpuFit
 from kb.core.units import BYTES_PER_UNIT, GIB, format_bytes, rounded_down, rounded_up
-from kb.report.gpu_names import short_name
-from kb.report.style import Style
-from kb.report.width import columns, cut, pad, unbroken, wrap
+from kb.report.terminal import Style, columns, cut, pad, unbroken, wrap
+from kb.report.values import short_name
 from kb.report.words import Words
 
 NAMED_SEGMENTS = 3  # more shades than these and one for the rest cannot be told apart

@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kb.core.finding import Span
-from kb.report.style import Style
+from kb.report.terminal import Style, columns, cut, expand_tabs
 from kb.report.values import printable
-from kb.report.width import columns, cut, expand_tabs
 
 if TYPE_CHECKING:
     from kb.config.notebook.places import CellPlace, CellPlaces

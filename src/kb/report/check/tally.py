@@ -7,10 +7,9 @@ from typing import NamedTuple
 from kb.core.finding import SEVERITIES
 from kb.core.result import CheckResult, UnitResult, Unusable
 from kb.core.rule import Rule
-from kb.report.check.undecided import need_of
-from kb.report.style import Style
+from kb.report.check.panel import need_of
+from kb.report.terminal import Style, columns, cut, wrap
 from kb.report.values import printable
-from kb.report.width import columns, cut, wrap
 from kb.report.words import Words
 
 

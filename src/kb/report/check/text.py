@@ -6,9 +6,8 @@ from kb.report.check.changes import describe_fix, place_name
 from kb.report.check.panel import fit_panel
 from kb.report.check.source_line import SourceLines, quote_line
 from kb.report.check.tally import closing_lines, shown_path, tally_line, tally_of
-from kb.report.style import Style
+from kb.report.terminal import Style, columns, cut, joined, unbroken, wrap
 from kb.report.values import printable
-from kb.report.width import columns, cut, joined, unbroken, wrap
 from kb.report.words import Words
 
 INDENT = "  "

@@ -13,9 +13,8 @@ from kb.report.check.source_line import SourceLines
 from kb.report.check.tally import fault_line, fault_text
 from kb.report.check.text import about, summary_line
 from kb.report.markdown import code, escaped, fenced, table
-from kb.report.style import Style
+from kb.report.terminal import Style, joined
 from kb.report.values import printable
-from kb.report.width import joined
 from kb.report.words import Words
 
 STDIN = "stdin"

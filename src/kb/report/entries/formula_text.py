@@ -14,8 +14,7 @@ from kb.report.entries.provenance import (
     section,
     source_lines,
 )
-from kb.report.style import Style
-from kb.report.width import wrap
+from kb.report.terminal import Style, wrap
 from kb.report.words import Words
 
 

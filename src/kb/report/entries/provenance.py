@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from kb.report.style import Style
-from kb.report.width import joined, wrap
+from kb.report.terminal import Style, joined, wrap
 from kb.report.words import Words
 
 INDENT = "  "

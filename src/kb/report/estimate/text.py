@@ -9,11 +9,9 @@ from kb.core.result import UnitResult
 from kb.core.setup import TrainingSetup
 from kb.core.units import MIB
 from kb.memory.throughput import Throughput
-from kb.report.check.panel import prediction_lines
-from kb.report.check.undecided import assumed_lines
-from kb.report.style import Style
+from kb.report.check.panel import assumed_lines, prediction_lines
+from kb.report.terminal import Style, columns, cut, joined, table, wrap
 from kb.report.values import printable
-from kb.report.width import columns, cut, joined, table, wrap
 from kb.report.words import Words
 
 INDENT = "  "

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kb.core.units import GIB
 from kb.report.svg import FAINT, diamond, document, group, line, path, rect, text
-from kb.report.width import columns
+from kb.report.terminal import columns
 from kb.report.words import Words
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from kb.advice.history import PHASES, Entry, History, change, held_against, host_status
 from kb.core.units import GIB, GPU_UNIT, HOST_UNIT, format_bytes
-from kb.report.style import Style
+from kb.report.terminal import Style
 from kb.report.values import host_size, size
 from kb.report.words import Words
 

@@ -7,8 +7,8 @@ from kb.advice.history import PHASES, Entry, History
 from kb.core.units import GIB
 from kb.report.history.memory import GB, gpu_verdict, host_verdict
 from kb.report.svg import FAINT, diamond, document, group, line, rect, text
+from kb.report.terminal import columns, cut
 from kb.report.values import printable
-from kb.report.width import columns, cut
 from kb.report.words import Words
 
 # Okabe and Ito's colours, which people with any colour vision can tell apart.

@@ -6,11 +6,9 @@ from typing import NamedTuple
 from kb.advice.targets import Judged
 from kb.core.snapshot import GpuState, HostState, Snapshot, SpeedState, TreeState
 from kb.core.units import format_bytes
-from kb.report.machine_here import here
 from kb.report.monitor.verdicts import speaking, verdicts
-from kb.report.style import Style
-from kb.report.values import host_size, printable, size
-from kb.report.width import cut, joined, pad, wrap
+from kb.report.terminal import Style, cut, joined, pad, wrap
+from kb.report.values import here, host_size, printable, size
 from kb.report.words import Words
 
 INDENT = "  "

@@ -13,9 +13,8 @@ from kb.core.snapshot import Snapshot
 from kb.report.monitor.alerts import alert_text
 from kb.report.monitor.reading import Reading, reading_lines
 from kb.report.monitor.summary import clock
-from kb.report.style import NARROWEST, WIDEST, Style
+from kb.report.terminal import NARROWEST, WIDEST, Style, wrap
 from kb.report.values import printable
-from kb.report.width import wrap
 from kb.report.words import Words
 
 _MOST_ALERTS = 4

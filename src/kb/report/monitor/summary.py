@@ -10,9 +10,8 @@ from kb.core.units import format_bytes
 from kb.report.monitor.alerts import alert_text
 from kb.report.monitor.reading import INDENT, duration, labelled, of_limit
 from kb.report.monitor.verdicts import verdicts
-from kb.report.style import Style
+from kb.report.terminal import Style, wrap
 from kb.report.values import printable, size
-from kb.report.width import wrap
 from kb.report.words import Words
 
 MOST_ALERTS = 12

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from kb.advice.targets import Judged
-from kb.report.style import Style
+from kb.report.terminal import Style
 from kb.report.words import Words
 
 _ROLES = {"ok": "fits", "above": "tight", "danger": "oom", "below": "info", "safe": "fits"}

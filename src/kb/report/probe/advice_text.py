@@ -3,9 +3,8 @@
 from typing import TYPE_CHECKING
 
 from kb.report.recommend.config import settings_of, to_yaml
-from kb.report.style import Style
+from kb.report.terminal import Style, wrap
 from kb.report.values import host_size, size
-from kb.report.width import wrap
 from kb.report.words import Words
 
 if TYPE_CHECKING:

@@ -3,13 +3,11 @@
 from typing import TYPE_CHECKING, Any
 
 from kb.report.check.json_report import to_json
-from kb.report.gpu_names import short_name
 from kb.report.probe.json_report import trial_object
 from kb.report.probe.progress import ended, reason_of
 from kb.report.probe.text import phase_size
-from kb.report.style import Style
-from kb.report.values import printable, size
-from kb.report.width import columns, table, wrap
+from kb.report.terminal import Style, columns, table, wrap
+from kb.report.values import printable, short_name, size
 from kb.report.words import Words
 
 if TYPE_CHECKING:

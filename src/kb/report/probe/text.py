@@ -4,12 +4,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kb.report.estimate.text import run_parts
-from kb.report.machine_here import here
 from kb.report.probe.advice_text import found_lines, recommended_lines
 from kb.report.probe.progress import ended, reason_of
-from kb.report.style import Style
-from kb.report.values import host_size, printable, size
-from kb.report.width import columns, cut, joined, table, wrap
+from kb.report.terminal import Style, columns, cut, joined, table, wrap
+from kb.report.values import here, host_size, printable, size
 from kb.report.words import Words
 
 if TYPE_CHECKING:

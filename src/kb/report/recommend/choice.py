@@ -11,7 +11,7 @@ from kb.core.catalog import Catalog
 from kb.knowledge import load_catalog, load_guide
 from kb.report.check.json_report import prediction_object
 from kb.report.recommend.text import config_yaml, nothing_fits
-from kb.report.style import Style
+from kb.report.terminal import Style
 from kb.report.words import Words
 
 PLAIN = Style(width=10_000)

@@ -5,9 +5,8 @@ from typing import Any, NamedTuple
 
 from kb.advice.notes import ACCUMULATION, EVALUATE, INFERENCE, TRAIN, WORKERS, Notes, NotesRow
 from kb.core.memory_report import Phase
-from kb.report.style import Style
+from kb.report.terminal import Style, table, wrap
 from kb.report.values import size
-from kb.report.width import table, wrap
 from kb.report.words import Words
 
 COLUMNS = (TRAIN, EVALUATE, ACCUMULATION, "effective", INFERENCE, WORKERS)

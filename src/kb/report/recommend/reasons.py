@@ -9,9 +9,8 @@ from kb.advice.decision import Leaf, Walk
 from kb.advice.inference import Inference
 from kb.advice.recommend import Training
 from kb.core.text import fill
-from kb.report.style import Style
+from kb.report.terminal import Style, wrap
 from kb.report.values import host_limit, size
-from kb.report.width import wrap
 from kb.report.words import Words
 
 

@@ -14,13 +14,11 @@ from kb.core.memory_report import MemoryReport, Phase, phase_status
 from kb.core.result import UnitResult
 from kb.core.setup import TrainingSetup
 from kb.report.check.panel import fit_panel
-from kb.report.gpu_names import short_name
 from kb.report.recommend.config import settings_of, to_yaml
 from kb.report.recommend.notes_table import Own, notes_lines, why_lines
 from kb.report.recommend.reasons import reasons, walk_lines
-from kb.report.style import Style
-from kb.report.values import size
-from kb.report.width import table, wrap
+from kb.report.terminal import Style, table, wrap
+from kb.report.values import short_name, size
 from kb.report.words import Words
 
 _NOWHERE = Span(1, 1, 1, 1)

@@ -6,11 +6,10 @@ from typing import Any
 from kb.core.expression import Tree, compile_tree, is_unknown
 from kb.core.rule import Computed, Rule, RuleFix
 from kb.report.check.changes import as_written
-from kb.report.check.undecided import need_of
+from kb.report.check.panel import need_of
 from kb.report.condition import sentence
 from kb.report.formula import fact_order, unparse
-from kb.report.style import Style
-from kb.report.width import columns, joined, pad, unbroken, wrap
+from kb.report.terminal import Style, columns, joined, pad, unbroken, wrap
 from kb.report.words import Words
 
 Lookup = Callable[[str], Any]

@@ -6,8 +6,7 @@ from typing import Any
 from kb.advice.pipelines import Claim, Pipeline, TrainingRow
 from kb.advice.runtime import Comparison, Minutes, RunTime, Stage, TrainingTime, calls_per_minute
 from kb.advice.speed_log import Bar, Pace, SpeedLog
-from kb.report.style import Style
-from kb.report.width import table, wrap
+from kb.report.terminal import Style, table, wrap
 from kb.report.words import Words
 
 INDENT = "  "

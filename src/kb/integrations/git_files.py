@@ -1,11 +1,136 @@
-"""Every version of one file that git knows, oldest first; renames are followed."""
+"""Git, read only: a file's versions and a folder as it was. Nothing here writes to a repository."""
 
+import io
 import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from kb.integrations.git.command import GitError, checked_revision, git
+from kb.core.text import UserError
+
+TIMEOUT_SECONDS = 30.0
+_SAFE = (
+    "--no-pager",
+    "--literal-pathspecs",
+    *("-c", "core.fsmonitor=false"),
+    *("-c", "core.hooksPath=/dev/null"),
+    *("-c", "log.showSignature=false"),
+    *("-c", "core.quotePath=false"),
+)
+# Set while git runs a hook; they would point another repository's commands at this one.
+_OF_HOOKS = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR")
+_REASONS = (
+    ("not a git repository", "git.no_repository"),
+    ("outside repository", "git.no_repository"),
+    ("does not have any commits", "git.no_commits"),
+    ("dubious ownership", "git.not_trusted"),
+    ("unknown revision", "git.unknown_revision"),
+    ("bad revision", "git.unknown_revision"),
+    ("Invalid revision range", "git.unknown_revision"),
+    ("not a valid object name", "git.unknown_revision"),
+    ("not a tree object", "git.unknown_revision"),
+    ("Needed a single revision", "git.unknown_revision"),
+)
+
+
+class GitError(UserError):
+    """What stands in the way of an answer from git; ``values`` hold ``path``, ``revision`` and git's own ``reason``."""
+
+
+def git(folder: str, arguments: Sequence[str], *, given: bytes | None = None, **values: str) -> bytes:
+    """Standard output of ``git ARGUMENTS`` in ``folder``.
+
+    Args:
+        given: standard input.
+        values: what the error's sentence should name (``path``, ``revision``).
+
+    Raises:
+        GitError: git is not installed, takes too long, or refuses.
+    """
+    import subprocess
+
+    command = ["git", *_SAFE, *arguments]
+    try:
+        run = subprocess.run(
+            command,
+            cwd=folder,
+            env=_environ(os.environ),
+            input=b"" if given is None else given,
+            capture_output=True,
+            timeout=TIMEOUT_SECONDS,
+            check=False,
+        )
+    except FileNotFoundError:
+        raise GitError("git.not_installed") from None
+    except OSError as error:
+        raise GitError("git.failed", reason=error.strerror or str(error)) from None
+    except subprocess.TimeoutExpired:
+        raise GitError("git.timed_out", seconds=int(TIMEOUT_SECONDS)) from None
+    if run.returncode:
+        raise _error(run.stderr.decode("utf-8", "replace"), values)
+    return run.stdout
+
+
+def _environ(environ: Mapping[str, str]) -> dict[str, str]:
+    kept = {name: value for name, value in environ.items() if name not in _OF_HOOKS}
+    return kept | {
+        "LC_ALL": "C",  # its messages are told apart below
+        "GIT_OPTIONAL_LOCKS": "0",
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_NO_LAZY_FETCH": "1",
+    }
+
+
+def _error(said: str, values: Mapping[str, str]) -> GitError:
+    key = next((key for sign, key in _REASONS if sign in said), "git.failed")
+    lines = [line.removeprefix("fatal: ") for line in said.splitlines() if line.strip()]
+    return GitError(key, **{"path": "", "revision": "", **values, "reason": lines[0] if lines else "?"})
+
+
+def checked_revision(revision: str) -> str:
+    """``revision`` where it can be no option of git's.
+
+    Raises:
+        GitError: it begins with a hyphen, or holds what no revision does.
+    """
+    if not revision or revision.startswith("-") or any(sign in revision for sign in "\0\n"):
+        raise GitError("git.unknown_revision", revision=revision, path="", reason="")
+    return revision
+
+
+def resolve(folder: str, revision: str) -> str:
+    """The full hash of the commit that ``revision`` names in ``folder``'s repository.
+
+    Raises:
+        GitError: there is no repository, or no such commit.
+    """
+    name = checked_revision(revision)
+    arguments = ["rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}"]
+    return git(folder, arguments, revision=revision, path=folder).decode().strip()
+
+
+def export(folder: str, commit: str, names: Sequence[str], target: str) -> None:
+    """Write ``names``, files or folders in ``folder``, below ``target`` as they were at ``commit``.
+
+    A name that the commit does not hold is left out.
+
+    Raises:
+        GitError: git refuses.
+        UserError: what git hands over cannot be unpacked.
+    """
+    import tarfile
+
+    held = [name for name in names if git(folder, ["ls-tree", "--name-only", commit, "--", name], revision=commit)]
+    if not held:
+        return
+    archive = git(folder, ["archive", "--format=tar", commit, "--", *held], revision=commit)
+    os.makedirs(target, exist_ok=True)
+    try:
+        with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+            tar.extractall(target, filter="data")  # links out of the folder, devices and absolute names are refused
+    except (tarfile.TarError, OSError) as error:
+        raise UserError("git.not_unpacked", revision=commit, reason=str(error)) from None
+
 
 MAX_BYTES = 1 << 20  # a larger blob is no config; its content is not read
 SHORT = 7

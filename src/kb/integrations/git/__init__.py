@@ -1,1 +1,0 @@
-"""Git, read only: a file's versions and a folder as it was. Nothing here writes to a repository."""
