@@ -8,6 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
+
+from kb.memory import architecture_decoder, architecture_encoder
+from kb.memory.architecture import BART_TYPES, T5_TYPES
 
 ROOT = Path(__file__).parent.parent
 ENVIRON = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "LC_ALL": "C.UTF-8"}
@@ -141,6 +145,41 @@ FAULTS = {
         "the default 50 is outside of 0 to 1",
         "벗어납니다",
     ),
+    "a rule on a family that is none": (
+        RULE,
+        "and model.is_t5_like",
+        'and model.family in ["t5", "longtfive"]',
+        "model.family is never 'longtfive'; did you mean 'longt5'?",
+        "longt5",
+    ),
+    "a rule on a method that is none": (
+        RULE,
+        'method == "full"',
+        'method == "qlorra"',
+        "method is never 'qlorra'; did you mean 'qlora'?",
+        "qlora",
+    ),
+    "a rule on a format that is none": (
+        RULE,
+        'config.dialect != "team"',
+        'config.dialect != "taem"',
+        "config.dialect is never 'taem'; did you mean 'team'?",
+        "team",
+    ),
+    "a default that is none of the values": (
+        "vocabulary.yaml",
+        "default: adamw_torch_fused",
+        "default: adam_torch_fused",
+        "the default 'adam_torch_fused' is not among its values",
+        "values에 없습니다",
+    ),
+    "an optimizer that a remedy sets": (
+        "remedies/nan-loss.yaml",
+        "set: {training.fp16: false, training.bf16: true}",
+        "set: {training.optim: adamw_torhc}",
+        "training.optim: 'adamw_torhc' is not one of its values; did you mean 'adamw_torch'?",
+        "쓸 수 없습니다",
+    ),
     "types of models without a source": (
         "vocabulary.yaml",
         "sources: [transformers-5.23.0], ko: T5",
@@ -271,3 +310,10 @@ def test_one_file_whose_version_was_not_raised(rules: Path) -> None:
 def test_what_is_no_file_of_the_rules_is_said(name: str, said: str) -> None:
     run = kb_rules("validate", ROOT / name)
     assert run.returncode == 2 and said in run.stderr
+
+
+def test_every_type_with_a_memory_formula_is_a_value_of_the_vocabulary() -> None:
+    facts = yaml.safe_load((ROOT / "rules" / "vocabulary.yaml").read_text("utf-8"))["facts"]
+    known = set(facts["model.model_type"]["values"])
+    assert known >= {*T5_TYPES, *BART_TYPES, *architecture_decoder.TYPES, *architecture_encoder.TYPES}
+    assert known >= {each for fact in facts.values() for each in fact.get("model_types", ())}

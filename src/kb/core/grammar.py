@@ -7,7 +7,7 @@ cause. Used when rules are compiled; evaluating needs only :mod:`kb.core.express
 import ast
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NoReturn
 
 from kb.core.expression import FUNCTIONS, Tree
@@ -65,16 +65,20 @@ class ExpressionError(ValueError):
         super().__init__(f"column {column}: {reason}\n  {shown}\n  {' ' * min(column - 1, 160)}^")
 
 
-def parse(source: str, names: Mapping[str, str], want: str | None = None) -> Tree:
+def parse(
+    source: str, names: Mapping[str, str], want: str | None = None, values: Mapping[str, Collection[str]] = {}
+) -> Tree:
     """The checked tree of ``source``.
 
     Args:
         source: the expression.
         names: every fact's type, as in ``vocabulary.yaml`` (a key of :data:`EXPRESSION_TYPES`).
         want: the type the expression must have (``bool`` for a ``when``), or any.
+        values: the texts that a fact can have, where they are a closed set.
 
     Raises:
-        ExpressionError: it is too large, is not in the language, has an unknown name or a type fault.
+        ExpressionError: it is too large, is not in the language, has an unknown name, a type fault, or compares a fact
+            with a text that it can never be.
     """
     source = source.strip().replace("\n", " ")
     _check_surface(source)
@@ -86,7 +90,7 @@ def parse(source: str, names: Mapping[str, str], want: str | None = None) -> Tre
         raise ExpressionError(f"syntax: {error.msg}", source, max(error.offset or 1, 1)) from None
     except (RecursionError, MemoryError, ValueError):
         raise ExpressionError("too deeply nested", source, 1) from None
-    tree, kind = _Checker(source, names).check(body, 0)
+    tree, kind = _Checker(source, names, values).check(body, 0)
     if want is not None and kind != want:
         raise ExpressionError(f"the expression is a {kind}; a {want} is needed here", source, 1)
     return tree
@@ -115,9 +119,10 @@ def _check_surface(source: str) -> None:
 
 
 class _Checker:
-    def __init__(self, source: str, names: Mapping[str, str]) -> None:
+    def __init__(self, source: str, names: Mapping[str, str], values: Mapping[str, Collection[str]]) -> None:
         self.source = source
         self.names = names
+        self.values = values
         self.nodes = 0
 
     def fail(self, reason: str, node: ast.AST) -> NoReturn:
@@ -233,6 +238,10 @@ class _Checker:
 
     def check_pair(self, sign: str, left: tuple[Tree, str], right: tuple[Tree, str], node: ast.expr) -> None:
         kinds = left[1], right[1]
+        part_of_text = sign in ("in", "not in") and kinds == ("text", "text")
+        if not part_of_text:
+            self.check_value(left[0], right[0], node)
+            self.check_value(right[0], left[0], node)
         if sign in ("in", "not in"):
             if kinds == ("text", "text") or (kinds[1] == "list" and kinds[0] in ("text", "number")):
                 return
@@ -241,6 +250,23 @@ class _Checker:
             self.fail(f"'{sign}' compares a {kinds[0]} with a {kinds[1]}", node)
         if sign not in ("==", "!=") and kinds[0] not in ("number", "version"):
             self.fail(f"'{sign}' orders numbers or versions, not a {kinds[0]}", node)
+
+    def check_value(self, fact: Tree, other: Tree, node: ast.expr) -> None:
+        """Every text that a fact of a closed set is compared with is one of the set."""
+        known = self.values.get(fact[1]) if fact[0] == "fact" else None
+        if known is None:
+            return
+        for text in _texts(other):
+            if text not in known:
+                guess = nearest(text, known)
+                hint = f"did you mean {guess[0]!r}?" if guess else f"its values: {', '.join(sorted(known))}"
+                self.fail(f"{fact[1]} is never {text!r}; {hint}", node)
+
+
+def _texts(tree: Tree) -> list[str]:
+    """The texts of a literal, or of a list of literals."""
+    found = tree[1] if tree[0] == "lit" else ()
+    return [each for each in (found if isinstance(found, list) else [found]) if isinstance(each, str)]
 
 
 def _dotted(node: ast.expr) -> str | None:

@@ -5,7 +5,7 @@ sources, meanings), ``guide`` (presets, remedies, …), and the words of each la
 """
 
 import os
-from collections.abc import Set
+from collections.abc import Collection, Set
 from typing import Any
 
 from kb.core.text import LANGUAGES
@@ -78,16 +78,20 @@ def _compile(files: Files) -> tuple[Parts, list[Problem]]:
     """The parts of the bundle without the words, and what is wrong with the files."""
     problems: list[Problem] = []
     vocabulary = files["vocabulary.yaml"][0].data
-    types = fact_types(vocabulary)
+    types, values = fact_types(vocabulary), closed_sets(files["vocabulary.yaml"][0])
     sources = files["sources.yaml"][0].data["sources"]
-    compiler = RuleCompiler(types=types, facts=vocabulary["facts"], events=vocabulary["events"], sources=sources)
+    compiler = RuleCompiler(
+        types=types, facts=vocabulary["facts"], events=vocabulary["events"], sources=sources, values=values
+    )
     rules = {located.data["id"]: compiler.compile(located) for located in files["checks"]}
     problems += compiler.problems
     gpus = {located.data["id"]: _gpu(located, problems) for located in files["hardware"]}
     models = {located.data["id"]: _model(located, problems) for located in files["models"]}
     guide: Parts = {}
     for kind in GUIDE:
-        entries = {located.data.get("id", kind): compile_entry(located, types, problems) for located in files[kind]}
+        entries = {
+            located.data.get("id", kind): compile_entry(located, types, problems, values) for located in files[kind]
+        }
         guide[kind.removesuffix(".yaml")] = entries if not kind.endswith(".yaml") else entries.get(kind, {})
     guide |= {kind: {located.data["id"]: located.data for located in files[kind]} for kind in ("hardware", "models")}
     guide["constants"] = files["constants.yaml"][0].data["constants"]
@@ -135,6 +139,21 @@ def fact_types(vocabulary: Any) -> dict[str, str]:
     types = {name: fact["type"] for name, fact in vocabulary["facts"].items()}
     types |= {f"written.{name}": "bool" for name, fact in vocabulary["facts"].items() if fact.get("setting")}
     return types
+
+
+def closed_sets(vocabulary: Located) -> dict[str, Collection[str]]:
+    """The texts that a fact can have: its own list, another fact's, or the ids of a folder beside the vocabulary."""
+    sets: dict[str, Collection[str]] = {}
+    facts = vocabulary.data["facts"]
+    for name, fact in facts.items():
+        values = fact.get("values")
+        values = facts.get(values, {"values": values}).get("values") if isinstance(values, str) else values
+        if isinstance(values, str):
+            folder = os.path.join(os.path.dirname(vocabulary.path), values)
+            sets[name] = [file.removesuffix(".yaml") for file in files_under(folder)]
+        elif values is not None:
+            sets[name] = values
+    return sets
 
 
 def read_rules_folder(location: Location) -> Files:
@@ -209,6 +228,9 @@ def _check_vocabulary(located: Located) -> list[Problem]:
         for index, setting in enumerate(fact.get("at", [])):
             if not facts.get(setting, {}).get("setting"):
                 problems.append(located.problem(("facts", name, "at", index), f"{setting!r} is not a setting"))
+        values = fact.get("values")
+        if isinstance(values, str) and "." in values and not isinstance(facts.get(values, {}).get("values"), list):
+            problems.append(located.problem(("facts", name, "values"), f"{values!r} is no fact that lists its values"))
         if "moved" in fact and "default" not in fact:
             problems.append(located.problem(("facts", name, "moved", KEY), f"{name!r} has no default now"))
         renamed = fact.get("renamed")

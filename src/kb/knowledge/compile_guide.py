@@ -6,7 +6,7 @@ the ``inputs`` of a mapping are numbers that the expressions in it may use.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from kb.core.grammar import ExpressionError, parse
@@ -19,18 +19,28 @@ PATTERNS = ("match", "unless", "find")  # regular expressions
 TREE = "_tree"
 
 
-def compile_entry(located: Located, types: Mapping[str, str], problems: list[Problem]) -> dict[str, Any]:
-    """One file's data with its trees; faults go to ``problems``."""
+def compile_entry(
+    located: Located, types: Mapping[str, str], problems: list[Problem], values: Mapping[str, Collection[str]] = {}
+) -> dict[str, Any]:
+    """One file's data with its trees; faults go to ``problems``. ``values`` are the closed sets of facts."""
     variables = located.data.get("variables", {})
     names = {**types, **{name: row.get("type", "number") for name, row in variables.items()}}
-    compiled = _walk(located, located.data, (), names, problems)
+    closed = {name: known for name, known in values.items() if name not in variables}
+    compiled = _walk(located, located.data, (), names, problems, closed)
     assert isinstance(compiled, dict)
     return compiled
 
 
-def _walk(located: Located, data: Any, path: Path, names: Mapping[str, str], problems: list[Problem]) -> Any:
+def _walk(
+    located: Located,
+    data: Any,
+    path: Path,
+    names: Mapping[str, str],
+    problems: list[Problem],
+    values: Mapping[str, Collection[str]],
+) -> Any:
     if isinstance(data, list):
-        return [_walk(located, item, (*path, index), names, problems) for index, item in enumerate(data)]
+        return [_walk(located, item, (*path, index), names, problems, values) for index, item in enumerate(data)]
     if not isinstance(data, dict):
         return data
     if data.keys() == {"ko", "en"}:
@@ -39,10 +49,10 @@ def _walk(located: Located, data: Any, path: Path, names: Mapping[str, str], pro
         names = {**names, **dict.fromkeys(data["inputs"], "number")}
     made: dict[str, Any] = {}
     for key, value in data.items():
-        made[key] = _walk(located, value, (*path, key), names, problems)
+        made[key] = _walk(located, value, (*path, key), names, problems, values)
         if key in EXPRESSIONS and isinstance(value, str):
             try:
-                made[key + TREE] = parse(value, names, EXPRESSIONS[key])
+                made[key + TREE] = parse(value, names, EXPRESSIONS[key], values)
             except ExpressionError as error:
                 problems.append(located.problem((*path, key), f"{'.'.join(map(str, (*path, key)))}: {error}"))
         elif key in PATTERNS and isinstance(value, str):

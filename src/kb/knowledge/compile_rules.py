@@ -1,6 +1,6 @@
 """One rule file → its compiled form: expressions as checked trees, names and placeholders that exist."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from kb.core.expression import Tree
@@ -20,11 +20,13 @@ class RuleCompiler:
         facts: Mapping[str, Any],
         events: Mapping[str, Any],
         sources: Mapping[str, Any],
+        values: Mapping[str, Collection[str]] = {},
     ) -> None:
         self.types = types
         self.facts = facts
         self.events = events
         self.sources = sources
+        self.values = values
         self.problems: list[Problem] = []
 
     def compile(self, located: Located) -> dict[str, Any]:
@@ -91,7 +93,7 @@ class RuleCompiler:
 
     def _expression(self, located: Located, path: Path, source: str, want: str | None) -> Tree | None:
         try:
-            return parse(source, self.types, want)
+            return parse(source, self.types, want, self.values)
         except ExpressionError as error:
             self._fail(located, path, f"{'.'.join(map(str, path))}: {error}")
             return None

@@ -1,9 +1,11 @@
 """What JSON Schema cannot compare: figures of one row against each other, settings against their ranges, sources."""
 
+import math
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
+from kb.core.text import nearest
 from kb.knowledge.problems import Problem
 from kb.knowledge.source import KEY, Located, Path
 
@@ -166,21 +168,36 @@ def cited(data: Any, path: Path = ()) -> list[tuple[Path, str]]:
 
 
 def check_settings(located: Located, facts: Mapping[str, Any]) -> list[Problem]:
-    """Values that a file gives to settings, against the range that the vocabulary has for each."""
+    """Values that a file gives to settings, against the range or the closed set that the vocabulary has for each."""
     problems = []
     for path, name, value in _settings(located.data, facts):
-        low, high = facts[name]["range"]
-        numbers = [each for each in (value if isinstance(value, list) else [value]) if _is_number(each)]
+        each = value if isinstance(value, list) else [value]
+        low, high = facts[name].get("range", (-math.inf, math.inf))
         problems += [
             located.problem(
                 path,
                 f"{name}: {number} is outside of {low} to {high}",
                 f"{name}: {number} 값이 {low}에서 {high}까지의 범위를 벗어납니다",
             )
-            for number in numbers
+            for number in filter(_is_number, each)
             if not low <= number <= high
         ]
+        known = facts[name].get("values")
+        problems += [
+            located.problem(
+                path,
+                f"{name}: {text!r} is not one of its values{_meant(text, known, '; did you mean {}?')}",
+                f"{name}: {text!r} 값은 쓸 수 없습니다{_meant(text, known, '. {} 아닙니까?')}",
+            )
+            for text in each
+            if isinstance(known, list) and isinstance(text, str) and text not in known
+        ]
     return problems
+
+
+def _meant(text: str, known: list[str], hint: str) -> str:
+    guess = nearest(text, known)
+    return hint.format(repr(guess[0])) if guess else ""
 
 
 def _is_number(value: Any) -> bool:
@@ -188,12 +205,12 @@ def _is_number(value: Any) -> bool:
 
 
 def _settings(data: Any, facts: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path, str, Any]]:
-    """Settings with a range that a file gives a value: ``name: 1`` or ``name: {value: 1, …}``."""
+    """Settings of a range or a closed set that a file gives a value: ``name: 1`` or ``name: {value: 1, …}``."""
     if isinstance(data, dict):
         for key, value in data.items():
-            if key == "examples":
-                continue  # an example may show the fault itself
-            if "range" in facts.get(key, ()):
+            if key in ("examples", "rename"):
+                continue  # an example may show the fault itself; a rename gives a name
+            if facts.get(key, {}).keys() & {"range", "values"}:
                 inner = isinstance(value, dict)
                 yield (*path, key, "value") if inner else (*path, key), key, value.get("value") if inner else value
             yield from _settings(value, facts, (*path, key))
@@ -203,13 +220,21 @@ def _settings(data: Any, facts: Mapping[str, Any], path: Path = ()) -> Iterator[
 
 
 def check_defaults(located: Located) -> list[Problem]:
-    """Defaults of the vocabulary that lie outside of their own range."""
+    """Defaults of the vocabulary outside of their own range or closed set."""
     problems = []
     for name, fact in located.data["facts"].items():
+        values, default = fact.get("values"), fact.get("default")
+        if isinstance(values, list) and default is not None and default not in values:
+            problems.append(
+                located.problem(
+                    ("facts", name, KEY),
+                    f"{name}: the default {default!r} is not among its values",
+                    f"{name}: 기본값 {default!r} 값이 values에 없습니다",
+                )
+            )
         if "range" not in fact:
             continue
         low, high = fact["range"]
-        default = fact.get("default")
         if low > high or (isinstance(default, int | float) and not low <= default <= high):
             problems.append(
                 located.problem(
