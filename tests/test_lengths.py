@@ -6,9 +6,8 @@ from kb.advice.answer import Answer, answer
 from kb.advice.attempts import targets_for
 from kb.advice.check import Checker
 from kb.advice.estimator import Estimator, on_gpu
-from kb.advice.lengths import assumed_source_length, longest_input, reads_target
-from kb.advice.precision import precision_for
 from kb.advice.recommend import Asked
+from kb.advice.usual import assumed_source_length, longest_input, precision_for, reads_target
 from kb.config.reader import ConfigReader
 from kb.core.hardware import Machine
 from kb.core.setup import TrainingSetup

@@ -1,46 +1,21 @@
-"""rules/tradeoffs: which option covers a value, and the settings that options name."""
+"""rules/tradeoffs: what options cover, and the settings that they name."""
 
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from kb.advice.tradeoffs import covering
 from kb.knowledge import load_catalog, load_guide
 
 TRADEOFFS: dict[str, Any] = dict(load_guide()["tradeoffs"])
 each_tradeoff = pytest.mark.parametrize("tradeoff", TRADEOFFS.values(), ids=TRADEOFFS)
 
 
-def test_batch_12_is_fast_high_and_best() -> None:
-    """S17."""
-    option = covering(TRADEOFFS["training-batch-size"], 12).option
-    assert option is not None
-    assert [word["en"] for word in option["aspects"].values()] == ["fast", "high", "best"]
-
-
-def test_batch_6_is_covered_by_no_row_and_has_two_neighbours() -> None:
-    """S17: the notes leave 5 to 7 out."""
-    found = covering(TRADEOFFS["training-batch-size"], 6)
-    assert found.option is None
-    assert found.below is not None and found.below["high"] == 4
-    assert found.above is not None and found.above["low"] == 8
-
-
-def test_the_last_range_is_open() -> None:
-    option = covering(TRADEOFFS["training-batch-size"], 500).option
-    assert option is not None and option["low"] == 32
-
-
-def test_below_the_first_range_there_is_only_a_neighbour_above() -> None:
-    found = covering(TRADEOFFS["inference-batch-size"], 1)
-    assert (found.option, found.below) == (None, None)
-    assert found.above is not None and found.above["low"] == 8
-
-
-def test_profiles_have_no_ranges_to_look_up() -> None:
-    with pytest.raises(ValueError, match="no values of a setting"):
-        covering(TRADEOFFS["speed-or-memory"], 8)
+def test_the_notes_leave_gaps_between_their_batches() -> None:
+    """S17: no option covers 5 to 7, nor 17 to 31; nothing is interpolated."""
+    options = [option for option in TRADEOFFS["training-batch-size"]["options"] if "low" in option]
+    covered = {batch for option in options for batch in range(option["low"], option.get("high", 40) + 1)}
+    assert sorted(set(range(1, 41)) - covered) == [5, 6, 7, *range(17, 32)]
 
 
 @each_tradeoff

@@ -7,8 +7,8 @@ from kb.advice.decision import Walk, nominal_gb, walk
 from kb.advice.estimator import Estimator
 from kb.advice.inference import Inference, recommend_inference
 from kb.advice.notes import Notes, notes_for
-from kb.advice.precision import precision_for
 from kb.advice.recommend import Asked, Training, base_setup, recommend_training
+from kb.advice.usual import precision_for
 from kb.core.catalog import Catalog
 from kb.core.setup import TrainingSetup
 

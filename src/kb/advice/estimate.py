@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kb.advice.estimator import Estimator
 from kb.advice.facts import UnitFacts
-from kb.advice.lengths import longest_input
 from kb.advice.models import unknown_model
 from kb.advice.no_prediction import NO_MODEL_OF_THE_RUN, Note
+from kb.advice.usual import longest_input
 from kb.core.catalog import Catalog
 from kb.core.document import Unit
 from kb.core.hardware import Machine

@@ -8,11 +8,11 @@ from typing import Any
 from kb.advice.distributed_facts import DistributedFacts, hidden_behind, stage_in_name
 from kb.advice.estimator import usable_on
 from kb.advice.grounds import Grounds
-from kb.advice.lengths import longest_input
 from kb.advice.memory_facts import PredictedFacts, memory_fact
 from kb.advice.no_prediction import Note
 from kb.advice.run_facts import AdapterFacts, RunFacts, eval_generations, says_torch_dtype, unknown_training_keys
 from kb.advice.run_kind import checkpoint_dtype
+from kb.advice.usual import longest_input
 from kb.core.document import Unit, speaks_of_several_gpus
 from kb.core.expression import Unknown, is_unknown
 from kb.core.facts import Facts, FactType, coerce, default_of

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from kb.advice.estimator import Estimator, on_gpu
-from kb.advice.precision import precision_for
 from kb.advice.recommend import Asked, alone_at_inference, base_setup
+from kb.advice.usual import precision_for
 from kb.core.hardware import Gpu
 from kb.core.memory_report import MemoryReport, Phase, Term
 from kb.core.setup import TrainingSetup, WeightType

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 from kb.advice.estimator import Estimator
 from kb.advice.inference import together
 from kb.advice.notes_errata import Erratum, errata_of_row, erratum_of, overlap
-from kb.advice.precision import precision_for
 from kb.advice.recommend import generates_in_evaluation
 from kb.advice.setup import setup_of
+from kb.advice.usual import precision_for
 from kb.core.catalog import Catalog
 from kb.core.document import Setting, Unit
 from kb.core.finding import Span

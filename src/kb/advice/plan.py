@@ -5,7 +5,7 @@ from typing import Any, Literal, NamedTuple
 
 from kb.advice.attempts import targets_for
 from kb.advice.estimator import Estimator
-from kb.advice.precision import precision_for
+from kb.advice.usual import precision_for
 from kb.core.hardware import Gpu
 from kb.core.memory_report import HostLedger, MemoryReport, Phase
 from kb.core.setup import TrainingSetup

@@ -6,8 +6,7 @@ from typing import Literal, NamedTuple
 from kb.advice.attempts import OFFERED_ONLY, Attempt, MethodChoice, attempts_of, choose, smallest_gpu
 from kb.advice.batches import Split, Splits, splits_of
 from kb.advice.estimator import SHARED_PHASES, Estimator
-from kb.advice.lengths import assumed_source_length, reads_target
-from kb.advice.precision import Precision, precision_for
+from kb.advice.usual import Precision, assumed_source_length, precision_for, reads_target
 from kb.core.hardware import Gpu
 from kb.core.memory_report import MemoryReport, Phase
 from kb.core.model import Architecture, Model

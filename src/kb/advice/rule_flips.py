@@ -11,9 +11,9 @@ from kb.advice.estimator import Estimator, on_gpu
 from kb.advice.history import unit_of
 from kb.advice.noted_history import METHODS
 from kb.advice.notes import notes_for
-from kb.advice.precision import precision_for
 from kb.advice.recommend import Asked, base_setup, recommend_training
 from kb.advice.rule_diff import Edition, readable_by_this_code
+from kb.advice.usual import precision_for
 from kb.core.memory_report import Status
 from kb.memory import UnsupportedArchitectureError
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kb.advice.lengths import assumed_source_length, reads_target
 from kb.advice.run_kind import OWN_TYPE_SINCE, optimizer_of, says_training, trains, unmodelled, weights_of
 from kb.advice.settings_reader import (
     FSDP2_SINCE,
@@ -14,6 +13,7 @@ from kb.advice.settings_reader import (
     uses_fsdp,
     zero_stage_of,
 )
+from kb.advice.usual import assumed_source_length, reads_target
 from kb.core.document import Unit
 from kb.core.facts import FactType, VersionOf
 from kb.core.model import Model

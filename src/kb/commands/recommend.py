@@ -127,7 +127,7 @@ def _check_numbers(options: argparse.Namespace) -> None:
 
 def _check_lengths(options: argparse.Namespace, model: Model) -> None:
     """Learned positions end somewhere: a longer input is an index error, not a matter of memory."""
-    from kb.advice.lengths import longest_input
+    from kb.advice.usual import longest_input
 
     most = longest_input(model)
     for name in ("seq_in", "seq_out", "gen_length"):

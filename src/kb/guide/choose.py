@@ -5,8 +5,8 @@ from html import escape
 
 from kb.advice.answer import answer
 from kb.advice.estimator import Estimator, on_gpu
-from kb.advice.lengths import reads_target
 from kb.advice.recommend import Asked
+from kb.advice.usual import reads_target
 from kb.core.memory_report import STATUSES
 from kb.core.text import UserError
 from kb.guide.curves import Curves

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from kb.advice.attempts import WAYS, targets_for
 from kb.advice.estimator import Estimator, on_gpu
-from kb.advice.precision import precision_for
 from kb.advice.recommend import Asked, alone_at_inference, base_setup
+from kb.advice.usual import precision_for
 from kb.core.hardware import Gpu
 from kb.core.model import Model
 from kb.core.setup import TrainingSetup

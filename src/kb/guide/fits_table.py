@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from html import escape
 from itertools import groupby
 
-from kb.advice.lengths import reads_target
+from kb.advice.usual import reads_target
 from kb.core.model import Model
 from kb.guide.fits import SHOWN_WAYS, Row
 from kb.guide.library import Library

@@ -1,17 +1,18 @@
-"""MkDocs hooks: Korean pages where an English one is missing, stale translations, Korean search, shared files.
+"""What is added to a plain MkDocs build: pages from the rules, search words in both languages, a content policy."""
 
-Read by MkDocs from a path (``hooks:`` in mkdocs.yml), so this module holds its events and nothing else.
-"""
-
+import base64
 import hashlib
 import json
 import logging
 import os
-from collections.abc import MutableMapping
+import re
+from collections.abc import MutableMapping, Sequence
+from functools import lru_cache
 from html import escape
 from typing import Any
 from urllib.parse import urlsplit
 
+import yaml
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
@@ -20,10 +21,69 @@ from mkdocs.structure.pages import Page
 from kb.guide.coloured import reachable
 from kb.guide.export import write_llms
 from kb.guide.pages import write_pages
-from kb.guide.policy import with_policy
-from kb.guide.search_words import script_lists, split_words
 from kb.guide.site_words import say
 from kb.knowledge import load_catalog
+from kb.knowledge.locations import shipped
+
+_INLINE = re.compile(r"<script(?![^>]*\bsrc=)(?P<about>[^>]*)>(?P<body>.*?)</script>", re.DOTALL)
+_DATA = re.compile(r"""type=["']?application/(?:json|ld\+json)""")
+# Material sets colours by style attributes, Mermaid and KaTeX too; Pyodide is WebAssembly
+_REST = (
+    "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; font-src 'self' data:; "
+    "connect-src 'self'; worker-src 'self'; object-src 'none'; base-uri 'self'; form-action 'self'; frame-src 'none'"
+)
+
+
+def with_policy(html: str) -> str:
+    """The page with a policy at the head of its ``<head>``; inline scripts that are not data go by their hash."""
+    hashes = dict.fromkeys(_hash(match["body"]) for match in _INLINE.finditer(html) if not _DATA.search(match["about"]))
+    scripts = " ".join(["script-src 'self' 'wasm-unsafe-eval'", *hashes])
+    meta = f'<meta http-equiv="Content-Security-Policy" content="{scripts}; {_REST}">'
+    return re.sub(r"(<head[^>]*>)", rf"\1{meta}", html, count=1)
+
+
+def _hash(script: str) -> str:
+    digest = hashlib.sha256(script.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+BREAK = "\u200b"  # invisible, and a separator of the index (mkdocs.yml)
+_PARTICLES = """
+    으로부터 에서부터 에서는 에서도 으로는 으로도 이라면 이라는 이라고 에게서 까지 부터 에서 으로 에게 처럼 보다 마다
+    라면 이면 하고 라는 라고 이나 이며 에는 에도 만큼 밖에 은 는 이 가 을 를 에 의 와 과 도 로 만 나 며
+"""
+PARTICLES = tuple(_PARTICLES.split())
+_HANGUL = "가-힣"
+
+
+@lru_cache(maxsize=1)
+def stems() -> tuple[str, ...]:
+    """Korean words of the glossary, each part of a compound by itself, the longest first."""
+    with open(os.path.join(shipped().i18n, "glossary.yaml"), encoding="utf-8") as stream:
+        terms = yaml.safe_load(stream)["terms"]
+    names = [name for term in terms.values() for name in (term["ko"], *term.get("also_ko", ()))]
+    found = {part for name in names for part in name.split() if re.fullmatch(f"[{_HANGUL}]{{2,}}", part)}
+    return tuple(sorted(found, key=lambda stem: (-len(stem), stem)))
+
+
+@lru_cache(maxsize=1)
+def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
+    # the longest stem counts: 작업자 at a word's end is not 작업 and 자
+    inside = re.compile(f"({'|'.join(stems())})(?P<more>(?=[{_HANGUL}]))?")
+    return inside, re.compile(rf"([{_HANGUL}A-Za-z0-9]{{2,}}?)({'|'.join(PARTICLES)})(?![{_HANGUL}A-Za-z0-9])")
+
+
+def split_words(text: str) -> str:
+    """``배치크기를`` as ``배치​크기​를`` with invisible breaks, so that each part is a word of the index."""
+    inside, particle = _patterns()
+    parted = particle.sub(rf"\1{BREAK}\2", text)
+    return inside.sub(lambda found: found[1] + BREAK if found["more"] is not None else found[1], parted)
+
+
+def script_lists() -> dict[str, Sequence[str]]:
+    """What the page's script needs to split a query in the same way."""
+    return {"stems": stems(), "particles": PARTICLES}
+
 
 log = logging.getLogger("mkdocs.kb")
 SOURCE = "ko"

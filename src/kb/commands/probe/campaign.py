@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kb.advice.batch_finder import tried_by_accelerate
 from kb.advice.batches import Ceiling, splits_of
 from kb.advice.formulas import ramp
-from kb.advice.lengths import reads_target
+from kb.advice.usual import reads_target
 from kb.commands.probe.asked import Asked
 from kb.commands.probe.built_in import BuiltIn, built_in, check_packages
 from kb.commands.probe.own_command import OwnCommand, own_command

@@ -7,9 +7,9 @@ from kb.advice.attempts import Attempt
 from kb.advice.batches import Split
 from kb.advice.decision import Leaf, Walk
 from kb.advice.inference import Inference, Weights
-from kb.advice.lengths import reads_target
 from kb.advice.notes import Notes, NotesRow
 from kb.advice.recommend import ENVIRONMENT, Training
+from kb.advice.usual import reads_target
 from kb.core.memory_report import Phase
 from kb.report.check.json_report import machine_object, plain, prediction_object, to_json
 from kb.report.recommend.config import settings_of
