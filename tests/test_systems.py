@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from kb.advice.batch_finder import CAVEAT, TRAINERS_OWN, by_accelerate, find_batch
+from kb.advice.batch_seek import Seen, seek, tried_by_accelerate
 from kb.advice.batches import Ceiling, Split, splits_of
 from kb.advice.decision import walk
-from kb.advice.formulas import ramp, smoke_command, work_out
+from kb.advice.formulas import ramp, work_out
 from kb.advice.targets import judge
 from kb.commands import COMMANDS
 from kb.config.text.mojibake import find_mojibake
@@ -213,9 +213,8 @@ def test_s07_the_linter(tmp_path: Path) -> None:
 
 
 def test_s08_the_smoke_procedure() -> None:
-    words = smoke_command(GUIDE["runbooks"]["commands"], section="eenzeenee")
-    start = "uv run python code/trainer.py --config config.yaml --config-section eenzeenee --max_steps 10"
-    assert " ".join(words) == f"{start} --save_strategy no"
+    told = " ".join(kb("rules", "explain", "commands", "--lang", "en").split())
+    assert told.count("--max_steps 10") == 2 and "--save_strategy no" in told
     rungs = list(ramp(FORMULAS["batch-ramp"], 19))
     assert [rung.batch for rung in rungs] == [4, 5, 6, 7, 9, 12, 15, 19]
     assert round(rungs[3].exact, 1) == 7.8
@@ -224,12 +223,18 @@ def test_s08_the_smoke_procedure() -> None:
 
 
 def test_s09_the_automatic_batch_finder() -> None:
-    found = find_batch(lambda batch: batch <= 12, 16)
-    assert [trial.batch for trial in found.trials][:3] == [16, 8, 12] and found.largest == 12
-    assert found.splits is not None and found.splits.exact[0] == Split(8, 2)
-    assert TRAINERS_OWN == ("training.auto_find_batch_size", True)
-    assert [by_accelerate(16, 12, version) for version in ((1, 8, 1), (1, 9, 0))] == [8, 12]
-    assert "1.9.0" in kb("rules", "explain", CAVEAT, "--lang", "en")
+    trying = seek(16, most=16)
+    batch, tried = next(trying), []
+    try:
+        while True:
+            tried.append(batch)
+            batch = trying.send(Seen(batch, batch <= 12))
+    except StopIteration as ended:
+        assert ended.value.largest == 12
+    assert tried[:3] == [16, 8, 12]
+    assert splits_of(16, Ceiling(12, 12)).exact[0] == Split(8, 2)
+    assert [tried_by_accelerate(16, 12, version)[-1] for version in ((1, 8, 1), (1, 9, 0))] == [8, 12]
+    assert "1.9.0" in kb("rules", "explain", "auto-find-batch-size-effective-batch", "--lang", "en")
 
 
 def test_s10_readings_against_targets() -> None:

@@ -1,9 +1,9 @@
 """The largest batch that runs, found in few trials: begin at the prediction, correct it by what a trial took. Pure.
 
-Where :mod:`kb.advice.batch_finder` knows only whether a trial ran, here its peak is known as well, and usually a
-prediction for each batch: one trial that runs tells how far the prediction is off, and the next goes where the
-corrected one meets the limit. Where that fails it brackets and bisects. :func:`seek` is a generator; who tries is the
-caller's business.
+A trial tells its peak, and usually there is a prediction for each batch: one trial that runs tells how far the
+prediction is off, and the next goes where the corrected one meets the limit. Where that fails it brackets and bisects.
+:func:`seek` is a generator; who tries is the caller's business. The trials of the Trainer's ``auto_find_batch_size``
+stand beside it: that one only ever shrinks, and leaves accumulation alone.
 """
 
 from collections.abc import Callable, Generator
@@ -15,6 +15,8 @@ Expected = Callable[[int], int]
 # Where nothing has run yet, the prediction is taken to be this much too low, then twice as much, and so on.
 FIRST_MARGIN = 0.1
 MOST_BROKEN = 3
+# accelerate's find_executable_batch_size halved before 1.9.0 and multiplies by 0.9 since (accelerate-3684).
+_SHRINKS_BY_A_TENTH = (1, 9, 0)
 
 
 class Seen(NamedTuple):
@@ -121,3 +123,21 @@ def _lower(expected: Expected | None, limit_bytes: int | None, failing: int, fai
         return failing // 2
     margin = 1 + FIRST_MARGIN * 2 ** (failures - 1)
     return min(max(largest_within(expected, int(limit_bytes / margin), 1, failing - 1), 1), failing - 1)
+
+
+def tried_by_accelerate(start: int, largest: int, version: tuple[int, ...]) -> tuple[int, ...]:
+    """The batches that ``auto_find_batch_size`` runs, in order, where ``largest`` is the most that fits.
+
+    The last is where it stops; where not even 1 fits it gives up after 1.
+
+    Args:
+        start: the run's own batch; it never tries a larger one.
+        version: of accelerate: ``(1, 8, 1)`` halves, ``(1, 9, 0)`` and later multiply by 0.9 and round down.
+    """
+    tried, batch = [], start
+    while batch:
+        tried.append(batch)
+        if batch <= largest:
+            break
+        batch = int(batch * 0.9) if version >= _SHRINKS_BY_A_TENTH else batch // 2
+    return tuple(tried)

@@ -1,4 +1,4 @@
-"""Formulas of the rules worked out with numbers, and the smoke run and ramp of batches that follow."""
+"""Formulas of the rules worked out with numbers, and the ramp of batches."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
@@ -48,30 +48,11 @@ def _end_of(value: Any, end: End) -> Any:
     return value[0 if end == "low" else 1] if isinstance(value, list) else value
 
 
-SMOKE_RUN = "smoke-train"
-
-
 class Rung(NamedTuple):
     """One batch of the ramp: what is run, and the unrounded value that the next one grows from."""
 
     batch: int
     exact: float
-
-
-def smoke_command(runbook: Mapping[str, Any], config: str | None = None, section: str | None = None) -> tuple[str, ...]:
-    """The words of the smoke run; nothing is run here.
-
-    Args:
-        runbook: ``load_guide()["runbooks"]["commands"]``. Its corrected command is taken: the note's own still saves.
-        config: a config file instead of the note's.
-        section: a section of it instead of the note's.
-    """
-    row = next(row for row in runbook["commands"] if row["id"] == SMOKE_RUN)
-    words: list[str] = row.get("instead", row["command"]).replace("\\\n", " ").split()
-    for flag, value in (("--config", config), ("--config-section", section)):
-        if value is not None:
-            words[words.index(flag) + 1] = value
-    return tuple(words)
 
 
 def ramp(formula: Mapping[str, Any], most: int) -> Iterator[Rung]:

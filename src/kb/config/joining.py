@@ -17,11 +17,6 @@ ReadNamed = Callable[[str, str], str | None]
 """The config's own path, the path it names → the named file's text; None where there is none to read."""
 
 
-def nothing_beside(path: str, named: str) -> None:
-    """No file can be read: the browser has none."""
-    return
-
-
 class Joiner:
     """Joins units to the files that they name; a dialect says which settings name one of its files.
 

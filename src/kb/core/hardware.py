@@ -16,10 +16,6 @@ class Gpu(NamedTuple):
     tensor_flops: float | None = None  # a second: dense fp16 or bf16 on the tensor cores, as claimed
     memory_bandwidth: float | None = None  # bytes a second, as claimed
 
-    @property
-    def supports_tf32(self) -> bool:
-        return self.compute_capability >= (8, 0)
-
 
 class DetectedGpu(NamedTuple):
     """One GPU, or MIG slice, as the driver reports it. ``number`` is nvidia-smi's; a slice has its GPU's."""

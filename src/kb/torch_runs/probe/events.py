@@ -60,10 +60,6 @@ class Told:
         self.finished = False
         self.phase: str | None = None
 
-    @property
-    def anything(self) -> bool:
-        return bool(self.spans) or self.finished or self.fault is not None
-
     def span(self, phase: str, now: float) -> tuple[float, float] | None:
         """When a phase began and ended, by the monotonic clock."""
         if phase not in self.spans:

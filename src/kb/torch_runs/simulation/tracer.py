@@ -7,8 +7,7 @@ Import only in the simulator's process: torch is imported here.
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kb.torch_runs.simulation.allocator import CachingAllocator
@@ -68,7 +67,6 @@ class Tracer(TorchDispatchMode):
         self._phase = "load"
         self._live: dict[int, Booked] = {}
         self._workspaces: set[tuple[int, int]] = set()
-        self._paused = 0
         self._op = ""
         self._requested = 0
 
@@ -84,15 +82,6 @@ class Tracer(TorchDispatchMode):
 
     def _close_span(self) -> None:
         self.spans.append(Span(self._phase, self.allocator.peak_allocated, self.allocator.peak_reserved))
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Nothing is booked: for tensors that a real run makes elsewhere. Those that stay must be replaced after."""
-        self._paused += 1
-        try:
-            yield
-        finally:
-            self._paused -= 1
 
     def mark(self, tensor: "torch.Tensor", role: str) -> None:
         """Say what the block under ``tensor`` holds, for its whole life."""
@@ -138,8 +127,6 @@ class Tracer(TorchDispatchMode):
                 return replacement(self, *args, **kwargs)
         grown = self._engine_accumulates(func, args)
         out = func(*args, **kwargs)
-        if self._paused:
-            return out
         if grown is not None:
             self._pass_on(grown, out)
         self._op = func.__name__
