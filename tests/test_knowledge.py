@@ -173,6 +173,43 @@ def test_a_touched_file_does_not_rebuild(folder: Path) -> None:
     assert bundle.stat().st_mtime_ns == before
 
 
+def test_changed_code_makes_the_bundle_stale_and_touched_code_does_not(folder: Path, tmp_path: Path) -> None:
+    """Of a copy of the package, started as a user would start it."""
+    shutil.copytree(ROOT / "src" / "kb", tmp_path / "src" / "kb", ignore=shutil.ignore_patterns("__pycache__"))
+    program = f"from kb.knowledge import load_catalog; load_catalog({str(folder)!r})"
+    bundle = folder / ".bundle" / "hot.json"
+
+    def built() -> int:
+        environ = {**os.environ, "PYTHONPATH": str(tmp_path / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+        subprocess.run([sys.executable, "-c", program], check=True, env=environ, timeout=120)
+        return bundle.stat().st_mtime_ns
+
+    last = built()
+    for module in ("memory/counts.py", "knowledge/rows.py", "core/text.py"):
+        path = tmp_path / "src" / "kb" / module
+        os.utime(path)
+        assert built() == last, module
+        path.write_text(path.read_text("utf-8") + "# another line\n", "utf-8")
+        before, last = last, built()
+        assert last != before, module
+    (tmp_path / "src" / "kb" / "core" / "new.py").write_text("", "utf-8")
+    assert built() != last
+
+
+def test_a_bundle_is_compiled_by_no_other_room_than_those_that_are_looked_at(folder: Path) -> None:
+    program = f"""
+import sys
+from kb.knowledge.bundle import COMPILING
+from kb.knowledge.compile import compile_knowledge
+from kb.knowledge.locations import named
+compile_knowledge(named({str(folder)!r}))
+print({{name.split(".")[1] for name in sys.modules if name.startswith("kb.")}} - set(COMPILING))
+"""
+    environ = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environ)
+    assert run.stdout.strip() == "set()"
+
+
 @pytest.mark.parametrize("damage", [b"", b"00000000\n{}", b"\xff\xfe"])
 def test_a_damaged_bundle_is_built_again(folder: Path, damage: bytes) -> None:
     load_catalog(str(folder))

@@ -1,12 +1,13 @@
 """The compiled bundle on disk: built when the sources changed, read in half a millisecond when they did not.
 
-Staleness is decided by each file's size and time; where those differ, by a hash of the contents, so that a fresh clone
-or a touched file does not rebuild for nothing.
+Staleness is decided by the size and time of every source, the code that compiles included; where those differ, by a
+hash of the contents, so that a fresh clone or a touched file does not rebuild. Inside a wheel nothing is looked at.
 """
 
 import json
 import os
 import zlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from kb.knowledge.locations import Location, files_under
@@ -69,36 +70,45 @@ def _is_fresh(location: Location) -> bool:
     return True
 
 
-def _sources(location: Location) -> list[str]:
-    """Every file the bundle is made of; the compiler's own code too, since it decides what the bundle holds."""
-    here = os.path.dirname(os.path.abspath(__file__))
-    core = os.path.join(os.path.dirname(here), "core")
-    code = [os.path.join(here, name) for name in ("compile.py", "compile_guide.py", "compile_rules.py", "schema.py")]
-    code += [os.path.join(core, name) for name in ("grammar.py", "expression.py")]
-    memory = os.path.join(os.path.dirname(here), "memory")
-    shapes = ("architecture.py", "architecture_decoder.py", "architecture_encoder.py", "config_fields.py")
-    code += [os.path.join(memory, name) for name in shapes]
-    data = [os.path.join(location.rules, name) for name in files_under(location.rules)]
-    texts = [os.path.join(location.i18n, name) for name in ("ko.yaml", "en.yaml")]
-    return [path for path in (*code, *data, *texts) if os.path.exists(path)]
+# The rooms whose code decides what a bundle holds: this one and those below it. A test holds that it uses no other.
+COMPILING = ("core", "knowledge", "memory")
+
+
+def _code() -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Every module of the rooms that compile, by its name."""
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    for room in COMPILING:
+        with os.scandir(os.path.join(package, room)) as entries:
+            found = sorted((entry.name, entry) for entry in entries if entry.name.endswith(".py"))
+        yield from ((f"{room}/{name}", entry) for name, entry in found)
+
+
+def _data(location: Location) -> Iterator[tuple[str, str]]:
+    """Every file of rules/ and the texts, by its name and with its path."""
+    yield from ((f"rules/{name}", os.path.join(location.rules, name)) for name in files_under(location.rules))
+    yield from ((f"i18n/{name}", os.path.join(location.i18n, name)) for name in ("ko.yaml", "en.yaml"))
 
 
 def _stat(location: Location) -> str:
-    """A fingerprint of paths, sizes and times."""
-    lines = []
-    for path in _sources(location):
+    """A fingerprint of names, sizes and times."""
+    lines = [location.i18n, os.path.abspath(__file__)]
+    for name, entry in _code():
+        info = entry.stat()
+        lines.append(f"{name}\0{info.st_size}\0{info.st_mtime_ns}")
+    for name, path in _data(location):
         info = os.stat(path)
-        lines.append(f"{path}\0{info.st_size}\0{info.st_mtime_ns}")
+        lines.append(f"{name}\0{info.st_size}\0{info.st_mtime_ns}")
     return f"{zlib.crc32(chr(10).join(lines).encode()):08x}-{len(lines)}"
 
 
 def _content(location: Location) -> str:
+    """A digest of what all of them hold."""
     import hashlib
 
     digest = hashlib.sha256()
-    for path in _sources(location):
+    for name, path in (*((name, entry.path) for name, entry in _code()), *_data(location)):
         with open(path, "rb") as stream:
-            digest.update(os.path.basename(path).encode() + b"\0" + stream.read() + b"\0")
+            digest.update(name.encode() + b"\0" + stream.read() + b"\0")
     return digest.hexdigest()
 
 
