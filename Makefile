@@ -33,7 +33,7 @@ export PYTHONNOUSERSITE := 1
 help:
 	@echo 'make demo         install into $(VENV)/ and check the configs in examples/'
 	@echo 'make test         install what the tests need, then run them (ARGS="-k name" narrows; WORKERS=2 at once)'
-	@echo 'make lint         ruff (lint and format) and mypy --strict'
+	@echo 'make lint         ruff (lint and format), vulture (dead code) and mypy --strict'
 	@echo 'make format       let ruff rewrite what it can'
 	@echo 'make rules        check every rule file and run every rule example'
 	@echo 'make site         build the guide in both languages into site/; make serve shows it on this machine'
@@ -85,6 +85,7 @@ test: $(DEV)
 lint: $(DEV)
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
+	$(RUN) -m vulture
 	$(RUN) -m mypy
 
 format: $(DEV)

@@ -15,7 +15,7 @@ BYTES_PER_UNIT = {
     "GIB": 2**30,
     "TIB": 2**40,
 }
-KIB, MIB, GIB = 2**10, 2**20, 2**30
+MIB, GIB = 2**20, 2**30
 
 GPU_UNIT, HOST_UNIT = "GiB", "GB"
 """What texts show sizes in: a GPU's memory as its driver counts it, a host's as the limits of containers are named."""

@@ -86,7 +86,6 @@ def _filled(word: str, name: str, value: int) -> str:
     return word.replace(f"{{{name}}}", str(value)).replace("{}", str(value))
 
 
-SMALLEST = 1
 STEPS = 10
 
 

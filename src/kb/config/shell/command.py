@@ -58,7 +58,6 @@ class Speller:
 
 PROCESSES, MACHINES = "launch.num_processes", "launch.num_machines"
 ONE_PROCESS = ("hf", "trl")  # dialects whose programs `python` alone starts once
-LAUNCHER = "launch.launcher"
 RUN_CONFIG, CONFIG = "launch.run_config", "config"
 ACCELERATE_CONFIG = "launch.config_file"
 # Switches of `accelerate launch`; each means the setting of its name under launch.

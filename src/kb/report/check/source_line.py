@@ -10,8 +10,6 @@ from kb.report.values import printable
 if TYPE_CHECKING:
     from kb.config.notebook.places import CellPlace, CellPlaces
 
-BREAKS = "\r\n"
-
 
 class SourceLines:
     """The lines of every file, split once."""
