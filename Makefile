@@ -28,11 +28,12 @@ unexport PYTHONPATH
 export PYTHONNOUSERSITE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format rules site serve bench bench-accuracy bench-grid bench-gpu bench-host bench-site dist sbom constraints clean
+.PHONY: help demo test quick lint format rules site serve bench bench-accuracy bench-grid bench-gpu bench-host bench-site dist sbom constraints clean
 
 help:
 	@echo 'make demo         install into $(VENV)/ and check the configs in examples/'
 	@echo 'make test         install what the tests need, then run them (ARGS="-k name" narrows; WORKERS=2 at once)'
+	@echo 'make quick        the tests that need no torch, browser, wheel or process: under a minute'
 	@echo 'make lint         ruff (lint and format), vulture (dead code) and mypy --strict'
 	@echo 'make format       let ruff rewrite what it can'
 	@echo 'make rules        check every rule file and run every rule example'
@@ -81,6 +82,10 @@ demo: $(DEMO)
 WORKERS ?= 2
 test: $(DEV)
 	$(RUN) -m pytest -ra --numprocesses $(WORKERS) --dist loadfile $(ARGS)
+
+# Without torch, a browser, a wheel and processes: what a change of code or rules meets first.
+quick: $(DEV)
+	$(RUN) -m pytest --numprocesses $(WORKERS) --dist loadfile -m 'not process and not torch and not site and not wheel' $(ARGS)
 
 lint: $(DEV)
 	$(RUN) -m ruff check .

@@ -1,6 +1,7 @@
 """What is made once for all tests: the wheel, and an environment that holds it."""
 
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -9,6 +10,28 @@ from pathlib import Path
 import pytest
 
 from packages import ROOT, build, call, missing
+
+# What a test needs beside kb itself, by what its module says; `make quick` runs the tests that need nothing of it.
+_STARTS_PROCESSES = re.compile(r"\bsubprocess\b|^from (?:packages|probe_sample) import|\bkb_json\(", re.MULTILINE)
+_NEEDS_TORCH = re.compile(r"^(?:from|import) (?:torch|transformers|simulation_needs|trainer_runs)\b", re.MULTILINE)
+_BUILT = {"wheel", "installed", "sdist_source"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test: ``site``, ``torch``, ``wheel``, ``process``."""
+    texts: dict[Path, str] = {}
+    for item in items:
+        if item.path not in texts:
+            texts[item.path] = item.path.read_text("utf-8")
+        text, folder = texts[item.path], item.path.parent.name
+        if folder == "site":
+            item.add_marker("site")
+        if folder == "simulation" or _NEEDS_TORCH.search(text):
+            item.add_marker("torch")
+        if _BUILT & set(getattr(item, "fixturenames", ())):
+            item.add_marker("wheel")
+        if _STARTS_PROCESSES.search(text):
+            item.add_marker("process")
 
 
 @pytest.fixture(scope="session")
