@@ -105,7 +105,7 @@ def keys_raised() -> set[str]:
         "text/json_nodes",
         "text/parsing",
         "reader",
-        "faults",
+        "files",
         "discovery",
     )
     sources = (Path(folder / f"{name}.py").read_text(encoding="utf-8") for name in mine)

@@ -15,8 +15,8 @@ from kb.knowledge import load_catalog
 from kb.knowledge.bundle import encoded, load_part
 from kb.knowledge.locations import shipped
 
-# rooms that no page needs: they build the site, simulate with torch, measure on a GPU
-LEFT_OUT = ("guide", "simulation", "measurement", "monitoring", "repository", "_data", "__pycache__")
+# what no page needs: commands, the site itself, runs with torch, a Trainer, an editor
+LEFT_OUT = ("commands", "guide", "torch_runs", "trainer", "editor", "_data", "__pycache__")
 PARTS = ("hot", "cold", "ko", "en")
 CHOOSER_KINDS = ("presets", "errata")  # what a recommendation reads of the guide's data
 EPOCH = (2020, 1, 1, 0, 0, 0)  # the same content gives the same zip

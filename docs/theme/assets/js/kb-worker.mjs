@@ -37,7 +37,7 @@ async function start() {
   ]);
   python.unpackArchive(archive, "zip", { extractDir: FOLDER });
   python.runPython(`import sys; sys.path.insert(0, "${FOLDER}")`);
-  return python.pyimport("kb.browser");
+  return python.pyimport("kb.integrations.browser");
 }
 
 const ready = start();
