@@ -223,5 +223,5 @@ def test_a_switch_that_is_off_silences_its_whole_row() -> None:
 def test_an_estimate_that_cannot_be_made_says_why_in_the_same_words(more: str, key: str) -> None:
     checker = Checker(CATALOG, MACHINE)
     with pytest.raises(UserError) as raised:
-        estimate(CONFIGS.read(f"{CONFIG}{more}\n", "config.yaml")[0], checker)
+        estimate(checker.prepare(CONFIGS.read(f"{CONFIG}{more}\n", "config.yaml")[0]), CATALOG)
     assert raised.value.key == f"note.{key}"
