@@ -38,6 +38,7 @@ class Client:
             env={**os.environ, "PYTHONPATH": source},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            bufsize=0,  # what a buffer has read already, select cannot see
         )
         self.number = 0
         self.held: list[dict[str, Any]] = []
@@ -80,7 +81,10 @@ class Client:
             name, _, value = line.partition(b":")
             if name.lower() == b"content-length":
                 length = int(value)
-        message: dict[str, Any] = json.loads(self.process.stdout.read(length))
+        body = b""
+        while len(body) < length and (part := self.process.stdout.read(length - len(body))):
+            body += part
+        message: dict[str, Any] = json.loads(body)
         return message
 
     def uri(self, name: str) -> str:
