@@ -85,7 +85,7 @@ test: $(DEV)
 
 # Without torch, a browser, a wheel and processes: what a change of code or rules meets first.
 quick: $(DEV)
-	$(RUN) -m pytest --numprocesses $(WORKERS) --dist loadfile -m 'not process and not torch and not site and not wheel' $(ARGS)
+	$(RUN) -m pytest --quick --numprocesses $(WORKERS) --dist loadfile $(ARGS)
 
 lint: $(DEV)
 	$(RUN) -m ruff check .

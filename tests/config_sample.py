@@ -2,13 +2,12 @@
 
 from pathlib import Path
 
-import yaml
-
 from kb.config.reader import ConfigReader
 from kb.core.catalog import Dialect
 from kb.core.document import Event, Unit
 from kb.core.facts import FactType
 from kb.core.text import Text
+from yaml_file import read_yaml
 
 ROOT = Path(__file__).parent.parent
 CONFIGS = Path(__file__).parent / "data" / "configs"
@@ -38,7 +37,7 @@ def dialect_of(data: dict) -> Dialect:
 
 
 def load(path: Path) -> dict:
-    return yaml.safe_load(path.read_text(encoding="utf-8"))
+    return read_yaml(path)
 
 
 def facts() -> dict[str, FactType]:

@@ -1,15 +1,22 @@
-"""What is made once for all tests: the wheel, and an environment that holds it."""
+"""What a test needs, and what is made once for all tests: the wheel, and an environment that holds it."""
 
 import os
 import re
 import subprocess
 import sys
 import tarfile
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from packages import ROOT, build, call, missing
+
+# The tests start Python hundreds of times: without what was compiled before, each start takes three times as long.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# Where it is installed, jsonschema builds grammars of addresses at import, for seconds; no schema here needs them.
+sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 
 # What a test needs beside kb itself, by what its module says; `make quick` runs the tests that need nothing of it.
 _STARTS_PROCESSES = re.compile(r"\bsubprocess\b|^from (?:packages|probe_sample) import|\bkb_json\(", re.MULTILINE)
@@ -17,21 +24,39 @@ _NEEDS_TORCH = re.compile(r"^(?:from|import) (?:torch|transformers|simulation_ne
 _BUILT = {"wheel", "installed", "sdist_source"}
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@cache
+def needs(module: Path) -> frozenset[str]:
+    """The markers of every test of a module: ``site``, ``torch``, ``process``."""
+    text, folder = module.read_text("utf-8"), module.parent.name
+    said = {
+        "site": folder == "site",
+        "torch": folder == "simulation" or bool(_NEEDS_TORCH.search(text)),
+        "process": bool(_STARTS_PROCESSES.search(text)),
+    }
+    return frozenset(name for name, holds in said.items() if holds)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="only tests that need no torch, site, wheel or process")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With ``--quick`` a module that needs more is not even imported: torch alone takes seconds."""
+    quick = config.getoption("--quick") and collection_path.suffix == ".py"
+    return True if quick and needs(collection_path) else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark each test: ``site``, ``torch``, ``wheel``, ``process``."""
-    texts: dict[Path, str] = {}
     for item in items:
-        if item.path not in texts:
-            texts[item.path] = item.path.read_text("utf-8")
-        text, folder = texts[item.path], item.path.parent.name
-        if folder == "site":
-            item.add_marker("site")
-        if folder == "simulation" or _NEEDS_TORCH.search(text):
-            item.add_marker("torch")
+        for name in needs(item.path):
+            item.add_marker(name)
         if _BUILT & set(getattr(item, "fixturenames", ())):
             item.add_marker("wheel")
-        if _STARTS_PROCESSES.search(text):
-            item.add_marker("process")
+    if config.getoption("--quick"):
+        wheels = [item for item in items if item.get_closest_marker("wheel")]
+        config.hook.pytest_deselected(items=wheels)
+        items[:] = [item for item in items if item not in wheels]
 
 
 @pytest.fixture(scope="session")

@@ -4,19 +4,17 @@ import json
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from kb.core.hardware import Gpu
 from kb.core.model import Architecture
 from kb.core.setup import TrainingSetup
 from kb.core.units import MIB
 from kb.memory import architecture_from_config
+from yaml_file import read_yaml
 
 ROOT = Path(__file__).parent.parent
 TRACES = ROOT / "tests" / "data" / "traces"
 CONSTANTS: dict[str, float] = {
-    name: entry["value"]
-    for name, entry in yaml.safe_load((ROOT / "rules" / "constants.yaml").read_text("utf-8"))["constants"].items()
+    name: entry["value"] for name, entry in read_yaml(ROOT / "rules" / "constants.yaml")["constants"].items()
 }
 
 T5_BASE = {

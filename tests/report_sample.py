@@ -5,8 +5,6 @@ The figures are of no real run: they only have to add up.
 
 import os
 
-import yaml
-
 from kb.core.document import Setting, Unit
 from kb.core.facts import FactType
 from kb.core.finding import Edit, Finding, Fix, NotEvaluated, Span, Suppression
@@ -19,6 +17,7 @@ from kb.core.setup import Assumption, TrainingSetup
 from kb.core.text import Text
 from kb.core.units import GIB, MIB
 from kb.report.words import Words
+from yaml_file import read_yaml
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PATH = "configs/실험 1.yaml"
@@ -351,8 +350,7 @@ UNUSABLE = (
 
 
 def words(language: str) -> Words:
-    with open(os.path.join(ROOT, "i18n", f"{language}.yaml"), encoding="utf-8") as stream:
-        return Words(language, yaml.safe_load(stream), FACTS)
+    return Words(language, read_yaml(os.path.join(ROOT, "i18n", f"{language}.yaml")), FACTS)
 
 
 def t5_result() -> UnitResult:

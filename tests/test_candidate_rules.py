@@ -3,13 +3,13 @@
 from pathlib import Path
 
 import pytest
-import yaml
 
 from kb.knowledge import load_catalog
+from yaml_file import read_yaml
 
 DATA = Path(__file__).parent / "data"
-CANDIDATES: list[str] = yaml.safe_load((DATA / "candidate_rules.yaml").read_text(encoding="utf-8"))
-HOMES: dict[str, str | list[str]] = yaml.safe_load((DATA / "candidate_homes.yaml").read_text(encoding="utf-8"))
+CANDIDATES: list[str] = read_yaml(DATA / "candidate_rules.yaml")
+HOMES: dict[str, str | list[str]] = read_yaml(DATA / "candidate_homes.yaml")
 RULES = load_catalog().rules
 
 

@@ -5,11 +5,11 @@ import string
 from pathlib import Path
 
 import pytest
-import yaml
 
 from config_sample import ROOT, read
 from kb.config.files import ConfigError
 from kb.core.text import PLACEHOLDER, UserError
+from yaml_file import read_yaml
 
 
 def words(language: str) -> dict[str, str]:
@@ -17,7 +17,7 @@ def words(language: str) -> dict[str, str]:
     rows: dict[str, str] = {}
     for path in files:
         if path.exists():
-            rows |= yaml.safe_load(path.read_text(encoding="utf-8"))
+            rows |= read_yaml(path)
     return rows
 
 

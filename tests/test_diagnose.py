@@ -13,7 +13,6 @@ from typing import Any
 
 import jsonschema
 import pytest
-import yaml
 
 from kb.advice.diagnosis import Diagnosis, diagnose
 from kb.advice.log_scan import BLOCK, WINDOW, LogLine, contexts_of, evidence_of
@@ -22,10 +21,11 @@ from kb.config.files import ConfigError
 from kb.config.log.text import log_lines as read_log
 from kb.core.facts import Facts
 from kb.knowledge import load_catalog, load_guide
+from yaml_file import read_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 REMEDIES: Mapping[str, Any] = load_guide()["remedies"]
-EXCERPTS = yaml.safe_load((ROOT / "tests" / "data" / "logs" / "excerpts.yaml").read_text("utf-8"))
+EXCERPTS = read_yaml(ROOT / "tests" / "data" / "logs" / "excerpts.yaml")
 EXAMPLES = [(name, at, example) for name, data in REMEDIES.items() for at, example in enumerate(data["examples"])]
 OOM = (
     "RuntimeError: CUDA out of memory. Tried to allocate 96.00 MiB (GPU 0; 23.70 GiB total capacity; "

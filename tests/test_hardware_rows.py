@@ -8,6 +8,8 @@ import jsonschema
 import pytest
 import yaml
 
+from yaml_file import read_yaml
+
 RULES = Path(__file__).parents[1] / "rules"
 MIB = {"MiB": 1.0, "GiB": 1024.0}
 CONTRACT = [
@@ -40,10 +42,11 @@ CONTRACT = [
 
 
 def rows() -> dict[str, dict[str, Any]]:
-    return {path.stem: yaml.safe_load(path.read_text("utf-8")) for path in sorted((RULES / "hardware").glob("*.yaml"))}
+    return {path.stem: read_yaml(path) for path in sorted((RULES / "hardware").glob("*.yaml"))}
 
 
 ROWS = rows()
+SOURCES = read_yaml(RULES / "sources.yaml")["sources"]
 each_row = pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
 
 
@@ -85,10 +88,9 @@ def test_no_name_means_two_gpus() -> None:
 
 @each_row
 def test_row_lists_exactly_the_sources_it_cites(row: dict[str, Any]) -> None:
-    known = yaml.safe_load((RULES / "sources.yaml").read_text("utf-8"))["sources"]
     cited = {quantity["source"] for quantity in quantities(row)}
     assert cited == set(row["sources"])
-    assert cited <= set(known)
+    assert cited <= set(SOURCES)
 
 
 @each_row
@@ -159,7 +161,7 @@ def test_name_that_leaves_the_memory_open_means_no_gpu(ambiguous: str) -> None:
 def test_sources_match_their_schema() -> None:
     schema = json.loads((RULES / "schema/sources.json").read_text("utf-8"))
     jsonschema.Draft202012Validator.check_schema(schema)
-    jsonschema.Draft202012Validator(schema).validate(yaml.safe_load((RULES / "sources.yaml").read_text("utf-8")))
+    jsonschema.Draft202012Validator(schema).validate(read_yaml(RULES / "sources.yaml"))
 
 
 def test_no_source_is_defined_twice() -> None:

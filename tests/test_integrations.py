@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from packages import ROOT, call, missing
+from yaml_file import read_yaml
 
 BAD = "model_name_or_path: google/mt5-base\nper_device_train_batch_size: 8\nfp16: true\noutput_dir: out\n"
 BROKEN = "model_name_or_path: google/mt5-base\nper_device_train_batch_size: 8\noutput_dir: 'out\n"
@@ -88,7 +89,7 @@ class Runner:
     """What of the Actions runner a composite action needs: contexts, expressions, outputs, the steps in order."""
 
     def __init__(self, folder: Path, project: Path, inputs: Mapping[str, str], event: Mapping[str, Any]) -> None:
-        self.action = yaml.safe_load((ROOT / "action.yml").read_text("utf-8"))
+        self.action = read_yaml(ROOT / "action.yml")
         given = {name: str(spec.get("default", "")) for name, spec in self.action["inputs"].items()}
         assert set(inputs) <= set(given)
         github = {"action_path": str(ROOT), "token": "t", "repository": "me/project", **event}
@@ -224,7 +225,7 @@ def test_the_action_does_not_pass_a_config_that_cannot_be_read(project: Path, wh
 
 def run_in_gitlab(project: Path, wheel: Path, code: int) -> list[Path]:
     """The template's job, which has to end with this code; its two reports."""
-    document = yaml.safe_load((ROOT / "ci" / "kb.gitlab-ci.yml").read_text("utf-8"))
+    document = read_yaml(ROOT / "ci" / "kb.gitlab-ci.yml")
     job = document["kb-check"]
     variables = {
         **document["variables"],

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-import yaml
 
 from kb.core.text import PLACEHOLDER, UserError
 from kb.machine.arguments import UnknownGpu, find_gpu
 from kb.machine.detect import detect
 from kb.machine.reading import Note
 from native.hardware import gpus
+from yaml_file import read_yaml
 
 CATALOGUE = gpus()
 ROOT = Path(__file__).parent.parent
@@ -143,7 +143,7 @@ def test_every_note_and_error_has_its_sentence_in_both_languages() -> None:
     for language in ("ko", "en"):
         folder = parts if (parts / f"machine.{language}.yaml").exists() else ROOT / "i18n"
         name = f"machine.{language}.yaml" if folder == parts else f"{language}.yaml"
-        texts.append(yaml.safe_load((folder / name).read_text(encoding="utf-8")))
+        texts.append(read_yaml(folder / name))
     source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src/kb/machine").glob("*.py"))
     keys = {f"machine.{note}" for note in get_args(Note)} | set(re.findall(r'"(machine\.[a-z_]+)"', source))
     for key in sorted(keys):

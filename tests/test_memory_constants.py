@@ -3,15 +3,14 @@
 import json
 import re
 
-import yaml
-
 import memory_sample as sample
+from yaml_file import read_yaml
 
 
 def test_every_constant_names_a_known_source() -> None:
     rules = sample.ROOT / "rules"
-    constants = yaml.safe_load((rules / "constants.yaml").read_text("utf-8"))["constants"]
-    sources = yaml.safe_load((rules / "sources.yaml").read_text("utf-8"))["sources"]
+    constants = read_yaml(rules / "constants.yaml")["constants"]
+    sources = read_yaml(rules / "sources.yaml")["sources"]
     assert [name for name, entry in constants.items() if entry["source"] not in sources] == []
     assert all(entry["ko"] and entry["en"] for entry in constants.values())
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import jsonschema
 import pytest
-import yaml
 
 from kb.memory import architecture_from_config, parameter_count
+from yaml_file import read_yaml
 
 ROOT = Path(__file__).parents[1]
 RULES = ROOT / "rules"
@@ -94,10 +94,11 @@ HUB_NAMES = [
 
 
 def rows() -> dict[str, dict[str, Any]]:
-    return {path.stem: yaml.safe_load(path.read_text("utf-8")) for path in sorted((RULES / "models").glob("*.yaml"))}
+    return {path.stem: read_yaml(path) for path in sorted((RULES / "models").glob("*.yaml"))}
 
 
 ROWS = rows()
+SOURCES = read_yaml(RULES / "sources.yaml")["sources"]
 each_row = pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
 
 
@@ -167,10 +168,9 @@ def test_name_of_the_field_notes_is_known(name: str, model: str) -> None:
 
 @each_row
 def test_row_lists_every_source_it_cites(row: dict[str, Any]) -> None:
-    known = yaml.safe_load((RULES / "sources.yaml").read_text("utf-8"))["sources"]
     cited = {row["architecture_source"], *(quantity["source"] for quantity in row["parameters"])}
     cited |= {row[field]["source"] for field in ("max_length", "checkpoint") if field in row}
-    assert cited <= set(row["sources"]) <= set(known)
+    assert cited <= set(row["sources"]) <= set(SOURCES)
 
 
 def test_built_model_has_the_parameters_of_its_row() -> None:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from itertools import product
 
 import pytest
-import yaml
 
 import report_sample as sample
 from kb.core.finding import SEVERITIES, Finding, Span
@@ -17,6 +16,7 @@ from kb.knowledge import load_catalog
 from kb.memory import predict
 from kb.report.check.panel import need_of
 from kb.report.words import Words
+from yaml_file import read_yaml
 
 SOURCES = os.path.join(sample.ROOT, "src", "kb")
 KOREAN, ENGLISH = (sample.words(language).messages for language in ("ko", "en"))
@@ -69,8 +69,8 @@ def test_every_counted_noun_has_both_numbers() -> None:
 
 def predictions() -> Iterator[MemoryReport]:
     """The memory model's reports over methods, precisions, optimizers and phases."""
-    with open(os.path.join(sample.ROOT, "rules", "constants.yaml"), encoding="utf-8") as stream:
-        constants = {name: entry["value"] for name, entry in yaml.safe_load(stream)["constants"].items()}
+    read = read_yaml(os.path.join(sample.ROOT, "rules", "constants.yaml"))
+    constants = {name: entry["value"] for name, entry in read["constants"].items()}
     arch = sample.MODEL.architecture
     bart = arch._replace(family="bart", model_type="bart", gated=False, tied=True, max_positions=1024, biases=True)
     base = TrainingSetup(do_eval=True, dataloader_num_workers=4, load_in_4bit=False)
@@ -109,16 +109,14 @@ def test_every_text_that_the_reports_ask_for_exists() -> None:
 
 
 def test_every_fact_of_the_vocabulary_has_a_need_with_a_text() -> None:
-    with open(os.path.join(sample.ROOT, "rules", "vocabulary.yaml"), encoding="utf-8") as stream:
-        vocabulary = yaml.safe_load(stream)
+    vocabulary = read_yaml(os.path.join(sample.ROOT, "rules", "vocabulary.yaml"))
     facts = vocabulary["facts"]
     assert {f"need.{need_of(name)}" for name in facts} <= set(KOREAN)
     assert {f"unit.{fact['unit']}" for fact in facts.values() if "unit" in fact} <= set(KOREAN)
 
 
 def glossary() -> dict[str, dict[str, object]]:
-    with open(os.path.join(sample.ROOT, "i18n", "glossary.yaml"), encoding="utf-8") as stream:
-        terms: dict[str, dict[str, object]] = yaml.safe_load(stream)["terms"]
+    terms: dict[str, dict[str, object]] = read_yaml(os.path.join(sample.ROOT, "i18n", "glossary.yaml"))["terms"]
     return terms
 
 

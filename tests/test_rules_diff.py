@@ -11,7 +11,6 @@ from typing import Any
 
 import jsonschema
 import pytest
-import yaml
 
 from kb.advice.rule_diff import Edition, entries_of, readable_by_this_code
 from kb.advice.rule_flips import Flips, flips_of
@@ -20,6 +19,7 @@ from kb.integrations.git_files import GitError, resolve
 from kb.knowledge import load_catalog, load_guide, load_words
 from kb.report.rules.diff import MOST_ROWS, rule_diff_markdown
 from kb.report.words import Words
+from yaml_file import read_yaml
 
 ROOT = Path(__file__).parent.parent
 ENVIRON = {
@@ -253,7 +253,7 @@ def test_the_markdown_holds_tables_that_end(halved: tuple[Edition, Flips], langu
 
 
 def test_the_workflow_posts_with_no_more_rights_than_it_needs() -> None:
-    workflow: Any = yaml.safe_load((ROOT / ".github" / "workflows" / "rule-preview.yml").read_text("utf-8"))
+    workflow: Any = read_yaml(ROOT / ".github" / "workflows" / "rule-preview.yml")
     assert workflow["permissions"] == {}
     assert set(workflow[True]) == {"pull_request"}  # YAML 1.1 reads the key `on` as true
     jobs = workflow["jobs"]

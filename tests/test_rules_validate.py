@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 from kb.memory import architecture_decoder, architecture_encoder
 from kb.memory.architecture import BART_TYPES, T5_TYPES
+from yaml_file import read_yaml
 
 ROOT = Path(__file__).parent.parent
 ENVIRON = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "LC_ALL": "C.UTF-8"}
@@ -313,7 +313,7 @@ def test_what_is_no_file_of_the_rules_is_said(name: str, said: str) -> None:
 
 
 def test_every_type_with_a_memory_formula_is_a_value_of_the_vocabulary() -> None:
-    facts = yaml.safe_load((ROOT / "rules" / "vocabulary.yaml").read_text("utf-8"))["facts"]
+    facts = read_yaml(ROOT / "rules" / "vocabulary.yaml")["facts"]
     known = set(facts["model.model_type"]["values"])
     assert known >= {*T5_TYPES, *BART_TYPES, *architecture_decoder.TYPES, *architecture_encoder.TYPES}
     assert known >= {each for fact in facts.values() for each in fact.get("model_types", ())}

@@ -14,6 +14,7 @@ from kb.core.text import UserError
 from kb.torch_runs.probe.campaign import Probed
 from kb.torch_runs.probe.trial import Outcome, Trial, setup_json
 from probe_sample import GIB, TINY_T5, scripted
+from yaml_file import read_yaml
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = json.loads((ROOT / "rules/schema/measurement.json").read_text("utf-8"))
@@ -47,7 +48,7 @@ def test_a_trial_gives_a_row_for_each_phase_it_passed() -> None:
 
 
 def test_the_source_that_rows_name_exists() -> None:
-    assert SOURCE in yaml.safe_load((ROOT / "rules/sources.yaml").read_text("utf-8"))["sources"]
+    assert SOURCE in read_yaml(ROOT / "rules/sources.yaml")["sources"]
 
 
 def test_scripted_trials_give_no_row(tmp_path: Path) -> None:

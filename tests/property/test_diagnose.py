@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,9 +16,10 @@ from kb.config.log.pieces import pieces
 from kb.config.log.text import read_lines
 from kb.knowledge import load_guide
 from kb.report.diagnosis_report import diagnosis_json
+from yaml_file import read_yaml
 
 REMEDIES = load_guide()["remedies"]
-EXCERPTS = yaml.safe_load((Path(__file__).parent.parent / "data" / "logs" / "excerpts.yaml").read_text("utf-8"))
+EXCERPTS = read_yaml(Path(__file__).parent.parent / "data" / "logs" / "excerpts.yaml")
 WORDS = sorted({word for data in REMEDIES.values() for row in data.get("patterns", ()) for word in row["holds"]})
 PIECES = st.one_of(
     st.text(max_size=30),

@@ -3,11 +3,11 @@
 from typing import NamedTuple
 
 import pytest
-import yaml
 
 from site_browser import Browser
 from site_html import Page
 from site_needs import ROOT
+from yaml_file import read_yaml
 
 FIRST = 5
 
@@ -18,7 +18,7 @@ class Query(NamedTuple):
 
 
 def queries() -> list[Query]:
-    rows = yaml.safe_load((ROOT / "tests" / "data" / "site_queries.yaml").read_text("utf-8"))
+    rows = read_yaml(ROOT / "tests" / "data" / "site_queries.yaml")
     return [Query(row["query"], row["pages"]) for row in rows]
 
 
