@@ -26,7 +26,7 @@ WORDS = {language: Words(language, load_words(language), CATALOG.facts) for lang
 
 
 def explained(name: str, language: str = "en") -> str:
-    return explain_entry(find_entry(name, ENTRIES), shipped(), CATALOG, WORDS[language], Style())
+    return explain_entry(find_entry(name, ENTRIES), shipped(), CATALOG, GUIDE, WORDS[language], Style())
 
 
 def test_every_kind_of_entry_is_found() -> None:

@@ -214,7 +214,7 @@ def test_a_record_without_a_header_is_read_by_the_fields_named() -> None:
     assert [each.time for each in snapshots] == [0, 5]
 
 
-def a_day(seconds: range) -> Iterator[tuple[int, str]]:
+def hours_of(seconds: range) -> Iterator[tuple[int, str]]:
     """Memory that goes up and down, a driver that comes and goes, kills, workers, slow steps: as kb records them."""
     yield 1, csv_header()
     host = "cgroup-v2,{kills},1000000,1000000000,1000000000,4,1000000000,{step},{ratio},{done},86400"
@@ -227,16 +227,16 @@ def a_day(seconds: range) -> Iterator[tuple[int, str]]:
         yield second, f"{stamp(1767323045 + second)},{gpu},{second % 1000 * 10**7},60000000000,{rest},{note}"
 
 
-def test_a_day_at_one_reading_a_second_leaves_nothing_behind() -> None:
-    """What is kept after 86,400 readings is no more than after 2,000."""
+def test_hours_at_one_reading_a_second_leave_nothing_behind() -> None:
+    """What is kept after 24,000 readings is no more than after 2,000."""
     watch = Watch(TARGETS)
-    for snapshot in Replay(a_day(range(2000)), "x"):
+    for snapshot in Replay(hours_of(range(2000)), "x"):
         watch.add(snapshot)
     after_start = len(pickle.dumps(watch))
-    for snapshot in Replay(a_day(range(2000, 86_400)), "x"):
+    for snapshot in Replay(hours_of(range(2000, 24_000)), "x"):
         watch.add(snapshot)
     summary = watch.summary()
-    assert summary.readings == 86_400
-    assert summary.oom_kills == 4
+    assert summary.readings == 24_000
+    assert summary.oom_kills == 1
     assert len(summary.alerts) <= 50
     assert len(pickle.dumps(watch)) < after_start * 1.1 + 10_000

@@ -115,7 +115,7 @@ def code_but_for_values(text: str) -> list[str]:
 
 
 @given(scripts(), st.lists(edits(), min_size=1, max_size=3))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=70, deadline=None)
 def test_a_python_file_says_after_its_fixes_what_it_said_but_for_them(text: str, wanted: list[Edit]):
     (unit,) = PYTHON.read(text, "train.py")
     outcome = FIXER.apply(text, "train.py", requests(unit, wanted))
@@ -134,7 +134,7 @@ def as_notebook(text: str, listed: bool, indent: int | None) -> str:
 
 
 @given(scripts(), st.lists(edits(), min_size=1, max_size=3), st.booleans(), st.sampled_from([None, 1, 2]))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=70, deadline=None)
 def test_a_notebook_changes_in_its_source_alone(text: str, wanted: list[Edit], listed: bool, indent: int | None):
     before = as_notebook(text, listed, indent)
     (unit,) = read_cells(before, "a.ipynb", PYTHON, COMMANDS)
@@ -190,7 +190,7 @@ PIECES += [
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=60).map("".join))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_any_text_is_read_or_refused_with_a_place(text: str):
     try:
         found = PYTHON.read(text, "a.py")

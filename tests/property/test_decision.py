@@ -23,7 +23,7 @@ TREES = st.sampled_from([tree["id"] for tree in INFERENCE["trees"]])
 
 
 @given(ANSWERS, TREES)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_walk_ends_in_a_leaf_or_names_what_it_needs(values: dict[str, Any], tree: str) -> None:
     found = walk(INFERENCE, values, tree)
     assert (found.leaf is None) == bool(found.needs)
@@ -34,7 +34,7 @@ def test_a_walk_ends_in_a_leaf_or_names_what_it_needs(values: dict[str, Any], tr
 
 
 @given(ANSWERS, ANSWERS, TREES)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_more_answers_do_not_change_a_leaf_that_was_found(
     values: dict[str, Any], more: dict[str, Any], tree: str
 ) -> None:

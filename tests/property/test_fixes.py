@@ -140,7 +140,7 @@ def untouched(text: str, applied: list[Edit]) -> list[str]:
     return kept
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(documents(), st.lists(edits(), min_size=1, max_size=4))
 def test_applied_fixes_change_their_targets_and_leave_every_other_line(text: str, chosen: list[Edit]) -> None:
     result = FIXER.apply(text, "c.yaml", requests_for(text, "c.yaml", chosen))
@@ -157,7 +157,7 @@ def test_applied_fixes_change_their_targets_and_leave_every_other_line(text: str
         assert result.text == text
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=70, deadline=None)
 @given(documents(), NAMES, st.data())
 def test_one_plain_change_is_never_refused(text: str, name: str, data: st.DataObject) -> None:
     value = data.draw(st.sampled_from(PLACES[name][2]))
@@ -166,7 +166,7 @@ def test_one_plain_change_is_never_refused(text: str, name: str, data: st.DataOb
     assert [refused.key for refused in result.refused] == []
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=70, deadline=None)
 @given(
     st.dictionaries(NAMES, st.none(), min_size=1),
     st.sampled_from([None, 0, 2, "\t"]),
@@ -187,7 +187,7 @@ def test_json_stays_json(names: dict[str, None], indent: Any, chosen: list[Edit]
     assert json.loads(result.text) == after
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=70, deadline=None)
 @given(documents(), st.integers(0, 400), st.integers(0, 40), st.text("ab: \n-#{}[]'\"", max_size=8))
 def test_a_replacement_never_changes_what_lies_elsewhere(text: str, start: int, length: int, new: str) -> None:
     (request,) = requests_for(text, "c.yaml", [Edit("remove", "training.fp16")])

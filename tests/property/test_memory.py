@@ -48,7 +48,7 @@ architectures = st.sampled_from([sample.architecture(c) for c in (sample.T5_BASE
 
 
 @given(setups, architectures)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_ledgers_add_up_and_bands_are_ordered(setup, architecture):
     report = predict(setup, architecture, constants=sample.CONSTANTS, gpu=sample.RTX_3090)
     for phase in report.phases:
@@ -64,7 +64,7 @@ def test_ledgers_add_up_and_bands_are_ordered(setup, architecture):
 @given(
     setups, architectures, st.sampled_from(["per_device_train_batch_size", "max_source_length", "max_target_length"])
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=70, deadline=None)
 def test_a_larger_batch_or_length_never_needs_less(setup, architecture, field):
     def train(s):
         return predict(s, architecture, constants=sample.CONSTANTS).phase("train").peak_allocated_bytes

@@ -59,7 +59,7 @@ def configs(draw: Any) -> str:
     st.sampled_from(sorted(CATALOG.gpus)),
     st.sampled_from(["12.7GB", "32GB", "60GB", "250GB"]),
 )
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_verdict_has_its_finding(text: str, gpu: str, host_memory: str) -> None:
     for unit in READER.read(text, "config.yaml"):
         result = checker_for(gpu, host_memory).check(unit)

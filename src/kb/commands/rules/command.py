@@ -6,7 +6,7 @@ import sys
 from collections.abc import Collection, Sequence
 
 from kb.core.text import UserError
-from kb.knowledge import load_catalog, load_words_alone
+from kb.knowledge import load_catalog, load_guide, load_words_alone
 from kb.knowledge.locations import Location, named, shipped
 from kb.session import cli
 
@@ -165,8 +165,9 @@ def _explain(options: argparse.Namespace, location: Location, words: cli.Words) 
     catalog = load_catalog(options.rules, whole=True)
     language = cli.language_of(["--lang", options.lang] if options.lang else [], os.environ)
     speaker = Words(language, words, catalog.facts)
+    guide, style = load_guide(options.rules), choose_style(sys.stdout)
     for entry in entries:
-        print(explain_entry(entry, location, catalog, speaker, choose_style(sys.stdout)), end="")
+        print(explain_entry(entry, location, catalog, guide, speaker, style), end="")
     return cli.CLEAN
 
 

@@ -1,11 +1,11 @@
 """``kb rules show`` and ``kb rules explain``: any id under rules/, as it is written and as it reads."""
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from kb.core.catalog import Catalog
 from kb.core.text import UserError
-from kb.knowledge.bundle import load_part
 from kb.knowledge.entries import ERRATA, Entry
 from kb.knowledge.locations import Location
 from kb.report.terminal import Style
@@ -32,17 +32,19 @@ def kinds_of(found: dict[str, Entry]) -> Collection[str]:
     return sorted({entry.kind for entry in found.values()})
 
 
-def explain_entry(entry: Entry, location: Location, catalog: Catalog, words: Words, style: Style) -> str:
+def explain_entry(
+    entry: Entry, location: Location, catalog: Catalog, guide: Mapping[str, Any], words: Words, style: Style
+) -> str:
     """The entry in the reader's language, each figure with its source; an erratum's computed again.
 
     Args:
         catalog: the whole one, with sources.
+        guide: the bundle's part of that name.
     """
     if entry.kind == "checks":
         from kb.report.rules.explain import explain
 
         return explain(catalog.rules[entry.id], words, style, sources=catalog.sources)
-    guide = load_part(location, "guide")
     errata = guide.get(ERRATA, {}).get(ERRATA, [])
     if entry.kind == ERRATA:
         from kb.advice.recompute import Basis
