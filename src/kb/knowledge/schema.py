@@ -21,6 +21,7 @@ GUIDE = {
     "histories": "history",
     "runtimes": "runtime",
     "measurements": "measurement",
+    "serving": "serving",
     "errata.yaml": "errata",
 }
 # Which schema a file answers to: the first part of its path under rules/, or its name.

@@ -1,0 +1,206 @@
+"""How many tokens and requests a server holds, the longest length, and what another option would change."""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from kb.memory.serving.budget import Budget, Resolved, budget_of, resolve
+from kb.memory.serving.cache import bytes_of_request, bytes_of_token
+from kb.memory.serving.setup import ServingSetup
+from kb.memory.serving.shape import ServedModel
+
+FIT_LEAST = 4096  # tokens: llama.cpp's --fit shrinks no context below this
+LONGEST = 1 << 24  # tokens: no model's positions lie above
+
+
+class Rank(NamedTuple):
+    """One rank: its pipeline stage, bytes and tokens. ``tokens`` are whole blocks of this rank's budget."""
+
+    number: int
+    stage: int
+    kv_bytes_per_token: float
+    kv_tokens: int
+
+
+class Served(NamedTuple):
+    """What a server holds. ``concurrency`` is how many requests of ``max_model_len`` fit at once; below 1 the engine
+    refuses to start, or keeps fewer. None: not predicted, for ``not_predicted`` names what is not modelled.
+    """
+
+    setup: ServingSetup
+    model: ServedModel
+    options: Resolved
+    budget: Budget | None
+    ranks: tuple[Rank, ...]
+    kv_tokens: int | None
+    concurrency: float | None
+    longest: int | None  # the largest max_model_len that starts, within the model's positions
+    utilization_needed: float | None  # the least share with which max_model_len starts; None where none does
+    not_predicted: str = ""
+
+    @property
+    def starts(self) -> bool | None:
+        """Whether one request of the full length fits, in memory that is there."""
+        if self.concurrency is None or self.budget is None:
+            return None if self.budget is None or self.budget.kv > 0 else False
+        if self.setup.engine in ("sglang", "tgi") and self.setup.max_model_len is None:
+            return bool(self.kv_tokens) and self.budget.overrun == 0  # these shorten the length to what is held
+        if self.setup.engine == "llama.cpp" and self.setup.max_model_len is None:
+            return (self.longest or 0) >= min(FIT_LEAST, self.options.max_model_len)
+        return self.concurrency >= 1 and self.budget.overrun == 0
+
+
+class Load(NamedTuple):
+    """So many requests of one length at once: whether they fit, and what to set."""
+
+    requests: int
+    length: int
+    holds: bool | None
+    fits: int | None  # requests of that length that fit at once
+    missing: int  # bytes that one rank lacks
+
+
+class Change(NamedTuple):
+    """One option set otherwise, and what then holds."""
+
+    option: str
+    value: object
+    served: Served
+
+
+def serve(
+    model: ServedModel, setup: ServingSetup, engine: Mapping[str, Any], constants: Mapping[str, float]
+) -> Served:
+    """What the server holds.
+
+    Args:
+        model: what is served.
+        setup: how it is started.
+        engine: the engine's data of ``rules/serving``.
+        constants: the figures of ``rules/constants.yaml``.
+    """
+    options = resolve(model, setup, engine)
+    budget = budget_of(model, setup, engine, constants)
+    ranks = tuple(_ranks(model, setup, options, budget))
+    unknown = model.not_modelled or ("the weights" if budget is None else "")
+    if unknown or budget is None:
+        return Served(setup, model, options, budget, ranks, None, None, None, None, unknown)
+    need = _need(model, setup, options, options.max_model_len)
+    tokens = min(rank.kv_tokens for rank in ranks)
+    concurrency = max(budget.kv, 0) / need if model.windowed_layers else tokens / _whole(options, options.max_model_len)
+    if model.windowed_layers:  # as vLLM prints it: of requests at full length
+        tokens = int(concurrency * options.max_model_len)
+    return Served(
+        setup=setup,
+        model=model,
+        options=options,
+        budget=budget,
+        ranks=ranks,
+        kv_tokens=tokens,
+        concurrency=concurrency,
+        longest=_longest(model, setup, engine, constants),
+        utilization_needed=_share_needed(setup, budget, need),
+    )
+
+
+def load(served: Served, requests: int, length: int) -> Load:
+    """Whether so many requests, each of ``length`` tokens with its answer, are held at once."""
+    budget = served.budget
+    if budget is None or served.concurrency is None:
+        return Load(requests, length, None, None, 0)
+    each = _need(served.model, served.setup, served.options, length)
+    fits = math.floor(max(budget.kv, 0) / each)
+    return Load(requests, length, fits >= requests, fits, max(math.ceil(requests * each - budget.kv), 0))
+
+
+def changes(served: Served, engine: Mapping[str, Any], constants: Mapping[str, float]) -> list[Change]:
+    """What other values of single options would give; options that the engine lacks are left out."""
+    setup, options = served.setup, served.options
+    tried: list[tuple[str, object, ServingSetup]] = []
+    if setup.engine in ("vllm", "sglang", "tgi"):
+        higher = round(min(options.utilization + 0.05, 0.95), 3)
+        if higher > options.utilization:
+            tried.append(("utilization", higher, setup._replace(utilization=higher)))
+    if setup.cache_bytes > 1:
+        small = "q8_0" if setup.engine == "llama.cpp" else "fp8"
+        if setup.engine != "transformers":
+            tried.append(("kv_cache_dtype", small, setup._replace(kv_cache_dtype=small)))
+    if options.max_model_len > 4096:
+        half = options.max_model_len // 2
+        tried.append(("max_model_len", half, setup._replace(max_model_len=half)))
+    if setup.engine == "vllm" and options.max_num_seqs > 64:
+        tried.append(("max_num_seqs", 64, setup._replace(max_num_seqs=64)))
+    if options.batched_tokens > 2048 and setup.engine in ("vllm", "sglang", "tgi"):
+        tried.append(("max_num_batched_tokens", 2048, setup._replace(max_num_batched_tokens=2048)))
+    if not setup.eager and setup.engine == "vllm":
+        tried.append(("enforce_eager", True, setup._replace(eager=True)))
+    if setup.quantization is None and setup.engine != "transformers" and setup.measured.weights is None:
+        packed = "q8_0" if setup.engine == "llama.cpp" else "fp8"
+        tried.append(("quantization", packed, setup._replace(quantization=packed)))
+    ranks = setup.tensor_parallel * 2
+    if setup.engine != "transformers" and served.model.heads % ranks == 0 and setup.measured.weights is None:
+        tried.append(("tensor_parallel", ranks, setup._replace(tensor_parallel=ranks)))
+    return [Change(name, value, serve(served.model, other, engine, constants)) for name, value, other in tried]
+
+
+def smallest(
+    model: ServedModel,
+    setup: ServingSetup,
+    engine: Mapping[str, Any],
+    constants: Mapping[str, float],
+    gpus: Iterable[tuple[str, int]],
+) -> str | None:
+    """The id of the smallest of ``gpus`` (id, bytes that CUDA sees) on which one request of the full length fits."""
+    for name, size in sorted(gpus, key=lambda row: row[1]):
+        if serve(model, setup._replace(gpu_bytes=size, gpu_id=name), engine, constants).starts:
+            return name
+    return None
+
+
+def _ranks(model: ServedModel, setup: ServingSetup, options: Resolved, budget: Budget | None) -> Iterable[Rank]:
+    for number in range(setup.tensor_parallel * setup.pipeline_parallel):
+        stage = number // setup.tensor_parallel
+        token = bytes_of_token(model, setup, stage)
+        blocks = math.floor(max(budget.kv, 0) / (token * options.block)) if budget is not None and token else 0
+        yield Rank(number, stage, token, blocks * options.block)
+
+
+def _whole(options: Resolved, length: int) -> int:
+    return math.ceil(length / options.block) * options.block
+
+
+def _need(model: ServedModel, setup: ServingSetup, options: Resolved, length: int) -> float:
+    """Bytes of one request on the stage that needs most; transformers holds one layer twice while it grows."""
+    stages = range(setup.pipeline_parallel)
+    found = max(bytes_of_request(model, setup, length, options.batched_tokens, options.block, s) for s in stages)
+    return found * (1 + 1 / model.layers) if setup.engine == "transformers" else found
+
+
+def _longest(
+    model: ServedModel, setup: ServingSetup, engine: Mapping[str, Any], constants: Mapping[str, float]
+) -> int:
+    """The largest length at which one request fits, by halving: a longer one needs more and never leaves more."""
+
+    def fits(length: int) -> bool:
+        at = setup._replace(max_model_len=length)
+        budget = budget_of(model, at, engine, constants)
+        return budget is not None and _need(model, at, resolve(model, at, engine), length) <= budget.kv
+
+    low, high = 0, model.positions or LONGEST
+    if fits(high):
+        return high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def _share_needed(setup: ServingSetup, budget: Budget, need: float) -> float | None:
+    """The least share of the GPU, in hundredths, at which a request of the full length fits; None above the whole."""
+    if setup.engine not in ("vllm", "sglang", "tgi") or setup.kv_cache_bytes is not None:
+        return None
+    inside = sum(term.bytes for term in budget.terms if term.inside)
+    outside = sum(term.bytes for term in budget.terms if not term.inside)
+    wiggle = budget.share / setup.gpu_bytes / (setup.utilization or 1.0) if setup.engine == "tgi" else 1.0
+    needed = math.ceil((inside + need) / setup.gpu_bytes / wiggle * 100) / 100
+    return needed if needed <= 1 and inside + need + outside <= setup.gpu_bytes else None

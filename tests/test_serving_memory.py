@@ -1,0 +1,244 @@
+"""The memory of inference servers: what public logs print, what models publish, and where nothing is predicted."""
+
+from typing import Any
+
+import pytest
+
+from kb.core.units import GIB
+from kb.knowledge import load_catalog, load_guide
+from kb.memory.config_fields import UnsupportedArchitectureError
+from kb.memory.serving.answer import Served, changes, load, serve, smallest
+from kb.memory.serving.cache import bytes_of_request, bytes_of_token
+from kb.memory.serving.setup import Measured, ServingSetup
+from kb.memory.serving.shape import ServedModel, served_model, served_model_of_config
+from kb.memory.serving.weights import weights_bytes
+
+CATALOG = load_catalog()
+ENGINES: dict[str, Any] = dict(load_guide()["serving"])
+
+# Parameters as the hub lists them; bytes of one token in bf16 as layers × KV heads × head size × 2 × 2.
+PUBLISHED = {
+    "llama-3-8b": (8_030_261_248, 32 * 8 * 128 * 4),
+    "llama-3.1-70b": (70_553_706_496, 80 * 8 * 128 * 4),
+    "llama-3.2-1b": (1_235_814_400, 16 * 8 * 64 * 4),
+    "llama-3.2-3b": (3_212_749_824, 28 * 8 * 128 * 4),
+    "llama-2-7b": (6_738_415_616, 32 * 32 * 128 * 4),
+    "llama-2-13b": (13_015_864_320, 40 * 40 * 128 * 4),
+    "tinyllama-1.1b": (1_100_048_384, 22 * 4 * 64 * 4),
+    "mistral-7b": (7_241_732_096, 32 * 8 * 128 * 4),
+    "mixtral-8x7b": (46_702_792_704, 32 * 8 * 128 * 4),
+    "qwen2.5-0.5b": (494_032_768, 24 * 2 * 64 * 4),
+    "qwen2.5-7b": (7_615_616_512, 28 * 4 * 128 * 4),
+    "qwen2.5-14b": (14_770_033_664, 48 * 8 * 128 * 4),
+    "qwen3-4b": (4_022_468_096, 36 * 8 * 128 * 4),
+    "qwen3-8b": (8_190_735_360, 36 * 8 * 128 * 4),
+    "qwen3-14b": (14_768_307_200, 40 * 8 * 128 * 4),
+    "qwen3-30b-a3b": (30_532_122_624, 48 * 4 * 128 * 4),
+    "gemma-7b": (8_537_680_896, 28 * 16 * 256 * 4),
+    "gemma-2-9b": (9_241_705_984, 42 * 8 * 256 * 4),
+    "phi-3-mini": (3_821_079_552, 32 * 32 * 96 * 4),
+    "phi-4": (14_659_507_200, 40 * 10 * 128 * 4),
+    "gpt2": (124_439_808, 12 * 12 * 64 * 4),
+}
+DEEPSEEK_V3 = {
+    "model_type": "deepseek_v3", "hidden_size": 7168, "intermediate_size": 18432, "num_hidden_layers": 61,
+    "num_attention_heads": 128, "num_key_value_heads": 128, "vocab_size": 129280, "max_position_embeddings": 163840,
+    "n_routed_experts": 256, "n_shared_experts": 1, "num_experts_per_tok": 8, "moe_intermediate_size": 2048,
+    "first_k_dense_replace": 3, "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64, "v_head_dim": 128, "tie_word_embeddings": False,
+}  # fmt: skip
+QWEN3_NEXT = {
+    "model_type": "qwen3_next", "hidden_size": 2048, "intermediate_size": 5120, "num_hidden_layers": 48,
+    "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 256, "vocab_size": 151936,
+    "max_position_embeddings": 262144, "num_experts": 512, "num_experts_per_tok": 10, "moe_intermediate_size": 512,
+    "full_attention_interval": 4,
+}  # fmt: skip
+
+
+def model(name: str) -> ServedModel:
+    row = CATALOG.models[name]
+    return served_model(row.name, row.architecture, row.max_length)
+
+
+def size(gib: float) -> int:
+    return round(gib * GIB)
+
+
+def setup(gpu: float = 24.0, **options: Any) -> ServingSetup:
+    return ServingSetup(**{"engine": "vllm", "release": (0, 33, 0), "gpu_bytes": size(gpu), **options})
+
+
+def served(name: str, one: ServingSetup) -> Served:
+    return serve(model(name), one, ENGINES[one.engine], CATALOG.constants)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_weights_and_bytes_of_a_token_are_those_of_the_published_shape(name: str) -> None:
+    parameters, token = PUBLISHED[name]
+    one = setup(engine="tgi", release=(3, 3))
+    assert weights_bytes(model(name), one) == 2 * parameters
+    assert bytes_of_token(model(name), one) == token
+
+
+def test_vllm_keeps_a_table_of_positions_beside_the_weights() -> None:
+    """A log prints 14.9888 for Llama 3.1 8B, whose parameters alone are 14.9576 GiB."""
+    held = weights_bytes(model("llama-3.1-8b"), setup(release=(0, 6, 6)))
+    assert held is not None
+    assert round(held / GIB, 4) == 14.9888
+
+
+def test_blocks_of_llama_3_8b_on_an_a100() -> None:
+    """vllm-project/vllm#12330 prints 5691 blocks and 11.12 requests of 8192 tokens, from figures of two decimals."""
+    measured = Measured(weights=size(14.96), non_torch=size(0.10), activations=size(9.37))
+    found = served("llama-3-8b", setup(39.5, release=(0, 6, 6), utilization=0.9, measured=measured))
+    assert found.kv_tokens is not None
+    assert found.concurrency is not None
+    assert found.kv_tokens / 16 == pytest.approx(5691, abs=10)  # 0.01 GiB is five blocks
+    assert round(found.concurrency, 2) == 11.12
+
+
+@pytest.mark.parametrize(("length", "peak", "blocks", "times"), [(20_000, 17.06, 1952, 1.56), (29_000, 17.98, 1478, 0.82)])
+def test_blocks_of_llama_3_1_8b_on_an_rtx_3090(length: int, peak: float, blocks: int, times: float) -> None:
+    """vllm-project/vllm#10517: the longer length is refused; its profile takes more, for it computes it at once."""
+    one = setup(23.58, release=(0, 6, 3), utilization=0.9, max_model_len=length)
+    measured = Measured(weights=size(14.99), non_torch=size(0.35), activations=size(peak - 14.99))
+    found = served("llama-3.1-8b", one._replace(measured=measured))
+    assert found.kv_tokens is not None
+    assert found.concurrency is not None
+    assert found.kv_tokens / 16 == pytest.approx(blocks, abs=10)
+    assert round(found.concurrency, 2) == times
+    assert found.starts is (length == 20_000)
+    predicted = served("llama-3.1-8b", one)  # nothing measured: the closed form alone
+    assert predicted.kv_tokens is not None
+    assert predicted.kv_tokens / 16 == pytest.approx(blocks, rel=0.06)
+    assert predicted.budget is not None
+    peak_of_model = next(term.bytes for term in predicted.budget.terms if term.name == "activations")
+    assert peak_of_model / GIB == pytest.approx(peak - 14.99, abs=0.02)
+
+
+def test_a_request_of_qwen3_coder_over_two_stages_takes_half() -> None:
+    """vllm-project/vllm#34076: 24.0 GiB for 262,144 tokens of 48 layers; 3.18 GiB hold 34,734."""
+    coder = model("qwen3-30b-a3b")._replace(positions=262_144)
+    one = setup(24, quantization="fp8")
+    assert bytes_of_request(coder, one, 262_144, 0, 16) / GIB == 24.0
+    assert bytes_of_request(coder, one._replace(pipeline_parallel=2), 262_144, 0, 16) / GIB == 12.0
+    assert int(3.18 * GIB / bytes_of_token(coder, one)) == 34_734
+
+
+def test_tokens_of_qwen3_235b_over_four_gpus() -> None:
+    """vllm-project/vllm#21348: SGLang prints 367,404 tokens and a K of 8.23."""
+    large = model("qwen3-30b-a3b")._replace(full_layers=94, heads=64)
+    token = bytes_of_token(large, setup(tensor_parallel=4))
+    assert token == 48_128
+    assert round(367_404 * token / 2 / GIB, 2) == 8.23
+
+
+def test_cache_of_llama_cpp_is_taken_whole() -> None:
+    """ggml-org/llama.cpp#8101: 137,438,953,504 B, 32 of them alignment."""
+    one = setup(engine="llama.cpp", release=(0, 3, 36), dtype="float16")
+    assert bytes_of_request(model("llama-3-8b"), one, 1_048_576, 0, 1) == 137_438_953_504 - 32
+
+
+def test_mla_keeps_one_latent_that_no_rank_shares_out() -> None:
+    deepseek = served_model_of_config("deepseek-v3", DEEPSEEK_V3)
+    assert bytes_of_token(deepseek, setup()) == 70_272
+    assert bytes_of_token(deepseek, setup(tensor_parallel=8)) == 70_272
+    assert deepseek.weights is not None
+    assert deepseek.weights.total == 671_026_419_200  # the published count without the layer of further tokens
+
+
+def test_kv_heads_are_repeated_where_ranks_outnumber_them() -> None:
+    qwen = model("qwen2.5-7b")  # four KV heads
+    assert bytes_of_token(qwen, setup(tensor_parallel=4)) == bytes_of_token(qwen, setup()) / 4
+    assert bytes_of_token(qwen, setup(tensor_parallel=8)) == bytes_of_token(qwen, setup()) / 4
+
+
+def test_fp8_halves_the_cache() -> None:
+    full, half = (served("llama-3-8b", setup(kv_cache_dtype=kind)) for kind in ("auto", "fp8"))
+    assert half.ranks[0].kv_bytes_per_token == full.ranks[0].kv_bytes_per_token / 2
+    assert half.kv_tokens is not None
+    assert full.kv_tokens is not None
+    assert half.kv_tokens == pytest.approx(2 * full.kv_tokens, abs=32)
+
+
+def test_windowed_layers_keep_their_window_and_what_is_computed() -> None:
+    gemma, one = model("gemma-2-9b"), setup(80)
+    whole = bytes_of_token(gemma, one) * 8192
+    kept = bytes_of_request(gemma, one, 8192, 2048, 16)
+    assert whole / 2 < kept < whole
+    assert bytes_of_request(gemma, one, 8192, 8192, 16) == whole  # more in flight: nothing is saved
+
+
+def test_a_recurrent_state_is_not_predicted_and_said_by_name() -> None:
+    hybrid = served_model_of_config("qwen3-next", QWEN3_NEXT)
+    assert (hybrid.full_layers, hybrid.recurrent_layers) == (12, 36)
+    found = serve(hybrid, setup(80), ENGINES["vllm"], CATALOG.constants)
+    assert found.not_predicted == "a recurrent state in some layers"
+    assert found.concurrency is None
+    assert found.kv_tokens is None
+    assert found.ranks[0].kv_bytes_per_token == 12 * 2 * 2 * 256 * 2
+
+
+def test_an_encoder_has_no_server_cache() -> None:
+    with pytest.raises(UnsupportedArchitectureError):
+        model("bert-base-uncased")
+
+
+def test_defaults_follow_the_release_and_the_gpu() -> None:
+    old, new = (served("llama-3-8b", setup(release=release)).options for release in ((0, 19, 1), (0, 20, 0)))
+    assert (old.utilization, new.utilization) == (0.9, 0.92)
+    assert (old.counts_graphs, new.counts_graphs) == (False, True)
+    large = served("llama-3-8b", setup(79.2, gpu_id="h100-80gb")).options
+    assert (large.max_num_seqs, large.batched_tokens) == (1024, 8192)
+    ampere = served("llama-3-8b", setup(79.2, gpu_id="a100-80gb")).options
+    assert (ampere.max_num_seqs, ampere.batched_tokens) == (256, 2048)
+    python = served("llama-3-8b", setup(python=True)).options
+    assert python.batched_tokens == 8192
+
+
+def test_the_longest_length_is_one_that_fits_and_no_more() -> None:
+    one = setup(23.58, max_model_len=131_072)
+    found = served("llama-3.1-8b", one)
+    assert found.starts is False
+    assert found.longest is not None
+    assert served("llama-3.1-8b", one._replace(max_model_len=found.longest)).starts
+    assert not served("llama-3.1-8b", one._replace(max_model_len=found.longest + 16)).starts
+
+
+def test_the_share_that_is_needed_starts_and_a_hundredth_less_does_not() -> None:
+    one = setup(23.58, max_model_len=32_768, utilization=0.85)
+    needed = served("llama-3.1-8b", one).utilization_needed
+    assert needed is not None
+    assert served("llama-3.1-8b", one._replace(utilization=needed)).starts
+    assert not served("llama-3.1-8b", one._replace(utilization=round(needed - 0.01, 2))).starts
+
+
+def test_a_load_fits_or_names_what_is_missing() -> None:
+    found = served("llama-3.1-8b", setup(23.58, max_model_len=8192))
+    few, many = load(found, 2, 4096), load(found, 100, 4096)
+    assert few.holds is True
+    assert many.holds is False
+    assert many.fits is not None
+    assert load(found, many.fits, 4096).holds is True
+    assert many.missing > 0
+
+
+def test_the_smallest_gpu_holds_what_the_next_smaller_does_not() -> None:
+    gpus = [("t4", size(14.6)), ("rtx-3090", size(23.6)), ("a100-40gb", size(39.5))]
+    one = setup(max_model_len=8192)
+    assert smallest(model("llama-3-8b"), one, ENGINES["vllm"], CATALOG.constants, gpus) == "rtx-3090"
+    assert smallest(model("llama-3.1-70b"), one, ENGINES["vllm"], CATALOG.constants, gpus) is None
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_engine_answers_and_what_is_changed_changes(engine: str) -> None:
+    release = {"vllm": (0, 33), "sglang": (0, 5, 23), "tgi": (3, 3), "llama.cpp": (0, 3, 36), "transformers": (5, 23)}
+    found = served("qwen2.5-7b", setup(39.5, engine=engine, release=release[engine]))
+    assert found.starts
+    assert found.budget is not None
+    assert found.kv_tokens
+    assert found.budget.kv_low <= found.budget.kv <= found.budget.kv_high
+    for change in changes(found, ENGINES[engine], CATALOG.constants):
+        other = change.served
+        same = (other.kv_tokens, other.concurrency, other.longest) == (found.kv_tokens, found.concurrency, found.longest)
+        assert not same or change.option in ("max_num_seqs", "max_num_batched_tokens"), change.option
