@@ -97,7 +97,9 @@ def test_blocks_of_llama_3_8b_on_an_a100() -> None:
     assert round(found.concurrency, 2) == 11.12
 
 
-@pytest.mark.parametrize(("length", "peak", "blocks", "times"), [(20_000, 17.06, 1952, 1.56), (29_000, 17.98, 1478, 0.82)])
+@pytest.mark.parametrize(
+    ("length", "peak", "blocks", "times"), [(20_000, 17.06, 1952, 1.56), (29_000, 17.98, 1478, 0.82)]
+)
 def test_blocks_of_llama_3_1_8b_on_an_rtx_3090(length: int, peak: float, blocks: int, times: float) -> None:
     """vllm-project/vllm#10517: the longer length is refused; its profile takes more, for it computes it at once."""
     one = setup(23.58, release=(0, 6, 3), utilization=0.9, max_model_len=length)
@@ -240,5 +242,9 @@ def test_every_engine_answers_and_what_is_changed_changes(engine: str) -> None:
     assert found.budget.kv_low <= found.budget.kv <= found.budget.kv_high
     for change in changes(found, ENGINES[engine], CATALOG.constants):
         other = change.served
-        same = (other.kv_tokens, other.concurrency, other.longest) == (found.kv_tokens, found.concurrency, found.longest)
+        same = (other.kv_tokens, other.concurrency, other.longest) == (
+            found.kv_tokens,
+            found.concurrency,
+            found.longest,
+        )
         assert not same or change.option in ("max_num_seqs", "max_num_batched_tokens"), change.option

@@ -8,6 +8,7 @@ from typing import Any
 
 from kb import __version__
 from kb.advice.flags import ATTENTIONS, METHODS, PRECISIONS, TASKS, Flags, optimizer_named
+from kb.commands import estimate_serving
 from kb.core.text import UserError
 from kb.core.units import read_size
 from kb.knowledge import load_catalog
@@ -42,6 +43,10 @@ def command(arguments: Sequence[str], language: str) -> int:
 
     messages = cli.load_words_or_none(language)
     options = build_parser(messages).parse_intermixed_args(arguments)
+    if options.engine is not None:
+        catalog = load_catalog(options.rules)
+        return estimate_serving.command(options, catalog, Words(language, messages, catalog.facts))
+    estimate_serving.refuse_without_engine(options)
     flags = _flags(options)
     catalog = load_catalog(options.rules)
     words = Words(language, messages, catalog.facts)
@@ -144,6 +149,7 @@ def build_parser(words: cli.Words) -> cli.Parser:
     machine.add_argument("--zero", type=int, choices=range(4), metavar="0…3", help=say("zero"))
     machine.add_argument("--fsdp", action="store_true", help=say("fsdp"))
     machine.add_argument("--host-memory", metavar="SIZE", help=say("host_memory"))
+    estimate_serving.add_options(parser, words)
     simulation = parser.add_argument_group(say("group_simulation"))
     simulation.add_argument("--simulate", action="store_true", help=say("simulate"))
     for name in ("sampling", "static_cache", "expandable_segments"):

@@ -68,9 +68,7 @@ class Change(NamedTuple):
     served: Served
 
 
-def serve(
-    model: ServedModel, setup: ServingSetup, engine: Mapping[str, Any], constants: Mapping[str, float]
-) -> Served:
+def serve(model: ServedModel, setup: ServingSetup, engine: Mapping[str, Any], constants: Mapping[str, float]) -> Served:
     """What the server holds.
 
     Args:
@@ -176,9 +174,7 @@ def _need(model: ServedModel, setup: ServingSetup, options: Resolved, length: in
     return found * (1 + 1 / model.layers) if setup.engine == "transformers" else found
 
 
-def _longest(
-    model: ServedModel, setup: ServingSetup, engine: Mapping[str, Any], constants: Mapping[str, float]
-) -> int:
+def _longest(model: ServedModel, setup: ServingSetup, engine: Mapping[str, Any], constants: Mapping[str, float]) -> int:
     """The largest length at which one request fits, by halving: a longer one needs more and never leaves more."""
 
     def fits(length: int) -> bool:

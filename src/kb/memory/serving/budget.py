@@ -151,7 +151,8 @@ def _share_of_whole(weights: Term, setup: ServingSetup, options: Resolved, engin
 
 
 def _share_of_tgi(weights: Term, setup: ServingSetup, options: Resolved, engine: Mapping[str, Any]) -> int:
-    return math.floor(setup.gpu_bytes * options.utilization * default_of(engine, "wiggle_room", setup))
+    wiggle: float = default_of(engine, "wiggle_room", setup)
+    return math.floor(setup.gpu_bytes * options.utilization * wiggle)
 
 
 def _share_of_sglang(weights: Term, setup: ServingSetup, options: Resolved, engine: Mapping[str, Any]) -> int:
@@ -162,13 +163,14 @@ def _share_of_sglang(weights: Term, setup: ServingSetup, options: Resolved, engi
     reserved += setup.tensor_parallel * setup.pipeline_parallel / 8 * 1024 + 2 * options.max_num_seqs
     reserved = max(reserved, default_of(engine, "reserved_least_of_large", setup))
     total = setup.gpu_bytes / MIB
-    return math.floor(setup.gpu_bytes * round((total - reserved) / total, 3))
+    share: float = round((total - reserved) / total, 3)
+    return math.floor(setup.gpu_bytes * share)
 
 
 def _share_of_llama(weights: Term, setup: ServingSetup, options: Resolved, engine: Mapping[str, Any]) -> int:
     """All of the GPU; where no length is given, what ``--fit`` keeps free is left."""
-    margin = 0 if setup.max_model_len else default_of(engine, "fit_margin", setup) * MIB
-    return setup.gpu_bytes - margin
+    margin: int = 0 if setup.max_model_len else default_of(engine, "fit_margin", setup)
+    return setup.gpu_bytes - margin * MIB
 
 
 _SHARES = {
@@ -188,9 +190,7 @@ def _non_torch(setup: ServingSetup, constants: Mapping[str, float]) -> Term:
     return Term("non_torch", (low + high) // 2, low, high, "measured")
 
 
-def _activations(
-    model: ServedModel, setup: ServingSetup, options: Resolved, constants: Mapping[str, float]
-) -> Term:
+def _activations(model: ServedModel, setup: ServingSetup, options: Resolved, constants: Mapping[str, float]) -> Term:
     """The larger of a forward pass and of the sampler, which do not stand together."""
     if setup.measured.activations is not None:
         size = setup.measured.activations
@@ -220,4 +220,3 @@ def _graphs(setup: ServingSetup, options: Resolved, constants: Mapping[str, floa
         return Term("cuda_graphs", size, size, size, "given", inside)
     low, high = round(constants["serving_graphs_low_bytes"]), round(constants["serving_graphs_high_bytes"])
     return Term("cuda_graphs", (low + high) // 2, low, high, "measured", inside)
-

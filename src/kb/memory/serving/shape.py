@@ -158,8 +158,7 @@ def mla_weights(config: Mapping[str, Any]) -> Weights:
         number(config, n) for n in ("kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
     )
     low = number(config, "q_lora_rank", default=0)
-    queries = (hidden + heads * (plain + rope)) * low - low * heads * (plain + rope) if low else 0
-    queries += low * heads * (plain + rope) if low else hidden * heads * (plain + rope)
+    queries = (hidden + heads * (plain + rope)) * low if low else hidden * heads * (plain + rope)
     attention = queries + hidden * (rank + rope) + rank * heads * (plain + value) + heads * value * hidden
     dense = number(config, "first_k_dense_replace", default=0)
     routed, shared = number(config, "n_routed_experts"), number(config, "n_shared_experts", default=0)

@@ -1,0 +1,173 @@
+"""``kb estimate --engine``: what an inference server holds on a GPU, and whether it starts."""
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from kb import __version__
+from kb.core.catalog import Catalog
+from kb.core.text import UserError
+from kb.core.units import read_size
+from kb.knowledge import load_guide
+from kb.memory.serving.answer import changes, load, serve, smallest
+from kb.memory.serving.setup import ENGINES, Measured, ServingSetup
+from kb.report.words import Words
+from kb.session import cli
+
+MOST = 100_000_000  # of any whole number here
+WHOLE = (
+    "max_model_len", "max_num_seqs", "max_num_batched_tokens", "tensor_parallel_size", "pipeline_parallel_size",
+    "block_size", "requests", "input", "output",
+)  # fmt: skip
+SIZES = ("gpu_memory", "weights", "non_torch", "activations", "graphs", "kv_cache_memory", "cpu_offload")
+OTHERS = ("engine_version", "gpu_memory_utilization", "kv_cache_dtype", "quantization", "enforce_eager", "python_llm")
+# Options of training, which say nothing of a server.
+OF_TRAINING = (
+    "config", "section", "dialect", "task", "method", "precision", "optimizer", "batch", "seq_in", "seq_out",
+    "accumulation", "gradient_checkpointing", "reentrant", "attention", "lora_rank", "lora_targets", "double_quant",
+    "eval_batch", "beams", "gen_length", "zero", "fsdp", "simulate",
+)  # fmt: skip
+
+
+def add_options(parser: Any, words: cli.Words) -> None:
+    """The options of a server, in a group of their own."""
+    group = parser.add_argument_group(cli.said(words, "cli.serving.group"))
+
+    def add(name: str, **how: Any) -> None:
+        group.add_argument(f"--{name.replace('_', '-')}", help=cli.said(words, f"cli.serving.{name}"), **how)
+
+    add("engine", choices=ENGINES)
+    add("engine_version", metavar="VERSION")
+    add("gpu_memory_utilization", type=float, metavar="SHARE")
+    for name in WHOLE[:5]:
+        add(name, type=int, metavar="N")
+    add("kv_cache_dtype", metavar="TYPE")
+    add("quantization", metavar="NAME")
+    add("block_size", type=int, metavar="TOKENS")
+    add("enforce_eager", action="store_true")
+    add("python_llm", action="store_true")
+    for name in ("requests", "input", "output"):
+        add(name, type=int, metavar="N" if name == "requests" else "TOKENS")
+    for name in SIZES:
+        add(name, metavar="SIZE")
+
+
+def refuse_without_engine(options: argparse.Namespace) -> None:
+    """Raises: UserError: an option of a server, and no engine."""
+    for name in (*WHOLE, *SIZES, *OTHERS):
+        if getattr(options, name) not in (None, False):
+            raise UserError("serving.only_with_engine", option=f"--{name.replace('_', '-')}")
+
+
+def command(options: argparse.Namespace, catalog: Catalog, words: Words) -> int:
+    """Estimate a server; 0 where it starts and holds what is asked, 1 where it does not."""
+    _refuse(options)
+    engine = load_guide(options.rules)["serving"][options.engine]
+    setup, model, notes = _setup(options, catalog, engine)
+    served = serve(model, setup, engine, catalog.constants)
+    from kb.report.estimate.serving import Answer, serving_json, serving_text
+
+    asked = None
+    if options.input or options.output:
+        asked = load(served, options.requests or 1, (options.input or 0) + (options.output or 0))
+    gpus = [(gpu.id, _visible(gpu.memory_total, catalog)) for gpu in catalog.gpus.values()]
+    answer = Answer(
+        engine=engine,
+        served=served,
+        gpu=options.gpu or setup.gpu_id or None,
+        changes=changes(served, engine, catalog.constants) if served.budget is not None else [],
+        smallest=smallest(model, setup, engine, catalog.constants, gpus) if served.concurrency is not None else None,
+        load=asked,
+        counted=options.requests is not None,
+        notes=notes,
+    )
+    if options.format == "json":
+        cli.put(serving_json(answer, words, __version__, catalog.version))
+    else:
+        from kb.report.terminal import choose_style
+
+        cli.put(serving_text(answer, words, choose_style(sys.stdout, options.color)))
+    fails = served.starts is False or (answer.counted and asked is not None and asked.holds is False)
+    return cli.FINDINGS if fails else cli.CLEAN
+
+
+def _refuse(options: argparse.Namespace) -> None:
+    for name in OF_TRAINING:
+        if getattr(options, name) not in (None, False):
+            option = name if name == "config" else f"--{name.replace('_', '-')}"
+            raise UserError("serving.not_with_engine", option=option.upper() if name == "config" else option)
+    if not (options.model or options.model_config):
+        raise UserError("serving.no_model")
+    for name in WHOLE:
+        value = getattr(options, name)
+        if value is not None and not 1 <= value <= MOST:
+            raise UserError("recommend.bad_number", option=f"--{name.replace('_', '-')}", value=str(value), most=MOST)
+    if options.requests is not None and not (options.input or options.output):
+        raise UserError("serving.requests_without_length")
+
+
+def _setup(
+    options: argparse.Namespace, catalog: Catalog, engine: Mapping[str, Any]
+) -> tuple[ServingSetup, Any, list[tuple[str, dict[str, Any]]]]:
+    """The server, its model, and what has to be said of how they were found."""
+    from kb.session.prepare import Wanted, wanted_machine
+    from kb.session.project import find_project
+    from kb.session.serving import checked, known_model, release_of, with_checkpoint
+
+    known = known_model(options.model, options.model_config, catalog)
+    release, found = release_of(engine, options.engine_version)
+    notes: list[tuple[str, dict[str, Any]]] = []
+    if not found:
+        notes.append(("serving.note_newest", {"version": options.engine_version, "newest": engine["newest"]}))
+    size = _size(options, "gpu_memory")
+    machine = wanted_machine(catalog, find_project(os.getcwd()), Wanted(gpu=options.gpu, gpus=options.gpus))
+    gpu = machine.smallest_gpu
+    if size is None:
+        if gpu is None:
+            raise UserError("serving.no_gpu")
+        size = _visible(gpu.memory_total, catalog)
+    ranks = options.tensor_parallel_size
+    stages = options.pipeline_parallel_size or 1
+    if ranks is None:
+        ranks = max((options.gpus or 1) // stages, 1)
+        if ranks > 1:
+            notes.append(("serving.note_ranks", {"ranks": ranks}))
+    elif options.gpus is not None and ranks * stages > options.gpus:
+        raise UserError("serving.too_many_ranks", ranks=ranks * stages, gpus=options.gpus)
+    setup = ServingSetup(
+        engine=options.engine,
+        release=release,
+        gpu_bytes=size,
+        gpu_id=gpu.gpu.id if gpu is not None and gpu.gpu is not None else "",
+        dtype=known.dtype if known.dtype != "float32" or options.engine == "transformers" else "float16",
+        quantization=options.quantization or known.quantization,
+        tensor_parallel=ranks,
+        pipeline_parallel=stages,
+        utilization=options.gpu_memory_utilization,
+        max_model_len=options.max_model_len,
+        max_num_seqs=options.max_num_seqs,
+        max_num_batched_tokens=options.max_num_batched_tokens,
+        kv_cache_dtype=options.kv_cache_dtype or "auto",
+        kv_cache_bytes=_size(options, "kv_cache_memory"),
+        block_size=options.block_size,
+        eager=options.enforce_eager,
+        offload_bytes=_size(options, "cpu_offload") or 0,
+        python=options.python_llm,
+        measured=Measured(*(_size(options, name) for name in SIZES[1:5])),
+    )
+    if options.engine == "llama.cpp" and setup.kv_cache_dtype == "auto":
+        setup = setup._replace(kv_cache_dtype="f16")
+    checked(setup, known.model)
+    return with_checkpoint(setup, known.checkpoint_bytes), known.model, notes
+
+
+def _size(options: argparse.Namespace, name: str) -> int | None:
+    value = getattr(options, name)
+    return None if value is None else read_size(f"--{name.replace('_', '-')}", value)
+
+
+def _visible(total: int, catalog: Catalog) -> int:
+    seen: float = total * catalog.constants["usable_memory_ratio"]
+    return round(seen)

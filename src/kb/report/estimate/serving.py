@@ -1,0 +1,248 @@
+"""What ``kb estimate --engine`` says of a server, as text and as JSON."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from kb.core.units import GIB
+from kb.memory.serving.answer import Change, Load, Served
+from kb.memory.serving.budget import OPTION_NAMES, Budget
+from kb.report.check.json_report import Object, to_json
+from kb.report.terminal import Style, joined, table, wrap
+from kb.report.values import printable
+from kb.report.words import Words
+
+SCHEMA = 1
+INDENT = "  "
+# Our names of options that changes are of, where the engine's own name is found otherwise than in OPTION_NAMES.
+_FLAGS = {
+    "kv_cache_dtype": {"llama.cpp": "cache_type_k"},
+    "tensor_parallel": {"vllm": "tensor_parallel_size", "sglang": "tp_size", "tgi": "num_shard", "llama.cpp": "gpus"},
+    "quantization": {"tgi": "quantize", "llama.cpp": "file"},
+}
+
+
+class Answer(NamedTuple):
+    """A server's estimate with what goes with it. ``counted``: a number of requests was asked for."""
+
+    engine: Mapping[str, Any]
+    served: Served
+    gpu: str | None
+    changes: Sequence[Change]
+    smallest: str | None
+    load: Load | None
+    counted: bool
+    notes: Sequence[tuple[str, Mapping[str, Any]]]
+
+
+def serving_text(answer: Answer, words: Words, style: Style) -> str:
+    """The report, with a line break at its end."""
+    served = answer.served
+    blocks = [
+        _heading(answer, words, style),
+        _budget(served, words, style),
+        _holds(answer, words, style),
+        _load(answer, words, style),
+        _changes(answer, words, style),
+        [line for key, values in answer.notes for line in wrap(words(key, **values), style.width)],
+    ]
+    return "\n\n".join("\n".join(lines) for lines in blocks if lines) + "\n"
+
+
+def _heading(answer: Answer, words: Words, style: Style) -> list[str]:
+    setup, options = answer.served.setup, answer.served.options
+    names = OPTION_NAMES[setup.engine]
+    release = ".".join(map(str, setup.release))
+    gpus = setup.tensor_parallel * setup.pipeline_parallel
+    gpu = f"{answer.gpu or ''} {setup.gpu_bytes / GIB:.1f} GiB × {gpus}".strip()
+    title = [printable(answer.served.model.name), f"{answer.engine['title'][words.language]} {release}", gpu]
+    about = [setup.dtype + (f" ({setup.quantization})" if setup.quantization else ""), f"KV {setup.kv_cache_dtype}"]
+    for field, value in (
+        ("utilization", f"{options.utilization:g}"),
+        ("max_model_len", f"{options.max_model_len}"),
+        ("max_num_seqs", f"{options.max_num_seqs}"),
+        ("max_num_batched_tokens", f"{options.batched_tokens}"),
+    ):
+        if field in names and not (field == "utilization" and setup.engine == "sglang" and setup.utilization is None):
+            shown = f"{names[field]} {value}"
+            about.append(words("serving.by_default", option=shown) if names[field] in options.defaults else shown)
+    return [
+        *(style.paint(line, "heading") for line in wrap(joined(title, style.dot), style.width)),
+        *(style.paint(line, "dim") for line in wrap(joined(about, style.dot), style.width, INDENT)),
+    ]
+
+
+def _budget(served: Served, words: Words, style: Style) -> list[str]:
+    budget = served.budget
+    if budget is None:
+        return wrap(words("serving.no_weights"), style.width)
+    rows = [[words("serving.share"), words("serving_status.exact"), _gib(budget.share)]]
+    outside: list[list[str]] = []
+    for term in budget.terms:
+        row = [words.named("serving_term", term.name), words.named("serving_status", term.status)]
+        (rows if term.inside else outside).append([*row, ("−" if term.inside else "") + _gib(term.bytes)])
+    kept = _gib(budget.kv).replace("-", "−")
+    if budget.kv_low >= 0 and budget.kv_low != budget.kv_high:
+        kept += f" ({_gib(budget.kv_low)}{style.dash}{_gib(budget.kv_high)})"
+    rows.append([words("serving.kv_cache"), words.named("serving_status", budget.status), kept])
+    lines = [style.paint(words("serving.one_rank"), "heading"), *table(rows, left=(0, 1))]
+    if outside:
+        lines += [words("serving.outside"), *table(outside, left=(0, 1))]
+    if budget.overrun:
+        lines += wrap(words("serving.overrun", size=_gib(budget.overrun)), style.width)
+    return lines
+
+
+def _holds(answer: Answer, words: Words, style: Style) -> list[str]:
+    served = answer.served
+    token = max(rank.kv_bytes_per_token for rank in served.ranks)
+    lines = wrap(words("serving.token", bytes=round(token)), style.width)
+    if served.not_predicted:
+        what = words.named("serving_unknown", served.not_predicted.replace(" ", "_"))
+        return [*lines, *wrap(words("serving.not_predicted", what=what), style.width)]
+    assert served.budget is not None
+    assert served.concurrency is not None
+    values = {"tokens": served.kv_tokens, "length": served.options.max_model_len}
+    if served.starts:
+        times = f"{served.concurrency:.2f}"
+        lines += wrap(words("serving.holds", times=times, **values), style.width)
+    elif served.budget.kv <= 0:
+        lines += [style.paint(line, "error") for line in wrap(words("serving.nothing_left"), style.width)]
+    else:
+        lines += [style.paint(line, "error") for line in wrap(words("serving.too_short", **values), style.width)]
+    if served.longest:
+        lines += wrap(words("serving.longest", longest=served.longest), style.width)
+    if not served.starts and served.utilization_needed is not None:
+        option = OPTION_NAMES[served.setup.engine]["utilization"]
+        key = "serving.share_needed"
+        lines += wrap(words(key, option=option, share=f"{served.utilization_needed:g}"), style.width)
+    key = "serving.smallest" if answer.smallest else "serving.no_gpu_fits"
+    return lines + wrap(words(key, gpu=answer.smallest), style.width)
+
+
+def _load(answer: Answer, words: Words, style: Style) -> list[str]:
+    asked = answer.load
+    if asked is None or asked.fits is None:
+        return []
+    values: dict[str, Any] = {"requests": asked.requests, "length": asked.length, "fits": asked.fits}
+    if not answer.counted:
+        return wrap(words("serving.mean", **values), style.width)
+    names = OPTION_NAMES[answer.served.setup.engine]
+    length, number = names.get("max_model_len"), names.get("max_num_seqs")
+    if asked.holds:
+        lines = wrap(words("serving.load_holds", **values), style.width)
+    else:
+        lines = wrap(words("serving.load_waits", size=_gib(asked.missing), **values), style.width)
+    if asked.fits and length and number and answer.served.setup.engine != "transformers":
+        most = min(asked.requests, asked.fits)
+        cells = asked.length * most if answer.served.setup.engine == "llama.cpp" else asked.length
+        given = f"--{length.replace('_', '-')} {cells} --{number.replace('_', '-')} {most}"
+        lines += [style.paint(line, "fix") for line in wrap(words("serving.set", options=given), style.width)]
+    return lines
+
+
+def _changes(answer: Answer, words: Words, style: Style) -> list[str]:
+    if not answer.changes or answer.served.concurrency is None:
+        return []
+    names = ("column_option", "column_tokens", "column_requests", "column_longest")
+    head = [words(f"serving.{name}") for name in names]
+    rows = [head, [words("serving.as_it_is"), *_figures(answer.served)]]
+    helping = [change for change in answer.changes if change.served.kv_tokens or answer.served.kv_tokens]
+    for change in helping:
+        name = option_name(answer.served.setup.engine, change.option)
+        rows.append([f"{name} {_value(change.value)}", *_figures(change.served)])
+    return [style.paint(words("serving.changes"), "heading"), *table(rows)] if helping else []
+
+
+def option_name(engine: str, option: str) -> str:
+    """What an engine calls one of our options."""
+    return OPTION_NAMES[engine].get(option) or _FLAGS.get(option, {}).get(engine, option)
+
+
+def _figures(served: Served) -> list[str]:
+    if served.concurrency is None:
+        return ["?", "?", "?"]
+    return [f"{served.kv_tokens:,}", f"{served.concurrency:.2f}", f"{served.longest:,}"]
+
+
+def _value(value: object) -> str:
+    return "" if value is True else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _gib(size: float) -> str:
+    return f"{size / GIB:.2f}"
+
+
+def serving_json(answer: Answer, words: Words, version: str, rules_version: str) -> str:
+    """The estimate under ``serving``: sizes in bytes, the status of each figure under ``status``."""
+    served = answer.served
+    setup = served.setup._asdict()
+    setup["release"] = ".".join(map(str, served.setup.release))
+    setup["measured"] = served.setup.measured._asdict()
+    head: Object = {"schema": SCHEMA, "kb": version, "rules": rules_version}
+    head["model"] = {"name": served.model.name, "positions": served.model.positions}
+    head["setup"] = setup
+    head["serving"] = _figures_json(served) | {
+        "ranks": [
+            {
+                "rank": rank.number,
+                "stage": rank.stage,
+                **_rank_json(served.budget, rank.kv_bytes_per_token, rank.kv_tokens),
+            }
+            for rank in served.ranks
+        ],
+        "options": served.options._asdict(),
+        "smallest_gpu": answer.smallest,
+        "requests": answer.load._asdict() if answer.load is not None else None,
+        "changes": [
+            {
+                "option": option_name(served.setup.engine, change.option),
+                "value": change.value,
+                **{
+                    name: _figures_json(change.served)[name]
+                    for name in ("kv_tokens", "concurrency", "max_model_len", "starts")
+                },
+            }
+            for change in answer.changes
+        ],
+        "notes": [words(key, **values) for key, values in answer.notes],
+    }
+    return to_json(head)
+
+
+def _figures_json(served: Served) -> Object:
+    token = max(rank.kv_bytes_per_token for rank in served.ranks)
+    modelled = None if served.concurrency is None else served.budget.status if served.budget else None
+    figures = _rank_json(served.budget, token, served.kv_tokens if served.kv_tokens is not None else 0)
+    figures["kv_tokens"] = served.kv_tokens
+    figures["concurrency"] = None if served.concurrency is None else round(served.concurrency, 4)
+    figures["max_model_len"] = served.longest
+    figures["starts"] = served.starts
+    figures["utilization_needed"] = served.utilization_needed
+    figures["not_predicted"] = served.not_predicted or None
+    status = "unknown" if modelled is None else modelled
+    figures["status"] |= {"kv_tokens": status, "concurrency": status, "max_model_len": status}
+    return figures
+
+
+def _rank_json(budget: Budget | None, token: float, tokens: int) -> Object:
+    weights = budget.terms[0] if budget is not None else None
+    status = budget.status if budget is not None else "unknown"
+    return {
+        "weights_bytes": weights.bytes if weights else None,
+        "kv_bytes_per_token": round(token) if token == round(token) else token,
+        "kv_budget_bytes": budget.kv if budget else None,
+        "kv_budget_low_bytes": budget.kv_low if budget else None,
+        "kv_budget_high_bytes": budget.kv_high if budget else None,
+        "kv_tokens": tokens if budget else None,
+        "terms": [
+            {"name": term.name, "bytes": term.bytes, "low": term.low, "high": term.high, "status": term.status,
+             "inside": term.inside}
+            for term in (budget.terms if budget else ())
+        ],
+        "status": {
+            "weights_bytes": weights.status if weights else "unknown",
+            "kv_bytes_per_token": "exact",
+            "kv_budget_bytes": status,
+            "kv_tokens": status,
+        },
+    }  # fmt: skip

@@ -1,0 +1,122 @@
+"""``kb estimate --engine`` as a person runs it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HYBRID = {
+    "model_type": "qwen3_next", "hidden_size": 2048, "intermediate_size": 5120, "num_hidden_layers": 48,
+    "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 256, "vocab_size": 151936,
+    "max_position_embeddings": 262144, "num_experts": 512, "num_experts_per_tok": 10, "moe_intermediate_size": 512,
+    "full_attention_interval": 4,
+}  # fmt: skip
+
+
+def estimate(*arguments: str, language: str = "en") -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "kb.estimate", "--lang", language, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def serving(*arguments: str) -> dict[str, Any]:
+    run = estimate(*arguments, "--format", "json")
+    assert run.returncode in (0, 1), run.stderr
+    found: dict[str, Any] = json.loads(run.stdout)["serving"]
+    return found
+
+
+def test_the_log_of_an_a100_is_worked_out_again() -> None:
+    found = serving(
+        "--engine", "vllm", "--engine-version", "0.6.6", "--model", "llama-3-8b", "--gpu-memory", "39.5GiB",
+        "--gpu-memory-utilization", "0.9", "--weights", "14.96GiB", "--non-torch", "0.10GiB",
+        "--activations", "9.37GiB",
+    )  # fmt: skip
+    assert found["kv_tokens"] / 16 == pytest.approx(5691, abs=10)
+    assert round(found["concurrency"], 2) == 11.12
+    assert found["kv_bytes_per_token"] == 131_072
+    assert found["status"]["weights_bytes"] == "given"
+
+
+def test_every_figure_has_a_status_on_every_rank() -> None:
+    found = serving("--engine", "vllm", "--model", "qwen2.5-7b", "--gpu", "rtx-3090", "--gpus", "2")
+    assert [rank["rank"] for rank in found["ranks"]] == [0, 1]
+    for figures in (found, *found["ranks"]):
+        for name in ("weights_bytes", "kv_bytes_per_token", "kv_budget_bytes", "kv_tokens"):
+            assert figures[name] > 0
+            assert figures["status"][name] in ("exact", "modelled", "measured", "given")
+    assert found["status"]["kv_bytes_per_token"] == "exact"
+    assert found["smallest_gpu"]
+    assert {row["option"] for row in found["changes"]} >= {"kv_cache_dtype", "gpu_memory_utilization"}
+
+
+def test_requests_are_answered_with_what_to_set() -> None:
+    server = ("--engine", "vllm", "--model", "llama-3.1-8b", "--gpu", "rtx-3090", "--max-model-len", "8192")
+    few = estimate(*server, "--requests", "4", "--input", "1000", "--output", "200")
+    assert few.returncode == 0
+    assert "--max-model-len 1200 --max-num-seqs 4" in few.stdout
+    many = estimate(*server, "--requests", "400", "--input", "1000", "--output", "200")
+    assert many.returncode == 1
+    assert "are not held at once" in many.stdout
+
+
+def test_what_does_not_start_says_so_in_both_languages() -> None:
+    server = ("--engine", "vllm", "--model", "llama-3.1-8b", "--gpu", "rtx-3090")
+    english, korean = estimate(*server), estimate(*server, language="ko")
+    assert (english.returncode, korean.returncode) == (1, 1)
+    assert "It does not start" in english.stdout
+    assert "시작하지 못합니다" in korean.stdout
+    assert "serving" not in korean.stdout  # every sentence has its text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--gpu-memory-utilization", "1.2"), "at most 1"),
+        (("--max-model-len", "999999"), "131,072"),
+        (("--tensor-parallel-size", "3"), "32 attention heads"),
+        (("--kv-cache-dtype", "int3"), "known are"),
+        (("--engine-version", "soon"), "0.33.0"),
+        (("--batch", "4"), "of a training run"),
+        (("--requests", "4"), "--input"),
+        (("--max-num-seqs", "0"), "--max-num-seqs"),
+        (("--gpus", "2", "--tensor-parallel-size", "4"), "--gpus"),
+    ],
+)
+def test_bad_input_says_what_and_what_next(arguments: tuple[str, ...], said: str) -> None:
+    run = estimate("--engine", "vllm", "--model", "llama-3.1-8b", "--gpu", "a100-80gb", *arguments)
+    assert run.returncode == 2
+    assert said in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def test_an_unknown_release_takes_the_newest_and_says_so() -> None:
+    run = estimate("--engine", "vllm", "--engine-version", "7.1", "--model", "qwen2.5-0.5b", "--gpu", "t4")
+    assert run.returncode == 0
+    assert "those of 0.33.0" in run.stdout
+
+
+def test_a_hybrid_model_is_not_predicted_by_name(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(HYBRID))
+    server = ("--engine", "vllm", "--model-config", str(tmp_path), "--gpu", "h100-80gb", "--weights", "30GiB")
+    run = estimate(*server)
+    assert run.returncode == 0
+    assert "recurrent state" in run.stdout
+    found = serving(*server)
+    assert (found["kv_tokens"], found["concurrency"], found["max_model_len"]) == (None, None, None)
+    assert found["status"]["concurrency"] == "unknown"
+
+
+def test_the_list_of_tensors_gives_the_weights(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(HYBRID))
+    (tmp_path / "model.safetensors.index.json").write_text('{"metadata": {"total_size": 162000000000}}')
+    found = serving("--engine", "sglang", "--model-config", str(tmp_path), "--gpu", "h100-80gb", "--gpus", "4")
+    assert found["weights_bytes"] == 162_000_000_000 // 4
+
+
+def test_an_option_of_a_server_needs_an_engine() -> None:
+    run = estimate("--model", "t5-base", "--max-model-len", "100")
+    assert run.returncode == 2
+    assert "--engine" in run.stderr
