@@ -358,6 +358,13 @@ def test_only_a_line_of_its_own_is_taken_out(text, mend):
     assert (mended(text, unit) if only_event(unit).edits else None) == mend
 
 
+def test_the_same_value_written_twice_is_a_duplicate_in_json_alone():
+    (unit,) = read("fp16: true\nlearning_rate: 1.0e-4\noutput_dir: o\nper_device_train_batch_size: 4\nfp16: true\n")
+    assert unit.events == ()
+    (unit,) = read('{"fp16": true, "output_dir": "o", "per_device_train_batch_size": 4, "fp16": true}')
+    assert only_event(unit).kind == "duplicate-key"
+
+
 def test_a_group_written_twice_is_a_duplicate_and_only_the_last_counts():
     unit = read_one("training:\n  fp16: true\nqlora: {r: 8}\ntraining:\n  bf16: true\n")
     event = only_event(unit)

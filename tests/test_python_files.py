@@ -452,3 +452,17 @@ def test_names_that_double_with_every_line_end_at_a_bound():
         f"x0 = 1\ny0 = 1\n{rows}{lists}TrainingArguments('out', seed=1, generation_config=x40, debug=y22, optim=x20)\n"
     )
     assert only(text).settings["training.seed"].value == 1
+
+
+def test_a_call_in_a_function_with_a_run_of_its_own_is_no_part_of_other_runs():
+    function = """
+def {name}():
+    args = TrainingArguments(output_dir="{name}", per_device_train_batch_size=2)
+    {call}
+"""
+    loads = 'model = AutoModelForCausalLM.from_pretrained("gpt2", load_in_4bit=True)'
+    code = "from transformers import AutoModelForCausalLM, TrainingArguments\n"
+    code += function.format(name="one", call=loads) + function.format(name="two", call="pass")
+    first, second = READER.read(code, "train.py")
+    assert first.settings["quantization.load_in_4bit"].value is True
+    assert "quantization.load_in_4bit" not in second.settings

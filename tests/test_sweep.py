@@ -180,3 +180,17 @@ def test_a_parameter_without_values_and_json_sweeps_are_read(checker: FileChecke
 def test_a_command_of_another_form_gives_what_flags_it_has(command: str) -> None:
     sweep = sweep_of(f"method: grid\nparameters: {{fp16: {{value: true}}}}\ncommand: {command}\n")
     assert [key.value for key, _ in sweep.fixed] in ([], ["a"])
+
+
+def test_a_value_that_an_agent_writes_after_a_flag_is_no_text_for_a_number(checker: FileChecker) -> None:
+    parameters = "{learning_rate: {value: 3e-4}, per_device_train_batch_size: {values: [4, 8]}}"
+    rules = [
+        {
+            each.rule
+            for unit in checked(f"method: grid\nparameters: {parameters}\n{last}", checker)
+            for each in unit.findings
+        }
+        for last in ("", "program: train.py\n")
+    ]
+    assert "yaml-number-is-text" in rules[0], "without a program a function reads wandb.config, where it is text"
+    assert "yaml-number-is-text" not in rules[1]

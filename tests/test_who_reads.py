@@ -161,3 +161,81 @@ def test_a_stored_result_does_not_outlive_a_change_of_the_program(tmp_path: Path
     assert any(kind == "programs" for kind, *_ in rows) and still(rows, LOOKUPS | checker.lookups)
     put(tmp_path, {"train.py": "import yaml\na = TrainingArguments(eval_strategy=c['evaluation_strategy'])\n"})
     assert not still(rows, LOOKUPS | checker_of(tmp_path).lookups)
+
+
+OWN_CLASS = """
+from transformers import AutoModelForCausalLM, HfArgumentParser, TrainingArguments
+@dataclass
+class ScriptArguments:
+    model_name_or_path: str = field(default="gpt2")
+    eval_steps: int = field(default=50)
+args = HfArgumentParser(ScriptArguments).parse_args_into_dataclasses()[0]
+training = TrainingArguments(eval_strategy="steps", eval_steps=args.eval_steps, output_dir="out")
+"""
+COMMAND = (
+    "python train.py --model_name_or_path gpt2 --per_device_train_batch_size 4 --eval_steps 20 --output_dir o {}\n"
+)
+ADAPTED = "model = get_peft_model(model, LoraConfig(r=8))\n"
+NO_STRATEGY = "eval-steps-without-eval-strategy"
+
+
+@pytest.mark.parametrize(
+    ("program", "fires"),
+    [
+        ("", True),  # nothing to be found: the flags are as the library's are
+        (PARSER, True),
+        (OWN_CLASS, False),
+        (OWN_CLASS.replace('eval_strategy="steps", ', ""), True),  # the program leaves it to the library
+        (OWN_CLASS.replace("eval_strategy", "evaluation_strategy"), False),  # under its older name
+        (PARSER + "\nimport optax\n", False),  # JAX: the Trainer's defaults are not its own
+    ],
+)
+def test_what_a_program_with_its_own_arguments_sets_itself_is_no_default(
+    tmp_path: Path, program: str, fires: bool
+) -> None:
+    put(tmp_path, {"run.sh": COMMAND.format(""), **({"train.py": program} if program else {})})
+    if "optax" in program:
+        (tmp_path / "train.py").write_text(program + "eval_strategy = 'steps'\n", "utf-8")
+    assert (said(tmp_path, "run.sh", NO_STRATEGY) is not None) == fires
+
+
+@pytest.mark.parametrize(
+    ("program", "flags", "method"),
+    [
+        (PARSER.replace("use_qlora", "verbose") + "model = get_peft_model(model, LoraConfig(r=8))\n", "", None),
+        (PARSER.replace("use_qlora", "use_lora") + "model = get_peft_model(model, LoraConfig(r=8))\n", "", "full"),
+        (
+            PARSER.replace("use_qlora", "verbose") + "model = get_peft_model(model, LoraConfig(r=8))\n",
+            "--lora_r 8",
+            "lora",
+        ),
+        (PARSER, "", "full"),
+        ("parser.add_argument('--use_lora', action='store_true')\nm = get_peft_model(m, c)\n", "", "full"),
+        ("parser.add_argument('--lora_weights', default=None)\nm = get_peft_model(m, c)\n", "", None),
+    ],
+)
+def test_a_program_that_adds_an_adapter_itself_leaves_the_method_open(
+    tmp_path: Path, program: str, flags: str, method: str | None
+) -> None:
+    put(tmp_path, {"run.sh": COMMAND.format(flags), "train.py": program})
+    outcome = check_input(Input(str(tmp_path / "run.sh")), checker_of(tmp_path))
+    assert not isinstance(outcome, Unusable)
+    (result,) = outcome.results
+    assert result.setup is not None
+    assert (result.setup.method if result.setup.method_known else None) == method
+    assert method is not None or result.prediction is None
+
+
+def test_a_bare_flag_is_a_switch_where_the_program_says_so(tmp_path: Path) -> None:
+    put(tmp_path, {"run.sh": "python train.py --learning_rate 1e-4 --fp16 --resume_from_checkpoint\n"})
+    assert said(tmp_path, "run.sh", "setting-of-wrong-type") is not None
+    put(tmp_path, {"train.py": ARGPARSE + "parser.add_argument('--resume_from_checkpoint', action='store_true')\n"})
+    assert said(tmp_path, "run.sh", "setting-of-wrong-type") is None
+    put(tmp_path, {"train.py": PARSER + "    resume_from_checkpoint: bool = False\n"})
+    assert said(tmp_path, "run.sh", "setting-of-wrong-type") is None
+
+
+def test_words_of_a_programs_own_are_no_names_of_modules(tmp_path: Path) -> None:
+    command = "python train.py --model_name_or_path Qwen/Qwen2.5-0.5B --use_peft True --target_modules all --bf16\n"
+    put(tmp_path, {"run.sh": command, "train.py": PARSER + "    target_modules: str = field(default='all')\n"})
+    assert said(tmp_path, "run.sh", "lora-targets-match-nothing") is None

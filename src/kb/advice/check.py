@@ -6,6 +6,7 @@ from typing import Any
 from kb.advice.estimator import Estimator
 from kb.advice.facts import UnitFacts, locate, said_effective_batch
 from kb.advice.grounds import PREDICTED, as_severe, depending, turned_by
+from kb.advice.left_to_program import left_to_program
 from kb.advice.memory_facts import PredictedFacts
 from kb.advice.models import ModelIndex
 from kb.advice.no_prediction import why_no_prediction
@@ -261,7 +262,7 @@ class Checker:
             known = release(library)
             return known.within(*bounds) if known else None
 
-        unit = self._on_this_gpu(unit)
+        unit = left_to_program(self._on_this_gpu(unit), self._programs, self.catalog.facts, self.given)
         name = unit.settings.get("model.name")
         named = name.value if name is not None and isinstance(name.value, str) else None
         model, identity, fault = self._model_named(named)

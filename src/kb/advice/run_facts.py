@@ -19,9 +19,15 @@ def eval_generations(setting: Callable[[str], Any]) -> Any:
 
 
 def says_torch_dtype(unit: Unit) -> bool:
-    """Whether the weights' type is given under transformers' old name for it."""
+    """Whether the weights' type is given under transformers' old name for it.
+
+    Code that trains with TRL gives it to ``from_pretrained``, which takes both names, not to a class of TRL's.
+    """
     setting = unit.settings.get("model.torch_dtype")
-    return setting is not None and str(setting.path[-1]).lstrip("-") == "torch_dtype"
+    in_code = unit.script is None and unit.path.endswith((".py", ".ipynb"))
+    if setting is None or (in_code and unit.dialect == "trl"):
+        return False
+    return str(setting.path[-1]).lstrip("-") == "torch_dtype"
 
 
 def unknown_training_keys(unit: Unit, group: str) -> tuple[str, ...]:

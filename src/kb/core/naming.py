@@ -16,6 +16,17 @@ _PARSERS = ("HfArgumentParser(", "TrlParser(", "H4ArgumentParser(")
 _CLASS = re.compile(r"TrainingArguments\b|Config\b")
 _CALLED = (re.compile(r"TrainingArguments\s*\("), re.compile(r"Config\s*\("))
 _FILLED = re.compile(r"[^()]{0,2000}\*\*\s*\w")
+_PARSED = re.compile(r"(?:Hf|Trl|H4)ArgumentParser\(|TrlParser\(")
+_FIRST_ARGUMENT = re.compile(r"\s*(?:dataclass_types\s*=\s*)?[\[(]?([\w.,\s]*?)\s*,?\s*[\])]")
+_OTHER_FRAMEWORK = re.compile(r"^[ \t]*(?:import|from)[ \t]+(?:flax|optax|paddle|mindspore)\b", re.MULTILINE)
+_ADAPTS = re.compile(r"\b(?:get_peft_model|LoraConfig|LoraModel|PeftModel\.from_pretrained)\s*\(")
+_ASKS_TO = re.compile(  # a switch for adapters that is off unless it is written
+    r"""^[ \t]+\w*(?:lora|peft|adapter)\w*[ \t]*:[ \t]*(?:Optional\[)?bool\]?
+    [ \t]*=[ \t]*(?:field\(\s*default[ \t]*=[ \t]*)?False\b
+    |add_argument\(\s*["']--\w*(?:lora|peft|adapter)[\w-]*["'][^()]*?(?:store_true|default[ \t]*=[ \t]*False)
+    |\bget_peft_config\(""",
+    re.MULTILINE | re.VERBOSE | re.IGNORECASE,
+)
 _OF_TRL = ("SFT", "DPO", "GRPO", "Reward", "KTO", "ORPO", "CPO", "PPO", "RLOO", "GKD", "XPO", "NashMD", "BCO", "PRM")
 _ABOUT_VALUES = ("text",)  # types of which a wrong value is wrong for any program
 
@@ -35,15 +46,55 @@ class Program(NamedTuple):
         """Whether it names a key itself: in quotes, as a flag, as a field of a class, or as an attribute."""
         return key in self.text and _own(key, self.hands_on).search(self.text) is not None
 
+    def decides(self, key: str) -> bool:
+        """Whether it may give a setting a value of its own: it names the key, or is of a framework that has other
+        defaults.
+        """
+        if key in self.text and re.search(rf"\b{re.escape(key)}\b", self.text):
+            return True
+        return _of_another_framework(self.text)
+
+    @property
+    def adds_adapter(self) -> bool:
+        """Whether it trains adapters unless a flag forbids it: it makes them, and none of its flags asks for them."""
+        return _ADAPTS.search(self.text) is not None and _ASKS_TO.search(self.text) is None
+
+
+@lru_cache(256)
+def _of_another_framework(text: str) -> bool:
+    return _OTHER_FRAMEWORK.search(text) is not None
+
 
 @lru_cache(256)
 def _hands_on(text: str) -> bool:
+    if _of_another_framework(text):
+        return False
     if any(parser in text for parser in _PARSERS):
+        named = [_classes(text, match.end()) for match in _PARSED.finditer(text)]
+        if named and all(classes is not None for classes in named):
+            return any(_is_arguments(text, name) for classes in named for name in classes or ())
         return any(_of_arguments(text, match) for match in _CLASS.finditer(text))
     if "**" not in text:
         return False
     calls = (match for called in _CALLED for match in called.finditer(text))
     return any(_of_arguments(text, match) and _FILLED.match(text, match.end()) for match in calls)
+
+
+def _classes(text: str, at: int) -> tuple[str, ...] | None:
+    """The classes that a parser is made of, as they are named; None where they are not told there."""
+    match = _FIRST_ARGUMENT.match(text, at)
+    names = tuple(name.strip().rpartition(".")[2] for name in match[1].split(",")) if match else ()
+    names = tuple(name for name in names if name)
+    return names if names and all(name[:1].isupper() for name in names) else None
+
+
+def _is_arguments(text: str, name: str) -> bool:
+    """Whether a class is one of training arguments, or is built on one."""
+    match = _CLASS.search(name)
+    if match is not None and match.end() == len(name) and _of_arguments(name, match):
+        return True
+    base = re.search(rf"^class {re.escape(name)}\(([^()]*)\)", text, re.MULTILINE)
+    return base is not None and any(_of_arguments(base[1], each) for each in _CLASS.finditer(base[1]))
 
 
 def _of_arguments(text: str, match: re.Match[str]) -> bool:
@@ -100,12 +151,21 @@ class Names:
     def of(self, finding: Finding, at: Sequence[str]) -> Certainty | None:
         """As :meth:`certainty`, of the name that a finding is about; ``at`` are the settings that its rule looks at."""
         if finding.facts.get("want") in _ABOUT_VALUES:
-            return "certain"
+            bare = finding.facts.get("raw") == ""
+            return None if bare and self._is_switch(str(finding.facts.get("key"))) else "certain"
         key, meant = finding.facts.get("key"), finding.facts.get("meant")
         if isinstance(key, str):  # an event's
             return self.certainty(_plain(key), _plain(meant) if isinstance(meant, str) else "")
         renamed = [str(edit.value) for fix in finding.fixes for edit in fix.edits if edit.op == "rename"]
         return self.of_rule(at, *renamed[:1])
+
+    def _is_switch(self, flag: str) -> bool:
+        """Whether a program takes this flag without a value."""
+        name = re.escape(flag.lstrip("-"))
+        made = re.compile(
+            rf"""["']--{name}["'][^()]*?(?:store_true|nargs\s*=\s*["'][?*])|^[ \t]+{name}[ \t]*:[ \t]*bool\b""", re.M
+        )
+        return any(made.search(program.text) for program in self._programs)
 
     def of_rule(self, at: Sequence[str], meant: str = "") -> Certainty | None:
         """As :meth:`certainty`, of the first setting that a rule looks at, as it is written here."""

@@ -1,5 +1,6 @@
 """A sweep file: every combination it may run is checked, and the worst one is told with what is wrong there."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 MAX_CORNERS = 256
 MAX_TOLD = 12  # combinations beside the worst that are told for what only they have
 DIALECT = "sweep"
+# An agent writes each value after a flag, where there is no difference between a number and its text.
+_FLAGS_KNOW_NO = ("number-as-text", "quoted-number", "quoted-boolean", "word-as-boolean")
 _VERDICTS = STATUSES
 
 
@@ -135,7 +138,14 @@ def _units(sweep: Sweep, chosen: Sequence[int], parsed: Parsed, path: str, reade
             for name, setting in unit.settings.items()
         }
         # a package that no spelling begins with: no fix adds a key to a sweep
-        yield unit._replace(settings=settings, package=("parameters",))
+        unit = unit._replace(settings=settings, package=("parameters",))
+        yield _as_flags(unit, sweep.program) if sweep.program else unit
+
+
+def _as_flags(unit: Unit, program: str) -> Unit:
+    """The unit as the program gets it: a command line, read by a parser of its own."""
+    events = tuple(event for event in unit.events if event.kind not in _FLAGS_KNOW_NO)
+    return unit._replace(events=events, reader="script", script=os.path.basename(program), program=program)
 
 
 def _single_values(sweep: Sweep, parsed: Parsed) -> dict[Span, tuple[str, ...]]:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from kb.config.python.names import Names, Where
+from kb.config.python.names import Names, Scope, Where
 from kb.config.python.syntax import dotted_name
 
 _ANSWERS = ("labels", "label", "targets", "target", "decoder_inputs")  # ends of names that answers are given
@@ -127,7 +127,17 @@ def runs_of(calls: list[Call]) -> list[Run]:
     if not own:
         telling = any(call.kind.group in ("model", "lora", "quantization") for call in others)
         return [_run(None, others)] if telling else []
-    return [_run(call, others) for call in own]
+    return [_run(call, [each for each in others if not _of_another(each, call, own)]) for call in own]
+
+
+def _of_another(call: Call, run: Call, runs: list[Call]) -> bool:
+    """Whether a call stands in a function where another run is made and this one is not: a file of tests, of trials."""
+    scope = call.where.scope
+    return not _within(run, scope) and any(_within(each, scope) for each in runs)
+
+
+def _within(call: Call, scope: Scope) -> bool:
+    return call.where.scope[: len(scope)] == scope
 
 
 def _run(own: Call | None, others: list[Call]) -> Run:

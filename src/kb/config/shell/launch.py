@@ -53,6 +53,10 @@ _EXAMPLES = re.compile(
 )
 
 
+# Programs of tools whose options are not the library's, though many bear its names: ms-swift's.
+_OTHER_TOOLS = re.compile(r"(?:\A|/)swift/cli/\w+\.py\Z|\Aswift\.cli\.\w+\Z")
+
+
 def is_example(script: str) -> bool | None:
     """Whether a script, by its name, hands its flags to the library's argument classes; None where it does not say."""
     match = _EXAMPLES.match(script)
@@ -258,6 +262,8 @@ def _launch(
     launcher: str, before: Sequence[Argument], script: str, after: Sequence[Argument], text: str
 ) -> Launch | None:
     own = read_flags(before, text)
+    if _OTHER_TOOLS.search(script):
+        return None
     if script in MODULES:
         run = _tool_launch(script, MODULES[script], after, text)
         return run._replace(before=own) if run is not None else None

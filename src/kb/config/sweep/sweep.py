@@ -42,11 +42,14 @@ class Parameter(NamedTuple):
 
 
 class Sweep(NamedTuple):
-    """``fixed``: what every run is given, from the flags of ``command``."""
+    """``fixed``: what every run is given, from the flags of ``command``; ``program``: what the agent starts with every
+    parameter as a flag, empty where the file names none.
+    """
 
     parameters: tuple[Parameter, ...]
     fixed: tuple[tuple[Node, Node], ...]
     start: Node
+    program: str = ""
 
     @property
     def corners(self) -> int:
@@ -75,7 +78,13 @@ def read_sweep(parsed: Parsed) -> Sweep | None:
     if not found or not any(_is_parameter(value) for _, value in parameters[1].pairs()):
         return None
     command = entries.get("command")
-    return Sweep(tuple(found), tuple(_flags(command[1])) if command else (), documents[0])
+    program = entries["program"][1] if "program" in entries else None
+    return Sweep(
+        tuple(found),
+        tuple(_flags(command[1])) if command else (),
+        documents[0],
+        program.value if program is not None and program.kind == SCALAR else "",
+    )
 
 
 def combinations(sizes: Sequence[int], limit: int) -> Iterator[tuple[int, ...]]:

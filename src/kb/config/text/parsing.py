@@ -21,21 +21,28 @@ def _rest_of_line() -> re.Pattern[str]:
 
 
 def duplicate_events(duplicates: Iterable[Duplicate], source: Source) -> Iterator[Event]:
-    """An event for each, at the key whose value is used, pointing to the earlier one."""
+    """An event for each, at the key whose value is used, pointing to the earlier one.
+
+    In YAML the same value written twice changes nothing; JSON with a repeated key is refused by some that read it.
+    """
     known: dict[int, dict[int, Node]] = {}
+    is_json = source.text.lstrip(BYTE_ORDER_MARK + " \t\r\n").startswith("{")
     for mapping, first, again in duplicates:
         values = known.get(id(mapping))
         if values is None:
             values = known[id(mapping)] = {id(key): value for key, value in mapping.value}
         first_span = source.between(first.start, first.end or first.start)
+        used, dropped = _shown(values[id(again)], source), _shown(values[id(first)], source)
+        if used == dropped and values[id(again)].kind == SCALAR and not is_json:
+            continue
         yield Event(
             kind="duplicate-key",
             span=source.between(again.start, again.end or again.start),
             values={
                 "key": again.value,
                 "first_line": first_span.line,
-                "used": _shown(values[id(again)], source),
-                "dropped": _shown(values[id(first)], source),
+                "used": used,
+                "dropped": dropped,
             },
             edits=_without(first, values[id(first)], source),
             related=(("first", first_span),),

@@ -3,6 +3,7 @@
 from typing import Any
 
 from kb.core.document import Unit
+from kb.core.expression import is_unknown
 from kb.core.finding import Edit, Fix
 from kb.report.check.source_line import SourceLines
 from kb.report.terminal import Style, cut, unbroken
@@ -60,7 +61,7 @@ def _describe(edit: Edit, unit: Unit, words: Words, style: Style, sources: Sourc
 def _old_value(name: str, unit: Unit, words: Words) -> str:
     setting = unit.settings.get(name)
     if setting is not None:
-        return cut(as_written(setting.value), 40)
+        return "…" if is_unknown(setting.value) else cut(as_written(setting.value), 40)
     fact = words.facts.get(name)
     if fact is None or fact.default is None:
         return words("report.unset")

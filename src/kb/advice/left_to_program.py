@@ -1,0 +1,60 @@
+"""What a command leaves to the program that it starts: a program with a parser of its own has defaults of its own."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from kb.core.document import Unit
+from kb.core.facts import FactType
+from kb.core.naming import HANDS_ON, Program
+
+DECIDED = ("training.", "data.", "lora.", "quantization.", "model.torch_dtype", "model.attn_implementation")
+"""Settings that a program fills in itself where the command does not say them."""
+ADAPTER = "lora.enabled"
+OF_ADAPTERS = (ADAPTER, "lora.r", "lora.target_modules", "run.adapter")
+
+
+def left_to_program(
+    unit: Unit,
+    find: Callable[[Unit], Sequence[Program]],
+    facts: Mapping[str, FactType],
+    given: Mapping[str, object] = {},
+) -> Unit:
+    """The unit of a command, with the settings hidden that its program decides and the command does not say.
+
+    A program that hands every name on to the library's class of arguments has the library's defaults, and only its
+    adapters are its own. Where the program is not found, nothing is hidden.
+
+    Args:
+        find: looks for the sources of what reads the unit.
+        facts: the vocabulary.
+        given: what the project says of itself.
+    """
+    if unit.reader != "script" or not unit.program or given.get(HANDS_ON) is True:
+        return unit
+    programs = find(unit)
+    if not programs:
+        return unit
+    hidden = {ADAPTER} if _adds_adapter(unit, programs) else set()
+    if not any(program.hands_on for program in programs):
+        hidden.update(_decided(unit, programs, facts))
+    new = sorted(name for name in hidden if name not in unit.settings and name not in given)
+    return unit._replace(hidden=(*unit.hidden, *new)) if new else unit
+
+
+def _adds_adapter(unit: Unit, programs: Iterable[Program]) -> bool:
+    """Whether the program trains adapters though nothing in the command asks for them."""
+    return not any(name in unit.settings for name in OF_ADAPTERS) and any(each.adds_adapter for each in programs)
+
+
+def _decided(unit: Unit, programs: Sequence[Program], facts: Mapping[str, FactType]) -> Iterable[str]:
+    """The settings that one of the programs names itself, under today's name or an older one."""
+    older: dict[str, list[str]] = {}
+    for name, fact in facts.items():
+        if fact.renamed:
+            older.setdefault(fact.renamed, []).append(name)
+    for name, fact in facts.items():
+        names = (name, *older.get(name, ()))
+        if not fact.setting or not name.startswith(DECIDED) or any(each in unit.settings for each in names):
+            continue
+        keys = [each.rpartition(".")[2] for each in names]
+        if any(program.decides(key) for program in programs for key in keys):
+            yield name
