@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from packages import ROOT, build, call, missing
+from packages import ROOT, build, call, made_once, missing
 
 # The tests start Python hundreds of times: without what was compiled before, each start takes three times as long.
 sys.dont_write_bytecode = False
@@ -66,35 +66,36 @@ def sdist_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
         import hatchling  # noqa: F401
     except ImportError:
         missing("hatchling is not installed: make test installs it")
-    folder = tmp_path_factory.mktemp("built")
-    archive = build(ROOT, folder / "sdist", "sdist")
-    with tarfile.open(archive) as tar:
-        tar.extractall(folder / "source", filter="data")
-    (source,) = (folder / "source").iterdir()
+
+    def make(folder: Path) -> None:
+        archive = build(ROOT, folder / "sdist", "sdist")
+        with tarfile.open(archive) as tar:
+            tar.extractall(folder / "source", filter="data")
+
+    (source,) = (made_once(tmp_path_factory, "built", make) / "source").iterdir()
     return source
 
 
 @pytest.fixture(scope="session")
 def wheel(sdist_source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A wheel built from the sdist, the long way that a package index's users take."""
-    return build(sdist_source, tmp_path_factory.mktemp("wheel"), "wheel")
+    (built,) = made_once(tmp_path_factory, "wheel", lambda folder: build(sdist_source, folder, "wheel")).glob("*.whl")
+    return built
 
 
 @pytest.fixture(scope="session")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The ``bin`` of a fresh environment that holds the wheel and what it needs."""
-    folder = tmp_path_factory.mktemp("environment")
-    call([sys.executable, "-m", "venv", folder / "venv"], folder)
-    bin_folder = folder / "venv" / ("Scripts" if os.name == "nt" else "bin")
-    install = [bin_folder / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    run = subprocess.run(
-        [*map(str, install), "--constraint", str(ROOT / "constraints.txt"), str(wheel)],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    if run.returncode:
-        missing(f"no package registry answers: {run.stderr.strip()[-500:]}")
-    return bin_folder
+    bin_name = "Scripts" if os.name == "nt" else "bin"
+
+    def make(folder: Path) -> None:
+        call([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], folder)
+        pip = [sys.executable, "-m", "pip", "--python", folder / "venv" / bin_name / "python"]
+        install = [*pip, "install", "--quiet", "--disable-pip-version-check", "--constraint", ROOT / "constraints.txt"]
+        run = subprocess.run(
+            [*map(str, install), str(wheel)], cwd=folder, capture_output=True, text=True, timeout=300, check=False
+        )
+        if run.returncode:
+            missing(f"no package registry answers: {run.stderr.strip()[-500:]}")
+
+    return made_once(tmp_path_factory, "environment", make) / "venv" / bin_name

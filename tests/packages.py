@@ -1,12 +1,14 @@
 """kb as its users get it: built, and called with nothing of this environment's Python in it."""
 
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -38,6 +40,20 @@ def call(
     )
     assert run.returncode in codes, f"{command}: exit {run.returncode}\n{run.stdout[-2000:]}\n{run.stderr[-2000:]}"
     return run.stdout
+
+
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """A folder of this run of the tests, filled by whichever of pytest's workers comes first, for all of them."""
+    base = factory.getbasetemp()
+    folder = (base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / f"shared-{name}"
+    with FileLock(f"{folder}.lock"):
+        done = folder / ".done"
+        if not done.exists():
+            shutil.rmtree(folder, ignore_errors=True)  # of a worker that failed on the way
+            folder.mkdir()
+            make(folder)
+            done.touch()
+    return folder
 
 
 def build(source: Path, target: Path, kind: str) -> Path:

@@ -267,12 +267,12 @@ def growth(expression: re.Pattern[str], line: str) -> float:
 
 
 def test_no_expression_takes_more_than_linear_time_on_a_line_made_to_slow_it() -> None:
-    """On 100,000 characters; what is over in 30 ms cannot be told from noise, and is fast enough as it is."""
+    """On 30,000 characters; what is over in 30 ms cannot be told from noise, and is fast enough as it is."""
     slow = []
     for name, (expression, holds) in expressions().items():
         runs = {*holds, *re.findall(r"[A-Za-z :_./]{3,}", expression.pattern), "a", " ", "1", "0.", "(", "[", ": ", "_"}
         for run in runs:
-            line = run * (100_000 // len(run)) + "!"
+            line = run * (30_000 // len(run)) + "!"
             start = time.process_time()
             expression.search(line)
             if time.process_time() - start < 0.03:

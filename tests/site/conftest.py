@@ -1,4 +1,4 @@
-"""The site, built once for all of these tests, and served below a path on this machine alone."""
+"""The site, built once for all of these tests and all of pytest's workers, and served below a path on this machine alone."""
 
 import os
 from collections.abc import Iterator
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from kb.core.text import LANGUAGES
+from packages import made_once
 from site_browser import Browser, start_browser
 from site_html import ADDRESS, EDITED, Page, read_pages
 from site_needs import ROOT, require_browser, require_builder
@@ -21,14 +22,15 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     require_builder()
     from kb.guide.build import build_site
 
-    target = tmp_path_factory.mktemp("site") / "site"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("KB_SITE_URL", ADDRESS)
-        patch.setenv("KB_SITE_URL_EN", f"{ADDRESS}en/")
-        for language in LANGUAGES:
-            patch.setenv(f"KB_EDIT_URL_{language.upper()}", f"{EDITED}docs/{language}/{{path}}")
-        build_site(str(ROOT), print, str(target))
-    return target
+    def make(folder: Path) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("KB_SITE_URL", ADDRESS)
+            patch.setenv("KB_SITE_URL_EN", f"{ADDRESS}en/")
+            for language in LANGUAGES:
+                patch.setenv(f"KB_EDIT_URL_{language.upper()}", f"{EDITED}docs/{language}/{{path}}")
+            build_site(str(ROOT), print, str(folder / "site"))
+
+    return made_once(tmp_path_factory, "site", make) / "site"
 
 
 @pytest.fixture(scope="session")
