@@ -1,4 +1,4 @@
-"""The site, built once for all of these tests and all of pytest's workers, and served below a path on this machine alone."""
+"""The site: built once for all of these tests and all of pytest's workers, served below a path on this machine."""
 
 import os
 from collections.abc import Iterator
