@@ -19,8 +19,11 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 
 # What a test needs beside kb itself, by what its module says; `make quick` runs the tests that need nothing of it.
-_STARTS_PROCESSES = re.compile(r"\bsubprocess\b|^from (?:packages|probe_sample) import|\bkb_json\(", re.MULTILINE)
+_STARTS_PROCESSES = re.compile(
+    r"\bsubprocess\b|^from (?:packages|probe_sample|command_runs) import|\bkb_json\(", re.MULTILINE
+)
 _NEEDS_TORCH = re.compile(r"^(?:from|import) (?:torch|transformers|simulation_needs|trainer_runs)\b", re.MULTILINE)
+MARKERS = ("site", "torch", "wheel", "process")
 _BUILT = {"wheel", "installed", "sdist_source"}
 
 
@@ -47,16 +50,16 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark each test: ``site``, ``torch``, ``wheel``, ``process``."""
+    """Mark each test: ``site``, ``torch``, ``wheel``, ``process``; a test may say so itself."""
     for item in items:
         for name in needs(item.path):
             item.add_marker(name)
         if _BUILT & set(getattr(item, "fixturenames", ())):
             item.add_marker("wheel")
     if config.getoption("--quick"):
-        wheels = [item for item in items if item.get_closest_marker("wheel")]
-        config.hook.pytest_deselected(items=wheels)
-        items[:] = [item for item in items if item not in wheels]
+        more = {item for item in items if any(map(item.get_closest_marker, MARKERS))}
+        config.hook.pytest_deselected(items=list(more))
+        items[:] = [item for item in items if item not in more]
 
 
 @pytest.fixture(scope="session")

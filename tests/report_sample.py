@@ -4,6 +4,7 @@ The figures are of no real run: they only have to add up.
 """
 
 import os
+import re
 
 from kb.core.document import Setting, Unit
 from kb.core.facts import FactType
@@ -20,6 +21,10 @@ from kb.report.words import Words
 from yaml_file import read_yaml
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+# A particle whose form depends on the sound before it must not follow a placeholder.
+PARTICLE = re.compile(
+    r"\}(?:은|는|이|가|을|를|과|와|으로|로|이나|나|이며|이고|이다|입니다|이라|라|아|야)(?=[\s.,;:)]|$)"
+)
 PATH = "configs/실험 1.yaml"
 CONFIG = """\
 # 요약 모델 실험

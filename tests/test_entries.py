@@ -1,14 +1,18 @@
 """`kb rules show` and `explain`: any id under rules/, in both languages; figures with their sources."""
 
+import io
 import re
 import shutil
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import yaml
 
+from config_sample import ROOT
 from kb.advice.formulas import work_out
+from kb.commands.rules.command import main
 from kb.commands.rules.entries import explain_entry, find_entry
 from kb.core.text import UserError
 from kb.knowledge import load_catalog, load_guide, load_words
@@ -16,13 +20,25 @@ from kb.knowledge.entries import Entry, entries_of, written
 from kb.knowledge.locations import named, shipped
 from kb.report.terminal import Style
 from kb.report.words import Words
-from test_rules_command import ROOT, kb
 
 CATALOG, GUIDE = load_catalog(whole=True), load_guide()
 ENTRIES = entries_of(shipped())
 EACH = {name: entry for name, entry in ENTRIES.items() if "/" in name}
 KINDS = sorted({entry.kind for entry in EACH.values()})
 WORDS = {language: Words(language, load_words(language), CATALOG.facts) for language in ("ko", "en")}
+
+
+class Ran(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def kb(*arguments: object) -> Ran:
+    """``kb rules`` in this process."""
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+        code = main([*map(str, arguments)])
+    return Ran(code, out.getvalue(), err.getvalue())
 
 
 def explained(name: str, language: str = "en") -> str:

@@ -6,11 +6,13 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from catalog_sample import CATALOG
+from command_runs import ROOT
+from command_runs import run_kb as kb
 from kb.advice.flags import METHODS, Flags, optimizer_named, unit_of, with_flags
 from kb.advice.setup import setup_of
 from kb.core.setup import TrainingSetup
 from kb.core.text import UserError
-from test_recommend import CATALOG, ROOT, kb
 
 MIB, GB = 2**20, 10**9
 SCHEMA = json.loads((ROOT / "rules/schema/output/estimate.json").read_text("utf-8"))

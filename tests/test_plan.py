@@ -7,11 +7,13 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from catalog_sample import CATALOG, machine
+from command_runs import ROOT
+from command_runs import run_kb as kb
 from kb.advice.estimator import Estimator
 from kb.advice.plan import Plan, combined, plan_host
 from kb.advice.plan_gpu import plan_gpu
 from kb.core.setup import TrainingSetup
-from test_recommend import CATALOG, ROOT, kb, machine
 
 RUN = ROOT / "tests" / "data" / "check" / "summary_run.yaml"
 TWO = ROOT / "tests" / "data" / "check" / "two_models.yaml"

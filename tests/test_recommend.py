@@ -1,50 +1,37 @@
 """`kb recommend`: the config to start from, the notes' rows beside it, and what is said where there is none."""
 
 import json
-import os
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
 import jsonschema
 import pytest
 
+from catalog_sample import CATALOG, machine
+from command_runs import ROOT, run_kb
 from kb.advice.answer import Answer, answer
 from kb.advice.attempts import OFFERED_ONLY
 from kb.advice.batches import Ceiling, Split, splits_of
 from kb.advice.check import Checker
-from kb.advice.estimator import Estimator, on_gpu
+from kb.advice.estimator import Estimator
 from kb.advice.recommend import Asked
 from kb.config.reader import ConfigReader
-from kb.core.hardware import Machine
 from kb.core.text import UserError
-from kb.knowledge import load_catalog, load_guide, load_words
+from kb.knowledge import load_guide, load_words
 from kb.report.recommend.config import scalar
 from kb.report.recommend.text import config_yaml
 from kb.report.words import Words
 
-ROOT = Path(__file__).parent.parent
-CATALOG, GUIDE = load_catalog(), load_guide()
+GUIDE = load_guide()
 WORDS = Words("en", load_words("en"), CATALOG.facts)
 READER = ConfigReader(CATALOG.dialects, CATALOG.facts)
 
 
-def kb(*arguments: object, module: str = "kb.recommend", stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-    environ = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "LC_ALL": "C.UTF-8", "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-m", module, *map(str, arguments)]
-    run = subprocess.run(
-        command, input=stdin, capture_output=True, text=True, encoding="utf-8", env=environ, timeout=120, check=False
-    )
-    assert "Traceback" not in run.stderr
-    return run
+kb = partial(run_kb, module="kb.recommend")
 
 
 def kb_json(*arguments: object) -> dict:
     return json.loads(kb(*arguments, "--format", "json").stdout)
-
-
-def machine(gpu: str, **values: int) -> Machine:
-    return on_gpu(CATALOG.gpus[gpu])._replace(**{"host_memory_bytes": 60 * 10**9, "cpus": 48, **values})
 
 
 def recommend(model: str, gpu: str, task: str = "train", *, world: int = 1, folds: int = 1, processes: int = 1,

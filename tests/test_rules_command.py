@@ -1,22 +1,16 @@
 """`kb rules` and `kb` itself, as their users run them."""
 
-import os
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
-ENVIRON = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "LC_ALL": "C.UTF-8"}
+from command_runs import ENVIRON, ROOT, run_kb
 
-
-def kb(*arguments: object, module: str = "kb.rules") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", module, *map(str, arguments)]
-    run = subprocess.run(command, capture_output=True, text=True, env=ENVIRON, timeout=120, check=False)
-    assert "Traceback" not in run.stderr
-    return run
+kb = partial(run_kb, module="kb.rules")
 
 
 @pytest.fixture

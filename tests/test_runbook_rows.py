@@ -13,7 +13,7 @@ from kb.core.text import PLACEHOLDER
 from kb.core.units import GIB
 from kb.knowledge import load_catalog, load_guide
 from kb.machine.detect import detect
-from test_report_words import PARTICLE
+from report_sample import PARTICLE
 
 GUIDE = load_guide()
 RUNBOOKS: dict[str, Any] = dict(GUIDE["runbooks"])

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 import kb
+from catalog_sample import CATALOG
+from command_runs import run_kb as command
 from kb.core.result import UnitResult
 from kb.integrations import browser
 from kb.integrations.editor.session import Session
 from kb.report.check.json_report import prediction_object
-from test_recommend import CATALOG
-from test_recommend import kb as command
 from trainer_runs import PACKAGES
 
 VERSIONS = {"transformers": "5.23.0", "torch": "2.13.0"}
@@ -55,7 +55,7 @@ def test_the_workers_that_a_fix_writes_are_those_recommended_and_planned(memory:
     path = tmp_path / "run.yaml"
     path.write_text(RUN)
     box = (*BOX, memory)
-    recommended = json.loads(command("--model", "t5-base", *box, "--format", "json").stdout)
+    recommended = json.loads(command("--model", "t5-base", *box, "--format", "json", module="kb.recommend").stdout)
     workers = recommended["config"]["training.dataloader_num_workers"]
     planned = json.loads(command(path, *box, "--format", "json", module="kb.plan").stdout)["plans"][0]
     assert planned["host"]["steps"][-1]["set"]["training.dataloader_num_workers"]["after"] == workers

@@ -1,4 +1,7 @@
-"""The real worker on a CPU: models from a config run by the Trainer, a real data loader; slow, a few seconds each."""
+"""The real worker on a CPU: models from a config run by the Trainer, a real data loader.
+
+A process that imports the Trainer takes ten seconds to start, so that only those tests have one that are about it.
+"""
 
 import json
 from pathlib import Path
@@ -6,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from kb.core.setup import TrainingSetup
+from kb.torch_runs.probe import worker
+from kb.torch_runs.probe.events import Told, read_events
 from kb.torch_runs.probe.running import run_trial
-from kb.torch_runs.probe.trial import Limits, Outcome, Trial, setup_json
+from kb.torch_runs.probe.trial import Limits, Trial, as_json, setup_json
 from probe_sample import TINY_T5, probe, require
+from trainer_runs import require_trainer
 
 QWEN = {
     "model_type": "qwen2", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
@@ -30,13 +36,21 @@ def _needs() -> None:
     require(("torch", "transformers", "accelerate", "peft", "psutil"))
 
 
-def tried(config: dict[str, object], setup: TrainingSetup = SMALL, *phases: str) -> Outcome:
+def trial(config: dict[str, object], setup: TrainingSetup = SMALL, *phases: str) -> Trial:
     phases = phases or ("train", "evaluate", "generate")
-    return run_trial(Trial("smoke", "cpu", setup_json(setup), config, "tiny", phases, 4, limits=Limits(240)))
+    return Trial("smoke", "cpu", setup_json(setup), config, "tiny", phases, 4, limits=Limits(240))
+
+
+def told(folder: Path, asked: Trial) -> Told:
+    """What the worker tells of a trial that it runs in this process."""
+    require_trainer()
+    (folder / "trial.json").write_text(json.dumps(as_json(asked)), "utf-8")
+    worker.main(str(folder / "trial.json"), str(folder / "events.jsonl"))
+    return read_events(str(folder / "events.jsonl"))
 
 
 def test_a_seq2seq_model_trains_evaluates_and_generates() -> None:
-    outcome = tried(TINY_T5)
+    outcome = run_trial(trial(TINY_T5))
     assert outcome.status == "ok", outcome
     assert list(outcome.phases) == ["load", "forward", "backward", "step", "train", "evaluate", "generate"]
     assert all(sizes["host_bytes"] > 0 for sizes in outcome.phases.values())
@@ -46,24 +60,26 @@ def test_a_seq2seq_model_trains_evaluates_and_generates() -> None:
     assert outcome.peak_bytes is None  # nothing of a CPU is GPU memory
 
 
-def test_adapters_and_accumulation_of_a_decoder() -> None:
+def test_adapters_and_accumulation_of_a_decoder(tmp_path: Path) -> None:
     setup = SMALL._replace(
         method="lora", lora_target_modules=("q_proj", "v_proj"), bf16=True, gradient_accumulation_steps=2,
         gradient_checkpointing=True,
     )  # fmt: skip
-    outcome = tried(QWEN, setup)
-    assert outcome.status == "ok", outcome
-    assert outcome.trainable == 1792
+    said = told(tmp_path, trial(QWEN, setup))
+    assert said.finished, said.fault
+    assert list(said.phases) == ["load", "forward", "backward", "step", "train", "evaluate", "generate"]
+    assert said.facts["trainable"] == 1792
 
 
-def test_a_masked_language_model_is_measured_with_its_own_head() -> None:
-    outcome = tried(MASKED_BERT, SMALL._replace(method="lora", lora_r=4), "train", "evaluate")
-    assert outcome.status == "ok", outcome
-    assert outcome.trainable == 2 * 2 * 2 * 32 * 4  # layers × targets × factors: a classifier's head would train too
+def test_a_masked_language_model_is_measured_with_its_own_head(tmp_path: Path) -> None:
+    said = told(tmp_path, trial(MASKED_BERT, SMALL._replace(method="lora", lora_r=4), "train", "evaluate"))
+    assert said.finished, said.fault
+    # layers × targets × factors: a classifier's head would train too
+    assert said.facts["trainable"] == 2 * 2 * 2 * 32 * 4
 
 
 def test_a_config_that_is_no_model_is_a_crash_with_transformers_words() -> None:
-    outcome = tried({"model_type": "nonsense"})
+    outcome = run_trial(trial({"model_type": "nonsense"}))
     assert (outcome.status, outcome.phase) == ("crash", "load")
     assert outcome.reason is not None and "nonsense" in outcome.reason
 
