@@ -3,42 +3,23 @@
 import json
 from pathlib import Path
 
-import jsonschema
 import pytest
 
 from catalog_sample import CATALOG
 from command_runs import ROOT
 from command_runs import run_kb as kb
+from estimate_sample import T5, config_json, estimate, refusal
 from kb.advice.flags import METHODS, Flags, optimizer_named, unit_of, with_flags
 from kb.advice.setup import setup_of
 from kb.core.setup import TrainingSetup
 from kb.core.text import UserError
 
 MIB, GB = 2**20, 10**9
-SCHEMA = json.loads((ROOT / "rules/schema/output/estimate.json").read_text("utf-8"))
-T5 = ("--model", "t5-base", "--precision", "bf16", "--batch", 16, "--seq-in", 512, "--seq-out", 128)
 KOBART = ("--model", "kobart", "--task", "generate", "--batch", 16, "--beams", 5, "--seq-in", 512, "--gen-length", 120)
-T5_CONFIG = {
-    "model_type": "t5", "d_model": 512, "d_ff": 2048, "d_kv": 64, "num_heads": 8, "num_layers": 6, "vocab_size": 32128,
-}  # fmt: skip
 BART_OF_SEVEN_HEADS = {
     "model_type": "bart", "encoder_attention_heads": 7, "decoder_attention_heads": 7, "encoder_ffn_dim": 2048,
     "decoder_ffn_dim": 2048, "encoder_layers": 6, "decoder_layers": 6,
 }  # fmt: skip
-
-
-def estimate(*arguments: object, code: int = 0, stdin: str | None = None) -> dict:
-    run = kb(*arguments, "--format", "json", "--lang", "en", module="kb.estimate", stdin=stdin)
-    assert run.returncode == code, run.stderr
-    made = json.loads(run.stdout)
-    jsonschema.validate(made, SCHEMA)
-    return made
-
-
-def refusal(*arguments: object, language: str = "en") -> str:
-    run = kb(*arguments, "--lang", language, module="kb.estimate")
-    assert (run.returncode, run.stdout) == (2, ""), run.stdout or run.stderr
-    return run.stderr
 
 
 def setup(flags: Flags) -> TrainingSetup:
@@ -49,12 +30,6 @@ def setup(flags: Flags) -> TrainingSetup:
     return setup_of(
         unit_of(flags), model, facts=CATALOG.facts, constants=CATALOG.constants, gpu_count=None, versions=none
     )
-
-
-def config_json(folder: Path, **changes: object) -> Path:
-    path = folder / "config.json"
-    path.write_text(json.dumps({**T5_CONFIG, **changes}), "utf-8")
-    return path
 
 
 # --- flags --------------------------------------------------------------------------------------------------------

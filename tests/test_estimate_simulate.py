@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from command_runs import run_kb as kb
+from estimate_sample import T5, T5_CONFIG, config_json, estimate, refusal
 from simulation_needs import require_simulator
-from test_estimate import T5, T5_CONFIG, config_json, estimate, refusal
 
 MIB = 2**20
 SMALL = {**T5_CONFIG, "d_model": 64, "d_ff": 128, "d_kv": 16, "num_heads": 4, "num_layers": 1, "vocab_size": 1000}

@@ -19,7 +19,6 @@ import pytest
 import yaml
 
 from kb.commands import COMMANDS
-from yaml_file import read_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 READMES = {"en": ROOT / "README.md", "ko": ROOT / "README.ko.md"}
@@ -179,7 +178,7 @@ def test_the_error_bands_are_those_of_the_constants(language: str) -> None:
 
 def bands() -> list[str]:
     """In percent, in the order of the phases."""
-    constants = read_yaml(ROOT / "rules/constants.yaml")["constants"]
+    constants = yaml.safe_load((ROOT / "rules/constants.yaml").read_text("utf-8"))["constants"]
     return [f"{constants[f'band_{phase}']['value'] * 100:.3g}" for phase in ("train", "evaluate", "generate")]
 
 
