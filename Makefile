@@ -32,7 +32,7 @@ export PYTHONNOUSERSITE := 1
 
 help:
 	@echo 'make demo         install into $(VENV)/ and check the configs in examples/'
-	@echo 'make test         install what the tests need, then run them (ARGS="-k name" narrows; WORKERS=2 at once)'
+	@echo 'make test         install what the tests need, then run them (ARGS="-k name" narrows; WORKERS=3 at once)'
 	@echo 'make quick        the tests that need no torch, browser, wheel or process: under a minute'
 	@echo 'make lint         ruff (lint and format), vulture (dead code) and mypy --strict'
 	@echo 'make format       let ruff rewrite what it can'
@@ -78,14 +78,16 @@ demo: $(DEMO)
 	  echo 'Now yours: $(VENV)/$(BIN)/kb check your-config.yaml --gpu rtx-3090'; \
 	else echo "The demo failed: findings and exit code 1 were expected, not $$code." >&2; exit 1; fi
 
-# A file's tests stay together: some share what takes long to make.
-WORKERS ?= 2
+# A file's tests stay together, since some share what takes long to make, in the order that tests/conftest.py gives.
+# Many wait, for a program or a page: three workers keep two cores busy.
+WORKERS ?= 3
+SPREAD = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 test: $(DEV)
-	$(RUN) -m pytest -ra --numprocesses $(WORKERS) --dist loadfile $(ARGS)
+	$(RUN) -m pytest -ra $(SPREAD) $(ARGS)
 
 # Without torch, a browser, a wheel and processes: what a change of code or rules meets first.
 quick: $(DEV)
-	$(RUN) -m pytest --quick --numprocesses $(WORKERS) --dist loadfile $(ARGS)
+	$(RUN) -m pytest --quick --numprocesses 2 --dist loadfile $(ARGS)
 
 lint: $(DEV)
 	$(RUN) -m ruff check .

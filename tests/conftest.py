@@ -22,6 +22,7 @@ sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 _HELPERS = "packages|probe_sample|command_runs|estimate_sample"
 _STARTS_PROCESSES = re.compile(rf"\bsubprocess\b|^from (?:{_HELPERS}) import|\bkb_json\(", re.MULTILINE)
 _NEEDS_TORCH = re.compile(r"^(?:from|import) (?:torch|transformers|simulation_needs|trainer_runs)\b", re.MULTILINE)
+# In the order in which they are run: what takes long first, so that no worker of pytest is left with it at the end.
 MARKERS = ("site", "torch", "wheel", "process")
 _BUILT = {"wheel", "installed", "sdist_source"}
 
@@ -55,6 +56,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(name)
         if _BUILT & set(getattr(item, "fixturenames", ())):
             item.add_marker("wheel")
+    first: dict[Path, int] = {}
+    for item in items:
+        dear = next((number for number, name in enumerate(MARKERS) if item.get_closest_marker(name)), len(MARKERS))
+        first[item.path] = min(dear, first.get(item.path, dear))
+    items.sort(key=lambda item: first[item.path])
     if config.getoption("--quick"):
         more = {item for item in items if any(map(item.get_closest_marker, MARKERS))}
         config.hook.pytest_deselected(items=list(more))

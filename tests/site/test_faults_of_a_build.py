@@ -88,9 +88,9 @@ def test_missing_translation_in_a_rule_stops_the_build_with_its_place(copy: Path
 
 def test_unknown_id_in_a_macro_stops_the_build_with_what_was_meant(copy: Path, spoil: Spoil) -> None:
     for language in ("ko", "en"):
-        spoil(f"docs/{language}/memory.md", r'recommended\("mt5-xlsum"', 'recommended("mt5-xlsun"')
+        spoil(f"docs/{language}/index.md", r'recommended\("mt5-base"', 'recommended("mt5-bace"')  # the first page
     said = refused(copy)
-    assert "docs/ko: memory.md: no models entry 'mt5-xlsun'; did you mean 'mt5-xlsum'?" in said
+    assert "docs/ko: index.md: no models entry 'mt5-bace'; did you mean 'mt5-base'?" in said
 
 
 def test_missing_and_stale_translations_are_shown_with_a_banner(copy: Path, spoil: Spoil) -> None:
