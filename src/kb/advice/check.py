@@ -11,18 +11,20 @@ from kb.advice.memory_facts import PredictedFacts
 from kb.advice.models import ModelIndex
 from kb.advice.no_prediction import why_no_prediction
 from kb.advice.setup import setup_of
+from kb.advice.tables import BETWEEN, Tables
 from kb.core.catalog import Catalog
 from kb.core.document import EVERY_GPU, Event, Unit
 from kb.core.expression import Unknown, compile_tree
 from kb.core.facts import Certainty, Facts, FactType, certainty_of, settled, weakest
 from kb.core.finding import Finding, Severity
 from kb.core.hardware import Machine
-from kb.core.lint import Linter, LintResult, Release, lowered, nothing_pinned
+from kb.core.lint import Linter, LintResult, Release, lowered, nothing_pinned, place_of
 from kb.core.memory_report import OVER
 from kb.core.model import Model, ModelIdentity
 from kb.core.naming import HANDS_ON, Names, Program
 from kb.core.release import ProjectRelease
 from kb.core.result import UnitResult
+from kb.core.rule import Rule
 from kb.core.setup import Assumption, TrainingSetup
 from kb.core.text import UserError
 
@@ -47,6 +49,11 @@ def _barred(unit: Unit, finding: Finding) -> Finding:
     if not any(unit.bars(fix) for fix in finding.fixes):
         return finding
     return finding._replace(fixes=tuple(fix._replace(barred=unit.bars(fix)) for fix in finding.fixes))
+
+
+def _worded(finding: Finding) -> Finding:
+    """The finding by the name of the rule that words it, which of a table's row is not the row's own."""
+    return finding._replace(rule=finding.rule.partition(BETWEEN)[0]) if BETWEEN in finding.rule else finding
 
 
 def no_programs(unit: Unit) -> tuple[Program, ...]:
@@ -140,6 +147,7 @@ class Checker:
         self._active = active
         self._linter = Linter(active)
         self._linters_by_dialect: dict[str, Linter] = {}
+        self._tables = Tables(catalog, self.rule_ids)
 
     def check(self, unit: Unit) -> UnitResult:
         """Everything that can be said about one unit."""
@@ -149,6 +157,7 @@ class Checker:
         result = linter.lint(
             facts, lambda name: locate(unit, self.catalog.facts, name), unit.events, unit.span, prepared.release
         )
+        result, rules = self._with_tables(result, prepared, facts)
         predicted, setup, model = prepared.predicted, prepared.setup, prepared.model
         estimator = predicted.estimator
         note = prepared.note if unit.dialect else None
@@ -157,7 +166,7 @@ class Checker:
             setup=setup,
             model=model,
             prediction=predicted.report,
-            findings=tuple(self._found(result, prepared)),
+            findings=tuple(_worded(each) for each in self._found(result, prepared, rules)),
             # of a file in no known format everything is open, and `unknown-dialect` says so once
             not_evaluated=result.not_evaluated if unit.dialect else (),
             note=note[0] if note else None,
@@ -165,26 +174,41 @@ class Checker:
             gpu_limit_bytes=self.machine.gpu_limit_bytes,
             gpu_fits=estimator.on_gpus(setup, self.catalog.gpus) if estimator and not self.machine.gpus else (),
             if_so=self._verdict_rests_on(prepared),
-            by_release=tuple(rule.id for rule, _ in result.by_release),
+            by_release=tuple(rule.id.partition(BETWEEN)[0] for rule, _ in result.by_release),
         )
 
-    def _found(self, result: LintResult, prepared: UnitFacts) -> list[Finding]:
+    def _with_tables(
+        self, result: LintResult, prepared: UnitFacts, facts: Facts
+    ) -> tuple[LintResult, Mapping[str, Rule]]:
+        """The findings with those of tables, and the rules that made these."""
+        exempt = self.catalog.dialects[prepared.unit.dialect].exempt if prepared.unit.dialect else ()
+        more, rules = self._tables.lint(prepared.unit, facts, prepared.release, exempt)
+        if not rules:
+            return result, rules
+        found = sorted((*result.findings, *more.findings), key=place_of)
+        by_release = (*result.by_release, *more.by_release)
+        # a row that cannot be decided is no rule that a reader knows: only what rows find is told
+        return LintResult(tuple(found), result.not_evaluated, by_release), rules
+
+    def _found(self, result: LintResult, prepared: UnitFacts, rules: Mapping[str, Rule]) -> list[Finding]:
         """The findings, and one that lists what depends on a release that nothing says.
 
-        What is about a name is left out where nothing says that a library reads it.
+        What is about a name is left out where nothing says that a library reads it. ``rules`` are those of tables.
         """
         unit, by_release = prepared.unit, result.by_release
-        found = [self._weighed(finding, prepared) for finding in result.findings]
+        ruled = [(finding, rules.get(finding.rule) or self.catalog.rules[finding.rule]) for finding in result.findings]
+        found = [self._weighed(finding, rule, prepared) for finding, rule in ruled]
         if unit.reader != "library":
             names = Names(unit, self._programs, self.given)
-            found = [held for each in found if (held := self._as_named(each, names)) is not None]
+            named = zip(found, (rule for _, rule in ruled), strict=True)
+            found = [held for each, rule in named if (held := self._as_named(each, rule, names)) is not None]
             by_release = tuple(row for row in by_release if not row[0].names or names.of_rule(row[0].at) is not None)
         depends = depending(result._replace(by_release=by_release), unit, self.catalog.facts)
-        return [*found, *(self._weighed(each, prepared) for each in self._linter.hear([depends] if depends else ()))]
+        heard = self._linter.hear([depends] if depends else ())
+        return [*found, *(self._weighed(each, self.catalog.rules[each.rule], prepared) for each in heard)]
 
-    def _as_named(self, finding: Finding, names: Names) -> Finding | None:
+    def _as_named(self, finding: Finding, rule: Rule, names: Names) -> Finding | None:
         """The finding as certain as the name that it is about is a library's; None where nothing says that it is."""
-        rule = self.catalog.rules[finding.rule]
         certainty = names.of(finding, rule.at) if rule.names else "certain"
         if certainty is None or certainty == "certain":
             return finding if certainty else None
@@ -195,17 +219,17 @@ class Checker:
     def _severity(self, finding: Finding) -> Severity:
         return finding.severity if self.strict else as_severe(finding.severity, finding.certainty, finding.because)
 
-    def _weighed(self, finding: Finding, prepared: UnitFacts) -> Finding:
+    def _weighed(self, finding: Finding, rule: Rule, prepared: UnitFacts) -> Finding:
         """The finding at the severity that its certainty allows, with the assumptions that would turn it."""
         finding = _resting(_barred(prepared.unit, finding), prepared.model)
         told = self.notes or finding.severity != "info"
         if told and any(each.origin == "assumed" for each in finding.because):
-            finding = self._with_assumptions(finding, prepared)
+            finding = self._with_assumptions(finding, rule, prepared)
         return finding._replace(severity=self._severity(finding))
 
-    def _with_assumptions(self, finding: Finding, prepared: UnitFacts) -> Finding:
+    def _with_assumptions(self, finding: Finding, rule: Rule, prepared: UnitFacts) -> Finding:
         """The finding with the assumptions that decide it; one that holds whatever is assumed is certain."""
-        when = self.catalog.rules[finding.rule].when
+        when = rule.when
         predicted = any(each.name.startswith(PREDICTED) for each in finding.because)
         turning: tuple[Assumption, ...] = ()
         if predicted and when is not None:
@@ -225,12 +249,12 @@ class Checker:
         if finding.on_releases:
             certainty = weakest((certainty, "likely"))
         if certainty == "certain":  # the fixes were lowered with it; their own facts decide again
-            return self._anew(finding, prepared)._replace(if_so=())
+            return self._anew(finding, rule, prepared)._replace(if_so=())
         return lowered(finding._replace(if_so=turning), certainty)
 
-    def _anew(self, finding: Finding, prepared: UnitFacts) -> Finding:
+    def _anew(self, finding: Finding, rule: Rule, prepared: UnitFacts) -> Finding:
         """The finding as certain, its fixes as safe as the rule says they are."""
-        safeties = {fix.title: fix.safety for fix in self.catalog.rules[finding.rule].fixes}
+        safeties = {fix.title: fix.safety for fix in rule.fixes}
         fixes = tuple(fix._replace(safety=safeties.get(fix.title, fix.safety)) for fix in finding.fixes)
         return finding._replace(certainty="certain", fixes=fixes)
 

@@ -191,10 +191,10 @@ def depending(result: LintResult, unit: Unit, facts: Mapping[str, FactType]) -> 
     named: dict[str, list[OnRelease]] = {}
     places: list[Span] = []
     for rule, releases in result.by_release:
-        at = next((name for name in rule.at if name in unit.settings), None)
-        key = str(unit.settings[at].path[-1]).lstrip("-") if at and unit.settings[at].path else rule.id
+        setting = next((each for name in rule.at if (each := unit.setting(name)) is not None), None)
+        key = str(setting.path[-1]).lstrip("-") if setting is not None and setting.path else rule.id
         named.setdefault(key, []).extend(each for each in releases if each not in named.get(key, ()))
-        places += [unit.settings[at].span] if at else []
+        places += [setting.span] if setting is not None else []
     shown = [f"{key} ({', '.join(map(bounds_text, releases))})" for key, releases in sorted(named.items())]
     libraries = sorted({each.library for releases in named.values() for each in releases})
     values = {"names": ", ".join(shown), "libraries": ", ".join(libraries)}

@@ -177,6 +177,7 @@ class _DocumentReading:
             left_open=tuple(part.left_open),
             unknown_keys=tuple(part.unknown_keys),
             reader=dialect.reader,
+            keys=part.keys,
             typical=not part.unknown_keys and any(name in self.entries for name in dialect.telling),
         )
 

@@ -1,6 +1,6 @@
 """Everything that ``rules/`` holds, as one frozen object. ``knowledge/`` reads it from disk."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from kb.core.document import Reader
@@ -38,9 +38,15 @@ class Dialect(NamedTuple):
     constants: Mapping[str, str] = {}  # of layout "python": dotted names in values, and what they stand for
 
 
+def no_table(name: str) -> Mapping[str, Any]:
+    """There are no tables."""
+    return {"keys": {}, "rows": [], "values": {}, "names": [], "filled": {}}
+
+
 class Catalog(NamedTuple):
     """``version`` is the rules' own; ``sources`` and ``constants`` are plain data by id;
-    ``events`` maps a kind to its values' types."""
+    ``events`` maps a kind to its values' types; ``triggers`` maps a format to what a row of its tables begins with, and
+    ``table`` reads those rows."""
 
     version: str
     facts: Mapping[str, FactType]
@@ -51,6 +57,8 @@ class Catalog(NamedTuple):
     dialects: Mapping[str, Dialect]
     constants: Mapping[str, Any]
     sources: Mapping[str, Any]
+    triggers: Mapping[str, tuple[str, ...]] = {}
+    table: Callable[[str], Mapping[str, Any]] = no_table
 
     def fact_types(self) -> dict[str, str]:
         return {name: fact.type for name, fact in self.facts.items()}

@@ -76,6 +76,10 @@ class Event(NamedTuple):
     related: tuple[tuple[str, Span], ...] = ()
 
 
+KEY = "key."
+"""What the name of a key begins with that is as the format itself writes it: ``key.sample_packing``."""
+
+
 class Unit(NamedTuple):
     """One thing to check: a file, a section of it, or one document of several.
 
@@ -102,12 +106,17 @@ class Unit(NamedTuple):
     program: str = ""  # of a command: the program that it starts, as it is written
     typical: bool = False  # where a program of its own reads it: its names are as those of a library's arguments
     launcher: str | None = None  # of a command: what starts the script (python, torchrun, accelerate, deepspeed)
+    keys: Mapping[str, Setting] = {}  # everything that it says, by its path as the format itself writes it
+
+    def setting(self, name: str) -> Setting | None:
+        """A setting by its canonical name, or a key of the format itself by ``key.`` and its path."""
+        return self.keys.get(name[len(KEY) :]) if name.startswith(KEY) else self.settings.get(name)
 
     def bars(self, fix: Fix) -> bool:
         """Whether the fix would write over an alias or a value that something else fills in, or into another file: no
         fix does.
         """
-        known = [(edit.op, self.settings[edit.name]) for edit in fix.edits if edit.name in self.settings]
+        known = [(edit.op, each) for edit in fix.edits if (each := self.setting(edit.name)) is not None]
         written = [each for op, each in known if op == "set"]
         if any(each.joined for _, each in known):
             return True

@@ -169,7 +169,7 @@ class Names:
 
     def of_rule(self, at: Sequence[str], meant: str = "") -> Certainty | None:
         """As :meth:`certainty`, of the first setting that a rule looks at, as it is written here."""
-        setting = next((each for name in at if (each := self._unit.settings.get(name)) is not None), None)
+        setting = next((each for name in at if (each := self._unit.setting(name)) is not None), None)
         if setting is not None and setting.joined:
             return "certain"  # a file of the library's own
         path = setting.path if setting is not None else at[:1]

@@ -13,6 +13,8 @@ from kb.core.text import Text
 from kb.knowledge.bundle import load_part
 from kb.knowledge.locations import named, shipped
 
+TABLE = "table-"  # what the name of a part begins with that holds the rows of one format
+
 NO_TEXT = Text("", "")
 
 
@@ -39,6 +41,8 @@ def load_catalog(rules: str | None = None, *, whole: bool = False) -> Catalog:
         dialects={name: _dialect(row, tuple(hot["unmodelled"])) for name, row in hot["dialects"].items()},
         constants=hot["constants"],
         sources=cold["sources"],
+        triggers={name: tuple(keys) for name, keys in hot["tables"].items()},
+        table=lambda name: load_part(location, TABLE + name),
     )
 
 
@@ -63,6 +67,12 @@ def load_words_alone(language: str) -> Mapping[str, str]:
     except (OSError, ValueError, KnowledgeError):
         return {}
     return {key: text for key, text in texts.items() if isinstance(text, str)} if isinstance(texts, dict) else {}
+
+
+def load_table_examples(rules: str | None = None) -> list[dict[str, Any]]:
+    """The examples of every table: ``of`` which row, the ``rules`` that may word what it shows, and the ``example``."""
+    examples: list[dict[str, Any]] = load_part(shipped() if rules is None else named(rules), "cold")["table_examples"]
+    return examples
 
 
 def load_guide(rules: str | None = None) -> Mapping[str, Any]:

@@ -10,7 +10,9 @@ from typing import Any
 
 from kb.core.text import LANGUAGES
 from kb.knowledge.compile_guide import compile_entry
+from kb.knowledge.catalog import TABLE
 from kb.knowledge.compile_rules import RuleCompiler
+from kb.knowledge.compile_tables import TableCompiler
 from kb.knowledge.locations import Location, files_under
 from kb.knowledge.problems import KnowledgeError, Problem
 from kb.knowledge.rows import (
@@ -69,6 +71,8 @@ def _goes_with(other: str, kind: str, stem: str) -> bool:
     if other in ("vocabulary.yaml", "constants.yaml", "sources.yaml"):
         return True
     theirs, _, rest = other.partition("/")
+    if kind == "tables" and theirs in ("checks", "dialects"):
+        return True  # the rules that word its rows, and the formats that they hold of
     if theirs == kind:  # aliases are unique over all files of a kind, rules by their name
         return kind in ("hardware", "models") or rest.rpartition("/")[2] == stem
     return theirs == "hardware" and kind == "measurements"
@@ -85,6 +89,16 @@ def _compile(files: Files) -> tuple[Parts, list[Problem]]:
     )
     rules = {located.data["id"]: compiler.compile(located) for located in files["checks"]}
     problems += compiler.problems
+    tables = TableCompiler(
+        types=types,
+        settings=[name for name, fact in vocabulary["facts"].items() if fact.get("setting")],
+        values=values,
+        rules={name: rule["hot"]["on"] for name, rule in rules.items()},
+        formats=[located.data["id"] for located in files["dialects"]],
+    )
+    for located in files["tables"]:
+        tables.compile(located)
+    problems += tables.problems
     gpus = {located.data["id"]: _gpu(located, problems) for located in files["hardware"]}
     models = {located.data["id"]: _model(located, problems) for located in files["models"]}
     guide: Parts = {}
@@ -105,14 +119,18 @@ def _compile(files: Files) -> tuple[Parts, list[Problem]]:
         "gpus": gpus,
         "models": models,
         "dialects": {located.data["id"]: located.data for located in files["dialects"]},
+        "tables": tables.triggers,
         "constants": {name: entry["value"] for name, entry in files["constants.yaml"][0].data["constants"].items()},
     }
     cold = {
         "rules": {name: rules[name]["cold"] for name in sorted(rules)},
         "meanings": {name: [fact["ko"], fact["en"]] for name, fact in vocabulary["facts"].items()},
         "sources": sources,
+        "tables": tables.cold,
+        "table_examples": tables.examples,
     }
-    return {"hot": hot, "cold": cold, "guide": guide}, problems
+    rows = {TABLE + name: part for name, part in tables.parts.items()}
+    return {"hot": hot, "cold": cold, "guide": guide, **rows}, problems
 
 
 def _check(files: Files, types: dict[str, str], sources: Parts, gpus: Parts) -> list[Problem]:
@@ -121,7 +139,7 @@ def _check(files: Files, types: dict[str, str], sources: Parts, gpus: Parts) -> 
     problems = _check_vocabulary(vocabulary) + check_defaults(vocabulary) + _check_ids(files)
     for kind in ("hardware", "models"):
         problems += _check_aliases(files[kind])
-    for kind in ("hardware", "models", "dialects", "vocabulary.yaml", "constants.yaml", *GUIDE):
+    for kind in ("hardware", "models", "dialects", "tables", "vocabulary.yaml", "constants.yaml", *GUIDE):
         problems += check_sources(files[kind], sources)
     for located in files["hardware"]:
         problems += check_hardware(located)
@@ -241,7 +259,7 @@ def _check_vocabulary(located: Located) -> list[Problem]:
 
 def _check_ids(files: dict[str, list[Located]]) -> list[Problem]:
     problems = []
-    for kind in ("checks", "hardware", "models", "dialects", *(kind for kind in GUIDE if not kind.endswith(".yaml"))):
+    for kind in ("checks", "hardware", "models", "dialects", "tables", *(kind for kind in GUIDE if not kind.endswith(".yaml"))):
         seen: dict[str, str] = {}
         for located in files[kind]:
             name = located.data["id"]

@@ -30,6 +30,7 @@ KINDS = {
     "hardware": "hardware",
     "models": "model",
     "dialects": "dialect",
+    "tables": "table",
     "vocabulary.yaml": "vocabulary",
     "constants.yaml": "constants",
     "sources.yaml": "sources",

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Collection, Sequence
 
 from kb.core.text import UserError
-from kb.knowledge import load_catalog, load_guide, load_words_alone
+from kb.knowledge import load_catalog, load_guide, load_table_examples, load_words_alone
 from kb.knowledge.locations import Location, named, shipped
 from kb.session import cli
 
@@ -117,17 +117,26 @@ def _test(options: argparse.Namespace, location: Location, words: cli.Words) -> 
     from kb.commands.rules.examples import ExampleRunner
 
     catalog = load_catalog(options.rules, whole=True)
+    tables = {row["of"].partition("/")[0] for row in load_table_examples(options.rules)}
     for name in options.ids:
-        _known(name, catalog.rules)
+        _known(name, {**catalog.rules, **dict.fromkeys(tables)})
     runner = ExampleRunner(catalog)
     failed = total = 0
-    for name in options.ids or sorted(catalog.rules):
+    for name in [name for name in options.ids if name in catalog.rules] or (() if options.ids else sorted(catalog.rules)):
         for index, example in enumerate(catalog.rules[name].examples, 1):
             total += 1
             fault = runner.run(catalog.rules[name], example)
             if fault:
                 failed += 1
                 print(f"{name}, {cli.said(words, 'rules.example', number=index)}: {fault}")
+    for row in load_table_examples(options.rules):
+        if options.ids and not set(options.ids) & {*row["rules"], row["of"].partition("/")[0]}:
+            continue
+        total += 1
+        fault = runner.run_any(row["rules"], row["example"])
+        if fault:
+            failed += 1
+            print(f"{row['of']}: {fault}")
     print(cli.counted(words, "rules.tested", total, failed=failed))
     return cli.FINDINGS if failed else cli.CLEAN
 

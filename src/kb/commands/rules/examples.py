@@ -4,7 +4,7 @@ import base64
 import datetime
 import json
 import posixpath
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from kb.advice.check import Checker
@@ -54,8 +54,12 @@ class ExampleRunner:
 
     def run(self, rule: Rule, example: Mapping[str, Any]) -> str | None:
         """What is wrong with the example, or None: it fires, is silent or is not evaluated as it says."""
+        return self.run_any((rule.id,), example)
+
+    def run_any(self, rules: Collection[str], example: Mapping[str, Any]) -> str | None:
+        """As :meth:`run`, where any of several rules may word what is found."""
         if "project" not in example:
-            return self._run(rule, example, None)
+            return self._run(rules, example, None)
         import os
         import tempfile
 
@@ -63,23 +67,23 @@ class ExampleRunner:
             for name, text in example["project"].items():
                 with open(os.path.join(folder, name), "w", encoding="utf-8") as stream:
                     stream.write(text)
-            return self._run(rule, example, folder)
+            return self._run(rules, example, folder)
 
-    def _run(self, rule: Rule, example: Mapping[str, Any], folder: str | None) -> str | None:
+    def _run(self, rules: Collection[str], example: Mapping[str, Any], folder: str | None) -> str | None:
         try:
             checker = self.checker(example, folder)
         except UserError as fault:
             return f"{fault.key}: {dict(fault.values)}"
         result = self._check(checker, example, folder)
-        fired = [f for unit in result.results for f in unit.findings if f.rule == rule.id and f.suppressed is None]
-        needs = [row.needs for unit in result.results for row in unit.not_evaluated if row.rule == rule.id]
-        needs += [("versions",) for unit in result.results if rule.id in unit.by_release]
+        fired = [f for unit in result.results for f in unit.findings if f.rule in rules and f.suppressed is None]
+        needs = [row.needs for unit in result.results for row in unit.not_evaluated if row.rule in rules]
+        needs += [("versions",) for unit in result.results if not set(rules).isdisjoint(unit.by_release)]
         outcome = "fires" if fired else "not-evaluated" if needs else "silent"
         if outcome != example["expect"]:
             reason = f" (needs {', '.join(needs[0])})" if needs else ""
             return f"expected {example['expect']}, got {outcome}{reason}"
         if "fixed" in example:
-            return self._check_fix(checker, rule, result, example)
+            return self._check_fix(checker, rules, result, example)
         return None
 
     def checker(self, example: Mapping[str, Any], folder: str | None = None) -> FileChecker:
@@ -146,10 +150,10 @@ class ExampleRunner:
         return checker.check(raw, f"{folder}/{name}" if folder is not None else name, kind)
 
     def _check_fix(
-        self, checker: FileChecker, rule: Rule, result: FileResult, example: Mapping[str, Any]
+        self, checker: FileChecker, rules: Collection[str], result: FileResult, example: Mapping[str, Any]
     ) -> str | None:
         kind = KINDS.get(example.get("dialect", ""), "config")
-        fixed = fix_once(checker, result, kind, rules={rule.id}, unsafe=True)
+        fixed = fix_once(checker, result, kind, rules=set(rules), unsafe=True)
         if fixed.text != example["fixed"]:
             return f"the fix gives\n{fixed.text}\ninstead of\n{example['fixed']}"
         return None

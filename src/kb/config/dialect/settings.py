@@ -3,6 +3,7 @@
 from typing import Any
 
 from kb.config.dialect.dialects import CompiledDialect, Entries, Entry, Target
+from kb.config.dialect.keys import WrittenKeys, placed
 from kb.config.dialect.translation import AS_WRITTEN, SAYS_NOTHING, reference, translated
 from kb.config.dialect.traps import event_of, interpret
 from kb.config.text.nodes import MAPPING, SCALAR, Node
@@ -21,9 +22,10 @@ class Part:
     another part says.
     """
 
-    __slots__ = ("events", "left_open", "settings", "silenced", "unknown_keys")
+    __slots__ = ("events", "keys", "left_open", "settings", "silenced", "unknown_keys")
 
-    def __init__(self) -> None:
+    def __init__(self, keys: WrittenKeys) -> None:
+        self.keys = keys
         self.settings: dict[str, Setting] = {}
         self.silenced: dict[str, Span] = {}
         self.events: list[Event] = []
@@ -44,7 +46,7 @@ class Extractor:
         self._entries: Entries = {}
 
     def extract(self, entries: Entries, source: Source) -> Part:
-        part = Part()
+        part = Part(WrittenKeys(entries, source))
         targets, parents = self._dialect.targets, self._dialect.parents
         meant: dict[str, list[tuple[Target, Entry]]] = {}
         beside: list[tuple[str, Entry]] = []
@@ -75,7 +77,7 @@ class Extractor:
         keys = [(entry[1].value, _value(entry[2]), dialect.ignores(path)) for path, entry in beside]
         for found in dialect.unmodelled.among(keys):
             if found.to not in part.settings:
-                part.settings[found.to] = _setting(found.text, beside[found.at][1], source, borrowed=True)
+                part.settings[found.to] = placed(found.text, beside[found.at][1], source, borrowed=True)
 
     def _take(self, name: str, candidates: list[tuple[Target, Entry]], part: Part, source: Source) -> None:
         """The first candidate that gives a value; an unknown one (``auto``) ends the search too."""
@@ -90,14 +92,14 @@ class Extractor:
                 part.left_open.append(name)
                 return
             if read is not AS_WRITTEN:
-                part.settings[name] = _setting(read, entry, source, borrowed=True)
+                part.settings[name] = placed(read, entry, source, borrowed=True)
                 return
             value, trap = interpret(node, target.fact.type, name)
             if value is None:
                 continue
             if trap is not None and not (self._converts and len(entry[0]) == 1 and trap.kind in CONVERTED):
                 part.events.append(event_of(trap, entry[1], entry[2], name, source))
-            part.settings[name] = _setting(value, entry, source, borrowed=node is not entry[2])
+            part.settings[name] = placed(value, entry, source, borrowed=node is not entry[2])
             return
         if not silent:
             part.silenced[name] = source.span(candidates[0][1][2])
@@ -168,15 +170,6 @@ def _rank(candidate: tuple[Target, Entry]) -> int:
     return candidate[0].rank
 
 
-def _setting(value: Any, entry: Entry, source: Source, *, borrowed: bool) -> Setting:
-    """``borrowed``: the value is not what stands there but follows from it, so that no fix may write over it."""
-    path, key, node = entry
-    span = source.span(node)
-    comment = source.comment_after(span.end) if node.flow else ""
-    key_span = source.between(key.start, key.end or key.start)
-    return Setting(value, span, key_span, path, comment, alias=node.alias or borrowed)
-
-
 def _add_up(name: str, candidates: list[tuple[Target, Entry]], part: Part, source: Source) -> None:
     """What several keys each give a part of: the modules of one list."""
     whole: dict[str, None] = {}
@@ -189,7 +182,7 @@ def _add_up(name: str, candidates: list[tuple[Target, Entry]], part: Part, sourc
             whole |= dict.fromkeys(read)
             first = first or entry
     if first is not None:
-        part.settings[name] = _setting(tuple(whole), first, source, borrowed=True)
+        part.settings[name] = placed(tuple(whole), first, source, borrowed=True)
 
 
 def inherit(own: Part, base: Part) -> dict[str, Setting]:

@@ -7,7 +7,7 @@ from kb.config.fixing.entries import CannotEditError
 from kb.config.fixing.tree_edits import GONE, Change, refuse_unresolved
 from kb.config.fixing.written import as_words
 from kb.config.text.splices import Splice
-from kb.core.document import Setting, Unit
+from kb.core.document import KEY, Setting, Unit
 from kb.core.finding import Edit, Span
 
 _GAP_BEFORE = re.compile(r"(?:[ \t]|\\[ \t]*\r?\n)*\Z")  # a blank after the backslash is a fault, read as meant
@@ -31,7 +31,7 @@ class CommandEdits:
         """
         change = Change()
         for edit in edits:
-            setting = self._unit.settings.get(edit.name)
+            setting = self._unit.setting(edit.name)
             if edit.op == "replace":
                 change.replace(edit)
             elif edit.op == "set" and (setting is None or self._elsewhere(setting)):
@@ -139,6 +139,8 @@ class CommandEdits:
         return any(isinstance(setting.value, bool) and setting.span != setting.key_span for setting in own)
 
     def _spelling(self, name: str) -> str:
+        if name.startswith(KEY):
+            return name.removeprefix(KEY)
         targets = self._dialect.targets.items() if self._dialect else ()
         found = [(target.rank, flag) for flag, listed in targets for target in listed if target.fact.name == name]
         if not found:

@@ -8,7 +8,7 @@ from kb.config.fixing.entries import CannotEditError, Editor
 from kb.config.text.nodes import MAPPING, Node
 from kb.config.text.parsing import Parsed
 from kb.config.text.splices import Splice
-from kb.core.document import Setting, Unit
+from kb.core.document import KEY, Setting, Unit
 from kb.core.expression import is_unknown
 from kb.core.finding import Edit, Span
 
@@ -70,7 +70,7 @@ class TreeEdits:
             if edit.op == "replace":
                 change.replace(edit)
                 continue
-            setting = self._unit.settings.get(edit.name)
+            setting = self._unit.setting(edit.name)
             if setting is not None and setting.joined:
                 raise CannotEditError("config.fix.inherited", name=edit.name)
             if setting is not None and edit.op == "set":
@@ -139,7 +139,7 @@ class TreeEdits:
     def _beside(self, mapping: Node, at: Span, names: set[str]) -> int:
         """The entry to put a new one after: the finding's, else one that the same fix changes, else the last."""
         wanted = [at.start]
-        wanted += [setting.key_span.start for name in sorted(names) if (setting := self._unit.settings.get(name))]
+        wanted += [setting.key_span.start for name in sorted(names) if (setting := self._unit.setting(name))]
         for offset in wanted:
             for index, (key, node) in enumerate(mapping.value):
                 if (
@@ -152,6 +152,8 @@ class TreeEdits:
 
     def _spellings(self, name: str) -> list[tuple[str, ...]]:
         """The paths that mean a setting in the unit's dialect, the preferred one first."""
+        if name.startswith(KEY):
+            return [tuple(name.removeprefix(KEY).split("."))]
         if self._dialect is None:
             return []
         found = [

@@ -112,5 +112,6 @@ def _moved(unit: Unit, source: NotebookSource) -> Unit:
     return unit._replace(
         span=span(unit.span),
         settings={name: setting(each) for name, each in unit.settings.items()},
+        keys={name: setting(each) for name, each in unit.keys.items()},
         events=tuple(event(each) for each in unit.events),
     )

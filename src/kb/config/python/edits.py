@@ -11,7 +11,7 @@ from kb.config.python.data import PythonData
 from kb.config.python.reader import DIALECT, OWN, Given, PythonReader
 from kb.config.text.nodes import MAPPING
 from kb.config.text.splices import Splice
-from kb.core.document import Unit
+from kb.core.document import KEY, Unit
 from kb.core.finding import Edit, Span
 
 
@@ -93,7 +93,7 @@ class PythonEdits:
         """
         change = Change()
         for edit in edits:
-            setting = self._unit.settings.get(edit.name)
+            setting = self._unit.setting(edit.name)
             own = None if setting is None else self._given(setting.path)
             if edit.op == "set":
                 if setting is not None:
@@ -173,6 +173,8 @@ class PythonEdits:
             CannotEditError: the run has none.
         """
         own = self._run.own
+        if own is not None and name.startswith(KEY):
+            return own, name.removeprefix(KEY).split(".")
         if own is not None and own.kind.dialect is not None and name.startswith(OWN):
             return own, self._spelling(own.kind.dialect, name, "")
         group = next((group for prefix, group in _GROUPS.items() if name.startswith(prefix)), None)

@@ -85,6 +85,7 @@ class PythonReader:
         nulls: dict[str, Span] = {}
         unknown_keys: list[str] = []
         left_open: list[str] = []
+        keys: Mapping[str, Setting] = {}
         cuts = [call for call in run.doubtful if call.kind.group in CUTTING and not call.where.branch]
         agreed = {call.number for group in CUTTING for call in self._agreeing(group, cuts, run, analysis)}
         for call in (run.own, *run.certain, *run.doubtful):
@@ -92,6 +93,7 @@ class PythonReader:
                 continue
             part = self._part(call, analysis)
             found = part.settings
+            keys = part.keys if call is run.own else keys
             if call in run.doubtful and call.number not in agreed:
                 found = {name: each._replace(value=_unknown(name)) for name, each in found.items()}
             settings = {**found, **settings}
@@ -115,6 +117,7 @@ class PythonReader:
             left_open=tuple(left_open),
             unknown_keys=tuple(unknown_keys),
             hidden=OWN if hides else (),
+            keys=keys,
         )
 
     def _agreeing(self, group: str, cuts: list[Call], run: Run, analysis: "Analysis") -> list[Call]:

@@ -168,7 +168,18 @@ def unit_of(launch: Launch, speller: Speller, path: str, section: str | None, pl
         reader="library" if launch.tool is not None or launch.script.startswith("trl.scripts.") else "script",
         program=launch.program,
         typical=launch.typical or (launch.typical is None and speller.tells(launch.flags)),
+        keys={flag.name: _as_written(flag, places) for flag in launch.flags},
     )
+
+
+def _as_written(flag: Flag, places: Places) -> Setting:
+    """A flag by itself, whatever it means: its text, or all of them, or true where it stands alone."""
+    texts = tuple(value.text for value in flag.values)
+    if any(text is None for text in texts):
+        value: Any = Unknown(frozenset((flag.name,)), "known only when the command runs")
+    else:
+        value = texts if len(texts) > 1 else texts[0] if texts else True
+    return setting_at(value, flag, places, bare=not texts, whole=True)
 
 
 def _unmodelled(launch: Launch, speller: Speller, places: Places) -> dict[str, Setting]:

@@ -1,0 +1,309 @@
+"""Rules whose data is a table: what a library takes and refuses, a row for each. Only rows that a config names count.
+
+A row becomes a rule of its own for the one unit that it may hold of, worded by the rule of the table, and is decided
+as any other: by the facts, on the releases that the project allows.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from kb.core.catalog import Catalog
+from kb.core.document import KEY, Setting, Unit
+from kb.core.expression import Tree, Unknown, is_unknown
+from kb.core.facts import Facts, Ground, coerce
+from kb.core.finding import Finding
+from kb.core.lint import Linter, LintResult, Release
+from kb.core.release import parse_version
+from kb.core.rule import Rule, RuleFix
+from kb.core.text import Text, nearest
+
+EVERY_FORMAT = "every"
+WRITTEN = "written."
+BETWEEN = "/"  # parts the name of a row's rule: the rule that words it, and the row
+UNWRITTEN: Mapping[str, Any] = {"bool": False, "text": "", "list": ()}
+UNKNOWN_VALUE, OTHER_RELEASE, NO_NAME, EMPTY = (
+    "value-not-known",
+    "value-not-in-release",
+    "name-not-in-release",
+    "setting-left-empty",
+)
+
+
+class Row(NamedTuple):
+    """A row that may hold of a unit: its rule, and what the rule's message says of it."""
+
+    rule: Rule
+    values: Mapping[str, Any]
+
+
+class Tables:
+    """The rows of every table, each format's read when a unit of it first names one of their settings."""
+
+    def __init__(self, catalog: Catalog, rules: Iterable[str]) -> None:
+        self._catalog, self._rules = catalog, frozenset(rules)
+        self._parts: dict[str, Mapping[str, Any]] = {}
+
+    def lint(
+        self, unit: Unit, facts: Facts, release: Release, exempt: Collection[str] = ()
+    ) -> tuple[LintResult, Mapping[str, Rule]]:
+        """What the rows find in a unit, and their rules by the names that the findings have.
+
+        Args:
+            exempt: rules, by id or area, that do not hold of the unit's format.
+        """
+        parts = [self._part(name) for name in (EVERY_FORMAT, unit.dialect or "") if self._concerns(name, unit)]
+        rows = {row.rule.id: row for part in parts for row in self._rows(part, unit) if self._is_chosen(row.rule, exempt)}
+        if not rows:
+            return LintResult((), ()), {}
+        types = {name: kind for part in parts for name, kind in part["keys"].items()}
+        result = Linter(row.rule for row in rows.values()).lint(
+            KeyFacts(facts, unit, types), lambda name: _place(unit, name), (), unit.span, release
+        )
+        found = tuple(self._said(each, rows[each.rule], unit, release) for each in result.findings)
+        return result._replace(findings=found), {name: row.rule for name, row in rows.items()}
+
+    def _concerns(self, name: str, unit: Unit) -> bool:
+        """Whether a row of the format begins with something that the unit says."""
+        return any(
+            unit.setting(each) is not None or each in unit.nulls for each in self._catalog.triggers.get(name, ())
+        )
+
+    def _part(self, name: str) -> Mapping[str, Any]:
+        if name not in self._parts:
+            self._parts[name] = self._catalog.table(name)
+        return self._parts[name]
+
+    def _is_chosen(self, rule: Rule, exempt: Collection[str]) -> bool:
+        name = rule.id.partition(BETWEEN)[0]
+        return name in self._rules and name not in exempt and rule.area not in exempt
+
+    def _rows(self, part: Mapping[str, Any], unit: Unit) -> Iterator[Row]:
+        for row in part["rows"]:
+            if _says(unit, row["at"][0]):
+                yield self._of_row(row)
+        for name, group in part["values"].items():
+            setting = unit.setting(name)
+            if setting is not None and not setting.joined:
+                yield from self._of_values(name, group, setting, unit)
+        for group in part["names"]:
+            if _is_class_of(group, unit):
+                yield from self._of_names(group, unit)
+        for name, library in part["filled"].items():
+            if name in unit.nulls and name not in unit.settings:
+                yield Row(self._made(EMPTY, name, ["lit", True], (name,)), {"library": library, "key": _key(unit, name)})
+
+    def _made(
+        self,
+        worded: str,
+        name: str,
+        when: Tree,
+        at: tuple[str, ...],
+        fixes: tuple[RuleFix, ...] = (),
+        message: Text | None = None,
+        confidence: Any = None,
+    ) -> Rule:
+        rule = self._catalog.rules[worded]
+        return rule._replace(
+            id=f"{worded}{BETWEEN}{name}",
+            when=when,
+            on=None,
+            at=at,
+            fixes=fixes,
+            message=message or rule.message,
+            confidence=confidence or rule.confidence,
+        )
+
+    def _of_row(self, row: Mapping[str, Any]) -> Row:
+        message = self._catalog.rules[row["rule"]].message
+        if row["what"]:
+            message = Text(*(text.replace("{what}", what) for text, what in zip(message, row["what"], strict=True)))
+        fix = row["fix"]
+        fixes = (_fix(fix["safety"], Text(*fix["title"]), fix),) if fix else ()
+        rule = self._made(row["rule"], row["id"], row["when"], tuple(row["at"]), fixes, message, row["confidence"])
+        return Row(rule, {"library": row["library"], "said": row["said"]})
+
+    def _of_values(self, name: str, group: Mapping[str, Any], setting: Setting, unit: Unit) -> Iterator[Row]:
+        """A row for each thing written that no release has, or that some have not."""
+        takes, own = group["takes"], group.get("also", {}).get(unit.dialect, ())
+        for value in _texts(setting.value, group):
+            asked = value.lower() if "folds" in group else value
+            if asked in own or group.get("unless", "\0") in value or ("only" in group and value not in group["means"]):
+                continue
+            span = takes.get(asked)
+            values = {"key": _key(unit, name), "value": value, "library": group["library"], "said": group["said"]}
+            if span is None:
+                worded = group.get("rule", UNKNOWN_VALUE)
+                meant = group.get("means", {}).get(value) or next(iter(nearest(value, takes)), None)
+                fixes = _written_instead(name, setting, value, meant)
+                known = {"meant": meant} if meant else {}
+                rule = self._made(worded, f"{name}={value}", ["fact", f"{WRITTEN}{name}"], (name,), fixes)
+                yield Row(rule, {**values, "known": ", ".join([*takes, *own]), **known})
+            elif span:
+                tree = ["and", ["fact", f"{WRITTEN}{name}"], _outside(group["library"], span)]
+                rule = self._made(OTHER_RELEASE, f"{name}={value}", tree, (name,))
+                yield Row(rule, {**values, "bounds": _bounds(span)})
+
+    def _of_names(self, group: Mapping[str, Any], unit: Unit) -> Iterator[Row]:
+        for key, span in group["has"].items():
+            if key not in unit.keys:
+                continue
+            name = KEY + key
+            tree = _outside(group["library"], span)
+            instead = [span[way] for way in ("was", "now") if way in span]
+            free = [new for new in instead if new not in unit.keys]
+            fixes = tuple(_renamed(name, new) for new in free)
+            rule = self._made(NO_NAME, key, tree, (name,), fixes)
+            values = {"key": _key(unit, name), "class": group["class"], "library": group["library"]}
+            yield Row(rule, {**values, "bounds": _bounds(span), **({"meant": instead[0]} if instead else {})})
+
+    def _said(self, finding: Finding, row: Row, unit: Unit, release: Release) -> Finding:
+        """The finding with what its message says: the settings as they are written, and the project's own release."""
+        values = {**row.values, "settings": ", ".join(_as_written(unit, row.rule.at))}
+        values.setdefault("key", _key(unit, row.rule.at[0]))
+        known = release(row.values["library"])
+        if known is not None and known.specifier:
+            values["release"] = known.specifier.removeprefix("==")
+        return finding._replace(facts={**finding.facts, **values})
+
+
+class KeyFacts(Facts):
+    """The facts of a unit, and the keys of its own format beside them."""
+
+    def __init__(self, facts: Facts, unit: Unit, types: Mapping[str, str]) -> None:
+        super().__init__({}, {}, facts.ground)
+        self._facts, self._unit, self._key_types = facts, unit, types
+        self.ground = lambda name: Ground("written") if KEY in name[: len(WRITTEN + KEY)] else facts.ground(name)
+
+    def get(self, name: str) -> Any:
+        if name.startswith(WRITTEN + KEY):
+            return self._written(name.removeprefix(WRITTEN))
+        if name.startswith(KEY):
+            return self._value(name)
+        return self._facts.get(name)
+
+    def _written(self, name: str) -> Any:
+        setting = self._unit.setting(name)
+        if setting is None and self._unit.hidden:
+            return Unknown(frozenset((name,)), "code may fill it in")
+        return setting is not None and setting.value is not None
+
+    def _value(self, name: str) -> Any:
+        kind, setting = self._key_types[name], self._unit.setting(name)
+        if setting is None or setting.value is None:
+            hidden = self._unit.hidden or name in self._unit.nulls
+            return Unknown(frozenset((name,))) if hidden or kind not in UNWRITTEN else UNWRITTEN[kind]
+        return _of_kind(setting.value, kind, name)
+
+
+def _of_kind(value: Any, kind: str, name: str) -> Any:
+    """A value as a program reads it that wants this kind."""
+    if is_unknown(value):
+        return value
+    if isinstance(value, str) and "{" in value:
+        return Unknown(frozenset((name,)), "filled in before the program reads the file")
+    if kind == "text" and not isinstance(value, str):
+        return _plain(value)
+    if kind == "list":
+        value = value if isinstance(value, tuple) else () if value is False else (value,)
+        return tuple(map(_plain, value))
+    if kind == "bool" and isinstance(value, str):
+        value = {"true": True, "false": False}.get(value.lower(), value)
+    if kind == "bool" and not isinstance(value, bool):
+        return bool(value) if isinstance(value, int | dict | tuple) else Unknown(frozenset((name,)), "no truth value")
+    if kind == "number" and isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            pass
+    return coerce(value, kind, name)
+
+
+def _plain(value: Any) -> str:
+    return {True: "true", False: "false"}[value] if isinstance(value, bool) else str(value)
+
+
+def _says(unit: Unit, name: str) -> bool:
+    setting = unit.setting(name)
+    return setting is not None and setting.value is not None
+
+
+def _place(unit: Unit, name: str) -> Any:
+    setting = unit.setting(name.removeprefix(WRITTEN))
+    return setting.span if setting is not None else unit.nulls.get(name)
+
+
+def _key(unit: Unit, name: str) -> str:
+    """The name as the file writes it."""
+    setting = unit.setting(name)
+    steps = setting.path if setting is not None else ()
+    named = [step for step in steps[-1:] if isinstance(step, str)]
+    return named[0] if named else name.rpartition(".")[2]
+
+
+def _as_written(unit: Unit, names: Iterable[str]) -> Iterator[str]:
+    """``load_in_8bit: true`` of each setting that is written, once for each place."""
+    seen = set()
+    for name in names:
+        setting = unit.setting(name)
+        if setting is None or setting.key_span in seen:
+            continue
+        seen.add(setting.key_span)
+        steps = [str(step) for step in setting.path if isinstance(step, str)]
+        key = steps[-1] if steps else name
+        written = next((each for each in unit.keys.values() if each.key_span == setting.key_span), setting)
+        shown = _short(written.value)
+        yield key if shown is None else f"{key}: {shown}"
+
+
+def _short(value: Any) -> str | None:
+    if value is None or is_unknown(value) or isinstance(value, dict) or not isinstance(value, str | int | float | tuple):
+        return None
+    if isinstance(value, tuple):
+        return f"[{', '.join(_plain(each) for each in value)}]" if len(value) <= 6 else None
+    return _plain(value)
+
+
+def _texts(value: Any, group: Mapping[str, Any]) -> list[str]:
+    """The names that a value holds: of a list each, of one text what its parser makes of it."""
+    if isinstance(value, str):
+        texts = [value]
+        if group.get("items") == "blanks":
+            texts = value.replace(",", " ").split()
+        elif group.get("items") == "commas":
+            texts = [part.strip() for part in value.split(",")]
+    else:
+        texts = [each for each in value if isinstance(each, str)] if isinstance(value, tuple) else []
+    return [text for text in texts if text and not set(text) & set("${}()")]
+
+
+def _is_class_of(group: Mapping[str, Any], unit: Unit) -> bool:
+    setting = unit.settings.get("script.trainer")
+    return not group["trainers"] or (setting is not None and setting.value in group["trainers"])
+
+
+def _outside(library: str, span: Mapping[str, str]) -> Tree:
+    """Whether the project's release lies outside of those that have it."""
+    fact = ["fact", f"versions.{library}"]
+    signs = (("since", "<"), ("before", ">="))
+    trees = [["compare", [sign], fact, ["lit", list(parse_version(span[end]))]] for end, sign in signs if end in span]
+    return trees[0] if len(trees) == 1 else ["or", *trees]
+
+
+def _bounds(span: Mapping[str, str]) -> str:
+    return ", ".join(f"{sign} {span[end]}" for end, sign in (("since", ">="), ("before", "<")) if end in span)
+
+
+def _written_instead(name: str, setting: Setting, value: str, meant: str | None) -> tuple[RuleFix, ...]:
+    if meant is None or setting.value != value:
+        return ()
+    title = Text(f"{meant} 값으로 적습니다.", f"Write {meant}.")
+    return (RuleFix(when=None, safety="unsafe", title=title, set={name: meant}),)
+
+
+def _renamed(name: str, new: str) -> RuleFix:
+    title = Text(f"이름을 {new} 이름으로 바꿉니다.", f"Use the name {new}.")
+    return RuleFix(when=None, safety="unsafe", title=title, set={}, rename={name: new})
+
+
+def _fix(safety: Any, title: Text, fix: Mapping[str, Any]) -> RuleFix:
+    return RuleFix(None, safety, title, fix["set"], tuple(fix["remove"]), fix["rename"])
