@@ -7,13 +7,14 @@ as any other: by the facts, on the releases that the project allows.
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from kb.config.dialect.typos import Neighbours
 from kb.core.catalog import Catalog
 from kb.core.document import KEY, Setting, Unit
 from kb.core.expression import Tree, Unknown, is_unknown
 from kb.core.facts import Facts, Ground, coerce
 from kb.core.finding import Finding
 from kb.core.lint import Linter, LintResult, Release
-from kb.core.release import parse_version
+from kb.core.release import LATEST, ProjectRelease, parse_version
 from kb.core.rule import Rule, RuleFix
 from kb.core.text import Text, nearest
 
@@ -21,11 +22,12 @@ EVERY_FORMAT = "every"
 WRITTEN = "written."
 BETWEEN = "/"  # parts the name of a row's rule: the rule that words it, and the row
 UNWRITTEN: Mapping[str, Any] = {"bool": False, "text": "", "list": ()}
-UNKNOWN_VALUE, OTHER_RELEASE, NO_NAME, EMPTY = (
+UNKNOWN_VALUE, OTHER_RELEASE, NO_NAME, EMPTY, OTHER_PAIR = (
     "value-not-known",
     "value-not-in-release",
     "name-not-in-release",
     "setting-left-empty",
+    "template-of-another-family",
 )
 
 
@@ -52,7 +54,12 @@ class Tables:
             exempt: rules, by id or area, that do not hold of the unit's format.
         """
         parts = [self._part(name) for name in (EVERY_FORMAT, unit.dialect or "") if self._concerns(name, unit)]
-        rows = {row.rule.id: row for part in parts for row in self._rows(part, unit) if self._is_chosen(row.rule, exempt)}
+        rows = {
+            row.rule.id: row
+            for part in parts
+            for row in self._rows(part, unit, release)
+            if self._is_chosen(row.rule, exempt)
+        }
         if not rows:
             return LintResult((), ()), {}
         types = {name: kind for part in parts for name, kind in part["keys"].items()}
@@ -77,20 +84,24 @@ class Tables:
         name = rule.id.partition(BETWEEN)[0]
         return name in self._rules and name not in exempt and rule.area not in exempt
 
-    def _rows(self, part: Mapping[str, Any], unit: Unit) -> Iterator[Row]:
+    def _rows(self, part: Mapping[str, Any], unit: Unit, release: Release) -> Iterator[Row]:
         for row in part["rows"]:
             if _says(unit, row["at"][0]):
                 yield self._of_row(row)
         for name, group in part["values"].items():
             setting = unit.setting(name)
             if setting is not None and not setting.joined:
-                yield from self._of_values(name, group, setting, unit)
+                yield from self._of_values(name, group, setting, unit, _is_newer(release(group["library"]), group))
+        for name, group in part["pairs"].items():
+            yield from self._of_pairs(name, group, unit)
         for group in part["names"]:
             if _is_class_of(group, unit):
                 yield from self._of_names(group, unit)
         for name, library in part["filled"].items():
             if name in unit.nulls and name not in unit.settings:
-                yield Row(self._made(EMPTY, name, ["lit", True], (name,)), {"library": library, "key": _key(unit, name)})
+                yield Row(
+                    self._made(EMPTY, name, ["lit", True], (name,)), {"library": library, "key": _key(unit, name)}
+                )
 
     def _made(
         self,
@@ -122,8 +133,13 @@ class Tables:
         rule = self._made(row["rule"], row["id"], row["when"], tuple(row["at"]), fixes, message, row["confidence"])
         return Row(rule, {"library": row["library"], "said": row["said"]})
 
-    def _of_values(self, name: str, group: Mapping[str, Any], setting: Setting, unit: Unit) -> Iterator[Row]:
-        """A row for each thing written that no release has, or that some have not."""
+    def _of_values(
+        self, name: str, group: Mapping[str, Any], setting: Setting, unit: Unit, newer: bool
+    ) -> Iterator[Row]:
+        """A row for each thing written that no release has, or that some have not.
+
+        ``newer``: the project has a release that nobody looked at, which may have more.
+        """
         takes, own = group["takes"], group.get("also", {}).get(unit.dialect, ())
         for value in _texts(setting.value, group):
             asked = value.lower() if "folds" in group else value
@@ -131,9 +147,14 @@ class Tables:
                 continue
             span = takes.get(asked)
             values = {"key": _key(unit, name), "value": value, "library": group["library"], "said": group["said"]}
+            meant = group.get("means", {}).get(value)
+            if span is None and meant is None and newer:
+                continue
             if span is None:
                 worded = group.get("rule", UNKNOWN_VALUE)
-                meant = group.get("means", {}).get(value) or next(iter(nearest(value, takes)), None)
+                meant = meant or (Neighbours(takes).meant_by(value) if "slips" in group else _nearest(value, takes))
+                if meant is None and "slips" in group:
+                    continue
                 fixes = _written_instead(name, setting, value, meant)
                 known = {"meant": meant} if meant else {}
                 rule = self._made(worded, f"{name}={value}", ["fact", f"{WRITTEN}{name}"], (name,), fixes)
@@ -142,6 +163,21 @@ class Tables:
                 tree = ["and", ["fact", f"{WRITTEN}{name}"], _outside(group["library"], span)]
                 rule = self._made(OTHER_RELEASE, f"{name}={value}", tree, (name,))
                 yield Row(rule, {**values, "bounds": _bounds(span)})
+
+    def _of_pairs(self, name: str, group: Mapping[str, Any], unit: Unit) -> Iterator[Row]:
+        """A row where a setting has the value that goes with another value of the other setting."""
+        setting, other = unit.setting(name), unit.setting(group["by"])
+        if setting is None or other is None or not isinstance(setting.value, str) or not isinstance(other.value, str):
+            return
+        of = other.value.rstrip("/").rpartition("/")[2]
+        meant = group["of"].get(of.casefold())
+        alike = [each for each in group["alike"] if meant in each or setting.value in each]
+        if meant is None or len(alike) != 2:  # one group holds both, or none holds the value
+            return
+        fixes = _written_instead(name, setting, setting.value, meant)
+        rule = self._made(OTHER_PAIR, name, ["fact", f"{WRITTEN}{name}"], (name, group["by"]), fixes)
+        values = {"key": _key(unit, name), "value": setting.value, "library": group["library"]}
+        yield Row(rule, {**values, "other": of, "meant": meant})
 
     def _of_names(self, group: Mapping[str, Any], unit: Unit) -> Iterator[Row]:
         for key, span in group["has"].items():
@@ -163,6 +199,8 @@ class Tables:
         known = release(row.values["library"])
         if known is not None and known.specifier:
             values["release"] = known.specifier.removeprefix("==")
+        if finding.on_releases and all(each.since is None for each in finding.on_releases):
+            finding = finding._replace(severity="info")  # an old release that a range allows is hardly ever installed
         return finding._replace(facts={**finding.facts, **values})
 
 
@@ -245,18 +283,23 @@ def _as_written(unit: Unit, names: Iterable[str]) -> Iterator[str]:
     seen = set()
     for name in names:
         setting = unit.setting(name)
-        if setting is None or setting.key_span in seen:
+        if setting is None or setting.key_span in seen or name.startswith("script."):
             continue
         seen.add(setting.key_span)
-        steps = [str(step) for step in setting.path if isinstance(step, str)]
-        key = steps[-1] if steps else name
+        key = str(setting.path[-1]) if setting.path else name
+        key = name if key.isdigit() else key  # what a call says by itself
         written = next((each for each in unit.keys.values() if each.key_span == setting.key_span), setting)
         shown = _short(written.value)
         yield key if shown is None else f"{key}: {shown}"
 
 
 def _short(value: Any) -> str | None:
-    if value is None or is_unknown(value) or isinstance(value, dict) or not isinstance(value, str | int | float | tuple):
+    if (
+        value is None
+        or is_unknown(value)
+        or isinstance(value, dict)
+        or not isinstance(value, str | int | float | tuple)
+    ):
         return None
     if isinstance(value, tuple):
         return f"[{', '.join(_plain(each) for each in value)}]" if len(value) <= 6 else None
@@ -274,6 +317,16 @@ def _texts(value: Any, group: Mapping[str, Any]) -> list[str]:
     else:
         texts = [each for each in value if isinstance(each, str)] if isinstance(value, tuple) else []
     return [text for text in texts if text and not set(text) & set("${}()")]
+
+
+def _nearest(value: str, known: Iterable[str]) -> str | None:
+    return next(iter(nearest(value, known)), None)
+
+
+def _is_newer(known: ProjectRelease | None, group: Mapping[str, Any]) -> bool:
+    """Whether the project's release is one after those that were looked at."""
+    newest = group["newest"]
+    return newest is not None and known is not None and known.exact is not None and known.exact > (*newest, LATEST)
 
 
 def _is_class_of(group: Mapping[str, Any], unit: Unit) -> bool:

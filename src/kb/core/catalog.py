@@ -40,7 +40,7 @@ class Dialect(NamedTuple):
 
 def no_table(name: str) -> Mapping[str, Any]:
     """There are no tables."""
-    return {"keys": {}, "rows": [], "values": {}, "names": [], "filled": {}}
+    return {"keys": {}, "rows": [], "values": {}, "pairs": {}, "names": [], "filled": {}}
 
 
 class Catalog(NamedTuple):

@@ -3,4 +3,12 @@
 from kb.knowledge.catalog import load_catalog, load_guide, load_table_examples, load_words, load_words_alone
 from kb.knowledge.problems import KnowledgeError, Problem
 
-__all__ = ["KnowledgeError", "Problem", "load_catalog", "load_guide", "load_table_examples", "load_words", "load_words_alone"]
+__all__ = [
+    "KnowledgeError",
+    "Problem",
+    "load_catalog",
+    "load_guide",
+    "load_table_examples",
+    "load_words",
+    "load_words_alone",
+]

@@ -259,7 +259,14 @@ def _check_vocabulary(located: Located) -> list[Problem]:
 
 def _check_ids(files: dict[str, list[Located]]) -> list[Problem]:
     problems = []
-    for kind in ("checks", "hardware", "models", "dialects", "tables", *(kind for kind in GUIDE if not kind.endswith(".yaml"))):
+    for kind in (
+        "checks",
+        "hardware",
+        "models",
+        "dialects",
+        "tables",
+        *(kind for kind in GUIDE if not kind.endswith(".yaml")),
+    ):
         seen: dict[str, str] = {}
         for located in files[kind]:
             name = located.data["id"]

@@ -47,6 +47,7 @@ class TableCompiler:
         found = {}
         for name, part in self.parts.items():
             keys = {row["at"][0] for row in part["rows"]} | part["values"].keys() | set(part["filled"])
+            keys |= part["pairs"].keys()
             keys |= {OF_KEY + key for each in part["names"] for key in each["has"]}
             found[name] = sorted(keys)
         return found
@@ -68,6 +69,13 @@ class TableCompiler:
             for part in map(self._part, formats):
                 part["rows"].append(made)
         self._add_values(located, types, formats)
+        for name, group in data.get("pairs", {}).items():
+            for path, setting in ((("pairs", name, KEY), name), (("pairs", name, "by"), group["by"])):
+                self._check_setting(located, path, setting, types)
+            goes = {other.casefold(): value for value, others in group["of"].items() for other in others}
+            paired = {"by": group["by"], "alike": group.get("alike", []), "of": goes, "library": data["library"]}
+            for part in map(self._part, formats):
+                part["pairs"][name] = paired
         for name, group in data.get("names", {}).items():
             made = {
                 "class": name,
@@ -91,6 +99,7 @@ class TableCompiler:
         for name, group in data.get("values", {}).items():
             groups.append((name, group, [group.get("rule", "value-not-known"), "value-not-in-release"]))
         groups += [(name, group, ["name-not-in-release"]) for name, group in data.get("names", {}).items()]
+        groups += [(name, group, ["template-of-another-family"]) for name, group in data.get("pairs", {}).items()]
         if "filled" in data:
             groups.append(("filled", data["filled"], ["setting-left-empty"]))
         before = data.get("example", "")
@@ -103,7 +112,9 @@ class TableCompiler:
                     self.examples.append({"of": f"{data['id']}/{name}", "rules": rules, "example": made})
 
     def _part(self, name: str) -> dict[str, Any]:
-        return self.parts.setdefault(name, {"keys": {}, "rows": [], "values": {}, "names": [], "filled": {}})
+        return self.parts.setdefault(
+            name, {"keys": {}, "rows": [], "values": {}, "pairs": {}, "names": [], "filled": {}}
+        )
 
     def _types_with(self, keys: Mapping[str, str]) -> dict[str, str]:
         own = {OF_KEY + key: kind for key, kind in keys.items()}
@@ -181,6 +192,7 @@ class TableCompiler:
         }
 
     def _add_values(self, located: Located, types: Mapping[str, str], formats: list[str]) -> None:
+        newest = list(parse_version(located.data["newest"])) if "newest" in located.data else None
         for name, group in located.data.get("values", {}).items():
             self._check_setting(located, ("values", name, KEY), name, types)
             own = self._known_formats(located, ("values", name, "formats"), group.get("formats")) or formats
@@ -189,7 +201,7 @@ class TableCompiler:
                     self._fail(located, ("values", name, "means", list(group["means"])[index]), f"{value!r} is none")
             made = {key: value for key, value in group.items() if key not in ("fires", "silent", "formats")}
             for part in map(self._part, own):
-                part["values"][name] = {**made, "library": located.data["library"]}
+                part["values"][name] = {**made, "library": located.data["library"], "newest": newest}
 
     def _check_rules(self, located: Located) -> None:
         """Every rule that words a row is there, and hears an event of its own name."""
@@ -215,7 +227,12 @@ class TableCompiler:
             self._fail(located, path, f"{name!r} is neither a setting nor a key of this table", name, known)
 
     def _fail(
-        self, located: Located, path: Path, message: str, name: str = "", known: Collection[str] | Mapping[str, Any] = ()
+        self,
+        located: Located,
+        path: Path,
+        message: str,
+        name: str = "",
+        known: Collection[str] | Mapping[str, Any] = (),
     ) -> None:
         guess = nearest(name, known) if name else []
         self.problems.append(located.problem(path, message + (f"; did you mean {guess[0]!r}?" if guess else "")))

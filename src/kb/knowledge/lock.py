@@ -11,7 +11,14 @@ from kb.knowledge.schema import GUIDE
 from kb.knowledge.source import read_source
 
 LOCK = "versions.lock"
-LOCKED_KINDS = ("checks", "hardware", "models", "dialects", "tables", *(kind for kind in GUIDE if not kind.endswith(".yaml")))
+LOCKED_KINDS = (
+    "checks",
+    "hardware",
+    "models",
+    "dialects",
+    "tables",
+    *(kind for kind in GUIDE if not kind.endswith(".yaml")),
+)
 _HEADER = """\
 # The version and content of every entry under rules/. Written by `kb rules lock`; do not edit.
 # A changed entry needs a higher version: raise it in the entry's file, then run `kb rules lock`.

@@ -122,7 +122,9 @@ def _test(options: argparse.Namespace, location: Location, words: cli.Words) -> 
         _known(name, {**catalog.rules, **dict.fromkeys(tables)})
     runner = ExampleRunner(catalog)
     failed = total = 0
-    for name in [name for name in options.ids if name in catalog.rules] or (() if options.ids else sorted(catalog.rules)):
+    for name in [name for name in options.ids if name in catalog.rules] or (
+        () if options.ids else sorted(catalog.rules)
+    ):
         for index, example in enumerate(catalog.rules[name].examples, 1):
             total += 1
             fault = runner.run(catalog.rules[name], example)
