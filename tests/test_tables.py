@@ -1,4 +1,4 @@
-"""Rules whose data is a table: every row's examples, what a row may say, and that only rows that a config names count."""
+"""Rules whose data is a table: every row's examples, what is said of it, and that only rows a config names count."""
 
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ def test_every_row_has_an_example_that_fires() -> None:
 
 def check(text: str, *, versions: dict[str, str] | None = None, dialect: str | None = None) -> UnitResult:
     known = {name: parse_version(version) for name, version in (versions or {}).items()}
-    machine = Machine(gpus=(), gpu_source="none", host_memory_bytes=None, host_memory_source="none")
+    machine = Machine()
     checker = Checker(CATALOG, machine, versions=known.get)
     (unit,) = ConfigReader(CATALOG.dialects, CATALOG.facts).read(text, "config.yaml", dialect=dialect)
     return checker.check(unit)
@@ -93,7 +93,7 @@ def test_a_table_is_read_only_where_a_config_names_a_setting_of_it() -> None:
 
     catalog = CATALOG._replace(table=table)
     tables = Tables(catalog, CATALOG.rules)
-    machine = Machine(gpus=(), gpu_source="none", host_memory_bytes=None, host_memory_source="none")
+    machine = Machine()
     checker = Checker(CATALOG, machine)
     for text, expected in (("training: {do_train: true}\n", []), ("training: {optim: adamw_torch}\n", ["team"])):
         (unit,) = ConfigReader(CATALOG.dialects, CATALOG.facts).read(text, "config.yaml", dialect="team")

@@ -5,6 +5,7 @@ as any other: by the facts, on the releases that the project allows.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from kb.config.dialect.typos import Neighbours
@@ -249,10 +250,8 @@ def _of_kind(value: Any, kind: str, name: str) -> Any:
     if kind == "bool" and not isinstance(value, bool):
         return bool(value) if isinstance(value, int | dict | tuple) else Unknown(frozenset((name,)), "no truth value")
     if kind == "number" and isinstance(value, str):
-        try:
+        with suppress(ValueError):
             value = float(value)
-        except ValueError:
-            pass
     return coerce(value, kind, name)
 
 

@@ -9,8 +9,8 @@ from collections.abc import Collection, Set
 from typing import Any
 
 from kb.core.text import LANGUAGES
-from kb.knowledge.compile_guide import compile_entry
 from kb.knowledge.catalog import TABLE
+from kb.knowledge.compile_guide import compile_entry
 from kb.knowledge.compile_rules import RuleCompiler
 from kb.knowledge.compile_tables import TableCompiler
 from kb.knowledge.locations import Location, files_under

@@ -1,4 +1,4 @@
-"""rules/tables → what a check reads of them: a part for each format, and which of a config's names have a row at all."""
+"""rules/tables → what a check reads of them: a part for each format, and which names of a config have a row at all."""
 
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
@@ -139,7 +139,7 @@ class TableCompiler:
         self.cold.setdefault(rule, []).append([library, row["id"], " ".join(row["when"].split()), row.get("said", "")])
         what = row.get("what")
         return {
-            "id": row["id"],
+            "id": f"{data['id']}/{row['id']}",
             "rule": rule,
             "library": library,
             "when": when,

@@ -27,6 +27,7 @@ from kb.session.project_releases import ProjectReleases
 # Suppression examples name dates; they are judged on this day, so that none expires on its own.
 TODAY = datetime.date(2026, 11, 1)
 HANDING_ON = Program("", "HfArgumentParser((TrainingArguments,))")
+AROUND = ("gpu", "gpus", "host_memory", "cpus", "shm", "gpu_processes", "versions", "facts")
 KINDS: Mapping[str, Kind] = {"command": "command", "shell": "shell", "python": "python"}
 
 
@@ -51,6 +52,7 @@ class ExampleRunner:
 
     def __init__(self, catalog: Catalog) -> None:
         self.catalog = catalog
+        self._checkers: dict[str, FileChecker] = {}  # by what an example says of the machine and the project
 
     def run(self, rule: Rule, example: Mapping[str, Any]) -> str | None:
         """What is wrong with the example, or None: it fires, is silent or is not evaluated as it says."""
@@ -71,7 +73,7 @@ class ExampleRunner:
 
     def _run(self, rules: Collection[str], example: Mapping[str, Any], folder: str | None) -> str | None:
         try:
-            checker = self.checker(example, folder)
+            checker = self._checker_for(example, folder)
         except UserError as fault:
             return f"{fault.key}: {dict(fault.values)}"
         result = self._check(checker, example, folder)
@@ -85,6 +87,15 @@ class ExampleRunner:
         if "fixed" in example:
             return self._check_fix(checker, rules, result, example)
         return None
+
+    def _checker_for(self, example: Mapping[str, Any], folder: str | None) -> FileChecker:
+        """The checker of an example; of those alike in all but their text, one."""
+        if folder is not None or "files" in example:
+            return self.checker(example, folder)
+        key = json.dumps({name: example.get(name) for name in AROUND}, sort_keys=True)
+        if key not in self._checkers:
+            self._checkers[key] = self.checker(example, folder)
+        return self._checkers[key]
 
     def checker(self, example: Mapping[str, Any], folder: str | None = None) -> FileChecker:
         files: Mapping[str, str] = example.get("files", {})
