@@ -13,6 +13,7 @@ from kb.guide.library import Library
 from kb.guide.site_words import say
 from kb.knowledge import load_catalog
 from kb.knowledge.bundle import encoded, load_part
+from kb.knowledge.catalog import TABLE
 from kb.knowledge.locations import shipped
 
 # what no page needs: commands, the site itself, runs with torch, a Trainer, an editor
@@ -39,7 +40,8 @@ def _contents() -> Iterator[tuple[str, str]]:
     """Path in the zip and text: kb's modules, its knowledge compiled, and PyYAML without its C part."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     yield from _modules(package, "kb")
-    for part in PARTS:
+    tables = [TABLE + name for name in load_catalog().triggers]
+    for part in (*PARTS, *tables):
         yield f"kb/_data/rules/.bundle/{part}.json", encoded(load_part(shipped(), part))
     whole = load_part(shipped(), "guide")
     guide = {kind: whole[kind] for kind in CHOOSER_KINDS}
