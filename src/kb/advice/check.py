@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from kb.advice.estimator import Estimator
-from kb.advice.facts import UnitFacts, locate, said_effective_batch
+from kb.advice.facts import SERVERS, UnitFacts, locate, said_effective_batch
 from kb.advice.grounds import PREDICTED, as_severe, depending, turned_by
 from kb.advice.left_to_program import left_to_program
 from kb.advice.memory_facts import PredictedFacts
@@ -313,9 +313,12 @@ class Checker:
             types=types,
             release=release,
             counted=self.machine.counted_gpus is not None,
-            note=why_no_prediction(unit, setup, known=model is not None, fault=fault, given=self.given),
+            note=("server", {"engine": types["serving.engine"].default})
+            if unit.dialect in SERVERS
+            else why_no_prediction(unit, setup, known=model is not None, fault=fault, given=self.given),
             given=self.given,
             installed=self._installed,
+            engines=self.catalog.serving,
         )
 
     def _linter_in(self, dialect: str | None) -> Linter:

@@ -51,12 +51,14 @@ class Numbers:
         values = {name: self.get(name) for name, row in self._variables.items() if row["type"] == "bytes"}
         return {name: round(value) for name, value in values.items() if not is_unknown(value) and value >= 0}
 
-    def _found(self, row: Mapping[str, Any]) -> int | str | None:
+    def _found(self, row: Mapping[str, Any]) -> float | str | None:
         match = re.search(row["find"], self._text) if "find" in row else None
         written = next((group for group in match.groups() if group), None) if match else None
         if written is None or row["type"] == "text":
             return written
         try:
+            if row["type"] == "number":
+                return float(written.replace(",", "")) if "." in written else int(written.replace(",", ""))
             return parse_bytes(re.sub(r"\bbytes?\b", "B", written))
         except ValueError:
             return None

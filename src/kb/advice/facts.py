@@ -60,6 +60,7 @@ def locate(unit: Unit, facts: Mapping[str, FactType], name: str) -> Span | None:
     return None
 
 
+SERVERS = ("vllm", "sglang", "tgi", "llama-server")  # dialects of what starts an inference server
 # What is known of any model whose config.json can be read: a fact, and the field of its identity.
 OF_IDENTITY = {
     "model.model_type": "model_type",
@@ -92,7 +93,9 @@ class UnitFacts:
         note: Note | None = None,
         given: Mapping[str, Any] = {},
         installed: Callable[[str], bool | None] = lambda library: None,
+        engines: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
+        self.engines = engines
         self.unit = unit
         self.setup: TrainingSetup = predicted.setup
         self.machine: Machine = predicted.machine
@@ -138,6 +141,7 @@ class UnitFacts:
             note=self.note,
             given=self.given,
             installed=self.installed,
+            engines=self.engines,
         )
 
     def facts(self, type_names: Mapping[str, str]) -> Facts:
@@ -150,7 +154,17 @@ class UnitFacts:
         settings = dict.fromkeys(
             (
                 *("training.", "data.", "tokenizer.", "generation.", "inference."),
-                *("lora.", "quantization.", "deepspeed.", "launch.", "script.", "checkpoint.", "accelerate.", "trl."),
+                *(
+                    "lora.",
+                    "quantization.",
+                    "deepspeed.",
+                    "launch.",
+                    "script.",
+                    "checkpoint.",
+                    "accelerate.",
+                    "trl.",
+                    "serving.",
+                ),
             ),
             self._setting,
         )
@@ -194,6 +208,7 @@ class UnitFacts:
                 ),
                 "trl.eval_generations": lambda _: eval_generations(self._typed),
                 "launch.launcher": lambda _: unit.launcher,
+                **self._serving(),
                 **self._distributed.providers(),
                 **RunFacts(unit, self.setup, self.types, self._setting).providers(),
                 **AdapterFacts(unit, self.setup, self.model).providers(),
@@ -210,6 +225,25 @@ class UnitFacts:
                 counted=self.counted,
             ).of,
         )
+
+    def _serving(self) -> dict[str, Callable[[str], Any]]:
+        """The computed facts of a server; of any other unit none is known."""
+        if self.unit.dialect not in SERVERS:
+            return {}
+        from kb.advice.serving_facts import ServingFacts  # few files start a server
+
+        named = self.machine.gpu_source == "named"
+        facts = ServingFacts(
+            self.unit,
+            self._setting,
+            self.model,
+            self.machine.smallest_gpu,
+            free=not named,
+            release_of=self.versions,
+            engines=self.engines,
+            constants=self.constants,
+        )
+        return facts.providers()
 
     def _setting(self, name: str) -> Any:
         setting = self.unit.settings.get(name)

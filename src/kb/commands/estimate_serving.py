@@ -10,7 +10,6 @@ from kb import __version__
 from kb.core.catalog import Catalog
 from kb.core.text import UserError
 from kb.core.units import read_size
-from kb.knowledge import load_guide
 from kb.memory.serving.answer import changes, load, serve, smallest
 from kb.memory.serving.setup import ENGINES, Measured, ServingSetup
 from kb.report.words import Words
@@ -64,7 +63,7 @@ def refuse_without_engine(options: argparse.Namespace) -> None:
 def command(options: argparse.Namespace, catalog: Catalog, words: Words) -> int:
     """Estimate a server; 0 where it starts and holds what is asked, 1 where it does not."""
     _refuse(options)
-    engine = load_guide(options.rules)["serving"][options.engine]
+    engine = catalog.serving()[options.engine]
     setup, model, notes = _setup(options, catalog, engine)
     served = serve(model, setup, engine, catalog.constants)
     from kb.report.estimate.serving import Answer, serving_json, serving_text

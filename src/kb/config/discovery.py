@@ -14,12 +14,13 @@ _MARKS = re.compile(
     rb"|RLOOConfig|GKDConfig|XPOConfig|NashMDConfig|BCOConfig|PRMConfig|DictDefault|LoraConfig|BitsAndBytesConfig"
     rb"|Fast\w*Model\.from_pretrained)[ \t]*\("
 )
+_SERVER = re.compile(rb"(?<!\w)LLM[ \t]*\(")  # of vLLM; other packages have a class of that name too
 _LAUNCH = re.compile(rb"(?:accelerate launch|torchrun|deepspeed|python3?)[^\n]{0,400}--\w")
 
 
 def bears_marks(raw: bytes) -> bool:
     """Whether the bytes name a call that describes a run."""
-    return _MARKS.search(raw) is not None
+    return _MARKS.search(raw) is not None or (b"vllm" in raw and _SERVER.search(raw) is not None)
 
 
 def starts_runs(raw: bytes) -> bool:

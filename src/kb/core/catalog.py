@@ -59,6 +59,7 @@ class Catalog(NamedTuple):
     sources: Mapping[str, Any]
     triggers: Mapping[str, tuple[str, ...]] = {}
     table: Callable[[str], Mapping[str, Any]] = no_table
+    serving: Callable[[], Mapping[str, Any]] = dict  # inference engines by id, read when first needed
 
     def fact_types(self) -> dict[str, str]:
         return {name: fact.type for name, fact in self.facts.items()}

@@ -18,7 +18,7 @@ from kb.knowledge.locations import shipped
 
 # what no page needs: commands, the site itself, runs with torch, a Trainer, an editor
 LEFT_OUT = ("commands", "guide", "torch_runs", "trainer", "editor", "_data", "__pycache__")
-PARTS = ("hot", "cold", "ko", "en")
+PARTS = ("hot", "cold", "serving", "ko", "en")
 CHOOSER_KINDS = ("presets", "errata")  # what a recommendation reads of the guide's data
 EPOCH = (2020, 1, 1, 0, 0, 0)  # the same content gives the same zip
 

@@ -15,7 +15,7 @@ from kb.knowledge.locations import Location, files_under
 if TYPE_CHECKING:
     from kb.knowledge.compile import Files
 
-FORMAT = 4
+FORMAT = 6
 STAMP = "stamp.json"
 
 

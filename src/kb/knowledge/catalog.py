@@ -1,6 +1,7 @@
 """The bundle's plain data → the frozen objects of core."""
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from kb.core.catalog import Catalog, Dialect
@@ -43,6 +44,7 @@ def load_catalog(rules: str | None = None, *, whole: bool = False) -> Catalog:
         sources=cold["sources"],
         triggers={name: tuple(keys) for name, keys in hot["tables"].items()},
         table=lambda name: load_part(location, TABLE + name),
+        serving=partial(load_part, location, "serving"),
     )
 
 

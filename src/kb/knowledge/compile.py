@@ -28,7 +28,7 @@ from kb.knowledge.schema import GUIDE, KINDS, SchemaSet
 from kb.knowledge.source import KEY, Located, Path, read_source
 
 Parts = dict[str, Any]
-PARTS = ("hot", "cold", "guide", *LANGUAGES)
+PARTS = ("hot", "cold", "guide", "serving", *LANGUAGES)
 
 
 Files = dict[str, list[Located]]
@@ -130,7 +130,7 @@ def _compile(files: Files) -> tuple[Parts, list[Problem]]:
         "table_examples": tables.examples,
     }
     rows = {TABLE + name: part for name, part in tables.parts.items()}
-    return {"hot": hot, "cold": cold, "guide": guide, **rows}, problems
+    return {"hot": hot, "cold": cold, "guide": guide, "serving": guide["serving"], **rows}, problems
 
 
 def _check(files: Files, types: dict[str, str], sources: Parts, gpus: Parts) -> list[Problem]:

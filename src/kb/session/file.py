@@ -82,6 +82,8 @@ def _each_once(results: Sequence[UnitResult]) -> list[list[Finding]]:
 
 
 CODE = ("python", "notebook")
+# Programs and images of servers, by a part of their names.
+SERVERS = ("vllm", "sglang", "text-generation-", "llama-server", "llama.cpp:")
 _NOTHING = {"config": "config.empty", "python": "config.no-python-call", "notebook": "config.no-cell-call"}
 
 
@@ -283,7 +285,7 @@ class FileChecker:
         if kind == "text":
             return []
         if kind == "config":
-            return list(self.reader.read(text, path, dialect=self.dialect))
+            return self._servers(text, path) or list(self.reader.read(text, path, dialect=self.dialect))
         if kind in CODE:
             from kb.session.code_files import code_units  # most runs meet no Python file
 
@@ -298,6 +300,17 @@ class FileChecker:
             return list(read_shell(text, path, commands))
         unit = commands.read(text, path)
         return [unit] if unit else []
+
+    def _servers(self, text: str, path: str) -> list[Unit]:
+        """The inference servers that the containers of a manifest start; none of any other file."""
+        names_one = any(mark in text for mark in SERVERS) and ("image:" in text or "command:" in text)
+        if not names_one or self.dialect is not None:
+            return []
+        from kb.config.manifest import servers_in  # few files are manifests
+        from kb.config.shell.command import CommandReader
+        from kb.config.text.parsing import parse
+
+        return servers_in(parse(text, path), path, CommandReader(self.catalog.dialects, self.catalog.facts))
 
     def settle(self, results: list[UnitResult], text: str, path: str) -> list[UnitResult]:
         """Apply the project's overrides and the file's suppression comments; hear what is wrong with the comments."""

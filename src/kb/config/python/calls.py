@@ -21,6 +21,7 @@ class Kind(NamedTuple):
     literal: tuple[str, ...]
     sets: Mapping[str, Any]
     unknown: tuple[str, ...] = ()  # settings of which no value is right
+    module: str = ""  # the package that a file must import for the name to be this one
 
 
 class Call(NamedTuple):
@@ -77,6 +78,8 @@ class CallTable:
             if name and kind is not None and (kind.group != "tokenizer" or _truncates(node)):
                 answers = any(first <= node.lineno <= last for first, last in names.answers)
                 kind = _of_target(kind, node, target, answers=answers) if kind.group == "tokenizer" else kind
+                if kind.module and not names.imports(kind.module):
+                    continue
                 found.append(Call(len(found), name.rpartition(".")[2], kind, node, where, target))
         return found
 
@@ -93,6 +96,7 @@ def _kind(row: Mapping[str, Any]) -> Kind:
         literal=tuple(row.get("literal", ())),
         sets=row.get("sets", {}),
         unknown=tuple(row.get("unknown", ())),
+        module=row.get("module", ""),
     )
 
 
@@ -121,7 +125,19 @@ class Run(NamedTuple):
 
 
 def runs_of(calls: list[Call]) -> list[Run]:
-    """The runs of a module: one for each training call; where there is none, one for all the others together."""
+    """The runs of a module: one for each training call; where there is none, one for all the others together. A server
+    is a run by itself.
+    """
+    servers = [Run(call, (), ()) for call in calls if call.kind.module]
+    calls = [call for call in calls if not call.kind.module]
+    return sorted((*servers, *_training_runs(calls)), key=_place_of)
+
+
+def _place_of(run: Run) -> int:
+    return (run.own or (*run.certain, *run.doubtful)[0]).number
+
+
+def _training_runs(calls: list[Call]) -> list[Run]:
     own = [call for call in calls if call.kind.dialect is not None]
     others = [call for call in calls if call.kind.dialect is None]
     if not own:

@@ -44,7 +44,23 @@ class Names:
         self._changed: set[str] = set()  # names whose value is changed in place, or in another scope
         self._classes: dict[str, Scope] = {}
         self._class_scopes: set[Scope] = set()  # whose names the functions in them do not see
+        self._tree = tree
         _Walk(self).go(tree)
+
+    def imports(self, package: str) -> bool:
+        """Whether the module imports the package, or a part of it, anywhere."""
+        named = (
+            each
+            for node in ast.walk(self._tree)
+            for each in (
+                [alias.name for alias in node.names]
+                if isinstance(node, ast.Import)
+                else [node.module or ""]
+                if isinstance(node, ast.ImportFrom)
+                else ()
+            )
+        )
+        return any(each.partition(".")[0] == package for each in named)
 
     def binds(self, name: str) -> bool:
         """Whether the module gives the name a meaning of its own anywhere."""

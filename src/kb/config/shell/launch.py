@@ -7,6 +7,7 @@ from typing import NamedTuple
 from kb.config.shell.expand import Argument
 from kb.config.shell.flags import Flag, is_flag, read_flags
 from kb.config.shell.processes import NOTHING_AROUND, Processes, Surroundings, processes_of, tool_processes
+from kb.config.shell.serving import Started, read_server, release_of_image, spelt_out
 
 CONFIG_SUFFIXES = (".yaml", ".yml", ".json")
 CONFIG_FLAGS = ("config", "config_file", "config_path")
@@ -149,6 +150,9 @@ def read_launch(
     ``any_program`` takes the first argument for the script where no Python is to be seen. ``text`` is what the
     arguments' offsets point into, ``around`` what its script says of the machines and sets for the command.
     """
+    started = read_server(arguments)
+    if started is not None:
+        return server_launch(started, text)
     found = _program(arguments)
     if found is None:
         if not any_program or not arguments:
@@ -228,6 +232,20 @@ def _tool_launch(name: str, tool: Tool, rest: Sequence[Argument], text: str) -> 
         named = next((argument for argument in rest if is_config(argument)), None)
     flags = tuple(flag for flag in flags if flag.name not in CONFIG_FLAGS)
     return Launch(script=name, flags=flags, config=named, tool=tool)
+
+
+def server_launch(started: Started, text: str) -> Launch:
+    """A server about to run. The release that its image names is as good as a flag."""
+    flags = read_flags(spelt_out(started), text)
+    image = started.image
+    release = release_of_image(image.text or "") if image is not None else None
+    if image is not None and release is not None:
+        named = image._replace(text=release, from_variable=True)
+        flags += (Flag("image_release", named, (named,), dashes=""),)
+    config = _flagged_config(flags)
+    flags = tuple(flag for flag in flags if flag.name not in CONFIG_FLAGS)
+    tool = Tool(started.server.dialect, frozenset())
+    return Launch(script=started.server.dialect, flags=flags, config=config, tool=tool, word=started.word)
 
 
 def _flagged_config(flags: Sequence[Flag]) -> Argument | None:

@@ -1,0 +1,254 @@
+"""Facts of a unit that starts an inference server: its model's heads, and what its memory holds."""
+
+import math
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
+
+from kb.core.document import Unit
+from kb.core.expression import is_unknown
+from kb.core.hardware import DetectedGpu
+from kb.core.model import Model
+from kb.core.release import parse_version
+from kb.core.units import GIB
+from kb.memory import UnsupportedArchitectureError
+from kb.memory.serving.answer import Served, serve
+from kb.memory.serving.setup import CACHE_TYPES, ENGINES, FLOATS, PACKED, ServingSetup
+from kb.memory.serving.shape import ServedModel, served_model
+from kb.memory.serving.weights import sampler_bytes
+
+Lookup = Callable[[str], Any]
+PACKAGES = {"vllm": "vllm"}  # engines whose release a project's own files may say
+_TYPES = {"auto": None, "half": "float16", "float": "float32", "bf16": "bfloat16", "fp16": "float16"}
+_OTHER_NAMES = {"awq_marlin": "awq", "gptq_marlin": "gptq"}
+_LENGTHS = {
+    "vllm": "serving.max_model_len",
+    "sglang": "serving.context_length",
+    "tgi": "serving.max_total_tokens",
+    "llama.cpp": "serving.ctx_size",
+}
+_SHARES = {
+    "vllm": "serving.gpu_memory_utilization",
+    "sglang": "serving.mem_fraction_static",
+    "tgi": "serving.cuda_memory_fraction",
+}
+
+
+class ServingFacts:
+    """Computed facts under ``serving.``; every one is None where what it needs is not known.
+
+    What a server lacks is told only where it lacks it at the best: with the least that others were measured to take,
+    and, of an unknown release, with the largest share and no graphs.
+
+    Args:
+        unit: the server.
+        setting: a setting's value, with the defaults of its format.
+        model: the model as found by its name.
+        gpu: the smallest of the machine.
+        free: whether that GPU was asked, so that what is free of it is known.
+        release_of: the release of a library that the project names.
+        engines: the data of ``rules/serving``, read when first needed.
+        constants: the figures of ``rules/constants.yaml``.
+    """
+
+    def __init__(
+        self,
+        unit: Unit,
+        setting: Lookup,
+        model: Model | None,
+        gpu: DetectedGpu | None,
+        *,
+        free: bool,
+        release_of: Callable[[str], tuple[int, ...] | None],
+        engines: Callable[[], Mapping[str, Any]],
+        constants: Mapping[str, float],
+    ) -> None:
+        self._unit, self._setting, self._gpu = unit, setting, gpu
+        self._model = model if model is not None and not model.guessed_from else None
+        self._free, self._release_of, self._engines, self._constants = free, release_of, engines, constants
+
+    def providers(self) -> dict[str, Lookup]:
+        """Each computed fact by name."""
+        found: dict[str, Callable[[], Any]] = {
+            "release": lambda: self.release,
+            "ranks": self._ranks,
+            "heads": lambda: self._shape and self._shape.heads,
+            "kv_heads": lambda: None if self._shape is None or self._shape.latent else self._shape.kv_heads,
+            "positions": self._positions,
+            "length": lambda: self._served and self._served.options.max_model_len,
+            "share": lambda: self._budget("share"),
+            "kv_most": lambda: self._budget("kv_high"),
+            "weights": lambda: self._term("weights"),
+            "activations": lambda: self._term("activations"),
+            "sampler": self._sampler,
+            "kv_tokens": lambda: self._served and self._served.kv_tokens,
+            "concurrency": self._concurrency,
+            "longest": lambda: self._served and self._served.longest,
+            "utilization_needed": lambda: self._served and self._served.utilization_needed,
+            "fits_whole": self._fits_whole,
+            "free_share": self._free_share,
+        }
+        return {f"serving.{name}": _by_any_name(find) for name, find in found.items()}
+
+    @property
+    def engine(self) -> str:
+        return str(self._setting("serving.engine"))
+
+    @cached_property
+    def release(self) -> tuple[int, ...] | None:
+        """The image's release, or that which the project names; None where nothing says it."""
+        named = self._value("serving.image_release")
+        if named is not None:
+            return parse_version(str(named))
+        package = PACKAGES.get(self.engine)
+        return self._release_of(package) if package else None
+
+    def _value(self, name: str) -> Any:
+        value = self._setting(name)
+        return None if is_unknown(value) else value
+
+    def _number(self, name: str) -> int | None:
+        value = self._value(name)
+        return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+    def _ranks(self) -> int | None:
+        tensor, stages = self._number("serving.tensor_parallel_size"), self._number("serving.pipeline_parallel_size")
+        return tensor * stages if tensor and stages else None
+
+    @cached_property
+    def _shape(self) -> ServedModel | None:
+        model = self._model
+        if model is None:
+            return None
+        try:
+            return served_model(model.name, model.architecture, self._positions())
+        except UnsupportedArchitectureError:
+            return None
+
+    def _positions(self) -> int | None:
+        """The model's positions, where its row is of this very name: relatives of one size differ in them."""
+        model, named = self._model, self._value("model.name")
+        if model is None or not isinstance(named, str):
+            return None
+        same = named.casefold() in (model.name.casefold(), model.id.casefold())
+        return model.max_length if same else None
+
+    @cached_property
+    def _setup(self) -> ServingSetup | None:
+        """The server at its best; None where an option has a value that is not known or not modelled."""
+        gpu, shape, engine = self._gpu, self._shape, self.engine
+        if gpu is None or shape is None or engine not in ENGINES:
+            return None
+        options = self._options(engine)
+        if options is None or shape.heads % options["tensor_parallel"]:
+            return None
+        if shape.positions is None and not options["max_model_len"]:
+            return None
+        total = gpu.memory_total * self._constants["usable_memory_ratio"]
+        newest = parse_version(self._engines()[engine]["newest"])
+        release = self.release
+        setup = ServingSetup(
+            engine=engine,
+            release=release or newest,
+            gpu_bytes=round(total),
+            gpu_id=gpu.gpu.id if gpu.gpu is not None else "",
+            python=self._unit.path.endswith((".py", ".ipynb")),
+            **options,
+        )
+        if release is None and engine == "vllm":  # what any release would leave at the most
+            setup = setup._replace(eager=True)
+        return setup
+
+    def _options(self, engine: str) -> dict[str, Any] | None:
+        """The options of a setup; None where one of them is not known."""
+        named = str(self._value("serving.dtype") or "auto").casefold()
+        dtype = _TYPES.get(named, named) or "bfloat16"
+        packing = self._value("serving.quantization")
+        packing = _OTHER_NAMES.get(str(packing).casefold(), str(packing).casefold()) if packing else None
+        cache = str(self._value("serving.kv_cache_dtype") or "auto")
+        ranks, stages = self._number("serving.tensor_parallel_size"), self._number("serving.pipeline_parallel_size")
+        known = dtype in FLOATS and (packing is None or packing in PACKED) and cache in ("auto", *CACHE_TYPES)
+        if not (known and ranks and stages) or engine == "llama.cpp":
+            return None  # a GGUF file's bytes do not follow from the model's name
+        share = self._value(_SHARES[engine])
+        length, tokens = self._setting(_LENGTHS[engine]), self._setting(_TOKENS[engine])
+        seqs = self._setting("serving.max_num_seqs")
+        if any(is_unknown(each) for each in (length, tokens, seqs, self._setting(_SHARES[engine]))):
+            return None
+        direct = self._number("serving.kv_cache_memory_bytes")
+        offload = self._value("serving.cpu_offload_gb")
+        return {
+            "dtype": dtype,
+            "quantization": packing,
+            "tensor_parallel": ranks,
+            "pipeline_parallel": stages,
+            "utilization": share if isinstance(share, int | float) and 0 < share <= 1 else None,
+            "max_model_len": length if isinstance(length, int) and length > 0 else None,
+            "max_num_seqs": seqs if isinstance(seqs, int) and seqs > 0 else None,
+            "max_num_batched_tokens": tokens if isinstance(tokens, int) and tokens > 0 else None,
+            "kv_cache_dtype": cache,
+            "kv_cache_bytes": direct,
+            "eager": self._value("serving.enforce_eager") is True,
+            "offload_bytes": round(offload * GIB) if isinstance(offload, int | float) else 0,
+        }
+
+    @cached_property
+    def _served(self) -> Served | None:
+        setup, shape = self._setup, self._shape
+        if setup is None or shape is None:
+            return None
+        return serve(shape, setup, self._engines()[setup.engine], self._constants)
+
+    def _budget(self, field: str) -> Any:
+        served = self._served
+        return None if served is None or served.budget is None else getattr(served.budget, field)
+
+    def _term(self, name: str) -> int | None:
+        terms = self._budget("terms")
+        return next((term.bytes for term in terms if term.name == name), None) if terms else None
+
+    def _sampler(self) -> int | None:
+        served = self._served
+        if served is None or served.setup.engine != "vllm":
+            return None
+        requests = min(served.options.max_num_seqs, served.options.batched_tokens)
+        return sampler_bytes(served.model, requests, self._constants["serving_sampler_bytes"])
+
+    def _concurrency(self) -> float | None:
+        """Requests of the full length at once, with the least that others were measured to take beside the cache."""
+        served = self._served
+        if served is None or served.concurrency is None or served.budget is None:
+            return None
+        budget = served.budget
+        if budget.kv <= 0:
+            return None  # another rule says so
+        return served.concurrency * budget.kv_high / budget.kv
+
+    def _fits_whole(self) -> bool | None:
+        """Whether the server starts without offloading, at its worst."""
+        setup, shape = self._setup, self._shape
+        if setup is None or shape is None:
+            return None
+        whole = serve(shape, setup._replace(offload_bytes=0), self._engines()[setup.engine], self._constants)
+        if whole.budget is None or whole.concurrency is None or whole.budget.kv <= 0:
+            return False
+        return whole.concurrency * whole.budget.kv_low / whole.budget.kv >= 1
+
+    def _free_share(self) -> float | None:
+        gpu = self._gpu
+        if gpu is None or not self._free or gpu.memory_free is None:
+            return None
+        seen = gpu.memory_total - (gpu.memory_reserved or 0)
+        return math.floor(gpu.memory_free / seen * 1000) / 1000 if seen else None
+
+
+_TOKENS = {
+    "vllm": "serving.max_num_batched_tokens",
+    "sglang": "serving.chunked_prefill_size",
+    "tgi": "serving.max_batch_prefill_tokens",
+}
+
+
+def _by_any_name(find: Callable[[], Any]) -> Lookup:
+    """A lookup that needs no name: it is of one fact."""
+    return lambda name: find()

@@ -1,0 +1,173 @@
+"""Servers in docker-compose files and Kubernetes manifests: containers whose command starts one, as units."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from kb.config.shell.command import CommandReader, unit_of
+from kb.config.shell.expand import Argument, Environment
+from kb.config.shell.flag_values import setting_at
+from kb.config.shell.flags import Flag
+from kb.config.shell.launch import server_launch
+from kb.config.shell.lexer import split_commands
+from kb.config.shell.serving import Started, read_server, server_of_image
+from kb.config.text.nodes import MAPPING, SCALAR, SEQUENCE, Node
+from kb.config.text.parsing import Parsed
+from kb.config.text.source import Places
+from kb.core.document import Setting, Unit
+
+_SHELLS = re.compile(r"(?:.*/)?(?:ba|da|z)?sh\Z")
+_HEAD = re.compile(r"[|>][-+0-9]*[ \t]*(?:#[^\n]*)?")
+_VARIABLE = re.compile(r"\$")
+_SEVERAL = re.compile(r"[$,]")  # an id that may stand for several
+MAX_DEPTH = 20
+
+
+def servers_in(parsed: Parsed, path: str, reader: CommandReader) -> list[Unit]:
+    """A unit for each container that starts a server; empty where the file has none.
+
+    Settings stand where the manifest has them; what only the container's surroundings say (GPUs, shared memory) too.
+    """
+    text = parsed.source.text
+    places = parsed.source.places()
+    found = []
+    for document in parsed.documents:
+        if document is None or document.kind != MAPPING:
+            continue
+        for name, container in _containers(document, "", 0):
+            started = _started(container, text)
+            if started is None:
+                continue
+            launch = server_launch(started, text)
+            span = parsed.source.span(container)
+            unit = unit_of(launch, reader.speller(launch), path, name or None, places, span)
+            settings = {**unit.settings, **_surroundings(container, started, places)}
+            found.append(unit._replace(settings=settings))
+    return found
+
+
+def _containers(node: Node, name: str, depth: int) -> Iterator[tuple[str, Node]]:
+    """Mappings with an image or a command, each with the name of its service or container."""
+    if depth > MAX_DEPTH:
+        return
+    if node.kind == SEQUENCE:
+        for item in node.value:
+            yield from _containers(item, name, depth + 1)
+    elif node.kind == MAPPING:
+        entries = node.entries()
+        own = _text(entries, "name") or name
+        if any(key in entries for key in ("image", "command", "args", "entrypoint")):
+            yield own, node
+        for key, (_, value) in entries.items():
+            yield from _containers(value, key if name == "services" or depth == 0 else name or key, depth + 1)
+
+
+def _text(entries: Mapping[str, tuple[Node, Node]], key: str) -> str | None:
+    value = entries[key][1] if key in entries else None
+    return str(value.value) if value is not None and value.kind == SCALAR else None
+
+
+def _started(container: Node, text: str) -> Started | None:
+    entries = container.entries()
+    given = [entries[key][1] for key in ("entrypoint", "command", "args") if key in entries]
+    words = _arguments([node for node in given if not node.alias], text)
+    started = read_server(words)
+    image = entries["image"][1] if "image" in entries else None
+    named = _argument(image) if image is not None and image.kind == SCALAR else None
+    if started is not None:
+        return started._replace(image=named)
+    server = server_of_image(named.text or "") if named is not None else None
+    if named is None or server is None or not words or not (words[0].text or "").startswith("-"):
+        return None
+    return Started(server, words, named, named)
+
+
+def _arguments(nodes: Sequence[Node], text: str) -> list[Argument]:
+    """The words of a command in its parts: of a list each item, of a shell's script or a text its words."""
+    items = [item for node in nodes for item in (node.value if node.kind == SEQUENCE else (node,))]
+    items = [item for item in items if item.kind == SCALAR]
+    script = next((items[at + 1] for at, item in enumerate(items[:-1]) if item.value in ("-c", "-lc", "-ec")), None)
+    if script is not None and _SHELLS.match(str(items[0].value)):
+        return _words(script, text)
+    listed = {id(item) for node in nodes if node.kind == SEQUENCE for item in node.value}
+    return [word for item in items for word in ([_argument(item)] if id(item) in listed else _words(item, text))]
+
+
+def _argument(node: Node) -> Argument:
+    assert node.end is not None
+    value = str(node.value)
+    known = None if _VARIABLE.search(value) else value
+    return Argument(known, node.start.index, node.end.index, from_variable=node.alias)
+
+
+def _words(node: Node, text: str) -> list[Argument]:
+    """The words of the command in a text that starts a server, else of the first; each at its place in the file."""
+    assert node.end is not None
+    start, end = node.start.index, node.end.index
+    raw = text[start:end]
+    if node.style in ("'", '"'):
+        raw = f" {raw[1:-1]} "
+    head = _HEAD.match(raw)
+    if head is not None:
+        raw = " " * head.end() + raw[head.end() :]
+    if node.style != "|":
+        raw = raw.replace("\\\n", "  ").replace("\n", " ")
+    environment = Environment()
+    commands = [environment.take(command) for command in split_commands(" " * start + raw)]
+    return list(next((words for words in commands if read_server(words) is not None), commands[0] if commands else ()))
+
+
+def _surroundings(container: Node, started: Started, places: Places) -> dict[str, Setting]:
+    """GPUs and shared memory of the container, and that it is one."""
+    found = {"serving.contained": setting_at(True, Flag("image", started.word, (), dashes=""), places, bare=True)}
+    gpus = _gpus(container)
+    if gpus is not None:
+        argument = _argument(gpus[1])
+        flag = Flag("count", argument, (argument,), dashes="")
+        found["serving.gpus_given"] = setting_at(gpus[0], flag, places)
+    if (shared := _shared_memory(container)) is not None:
+        argument = _argument(shared)
+        flag = Flag("shm_size", argument, (argument,), dashes="")
+        found["serving.shared_memory"] = setting_at(str(shared.value), flag, places)
+    return found
+
+
+def _below(node: Node, *steps: str) -> Node | None:
+    for step in steps:
+        if node.kind != MAPPING or step not in node.entries():
+            return None
+        node = node.entries()[step][1]
+    return node
+
+
+def _gpus(container: Node) -> tuple[int, Node] | None:
+    """How many GPUs the container is given, where the manifest counts them."""
+    limit = _below(container, "resources", "limits", "nvidia.com/gpu")
+    if limit is not None and limit.kind == SCALAR and str(limit.value).isdigit():
+        return int(limit.value), limit
+    devices = _below(container, "deploy", "resources", "reservations", "devices")
+    rows: Sequence[Any] = devices.value if devices is not None and devices.kind == SEQUENCE else ()
+    for row in rows:
+        ids, count = _below(row, "device_ids"), _below(row, "count")
+        if ids is not None and ids.kind == SEQUENCE and ids.value:
+            plain = all(each.kind == SCALAR and not _SEVERAL.search(str(each.value)) for each in ids.value)
+            return (len(ids.value), ids.value[0]) if plain else None
+        if count is not None and count.kind == SCALAR and str(count.value).isdigit():
+            return int(count.value), count
+    return None
+
+
+def _shared_memory(container: Node) -> Node | None:
+    """What gives the container more shared memory than the 64 MiB of a plain one."""
+    for key in ("shm_size", "ipc"):
+        found = _below(container, key)
+        if found is not None and found.kind == SCALAR:
+            return found
+    mounts = _below(container, "volumeMounts") or _below(container, "volumes") or _below(container, "tmpfs")
+    if mounts is None or mounts.kind != SEQUENCE:
+        return None
+    for row in mounts.value:
+        place = _below(row, "mountPath") if row.kind == MAPPING else row
+        if place is not None and place.kind == SCALAR and "/dev/shm" in str(place.value):
+            return place
+    return None

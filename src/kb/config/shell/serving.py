@@ -1,0 +1,111 @@
+"""Programs that serve models: what starts each of them, on a command line and in a container."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from kb.config.shell.expand import Argument
+
+
+class Server(NamedTuple):
+    """``dialect`` is that of its flags. ``model``: the first argument without a dash names the model."""
+
+    dialect: str
+    model: bool = False
+    short: Mapping[str, str] = {}  # flags of one dash, and their long names
+
+
+_VLLM = {"-tp": "--tensor-parallel-size", "-pp": "--pipeline-parallel-size", "-q": "--quantization"}
+_LLAMA = {
+    "-m": "--model", "-c": "--ctx-size", "-np": "--parallel", "-ub": "--ubatch-size", "-b": "--batch-size",
+    "-ngl": "--n-gpu-layers", "-ctk": "--cache-type-k", "-ctv": "--cache-type-v", "-fa": "--flash-attn",
+    "-hf": "--hf-repo", "-hfr": "--hf-repo", "-kvu": "--kv-unified",
+}  # fmt: skip
+VLLM, SGLANG = Server("vllm", short=_VLLM), Server("sglang")
+TGI, LLAMA = Server("tgi"), Server("llama-server", short=_LLAMA)
+
+PROGRAMS = {"text-generation-launcher": TGI, "llama-server": LLAMA}
+WITH_SUBCOMMAND = {"vllm": VLLM._replace(model=True), "sglang": SGLANG}  # `vllm serve`, `sglang serve`
+MODULES = {
+    "vllm.entrypoints.openai.api_server": VLLM,
+    "vllm.entrypoints.api_server": VLLM,
+    "sglang.launch_server": SGLANG,
+}
+# Images whose own entry point is the server: what follows them are its flags.
+_IMAGES = (
+    (re.compile(r"(?:^|/)vllm/vllm-openai(?::|@|$)"), VLLM),
+    (re.compile(r"(?:^|/)huggingface/text-generation-inference(?::|@|$)"), TGI),
+    (re.compile(r"(?:^|/)gg(?:ml-org|erganov)/llama\.cpp:(?:server|full)"), LLAMA),
+)
+_TAG = re.compile(r":v?(\d+(?:\.\d+){1,3})(?:$|[-+.a-z])")
+
+
+def server_of_image(image: str) -> Server | None:
+    """The server that a container image starts by itself."""
+    return next((server for pattern, server in _IMAGES if pattern.search(image)), None)
+
+
+def release_of_image(image: str) -> str | None:
+    """``0.8.5`` of ``vllm/vllm-openai:v0.8.5``; None where the tag says no release, or is of llama.cpp's builds."""
+    match = _TAG.search(image)
+    return match[1] if match is not None and "llama" not in image else None
+
+
+class Started(NamedTuple):
+    """A server about to run: its flags' arguments, the word that starts it, and the image that it runs in."""
+
+    server: Server
+    rest: Sequence[Argument]
+    word: Argument
+    image: Argument | None = None
+
+
+def read_server(arguments: Sequence[Argument]) -> Started | None:
+    """The server that these arguments start, in a container or not; None where they start something else."""
+    for at, argument in enumerate(arguments):
+        text = argument.text or ""
+        name = text.rpartition("/")[2]
+        rest = arguments[at + 1 :]
+        if name in ("docker", "podman", "nerdctl"):
+            return _in_container(rest)
+        if name in PROGRAMS:
+            return Started(PROGRAMS[name], rest, argument)
+        if name in WITH_SUBCOMMAND:
+            serves = rest and rest[0].text == "serve"
+            return Started(WITH_SUBCOMMAND[name], rest[1:], argument) if serves else None
+        if text == "-m" and rest and rest[0].text in MODULES:
+            return Started(MODULES[rest[0].text or ""], rest[1:], rest[0])
+        if at == 0 and name.endswith((".py", ".sh")):
+            return None
+    return None
+
+
+def _in_container(arguments: Sequence[Argument]) -> Started | None:
+    """``docker run … IMAGE flags``; a command behind the image counts in place of the image's own."""
+    if not any(argument.text == "run" for argument in arguments[:3]):
+        return None
+    for at, argument in enumerate(arguments):
+        text = argument.text or ""
+        server = server_of_image(text) if not text.startswith("-") else None
+        if server is None and not _is_image_of_sglang(text):
+            continue
+        rest = arguments[at + 1 :]
+        inner = read_server(rest)
+        if inner is not None:
+            return inner._replace(image=argument)
+        return Started(server, rest, argument, argument) if server is not None else None
+    return None
+
+
+def _is_image_of_sglang(text: str) -> bool:
+    return text.startswith("lmsysorg/sglang") or "/lmsysorg/sglang" in text
+
+
+def spelt_out(started: Started) -> list[Argument]:
+    """The server's arguments with flags of one dash under their long names, and its model as ``--model``."""
+    long = started.server.short
+    found = [argument._replace(text=long.get(argument.text or "", argument.text)) for argument in started.rest]
+    if started.server.model and found and found[0].text is not None and not found[0].text.startswith("-"):
+        first = found[0]
+        found = [Argument("--model", first.start, first.start, first.shared, True), *found]
+    return found

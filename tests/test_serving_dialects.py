@@ -1,0 +1,188 @@
+"""Servers in shell scripts, manifests, vLLM's own config and Python: what is read, found and left alone."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kb.config.shell.expand import Argument
+from kb.config.shell.serving import read_server, release_of_image
+
+LLAMA = "meta-llama/Llama-3.1-8B"
+COMPOSE = f"""\
+services:
+  llm:
+    image: vllm/vllm-openai:v0.8.5
+    command:
+      - --model
+      - {LLAMA}
+      - --max-model-len=8192
+      - --tensor-parallel-size
+      - "2"
+    deploy:
+      resources:
+        reservations:
+          devices:
+            - driver: nvidia
+              count: 1
+              capabilities: [gpu]
+  web:
+    image: nginx
+"""
+POD = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: server}
+spec:
+  containers:
+    - name: mistral
+      image: vllm/vllm-openai:latest
+      command: ["/bin/sh", "-c"]
+      args: ["vllm serve mistralai/Mistral-7B-v0.1 --max-model-len 40000"]
+      resources: {limits: {nvidia.com/gpu: 1}}
+"""
+
+
+def check(path: Path, *arguments: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "kb.check", str(path), "--format", "json", "--notes", *arguments]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert run.returncode in (0, 1), run.stderr
+    found: dict[str, Any] = json.loads(run.stdout)
+    return found
+
+
+def findings(path: Path, *arguments: str) -> list[tuple[str, int]]:
+    units = check(path, *arguments)["files"]
+    return [(row["rule"], row["line"]) for unit in units for row in unit["findings"]]
+
+
+def written(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def test_every_server_of_a_script_is_a_unit_of_its_own(tmp_path: Path) -> None:
+    script = f"""\
+MODEL={LLAMA}
+CUDA_VISIBLE_DEVICES=0 vllm serve $MODEL --max-model-len 131072
+nohup python3 -m vllm.entrypoints.openai.api_server --model Qwen/Qwen2.5-14B -tp 3 &
+docker run --gpus all -p 8000:8000 vllm/vllm-openai:v0.20.0 --model {LLAMA} --swap-space 4 --max-model-len 4096
+python -m sglang.launch_server --model-path {LLAMA} --mem-fraction-static 1.0
+text-generation-launcher --model-id {LLAMA} --max-input-length 4096 --max-total-tokens 4096
+llama-server -m model.gguf -c 8192 -np 8
+"""
+    path = written(tmp_path, "serve.sh", script)
+    assert [unit["dialect"] for unit in check(path)["files"]] == [
+        "vllm",
+        "vllm",
+        "vllm",
+        "sglang",
+        "tgi",
+        "llama-server",
+    ]
+    assert findings(path, "--gpu", "rtx-3090") == [
+        ("serving-length-over-cache", 2),
+        ("serving-heads-not-shared-evenly", 3),
+        ("serving-swap-space-removed", 4),
+        ("serving-static-share-out-of-range", 5),
+        ("serving-input-not-below-total", 6),
+        ("serving-context-divided", 7),
+    ]
+
+
+def test_containers_of_a_compose_file_are_read(tmp_path: Path) -> None:
+    path = written(tmp_path, "compose.yaml", COMPOSE)
+    assert findings(path) == [("serving-shared-memory-default", 9), ("serving-fewer-gpus-than-ranks", 15)]
+
+
+def test_a_count_that_cannot_be_told_says_nothing(tmp_path: Path) -> None:
+    for devices in ('device_ids: ["${GPUS:-0,1}"]', "count: all"):
+        path = written(tmp_path, "compose.yaml", COMPOSE.replace("count: 1", devices))
+        assert "serving-fewer-gpus-than-ranks" not in [rule for rule, _ in findings(path)]
+
+
+def test_a_shell_in_a_pod_is_read(tmp_path: Path) -> None:
+    path = written(tmp_path, "pod.yaml", POD)
+    assert findings(path) == [("serving-length-beyond-positions", 9)]
+
+
+def test_the_config_file_of_vllm_is_read(tmp_path: Path) -> None:
+    text = f"model: {LLAMA}\ngpu-memory-utilization: 1.5\nmax-model-len: 8192\n"
+    path = written(tmp_path, "vllm.yaml", text)
+    assert findings(path) == [("serving-share-out-of-range", 2)]
+
+
+def test_calls_of_vllm_are_read_and_those_of_others_are_not(tmp_path: Path) -> None:
+    call = f'llm = LLM(model="{LLAMA}", tensor_parallel_size=3)\n'
+    own = written(tmp_path, "own.py", "from vllm import LLM, SamplingParams\n" + call)
+    assert findings(own) == [("serving-heads-not-shared-evenly", 2)]
+    (tmp_path / "other").mkdir()
+    written(tmp_path / "other", "agents.py", "from crewai import LLM  # not vllm\n" + call)
+    command = [sys.executable, "-m", "kb.check", str(tmp_path / "other"), "--format", "json"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert "serving-" not in run.stdout
+
+
+def test_a_training_script_with_a_server_beside_it_stays_a_training_run(tmp_path: Path) -> None:
+    script = f"""\
+vllm serve {LLAMA} --max-model-len 8192 &
+python run_summarization.py --model_name_or_path t5-base --do_train --per_device_train_batch_size 4 --output_dir out
+"""
+    units = check(written(tmp_path, "both.sh", script))["files"]
+    assert [unit["dialect"] for unit in units] == ["vllm", "hf"]
+    server, training = units
+    assert not server["prediction"]
+    assert training["prediction"]
+
+
+@pytest.mark.parametrize("language", ["ko", "en"])
+def test_no_advice_for_training_is_given_to_a_server(tmp_path: Path, language: str) -> None:
+    text = f"vllm serve {LLAMA} --dtype float16 --max-model-len 4096 --seed 1 --quantization bitsandbytes\n"
+    path = written(tmp_path, "serve.sh", text)
+    command = [sys.executable, "-m", "kb.check", str(path), "--gpu", "t4", "--notes", "--lang", language]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert "kb estimate --engine vllm" in run.stdout
+    for word in ("batch_size", "gradient", "optim", "LoRA"):
+        assert word not in run.stdout
+
+
+def words(text: str) -> list[Argument]:
+    return [Argument(word, 0, 0) for word in text.split()]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pip install vllm",
+        "vllm bench serve --model x",
+        "docker build -t vllm/vllm-openai:mine .",
+        "docker run --rm nginx",
+        "python -m vllm.something --model x",
+        "echo vllm",
+    ],
+)
+def test_what_starts_no_server_is_none(text: str) -> None:
+    assert read_server(words(text)) is None
+
+
+def test_a_release_is_read_of_a_tag_that_names_one() -> None:
+    assert release_of_image("vllm/vllm-openai:v0.8.5") == "0.8.5"
+    assert release_of_image("vllm/vllm-openai:v0.8.5.post1") == "0.8.5"
+    assert release_of_image("registry:5000/vllm/vllm-openai:latest") is None
+    assert release_of_image("ghcr.io/ggml-org/llama.cpp:server-b4000") is None
+
+
+def test_a_plain_check_of_a_training_file_brings_in_nothing_of_servers(tmp_path: Path) -> None:
+    training = "model_name_or_path: t5-base\nper_device_train_batch_size: 4\nlearning_rate: 1.0e-4\noutput_dir: out\n"
+    path = written(tmp_path, "train.yaml", training)
+    code = (
+        "import sys\nfrom kb.check import main\n"
+        f"main([{str(path)!r}, '--gpu', 't4'])\n"
+        "print(sorted(name for name in sys.modules if 'serving' in name or 'manifest' in name), file=sys.stderr)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert run.stderr.strip().splitlines()[-1] == "[]", run.stderr
