@@ -1,0 +1,505 @@
+"""kb diagnose: a log to its cause, its resource and the steps; ordinary logs give nothing."""
+
+import gzip
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from kb.advice.diagnosis import Diagnosis, diagnose
+from kb.advice.log_scan import BLOCK, WINDOW, LogLine, contexts_of, evidence_of
+from kb.commands.diagnose import main
+from kb.config.files import ConfigError
+from kb.config.log.text import log_lines as read_log
+from kb.core.facts import Facts
+from kb.knowledge import load_catalog, load_guide
+from yaml_file import read_yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+REMEDIES: Mapping[str, Any] = load_guide()["remedies"]
+EXCERPTS = read_yaml(ROOT / "tests" / "data" / "logs" / "excerpts.yaml")
+EXAMPLES = [(name, at, example) for name, data in REMEDIES.items() for at, example in enumerate(data["examples"])]
+OOM = (
+    "RuntimeError: CUDA out of memory. Tried to allocate 96.00 MiB (GPU 0; 23.70 GiB total capacity; "
+    "22.41 GiB already allocated; 40.50 MiB free; 22.62 GiB reserved in total by PyTorch)"
+)
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+CONFIG = """\
+general: {model_name: google/mt5-base}
+tokenizer: {encoder_max_len: 512, decoder_max_len: 128}
+training:
+  per_device_train_batch_size: 16
+  per_device_eval_batch_size: 32
+  gradient_accumulation_steps: 2
+  dataloader_num_workers: 32
+"""
+
+
+def lines(text: str) -> Iterator[LogLine]:
+    for number, line in enumerate(text.split("\n"), 1):
+        yield from ((number, part) for part in line.split("\r") if part)
+
+
+def of(text: str) -> Diagnosis:
+    return diagnose(lines(text), REMEDIES)
+
+
+def first(text: str) -> tuple[str | None, str]:
+    causes = of(text).causes
+    return (causes[0].id, causes[0].resource) if causes else (None, "none")
+
+
+# --- what logs say ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("row", EXCERPTS, ids=[row["id"] for row in EXCERPTS])
+def test_an_excerpt_is_put_down_to_its_resource(row: dict[str, Any]) -> None:
+    cause, resource = first(row["log"])
+    assert resource == row["resource"], cause
+    if "cause" in row:
+        assert cause == row["cause"]
+
+
+@pytest.mark.parametrize(("name", "at", "example"), EXAMPLES, ids=[f"{name}-{at}" for name, at, _ in EXAMPLES])
+def test_every_example_of_a_remedy_comes_out_as_it_says(name: str, at: int, example: dict[str, str]) -> None:
+    found = [cause.id for cause in of(example["log"]).causes]
+    assert (found[:1] == [name]) if example["expect"] == "found" else name not in found
+
+
+def test_pytorchs_own_numbers_are_read_in_both_wordings() -> None:
+    old = of(OOM).causes[0].numbers
+    assert old["tried"] == 96 * 2**20
+    assert old["reserved"] == round(22.62 * 2**30)
+    assert old["idle"] == old["reserved"] - old["allocated"]
+    new = (
+        of(
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of "
+            "24.00 GiB "
+            "of which 0 bytes is free. Including non-PyTorch memory, this process has 23.00 GiB memory in use. Of the "
+            "allocated memory 21.00 GiB is allocated by PyTorch, and 512.00 MiB is reserved by PyTorch but unallocated."
+        )
+        .causes[0]
+        .numbers
+    )
+    assert new["free"] == 0
+    assert new["reserved"] == 21 * 2**30 + 512 * 2**20
+    assert new["process"] == 23 * 2**30
+    assert new["others"] == 2**30
+
+
+def test_of_torch_1_1_cached_is_what_lies_unused() -> None:
+    numbers = (
+        of(
+            "RuntimeError: CUDA out of memory. Tried to allocate 92.00 MiB (GPU 3; 12.00 GiB total capacity; "
+            "10.00 GiB already allocated; 91.00 MiB free; 512.00 MiB cached)"
+        )
+        .causes[0]
+        .numbers
+    )
+    assert numbers["idle"] == 512 * 2**20
+    assert numbers["reserved"] == 10 * 2**30 + 512 * 2**20
+
+
+def test_numbers_that_a_terminal_wrapped_are_put_together() -> None:
+    rows = OOM.replace(" total capacity", "\ntotal capacity").replace(" reserved in", "\nreserved in")
+    assert of(rows).causes[0].numbers["reserved"] == round(22.62 * 2**30)
+
+
+@pytest.mark.parametrize(
+    ("frames", "phase", "named"),
+    [
+        ("evaluation_loop\n    logits = gather(logits)", "evaluation", "eval_accumulation_steps"),
+        ("_sample\n    outputs = self(", "generation", "inference.batch_size"),
+        ("backward\n    loss.backward()", "backward-pass", "training.per_device_train_batch_size"),
+    ],
+)
+def test_the_traceback_says_which_batch_to_lower(frames: str, phase: str, named: str) -> None:
+    cause = of(f'Traceback (most recent call last):\n  File "t.py", line 3, in {frames}\n{OOM}').causes[0]
+    assert cause.phase == phase
+    assert named in cause.steps[0].changes[0].name
+
+
+def test_the_cause_is_named_and_its_echoes_are_not() -> None:
+    log = (
+        "Indexing.cu:662: indexSelectLargeIndex: block: [1,0,0], thread: [2,0,0] Assertion `srcIndex < n` failed.\n"
+        "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`\n"
+        "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:784, unhandled cuda error\n"
+    )
+    assert [cause.id for cause in of(log).causes] == ["device-assert"]
+
+
+def test_context_far_away_does_not_count() -> None:
+    near = "    sl = self._semlock = _multiprocessing.SemLock(\n"
+    full = "OSError: [Errno 28] No space left on device\n"
+    assert first(near + "ok\n" * (WINDOW - 2) + full)[1] == "shm"
+    assert first(near + "ok\n" * (WINDOW + 2) + full)[1] == "filesystem"
+
+
+def test_evidence_is_found_on_either_side_of_a_block_of_lines() -> None:
+    for before in (BLOCK - 2, BLOCK - 1, BLOCK, BLOCK + 1):
+        cause = of("step\n" * before + OOM).causes[0]
+        assert cause.evidence[0][0] == before + 1
+
+
+def test_a_retry_that_runs_to_its_end_is_no_cause_but_one_that_dies_at_last_is() -> None:
+    retries = f"{OOM}\nretrying with a smaller batch\n" * 20
+    progress = "{'loss': 2.0, 'epoch': 0.1}\n{'loss': 1.9, 'epoch': 0.2}\n"
+    assert first(retries + progress + "{'train_runtime': 9.1, 'epoch': 1.0}\n") == (None, "none")
+    assert first(retries + progress + OOM) == ("gpu-oom", "gpu")
+
+
+def test_a_process_that_died_stays_dead_whatever_another_run_writes_after_it() -> None:
+    died = f'Traceback (most recent call last):\n  File "train.py", line 4, in <module>\n    main()\n{OOM}\n'
+    assert first(died + "{'train_runtime': 9.1, 'epoch': 1.0}\n") == ("gpu-oom", "gpu")
+
+
+def test_a_few_infinite_gradients_are_normal_and_many_are_not() -> None:
+    row = "{'loss': 3.1, 'grad_norm': nan, 'learning_rate': 1e-05, 'epoch': 0.1}\n"
+    assert first(row * 2) == (None, "none")
+    assert first(row * 3) == ("nan-loss", "numerics")
+
+
+@pytest.mark.parametrize(
+    "lead",
+    [
+        "", "RuntimeError: ", "torch.OutOfMemoryError: ", "[rank0]: ", "2024-01-02T03:04:05.678Z stderr F ",
+        "trainer-1  | ", "(train_fn pid=812, ip=10.0.0.4) ", "Jan  2 03:04:05 node7 train[311]: ", "ERROR:__main__:",
+        "Error during training: ",
+        "  5%|▌         | 12/240 [00:05<01:32,  2.46it/s]", "Steps:   0% 0/15000 [00:03<?, ?it/s] RuntimeError: ",
+        "Exception training model: '", "  what():  ", '{"level": "error", "msg": "', "[오류] 학습 실패: ",
+    ],
+)  # fmt: skip
+def test_a_message_is_heard_behind_what_loggers_put_before_it(lead: str) -> None:
+    assert first(lead + OOM.removeprefix("RuntimeError: "))[1] == "gpu"
+
+
+@pytest.mark.parametrize(
+    "lead",
+    [
+        "# ", "> ", "text: ", "Q: ", "target 12: ", "{'document': '", '{"instruction": "Explain: ', "how to fix ",
+        "I get this error: ", "We avoid ", "H-3\t", "+ echo '", 'raise RuntimeError("', "['a question', '",
+        "the loader of that day was so full that it said ", "질문: ", "prediction = ",
+    ],
+)  # fmt: skip
+def test_a_message_that_is_quoted_is_not_heard(lead: str) -> None:
+    assert first(lead + OOM) == (None, "none")
+
+
+# --- the knowledge ----------------------------------------------------------------------------------------------------
+
+
+def test_remedies_name_only_what_exists() -> None:
+    catalog = load_catalog()
+    contexts = {context.name for context in contexts_of(REMEDIES)}
+    for name, data in REMEDIES.items():
+        assert set(data.get("echo_of", ())) <= REMEDIES.keys() - {name}, name
+        assert data.get("variant_of", name) in REMEDIES, name
+        assert set(data.get("phase", ())) <= contexts, name
+        for row in data.get("patterns", ()):
+            assert {*row.get("near", ()), *row.get("not_near", ())} <= contexts, name
+        for step in data["steps"]:
+            for setting in step.get("set", {}):
+                assert catalog.facts[setting].setting, f"{name}: {setting}"
+
+
+def test_no_cause_is_an_echo_of_itself_by_way_of_others() -> None:
+    def follows(name: str, seen: tuple[str, ...]) -> None:
+        assert name not in seen, " → ".join((*seen, name))
+        for other in REMEDIES[name].get("echo_of", ()):
+            follows(other, (*seen, name))
+
+    for name in REMEDIES:
+        follows(name, ())
+
+
+def test_every_resource_has_a_remedy_and_every_cause_of_the_notes_is_there() -> None:
+    assert {data["resource"] for data in REMEDIES.values()} == {
+        "gpu", "host", "shm", "threads", "filesystem", "network", "config", "numerics", "driver", "none",
+    }  # fmt: skip
+    said = {claim["lines"] for data in REMEDIES.values() for claim in data.get("claims", ()) if "lines" in claim}
+    assert {"140", "141", "142", "142-143"} <= said  # the signs that the notes list
+
+
+def test_a_pattern_that_is_no_expression_is_said_at_its_place(tmp_path: Path) -> None:
+    import shutil
+
+    from kb.knowledge import KnowledgeError
+
+    shutil.copytree(ROOT / "rules", tmp_path / "rules", ignore=shutil.ignore_patterns(".bundle"))
+    path = tmp_path / "rules" / "remedies" / "broken-pipe.yaml"
+    path.write_text(path.read_text("utf-8").replace("'BrokenPipeError: |", "'(BrokenPipeError: |"), "utf-8")
+    with pytest.raises(KnowledgeError, match=r"broken-pipe\.yaml:\d+:\d+: patterns\.0\.match"):
+        load_guide(str(tmp_path / "rules"))
+
+
+# --- time and memory --------------------------------------------------------------------------------------------------
+
+
+def expressions() -> dict[str, tuple[re.Pattern[str], tuple[str, ...]]]:
+    found: dict[str, tuple[re.Pattern[str], tuple[str, ...]]] = {}
+    for wording in (*contexts_of(REMEDIES), *evidence_of(REMEDIES)):
+        for key in ("match", "unless"):
+            if key in wording.row:
+                found[f"{wording.name} {wording.row[key]}"] = (re.compile(wording.row[key]), wording.holds)
+    for name, data in REMEDIES.items():
+        for variable, row in data.get("variables", {}).items():
+            if "find" in row:
+                found[f"{name} {variable}"] = (re.compile(row["find"]), ("1.50 GiB ", "free "))
+    return found
+
+
+def growth(expression: re.Pattern[str], line: str) -> float:
+    """How much longer the whole line takes than its first quarter, in processor time."""
+    times = []
+    for text in (line, line[: len(line) // 4]):
+        start = time.process_time()
+        expression.search(text)
+        times.append(time.process_time() - start)
+    return times[0] / max(times[1], 1e-6)
+
+
+def test_no_expression_takes_more_than_linear_time_on_a_line_made_to_slow_it() -> None:
+    """On 30,000 characters; what is over in 30 ms cannot be told from noise, and is fast enough as it is."""
+    slow = []
+    for name, (expression, holds) in expressions().items():
+        runs = {*holds, *re.findall(r"[A-Za-z :_./]{3,}", expression.pattern), "a", " ", "1", "0.", "(", "[", ": ", "_"}
+        for run in runs:
+            line = run * (30_000 // len(run)) + "!"
+            start = time.process_time()
+            expression.search(line)
+            if time.process_time() - start < 0.03:
+                continue
+            # linear time grows by 4, quadratic by 16; a busy machine blurs one measurement, not all
+            if all(growth(expression, line) > 10 for _ in range(3)):
+                slow.append((name, run))
+    assert slow == []
+
+
+def test_a_log_of_100_mb_is_read_in_bounded_memory() -> None:
+    writer = (
+        "import sys\n"
+        "row = b\"{'loss': 2.3117, 'grad_norm': 1.22, 'learning_rate': 1e-05, 'epoch': 0.11}\" + b' ' * 900 + b'\\n'\n"
+        "bar = b'\\r'.join(b' 14%%|#4   | %d/2650 [14:04<85:52, 13.9s/it]' % n for n in range(2000)) + b'\\n'\n"
+        "for _ in range(1000): sys.stdout.buffer.write(row * 50 + bar[:50_000])\n"
+        "sys.stdout.buffer.write(b'x' * 3_000_000 + b'\\n')\n"
+        f"sys.stdout.buffer.write({(OOM + chr(10)).encode()!r})\n"
+    )
+    limited = (
+        "import resource, sys\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (400 << 20, 400 << 20))\n"
+        "from kb.diagnose import main\n"
+        "sys.exit(main(['-', '--format', 'json']))\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", writer], stdout=subprocess.PIPE) as source:
+        run = subprocess.run(
+            [sys.executable, "-c", limited],
+            stdin=source.stdout,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+            env=ENVIRONMENT,
+        )
+    assert run.returncode == 1, run.stderr
+    (cause,) = json.loads(run.stdout)["causes"]
+    assert cause["cause"] == "gpu-oom"
+    assert cause["evidence"][0]["line"] > 50_000
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "cp949"])
+def test_a_log_in_any_encoding_is_read(encoding: str, tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_bytes(f"학습을 시작합니다\r\nstep 1\r\n{OOM}\r\n".encode(encoding))
+    cause = diagnose(read_log(str(path)), REMEDIES).causes[0]
+    assert cause.evidence == ((3, OOM),)
+
+
+def test_a_progress_bar_and_colours_do_not_hide_the_line(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_bytes(
+        b" 10%|# | 1/10\r 20%|## | 2/10\r\x1b[31mRuntimeError\x1b[0m: CUDA error: out of\x1b[1m memory\x1b[0m\n"
+    )
+    result = diagnose(read_log(str(path)), REMEDIES)
+    assert result.lines == 1
+    assert result.causes[0].evidence == ((1, "RuntimeError: CUDA error: out of memory"),)
+
+
+def test_holes_of_null_bytes_are_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_bytes(b"started\n" + b"step 1 of many more steps to come\n" * 40 + b"\x00" * 3000 + OOM.encode() + b"\n")
+    assert diagnose(read_log(str(path)), REMEDIES).causes[0].id == "gpu-oom"
+
+
+@pytest.mark.parametrize(
+    ("content", "key"),
+    [(gzip.compress(OOM.encode()), "diagnose.compressed"), (bytes(range(32)) * 300, "diagnose.binary")],
+    ids=["compressed", "binary"],
+)
+def test_what_is_no_text_is_refused(content: bytes, key: str, tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError) as fault:
+        list(read_log(str(path)))
+    assert fault.value.key == key
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def piped(log: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "kb.diagnose", "--lang", "en", *arguments]
+    return subprocess.run(command, input=log, capture_output=True, text=True, timeout=60, check=False, env=ENVIRONMENT)
+
+
+def test_a_killed_worker_means_host_memory_and_fewer_workers_first() -> None:
+    run = piped("DataLoader worker (pid 12) is killed by signal: Killed.")
+    assert run.returncode == 1
+    assert "host memory" in run.stdout
+    assert "dataloader_num_workers" in run.stdout.partition("1. ")[2].partition("2. ")[0]
+
+
+def test_a_thread_limit_is_threads_and_not_the_gpu() -> None:
+    run = piped("RuntimeError: unable to create new native thread\n")
+    assert "resource: threads" in run.stdout
+    assert "resource: GPU" not in run.stdout
+
+
+def test_an_ordinary_log_gives_no_cause_and_exit_code_0() -> None:
+    run = piped("{'loss': 2.1, 'epoch': 0.1}\n{'train_runtime': 10.0, 'epoch': 1.0}\n", "--format", "json")
+    assert (run.returncode, json.loads(run.stdout)) == (0, {"causes": []})
+    assert "2 lines" in piped("{'loss': 2.1}\nok\n").stdout
+
+
+@pytest.mark.parametrize("log", ["", "\n", "\r", "\n\n"])
+def test_an_empty_log_gives_no_cause(log: str) -> None:
+    assert piped(log).returncode == 0
+
+
+def test_the_json_answers_to_its_published_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    schema = json.loads((ROOT / "rules" / "schema" / "output" / "diagnose.json").read_text("utf-8"))
+    path = tmp_path / "train.log"
+    for row in EXCERPTS[::4]:
+        path.write_text(row["log"], "utf-8")
+        main([str(path), "--format", "json", "--lang", "ko"])
+        jsonschema.Draft202012Validator(schema).validate(json.loads(capsys.readouterr().out))
+
+
+def test_without_a_config_the_settings_are_named_and_their_values_open(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(OOM, "utf-8")
+    main([str(path), "--format", "json"])
+    (cause,) = json.loads(capsys.readouterr().out)["causes"]
+    assert cause["remedies"][0]["set"] == {
+        "training.per_device_train_batch_size": None,
+        "training.gradient_accumulation_steps": None,
+    }
+    assert "per_device_train_batch_size" in cause["remedies"][0]["step"]
+
+
+def with_config(tmp_path: Path, log: str, config: str, *arguments: str) -> list[str]:
+    (tmp_path / "train.log").write_text(log, "utf-8")
+    (tmp_path / "config.yaml").write_text(config, "utf-8")
+    return [str(tmp_path / "train.log"), "--config", str(tmp_path / "config.yaml"), "--lang", "en", *arguments]
+
+
+def test_with_a_config_the_steps_carry_its_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(with_config(tmp_path, OOM, CONFIG)) == 1
+    out = capsys.readouterr().out
+    assert "per_device_train_batch_size: 16 → 8, gradient_accumulation_steps: 2 → 4" in out
+    assert "encoder_max_len: 512 → 256" in out
+    assert "config.yaml" in "".join(out.split()), "a long path is broken where the line ends"
+
+
+def test_with_a_gpu_the_largest_batch_that_fits_comes_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = CONFIG.replace("train_batch_size: 16", "train_batch_size: 64")
+    main(with_config(tmp_path, OOM, config, "--gpu", "rtx-3090", "--format", "json"))
+    (cause,) = json.loads(capsys.readouterr().out)["causes"]
+    batches = [step["set"].get("training.per_device_train_batch_size") for step in cause["remedies"]]
+    steps = [step["set"].get("training.gradient_accumulation_steps") for step in cause["remedies"]]
+    assert batches[0] * steps[0] == 128
+    assert batches[0] < batches[1] == 32
+
+
+def test_workers_fit_the_host_memory_that_was_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = "RuntimeError: DataLoader worker (pid 4) is killed by signal: Killed."
+    main(with_config(tmp_path, log, CONFIG, "--host-memory", "60GB", "--gpu", "rtx-3090", "--format", "json"))
+    (cause,) = json.loads(capsys.readouterr().out)["causes"]
+    workers = [step["set"].get("training.dataloader_num_workers") for step in cause["remedies"]]
+    assert 0 < workers[0] < 32
+    assert workers[1] == 16
+
+
+@pytest.mark.parametrize(("batch", "accumulation"), [(5, 1), (5, 2), (6, 1), (7, 3), (2, 1), (16, 2), (3, 1)])
+def test_halving_holds_the_effective_batch(
+    batch: int, accumulation: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = f"training: {{per_device_train_batch_size: {batch}, gradient_accumulation_steps: {accumulation}}}\n"
+    main(with_config(tmp_path, OOM, config, "--format", "json"))
+    (cause,) = json.loads(capsys.readouterr().out)["causes"]
+    new = cause["remedies"][0]["set"]
+    size, steps = new["training.per_device_train_batch_size"], new["training.gradient_accumulation_steps"]
+    assert (steps or accumulation) * size == batch * accumulation
+    assert 1 <= size <= batch // 2
+
+
+def test_a_batch_of_one_is_not_halved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(with_config(tmp_path, OOM, "training: {per_device_train_batch_size: 1}\n", "--format", "json"))
+    (cause,) = json.loads(capsys.readouterr().out)["causes"]
+    assert all("training.per_device_train_batch_size" not in step["set"] for step in cause["remedies"])
+
+
+def test_t5_is_not_told_to_use_fp16(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(with_config(tmp_path, OOM, CONFIG, "--gpu", "v100-16gb", "--format", "json"))
+    (cause,) = json.loads(capsys.readouterr().out)["causes"]
+    assert all("training.fp16" not in step["set"] for step in cause["remedies"])
+
+
+def test_a_section_is_chosen_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = (
+        "small:\n  training: {per_device_train_batch_size: 4}\nlarge:\n  training: {per_device_train_batch_size: 64}\n"
+    )
+    main(with_config(tmp_path, OOM, config, "--section", "large"))
+    assert "per_device_train_batch_size: 64 → 32" in capsys.readouterr().out
+    assert main(with_config(tmp_path, OOM, config, "--section", "huge")) == 2
+    assert "small, large" in capsys.readouterr().err
+
+
+def test_bad_input_is_said_with_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path / "missing.log"), "--lang", "en"]) == 2
+    assert "missing.log" in capsys.readouterr().err
+    assert main([str(tmp_path), "--lang", "en"]) == 2
+    assert main(["-", "--config", "-", "--lang", "en"]) == 2
+    assert main(with_config(tmp_path, OOM, "- 1\n- 2\n")) == 2
+    assert main(with_config(tmp_path, OOM, "just: {some: words}\n")) == 2
+    assert "--dialect" in capsys.readouterr().err
+
+
+def test_both_languages_say_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "train.log"
+    path.write_text("\n".join(row["log"] for row in EXCERPTS if row["resource"] != "none"), "utf-8")
+    main([str(path), "--lang", "ko"])
+    korean = capsys.readouterr().out
+    main([str(path), "--lang", "en"])
+    english = capsys.readouterr().out
+    assert re.search("[가-힣]{2}", korean)
+    assert not re.search("[가-힣]", "\n".join(row for row in english.splitlines() if " | " not in row))
+    assert not re.search(r"\b(?:diagnose|resource|confidence)\.[a-z]", korean + english)
+
+
+def test_a_predicted_fact_that_is_unknown_brings_no_step() -> None:
+    facts = Facts(load_catalog().fact_types(), {})
+    cause = diagnose(lines(OOM), REMEDIES, facts.get).causes[0]
+    assert all("predicted" not in step.text.en for step in cause.steps)

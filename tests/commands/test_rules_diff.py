@@ -1,0 +1,266 @@
+"""`kb rules diff REV`: entries, missing version bumps, and what a change of the rules makes of recommendations."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from kb.advice.rule_diff import Edition, entries_of, readable_by_this_code
+from kb.advice.rule_flips import Flips, flips_of
+from kb.core.units import GIB
+from kb.integrations.git_files import GitError, resolve
+from kb.knowledge import load_catalog, load_guide, load_words
+from kb.report.rules.diff import MOST_ROWS, rule_diff_markdown
+from kb.report.words import Words
+from yaml_file import read_yaml
+
+ROOT = Path(__file__).parents[2]
+ENVIRON = {
+    **{name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
+    "PYTHONPATH": str(ROOT / "src"),
+    "LC_ALL": "C.UTF-8",
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_CONFIG_SYSTEM": os.devnull,
+}
+SCHEMA = json.loads((ROOT / "rules" / "schema" / "output" / "rules-diff.json").read_text("utf-8"))
+NOW = Edition(load_catalog(), load_guide(), {"checks/t5-fp16-overflow": (1, "a"), "models/mt5-base": (2, "b")})
+FP16 = Path("checks", "precision", "t5-fp16-overflow.yaml")
+VERSION = load_catalog().rules["t5-fp16-overflow"].version
+
+
+def git(folder: Path, *arguments: str) -> str:
+    run = subprocess.run(
+        ["git", *arguments], cwd=folder, env=ENVIRON, capture_output=True, text=True, timeout=60, check=True
+    )
+    return run.stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A repository whose one commit holds the shipped rules."""
+    shutil.copytree(ROOT / "rules", tmp_path / "rules", ignore=shutil.ignore_patterns(".bundle"))
+    shutil.copytree(ROOT / "i18n", tmp_path / "i18n")
+    (tmp_path / ".gitignore").write_text(".bundle/\n", "utf-8")
+    git(tmp_path, "init", "--quiet", "--initial-branch", "main")
+    git(tmp_path, "config", "user.email", "someone@example.com")
+    git(tmp_path, "config", "user.name", "Someone")
+    record(tmp_path, "rules")
+    return tmp_path
+
+
+def record(folder: Path, message: str) -> None:
+    git(folder, "add", "--all")
+    git(folder, "-c", "commit.gpgSign=false", "commit", "--quiet", "--message", message)
+
+
+def diff(folder: Path, *arguments: str, code: int = 0) -> str:
+    command = [sys.executable, "-m", "kb.rules", "diff", *arguments, "--rules", str(folder / "rules")]
+    run = subprocess.run(command, capture_output=True, text=True, env=ENVIRON, cwd=folder, timeout=300, check=False)
+    assert "Traceback" not in run.stderr
+    assert run.returncode == code, run.stderr + run.stdout[:2000]
+    return run.stderr if code == 2 else run.stdout
+
+
+def edit(path: Path, before: str, after: str) -> None:
+    text = path.read_text("utf-8")
+    assert before in text
+    path.write_text(text.replace(before, after, 1), "utf-8")
+
+
+# --- as its users run it ----------------------------------------------------------------------------------------------
+
+
+def test_rules_that_did_not_change_have_nothing_to_say(repository: Path) -> None:
+    assert "No rule, figure, recommendation or verdict differs." in diff(repository, "HEAD", "--lang", "en")
+
+
+def test_a_change_without_a_higher_version_is_a_finding(repository: Path) -> None:
+    edit(repository / "rules" / FP16, "severity: error", "severity: warning")
+    data = json.loads(diff(repository, "HEAD", "--format", "json", code=1))
+    jsonschema.validate(data, SCHEMA)
+    assert data["version_bump_missing"] == [{"entry": "checks/t5-fp16-overflow", "before": VERSION, "after": VERSION}]
+    assert data["changed"] == []
+    assert data["compared"]["asked"] == 0
+
+
+def test_a_change_of_rules_and_of_a_gpu_in_both_languages(repository: Path) -> None:
+    rule = repository / "rules" / FP16
+    edit(rule, f"version: {VERSION}", f"version: {VERSION + 1}")
+    edit(rule, "severity: error", "severity: warning")
+    shutil.copy(rule, rule.with_name("another-overflow.yaml"))
+    edit(rule.with_name("another-overflow.yaml"), "id: t5-fp16-overflow", "id: another-overflow")
+    gpu = repository / "rules" / "hardware" / "t4.yaml"
+    text = gpu.read_text("utf-8")
+    version = int(re.search(r"^version: (\d+)$", text, re.MULTILINE)[1])  # type: ignore[index]
+    text = text.replace(f"version: {version}", f"version: {version + 1}", 1)
+    half = "memory_total:\n  - {value: 7680, unit: MiB, status: measured, source: modal-client-2797}\n"
+    text = re.sub(r"memory_total:\n(?:  .*\n)+", half, text)
+    gpu.write_text(re.sub(r"cuda_memory:\n(?:  .*\n)+", "", text), "utf-8")
+    english = diff(repository, "HEAD", "--lang", "en")
+    assert f"| `checks/another-overflow` | {VERSION + 1} | warning |" in english
+    assert f"| `checks/t5-fp16-overflow` | {VERSION} → {VERSION + 1} | error → warning |" in english
+    assert f"| `hardware/t4` | {version} → {version + 1} |" in english
+    assert re.search(r"\| `mt5-base` \| `t4` \| .+ \| .+ \|", english)
+    assert not re.search("[가-힣]", english)
+    korean = diff(repository, "HEAD", "--lang", "ko")
+    assert "오류 → 경고" in korean and "달라지는 추천" in korean
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("severity: error", "severity: fatal", "fatal"),
+        ("id: t5-fp16-overflow", "id: t5-fp16-overflow\nid: twice", "twice"),
+    ],
+)
+def test_a_revision_whose_rules_are_broken_is_said(repository: Path, before: str, after: str, said: str) -> None:
+    edit(repository / "rules" / FP16, before, after)
+    record(repository, "broken")
+    git(repository, "checkout", "--quiet", "HEAD~1", "--", "rules")
+    stderr = diff(repository, "HEAD", "--lang", "en", code=2)
+    assert "HEAD" in stderr and said in stderr and str(Path("rules") / FP16) in stderr
+
+
+def test_a_revision_with_another_schema_is_said(repository: Path) -> None:
+    shutil.rmtree(repository / "rules" / "schema")
+    (repository / "rules" / "schema").mkdir()
+    (repository / "rules" / "schema" / "rule.json").write_text("{}", "utf-8")
+    record(repository, "another schema")
+    git(repository, "checkout", "--quiet", "HEAD~1", "--", "rules")
+    assert "schema" in diff(repository, "HEAD", "--lang", "en", code=2)
+
+
+def test_a_revision_without_rules_or_that_is_none_is_said(repository: Path) -> None:
+    git(repository, "rm", "--quiet", "-r", "--cached", "rules")
+    git(repository, "-c", "commit.gpgSign=false", "commit", "--quiet", "--message", "no rules")
+    assert "no folder rules" in diff(repository, "HEAD", "--lang", "en", code=2)
+    assert "no revision v9" in diff(repository, "v9", "--lang", "en", code=2)
+    with pytest.raises(GitError) as fault:
+        resolve(str(repository), "--git-dir=elsewhere")
+    assert fault.value.key == "git.unknown_revision"
+
+
+# --- the pure parts ---------------------------------------------------------------------------------------------------
+
+
+def test_entries_are_sorted_by_what_happened_to_them() -> None:
+    before = NOW._replace(
+        entries={
+            "a/same": (1, "x"),
+            "a/raised": (1, "x"),
+            "a/forgotten": (2, "x"),
+            "a/lower": (3, "x"),
+            "a/gone": (1, "x"),
+        }
+    )
+    after = NOW._replace(
+        entries={
+            "a/same": (1, "x"),
+            "a/raised": (2, "y"),
+            "a/forgotten": (2, "y"),
+            "a/lower": (2, "y"),
+            "a/new": (1, "x"),
+        }
+    )
+    entries = entries_of(before, after)
+    assert [change.name for change in entries.added] == ["a/new"]
+    assert [change.name for change in entries.changed] == ["a/raised"]
+    assert [change.name for change in entries.removed] == ["a/gone"]
+    assert [change.name for change in entries.unbumped] == ["a/forgotten", "a/lower"]
+    assert entries_of(NOW, NOW).none
+
+
+def test_figures_facts_schemas_and_errata_are_compared_too() -> None:
+    constants = {**NOW.catalog.constants, "reserved_mean": 1.5}
+    facts = {name: fact for name, fact in NOW.catalog.facts.items() if name != "training.fp16"}
+    errata = {"errata": [{"id": "made-up", "claim": {"source": "guide-memory", "lines": "1"}}]}
+    before = Edition(
+        NOW.catalog._replace(constants=constants, facts=facts), {"errata": errata}, NOW.entries, {"check.json": "x"}
+    )
+    entries = entries_of(before, NOW._replace(guide={}))
+    assert [(row.name, row.before) for row in entries.constants] == [("reserved_mean", 1.5)]
+    assert (entries.facts_added, entries.facts_removed) == (("training.fp16",), ())
+    assert (entries.schemas, entries.errata) == (("check.json",), ("made-up",))
+
+
+def test_rules_older_than_a_fact_can_still_be_asked() -> None:
+    facts = {name: fact for name, fact in NOW.catalog.facts.items() if name != "training.bf16"}
+    before = NOW._replace(catalog=NOW.catalog._replace(facts=facts))
+    assert "training.bf16" in readable_by_this_code(before, NOW).catalog.facts
+    assert flips_of(before, NOW).findings == ()
+
+
+def test_nothing_is_compared_where_nothing_can_differ() -> None:
+    flips = flips_of(NOW, NOW)
+    assert (flips.asked, flips.recommendations, flips.verdicts, flips.findings) == (0, (), (), ())
+    assert flips.pairs == len(NOW.catalog.models) * len(NOW.catalog.gpus)
+    assert flips.preset_rows > 0
+
+
+def test_a_smaller_gpu_flips_recommendations_and_verdicts() -> None:
+    gpus = dict(NOW.catalog.gpus)
+    gpus["rtx-3090"] = gpus["rtx-3090"]._replace(memory_total=8 * GIB)
+    after = NOW._replace(catalog=NOW.catalog._replace(gpus=gpus))
+    flips = flips_of(NOW, after)
+    assert flips.asked == len(NOW.catalog.models)
+    assert {flip.gpu for flip in flips.recommendations} == {"rtx-3090"}
+    flip = next(flip for flip in flips.recommendations if flip.model == "mt5-xlsum")
+    assert flip.before is not None
+    assert flip.after is None or flip.after.inference_batch < flip.before.inference_batch
+    assert any(flip.after == "oom" and flip.before != "oom" for flip in flips.verdicts)
+
+
+def test_a_rule_that_is_new_flips_findings_on_the_notes_rows() -> None:
+    fired = {flip.rule for flip in flips_of(NOW._replace(catalog=NOW.catalog._replace(rules={})), NOW).findings}
+    assert fired
+    rule = sorted(fired)[0]
+    rules = {name: each for name, each in NOW.catalog.rules.items() if name != rule}
+    flips = flips_of(NOW._replace(catalog=NOW.catalog._replace(rules=rules)), NOW)
+    assert {flip.rule for flip in flips.findings} == {rule}
+    assert all(flip.before is None and flip.after == NOW.catalog.rules[rule].severity for flip in flips.findings)
+
+
+@pytest.fixture(scope="module")
+def halved() -> tuple[Edition, Flips]:
+    """The rules with a few GPUs of half their memory."""
+    gpus = {
+        name: gpu._replace(memory_total=gpu.memory_total // 2) for name, gpu in NOW.catalog.gpus.items() if name < "a4"
+    }
+    after = NOW._replace(catalog=NOW.catalog._replace(gpus={**NOW.catalog.gpus, **gpus}))
+    return after, flips_of(NOW, after)
+
+
+@pytest.mark.parametrize("language", ["ko", "en"])
+def test_the_markdown_holds_tables_that_end(halved: tuple[Edition, Flips], language: str) -> None:
+    after, flips = halved
+    assert len(flips.recommendations) > MOST_ROWS
+    words = Words(language, load_words(language), NOW.catalog.facts)
+    text = rule_diff_markdown("main", "0" * 40, entries_of(NOW, after), flips, NOW, after, words)
+    assert len(text) < 65_536
+    tables = [block.splitlines() for block in text.split("\n\n") if block.startswith("|")]
+    assert tables
+    for table in tables:
+        assert len(table) <= MOST_ROWS + 2
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table}) == 1
+    assert f"{len(flips.recommendations) - MOST_ROWS}" in text
+
+
+def test_the_workflow_posts_with_no_more_rights_than_it_needs() -> None:
+    workflow: Any = read_yaml(ROOT / ".github" / "workflows" / "rule-preview.yml")
+    assert workflow["permissions"] == {}
+    assert set(workflow[True]) == {"pull_request"}  # YAML 1.1 reads the key `on` as true
+    jobs = workflow["jobs"]
+    assert jobs["preview"]["permissions"] == {"contents": "read"}
+    assert jobs["comment"]["permissions"] == {"pull-requests": "write"}
+    # the job that may write runs nothing of the pull request
+    assert not any("checkout" in step.get("uses", "") for step in jobs["comment"]["steps"])
+    scripts = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
+    assert any("kb.rules diff" in script for script in scripts)
+    assert not any("${{" in script for script in scripts)

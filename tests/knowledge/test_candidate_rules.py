@@ -1,0 +1,36 @@
+"""Every fault that was seen in a run or in the libraries' source is a rule, or a rule that says the same is named."""
+
+from pathlib import Path
+
+import pytest
+
+from kb.knowledge import load_catalog
+from yaml_file import read_yaml
+
+DATA = Path(__file__).parents[1] / "data"
+CANDIDATES: list[str] = read_yaml(DATA / "candidate_rules.yaml")
+HOMES: dict[str, str | list[str]] = read_yaml(DATA / "candidate_homes.yaml")
+RULES = load_catalog().rules
+
+
+def test_there_are_179_candidates_each_once() -> None:
+    assert len(CANDIDATES) == len(set(CANDIDATES)) == 179
+
+
+def home_of(name: str) -> set[str]:
+    """The rules that say what the candidate says: itself, or those that its home names."""
+    home = HOMES.get(name, name)
+    return {home} if isinstance(home, str) else set(home)
+
+
+@pytest.mark.parametrize("name", CANDIDATES)
+def test_candidate_is_a_rule_or_has_a_home(name: str) -> None:
+    missing = home_of(name) - RULES.keys()
+    assert not missing, (
+        f"{name}: no rule {', '.join(sorted(missing))}; tests/data/candidate_homes.yaml may name another"
+    )
+
+
+def test_homes_are_for_candidates_that_are_no_rules_themselves() -> None:
+    assert HOMES.keys() <= set(CANDIDATES)
+    assert not HOMES.keys() & RULES.keys()

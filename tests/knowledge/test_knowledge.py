@@ -1,0 +1,288 @@
+"""Reading rules/: faults at file:line:column, the bundle and its staleness, the version lock."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kb.commands.rules.examples import ExampleRunner
+from kb.core.text import PLACEHOLDER
+from kb.knowledge import KnowledgeError, load_catalog, load_words, load_words_alone
+from kb.knowledge.bundle import build, load_part
+from kb.knowledge.locations import Location, named, shipped
+from kb.knowledge.lock import check_lock, write_lock
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A copy of the shipped rules that a test may break."""
+    shutil.copytree(ROOT / "rules", tmp_path / "rules", ignore=shutil.ignore_patterns(".bundle"))
+    shutil.copytree(ROOT / "i18n", tmp_path / "i18n")
+    return tmp_path / "rules"
+
+
+def problems(folder: Path) -> list[str]:
+    with pytest.raises(KnowledgeError) as caught:
+        load_catalog(str(folder))
+    return [str(problem).removeprefix(str(folder) + os.sep) for problem in caught.value.problems]
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text("utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new, 1), "utf-8")
+
+
+T5 = "checks/precision/t5-fp16-overflow.yaml"
+
+
+def test_the_shipped_rules_are_valid_and_many() -> None:
+    catalog = load_catalog(whole=True)
+    assert len(catalog.rules) >= 40
+    assert {
+        "fit",
+        "precision",
+        "batch",
+        "loader",
+        "evaluation",
+        "memory-options",
+        "renames",
+        "distributed",
+        "text",
+    } <= {rule.area for rule in catalog.rules.values()}
+    for rule in catalog.rules.values():
+        assert rule.why.ko and rule.why.en
+        assert {example["expect"] for example in rule.examples} >= {"fires", "silent"}
+
+
+def all_examples() -> list[tuple[str, int]]:
+    catalog = load_catalog(whole=True)
+    return [(rule.id, index) for rule in catalog.rules.values() for index in range(len(rule.examples))]
+
+
+@pytest.fixture(scope="module")
+def runner() -> ExampleRunner:
+    return ExampleRunner(load_catalog(whole=True))
+
+
+@pytest.mark.parametrize(("rule", "index"), all_examples())
+def test_every_example_does_as_it_says(rule: str, index: int, runner: ExampleRunner) -> None:
+    entry = runner.catalog.rules[rule]
+    assert runner.run(entry, entry.examples[index]) is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("severity: error", "severity: fatal", "'fatal' is not one of error, warning, info"),
+        ("severity: error", "severty: error", "did you mean 'severity'"),
+        ("version: 3", "version: one", "version"),
+        ("area: precision", "area: text", "the file lies in precision/"),
+        ("id: t5-fp16-overflow", "id: t5-fp16-overflows", "differs from the file's name"),
+        ("training.fp16 and", "training.fp61 and", "did you mean 'training.fp16'"),
+        ("  ko:", "  kr:", "kr"),
+        ("sources: [", "sources: [hf-99999999, ", "not in sources.yaml"),
+    ],
+)
+def test_a_broken_rule_is_named_at_its_place(folder: Path, old: str, new: str, said: str) -> None:
+    edit(folder / T5, old, new)
+    found = problems(folder)
+    assert any(said in problem for problem in found), found
+    place = next(problem for problem in found if said in problem).split(":")
+    assert place[0].endswith("t5-fp16-overflow.yaml")
+    assert int(place[1]) >= 1 and int(place[2]) >= 1
+
+
+def test_the_line_and_column_are_those_of_the_fault(folder: Path) -> None:
+    edit(folder / T5, "severity: error", "severity: fatal")
+    line = (folder / T5).read_text("utf-8").splitlines().index("severity: fatal") + 1
+    assert any(problem.startswith(f"{T5}:{line}:11:") for problem in problems(folder))
+
+
+def test_every_fault_is_told_at_once(folder: Path) -> None:
+    edit(folder / T5, "confidence: high", "confidence: sure")
+    edit(folder / "hardware" / "t4.yaml", "version: 1", "version: -1")
+    found = "\n".join(problems(folder))
+    assert "t5-fp16-overflow.yaml" in found
+    assert "t4.yaml" in found
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("id: [\n", "not YAML"),
+        ("id: a\nid: b\n", "written twice"),
+        ("a: &x 1\nb: *x\n", "aliases"),
+        ("[" * 200 + "]" * 200, "too deeply nested"),
+        ("no: 1\n", "is not text"),
+        ("x: !!python/object/apply:os.system [id]\n", "is not used in rules"),
+    ],
+)
+def test_a_file_that_is_no_rule_is_said(folder: Path, text: str, said: str) -> None:
+    (folder / T5).write_text(text, "utf-8")
+    assert any(said in problem for problem in problems(folder))
+
+
+def test_a_file_that_is_not_utf8_is_said(folder: Path) -> None:
+    (folder / T5).write_bytes("id: 규칙".encode("cp949"))
+    assert any("not UTF-8" in problem for problem in problems(folder))
+
+
+def test_a_text_missing_in_one_language_is_said(folder: Path) -> None:
+    path = folder.parent / "i18n" / "en.yaml"
+    path.write_text(path.read_text("utf-8") + "only.here: text\n", "utf-8")
+    assert any("'only.here' has no text in ko.yaml" in problem for problem in problems(folder))
+
+
+def test_a_folder_that_holds_no_rules_is_said(tmp_path: Path) -> None:
+    with pytest.raises(KnowledgeError, match="is this a rules directory"):
+        load_catalog(str(tmp_path))
+
+
+def test_an_alias_may_mean_one_gpu_only(folder: Path) -> None:
+    edit(folder / "hardware" / "t4.yaml", "aliases: [", "aliases: [rtx3090, ")
+    assert any("already means" in problem for problem in problems(folder))
+
+
+def test_the_bundle_is_read_back_as_it_was_built(folder: Path) -> None:
+    location = named(str(folder))
+    built = build(location)
+    for part in ("hot", "cold", "ko", "en"):
+        assert load_part(location, part) == json.loads(json.dumps(built[part]))
+
+
+def test_a_changed_rule_makes_the_bundle_stale(folder: Path) -> None:
+    assert load_catalog(str(folder)).rules["t5-fp16-overflow"].severity == "error"
+    edit(folder / T5, "severity: error", "severity: info")
+    assert load_catalog(str(folder)).rules["t5-fp16-overflow"].severity == "info"
+
+
+def test_a_touched_file_does_not_rebuild(folder: Path) -> None:
+    load_catalog(str(folder))
+    bundle = folder / ".bundle" / "hot.json"
+    before = bundle.stat().st_mtime_ns
+    os.utime(folder / T5)
+    load_catalog(str(folder))
+    assert bundle.stat().st_mtime_ns == before
+
+
+def test_changed_code_makes_the_bundle_stale_and_touched_code_does_not(folder: Path, tmp_path: Path) -> None:
+    """Of a copy of the package, started as a user would start it."""
+    shutil.copytree(ROOT / "src" / "kb", tmp_path / "src" / "kb", ignore=shutil.ignore_patterns("__pycache__"))
+    program = f"from kb.knowledge import load_catalog; load_catalog({str(folder)!r})"
+    bundle = folder / ".bundle" / "hot.json"
+
+    def built() -> int:
+        environ = {**os.environ, "PYTHONPATH": str(tmp_path / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+        subprocess.run([sys.executable, "-c", program], check=True, env=environ, timeout=120)
+        return bundle.stat().st_mtime_ns
+
+    last = built()
+    for module in ("memory/counts.py", "knowledge/rows.py", "core/text.py"):
+        path = tmp_path / "src" / "kb" / module
+        os.utime(path)
+        assert built() == last, module
+        path.write_text(path.read_text("utf-8") + "# another line\n", "utf-8")
+        before, last = last, built()
+        assert last != before, module
+    (tmp_path / "src" / "kb" / "core" / "new.py").write_text("", "utf-8")
+    assert built() != last
+
+
+def test_a_bundle_is_compiled_by_no_other_room_than_those_that_are_looked_at(folder: Path) -> None:
+    program = f"""
+import sys
+from kb.knowledge.bundle import COMPILING
+from kb.knowledge.compile import compile_knowledge
+from kb.knowledge.locations import named
+compile_knowledge(named({str(folder)!r}))
+print({{name.split(".")[1] for name in sys.modules if name.startswith("kb.")}} - set(COMPILING))
+"""
+    environ = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environ)
+    assert run.stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize("damage", [b"", b"00000000\n{}", b"\xff\xfe"])
+def test_a_damaged_bundle_is_built_again(folder: Path, damage: bytes) -> None:
+    load_catalog(str(folder))
+    (folder / ".bundle" / "hot.json").write_bytes(damage)
+    assert "t5-fp16-overflow" in load_catalog(str(folder)).rules
+
+
+def test_a_folder_that_cannot_be_written_still_answers(folder: Path) -> None:
+    (folder / ".bundle").write_text("a file where the folder would be")
+    assert "t5-fp16-overflow" in load_catalog(str(folder)).rules
+
+
+def test_an_unchanged_start_imports_no_schema_library() -> None:
+    load_catalog()
+    code = "import sys; from kb.knowledge import load_catalog; load_catalog(); print('jsonschema' in sys.modules)"
+    environ = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environ)
+    assert run.stdout.strip() == "False"
+
+
+def test_the_shipped_lock_matches_the_rules() -> None:
+    assert [str(problem) for problem in check_lock(shipped())] == []
+
+
+def locked(folder: Path) -> Location:
+    location = named(str(folder))
+    assert write_lock(location, rewrite=True) == []
+    assert check_lock(location) == []
+    return location
+
+
+def test_content_may_not_change_under_one_version(folder: Path) -> None:
+    location = locked(folder)
+    edit(folder / T5, "severity: error", "severity: warning")
+    assert "the content changed and version 3 did not" in str(check_lock(location)[0])
+    assert write_lock(location) != []  # and the lock does not paper over it
+    edit(folder / T5, "version: 3", "version: 4")
+    assert "run: kb rules lock" in str(check_lock(location)[0])
+    assert write_lock(location) == []
+    assert check_lock(location) == []
+
+
+def test_a_version_may_not_go_back_and_an_entry_may_not_vanish(folder: Path) -> None:
+    edit(folder / T5, "version: 3", "version: 5")
+    location = locked(folder)
+    edit(folder / T5, "version: 5", "version: 3")
+    assert "lower than the locked 5" in str(check_lock(location)[0])
+    (folder / T5).unlink()
+    assert "is gone" in str(check_lock(location)[0])
+    assert write_lock(location) != []
+
+
+def test_both_languages_have_the_same_placeholders() -> None:
+    korean, english = load_words("ko"), load_words("en")
+    assert korean.keys() == english.keys()
+    for key in korean:
+        named_in = [sorted(m[0] for m in PLACEHOLDER.finditer(words[key])) for words in (korean, english)]
+        assert named_in[0] == named_in[1], key
+
+
+def figures(text: str) -> set[str]:
+    """Numbers that state a fact: three digits or more, or a decimal. A third, 8-bit and the like are worded freely."""
+    plain = PLACEHOLDER.sub("", text)
+    found = {number.replace(",", "").rstrip(".") for number in re.findall(r"\d[\d.,]*", plain)}
+    return {number for number in found if len(number) > 2}
+
+
+def test_rules_say_the_same_numbers_in_both_languages() -> None:
+    for rule in load_catalog(whole=True).rules.values():
+        for text in (rule.title, rule.message, rule.why, *(fix.title for fix in rule.fixes)):
+            assert figures(text.ko) == figures(text.en), (rule.id, text)
+
+
+def test_the_texts_can_be_had_where_the_rules_are_at_fault() -> None:
+    for language in ("ko", "en"):
+        assert dict(load_words_alone(language)) == dict(load_words(language))

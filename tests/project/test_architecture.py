@@ -1,0 +1,137 @@
+"""Imports only go down the floors, go in no circle, and heavy packages are imported only where they are used."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[2] / "src" / "kb"
+# A room may import what lies on a floor below its own. Rooms of one floor do not know each other.
+FLOORS = (
+    ("core",),
+    ("memory",),
+    ("config", "knowledge", "machine"),
+    ("advice",),
+    ("torch_runs",),
+    ("report",),
+    ("session",),
+    ("integrations",),
+    ("guide",),
+    ("commands",),
+)
+FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+TOP = len(FLOORS)  # kb itself: `__main__` and the modules behind `python -m kb.NAME`
+# The page of the commands shows their own parsers.
+UPWARD = (("kb.guide.command_reference", "kb.commands"),)
+PURE = ("core", "memory", "advice")
+# What the pure floors may use of the standard library: nothing that reads, writes, waits or prints.
+PURE_LIBRARY = {
+    "__future__", "ast", "bisect", "collections", "contextlib", "dataclasses", "difflib", "enum", "functools",
+    "itertools", "math", "operator", "packaging", "re", "types", "typing", "warnings",
+}  # fmt: skip
+HEAVY = {"torch", "jsonschema", "pynvml", "rich", "psutil", "transformers", "subprocess", "concurrent", "difflib"}
+# Packages that are themselves imported only where they are used, and may say at the top what they stand on.
+LATE = (
+    "kb.torch_runs", "kb.guide", "kb.commands.monitor", "kb.integrations.trainer", "kb.integrations.editor",
+    "kb.integrations.git_files",
+)  # fmt: skip
+
+
+def name_of(path: Path) -> str:
+    return ".".join(("kb", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__")
+
+
+MODULES = {name_of(path): path for path in sorted(SOURCE.rglob("*.py"))}
+
+
+def imports_of(path: Path) -> Iterator[tuple[str, int, bool]]:
+    """(module, line, at module level) of every import."""
+    tree = ast.parse(path.read_text("utf-8"))
+    top = {id(node) for node in tree.body}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno, id(node) in top) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: relative import"
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                yield (full if full in MODULES else node.module or ""), node.lineno, id(node) in top
+
+
+def room_of(module: str) -> str:
+    return module.split(".")[1] if module.count(".") else ""
+
+
+def test_imports_only_go_down() -> None:
+    wrong = []
+    for module, path in MODULES.items():
+        room = room_of(module)
+        for target, line, _ in imports_of(path):
+            other = room_of(target)
+            if not target.startswith("kb.") or other == room or room not in FLOOR:
+                continue
+            if FLOOR.get(other, TOP) >= FLOOR[room] and (module, target) not in UPWARD:
+                wrong.append(f"{path}:{line}: {room} imports {target}")
+    assert wrong == []
+
+
+def test_no_circle_of_imports() -> None:
+    """Imports at the top of modules, `if TYPE_CHECKING` aside."""
+    graph = {
+        module: {target for target, _, top in imports_of(path) if top and target in MODULES and target != module}
+        for module, path in MODULES.items()
+    }
+    left = dict(graph)
+    while free := [module for module, targets in left.items() if not targets & left.keys()]:
+        for module in free:
+            del left[module]
+    assert left == {}
+
+
+def test_the_pure_floors_do_no_input_or_output() -> None:
+    wrong = []
+    for module, path in MODULES.items():
+        if room_of(module) not in PURE:
+            continue
+        for target, line, _ in imports_of(path):
+            root = target.split(".")[0]
+            if root != "kb" and root not in PURE_LIBRARY:
+                wrong.append(f"{path}:{line}: {target}")
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            called = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
+            if called in {"print", "open", "eval", "exec", "input", "compile", "__import__"}:
+                wrong.append(f"{path}:{node.lineno}: {called}")
+    assert wrong == []
+
+
+def test_heavy_packages_are_imported_only_where_they_are_used() -> None:
+    wrong = []
+    for module, path in MODULES.items():
+        if within(module, LATE) or module.count(".") < 2:
+            continue
+        for target, line, top in imports_of(path):
+            if top and (target.split(".")[0] in HEAVY or within(target, LATE)):
+                wrong.append(f"{path}:{line}: {target} at module level")
+    assert wrong == []
+
+
+def within(module: str, packages: tuple[str, ...]) -> bool:
+    return any(module == package or module.startswith(f"{package}.") for package in packages)
+
+
+def test_every_room_of_the_tree_has_a_floor() -> None:
+    rooms = {path.name for path in SOURCE.iterdir() if path.is_dir() and not path.name.startswith("_")}
+    assert rooms == FLOOR.keys()
+
+
+def test_checking_a_config_starts_without_heavy_packages() -> None:
+    code = (
+        "import sys, runpy; sys.argv = ['kb.check', '--help']\n"
+        "try: runpy.run_module('kb.check', run_name='__main__')\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'rich', 'jsonschema', 'pynvml', 'psutil', 'subprocess', 'concurrent.futures', 'difflib'}\n"
+        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert run.stderr.strip().splitlines()[-1] == "[]", run.stderr

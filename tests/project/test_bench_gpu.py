@@ -1,0 +1,124 @@
+"""bench/gpu: the grid, the journal, and the way of a trial, tried on a CPU; nothing of a CPU is ever recorded."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "bench" / "gpu"
+SCHEMA = json.loads((ROOT / "rules" / "schema" / "measurement.json").read_text("utf-8"))
+
+
+def load(name: str) -> ModuleType:
+    """A script of bench/gpu as a module; they import each other by name, as scripts do."""
+    sys.path.insert(0, str(FOLDER))
+    try:
+        spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(FOLDER))
+    return module
+
+
+grid, rows = load("gpu_trials"), load("gpu_rows")
+
+
+def entry(recordable: bool = True, outcome: str | None = None, **trial: Any) -> dict[str, Any]:
+    given = grid.Trial("t5-base", "train", "full", "bf16", False, 8, 512, 128)._replace(**trial)
+    sizes = {"allocated_bytes": 2**30, "reserved_bytes": 2**30, "process_bytes": 2**31}
+    result = {"outcome": outcome} if outcome else {"trainable": 222903552, "phases": {"load": sizes, "train": sizes}}
+    return {
+        "id": given.id,
+        "trial": given._asdict(),
+        "date": "2026-11-21",
+        "machine": {"gpu_name": "NVIDIA L4", "gpu_memory_bytes": 23 * 2**30, "driver": "570.1", "cpus": 4},
+        "stack": {"torch": "2.13.0+cu130"},
+        "recordable": recordable,
+        "result": result,
+    }
+
+
+def test_the_grid_has_a_dozen_sizes_of_everything() -> None:
+    trials = list(grid.trials())
+    assert len(set(trials)) == len(trials)
+    kinds = Counter((t.model, t.task, t.method, t.precision, t.gradient_checkpointing) for t in trials)
+    assert set(kinds.values()) == {12}
+    assert {t.model for t in trials} == {"t5-base", "mt5-base", "kobart", "qwen2-0.5b"}
+    for model in grid.MODELS:
+        trained = {kind[2:] for kind in kinds if kind[:2] == (model, "train")}
+        assert len(trained) == 2 * (3 + 3 + 2)  # full and LoRA in three precisions, QLoRA in two; checkpointing or not
+        assert (model, "evaluate", "full", "bf16", False) in kinds
+        assert (model, "generate", "full", "fp16", False) in kinds
+
+
+def test_rows_of_a_gpu_answer_to_the_schema() -> None:
+    text = rows.as_yaml("gpu-l4-2026-11-21", [entry(), entry(batch=16, outcome="oom")])
+    document = yaml.safe_load(text)
+    jsonschema.Draft202012Validator(SCHEMA).validate(document)
+    assert [row.get("outcome") for row in document["rows"]] == [None, "oom"]
+    assert document["models"]["t5-base"]["architecture"]["vocab_size"] == 32128
+
+
+def test_rows_of_a_cpu_and_failed_runs_are_not_recorded() -> None:
+    with pytest.raises(ValueError, match="nothing to record"):
+        rows.as_yaml("gpu-none", [entry(recordable=False), entry(outcome="failed"), entry(outcome="time")])
+
+
+def test_machines_are_not_mixed() -> None:
+    other = entry(batch=1)
+    other["machine"] = {**other["machine"], "driver": "580.2"}
+    with pytest.raises(ValueError, match="mixes several of machine"):
+        rows.as_yaml("gpu-l4", [entry(), other])
+
+
+def test_a_line_cut_short_is_left_out_of_the_journal(tmp_path: Path) -> None:
+    journal = tmp_path / "deeper" / "journal.jsonl"
+    rows.append(journal, entry())
+    rows.append(journal, entry(batch=2))
+    with journal.open("a") as stream:
+        stream.write('{"id": "t5-base/train')
+    assert set(rows.read_journal(journal)) == {entry()["id"], entry(batch=2)["id"]}
+
+
+def campaign(journal: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    if missing := [name for name in ("torch", "transformers", "accelerate") if importlib.util.find_spec(name) is None]:
+        if os.environ.get("CI"):
+            pytest.fail(f"missing: {', '.join(missing)}")
+        pytest.skip(f"missing: {', '.join(missing)}")
+    command = [sys.executable, str(FOLDER / "campaign.py"), "--journal", str(journal), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+
+
+def test_the_way_of_a_trial_on_a_cpu(tmp_path: Path) -> None:
+    """The real Trainer on a tiny T5: every phase is passed, and a second run does not repeat what the journal holds."""
+    journal = tmp_path / "journal.jsonl"
+    arguments = ("--device", "cpu", "--tiny", "--only", "t5-tiny/train/full/bf16/True/1/", "--timeout", "500")
+    first = campaign(journal, *arguments, "--no-write")
+    (found,) = rows.read_journal(journal).values()
+    assert first.returncode == 0, first.stderr
+    assert set(found["result"]["phases"]) == {"load", "forward", "backward", "step", "train"}, found["result"]
+    assert found["recordable"] is False
+    again = campaign(journal, *arguments)
+    assert again.returncode == 1
+    assert "no row of this journal comes from a GPU" in again.stderr
+    assert len(journal.read_text("utf-8").splitlines()) == 1
+
+
+def test_a_trial_over_its_time_is_ended_and_said(tmp_path: Path) -> None:
+    journal = tmp_path / "journal.jsonl"
+    campaign(journal, "--device", "cpu", "--tiny", "--limit", "1", "--timeout", "0.1", "--no-write")
+    (found,) = rows.read_journal(journal).values()
+    assert found["result"] == {"outcome": "time"}
