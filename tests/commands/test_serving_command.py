@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
+ROOT = Path(__file__).parent.parent
 HYBRID = {
     "model_type": "qwen3_next", "hidden_size": 2048, "intermediate_size": 5120, "num_hidden_layers": 48,
     "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 256, "vocab_size": 151936,
@@ -26,6 +28,20 @@ def serving(*arguments: str) -> dict[str, Any]:
     assert run.returncode in (0, 1), run.stderr
     found: dict[str, Any] = json.loads(run.stdout)["serving"]
     return found
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--gpu", "rtx-3090"),
+        ("--gpu", "a100-80gb", "--gpus", "2", "--requests", "9", "--input", "100", "--output", "50"),
+        ("--gpu", "t4", "--kv-cache-memory", "1GiB"),
+    ],
+)
+def test_the_json_answers_to_its_published_schema(arguments: tuple[str, ...]) -> None:
+    schema = json.loads((ROOT / "rules" / "schema" / "output" / "estimate-serving.json").read_text("utf-8"))
+    run = estimate("--engine", "vllm", "--model", "llama-3.1-8b", *arguments, "--format", "json")
+    jsonschema.Draft202012Validator(schema).validate(json.loads(run.stdout))
 
 
 def test_the_log_of_an_a100_is_worked_out_again() -> None:

@@ -248,3 +248,20 @@ def test_every_engine_answers_and_what_is_changed_changes(engine: str) -> None:
             found.longest,
         )
         assert not same or change.option in ("max_num_seqs", "max_num_batched_tokens"), change.option
+
+
+@pytest.mark.parametrize("language", ["ko", "en"])
+def test_the_guide_shows_what_the_command_says(language: str) -> None:
+    from kb.guide.library import load_library
+    from kb.guide.serving_tables import serving_defaults, serving_messages, serving_table
+
+    library = load_library(language)
+    shown = serving_table(library, ["llama-3.1-8b", "llama-3.1-70b"], ["rtx-3090"], "vllm", 8192)
+    seen = round(CATALOG.gpus["rtx-3090"].memory_total * CATALOG.constants["usable_memory_ratio"])
+    one = setup(max_model_len=8192)._replace(gpu_bytes=seen, gpu_id="rtx-3090")
+    assert f"{served('llama-3.1-8b', one).kv_tokens:,}" in shown
+    assert shown.splitlines()[-1].endswith("| – |")
+    for engine in ENGINES:
+        assert ENGINES[engine]["options"].keys()
+        assert "http" in serving_defaults(library, engine)  # type: ignore[arg-type]
+    assert "trouble/serving-no-cache-memory.md" in serving_messages(library)

@@ -17,6 +17,7 @@ from kb.guide.formulas import formula
 from kb.guide.library import Library, load_library
 from kb.guide.playground import playground
 from kb.guide.runbooks import checklist, commands_table, questions, targets
+from kb.guide.serving_tables import serving_defaults, serving_messages, serving_table
 from kb.guide.tables import (
     decision_tree,
     dialect_table,
@@ -55,6 +56,9 @@ SHOWN: dict[str, Callable[..., str]] = {
     "remedy_table": remedy_table,
     "rule_table": rule_table,
     "run_times": run_times,
+    "serving_defaults": serving_defaults,
+    "serving_messages": serving_messages,
+    "serving_table": serving_table,
     "targets": targets,
     "tradeoff": tradeoff,
 }

@@ -173,7 +173,7 @@ def _gib(size: float) -> str:
 
 
 def serving_json(answer: Answer, words: Words, version: str, rules_version: str) -> str:
-    """The estimate under ``serving``: sizes in bytes, the status of each figure under ``status``."""
+    """The estimate under ``serving``: ``rules/schema/output/estimate-serving.json`` says it in full."""
     served = answer.served
     setup = served.setup._asdict()
     setup["release"] = ".".join(map(str, served.setup.release))
