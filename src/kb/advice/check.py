@@ -29,6 +29,7 @@ from kb.core.setup import Assumption, TrainingSetup
 from kb.core.text import UserError
 
 PROCESSES = "launch.num_processes"
+OF_SERVERS = "serving"  # the area of rules about inference servers
 Versions = Callable[[str], tuple[int, ...] | None]
 
 
@@ -145,7 +146,8 @@ class Checker:
         active = [rule for rule in chosen if rule.deprecated is None]
         self.rule_ids = frozenset(rule.id for rule in active)
         self._active = active
-        self._linter = Linter(active)
+        # rules about servers are asked of servers alone
+        self._linter = Linter([rule for rule in active if rule.area != OF_SERVERS])
         self._linters_by_dialect: dict[str, Linter] = {}
         self._tables = Tables(catalog, self.rule_ids)
 
@@ -327,6 +329,8 @@ class Checker:
         if dialect is None or not exempt:
             return self._linter
         if dialect not in self._linters_by_dialect:
+            others = () if dialect in SERVERS else (OF_SERVERS,)
+            exempt = (*exempt, *others)
             kept = [rule for rule in self._active if rule.id not in exempt and rule.area not in exempt]
             self._linters_by_dialect[dialect] = Linter(kept)
         return self._linters_by_dialect[dialect]
