@@ -305,6 +305,15 @@ class Checker:
         constants = self.catalog.constants
         runs = setup.do_train or setup.do_eval or setup.do_predict
         predictable = runs and not setup.unresolved
+        note = why_no_prediction(
+            unit,
+            setup,
+            known=model is not None,
+            architecture=model.architecture if model is not None else None,
+            fault=fault,
+            given=self.given,
+        )
+        predictable = predictable and not (note is not None and note[0] == "engine_not_followed")
         estimator = Estimator(model, self.machine, constants) if model is not None and predictable else None
         return UnitFacts(
             unit=unit,
@@ -315,9 +324,7 @@ class Checker:
             types=types,
             release=release,
             counted=self.machine.counted_gpus is not None,
-            note=("server", {"engine": types["serving.engine"].default})
-            if unit.dialect in SERVERS
-            else why_no_prediction(unit, setup, known=model is not None, fault=fault, given=self.given),
+            note=("server", {"engine": types["serving.engine"].default}) if unit.dialect in SERVERS else note,
             given=self.given,
             installed=self._installed,
             engines=self.catalog.serving,

@@ -7,6 +7,7 @@ from kb.advice.estimator import Estimator
 from kb.core.hardware import Machine
 from kb.core.memory_report import MemoryReport
 from kb.core.setup import TrainingSetup
+from kb.memory import UnsupportedArchitectureError
 
 # Which terms of a phase's ledger make up a fact.
 TERMS_OF = {
@@ -67,7 +68,12 @@ class PredictedFacts:
         return self._evaluation_report if part == "eval_generate" else self.report
 
     def _predict(self, setup: TrainingSetup) -> MemoryReport | None:
-        return None if self.estimator is None else self.estimator.predict(setup)
+        if self.estimator is None:
+            return None
+        try:
+            return self.estimator.predict(setup)
+        except UnsupportedArchitectureError:  # one that the memory engine does not follow
+            return None
 
     def fit(self, name: str) -> Any:
         """A fact under ``fit.``; None where nothing fits or there is nothing to fit into."""

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kb.core.document import NO_SUCH_RUN, Unit
+from kb.core.model import Architecture
 from kb.core.setup import TrainingSetup
 from kb.core.text import UserError
 
@@ -12,8 +13,8 @@ Note = tuple[str, Mapping[str, Any]]
 TRAINER = "script.trainer"
 # Notes that are errors as they stand, where a prediction was asked for.
 NO_MODEL_OF_THE_RUN = (
-    "deepspeed_not_read", "gpus_not_counted", "gpus_not_said", "method_open", "no_such_run", "not_modelled",
-    "preference_not_predicted", "trainer_not_predicted", "width_open",
+    "deepspeed_not_read", "engine_not_followed", "gpus_not_counted", "gpus_not_said", "method_open", "no_such_run",
+    "not_modelled", "preference_not_predicted", "trainer_not_predicted", "width_open",
 )  # fmt: skip
 _SPELT = {
     "distillation": "Distillation",
@@ -29,6 +30,7 @@ def why_no_prediction(
     setup: TrainingSetup,
     *,
     known: bool,
+    architecture: Architecture | None = None,
     fault: UserError | None = None,
     given: Mapping[str, Any] = {},
 ) -> Note | None:
@@ -36,6 +38,7 @@ def why_no_prediction(
 
     Args:
         known: whether the model is known.
+        architecture: its architecture, where it is known.
         fault: why the ``config.json`` of the model's folder cannot be used, where there is one.
         given: what the project says of its runs.
     """
@@ -67,10 +70,20 @@ def why_no_prediction(
         )
         return "no_such_run" if strange else "unresolved_values", {"settings": ", ".join(keys)}
     if known:
-        return None
+        return _engine_note(setup, architecture)
     if fault is not None:
         return fault.key.replace("model_config.", "model_config_"), dict(fault.values)
     return ("model_not_known", {"model": setup.model_name}) if setup.model_name else ("no_model_named", {})
+
+
+def _engine_note(setup: TrainingSetup, architecture: Architecture | None) -> Note | None:
+    """What of the run the memory engine does not follow, for a model that has no closed form."""
+    if architecture is None or not architecture.engine:
+        return None
+    from kb.memory.engine.report import why_not  # few models need it
+
+    what = why_not(setup, architecture)
+    return None if what is None else ("engine_not_followed", {"type": architecture.model_type, "what": what})
 
 
 def _trainer_note(trainer: str, key: str) -> Note:

@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 from kb.core.setup import Assumption
 from kb.core.units import GIB, tenths
 
-Level = Literal["closed", "simulated", "measured"]
+Level = Literal["closed", "engine", "simulated", "measured"]
 Status = Literal["fits", "tight", "likely_oom", "oom", "unknown"]
 STATUSES: tuple[Status, ...] = ("fits", "tight", "likely_oom", "oom")  # the best first
 OVER: tuple[Status, ...] = ("likely_oom", "oom")

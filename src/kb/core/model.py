@@ -69,6 +69,7 @@ class Architecture(NamedTuple):
     share_att_key: bool = False  # DeBERTa: position keys come from the content's projections
     conv: int = 0  # DeBERTa v2: kernel size of the convolution beside the first layer
     relative_norm: bool = False  # DeBERTa: a layer norm over the position embeddings
+    engine: bool = False  # no closed form: the memory engine predicts it
 
 
 class ModelIdentity(NamedTuple):

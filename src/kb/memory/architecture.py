@@ -26,15 +26,19 @@ def architecture_from_config(config: Mapping[str, Any]) -> Architecture:
     if model_type in BART_TYPES:
         return _bart(str(model_type), config)
     # imported where used: a T5's run does not pay for the others at its start
-    from kb.memory import architecture_decoder, architecture_encoder
+    from kb.memory import architecture_decoder, architecture_encoder, architecture_followed
 
     if model_type in architecture_decoder.TYPES:
         return architecture_decoder.architecture(config)
     if model_type in architecture_encoder.TYPES:
         return architecture_encoder.architecture(config)
+    if model_type in architecture_followed.TYPES:
+        return architecture_followed.architecture(config)
     if isinstance(model_type, str) and architecture_decoder.resembles(config):
         return architecture_decoder.architecture(config)
-    known = ", ".join((*T5_TYPES, *BART_TYPES, *architecture_decoder.TYPES, *architecture_encoder.TYPES))
+    known = ", ".join(
+        (*T5_TYPES, *BART_TYPES, *architecture_decoder.TYPES, *architecture_encoder.TYPES, *architecture_followed.TYPES)
+    )
     if model_type is None:
         raise UnsupportedArchitectureError(
             f"config.json: no model_type; known ones are {known}", "no_type", known=known

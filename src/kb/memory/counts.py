@@ -43,6 +43,10 @@ def count(architecture: Architecture) -> Counts:
     gated) D·F of feed-forward; BART: the same with biases and learned positions (two rows more than ``max_positions``,
     kept for padding).
     """
+    if architecture.engine:  # imported where used, as only these models need it
+        from kb.memory.engine.inventory import inventory
+
+        return inventory(architecture)[1]
     if architecture.family == "decoder":  # imported where used, as only these models need it
         from kb.memory import decoder_parts
 

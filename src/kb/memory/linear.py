@@ -30,6 +30,11 @@ DEFAULT_TARGETS = {
     "electra": ("query", "value"),
     "deberta-v2": ("query_proj", "value_proj"),
     "deberta": ("in_proj",),
+    "stablelm": _QV,
+    "bloom": ("query_key_value",),
+    "falcon": ("query_key_value",),
+    "gptj": _QV,
+    "gpt_neo": _QV,
 }
 
 Kind = Literal["linear", "embedding"]
@@ -65,6 +70,10 @@ class LinearModule(NamedTuple):
 @lru_cache(maxsize=256)
 def modules(architecture: Architecture) -> tuple[LinearModule, ...]:
     """Linear layers and embeddings, grouped over the layers, named as ``model.named_modules()`` names them."""
+    if architecture.engine:  # imported where used, as only these models need it
+        from kb.memory.engine.inventory import inventory
+
+        return inventory(architecture)[0]
     if architecture.family == "t5":
         return _t5_modules(architecture)
     if architecture.family == "bart":

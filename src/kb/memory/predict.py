@@ -36,7 +36,8 @@ def predict(
     host_limit_bytes: int | None = None,
     checkpoint_bytes: int | None = None,
 ) -> MemoryReport:
-    """GPU memory by phase and host memory, with a verdict against the GPU (04-memory, level 0).
+    """GPU memory by phase and host memory, with a verdict against the GPU: level 0, or of a type without a closed form
+    the memory engine's.
 
     Args:
         constants: the figures of ``rules/constants.yaml`` by name, sizes in bytes.
@@ -45,7 +46,8 @@ def predict(
         checkpoint_bytes: the model's files; by default its parameters as loaded.
 
     Raises:
-        UnsupportedArchitectureError: no closed form for the architecture's family.
+        UnsupportedArchitectureError: no closed form for the architecture's family, or a run that the engine does not
+            follow.
         KeyError: a constant is missing.
     """
     if architecture.family not in FAMILIES:
@@ -54,6 +56,14 @@ def predict(
         )
     capability = compute_capability or (gpu.compute_capability if gpu else None)
     memory = gpu_memory_bytes if gpu_memory_bytes is not None else (gpu.memory_total if gpu else None)
+    if architecture.engine:  # imported where used: a closed form does without
+        from kb.memory.engine.report import report_of
+
+        context = context_of(constants, capability, gpu)
+        report = report_of(setup, architecture, constants, context, memory, capability)
+        loads = loads_of(setup, architecture, None, checkpoint_bytes)
+        host = host_ledger(setup, loads, constants=constants, limit_bytes=host_limit_bytes)
+        return report._replace(host=host)
     hopper = capability is not None and capability[0] >= HOPPER
     workspace = round(constants["cublas_workspace_hopper_bytes" if hopper else "cublas_workspace_bytes"])
     asked, setup = setup, as_run(setup)
@@ -108,8 +118,19 @@ def _with_moments(setup: TrainingSetup, arch: Architecture, states: States) -> S
     return states if rest is None else states._replace(optimizer=whole + rest)
 
 
-def loads_of(setup: TrainingSetup, architecture: Architecture, states: States, checkpoint_bytes: int | None) -> Loads:
-    """What passes through host memory; the model's files are its parameters as loaded, where nothing says more."""
+def loads_of(
+    setup: TrainingSetup, architecture: Architecture, states: States | None, checkpoint_bytes: int | None
+) -> Loads:
+    """What passes through host memory; the model's files are its parameters as loaded, where nothing says more.
+
+    ``states`` are those of ``setup``, where they are known already.
+    """
+    if architecture.engine:
+        from kb.memory.engine.report import engine_loads
+
+        loads = engine_loads(setup, architecture)
+        return loads if checkpoint_bytes is None else loads._replace(checkpoint=checkpoint_bytes)
+    states = states or states_of(setup, architecture)
     return Loads(
         checkpoint=checkpoint_bytes if checkpoint_bytes is not None else states.parameters,
         saved=states.saved if setup.do_train else 0,

@@ -9,7 +9,6 @@ from kb.core.setup import TrainingSetup
 from kb.memory.host import host_ledger
 from kb.memory.parallel import as_run
 from kb.memory.predict import loads_of, predict
-from kb.memory.states import states_of
 
 BatchField = Literal["per_device_train_batch_size", "per_device_eval_batch_size", "inference_batch_size"]
 LARGEST_BATCH = 4096
@@ -128,7 +127,7 @@ def workers_that_fit(
         most: never more than these; None sets no bound but the memory.
     """
     run = as_run(setup)
-    loads = loads_of(run, architecture, states_of(run, architecture), checkpoint_bytes)
+    loads = loads_of(run, architecture, None, checkpoint_bytes)
 
     def used(workers: int) -> int:
         changed = setup._replace(dataloader_num_workers=workers)

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from kb.torch_runs.simulation.allocator import MIB, CachingAllocator, OutOfMemory, rounded, segment_size
-from kb.torch_runs.simulation.expandable import ExpandableAllocator
+from kb.memory.engine.allocator import MIB, CachingAllocator, OutOfMemory, rounded, segment_size
+from kb.memory.engine.expandable import ExpandableAllocator
 
 KINDS = (CachingAllocator, ExpandableAllocator)
 

@@ -9,7 +9,7 @@ from simulation_needs import require_simulator
 require_simulator()
 
 from kb.core.setup import TrainingSetup  # noqa: E402
-from kb.torch_runs.simulation.allocator import MIB, OutOfMemory  # noqa: E402
+from kb.memory.engine.allocator import MIB, OutOfMemory  # noqa: E402
 from kb.torch_runs.simulation.faults import BadJobError, BadModelError, RemoteCodeError  # noqa: E402
 from kb.torch_runs.simulation.loading import build_model  # noqa: E402
 from kb.torch_runs.simulation.session import open_session  # noqa: E402

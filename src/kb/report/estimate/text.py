@@ -248,6 +248,8 @@ def _level(
             if phase.name in ("train", "evaluate", "generate")
         ]
         text = words("estimate.level.closed", bands=", ".join(bands))
+    elif report.level == "engine":
+        text = words("estimate.level.engine", band=constants["band_simulated"])
     else:
         seconds = one.simulated.seconds if one.simulated is not None else None
         software = one.simulated.software if one.simulated is not None else {}

@@ -47,6 +47,7 @@ def install(tracer: "Tracer") -> None:
         aten._flash_attention_backward.default: packed_flash_backward_scratch,
     }
     tracer.replaced[aten.nonzero.default] = every_element
+    tracer.replaced[aten.embedding_dense_backward.default] = embedding_backward
     tracer.replaced[aten._grouped_mm.default] = grouped_product
     for name in ("_fused_adamw_", "_fused_adam_", "_fused_sgd_", "_fused_adagrad_"):
         packet = getattr(aten, name, None)
@@ -80,6 +81,17 @@ def grouped_product(
     width = _up(shape[-1], ALIGNMENT_BYTES // dtype.itemsize)
     strides = (shape[-2] * width, width, 1)[-len(shape) :]
     return torch.empty_strided(shape, strides, dtype=dtype, device=left.device)
+
+
+def embedding_backward(
+    tracer: "Tracer", grad: "torch.Tensor", indices: "torch.Tensor", rows: int, *rest: Any
+) -> "torch.Tensor":
+    """A gradient that is not contiguous (that of T5's position biases) is copied first, and the copy let go
+    (embedding_dense_backward_cuda, aten/src/ATen/native/cuda/Embedding.cu)."""
+    copy = grad.contiguous()
+    out = torch.empty((rows, copy.shape[-1]), dtype=grad.dtype, device=grad.device)
+    del copy
+    return out
 
 
 def every_element(tracer: "Tracer", tensor: "torch.Tensor") -> "torch.Tensor":

@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kb.torch_runs.simulation.allocator import OutOfMemory
+from kb.memory.engine.allocator import OutOfMemory
 from kb.torch_runs.simulation.job import Job
 from kb.torch_runs.simulation.simulator import Run, runs_of
 from kb.torch_runs.simulation.timeline import (

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from kb.memory.engine.allocator import CachingAllocator
+from kb.memory.engine.expandable import ExpandableAllocator
 from kb.torch_runs.simulation import kernels
-from kb.torch_runs.simulation.allocator import CachingAllocator
 from kb.torch_runs.simulation.artefacts import undone
 from kb.torch_runs.simulation.attention import Attention, Backend
-from kb.torch_runs.simulation.expandable import ExpandableAllocator
 from kb.torch_runs.simulation.tracer import Tracer
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kb.torch_runs.simulation.allocator import CachingAllocator
+from kb.memory.engine.allocator import CachingAllocator
 from kb.torch_runs.simulation.timeline import Event
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ confirms it.
 
 from bisect import bisect_left
 
-from kb.torch_runs.simulation.allocator import (
+from kb.memory.engine.allocator import (
     LARGE_SEGMENT,
     SMALL_SEGMENT,
     SMALLEST_BLOCK,

@@ -1,0 +1,162 @@
+"""Where the memory engine and the simulation (level 1) part: the first acts of the allocator that differ.
+
+    python bench/engine_diff.py '{"model_type": "llama", "hidden_size": 256, …}' method=lora bf16=true
+    python bench/engine_diff.py --model t5-small --layers 2 per_device_train_batch_size=4 --context 12
+
+Settings are those of TrainingSetup. Both run the same steps; both logs are laid side by side until they part. Within a
+run of frees the order is not compared: it decides nothing. Needs torch and transformers.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kb.core.setup import TrainingSetup
+from kb.memory import architecture_from_config
+from kb.memory.engine.allocator import rounded
+from kb.memory.engine.predict import record_runs
+from kb.memory.engine.world import Booked, Recording
+
+ROOT = Path(__file__).resolve().parents[1]
+Act = tuple[str, int, str]  # "+" or "-", the bytes asked for, where
+
+
+def simulated(config: Mapping[str, Any], setup: TrainingSetup, capability: tuple[int, int]) -> tuple[list[Act], Any]:
+    """What level 1's allocator was asked, act by act, and the peaks of its phases."""
+    from kb.torch_runs.simulation.job import Job
+    from kb.torch_runs.simulation.simulator import runs_of
+    from kb.torch_runs.simulation.timeline import peaks_of
+
+    acts: list[Act] = []
+    peaks: dict[str, tuple[int, int]] = {}
+    for run in runs_of(Job(setup, config, capability)):
+        sizes: dict[int, int] = {}
+        for event in run.events:
+            if event.action == "alloc":
+                sizes[event.address] = event.requested
+                acts.append(("+", event.requested, f"{event.phase} {event.module} {event.op}"))
+            elif event.action == "free":
+                acts.append(("-", sizes[event.address], event.phase))
+        found = peaks_of(run.events)
+        peaks |= {name: (one.allocated_bytes, one.reserved_bytes) for name, one in found.items() if name != "save"}
+    return acts, peaks
+
+
+class Traced(Recording):
+    """A recording that remembers who asked."""
+
+    def __init__(self, pool: Any) -> None:
+        super().__init__(pool)
+        self.callers: dict[int, str] = {}
+
+    def book(self, size: int) -> tuple[int, int]:
+        frame, names = sys._getframe(2), []
+        while frame is not None and len(names) < 4:
+            if frame.f_code.co_name not in ("__init__", "new", "like", "book"):
+                names.append(f"{frame.f_code.co_name}:{frame.f_lineno}")
+            frame = frame.f_back  # type: ignore[assignment]
+        found = super().book(size)
+        self.callers[found[1]] = " < ".join(names)
+        return found
+
+
+def followed(config: Mapping[str, Any], setup: TrainingSetup, capability: tuple[int, int]) -> tuple[list[Act], Any]:
+    """The same of the engine."""
+    import kb.memory.engine.world as module
+
+    before, module.Recording = module.Recording, Traced  # type: ignore[misc]
+    try:
+        recordings = record_runs(setup, architecture_from_config(config), capability)
+    finally:
+        module.Recording = before  # type: ignore[misc]
+    acts: list[Act] = []
+    peaks: dict[str, tuple[int, int]] = {}
+    for recording in recordings:
+        sizes: dict[int, int] = {}
+        for number, entry in enumerate(recording.log):
+            if isinstance(entry, Booked):
+                sizes[number] = entry.requested
+                acts.append(("+", entry.requested, recording.callers[number]))  # type: ignore[attr-defined]
+            else:
+                acts.append(("-", sizes[entry], ""))
+        peaks |= {name: (peak.allocated, peak.reserved) for name, peak in recording.phases.items()}
+    return acts, peaks
+
+
+def canonical(acts: Sequence[Act]) -> list[Act]:
+    """Runs of frees by size, largest first."""
+    out: list[Act] = []
+    run: list[Act] = []
+    for act in acts:
+        if act[0] == "-":
+            run.append(act)
+            continue
+        out += [*sorted(run, key=lambda act: -act[1]), act]
+        run = []
+    return out + sorted(run, key=lambda act: -act[1])
+
+
+def parted(wanted: Sequence[Act], found: Sequence[Act]) -> int | None:
+    """The number of the first act that differs; None where they are alike. Frees at the very end are the process's."""
+    wanted, found = _until_last_request(wanted), _until_last_request(found)
+    for at, (one, other) in enumerate(zip(wanted, found, strict=False)):
+        if (one[0], rounded(one[1])) != (other[0], rounded(other[1])):
+            return at
+    return None if len(wanted) == len(found) else min(len(wanted), len(found))
+
+
+def _until_last_request(acts: Sequence[Act]) -> Sequence[Act]:
+    end = max((at for at, act in enumerate(acts) if act[0] == "+"), default=-1)
+    return acts[: end + 1]
+
+
+def compare(config: Mapping[str, Any], setup: TrainingSetup, capability: tuple[int, int], shown: int) -> bool:
+    """Print the peaks and, where they part, both logs around it; whether they are alike."""
+    wanted, peaks = simulated(config, setup, capability)
+    found, own = followed(config, setup, capability)
+    one, other = canonical(wanted), canonical(found)
+    at = parted(one, other)
+    for name, (allocated, reserved) in peaks.items():
+        mine = own.get(name, (0, 0))
+        same = "=" if mine == (allocated, reserved) else "!"
+        print(f"{same} {name:9} allocated {allocated:>14,} {mine[0]:>14,}   reserved {reserved:>14,} {mine[1]:>14,}")
+    if at is not None and shown:
+        print(f"they part at act {at} of {len(one)} and {len(other)}")
+        for number in range(max(0, at - shown // 2), at + shown):
+            left = one[number] if number < len(one) else ("", 0, "")
+            right = other[number] if number < len(other) else ("", 0, "")
+            sign = " " if left[0] == right[0] and rounded(left[1]) == rounded(right[1]) else "!"
+            print(f"{sign} {left[0]}{left[1]:>12,} {left[2][-60:]:60} | {right[0]}{right[1]:>12,} {right[2]}")
+    return all(own.get(name) == peak for name, peak in peaks.items())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("config", nargs="?", help="a config.json's content")
+    parser.add_argument("settings", nargs="*", help="name=value, of TrainingSetup; values are YAML")
+    parser.add_argument("--model", help="an id of rules/models")
+    parser.add_argument("--layers", type=int, help="fewer layers than that")
+    parser.add_argument("--capability", default="8.6")
+    parser.add_argument("--context", type=int, default=16, help="acts to show")
+    options = parser.parse_intermixed_args()
+    settings = list(options.settings)
+    if options.model:
+        settings = [*([options.config] if options.config else []), *settings]
+        config = yaml.safe_load((ROOT / "rules/models" / f"{options.model}.yaml").read_text("utf-8"))["architecture"]
+    else:
+        config = json.loads(options.config)
+    if options.layers:
+        config |= {name: options.layers for name in config if name.endswith(("layers", "n_layer"))}
+    given = {name: yaml.safe_load(value) for name, _, value in (each.partition("=") for each in settings)}
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    major, minor = map(int, options.capability.split("."))
+    return 0 if compare(config, TrainingSetup(**given), (major, minor), options.context) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

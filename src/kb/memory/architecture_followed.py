@@ -1,0 +1,162 @@
+"""Types of transformers without a closed form, whose memory the engine predicts: their ``config.json`` fields."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kb.core.model import Architecture
+from kb.memory.config_fields import UnsupportedArchitectureError, equal, flag, head_size, number, rate, word
+
+
+def architecture(config: Mapping[str, Any]) -> Architecture:
+    """The dimensions of a model of one of :data:`TYPES`, with transformers' defaults for what may be left out.
+
+    Raises:
+        UnsupportedArchitectureError: a field missing, of a wrong type, or asking for what the engine does not follow.
+    """
+    return TYPES[str(config["model_type"])](config)
+
+
+def _decoder(config: Mapping[str, Any], **known: Any) -> Architecture:
+    """The fields that most decoder-only types share."""
+    width = number(config, "hidden_size", "n_embd")
+    heads = number(config, "num_attention_heads", "n_head")
+    found: dict[str, Any] = {
+        "family": "decoder",
+        "model_type": str(config["model_type"]),
+        "d_model": width,
+        "num_heads": heads,
+        "encoder_layers": 0,
+        "decoder_layers": number(config, "num_hidden_layers", "n_layer"),
+        "vocab_size": number(config, "vocab_size"),
+        "kv_heads": heads,
+        "engine": True,
+    }
+    found |= known
+    if "d_ff" not in found:
+        found["d_ff"] = number(config, "intermediate_size")
+    if "d_kv" not in found:
+        found["d_kv"] = number(config, "head_dim", default=0) or head_size(width, heads, "num_attention_heads")
+    return Architecture(**found)
+
+
+def _kv_heads(config: Mapping[str, Any], default: int | None = None) -> int:
+    heads = number(config, "num_attention_heads")
+    return number(config, "num_key_value_heads", default=default or heads)
+
+
+def _rotary_share(config: Mapping[str, Any], default: float) -> float:
+    inner = config.get("rope_parameters")
+    given = inner.get("partial_rotary_factor") if isinstance(inner, Mapping) else None
+    named = config if given is None else {"partial_rotary_factor": given}
+    return rate(named, "partial_rotary_factor", default=default)
+
+
+def _refuse(config: Mapping[str, Any], name: str, default: bool = False) -> None:
+    if flag(config, name, default):
+        raise UnsupportedArchitectureError(f"config.json: {name}: no prediction for that")
+
+
+def _stablelm(config: Mapping[str, Any]) -> Architecture:
+    _refuse(config, "qk_layernorm")
+    parallel = flag(config, "use_parallel_residual", False)
+    return _decoder(
+        config,
+        kv_heads=_kv_heads(config),
+        tied=flag(config, "tie_word_embeddings", False),
+        gated=True,
+        activation=word(config, "hidden_act", default="silu"),
+        norm="layer",
+        norms=1 if parallel else 2,
+        parallel=parallel,
+        qkv_bias=flag(config, "use_qkv_bias", False),
+        rotary=_rotary_share(config, 0.25),
+        hidden_dropout=rate(config, "hidden_dropout") > 0,
+        attention_dropout=rate(config, "attention_dropout") > 0,
+    )
+
+
+def _starcoder2(config: Mapping[str, Any]) -> Architecture:
+    biased = flag(config, "use_bias", True)
+    window = config.get("sliding_window")
+    layers = number(config, "num_hidden_layers")
+    return _decoder(
+        config,
+        kv_heads=_kv_heads(config, 2),
+        tied=flag(config, "tie_word_embeddings", True),
+        activation=word(config, "hidden_act", default="gelu_pytorch_tanh"),
+        norm="layer",
+        qkv_bias=biased,
+        output_bias=biased,
+        mlp_bias=biased,
+        rotary=1.0,
+        window=None if window is None else number(config, "sliding_window"),
+        windowed_layers=0 if window is None else layers,
+        hidden_dropout=rate(config, "residual_dropout") > 0,
+        embedding_dropout=rate(config, "embedding_dropout") > 0,
+        attention_dropout=rate(config, "attention_dropout") > 0,
+    )
+
+
+def _cohere(config: Mapping[str, Any]) -> Architecture:
+    _refuse(config, "use_qk_norm")
+    biased = flag(config, "attention_bias", False)
+    return _decoder(
+        config,
+        kv_heads=_kv_heads(config),
+        tied=flag(config, "tie_word_embeddings", True),
+        gated=True,
+        activation=word(config, "hidden_act", default="silu"),
+        norms=1,
+        parallel=True,
+        qkv_bias=biased,
+        output_bias=biased,
+        rotary=1.0,
+        attention_dropout=rate(config, "attention_dropout") > 0,
+    )
+
+
+def _seq2seq(config: Mapping[str, Any], positions: int) -> Architecture:
+    """Marian, M2M100 and NLLB: BART's dimensions, positions that are computed and not learned."""
+    width = number(config, "d_model")
+    heads = equal(config, "encoder_attention_heads", "decoder_attention_heads")
+    return Architecture(
+        family="bart",
+        model_type=str(config["model_type"]),
+        d_model=width,
+        d_ff=equal(config, "encoder_ffn_dim", "decoder_ffn_dim"),
+        num_heads=heads,
+        d_kv=head_size(width, heads, "encoder_attention_heads"),
+        encoder_layers=number(config, "encoder_layers"),
+        decoder_layers=number(config, "decoder_layers"),
+        vocab_size=number(config, "vocab_size"),
+        tied=flag(config, "tie_word_embeddings", True),
+        max_positions=number(config, "max_position_embeddings", default=positions),
+        biases=True,
+        activation=word(config, "activation_function", default="gelu"),
+        attention_dropout=rate(config, "attention_dropout") > 0,
+        activation_dropout=rate(config, "activation_dropout") > 0,
+        engine=True,
+    )
+
+
+def _marian(config: Mapping[str, Any]) -> Architecture:
+    if not flag(config, "share_encoder_decoder_embeddings", True):
+        raise UnsupportedArchitectureError("config.json: share_encoder_decoder_embeddings false: no prediction")
+    return _seq2seq(config, 1024)
+
+
+def _m2m_100(config: Mapping[str, Any]) -> Architecture:
+    found = _seq2seq(config, 1024)
+    return found._replace(
+        activation=word(config, "activation_function", default="relu"),
+        attention_dropout=rate(config, "attention_dropout", default=0.1) > 0,
+    )
+
+
+TYPES: Mapping[str, Callable[[Mapping[str, Any]], Architecture]] = {
+    "stablelm": _stablelm,
+    "starcoder2": _starcoder2,
+    "cohere": _cohere,
+    "marian": _marian,
+    "m2m_100": _m2m_100,
+}

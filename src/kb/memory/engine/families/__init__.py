@@ -1,0 +1,27 @@
+"""Model families, each as its modelling file in transformers reads: the lifetimes of names are part of the model."""
+
+from kb.core.model import Architecture
+from kb.memory.engine.faults import NotFollowedError
+from kb.memory.engine.modules import Model
+
+
+def model_class(architecture: Architecture) -> type[Model]:
+    """The family that an architecture is of.
+
+    Raises:
+        NotFollowedError: none that the engine follows.
+    """
+    # imported where used: a prediction pays for the one family that it is of
+    if architecture.family == "decoder":
+        from kb.memory.engine.families.decoder import Decoder
+
+        return Decoder
+    if architecture.family == "t5":
+        from kb.memory.engine.families.t5 import T5
+
+        return T5
+    if architecture.family == "bart":
+        from kb.memory.engine.families.bart import Bart
+
+        return Bart
+    raise NotFollowedError(architecture.model_type)

@@ -1,0 +1,151 @@
+"""What the families' attentions share: caches, heads, rotary positions, and the two implementations."""
+
+from kb.memory.engine import ops
+from kb.memory.engine.tensor import F32, I64, Tensor, mark, new
+from kb.memory.engine.world import world
+
+
+class Cache:
+    """``DynamicCache``: every layer's keys and values, grown by concatenation; ``term`` is the report's."""
+
+    def __init__(self, term: str = "kv_cache_self") -> None:
+        self.term = term
+        self.keys: dict[int, Tensor] = {}
+        self.values: dict[int, Tensor] = {}
+
+    def length(self) -> int:
+        """Tokens that are kept."""
+        return next(iter(self.keys.values())).shape[2] if self.keys else 0
+
+    def update(self, at: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """The layer's keys and values with those of new tokens behind them (cache_utils.py, DynamicLayer)."""
+        past = self.keys[at].shape[2] if at in self.keys else 0
+        for held, tensor in ((self.keys, key), (self.values, value)):
+            batch, heads, more, width = tensor.shape
+            held[at] = new((batch, heads, past + more, width), tensor.dtype)
+            mark(held[at], self.term)
+        return self.keys[at], self.values[at]
+
+    def reorder(self) -> None:
+        """Beam search's ``index_select``: tensor by tensor, one copy above the cache."""
+        for at in self.keys:
+            for held in (self.keys, self.values):
+                held[at] = new(held[at].shape, held[at].dtype)
+                mark(held[at], self.term)
+
+    def grow(self, tokens: int, *, reorder: bool) -> None:
+        """As if ``tokens`` more had been decoded; between the first and the last only the cache grows."""
+        if not self.keys:
+            return
+        rows = new((next(iter(self.keys.values())).shape[0],), I64)
+        for _ in range(tokens):
+            if reorder:
+                self.reorder()
+            for at in self.keys:
+                batch, heads, _, width = self.keys[at].shape
+                more = [new((batch, heads, 1, width), self.keys[at].dtype) for _ in range(2)]
+                self.update(at, *more)
+                del more
+        del rows
+
+
+class PairedCache:
+    """``EncoderDecoderCache``."""
+
+    def __init__(self) -> None:
+        self.own, self.cross = Cache(), Cache("kv_cache_cross")
+
+    def reorder(self) -> None:
+        self.own.reorder()
+        self.cross.reorder()
+
+    def grow(self, tokens: int) -> None:
+        """As :meth:`Cache.grow` with beams: each token's reordering copies the cross-attention's cache as well."""
+        rows = new((next(iter(self.own.keys.values())).shape[0],), I64)
+        for _ in range(tokens):
+            self.reorder()
+            for at in self.own.keys:
+                batch, heads, _, width = self.own.keys[at].shape
+                self.own.update(at, *(new((batch, heads, 1, width), self.own.keys[at].dtype) for _ in range(2)))
+        del rows
+
+
+def heads_of(x: Tensor, heads: int) -> Tensor:
+    """``view(batch, length, heads, width).transpose(1, 2)``."""
+    return ops.transpose(ops.view(x, (*x.shape[:2], heads, x.shape[2] // heads)), 1, 2)
+
+
+def rotate_half(x: Tensor) -> Tensor:
+    first = ops.part(x, x.shape[-1] // 2)
+    second = ops.part(x, x.shape[-1] // 2)
+    return ops.cat((ops.neg(second), first))
+
+
+def rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """``apply_rotary_pos_emb`` of whole heads (modeling_llama.py)."""
+    q_embed = ops.add(ops.mul(q, cos), ops.mul(rotate_half(q), sin))
+    k_embed = ops.add(ops.mul(k, cos), ops.mul(rotate_half(k), sin))
+    return q_embed, k_embed
+
+
+def rotary_tables(batch: int, length: int, width: int, dtype: str) -> tuple[Tensor, Tensor]:
+    """``LlamaRotaryEmbedding.forward``: cosines and sines, seen with a dimension for the heads."""
+    position = new((batch, length), F32)
+    freqs = new((batch, length, width // 2), F32)
+    del position
+    both = new((batch, length, width), F32)
+    cos = ops.scale(new((batch, length, width), F32))
+    sin = ops.scale(new((batch, length, width), F32))
+    out = ops.cast(cos, dtype), ops.cast(sin, dtype)
+    del freqs, both, cos, sin
+    return _for_heads(out[0]), _for_heads(out[1])
+
+
+def _for_heads(table: Tensor) -> Tensor:
+    batch, length, width = table.shape
+    return Tensor((batch, 1, length, width), table.dtype, (table.strides[0], *table.strides), table.storage)
+
+
+def repeat_kv(x: Tensor, groups: int) -> Tensor:
+    """Every query head's own keys or values: a copy."""
+    if groups == 1:
+        return x
+    batch, heads, length, width = x.shape
+    x = ops.expand(ops.unsqueeze(x, 2), (batch, heads, groups, length, width))
+    return ops.reshape(x, (batch, heads * groups, length, width))
+
+
+def sdpa_forward(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, causal: bool = False, dropout: float = 0.0
+) -> Tensor:
+    """``sdpa_attention_forward`` (integrations/sdpa_attention.py): grouped heads stay so only without a mask."""
+    groups = q.shape[1] // k.shape[1]
+    length = q.shape[2]
+    p = dropout if world.training else 0.0
+    if groups > 1 and mask is not None and length == 1:  # pack_gqa
+        batch, heads, _, width = q.shape
+        packed = ops.reshape(q, (batch, heads // groups, groups, width))
+        out = ops.reshape(ops.sdpa(packed, k, v, mask, dropout=p), (batch, heads, 1, width))
+        return ops.contiguous(ops.transpose(out, 1, 2))
+    if groups > 1 and mask is not None:
+        k = repeat_kv(k, groups)
+        v = repeat_kv(v, groups)
+    out = ops.sdpa(q, k, v, mask, causal=causal and mask is None and length > 1, dropout=p)
+    return ops.contiguous(ops.transpose(out, 1, 2))
+
+
+def eager_forward(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, dropout: float = 0.0, wide: bool = False
+) -> tuple[Tensor, Tensor]:
+    """``eager_attention_forward``; ``wide`` where softmax is asked for in fp32 (Llama) and its result cast back."""
+    groups = q.shape[1] // k.shape[1]
+    k = repeat_kv(k, groups)
+    v = repeat_kv(v, groups)
+    weights = ops.scale(ops.matmul(q, ops.transpose(k, 2, 3)))
+    if mask is not None:
+        weights = ops.add(weights, mask)
+    weights = ops.cast(ops.softmax(weights, F32), q.dtype) if wide else ops.softmax(weights)
+    weights = ops.dropout(weights, dropout)
+    out = ops.matmul(weights, v)
+    out = ops.contiguous(ops.transpose(out, 1, 2))
+    return out, weights

@@ -1,0 +1,187 @@
+"""Decoder-only models of transformers: one class, whose variants are rows of ``decoder_types``.
+
+It reads as ``modeling_llama.py``: names that live on there live on here.
+"""
+
+from typing import Any
+
+from kb.memory.engine import ops
+from kb.memory.engine.families.attention import Cache, eager_forward, heads_of, sdpa_forward
+from kb.memory.engine.families.decoder_types import Traits, traits_of
+from kb.memory.engine.families.masks import causal_mask
+from kb.memory.engine.modules import LayerNorm, Linear, Model
+from kb.memory.engine.tensor import F32, I64, Tensor, new
+from kb.memory.engine.world import world
+
+DROPPED = 0.1  # any rate but 0 allocates the same
+
+
+class Attention:
+    """Self-attention: projections, turned queries and keys, the chosen implementation, the output layer."""
+
+    def __init__(self, model: "Decoder", path: str, at: int) -> None:
+        a, traits = model.architecture, model.traits
+        self.model, self.traits, self.at = model, traits, at
+        self.heads, self.kv_heads, self.width = a.num_heads, a.kv_heads or a.num_heads, a.d_kv
+        inner, narrow = self.heads * a.d_kv, self.kv_heads * a.d_kv
+        self.dropout = DROPPED if a.attention_dropout else 0.0
+        self.output_dropout = DROPPED if a.hidden_dropout else 0.0
+        if a.fused_qkv:
+            rows = inner + 2 * narrow
+            self.projections = [Linear(model, f"{path}.{traits.qkv[0]}", a.d_model, rows, bias=a.qkv_bias)]
+        else:
+            sizes = {"q": inner, "k": narrow, "v": narrow}
+            self.projections = [
+                Linear(model, f"{path}.{name}", a.d_model, sizes[letter], bias=a.qkv_bias)
+                for letter, name in zip("qkv", traits.qkv, strict=True)
+            ]
+        self.o = Linear(model, f"{path}.{traits.output}", inner, a.d_model, bias=a.output_bias)
+        self.norms = [traits.norm(model, f"{path}.{name}", a.d_kv) for name in traits.qk_norms]
+
+    def __call__(self, x: Tensor, mask: Any, cos: Any, sin: Any, cache: Cache | None) -> tuple[Tensor, Any]:
+        batch, length, _ = x.shape
+        q, k, v = self.traits.project(self, x)
+        q, k, *held = self.traits.turn(q, k, cos, sin)
+        if cache is not None:
+            k, v = cache.update(self.at, k, v)
+        out, weights = self.attend(q, k, v, mask)
+        out = ops.reshape(out, (batch, length, self.heads * self.width))
+        out = self.o(out)
+        if self.traits.dropped_output:
+            out = ops.dropout(out, self.output_dropout)
+        del held
+        return out, weights
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Any) -> tuple[Tensor, Any]:
+        """The implementation that the setup asks for."""
+        if self.model.options.eager:
+            return eager_forward(q, k, v, mask, dropout=self.dropout, wide=True)
+        return sdpa_forward(q, k, v, mask, causal=True, dropout=self.dropout), None
+
+    def head(self, x: Tensor, kv: bool = False) -> Tensor:
+        """``view(batch, length, heads, width).transpose(1, 2)``."""
+        return heads_of(x, self.kv_heads if kv else self.heads)
+
+
+class Layer:
+    """One block; its parts are placed in the order of its type, and wired as its type has it."""
+
+    def __init__(self, model: "Decoder", path: str, at: int) -> None:
+        a, traits = model.architecture, model.traits
+        self.model, self.at = model, at
+        self.dropout = DROPPED if a.hidden_dropout else 0.0
+        for part in traits.order:
+            if part == "attention":
+                self.attention = Attention(model, f"{path}.{traits.attention}", at)
+            elif part == "mlp":
+                self.mlp = traits.mlp(model, f"{path}.{traits.mlp_path}" if traits.mlp_path else path)
+            else:
+                name = traits.norms[int(part[-1]) - 1]
+                if a.norms > 1 or part == "norm1":
+                    setattr(self, part, traits.norm(model, f"{path}.{name}", a.d_model))
+
+    def __call__(self, x: Tensor, mask: Any, cos: Any, sin: Any, cache: Cache | None, positions: Tensor) -> Tensor:
+        """``positions`` are only held: a checkpointed layer keeps its arguments."""
+        out: Tensor = self.model.traits.wiring(self, x, mask, cos, sin, cache)
+        return out
+
+    def drop(self, x: Tensor) -> Tensor:
+        return ops.dropout(x, self.dropout)
+
+
+class Decoder(Model):
+    """A causal language model with its head."""
+
+    def build(self) -> None:
+        a, traits = self.architecture, self.traits
+        stem = traits.stem
+        self.embed = self.table(f"{stem}.{traits.embed}", a.vocab_size, a.d_model)
+        self.positions: Tensor | None = None
+        if traits.positions:
+            rows = (a.max_positions or 0) + traits.position_offset
+            self.positions = self.table(f"{stem}.{traits.positions}", rows, a.d_model)
+        self.embed_norm = traits.embed_norm and LayerNorm(self, f"{stem}.{traits.embed_norm}", a.d_model)
+        self.layers = [Layer(self, f"{stem}.{traits.layers}.{at}", at) for at in range(a.decoder_layers)]
+        self.rotary_width = int(a.d_kv * a.rotary)
+        if traits.rotary_first:
+            self._place_rotary()
+        self.norm = traits.norm(self, f"{stem}.{traits.final}", a.d_model)
+        if not traits.rotary_first:
+            self._place_rotary()
+        weight = self.embed if a.tied else None
+        self.head = Linear(
+            self, traits.head, a.d_model, a.vocab_size, bias=a.head_bias, weight=weight, packs=False, head=True
+        )
+
+    def _place_rotary(self) -> None:
+        """``inv_freq`` and ``original_inv_freq`` of the rotary embedding."""
+        if self.rotary_width:
+            self.buffer((self.rotary_width // 2,), F32)
+            self.buffer((self.rotary_width // 2,), F32)
+
+    @property
+    def traits(self) -> Traits:
+        """What this type does differently."""
+        return traits_of(self.architecture.model_type)
+
+    def batch(self, rows: int, source: int, target: int = 0) -> list[Tensor]:
+        return [new((rows, source), I64) for _ in range(3)]
+
+    def forward(self, *batch: Any, smoothed: bool = False) -> tuple[Any, ...]:
+        ids, padding, labels = batch
+        x = self.base(ids, padding)
+        world.recording.term = "activations_head"
+        logits = self.scores(x)
+        return causal_loss(logits, labels), logits
+
+    def scores(self, x: Tensor) -> Tensor:
+        """The head's logits, scaled where the type scales them."""
+        logits = self.head(x)
+        return ops.scale(logits) if self.traits.scaled_logits else logits
+
+    def base(self, ids: Tensor, padding: Any, positions: Any = None, cache: Cache | None = None) -> Tensor:
+        """From ids to the last hidden states."""
+        world.recording.term = "activations_decoder"
+        a, options, (batch, length) = self.architecture, self.options, ids.shape
+        embeds = ops.embedding(ids, self.embed)
+        self.require_input_grads(embeds)
+        if positions is None:
+            plain = new((length,), I64)
+            positions = new((1, length), I64)
+            del plain
+        keys = length if padding is None else padding.shape[1]
+        mask = causal_mask(
+            batch,
+            length,
+            keys,
+            padding,
+            eager=embeds.dtype if options.eager else None,
+            padded=options.padded,
+            positions=cache is None,
+        )
+        x = embeds
+        x = ops.dropout(x, DROPPED if a.embedding_dropout else 0.0)
+        cos, sin = self.traits.tables(positions.shape[0], length, self.rotary_width, x.dtype)
+        for layer in self.layers:
+            x = self.layer(layer, x, mask, cos, sin, cache, positions)
+        out: Tensor = self.norm(x)
+        return out
+
+    def step(self, ids: Tensor, padding: Any, positions: Tensor, cache: Cache) -> Tensor:
+        """One step of decoding: the logits of the last token (``logits_to_keep=1``)."""
+        hidden = self.base(ids, padding, positions, cache)
+        last = Tensor((hidden.shape[0], 1, hidden.shape[2]), hidden.dtype, hidden.strides, hidden.storage)
+        del hidden
+        return self.scores(last)
+
+
+def causal_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """``ForCausalLMLoss`` (loss/loss_utils.py): logits in fp32, labels shifted by one."""
+    batch, length, vocabulary = logits.shape
+    logits = ops.cast(logits, F32)
+    longer = new((batch, length + 1), I64)
+    labels = new((batch, length), I64)
+    logits = ops.view(logits, (batch * length, vocabulary))
+    loss = ops.cross_entropy(logits, labels)
+    del longer
+    return loss

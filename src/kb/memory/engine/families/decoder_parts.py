@@ -1,0 +1,237 @@
+"""Parts that decoder-only types are put together from: projections, rotary positions, feed-forwards, wirings."""
+
+from collections.abc import Callable
+from typing import Any
+
+from kb.memory.engine import ops
+from kb.memory.engine.families.attention import rotary
+from kb.memory.engine.modules import Linear, Model
+from kb.memory.engine.tensor import F32, Tensor
+
+ACTIVATIONS = {
+    "silu": ops.silu, "swish": ops.silu, "gelu": ops.gelu, "gelu_pytorch_tanh": ops.gelu, "gelu_fast": ops.gelu_new,
+    "gelu_new": ops.gelu_new, "relu": ops.relu, "relu2": ops.relu_squared, "tanh": ops.tanh,
+}  # fmt: skip
+
+
+def activation_of(name: str) -> Callable[[Tensor], Tensor]:
+    """The function under transformers' name for it."""
+    from kb.memory.engine.faults import NotFollowedError
+
+    if name not in ACTIVATIONS:
+        raise NotFollowedError(f"activation {name}")
+    return ACTIVATIONS[name]
+
+
+# --- projections ----------------------------------------------------------------------------------------------------
+
+
+def project(attention: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Llama: each projection is seen by heads at once."""
+    to_q, to_k, to_v = attention.projections
+    q = attention.head(to_q(x))
+    k = attention.head(to_k(x), kv=True)
+    v = attention.head(to_v(x), kv=True)
+    return q, k, v
+
+
+def project_together(attention: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """StableLM: all three are made before they are seen by heads."""
+    to_q, to_k, to_v = attention.projections
+    q = to_q(x)
+    k = to_k(x)
+    v = to_v(x)
+    return attention.head(q), attention.head(k, kv=True), attention.head(v, kv=True)
+
+
+def project_normed(attention: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Qwen3: a norm over each head's dimensions of queries and keys."""
+    to_q, to_k, to_v = attention.projections
+    norm_q, norm_k = attention.norms
+    batch, length, _ = x.shape
+    q = ops.transpose(norm_q(ops.view(to_q(x), (batch, length, attention.heads, attention.width))), 1, 2)
+    k = ops.transpose(norm_k(ops.view(to_k(x), (batch, length, attention.kv_heads, attention.width))), 1, 2)
+    v = attention.head(to_v(x), kv=True)
+    return q, k, v
+
+
+def project_fused(attention: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """GPT-NeoX: one product, a head's query, key and value side by side."""
+    batch, length, _ = x.shape
+    width = attention.width
+    (to_qkv,) = attention.projections
+    qkv = ops.transpose(ops.view(to_qkv(x), (batch, length, attention.heads, 3 * width)), 1, 2)
+    q, k, v = ops.split(qkv, (width, width, width))
+    return q, k, v
+
+
+# --- rotary positions -----------------------------------------------------------------------------------------------
+
+
+def rotary_part(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """GPT-NeoX: only the first dimensions of a head are turned, and the rest put behind them."""
+    width = cos.shape[-1]
+    q_rot, q_pass = ops.part(q, width), ops.part(q, q.shape[-1] - width)
+    k_rot, k_pass = ops.part(k, width), ops.part(k, k.shape[-1] - width)
+    q_embed, k_embed = rotary(q_rot, k_rot, cos, sin)
+    q_embed = ops.cat((q_embed, q_pass))
+    k_embed = ops.cat((k_embed, k_pass))
+    return q_embed, k_embed
+
+
+def rotary_part_here(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
+    """StableLM, Phi: the same, written out in the attention, whose names hold the parts until it returns."""
+    width = cos.shape[-1]
+    q_rot, q_pass = ops.part(q, width), ops.part(q, q.shape[-1] - width)
+    k_rot, k_pass = ops.part(k, width), ops.part(k, k.shape[-1] - width)
+    q_rot, k_rot = rotary(q_rot, k_rot, cos, sin)
+    q_embed = ops.cat((q_rot, q_pass))
+    k_embed = ops.cat((k_rot, k_pass))
+    return q_embed, k_embed, q_rot, k_rot, q_pass, k_pass
+
+
+def tables_interleaved(batch: int, length: int, width: int, dtype: str) -> tuple[Tensor, Tensor]:
+    """``CohereRotaryEmbedding``: ``repeat_interleave`` instead of ``cat``."""
+    from kb.memory.engine.families.attention import rotary_tables
+
+    return rotary_tables(batch, length, width, dtype)
+
+
+def _rotated_pairs(x: Tensor) -> Tensor:
+    """``rotate_half`` of neighbours: every second element negated, stacked and flattened."""
+    half_width = x.shape[-1] // 2
+    first, second = ops.part(x, half_width), ops.part(x, half_width)
+    stacked = ops.cat((ops.neg(second), first))
+    return stacked
+
+
+def rotary_interleaved(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """Cohere: in fp32, and cast back."""
+    dtype = q.dtype
+    q = ops.cast(q, F32)
+    k = ops.cast(k, F32)
+    q_embed = ops.add(ops.mul(q, cos), ops.mul(_rotated_pairs(q), sin))
+    k_embed = ops.add(ops.mul(k, cos), ops.mul(_rotated_pairs(k), sin))
+    return ops.cast(q_embed, dtype), ops.cast(k_embed, dtype)
+
+
+# --- norms ----------------------------------------------------------------------------------------------------------
+
+
+class CohereNorm:
+    """``CohereLayerNorm``: written out in fp32, without a bias."""
+
+    def __init__(self, model: Model, path: str, width: int) -> None:
+        self.weight = model.parameter(path + ".weight", (width,))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        dtype = x.dtype
+        x = ops.cast(x, F32)
+        mean = ops.mean(x)
+        variance = ops.mean(ops.power(ops.sub(x, mean)))
+        x = ops.mul(ops.sub(x, mean), ops.rsqrt(ops.plus(variance)))
+        x = ops.mul(ops.cast(self.weight, F32), x)
+        return ops.cast(x, dtype)
+
+
+# --- feed-forwards --------------------------------------------------------------------------------------------------
+
+
+class GatedMlp:
+    """Llama: ``down(act(gate(x)) * up(x))``."""
+
+    def __init__(self, model: Model, path: str) -> None:
+        a = model.architecture
+        self.gate = Linear(model, f"{path}.gate_proj", a.d_model, a.d_ff, bias=a.mlp_bias)
+        self.up = Linear(model, f"{path}.up_proj", a.d_model, a.d_ff, bias=a.mlp_bias)
+        self.down = Linear(model, f"{path}.down_proj", a.d_ff, a.d_model, bias=a.mlp_bias)
+        self.act = activation_of(a.activation)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.down(ops.mul(self.act(self.gate(x)), self.up(x)))
+
+
+class PlainMlp:
+    """Two layers with an activation between; ``dropped``: dropout behind them."""
+
+    def __init__(self, model: Model, path: str, names: tuple[str, str], dropped: bool) -> None:
+        a = model.architecture
+        self.first = Linear(model, f"{path}.{names[0]}", a.d_model, a.d_ff, bias=a.mlp_bias)
+        self.second = Linear(model, f"{path}.{names[1]}", a.d_ff, a.d_model, bias=a.mlp_bias)
+        self.act = activation_of(a.activation)
+        self.dropout = 0.1 if dropped and a.hidden_dropout else 0.0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        x = self.act(x)
+        x = self.second(x)
+        x = ops.dropout(x, self.dropout)
+        return x
+
+
+def named_mlp(first: str, second: str, dropped: bool = False) -> Callable[[Model, str], PlainMlp]:
+    """A plain feed-forward whose layers have these names."""
+    return lambda model, path: PlainMlp(model, path, (first, second), dropped)
+
+
+# --- wirings --------------------------------------------------------------------------------------------------------
+
+
+def sequential(layer: Any, x: Tensor, *rest: Any) -> Tensor:
+    """Llama: attention, then feed-forward, each behind its norm and added to what came in."""
+    residual = x
+    x = layer.norm1(x)
+    x, _ = layer.attention(x, *rest)
+    x = ops.add(residual, x)
+    residual = x
+    x = layer.norm2(x)
+    x = layer.mlp(x)
+    return ops.add(residual, x)
+
+
+def parallel(layer: Any, x: Tensor, *rest: Any) -> Tensor:
+    """Cohere: one norm, and both read it."""
+    residual = x
+    x = layer.norm1(x)
+    attended, _ = layer.attention(x, *rest)
+    fed = layer.mlp(x)
+    return ops.add(ops.add(residual, attended), fed)
+
+
+def phi(layer: Any, x: Tensor, *rest: Any) -> Tensor:
+    """Phi: both dropped out, and the residual added last."""
+    residual = x
+    x = layer.norm1(x)
+    attended, _ = layer.attention(x, *rest)
+    attended = layer.drop(attended)
+    fed = layer.drop(layer.mlp(x))
+    return ops.add(ops.add(attended, fed), residual)
+
+
+def neox(layer: Any, x: Tensor, *rest: Any) -> Tensor:
+    """GPT-NeoX: two norms of one input where it is parallel."""
+    attended, _ = layer.attention(layer.norm1(x), *rest)
+    attended = layer.drop(attended)
+    if layer.model.architecture.parallel:
+        fed = layer.mlp(layer.norm2(x))
+        fed = layer.drop(fed)
+        return ops.add(ops.add(fed, attended), x)
+    attended = ops.add(attended, x)
+    fed = layer.mlp(layer.norm2(attended))
+    fed = layer.drop(fed)
+    return ops.add(fed, attended)
+
+
+def stablelm(layer: Any, x: Tensor, *rest: Any) -> Tensor:
+    """StableLM: parallel behind one norm, or one after the other."""
+    residual = x
+    x = layer.norm1(x)
+    attended, _ = layer.attention(x, *rest)
+    if layer.model.architecture.parallel:
+        fed = layer.mlp(x)
+        fed = layer.drop(fed)
+        return ops.add(ops.add(residual, attended), fed)
+    residual = ops.add(residual, attended)
+    fed = layer.mlp(layer.norm2(residual))
+    fed = layer.drop(fed)
+    return ops.add(residual, fed)

@@ -1,0 +1,73 @@
+"""What decoder-only types of transformers do differently: one row each, from their modelling files.
+
+The dimensions, biases and rates are the architecture's; here is what a ``config.json`` does not say.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from kb.memory.engine.families import decoder_parts as parts
+from kb.memory.engine.families.attention import rotary, rotary_tables
+from kb.memory.engine.modules import LayerNorm, RmsNorm
+
+
+class Traits(NamedTuple):
+    """Names are those of the modelling file; functions are of ``decoder_parts``.
+
+    ``order`` is that in which a block's parts are registered; ``norms`` the names of its first and second norm.
+    """
+
+    stem: str = "model"
+    embed: str = "embed_tokens"
+    positions: str = ""
+    position_offset: int = 0
+    embed_norm: str = ""
+    layers: str = "layers"
+    final: str = "norm"
+    head: str = "lm_head"
+    rotary_first: bool = False  # the rotary embedding is registered before the final norm
+    order: tuple[str, ...] = ("attention", "mlp", "norm1", "norm2")
+    norms: tuple[str, ...] = ("input_layernorm", "post_attention_layernorm")
+    attention: str = "self_attn"
+    qkv: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
+    output: str = "o_proj"
+    qk_norms: tuple[str, ...] = ()
+    mlp_path: str = "mlp"
+    norm: Callable[..., Any] = RmsNorm
+    project: Callable[..., Any] = parts.project
+    turn: Callable[..., Any] = rotary
+    tables: Callable[..., Any] = rotary_tables
+    mlp: Callable[..., Any] = parts.GatedMlp
+    wiring: Callable[..., Any] = parts.sequential
+    scaled_logits: bool = False
+    dropped_output: bool = False  # dropout behind attention's output layer, inside of it
+
+
+LLAMA = Traits()
+TYPES = {
+    "qwen3": Traits(qk_norms=("q_norm", "k_norm"), project=parts.project_normed),
+    "gpt_neox": Traits(
+        stem="gpt_neox", embed="embed_in", final="final_layer_norm", order=("norm1", "norm2", "attention", "mlp"),
+        attention="attention", qkv=("query_key_value",), output="dense", norm=LayerNorm, project=parts.project_fused,
+        turn=parts.rotary_part, mlp=parts.named_mlp("dense_h_to_4h", "dense_4h_to_h"), wiring=parts.neox,
+    ),
+    "stablelm": Traits(
+        norm=LayerNorm, project=parts.project_together, turn=parts.rotary_part_here, wiring=parts.stablelm,
+    ),
+    "starcoder2": Traits(
+        norm=LayerNorm, mlp=parts.named_mlp("c_fc", "c_proj", dropped=True), dropped_output=True,
+    ),
+    "cohere": Traits(
+        norm=parts.CohereNorm, turn=parts.rotary_interleaved, tables=parts.tables_interleaved,
+        wiring=parts.parallel, order=("attention", "mlp", "norm1"), scaled_logits=True,
+    ),
+    "phi": Traits(
+        final="final_layernorm", rotary_first=True, order=("attention", "mlp", "norm1"), output="dense",
+        norm=LayerNorm, turn=parts.rotary_part_here, mlp=parts.named_mlp("fc1", "fc2"), wiring=parts.phi,
+    ),
+}  # fmt: skip
+
+
+def traits_of(model_type: str) -> Traits:
+    """The row of a type; a Llama's where it has none."""
+    return TYPES.get(model_type, LLAMA)

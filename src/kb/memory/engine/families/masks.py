@@ -1,0 +1,117 @@
+"""Attention masks as transformers' masking_utils.py makes them: every tensor, in its order."""
+
+from kb.memory.engine.tensor import BOOL, I64, Tensor, new
+from kb.memory.engine.world import world
+
+
+def asked(shape: tuple[int, ...] = ()) -> None:
+    """A question that the host asks of a mask: is all of it visible?"""
+    summed = new(shape, I64)
+    equal = new(shape, BOOL)
+    del summed, equal
+
+
+def causal_mask(
+    batch: int,
+    queries: int,
+    keys: int,
+    padding: Tensor | None,
+    *,
+    eager: str | None,
+    padded: bool,
+    positions: bool = True,
+) -> Tensor | None:
+    """``create_causal_mask``: bool, or numbers of the type ``eager``; None where attention is told to be causal.
+
+    Args:
+        padding: the batch's mask, (batch, keys), where there is one.
+        padded: whether some of it is padding, which decides whether the mask can be left out.
+        positions: position ids were given, and no cache: packed sequences are looked for where there is no mask.
+    """
+    flags = None
+    if padding is not None:
+        flags = new((batch, keys), BOOL)
+    elif positions and world.grad:
+        _packed_sequences(batch, keys)
+    if eager is None:
+        same = queries == keys
+        if flags is not None:
+            if queries == 1 or same:
+                asked()
+                if not padded:
+                    return None
+            if same:
+                asked()
+        elif queries == 1 or same:
+            return None
+    rows, heads = new((batch,), I64), new((1,), I64)
+    q, k = _range(queries), _range(keys)
+    if flags is None:
+        lower = new((queries, keys), BOOL)
+        out = Tensor((batch, 1, queries, keys), BOOL, (0, 0, keys, 1), lower.storage)
+        del lower
+    else:
+        ones = new((), BOOL)
+        lower = new((queries, keys), BOOL)
+        causal = new((queries, keys), BOOL)
+        del lower, ones
+        index = new((batch, keys), BOOL)
+        out = new((batch, 1, queries, keys), BOOL)
+        del index, causal
+    del rows, heads, q, k
+    return in_numbers(out, eager)
+
+
+def padding_mask(
+    batch: int, queries: int, keys: int, padding: Tensor | None, *, eager: str | None, padded: bool
+) -> Tensor | None:
+    """``create_bidirectional_mask`` of a batch; None where nothing is padded."""
+    if padding is None:
+        return None
+    flags = new((batch, keys), BOOL)
+    looked = new((), BOOL)
+    del looked
+    if not padded:
+        return None
+    rows, heads = new((batch,), I64), new((1,), I64)
+    q, k = _range(queries), _range(keys)
+    ones = new((), BOOL)
+    every = new((queries,), BOOL)  # bidirectional_mask_function: a comparison of the queries
+    both = new((queries,), BOOL)
+    del every, ones
+    index = new((batch, keys), BOOL)
+    out = new((batch, 1, queries, keys), BOOL)
+    del index, both, rows, heads, q, k, flags
+    return in_numbers(out, eager)
+
+
+def _range(length: int) -> Tensor:
+    """``torch.arange(length) + offset``."""
+    plain = new((length,), I64)
+    shifted = new((length,), I64)
+    del plain
+    return shifted
+
+
+def _packed_sequences(batch: int, length: int) -> None:
+    """``find_packed_sequence_indices``: positions are compared with their neighbours."""
+    first = new((batch, 1), I64)
+    longer = new((batch, length + 1), I64)
+    differences = new((batch, length), I64)
+    del longer
+    breaks = new((batch, length), BOOL)
+    counted = new((batch, length), I64)
+    del breaks
+    last = new((batch,), BOOL)
+    every = new((), BOOL)
+    del last, every, counted, differences, first
+
+
+def in_numbers(mask: Tensor, dtype: str | None) -> Tensor:
+    """``eager_mask``: the boolean mask as numbers; the zero outlives the lowest number."""
+    if dtype is None:
+        return mask
+    zero, low = new((), dtype), new((), dtype)
+    out = new(mask.shape, dtype)
+    del low, zero
+    return out

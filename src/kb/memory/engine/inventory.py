@@ -1,0 +1,83 @@
+"""A model's modules and parameters, read off the engine's model: for types that have no closed form."""
+
+import re
+from functools import lru_cache
+from math import prod
+
+from kb.core.model import Architecture
+from kb.memory.counts import Counts
+from kb.memory.engine.allocator import CachingAllocator
+from kb.memory.engine.families import model_class
+from kb.memory.engine.modules import Model
+from kb.memory.engine.options import Options
+from kb.memory.engine.world import AMPERE, held, world
+from kb.memory.linear import Kind, LinearModule, Stack
+
+_NUMBER = re.compile(r"\.\d+\.")
+Key = tuple[str, Stack, int, int, Kind]
+
+
+class _NoPool(CachingAllocator):
+    """Books nothing."""
+
+    def malloc(self, requested: int) -> int:
+        return 0
+
+    def free(self, address: int) -> None:
+        return None
+
+
+@lru_cache(maxsize=64)
+def inventory(architecture: Architecture) -> tuple[tuple[LinearModule, ...], Counts]:
+    """The linear layers and embeddings under transformers' names, and the parameters by part.
+
+    Raises:
+        NotFollowedError: the engine has no such family.
+    """
+    with held():
+        world.begin(_NoPool(), AMPERE)
+        model = model_class(architecture)(architecture, Options())
+        found: dict[Key, int] = {}
+        linears = {id(linear.weight): linear for linear in model.linears}
+        for path, tensor in model.parameters:
+            if id(tensor) in model.wide:
+                key: Key = (path.removesuffix(".weight"), "embedding", tensor.shape[0], tensor.shape[1], "embedding")
+                found[key] = 1
+        for linear in model.linears:
+            rows, columns = linear.weight.shape
+            name = _NUMBER.sub(".*.", linear.path, count=1)
+            key = (name, _stack(linear.path, head=linear.head, model=model), columns, rows, "linear")
+            found[key] = found.get(key, 0) + 1
+        modules = tuple(LinearModule(*key[:4], number, key[4]) for key, number in found.items())
+        return modules, _counts(model, {path for path, t in model.parameters if id(t) in linears})
+
+
+def _stack(path: str, *, head: bool, model: Model) -> Stack:
+    if head:
+        return "head"
+    if not model.encodes:
+        return "decoder" if model.generates else "encoder"
+    return "encoder" if ".encoder." in f".{path}" else "decoder"
+
+
+def _counts(model: Model, weights: set[str]) -> Counts:
+    """Parameters (not bytes): the words' table is the first of the tables, positions the others."""
+    sizes = {path: prod(tensor.shape) for path, tensor in model.parameters}
+    tables = [path for path, tensor in model.parameters if id(tensor) in model.wide]
+    heads = {linear.path + ".weight" for linear in model.linears if linear.head}
+    block = weights - heads - set(tables)
+    encoder = sum(sizes[path] for path in block if _stack(path, head=False, model=model) == "encoder")
+    biases = sum(size for path, size in sizes.items() if path.removesuffix(".bias") + ".weight" in weights)
+    linear = sum(sizes[path] for path in block)
+    known = linear + sum(sizes[path] for path in tables) + sum(sizes[path] for path in heads if path in sizes)
+    biases -= sum(sizes[path] for path in weights if path in sizes)
+    return Counts(
+        embedding=sizes[tables[0]],
+        head=sum(sizes[path] for path in heads if path in sizes),
+        positions=sum(sizes[path] for path in tables[1:]),
+        encoder_linear=encoder,
+        decoder_linear=linear - encoder,
+        biases=biases,
+        kept_wide=0,
+        norms=sum(sizes.values()) - known - biases,
+    )

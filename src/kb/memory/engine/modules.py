@@ -1,0 +1,224 @@
+"""Modules that models are made of, and the model that holds their parameters in the order in which they are placed."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from kb.core.model import Architecture
+from kb.memory.engine import ops, quantized
+from kb.memory.engine.options import Options
+from kb.memory.engine.tape import checkpoint
+from kb.memory.engine.tensor import F32, Shape, Tensor, like, mark, new, packed
+from kb.memory.engine.world import world
+
+# transformers' Trainer.get_decay_parameter_names: what gets no weight decay, and so is a group of its own
+UNDECAYED = re.compile(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)")
+# What PEFT trains whole beside the adapters of a classifier (peft/utils/other.py, peft_model.py)
+KEPT_HEADS = ("classifier", "score", "qa_outputs")
+
+
+class Linear:
+    """A linear layer under its path in the model; ``a`` and ``b`` are LoRA's, ``state`` that of 4 bits.
+
+    ``packs`` is False of what bitsandbytes leaves wide: output layers, T5's ``wo``.
+    """
+
+    __slots__ = ("a", "b", "bias", "head", "model", "packs", "path", "replaced", "state", "weight")
+
+    def __init__(
+        self,
+        model: "Model",
+        path: str,
+        columns: int,
+        rows: int,
+        *,
+        bias: bool = False,
+        weight: Tensor | None = None,
+        packs: bool = True,
+        head: bool = False,
+    ) -> None:
+        self.model, self.path, self.packs, self.head = model, path, packs and not head, head
+        self.a: Tensor | None = None
+        self.b: Tensor | None = None
+        self.state: quantized.State | None = None
+        self.replaced: Any = None
+        self.weight = model.parameter(path + ".weight", (rows, columns)) if weight is None else weight
+        self.bias = model.parameter(path + ".bias", (rows,)) if bias else None
+        model.linears.append(self)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self.state is not None:
+            return quantized.linear(x, self) if self.a is None else self._adapted_quantized(x)
+        if self.a is None or self.b is None:
+            return ops.linear(x, self.weight, self.bias)
+        result = ops.linear(x, self.weight, self.bias)  # peft.tuners.lora.layer.Linear.forward
+        dtype = result.dtype
+        x = ops.cast(x, self.a.dtype)
+        dropped = self.model.adapter_dropout
+        result = ops.add(result, ops.scale(ops.linear(ops.linear(ops.dropout(x, dropped), self.a), self.b)))
+        return ops.cast(result, dtype)
+
+    def _adapted_quantized(self, x: Tensor) -> Tensor:
+        """``peft.tuners.lora.bnb.Linear4bit.forward``: the base's result is cloned first."""
+        assert self.a is not None and self.b is not None
+        result = quantized.linear(x, self)
+        result = ops.clone(result)
+        dtype = result.dtype
+        convert = world.autocast is None
+        if convert:
+            x = ops.cast(x, self.a.dtype)
+        dropped = self.model.adapter_dropout
+        output = ops.scale(ops.linear(ops.linear(ops.dropout(x, dropped), self.a), self.b))
+        if convert:
+            output = ops.cast(output, dtype)
+        return ops.add(result, output)
+
+
+class LayerNorm:
+    """``torch.nn.LayerNorm``; without weight and bias where ``plain``."""
+
+    __slots__ = ("bias", "weight")
+
+    def __init__(self, model: "Model", path: str, width: int, *, bias: bool = True, plain: bool = False) -> None:
+        self.weight = None if plain else model.parameter(path + ".weight", (width,), decays=False)
+        self.bias = model.parameter(path + ".bias", (width,)) if bias and not plain else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return ops.layer_norm(x, self.weight, self.bias)
+
+
+class RmsNorm:
+    """``LlamaRMSNorm``: computed in fp32, the weight in its own type."""
+
+    __slots__ = ("weight",)
+
+    def __init__(self, model: "Model", path: str, width: int) -> None:
+        self.weight = model.parameter(path + ".weight", (width,), decays=False)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        dtype = x.dtype
+        x = ops.cast(x, F32)
+        variance = ops.mean(ops.power(x))
+        x = ops.mul(x, ops.rsqrt(ops.plus(variance)))
+        return ops.mul(self.weight, ops.cast(x, dtype))
+
+
+class Model:
+    """A model on the GPU: parameters placed in ``build``, then packed in 4 bits or wrapped with adapters.
+
+    Families say in ``build`` what there is, in ``batch`` what a step's input is, and in ``forward`` what a step does.
+    """
+
+    generates = True
+    encodes = False  # an encoder-decoder
+
+    def __init__(self, architecture: Architecture, options: Options) -> None:
+        self.architecture, self.options = architecture, options
+        self.adapter_dropout = options.adapters.dropout if options.adapters else 0.0
+        self.parameters: list[tuple[str, Tensor]] = []
+        self.linears: list[Linear] = []
+        self.plain: set[int] = set()  # what gets no weight decay
+        self.buffers: list[Any] = []
+        self.wide: set[int] = set()  # embeddings, whose optimizer states 8-bit optimizers keep in 32 bits
+        self.frozen: set[int] = set()
+        self.adapters: list[Tensor] = []
+        self.build()
+        if options.quantization is not None:
+            quantized.load(self)
+        for _, tensor in self.parameters:
+            mark(tensor, "parameters")
+        if options.adapters is not None:
+            self._adapt()
+
+    def build(self) -> None:
+        """Place parameters and buffers, in the order of ``model.to("cuda")``: children before a module's own."""
+        raise NotImplementedError
+
+    def batch(self, rows: int, source: int, target: int) -> list[Tensor]:
+        """One step's input: ids, mask, labels."""
+        raise NotImplementedError
+
+    def forward(self, *batch: Tensor, smoothed: bool = False) -> tuple[Any, ...]:
+        """Loss (None where the Trainer computes it), logits, and what else the outputs keep alive."""
+        raise NotImplementedError
+
+    def parameter(self, path: str, shape: Shape, *, decays: bool = True, dtype: str | None = None) -> Tensor:
+        """A parameter; of a quantized model it has no storage until it is loaded."""
+        dtype = dtype or self.options.dtype
+        if self.options.quantization is not None:
+            tensor = Tensor(shape, dtype, packed(shape), None)
+        else:
+            tensor = new(shape, dtype)
+        tensor.needs = self.options.adapters is None
+        self.parameters.append((path, tensor))
+        if not decays or UNDECAYED.search(path.lower()) is not None:
+            self.plain.add(id(tensor))
+        return tensor
+
+    def table(self, path: str, rows: int, width: int, *, frozen: bool = False) -> Tensor:
+        """An embedding; a frozen one is a parameter that nothing trains."""
+        tensor = self.parameter(path + ".weight", (rows, width))
+        if frozen:
+            tensor.needs = False
+            self.frozen.add(id(tensor))
+        self.wide.add(id(tensor))
+        return tensor
+
+    def buffer(self, shape: Shape, dtype: str) -> None:
+        """A tensor that is no parameter; a quantized load places these last."""
+        quantization = self.options.quantization
+        self.buffers.append((shape, dtype) if quantization is not None else new(shape, dtype))
+
+    def _adapt(self) -> None:
+        """LoRA's matrices, in the weights' type first and then, as ``autocast_adapter_dtype`` has it, in fp32."""
+        adapters = self.options.adapters
+        assert adapters is not None
+        wrapped = [linear for linear in self.linears if adapters.wraps("" if linear.head else linear.path)]
+        named = not adapters.wraps("x" * 99)  # a list or a pattern, which may name the output layer too
+        if named:
+            wrapped = [linear for linear in self.linears if adapters.wraps(linear.path)]
+        for linear in wrapped:
+            rows, columns = linear.weight.shape
+            linear.a = new((adapters.rank, columns), self.options.dtype)
+            linear.b = new((rows, adapters.rank), self.options.dtype)
+        for linear in wrapped:
+            for side in ("a", "b"):
+                old = getattr(linear, side)
+                setattr(linear, side, ops.cast(old, F32))
+                old = None
+                self.adapters.append(getattr(linear, side))
+        self._copy_heads(adapters.whole)
+        for tensor in self.adapters:
+            tensor.needs = True
+            mark(tensor, "adapters")
+
+    def _copy_heads(self, whole: Callable[[str], bool]) -> None:
+        """``ModulesToSaveWrapper``: a copy is trained."""
+        for linear in self.linears:
+            if whole(linear.path) or (not self.generates and linear.path.split(".")[0] in KEPT_HEADS):
+                copies = like(linear.weight), None if linear.bias is None else like(linear.bias)
+                linear.replaced, (linear.weight, linear.bias) = (linear.weight, linear.bias), copies
+                self.adapters += [copy for copy in copies if copy is not None]
+                self.plain.add(id(copies[1]))
+
+    def trained(self) -> list[Tensor]:
+        """As the Trainer's two groups: decayed, and not."""
+        trained = self.adapters
+        if self.options.adapters is None:
+            trained = [tensor for _, tensor in self.parameters if id(tensor) not in self.frozen]
+        return sorted(trained, key=lambda tensor: id(tensor) in self.plain)
+
+    def decays(self, tensor: Tensor) -> bool:
+        """Whether a trained tensor is in the first of the two groups."""
+        return id(tensor) not in self.plain
+
+    def require_input_grads(self, embeds: Tensor) -> None:
+        """``enable_input_require_grads``: a hook on the words' embedding, where adapters train with checkpointing."""
+        if self.options.checkpointing and self.options.adapters is not None:
+            embeds.needs = True
+
+    def layer(self, call: Callable[..., Any], *args: Any) -> Any:
+        """Run a layer, checkpointed where the setup asks for it and the model trains."""
+        if self.options.checkpointing and world.training:
+            return checkpoint(call, *args)
+        return call(*args)

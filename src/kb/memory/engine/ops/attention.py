@@ -1,0 +1,199 @@
+"""``scaled_dot_product_attention``: which kernel a GPU takes, what the kernels keep and their scratch.
+
+Sources: ``select_sdp_backend`` (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp), transformers/attention.cpp (the
+mask and what is padded), attention_backward.cu, mem_eff_attention/kernel_forward.h and kernel_backward.h,
+flash_attn/flash_api.cpp.
+"""
+
+from kb.memory.engine.autocast import half
+from kb.memory.engine.faults import NotFollowedError
+from kb.memory.engine.ops.shapes import expand, swapped
+from kb.memory.engine.tape import Gradients, Node, record, save, saved
+from kb.memory.engine.tensor import BOOL, F16, F32, I64, Storage, Tensor, bare, like, new, seen_as
+from kb.memory.engine.world import AMPERE, world
+
+FLOAT = 4
+BIAS_ALIGNMENT = 16  # elements; a mask's rows are padded to it
+FLASH_HEAD = 256  # widest head
+FLASH_GRADIENT_HEAD = 192  # widest that trains on 8.6 to 8.9 and 12.x
+NARROW_HEAD, WIDE_HEAD = 64, 128
+TILE_COLUMNS = 64
+TILE_LOCK = 16
+MOST_SPLITS = 200
+
+
+def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, causal: bool = False, dropout: float = 0.0) -> Tensor:
+    """Attention of (batch, heads, length, width); ``mask`` is bool or added numbers.
+
+    Raises:
+        NotFollowedError: the GPU would take the composite ("math") kernel.
+    """
+    q, k, v = half(q), half(k), half(v)
+    bias = None
+    if mask is not None:
+        if mask.dtype == BOOL:
+            zero, low = new((), q.dtype), new((), q.dtype)
+            bias = new(mask.shape, q.dtype)
+            del zero, low
+        else:
+            bias = half(mask)
+    if _takes_flash(q, k, v, bias, causal, dropout):
+        return _flash(q, k, v)
+    _check_efficient(q, k, v)
+    if bias is None:
+        return _efficient(q, k, v, None)
+    aligned = expand(_aligned(bias), (*q.shape[:3], k.shape[2]))  # level 1 keeps both; attention.cpp lets bias go
+    return _efficient(q, k, v, aligned)
+
+
+def _takes_flash(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, dropout: float) -> bool:
+    capability, head = world.capability, q.shape[-1]
+    if mask is not None or capability < AMPERE or q.dtype == F32 or head > FLASH_HEAD:
+        return False
+    if not head == k.shape[-1] == v.shape[-1] or (causal and q.shape[2] != k.shape[2]):
+        return False
+    narrow = (8, 6) <= capability <= (8, 9) or capability[0] == 12
+    if not (narrow and world.grad and (q.needs or k.needs or v.needs)):
+        return True
+    return head <= FLASH_GRADIENT_HEAD or (not dropout and head > 224)
+
+
+def _check_efficient(q: Tensor, k: Tensor, v: Tensor) -> None:
+    capability, narrow = world.capability, q.dtype != F32
+    if not q.shape[1] == k.shape[1] == v.shape[1]:
+        raise NotFollowedError("scaled_dot_product_attention: math")
+    if capability < AMPERE and q.dtype not in (F16, F32):
+        raise NotFollowedError("scaled_dot_product_attention: math")
+    tensor_cores = capability >= AMPERE or (capability >= (7, 0) and narrow)
+    least = 4 if capability >= AMPERE else 1
+    step = max(least, 128 // (16 if narrow else 32)) if tensor_cores else least
+    if q.shape[-1] % step or v.shape[-1] % step:
+        raise NotFollowedError("scaled_dot_product_attention: math")
+
+
+def _aligned(mask: Tensor) -> Tensor:
+    """``pad_bias``: rows of the mask in whole 16 elements."""
+    more = -mask.shape[-1] % BIAS_ALIGNMENT
+    if not more:
+        return mask
+    node = record(_padded_back, (mask,), (), mask.shape)
+    longer = new((*mask.shape[:-1], mask.shape[-1] + more), mask.dtype, None, node)
+    node = record(_padded_back, (longer,), (), longer.shape)
+    return Tensor(mask.shape, mask.dtype, longer.strides, longer.storage, node)
+
+
+def _padded_back(node: Node, grad: Tensor) -> Gradients:
+    return (new(node.extra, grad.dtype),)
+
+
+def _efficient(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    """The memory-efficient kernel keeps its inputs, its result and a log-sum-exp in whole 32 rows."""
+    inputs = (q, k, v) if mask is None else (q, k, v, mask)
+    node = record(_efficient_back, inputs, (mask, k, q, v))
+    batch, heads, length, _ = q.shape
+    out = new((batch, length, heads, v.shape[-1]), q.dtype)
+    sums = new((batch, heads, -(-length // 32) * 32), F32) if node is not None else None
+    seed = new((), I64)
+    offset = new((), I64)
+    if q.dtype != F32 and v.shape[-1] > WIDE_HEAD:  # kNeedsOutputAccumulatorBuffer
+        _scratch(batch * heads * length * v.shape[-1] * FLOAT)
+    shape = (batch, heads, length, v.shape[-1])
+    out = Tensor(shape, out.dtype, swapped(out.strides, 1, 2), out.storage, node)
+    save(node, (sums, bare(out), offset, seed))
+    del offset, seed, sums
+    return out
+
+
+def _scratch(*sizes: int) -> None:
+    """What a kernel holds while it runs."""
+    recording = world.recording
+    before, recording.term = recording.term, "temporaries"
+    held = [Storage(size) for size in sizes]
+    recording.term = before
+    while held:
+        held.pop(0)
+
+
+def _by_heads(tensor: Tensor, dtype: str) -> Tensor:
+    """A gradient laid out as (batch, length, heads, width)."""
+    batch, heads, length, width = tensor.shape
+    made = new((batch, length, heads, width), dtype)
+    return seen_as(made, tensor.shape, swapped(made.strides, 1, 2))
+
+
+def _efficient_back(node: Node, grad: Tensor) -> Gradients:
+    mask, k, q, v, *kept = saved(node)
+    outs: list[Tensor | None] = [_by_heads(tensor, grad.dtype) for tensor in (q, k, v)]
+    batch, heads, length, head = q.shape
+    if len(node.edges) == 4:
+        by_mask = None
+        if node.edges[3] is not None:
+            keys, aligned = k.shape[2], -(-k.shape[2] // BIAS_ALIGNMENT) * BIAS_ALIGNMENT
+            whole = new((batch, heads, length, aligned), grad.dtype)
+            shape = (batch, heads, length, keys)
+            by_mask = Tensor(shape, grad.dtype, whole.strides, whole.storage, based=keys != aligned)
+            del whole
+        outs.append(by_mask)
+        del by_mask
+    _efficient_backward_scratch(q, k, head)
+    del mask, k, q, v, kept
+    return outs
+
+
+def _efficient_backward_scratch(q: Tensor, k: Tensor, head: int) -> None:
+    """Delta, from a float product outside half precision, and float tiles of the query's gradient, each with a lock;
+    those of key and value too where a head is wider than the kernel's registers."""
+    batch, heads, length, _ = q.shape
+    narrow = q.dtype != F32
+    delta = batch * heads * length * FLOAT
+    rows, in_registers = _tile(head, narrow)
+    elements = -(-length // rows) * -(-head // TILE_COLUMNS) * (rows * TILE_COLUMNS + TILE_LOCK // FLOAT)
+    if narrow and not in_registers:
+        splits = max(1, min(-(-k.shape[2] // TILE_COLUMNS), MOST_SPLITS // (batch * heads)))
+        elements += 2 * splits * TILE_COLUMNS * -(-head // rows) * rows
+    if not narrow:
+        _scratch(delta * head, delta, delta)
+    _scratch(delta, batch * heads * -(-elements // 4) * 4 * FLOAT)
+
+
+def _tile(head: int, narrow: bool) -> tuple[int, bool]:
+    """Rows of the kernel's tile, and whether it keeps the gradients of key and value in registers."""
+    if head <= NARROW_HEAD or not narrow:
+        return 64, narrow
+    ampere = world.capability >= AMPERE
+    return (128 if ampere else 64), ampere and head <= WIDE_HEAD
+
+
+def _flash(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The flash kernel keeps its inputs, its result and a log-sum-exp a row; grouped heads stay grouped.
+
+    A width that is no multiple of 8 is padded (``pad_last_dim``): three copies, and a part of the result.
+    """
+    width = q.shape[-1]
+    if width % 8:
+        raise NotFollowedError("flash attention: padded heads")
+    node = record(_flash_back, (q, k, v), (k, q, v))
+    batch, heads, length, _ = q.shape
+    out = like(q, None, node)
+    sums = new((batch, heads, length), F32)
+    seed, offset = new((2,), I64), new((), I64)
+    save(node, (sums, bare(out), seed, offset))
+    del sums, seed, offset
+    return out
+
+
+def _flash_back(node: Node, grad: Tensor) -> Gradients:
+    """Softmax sums and the float accumulator of the query's gradient; where heads are grouped, key's and value's
+    gradients for every query head (``mha_bwd``)."""
+    k, q, v, *kept = saved(node)
+    outs = [_like_query(tensor, grad.dtype) for tensor in (q, k, v)]
+    batch, heads, length, head = q.shape
+    padded = -(-length // 128) * 128
+    expanded = batch * heads * k.shape[2] * head * 2 if k.shape[1] != heads else 0
+    _scratch(batch * heads * padded * FLOAT, batch * heads * padded * -(-head // 32) * 32 * FLOAT, expanded, expanded)
+    del k, q, v, kept
+    return outs
+
+
+def _like_query(tensor: Tensor, dtype: str) -> Tensor:
+    return like(tensor, dtype)

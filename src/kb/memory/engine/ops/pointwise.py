@@ -1,0 +1,252 @@
+"""Elementwise operators, and reductions over the last dimension. Sources: ATen's derivatives.yaml for what is saved."""
+
+from kb.memory.engine.ops.shapes import contiguous
+from kb.memory.engine.tape import Gradients, Node, record, save, saved
+from kb.memory.engine.tensor import BOOL, F32, Shape, Tensor, bare, dense, like, new
+from kb.memory.engine.world import world
+
+
+def _passed(node: Node, grad: Tensor) -> Gradients:
+    return (grad,)
+
+
+def _new_one(node: Node, grad: Tensor) -> Gradients:
+    return (like(grad),)
+
+
+def widened(tensor: Tensor) -> Tensor:
+    """In fp32, where autocast has an operator on its fp32 list."""
+    if world.autocast is None or tensor.dtype == F32:
+        return tensor
+    return like(tensor, F32, record(_passed, (tensor,)))
+
+
+def neg(tensor: Tensor) -> Tensor:
+    return like(tensor, None, record(_new_one, (tensor,)))
+
+
+def scale(tensor: Tensor) -> Tensor:
+    """Times, or divided by, a number."""
+    return like(tensor, None, record(_new_one, (tensor,)))
+
+
+def plus(tensor: Tensor) -> Tensor:
+    """Plus a number."""
+    return like(tensor, None, record(_passed, (tensor,)))
+
+
+def broadcast(first: Tensor, second: Tensor) -> tuple[Shape, Shape | None]:
+    """The shape of the two together, and its strides where they are those of one of them."""
+    a, b = first.shape, second.shape
+    if len(a) >= len(b):
+        b = (1,) * (len(a) - len(b)) + b
+    else:
+        a = (1,) * (len(b) - len(a)) + a
+    shape = tuple(max(x, y) for x, y in zip(a, b, strict=True))
+    base = first if first.shape == shape else second
+    return shape, base.strides if base.shape == shape and dense(base) else None
+
+
+def promoted(first: Tensor, second: Tensor) -> str:
+    """The type of the two together: fp32 where one is."""
+    return F32 if F32 in (first.dtype, second.dtype) else first.dtype
+
+
+def add(first: Tensor, second: Tensor) -> Tensor:
+    shape, strides = broadcast(first, second)
+    return new(shape, promoted(first, second), strides, record(_add_back, (first, second)))
+
+
+def _add_back(node: Node, grad: Tensor) -> Gradients:
+    return grad, grad
+
+
+def sub(first: Tensor, second: Tensor) -> Tensor:
+    shape, strides = broadcast(first, second)
+    return new(shape, promoted(first, second), strides, record(_sub_back, (first, second)))
+
+
+def _sub_back(node: Node, grad: Tensor) -> Gradients:
+    return grad, None if node.edges[1] is None else like(grad)
+
+
+def mul(first: Tensor, second: Tensor) -> Tensor:
+    """Each is kept where the other needs a gradient."""
+    kept = (second if first.needs else None, first if second.needs else None)
+    node = record(_mul_back, (first, second), kept)
+    shape, strides = broadcast(first, second)
+    return new(shape, promoted(first, second), strides, node)
+
+
+def _mul_back(node: Node, grad: Tensor) -> Gradients:
+    second, first = saved(node)
+    by_second = _times(grad, first) if node.edges[1] is not None else None
+    return _times(grad, second) if node.edges[0] is not None else None, by_second
+
+
+def _times(grad: Tensor, tensor: Tensor) -> Tensor:
+    shape, strides = broadcast(grad, tensor)
+    return new(shape, promoted(grad, tensor), strides)
+
+
+def power(tensor: Tensor) -> Tensor:
+    """To a whole power, in fp32 under autocast (``pow`` is on its fp32 list, as ``rsqrt`` is; autocast_mode.h).
+
+    Backward: the power below, times the exponent, times the gradient (``pow_backward``).
+    """
+    tensor = widened(tensor)
+    return like(tensor, None, record(_power_back, (tensor,), (tensor,)))
+
+
+def _power_back(node: Node, grad: Tensor) -> Gradients:
+    (tensor,) = saved(node)
+    below = like(tensor)
+    times = like(below)
+    out = like(grad)
+    del below, times
+    return (out,)
+
+
+def mean(tensor: Tensor) -> Tensor:
+    """Over the last dimension, kept. Backward expands and divides."""
+    return new((*tensor.shape[:-1], 1), tensor.dtype, None, record(_whole_back, (tensor,), (), tensor.shape))
+
+
+def _whole_back(node: Node, grad: Tensor) -> Gradients:
+    return (new(node.extra, grad.dtype),)
+
+
+def rsqrt(tensor: Tensor) -> Tensor:
+    """Backward: the result cubed, times −1/2, times the gradient."""
+    tensor = widened(tensor)
+    node = record(_rsqrt_back, (tensor,))
+    out = like(tensor, None, node)
+    save(node, (bare(out),))
+    return out
+
+
+def _rsqrt_back(node: Node, grad: Tensor) -> Gradients:
+    (out,) = saved(node)
+    cube = like(out)
+    times = like(grad)
+    found = like(grad)
+    del cube, times
+    return (found,)
+
+
+def _kept_back(node: Node, grad: Tensor) -> Gradients:
+    (kept,) = saved(node)
+    return (like(kept),)
+
+
+def silu(tensor: Tensor) -> Tensor:
+    """One kernel each way; the input is kept."""
+    return like(tensor, None, record(_kept_back, (tensor,), (tensor,)))
+
+
+gelu = silu  # both forms of torch.nn.functional.gelu: one kernel each way, the input is kept
+
+
+def relu(tensor: Tensor) -> Tensor:
+    """The result is kept."""
+    node = record(_kept_back, (tensor,))
+    out = like(tensor, None, node)
+    save(node, (bare(out),))
+    return out
+
+
+tanh = relu  # tanh, too, keeps its result
+
+
+def gelu_new(tensor: Tensor) -> Tensor:
+    """``NewGELUActivation`` (transformers/activations.py), written out in elementwise operators, in its order."""
+    return mul(scale(tensor), plus(tanh(scale(add(tensor, scale(power(tensor)))))))
+
+
+def relu_squared(tensor: Tensor) -> Tensor:
+    """``ReLUSquaredActivation`` (transformers/activations.py)."""
+    return power(relu(tensor))
+
+
+def dropout(tensor: Tensor, p: float) -> Tensor:
+    """A result and a bool mask (native_dropout, ATen/native/cuda/Dropout.cu); nothing in evaluation or with p = 0."""
+    if not (p and world.training):
+        return tensor
+    node = record(_dropout_back, (tensor,))
+    out, mask = like(tensor, None, node), like(tensor, BOOL)
+    save(node, (mask,))
+    return out
+
+
+def _dropout_back(node: Node, grad: Tensor) -> Gradients:
+    mask = saved(node)
+    out = like(grad)
+    del mask
+    return (out,)
+
+
+def where(mask: Tensor, tensor: Tensor) -> Tensor:
+    """``torch.where(mask, tensor, number)``: laid out as ``tensor``, also where its batch is 1."""
+    node = record(_where_back, (tensor,), (mask,))
+    shape = tuple(max(x, y) for x, y in zip(mask.shape, tensor.shape, strict=True))
+    number = new((), tensor.dtype)
+    strides, step = [0] * len(shape), 1
+    for at in sorted(range(1, len(shape)), key=lambda at: (tensor.strides[at], -at)):
+        strides[at] = step
+        step *= shape[at]
+    strides[0] = step
+    out = new(shape, tensor.dtype, tuple(strides), node)
+    del number
+    return out
+
+
+def _where_back(node: Node, grad: Tensor) -> Gradients:
+    kept = saved(node)
+    zero = new((), grad.dtype)
+    out = like(grad)
+    del kept, zero
+    return (out,)
+
+
+def softmax(tensor: Tensor, dtype: str | None = None) -> Tensor:
+    """With ``dtype=float32``, or in fp32 under autocast (autocast_mode.h). The result is kept."""
+    if tensor.dtype != F32 and (dtype or world.autocast is not None):
+        tensor = like(tensor, F32, record(_passed, (tensor,)))
+    node = record(_softmax_back, (tensor,))
+    out = new(tensor.shape, tensor.dtype, None, node)
+    save(node, (bare(out),))
+    return out
+
+
+def _softmax_back(node: Node, grad: Tensor) -> Gradients:
+    """The kernel makes gradient × result first (softmax_backward_cuda_out, ATen/native/cuda/SoftMax.cu)."""
+    kept = saved(node)
+    out = like(grad)
+    product = like(grad)
+    del kept, product
+    return (out,)
+
+
+def layer_norm(tensor: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """Mean and deviation are kept in fp32, a row each; under autocast the input is cast to fp32 first.
+
+    Source: ATen/native/cuda/layer_norm_kernel.cu, autocast_mode.h.
+    """
+    tensor = widened(tensor)
+    weight, bias = weight and widened(weight), bias and widened(bias)
+    tensor = contiguous(tensor)
+    inputs = [t for t in (tensor, weight, bias) if t is not None]
+    node = record(_layer_norm_back, inputs, (tensor, weight, bias))
+    out = new(tensor.shape, tensor.dtype, None, node)
+    rows = (*tensor.shape[:-1], 1)
+    averages, deviations = new(rows, F32), new(rows, F32)
+    save(node, (averages, deviations))
+    return out
+
+
+def _layer_norm_back(node: Node, grad: Tensor) -> Gradients:
+    """Input's, weight's and bias's gradient at once, only those wanted."""
+    kept = saved(node)
+    outs = [None if edge is None else new(edge[1], edge[2]) for edge in node.edges]
+    del kept
+    return outs

@@ -1,0 +1,90 @@
+"""Products, with autocast's casts around them and cuBLAS's workspaces below them."""
+
+from kb.memory.engine.autocast import half
+from kb.memory.engine.ops.shapes import reshape, rows, view
+from kb.memory.engine.tape import Gradients, Node, record, saved
+from kb.memory.engine.tensor import Tensor, new
+from kb.memory.engine.world import world
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``torch.nn.functional.linear``: mm, or addmm with a bias, and a view of its result.
+
+    C++ evaluates arguments last first: autocast casts bias, weight, input in that order (autocast_mode.h). A gradient
+    whose batch cannot be flattened is copied at the view (ATen/native/Linear.cpp).
+    """
+    if bias is not None:
+        return _addmm(x, weight, bias)
+    weight = half(weight)
+    given, x = x, half(x)  # the caller's input lives until the product is there
+    node = record(_mm_back, (x, weight), (weight if x.needs else None, x if weight.needs else None))
+    out = new((rows(x.shape), weight.shape[0]), x.dtype, None, node)
+    world.multiplied()
+    del given
+    return view(out, (*x.shape[:-1], weight.shape[0]))
+
+
+def _product(shape: tuple[int, ...], dtype: str) -> Tensor:
+    """A gradient that is a product; it is a view of what the kernel made, so nothing is added to it in place."""
+    out = new(shape, dtype)
+    out.based = True
+    world.multiplied()
+    return out
+
+
+def _mm_back(node: Node, grad: Tensor) -> Gradients:
+    """mm's weight comes first, then its input (FunctionsManual.cpp)."""
+    kept = saved(node)
+    x, weight = node.edges
+    by_weight = None if weight is None else _product(weight[1], grad.dtype)
+    by_x = None if x is None else _product(x[1], grad.dtype)
+    del kept
+    return by_x, by_weight
+
+
+def _addmm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    bias, weight = half(bias), half(weight)
+    given, x = x, half(x)
+    node = record(_addmm_back, (bias, x, weight), (x if weight.needs else None, weight if x.needs else None))
+    out = new((rows(x.shape), weight.shape[0]), x.dtype, None, node)
+    world.multiplied(biased=True)
+    del given
+    return view(out, (*x.shape[:-1], weight.shape[0]))
+
+
+def _addmm_back(node: Node, grad: Tensor) -> Gradients:
+    """Input, then weight; the bias's sum is ``validate_outputs``' own, after both products."""
+    kept = saved(node)
+    bias, x, weight = node.edges
+    by_x = None if x is None else _product(x[1], grad.dtype)
+    by_weight = None if weight is None else _product(weight[1], grad.dtype)
+    del kept
+    return grad if bias is not None else None, by_x, by_weight
+
+
+def matmul(first: Tensor, second: Tensor) -> Tensor:
+    """Of four dimensions: a batch of products, each side copied where its batch cannot be flattened."""
+    second_half, first_half = half(second), half(first)
+    out = _bmm(_flat(first_half), _flat(second_half))
+    return view(out, (*first.shape[:-1], second.shape[-1]))
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    return reshape(tensor, (tensor.shape[0] * tensor.shape[1], *tensor.shape[2:]))
+
+
+def _bmm(first: Tensor, second: Tensor) -> Tensor:
+    node = record(_bmm_back, (first, second), (second if first.needs else None, first if second.needs else None))
+    out = new((*first.shape[:-1], second.shape[-1]), first.dtype, None, node)
+    world.multiplied()
+    del second  # temporaries of C++: the last goes first
+    return out
+
+
+def _bmm_back(node: Node, grad: Tensor) -> Gradients:
+    kept = saved(node)
+    first, second = node.edges
+    by_second = None if second is None else new(second[1], grad.dtype)
+    by_first = None if first is None else new(first[1], grad.dtype)
+    del kept
+    return by_first, by_second

@@ -1,0 +1,167 @@
+"""Views, copies and look-ups: what they allocate, and what their backward does."""
+
+from math import prod
+
+from kb.memory.engine.tape import Gradients, Node, record, saved
+from kb.memory.engine.tensor import Shape, Tensor, like, new, packed, viewed
+
+
+def _passed(node: Node, grad: Tensor) -> Gradients:
+    """The gradient itself: casts and sums to the input's shape are ``validate_outputs``' own."""
+    return (grad,)
+
+
+def cast(tensor: Tensor, dtype: str) -> Tensor:
+    """``tensor.to(dtype)``; nothing where it has that type already."""
+    return tensor if tensor.dtype == dtype else like(tensor, dtype, record(_passed, (tensor,)))
+
+
+def clone(tensor: Tensor) -> Tensor:
+    return like(tensor, None, record(_passed, (tensor,)))
+
+
+def contiguous(tensor: Tensor) -> Tensor:
+    """Dimensions of one element do not count (``is_contiguous``)."""
+    for size, have, want in zip(tensor.shape, tensor.strides, packed(tensor.shape), strict=True):
+        if size > 1 and have != want:
+            return new(tensor.shape, tensor.dtype, None, record(_passed, (tensor,)))
+    return tensor
+
+
+def copied(tensor: Tensor) -> Tensor:
+    """``torch.cat`` of nothing and ``tensor``: what an empty cache does (cache_utils.py, DynamicLayer.update)."""
+    return new(tensor.shape, tensor.dtype, None, record(_passed_view, (tensor,)))
+
+
+def _passed_view(node: Node, grad: Tensor) -> Gradients:
+    return (Tensor(grad.shape, grad.dtype, grad.strides, grad.storage, based=True),)
+
+
+def view(tensor: Tensor, shape: Shape) -> Tensor:
+    strides = viewed(tensor, shape)
+    assert strides is not None, "a view that takes a copy is a reshape"
+    return Tensor(shape, tensor.dtype, strides, tensor.storage, record(_view_back, (tensor,), (), tensor.shape))
+
+
+def _view_back(node: Node, grad: Tensor) -> Gradients:
+    strides = viewed(grad, node.extra)
+    if strides is None:
+        return (new(node.extra, grad.dtype),)
+    return (Tensor(node.extra, grad.dtype, strides, grad.storage, based=True),)
+
+
+def reshape(tensor: Tensor, shape: Shape) -> Tensor:
+    """A view, of a contiguous copy where there is none."""
+    if viewed(tensor, shape) is None:
+        tensor = contiguous(tensor)
+    return view(tensor, shape)
+
+
+def swapped(values: Shape, first: int, second: int) -> Shape:
+    """``values`` with two of them exchanged."""
+    found = list(values)
+    found[first], found[second] = found[second], found[first]
+    return tuple(found)
+
+
+def transpose(tensor: Tensor, first: int, second: int) -> Tensor:
+    node = record(_transpose_back, (tensor,), (), (first, second))
+    shape, strides = swapped(tensor.shape, first, second), swapped(tensor.strides, first, second)
+    return Tensor(shape, tensor.dtype, strides, tensor.storage, node)
+
+
+def _transpose_back(node: Node, grad: Tensor) -> Gradients:
+    shape, strides = swapped(grad.shape, *node.extra), swapped(grad.strides, *node.extra)
+    return (Tensor(shape, grad.dtype, strides, grad.storage, based=True),)
+
+
+def permute(tensor: Tensor, order: Shape) -> Tensor:
+    node = record(_permute_back, (tensor,), (), order)
+    shape, strides = tuple(tensor.shape[at] for at in order), tuple(tensor.strides[at] for at in order)
+    return Tensor(shape, tensor.dtype, strides, tensor.storage, node)
+
+
+def _permute_back(node: Node, grad: Tensor) -> Gradients:
+    back = sorted(range(len(node.extra)), key=lambda at: node.extra[at])
+    shape, strides = tuple(grad.shape[at] for at in back), tuple(grad.strides[at] for at in back)
+    return (Tensor(shape, grad.dtype, strides, grad.storage, based=True),)
+
+
+def expand(tensor: Tensor, shape: Shape) -> Tensor:
+    """Dimensions of one element seen as many; ``shape`` may have more dimensions in front."""
+    own = (1,) * (len(shape) - len(tensor.shape)) + tensor.shape
+    steps = (0,) * (len(shape) - len(tensor.shape)) + tensor.strides
+    strides = tuple(0 if was == 1 != size else step for was, size, step in zip(own, shape, steps, strict=True))
+    return Tensor(shape, tensor.dtype, strides, tensor.storage, record(_passed, (tensor,)))
+
+
+def unsqueeze(tensor: Tensor, at: int) -> Tensor:
+    node = record(_view_back, (tensor,), (), tensor.shape)
+    shape, strides = (*tensor.shape[:at], 1, *tensor.shape[at:]), (*tensor.strides[:at], 0, *tensor.strides[at:])
+    return Tensor(shape, tensor.dtype, strides, tensor.storage, node)
+
+
+def part(tensor: Tensor, size: int) -> Tensor:
+    """``tensor[..., a:b]`` of ``size`` columns; the gradient is as wide as the whole (``slice_backward``)."""
+    node = record(_part_back, (tensor,), (), tensor.shape)
+    return Tensor((*tensor.shape[:-1], size), tensor.dtype, tensor.strides, tensor.storage, node)
+
+
+def _part_back(node: Node, grad: Tensor) -> Gradients:
+    return (new(node.extra, grad.dtype),)
+
+
+def indexed(tensor: Tensor, at: int) -> Tensor:
+    """``tensor.select(at, i)``: one of a dimension, which goes."""
+    node = record(_part_back, (tensor,), (), tensor.shape)
+    shape, strides = (*tensor.shape[:at], *tensor.shape[at + 1 :]), (*tensor.strides[:at], *tensor.strides[at + 1 :])
+    return Tensor(shape, tensor.dtype, strides, tensor.storage, node)
+
+
+def split(tensor: Tensor, sizes: Shape) -> tuple[Tensor, ...]:
+    """``tensor.split(sizes, dim=-1)`` or ``chunk``: views whose gradients are joined by one ``cat``."""
+    node = record(_split_back, (tensor,), (), tensor.shape)
+    if node is not None:
+        node.results = len(sizes)
+    return tuple(
+        Tensor((*tensor.shape[:-1], size), tensor.dtype, tensor.strides, tensor.storage, node and (node, at))
+        for at, size in enumerate(sizes)
+    )
+
+
+def _split_back(node: Node, grads: list[Tensor | None]) -> Gradients:
+    """What nothing reached is zeros first (``split_with_sizes_backward``)."""
+    dtype = next(grad.dtype for grad in grads if grad is not None)
+    return (new(node.extra, dtype),)
+
+
+def cat(tensors: tuple[Tensor, ...]) -> Tensor:
+    """``torch.cat`` along the last dimension; the gradients are views of one."""
+    node = record(_cat_back, tensors, (), tuple(tensor.shape for tensor in tensors))
+    first = tensors[0]
+    return new((*first.shape[:-1], sum(tensor.shape[-1] for tensor in tensors)), first.dtype, None, node)
+
+
+def _cat_back(node: Node, grad: Tensor) -> Gradients:
+    return tuple(Tensor(shape, grad.dtype, grad.strides, grad.storage, based=True) for shape in node.extra)
+
+
+def embedding(ids: Tensor, weight: Tensor) -> Tensor:
+    """Rows of a table. Backward copies a gradient that is not contiguous (Embedding.cu), and makes a
+    gradient of the whole table."""
+    node = record(_embedding_back, (weight,), (ids,), weight.shape)
+    return new((*ids.shape, weight.shape[1]), weight.dtype, None, node)
+
+
+def _embedding_back(node: Node, grad: Tensor) -> Gradients:
+    kept = saved(node)
+    if grad.strides != packed(grad.shape):
+        grad = new(grad.shape, grad.dtype)
+    out = new(node.extra, grad.dtype)
+    del kept
+    return (out,)
+
+
+def rows(shape: Shape) -> int:
+    """Rows of a tensor whose last dimension is what a linear layer multiplies."""
+    return prod(shape[:-1])

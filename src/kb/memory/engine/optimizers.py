@@ -1,0 +1,159 @@
+"""Clipping and the optimizers' steps: states, and what a step holds on top.
+
+Sources: torch/nn/utils/clip_grad.py, torch/optim/adamw.py and _multi_tensor_adam, bitsandbytes/optim/optimizer.py
+(``init_state``), transformers/trainer.py (embeddings stay in 32 bits), transformers/optimization.py (Adafactor).
+"""
+
+from math import prod
+from typing import Any
+
+from kb.memory.engine import ops
+from kb.memory.engine.faults import NotFollowedError
+from kb.memory.engine.modules import Model
+from kb.memory.engine.tensor import F32, I8, Tensor, like, mark, new
+from kb.memory.engine.world import world
+
+FUSED = ("adamw_torch_fused",)
+FOREACH = ("adamw_torch", "adamw_hf")  # adamw_hf is adamw_torch since transformers 5
+EIGHT_BITS = ("adamw_bnb_8bit", "adamw_8bit", "paged_adamw_8bit")
+PAGED = ("paged_adamw_8bit", "paged_adamw_32bit", "paged_adamw")
+KNOWN = (*FUSED, *FOREACH, *EIGHT_BITS, *PAGED, "sgd", "none", "adafactor")
+SMALLEST_EIGHT_BITS = 4096  # elements; below, and for embeddings, states stay in 32 bits
+BLOCK = 256
+TABLE = (256,)
+
+
+class Optimizer:
+    """One optimizer over a model's trained tensors, its states kept from step to step.
+
+    Raises:
+        NotFollowedError: an optimizer that the engine does not follow.
+    """
+
+    def __init__(self, model: Model, name: str) -> None:
+        if name not in KNOWN:
+            raise NotFollowedError(f"optim {name}")
+        self.model, self.name = model, name
+        self.states: dict[int, tuple[Tensor, ...]] = {}
+        self.tables: tuple[Tensor, ...] = ()
+        self.sizes: dict[int, Tensor] = {}  # Adafactor's RMS of each parameter
+
+    def step(self) -> None:
+        """Clip the gradients, update, and let them go."""
+        recording = world.recording
+        recording.moment, recording.term = "optimizer_step", "temporaries"
+        trained = [tensor for tensor in self.model.trained() if tensor.grad is not None]
+        if self.name != "none":
+            _clip(trained)
+            self._update(trained)
+        for tensor in trained:
+            tensor.grad = None
+
+    def _update(self, trained: list[Tensor]) -> None:
+        if self.name == "sgd":
+            return
+        if self.name == "adafactor":
+            self._adafactor(trained)
+            return
+        groups = [[t for t in trained if self.model.decays(t) is decays] for decays in (True, False)]
+        for group in groups:
+            for tensor in group:
+                if id(tensor) not in self.states:
+                    self.states[id(tensor)] = self._made(tensor)
+                    for state in self.states[id(tensor)]:
+                        mark(state, "optimizer")
+            if self.name in FOREACH:
+                roots = [like(tensor) for tensor in group]  # _foreach_sqrt
+                del roots
+
+    def _made(self, tensor: Tensor) -> tuple[Tensor, ...]:
+        if self.name in PAGED:
+            return ()
+        if self.name in FUSED:
+            return new((), F32), like(tensor), like(tensor)
+        if self.name in FOREACH:
+            return like(tensor), like(tensor)
+        if prod(tensor.shape) < SMALLEST_EIGHT_BITS or id(tensor) in self.model.wide:
+            return like(tensor, F32), like(tensor, F32)
+        if not self.tables:
+            self.tables = new(TABLE, F32), new(TABLE, F32)
+            for table in self.tables:
+                mark(table, "optimizer")
+        blocks = (-(-prod(tensor.shape) // BLOCK),)
+        return like(tensor, I8), like(tensor, I8), new(blocks, F32), new(blocks, F32)
+
+    def _adafactor(self, trained: list[Tensor]) -> None:
+        """``Adafactor.step``: row and column means of a matrix, else a second moment of its own.
+
+        What the loop names lives until the next tensor's takes its name.
+        """
+        grad: Any
+        wide: Any
+        update: Any
+        for tensor in trained:
+            matrix = len(tensor.shape) >= 2
+            grad = tensor.grad
+            grad = ops.cast(grad, F32)
+            state = self.states.get(id(tensor))
+            if state is None:
+                rows, columns = tensor.shape[:-1], tensor.shape[:-2] + tensor.shape[-1:]
+                state = self.states[id(tensor)] = (new(rows, F32), new(columns, F32)) if matrix else (like(grad),)
+                for each in state:
+                    mark(each, "optimizer")
+            wide = tensor
+            wide = ops.cast(wide, F32)
+            self.sizes[id(tensor)] = _root_mean_square()
+            update = _squared(grad)
+            if matrix:
+                for each in state:
+                    mean = new(each.shape, F32)
+                    del mean
+                update = _outer(state[0], state[1], grad.shape)
+            else:
+                update = like(grad)  # rsqrt
+            size = _root_mean_square()
+            ratio = new((), F32)  # divided by the threshold, clamped in place
+            del size, ratio
+            negative = like(update)
+            del negative
+
+
+def _squared(grad: Tensor) -> Tensor:
+    """``grad**2 + eps``."""
+    squared = like(grad)
+    return like(squared)
+
+
+def _root_mean_square() -> Tensor:
+    """A norm divided by a number."""
+    norm = new((), F32)
+    found = new((), F32)
+    del norm
+    return found
+
+
+def _outer(row: Tensor, column: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """``_approx_sq_grad``: the product of a column and a row of factors."""
+    mean = new((*row.shape[:-1], 1), F32)
+    rows = new(row.shape, F32)
+    del mean
+    columns = new(column.shape, F32)
+    out = new(shape, F32)
+    del rows, columns
+    return out
+
+
+def _clip(trained: list[Tensor]) -> None:
+    """``clip_grad_norm_``: a norm for each gradient, stacked, and the factor that all are multiplied by."""
+    if not trained:
+        return
+    norms = [new((), tensor.dtype) for tensor in trained]
+    stack = new((len(norms),), norms[0].dtype)
+    total = new((), stack.dtype)
+    del stack, norms
+    summed = ops.plus(total)
+    inverse = ops.plus(summed)
+    factor = ops.plus(inverse)
+    del summed, inverse
+    clamped = ops.plus(factor)
+    del factor, total, clamped

@@ -1,0 +1,98 @@
+"""How a model is built and run: what of a setup the engine's modules ask for."""
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from kb.core.setup import TrainingSetup
+from kb.memory.engine.faults import NotFollowedError
+from kb.memory.engine.tensor import BF16, F16, F32
+
+TYPES = {"fp32": F32, "fp16": F16, "bf16": BF16}
+
+
+class Adapters(NamedTuple):
+    """LoRA: ``wraps`` says of a path whether its module is a target, ``whole`` whether it is trained itself."""
+
+    wraps: Callable[[str], bool]
+    whole: Callable[[str], bool]
+    rank: int
+    dropout: float
+
+
+class Quantization(NamedTuple):
+    """bitsandbytes' 4 bits. ``compute`` is the 16-bit type of products; ``prepare`` widens what is not packed."""
+
+    compute: str
+    double: bool
+    prepare: bool
+
+
+class Options(NamedTuple):
+    """``dtype`` is that of the weights as loaded; ``autocast`` that of products, where the Trainer's autocast is on."""
+
+    dtype: str = F32
+    autocast: str | None = None
+    checkpointing: bool = False
+    eager: bool = False
+    padded: bool = True
+    adapters: Adapters | None = None
+    quantization: Quantization | None = None
+
+
+def options_of(setup: TrainingSetup, defaults: tuple[str, ...] | None) -> Options:
+    """The options of a setup; ``defaults`` are PEFT's target modules for the model's type, where it has any.
+
+    Raises:
+        NotFollowedError: something that the engine does not follow.
+    """
+    _check(setup)
+    adapters = quantization = None
+    dtype = TYPES[setup.weights]
+    autocast = F16 if setup.fp16 else BF16 if setup.bf16 else None
+    if setup.load_in_4bit or setup.method == "qlora":
+        if dtype == F32:
+            dtype = F16 if setup.fp16 else BF16
+        prepare = setup.prepare_for_kbit and setup.method != "full"
+        quantization = Quantization(dtype, setup.bnb_4bit_use_double_quant, prepare)
+    if setup.method != "full":
+        targets = setup.lora_target_modules or defaults or ()  # PEFT itself refuses where neither says any
+        adapters = Adapters(_matcher(targets), _matcher(setup.modules_to_save or ()), setup.lora_r, setup.lora_dropout)
+    return Options(
+        dtype=dtype,
+        autocast=autocast,
+        checkpointing=setup.gradient_checkpointing,
+        eager=setup.attn_implementation == "eager",
+        padded=setup.padded,
+        adapters=adapters,
+        quantization=quantization,
+    )
+
+
+def _check(setup: TrainingSetup) -> None:
+    """Refuse, by name, what no part of the engine follows."""
+    refused = {
+        "use_dora": setup.use_dora,
+        "load_in_8bit": setup.load_in_8bit and not setup.load_in_4bit,
+        "use_reentrant": setup.use_reentrant and setup.gradient_checkpointing,
+        "flash_attention_2": setup.attn_implementation == "flash",
+        "world_size": setup.world_size > 1 or setup.fsdp or setup.zero_stage > 0,
+        "fused_loss": setup.fused_loss,
+    }
+    for name, refuses in refused.items():
+        if refuses:
+            raise NotFollowedError(name)
+
+
+def _matcher(targets: tuple[str, ...] | str) -> Callable[[str], bool]:
+    """As peft's ``check_target_module_exists``: a path, its end after a dot, or a regular expression for all of it.
+
+    ``all-linear`` is every linear layer but the output layer, whose path is asked for as "".
+    """
+    if targets in ("all-linear", ("all-linear",)):
+        return bool
+    if isinstance(targets, str):
+        pattern = re.compile(targets)
+        return lambda path: pattern.fullmatch(path) is not None
+    ends = tuple("." + target for target in targets)
+    return lambda path: path in targets or path.endswith(ends)

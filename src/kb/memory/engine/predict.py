@@ -1,0 +1,72 @@
+"""One setup and one architecture → the recordings of its processes, and their peaks as phases of a report."""
+
+from functools import partial
+
+from kb.core.model import Architecture
+from kb.core.setup import TrainingSetup
+from kb.memory.engine.allocator import CachingAllocator
+from kb.memory.engine.families import model_class
+from kb.memory.engine.modules import Model
+from kb.memory.engine.options import options_of
+from kb.memory.engine.runs.evaluate import evaluate
+from kb.memory.engine.runs.generate import decoding_of, generate
+from kb.memory.engine.runs.train import inputs_of, train
+from kb.memory.engine.world import Recording, held, world
+from kb.memory.linear import default_targets
+
+
+def record_runs(
+    setup: TrainingSetup, architecture: Architecture, capability: tuple[int, int], *, limit_bytes: int | None = None
+) -> list[Recording]:
+    """The processes that a setup asks for: training with its evaluation, and inference of its own.
+
+    Raises:
+        NotFollowedError: something that the engine does not follow.
+        OutOfMemory: past ``limit_bytes``, where given.
+    """
+    recordings = []
+    if setup.do_train or setup.do_eval or not setup.do_predict:
+        with held():
+            recordings.append(_train_and_evaluate(setup, architecture, CachingAllocator(limit_bytes), capability))
+    if setup.do_predict:
+        with held():
+            recordings.append(_infer(setup, architecture, CachingAllocator(limit_bytes), capability))
+    return recordings
+
+
+def _infer(
+    setup: TrainingSetup, architecture: Architecture, pool: CachingAllocator, capability: tuple[int, int]
+) -> Recording:
+    recording = world.begin(pool, capability)
+    recording.begin("load")
+    model = _model(setup, architecture)
+    world.training = False
+    rows = setup.inference_batch_size or setup.per_device_eval_batch_size
+    batch = inputs_of(model, rows, setup.max_source_length, setup.max_target_length)
+    decoding = decoding_of(model, setup.inference_max_length, setup.inference_num_beams, trained=False)
+    generate(model, decoding, batch)
+    recording.begin("")
+    del model, batch
+    return recording
+
+
+def _model(setup: TrainingSetup, architecture: Architecture) -> Model:
+    return model_class(architecture)(architecture, options_of(setup, default_targets(architecture)))
+
+
+def _train_and_evaluate(
+    setup: TrainingSetup, architecture: Architecture, pool: CachingAllocator, capability: tuple[int, int]
+) -> Recording:
+    recording = world.begin(pool, capability)
+    recording.begin("load")
+    model = _model(setup, architecture)
+    optimizer = train(model, setup) if setup.do_train else None
+    if setup.do_eval:
+        generates = setup.predict_with_generate and model.generates
+        decoding = decoding_of(model, setup.generation_max_length, setup.generation_num_beams, trained=True)
+        evaluate(model, setup, partial(generate, model, decoding) if generates else None)
+    if setup.do_train:
+        recording.begin("save")
+    recording.begin("")
+    del optimizer, model
+    return recording

@@ -1,0 +1,146 @@
+"""QLoRA: what bitsandbytes' 4-bit layers, kernels and loaders allocate, in their order (bitsandbytes 0.50)."""
+
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from kb.memory.engine.autocast import half
+from kb.memory.engine.kernel_choice import takes_one_kernel
+from kb.memory.engine.ops.pointwise import plus
+from kb.memory.engine.ops.shapes import cast
+from kb.memory.engine.tape import Gradients, Node, record
+from kb.memory.engine.tensor import F32, I8, WIDTH, Storage, Tensor, like, mark, new
+from kb.memory.engine.world import world
+
+if TYPE_CHECKING:
+    from kb.memory.engine.modules import Linear, Model
+
+NF4_BLOCK = 64
+DOUBLE_BLOCK = 256
+CODE = (16,)
+TABLE = (256,)
+
+
+class State:
+    """``QuantState``: scales of 64 values each; with double quantization in 8 bits, with scales of their own."""
+
+    __slots__ = ("code", "nested", "offset", "scales", "second", "table")
+
+    code: Tensor
+    nested: bool
+    offset: Tensor
+    scales: Tensor
+    second: Tensor
+    table: Tensor
+
+
+def quantize(weight: Tensor, nested: bool) -> tuple[Tensor, State]:
+    """``functional.quantize_4bit``: the packed weight and its state.
+
+    ``get_4bit_type`` keeps 512 bytes a weight and makes two temporaries; double quantization sends the table of 8-bit
+    values to the GPU for each weight and keeps a second copy (``quantize_blockwise``).
+    """
+    count, state = prod(weight.shape), State()
+    scales = new((-(-count // NF4_BLOCK),), F32)
+    stored = new(((count + 1) // 2, 1), I8)
+    state.code, state.nested = new(CODE, F32), nested
+    temporaries = plus(state.code), new((), F32)  # divided by its largest
+    del temporaries
+    if nested:
+        state.offset = new((), F32)
+        centred = like(scales)
+        copy = new(TABLE, F32)
+        state.second = new((-(-centred.shape[0] // DOUBLE_BLOCK),), F32)
+        state.scales = like(centred, I8)
+        del copy
+        state.table = new(TABLE, F32)
+        del centred, scales
+        kept = [state.offset, state.second, state.scales, state.table]
+    else:
+        state.scales = scales
+        kept = [scales]
+    for tensor in (*kept, state.code):
+        mark(tensor, "quantization")
+    return stored, state
+
+
+def natural(path: str) -> list[tuple[int, int | str]]:
+    """transformers' ``dot_natural_key``: numbers by value, before words."""
+    return [(0, int(part)) if part.isdigit() else (1, part) for part in path.split(".")]
+
+
+def load(model: "Model") -> None:
+    """``from_pretrained`` with a 4-bit config: in the order of names, each weight in 16 bits, let go once packed.
+
+    One block of the loaded size comes first (``caching_allocator_warmup``). ``prepare_model_for_kbit_training`` then
+    widens whatever is not packed, embeddings and output layer too (transformers core_model_loading.py,
+    peft/utils/other.py).
+    """
+    quantization = model.options.quantization
+    assert quantization is not None
+    packing = {id(linear.weight): linear for linear in model.linears if linear.packs}
+    size = sum(
+        int(prod(t.shape) * (0.5 if id(t) in packing else WIDTH[quantization.compute])) for _, t in model.parameters
+    )
+    del_later = Storage(size)
+    del del_later
+    for _, tensor in sorted(model.parameters, key=lambda entry: natural(entry[0])):
+        if id(tensor) not in packing:
+            tensor.storage = Storage(prod(tensor.shape) * WIDTH[tensor.dtype])
+            continue
+        wide = new(tensor.shape, quantization.compute)
+        stored, packing[id(tensor)].state = quantize(wide, quantization.double)
+        tensor.storage = stored.storage
+        del wide, stored
+    model.buffers = [new(shape, dtype) for shape, dtype in model.buffers]
+    if quantization.prepare:
+        for _, tensor in model.parameters:
+            if id(tensor) not in packing and tensor.dtype != F32:
+                tensor.dtype = F32
+                tensor.storage = Storage(prod(tensor.shape) * WIDTH[F32])
+        world.recording.pool.empty_cache()
+
+
+def linear(x: Tensor, layer: "Linear") -> Tensor:
+    """``Linear4bit.forward``: the input is cast to the compute type, the result back; a bias is narrowed for good."""
+    quantization = layer.model.options.quantization
+    assert quantization is not None
+    kept = x.dtype
+    x = cast(x, quantization.compute)
+    if layer.bias is not None and layer.bias.dtype != quantization.compute:
+        layer.bias.dtype = quantization.compute
+        layer.bias.storage = Storage(prod(layer.bias.shape) * WIDTH[quantization.compute])
+        mark(layer.bias, "parameters")
+    return cast(_matmul(x, layer), kept)
+
+
+def _matmul(x: Tensor, layer: "Linear") -> Tensor:
+    """``MatMul4Bit``: one kernel for few rows, else a 16-bit copy of the weight and a product. x is not kept."""
+    inputs = prod(x.shape[:-1])
+    columns, width = layer.weight.shape
+    if world.autocast is not None:
+        x = half(x)
+    node = record(_matmul_back, (x,), (), layer)
+    out_shape = (*x.shape[:-1], columns)
+    if width % NF4_BLOCK == 0 and takes_one_kernel(world.capability, x.dtype, inputs, columns, width):
+        return new(out_shape, x.dtype, None, node)
+    state: Any = layer.state
+    first = second = None
+    if state.nested:
+        first = new(state.scales.shape, F32)
+        second = like(first)
+    weight = new(layer.weight.shape, x.dtype)
+    out = new(out_shape, x.dtype, None, node)
+    del weight, second, first
+    return out
+
+
+def _matmul_back(node: Node, grad: Tensor) -> Gradients:
+    """The weight is made wide again; with nested scales these are one tensor here (backends/cuda/ops.py)."""
+    layer = node.extra
+    wide = new(layer.state.scales.shape, F32) if layer.state.nested else None
+    weight = new(layer.weight.shape, grad.dtype)
+    del wide
+    world.multiplied()
+    out = new((*grad.shape[:-1], layer.weight.shape[1]), grad.dtype)
+    del weight
+    return (out,)

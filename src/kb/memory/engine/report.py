@@ -1,0 +1,221 @@
+"""Recordings as a report's phases: peaks with the terms of what was alive, and the moment they lie at."""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import NamedTuple
+
+from kb.core.memory_report import HostLedger, MemoryReport, Phase, PhaseName, Term, Verdict
+from kb.core.model import Architecture
+from kb.core.setup import Assumption, Spread, TrainingSetup
+from kb.memory.config_fields import UnsupportedArchitectureError
+from kb.memory.counts import count
+from kb.memory.engine.allocator import OutOfMemory
+from kb.memory.engine.faults import NotFollowedError
+from kb.memory.engine.optimizers import KNOWN
+from kb.memory.engine.options import options_of
+from kb.memory.engine.predict import record_runs
+from kb.memory.engine.world import AMPERE, Booked, Peak, Recording
+from kb.memory.host import Loads
+from kb.memory.linear import adapter_parameters, default_targets
+from kb.memory.process import Context, judged
+
+PHASES: tuple[PhaseName, ...] = ("load", "train", "evaluate", "generate", "save")
+REMAINDERS = "allocator_remainders"
+MOMENTS = {"load": "loading", "save": "saving"}
+
+
+class Found(NamedTuple):
+    """One phase's peak: bytes, the ledger of what was alive, where it lies."""
+
+    allocated: int
+    reserved: int
+    terms: tuple[tuple[str, int], ...]
+    moment: str
+    use: str = ""  # of generation: in evaluation or in inference
+
+
+class Followed(NamedTuple):
+    """What the engine found of a run. ``ran_out``: it failed inside the GPU's memory."""
+
+    phases: Mapping[PhaseName, Found]
+    ran_out: bool = False
+
+
+# What the host does with a run, and what a report calls it, changes nothing on the GPU.
+_ELSEWHERE: Mapping[str, object] = {
+    "model_name": None, "dataloader_num_workers": 0, "dataloader_pin_memory": True, "dataloader_prefetch_factor": 2,
+    "dataloader_persistent_workers": False, "assumed": (), "unmodelled": (), "unresolved": (), "spread": Spread(),
+}  # fmt: skip
+
+
+def follow(
+    setup: TrainingSetup, architecture: Architecture, capability: tuple[int, int], limit_bytes: int | None = None
+) -> Followed:
+    """The run's phases; once more inside of ``limit_bytes`` where it reserved more than that.
+
+    PyTorch gives cached blocks back before it fails, so a run whose reserved memory is too much may still fit; then the
+    second run's figures are the answer.
+
+    Raises:
+        NotFollowedError: something that the engine does not follow.
+    """
+    setup = setup._replace(**_ELSEWHERE)  # type: ignore[arg-type]
+    found = _followed(setup, architecture, capability, None)
+    most = max((phase.reserved for phase in found.phases.values()), default=0)
+    if limit_bytes is None or most <= limit_bytes:
+        return found
+    try:
+        return _followed(setup, architecture, capability, limit_bytes)
+    except OutOfMemory:
+        return found._replace(ran_out=True)
+
+
+@lru_cache(maxsize=512)
+def _followed(
+    setup: TrainingSetup, architecture: Architecture, capability: tuple[int, int], limit: int | None
+) -> Followed:
+    phases: dict[str, Found] = {}
+    for recording in record_runs(setup, architecture, capability, limit_bytes=limit):
+        for name, peak in recording.phases.items():
+            if name not in phases or peak.allocated > phases[name].allocated:
+                phases[name] = found_of(recording, name, peak)
+                if name == "generate":
+                    use = "evaluation" if "evaluate" in recording.phases else "inference"
+                    phases[name] = phases[name]._replace(use=use)
+    ordered = {name: phases[name] for name in PHASES if name in phases}
+    return Followed(ordered)
+
+
+def _predictions(setup: TrainingSetup, architecture: Architecture) -> int:
+    """Bytes of the logits that evaluation gathers, and of an encoder-decoder its encoder's output."""
+    if setup.predict_with_generate or setup.prediction_loss_only:
+        return 0
+    width = 4 if setup.autocast or setup.weights == "fp32" else 2
+    both = architecture.family == "bart"
+    length = setup.max_target_length if both else setup.max_source_length
+    row = length * architecture.vocab_size + (setup.max_source_length * architecture.d_model if both else 0)
+    return (setup.eval_samples or 0) * row * width
+
+
+def found_of(recording: Recording, name: str, peak: Peak) -> Found:
+    """A phase's peak with its ledger: what was alive then, largest first; rounding is a term of its own."""
+    alive: dict[int, Booked] = {}
+    log = recording.log
+    for number in range(peak.at + 1):
+        entry = log[number]
+        if isinstance(entry, Booked):
+            alive[number] = entry
+        else:
+            del alive[entry]
+    sums: dict[str, int] = {}
+    for number, booked in alive.items():
+        term = recording.terms.get(number, booked.term)
+        sums[term] = sums.get(term, 0) + booked.requested
+    rest = peak.allocated - sum(sums.values())
+    if rest:
+        sums[REMAINDERS] = rest
+    terms = tuple(sorted(sums.items(), key=lambda item: -item[1]))
+    last = log[peak.at] if peak.at >= 0 else None
+    moment = MOMENTS.get(name) or (last.moment if isinstance(last, Booked) else "forward")
+    return Found(peak.allocated, peak.reserved, terms, "decoding" if name == "generate" else moment)
+
+
+def report_of(
+    setup: TrainingSetup,
+    architecture: Architecture,
+    constants: Mapping[str, float],
+    context: Context,
+    memory: int | None,
+    capability: tuple[int, int] | None,
+) -> MemoryReport:
+    """The run's phases with the verdict against ``memory`` bytes of a GPU.
+
+    The report's host ledger is empty: it is the caller's.
+
+    Raises:
+        UnsupportedArchitectureError: something that the engine does not follow, by name.
+    """
+    limit = None if memory is None else memory - context.low
+    found = _follow_or_refuse(setup, architecture, capability, limit)
+    quantized = setup.load_in_4bit or setup.method == "qlora"
+    band = constants["band_simulated"]
+    upper = constants["band_simulated_quantized"] if quantized else band
+    phases = tuple(_phase(name, found.phases[name], setup, context, band, upper) for name in found.phases)
+    phases, verdict = judged(phases, memory, constants)
+    if found.ran_out:
+        verdict = Verdict("oom", verdict.phase, verdict.term)
+    assumed = setup.assumed
+    if capability is None:
+        assumed += (Assumption("gpu.compute_capability", ".".join(map(str, AMPERE)), "kernels_of_ampere"),)
+    if setup.do_eval and not (setup.predict_with_generate or setup.prediction_loss_only or setup.eval_samples):
+        assumed += (Assumption("evaluation.samples", setup.eval_accumulation_steps or 1, "one_evaluation_step"),)
+    return MemoryReport("engine", assumed, phases, HostLedger((), 0, 0, None), verdict)
+
+
+def engine_loads(setup: TrainingSetup, architecture: Architecture) -> Loads:
+    """What passes through host memory: the weights as loaded and what a checkpoint of the model holds."""
+    width = 4 if setup.weights == "fp32" else 2
+    counts = count(architecture)
+    parameters = counts.total * width
+    if setup.load_in_4bit or setup.method == "qlora":
+        parameters = counts.quantizable // 2 + (counts.total - counts.quantizable) * 2
+    saved = parameters
+    if setup.method != "full":
+        targets = setup.lora_target_modules or default_targets(architecture)
+        saved = 4 * adapter_parameters(architecture, targets, setup.lora_r) if targets else 0
+    gathered = _predictions(setup, architecture) if setup.do_eval else 0
+    return Loads(parameters, saved if setup.do_train else 0, 0, gathered)
+
+
+def why_not(setup: TrainingSetup, architecture: Architecture) -> str | None:
+    """What of a run the engine does not follow, in the field's words; None where it follows all of it."""
+    try:
+        options_of(setup, default_targets(architecture) or ())
+        if setup.do_train and setup.optim not in KNOWN:
+            return f"optim {setup.optim}"
+        if architecture.family != "bart" and _beams(setup) > 1:
+            return "num_beams"
+    except NotFollowedError as error:
+        return error.what
+    return None
+
+
+def _beams(setup: TrainingSetup) -> int:
+    """The most beams that the run generates with."""
+    evaluated = setup.generation_num_beams if setup.do_eval and setup.predict_with_generate else 1
+    return max(evaluated, setup.inference_num_beams if setup.do_predict else 1)
+
+
+def _follow_or_refuse(
+    setup: TrainingSetup, architecture: Architecture, capability: tuple[int, int] | None, limit: int | None
+) -> Followed:
+    try:
+        return follow(setup, architecture, capability or AMPERE, limit)
+    except NotFollowedError as error:
+        raise UnsupportedArchitectureError(
+            f"{architecture.model_type}: {error.what}: the memory engine does not follow that"
+        ) from None
+
+
+def _phase(name: PhaseName, found: Found, setup: TrainingSetup, context: Context, band: float, upper: float) -> Phase:
+    """As the simulation's: low is what the tensors need, high what the allocator holds.
+
+    ``band`` is the error of allocated memory, ``upper`` by how much reserved memory may be too low.
+    """
+    batch = None
+    if found.use:
+        batch = setup.per_device_eval_batch_size
+        if found.use == "inference":
+            batch = setup.inference_batch_size or batch
+    return Phase(
+        name=name,
+        terms=tuple(Term(term, size) for term, size in found.terms),
+        peak_allocated_bytes=found.allocated,
+        peak_reserved_bytes=found.reserved,
+        process_used_bytes=found.reserved + context.expected,
+        low_bytes=round(found.allocated * (1 - band)) + context.low,
+        high_bytes=round(found.reserved * (1 + upper)) + context.high,
+        moment=found.moment,
+        use=found.use,
+        batch=batch,
+    )

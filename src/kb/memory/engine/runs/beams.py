@@ -1,0 +1,179 @@
+"""Beam search of an encoder-decoder as ``_beam_search`` reads (transformers/generation/utils.py)."""
+
+from collections.abc import Callable
+from typing import Any
+
+from kb.memory.engine.families.attention import PairedCache
+from kb.memory.engine.tensor import BOOL, F32, I32, I64, Tensor, mark, new
+from kb.memory.engine.world import world
+
+
+def search(
+    model: Any,
+    rows: int,
+    decoding: Any,
+    start: Tensor,
+    mask: Tensor,
+    encoded: Tensor,
+    model_call: Callable[..., Tensor],
+    middle: Callable[[int, int], int],
+) -> None:
+    """The loop over tokens; old scores live until the next step has made its own."""
+    beams, tokens = decoding.beams, decoding.tokens
+    keep, length, vocabulary, cache = 2 * beams, tokens + 1, model.architecture.vocab_size, PairedCache()
+    forced = None
+    if model.forces_end:
+        forced = new((), I64)
+        compared, found = new((), BOOL), new((), BOOL)
+        del compared, found
+    top_mask = new((keep,), BOOL)
+    running = new((rows, beams, length), I64)
+    sequences = new((rows, beams, length), I64)
+    running_scores, scores = new((rows, beams), F32), new((rows, beams), F32)
+    finished, unsatisfied = new((rows, beams), BOOL), new((rows, 1), BOOL)
+    hits = new((rows, beams), BOOL)
+    running_indices = new((rows, beams, tokens), I32)
+    indices = new((rows, beams, tokens), I32)
+    logits = log_probs = kept = kept_scores = kept_indices = ids = None
+    decoded = 0
+    while decoded < tokens:
+        flat = running if decoded else start  # a view: the running sequences live on
+        ids = new((rows * beams, 1), I64)  # prepare_inputs_for_generation
+        outputs: Any = model_call(model, lambda ids=ids: model.step(ids, mask, encoded, cache), decoding.wrapped)
+        world.recording.term = "temporaries"
+        if not decoded:
+            ids = None  # of _prefill
+        decoded += 1
+        grown = middle(decoded, tokens)
+        if grown:
+            cache.grow(grown)
+            decoded += grown
+        logits = _scores((rows * beams, vocabulary))
+        log_probs = _scores((rows * beams, vocabulary))
+        if model.forces_end and decoded == tokens:  # ForcedEOSTokenLogitsProcessor: full_like
+            log_probs = _scores((rows * beams, vocabulary))
+        outputs = None
+        log_probs = _scores((rows, beams, vocabulary))
+        kept_scores, kept, kept_indices = _top_continuations(rows, keep, length)
+        hits = _stopping(rows * keep)
+        running, running_scores, running_indices = _running_beams(rows, beams, keep, length)
+        sequences, scores, indices, finished = _finished_beams(rows, beams, keep, length)
+        beam_idx = running_indices  # a view of them, too
+        cache.reorder()
+        unsatisfied = _early_stop(rows)
+        _unfinished()
+    del forced, top_mask, sequences, running_scores, scores, finished, unsatisfied, hits, indices
+    del logits, log_probs, kept, kept_scores, kept_indices, ids, flat, outputs, beam_idx
+
+
+def _scores(shape: tuple[int, ...]) -> Tensor:
+    made = new(shape, F32)
+    mark(made, "logits")
+    return made
+
+
+def _gathered(shape: tuple[int, ...], dtype: str) -> Tensor:
+    """``take_along_dim``: indices of the whole result are made, and let go (ATen TensorAdvancedIndexing.cpp)."""
+    remainder = new(shape, I64)
+    out = new(shape, dtype)
+    del remainder
+    return out
+
+
+def _top_continuations(rows: int, keep: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
+    values, at = new((rows, keep), F32), new((rows, keep), I64)
+    beams = new((rows, keep), I64)
+    kept_indices = _gathered((rows, keep, length - 1), I32)
+    kept = _gathered((rows, keep, length), I64)
+    ids = new((rows, keep), I64)
+    row = new((rows,), I64)
+    offset = new((rows, 1), I64)
+    del row
+    modified = new((rows, keep), I64)
+    del at, beams, ids, offset, modified
+    return values, kept, kept_indices
+
+
+def _stopping(rows: int) -> Tensor:
+    done = new((rows,), BOOL)
+    longest = new((rows,), BOOL)
+    either = new((rows,), BOOL)
+    del longest, done
+    ended = new((rows, 1), BOOL)
+    found = new((rows,), BOOL)
+    del ended
+    out = new((rows,), BOOL)
+    del either, found
+    return out
+
+
+def _running_beams(rows: int, beams: int, keep: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
+    numbers = new((rows, keep), F32)
+    low = new((rows, keep), F32)
+    del numbers
+    scores = new((rows, keep), F32)
+    del low
+    values, at = new((rows, beams), F32), new((rows, beams), I64)
+    del values
+    out = (
+        _gathered((rows, beams, length), I64),
+        _gathered((rows, beams), F32),
+        _gathered((rows, beams, length - 1), I32),
+    )
+    del scores, at
+    return out
+
+
+def _penalty(shape: tuple[int, ...], *dtypes: str) -> None:
+    """What is added in place, each from the last."""
+    tensor = None
+    for dtype in dtypes:
+        tensor = new(shape, dtype)
+    del tensor
+
+
+def _finished_beams(rows: int, beams: int, keep: int, length: int) -> tuple[Tensor, ...]:
+    just = new((rows, keep), BOOL)
+    scores = new((rows, keep), F32)
+    every = new((rows, 1), BOOL)
+    full = new((rows, 1), BOOL)
+    del every
+    _penalty((rows, 1), F32, F32)
+    _penalty((rows, 1), BOOL, F32, F32)
+    _penalty((rows, keep), BOOL, F32)
+    kinds: tuple[tuple[tuple[int, ...], str], ...] = (((length,), I64), ((), F32), ((length - 1,), I32), ((), BOOL))
+    merged = [new((rows, beams + keep, *more), dtype) for more, dtype in kinds]
+    values, at = new((rows, beams), F32), new((rows, beams), I64)
+    del values
+    out = tuple(_gathered((rows, beams, *more), dtype) for more, dtype in kinds)
+    del scores, just, full, merged, at
+    return out
+
+
+def _early_stop(rows: int) -> Tensor:
+    best = new((rows, 1), F32)
+    least, at = new((rows, 1), F32), new((rows, 1), I64)
+    del at
+    low = new((), F32)
+    worst = new((rows, 1), F32)
+    del low, least
+    greater = new((rows, 1), BOOL)
+    found = new((rows, 1), BOOL)
+    del greater
+    out = new((rows, 1), BOOL)
+    del best, worst, found
+    return out
+
+
+def _unfinished() -> None:
+    possible, every = new((), BOOL), new((), BOOL)
+    both = new((), BOOL)
+    del every
+    opened = new((), BOOL)
+    del both
+    hit = new((), BOOL)
+    valid = new((), BOOL)
+    del hit
+    first = new((), BOOL)
+    second = new((), BOOL)
+    del possible, opened, valid, first, second

@@ -1,0 +1,95 @@
+"""The Trainer's evaluation: its forward passes, and what its loop keeps (``Trainer.evaluation_loop``)."""
+
+from typing import Any
+
+from kb.core.setup import TrainingSetup
+from kb.memory.engine import ops
+from kb.memory.engine.modules import Model
+from kb.memory.engine.runs.train import inputs_of
+from kb.memory.engine.tensor import F32, Tensor, mark, new
+from kb.memory.engine.world import world
+
+
+class Kept:
+    """``EvalLoopContainer``: every step's tensors joined to those before."""
+
+    def __init__(self, term: str) -> None:
+        self.term = term
+        self.tensors: list[Tensor] = []
+
+    def add(self, found: list[Tensor]) -> None:
+        if not self.tensors:
+            self.tensors = found
+        else:
+            world.recording.moment = "gathering"
+            self.tensors = [
+                new((old.shape[0] + tensor.shape[0], *old.shape[1:]), old.dtype)
+                for old, tensor in zip(self.tensors, found, strict=True)
+            ]
+        for tensor in self.tensors:
+            mark(tensor, self.term)
+
+
+def evaluate(model: Model, setup: TrainingSetup, generate: Any = None) -> None:
+    """A setup's evaluation, in the phase ``evaluate``.
+
+    Args:
+        generate: what comes before each step's forward pass, with ``predict_with_generate``; it gets the batch.
+    """
+    recording = world.recording
+    recording.begin("evaluate")
+    world.training = world.grad = False
+    rows, accumulation = setup.per_device_eval_batch_size, setup.eval_accumulation_steps
+    samples = setup.eval_samples or rows * (accumulation or 1)
+    keeps = not (generate is not None or setup.prediction_loss_only)
+    steps = -(-samples // rows)
+    if not keeps:
+        steps = min(steps, 2)
+    elif accumulation:
+        steps = min(steps, 2 * accumulation)
+    predictions, targets, losses = Kept("gathered"), Kept("temporaries"), Kept("temporaries")
+    for step in range(steps):
+        batch = inputs_of(model, rows, setup.max_source_length, setup.max_target_length)
+        if generate is not None:
+            generate(batch)
+            recording.begin("evaluate")
+        loss, kept = _prediction_step(model, batch, keeps=keeps)
+        labels = batch[2]  # a local of the loop: the last step's live until the next has its own
+        recording.term = "temporaries"
+        losses.add([new((rows,), loss.dtype)])
+        if keeps:
+            predictions.add(kept)
+        targets.add([labels])
+        if accumulation and (step + 1) % accumulation == 0:
+            for container in (predictions, targets, losses):
+                container.tensors = []
+            del loss, kept, batch, labels
+            recording.pool.empty_cache()
+
+
+def _prediction_step(model: Model, batch: list[Any], *, keeps: bool) -> tuple[Tensor, list[Tensor]]:
+    """A step's loss and predictions: the logits, and of an encoder-decoder its encoder's output."""
+    recording = world.recording
+    recording.moment = "forward"
+    loss, outputs, release = evaluated(model, batch)
+    recording.moment, recording.term = "loss", "loss"
+    loss = ops.scale(loss)  # mean
+    if release is not None:
+        release()
+    return loss, outputs if keeps else []
+
+
+def evaluated(model: Model, batch: list[Any]) -> tuple[Tensor, list[Tensor], Any]:
+    """The outputs that the Trainer keeps: all but the loss and the cache, in fp32 where autocast made them."""
+    from kb.memory.engine.autocast import autocast
+
+    kind = model.options.autocast
+    with autocast(kind):
+        loss, logits, *kept = model.forward(*batch)
+    outputs = [logits, *kept[:1]]
+    del logits
+    if kind:
+        for at, tensor in enumerate(outputs):
+            outputs[at] = ops.cast(tensor, F32)
+            del tensor
+    return loss, outputs, kept[1] if len(kept) > 1 else None

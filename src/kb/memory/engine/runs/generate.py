@@ -1,0 +1,177 @@
+"""``generate`` (transformers/generation/utils.py): greedy, and by beams; the Trainer's and on its own.
+
+Between the second token and the last ones only the cache grows, so there nothing else is followed.
+"""
+
+from typing import Any, NamedTuple
+
+from kb.memory.engine import ops
+from kb.memory.engine.autocast import autocast
+from kb.memory.engine.families.attention import Cache, PairedCache
+from kb.memory.engine.faults import NotFollowedError
+from kb.memory.engine.modules import Model
+from kb.memory.engine.runs.beams import search
+from kb.memory.engine.tensor import BOOL, F32, I64, Tensor, mark, new
+from kb.memory.engine.world import world
+
+FIRST, LAST, FEWEST = 2, 2, 20  # tokens that are decoded before and after the middle, and the shortest middle
+
+
+class Decoding(NamedTuple):
+    """How tokens are made. ``wrapped``: accelerate's autocast is around the model's forward."""
+
+    tokens: int
+    beams: int
+    wrapped: str | None
+
+
+def generate(model: Any, decoding: Decoding, batch: list[Any]) -> None:
+    """One call of ``generate`` in the phase ``generate``.
+
+    Raises:
+        NotFollowedError: beams of a decoder-only model.
+    """
+    recording = world.recording
+    recording.begin("generate")
+    recording.moment, recording.term = "decoding", "temporaries"
+    world.grad = world.training = False
+    if model.encodes:
+        _encoder_decoder(model, batch, decoding)
+    elif decoding.beams > 1:
+        raise NotFollowedError("num_beams")
+    else:
+        greedy(model, batch, decoding)
+
+
+def model_call(model: Any, call: Any, kind: str | None) -> Tensor:
+    """``self(**model_inputs)``, wrapped by accelerate where the run trains in mixed precision.
+
+    With adapters it is PEFT's model that is wrapped; ``generate`` calls the one inside, which computes as it is.
+    """
+    with autocast(kind):
+        logits: Tensor = call()
+    mark(logits, "logits")
+    return ops.cast(logits, F32) if kind else logits
+
+
+def middle(decoded: int, tokens: int) -> int:
+    """How many tokens only grow the cache, after ``decoded`` of them."""
+    left = tokens - decoded - LAST
+    return left if decoded == FIRST and left >= FEWEST else 0
+
+
+def greedy(model: Any, batch: list[Any], decoding: Decoding) -> None:
+    """``_sample`` of a decoder: prefill, then a token at a time."""
+    ids, mask = batch[0], batch[1]
+    rows, length = ids.shape
+
+    def small() -> Tensor:
+        return new((rows,), I64)
+
+    ends = [small(), small()]
+    position, scratch = new((rows, length), I64), new((rows, length), I64)
+    del scratch
+    unfinished, cache = small(), Cache()
+    logits: Any
+    chosen: Any
+    held: Any
+    inputs: Any
+    place: Any
+    logits = chosen = held = None
+    step = 0
+    while step < decoding.tokens:
+        inputs = new((rows, length), I64) if step == 0 else new((rows, 1), I64)
+        place = position if step == 0 else new((rows, 1), I64)
+        held = inputs, mask, place
+        out = model_call(model, lambda held=held: model.step(*held, cache), decoding.wrapped)
+        inputs = place = None
+        if step == 0:
+            held = None
+        step += 1
+        grown = middle(step, decoding.tokens)
+        if grown:
+            cache.grow(grown, reorder=False)
+            step += grown
+        position = _longer(position, rows, length + step)
+        mask = new((rows, length + step), I64)
+        logits = new((rows, out.shape[-1]), F32)
+        mark(logits, "logits")
+        chosen = small()
+        ids = new((rows, length + step), I64)
+        del out
+    del ends, unfinished, logits, chosen, held
+
+
+def _longer(position: Tensor, rows: int, length: int) -> Tensor:
+    """Positions with the next one behind them."""
+    return new((rows, length), I64)
+
+
+def _encoder_decoder(model: Any, batch: list[Any], decoding: Decoding) -> None:
+    ids, mask = batch[:2]
+    rows, length = ids.shape
+    beams = decoding.beams
+    special = [new((), I64) for _ in range(model.special_tokens)]
+    asked(())  # is padding an end?
+    asked(())
+    encoded = model.encoder(ids, mask)
+    mark(encoded, "encoder_output")
+    world.recording.term = "temporaries"
+    ones = new((rows, 1), I64)
+    start = new((rows, 1), I64)
+    ones = start
+    if beams > 1:
+        start = new((rows * beams, 1), I64)  # repeat_interleave
+        mask = new((rows * beams, length), I64)
+        encoded = new((rows * beams, *encoded.shape[1:]), encoded.dtype)
+        mark(encoded, "encoder_output")
+    del ones
+    asked((rows, length))
+    if beams > 1:
+        search(model, rows, decoding, start, mask, encoded, model_call, middle)
+    else:
+        _greedy_answer(model, rows, decoding, mask, encoded)
+    del special
+
+
+def _greedy_answer(model: Any, rows: int, decoding: Decoding, mask: Tensor, encoded: Tensor) -> None:
+    """``_sample`` of an encoder-decoder: a token of the answer at a time."""
+    cache = PairedCache()
+    forced = new((), I64) if model.forces_end else None
+    unfinished = new((rows,), I64)
+    out = logits = scores = chosen = ids = answer = None
+    step = 0
+    while step < decoding.tokens:
+        ids = new((rows, 1), I64)
+        out = model_call(model, lambda ids=ids: model.step(ids, mask, encoded, cache), decoding.wrapped)
+        world.recording.term = "temporaries"
+        if not step:
+            ids = None
+        step += 1
+        grown = middle(step, decoding.tokens)
+        if grown:
+            cache.own.grow(grown, reorder=False)
+            step += grown
+        logits = new((rows, out.shape[-1]), F32)
+        scores = logits
+        mark(logits, "logits")
+        if model.forces_end and step == decoding.tokens:  # ForcedEOSTokenLogitsProcessor: full_like
+            scores = new((rows, out.shape[-1]), F32)
+        chosen = new((rows,), I64)
+        answer = new((rows, 1 + step), I64)
+        unfinished = new((rows,), I64)
+        out = None
+    del forced, unfinished, logits, scores, chosen, ids, answer
+
+
+def asked(shape: tuple[int, ...]) -> None:
+    """A question that the host asks: ``any`` of a comparison."""
+    compared = new(shape, BOOL)
+    found = new((), BOOL)
+    del compared, found
+
+
+def decoding_of(model: Model, tokens: int, beams: int, *, trained: bool) -> Decoding:
+    """How a run generates; alone, nothing wraps the model's forward."""
+    options = model.options
+    return Decoding(tokens, beams, options.autocast if trained and options.adapters is None else None)

@@ -1,0 +1,87 @@
+"""Training as the Trainer does it: batches, forward, backward, clipping, the optimizer (transformers/trainer.py)."""
+
+from collections.abc import Callable
+from typing import Any
+
+from kb.core.setup import TrainingSetup
+from kb.memory.engine import ops
+from kb.memory.engine.autocast import autocast
+from kb.memory.engine.modules import Model
+from kb.memory.engine.optimizers import Optimizer
+from kb.memory.engine.tape import backward
+from kb.memory.engine.tensor import F32, mark
+from kb.memory.engine.world import world
+
+STEPS = 2  # states, and what the allocator keeps, are complete only in the second
+
+
+def train(model: Model, setup: TrainingSetup, steps: int = STEPS) -> Optimizer:
+    """Optimizer steps of a setup on ``model``, in the phase ``train``; the optimizer, whose states stay.
+
+    Raises:
+        NotFollowedError: an optimizer that the engine does not follow.
+    """
+    world.recording.begin("train")
+    world.training = True
+    optimizer = Optimizer(model, setup.optim)
+    for _ in range(steps):
+        for _ in range(setup.gradient_accumulation_steps):
+            one_pass(model, setup)
+        optimizer.step()
+    return optimizer
+
+
+def one_pass(model: Model, setup: TrainingSetup) -> None:
+    """One forward and backward pass; the batch lives until its end."""
+    batch = inputs_of(
+        model,
+        setup.per_device_train_batch_size,
+        setup.max_source_length,
+        setup.max_target_length,
+        masked=setup.padded,
+    )
+    loss = loss_of(model, batch, smoothed=setup.label_smoothing_factor > 0)
+    if setup.gradient_accumulation_steps > 1:
+        loss = ops.scale(loss)
+    recording = world.recording
+    recording.moment, recording.term = "backward", "temporaries"
+    backward(loss)
+
+
+def inputs_of(model: Model, rows: int, source: int, target: int, *, masked: bool = True) -> list[Any]:
+    """One step's tensors; the attention mask is taken out where nothing is padded in training."""
+    recording = world.recording
+    recording.moment, recording.term = "forward", "inputs"
+    batch: list[Any] = list(model.batch(rows, source, target))
+    for tensor in batch:
+        mark(tensor, "inputs")
+    if not masked:
+        batch[1] = None
+    return batch
+
+
+def loss_of(model: Model, batch: list[Any], *, smoothed: bool = False) -> Any:
+    """``Trainer.compute_loss``: the model's forward under autocast, its outputs in fp32 after it.
+
+    accelerate wraps the model's forward (``convert_to_fp32``); a label smoother comes behind that.
+    """
+    recording = world.recording
+    recording.moment = "forward"
+    loss, logits, release = outputs_of(model, batch, smoothed=smoothed)
+    recording.moment, recording.term = "loss", "loss"
+    if smoothed:
+        loss = ops.smoothed_loss(logits, batch[2])
+    del logits
+    if release is not None:
+        release()
+    return loss
+
+
+def outputs_of(model: Model, batch: list[Any], *, smoothed: bool = False) -> tuple[Any, Any, Callable[[], None] | None]:
+    """Loss, logits, and what lets go of a cache that the outputs hold."""
+    kind = model.options.autocast
+    with autocast(kind):
+        loss, logits, *kept = model.forward(*batch, smoothed=smoothed)
+    if kind:
+        logits = ops.cast(logits, F32)
+    return loss, logits, kept[1] if len(kept) > 1 else None

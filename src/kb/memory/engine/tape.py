@@ -1,0 +1,215 @@
+"""Autograd's tape: what forward saves, the order of backward, gradients added in place or not, checkpoints.
+
+Sources: torch/csrc/autograd/engine.cpp (order, ``validate_outputs``), input_buffer.cpp (adding in place),
+functions/accumulate_grad.h (stealing a gradient), torch/utils/checkpoint.py (``use_reentrant=False``).
+"""
+
+import heapq
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from sys import getrefcount
+from typing import Any
+
+from kb.memory.engine.tensor import Tensor, bare, dense, like, mark, new
+from kb.memory.engine.world import world
+
+Gradients = Iterable[Tensor | None]
+
+
+class Node:
+    """A step of the tape.
+
+    ``edges`` are (what the gradient goes to, its shape, its type) or None; ``saved`` holds tensors, or slots of
+    ``frame``, the checkpointed call that must run again before they are there; ``extra`` whatever ``run`` needs.
+    A node of several ``results`` is named with a result's number, and gets all their gradients together.
+    """
+
+    __slots__ = ("edges", "extra", "frame", "results", "run", "saved", "sequence")
+
+    edges: list[tuple[Any, tuple[int, ...], str] | None]
+    extra: Any
+    frame: "Frame | None"
+    results: int
+    run: Callable[["Node", Any], Gradients]
+    saved: Any
+    sequence: int
+
+
+class Stop(Exception):  # noqa: N818 (no error: it ends a recomputation)
+    """All that a checkpointed call saves has been made again."""
+
+
+def record(
+    run: Callable[[Any, Any], Gradients],
+    inputs: Sequence[Tensor],
+    saved: Iterable[Tensor | None] = (),
+    extra: Any = None,
+) -> Node | None:
+    """A node for an operator on ``inputs``, made before its result as torch does; None where nothing needs it."""
+    if not world.grad or not any(tensor.needs for tensor in inputs):
+        return None
+    node = Node()
+    world.sequence += 1
+    node.sequence, node.run, node.extra = world.sequence, run, extra
+    node.edges = [(t.node or t, t.shape, t.dtype) if t.needs else None for t in inputs]
+    node.frame, node.saved, node.results = None, [], 1
+    save(node, saved)
+    return node
+
+
+def save(node: Node | None, tensors: Iterable[Tensor | None]) -> None:
+    """Keep ``tensors`` for backward; inside a checkpointed call only their places."""
+    if node is None:
+        return
+    for tensor in tensors:
+        if tensor is None:
+            node.saved.append(None)
+        elif world.recomputed is not None:  # handed to the frame, which ends the recomputation with the last
+            values, wanted = world.recomputed
+            values.append(bare(tensor))
+            node.saved.append(tensor)
+            if len(values) == wanted:
+                raise Stop
+        elif world.frame is not None:  # only a node that saves something holds the frame
+            node.frame = world.frame
+            node.saved.append(node.frame.count)
+            node.frame.count += 1
+        else:
+            node.saved.append(tensor)
+
+
+def saved(node: Node) -> list[Any]:
+    """What the node kept; recomputed first where a checkpointed call made it."""
+    if node.frame is None or world.recomputed is not None:
+        return node.saved  # type: ignore[no-any-return]
+    return [None if slot is None else node.frame.take(slot) for slot in node.saved]
+
+
+class Frame:
+    """A checkpointed call: what it saves is counted, and made again when first asked for."""
+
+    def __init__(self, call: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        self.call, self.args, self.count = call, args, 0
+        self.values: list[Tensor | None] | None = None
+        self.autocast = world.autocast
+
+    def take(self, slot: int) -> Tensor | None:
+        """The tensor of a slot, which is given away."""
+        if self.values is None:
+            self.values = self._again()
+        value, self.values[slot] = self.values[slot], None
+        return value
+
+    def _again(self) -> list[Tensor | None]:
+        values: list[Tensor | None] = []
+        recording = world.recording
+        before = world.grad, world.autocast, world.cache, world.frame, recording.moment, recording.term
+        world.grad, world.autocast, world.cache, world.frame = True, self.autocast, {}, None
+        world.recomputed = values, self.count
+        with suppress(Stop):
+            self.call(*self.args)
+        world.recomputed = None
+        world.grad, world.autocast, world.cache, world.frame, recording.moment, recording.term = before
+        return values
+
+
+def checkpoint(call: Callable[..., Any], *args: Any) -> Any:
+    """Run ``call`` without keeping what it saves."""
+    world.frame = Frame(call, args)
+    try:
+        return call(*args)
+    finally:
+        world.frame = None
+
+
+def _references() -> tuple[int, int]:
+    """What ``getrefcount`` says of an object that one local name holds, and of one that one attribute holds."""
+    holder = Node()
+    holder.extra = object()
+    return getrefcount(holder), getrefcount(holder.extra)
+
+
+ALONE, HELD_ONCE = _references()
+
+
+def backward(loss: Tensor) -> None:
+    """From a scalar to the gradients of the leaves, node by node, the newest first."""
+    world.grad, world.thread = False, "autograd"
+    root = loss.node
+    waits = _waits(root)
+    buffers: dict[Any, Tensor | None] = {root: new(loss.shape, loss.dtype)}
+    first = buffers[root]  # the root's gradient lives to the end
+    ready = [(-root.sequence, root)]
+    while ready:
+        node = heapq.heappop(ready)[1]
+        grad: Any
+        if node.results == 1:
+            grad = buffers.pop(node)
+        else:
+            grad = [buffers.pop((node, number), None) for number in range(node.results)]
+        outs = list(node.run(node, grad))
+        _validate(node, outs)
+        grad = None
+        node.saved.reverse()  # release_variables: the first goes first
+        node.saved = node.frame = None
+        for at, edge in enumerate(node.edges):
+            if edge is None:
+                continue
+            target, out = edge[0], outs[at]
+            outs[at] = None
+            if out is not None:
+                old = buffers.pop(target, None)
+                if old is None:
+                    buffers[target] = out
+                elif (
+                    not old.based and getrefcount(old) == ALONE and getrefcount(old.storage) == HELD_ONCE and dense(old)
+                ):
+                    buffers[target] = old  # added in place
+                else:
+                    buffers[target] = like(old)
+                old = out = None
+            if type(target) is tuple:
+                target = target[0]
+            waits[target] -= 1
+            if waits[target]:
+                continue
+            if type(target) is Node:
+                heapq.heappush(ready, (-target.sequence, target))
+                continue
+            out = buffers.pop(target, None)
+            if target.grad is None and out is not None:
+                alone = getrefcount(out) == ALONE and out.strides == target.strides
+                target.grad = out if alone else new(target.shape, out.dtype)
+                mark(target.grad, "gradients")
+            out = None
+    world.grad, world.thread = True, "main"
+    del first
+
+
+def _waits(root: Node) -> dict[Any, int]:
+    """How many gradients each node and leaf waits for."""
+    waits, stack = {root: 0}, [root]
+    while stack:
+        for edge in stack.pop().edges:
+            if edge is not None:
+                target = edge[0][0] if type(edge[0]) is tuple else edge[0]
+                if target not in waits:
+                    waits[target] = 0
+                    if type(target) is Node:
+                        stack.append(target)
+                waits[target] += 1
+    return waits
+
+
+def _validate(node: Node, outs: list[Any]) -> None:
+    """``validate_outputs``: gradients are summed to their input's shape and cast to its type."""
+    for at, edge in enumerate(node.edges):
+        out = outs[at]
+        if edge is None or out is None:
+            outs[at] = None
+            continue
+        if out.shape != edge[1]:
+            outs[at] = out = new(edge[1], out.dtype)
+        if out.dtype != edge[2]:
+            outs[at] = like(out, edge[2])
+        out = None

@@ -1,0 +1,112 @@
+"""Tensors without numbers: shape, type, strides and a storage whose bytes the allocator's model holds."""
+
+from math import prod
+from typing import Any
+
+from kb.memory.engine.world import Recording, world
+
+F32, F16, BF16, I64, I32, BOOL, I8 = "f32", "f16", "bf16", "i64", "i32", "bool", "i8"
+WIDTH = {F32: 4, F16: 2, BF16: 2, I64: 8, I32: 4, BOOL: 1, I8: 1}
+Shape = tuple[int, ...]
+
+
+class Storage:
+    """A block of memory, given back when its last holder lets go. Nothing is booked for no bytes."""
+
+    __slots__ = ("address", "number", "recording", "size")
+
+    def __init__(self, size: int) -> None:
+        self.recording: Recording = world.recording
+        self.size = 0  # of what was not booked nothing is given back
+        if size:
+            self.address, self.number = self.recording.book(size)
+            self.size = size
+
+    def __del__(self) -> None:
+        if self.size:
+            self.recording.free(self.address, self.number)
+
+
+class Tensor:
+    """A view of a storage.
+
+    ``node`` is what made it on the tape, ``needs`` whether a gradient reaches it, ``grad`` a leaf's gradient. ``based``
+    marks a view that was made in backward: it keeps its base, so that nothing is added to it in place.
+    """
+
+    __slots__ = ("based", "dtype", "grad", "needs", "node", "shape", "storage", "strides")
+
+    def __init__(
+        self, shape: Shape, dtype: str, strides: Shape, storage: Any, node: Any = None, *, based: bool = False
+    ) -> None:
+        self.shape, self.dtype, self.strides, self.storage = shape, dtype, strides, storage
+        self.node, self.needs, self.based = node, node is not None, based
+        self.grad: Tensor | None = None
+
+
+def packed(shape: Shape) -> Shape:
+    """The strides of a contiguous tensor."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= size
+    return tuple(strides[::-1])
+
+
+def dense(tensor: Tensor) -> bool:
+    """Non-overlapping and dense: the strides are those of some order of the dimensions, without gaps."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.strides, tensor.shape, strict=True)):
+        if size > 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True
+
+
+def new(shape: Shape, dtype: str, strides: Shape | None = None, node: Any = None) -> Tensor:
+    """A tensor with a storage of its own; contiguous unless ``strides`` say otherwise."""
+    return Tensor(shape, dtype, strides or packed(shape), Storage(prod(shape) * WIDTH[dtype]), node)
+
+
+def like(tensor: Tensor, dtype: str | None = None, node: Any = None) -> Tensor:
+    """``empty_like``: the layout is kept where it is dense."""
+    return new(tensor.shape, dtype or tensor.dtype, tensor.strides if dense(tensor) else None, node)
+
+
+def bare(tensor: Tensor) -> Tensor:
+    """The same storage off the tape: what autograd saves of a result."""
+    return Tensor(tensor.shape, tensor.dtype, tensor.strides, tensor.storage)
+
+
+def seen_as(tensor: Tensor, shape: Shape, strides: Shape) -> Tensor:
+    """A view off the tape, with given strides."""
+    return Tensor(shape, tensor.dtype, strides, tensor.storage)
+
+
+def viewed(tensor: Tensor, shape: Shape) -> Shape | None:
+    """Strides of ``tensor`` seen as ``shape``; None where that takes a copy (at::detail::computeStride)."""
+    own, own_strides = tensor.shape, tensor.strides
+    strides: list[int] = []
+    at = len(shape) - 1
+    base, count = (own_strides[-1] if own else 1), 1
+    for d in range(len(own) - 1, -1, -1):
+        count *= own[d]
+        if d == 0 or (own[d - 1] != 1 and own_strides[d - 1] != count * base):
+            seen = 1
+            while at >= 0 and (seen < count or shape[at] == 1):
+                strides.append(seen * base)
+                seen *= shape[at]
+                at -= 1
+            if seen != count:
+                return None
+            if d > 0:
+                base, count = own_strides[d - 1], 1
+    return tuple(strides[::-1])
+
+
+def mark(tensor: Tensor, term: str) -> None:
+    """Say what the storage under ``tensor`` holds, for its whole life: a term of the report's ledger."""
+    storage = tensor.storage
+    if storage.size:
+        storage.recording.terms[storage.number] = term

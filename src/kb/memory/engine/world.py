@@ -1,0 +1,136 @@
+"""What torch keeps as global state, and the recording that a run's allocations go to."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock
+from typing import Any, NamedTuple
+
+from kb.memory.engine.allocator import CachingAllocator
+
+AMPERE = (8, 0)
+# at::cuda::getChosenWorkspaceSize (aten/src/ATen/cuda/CublasHandlePool.cpp): ":4096:2:16:8", or 32 MiB.
+WORKSPACE_BYTES = (2 * 4096 + 8 * 16) << 10
+WIDE_WORKSPACE_BYTES = 32 << 20
+WIDE_WORKSPACE_MAJORS = (9, 10, 12)
+
+
+class Booked(NamedTuple):
+    """One allocation: bytes allocated after it, bytes asked for, and the moment and term it was made under."""
+
+    allocated: int
+    requested: int
+    moment: str
+    term: str
+
+
+class Peak(NamedTuple):
+    """One phase's peaks in bytes; ``at`` is the entry of the log after which ``allocated`` was reached."""
+
+    allocated: int
+    reserved: int
+    at: int
+
+
+class Recording:
+    """What one process of a run asks of its allocator.
+
+    ``log`` holds a :class:`Booked` for every block made and the number of that entry when the block is freed.
+    ``terms`` overrides the term of an entry, where it is known only later what a block was for.
+    """
+
+    def __init__(self, pool: CachingAllocator) -> None:
+        self.pool = pool
+        self.log: list[Booked | int] = []
+        self.terms: dict[int, str] = {}
+        self.moment, self.term = "loading", "parameters"
+        self.phases: dict[str, Peak] = {}
+        self._phase = ""
+        self._start = 0
+
+    def book(self, size: int) -> tuple[int, int]:
+        """Allocate ``size`` bytes: the block's address and the number of its entry."""
+        pool = self.pool
+        address = pool.malloc(size)
+        self.log.append(Booked(pool.allocated, size, self.moment, self.term))
+        return address, len(self.log) - 1
+
+    def free(self, address: int, number: int) -> None:
+        """Give back the block at ``address``, which entry ``number`` made."""
+        self.pool.free(address)
+        self.log.append(number)
+
+    def begin(self, phase: str) -> None:
+        """From here on peaks count for ``phase``; a phase may be begun more than once. "" ends the last."""
+        pool = self.pool
+        if self._phase:
+            known = self.phases.get(self._phase)
+            found = Peak(pool.peak_allocated, pool.peak_reserved, self._where(pool.peak_allocated))
+            if known is not None:
+                higher = found if found.allocated > known.allocated else known
+                found = higher._replace(reserved=max(found.reserved, known.reserved))
+            self.phases[self._phase] = found
+        self._phase, self._start = phase, len(self.log)
+        pool.reset_peaks()
+
+    def _where(self, allocated: int) -> int:
+        """The first entry since the phase began after which so much was allocated; the last before it otherwise."""
+        for at in range(self._start, len(self.log)):
+            entry = self.log[at]
+            if type(entry) is Booked and entry.allocated == allocated:
+                return at
+        return self._start - 1
+
+
+class World:
+    """The state that operators read: one run at a time."""
+
+    __slots__ = (
+        "autocast", "cache", "capability", "frame", "grad", "recomputed", "recording", "sequence", "thread", "training",
+        "workspaces",
+    )  # fmt: skip
+
+    recording: Recording
+
+    def begin(self, pool: CachingAllocator, capability: tuple[int, int]) -> Recording:
+        """Start a run in a fresh process with an empty GPU of this compute capability."""
+        self.recording = Recording(pool)
+        self.capability = capability
+        self.grad = self.training = True
+        self.sequence = 0  # of the tape's nodes
+        self.autocast: str | None = None
+        self.cache: dict[Any, Any] = {}  # autocast's copies of weights
+        self.frame: Any = None  # the checkpointed call that is running
+        self.recomputed: Any = None  # what a recomputation has made again
+        self.thread = "main"
+        self.workspaces: set[tuple[str, str]] = set()
+        return self.recording
+
+    def multiplied(self, biased: bool = False) -> None:
+        """Book cuBLAS's workspace at each thread's first product, and cuBLASLt's own at the first with a bias.
+
+        Source: aten/src/ATen/cuda/CublasHandlePool.cpp, CUDABlas.cpp; two threads multiply, forward's and autograd's.
+        """
+        if (self.thread, "cublas") not in self.workspaces:
+            self.workspaces.add((self.thread, "cublas"))
+            wide = self.capability[0] in WIDE_WORKSPACE_MAJORS
+            self._hold_workspace(WIDE_WORKSPACE_BYTES if wide else WORKSPACE_BYTES)
+        if biased and (self.thread, "cublaslt") not in self.workspaces:
+            self.workspaces.add((self.thread, "cublaslt"))
+            self._hold_workspace(1 << 20)
+
+    def _hold_workspace(self, size: int) -> None:
+        recording = self.recording
+        before, recording.term = recording.term, "workspace"
+        recording.book(size)
+        recording.term = before
+
+
+world = World()
+_LOCK = Lock()
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """The world for one run at a time: threads of an editor wait for each other."""
+    with _LOCK:
+        yield

@@ -1,0 +1,111 @@
+"""The memory engine against recorded runs of the real code: allocated and reserved bytes, phase by phase."""
+
+import json
+from typing import Any
+
+import pytest
+
+import memory_sample as sample
+from kb.core.setup import TrainingSetup
+from kb.memory import UnsupportedArchitectureError, architecture_from_config, match_targets, parameter_count, predict
+from kb.memory.engine.faults import NotFollowedError
+from kb.memory.engine.predict import record_runs
+
+DOCUMENT = json.loads((sample.TRACES / "engine.json").read_text("utf-8"))
+TRACED = sorted({row["model"] for row in DOCUMENT["rows"]})
+HELD_OUT = sorted({row["model"] for row in DOCUMENT["rows"] if row["part"] == "held out"})
+TRACED_ON = (8, 6)
+BLOCK = 512
+STABLELM = DOCUMENT["models"]["stablelm-2"]
+
+
+def setup_of(row: dict[str, Any]) -> TrainingSetup:
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in row["setup"].items()}
+    return TrainingSetup(**given)
+
+
+def found(model: str, part: str) -> list[tuple[str, int, int, int, int]]:
+    """(where, traced allocated, the engine's, traced reserved, the engine's) of each phase; saving writes nothing."""
+    rows = []
+    architecture = architecture_from_config(DOCUMENT["models"][model])
+    for row in DOCUMENT["rows"]:
+        if row["model"] != model or row["part"] != part:
+            continue
+        try:
+            recordings = record_runs(setup_of(row), architecture, TRACED_ON)
+        except NotFollowedError:
+            continue
+        peaks = {phase: peak for recording in recordings for phase, peak in recording.phases.items()}
+        for phase, peak in peaks.items():
+            if phase != "save" and phase in row["phases"]:
+                allocated, reserved = row["phases"][phase]
+                rows.append((f"{row['setup']} {phase}", allocated, peak.allocated, reserved, peak.reserved))
+    return rows
+
+
+@pytest.mark.parametrize("model", TRACED)
+def test_nearly_every_phase_equals_its_trace_to_a_block(model: str) -> None:
+    """A block is 512 bytes: special tokens that a config names, or does not, are one each."""
+    rows = found(model, "derived")
+    assert rows
+    wrong = [row for row in rows if abs(row[1] - row[2]) > BLOCK or row[3] != row[4]]
+    assert len(wrong) <= max(1, len(rows) * 0.1), wrong
+    assert all(abs(mine / truth - 1) <= 0.002 for _, truth, mine, _, _ in rows), wrong
+    assert all(abs(mine / truth - 1) <= 0.06 for _, _, _, truth, mine in rows), wrong
+
+
+@pytest.mark.parametrize("model", HELD_OUT)
+def test_rows_held_out_are_as_near(model: str) -> None:
+    rows = found(model, "held out")
+    assert rows
+    assert all(abs(mine / truth - 1) <= 0.002 for _, truth, mine, _, _ in rows), rows
+    assert all(abs(mine / truth - 1) <= 0.06 for _, _, _, truth, mine in rows), rows
+
+
+def report(setup: TrainingSetup, config: dict[str, Any] = STABLELM, **more: Any) -> Any:
+    return predict(setup, architecture_from_config(config), constants=sample.CONSTANTS, **more)
+
+
+def test_a_type_without_a_closed_form_is_predicted_by_the_engine() -> None:
+    setup = TrainingSetup(bf16=True, per_device_train_batch_size=2, do_eval=True)
+    made = report(setup, gpu=sample.RTX_3090)
+    assert made.level == "engine"
+    assert [phase.name for phase in made.phases] == ["load", "train", "evaluate", "save"]
+    train = made.phase("train")
+    assert sum(term.bytes for term in train.terms) == train.peak_allocated_bytes
+    terms = {term.name for term in train.terms}
+    assert {"parameters", "optimizer", "autocast_copies", "activations_decoder"} <= terms
+    assert train.low_bytes < train.process_used_bytes < train.high_bytes
+
+
+def test_parameters_of_such_a_type_are_counted_as_transformers_builds_it() -> None:
+    architecture = architecture_from_config({**STABLELM, "num_hidden_layers": 24})
+    assert parameter_count(architecture) == 1_644_515_328  # stabilityai/stablelm-2-1_6b
+
+
+def test_targets_of_such_a_type_are_matched_by_name() -> None:
+    architecture = architecture_from_config(STABLELM)
+    matched, missing = match_targets(architecture, ("q_proj", "down_proj", "nowhere"))
+    assert {module.leaf: module.number for module in matched} == {"q_proj": 4, "down_proj": 4}
+    assert missing == ("nowhere",)
+
+
+def test_a_run_that_does_not_fit_the_card_is_out_of_memory() -> None:
+    setup = TrainingSetup(bf16=True, per_device_train_batch_size=64, max_source_length=2048)
+    assert report(setup, gpu=sample.RTX_3090).verdict.status in ("oom", "likely_oom")
+
+
+@pytest.mark.parametrize(
+    "change", [{"use_dora": True, "method": "lora"}, {"world_size": 2}, {"optim": "lion_32bit"}, {"zero_stage": 2}]
+)
+def test_what_the_engine_does_not_follow_is_refused_by_name(change: dict[str, Any]) -> None:
+    setup = TrainingSetup(bf16=True)._replace(**change)
+    with pytest.raises(UnsupportedArchitectureError, match=r"use_dora|world_size|lion_32bit"):
+        report(setup)
+
+
+def test_fields_that_change_the_form_are_refused() -> None:
+    with pytest.raises(UnsupportedArchitectureError, match="qk_layernorm"):
+        architecture_from_config({**STABLELM, "qk_layernorm": True})
+    with pytest.raises(UnsupportedArchitectureError, match="num_attention_heads"):
+        architecture_from_config({"model_type": "stablelm"})

@@ -1,0 +1,52 @@
+"""The engine and the simulation ask the allocator for the same blocks in the same order: small models, act by act."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
+from engine_diff import canonical, followed, parted, simulated
+
+from kb.core.setup import TrainingSetup
+
+_DECODER = {"hidden_size": 128, "intermediate_size": 320, "num_attention_heads": 4, "num_key_value_heads": 2,
+            "num_hidden_layers": 2, "vocab_size": 1000, "max_position_embeddings": 512, "pad_token_id": 0,
+            "bos_token_id": 1, "eos_token_id": 2}  # fmt: skip
+_SEQ2SEQ = {"d_model": 128, "encoder_ffn_dim": 256, "decoder_ffn_dim": 256, "encoder_attention_heads": 4,
+            "decoder_attention_heads": 4, "encoder_layers": 2, "decoder_layers": 2, "vocab_size": 1000,
+            "max_position_embeddings": 512, "scale_embedding": True, "pad_token_id": 1, "eos_token_id": 2,
+            "decoder_start_token_id": 2}  # fmt: skip
+CONFIGS: dict[str, dict[str, Any]] = {
+    "llama": {**_DECODER, "model_type": "llama", "rms_norm_eps": 1e-5},
+    "gpt_neox": {**_DECODER, "model_type": "gpt_neox"},
+    "stablelm": {**_DECODER, "model_type": "stablelm"},
+    "starcoder2": {**_DECODER, "model_type": "starcoder2", "residual_dropout": 0.1},
+    "cohere": {**_DECODER, "model_type": "cohere"},
+    "t5": {"model_type": "t5", "d_model": 128, "d_ff": 256, "num_heads": 4, "d_kv": 32, "num_layers": 2,
+           "vocab_size": 1000},
+    "bart": {**_SEQ2SEQ, "model_type": "bart"},
+    "marian": {**_SEQ2SEQ, "model_type": "marian", "activation_function": "swish"},
+    "m2m_100": {**_SEQ2SEQ, "model_type": "m2m_100", "activation_function": "relu"},
+}  # fmt: skip
+SETUPS: dict[str, dict[str, Any]] = {
+    "bf16": {"bf16": True},
+    "checkpointed": {"bf16": True, "gradient_checkpointing": True},
+    "eager, fp32": {"attn_implementation": "eager"},
+}
+
+
+@pytest.mark.parametrize("name", SETUPS)
+@pytest.mark.parametrize("model", CONFIGS)
+def test_training_asks_for_the_same_blocks_in_the_same_order(model: str, name: str) -> None:
+    setup = TrainingSetup(per_device_train_batch_size=3, max_source_length=72, **SETUPS[name])
+    wanted, peaks = simulated(CONFIGS[model], setup, (8, 6))
+    found, own = followed(CONFIGS[model], setup, (8, 6))
+    one, other = canonical(wanted), canonical(found)
+    at = parted(one, other)
+    assert at is None, (one[at - 3 : at + 3], other[at - 3 : at + 3])
+    assert {phase: own[phase] for phase in peaks} == peaks
