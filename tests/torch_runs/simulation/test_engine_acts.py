@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
+from simulation_needs import require_simulator
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
-from engine_diff import canonical, followed, parted, simulated
+require_simulator()
 
-from kb.core.setup import TrainingSetup
+sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
+from engine_diff import canonical, followed, parted, simulated  # noqa: E402
+
+from kb.core.setup import TrainingSetup  # noqa: E402
 
 _DECODER = {"hidden_size": 128, "intermediate_size": 320, "num_attention_heads": 4, "num_key_value_heads": 2,
             "num_hidden_layers": 2, "vocab_size": 1000, "max_position_embeddings": 512, "pad_token_id": 0,
@@ -23,7 +24,7 @@ _SEQ2SEQ = {"d_model": 128, "encoder_ffn_dim": 256, "decoder_ffn_dim": 256, "enc
             "decoder_start_token_id": 2}  # fmt: skip
 CONFIGS: dict[str, dict[str, Any]] = {
     "llama": {**_DECODER, "model_type": "llama", "rms_norm_eps": 1e-5},
-    "gpt_neox": {**_DECODER, "model_type": "gpt_neox"},
+    "gpt_neox": {**_DECODER, "model_type": "gpt_neox", "num_key_value_heads": 4},
     "stablelm": {**_DECODER, "model_type": "stablelm"},
     "starcoder2": {**_DECODER, "model_type": "starcoder2", "residual_dropout": 0.1},
     "cohere": {**_DECODER, "model_type": "cohere"},

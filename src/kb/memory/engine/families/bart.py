@@ -172,9 +172,8 @@ class BartStack:
         indices = new(ids.shape, I32)
         del shifted
         long = new(ids.shape, I64)
-        del indices, mask
         places = new(ids.shape, I64)
-        del long
+        del long, indices, mask
         table = self.model.buffers[self.buffer_at]
         out = new((*ids.shape, table.shape[1]), table.dtype)
         del places

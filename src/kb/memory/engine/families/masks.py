@@ -81,7 +81,7 @@ def padding_mask(
     del every, ones
     index = new((batch, keys), BOOL)
     out = new((batch, 1, queries, keys), BOOL)
-    del index, both, rows, heads, q, k, flags
+    del index, both, rows, heads, q, k
     return in_numbers(out, eager)
 
 
