@@ -82,7 +82,9 @@ def padding_mask(
     index = new((batch, keys), BOOL)
     out = new((batch, 1, queries, keys), BOOL)
     del index, both, rows, heads, q, k
-    return in_numbers(out, eager)
+    numbers = in_numbers(out, eager)
+    del flags
+    return numbers
 
 
 def _range(length: int) -> Tensor:
