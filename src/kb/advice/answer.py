@@ -1,6 +1,6 @@
 """The whole answer of ``kb.recommend``: the recommendation, the notes' rows beside it, the decision tree. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from kb.advice.decision import Walk, nominal_gb, walk
@@ -82,6 +82,26 @@ def answer(
     return Answer(
         task, asked, estimator, world, None, _shared(inference, path, known, estimator), notes, decision, path, known
     )
+
+
+def answer_easier(asked: Asked, first: Answer, ask: Callable[[Asked], Answer]) -> Answer:
+    """The answer to what is asked, or where nothing fits, to what is easier: shorter inputs if no length is asked for,
+    training without evaluation beside it, or both.
+
+    Args:
+        first: the answer to ``asked``.
+        ask: answers another question.
+    """
+    if first.setup is not None or first.training is None:
+        return first
+    shorter = first.training.shorter_source
+    if asked.source_length is None and shorter is not None:
+        return ask(asked._replace(source_length=shorter))
+    found = ask(asked._replace(evaluate=False))
+    shorter = found.training.shorter_source if found.training is not None else None
+    if found.setup is None and asked.source_length is None and shorter is not None:
+        return ask(asked._replace(evaluate=False, source_length=shorter))
+    return found
 
 
 def answers_known(asked: Asked, estimator: Estimator) -> dict[str, Any]:

@@ -52,8 +52,8 @@ class Attempt(NamedTuple):
     evaluation: int
 
     def fits(self, effective: int, world: int) -> bool:
-        """Whether training fits at some batch, and evaluation beside it."""
-        return self.ceiling.reaches(effective, world) and self.evaluation >= 1
+        """Whether training fits at some batch, and evaluation beside it where the run has one."""
+        return self.ceiling.reaches(effective, world) and (self.evaluation >= 1 or not self.setup.do_eval)
 
 
 def attempts_of(base: TrainingSetup, estimator: Estimator) -> tuple[Attempt, ...]:
@@ -88,7 +88,7 @@ def _attempt(name: str, setup: TrainingSetup, estimator: Estimator) -> Attempt:
         estimator.largest(alone._replace(gradient_accumulation_steps=steps), "per_device_train_batch_size")
         for steps in (1, 2)
     )
-    evaluation = estimator.largest(setup, "per_device_eval_batch_size")
+    evaluation = estimator.largest(setup, "per_device_eval_batch_size") if setup.do_eval else 0
     return Attempt(name, setup, setup.method, train, Ceiling(single, accumulated), evaluation)
 
 

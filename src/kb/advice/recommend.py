@@ -25,7 +25,7 @@ class Asked(NamedTuple):
     """What the user wants; None leaves it to the model, the notes or the library. Lengths are in tokens.
 
     ``noted_effective_batch`` is that of the notes' row for this model and GPU, ``default_effective_batch`` the
-    library's for one GPU; the first that is known counts.
+    library's for one GPU; the first that is known counts. ``evaluate`` is whether the run evaluates beside training.
     """
 
     method: MethodChoice = "auto"
@@ -37,6 +37,7 @@ class Asked(NamedTuple):
     eval_batch: int | None = None
     beams: int | None = None
     generation_length: int | None = None
+    evaluate: bool = True
 
 
 class Largest(NamedTuple):
@@ -110,7 +111,7 @@ def recommend_training(asked: Asked, estimator: Estimator, gpus: Mapping[str, Gp
     evaluation = chosen.evaluation
     inference = estimator.largest(alone_at_inference(setup), "inference_batch_size")
     setup = setup._replace(
-        per_device_eval_batch_size=asked.eval_batch or evaluation,
+        per_device_eval_batch_size=asked.eval_batch or evaluation or 1,
         inference_batch_size=inference or None,
         do_predict=bool(inference),
     )
@@ -148,7 +149,7 @@ def base_setup(asked: Asked, estimator: Estimator, world: int = 1) -> TrainingSe
     return TrainingSetup(
         model_name=model.name,
         do_train=True,
-        do_eval=True,
+        do_eval=asked.evaluate,
         max_source_length=source,
         max_target_length=target,
         predict_with_generate=seq2seq,

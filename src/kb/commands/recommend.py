@@ -4,14 +4,24 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from kb import __version__
+from kb.advice.answer import DECISION, Answer, answer, answer_easier
+from kb.advice.estimator import Estimator
 from kb.core.catalog import Catalog
 from kb.core.model import Model
 from kb.core.text import UserError
 from kb.knowledge import load_catalog, load_guide
+from kb.memory import UnsupportedArchitectureError
+from kb.report.recommend.formats import FORMATS
+from kb.report.recommend.text import config_file
+from kb.report.values import short_name
+from kb.report.words import Words
 from kb.session import cli
+from kb.session.prepare import Wanted, file_checker
+from kb.session.project import find_project
 
 LARGEST_NUMBER = 1_000_000
 NUMBERS = ("gpus", "effective_batch", "seq_in", "seq_out", "eval_batch", "beams", "gen_length", "folds", "processes")
@@ -23,13 +33,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def command(arguments: Sequence[str], language: str) -> int:
     """Recommend; 0 where the config holds all that was asked, 1 where something of it cannot be had."""
-    from kb.advice.answer import DECISION, answer
-    from kb.advice.estimator import Estimator
-    from kb.memory import UnsupportedArchitectureError
-    from kb.report.words import Words
-    from kb.session.prepare import Wanted, file_checker
-    from kb.session.project import find_project
-
     messages = cli.load_words_or_none(language)
     options = build_parser(messages).parse_args(arguments)
     _check_numbers(options)
@@ -41,22 +44,28 @@ def command(arguments: Sequence[str], language: str) -> int:
     if not machine.gpus:
         raise UserError("recommend.no_gpu")
     _check_lengths(options, model)
+    if options.written_as is not None and options.task != "train":
+        raise UserError("recommend.as_inference", format=options.written_as)
     given = _given(options.set, guide.get("decisions", {}).get(DECISION, {}).get("variables", {}))
+    ask = partial(
+        answer,
+        options.task,
+        estimator=Estimator(model, machine, catalog.constants),
+        catalog=catalog,
+        guide=guide,
+        world=len(machine.gpus) if options.gpus is None else options.gpus,
+        folds=options.folds or 1,
+        processes=options.processes or 1,
+        given=given,
+    )
+    words = Words(language, messages, catalog.facts)
     try:
-        result = answer(
-            options.task,
-            _asked(options),
-            Estimator(model, machine, catalog.constants),
-            catalog,
-            guide,
-            world=len(machine.gpus) if options.gpus is None else options.gpus,
-            folds=options.folds or 1,
-            processes=options.processes or 1,
-            given=given,
-        )
+        result = ask(_asked(options))
+        if options.written_as is not None:
+            easier = answer_easier(_asked(options), result, ask)
+            return _write(options, easier, words, result)
     except UnsupportedArchitectureError as error:
         raise UserError("recommend.unsupported", model=model.name, reason=str(error)) from None
-    words = Words(language, messages, catalog.facts)
     if options.format == "json":
         from kb.report.recommend.json_report import recommend_json
 
@@ -69,6 +78,23 @@ def command(arguments: Sequence[str], language: str) -> int:
     splits = result.training.splits if result.training else None
     held = result.setup is not None and (splits is None or bool(splits.exact))
     return cli.CLEAN if held else cli.FINDINGS
+
+
+def _write(options: argparse.Namespace, easier: Answer, words: Words, first: Answer) -> int:
+    """Print the config alone; 1 where nothing fits, said on standard error."""
+    assert first.training is not None  # of a training run
+    asked_length = first.training.attempts[0].setup.max_source_length
+    shortened = easier.setup is not None and easier.setup.max_source_length != asked_length
+    text = config_file(easier, options.written_as, words, asked_length=asked_length if shortened else None)
+    if text is None:
+        model, gpu = first.estimator.model.name, first.estimator.gpu
+        name = short_name(gpu.gpu) if gpu is not None and gpu.gpu else options.gpu
+        print(
+            f"kb: {words('recommend.nothing_to_write', method=options.method, model=model, gpu=name)}", file=sys.stderr
+        )
+        return cli.FINDINGS
+    cli.put(text)
+    return cli.CLEAN
 
 
 def build_parser(words: cli.Words) -> cli.Parser:
@@ -97,6 +123,7 @@ def build_parser(words: cli.Words) -> cli.Parser:
     run.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help=say("set"))
     output = parser.add_argument_group(say("group_output"))
     output.add_argument("--format", choices=("text", "json"), default="text", help=say("format"))
+    output.add_argument("--as", dest="written_as", choices=FORMATS, metavar="FORMAT", help=say("as"))
     output.add_argument("--lang", choices=("ko", "en"), help=cli.said(words, "cli.option.lang"))
     output.add_argument("--color", choices=("auto", "always", "never"), default="auto", help=say("color"))
     output.add_argument("--rules", metavar="DIR", help=cli.said(words, "cli.option.rules"))

@@ -10,7 +10,7 @@ from kb.core.setup import TrainingSetup, WeightType
 # How the team format calls what the vocabulary calls otherwise: (group, key).
 _KEYS = {
     "model.name": ("general", "model_name"),
-    "model.torch_dtype": ("model", "torch_dtype"),
+    "model.torch_dtype": ("model", "dtype"),
     "data.max_source_length": ("tokenizer", "encoder_max_len"),
     "data.max_target_length": ("tokenizer", "decoder_max_len"),
     "inference.max_length": ("inference", "generate_max_length"),
@@ -58,12 +58,14 @@ def settings_of(
 def _training(setup: TrainingSetup, workers_known: bool) -> dict[str, Any]:
     settings: dict[str, Any] = {
         "training.do_train": True,
-        "training.do_eval": True,
-        "training.eval_strategy": "epoch",
+        "training.do_eval": setup.do_eval,
+        "training.eval_strategy": "epoch" if setup.do_eval else "no",
         "training.per_device_train_batch_size": setup.per_device_train_batch_size,
         "training.per_device_eval_batch_size": setup.per_device_eval_batch_size,
         "training.gradient_accumulation_steps": setup.gradient_accumulation_steps,
     }
+    if not setup.do_eval:
+        del settings["training.per_device_eval_batch_size"]
     if setup.autocast:
         settings["training.bf16" if setup.bf16 else "training.fp16"] = True
     settings["training.optim"] = setup.optim
@@ -110,7 +112,7 @@ def to_yaml(
     for name, value in settings.items():
         group, key = keys.get(name) or tuple(name.split(".", 1))
         groups.setdefault(group, []).append((key, scalar(value), comments.get(name, "")))
-    lines = [f"# {head}"] if head else []
+    lines = [f"# {line}" for line in head.splitlines()]
     for group, rows in groups.items():
         lines.append(f"{group}:")
         lines += [f"  {key}: {value}{f'  # {comment}' if comment else ''}" for key, value, comment in rows]

@@ -15,6 +15,7 @@ from kb.core.result import UnitResult
 from kb.core.setup import TrainingSetup
 from kb.report.check.panel import fit_panel
 from kb.report.recommend.config import settings_of, to_yaml
+from kb.report.recommend.formats import config_as
 from kb.report.recommend.notes_table import Own, notes_lines, why_lines
 from kb.report.recommend.reasons import reasons, walk_lines
 from kb.report.terminal import Style, table, wrap
@@ -74,6 +75,45 @@ def config_yaml(answer: Answer, words: Words) -> str | None:
     stored = model.weights_dtype
     settings = settings_of(setup, workers_known=workers_known, one_sequence=one_sequence, stored=stored)
     return to_yaml(settings, _comments(answer, setup, words), head, one_sequence=one_sequence)
+
+
+def config_file(answer: Answer, form: str, words: Words, *, asked_length: int | None = None) -> str | None:
+    """The recommended training run as a file of a format; None where nothing fits.
+
+    Args:
+        form: one of :data:`kb.report.recommend.formats.FORMATS`.
+        asked_length: input length that did not fit, where the run takes a shorter one.
+
+    Raises:
+        UserError: the format's program does not train such a model.
+    """
+    setup, training = answer.setup, answer.training
+    if setup is None or training is None or training.report is None:
+        return None
+    model, found = answer.estimator.model, answer.estimator.gpu
+    assert found is not None  # without a GPU there is nothing to recommend for
+    phase = max(peaks(training.report), key=lambda one: one.high_bytes)
+    name = short_name(found.gpu) if found.gpu else found.name
+    head = [
+        words("recommend.file_head", model=model.name, gpu=name, limit=size(found.memory_total)),
+        words(
+            "recommend.file_need",
+            need=size(phase.process_used_bytes),
+            low=size(phase.low_bytes),
+            high=size(phase.high_bytes),
+        ),
+        " ".join(f"export {key}={value}" for key, value in ENVIRONMENT.items()),
+    ]
+    if asked_length is not None:
+        head.insert(2, words("recommend.file_shorter", length=setup.max_source_length, asked=asked_length))
+    if not setup.do_eval:
+        head.insert(2, words("recommend.file_no_evaluation"))
+    known = training.workers_reason != "unknown"
+    one_sequence = not reads_target(model.architecture)
+    settings = settings_of(setup, workers_known=known, one_sequence=one_sequence, stored=model.weights_dtype)
+    comments = {} if form == "command" else _comments(answer, setup, words)
+    family = model.architecture.family
+    return config_as(form, settings, setup, family=family, comments=comments, head="\n".join(head))
 
 
 def _comments(answer: Answer, setup: TrainingSetup, words: Words) -> dict[str, str]:

@@ -1,0 +1,156 @@
+"""A recommended run in the format of what will read it: a file to save, or a command to start."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kb.core.setup import TrainingSetup
+from kb.core.text import UserError
+from kb.report.recommend.config import scalar, to_yaml
+
+FORMATS = ("hf", "trl", "axolotl", "llamafactory", "team", "command")
+OF_DECODERS = ("trl", "axolotl", "llamafactory")  # their trainers read one row of tokens
+YOURS = "YOUR_DATASET"  # what only the user knows
+HELD_OUT = 0.05  # of the rows, for evaluation, where a trainer splits the data itself
+OUTPUT = "out"
+
+Settings = Mapping[str, Any]
+_INFERENCE = ("inference.", "generation.")
+# What the library calls otherwise than the vocabulary; every other name of `training.` is its own.
+_HF: Mapping[str, str] = {
+    "model.name": "model_name_or_path",
+    "model.torch_dtype": "dtype",
+    "data.max_source_length": "max_source_length",
+    "data.max_target_length": "max_target_length",
+    "lora.enabled": "use_peft",
+    "lora.r": "lora_r",
+    "lora.target_modules": "lora_target_modules",
+}
+_LENGTH_OF = {"encoder": "max_seq_length", "decoder": "block_size"}  # in the example scripts of transformers
+_TRL = {**_HF, "data.max_source_length": "max_length"}
+_TRL_LEFT_OUT = ("quantization.bnb_4bit_compute_dtype", "training.do_train", "training.do_eval")
+_AXOLOTL: Mapping[str, str] = {
+    "model.name": "base_model",
+    "data.max_source_length": "sequence_len",
+    "training.per_device_train_batch_size": "micro_batch_size",
+    "training.per_device_eval_batch_size": "eval_batch_size",
+    "training.gradient_accumulation_steps": "gradient_accumulation_steps",
+    "training.bf16": "bf16",
+    "training.fp16": "fp16",
+    "training.optim": "optimizer",
+    "training.gradient_checkpointing": "gradient_checkpointing",
+    "training.dataloader_num_workers": "dataloader_num_workers",
+    "lora.r": "lora_r",
+    "lora.target_modules": "lora_target_modules",
+    "quantization.load_in_4bit": "load_in_4bit",
+}
+_LLAMAFACTORY: Mapping[str, str] = {
+    "model.name": "model_name_or_path",
+    "data.max_source_length": "cutoff_len",
+    "lora.r": "lora_rank",
+    "quantization.bnb_4bit_use_double_quant": "double_quantization",
+}
+_LLAMAFACTORY_LEFT_OUT = ("training.gradient_checkpointing", "training.prediction_loss_only", "training.do_eval")
+
+
+def config_as(
+    form: str, settings: Settings, setup: TrainingSetup, *, family: str, comments: Mapping[str, str], head: str
+) -> str:
+    """The settings in a format of FORMATS, with a line break at the end.
+
+    Args:
+        settings: as :func:`kb.report.recommend.config.settings_of` gives them.
+        family: of the model: what reads a source and a target is trained by other programs than what reads one row.
+        comments: what to say beside a setting, by its name.
+        head: a comment before everything.
+
+    Raises:
+        UserError: the format's program does not train models of this family.
+    """
+    if form in OF_DECODERS and family != "decoder":
+        raise UserError("recommend.not_in_format", format=form, model=setup.model_name or "")
+    trained = {name: value for name, value in settings.items() if not name.startswith(_INFERENCE)}
+    if form == "team":
+        return to_yaml(trained, comments, head, one_sequence=family == "decoder")
+    rows = _WRITERS[form](trained, setup, family)
+    if form == "command":
+        return _command(rows)
+    lines = [f"# {line}" for line in head.splitlines()]
+    for name, key, value in rows:
+        comment = comments.get(name, "")
+        lines.append(f"{key}:{_value(value)}" + (f"  # {comment}" if comment else ""))
+    return "\n".join(lines) + "\n"
+
+
+Row = tuple[str, str, Any]  # the setting, empty where it is the format's alone; its key; its value
+Writer = Callable[[Settings, TrainingSetup, str], list[Row]]
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list) and value and isinstance(value[0], dict):  # a list of mappings, one below another
+        return "".join(f"\n  - {key}: {scalar(each)}" for entry in value for key, each in entry.items())
+    return f" {scalar(value)}"
+
+
+def _hf(settings: Settings, setup: TrainingSetup, family: str) -> list[Row]:
+    names = {**_HF, "data.max_source_length": _LENGTH_OF.get(family, "max_source_length")}
+    rows = [(name, names.get(name, name.partition(".")[2]), value) for name, value in settings.items()]
+    return [*rows, ("", "output_dir", OUTPUT)]
+
+
+def _trl(settings: Settings, setup: TrainingSetup, family: str) -> list[Row]:
+    named = {name: value for name, value in settings.items() if name not in _TRL_LEFT_OUT}
+    rows: list[Row] = [(name, _TRL.get(name, name.partition(".")[2]), value) for name, value in named.items()]
+    if setup.load_in_4bit and "model.torch_dtype" not in named:  # 4-bit weights are computed in this type
+        rows.append(("model.torch_dtype", "dtype", "bfloat16" if setup.bf16 else "float16"))
+    if "training.bf16" not in settings:
+        rows.append(("", "bf16", False))  # TRL turns it on by itself
+    return [*rows, ("", "dataset_name", YOURS), ("", "output_dir", OUTPUT)]
+
+
+def _axolotl(settings: Settings, setup: TrainingSetup, family: str) -> list[Row]:
+    if setup.fp16 and setup.method == "full":
+        raise UserError("recommend.no_full_fp16", format="axolotl")
+    rows: list[Row] = [(name, _AXOLOTL[name], value) for name, value in settings.items() if name in _AXOLOTL]
+    if setup.method != "full":
+        rows.append(("lora.enabled", "adapter", setup.method))
+        rows.append(("", "lora_alpha", 2 * setup.lora_r))
+    rows.append(("", "datasets", [{"path": YOURS}]))
+    return [*rows, ("", "val_set_size", HELD_OUT if setup.do_eval else 0), ("", "output_dir", OUTPUT)]
+
+
+def _llamafactory(settings: Settings, setup: TrainingSetup, family: str) -> list[Row]:
+    rows: list[Row] = [("", "stage", "sft"), ("", "finetuning_type", "full" if setup.method == "full" else "lora")]
+    for name, value in settings.items():
+        group, _, key = name.partition(".")
+        if name in _LLAMAFACTORY:
+            rows.append((name, _LLAMAFACTORY[name], value))
+        elif name == "lora.target_modules":
+            rows.append((name, "lora_target", ",".join(value)))
+        elif name == "quantization.load_in_4bit":
+            rows.append((name, "quantization_bit", 4))
+        elif group == "training" and name not in _LLAMAFACTORY_LEFT_OUT:
+            rows.append((name, key, value))
+    rows.append(("", "disable_gradient_checkpointing", not setup.gradient_checkpointing))
+    held_out: list[Row] = [("", "val_size", HELD_OUT)] if setup.do_eval else []
+    return [*rows, ("", "dataset", YOURS), *held_out, ("", "output_dir", OUTPUT)]
+
+
+def _command(rows: list[Row]) -> str:
+    """The rows as flags of a script, one a line; of a switch that is off there is none."""
+    words = ["python train.py"]
+    for _, key, value in rows:
+        if value is True:
+            words.append(f"--{key}")
+        elif value is not False:
+            text = " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+            words.append(f"--{key} {text}")
+    return " \\\n  ".join(words) + "\n"
+
+
+_WRITERS: Mapping[str, Writer] = {
+    "hf": _hf,
+    "trl": _trl,
+    "axolotl": _axolotl,
+    "llamafactory": _llamafactory,
+    "command": _hf,
+}
