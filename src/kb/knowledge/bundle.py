@@ -19,13 +19,16 @@ FORMAT = 6
 STAMP = "stamp.json"
 
 
-def load_part(location: Location, part: str) -> Any:
+def load_part(location: Location, part: str, *, beside: bool = False) -> Any:
     """One part of the bundle; built first where it is missing, stale or damaged.
+
+    Args:
+        beside: it goes with a part that has just been read, so that nothing is looked at again.
 
     Raises:
         KnowledgeError: the sources have faults.
     """
-    if location.sealed or _is_fresh(location):
+    if location.sealed or beside or _is_fresh(location):
         try:
             return _read(os.path.join(location.bundle, f"{part}.json"))
         except (OSError, ValueError):

@@ -43,7 +43,7 @@ def load_catalog(rules: str | None = None, *, whole: bool = False) -> Catalog:
         constants=hot["constants"],
         sources=cold["sources"],
         triggers={name: tuple(keys) for name, keys in hot["tables"].items()},
-        table=lambda name: load_part(location, TABLE + name),
+        table=lambda name: load_part(location, TABLE + name, beside=True),
         serving=partial(load_part, location, "serving"),
     )
 
