@@ -14,7 +14,7 @@ from kb.core.catalog import Catalog
 from kb.core.finding import SEVERITIES
 from kb.core.result import CheckResult, Unusable
 from kb.core.text import UserError
-from kb.knowledge import load_catalog
+from kb.knowledge import load_catalog, load_table_rows
 from kb.report.words import Words
 from kb.session import cli
 from kb.session.file import FileChecker
@@ -281,7 +281,9 @@ def _explain_alone(options: argparse.Namespace, catalog: Catalog, words: Words) 
     from kb.report.terminal import choose_style
 
     style = choose_style(sys.stdout, options.color)
-    cli.put(explain(catalog.rules[options.explain], words, style, sources=catalog.sources))
+    rule = catalog.rules[options.explain]
+    rows = load_table_rows(rule.id) if rule.on == rule.id else ()
+    cli.put(explain(rule, words, style, sources=catalog.sources, rows=rows))
     return cli.CLEAN
 
 

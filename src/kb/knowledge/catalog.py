@@ -71,6 +71,12 @@ def load_words_alone(language: str) -> Mapping[str, str]:
     return {key: text for key, text in texts.items() if isinstance(text, str)} if isinstance(texts, dict) else {}
 
 
+def load_table_rows(rule: str, rules: str | None = None) -> list[list[str]]:
+    """The rows that a rule words: library, id, condition as written, and what the library says."""
+    rows: dict[str, list[list[str]]] = load_part(shipped() if rules is None else named(rules), "cold")["tables"]
+    return rows.get(rule, [])
+
+
 def load_table_examples(rules: str | None = None) -> list[dict[str, Any]]:
     """The examples of every table: ``of`` which row, the ``rules`` that may word what it shows, and the ``example``."""
     examples: list[dict[str, Any]] = load_part(shipped() if rules is None else named(rules), "cold")["table_examples"]

@@ -6,6 +6,7 @@ from typing import Any
 
 from kb.core.catalog import Catalog
 from kb.core.text import UserError
+from kb.knowledge import load_table_rows
 from kb.knowledge.entries import ERRATA, Entry
 from kb.knowledge.locations import Location
 from kb.report.terminal import Style
@@ -44,7 +45,9 @@ def explain_entry(
     if entry.kind == "checks":
         from kb.report.rules.explain import explain
 
-        return explain(catalog.rules[entry.id], words, style, sources=catalog.sources)
+        rule = catalog.rules[entry.id]
+        rows = load_table_rows(rule.id, location.rules) if rule.on == rule.id else ()
+        return explain(rule, words, style, sources=catalog.sources, rows=rows)
     errata = guide.get(ERRATA, {}).get(ERRATA, [])
     if entry.kind == ERRATA:
         from kb.advice.recompute import Basis

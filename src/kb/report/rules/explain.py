@@ -24,6 +24,7 @@ def explain(
     sources: Mapping[str, Any],
     lookup: Lookup | None = None,
     where: str | None = None,
+    rows: Sequence[Sequence[str]] = (),
 ) -> str:
     """The rule's explanation, with a line break at its end.
 
@@ -34,11 +35,13 @@ def explain(
         sources: the catalogue's sources, by id.
         lookup: a unit's facts (``Facts.get``); without it the formula is shown with names alone.
         where: the unit that ``lookup`` speaks of, for the heading: ``config.yaml [t5]``.
+        rows: of a rule whose data is a table: library, id, condition and the library's words of each row.
     """
     blocks = [
         _title(rule, words, style),
         wrap(_message(rule, words, lookup), style.width, INDENT),
         _condition(rule, words, style, lookup, where),
+        _rows(rows, words, style),
         _section("explain.why", wrap(words.text(rule.why, _values(rule, lookup)), style.width, INDENT), words, style),
         _fixes(rule, words, style, lookup),
         _example(rule, "fires", "explain.bad", words, style),
@@ -50,6 +53,17 @@ def explain(
 
 def _section(key: str, lines: Sequence[str], words: Words, style: Style) -> list[str]:
     return [style.paint(words(key), "heading"), *lines] if lines else []
+
+
+def _rows(rows: Sequence[Sequence[str]], words: Words, style: Style) -> list[str]:
+    """What each row of the rule's tables is about, in the words of a config's own keys."""
+    if not rows:
+        return []
+    lines: list[str] = []
+    for library, _, condition, said in rows:
+        shown = condition.replace("written.", "").replace("key.", "")
+        lines += wrap(f"{library}: {shown}{f' → {said}' if said else ''}", style.width, INDENT, INDENT * 2)
+    return [style.paint(words("explain.rows", number=len(rows)), "heading"), *lines]
 
 
 def _title(rule: Rule, words: Words, style: Style) -> list[str]:
