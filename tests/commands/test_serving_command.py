@@ -50,10 +50,16 @@ def test_the_log_of_an_a100_is_worked_out_again() -> None:
         "--gpu-memory-utilization", "0.9", "--weights", "14.96GiB", "--non-torch", "0.10GiB",
         "--activations", "9.37GiB",
     )  # fmt: skip
-    assert found["kv_tokens"] / 16 == pytest.approx(5691, abs=10)
+    assert found["kv_blocks"] == pytest.approx(5691, abs=10)
     assert round(found["concurrency"], 2) == 11.12
     assert found["kv_bytes_per_token"] == 131_072
     assert found["status"]["weights_bytes"] == "given"
+
+
+def test_a_cache_of_llama_cpp_is_as_its_log_prints_it() -> None:
+    server = ("--engine", "llama.cpp", "--model", "llama-3-8b", "--gpu", "h200", "--max-model-len", "1048576")
+    assert serving(*server)["kv_request_bytes"] == 137_438_953_504 - 32
+    assert "128.00 GiB" in estimate(*server).stdout
 
 
 def test_every_figure_has_a_status_on_every_rank() -> None:

@@ -37,6 +37,7 @@ class Served(NamedTuple):
     longest: int | None  # the largest max_model_len that starts, within the model's positions
     utilization_needed: float | None  # the least share with which max_model_len starts; None where none does
     not_predicted: str = ""
+    request_bytes: int | None = None  # of the cache, that one request of the full length takes on one rank
 
     @property
     def starts(self) -> bool | None:
@@ -98,6 +99,7 @@ def serve(model: ServedModel, setup: ServingSetup, engine: Mapping[str, Any], co
         concurrency=concurrency,
         longest=_longest(model, setup, engine, constants),
         utilization_needed=_share_needed(setup, budget, need),
+        request_bytes=math.ceil(need),
     )
 
 
@@ -183,6 +185,8 @@ def _longest(model: ServedModel, setup: ServingSetup, engine: Mapping[str, Any],
         return budget is not None and _need(model, at, resolve(model, at, engine), length) <= budget.kv
 
     low, high = 0, model.positions or LONGEST
+    if setup.engine in ("llama.cpp", "transformers"):  # these take a length beyond the model's
+        high = max(high, setup.max_model_len or 0)
     if fits(high):
         return high
     while high - low > 1:

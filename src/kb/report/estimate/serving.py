@@ -78,6 +78,8 @@ def _budget(served: Served, words: Words, style: Style) -> list[str]:
     rows = [[words("serving.share"), words("serving_status.exact"), _gib(budget.share)]]
     outside: list[list[str]] = []
     for term in budget.terms:
+        if not term.bytes:
+            continue
         row = [words.named("serving_term", term.name), words.named("serving_status", term.status)]
         (rows if term.inside else outside).append([*row, ("−" if term.inside else "") + _gib(term.bytes)])
     kept = _gib(budget.kv).replace("-", "−")
@@ -102,6 +104,8 @@ def _holds(answer: Answer, words: Words, style: Style) -> list[str]:
     assert served.budget is not None
     assert served.concurrency is not None
     values = {"tokens": served.kv_tokens, "length": served.options.max_model_len}
+    if served.request_bytes is not None:
+        lines += wrap(words("serving.request", size=_gib(served.request_bytes), **values), style.width)
     if served.starts:
         times = f"{served.concurrency:.2f}"
         lines += wrap(words("serving.holds", times=times, **values), style.width)
@@ -116,7 +120,8 @@ def _holds(answer: Answer, words: Words, style: Style) -> list[str]:
         key = "serving.share_needed"
         lines += wrap(words(key, option=option, share=f"{served.utilization_needed:g}"), style.width)
     key = "serving.smallest" if answer.smallest else "serving.no_gpu_fits"
-    return lines + wrap(words(key, gpu=answer.smallest), style.width)
+    gpus = served.setup.tensor_parallel * served.setup.pipeline_parallel
+    return lines + wrap(words(key, gpu=f"{answer.smallest} × {gpus}", gpus=gpus), style.width)
 
 
 def _load(answer: Answer, words: Words, style: Style) -> list[str]:
@@ -146,7 +151,7 @@ def _changes(answer: Answer, words: Words, style: Style) -> list[str]:
     names = ("column_option", "column_tokens", "column_requests", "column_longest")
     head = [words(f"serving.{name}") for name in names]
     rows = [head, [words("serving.as_it_is"), *_figures(answer.served)]]
-    helping = [change for change in answer.changes if change.served.kv_tokens or answer.served.kv_tokens]
+    helping = [change for change in answer.changes if _figures(change.served) != _figures(answer.served)]
     for change in helping:
         name = option_name(answer.served.setup.engine, change.option)
         rows.append([f"{name} {_value(change.value)}", *_figures(change.served)])
@@ -215,6 +220,9 @@ def _figures_json(served: Served) -> Object:
     figures = _rank_json(served.budget, token, served.kv_tokens if served.kv_tokens is not None else 0)
     figures["kv_tokens"] = served.kv_tokens
     figures["concurrency"] = None if served.concurrency is None else round(served.concurrency, 4)
+    block = served.options.block
+    figures["kv_blocks"] = None if served.kv_tokens is None else served.kv_tokens // block
+    figures["kv_request_bytes"] = served.request_bytes
     figures["max_model_len"] = served.longest
     figures["starts"] = served.starts
     figures["utilization_needed"] = served.utilization_needed
