@@ -11,6 +11,8 @@ import pytest
 from filelock import FileLock
 
 ROOT = Path(__file__).resolve().parent.parent
+# Of a folder that all workers build from: another of them may be writing these while it is copied.
+BEING_WRITTEN = shutil.ignore_patterns("__pycache__", ".bundle")
 
 
 def missing(what: str) -> None:
