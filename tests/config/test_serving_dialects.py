@@ -150,6 +150,21 @@ def test_no_advice_for_training_is_given_to_a_server(tmp_path: Path, language: s
         assert word not in run.stdout
 
 
+def test_what_a_server_reads_in_its_own_way_is_no_fault(tmp_path: Path) -> None:
+    text = (
+        "vllm serve some/model --max-model-len 8k --gpu-memory-utilization=${UTIL:-0.9} --some-option-of-tomorrow 3\n"
+    )
+    assert findings(written(tmp_path, "serve.sh", text), "--gpu", "t4") == []
+
+
+def test_an_estimate_of_a_server_s_file_names_the_way(tmp_path: Path) -> None:
+    path = written(tmp_path, "serve.sh", f"vllm serve {LLAMA}\n")
+    command = [sys.executable, "-m", "kb.estimate", str(path), "--gpu", "t4", "--lang", "en"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert run.returncode == 2
+    assert "kb estimate --engine vllm" in run.stderr
+
+
 def words(text: str) -> list[Argument]:
     return [Argument(word, 0, 0) for word in text.split()]
 

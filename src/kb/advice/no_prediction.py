@@ -14,7 +14,7 @@ TRAINER = "script.trainer"
 # Notes that are errors as they stand, where a prediction was asked for.
 NO_MODEL_OF_THE_RUN = (
     "deepspeed_not_read", "engine_not_followed", "gpus_not_counted", "gpus_not_said", "method_open", "no_such_run",
-    "not_modelled", "preference_not_predicted", "trainer_not_predicted", "width_open",
+    "not_modelled", "preference_not_predicted", "server", "trainer_not_predicted", "width_open",
 )  # fmt: skip
 _SPELT = {
     "distillation": "Distillation",
