@@ -95,6 +95,26 @@ def estimate(
     )
 
 
+def with_varied_lengths(one: Estimated) -> Estimated:
+    """The run with a note of what it holds where batches are padded to their longest sample."""
+    if one.model is None or not one.setup.do_train:
+        return one._replace(notes=(*one.notes, ("estimate.varied_no_training", {})))
+    from kb.memory.engine.report import reserved_by_lengths  # only this option needs it
+
+    gpu = one.machine.smallest_gpu
+    try:
+        found = reserved_by_lengths(one.setup, one.model.architecture, gpu.compute_capability if gpu else None)
+    except UnsupportedArchitectureError as error:
+        return one._replace(notes=(*one.notes, ("estimate.varied_not_followed", {"reason": str(error)})))
+    values = {
+        "allocated": found.allocated,
+        "fixed": found.fixed,
+        "varied": found.varied,
+        "expandable": found.expandable,
+    }
+    return one._replace(notes=(*one.notes, ("estimate.varied", values)))
+
+
 def _unusable(note: Note, setup: TrainingSetup, catalog: Catalog) -> UserError:
     """Why nothing can be predicted, as an error."""
     name, values = note

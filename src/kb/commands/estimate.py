@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def command(arguments: Sequence[str], language: str) -> int:
     """Estimate; 0 where the run fits or may, 1 where it is said to run out of memory."""
-    from kb.advice.estimate import runs_out
+    from kb.advice.estimate import runs_out, with_varied_lengths
     from kb.session.estimating import estimate_file, estimate_flags
     from kb.session.simulating import with_model_files
 
@@ -59,6 +59,8 @@ def command(arguments: Sequence[str], language: str) -> int:
     found = [with_model_files(one, options.model_config) for one in found]
     if options.simulate:
         found = _simulated(options, found, catalog, words)
+    if options.varied_lengths:
+        found = [with_varied_lengths(one) for one in found]
     _report(options, found, words, catalog)
     for fault in faults:
         print(f"kb: {cli.worded(fault, language)}", file=sys.stderr)
@@ -134,6 +136,7 @@ def build_parser(words: cli.Words) -> cli.Parser:
     number(run, "seq-in", "TOKENS")
     number(run, "seq-out", "TOKENS")
     number(run, "accumulation")
+    run.add_argument("--varied-lengths", action="store_true", help=say("varied_lengths"))
     run.add_argument("--gradient-checkpointing", action="store_true", help=say("gradient_checkpointing"))
     run.add_argument("--reentrant", action="store_true", help=say("reentrant"))
     run.add_argument("--attention", choices=tuple(ATTENTIONS), help=say("attention"))

@@ -1,5 +1,6 @@
 """One setup and one architecture → the recordings of its processes, and their peaks as phases of a report."""
 
+from collections.abc import Sequence
 from functools import partial
 
 from kb.core.model import Architecture
@@ -32,6 +33,28 @@ def record_runs(
         with held():
             recordings.append(_infer(setup, architecture, CachingAllocator(limit_bytes), capability))
     return recordings
+
+
+def record_training(
+    setup: TrainingSetup,
+    architecture: Architecture,
+    pool: CachingAllocator,
+    capability: tuple[int, int],
+    sources: Sequence[int] | None = None,
+) -> Recording:
+    """Training alone, on an allocator of the caller's; ``sources`` are the padded lengths of its steps.
+
+    Raises:
+        NotFollowedError: something that the engine does not follow.
+    """
+    with held():
+        recording = world.begin(pool, capability)
+        recording.begin("load")
+        model = _model(setup, architecture)
+        optimizer = train(model, setup, sources)
+        recording.begin("")
+        del optimizer, model
+        return recording
 
 
 def _infer(

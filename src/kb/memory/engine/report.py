@@ -9,11 +9,13 @@ from kb.core.model import Architecture
 from kb.core.setup import Assumption, Spread, TrainingSetup
 from kb.memory.config_fields import UnsupportedArchitectureError
 from kb.memory.counts import count
-from kb.memory.engine.allocator import OutOfMemory
+from kb.memory.engine.allocator import CachingAllocator, OutOfMemory
+from kb.memory.engine.expandable import ExpandableAllocator
 from kb.memory.engine.faults import NotFollowedError
+from kb.memory.engine.lengths import varied
 from kb.memory.engine.optimizers import KNOWN
 from kb.memory.engine.options import options_of
-from kb.memory.engine.predict import record_runs
+from kb.memory.engine.predict import record_runs, record_training
 from kb.memory.engine.world import AMPERE, Booked, Peak, Recording
 from kb.memory.host import Loads
 from kb.memory.linear import adapter_parameters, default_targets
@@ -165,6 +167,39 @@ def engine_loads(setup: TrainingSetup, architecture: Architecture) -> Loads:
         saved = 4 * adapter_parameters(architecture, targets, setup.lora_r) if targets else 0
     gathered = _predictions(setup, architecture) if setup.do_eval else 0
     return Loads(parameters, saved if setup.do_train else 0, 0, gathered)
+
+
+class Reserved(NamedTuple):
+    """Training with every batch at the maximum, and with lengths as data has them: bytes.
+
+    ``allocated`` is that of the longest batch, what the run needs; the others are what the allocator holds in the end.
+    """
+
+    allocated: int
+    fixed: int
+    varied: int
+    expandable: int
+
+
+def reserved_by_lengths(
+    setup: TrainingSetup, architecture: Architecture, capability: tuple[int, int] | None
+) -> Reserved:
+    """What training takes of the GPU with batches padded to their longest sample, the spread of lengths assumed.
+
+    Raises:
+        UnsupportedArchitectureError: something that the engine does not follow, by name.
+    """
+    lengths = varied(setup.max_source_length, setup.per_device_train_batch_size)
+    pools: tuple[CachingAllocator, ...] = (CachingAllocator(), CachingAllocator(), ExpandableAllocator())
+    peaks = []
+    for pool, sources in zip(pools, (None, lengths, lengths), strict=True):
+        try:
+            recording = record_training(setup, architecture, pool, capability or AMPERE, sources)
+        except NotFollowedError as error:
+            raise UnsupportedArchitectureError(f"{architecture.model_type}: {error.what}") from None
+        peaks.append(recording.phases["train"])
+    fixed, drawn, paged = peaks
+    return Reserved(fixed.allocated, fixed.reserved, drawn.reserved, paged.reserved)
 
 
 def why_not(setup: TrainingSetup, architecture: Architecture) -> str | None:

@@ -9,6 +9,7 @@ from kb.memory.engine import ops
 from kb.memory.engine.families.attention import Cache, eager_forward, heads_of, sdpa_forward
 from kb.memory.engine.families.decoder_types import Traits, traits_of
 from kb.memory.engine.families.masks import causal_mask
+from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import LayerNorm, Linear, Model
 from kb.memory.engine.tensor import F32, I64, Tensor, new
 from kb.memory.engine.world import world
@@ -94,6 +95,8 @@ class Decoder(Model):
 
     def build(self) -> None:
         a, traits = self.architecture, self.traits
+        if a.windowed_layers not in (0, a.decoder_layers):
+            raise NotFollowedError("layer_types")
         stem = traits.stem
         self.embed = self.table(f"{stem}.{traits.embed}", a.vocab_size, a.d_model)
         self.positions: Tensor | None = None
@@ -158,6 +161,7 @@ class Decoder(Model):
             eager=embeds.dtype if options.eager else None,
             padded=options.padded,
             positions=cache is None,
+            window=a.window,
         )
         x = embeds
         x = ops.dropout(x, DROPPED if a.embedding_dropout else 0.0)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from kb.memory.engine.families import decoder_parts as parts
 from kb.memory.engine.families.attention import rotary, rotary_tables
+from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import LayerNorm, RmsNorm
 
 
@@ -45,6 +46,9 @@ class Traits(NamedTuple):
 
 LLAMA = Traits()
 TYPES = {
+    "llama": LLAMA,
+    "mistral": LLAMA,
+    "qwen2": LLAMA,
     "qwen3": Traits(qk_norms=("q_norm", "k_norm"), project=parts.project_normed),
     "gpt_neox": Traits(
         stem="gpt_neox", embed="embed_in", final="final_layer_norm", order=("norm1", "norm2", "attention", "mlp"),
@@ -69,5 +73,11 @@ TYPES = {
 
 
 def traits_of(model_type: str) -> Traits:
-    """The row of a type; a Llama's where it has none."""
-    return TYPES.get(model_type, LLAMA)
+    """The row of a type.
+
+    Raises:
+        NotFollowedError: the type has none.
+    """
+    if model_type not in TYPES:
+        raise NotFollowedError(model_type)
+    return TYPES[model_type]

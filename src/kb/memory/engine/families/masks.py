@@ -20,6 +20,7 @@ def causal_mask(
     eager: str | None,
     padded: bool,
     positions: bool = True,
+    window: int | None = None,
 ) -> Tensor | None:
     """``create_causal_mask``: bool, or numbers of the type ``eager``; None where attention is told to be causal.
 
@@ -27,13 +28,14 @@ def causal_mask(
         padding: the batch's mask, (batch, keys), where there is one.
         padded: whether some of it is padding, which decides whether the mask can be left out.
         positions: position ids were given, and no cache: packed sequences are looked for where there is no mask.
+        window: tokens that a sliding layer sees (``create_sliding_window_causal_mask``).
     """
     flags = None
     if padding is not None:
         flags = new((batch, keys), BOOL)
     elif positions and world.grad:
         _packed_sequences(batch, keys)
-    if eager is None:
+    if eager is None and not (window is not None and keys >= window):
         same = queries == keys
         if flags is not None:
             if queries == 1 or same:
@@ -47,19 +49,35 @@ def causal_mask(
     rows, heads = new((batch,), I64), new((1,), I64)
     q, k = _range(queries), _range(keys)
     if flags is None:
-        lower = new((queries, keys), BOOL)
-        out = Tensor((batch, 1, queries, keys), BOOL, (0, 0, keys, 1), lower.storage)
-        del lower
+        seen = _seen(queries, keys, window)
+        out = Tensor((batch, 1, queries, keys), BOOL, (0, 0, keys, 1), seen.storage)
+        del seen
     else:
         ones = new((), BOOL)
-        lower = new((queries, keys), BOOL)
+        seen = _seen(queries, keys, window)
         causal = new((queries, keys), BOOL)
-        del lower, ones
+        del seen, ones
         index = new((batch, keys), BOOL)
         out = new((batch, 1, queries, keys), BOOL)
         del index, causal
     del rows, heads, q, k
     return in_numbers(out, eager)
+
+
+def _seen(queries: int, keys: int, window: int | None) -> Tensor:
+    """``causal_mask_function``, or ``and_masks`` of a sliding window and it."""
+    if window is None:
+        return new((queries, keys), BOOL)
+    ones = new((), BOOL)
+    below = new((queries,), I64)
+    overlay = new((queries, keys), BOOL)
+    del below
+    result = new((queries, keys), BOOL)
+    del overlay, ones
+    lower = new((queries, keys), BOOL)
+    both = new((queries, keys), BOOL)
+    del lower, result
+    return both
 
 
 def padding_mask(

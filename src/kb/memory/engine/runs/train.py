@@ -1,6 +1,6 @@
 """Training as the Trainer does it: batches, forward, backward, clipping, the optimizer (transformers/trainer.py)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from kb.core.setup import TrainingSetup
@@ -15,8 +15,10 @@ from kb.memory.engine.world import world
 STEPS = 2  # states, and what the allocator keeps, are complete only in the second
 
 
-def train(model: Model, setup: TrainingSetup, steps: int = STEPS) -> Optimizer:
+def train(model: Model, setup: TrainingSetup, sources: Sequence[int] | None = None) -> Optimizer:
     """Optimizer steps of a setup on ``model``, in the phase ``train``; the optimizer, whose states stay.
+
+    ``sources`` are the padded lengths of the steps, targets in their share; without them two steps are at the maximum.
 
     Raises:
         NotFollowedError: an optimizer that the engine does not follow.
@@ -24,22 +26,17 @@ def train(model: Model, setup: TrainingSetup, steps: int = STEPS) -> Optimizer:
     world.recording.begin("train")
     world.training = True
     optimizer = Optimizer(model, setup.optim)
-    for _ in range(steps):
+    for source in sources or (setup.max_source_length,) * STEPS:
         for _ in range(setup.gradient_accumulation_steps):
-            one_pass(model, setup)
+            one_pass(model, setup, source)
         optimizer.step()
     return optimizer
 
 
-def one_pass(model: Model, setup: TrainingSetup) -> None:
-    """One forward and backward pass; the batch lives until its end."""
-    batch = inputs_of(
-        model,
-        setup.per_device_train_batch_size,
-        setup.max_source_length,
-        setup.max_target_length,
-        masked=setup.padded,
-    )
+def one_pass(model: Model, setup: TrainingSetup, source: int) -> None:
+    """One forward and backward pass over samples of ``source`` tokens; the batch lives until its end."""
+    target = max(1, setup.max_target_length * source // setup.max_source_length)
+    batch = inputs_of(model, setup.per_device_train_batch_size, source, target, masked=setup.padded)
     loss = loss_of(model, batch, smoothed=setup.label_smoothing_factor > 0)
     if setup.gradient_accumulation_steps > 1:
         loss = ops.scale(loss)
