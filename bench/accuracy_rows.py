@@ -8,7 +8,8 @@ from typing import Any
 
 import yaml
 
-from kb.advice.flags import Flags, optimizer_named, unit_of
+from kb.advice.flags import optimizer_named, unit_of
+from kb.advice.question import RunSettings
 from kb.advice.setup import setup_of
 from kb.core.catalog import Catalog
 from kb.core.hardware import Gpu
@@ -130,7 +131,7 @@ def _held(command: str, setup: TrainingSetup, config: Mapping[str, Any]) -> int:
 def _setup_from(settings: Mapping[str, Any], catalog: Catalog) -> TrainingSetup:
     """A setup from a measurement's settings, which carry the names of kb.estimate's flags."""
     targets = settings.get("lora_targets")
-    flags = Flags(
+    flags = RunSettings(
         task=settings.get("task", "train"),
         method=settings.get("method"),
         precision=settings.get("precision"),
@@ -153,7 +154,7 @@ def _setup_from(settings: Mapping[str, Any], catalog: Catalog) -> TrainingSetup:
     return setup._replace(padded=bool(settings.get("padded")), lora_dropout=float(settings.get("lora_dropout", 0)))
 
 
-def setup_from_flags(flags: Flags, catalog: Catalog) -> TrainingSetup:
+def setup_from_flags(flags: RunSettings, catalog: Catalog) -> TrainingSetup:
     def unknown(library: str, since: str | None = None) -> None:
         return None
 

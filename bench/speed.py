@@ -127,14 +127,15 @@ def tree(folder: Path, count: int) -> dict[str, Any]:
 
 def in_process() -> dict[str, Any]:
     """Microseconds of the parts: a rule's expression, the closed form, one file from its bytes to its findings."""
+    from kb.advice.question import Question
     from kb.core.expression import compile_tree
     from kb.knowledge import load_catalog
     from kb.memory import predict
-    from kb.session.prepare import Wanted, file_checker
+    from kb.session.prepare import file_checker
     from kb.session.project import Project
 
     catalog = load_catalog()
-    checker = file_checker(catalog, Project(), Wanted(gpu="rtx-3090", host_memory="60GB", cpus="16"))
+    checker = file_checker(catalog, Project(), Question.of(gpu="rtx-3090", host_memory="60GB", cpus="16"))
     raw = CONFIG.read_bytes()
     (result,) = checker.check(raw, str(CONFIG)).results
     facts = checker.facts(result.unit)

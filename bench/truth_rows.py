@@ -13,8 +13,8 @@ from typing import Any
 import yaml
 from accuracy_rows import ROOT, Left, Row, setup_from_flags
 
-from kb.advice.flags import Flags
 from kb.advice.models import ModelIndex
+from kb.advice.question import RunSettings
 from kb.core.catalog import Catalog
 from kb.core.hardware import Gpu
 from kb.core.units import GIB, MIB
@@ -94,14 +94,14 @@ def _row(data: Mapping[str, Any], index: ModelIndex, catalog: Catalog) -> Row | 
     )
 
 
-def _flags(data: Mapping[str, Any], task: Any) -> Flags:
+def _flags(data: Mapping[str, Any], task: Any) -> RunSettings:
     precision = str(data.get("precision") or "fp32").casefold()
     half = "bf16" if "bf16" in precision or "bfloat16" in precision else "fp16" if "16" in precision else "fp32"
     autocast = any(word in precision for word in ("autocast", "amp", "mixed")) or half == "fp32"
     four_bit = "nf4" in precision or "4bit" in precision
     method = "qlora" if four_bit and data["method"] != "full" else data["method"]
     targets = data.get("targets")
-    return Flags(
+    return RunSettings(
         task=task,
         method=method,
         precision=half if autocast else f"pure-{half}",

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from kb.advice.check import Checker
-from kb.advice.facts import said_effective_batch
 from kb.advice.models import ModelIndex
+from kb.advice.places import said_effective_batch
 from kb.config.reader import ConfigReader
 from kb.core.document import Unit
 from kb.core.expression import is_unknown

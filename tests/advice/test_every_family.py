@@ -10,9 +10,9 @@ import pytest
 from kb.advice.answer import answer
 from kb.advice.estimate import estimate
 from kb.advice.estimator import Estimator
-from kb.advice.flags import PRECISIONS, Flags, assumed_of, unit_of
+from kb.advice.flags import assumed_of, unit_of
 from kb.advice.plan_gpu import plan_unit
-from kb.advice.recommend import Asked
+from kb.advice.question import PRECISIONS, Question, RunSettings
 from kb.core.model import Model
 from kb.core.setup import TrainingSetup
 from kb.core.text import UserError
@@ -29,7 +29,7 @@ from kb.report.terminal import Style
 from kb.report.words import Words
 from kb.session import cli
 from kb.session.file import FileChecker
-from kb.session.prepare import Wanted, file_checker
+from kb.session.prepare import file_checker
 from kb.session.project import Project
 from kb.session.run import Run
 
@@ -63,7 +63,7 @@ MODELS = {model.id: model for model in models()}
 
 @pytest.fixture(scope="module")
 def checkers() -> dict[str, FileChecker]:
-    wanted = Wanted(gpu="rtx-3090", gpus=1, host_memory="60GB", cpus="8")
+    wanted = Question.of(gpu="rtx-3090", gpus=1, host_memory="60GB", cpus="8")
     return {name: file_checker(CATALOG, Project(), wanted, model=model) for name, model in MODELS.items()}
 
 
@@ -84,7 +84,7 @@ def test_an_estimate_is_an_answer_or_a_reason(name, checkers):
     for precision, method, task in itertools.product(PRECISIONS, METHODS, tasks):
         if task != "train" and method in ("qlora", "dora"):
             continue
-        flags = Flags(model=name, task=task, precision=precision, method=method, batch=4, eval_batch=2)
+        flags = RunSettings(model=name, task=task, precision=precision, method=method, batch=4, eval_batch=2)
         flags = flags._replace(lora_targets=None if method == "full" else (target,))
         try:
             one = estimate(checker.prepare(unit_of(flags)), CATALOG, assumed_of(flags))
@@ -114,7 +114,7 @@ def test_a_check_a_recommendation_and_a_plan_are_made(name, checkers):
         assert text_report(whole, WORDS, STYLE) and finite(json.loads(json_report(whole, WORDS)))
     assert plan_text([plan_unit(result, estimator, CATALOG.gpus)], WORDS, STYLE)
     for task in ("train",) if encoder else ("train", "inference"):
-        assert recommend_text(answer(task, Asked(), estimator, CATALOG, GUIDE), WORDS, STYLE)
+        assert recommend_text(answer(task, Question.of(), estimator, CATALOG, GUIDE), WORDS, STYLE)
 
 
 def test_a_masked_model_s_step_costs_more_than_a_classifier_s_and_albert_s_layer_runs_many_times():

@@ -6,7 +6,7 @@ from kb.advice.answer import Answer, answer
 from kb.advice.attempts import targets_for
 from kb.advice.check import Checker
 from kb.advice.estimator import Estimator, on_gpu
-from kb.advice.recommend import Asked
+from kb.advice.question import Question
 from kb.advice.usual import assumed_source_length, longest_input, precision_for, reads_target
 from kb.config.reader import ConfigReader
 from kb.core.hardware import Machine
@@ -26,7 +26,7 @@ each_type = pytest.mark.parametrize("model", ONE_OF_EACH_TYPE.values(), ids=ONE_
 
 def recommended(model: str, gpu: str, **asked: object) -> Answer:
     estimator = Estimator(MODELS[model], on_gpu(CATALOG.gpus[gpu]), CATALOG.constants)
-    return answer("train", Asked(**asked), estimator, CATALOG, GUIDE)
+    return answer("train", Question.of(**asked), estimator, CATALOG, GUIDE)
 
 
 def setup_of(text: str) -> TrainingSetup:
@@ -97,7 +97,7 @@ def test_config_for_a_decoder_names_what_it_generates() -> None:
 def test_encoder_is_not_asked_to_generate() -> None:
     estimator = Estimator(MODELS["klue-bert-base"], on_gpu(CATALOG.gpus["t4"]), CATALOG.constants)
     with pytest.raises(UserError) as caught:
-        answer("inference", Asked(), estimator, CATALOG, GUIDE)
+        answer("inference", Question.of(), estimator, CATALOG, GUIDE)
     assert caught.value.key == "recommend.encoder_generates_nothing"
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kb.advice.check import Checker
+from kb.advice.check import Checker, Disk
 from kb.config.reader import ConfigReader
 from kb.core.finding import Finding
 from kb.core.lint import facts_of
@@ -16,7 +16,7 @@ CHECKER = Checker(
     CATALOG,
     detect(CATALOG.gpus, gpu="rtx-3090", host_memory="60GB", cpus="8"),
     versions={"transformers": (5, 23)}.get,
-    programs=lambda unit: (Program("train.py", "HfArgumentParser((TrainingArguments,))"),),
+    disk=Disk(programs=lambda unit: (Program("train.py", "HfArgumentParser((TrainingArguments,))"),)),
 )
 
 

@@ -7,9 +7,9 @@ import pytest
 
 from kb.advice.check import Checker
 from kb.advice.estimator import Estimator, on_gpu
-from kb.advice.flags import Flags, unit_of
+from kb.advice.flags import unit_of
 from kb.advice.models import ModelIndex
-from kb.advice.recommend import Asked
+from kb.advice.question import Question, RunSettings
 from kb.advice.run_kind import checkpoint_dtype, weights_of
 from kb.advice.settings_reader import SettingsReader
 from kb.config.python.reader import PythonReader
@@ -162,7 +162,7 @@ def test_full_training_of_a_half_checkpoint_is_predicted_as_such() -> None:
 
 
 def test_flags_name_fp32_themselves() -> None:
-    assert setup_of(unit_of(Flags(model="phi-3-mini"))).weights == "fp32"
+    assert setup_of(unit_of(RunSettings(model="phi-3-mini"))).weights == "fp32"
 
 
 def test_a_config_json_says_what_its_weights_are(tmp_path: Path) -> None:
@@ -185,6 +185,6 @@ def test_a_recommended_config_names_the_type_that_the_library_might_not_take(mod
     from kb.report.recommend.config import settings_of
 
     estimator = Estimator(CATALOG.models[model], on_gpu(CATALOG.gpus["h200"]), CATALOG.constants)
-    setup = answer("train", Asked(), estimator, CATALOG, load_guide()).setup
+    setup = answer("train", Question.of(), estimator, CATALOG, load_guide()).setup
     assert setup is not None
     assert settings_of(setup, stored=CATALOG.models[model].weights_dtype).get("model.torch_dtype") == named

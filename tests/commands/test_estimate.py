@@ -9,7 +9,8 @@ from catalog_sample import CATALOG
 from command_runs import ROOT
 from command_runs import run_kb as kb
 from estimate_sample import T5, config_json, estimate, refusal
-from kb.advice.flags import METHODS, Flags, optimizer_named, unit_of, with_flags
+from kb.advice.flags import optimizer_named, unit_of, with_flags
+from kb.advice.question import METHODS, RunSettings
 from kb.advice.setup import setup_of
 from kb.core.setup import TrainingSetup
 from kb.core.text import UserError
@@ -22,7 +23,7 @@ BART_OF_SEVEN_HEADS = {
 }  # fmt: skip
 
 
-def setup(flags: Flags) -> TrainingSetup:
+def setup(flags: RunSettings) -> TrainingSetup:
     def none(library: str, *bounds: object) -> None:
         return None
 
@@ -61,13 +62,13 @@ def test_beams_are_counted_in_generation() -> None:
     ],
 )
 def test_autocast_and_half_weights_are_two_things(precision: str, said: tuple[bool, bool, str]) -> None:
-    made = setup(Flags(model="t5-base", precision=precision))
+    made = setup(RunSettings(model="t5-base", precision=precision))
     assert (made.fp16, made.bf16, made.weights) == said
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_is_read(method: str) -> None:
-    made = setup(Flags(model="t5-base", method=method))
+    made = setup(RunSettings(model="t5-base", method=method))
     assert made.method in (method, "lora")  # DoRA may count as the LoRA that it is
     assert made.load_in_4bit == (method == "qlora")
 
@@ -171,8 +172,8 @@ def test_standard_input_is_read() -> None:
 
 
 def test_flags_do_not_change_the_unit_they_are_laid_on() -> None:
-    unit = unit_of(Flags(model="t5-base", batch=4))
-    with_flags(unit, Flags(batch=8, task="generate"))
+    unit = unit_of(RunSettings(model="t5-base", batch=4))
+    with_flags(unit, RunSettings(batch=8, task="generate"))
     assert unit.settings["training.per_device_train_batch_size"].value == 4
 
 

@@ -15,7 +15,8 @@ from kb.core.result import CheckResult
 from kb.integrations import api
 from kb.report.check import text as text_report
 from kb.session import output
-from kb.session.file import FileChecker, FileResult
+from kb.session.file import FileChecker
+from kb.session.file_result import FileResult
 
 GOOD = "model_name_or_path: google/mt5-base\nper_device_train_batch_size: 8\noutput_dir: out\nlearning_rate: 1.0e-4\n"
 BROKEN = "model_name_or_path: google/mt5-base\nper_device_train_batch_size: 8\nfp16: true\noutput_dir: 'out\n"

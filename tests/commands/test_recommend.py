@@ -14,7 +14,7 @@ from kb.advice.attempts import OFFERED_ONLY
 from kb.advice.batches import Ceiling, Split, splits_of
 from kb.advice.check import Checker
 from kb.advice.estimator import Estimator
-from kb.advice.recommend import Asked
+from kb.advice.question import Question
 from kb.config.reader import ConfigReader
 from kb.core.text import UserError
 from kb.knowledge import load_guide, load_words
@@ -38,7 +38,15 @@ def recommend(model: str, gpu: str, task: str = "train", *, world: int = 1, fold
               given: dict | None = None, **asked: object) -> Answer:  # fmt: skip
     estimator = Estimator(CATALOG.models[model], machine(gpu), CATALOG.constants)
     return answer(
-        task, Asked(**asked), estimator, CATALOG, GUIDE, world=world, folds=folds, processes=processes, given=given
+        task,
+        Question.of(**asked),
+        estimator,
+        CATALOG,
+        GUIDE,
+        world=world,
+        folds=folds,
+        processes=processes,
+        given=given,
     )
 
 
@@ -164,7 +172,7 @@ def test_a_named_method_is_kept_even_where_full_training_fits() -> None:
 def test_workers_stay_within_cores_and_container_memory() -> None:
     assert recommend("t5-small", "rtx-3090").setup.dataloader_num_workers <= 48 // 3
     estimator = Estimator(CATALOG.models["t5-small"], machine("rtx-3090", cpus=12), CATALOG.constants)
-    few = answer("train", Asked(), estimator, CATALOG, GUIDE)
+    few = answer("train", Question.of(), estimator, CATALOG, GUIDE)
     assert (few.setup.dataloader_num_workers, few.training.workers_reason) == (4, "cores")
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from kb.advice.answer import Answer, answer, answer_easier
 from kb.advice.estimator import Estimator
-from kb.advice.recommend import Asked
+from kb.advice.question import Question
 from kb.core.result import UnitResult
 from kb.core.text import UserError
 from kb.knowledge import load_catalog, load_guide
@@ -17,7 +17,7 @@ from kb.report.recommend.text import config_file
 from kb.report.words import Words
 from kb.session import cli
 from kb.session.file import FileChecker
-from kb.session.prepare import Wanted, file_checker
+from kb.session.prepare import file_checker
 from kb.session.project import Project
 from kb.session.run import Input, run
 
@@ -50,9 +50,9 @@ READ_BACK = (
 
 def recommended(model: str, method: str, checker: FileChecker) -> Answer:
     estimator = Estimator(CATALOG.models[model], checker.machine, CATALOG.constants)
-    asked = Asked(method=method)  # type: ignore[arg-type]
+    asked = Question.of(method=method)
 
-    def ask(other: Asked) -> Answer:
+    def ask(other: Question) -> Answer:
         return answer("train", other, estimator, CATALOG, GUIDE)
 
     return answer_easier(asked, ask(asked), ask)
@@ -66,7 +66,7 @@ def read_back(text: str, form: str, checker: FileChecker) -> UnitResult:
 
 @pytest.mark.parametrize("gpu", ["rtx-4090", "t4", "a100-80gb"])
 def test_what_is_written_is_read_back_and_fits(gpu: str) -> None:
-    checker = file_checker(CATALOG, Project(), Wanted(gpu=gpu, host_memory="60GB", cpus="16"))
+    checker = file_checker(CATALOG, Project(), Question.of(gpu=gpu, host_memory="60GB", cpus="16"))
     written = 0
     for model in MODELS:
         family = CATALOG.models[model].architecture.family

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from kb.advice.models import ModelIndex
+from kb.advice.question import Question
 from kb.config.discovery import bears_marks
 from kb.config.hydra.tree import _upwards
 from kb.core.result import Unusable
 from kb.knowledge.catalog import load_catalog
-from kb.session.file import FileResult
-from kb.session.prepare import Wanted, file_checker
+from kb.session.file_result import FileResult
+from kb.session.prepare import file_checker
 from kb.session.project import find_project
 from kb.session.run import Input, check_input
 
@@ -22,7 +23,7 @@ CATALOG = load_catalog()
 
 @pytest.fixture(scope="module")
 def checker(tmp_path_factory):
-    wanted = Wanted(gpu="a100-80gb", host_memory="500GB")
+    wanted = Question.of(gpu="a100-80gb", host_memory="500GB")
     return file_checker(CATALOG, find_project(str(tmp_path_factory.mktemp("project"))), wanted)
 
 

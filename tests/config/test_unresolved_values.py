@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kb.advice.check import Checker
+from kb.advice.check import Checker, Disk
 from kb.config.reader import ConfigReader
 from kb.config.shell.command import CommandReader
 from kb.core.document import Unit
@@ -21,7 +21,7 @@ CATALOG = load_catalog()
 READER = ConfigReader(CATALOG.dialects, CATALOG.facts)
 COMMANDS = CommandReader(CATALOG.dialects, CATALOG.facts)
 MACHINE = detect(CATALOG.gpus, gpu="a100-80gb", gpu_count=None, host_memory="60GB", cpus="48")
-CHECKER = Checker(CATALOG, MACHINE, model_in_folder=model_in_folder)
+CHECKER = Checker(CATALOG, MACHINE, disk=Disk(model_in_folder=model_in_folder))
 HEAD = "general: {model_name: google/mt5-base}\ntokenizer: {encoder_max_len: 512, decoder_max_len: 64}\n"
 
 

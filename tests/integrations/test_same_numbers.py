@@ -15,7 +15,7 @@ from command_runs import run_kb as command
 from kb.core.result import UnitResult
 from kb.integrations import browser
 from kb.integrations.editor.session import Session
-from kb.report.check.json_report import prediction_object
+from kb.report.json_parts import prediction_object
 from trainer_runs import PACKAGES
 
 VERSIONS = {"transformers": "5.23.0", "torch": "2.13.0"}

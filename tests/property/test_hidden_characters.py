@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from kb.commands import check, estimate, plan
 from kb.integrations import browser
-from kb.report.check.json_report import to_json
+from kb.report.json_parts import to_json
 from kb.report.markdown import escaped
 from kb.report.values import is_hidden, printable
 

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from kb.advice.batches import Ceiling, splits_of
 from kb.advice.estimator import Estimator, on_gpu
-from kb.advice.recommend import Asked, recommend_training
+from kb.advice.question import Question
+from kb.advice.recommend import recommend_training
 from kb.knowledge import load_catalog
 
 CATALOG = load_catalog()
@@ -29,7 +30,9 @@ def test_what_is_recommended_fits_and_one_more_does_not(
     model: str, gpu: str, method: str, effective: int, world: int, source: int, target: int, beams: int
 ) -> None:
     estimator = Estimator(CATALOG.models[model], on_gpu(CATALOG.gpus[gpu]), CATALOG.constants)
-    asked = Asked(method=method, effective_batch=effective, source_length=source, target_length=target, beams=beams)
+    asked = Question.of(
+        method=method, effective_batch=effective, source_length=source, target_length=target, beams=beams
+    )
     found = recommend_training(asked, estimator, CATALOG.gpus, world)
     if found.setup is None:
         assert all(not way.fits(effective, world) for way in found.attempts if method in ("auto", way.method)) or (

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from kb.advice.question import Question
 from kb.commands.rules.examples import KINDS, ExampleRunner
 from kb.core.text import UserError
 from kb.knowledge import load_catalog
-from kb.session.file import FileResult, Kind, kind_of
-from kb.session.prepare import Wanted, file_checker
+from kb.session.file_result import FileResult, Kind, kind_of
+from kb.session.prepare import file_checker
 from kb.session.project import Project
 from kb.session.settling import Settling
 
@@ -45,7 +46,7 @@ def assert_rests(settling: Settling, file: FileResult, kind: Kind) -> None:
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
 def test_the_shipped_examples_rest_after_one_run(path: Path) -> None:
     for machine in MACHINES:
-        checker = file_checker(CATALOG, Project(), Wanted(**machine, versions={"transformers": "4.57"}))
+        checker = file_checker(CATALOG, Project(), Question.of(**machine, versions={"transformers": "4.57"}))
         for unsafe in (False, True):
             kind = kind_of(str(path))
             assert_rests(Settling(checker, unsafe=unsafe), checker.check(path.read_bytes(), str(path), kind), kind)

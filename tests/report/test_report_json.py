@@ -14,7 +14,8 @@ import report_sample as sample
 from kb.core.expression import Unknown
 from kb.core.finding import Edit, Fix
 from kb.core.text import Text
-from kb.report.check.json_report import fix_object, json_report, plain, prediction_object, to_json
+from kb.report.check.json_report import fix_object, json_report
+from kb.report.json_parts import plain, prediction_object, to_json
 
 
 def schema() -> dict[str, Any]:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kb.advice.question import Question
 from kb.config.files import ConfigError
 from kb.core.expression import compile_tree, deciding_facts, is_unknown
 from kb.core.finding import Finding
@@ -16,7 +17,7 @@ from kb.core.memory_report import OVER
 from kb.core.release import ProjectRelease, exact_release, just_below
 from kb.knowledge import load_catalog
 from kb.session.file import FileChecker
-from kb.session.prepare import Wanted, file_checker
+from kb.session.prepare import Checking, file_checker
 from kb.session.project import Project
 
 CATALOG = load_catalog()
@@ -27,7 +28,9 @@ RULE = "evaluation-strategy-removed"
 
 
 def checker(folder: Path, **wanted: object) -> FileChecker:
-    return file_checker(CATALOG, Project(), Wanted(root=str(folder), **{"gpu": "none", **wanted}))  # type: ignore[arg-type]
+    checking = {name: wanted.pop(name) for name in Checking._fields if name in wanted}
+    question = Question.of(**{"gpu": "none", **wanted})
+    return file_checker(CATALOG, Project(), question, Checking(root=str(folder), **checking))  # type: ignore[arg-type]
 
 
 def found(folder: Path, text: str, rule: str, **wanted: object) -> Finding | None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from kb.advice.question import Question
 from kb.core.finding import Edit, Finding, Fix, Span
 from kb.core.result import CheckResult
 from kb.core.text import Text
@@ -12,7 +13,7 @@ from kb.knowledge import load_catalog
 from kb.session.choosing import Choice, chosen_fix, effective
 from kb.session.file import FileChecker
 from kb.session.fixing import FixedRun, fix_files, replacements_of
-from kb.session.prepare import Wanted, file_checker
+from kb.session.prepare import file_checker
 from kb.session.project import Project
 from kb.session.run import Input, run
 
@@ -52,7 +53,7 @@ training:
 def checked(tmp_path_factory: pytest.TempPathFactory) -> tuple[FileChecker, CheckResult]:
     path = tmp_path_factory.mktemp("fixing") / "a.yaml"
     path.write_text(CONFIG, "utf-8")
-    checker = file_checker(load_catalog(), Project(), Wanted(gpu="rtx-3090", host_memory="60GB", cpus="8"))
+    checker = file_checker(load_catalog(), Project(), Question.of(gpu="rtx-3090", host_memory="60GB", cpus="8"))
     return checker, run([Input(path=str(path))], checker).result(checker)
 
 
@@ -92,7 +93,7 @@ def test_the_replacements_make_the_text_that_the_fixer_makes(checked: tuple[File
 
 
 def checker_for(gpu: str = "rtx-3090") -> FileChecker:
-    return file_checker(load_catalog(), Project(), Wanted(gpu=gpu, versions={"transformers": "4.57"}))
+    return file_checker(load_catalog(), Project(), Question.of(gpu=gpu, versions={"transformers": "4.57"}))
 
 
 @pytest.fixture(scope="module")

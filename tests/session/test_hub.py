@@ -16,7 +16,7 @@ import pytest
 from kb.advice.models import ModelGuesser
 from kb.core.catalog import Catalog
 from kb.knowledge import load_catalog
-from kb.session.models import cache_folder, cached_config, is_hub_name
+from kb.session.models import cached_config, hub_folder, is_hub_name
 
 ROOT = Path(__file__).parents[2]
 LLAMA = {
@@ -68,10 +68,10 @@ def put_in_cache(hub: Path, name: str, config: str, revision: str = "abc123", re
 
 
 def test_the_cache_is_where_huggingface_hub_puts_it() -> None:
-    assert cache_folder({"HF_HUB_CACHE": "/a", "HF_HOME": "/b"}) == "/a"
-    assert cache_folder({"HF_HOME": "/b"}) == "/b/hub"
-    assert cache_folder({"XDG_CACHE_HOME": "/c"}) == "/c/huggingface/hub"
-    assert cache_folder({}) == os.path.expanduser("~/.cache/huggingface/hub")
+    assert hub_folder({"HF_HUB_CACHE": "/a", "HF_HOME": "/b"}) == "/a"
+    assert hub_folder({"HF_HOME": "/b"}) == "/b/hub"
+    assert hub_folder({"XDG_CACHE_HOME": "/c"}) == "/c/huggingface/hub"
+    assert hub_folder({}) == os.path.expanduser("~/.cache/huggingface/hub")
 
 
 def test_a_cached_model_is_used_without_network_and_the_cache_is_not_touched(tmp_path: Path) -> None:

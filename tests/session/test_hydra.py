@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 
+from kb.advice.question import Question
 from kb.config.hydra.composing import Composed, compose
 from kb.core.catalog import Catalog
 from kb.core.result import UnitResult
 from kb.knowledge import load_catalog
 from kb.session.composed import GroupFolders, read_below
-from kb.session.file import FileChecker, FileResult
+from kb.session.file import FileChecker
+from kb.session.file_result import FileResult
 from kb.session.fixing import fix_files, fix_once
-from kb.session.prepare import Wanted, file_checker
+from kb.session.prepare import file_checker
 from kb.session.project import Project
 from kb.session.run import Input, run
 
@@ -148,7 +150,7 @@ def catalog() -> Catalog:
 @pytest.fixture
 def checker(catalog: Catalog) -> FileChecker:
     return file_checker(
-        catalog, Project(), Wanted(gpu="t4", host_memory="60GB", cpus="8", versions={"transformers": "5.0"})
+        catalog, Project(), Question.of(gpu="t4", host_memory="60GB", cpus="8", versions={"transformers": "5.0"})
     )
 
 
@@ -315,7 +317,7 @@ def test_a_history_reads_the_tree_that_is_there(tmp_path: Path) -> None:
     from kb.commands.history_versions import _read
 
     primary = write(tmp_path, TREE)
-    checker = file_checker(load_catalog(), Project(), Wanted(gpu="t4"))
+    checker = file_checker(load_catalog(), Project(), Question.of(gpu="t4"))
     unit, fault = _read(primary.read_bytes(), str(primary), checker, None)
     assert fault is None and unit is not None
     assert unit.settings["training.per_device_train_batch_size"].value == 64

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kb.advice.check import Checker
+from kb.advice.question import Question
 from kb.core.expression import is_unknown
 from kb.core.facts import FactType
 from kb.core.hardware import Machine
@@ -15,7 +16,7 @@ from kb.core.text import Text, UserError
 from kb.knowledge import load_catalog
 from kb.session.file import FileChecker
 from kb.session.given import given_facts
-from kb.session.prepare import Wanted, _installed, file_checker
+from kb.session.prepare import _installed, file_checker
 from kb.session.project import Project, find_project
 
 CATALOG = load_catalog()
@@ -24,7 +25,7 @@ SMOOTHED = MT5 + "training: {label_smoothing_factor: 0.1}\n"
 
 
 def checker(project: Project) -> FileChecker:
-    return file_checker(CATALOG, project, Wanted(gpu="a100-80gb"))
+    return file_checker(CATALOG, project, Question.of(gpu="a100-80gb"))
 
 
 def result_of(text: str, facts: Mapping[str, Any]) -> UnitResult:
@@ -153,7 +154,7 @@ def test_only_where_the_runs_happen_a_missing_library_is_known_to_be_missing() -
 
     def installed(project: Project, library: str) -> Any:
         unit = checker(Project()).check(b"training: {bf16: true}\n", "train.yaml").results[0].unit
-        prepared = file_checker(CATALOG, project, Wanted(gpu="a100-80gb")).prepare(unit)
+        prepared = file_checker(CATALOG, project, Question.of(gpu="a100-80gb")).prepare(unit)
         return prepared.installed(library)
 
     assert installed(Project(versions={"peft": "0.17.0"}), "peft") is True

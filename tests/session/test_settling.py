@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from kb.advice.question import Question
 from kb.core.finding import Edit, Finding, Fix
 from kb.core.text import Text
 from kb.knowledge import load_catalog
-from kb.session.file import FileChecker, FileResult
-from kb.session.prepare import Wanted, file_checker
+from kb.session.file import FileChecker
+from kb.session.file_result import FileResult
+from kb.session.prepare import file_checker
 from kb.session.project import Project
 from kb.session.settling import Settling
 
@@ -77,7 +79,7 @@ class Disagreeing:
 
 @pytest.fixture(scope="module")
 def checker() -> FileChecker:
-    return file_checker(load_catalog(), Project(), Wanted(gpu="rtx-3090"))
+    return file_checker(load_catalog(), Project(), Question.of(gpu="rtx-3090"))
 
 
 STEPS, BF16, SEED = "training.eval_steps", "training.bf16", "training.seed"

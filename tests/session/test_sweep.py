@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from kb.advice.question import Question
 from kb.config.sweep.sweep import Sweep, combinations, read_sweep
 from kb.config.text.parsing import parse
 from kb.core.result import UnitResult
 from kb.knowledge import load_catalog
 from kb.session.file import FileChecker
 from kb.session.fixing import fix_files
-from kb.session.prepare import Wanted, file_checker
+from kb.session.prepare import file_checker
 from kb.session.project import Project
 from kb.session.run import Input, run
 
@@ -44,7 +45,7 @@ parameters:
 
 @pytest.fixture(scope="module")
 def checker() -> FileChecker:
-    wanted = Wanted(gpu="rtx-3090", host_memory="60GB", cpus="16", versions={"transformers": "5.0"})
+    wanted = Question.of(gpu="rtx-3090", host_memory="60GB", cpus="16", versions={"transformers": "5.0"})
     return file_checker(load_catalog(), Project(), wanted)
 
 

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from kb.advice.question import Question
 from kb.config.discovery import discover
 from kb.knowledge import load_catalog, load_words
 from kb.report.check.text import summary_line, text_report
 from kb.report.terminal import Style
 from kb.report.words import Words
 from kb.session.cache import FILE, ResultCache, context_of, key_of
-from kb.session.prepare import Wanted, file_checker
+from kb.session.prepare import Checking, file_checker
 from kb.session.project import Project
 from kb.session.run import Input, run
 from kb.session.seen import Seen, still
@@ -102,8 +103,8 @@ def test_the_stream_is_the_report_of_a_run_that_keeps_everything(kb: Runner, mon
     streamed = kb("--no-cache", "--transformers", "5.0").stdout
     monkeypatch.chdir(kb.folder)
     catalog = load_catalog()
-    wanted = Wanted(gpu="rtx-3090", host_memory="60GB", cpus="16", versions={"transformers": "5.0"}, notes=False)
-    checker = file_checker(catalog, Project(), wanted)
+    wanted = Question.of(gpu="rtx-3090", host_memory="60GB", cpus="16", versions={"transformers": "5.0"})
+    checker = file_checker(catalog, Project(), wanted, Checking(notes=False))
     inputs = [Input(found.path, named=found.named) for found in discover(["configs"]).files]
     whole = run(inputs, checker).result(checker)
     words = Words("en", load_words("en"), catalog.facts)

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from kb.advice.question import Question
 from kb.core.finding import Finding
 from kb.core.result import Unusable
 from kb.knowledge.catalog import load_catalog
 from kb.session.file import FileChecker
-from kb.session.prepare import Wanted, file_checker
+from kb.session.prepare import file_checker
 from kb.session.project import find_project
 from kb.session.run import Input, check_input
 from kb.session.seen import LOOKUPS, still
@@ -42,7 +43,7 @@ def checker_of(folder: Path, **facts: bool) -> FileChecker:
     if facts:
         rows = "".join(f"script.{name} = {str(value).lower()}\n" for name, value in facts.items())
         (folder / "kb.toml").write_text(f"[facts]\n{rows}", "utf-8")
-    return file_checker(CATALOG, find_project(str(folder)), Wanted(gpu="t4", versions={"transformers": "5.23.0"}))
+    return file_checker(CATALOG, find_project(str(folder)), Question.of(gpu="t4", versions={"transformers": "5.23.0"}))
 
 
 def put(folder: Path, files: dict[str, str]) -> None:

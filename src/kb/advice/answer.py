@@ -7,7 +7,8 @@ from kb.advice.decision import Walk, nominal_gb, walk
 from kb.advice.estimator import Estimator
 from kb.advice.inference import Inference, recommend_inference
 from kb.advice.notes import Notes, notes_for
-from kb.advice.recommend import Asked, Training, base_setup, recommend_training
+from kb.advice.question import Question, RunSettings
+from kb.advice.recommend import Training, base_setup, recommend_training
 from kb.advice.usual import precision_for
 from kb.core.catalog import Catalog
 from kb.core.setup import TrainingSetup
@@ -24,7 +25,7 @@ class Answer(NamedTuple):
     """
 
     task: Task
-    asked: Asked
+    question: Question
     estimator: Estimator
     world: int
     training: Training | None
@@ -43,7 +44,7 @@ class Answer(NamedTuple):
 
 def answer(
     task: Task,
-    asked: Asked,
+    question: Question,
     estimator: Estimator,
     catalog: Catalog,
     guide: Mapping[str, Any],
@@ -67,52 +68,55 @@ def answer(
         UnsupportedArchitectureError: no closed form for the model's family.
     """
     precision = precision_for(estimator.gpu, estimator.model.architecture)
-    notes = notes_for(guide, catalog, estimator, precision.of(base_setup(asked, estimator)))
+    notes = notes_for(guide, catalog, estimator, precision.of(base_setup(question.run, estimator)))
     if task == "train":
         default = catalog.facts["training.per_device_train_batch_size"].default
-        wanted = asked._replace(noted_effective_batch=notes.effective, default_effective_batch=default)
-        training = recommend_training(wanted, estimator, catalog.gpus, world)
-        return Answer(task, wanted, estimator, world, training, None, notes)
-    inference = recommend_inference(asked, estimator, catalog.gpus, folds, processes)
+        training = recommend_training(question, estimator, catalog.gpus, world, noted=notes.effective, usual=default)
+        return Answer(task, question, estimator, world, training, None, notes)
+    inference = recommend_inference(question.run, estimator, catalog.gpus, folds, processes)
     decision = guide.get("decisions", {}).get(DECISION)
     if decision is None:
-        return Answer(task, asked, estimator, world, None, inference, notes)
-    known = answers_known(asked, estimator) | ({"concurrent": True} if processes > 1 else {}) | dict(given or {})
+        return Answer(task, question, estimator, world, None, inference, notes)
+    known = answers_known(question.run, estimator) | ({"concurrent": True} if processes > 1 else {}) | dict(given or {})
     path = walk(decision, known)
     return Answer(
-        task, asked, estimator, world, None, _shared(inference, path, known, estimator), notes, decision, path, known
+        task, question, estimator, world, None, _shared(inference, path, known, estimator), notes, decision, path, known
     )
 
 
-def answer_easier(asked: Asked, first: Answer, ask: Callable[[Asked], Answer]) -> Answer:
+def answer_easier(question: Question, first: Answer, ask: Callable[[Question], Answer]) -> Answer:
     """The answer to what is asked, or where nothing fits, to what is easier: shorter inputs if no length is asked for,
     training without evaluation beside it, or both.
 
     Args:
-        first: the answer to ``asked``.
+        first: the answer to ``question``.
         ask: answers another question.
     """
     if first.setup is not None or first.training is None:
         return first
+
+    def at_length(length: int) -> Question:
+        return question._replace(run=question.run._replace(source_length=length))
+
     shorter = first.training.shorter_source
-    if asked.source_length is None and shorter is not None:
-        return ask(asked._replace(source_length=shorter))
-    found = ask(asked._replace(evaluate=False))
+    if question.run.source_length is None and shorter is not None:
+        return ask(at_length(shorter))
+    found = ask(question._replace(evaluate=False))
     shorter = found.training.shorter_source if found.training is not None else None
-    if found.setup is None and asked.source_length is None and shorter is not None:
-        return ask(asked._replace(evaluate=False, source_length=shorter))
+    if found.setup is None and question.run.source_length is None and shorter is not None:
+        return ask(at_length(shorter)._replace(evaluate=False))
     return found
 
 
-def answers_known(asked: Asked, estimator: Estimator) -> dict[str, Any]:
+def answers_known(run: RunSettings, estimator: Estimator) -> dict[str, Any]:
     """The tree's variables that the machine and the options answer."""
     known: dict[str, Any] = {}
     if estimator.gpu is not None:
         known["gpu_memory_gb"] = nominal_gb(estimator.gpu.memory_total)
-    if asked.generation_length or asked.target_length:
-        known["max_new_tokens"] = asked.generation_length or asked.target_length
-    if asked.beams:
-        known["num_beams"] = asked.beams
+    if run.generation_length or run.target_length:
+        known["max_new_tokens"] = run.generation_length or run.target_length
+    if run.beams:
+        known["num_beams"] = run.beams
     return known
 
 

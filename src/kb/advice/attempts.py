@@ -92,7 +92,7 @@ def _attempt(name: str, setup: TrainingSetup, estimator: Estimator) -> Attempt:
     return Attempt(name, setup, setup.method, train, Ceiling(single, accumulated), evaluation)
 
 
-def choose(attempts: tuple[Attempt, ...], method: MethodChoice, effective: int, world: int) -> Attempt | None:
+def choose(attempts: tuple[Attempt, ...], method: str, effective: int, world: int) -> Attempt | None:
     """The first way that fits; with a method named, the first of that method. None where none does."""
     wanted = (one for one in attempts if one.name not in OFFERED_ONLY and method in ("auto", one.method))
     return next((one for one in wanted if one.fits(effective, world)), None)

@@ -1,27 +1,29 @@
 """One unit → its result: setup, prediction, facts, findings. What `kb.check`, the tests and the browser all call."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from kb.advice.estimator import Estimator
-from kb.advice.facts import SERVERS, UnitFacts, locate, said_effective_batch
-from kb.advice.grounds import PREDICTED, as_severe, depending, turned_by
+from kb.advice.facts import SERVERS, Known, UnitFacts
+from kb.advice.grounds import depending, turned_by
 from kb.advice.left_to_program import left_to_program
 from kb.advice.memory_facts import PredictedFacts
 from kb.advice.models import ModelIndex
 from kb.advice.no_prediction import why_no_prediction
+from kb.advice.places import locate, said_effective_batch
 from kb.advice.setup import setup_of
 from kb.advice.tables import BETWEEN, Tables
+from kb.advice.weights import Weights
 from kb.core.catalog import Catalog
 from kb.core.document import EVERY_GPU, Event, Unit
-from kb.core.expression import Unknown, compile_tree
-from kb.core.facts import Certainty, Facts, FactType, certainty_of, settled, weakest
-from kb.core.finding import Finding, Severity
+from kb.core.expression import Unknown
+from kb.core.facts import Facts, FactType, settled
+from kb.core.finding import Finding
 from kb.core.hardware import Machine
-from kb.core.lint import Linter, LintResult, Release, lowered, nothing_pinned, place_of
+from kb.core.lint import Linter, LintResult, Release, nothing_pinned, place_of
 from kb.core.memory_report import OVER
 from kb.core.model import Model, ModelIdentity
-from kb.core.naming import HANDS_ON, Names, Program
+from kb.core.naming import Names, Program
 from kb.core.release import ProjectRelease
 from kb.core.result import UnitResult
 from kb.core.rule import Rule
@@ -33,33 +35,9 @@ OF_SERVERS = "serving"  # the area of rules about inference servers
 Versions = Callable[[str], tuple[int, ...] | None]
 
 
-def nobody_knows(library: str) -> None:
-    """Whether a library is installed where the runs are to happen."""
-
-
-def no_folder(name: str) -> None:
-    """A model's name is no folder here: the pure floor does not look at disks."""
-
-
-def no_config(name: str) -> ModelIdentity | None:
-    """No ``config.json`` is looked for."""
-
-
-def _barred(unit: Unit, finding: Finding) -> Finding:
-    """The finding with those of its fixes marked that the file's form bars."""
-    if not any(unit.bars(fix) for fix in finding.fixes):
-        return finding
-    return finding._replace(fixes=tuple(fix._replace(barred=unit.bars(fix)) for fix in finding.fixes))
-
-
 def _worded(finding: Finding) -> Finding:
     """The finding by the name of the rule that words it, which of a table's row is not the row's own."""
     return finding._replace(rule=finding.rule.partition(BETWEEN)[0]) if BETWEEN in finding.rule else finding
-
-
-def no_programs(unit: Unit) -> tuple[Program, ...]:
-    """The programs that read a unit: the pure floor does not look for any."""
-    return ()
 
 
 def named_releases(versions: Versions) -> Release:
@@ -74,16 +52,24 @@ def named_releases(versions: Versions) -> Release:
     return release
 
 
-# What a guessed model's dimensions decide: a finding that uses such a fact is as unsure as the guess.
-_OF_MODEL = ("model.", "memory.", "fit.", "throughput.")
+class Disk(NamedTuple):
+    """What is looked up beside the units. The pure floor does not look at disks: by itself it finds nothing there.
+
+    ``model_in_folder`` gives the model of a local folder that a config names, ``model_elsewhere`` that of a hub name
+    that the catalogue lacks, where this machine or the hub has its ``config.json``; a UserError says why it cannot be
+    had. ``identity_of`` is what the ``config.json`` of a name says of a model that has no closed form. ``installed``
+    says whether a library is installed, None where nobody knows. ``programs`` are the sources of those that read a
+    unit, where they are found.
+    """
+
+    model_in_folder: Callable[[str], Model | None] = lambda name: None
+    model_elsewhere: Callable[[str], Model | None] = lambda name: None
+    identity_of: Callable[[str], ModelIdentity | None] = lambda name: None
+    installed: Callable[[str], bool | None] = lambda library: None
+    programs: Callable[[Unit], Sequence[Program]] = lambda unit: ()
 
 
-def _resting(finding: Finding, model: Model | None) -> Finding:
-    """The finding, of low confidence where it rests on a model that is only guessed."""
-    if model is None or not model.guessed_from:
-        return finding
-    rests = any(name.startswith(_OF_MODEL) and name != "model.name" for name in finding.facts)
-    return finding._replace(confidence="low") if rests else finding
+NO_DISK = Disk()
 
 
 class Checker:
@@ -96,15 +82,9 @@ class Checker:
         versions: a library's version, where the caller names it for every unit.
         release_of: what is known of the releases where a unit is to run; wins over ``versions``.
         model: the model to take instead of the one a config names (``--model-config``).
-        model_in_folder: the model of a local folder that a config names, where there is one; a UserError says why its
-            ``config.json`` cannot be used.
-        model_elsewhere: the model of a hub name that the catalogue lacks, where this machine or the hub has its
-            ``config.json``; a UserError says why that cannot be had.
-        identity_of: what the ``config.json`` of a name says of a model that has no closed form.
         given: facts that the project says of itself, by vocabulary name (``[facts]`` of ``kb.toml``).
-        installed: whether a library is installed; None where nobody knows.
+        disk: what is looked up beside the units.
         notes: notes will be told, so that what they rest on is worth finding out.
-        programs: the sources of the programs that read a unit, where they are found.
         strict: keep each rule's own severity, however certain the facts are.
     """
 
@@ -117,30 +97,21 @@ class Checker:
         versions: Versions | None = None,
         release_of: Callable[[Unit], Release] | None = None,
         model: Model | None = None,
-        model_in_folder: Callable[[str], Model | None] = no_folder,
-        model_elsewhere: Callable[[str], Model | None] = no_folder,
-        identity_of: Callable[[str], ModelIdentity | None] = no_config,
         given: Mapping[str, Any] = {},
-        installed: Callable[[str], bool | None] = nobody_knows,
+        disk: Disk = NO_DISK,
         notes: bool = True,
-        programs: Callable[[Unit], Sequence[Program]] = no_programs,
         strict: bool = False,
     ) -> None:
         self.catalog = catalog
         self.machine = machine
         named = named_releases(versions) if versions else nothing_pinned
         self.release_of: Callable[[Unit], Release] = release_of or (lambda unit: named)
-        self.notes = notes
-        self.strict = strict
         self.given = given
-        self._installed = installed
-        self._programs = programs
+        self._disk = disk
         self._model = model
-        self._model_in_folder = model_in_folder
-        self._model_elsewhere = model_elsewhere
-        self._identity_of = identity_of
         self._models = ModelIndex(catalog.models)
         self._types: Mapping[str, str] = catalog.fact_types()
+        self._weights = Weights(self._types, notes=notes, strict=strict)
         self._types_by_dialect: dict[str, Mapping[str, FactType]] = {}
         chosen = catalog.rules.values() if rules is None else [catalog.rules[name] for name in rules]
         active = [rule for rule in chosen if rule.deprecated is None]
@@ -199,66 +170,15 @@ class Checker:
         """
         unit, by_release = prepared.unit, result.by_release
         ruled = [(finding, rules.get(finding.rule) or self.catalog.rules[finding.rule]) for finding in result.findings]
-        found = [self._weighed(finding, rule, prepared) for finding, rule in ruled]
+        found = [self._weights.weighed(finding, rule, prepared) for finding, rule in ruled]
         if unit.reader != "library":
-            names = Names(unit, self._programs, self.given)
+            names = Names(unit, self._disk.programs, self.given)
             named = zip(found, (rule for _, rule in ruled), strict=True)
-            found = [held for each, rule in named if (held := self._as_named(each, rule, names)) is not None]
+            found = [held for each, rule in named if (held := self._weights.as_named(each, rule, names)) is not None]
             by_release = tuple(row for row in by_release if not row[0].names or names.of_rule(row[0].at) is not None)
         depends = depending(result._replace(by_release=by_release), unit, self.catalog.facts)
         heard = self._linter.hear([depends] if depends else ())
-        return [*found, *(self._weighed(each, self.catalog.rules[each.rule], prepared) for each in heard)]
-
-    def _as_named(self, finding: Finding, rule: Rule, names: Names) -> Finding | None:
-        """The finding as certain as the name that it is about is a library's; None where nothing says that it is."""
-        certainty = names.of(finding, rule.at) if rule.names else "certain"
-        if certainty is None or certainty == "certain":
-            return finding if certainty else None
-        finding = lowered(finding, weakest((finding.certainty, certainty)))
-        finding = finding._replace(if_so=(*finding.if_so, Assumption(HANDS_ON, True, "names_handed_on")))
-        return finding._replace(severity=self._severity(finding))
-
-    def _severity(self, finding: Finding) -> Severity:
-        return finding.severity if self.strict else as_severe(finding.severity, finding.certainty, finding.because)
-
-    def _weighed(self, finding: Finding, rule: Rule, prepared: UnitFacts) -> Finding:
-        """The finding at the severity that its certainty allows, with the assumptions that would turn it."""
-        finding = _resting(_barred(prepared.unit, finding), prepared.model)
-        told = self.notes or finding.severity != "info"
-        if told and any(each.origin == "assumed" for each in finding.because):
-            finding = self._with_assumptions(finding, rule, prepared)
-        return finding._replace(severity=self._severity(finding))
-
-    def _with_assumptions(self, finding: Finding, rule: Rule, prepared: UnitFacts) -> Finding:
-        """The finding with the assumptions that decide it; one that holds whatever is assumed is certain."""
-        when = rule.when
-        predicted = any(each.name.startswith(PREDICTED) for each in finding.because)
-        turning: tuple[Assumption, ...] = ()
-        if predicted and when is not None:
-            condition = compile_tree(when)
-
-            def holds(setup: TrainingSetup) -> bool:
-                return condition(prepared.otherwise(setup).facts(self._types).get) is True
-
-            turning = turned_by(prepared.setup, prepared.assumed, holds)
-        others = [each for each in finding.because if not each.name.startswith(PREDICTED)]
-        named = {each.name for each in others if each.origin == "assumed"}
-        if {"batch.effective", "gpu.count", "run.steps"} & named:
-            named.add("launch.num_processes")
-        turning += tuple(each for each in prepared.assumed if each.name in named and each not in turning)
-        grounds = [certainty_of(each.origin) for each in others]
-        certainty: Certainty = weakest((*grounds, "assumed" if turning else "certain"))
-        if finding.on_releases:
-            certainty = weakest((certainty, "likely"))
-        if certainty == "certain":  # the fixes were lowered with it; their own facts decide again
-            return self._anew(finding, rule, prepared)._replace(if_so=())
-        return lowered(finding._replace(if_so=turning), certainty)
-
-    def _anew(self, finding: Finding, rule: Rule, prepared: UnitFacts) -> Finding:
-        """The finding as certain, its fixes as safe as the rule says they are."""
-        safeties = {fix.title: fix.safety for fix in rule.fixes}
-        fixes = tuple(fix._replace(safety=safeties.get(fix.title, fix.safety)) for fix in finding.fixes)
-        return finding._replace(certainty="certain", fixes=fixes)
+        return [*found, *(self._weights.weighed(each, self.catalog.rules[each.rule], prepared) for each in heard)]
 
     def _verdict_rests_on(self, prepared: UnitFacts) -> tuple[Assumption, ...]:
         """The assumptions that would each turn the verdict, where it is a bad one."""
@@ -288,7 +208,7 @@ class Checker:
             known = release(library)
             return known.within(*bounds) if known else None
 
-        unit = left_to_program(self._on_this_gpu(unit), self._programs, self.catalog.facts, self.given)
+        unit = left_to_program(self._on_this_gpu(unit), self._disk.programs, self.catalog.facts, self.given)
         name = unit.settings.get("model.name")
         named = name.value if name is not None and isinstance(name.value, str) else None
         model, identity, fault = self._model_named(named)
@@ -320,14 +240,9 @@ class Checker:
             model=model,
             identity=identity,
             predicted=PredictedFacts(setup, estimator, self.machine, said_effective_batch(unit)),
-            constants=constants,
-            types=types,
+            known=Known(constants, types, self.given, self._disk.installed, self.catalog.serving),
             release=release,
-            counted=self.machine.counted_gpus is not None,
             note=("server", {"engine": types["serving.engine"].default}) if unit.dialect in SERVERS else note,
-            given=self.given,
-            installed=self._installed,
-            engines=self.catalog.serving,
         )
 
     def _linter_in(self, dialect: str | None) -> Linter:
@@ -374,14 +289,14 @@ class Checker:
         """The model of that name, and what its ``config.json`` says of it; of a folder that cannot be used, why."""
         fault = None
         try:
-            model = self._model or (self._model_in_folder(name) if name else None) or self._models.resolve(name)
+            model = self._model or (self._disk.model_in_folder(name) if name else None) or self._models.resolve(name)
             if model is None and name:
-                model = self._model_elsewhere(name)
+                model = self._disk.model_elsewhere(name)
         except UserError as error:
             model, fault = self._models.resolve(name), error
         if model is not None or not name:
             return model, model.identity if model else None, fault
-        identity, guessed = self._identity_of(name), self._models.guess(name)
+        identity, guessed = self._disk.identity_of(name), self._models.guess(name)
         if guessed is None:
             return None, identity, fault
         if identity is not None and identity.model_type != guessed.architecture.model_type:

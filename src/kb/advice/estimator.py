@@ -15,8 +15,6 @@ from kb.memory.search import BatchField
 if TYPE_CHECKING:
     from kb.memory.throughput import Throughput
 
-SHARED_PHASES = ("train", "evaluate", "generate")
-
 
 class Estimator:
     """Predictions of one model on one machine, for any setup.

@@ -1,64 +1,24 @@
 """Every fact of the vocabulary, for one unit on one machine: settings, model, machine, prediction, what would fit."""
 
-import re
 from collections.abc import Callable, Mapping
-from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from kb.advice.distributed_facts import DistributedFacts, hidden_behind, stage_in_name
 from kb.advice.estimator import usable_on
 from kb.advice.grounds import Grounds
 from kb.advice.memory_facts import PredictedFacts, memory_fact
 from kb.advice.no_prediction import Note
+from kb.advice.places import said_effective_batch
 from kb.advice.run_facts import AdapterFacts, RunFacts, eval_generations, says_torch_dtype, unknown_training_keys
 from kb.advice.run_kind import checkpoint_dtype
 from kb.advice.usual import longest_input
-from kb.core.document import Unit, speaks_of_several_gpus
+from kb.core.document import Unit
 from kb.core.expression import Unknown, is_unknown
 from kb.core.facts import Facts, FactType, coerce, default_of
-from kb.core.finding import Span
 from kb.core.hardware import DetectedGpu, Machine
 from kb.core.lint import Release
 from kb.core.model import Model, ModelIdentity
 from kb.core.setup import Assumption, TrainingSetup
-from kb.memory import UnknownTargetsError, match_targets, modules
-
-# The weights of a mixture's experts, by the last part of their names (Mixtral, Qwen and most others).
-EXPERT_PARTS = frozenset(("w1", "w2", "w3", "gate_proj", "up_proj", "down_proj", "gate_up_proj", "experts", "gate"))
-
-
-@cache  # compiled when a comment is first met: it takes a millisecond
-def _said() -> re.Pattern[str]:
-    """``유효 배치 48 유지``, ``효과적 배치 크기 = 4``, ``effective batch size: 32``."""
-    name = r"(?:유효|효과적|실효|실질|effective)\s*(?:배치|batch)(?:\s*(?:크기|사이즈|size))?"
-    # a size, a share or a product is another number than the batch
-    number = r"(\d{1,6})(?!\s*[\d.]*\s*(?:gb|gib|%|×|x|\*))"
-    return re.compile(rf"{name}\s*(?:는|은|를|을)?\s*[=:≈]?\s*{number}", re.IGNORECASE)
-
-
-def said_effective_batch(unit: Unit) -> int | None:
-    """The effective batch size that a comment beside the batch settings claims; not of one that speaks of 4 nodes."""
-    for name in ("training.gradient_accumulation_steps", "training.per_device_train_batch_size"):
-        setting = unit.settings.get(name)
-        match = setting and setting.comment and not setting.inherited and _said().search(setting.comment)
-        if match and setting:
-            return None if speaks_of_several_gpus(setting.comment) else int(match[1])
-    return None
-
-
-def locate(unit: Unit, facts: Mapping[str, FactType], name: str) -> Span | None:
-    """Where the setting behind a fact stands: its own place, or the first place of its ``at``."""
-    setting = unit.settings.get(name)
-    if setting is not None:
-        return setting.span
-    if name in unit.nulls:
-        return unit.nulls[name]
-    fact = facts.get(name)
-    for other in fact.at if fact else ():
-        if other in unit.settings:
-            return unit.settings[other].span
-    return None
-
 
 SERVERS = ("vllm", "sglang", "tgi", "llama-server")  # dialects of what starts an inference server
 # What is known of any model whose config.json can be read: a fact, and the field of its identity.
@@ -72,12 +32,20 @@ OF_IDENTITY = {
 }
 
 
-class UnitFacts:
-    """The providers behind a unit's :class:`Facts`; each is a method, called when a rule first asks.
+class Known(NamedTuple):
+    """What holds for all units of a dialect. ``given`` is what the project says of itself (``kb.toml``): a config's own
+    setting wins over it, a library's default does not, and of what no config can say it is the only word.
+    ``installed`` is None where nobody knows. ``engines`` are the rows of inference servers."""
 
-    ``given`` is what the project says of itself (``kb.toml``): a config's own setting wins over it, a library's default
-    does not, and of what no config can say it is the only word. ``installed`` is None where nobody knows.
-    """
+    constants: Mapping[str, float]
+    types: Mapping[str, FactType]
+    given: Mapping[str, Any]
+    installed: Callable[[str], bool | None]
+    engines: Callable[[], Mapping[str, Any]]
+
+
+class UnitFacts:
+    """The providers behind a unit's :class:`Facts`; each is a method, called when a rule first asks."""
 
     def __init__(
         self,
@@ -86,31 +54,23 @@ class UnitFacts:
         model: Model | None,
         identity: ModelIdentity | None = None,
         predicted: PredictedFacts,
-        constants: Mapping[str, float],
-        types: Mapping[str, FactType],
+        known: Known,
         release: Release,
-        counted: bool = False,
         note: Note | None = None,
-        given: Mapping[str, Any] = {},
-        installed: Callable[[str], bool | None] = lambda library: None,
-        engines: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
-        self.engines = engines
         self.unit = unit
         self.setup: TrainingSetup = predicted.setup
         self.machine: Machine = predicted.machine
         self.model = model
         self.identity = identity
         self.predicted = predicted
-        self.constants = constants
-        self.types = types
+        self.known = known
+        self.types = known.types
+        self.given = known.given
         self.release = release
         self._others: dict[TrainingSetup, UnitFacts] = {}
         self._facts: Facts | None = None
-        self.counted = counted
         self.note = note
-        self.given = given
-        self.installed = installed
 
     @property
     def assumed(self) -> tuple[Assumption, ...]:
@@ -134,14 +94,9 @@ class UnitFacts:
             model=self.model,
             identity=self.identity,
             predicted=self.predicted.otherwise(setup),
-            constants=self.constants,
-            types=self.types,
+            known=self.known,
             release=self.release,
-            counted=self.counted,
             note=self.note,
-            given=self.given,
-            installed=self.installed,
-            engines=self.engines,
         )
 
     def facts(self, type_names: Mapping[str, str]) -> Facts:
@@ -182,10 +137,6 @@ class UnitFacts:
                 "written.": self._written,
                 "model.": self._model,
                 "model.checkpoint_dtype": lambda _: checkpoint_dtype(self.model),
-                "lora.unmatched_target_modules": lambda _: self._targets(1),
-                "lora.matched_target_modules": lambda _: self._targets(0),
-                "lora.known_modules": lambda _: self._modules(),
-                "lora.suggested_target_modules": lambda _: self._suggested_targets(),
                 "config.dialect": lambda _: self.unit.dialect,
                 "config.says_torch_dtype": lambda _: says_torch_dtype(unit),
                 "method": lambda _: self._method(),
@@ -201,7 +152,7 @@ class UnitFacts:
                 "saving.embedding_in_8bit": lambda _: self._embedding_in_8bit(),
                 "saving.": self.predicted.saving,
                 "versions.": lambda name: self.versions(name.partition(".")[2]),
-                "installed.": lambda name: self.installed(name.partition(".")[2]),
+                "installed.": lambda name: self.known.installed(name.partition(".")[2]),
                 "training.unknown_keys": lambda _: unknown_training_keys(unit, "training"),
                 "training.unknown_accelerator_keys": lambda _: unknown_training_keys(
                     unit, "training.accelerator_config"
@@ -222,7 +173,7 @@ class UnitFacts:
                 types=self.types,
                 release=self.release,
                 given=self.given,
-                counted=self.counted,
+                counted=self.machine.counted_gpus is not None,
             ).of,
         )
 
@@ -240,8 +191,8 @@ class UnitFacts:
             self.machine.smallest_gpu,
             free=not named,
             release_of=self.versions,
-            engines=self.engines,
-            constants=self.constants,
+            engines=self.known.engines,
+            constants=self.known.constants,
         )
         return facts.providers()
 
@@ -304,37 +255,6 @@ class UnitFacts:
         architecture = self.model.architecture
         return 2 * 3 * architecture.vocab_size * architecture.d_model
 
-    def _targets(self, which: int) -> Any:
-        targets = self.setup.lora_target_modules
-        if self.model is None or self.setup.method == "full" or targets is None:
-            return None
-        try:
-            matched, missing = match_targets(self.model.architecture, targets)
-        except UnknownTargetsError as error:
-            return Unknown(reason=str(error))
-        found = tuple(dict.fromkeys(module.name.rpartition(".")[2] for module in matched))
-        if self.model.architecture.experts:  # one parameter of a layer from transformers 5 on, modules before
-            missing = tuple(name for name in missing if name.rpartition(".")[2] not in EXPERT_PARTS)
-        return (found, missing)[which]
-
-    def _suggested_targets(self) -> Any:
-        """The LoRA targets that match, with T5's feed-forward input under the name that this model gives it."""
-        named, missing = self.setup.lora_target_modules, self._targets(1)
-        if not isinstance(named, tuple) or not isinstance(missing, tuple) or self.model is None:
-            return None
-        inputs = ("wi_0", "wi_1") if self.model.architecture.gated else ("wi",)
-        suggested: dict[str, None] = {}
-        for name in named:
-            wanted = self.model.architecture.family == "t5" and name in ("wi", "wi_0", "wi_1")
-            suggested |= dict.fromkeys((name,) if name not in missing else inputs if wanted else ())
-        return tuple(suggested) or None
-
-    def _modules(self) -> Any:
-        if self.model is None:
-            return None
-        names = (module.name.rpartition(".")[2] for module in modules(self.model.architecture))
-        return tuple(dict.fromkeys(names))
-
     def _gpu(self, name: str) -> Any:
         gpu = self.machine.smallest_gpu
         if gpu is None:
@@ -345,7 +265,7 @@ class UnitFacts:
             "gpu.count": lambda _: len(self.machine.gpus),
             "gpu.memory_total": lambda gpu: gpu.memory_total,
             "gpu.memory_limit": lambda _: self.machine.gpu_limit_bytes,
-            "gpu.memory_usable": lambda _: usable_on(self.machine, self.constants),
+            "gpu.memory_usable": lambda _: usable_on(self.machine, self.known.constants),
             "gpu.memory_free": lambda gpu: gpu.memory_free,
             "gpu.compute_capability": lambda gpu: gpu.compute_capability,
             "gpu.native_bf16": lambda gpu: gpu.native_bf16,

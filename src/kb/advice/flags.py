@@ -4,19 +4,15 @@ The settings carry the vocabulary's names, so that what follows is the same as f
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
+from kb.advice.question import ATTENTIONS, RunSettings
 from kb.core.document import Setting, Unit
 from kb.core.finding import Span
 from kb.core.setup import Assumption
-from kb.core.text import UserError
+from kb.core.text import UserError, nearest
 from kb.memory.states import KNOWN_OPTIMIZERS
 
-Task = Literal["train", "evaluate", "generate"]
-TASKS: tuple[Task, ...] = ("train", "evaluate", "generate")
-METHODS = ("full", "lora", "qlora", "dora")
-PRECISIONS = ("fp32", "fp16", "bf16", "pure-fp16", "pure-bf16")
-ATTENTIONS: Mapping[str, str] = {"eager": "eager", "sdpa": "sdpa", "flash": "flash_attention_2"}
 # As the flags name them → as the Trainer does; the Trainer's own names are taken too.
 OPTIMIZERS: Mapping[str, str] = {
     "adamw_torch_fused": "adamw_torch_fused",
@@ -31,31 +27,6 @@ ALONE = 1  # samples that a generation without a batch is for
 _NOWHERE = Span(1, 1, 1, 1)
 
 
-class Flags(NamedTuple):
-    """What the command line says of the run; None leaves it to the config, or to the library. Lengths in tokens."""
-
-    model: str | None = None
-    task: Task | None = None
-    method: str | None = None
-    precision: str | None = None
-    optimizer: str | None = None  # the Trainer's name
-    batch: int | None = None
-    source_length: int | None = None
-    target_length: int | None = None
-    accumulation: int | None = None
-    gradient_checkpointing: bool = False
-    reentrant: bool = False
-    attention: str | None = None
-    lora_rank: int | None = None
-    lora_targets: tuple[str, ...] | None = None
-    double_quant: bool = False
-    eval_batch: int | None = None
-    beams: int | None = None
-    generation_length: int | None = None
-    zero_stage: int | None = None
-    fsdp: bool = False
-
-
 def optimizer_named(name: str | None) -> str | None:
     """The Trainer's name of an optimizer.
 
@@ -64,21 +35,19 @@ def optimizer_named(name: str | None) -> str | None:
     """
     if name is None or name in OPTIMIZERS or name in KNOWN_OPTIMIZERS:
         return OPTIMIZERS.get(name, name) if name else None
-    from kb.core.text import nearest
-
     known = list(dict.fromkeys((*OPTIMIZERS, *KNOWN_OPTIMIZERS)))
     meant = nearest(name, known)
     key = "estimate.unknown_optimizer_meant" if meant else "estimate.unknown_optimizer"
     raise UserError(key, name=name[:100], meant=meant[0] if meant else "", known=", ".join(known))
 
 
-def unit_of(flags: Flags) -> Unit:
+def unit_of(flags: RunSettings) -> Unit:
     """A run that only flags describe."""
     unit = Unit(path="", section=None, dialect="command", settings={}, span=_NOWHERE)
     return with_flags(unit, flags._replace(task=flags.task or "train", precision=flags.precision or "fp32"))
 
 
-def with_flags(unit: Unit, flags: Flags) -> Unit:
+def with_flags(unit: Unit, flags: RunSettings) -> Unit:
     """The unit with what the flags say in place of its own settings."""
     settings = dict(unit.settings)
     if flags.task is not None and flags.task != "generate":
@@ -88,7 +57,7 @@ def with_flags(unit: Unit, flags: Flags) -> Unit:
     return unit._replace(settings=settings)
 
 
-def assumed_of(flags: Flags, unit: Unit | None = None) -> tuple[Assumption, ...]:
+def assumed_of(flags: RunSettings, unit: Unit | None = None) -> tuple[Assumption, ...]:
     """What the flags, and the unit they change, leave open and the library has no default for."""
     said = flags.batch or flags.eval_batch or (unit is not None and "inference.batch_size" in unit.settings)
     if flags.task == "generate" and not said:
@@ -96,7 +65,7 @@ def assumed_of(flags: Flags, unit: Unit | None = None) -> tuple[Assumption, ...]
     return ()
 
 
-def _settings(flags: Flags, before: Mapping[str, Setting]) -> Iterator[tuple[str, Any]]:
+def _settings(flags: RunSettings, before: Mapping[str, Setting]) -> Iterator[tuple[str, Any]]:
     yield from _of_task(flags, before)
     yield from _of_method(flags)
     if flags.precision is not None:
@@ -125,7 +94,7 @@ def _settings(flags: Flags, before: Mapping[str, Setting]) -> Iterator[tuple[str
             yield name, value
 
 
-def _of_task(flags: Flags, before: Mapping[str, Setting]) -> Iterator[tuple[str, Any]]:
+def _of_task(flags: RunSettings, before: Mapping[str, Setting]) -> Iterator[tuple[str, Any]]:
     """Batches, beams and generated length, where the task wants them."""
     if flags.task == "generate":
         if any(name.startswith("training.") for name in before):
@@ -158,14 +127,14 @@ def _of_task(flags: Flags, before: Mapping[str, Setting]) -> Iterator[tuple[str,
         yield from _generation(flags, "inference.num_beams", "inference.max_length")
 
 
-def _generation(flags: Flags, beams: str, length: str) -> Iterator[tuple[str, Any]]:
+def _generation(flags: RunSettings, beams: str, length: str) -> Iterator[tuple[str, Any]]:
     if flags.beams is not None:
         yield beams, flags.beams
     if flags.generation_length is not None:
         yield length, flags.generation_length
 
 
-def _of_method(flags: Flags) -> Iterator[tuple[str, Any]]:
+def _of_method(flags: RunSettings) -> Iterator[tuple[str, Any]]:
     if flags.method is not None:
         yield "lora.enabled", flags.method != "full"
         yield "lora.use_dora", flags.method == "dora"

@@ -52,7 +52,6 @@ COSMETIC = (
     "training.disable_tqdm",
 )
 NO_AMOUNTS = ("training.seed", "training.data_seed")  # numbers of which more is not more
-PHASES = ("train", "evaluate", "generate")
 NOWHERE = Span(1, 1, 1, 1, 0, 0)
 
 

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from kb.advice.estimator import Estimator, on_gpu
-from kb.advice.recommend import Asked, alone_at_inference, base_setup
+from kb.advice.question import RunSettings
+from kb.advice.recommend import alone_at_inference, base_setup
 from kb.advice.usual import precision_for
 from kb.core.hardware import Gpu
 from kb.core.memory_report import MemoryReport, Phase, Term
@@ -58,7 +59,7 @@ class Inference(NamedTuple):
 
 
 def recommend_inference(
-    asked: Asked, estimator: Estimator, gpus: Mapping[str, Gpu], folds: int = 1, processes: int = 1
+    run: RunSettings, estimator: Estimator, gpus: Mapping[str, Gpu], folds: int = 1, processes: int = 1
 ) -> Inference:
     """The largest batch that fits with its whole error band; half-width weights only where fp32 does not fit
     or the checkpoint stores them so.
@@ -72,7 +73,7 @@ def recommend_inference(
     """
     if estimator.model.architecture.family == "encoder":
         raise UserError("recommend.encoder_generates_nothing", model=estimator.model.name)
-    base = base_setup(asked, estimator)
+    base = base_setup(run, estimator)
     base = alone_at_inference(base)._replace(optim="none", predict_with_generate=False, weights=_types(estimator)[0])
     ways = tuple(_weights(base._replace(weights=weights), estimator, folds, processes) for weights in _types(estimator))
     chosen = next((way for way in ways if way.largest_batch), None)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from kb.core.catalog import Catalog
 from kb.core.model import Model
-from kb.core.text import UserError
+from kb.core.text import UserError, nearest
 
 _TOKEN = re.compile(
     r"\d+(?:\.\d+)?x\d+(?:\.\d+)?b(?![a-z])|(?<![a-z0-9])a\d+(?:\.\d+)?b(?![a-z])|\d+(?:\.\d+)?[bm](?![a-z])"
@@ -173,8 +173,6 @@ def _of_this_name(model: Model, wanted: str) -> Model:
 
 def unknown_model(name: str, catalog: Catalog) -> UserError:
     """The error for a model that kb does not know, with the nearest that it does."""
-    from kb.core.text import nearest
-
     names = {each: model.id for model in catalog.models.values() for each in (model.id, model.name, *model.aliases)}
     meant = list(dict.fromkeys(names[each] for each in nearest(name, names, count=4)))[:3]
     key = "recommend.unknown_model" if meant else "recommend.unknown_model_alone"

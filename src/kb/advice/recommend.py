@@ -3,41 +3,24 @@
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from kb.advice.attempts import OFFERED_ONLY, Attempt, MethodChoice, attempts_of, choose, smallest_gpu
+from kb.advice.attempts import OFFERED_ONLY, Attempt, attempts_of, choose, smallest_gpu
 from kb.advice.batches import Split, Splits, splits_of
-from kb.advice.estimator import SHARED_PHASES, Estimator
+from kb.advice.estimator import Estimator
+from kb.advice.question import Question, RunSettings
 from kb.advice.usual import Precision, assumed_source_length, precision_for, reads_target
 from kb.core.hardware import Gpu
-from kb.core.memory_report import MemoryReport, Phase
+from kb.core.memory_report import WORKING, MemoryReport, Phase
 from kb.core.model import Architecture, Model
 from kb.core.setup import Assumption, TrainingSetup
 from kb.core.text import UserError
 
 SEQ2SEQ = ("t5", "bart")
+USUAL_BATCH = TrainingSetup().per_device_train_batch_size  # of one GPU
 SHORTEST_SOURCE = 32  # tokens; below it an input holds too little to be worth a proposal
 # Against fragmentation; torch 2.9 brought the name PYTORCH_ALLOC_CONF, and reads this one still (training-facts f).
 ENVIRONMENT: Mapping[str, str] = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 
 WorkersReason = Literal["cores", "memory", "unknown"]
-
-
-class Asked(NamedTuple):
-    """What the user wants; None leaves it to the model, the notes or the library. Lengths are in tokens.
-
-    ``noted_effective_batch`` is that of the notes' row for this model and GPU, ``default_effective_batch`` the
-    library's for one GPU; the first that is known counts. ``evaluate`` is whether the run evaluates beside training.
-    """
-
-    method: MethodChoice = "auto"
-    effective_batch: int | None = None
-    noted_effective_batch: int | None = None
-    default_effective_batch: int = 8
-    source_length: int | None = None
-    target_length: int | None = None
-    eval_batch: int | None = None
-    beams: int | None = None
-    generation_length: int | None = None
-    evaluate: bool = True
 
 
 class Largest(NamedTuple):
@@ -74,21 +57,34 @@ class Training(NamedTuple):
     shorter_source: int | None = None
 
 
-def recommend_training(asked: Asked, estimator: Estimator, gpus: Mapping[str, Gpu], world: int = 1) -> Training:
+def recommend_training(
+    question: Question,
+    estimator: Estimator,
+    gpus: Mapping[str, Gpu],
+    world: int = 1,
+    *,
+    noted: int | None = None,
+    usual: int = USUAL_BATCH,
+) -> Training:
     """The config to start from on ``world`` GPUs like the smallest of the machine.
+
+    Args:
+        noted: the effective batch of the notes' row for this model and GPU.
+        usual: the library's own for one GPU. The first counts that is known of the question's, ``noted`` and this.
 
     Raises:
         UserError: an effective batch of fewer samples than there are GPUs.
         UnsupportedArchitectureError: no closed form for the model's family.
     """
-    effective, source = _effective(asked, world)
-    base = base_setup(asked, estimator, world)
+    run, method = question.run, question.run.method or "auto"
+    effective, source = _effective(question.effective_batch, noted, usual, world)
+    base = base_setup(run, estimator, world, evaluate=question.evaluate)
     precision = precision_for(estimator.gpu, estimator.model.architecture)
     attempts = attempts_of(precision.of(base), estimator)
-    chosen = choose(attempts, asked.method, effective, world)
+    chosen = choose(attempts, method, effective, world)
     if chosen is None:
         larger = smallest_gpu(_alone(attempts[0].setup), estimator, gpus)
-        last = _last(attempts, asked.method)
+        last = _last(attempts, method)
         return Training(
             attempts=attempts,
             chosen=None,
@@ -107,11 +103,11 @@ def recommend_training(asked: Asked, estimator: Estimator, gpus: Mapping[str, Gp
     splits = splits_of(effective, chosen.ceiling, world)
     split = splits.exact[0] if splits.exact else splits.nearest()
     assert split is not None  # the effective batch is at least one sample for each GPU
-    setup, workers_reason = _fill(chosen.setup, split, asked, estimator)
+    setup, workers_reason = _fill(chosen.setup, split, run, estimator)
     evaluation = chosen.evaluation
     inference = estimator.largest(alone_at_inference(setup), "inference_batch_size")
     setup = setup._replace(
-        per_device_eval_batch_size=asked.eval_batch or evaluation or 1,
+        per_device_eval_batch_size=run.eval_batch or evaluation or 1,
         inference_batch_size=inference or None,
         do_predict=bool(inference),
     )
@@ -129,35 +125,35 @@ def recommend_training(asked: Asked, estimator: Estimator, gpus: Mapping[str, Gp
     )
 
 
-def _effective(asked: Asked, world: int) -> tuple[int, Literal["asked", "notes", "library"]]:
-    if asked.effective_batch is not None:
-        if asked.effective_batch < world:
-            raise UserError("recommend.effective_below_gpus", effective=asked.effective_batch, gpus=world)
-        return asked.effective_batch, "asked"
-    if asked.noted_effective_batch is not None and asked.noted_effective_batch >= world:
-        return asked.noted_effective_batch, "notes"
-    return asked.default_effective_batch * world, "library"
+def _effective(
+    asked: int | None, noted: int | None, usual: int, world: int
+) -> tuple[int, Literal["asked", "notes", "library"]]:
+    if asked is not None:
+        if asked < world:
+            raise UserError("recommend.effective_below_gpus", effective=asked, gpus=world)
+        return asked, "asked"
+    return (noted, "notes") if noted is not None and noted >= world else (usual * world, "library")
 
 
-def base_setup(asked: Asked, estimator: Estimator, world: int = 1) -> TrainingSetup:
+def base_setup(run: RunSettings, estimator: Estimator, world: int = 1, *, evaluate: bool = True) -> TrainingSetup:
     """Full training without options at the asked lengths; it lists what was assumed of them."""
     model, constants = estimator.model, estimator.constants
-    source, target, assumed = lengths_of(asked, model, constants)
+    source, target, assumed = lengths_of(run, model, constants)
     seq2seq = generates_in_evaluation(model.architecture)
-    if asked.beams is None and seq2seq:
+    if run.beams is None and seq2seq:
         assumed += (Assumption("training.generation_num_beams", 1, "library_default"),)
     return TrainingSetup(
         model_name=model.name,
         do_train=True,
-        do_eval=asked.evaluate,
+        do_eval=evaluate,
         max_source_length=source,
         max_target_length=target,
         predict_with_generate=seq2seq,
         prediction_loss_only=not seq2seq,
-        generation_max_length=asked.generation_length or target,
-        generation_num_beams=asked.beams or 1,
-        inference_max_length=asked.generation_length or target,
-        inference_num_beams=asked.beams or 1,
+        generation_max_length=run.generation_length or target,
+        generation_num_beams=run.beams or 1,
+        inference_max_length=run.generation_length or target,
+        inference_num_beams=run.beams or 1,
         world_size=world,
         assumed=assumed,
     )
@@ -168,10 +164,12 @@ def generates_in_evaluation(architecture: Architecture) -> bool:
     return architecture.family in SEQ2SEQ
 
 
-def lengths_of(asked: Asked, model: Model, constants: Mapping[str, float]) -> tuple[int, int, tuple[Assumption, ...]]:
+def lengths_of(
+    run: RunSettings, model: Model, constants: Mapping[str, float]
+) -> tuple[int, int, tuple[Assumption, ...]]:
     """Input and target lengths, as asked, else as a config that says none is read."""
     assumed: list[Assumption] = []
-    source, target = asked.source_length, asked.target_length or asked.generation_length
+    source, target = run.source_length, run.target_length or run.generation_length
     if source is None:
         source, reason = assumed_source_length(model, constants)
         assumed.append(Assumption("data.max_source_length", source, reason))
@@ -185,13 +183,13 @@ def lengths_of(asked: Asked, model: Model, constants: Mapping[str, float]) -> tu
 
 
 def _fill(
-    setup: TrainingSetup, split: Split, asked: Asked, estimator: Estimator
+    setup: TrainingSetup, split: Split, run: RunSettings, estimator: Estimator
 ) -> tuple[TrainingSetup, WorkersReason]:
     """Batches and workers into the chosen way."""
     setup = setup._replace(
         per_device_train_batch_size=split.batch,
         gradient_accumulation_steps=split.accumulation,
-        per_device_eval_batch_size=asked.eval_batch or 1,
+        per_device_eval_batch_size=run.eval_batch or 1,
     )
     workers, most = estimator.workers(setup), estimator.machine.most_workers
     if workers is None:
@@ -200,7 +198,7 @@ def _fill(
     return setup._replace(dataloader_num_workers=workers), "memory" if by_memory else "cores"
 
 
-def _last(attempts: tuple[Attempt, ...], method: MethodChoice) -> TrainingSetup:
+def _last(attempts: tuple[Attempt, ...], method: str) -> TrainingSetup:
     """The way of a method that is tried last."""
     return [one for one in attempts if one.name not in OFFERED_ONLY and method in ("auto", one.method)][-1].setup
 
@@ -229,4 +227,4 @@ def alone_at_inference(setup: TrainingSetup) -> TrainingSetup:
 
 def peaks(report: MemoryReport) -> tuple[Phase, ...]:
     """The phases that a batch decides."""
-    return tuple(phase for phase in report.phases if phase.name in SHARED_PHASES)
+    return tuple(phase for phase in report.phases if phase.name in WORKING)

@@ -11,7 +11,8 @@ from kb.advice.estimator import Estimator, on_gpu
 from kb.advice.history import unit_of
 from kb.advice.noted_history import METHODS
 from kb.advice.notes import notes_for
-from kb.advice.recommend import Asked, base_setup, recommend_training
+from kb.advice.question import Question, RunSettings
+from kb.advice.recommend import base_setup, recommend_training
 from kb.advice.rule_diff import Edition, readable_by_this_code
 from kb.advice.usual import precision_for
 from kb.core.memory_report import Status
@@ -112,7 +113,7 @@ def _recommended(edition: Edition, model: str, gpu: str) -> Recommended | None:
     rows = [row for preset in _presets(edition, model, gpu) for row in preset["rows"]]
     noted = next((int(row["effective_batch"]["value"]) for row in rows if "effective_batch" in row), None)
     try:
-        answer = recommend_training(Asked(noted_effective_batch=noted), estimator, edition.catalog.gpus)
+        answer = recommend_training(Question(), estimator, edition.catalog.gpus, noted=noted)
     except UnsupportedArchitectureError:
         return None
     setup = answer.setup
@@ -134,7 +135,7 @@ def _verdicts(edition: Edition, model: str, gpu: str) -> dict[tuple[str, str], S
         return {}
     estimator = _estimator(edition, model, gpu)
     precision = precision_for(estimator.gpu, estimator.model.architecture)
-    notes = notes_for(edition.guide, edition.catalog, estimator, precision.of(base_setup(Asked(), estimator)))
+    notes = notes_for(edition.guide, edition.catalog, estimator, precision.of(base_setup(RunSettings(), estimator)))
     return {(row.preset, row.lines): row.status for row in notes.own}
 
 

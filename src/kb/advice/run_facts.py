@@ -9,7 +9,7 @@ from kb.core.expression import Unknown, is_unknown
 from kb.core.facts import FactType
 from kb.core.model import Model
 from kb.core.setup import TrainingSetup
-from kb.memory import match_targets
+from kb.memory import UnknownTargetsError, match_targets, modules
 
 
 def eval_generations(setting: Callable[[str], Any]) -> Any:
@@ -85,6 +85,10 @@ MOST_PATTERNS = 100  # keys of rank_pattern that repeat something; one for each 
 _REPEATS = re.compile(r"[*+?{]")
 
 
+# The weights of a mixture's experts, by the last part of their names (Mixtral, Qwen and most others).
+EXPERT_PARTS = frozenset(("w1", "w2", "w3", "gate_proj", "up_proj", "down_proj", "gate_up_proj", "experts", "gate"))
+
+
 class AdapterFacts:
     """The providers of the ``lora.`` facts that no config says itself."""
 
@@ -97,6 +101,10 @@ class AdapterFacts:
             "lora.unmatched_patterns": lambda _: self._unmatched_patterns(),
             "lora.targets_text": lambda _: self._targets_text(),
             "lora.target_names": lambda _: self._target_names(),
+            "lora.unmatched_target_modules": lambda _: self._targets(1),
+            "lora.matched_target_modules": lambda _: self._targets(0),
+            "lora.known_modules": lambda _: self._modules(),
+            "lora.suggested_target_modules": lambda _: self._suggested_targets(),
         }
 
     def _written(self, name: str) -> Any:
@@ -143,6 +151,37 @@ class AdapterFacts:
         if not isinstance(text, str) or text == "all-linear" or not re.fullmatch(r"[\w\s,]*", text):
             return text if text is None or is_unknown(text) else ()
         return tuple(text.replace(",", " ").split())
+
+    def _targets(self, which: int) -> Any:
+        targets = self._setup.lora_target_modules
+        if self._model is None or self._setup.method == "full" or targets is None:
+            return None
+        try:
+            matched, missing = match_targets(self._model.architecture, targets)
+        except UnknownTargetsError as error:
+            return Unknown(reason=str(error))
+        found = tuple(dict.fromkeys(module.name.rpartition(".")[2] for module in matched))
+        if self._model.architecture.experts:  # one parameter of a layer from transformers 5 on, modules before
+            missing = tuple(name for name in missing if name.rpartition(".")[2] not in EXPERT_PARTS)
+        return (found, missing)[which]
+
+    def _suggested_targets(self) -> Any:
+        """The LoRA targets that match, with T5's feed-forward input under the name that this model gives it."""
+        named, missing = self._setup.lora_target_modules, self._targets(1)
+        if not isinstance(named, tuple) or not isinstance(missing, tuple) or self._model is None:
+            return None
+        inputs = ("wi_0", "wi_1") if self._model.architecture.gated else ("wi",)
+        suggested: dict[str, None] = {}
+        for name in named:
+            wanted = self._model.architecture.family == "t5" and name in ("wi", "wi_0", "wi_1")
+            suggested |= dict.fromkeys((name,) if name not in missing else inputs if wanted else ())
+        return tuple(suggested) or None
+
+    def _modules(self) -> Any:
+        if self._model is None:
+            return None
+        names = (module.name.rpartition(".")[2] for module in modules(self._model.architecture))
+        return tuple(dict.fromkeys(names))
 
 
 def _unmatched(keys: list[str], paths: list[str]) -> tuple[str, ...]:

@@ -10,19 +10,22 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
+from kb.advice.question import Question
+from kb.commands.options import MACHINE, Options, question_of
 from kb.core.catalog import Catalog
 from kb.core.finding import SEVERITIES
 from kb.core.result import CheckResult, Unusable
 from kb.core.text import UserError
 from kb.knowledge import load_catalog, load_table_rows
+from kb.report.values import printable
 from kb.report.words import Words
 from kb.session import cli
 from kb.session.file import FileChecker
-from kb.session.prepare import Wanted, file_checker
+from kb.session.output import FORMATS, rendered
+from kb.session.prepare import Checking, file_checker
 from kb.session.project import FAIL_ON, LIBRARIES, Project, find_project, unknown_rule
+from kb.session.project_releases import shown
 from kb.session.run import STDIN, Input, run
-
-FORMATS = ("text", "json", "sarif", "github", "gitlab", "junit", "markdown")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,7 +56,7 @@ def command(arguments: Sequence[str], language: str) -> int:
         raise unknown_rule(options.explain, list(catalog.rules))
     if options.explain and not options.paths and options.command is None:
         return _explain_alone(options, catalog, words)
-    checker = file_checker(catalog, project, _wanted(options))
+    checker = file_checker(catalog, project, _question(options), _checking(options))
     if options.watch:
         from kb.session.streaming import watch
 
@@ -67,28 +70,22 @@ def command(arguments: Sequence[str], language: str) -> int:
 
 
 def build_parser(words: cli.Words) -> cli.Parser:
-    def say(key: str) -> str:
-        return cli.said(words, f"cli.check.{key}")
-
-    parser = cli.Parser(words=words, prog="kb check", description=say("about"), epilog=say("examples"))
+    made = Options(words, "check")
+    parser, say = made.parser, made.say
     parser.add_argument("paths", nargs="*", metavar="PATH", help=say("paths"))
     parser.add_argument("--command", metavar="TEXT", help=say("command"))
-    machine = parser.add_argument_group(say("group_machine"))
-    machine.add_argument("--gpu", metavar="ID", help=say("gpu"))
-    machine.add_argument("--gpus", type=int, metavar="N", help=say("gpus"))
-    machine.add_argument("--host-memory", metavar="SIZE", help=say("host_memory"))
-    machine.add_argument("--cpus", metavar="N", help=say("cpus"))
-    machine.add_argument("--model-config", metavar="FILE", help=say("model_config"))
+    machine = made.group("machine")
+    made.add(machine, *MACHINE, "model_config")
     machine.add_argument("--online", action="store_true", help=say("online"))
     for library in LIBRARIES:
         shown = say("version") if library == LIBRARIES[0] else argparse.SUPPRESS
         machine.add_argument(f"--{library}", metavar="VERSION", help=shown)
-    rules = parser.add_argument_group(say("group_rules"))
+    rules = made.group("rules")
     rules.add_argument("--select", action="append", default=[], metavar="RULE,…", help=say("select"))
     rules.add_argument("--ignore", action="append", default=[], metavar="RULE,…", help=say("ignore"))
-    rules.add_argument("--dialect", metavar="ID", help=say("dialect"))
+    made.add(rules, "dialect")
     rules.add_argument("--skip-unknown", action="store_true", help=say("skip_unknown"))
-    rules.add_argument("--rules", metavar="DIR", help=cli.said(words, "cli.option.rules"))
+    made.add(rules, "rules")
     rules.add_argument("--baseline", metavar="FILE", help=say("baseline"))
     rules.add_argument("--write-baseline", metavar="FILE", help=say("write_baseline"))
     rules.add_argument("--prune-baseline", action="store_true", help=say("prune_baseline"))
@@ -97,34 +94,22 @@ def build_parser(words: cli.Words) -> cli.Parser:
     certainty.add_argument("--strict", action="store_true", help=say("strict"))
     certainty.add_argument("--assume-nothing", action="store_true", help=say("assume_nothing"))
     rules.add_argument("--fail-on", choices=FAIL_ON, help=say("fail_on"))
-    fixing = parser.add_argument_group(say("group_fix"))
+    fixing = made.group("fix")
     fixing.add_argument("--fix", action="store_true", help=say("fix"))
     fixing.add_argument("--unsafe-fixes", action="store_true", help=say("unsafe_fixes"))
     fixing.add_argument("--diff", action="store_true", help=say("diff"))
-    output = parser.add_argument_group(say("group_output"))
-    output.add_argument("--format", choices=FORMATS, default="text", help=say("format"))
-    output.add_argument("--lang", choices=("ko", "en"), help=cli.said(words, "cli.option.lang"))
-    output.add_argument("--color", choices=("auto", "always", "never"), default="auto", help=say("color"))
+    output = made.group("output")
+    output.add_argument("--format", choices=tuple(FORMATS), default="text", help=say("format"))
+    made.add(output, "lang")
+    made.add(output, "color", default="auto")
     output.add_argument("--explain", metavar="RULE", help=say("explain"))
     output.add_argument("--statistics", action="store_true", help=say("statistics"))
     output.add_argument("-q", "--quiet", action="store_true", help=say("quiet"))
     output.add_argument("-v", "--verbose", action="store_true", help=say("verbose"))
-    output.add_argument("--jobs", type=_jobs, metavar="N", help=say("jobs"))
+    output.add_argument("--jobs", type=cli.number(words, low=1, high=256), metavar="N", help=say("jobs"))
     output.add_argument("--no-cache", action="store_true", help=say("no_cache"))
     output.add_argument("--watch", action="store_true", help=say("watch"))
     return parser
-
-
-def _jobs(text: str) -> int:
-    """A number of processes.
-
-    Raises:
-        ValueError: it is no whole number from 1 to 256; argparse words it.
-    """
-    number = int(text)
-    if not 1 <= number <= 256:
-        raise ValueError(text)
-    return number
 
 
 def _refuse(options: argparse.Namespace) -> None:
@@ -147,22 +132,20 @@ def _start(options: argparse.Namespace) -> str:
     return first if os.path.isdir(first) else os.path.dirname(os.path.abspath(first))
 
 
-def _wanted(options: argparse.Namespace) -> Wanted:
-    return Wanted(
-        gpu=options.gpu,
-        gpus=options.gpus,
-        host_memory=options.host_memory,
-        cpus=options.cpus,
+def _question(options: argparse.Namespace) -> Question:
+    versions = {name: getattr(options, name) for name in LIBRARIES if getattr(options, name)}
+    return question_of(options)._replace(versions=versions)
+
+
+def _checking(options: argparse.Namespace) -> Checking:
+    return Checking(
         select=_names(options.select),
         ignore=_names(options.ignore),
-        dialect=options.dialect,
-        model_config=options.model_config,
         online=options.online,
         notes=options.notes or bool(options.select) or options.fail_on == "info",
         root=_start(options),
         strict=options.strict,
         assume_nothing=options.assume_nothing,
-        versions={name: getattr(options, name) for name in LIBRARIES if getattr(options, name)},
     )
 
 
@@ -248,8 +231,6 @@ def _say_unread(checker: FileChecker, inputs: Sequence[Input], words: Words) -> 
     problems = checker.releases.problems(given.path for given in inputs) if checker.releases is not None else ()
     if problems:
         from kb.report.releases import problem_text
-        from kb.report.values import printable
-        from kb.session.project_releases import shown
 
         for problem in problems:
             print(f"kb: {printable(shown(problem.place).text())}: {problem_text(problem, words)}", file=sys.stderr)
@@ -266,8 +247,6 @@ def _report(
         return result
     if not result.units and options.format == "text":
         return result
-    from kb.session.output import rendered
-
     text, result = rendered(options, result, checker, words, stream)
     if stream is sys.stdout:
         cli.put(text)

@@ -3,6 +3,8 @@
 import argparse
 from collections.abc import Mapping, Sequence
 
+from kb import commands
+from kb.commands.options import Options
 from kb.knowledge import load_catalog
 from kb.session import cli
 
@@ -24,25 +26,20 @@ def command(arguments: Sequence[str], language: str) -> int:
 
 
 def build_parser(words: cli.Words) -> cli.Parser:
-    def say(key: str) -> str:
-        return cli.said(words, f"cli.completion.{key}")
-
-    parser = cli.Parser(words=words, prog="kb completion", description=say("about"), epilog=say("examples"))
-    parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help=say("shell"))
-    parser.add_argument("--lang", choices=("ko", "en"), help=cli.said(words, "cli.option.lang"))
-    return parser
+    made = Options(words, "completion")
+    made.parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help=made.say("shell"))
+    made.add(made.parser, "lang")
+    return made.parser
 
 
 def whole_parser(words: cli.Words) -> cli.Parser:
     """One parser of every command, as the commands themselves have them: for completion and the manual page."""
-    from kb.commands import COMMANDS, command
-
     whole = cli.Parser(words=words, prog="kb", description=cli.said(words, "cli.manual.about"))
     whole.add_argument("-V", "--version", action="store_true", help=cli.said(words, "cli.manual.version"))
-    commands = whole.add_subparsers(metavar="COMMAND")
-    for name in COMMANDS:
-        own = command(name).build_parser(words)
-        commands.add_parser(
+    added = whole.add_subparsers(metavar="COMMAND")
+    for name in commands.COMMANDS:
+        own = commands.command(name).build_parser(words)
+        added.add_parser(
             name,
             words=words,
             parents=[_without_help(own)],

@@ -6,15 +6,23 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kb import __version__
+from kb.commands.options import Options
 from kb.core.hardware import Machine
 from kb.core.text import UserError
 from kb.knowledge import load_catalog
-from kb.machine.installation import Installation, Package
+from kb.knowledge.locations import shipped
+from kb.machine.detect import detect
+from kb.machine.installation import Installation, Package, look_around
+from kb.report.json_parts import SCHEMA, to_json
 from kb.report.releases import ProjectVersions, versions_json, versions_lines
-from kb.report.terminal import Style, table, wrap
+from kb.report.terminal import Style, choose_style, table, wrap
 from kb.report.values import host_limit, host_size, printable, size
 from kb.report.words import Words
 from kb.session import cli
+from kb.session.file_result import kind_of
+from kb.session.project import LIBRARIES, find_project
+from kb.session.project_releases import ProjectReleases
+from kb.session.run import read_bytes
 
 if TYPE_CHECKING:
     from kb.report.releases import ProjectVersions
@@ -126,7 +134,7 @@ def doctor_json(health: Health) -> dict[str, Any]:
     """Schema 1: ``rules/schema/output/doctor.json`` says it in full. Sizes in bytes."""
     machine, around = health.machine, health.installation
     return {
-        "schema": 1,
+        "schema": SCHEMA,
         "kb": health.version,
         "rules": {"version": health.rules_version, "folder": health.rules_folder},
         "python": around.python,
@@ -162,12 +170,6 @@ def command(arguments: Sequence[str], language: str) -> int:
     Raises:
         UserError: a path leads to nothing, or the project's settings cannot be used.
     """
-    from kb.knowledge.locations import shipped
-    from kb.machine.detect import detect
-    from kb.machine.installation import look_around
-    from kb.report.terminal import choose_style
-    from kb.session.project import find_project
-
     messages = cli.load_words_or_none(language)
     options = build_parser(messages).parse_args(arguments)
     catalog = load_catalog()
@@ -183,8 +185,6 @@ def command(arguments: Sequence[str], language: str) -> int:
         versions=_versions_of(path, project) if path is not None else None,
     )
     if options.format == "json":
-        from kb.report.check.json_report import to_json
-
         cli.put(to_json(doctor_json(health)))
         return cli.CLEAN
     words = Words(language, messages, catalog.facts)
@@ -205,12 +205,6 @@ def _folder_of(path: str) -> str:
 
 def _versions_of(path: str, project: "Project") -> "ProjectVersions":
     """The releases that count for a file, with what its text says, or for the files of a folder."""
-    from kb.report.releases import ProjectVersions
-    from kb.session.file import kind_of
-    from kb.session.project import LIBRARIES
-    from kb.session.project_releases import ProjectReleases
-    from kb.session.run import read_bytes
-
     named = {library: (text, project.path or "") for library, text in project.versions.items()}
     releases = ProjectReleases(named, root=_folder_of(path))
     if os.path.isdir(path):
@@ -221,17 +215,7 @@ def _versions_of(path: str, project: "Project") -> "ProjectVersions":
 
 
 def build_parser(words: cli.Words) -> cli.Parser:
-    def say(key: str) -> str:
-        return cli.said(words, f"cli.doctor.{key}")
-
-    parser = cli.Parser(words=words, prog="kb doctor", description=say("about"))
-    parser.add_argument("path", nargs="?", metavar="PATH", help=say("path"))
-    parser.add_argument("--format", choices=("text", "json"), default="text", help=say("format"))
-    parser.add_argument("--lang", choices=("ko", "en"), help=cli.said(words, "cli.option.lang"))
-    parser.add_argument(
-        "--color",
-        choices=("auto", "always", "never"),
-        default="auto",
-        help=cli.said(words, "cli.check.color"),
-    )
-    return parser
+    made = Options(words, "doctor")
+    made.parser.add_argument("path", nargs="?", metavar="PATH", help=made.say("path"))
+    made.output(made.parser, rules=False)
+    return made.parser

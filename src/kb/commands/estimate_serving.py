@@ -7,13 +7,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from kb import __version__
+from kb.advice.question import NamedMachine
+from kb.commands.options import RUN, flag_of
 from kb.core.catalog import Catalog
 from kb.core.text import UserError
 from kb.core.units import read_size
 from kb.memory.serving.answer import changes, load, serve, smallest
 from kb.memory.serving.setup import ENGINES, Measured, ServingSetup
+from kb.report.estimate.serving import Answer, serving_json, serving_text
+from kb.report.terminal import choose_style
 from kb.report.words import Words
 from kb.session import cli
+from kb.session.prepare import named_machine
+from kb.session.project import find_project
+from kb.session.serving import checked, known_model, release_of, with_checkpoint
 
 MOST = 100_000_000  # of any whole number here
 WHOLE = (
@@ -23,11 +30,7 @@ WHOLE = (
 SIZES = ("gpu_memory", "weights", "non_torch", "activations", "graphs", "kv_cache_memory", "cpu_offload")
 OTHERS = ("engine_version", "gpu_memory_utilization", "kv_cache_dtype", "quantization", "enforce_eager", "python_llm")
 # Options of training, which say nothing of a server.
-OF_TRAINING = (
-    "config", "section", "dialect", "task", "method", "precision", "optimizer", "batch", "seq_in", "seq_out",
-    "accumulation", "gradient_checkpointing", "reentrant", "attention", "lora_rank", "lora_targets", "double_quant",
-    "eval_batch", "beams", "gen_length", "zero", "fsdp", "simulate",
-)  # fmt: skip
+OF_TRAINING = ("config", "section", "dialect", "task", *RUN, "zero_stage", "fsdp", "simulate")
 
 
 def add_options(parser: Any, words: cli.Words) -> None:
@@ -39,16 +42,16 @@ def add_options(parser: Any, words: cli.Words) -> None:
 
     add("engine", choices=ENGINES)
     add("engine_version", metavar="VERSION")
-    add("gpu_memory_utilization", type=float, metavar="SHARE")
+    add("gpu_memory_utilization", type=cli.number(words, whole=False), metavar="SHARE")
     for name in WHOLE[:5]:
-        add(name, type=int, metavar="N")
+        add(name, type=cli.number(words), metavar="N")
     add("kv_cache_dtype", metavar="TYPE")
     add("quantization", metavar="NAME")
-    add("block_size", type=int, metavar="TOKENS")
+    add("block_size", type=cli.number(words), metavar="TOKENS")
     add("enforce_eager", action="store_true")
     add("python_llm", action="store_true")
     for name in ("requests", "input", "output"):
-        add(name, type=int, metavar="N" if name == "requests" else "TOKENS")
+        add(name, type=cli.number(words), metavar="N" if name == "requests" else "TOKENS")
     for name in SIZES:
         add(name, metavar="SIZE")
 
@@ -66,7 +69,6 @@ def command(options: argparse.Namespace, catalog: Catalog, words: Words) -> int:
     engine = catalog.serving()[options.engine]
     setup, model, notes = _setup(options, catalog, engine)
     served = serve(model, setup, engine, catalog.constants)
-    from kb.report.estimate.serving import Answer, serving_json, serving_text
 
     asked = None
     if options.input or options.output:
@@ -85,8 +87,6 @@ def command(options: argparse.Namespace, catalog: Catalog, words: Words) -> int:
     if options.format == "json":
         cli.put(serving_json(answer, words, __version__, catalog.version))
     else:
-        from kb.report.terminal import choose_style
-
         cli.put(serving_text(answer, words, choose_style(sys.stdout, options.color)))
     fails = served.starts is False or (answer.counted and asked is not None and asked.holds is False)
     return cli.FINDINGS if fails else cli.CLEAN
@@ -95,8 +95,7 @@ def command(options: argparse.Namespace, catalog: Catalog, words: Words) -> int:
 def _refuse(options: argparse.Namespace) -> None:
     for name in OF_TRAINING:
         if getattr(options, name) not in (None, False):
-            option = name if name == "config" else f"--{name.replace('_', '-')}"
-            raise UserError("serving.not_with_engine", option=option.upper() if name == "config" else option)
+            raise UserError("serving.not_with_engine", option="CONFIG" if name == "config" else flag_of(name))
     if not (options.model or options.model_config):
         raise UserError("serving.no_model")
     for name in WHOLE:
@@ -111,17 +110,13 @@ def _setup(
     options: argparse.Namespace, catalog: Catalog, engine: Mapping[str, Any]
 ) -> tuple[ServingSetup, Any, list[tuple[str, dict[str, Any]]]]:
     """The server, its model, and what has to be said of how they were found."""
-    from kb.session.prepare import Wanted, wanted_machine
-    from kb.session.project import find_project
-    from kb.session.serving import checked, known_model, release_of, with_checkpoint
-
     known = known_model(options.model, options.model_config, catalog)
     release, found = release_of(engine, options.engine_version)
     notes: list[tuple[str, dict[str, Any]]] = []
     if not found:
         notes.append(("serving.note_newest", {"version": options.engine_version, "newest": engine["newest"]}))
     size = _size(options, "gpu_memory")
-    machine = wanted_machine(catalog, find_project(os.getcwd()), Wanted(gpu=options.gpu, gpus=options.gpus))
+    machine = named_machine(catalog, find_project(os.getcwd()), NamedMachine(options.gpu, options.gpus))
     gpu = machine.smallest_gpu
     if size is None:
         if gpu is None:

@@ -10,15 +10,22 @@ from kb import __version__
 from kb.advice.history import History, Version, distinct, history_of
 from kb.advice.memory_facts import PredictedFacts
 from kb.advice.noted_history import noted_versions, with_measured, with_notes
+from kb.commands.history_versions import file_versions, git_versions, read_measured
+from kb.commands.options import MACHINE, Options, question_of
 from kb.core.document import Unit
 from kb.core.setup import TrainingSetup
 from kb.core.text import UserError
 from kb.knowledge import KnowledgeError, load_catalog, load_guide
+from kb.report.history.plot import history_svg
+from kb.report.history.text import LeftOut, fault_text, history_object, history_text
+from kb.report.json_parts import head, to_json
+from kb.report.terminal import choose_style
 from kb.report.values import printable
 from kb.report.words import Words
 from kb.session import cli
 from kb.session.file import FileChecker
-from kb.session.prepare import Wanted, file_checker
+from kb.session.plot_file import write_plot
+from kb.session.prepare import file_checker
 from kb.session.project import find_project
 
 
@@ -50,12 +57,10 @@ def command(arguments: Sequence[str], language: str) -> int:
             print(problem, file=sys.stderr)
         raise UserError("rules.broken", count=len(error.problems)) from None
     words = Words(language, messages, catalog.facts)
-    checker = file_checker(catalog, find_project(_start(options)), _wanted(options))
+    checker = file_checker(catalog, find_project(_start(options)), question_of(options))
     given = _versions(options, checker, guide, words)
     versions = given.versions
     if options.measured:
-        from kb.commands.history_versions import read_measured
-
         versions = with_measured(versions, read_measured(options.measured))
     if any(version.unit for version in versions):
         history = history_of(versions, _preparing(checker), catalog.facts)
@@ -66,28 +71,18 @@ def command(arguments: Sequence[str], language: str) -> int:
 
 
 def build_parser(words: cli.Words) -> cli.Parser:
-    def say(key: str) -> str:
-        return cli.said(words, f"cli.history.{key}")
-
-    parser = cli.Parser(words=words, prog="kb history", description=say("about"), epilog=say("examples"))
+    made = Options(words, "history")
+    parser, say = made.parser, made.say
     parser.add_argument("paths", nargs="*", metavar="FILE|NAME", help=say("paths"))
     parser.add_argument("--git", metavar="PATH", help=say("git"))
     parser.add_argument("--rev", metavar="RANGE", help=say("rev"))
-    parser.add_argument("--last", type=int, metavar="N", help=say("last"))
-    parser.add_argument("--section", metavar="NAME", help=say("section"))
+    parser.add_argument("--last", type=cli.number(words), metavar="N", help=say("last"))
+    made.add(parser, "section")
     parser.add_argument("--measured", metavar="FILE", help=say("measured"))
-    machine = parser.add_argument_group(cli.said(words, "cli.check.group_machine"))
-    machine.add_argument("--gpu", metavar="ID", help=cli.said(words, "cli.check.gpu"))
-    machine.add_argument("--gpus", type=int, metavar="N", help=cli.said(words, "cli.check.gpus"))
-    machine.add_argument("--host-memory", metavar="SIZE", help=cli.said(words, "cli.check.host_memory"))
-    machine.add_argument("--cpus", metavar="N", help=cli.said(words, "cli.check.cpus"))
-    machine.add_argument("--model-config", metavar="FILE", help=cli.said(words, "cli.check.model_config"))
-    machine.add_argument("--dialect", metavar="ID", help=cli.said(words, "cli.check.dialect"))
-    output = parser.add_argument_group(cli.said(words, "cli.check.group_output"))
+    made.add(made.group("machine"), *MACHINE, "model_config", "dialect")
+    output = made.group("output")
     output.add_argument("--plot", metavar="FILE.svg|.png", help=say("plot"))
-    output.add_argument("--format", choices=("text", "json"), default="text", help=say("format"))
-    output.add_argument("--lang", choices=("ko", "en"), help=cli.said(words, "cli.option.lang"))
-    output.add_argument("--rules", metavar="DIR", help=cli.said(words, "cli.option.rules"))
+    made.output(group=output, color=False)
     return parser
 
 
@@ -96,17 +91,6 @@ def _start(options: argparse.Namespace) -> str:
     first = options.git or next(iter(options.paths), "")
     folder = os.path.dirname(os.path.abspath(first)) if first else os.getcwd()
     return folder if os.path.isdir(folder) else os.getcwd()
-
-
-def _wanted(options: argparse.Namespace) -> Wanted:
-    return Wanted(
-        gpu=options.gpu,
-        gpus=options.gpus,
-        host_memory=options.host_memory,
-        cpus=options.cpus,
-        dialect=options.dialect,
-        model_config=options.model_config,
-    )
 
 
 def _versions(options: argparse.Namespace, checker: FileChecker, guide: Mapping[str, Any], words: Words) -> Given:
@@ -123,8 +107,6 @@ def _versions(options: argparse.Namespace, checker: FileChecker, guide: Mapping[
         raise UserError("history.bad_last", value=options.last)
     rows = guide.get("histories", {})
     if options.git:
-        from kb.commands.history_versions import git_versions
-
         found, shallow = git_versions(options.git, options.rev, checker, options.section, words("history.working"))
         kept, unchanged = distinct(found)
         return Given(with_notes(kept[-options.last :] if options.last else kept, rows), unchanged, shallow)
@@ -132,7 +114,6 @@ def _versions(options: argparse.Namespace, checker: FileChecker, guide: Mapping[
         return _noted(rows[options.paths[0]], guide.get("errata", {}).get("errata", ()), words)
     if len(options.paths) < 2:
         raise UserError("history.too_few", known=", ".join(sorted(rows)) or "–")
-    from kb.commands.history_versions import file_versions
 
     return Given(with_notes(file_versions(options.paths, checker, options.section), rows))
 
@@ -159,15 +140,9 @@ def _preparing(checker: FileChecker) -> Any:
 
 def _report(options: argparse.Namespace, history: History, checker: FileChecker, words: Words, given: Given) -> None:
     if options.format == "json":
-        from kb.report.check.json_report import to_json
-        from kb.report.history.text import history_object
-
-        head = {"schema": 1, "kb": __version__, "rules": checker.catalog.version}
         data = history_object(history, checker.machine, words, unchanged=given.unchanged, shallow=given.shallow)
-        cli.put(to_json({**head, **data}))
+        cli.put(to_json({**head(__version__, checker.catalog.version), **data}))
         return
-    from kb.report.history.text import LeftOut, history_text
-    from kb.report.terminal import choose_style
 
     left_out = LeftOut(given.unchanged, given.shallow)
     cli.put(history_text(history, checker.machine, words, choose_style(sys.stdout), left_out, given.remarks))
@@ -178,7 +153,6 @@ def _unreadable(versions: Sequence[Version], options: argparse.Namespace, words:
     faults = [version for version in versions if version.fault]
     if not faults:
         return cli.CLEAN
-    from kb.report.history.text import fault_text
 
     if not options.git or len(faults) == len(versions):
         for version in faults:
@@ -194,8 +168,5 @@ def _plot(path: str, history: History, words: Words) -> None:
     Raises:
         UserError: another kind of file is asked for, no converter is installed, or the file cannot be written.
     """
-    from kb.report.history.plot import history_svg
-    from kb.session.plot_file import write_plot
-
     write_plot(path, history_svg(history, words))
     print(words("history.plotted", path=path), file=sys.stderr)

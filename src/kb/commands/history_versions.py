@@ -7,9 +7,14 @@ from typing import Any
 from kb.advice.history import Measured, Version
 from kb.config.files import ConfigError
 from kb.config.text.encoding import decode
+from kb.config.text.guard import MAX_BYTES
 from kb.core.document import Unit
 from kb.core.text import UserError
-from kb.session.file import FileChecker, kind_of
+from kb.core.units import read_size
+from kb.knowledge import KnowledgeError
+from kb.knowledge.source import read_source
+from kb.session.file import FileChecker
+from kb.session.file_result import kind_of
 from kb.session.run import read_bytes
 from kb.session.seen import contents
 
@@ -62,8 +67,6 @@ def git_versions(
 def _read(raw: bytes | None, path: str, checker: FileChecker, section: str | None) -> tuple[Unit | None, Fault | None]:
     """The unit to compare, or why there is none; ``raw`` is None where git's blob is larger than a config may be."""
     if raw is None:
-        from kb.config.text.guard import MAX_BYTES
-
         return None, ("config.too-large", {"size": MAX_BYTES + 1, "limit": MAX_BYTES})
     try:
         made = checker.made_of_several(raw, path) if kind_of(path) == "config" else None
@@ -126,9 +129,6 @@ def read_measured(path: str) -> dict[str, Measured]:
     Raises:
         UserError: the file cannot be read, or an entry is of another shape; said at its line where it has one.
     """
-    from kb.knowledge import KnowledgeError
-    from kb.knowledge.source import read_source
-
     raw = read_bytes(path)
     try:
         data = read_source(path, raw.decode("utf-8")).data
@@ -151,8 +151,6 @@ def _measured(path: str, name: str, value: Any) -> Measured:
 
 
 def _bytes(path: str, name: str, size: Any) -> int:
-    from kb.core.units import read_size
-
     if size is None or isinstance(size, bool | list | dict):
         raise UserError("history.measured_shape", path=path, name=name)
     try:

@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from kb.commands.options import MACHINE, Options
 from kb.core.text import UserError
 from kb.session import cli
 
@@ -40,15 +41,8 @@ def command(arguments: Sequence[str], language: str) -> int:
 
 
 def build_parser(words: cli.Words) -> cli.Parser:
-    def say(key: str) -> str:
-        return cli.said(words, f"cli.check.{key}")
-
-    parser = cli.Parser(words=words, prog="kb lsp", description=cli.said(words, "cli.lsp.about"))
-    parser.add_argument("--gpu", metavar="ID", help=say("gpu"))
-    parser.add_argument("--gpus", type=int, metavar="N", help=say("gpus"))
-    parser.add_argument("--host-memory", metavar="SIZE", help=say("host_memory"))
-    parser.add_argument("--cpus", metavar="N", help=say("cpus"))
-    parser.add_argument("--lang", choices=("ko", "en"), help=cli.said(words, "cli.option.lang"))
+    made = Options(words, "lsp")
+    made.add(made.parser, *MACHINE, "lang")
     # Clients are used to naming the transport; there is one.
-    parser.add_argument("--stdio", action="store_true", help=cli.said(words, "cli.lsp.stdio"))
-    return parser
+    made.parser.add_argument("--stdio", action="store_true", help=made.say("stdio"))
+    return made.parser

@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Iterator, Mapping, Sequence
 
 from kb import __version__
+from kb.commands.completion import whole_parser
 from kb.session import cli
 
 ENVIRONMENT = ("LC_ALL", "NO_COLOR", "CUDA_VISIBLE_DEVICES", "XDG_CACHE_HOME", "CXX", "KB_DEBUG")
@@ -94,8 +95,6 @@ def command(arguments: Sequence[str], language: str) -> int:
 
 def manual_page(words: cli.Words) -> str:
     """kb(1) in one language."""
-    from kb.commands.completion import whole_parser
-
     return manual(whole_parser(words), words, version=__version__)
 
 

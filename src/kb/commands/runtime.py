@@ -9,8 +9,16 @@ from typing import Any
 from kb import __version__
 from kb.advice.pipelines import Pipeline, differing_claims, pipeline_of, runtime_row, training_of
 from kb.advice.runtime import Minutes, Stage, TrainingTime, compare, known_batches, run_time, with_samples
-from kb.core.text import Text, UserError
+from kb.advice.speed_log import pace, read_speed
+from kb.commands.options import Options
+from kb.config.files import is_device
+from kb.config.log.pieces import pieces
+from kb.core.text import Text, UserError, nearest
 from kb.knowledge import KnowledgeError, load_catalog, load_guide
+from kb.report.json_parts import head, to_json
+from kb.report.runtime.json_report import list_object, log_object, run_object, training_object
+from kb.report.runtime.text import list_text, log_text, overview_text, run_text, training_text
+from kb.report.terminal import choose_style
 from kb.report.words import Words
 from kb.session import cli
 
@@ -49,75 +57,44 @@ def command(arguments: Sequence[str], language: str) -> int:
 
 
 def build_parser(words: cli.Words) -> cli.Parser:
-    def say(key: str) -> str:
-        return cli.said(words, f"cli.runtime.{key}")
-
-    parser = cli.Parser(words=words, prog="kb runtime", description=say("about"), epilog=say("examples"))
+    made = Options(words, "runtime")
+    parser, say = made.parser, made.say
+    count = cli.number(words, low=1, high=10**12 - 1)
+    above_zero = cli.number(words, whole=False, low=1e-9, high=1e9)
     parser.add_argument("name", nargs="?", metavar="NAME", help=say("name"))
-    stages = parser.add_argument_group(say("group_stages"))
-    stages.add_argument("--batch", type=_positive, metavar="N", help=say("batch"))
-    stages.add_argument("--baseline", type=_positive, metavar="N", help=say("baseline"))
+    stages = made.group("stages")
+    stages.add_argument("--batch", type=count, metavar="N", help=say("batch"))
+    stages.add_argument("--baseline", type=count, metavar="N", help=say("baseline"))
     stages.add_argument("--pipeline", metavar="ID", help=say("pipeline"))
     stages.add_argument("--stage", action="append", default=[], metavar="NAME[@BATCH]=MIN..MAX", help=say("stage"))
-    stages.add_argument("--n-samples", type=_positive, metavar="N", help=say("n_samples"))
-    training = parser.add_argument_group(say("group_training"))
-    training.add_argument("--steps", type=_positive, metavar="N", help=say("steps"))
-    training.add_argument("--sec-per-step", type=_above_zero, metavar="S", help=say("sec_per_step"))
-    training.add_argument("--steps-per-minute", type=_above_zero, metavar="N", help=say("steps_per_minute"))
-    log = parser.add_argument_group(say("group_log"))
+    stages.add_argument("--n-samples", type=count, metavar="N", help=say("n_samples"))
+    training = made.group("training")
+    training.add_argument("--steps", type=count, metavar="N", help=say("steps"))
+    training.add_argument("--sec-per-step", type=above_zero, metavar="S", help=say("sec_per_step"))
+    training.add_argument("--steps-per-minute", type=above_zero, metavar="N", help=say("steps_per_minute"))
+    log = made.group("log")
     log.add_argument("--log", metavar="FILE|-", help=say("log"))
-    log.add_argument("--baseline-sec-per-step", type=_above_zero, metavar="S", help=say("baseline_sec_per_step"))
-    output = parser.add_argument_group(say("group_output"))
-    output.add_argument("--format", choices=("text", "json"), default="text", help=say("format"))
-    output.add_argument("--lang", choices=("ko", "en"), help=cli.said(words, "cli.option.lang"))
-    output.add_argument("--rules", metavar="DIR", help=cli.said(words, "cli.option.rules"))
+    log.add_argument("--baseline-sec-per-step", type=above_zero, metavar="S", help=say("baseline_sec_per_step"))
+    made.output(color=False)
     return parser
-
-
-def _positive(text: str) -> int:
-    """argparse says which option a refused value was for."""
-    number = int(text) if text.isascii() and text.isdecimal() else 0
-    if not 0 < number < 10**12:
-        raise argparse.ArgumentTypeError(f"{text!r}: 1, 2, 3 …")
-    return number
-
-
-def _above_zero(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r}: > 0")
-    return number
 
 
 def _write(options: argparse.Namespace, rules: str, data: Mapping[str, Any], text: str) -> None:
     if options.format == "json":
-        from kb.report.check.json_report import to_json
-
-        text = to_json({"schema": 1, "kb": __version__, "rules": rules, **data})
+        text = to_json({**head(__version__, rules), **data})
     cli.put(text)
 
 
 def _style() -> Any:
-    from kb.report.terminal import choose_style
-
     return choose_style(sys.stdout)
 
 
 def _print_list(options: argparse.Namespace, rows: Mapping[str, Any], words: Words, rules: str) -> int:
-    from kb.report.runtime.json_report import list_object
-    from kb.report.runtime.text import list_text
-
     _write(options, rules, list_object(rows), list_text(rows, words, _style()))
     return cli.CLEAN
 
 
 def _pipeline(options: argparse.Namespace, pipeline: Pipeline, words: Words, rules: str) -> int:
-    from kb.report.runtime.json_report import run_object
-    from kb.report.runtime.text import overview_text, run_text
-
     known = pipeline.stages
     stages = _with_stages(known, options.stage, options.batch)
     if options.n_samples is not None:
@@ -148,8 +125,6 @@ def _with_stages(stages: Sequence[Stage], given: Sequence[str], batch: int | Non
     for text in given:
         name, at, time = _stage_time(text)
         if known and name not in known:
-            from kb.core.text import nearest
-
             raise UserError("runtime.unknown_stage", name=name, known=", ".join(nearest(name, made) or made))
         stage = made.get(name, Stage(name, Text(name, name)))
         if at is None and (stage.fixed is not None or batch is None or not stage.by_batch):
@@ -177,8 +152,6 @@ def _training(options: argparse.Namespace, words: Words, rules: str) -> int:
         raise UserError("runtime.one_at_a_time")
     seconds = options.sec_per_step if options.sec_per_step is not None else 60 / options.steps_per_minute
     time = TrainingTime(seconds_per_step=seconds, steps=options.steps, batch=options.batch)
-    from kb.report.runtime.json_report import training_object
-    from kb.report.runtime.text import training_text
 
     _write(options, rules, training_object(time, None), training_text(time, words, _style()))
     return cli.CLEAN
@@ -187,9 +160,6 @@ def _training(options: argparse.Namespace, words: Words, rules: str) -> int:
 def _noted_training(
     options: argparse.Namespace, row: Mapping[str, Any], errata: Sequence[Mapping[str, Any]], words: Words, rules: str
 ) -> int:
-    from kb.report.runtime.json_report import training_object
-    from kb.report.runtime.text import training_text
-
     noted = training_of(row, errata)
     if options.batch is not None:
         noted = noted._replace(time=noted.time._replace(batch=options.batch))
@@ -200,11 +170,6 @@ def _noted_training(
 def _log(options: argparse.Namespace, words: Words, rules: str) -> int:
     if options.name is not None or options.stage:
         raise UserError("runtime.one_at_a_time")
-    from kb.advice.speed_log import pace, read_speed
-    from kb.config.files import is_device
-    from kb.config.log.pieces import pieces
-    from kb.report.runtime.json_report import log_object
-    from kb.report.runtime.text import log_text
 
     if options.log == "-":
         log = read_speed(pieces(sys.stdin.buffer))

@@ -41,7 +41,7 @@ def build_parser(words: cli.Words) -> cli.Parser:
         made: cli.Parser = actions.add_parser(name, words=words, help=say(name), description=say(name))
         made.add_argument("--lang", choices=("ko", "en"), help=cli.said(words, "cli.option.lang"))
         if name == "serve":
-            made.add_argument("--port", type=int, default=PORT, metavar="N", help=say("port"))
+            made.add_argument("--port", type=cli.number(words), default=PORT, metavar="N", help=say("port"))
     return parser
 
 

@@ -6,7 +6,7 @@ import stat
 from collections.abc import Iterable
 from typing import Any
 
-from kb.core.text import UserError
+from kb.core.text import UserError, nearest
 
 
 class ConfigError(UserError):
@@ -28,8 +28,6 @@ class ConfigError(UserError):
 
 def unknown_dialect(name: str, known: Iterable[str]) -> ConfigError:
     """The fault of a ``--dialect`` that there is none of, with the nearest that there is."""
-    from kb.core.text import nearest
-
     names = sorted(known)
     meant = nearest(name, names)
     if meant:

@@ -1,6 +1,6 @@
 """The memory model's answer: a ledger of terms in bytes for each phase, and a verdict. Every level makes one."""
 
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from kb.core.setup import Assumption
 from kb.core.units import GIB, tenths
@@ -10,6 +10,8 @@ Status = Literal["fits", "tight", "likely_oom", "oom", "unknown"]
 STATUSES: tuple[Status, ...] = ("fits", "tight", "likely_oom", "oom")  # the best first
 OVER: tuple[Status, ...] = ("likely_oom", "oom")
 PhaseName = Literal["load", "train", "evaluate", "generate", "save"]
+PHASES: tuple[PhaseName, ...] = get_args(PhaseName)  # in the order in which they run
+WORKING: tuple[PhaseName, ...] = ("train", "evaluate", "generate")  # those that a batch decides
 
 
 class Term(NamedTuple):

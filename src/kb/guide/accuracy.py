@@ -7,6 +7,7 @@ from functools import lru_cache
 from html import escape
 from typing import Any
 
+from kb.core.memory_report import WORKING
 from kb.core.units import GIB
 from kb.guide.library import Library
 from kb.guide.markup import badge, cited, prose, wide_table
@@ -119,7 +120,7 @@ def _program(language: str, name: str) -> str:
 
 def _group(library: Library, name: str) -> str:
     """A group of the bench in the reader's words: family or campaign, method, phase."""
-    known = {phase: library.words.named("phase", phase) for phase in ("train", "evaluate", "generate", "load")}
+    known: dict[str, str] = {phase: library.words.named("phase", phase) for phase in (*WORKING, "load")}
     return " · ".join(known.get(part, part) for part in name.split(", "))
 
 

@@ -13,7 +13,7 @@ from kb.advice.memory_facts import PredictedFacts
 from kb.advice.noted_history import noted_versions
 from kb.advice.notes import NotesRow
 from kb.advice.pipelines import pipeline_of
-from kb.advice.recommend import Asked
+from kb.advice.question import Question
 from kb.advice.runtime import compare, run_time
 from kb.core.document import Unit
 from kb.core.setup import TrainingSetup
@@ -148,4 +148,4 @@ def _answer(model: str, gpu: str) -> Answer:
     library = load_library("ko")  # figures are the same in both
     catalog = library.catalog
     estimator = Estimator(catalog.models[model], on_gpu(catalog.gpus[gpu]), catalog.constants)
-    return answer("train", Asked(), estimator, catalog, library.guide)
+    return answer("train", Question(), estimator, catalog, library.guide)

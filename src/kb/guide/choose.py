@@ -5,7 +5,7 @@ from html import escape
 
 from kb.advice.answer import answer
 from kb.advice.estimator import Estimator, on_gpu
-from kb.advice.recommend import Asked
+from kb.advice.question import Question
 from kb.advice.usual import reads_target
 from kb.core.memory_report import STATUSES
 from kb.core.text import UserError
@@ -45,7 +45,7 @@ def recommended(library: Library, model: str, gpu: str, effective_batch: int | N
     catalog = library.catalog
     library.entry("models", model)
     estimator = Estimator(catalog.models[model], on_gpu(find_gpu(gpu, catalog.gpus)), catalog.constants)
-    found = answer("train", Asked(effective_batch=effective_batch), estimator, catalog, library.guide)
+    found = answer("train", Question(effective_batch=effective_batch), estimator, catalog, library.guide)
     config = config_yaml(found, library.words)
     if config is None or found.setup is None:
         raise UserError("recommend.no_model")

@@ -8,6 +8,7 @@ from html import escape
 from typing import Any
 
 from kb.advice.diagnosis import diagnose
+from kb.advice.question import Question
 from kb.config.log.text import read_lines
 from kb.core.document import Unit
 from kb.core.hardware import Gpu
@@ -22,7 +23,7 @@ from kb.guide.site_words import say
 from kb.report.diagnosis_report import diagnosis_text
 from kb.report.entries.provenance import figure
 from kb.report.terminal import Style
-from kb.session.prepare import Wanted, file_checker
+from kb.session.prepare import file_checker
 from kb.session.project import Project
 
 FIGURES = (
@@ -145,7 +146,7 @@ def _errata(library: Library, data: dict[str, object]) -> str:
 
 CONFIG = "examples/mt5-summary-team.yaml"
 GPU = "RTX 3090"
-WANTED = Wanted(gpu="rtx-3090", host_memory="60GB", cpus="16")
+ASKED = Question.of(gpu="rtx-3090", host_memory="60GB", cpus="16")
 STYLE = Style(width=88)
 LONGEST_LOG = 1500  # characters of a log that is shown whole
 
@@ -162,7 +163,9 @@ def diagnosed(library: Library, entry: Mapping[str, Any]) -> str:
     if not result.causes:
         return ""
     answer = diagnosis_text(result, "train.log", library.words, STYLE, unit)
-    command = f"kb diagnose train.log --config {CONFIG} --gpu {WANTED.gpu} --host-memory {WANTED.host_memory}"
+    command = (
+        f"kb diagnose train.log --config {CONFIG} --gpu {ASKED.machine.gpu} --host-memory {ASKED.machine.host_memory}"
+    )
     label = say(library.language, "remedy.answer")
     shown = escape(answer.rstrip()).replace("\n", "&#10;")
     box = held(f'<pre class="kb-console"><code>{shown}</code></pre>', "kb-answer", label)
@@ -175,7 +178,7 @@ def _example() -> tuple[Any, Unit]:
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
     with open(os.path.join(root, CONFIG), "rb") as stream:
         raw = stream.read()
-    checker = file_checker(load_library("ko").catalog, Project(), WANTED)
+    checker = file_checker(load_library("ko").catalog, Project(), ASKED)
     unit = next(result.unit for result in checker.check(raw, CONFIG).results if result.unit.dialect is not None)
     return checker.facts(unit), unit
 

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 from kb.advice.attempts import WAYS, targets_for
 from kb.advice.estimator import Estimator, on_gpu
-from kb.advice.recommend import Asked, alone_at_inference, base_setup
+from kb.advice.question import RunSettings
+from kb.advice.recommend import alone_at_inference, base_setup
 from kb.advice.usual import precision_for
 from kb.core.hardware import Gpu
 from kb.core.model import Model
@@ -75,7 +76,7 @@ def fit_of(model: Model, gpu: Gpu, constants: Mapping[str, float], curves: Curve
 
 def base_of(model: Model, estimator: Estimator) -> tuple[TrainingSetup, str]:
     """Full training at the usual lengths in the precision for the GPU, and that precision."""
-    setup = precision_for(estimator.gpu, model.architecture).of(base_setup(Asked(), estimator))
+    setup = precision_for(estimator.gpu, model.architecture).of(base_setup(RunSettings(), estimator))
     setup = setup._replace(lora_target_modules=targets_for(model.architecture))
     return setup, "bf16" if setup.bf16 else "fp16" if setup.fp16 else "fp32"
 

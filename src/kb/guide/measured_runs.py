@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from kb.advice.flags import Flags, optimizer_named, unit_of
+from kb.advice.flags import optimizer_named, unit_of
+from kb.advice.question import RunSettings
 from kb.advice.setup import setup_of
 from kb.core.catalog import Catalog
 from kb.core.setup import TrainingSetup
@@ -65,10 +66,10 @@ def _held(setup: TrainingSetup, config: Mapping[str, Any]) -> int:
 def _setup(settings: Mapping[str, Any], catalog: Catalog) -> TrainingSetup:
     """A setup from a measurement's settings, which carry the names of kb.estimate's flags."""
     targets = settings.get("lora_targets")
-    given = {name: settings[name] for name in Flags._fields if name in settings and name not in _OWN}
+    given = {name: settings[name] for name in RunSettings._fields if name in settings and name not in _OWN}
     if "generation_length" in settings:
         given["generation_length"] = settings["generation_length"]
-    flags = Flags(
+    flags = RunSettings(
         **{"task": "train", **given},
         optimizer=optimizer_named(settings.get("optimizer")),
         lora_targets=tuple(targets) if targets else None,

@@ -8,7 +8,8 @@ from typing import Any, Literal, NoReturn, Protocol, runtime_checkable
 from kb.advice.answer import Answer, answer
 from kb.advice.attempts import MethodChoice
 from kb.advice.estimator import Estimator
-from kb.advice.recommend import Asked
+from kb.advice.question import Question
+from kb.config.discovery import discover
 from kb.core.catalog import Catalog
 from kb.core.finding import Finding
 from kb.core.hardware import Machine
@@ -19,8 +20,11 @@ from kb.core.setup import TrainingSetup
 from kb.core.text import UserError
 from kb.knowledge import load_catalog, load_guide
 from kb.memory import UnsupportedArchitectureError
+from kb.report.words import Words
+from kb.session.cli import load_words_or_none, said
 from kb.session.file import FileChecker
-from kb.session.prepare import Wanted, file_checker
+from kb.session.models import named_model
+from kb.session.prepare import AS_SET, Checking, file_checker
 from kb.session.project import Project, find_project
 from kb.session.run import Input, run
 
@@ -42,8 +46,6 @@ Config = str | os.PathLike[str] | Mapping[str, Any] | Arguments
 def inputs_of(config: Config) -> tuple[list[Input], list[Unusable]]:
     """What to check, and the paths that lead to nothing."""
     if isinstance(config, str | os.PathLike):
-        from kb.config.discovery import discover
-
         found = discover([os.fspath(config)])
         faults = [Unusable(path=path, key=fault.key, values=fault.values) for path, fault in found.faults]
         return [Input(path=file.path, named=file.named) for file in found.files], faults
@@ -95,7 +97,7 @@ def machine_of(
         UserError: there is no such GPU, or a value cannot be used.
     """
     cores = None if cpus is None else str(cpus)
-    return _checker(Wanted(gpu=gpu, gpus=gpus, host_memory=host_memory, cpus=cores)).machine
+    return _checker(Question.of(gpu=gpu, gpus=gpus, host_memory=host_memory, cpus=cores)).machine
 
 
 def lint(
@@ -123,10 +125,11 @@ def lint(
     Raises:
         UserError: a name or a value cannot be used, or nothing of what is given can be read.
     """
-    wanted = Wanted(select=select, ignore=ignore, dialect=dialect, versions=versions, **_named(machine))
+    question = Question.of(dialect=dialect, versions=versions or {}, **_named(machine))
     inputs, faults = inputs_of(config)
     project = find_project(_folder(config)) if isinstance(config, str | os.PathLike) else Project()
-    checker = _checker(wanted, project, _model(model), machine if isinstance(machine, Machine) else None)
+    found = machine if isinstance(machine, Machine) else None
+    checker = _checker(question, Checking(select=select, ignore=ignore), project, model=_model(model), machine=found)
     result = run(inputs, checker, faults).result(checker)
     if result.unusable and not result.units:
         fault = result.unusable[0]
@@ -187,7 +190,7 @@ def recommend(
     catalog, place = _catalog(), _place(machine)
     if not place.gpus:
         _refuse(UserError("recommend.no_gpu"))
-    asked = Asked(
+    question = Question.of(
         method=method,
         effective_batch=effective_batch,
         source_length=source_length,
@@ -198,7 +201,7 @@ def recommend(
     )
     estimator = Estimator(_known(model), place, catalog.constants)
     try:
-        return answer(task, asked, estimator, catalog, load_guide(None), world=len(place.gpus))
+        return answer(task, question, estimator, catalog, load_guide(None), world=len(place.gpus))
     except UserError as fault:
         _refuse(fault)
     except UnsupportedArchitectureError as fault:
@@ -218,14 +221,19 @@ def _named(machine: Place) -> dict[str, Any]:
 
 
 def _place(machine: Place) -> Machine:
-    return machine if isinstance(machine, Machine) else _checker(Wanted(**_named(machine))).machine
+    return machine if isinstance(machine, Machine) else _checker(Question.of(**_named(machine))).machine
 
 
 def _checker(
-    wanted: Wanted, project: Project | None = None, model: Model | None = None, machine: Machine | None = None
+    question: Question,
+    checking: Checking = AS_SET,
+    project: Project | None = None,
+    *,
+    model: Model | None = None,
+    machine: Machine | None = None,
 ) -> FileChecker:
     try:
-        return file_checker(_catalog(), project or Project(), wanted, model=model, machine=machine)
+        return file_checker(_catalog(), project or Project(), question, checking, model=model, machine=machine)
     except UserError as fault:
         _refuse(fault)
 
@@ -237,8 +245,6 @@ def _model(model: str | Model | None) -> Model | None:
 def _known(model: str | Model | None) -> Model:
     if isinstance(model, Model):
         return model
-    from kb.session.models import named_model
-
     try:
         return named_model(model or "", _catalog())
     except UserError as fault:
@@ -252,8 +258,6 @@ def _folder(config: "str | os.PathLike[str]") -> str:
 
 def _refuse(fault: UserError) -> NoReturn:
     """Raise it with its sentence as a note."""
-    from kb.session.cli import load_words_or_none, said
-
     fault.add_note(said(load_words_or_none("en"), fault.key, **fault.values))
     raise fault
 
@@ -265,9 +269,6 @@ def _catalog() -> Catalog:
 
 @cache
 def _words(language: Language) -> Any:
-    from kb.report.words import Words
-    from kb.session.cli import load_words_or_none
-
     return Words(language, load_words_or_none(language), _catalog().facts)
 
 

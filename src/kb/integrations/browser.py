@@ -7,14 +7,16 @@ import json
 from functools import lru_cache
 from typing import Any
 
+from kb.advice.question import Question
 from kb.core.text import UserError
 from kb.knowledge import load_catalog
 from kb.report.check.json_report import check_object
 from kb.report.values import printable
 from kb.report.words import Words
 from kb.session.cli import load_words_or_none, said
-from kb.session.file import FileChecker, Kind
-from kb.session.prepare import Wanted, file_checker
+from kb.session.file import FileChecker
+from kb.session.file_result import Kind
+from kb.session.prepare import Checking, file_checker
 from kb.session.project import Project
 from kb.session.run import Input, run
 
@@ -99,14 +101,14 @@ def _checker(asked: str, language: str) -> FileChecker:
     return file_checker(
         load_catalog(),
         Project(),
-        Wanted(
+        Question.of(
             gpu=wanted.get("gpu") or "none",
             gpus=wanted.get("gpus"),
             host_memory=wanted.get("host_memory"),
             cpus=wanted.get("cpus"),
             versions=_versions(wanted.get("versions") or ""),
-            loose=True,
         ),
+        Checking(loose=True),
     )
 
 

@@ -13,6 +13,7 @@ from kb.core.rule import Computed, Rule, RuleFix
 from kb.core.text import Text
 from kb.knowledge.bundle import load_part
 from kb.knowledge.locations import named, shipped
+from kb.knowledge.problems import KnowledgeError
 
 TABLE = "table-"  # what the name of a part begins with that holds the rows of one format
 
@@ -59,7 +60,6 @@ def load_words_alone(language: str) -> Mapping[str, str]:
     """The texts of one language where the rules beside them are at fault; none where the texts are at fault too."""
     import os
 
-    from kb.knowledge.problems import KnowledgeError
     from kb.knowledge.source import read_source
 
     path = os.path.join(shipped().i18n, f"{language}.yaml")

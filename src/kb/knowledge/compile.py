@@ -10,6 +10,7 @@ from typing import Any
 
 from kb.core.text import LANGUAGES
 from kb.knowledge.catalog import TABLE
+from kb.knowledge.compile_checks import checked
 from kb.knowledge.compile_guide import compile_entry
 from kb.knowledge.compile_rules import RuleCompiler
 from kb.knowledge.compile_tables import TableCompiler
@@ -17,15 +18,10 @@ from kb.knowledge.locations import Location, files_under
 from kb.knowledge.problems import KnowledgeError, Problem
 from kb.knowledge.rows import (
     BYTES,
-    check_defaults,
-    check_hardware,
-    check_measurement,
     check_model,
-    check_settings,
-    check_sources,
 )
 from kb.knowledge.schema import GUIDE, KINDS, SchemaSet
-from kb.knowledge.source import KEY, Located, Path, read_source
+from kb.knowledge.source import KEY, Located, read_source
 
 Parts = dict[str, Any]
 PARTS = ("hot", "cold", "guide", "serving", *LANGUAGES)
@@ -109,7 +105,7 @@ def _compile(files: Files) -> tuple[Parts, list[Problem]]:
         guide[kind.removesuffix(".yaml")] = entries if not kind.endswith(".yaml") else entries.get(kind, {})
     guide |= {kind: {located.data["id"]: located.data for located in files[kind]} for kind in ("hardware", "models")}
     guide["constants"] = files["constants.yaml"][0].data["constants"]
-    problems += _check(files, types, sources, gpus)
+    problems += checked(files, types, sources, gpus)
     hot = {
         "version": f"{vocabulary['version']}.{sum(rule['hot']['version'] for rule in rules.values())}",
         "facts": {name: _fact_row(fact) for name, fact in vocabulary["facts"].items()},
@@ -131,25 +127,6 @@ def _compile(files: Files) -> tuple[Parts, list[Problem]]:
     }
     rows = {TABLE + name: part for name, part in tables.parts.items()}
     return {"hot": hot, "cold": cold, "guide": guide, "serving": guide["serving"], **rows}, problems
-
-
-def _check(files: Files, types: dict[str, str], sources: Parts, gpus: Parts) -> list[Problem]:
-    """What compiling the entries one by one does not show."""
-    (vocabulary,) = files["vocabulary.yaml"]
-    problems = _check_vocabulary(vocabulary) + check_defaults(vocabulary) + _check_ids(files)
-    for kind in ("hardware", "models"):
-        problems += _check_aliases(files[kind])
-    for kind in ("hardware", "models", "dialects", "tables", "vocabulary.yaml", "constants.yaml", *GUIDE):
-        problems += check_sources(files[kind], sources)
-    for located in files["hardware"]:
-        problems += check_hardware(located)
-    for located in files["measurements"]:
-        problems += check_measurement(located, gpus)
-    for kind in ("checks", *GUIDE):
-        problems += [
-            problem for located in files[kind] for problem in check_settings(located, vocabulary.data["facts"])
-        ]
-    return problems + _check_dialects(files["dialects"], types)
 
 
 def fact_types(vocabulary: Any) -> dict[str, str]:
@@ -237,87 +214,6 @@ def _fact_row(fact: dict[str, Any]) -> list[Any]:
         fact.get("moved", []),
         fact.get("model_types", []),
     ]
-
-
-def _check_vocabulary(located: Located) -> list[Problem]:
-    facts = located.data["facts"]
-    problems = []
-    for name, fact in facts.items():
-        for index, setting in enumerate(fact.get("at", [])):
-            if not facts.get(setting, {}).get("setting"):
-                problems.append(located.problem(("facts", name, "at", index), f"{setting!r} is not a setting"))
-        values = fact.get("values")
-        if isinstance(values, str) and "." in values and not isinstance(facts.get(values, {}).get("values"), list):
-            problems.append(located.problem(("facts", name, "values"), f"{values!r} is no fact that lists its values"))
-        if "moved" in fact and "default" not in fact:
-            problems.append(located.problem(("facts", name, "moved", KEY), f"{name!r} has no default now"))
-        renamed = fact.get("renamed")
-        if renamed is not None and renamed not in facts:
-            problems.append(located.problem(("facts", name, "renamed"), f"{renamed!r} is not a fact"))
-    return problems
-
-
-def _check_ids(files: dict[str, list[Located]]) -> list[Problem]:
-    problems = []
-    for kind in (
-        "checks",
-        "hardware",
-        "models",
-        "dialects",
-        "tables",
-        *(kind for kind in GUIDE if not kind.endswith(".yaml")),
-    ):
-        seen: dict[str, str] = {}
-        for located in files[kind]:
-            name = located.data["id"]
-            if os.path.basename(located.path) != f"{name}.yaml":
-                problems.append(located.problem(("id",), f"id {name!r} differs from the file's name"))
-            if name in seen:
-                problems.append(located.problem(("id",), f"id {name!r} is also in {seen[name]}"))
-            seen[name] = located.path
-            if kind == "checks":
-                area = os.path.basename(os.path.dirname(located.path))
-                if area != located.data["area"]:
-                    problems.append(located.problem(("area",), f"the file lies in {area}/"))
-    return problems
-
-
-def _check_aliases(rows: list[Located]) -> list[Problem]:
-    problems: list[Problem] = []
-    seen: dict[str, str] = {}
-    for located in rows:
-        data = located.data
-        for index, alias in enumerate([data["id"], data["name"], *data.get("aliases", [])]):
-            folded = str(alias).casefold()
-            owner = seen.setdefault(folded, data["id"])
-            if owner != data["id"]:
-                path: Path = ("aliases", index - 2) if index > 1 else ("id",)
-                problems.append(located.problem(path, f"{alias!r} already means {owner}"))
-    return problems
-
-
-def _check_dialects(rows: list[Located], types: dict[str, str]) -> list[Problem]:
-    """Every setting that a key means exists: a name, a group with ``.*``, or ``{to: name, …}``."""
-    problems = []
-    for located in rows:
-        for key, meant in located.data["keys"].items():
-            for target in meant if isinstance(meant, list) else [meant]:
-                name = target["to"] if isinstance(target, dict) else target
-                group = name.removesuffix("*")
-                if name not in types and not (group != name and any(known.startswith(group) for known in types)):
-                    problems.append(located.problem(("keys", key, KEY), f"{name!r} is not in vocabulary.yaml"))
-        problems += [
-            located.problem(("moved", name, KEY), f"{name!r} has no default of this format")
-            for name in located.data.get("moved", ())
-            if name not in located.data.get("defaults", ())
-        ]
-        for group in ("defaults", "named_by"):
-            problems += [
-                located.problem((group,), f"{name!r} is not in vocabulary.yaml")
-                for name in located.data.get(group, ())
-                if name not in types
-            ]
-    return problems
 
 
 def _gpu(located: Located, problems: list[Problem]) -> dict[str, Any]:

@@ -42,7 +42,7 @@ class SchemaSet:
     """The schemas of one ``rules/schema`` folder."""
 
     def __init__(self, folder: str) -> None:
-        self._library = _jsonschema()
+        self._library = library()
         self._folder = folder
         self._validators: dict[str, Any] = {}
 
@@ -62,7 +62,7 @@ class SchemaSet:
         return sorted(set(problems), key=lambda problem: (problem.line, problem.column))
 
 
-def _jsonschema() -> Any:
+def library() -> Any:
     """jsonschema, without the grammars of addresses: building them takes seconds, and no schema needs them."""
     if "jsonschema" in sys.modules or _GRAMMARS in sys.modules:
         return importlib.import_module("jsonschema")

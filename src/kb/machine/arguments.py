@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from kb.core.hardware import DetectedGpu, Gpu
-from kb.core.text import UserError
+from kb.core.text import UserError, nearest
 from kb.core.units import read_size
 from kb.machine.match import fold_name, model_name, names_of
 
@@ -47,8 +47,6 @@ def _suggestions(name: str, wanted: str, gpus: Mapping[str, Gpu]) -> list[str]:
     beginnings = [gpu.id for gpu in gpus.values() if len(wanted) >= 2 and fold_name(gpu.id).startswith(wanted)]
     if beginnings:
         return beginnings[:5]
-    from kb.core.text import nearest
-
     ids: dict[str, str] = {}
     for gpu in gpus.values():
         for known in names_of(gpu):

@@ -6,7 +6,7 @@ from kb.advice.diagnosis import Cause, Diagnosis
 from kb.advice.remedy_steps import Change, Step
 from kb.core.document import Unit
 from kb.report.check.changes import as_written, key_of
-from kb.report.check.json_report import plain, to_json
+from kb.report.json_parts import plain, to_json
 from kb.report.terminal import Style, cut, joined, unbroken, wrap
 from kb.report.values import printable, size
 from kb.report.words import Words

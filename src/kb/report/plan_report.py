@@ -8,7 +8,7 @@ from kb.advice.plan_gpu import PlannedUnit
 from kb.core.document import Unit
 from kb.core.units import format_bytes
 from kb.report.check.changes import as_written, key_of
-from kb.report.check.json_report import machine_object, plain, prediction_object, to_json
+from kb.report.json_parts import head, machine_object, plain, prediction_object, to_json
 from kb.report.terminal import Style, unbroken, wrap
 from kb.report.values import host_limit, printable, short_name, size
 from kb.report.words import Words
@@ -170,7 +170,6 @@ def _effective(plan: Plan, words: Words) -> str:
     return words("plan.effective_changed", before=before, after=after)
 
 
-SCHEMA = 1
 Object = dict[str, Any]
 
 
@@ -178,9 +177,7 @@ def plan_json(planned: Sequence[PlannedUnit], words: Words, version: str, rules_
     machine = planned[0].estimator.machine
     return to_json(
         {
-            "schema": SCHEMA,
-            "kb": version,
-            "rules": rules_version,
+            **head(version, rules_version),
             "machine": machine_object(machine),
             "plans": [_unit_json(one, words) for one in planned],
         }

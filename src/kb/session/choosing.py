@@ -8,7 +8,7 @@ from kb.core.document import Unit
 from kb.core.facts import FactType
 from kb.core.finding import SEVERITIES, Edit, Finding, Fix
 from kb.core.result import UnitResult
-from kb.session.file import FileResult
+from kb.session.file_result import FileResult
 
 # Each of these alone may be enough to make a run fit: two fixes at once would save the same memory twice.
 RIVALS = frozenset(

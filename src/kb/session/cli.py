@@ -12,8 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from kb import leave_quietly
-from kb.core.text import LANGUAGES, UserError, described, fill
+from kb.core.text import LANGUAGES, UserError, described, fill, nearest
+from kb.knowledge import load_words, load_words_alone
 from kb.knowledge.problems import KnowledgeError
+from kb.report.values import format_value, printable
 
 CLEAN, FINDINGS, UNUSABLE, INTERNAL, INTERRUPTED = 0, 1, 2, 3, 130
 Words = Mapping[str, str]
@@ -39,8 +41,6 @@ def said(words: Words, key: str, **values: Any) -> str:
     """The text of ``key`` with its placeholders filled; a key without a text shows itself."""
 
     def shown(name: str, form: str) -> str:
-        from kb.report.values import format_value
-
         return format_value(values.get(name), form, words=words)
 
     return fill(words.get(key, key), shown)
@@ -55,62 +55,81 @@ class Parser(argparse.ArgumentParser):
     """argparse that speaks the user's language and suggests the option that was meant."""
 
     def __init__(self, *, words: Words, **options: Any) -> None:
-        prefix = said(words, "cli.usage") + " "
-
-        class Formatter(argparse.RawDescriptionHelpFormatter):
-            def __init__(self, prog: str) -> None:
-                # argparse makes one for each option it is told of; without a width each asks shutil for the terminal's
-                super().__init__(prog, width=_help_width())
-
-            def add_usage(self, usage: Any, actions: Any, groups: Any, given: str | None = None) -> None:
-                super().add_usage(usage, actions, groups, prefix if given is None else given)
-
-        super().__init__(allow_abbrev=False, add_help=False, formatter_class=Formatter, **options)
-        self._negative_number_matcher = re.compile(r"-\d")  # of `--host-memory -5GB` the value is at fault
         self.words = words
-        self._prefix = prefix
-        self._positionals.title = said(words, "cli.positionals")
-        self._optionals.title = said(words, "cli.options")
-        self.add_argument("-h", "--help", action="help", help=said(words, "cli.help"))
+        self._speak()
+        super().__init__(allow_abbrev=False, formatter_class=_Formatter, **options)
+        self._negative_number_matcher = re.compile(r"-\d")  # of `--host-memory -5GB` the value is at fault
+
+    def _speak(self) -> None:
+        """argparse asks its own name for gettext for each sentence; from here on this parser's language answers."""
+        vars(argparse)["_"] = lambda sentence: self.words.get(f"argparse.{sentence}", sentence)
+
+    def format_usage(self) -> str:
+        self._speak()
+        return super().format_usage()
+
+    def format_help(self) -> str:
+        self._speak()
+        return super().format_help()
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        return self._all_known(*self.parse_known_args(args, namespace))
+
+    def parse_intermixed_args(self, args: Any = None, namespace: Any = None) -> Any:
+        return self._all_known(*self.parse_known_intermixed_args(args, namespace))
+
+    def _all_known(self, found: Any, unknown: Sequence[str]) -> Any:
+        if unknown:
+            self.error(self._unknown_option(unknown))
+        return found
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self._speak()
+        return super().parse_known_args(args, namespace)
 
     def parse_known_intermixed_args(self, args: Any = None, namespace: Any = None) -> Any:
         if self.usage is None:  # argparse would cut off as much of it as the English "usage: " is long
-            self.usage = self.format_usage().removeprefix(self._prefix).rstrip("\n").replace("%", "%%")
+            shown = self.format_usage().removeprefix(self.words.get("argparse.usage: ", ""))
+            self.usage = shown.rstrip("\n").replace("%", "%%")
         return super().parse_known_intermixed_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
-        self.exit(UNUSABLE, f"{self.prog}: {self._worded(message)}\n")
+        self.exit(UNUSABLE, f"{self.prog}: {printable(message)}\n")
 
-    def _worded(self, message: str) -> str:
-        """argparse's own sentences, which come in English only, in the user's language."""
-        unknown = message.removeprefix("unrecognized arguments: ")
-        if unknown != message:
-            return self._unknown_option(unknown)
-        missing = message.removeprefix("the following arguments are required: ")
-        if missing != message:
-            return said(self.words, "cli.required", names=missing)
-        for end in (": expected one argument", ": expected at least one argument"):
-            if message.endswith(end):
-                return said(self.words, "cli.needs_value", option=message.removesuffix(end).removeprefix("argument "))
-        for kind, key in ((": invalid int value: ", "cli.not_whole"), (": invalid float value: ", "cli.not_number")):
-            option, found, value = message.removeprefix("argument ").partition(kind)
-            if found:
-                return said(self.words, key, option=option, value=value.strip("'\""))
-        if ": invalid choice: " in message:
-            option, _, rest = message.removeprefix("argument ").partition(": invalid choice: ")
-            value, _, choices = rest.partition(" (choose from ")
-            return said(self.words, "cli.invalid_choice", option=option, value=value, choices=choices.rstrip(")"))
-        return said(self.words, "cli.bad_arguments", message=message)
-
-    def _unknown_option(self, unknown: str) -> str:
-        from kb.core.text import nearest
-
-        first = (unknown.split() or [unknown])[0].partition("=")[0]
+    def _unknown_option(self, unknown: Sequence[str]) -> str:
         known = [option for action in self._actions for option in action.option_strings]
-        meant = nearest(first, known)
+        meant = nearest(unknown[0].partition("=")[0], known)
         key = "cli.unknown_option_meant" if meant else "cli.unknown_option"
-        return said(self.words, key, option=unknown, meant=meant[0] if meant else "")
+        return said(self.words, key, option=" ".join(unknown), meant=meant[0] if meant else "")
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    def __init__(self, prog: str) -> None:
+        # argparse makes one for each option it is told of; without a width each asks shutil for the terminal's
+        super().__init__(prog, width=_help_width())
+
+
+def number(
+    words: Words, *, whole: bool = True, low: float | None = None, high: float | None = None
+) -> Callable[[str], float]:
+    """A kind of value for argparse, which says to which option a refused one was given.
+
+    Args:
+        low: the smallest that is taken; with ``high``, the largest.
+    """
+
+    def read(text: str) -> float:
+        try:
+            found = int(text) if whole else float(text)
+        except ValueError:
+            found = None
+        if found is not None and (low is None or high is None or low <= found <= high):
+            return found
+        key = f"cli.not_{'whole' if whole else 'number'}{'' if low is None else '_between'}"
+        raise argparse.ArgumentTypeError(said(words, key, value=text[:40], low=low, high=high))
+
+    return read
 
 
 def _help_width() -> int:
@@ -151,8 +170,6 @@ def _run(command: Callable[[Sequence[str], str], int], arguments: Sequence[str])
     except KnowledgeError as error:
         for problem in error.problems:
             print(problem.in_language(language), file=sys.stderr)
-        from kb.knowledge import load_words_alone
-
         _complain(counted(load_words_alone(language), "rules.broken", len(error.problems)))
         return UNUSABLE
     except UserError as fault:
@@ -209,7 +226,6 @@ def put(data: str | bytes) -> None:
 
 def visible(text: str) -> str:
     """Lines of text as a screen may have them: colours apart, nothing in them is obeyed or hidden."""
-    from kb.report.values import printable
 
     def line(one: str) -> str:
         if "\x1b" not in one:
@@ -226,8 +242,6 @@ def _abandon_output() -> None:
 
 
 def _complain(text: str) -> None:
-    from kb.report.values import printable
-
     print("\n".join(map(printable, f"kb: {text}".split("\n"))), file=sys.stderr)
 
 
@@ -245,8 +259,6 @@ def worded(fault: UserError, language: str) -> str:
 
 def load_words_or_none(language: str) -> Words:
     """The texts of a language, whatever is wrong with the rules: a fault of theirs has to be said."""
-    from kb.knowledge import load_words, load_words_alone
-
     try:
         return load_words(language)
     except KnowledgeError:

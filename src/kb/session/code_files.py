@@ -3,8 +3,10 @@
 import datetime
 from collections.abc import Collection, Sequence
 
+from kb.config.notebook.reader import read_cells, suppress_in_cells
 from kb.config.python.reader import PythonReader
 from kb.config.python.syntax import declared_encoding, string_extents
+from kb.config.shell.command import CommandReader
 from kb.config.suppressions import Suppressed, read_suppressions, suppress
 from kb.config.text.encoding import Decoded, decode
 from kb.config.text.guard import MAX_BYTES
@@ -52,9 +54,6 @@ def code_units(text: str, path: str, kind: str, catalog: Catalog) -> list[Unit]:
     python = PythonReader(catalog.dialects, catalog.facts)
     if kind == "python":
         return python.read(text, path)
-    from kb.config.notebook.reader import read_cells
-    from kb.config.shell.command import CommandReader
-
     return read_cells(text, path, python, CommandReader(catalog.dialects, catalog.facts))
 
 
@@ -69,8 +68,6 @@ def suppressed_in_code(
 ) -> Suppressed:
     """The findings of one file with its suppression comments applied; a notebook's are read cell by cell."""
     if kind == "notebook":
-        from kb.config.notebook.reader import suppress_in_cells
-
         return suppress_in_cells(findings, text, today=today, known=known, decided=decided)
     directives = read_suppressions(text, string_extents(text))
     return suppress(findings, directives, today=today, known=known, decided=decided)

@@ -5,17 +5,23 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kb.config.files import read_if_any
+from kb.config.hydra.composing import compose, looks_composed
+from kb.config.hydra.defaults import arranged, defaults_of
+from kb.config.hydra.tree import HydraError, read_file
+from kb.config.hydra.virtual import moved_edit
 from kb.config.text.encoding import decode
 from kb.config.text.guard import MAX_BYTES
 from kb.core.document import Setting, Unit
 from kb.core.finding import Finding, Span
 from kb.core.lint import place_of
 from kb.core.result import UnitResult
+from kb.session.file_result import FileResult
 
 if TYPE_CHECKING:
     from kb.config.hydra.composing import Composed
     from kb.config.hydra.virtual import VirtualText
-    from kb.session.file import FileChecker, FileResult
+    from kb.session.file import FileChecker
+    from kb.session.file_result import FileResult
 
 _NOWHERE, _NO_KEY = Span(1, 1, 1, 1, 0, 0), Span(1, 1, 1, 1, -1, -1)
 DIALECT = "hydra"
@@ -53,12 +59,8 @@ def composed_result(
     Raises:
         HydraError: a file of the tree cannot be used; its ``path`` says which.
     """
-    from kb.config.hydra.composing import compose, looks_composed
-
     if not looks_composed(raw.decode("utf-8", "replace")):
         return None
-    from kb.config.hydra.defaults import arranged
-    from kb.config.hydra.tree import HydraError
 
     def read(primary: str, name: str) -> bytes | None:
         own = group_path(primary, name)
@@ -85,8 +87,6 @@ def part_again(files: "FileChecker", part: "FileResult", raw: bytes) -> "FileRes
 
 def _by_file(files: "FileChecker", path: str, composed: "Composed", results: Sequence[UnitResult]) -> "FileResult":
     """The results by file, the primary config first; of the others those with findings of their own."""
-    from kb.session.file import FileResult
-
     parts = []
     for number, file in enumerate(composed.files):
         own = path if number == 0 else group_path(path, file.name)
@@ -151,8 +151,6 @@ def _finding(finding: Finding, virtual: "VirtualText", number: int, unit: Unit) 
     def local(span: Span) -> Span:
         return virtual.local(span, number)
 
-    from kb.config.hydra.virtual import moved_edit
-
     fixes = []
     for fix in finding.fixes:
         foreign = any(edit.span is not None and virtual.number_of(edit.span) != number for edit in fix.edits)
@@ -189,10 +187,6 @@ class GroupFolders:
 
 def _groups_in(folder: str) -> Mapping[str, str]:
     """The folders below this one that a primary config here takes groups from, each with that config."""
-    from kb.config.hydra.composing import looks_composed
-    from kb.config.hydra.defaults import defaults_of
-    from kb.config.hydra.tree import read_file
-
     groups: dict[str, str] = {}
     try:
         names = sorted(name for name in os.listdir(folder or os.curdir) if name.endswith((".yaml", ".yml")))

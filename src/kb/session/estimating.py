@@ -1,12 +1,14 @@
 """Which runs ``kb.estimate`` is about: the one that flags describe, or those of a file."""
 
 from kb.advice.estimate import Estimated, estimate
-from kb.advice.flags import Flags, assumed_of, unit_of, with_flags
+from kb.advice.flags import assumed_of, unit_of, with_flags
+from kb.advice.question import RunSettings
 from kb.core.text import UserError
 from kb.session.file import FileChecker
+from kb.session.sections import sections_of, why_unusable
 
 
-def estimate_flags(flags: Flags, checker: FileChecker, *, open_model: bool = False) -> Estimated:
+def estimate_flags(flags: RunSettings, checker: FileChecker, *, open_model: bool = False) -> Estimated:
     """The run that flags describe.
 
     Args:
@@ -19,7 +21,7 @@ def estimate_flags(flags: Flags, checker: FileChecker, *, open_model: bool = Fal
 
 
 def estimate_file(
-    path: str, section: str | None, flags: Flags, checker: FileChecker, *, open_model: bool = False
+    path: str, section: str | None, flags: RunSettings, checker: FileChecker, *, open_model: bool = False
 ) -> tuple[list[Estimated], list[UserError]]:
     """The runs of a file, with what the flags change: the named section, else each; and why some have no prediction.
 
@@ -27,8 +29,6 @@ def estimate_file(
         ConfigError: the file cannot be read as a config.
         UserError: there is no such section, or nothing can be predicted for any.
     """
-    from kb.session.sections import sections_of, why_unusable
-
     estimated: list[Estimated] = []
     faults: list[UserError] = []
     for result in sections_of(path, section, checker):

@@ -2,23 +2,23 @@
 
 import datetime
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kb.advice.check import Checker
 from kb.advice.facts import UnitFacts
 from kb.config.files import ConfigError
 from kb.config.joining import Joiner, ReadNamed
 from kb.config.reader import ConfigReader
-from kb.config.text.encoding import Decoded, decode
 from kb.core.catalog import Catalog
 from kb.core.document import Event, Unit
 from kb.core.facts import Facts
-from kb.core.finding import Finding, Severity, Span
+from kb.core.finding import Finding, Span
 from kb.core.hardware import Machine
 from kb.core.lint import place_of
 from kb.core.result import UnitResult
+from kb.session.file_result import CODE, FileResult, Kind, Overrides, decode_kind, each_once, kind_of
 from kb.session.seen import ProjectPrograms, Seen, read_named
 
 if TYPE_CHECKING:
@@ -30,84 +30,30 @@ if TYPE_CHECKING:
 _CONTROLS = re.compile("[\x80-\x9f]")
 _DAMAGE = ("mojibake", "not-utf8")  # what is wrong with a text that may be why no parser takes it
 
-Kind = Literal["config", "shell", "command", "text", "python", "notebook"]
 
-
-class FileResult(NamedTuple):
-    """A file's text as decoded, and what was found in each of its units. ``raw``: its bytes, where they are no text."""
-
-    path: str
-    text: str
-    encoding: str
-    results: tuple[UnitResult, ...]
-    raw: bytes | None = None
-    others: tuple["FileResult", ...] = ()  # files that this one brings in, with findings of their own
-    part_of: str = ""  # the file that brings this one in
-
-
-class Overrides(NamedTuple):
-    """What a project changes about findings: severities by rule, and rules ignored in files of a pattern."""
-
-    severity: Mapping[str, Severity]
-    ignored: Callable[[str], Collection[str]]  # path → rule ids
-
-    @staticmethod
-    def none() -> "Overrides":
-        return Overrides(severity={}, ignored=lambda path: ())
-
-
-def kind_of(path: str) -> Kind:
-    """What a file holds, by its name. Of prose only the encoding is checked."""
-    if path.endswith((".sh", ".bash")):
-        return "shell"
-    if path.endswith(".py"):
-        return "python"
-    if path.endswith(".ipynb"):
-        return "notebook"
-    return "text" if path.endswith((".md", ".txt", ".rst")) else "config"
-
-
-def _each_once(results: Sequence[UnitResult]) -> list[list[Finding]]:
-    """The findings of each unit, without those that an earlier unit has word for word: a section inherits settings
-    from the top, and what is wrong with one of them is one fault, not one for each heir.
-    """
-    seen: list[Finding] = []
-    shares: list[list[Finding]] = []
-    for result in results:
-        inherited = {setting.span for setting in result.unit.settings.values() if setting.inherited}
-        share = [finding for finding in result.findings if finding.span not in inherited or finding not in seen]
-        seen += share
-        shares.append(share)
-    return shares
-
-
-CODE = ("python", "notebook")
 # Programs and images of servers, by a part of their names.
 SERVERS = ("vllm", "sglang", "text-generation-", "llama-server", "llama.cpp:")
 _NOTHING = {"config": "config.empty", "python": "config.no-python-call", "notebook": "config.no-cell-call"}
-
-
-def _decode(raw: bytes, kind: Kind) -> Decoded:
-    if kind not in CODE:
-        return decode(raw)
-    from kb.session.code_files import decode_code
-
-    return decode_code(raw, kind)
-
-
-def decode_file(raw: bytes, kind: Kind) -> tuple[str, str] | bytes:
-    """A file's text and encoding as a check has them; the bytes themselves, where they are no text."""
-    try:
-        decoded = _decode(raw, kind)
-    except ConfigError:
-        return raw
-    return raw if decoded.text is None else (decoded.text, decoded.encoding)
 
 
 def _read_below(primary: str, name: str) -> bytes | None:
     from kb.session.composed import read_below  # few configs have group files
 
     return read_below(primary, name)
+
+
+class Around(NamedTuple):
+    """What lies around a file; None where nothing is looked at.
+
+    ``hub`` is where models come from that the catalogue lacks, and knows what could not be had; ``releases`` are what
+    the files of a project say of its libraries; ``programs`` are those of the project that read its configs; ``seen``
+    remembers what a check looks at beside the file.
+    """
+
+    hub: "HubModels | None" = None
+    releases: "ProjectReleases | None" = None
+    programs: ProjectPrograms | None = None
+    seen: Seen | None = None
 
 
 class FileChecker:
@@ -123,10 +69,7 @@ class FileChecker:
         beside: reads a group file below a config's folder; None takes the disk's.
         notes: keep findings of severity `info`; without, their number alone is kept.
         assumed: keep findings that rest on an assumption.
-        hub: where models come from that the catalogue lacks; it knows what could not be had.
-        releases: what the files of a project say of the releases of its libraries.
-        programs: the programs of the project that read its configs.
-        seen: remembers what a check looks at beside the file.
+        around: what lies around the file.
     """
 
     def __init__(
@@ -139,24 +82,22 @@ class FileChecker:
         overrides: Overrides | None = None,
         read: ReadNamed = read_named,
         beside: Callable[[str, str], bytes | None] | None = None,
-        hub: "HubModels | None" = None,
-        seen: Seen | None = None,
-        releases: "ProjectReleases | None" = None,
-        programs: ProjectPrograms | None = None,
+        around: "Around | None" = None,
         notes: bool = True,
         assumed: bool = True,
     ) -> None:
-        self.releases, self._programs = releases, programs
+        around = around or Around()
+        self.releases, self._programs = releases, programs = around.releases, around.programs
         self.catalog = catalog
         self.notes = notes
         self._keeps_assumed = assumed
         self._checker = checker
-        self.hub = hub
+        self.hub = around.hub
         self._today = today
         self.dialect = dialect
         self._overrides = overrides or Overrides.none()
         self.reader = ConfigReader(catalog.dialects, catalog.facts)
-        self.seen = seen or Seen()
+        self.seen = around.seen or Seen()
         self.lookups = {"named": read, "beside": beside or _read_below}
         if releases is not None:
             self.lookups |= releases.lookups
@@ -181,7 +122,7 @@ class FileChecker:
         made = self.made_of_several(raw, path) if kind == "config" else None
         if made is not None:
             return made
-        decoded = _decode(raw, kind)
+        decoded = decode_kind(raw, kind)
         text = decoded.text if decoded.text is not None else ""
         if self.releases is not None:
             self.releases.hold(path, text, kind)
@@ -317,7 +258,7 @@ class FileChecker:
         ignored = set(self._overrides.ignored(path))
         kept = [
             tuple(self._own(finding) for finding in findings if finding.rule not in ignored)
-            for findings in _each_once(results)
+            for findings in each_once(results)
         ]
         if "kb:" in text:
             undecided = {row.rule for result in results for row in result.not_evaluated}

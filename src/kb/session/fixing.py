@@ -14,7 +14,8 @@ from kb.core.finding import Finding, Fix, Span
 from kb.core.result import CheckResult, Unusable
 from kb.core.text import UserError
 from kb.session.choosing import Choice
-from kb.session.file import FileChecker, FileResult, Kind, decode_file, kind_of
+from kb.session.file import FileChecker
+from kb.session.file_result import FileResult, Kind, decode_file, kind_of
 from kb.session.run import STDIN, Run, internal_fault, read_bytes
 from kb.session.settling import Settled, Settling, apply
 

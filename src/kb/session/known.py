@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 
 from kb.config.dialect.dialects import DOT, Entry, Recognition
+from kb.config.discovery import names_of_calls, starts_runs
 from kb.config.text.json_nodes import Place
 from kb.config.text.nodes import MAPPING, SCALAR, Node
 from kb.core.catalog import Catalog
@@ -47,8 +48,6 @@ class Known:
     def familiar(self, raw: bytes, kind: str) -> tuple[str, ...]:
         """The names in such bytes that belong to a run; none where they do not suffice to tell."""
         if kind in ("python", "notebook"):
-            from kb.config.discovery import names_of_calls, starts_runs
-
             return names_of_calls(raw) or (("python",) if kind == "notebook" and starts_runs(raw) else ())
         text = _text(raw)
         if kind != "config":

@@ -24,7 +24,7 @@ def is_hub_name(name: str) -> bool:
     return len(name) <= 96 and ".." not in name and _NAME.match(name) is not None
 
 
-def cache_folder(environ: Mapping[str, str]) -> str:
+def hub_folder(environ: Mapping[str, str]) -> str:
     """Where huggingface_hub keeps what it fetched: HF_HUB_CACHE, else ``hub`` in HF_HOME, else in the user's cache."""
     named = environ.get("HF_HUB_CACHE") or environ.get("HUGGINGFACE_HUB_CACHE")
     if named:
@@ -43,7 +43,7 @@ def cached_config(name: str, environ: Mapping[str, str]) -> str | None:
     """
     if not is_hub_name(name):
         return None
-    folder = os.path.join(cache_folder(environ), "models--" + name.replace("/", "--"))
+    folder = os.path.join(hub_folder(environ), "models--" + name.replace("/", "--"))
     snapshots = os.path.join(folder, "snapshots")
     try:
         with open(os.path.join(folder, "refs", "main"), encoding="ascii") as stream:

@@ -2,46 +2,84 @@
 
 import argparse
 import os
-from typing import TextIO
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, TextIO
 
 from kb.core.finding import SEVERITIES, Severity
 from kb.core.result import CheckResult, Unusable
 from kb.core.text import UserError
+from kb.report.check.tally import statistics_report
+from kb.report.check.text import text_report
+from kb.report.terminal import Style, choose_style
 from kb.report.words import Words
 from kb.session.file import FileChecker
 from kb.session.run import internal_fault
 
 
+class Shown(NamedTuple):
+    """A check's result, and how the command line wants to see it on ``stream``."""
+
+    options: argparse.Namespace
+    result: CheckResult
+    checker: FileChecker
+    words: Words
+    stream: TextIO
+
+
+def _text(shown: Shown) -> str:
+    options, result, checker, words = shown.options, shown.result, shown.checker, shown.words
+    style = choose_style(shown.stream, options.color)
+    if options.statistics:
+        return statistics_report(result, words, style, checker.catalog.rules)
+    if options.explain:
+        return _explained(options.explain, result, checker, words, style)
+    return text_report(result, words, style, panel=not options.quiet, verbose=options.verbose)
+
+
+def _json(shown: Shown) -> str:
+    from kb.report.check.json_report import json_report
+
+    return json_report(shown.result, shown.words)
+
+
+def _sarif(shown: Shown) -> str:
+    from kb.report.ci.sarif import sarif_report
+    from kb.session.fixing import replacements_of
+
+    replace = replacements_of(shown.result, shown.checker)
+    rules = shown.checker.catalog.rules
+    return sarif_report(shown.result, shown.words, rules, replacements=replace, base=os.getcwd())
+
+
+def _of_ci(shown: Shown) -> str:
+    from kb.report.ci.formats import REPORTS
+
+    return REPORTS[shown.options.format](shown.result, shown.words, base=os.getcwd())
+
+
+def _junit(shown: Shown) -> str:
+    from kb.report.ci.formats import junit_report
+
+    fail_on: Severity = shown.options.fail_on if shown.options.fail_on in SEVERITIES else "error"
+    return junit_report(shown.result, shown.words, fail_on=fail_on, base=os.getcwd())
+
+
+# Every format of a check, once; each one's own report is imported where it is the one that is asked for.
+FORMATS: Mapping[str, Callable[[Shown], str]] = {
+    "text": _text,
+    "json": _json,
+    "sarif": _sarif,
+    "github": _of_ci,
+    "gitlab": _of_ci,
+    "junit": _junit,
+    "markdown": _of_ci,
+}
+STREAMED = ("text", "json")  # those that can be written file by file
+
+
 def render(options: argparse.Namespace, result: CheckResult, checker: FileChecker, words: Words, stream: TextIO) -> str:
     """The whole output of one check, as ``stream`` is to show it."""
-    if options.format == "json":
-        from kb.report.check.json_report import json_report
-
-        return json_report(result, words)
-    if options.format == "sarif":
-        from kb.report.ci.sarif import sarif_report
-        from kb.session.fixing import replacements_of
-
-        replace = replacements_of(result, checker)
-        return sarif_report(result, words, checker.catalog.rules, replacements=replace, base=os.getcwd())
-    if options.format == "github":
-        from kb.report.ci.formats import github_report
-
-        return github_report(result, words, base=os.getcwd())
-    if options.format == "gitlab":
-        from kb.report.ci.formats import gitlab_report
-
-        return gitlab_report(result, words, base=os.getcwd())
-    if options.format == "junit":
-        from kb.report.ci.formats import junit_report
-
-        fail_on: Severity = options.fail_on if options.fail_on in SEVERITIES else "error"
-        return junit_report(result, words, fail_on=fail_on, base=os.getcwd())
-    if options.format == "markdown":
-        from kb.report.ci.formats import markdown_report
-
-        return markdown_report(result, words, base=os.getcwd())
-    return _text(options, result, checker, words, stream)
+    return FORMATS[options.format](Shown(options, result, checker, words, stream))
 
 
 def rendered(
@@ -68,27 +106,10 @@ def rendered(
     return text, result
 
 
-def _text(options: argparse.Namespace, result: CheckResult, checker: FileChecker, words: Words, stream: TextIO) -> str:
-    from kb.report.terminal import choose_style
-
-    style = choose_style(stream, options.color)
-    if options.statistics:
-        from kb.report.check.tally import statistics_report
-
-        return statistics_report(result, words, style, checker.catalog.rules)
-    if options.explain:
-        return _explained(options.explain, result, checker, words, style)
-    from kb.report.check.text import text_report
-
-    return text_report(result, words, style, panel=not options.quiet, verbose=options.verbose)
-
-
-def _explained(rule: str, result: CheckResult, checker: FileChecker, words: Words, style: object) -> str:
+def _explained(rule: str, result: CheckResult, checker: FileChecker, words: Words, style: Style) -> str:
     """The rule once for each unit, with that unit's own numbers in its formula."""
     from kb.report.rules.explain import explain
-    from kb.report.terminal import Style
 
-    assert isinstance(style, Style)
     texts = []
     for unit in result.units:
         where = unit.unit.path + (f" [{unit.unit.section}]" if unit.unit.section else "")

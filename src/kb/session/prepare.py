@@ -5,7 +5,8 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from kb.advice.check import Checker
+from kb.advice.check import Checker, Disk
+from kb.advice.question import NamedMachine, Question
 from kb.config.files import unknown_dialect
 from kb.core.catalog import Catalog
 from kb.core.hardware import Machine
@@ -13,25 +14,19 @@ from kb.core.model import Model
 from kb.core.text import UserError
 from kb.machine.detect import detect
 from kb.machine.software import installed_versions
-from kb.session.file import FileChecker, Overrides
+from kb.session.file import Around, FileChecker
+from kb.session.file_result import Overrides
 from kb.session.models import HubModels, identity_on_disk, model_in_folder, read_model_config
 from kb.session.project import Project, chosen_rules
 from kb.session.project_releases import OPTION, SETTINGS, ProjectReleases
 from kb.session.seen import ProjectPrograms, Seen, cached_config_of, folder_config
 
 
-class Wanted(NamedTuple):
-    """What the command line asks for; None and empty leave it to the project's settings, then to detection."""
+class Checking(NamedTuple):
+    """How configs are checked; empty leaves it to the project's settings."""
 
-    gpu: str | None = None
-    gpus: int | None = None
-    host_memory: str | None = None
-    cpus: str | None = None
     select: Sequence[str] = ()
     ignore: Sequence[str] = ()
-    dialect: str | None = None
-    model_config: str | None = None
-    versions: Mapping[str, str] | None = None
     notes: bool = True  # keep findings of severity `info`
     strict: bool = False  # each rule's own severity, however certain its facts are
     assume_nothing: bool = False  # leave out what rests on an assumption
@@ -41,10 +36,14 @@ class Wanted(NamedTuple):
     online: bool = False  # ask the hub for models that nothing here knows
 
 
+AS_SET = Checking()
+
+
 def file_checker(
     catalog: Catalog,
     project: Project,
-    wanted: Wanted,
+    question: Question,
+    checking: Checking = AS_SET,
     *,
     machine: Machine | None = None,
     model: Model | None = None,
@@ -53,15 +52,15 @@ def file_checker(
     """A checker for one run.
 
     Args:
-        machine: where the runs are to happen, as it is; None takes what ``wanted`` and the project name, or finds it.
+        machine: where the runs are to happen, as it is; None takes what ``question`` and the project name, or finds it.
         model: the model of every config, where the caller holds it.
         known: facts that the caller knows of the run; they win over what the project says of itself.
 
     Raises:
         UserError: a name or a value that cannot be used.
     """
-    if wanted.dialect is not None and wanted.dialect not in catalog.dialects:
-        raise unknown_dialect(wanted.dialect, catalog.dialects)
+    if question.dialect is not None and question.dialect not in catalog.dialects:
+        raise unknown_dialect(question.dialect, catalog.dialects)
     areas = {rule.id: rule.area for rule in catalog.rules.values()}
     given: Mapping[str, Any] = {}
     if project.facts:
@@ -70,57 +69,56 @@ def file_checker(
         given = given_facts(project.facts, catalog.facts, project.path or "")
     given = {**given, **known}
     named = {library: (text, project.path or SETTINGS) for library, text in project.versions.items()}
-    named |= {library: (text, OPTION.format(library=library)) for library, text in (wanted.versions or {}).items()}
-    machine = machine or wanted_machine(catalog, project, wanted)
-    hub, seen = HubModels(online=wanted.online), Seen()
-    releases = ProjectReleases(named, root=wanted.root, here=wanted.here, seen=seen)
-    programs = ProjectPrograms((lambda path: None) if wanted.loose else releases.top, seen)
+    named |= {library: (text, OPTION.format(library=library)) for library, text in question.versions.items()}
+    machine = machine or named_machine(catalog, project, question.machine)
+    hub, seen = HubModels(online=checking.online), Seen()
+    releases = ProjectReleases(named, root=checking.root, here=checking.here, seen=seen)
+    programs = ProjectPrograms((lambda path: None) if checking.loose else releases.top, seen)
     checker = Checker(
         catalog,
         machine,
-        rules=_rules(project, wanted, areas),
+        rules=_rules(project, checking, areas),
         release_of=releases,
-        model=read_model_config(wanted.model_config) if wanted.model_config else model,
-        model_in_folder=seen.model("folder", model_in_folder, folder_config),
-        model_elsewhere=seen.model("hub", hub, cached_config_of),
-        identity_of=identity_on_disk,
+        model=read_model_config(question.model_config) if question.model_config else model,
         given=given,
-        notes=wanted.notes,
-        strict=wanted.strict,
-        programs=programs,
-        installed=_installed(named, here=bool(machine.gpus) and machine.gpu_source != "named"),
+        disk=Disk(
+            model_in_folder=seen.model("folder", model_in_folder, folder_config),
+            model_elsewhere=seen.model("hub", hub, cached_config_of),
+            identity_of=identity_on_disk,
+            installed=_installed(named, here=bool(machine.gpus) and machine.gpu_source != "named"),
+            programs=programs,
+        ),
+        notes=checking.notes,
+        strict=checking.strict,
     )
     return FileChecker(
         catalog,
         checker,
         today=datetime.date.today(),
-        dialect=wanted.dialect,
+        dialect=question.dialect,
         overrides=_overrides(project, areas),
-        notes=wanted.notes,
-        assumed=not wanted.assume_nothing,
-        hub=hub,
-        releases=releases,
-        programs=programs,
-        seen=seen,
+        notes=checking.notes,
+        assumed=not checking.assume_nothing,
+        around=Around(hub, releases, programs, seen),
     )
 
 
-def wanted_machine(catalog: Catalog, project: Project, wanted: Wanted) -> Machine:
+def named_machine(catalog: Catalog, project: Project, named: NamedMachine) -> Machine:
     """The machine that is named, on the command line or in the project's settings, or that is found.
 
     Raises:
         UserError: a name or a value that cannot be used.
     """
-    gpu = wanted.gpu or project.gpu
-    gpu_count = wanted.gpus if wanted.gpus is not None else project.gpus
+    gpu = named.gpu or project.gpu
+    gpu_count = named.gpus if named.gpus is not None else project.gpus
     # who names a GPU plans for another machine than this one: of that machine nothing else is known
     unsaid = "none" if gpu not in (None, "auto", "none") else "auto"
-    memory, cpus = wanted.host_memory or project.host_memory, wanted.cpus or project.cpus
+    memory, cpus = named.host_memory or project.host_memory, named.cpus or project.cpus
     try:
         machine = detect(catalog.gpus, gpu=gpu, gpu_count=gpu_count, host_memory=memory or unsaid, cpus=cpus or unsaid)
     except UserError as error:
         about = next((name for keys, name in _FAULTS if error.key.startswith(keys)), None)
-        if about is None or getattr(wanted, about) is not None:
+        if about is None or getattr(named, about) is not None:
             raise
         if "name" in error.values and about == "host_memory":
             error.values["name"] = about  # as the file calls it
@@ -139,12 +137,12 @@ _FAULTS = (
 )
 
 
-def _rules(project: Project, wanted: Wanted, areas: Mapping[str, str]) -> list[str]:
+def _rules(project: Project, checking: Checking, areas: Mapping[str, str]) -> list[str]:
     try:
         chosen_rules(project.select, project.ignore, areas)
     except UserError as fault:
         raise project.answers_for(fault) from None
-    return chosen_rules(wanted.select or project.select, [*project.ignore, *wanted.ignore], areas)
+    return chosen_rules(checking.select or project.select, [*project.ignore, *checking.ignore], areas)
 
 
 def _elsewhere(machine: Machine, host_memory: str | None, cpus: str | None) -> Machine:

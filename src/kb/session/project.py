@@ -1,13 +1,15 @@
 """A project's own settings: ``kb.toml``, or ``[tool.kb]`` in ``pyproject.toml``; the command line wins over them."""
 
+import json
 import os
+import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from kb.config.files import read_at_most
 from kb.core.finding import SEVERITIES, Severity
-from kb.core.release import parse_version
-from kb.core.text import LANGUAGES, UserError, nearest
+from kb.core.text import UserError, nearest
+from kb.knowledge.locations import shipped
 
 MAX_BYTES = 1 << 20
 LIBRARIES = ("transformers", "torch", "peft", "accelerate", "trl", "deepspeed")
@@ -62,6 +64,11 @@ def find_project(start: str) -> Project:
         folder = parent
 
 
+def folder_of(config: str | None) -> str:
+    """The folder that a config lies in; of standard input (``-``), and of None, the working folder."""
+    return os.getcwd() if config in (None, "-") else os.path.dirname(os.path.abspath(config))
+
+
 def _mentions_kb(path: str) -> bool:
     """Whether it is worth parsing: tomllib takes longer to import than most configs to check."""
     try:
@@ -83,73 +90,60 @@ def _toml(path: str) -> dict[str, Any]:
         raise UserError("project.unreadable", path=path, error=error.strerror or str(error)) from None
 
 
-_KINDS: Mapping[str, tuple[type, ...]] = {
-    "gpu": (str,),
-    "gpus": (int,),
-    "host_memory": (str, int, float),
-    "cpus": (int, str),
-    "lang": (str,),
-    "fail_on": (str,),
-    "baseline": (str,),
-    "select": (list,),
-    "ignore": (list,),
-    "severity": (dict,),
-    "per_file_ignores": (dict,),
-    "versions": (dict,),
-    "facts": (dict,),
-}
-_CHOICES: Mapping[str, tuple[str, ...]] = {"lang": LANGUAGES, "fail_on": FAIL_ON}
-_TOML_TYPES: Mapping[type, str] = {str: "string", int: "integer", float: "float", list: "array", dict: "table"}
-
-
 def _project(path: str, data: Mapping[str, Any]) -> Project:
-    values: dict[str, Any] = {"path": path}
-    for key, value in data.items():
-        name = key.replace("-", "_")
-        if name not in _KINDS:
-            raise _unknown_setting(path, key, name)
-        if not isinstance(value, _KINDS[name]) or isinstance(value, bool):
-            raise _wrong_type(path, key, *_KINDS[name])
-        values[name] = _frozen(path, key, name, value)
-    return Project(**values)
+    written = {key.replace("-", "_"): key for key in data}
+    settings = {name: data[key] for name, key in written.items()}
+    with open(os.path.join(shipped().rules, "schema", "project.json"), encoding="utf-8") as stream:
+        schema = json.load(stream)
+    if not _fits(settings, schema, schema["$defs"]):
+        from kb.session.settings_fault import settings_fault
+
+        raise settings_fault(path, schema, settings, written)
+    return Project(path=path, **{name: _frozen(name, value) for name, value in settings.items()})
 
 
-def _unknown_setting(path: str, key: str, name: str) -> UserError:
-    meant = nearest(name, _KINDS)
-    if meant:
-        return UserError("project.unknown_setting", path=path, name=key, meant=meant[0])
-    return UserError("project.no_such_setting", path=path, name=key, known=sorted(_KINDS))
+def _fits(value: Any, schema: Mapping[str, Any], defined: Mapping[str, Any]) -> bool:
+    """Whether a value is what the schema allows, of the words that the schema of settings uses.
+
+    jsonschema takes longer to import than most configs to check: it is asked only what the fault is.
+    """
+    if "$ref" in schema:
+        return _fits(value, defined[schema["$ref"].rpartition("/")[2]], defined)
+    kinds = schema.get("type", ())
+    if kinds and not any(_is(value, kind) for kind in ([kinds] if isinstance(kinds, str) else kinds)):
+        return False
+    if "enum" in schema and value not in schema["enum"]:
+        return False
+    if isinstance(value, str):
+        return re.search(schema.get("pattern", ""), value) is not None
+    if isinstance(value, list):
+        return all(_fits(each, schema.get("items", {}), defined) for each in value)
+    if isinstance(value, dict) and "additionalProperties" in schema:
+        known, others = schema.get("properties", {}), schema["additionalProperties"]
+        if others is False and not value.keys() <= known.keys():
+            return False
+        return all(_fits(each, known.get(name, others), defined) for name, each in value.items())
+    return True
 
 
-def _wrong_type(path: str, key: str, *kinds: type) -> UserError:
-    return UserError("project.wrong_type", path=path, name=key, want=[_TOML_TYPES[kind] for kind in kinds])
+def _is(value: Any, kind: str) -> bool:
+    return isinstance(value, _TYPES[kind]) and not isinstance(value, bool)
 
 
-def _frozen(path: str, key: str, name: str, value: Any) -> Any:
-    """The value as :class:`Project` holds it, once it is one that can be used."""
+_TYPES: Mapping[str, type] = {"string": str, "integer": int, "number": float, "array": list, "object": dict}
+
+
+def _frozen(name: str, value: Any) -> Any:
+    """A setting as :class:`Project` holds it."""
     if name in ("host_memory", "cpus"):
         return str(value)
     if name in ("select", "ignore"):
-        return _names(path, key, value)
+        return tuple(value)
     if name == "per_file_ignores":
-        return {pattern: _names(path, f"{key}.{pattern}", rules) for pattern, rules in value.items()}
+        return {pattern: tuple(rules) for pattern, rules in value.items()}
     if name == "versions":
-        return {library: _version(path, library, version) for library, version in value.items()}
-    if name == "facts":
-        return dict(_flat(value))
-    if name == "severity":
-        for rule, severity in value.items():
-            if severity not in SEVERITIES:
-                raise UserError("project.wrong_severity", path=path, rule=rule, value=severity)
-    if name in _CHOICES and value not in _CHOICES[name]:
-        raise UserError("project.wrong_choice", path=path, name=key, value=value, known=list(_CHOICES[name]))
-    return value
-
-
-def _names(path: str, key: str, value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-        raise UserError("project.wrong_list", path=path, name=key)
-    return tuple(value)
+        return {library: str(version) for library, version in value.items()}
+    return dict(_flat(value)) if name == "facts" else value
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -159,16 +153,6 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield from _flat(value, f"{prefix}{key}.")
         else:
             yield prefix + key, value
-
-
-def _version(path: str, library: str, version: Any) -> str:
-    if library not in LIBRARIES:
-        raise UserError("project.unknown_library", path=path, name=library, known=list(LIBRARIES))
-    try:
-        parse_version(str(version))
-    except ValueError:
-        raise UserError("project.bad_version", path=path, name=library, value=str(version)) from None
-    return str(version)
 
 
 def chosen_rules(select: Collection[str], ignore: Collection[str], areas: Mapping[str, str]) -> list[str]:

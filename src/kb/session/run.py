@@ -12,7 +12,8 @@ from kb.core.finding import Finding
 from kb.core.result import INTERNAL, CheckResult, UnitResult, Unusable
 from kb.core.text import UserError, described
 from kb.knowledge.problems import KnowledgeError
-from kb.session.file import FileChecker, FileResult, Kind, kind_of
+from kb.session.file import FileChecker
+from kb.session.file_result import FileResult, Kind, kind_of
 
 STDIN = "-"
 # What a file is that can be read, and says nothing of a run.

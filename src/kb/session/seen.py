@@ -88,7 +88,7 @@ def folder_config(name: str) -> str | None:
 
 def cached_config_of(name: str) -> str | None:
     """The ``config.json`` of a hub model in the Hugging Face cache."""
-    from kb.session.models import cached_config
+    from kb.session.models import cached_config  # that module stands on this one
 
     return cached_config(name, os.environ)
 

@@ -7,7 +7,8 @@ from kb.config.fixing.fixes import Fixer, FixResult, Refused
 from kb.config.text.encoding import encode
 from kb.core.result import UnitResult
 from kb.session.choosing import Candidate, Choice, Key, Place, request_of
-from kb.session.file import FileChecker, FileResult, Kind
+from kb.session.file import FileChecker
+from kb.session.file_result import FileResult, Kind
 
 # A fix may make room for another (a renamed key, then its value). So many that follow one another are a circle.
 MAX_PASSES = 40

@@ -8,7 +8,10 @@ from kb.advice.estimate import Estimated, ModelFiles
 from kb.advice.models import unknown_model
 from kb.core.catalog import Catalog
 from kb.core.text import UserError
+from kb.knowledge.locations import named, shipped
+from kb.knowledge.source import read_source
 from kb.session.models import config_file, read_config
+from kb.session.plot_file import write_plot
 
 
 class Wish(NamedTuple):
@@ -92,9 +95,6 @@ def catalogued_files(one: Estimated, catalog: Catalog, rules: str | None) -> Mod
     """
     if one.model is None:
         raise unknown_model(one.setup.model_name, catalog) if one.setup.model_name else UserError("estimate.no_model")
-    from kb.knowledge.locations import named, shipped
-    from kb.knowledge.source import read_source
-
     location = shipped() if rules is None else named(rules)
     path = os.path.join(location.rules, "models", f"{one.model.id}.yaml")
     with open(path, encoding="utf-8") as stream:
@@ -121,7 +121,6 @@ def write_pictures(found: Sequence[Estimated], plot: str | None, timeline: str |
     for number, one in enumerate(done, 1):
         if plot is not None:
             from kb.report.estimate.timeline_plot import timeline_svg
-            from kb.session.plot_file import write_plot
 
             write_plot(numbered(plot, number), timeline_svg(one, words))
         if timeline is not None:

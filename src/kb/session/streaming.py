@@ -9,9 +9,18 @@ from typing import Any, TextIO
 
 from kb import __version__
 from kb.core.result import CheckResult, Unusable
+from kb.knowledge.locations import named, shipped
+from kb.machine.installation import cache_folder
+from kb.machine.software import installed_versions
+from kb.report.check.json_report import json_ends, units_json
 from kb.report.check.tally import Tally, closing_lines
+from kb.report.check.text import units_text
+from kb.report.terminal import choose_style
 from kb.report.words import Words
+from kb.session.cache import ResultCache, context_of
 from kb.session.file import FileChecker
+from kb.session.models import hub_folder
+from kb.session.output import STREAMED
 from kb.session.project import Project
 from kb.session.run import Input
 from kb.session.tree import MANY, Tree, default_jobs
@@ -58,14 +67,13 @@ def _stamps(paths: Sequence[str]) -> dict[str, tuple[int, int]]:
     return stamps
 
 
-FORMATS = ("text", "json")
 Put = Callable[[str], object]
 
 
 def is_for(options: argparse.Namespace, project: Project, inputs: Sequence[Input]) -> bool:
     """Whether a run is one of many files, and asks for nothing that needs all results at once."""
     whole = (options.fix, options.diff, options.statistics, options.explain, options.baseline, options.write_baseline)
-    return len(inputs) >= MANY and options.format in FORMATS and not any(whole) and not project.baseline
+    return len(inputs) >= MANY and options.format in STREAMED and not any(whole) and not project.baseline
 
 
 def stream_report(
@@ -82,8 +90,6 @@ def stream_report(
     Args:
         put: writes to standard output.
     """
-    from kb.report.terminal import choose_style
-
     style = choose_style(sys.stdout, options.color)
     empty = CheckResult(
         machine=checker.machine,
@@ -93,7 +99,6 @@ def stream_report(
         rules_version=checker.catalog.version,
     )
     if options.format == "json":
-        from kb.report.check.json_report import json_ends, units_json
 
         def render(result: CheckResult) -> str:
             return units_json(result, words)
@@ -101,7 +106,6 @@ def stream_report(
         between = ",\n"
         put(json_ends(empty, words, {})[0])
     else:
-        from kb.report.check.text import units_text
 
         def render(result: CheckResult) -> str:
             return units_text(result, words, style, panel=not options.quiet, verbose=options.verbose)
@@ -137,9 +141,6 @@ def _tree(
     jobs = 1 if options.online else options.jobs or default_jobs()
     if options.no_cache or options.online:
         return Tree(checker, render, jobs=jobs, progress=progress)
-    from kb.machine.installation import cache_folder
-    from kb.session.cache import ResultCache, context_of
-
     return Tree(
         checker,
         render,
@@ -152,9 +153,6 @@ def _tree(
 
 def _asked(options: argparse.Namespace, project: Project, checker: FileChecker, style: str) -> dict[str, Any]:
     import datetime
-
-    from kb.machine.software import installed_versions
-    from kb.session.models import cache_folder
 
     ignored = ("paths", "jobs", "no_cache", "watch", "fail_on", "color")
     return {
@@ -169,14 +167,12 @@ def _asked(options: argparse.Namespace, project: Project, checker: FileChecker, 
         "day": datetime.date.today(),
         "folder": os.getcwd(),
         "language": options.spoken,
-        "hub": cache_folder(os.environ),
+        "hub": hub_folder(os.environ),
     }
 
 
 def _folders(options: argparse.Namespace) -> list[str]:
     """kb's own code, and the rules and texts."""
-    from kb.knowledge.locations import named, shipped
-
     place = named(options.rules) if options.rules else shipped()
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     return [package, place.rules, place.i18n]

@@ -13,9 +13,11 @@ from kb.core.document import Event, Unit
 from kb.core.finding import SEVERITIES, Finding, Fix, Span
 from kb.core.memory_report import STATUSES
 from kb.core.result import UnitResult
+from kb.session.file_result import FileResult
 
 if TYPE_CHECKING:
-    from kb.session.file import FileChecker, FileResult
+    from kb.session.file import FileChecker
+    from kb.session.file_result import FileResult
 
 MAX_CORNERS = 256
 MAX_TOLD = 12  # combinations beside the worst that are told for what only they have
@@ -43,8 +45,6 @@ class Corner(NamedTuple):
 
 def swept_result(files: "FileChecker", raw: bytes, path: str) -> "FileResult | None":
     """The result of a sweep file; None where this is none, or one that cannot be read."""
-    from kb.session.file import FileResult
-
     decoded = decode(raw)
     if decoded.text is None:
         return None

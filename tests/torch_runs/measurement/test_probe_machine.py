@@ -11,7 +11,7 @@ import pytest
 from kb.core.hardware import Machine
 from kb.core.setup import TrainingSetup
 from kb.knowledge import load_catalog, load_words
-from kb.report.check.json_report import machine_object
+from kb.report.json_parts import machine_object
 from kb.report.probe.json_report import probe_object
 from kb.report.probe.text import probe_text
 from kb.report.terminal import Style

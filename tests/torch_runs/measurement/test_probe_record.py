@@ -7,8 +7,8 @@ import jsonschema
 import pytest
 import yaml
 
-from kb.commands.probe.asked import Asked
 from kb.commands.probe.record import SOURCE, check_recordable, record, recorded
+from kb.commands.probe.request import ProbeRequest
 from kb.core.setup import TrainingSetup
 from kb.core.text import UserError
 from kb.torch_runs.probe.campaign import Probed
@@ -62,17 +62,17 @@ def test_scripted_trials_give_no_row(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "name", "key"),
     [
-        (Asked("smoke", backend="fake"), "a.yaml", "record_not_measured"),
-        (Asked("smoke", backend="cpu"), "a.yaml", "record_needs_gpu"),
-        (Asked("host"), "a.yaml", "record_needs_gpu"),
-        (Asked("smoke", command=("true",)), "a.yaml", "record_needs_gpu"),
-        (Asked("smoke"), "My rows.yml", "record_bad_name"),
-        (Asked("smoke"), "there.yaml", "record_exists"),
-        (Asked("smoke"), "nowhere/a.yaml", "record_unwritable"),
+        (ProbeRequest("smoke", backend="fake"), "a.yaml", "record_not_measured"),
+        (ProbeRequest("smoke", backend="cpu"), "a.yaml", "record_needs_gpu"),
+        (ProbeRequest("host"), "a.yaml", "record_needs_gpu"),
+        (ProbeRequest("smoke", command=("true",)), "a.yaml", "record_needs_gpu"),
+        (ProbeRequest("smoke"), "My rows.yml", "record_bad_name"),
+        (ProbeRequest("smoke"), "there.yaml", "record_exists"),
+        (ProbeRequest("smoke"), "nowhere/a.yaml", "record_unwritable"),
     ],
 )
 def test_what_cannot_be_recorded_is_said_before_anything_runs(
-    tmp_path: Path, asked: Asked, name: str, key: str
+    tmp_path: Path, asked: ProbeRequest, name: str, key: str
 ) -> None:
     (tmp_path / "there.yaml").write_text("rows: []\n")
     with pytest.raises(UserError) as raised:

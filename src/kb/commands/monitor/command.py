@@ -2,9 +2,10 @@
 
 import argparse
 from collections.abc import Sequence
-from typing import Any
 
 from kb import __version__
+from kb.advice.watching import Watch
+from kb.commands.options import Options
 from kb.core.text import UserError
 from kb.knowledge import load_catalog, load_guide
 from kb.report.words import Words
@@ -32,8 +33,6 @@ def command(arguments: Sequence[str], language: str) -> int:
     catalog = load_catalog(options.rules)
     words = Words(language, messages, catalog.facts)
     options.versions = {"kb": __version__, "rules": catalog.version}
-
-    from kb.advice.watching import Watch
 
     watch = Watch(guide["formulas"]["targets"], options.scope)
     if options.replay:
@@ -67,55 +66,29 @@ def _check(options: argparse.Namespace, given: bool) -> None:
 
 
 def build_parser(words: cli.Words) -> cli.Parser:
-    def say(key: str) -> str:
-        return cli.said(words, f"cli.monitor.{key}")
-
-    parser = cli.Parser(words=words, prog="kb monitor", usage=say("usage"), description=say("about"))
-    parser.epilog = say("examples")
-    what = parser.add_argument_group(say("group_what"))
-    what.add_argument("--pid", type=_whole(1, 2**31 - 1), metavar="PID", help=say("pid"))
+    made = Options(words, "monitor")
+    parser, say = made.parser, made.say
+    parser.usage = say("usage")
+    what = made.group("what")
+    pace = cli.number(words, whole=False, low=1e-6, high=1e6)
+    interval = cli.number(words, whole=False, low=SHORTEST, high=LONGEST)
+    what.add_argument("--pid", type=cli.number(words, low=1, high=2**31 - 1), metavar="PID", help=say("pid"))
     what.add_argument("--log", metavar="FILE", help=say("log"))
-    what.add_argument("--baseline-sec-per-step", type=_seconds(1e-6, 1e6), metavar="S", help=say("baseline"))
+    what.add_argument(
+        "--baseline-sec-per-step",
+        type=pace,
+        metavar="S",
+        help=say("baseline"),
+    )
     what.add_argument("--scope", choices=("training", "inference"), help=say("scope"))
-    what.add_argument("--interval", type=_seconds(SHORTEST, LONGEST), default=1.0, metavar="S", help=say("interval"))
+    what.add_argument("--interval", type=interval, default=1.0, metavar="S", help=say("interval"))
     what.add_argument("--once", action="store_true", help=say("once"))
-    records = parser.add_argument_group(say("group_records"))
+    records, port = made.group("records"), cli.number(words, low=0, high=65535)
     records.add_argument("--csv", metavar="FILE", help=say("csv"))
     records.add_argument("--json-lines", metavar="FILE", help=say("json_lines"))
-    records.add_argument("--prometheus", type=_whole(0, 65535), metavar="PORT", help=say("prometheus"))
+    records.add_argument("--prometheus", type=port, metavar="PORT", help=say("prometheus"))
     records.add_argument("--prometheus-host", default=LOOPBACK, metavar="HOST", help=say("prometheus_host"))
     records.add_argument("--replay", metavar="FILE|-", help=say("replay"))
     records.add_argument("--fields", metavar="LIST", help=say("fields"))
-    output = parser.add_argument_group(cli.said(words, "cli.check.group_output"))
-    output.add_argument("--format", choices=("text", "json"), default="text", help=say("format"))
-    output.add_argument("--lang", choices=("ko", "en"), help=cli.said(words, "cli.option.lang"))
-    output.add_argument(
-        "--color", choices=("auto", "always", "never"), default="auto", help=cli.said(words, "cli.check.color")
-    )
-    output.add_argument("--rules", metavar="DIR", help=cli.said(words, "cli.option.rules"))
+    made.output()
     return parser
-
-
-def _whole(least: int, most: int) -> Any:
-    """argparse says which option a refused value was for."""
-
-    def read(text: str) -> int:
-        number = int(text) if text.isascii() and text.isdecimal() and len(text) < 12 else -1
-        if not least <= number <= most:
-            raise argparse.ArgumentTypeError(f"{text[:40]!r}: {least} … {most}")
-        return number
-
-    return read
-
-
-def _seconds(least: float, most: float) -> Any:
-    def read(text: str) -> float:
-        try:
-            number = float(text)
-        except ValueError:
-            number = -1.0
-        if not least <= number <= most:
-            raise argparse.ArgumentTypeError(f"{text[:40]!r}: {least:g} … {most:g}")
-        return number
-
-    return read

@@ -22,6 +22,7 @@ from kb.machine import surroundings
 from kb.machine.live_gpus import GpuWatch
 from kb.machine.live_host import HostWatch
 from kb.machine.processes import ProcessTree
+from kb.report.monitor.json_report import snapshot_json
 from kb.report.monitor.reading import reading_lines
 from kb.report.monitor.screens import LiveScreen, PassedOn, PlainScreen, SilentScreen, choose_screen, reading_of
 from kb.report.monitor.summary import exit_text, summary_text
@@ -133,8 +134,6 @@ class _Watched:
             self.gpus.close()
         reading = reading_of(snapshot, self.watch)
         if self.options.format == "json":
-            from kb.report.monitor.json_report import snapshot_json
-
             cli.put(snapshot_json(snapshot, reading.judged, self.options.versions))
         else:
             cli.put("\n".join(reading_lines(reading, self.words, self.style)) + "\n")

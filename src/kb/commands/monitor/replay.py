@@ -15,6 +15,7 @@ from kb.config.log.text import log_lines
 from kb.core.snapshot import GpuState, Snapshot
 from kb.core.text import UserError
 from kb.machine.gpu_csv import GpuLine, read_gpu_csv
+from kb.report.monitor.json_report import summary_json
 from kb.report.monitor.summary import summary_text
 from kb.report.terminal import choose_style
 from kb.report.words import Words
@@ -237,8 +238,6 @@ def replay(options: argparse.Namespace, watch: Watch, words: Words) -> int:
     notes = [words(key, seconds=f"{options.interval:g}") for key in recording.notes] + outputs.lost()
     summary = watch.summary()
     if options.format == "json":
-        from kb.report.monitor.json_report import summary_json
-
         cli.put(summary_json(summary, recording.kind, notes, options.versions))
     else:
         cli.put(summary_text(summary, words, choose_style(sys.stdout, options.color), notes))

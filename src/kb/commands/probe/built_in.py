@@ -1,18 +1,24 @@
 """Trials of a model with random weights: from flags or a config to a setup, its prediction, and one trial a batch."""
 
-import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kb.advice.estimate import Estimated
 from kb.advice.estimator import Estimator
-from kb.commands.probe.asked import Asked
+from kb.advice.question import NamedMachine
 from kb.commands.probe.place import Place
+from kb.commands.probe.request import ProbeRequest
 from kb.core.catalog import Catalog
+from kb.core.memory_report import WORKING
 from kb.core.model import Model
 from kb.core.setup import TrainingSetup
 from kb.core.text import UserError
 from kb.memory import UnsupportedArchitectureError
+from kb.session.estimating import estimate_file, estimate_flags
+from kb.session.prepare import file_checker
+from kb.session.project import find_project, folder_of
+from kb.session.simulating import catalogued_files, with_model_files
+from kb.torch_runs.probe.trial import Limits, Trial, setup_json
 
 if TYPE_CHECKING:
     from kb.torch_runs.probe.trial import Limits, Trial
@@ -31,7 +37,7 @@ class BuiltIn(NamedTuple):
     is the effective batch to hold, None where nobody named one.
     """
 
-    asked: Asked
+    request: ProbeRequest
     place: Place
     setup: TrainingSetup
     name: str
@@ -73,7 +79,7 @@ class BuiltIn(NamedTuple):
     def trial(self, batch: int) -> "Trial":
         """One trial at ``batch``."""
         return trial_of(
-            self.asked.kind,
+            self.request.kind,
             self.place,
             self.setup_with(batch),
             self.config,
@@ -98,8 +104,6 @@ def trial_of(
     limits: "Limits",
 ) -> "Trial":
     """One process's work, from a whole setup and the model's ``config.json``."""
-    from kb.torch_runs.probe.trial import Trial, setup_json
-
     told = setup_json(setup._replace(model_name=None, world_size=1))
     return Trial(
         kind=kind,  # type: ignore[arg-type]
@@ -116,7 +120,7 @@ def trial_of(
     )
 
 
-def built_in(asked: Asked, place: Place, catalog: Catalog, *, here: bool = True) -> BuiltIn:
+def built_in(request: ProbeRequest, place: Place, catalog: Catalog, *, here: bool = True) -> BuiltIn:
     """Prepare a model's run.
 
     Args:
@@ -125,40 +129,38 @@ def built_in(asked: Asked, place: Place, catalog: Catalog, *, here: bool = True)
     Raises:
         UserError: the model or the config cannot be used, or a library that a real trial needs is missing.
     """
-    from kb.session.simulating import catalogued_files
-    from kb.torch_runs.probe.trial import Limits
-
     if place.backend != "fake" and here:
         check_packages(PACKAGES)
-    one = _estimated(asked, catalog)
-    files = one.files or catalogued_files(one, catalog, asked.rules)
+    one = _estimated(request, catalog)
+    files = one.files or catalogued_files(one, catalog, request.rules)
     if files.has_code:
         raise UserError("probe.own_code", type=str(files.config.get("model_type"))[:100])
     family = one.model.architecture.family if one.model else None
-    setup, phases = _with_phases(one.setup, asked, family)
+    setup, phases = _with_phases(one.setup, request, family)
     estimator = _estimator(one.model, place, catalog, setup)
     if place.backend == "fake" and estimator is None:
         raise UserError("probe.fake_needs_prediction", model=one.setup.model_name or "")
     return BuiltIn(
-        asked=asked,
+        request=request,
         place=place,
         setup=setup,
-        name=one.model.id if one.model else str(one.setup.model_name or asked.model_config),
+        name=one.model.id if one.model else str(one.setup.model_name or request.question.model_config),
         model=one.model,
         config=files.config,
         phases=phases,
-        tied=asked.flags.eval_batch is None and asked.config is None,
+        tied=request.run.eval_batch is None and request.question.config is None,
         estimator=estimator,
-        limits=Limits(asked.seconds, asked.host_bytes),
-        steps=asked.steps or (SMOKE_STEPS if asked.kind == "smoke" else FEWEST_STEPS),
-        effective=_effective(asked, one.setup),
+        limits=Limits(request.seconds, request.host_bytes),
+        steps=request.steps or (SMOKE_STEPS if request.kind == "smoke" else FEWEST_STEPS),
+        effective=_effective(request, one.setup),
     )
 
 
-def _effective(asked: Asked, setup: TrainingSetup) -> int | None:
-    if asked.effective_batch is not None:
-        return asked.effective_batch
-    named = asked.config is not None or (asked.flags.batch is not None and asked.flags.accumulation is not None)
+def _effective(request: ProbeRequest, setup: TrainingSetup) -> int | None:
+    if request.question.effective_batch is not None:
+        return request.question.effective_batch
+    run = request.run
+    named = request.question.config is not None or (run.batch is not None and run.accumulation is not None)
     return setup.per_device_train_batch_size * setup.gradient_accumulation_steps if named and setup.do_train else None
 
 
@@ -171,54 +173,50 @@ def check_packages(packages: tuple[str, ...]) -> None:
             raise UserError("probe.missing_package", package=package)
 
 
-def _estimated(asked: Asked, catalog: Catalog) -> Estimated:
-    from kb.session.estimating import estimate_file, estimate_flags
-    from kb.session.prepare import Wanted, file_checker
-    from kb.session.project import find_project
-    from kb.session.simulating import with_model_files
-
-    start = os.path.dirname(os.path.abspath(asked.config)) if asked.config not in (None, "-") else os.getcwd()
-    wanted = Wanted(gpu="none", dialect=asked.dialect, model_config=asked.model_config)
-    checker = file_checker(catalog, find_project(start), wanted)
-    if asked.config is None:
-        one = estimate_flags(asked.flags, checker, open_model=True)
+def _estimated(request: ProbeRequest, catalog: Catalog) -> Estimated:
+    question = request.question._replace(machine=NamedMachine(gpu="none"))
+    checker = file_checker(catalog, find_project(folder_of(question.config)), question)
+    if question.config is None:
+        one = estimate_flags(question.run, checker, open_model=True)
     else:
-        found, _ = estimate_file(asked.config, asked.section, asked.flags, checker, open_model=True)
+        found, _ = estimate_file(question.config, question.section, question.run, checker, open_model=True)
         if len(found) > 1:
             sections = ", ".join(str(each.unit.section) for each in found)
-            raise UserError("probe.several_sections", path=asked.config, sections=sections)
+            raise UserError("probe.several_sections", path=question.config, sections=sections)
         one = found[0]
-    return with_model_files(one, asked.model_config)
+    return with_model_files(one, question.model_config)
 
 
-def _with_phases(setup: TrainingSetup, asked: Asked, family: str | None) -> tuple[TrainingSetup, tuple[str, ...]]:
+def _with_phases(
+    setup: TrainingSetup, request: ProbeRequest, family: str | None
+) -> tuple[TrainingSetup, tuple[str, ...]]:
     """The run with the phases that are tried: those asked for; of flags all that the model has; else the config's."""
-    if asked.phases is None and asked.config is not None:
+    if request.phases is None and request.question.config is not None:
         generates = setup.do_predict or (setup.do_eval and setup.predict_with_generate)
         own = (("train", setup.do_train), ("evaluate", setup.do_eval), ("generate", generates))
-        return _accumulating(setup, asked), tuple(name for name, has in own if has)
-    phases = asked.phases or (("train", "evaluate") if family == "encoder" else ("train", "evaluate", "generate"))
+        return _accumulating(setup, request), tuple(name for name, has in own if has)
+    phases = request.phases or (("train", "evaluate") if family == "encoder" else WORKING)
     if family == "encoder" and "generate" in phases:
         raise UserError("estimate.encoder_generates_nothing", model=setup.model_name or "")
     generates = "generate" in phases
-    length = asked.flags.generation_length or setup.max_target_length
+    length = request.run.generation_length or setup.max_target_length
     setup = setup._replace(
         do_train="train" in phases,
         do_eval="evaluate" in phases or generates,
         do_predict=False,
         predict_with_generate=generates,
         prediction_loss_only=setup.prediction_loss_only,
-        generation_max_length=length if asked.config is None else setup.generation_max_length,
+        generation_max_length=length if request.question.config is None else setup.generation_max_length,
     )
-    return _accumulating(setup, asked), phases
+    return _accumulating(setup, request), phases
 
 
-def _accumulating(setup: TrainingSetup, asked: Asked) -> TrainingSetup:
+def _accumulating(setup: TrainingSetup, request: ProbeRequest) -> TrainingSetup:
     """Steps that wait for others take memory that a single step does not: two show it, more only take longer."""
     steps = setup.gradient_accumulation_steps
-    if asked.kind == "smoke":
+    if request.kind == "smoke":
         return setup
-    wanted = ACCUMULATED if steps > 1 or asked.effective_batch is not None else 1
+    wanted = ACCUMULATED if steps > 1 or request.question.effective_batch is not None else 1
     return setup._replace(gradient_accumulation_steps=wanted)
 
 

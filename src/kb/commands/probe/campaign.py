@@ -9,13 +9,28 @@ from kb.advice.batch_seek import tried_by_accelerate
 from kb.advice.batches import Ceiling, splits_of
 from kb.advice.formulas import ramp
 from kb.advice.usual import reads_target
-from kb.commands.probe.asked import Asked
 from kb.commands.probe.built_in import BuiltIn, built_in, check_packages
 from kb.commands.probe.own_command import OwnCommand, own_command
 from kb.commands.probe.place import Place, place_of
+from kb.commands.probe.request import ProbeRequest
 from kb.core.catalog import Catalog
+from kb.core.release import parse_version
 from kb.core.setup import TrainingSetup
 from kb.core.text import UserError
+from kb.machine.software import installed_versions
+from kb.memory.search import LARGEST_BATCH, largest_within
+from kb.torch_runs.probe.campaign import (
+    Bench,
+    Probed,
+    climb,
+    count_workers,
+    doubling,
+    recommend_batch,
+    search_batch,
+    target_of,
+)
+from kb.torch_runs.probe.journal import Journal
+from kb.torch_runs.probe.trial import Limits, Trial, setup_json
 
 if TYPE_CHECKING:
     from kb.torch_runs.probe.campaign import Bench, Probed, Recommended, Tell
@@ -30,7 +45,7 @@ NEWEST_ACCELERATE = (1, 15, 0)
 
 
 def probe(
-    asked: Asked,
+    request: ProbeRequest,
     catalog: Catalog,
     guide: Mapping[str, Any],
     *,
@@ -49,22 +64,19 @@ def probe(
     Raises:
         UserError: what was asked cannot be run here, or the journal cannot be used.
     """
-    from kb.torch_runs.probe.campaign import Bench
-    from kb.torch_runs.probe.journal import Journal
-
-    place = place_of(asked, catalog)
-    asked = _within_host(asked, place)
+    place = place_of(request, catalog)
+    request = _within_host(request, place)
     run: BuiltIn | OwnCommand | None = None
-    if asked.command:
-        run = own_command(asked, place)
-    elif asked.kind != "host":
-        run = built_in(asked, place, catalog)
+    if request.command:
+        run = own_command(request, place)
+    elif request.kind != "host":
+        run = built_in(request, place, catalog)
     else:
         check_packages(("torch",))
-    plan = _plan(asked, place, run)
+    plan = _plan(request, place, run)
     journal = Journal.open(journal_path, plan, resume) if journal_path is not None else None
     try:
-        probed = _PROCEDURES[asked.kind](asked, place, run, Bench(runner, journal, tell), catalog, guide)
+        probed = _PROCEDURES[request.kind](request, place, run, Bench(runner, journal, tell), catalog, guide)
         if journal is not None:
             journal.finish()
     finally:
@@ -74,118 +86,112 @@ def probe(
     return probed
 
 
-def _within_host(asked: Asked, place: Place) -> Asked:
+def _within_host(request: ProbeRequest, place: Place) -> ProbeRequest:
     """With a limit of host memory, so that a trial is ended before the kernel ends something of its choice."""
     memory = place.machine.host_memory_bytes
-    if asked.host_bytes is not None or memory is None or place.backend == "fake":
-        return asked
-    return asked._replace(host_bytes=int(memory * HOST_SHARE))
+    if request.host_bytes is not None or memory is None or place.backend == "fake":
+        return request
+    return request._replace(host_bytes=int(memory * HOST_SHARE))
 
 
-def _plan(asked: Asked, place: Place, run: "BuiltIn | OwnCommand | None") -> dict[str, Any]:
+def _plan(request: ProbeRequest, place: Place, run: "BuiltIn | OwnCommand | None") -> dict[str, Any]:
     """What decides the trials: a journal of another plan is not gone on with."""
-    flags = {name: value for name, value in asked.flags._asdict().items() if value}
-    own: dict[str, Any] = {"kind": asked.kind, "backend": place.backend, "most": asked.most, "workers": asked.workers}
-    own |= {"flags": flags, "phases": asked.phases, "steps": asked.steps, "fake": place.fake, "gpu": place.card.name}
-    own |= {"effective_batch": asked.effective_batch, "command": list(run.words) if isinstance(run, OwnCommand) else []}
+    flags = {name: value for name, value in request.run._asdict().items() if value}
+    own: dict[str, Any] = {"kind": request.kind, "backend": place.backend, "most": request.most}
+    own |= {"workers": request.workers, "flags": flags, "phases": request.phases, "steps": request.steps}
+    own |= {"fake": place.fake, "gpu": place.card.name, "effective_batch": request.question.effective_batch}
+    own |= {"command": list(run.words) if isinstance(run, OwnCommand) else []}
     if isinstance(run, BuiltIn):
         own |= {"model": run.name, "config": run.config, "setup": repr(run.setup._replace(assumed=()))}
     return own
 
 
 def _smoke(
-    asked: Asked, place: Place, run: Any, bench: "Bench", catalog: Catalog, guide: Mapping[str, Any]
+    request: ProbeRequest, place: Place, run: Any, bench: "Bench", catalog: Catalog, guide: Mapping[str, Any]
 ) -> "Probed":
-    batch = asked.flags.batch
+    batch = request.run.batch
     if batch is None:
         batch = run.setup.per_device_train_batch_size if isinstance(run, BuiltIn) else run.batch or 1
     elif isinstance(run, OwnCommand) and not run.template:
         raise UserError("probe.no_batch_flag", command=shlex.join(run.words)[:300], place="{batch}")
     trial = run.trial(batch)
-    if isinstance(run, OwnCommand) and asked.flags.batch is None:
+    if isinstance(run, OwnCommand) and request.run.batch is None:
         trial = trial._replace(command=run.words)
     bench.run(trial)
-    return _probed(asked, place, run, bench, guide)
+    return _probed(request, place, run, bench, guide)
 
 
-def _ramp(asked: Asked, place: Place, run: Any, bench: "Bench", catalog: Catalog, guide: Mapping[str, Any]) -> "Probed":
-    from kb.torch_runs.probe.campaign import climb
-
-    rungs: Iterable[int] = (rung.batch for rung in ramp(guide["formulas"]["batch-ramp"], asked.most or MOST_OF_RAMP))
-    start = asked.flags.batch
+def _ramp(
+    request: ProbeRequest, place: Place, run: Any, bench: "Bench", catalog: Catalog, guide: Mapping[str, Any]
+) -> "Probed":
+    rungs: Iterable[int] = (rung.batch for rung in ramp(guide["formulas"]["batch-ramp"], request.most or MOST_OF_RAMP))
+    start = request.run.batch
     if start is not None:
         rungs = chain((start,), [batch for batch in rungs if batch > start])
     found = climb(bench, run.trial, rungs, place.card, guide["formulas"]["targets"])
-    return _probed(asked, place, run, bench, guide, recommended=found)
+    return _probed(request, place, run, bench, guide, recommended=found)
 
 
 def _max_batch(
-    asked: Asked, place: Place, run: Any, bench: "Bench", catalog: Catalog, guide: Mapping[str, Any]
+    request: ProbeRequest, place: Place, run: Any, bench: "Bench", catalog: Catalog, guide: Mapping[str, Any]
 ) -> "Probed":
-    from kb.memory.search import LARGEST_BATCH, largest_within
-    from kb.torch_runs.probe.campaign import recommend_batch, search_batch, target_of
-
     expected = run.expected if isinstance(run, BuiltIn) and run.estimator is not None else None
     usable = place.card.usable_bytes
-    most = asked.most or (LARGEST_BATCH if expected is not None else MOST_OF_COMMAND)
-    own = asked.flags.batch or (run.batch if isinstance(run, OwnCommand) else None) or 1
+    most = request.most or (LARGEST_BATCH if expected is not None else MOST_OF_COMMAND)
+    own = request.run.batch or (run.batch if isinstance(run, OwnCommand) else None) or 1
     start = own if expected is None or usable is None else max(largest_within(expected, usable, 1, most), 1)
     sought = search_batch(bench, run.trial, min(start, most), most=most, expected=expected, limit_bytes=usable)
     found = recommend_batch(sought, expected, place.card, target_of(guide["formulas"]["targets"]))
-    probed = _probed(asked, place, run, bench, guide, recommended=found)
+    probed = _probed(request, place, run, bench, guide, recommended=found)
     begun = own if own > 1 else ITS_OWN_START
     tried = tried_by_accelerate(begun, sought.largest, _accelerate()) if sought.largest else ()
     return probed._replace(sought=sought, auto_find=tried)
 
 
-def _host(asked: Asked, place: Place, run: Any, bench: "Bench", catalog: Catalog, guide: Mapping[str, Any]) -> "Probed":
-    from kb.torch_runs.probe.campaign import count_workers, doubling
-
-    counts = asked.workers or tuple(doubling(asked.most or place.machine.cpus or 1))
+def _host(
+    request: ProbeRequest, place: Place, run: Any, bench: "Bench", catalog: Catalog, guide: Mapping[str, Any]
+) -> "Probed":
+    counts = request.workers or tuple(doubling(request.most or place.machine.cpus or 1))
     limit = place.machine.host_memory_bytes
-    make: Callable[[int], Trial] = run.trial if run is not None else lambda count: _loader(asked, count)
+    make: Callable[[int], Trial] = run.trial if run is not None else lambda count: _loader(request, count)
     found = count_workers(bench, make, counts, limit, catalog.constants["host_target_share"])
-    return _probed(asked, place, run, bench, guide, recommended=found)._replace(host_limit_bytes=limit)
+    return _probed(request, place, run, bench, guide, recommended=found)._replace(host_limit_bytes=limit)
 
 
-def _loader(asked: Asked, workers: int) -> "Trial":
-    from kb.torch_runs.probe.trial import Limits, Trial, setup_json
-
-    flags, plain = asked.flags, TrainingSetup()
+def _loader(request: ProbeRequest, workers: int) -> "Trial":
+    flags, plain = request.run, TrainingSetup()
     setup = plain._replace(
         dataloader_num_workers=workers,
         per_device_train_batch_size=flags.batch or plain.per_device_train_batch_size,
         max_source_length=flags.source_length or plain.max_source_length,
         max_target_length=flags.target_length or plain.max_target_length,
     )
-    limits = Limits(asked.seconds, asked.host_bytes)
-    return Trial("host", "cpu", setup_json(setup), phases=("loader",), steps=asked.steps or 10, limits=limits)
+    limits = Limits(request.seconds, request.host_bytes)
+    return Trial("host", "cpu", setup_json(setup), phases=("loader",), steps=request.steps or 10, limits=limits)
 
 
 def _probed(
-    asked: Asked,
+    request: ProbeRequest,
     place: Place,
     run: Any,
     bench: "Bench",
     guide: Mapping[str, Any],
     recommended: "Recommended | None" = None,
 ) -> "Probed":
-    from kb.torch_runs.probe.campaign import Probed, target_of
-
-    name = run.name if isinstance(run, BuiltIn) else shlex.join(asked.command) if asked.command else "DataLoader"
+    name = run.name if isinstance(run, BuiltIn) else shlex.join(request.command) if request.command else "DataLoader"
     setup, whole = None, False
     if isinstance(run, BuiltIn):
         whole = run.model is not None and not reads_target(run.model.architecture)
         setup = run.setup_with(bench.pairs[-1][0].batch) if recommended is None else _held(run, recommended.number)
     return Probed(
-        kind=asked.kind,  # type: ignore[arg-type]
+        kind=request.kind,  # type: ignore[arg-type]
         backend=place.backend,
         name=name,
         pairs=tuple(bench.pairs),
         card=place.card,
         recommended=recommended,
         setup=setup,
-        command=asked.command,
+        command=request.command,
         target=target_of(guide["formulas"]["targets"]),
         one_sequence=whole,
         notes=place.machine.notes if place.backend == "cuda" else (),
@@ -204,9 +210,6 @@ def _held(run: BuiltIn, batch: int) -> TrainingSetup:
 
 
 def _accelerate() -> tuple[int, ...]:
-    from kb.core.release import parse_version
-    from kb.machine.software import installed_versions
-
     text = installed_versions().get("accelerate")
     return parse_version(text) if text and text[0].isdigit() else NEWEST_ACCELERATE
 

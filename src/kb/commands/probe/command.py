@@ -7,10 +7,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from kb import __version__
-from kb.advice.flags import ATTENTIONS, METHODS, PRECISIONS
-from kb.commands.probe.asked import Asked, asked_of
+from kb.commands.options import RUN, Options
+from kb.commands.probe.request import OF_COMMAND, ProbeRequest, request_of
 from kb.core.text import UserError
 from kb.knowledge import load_catalog, load_guide
+from kb.report.probe.json_report import probe_json
+from kb.report.probe.matrix import matrix_json, matrix_text
+from kb.report.probe.progress import progress
+from kb.report.probe.text import probe_text
+from kb.report.terminal import choose_style
 from kb.report.words import Words
 from kb.session import cli
 
@@ -28,24 +33,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def command(arguments: Sequence[str], language: str) -> int:
     """Probe; 0 where what was asked ran, 1 where a smoke run did not, 2 where no batch runs at all."""
+    # what runs trials needs psutil, an extra; who asks for the parser alone has perhaps none
     from kb.commands.probe.campaign import probe
-    from kb.report.probe.progress import progress
+    from kb.commands.probe.record import check_recordable, record
 
     messages = cli.load_words_or_none(language)
     own, words_of_run = _parted(arguments)
     options = build_parser(messages).parse_intermixed_args(own)
-    asked = asked_of(options, words_of_run)
+    request = request_of(options, words_of_run)
     if options.ray is not None:
-        return _on_ray(options, asked, messages, language)
+        return _on_ray(options, request, messages, language)
     if os.name == "nt":
         raise UserError("probe.not_on_windows")
     catalog = load_catalog(options.rules)
     words = Words(language, messages, catalog.facts)
     if options.record is not None:
-        _check_record(options.record, asked)
+        check_recordable(options.record, request)
     try:
         probed = probe(
-            asked,
+            request,
             catalog,
             load_guide(options.rules),
             runner=runner_of(options),
@@ -62,16 +68,13 @@ def command(arguments: Sequence[str], language: str) -> int:
         raise
     _report(options, probed, words, catalog.version)
     if options.record is not None:
-        from kb.commands.probe.record import record
-
         record(options.record, probed, " ".join(["kb", "probe", *arguments]))
     return _code(probed, language, words)
 
 
-def _on_ray(options: argparse.Namespace, asked: Asked, messages: cli.Words, language: str) -> int:
+def _on_ray(options: argparse.Namespace, request: ProbeRequest, messages: cli.Words, language: str) -> int:
     """The matrix of ``--gpus``, ``--models`` and ``--batches``; 0 where all ran, 2 where no trial came to an end."""
-    from kb.commands.probe.matrix import read_axes, run_matrix
-    from kb.report.probe.progress import progress
+    from kb.commands.probe.matrix import read_axes, run_matrix  # needs psutil, an extra
 
     if options.record is not None:
         raise UserError("probe.ray_not_with", option="--record")
@@ -82,17 +85,15 @@ def _on_ray(options: argparse.Namespace, asked: Asked, messages: cli.Words, lang
         print(text, file=sys.stderr, flush=True)
 
     matrix = run_matrix(
-        asked,
+        request,
         catalog,
-        read_axes(options.gpus, options.models, options.batches),
+        read_axes(options.cluster_gpus, options.models, options.batches),
         address=options.ray,
         tell=lambda *one: say(f"{one[1].gpu}, {one[1].model}: {progress(one, words)}"),
         tell_lost=lambda trial, nodes: say(words("probe.node_lost", gpu=trial.gpu, nodes=", ".join(nodes) or "?")),
         journal_path=None if options.no_journal else options.journal,
         resume=options.resume,
     )
-    from kb.report.probe.matrix import matrix_json, matrix_text
-    from kb.report.terminal import choose_style
 
     style = choose_style(sys.stdout, options.color)
     as_json = options.format == "json"
@@ -140,97 +141,47 @@ def _parted(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
 
 
 def build_parser(words: cli.Words) -> cli.Parser:
-    def say(key: str) -> str:
-        return cli.said(words, f"cli.probe.{key}", **PLACES)
-
-    def also(key: str) -> str:
-        return cli.said(words, f"cli.estimate.{key}")
-
-    def number(group: Any, name: str, text: str, unit: str = "N") -> None:
-        group.add_argument(f"--{name}", type=int, metavar=unit, help=text)
-
-    parser = cli.Parser(words=words, prog="kb probe", description=say("about"), epilog=say("examples"))
+    made = Options(words, "probe", **PLACES)
+    parser, say, seconds = made.parser, made.say, cli.number(words, whole=False)
     parser.add_argument("kind", choices=KINDS, metavar="|".join(KINDS), help=say("kind"))
     parser.add_argument("config", nargs="?", metavar="CONFIG", help=say("config"))
-    parser.add_argument("--section", metavar="NAME", help=also("section"))
-    parser.add_argument("--dialect", metavar="ID", help=cli.said(words, "cli.check.dialect"))
-    run = parser.add_argument_group(say("group_run"))
-    run.add_argument("--model", metavar="ID", help=say("model"))
-    run.add_argument("--model-config", metavar="FILE", help=also("model_config"))
+    made.add(parser, "section", "dialect")
+    run = made.group("run")
+    made.add(run, "model", "model_config")
     run.add_argument("--phases", metavar="A,B", help=say("phases"))
-    run.add_argument("--method", choices=METHODS, help=also("method"))
-    run.add_argument("--precision", choices=PRECISIONS, help=also("precision"))
-    run.add_argument("--optimizer", metavar="NAME", help=also("optimizer"))
-    number(run, "batch", say("batch"))
-    number(run, "seq-in", also("seq_in"), "TOKENS")
-    number(run, "seq-out", also("seq_out"), "TOKENS")
-    number(run, "accumulation", also("accumulation"))
-    run.add_argument("--gradient-checkpointing", action="store_true", help=also("gradient_checkpointing"))
-    run.add_argument("--reentrant", action="store_true", help=also("reentrant"))
-    run.add_argument("--attention", choices=tuple(ATTENTIONS), help=also("attention"))
-    number(run, "lora-rank", also("lora_rank"))
-    run.add_argument("--lora-targets", metavar="A,B", help=also("lora_targets"))
-    run.add_argument("--double-quant", action="store_true", help=also("double_quant"))
-    number(run, "eval-batch", say("eval_batch"))
-    number(run, "beams", also("beams"))
-    number(run, "gen-length", say("gen_length"), "TOKENS")
-    number(run, "effective-batch", say("effective_batch"))
-    _add_command(parser.add_argument_group(say("group_command")), say)
-    trials = parser.add_argument_group(say("group_trials"))
+    made.add(run, *RUN, "effective_batch")
+    command = made.group("command")
+    for name in OF_COMMAND:
+        command.add_argument(f"--{name.replace('_', '-')}", metavar="WORDS", help=say(name))
+    trials = made.group("trials")
     trials.add_argument("--backend", choices=("cuda", "cpu", "fake"), help=say("backend"))
     trials.add_argument("--device", metavar="N", help=say("device"))
     trials.add_argument("--force", action="store_true", help=say("force"))
-    number(trials, "steps", say("steps"))
-    number(trials, "most", say("most"))
+    trials.add_argument("--steps", type=cli.number(words), metavar="N", help=say("steps"))
+    trials.add_argument("--most", type=cli.number(words), metavar="N", help=say("most"))
     trials.add_argument("--workers", metavar="A,B", help=say("workers"))
-    trials.add_argument("--time-limit", type=float, default=600, metavar="SECONDS", help=say("time_limit"))
+    trials.add_argument("--time-limit", type=seconds, default=600, metavar="SECONDS", help=say("time_limit"))
     trials.add_argument("--memory-limit", metavar="SIZE", help=say("memory_limit"))
     trials.add_argument("--fake-limit", metavar="SIZE", help=say("fake_limit"))
     trials.add_argument("--fake-script", metavar="FILE", help=say("fake_script"))
-    trials.add_argument("--gpu", metavar="ID", help=say("gpu"))
-    _add_cluster(parser.add_argument_group(say("group_cluster")), say)
-    _add_output(parser.add_argument_group(say("group_output")), words, say)
+    made.add(trials, "gpu")
+    cluster = made.group("cluster")
+    cluster.add_argument("--ray", metavar="ADDRESS", help=say("ray"))
+    cluster.add_argument("--gpus", dest="cluster_gpus", metavar="A,B", help=say("gpus"))
+    cluster.add_argument("--models", metavar="A,B", help=say("models"))
+    cluster.add_argument("--batches", metavar="A,B", help=say("batches"))
+    output = made.group("output")
+    output.add_argument("--journal", default=JOURNAL, metavar="FILE", help=say("journal"))
+    output.add_argument("--no-journal", action="store_true", help=say("no_journal"))
+    output.add_argument("--resume", action="store_true", help=say("resume"))
+    output.add_argument("--record", metavar="FILE", help=say("record"))
+    made.output(group=output)
     return parser
-
-
-def _add_command(group: Any, say: Any) -> None:
-    group.add_argument("--batch-flag", metavar="WORDS", help=say("batch_flag"))
-    group.add_argument("--steps-flag", metavar="WORDS", help=say("steps_flag"))
-    group.add_argument("--workers-flag", metavar="WORDS", help=say("workers_flag"))
-
-
-def _add_cluster(group: Any, say: Any) -> None:
-    group.add_argument("--ray", metavar="ADDRESS", help=say("ray"))
-    group.add_argument("--gpus", metavar="A,B", help=say("gpus"))
-    group.add_argument("--models", metavar="A,B", help=say("models"))
-    group.add_argument("--batches", metavar="A,B", help=say("batches"))
-
-
-def _add_output(group: Any, words: cli.Words, say: Any) -> None:
-    group.add_argument("--journal", default=JOURNAL, metavar="FILE", help=say("journal"))
-    group.add_argument("--no-journal", action="store_true", help=say("no_journal"))
-    group.add_argument("--resume", action="store_true", help=say("resume"))
-    group.add_argument("--record", metavar="FILE", help=say("record"))
-    group.add_argument("--format", choices=("text", "json"), default="text", help=cli.said(words, "cli.plan.format"))
-    group.add_argument("--lang", choices=("ko", "en"), help=cli.said(words, "cli.option.lang"))
-    group.add_argument("--color", choices=("auto", "always", "never"), default="auto",
-                       help=cli.said(words, "cli.plan.color"))  # fmt: skip
-    group.add_argument("--rules", metavar="DIR", help=cli.said(words, "cli.option.rules"))
-
-
-def _check_record(path: str, asked: Asked) -> None:
-    from kb.commands.probe.record import check_recordable
-
-    check_recordable(path, asked)
 
 
 def _report(options: argparse.Namespace, probed: "Probed", words: Words, rules_version: str) -> None:
     if options.format == "json":
-        from kb.report.probe.json_report import probe_json
-
         cli.put(probe_json(probed, __version__, rules_version))
         return
-    from kb.report.probe.text import probe_text
-    from kb.report.terminal import choose_style
 
     cli.put(probe_text(probed, words, choose_style(sys.stdout, options.color)))

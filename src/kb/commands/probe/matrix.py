@@ -3,14 +3,17 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from kb.commands.probe.asked import Asked
 from kb.commands.probe.built_in import built_in
 from kb.commands.probe.place import Place, read_script
+from kb.commands.probe.request import ProbeRequest
 from kb.core.catalog import Catalog
 from kb.core.hardware import Gpu, Machine
 from kb.core.text import UserError
 from kb.machine.arguments import find_gpu, named_gpus
 from kb.machine.match import names_of
+from kb.torch_runs.probe.campaign import Card
+from kb.torch_runs.probe.journal import Journal
+from kb.torch_runs.probe.trial import Cell, Matrix, Outcome, as_json, trial_key
 
 if TYPE_CHECKING:
     from kb.torch_runs.probe.campaign import Tell
@@ -49,7 +52,7 @@ def _names(text: str | None) -> tuple[str, ...]:
 
 
 def run_matrix(
-    asked: Asked,
+    request: ProbeRequest,
     catalog: Catalog,
     axes: Axes,
     *,
@@ -68,14 +71,12 @@ def run_matrix(
     Raises:
         UserError: the matrix cannot be run, there is no such cluster, or the journal cannot be used.
     """
-    if asked.kind != "smoke" or asked.command:
+    if request.kind != "smoke" or request.command:
         raise UserError("probe.ray_runs_smoke")
     rows = {gpu.id: gpu for gpu in (find_gpu(name, catalog.gpus) for name in axes.gpus)}
-    trials = _trials(asked, catalog, axes, rows)
-    from kb.torch_runs.probe.journal import Journal
+    trials = _trials(request, catalog, axes, rows)
     from kb.torch_runs.probe.ray_runner import RayRunner
     from kb.torch_runs.probe.running import measure
-    from kb.torch_runs.probe.trial import Matrix, Outcome, as_json, trial_key
 
     runner = RayRunner(address, names={name: tuple(names_of(gpu)) for name, gpu in rows.items()}, tell=tell_lost)
     journal, found = None, dict[str, Outcome]()
@@ -97,22 +98,21 @@ def run_matrix(
 
 
 def _cell(gpu: Gpu, trial: "Trial", outcome: "Outcome") -> "Cell":
-    from kb.torch_runs.probe.trial import Cell
-
     memory, name = outcome.machine.get("gpu_memory_bytes"), outcome.machine.get("gpu_name")
     other = memory is not None and abs(memory - gpu.memory_total) > SAME_GPU * gpu.memory_total
     return Cell(gpu, trial, outcome, str(name) if other else None)
 
 
-def _trials(asked: Asked, catalog: Catalog, axes: Axes, rows: Mapping[str, Gpu]) -> "list[Trial]":
+def _trials(request: ProbeRequest, catalog: Catalog, axes: Axes, rows: Mapping[str, Gpu]) -> "list[Trial]":
     """One trial for each cell, GPU by GPU.
 
     Raises:
         UserError: no model is named, it cannot be used, or there are too many cells.
     """
-    own = asked.flags.model
-    models: Sequence[str | None] = axes.models or ((own,) if own or asked.config or asked.model_config else ())
-    batches: Sequence[int | None] = axes.batches or (asked.flags.batch,)
+    own = request.run.model
+    named = own or request.question.config or request.question.model_config
+    models: Sequence[str | None] = axes.models or ((own,) if named else ())
+    batches: Sequence[int | None] = axes.batches or (request.run.batch,)
     if not models:
         raise UserError("probe.nothing_named")
     count = len(rows) * len(models) * len(batches)
@@ -120,28 +120,27 @@ def _trials(asked: Asked, catalog: Catalog, axes: Axes, rows: Mapping[str, Gpu])
         raise UserError("probe.matrix_too_large", count=count, most=MOST_TRIALS)
     trials = []
     for gpu in rows:
-        place = _place(gpu, asked, catalog)
+        place = _place(gpu, request, catalog)
         for model in models:
-            flags = asked.flags._replace(model=model) if model is not None else asked.flags
-            run = built_in(asked._replace(flags=flags), place, catalog, here=False)
+            own_model = request.run if model is None else request.run._replace(model=model)
+            one = request._replace(question=request.question._replace(run=own_model))
+            run = built_in(one, place, catalog, here=False)
             for batch in batches:
                 chosen = run.setup.per_device_train_batch_size if batch is None else batch
                 trials.append(run.trial(chosen)._replace(gpu=gpu))
     return trials
 
 
-def _place(gpu: str, asked: Asked, catalog: Catalog) -> Place:
-    """A node that has the GPU: what a prediction is for. Nothing of this machine is asked."""
-    from kb.torch_runs.probe.campaign import Card
-
-    backend = asked.backend or "cuda"
+def _place(gpu: str, request: ProbeRequest, catalog: Catalog) -> Place:
+    """A node that has the GPU: what a prediction is for. This machine is not looked at."""
+    backend = request.backend or "cuda"
     if backend == "cpu":
         raise UserError("probe.ray_wants_gpus")
     found = named_gpus(gpu, None, catalog.gpus)[0]
     script = None
     if backend == "fake":
-        script = read_script(asked.fake_script) if asked.fake_script else {}
-        script["limit_bytes"] = asked.fake_limit or found.memory_total
+        script = read_script(request.fake_script) if request.fake_script else {}
+        script["limit_bytes"] = request.fake_limit or found.memory_total
         found = found._replace(memory_total=script["limit_bytes"])
     total = found.memory_total
     card = Card(found.name, total, int(total * catalog.constants["usable_memory_ratio"]))

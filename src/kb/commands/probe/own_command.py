@@ -7,9 +7,10 @@ import shutil
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from kb.commands.probe.asked import Asked
 from kb.commands.probe.place import Place
+from kb.commands.probe.request import ProbeRequest
 from kb.core.text import UserError
+from kb.torch_runs.probe.trial import Limits, Trial
 
 if TYPE_CHECKING:
     from kb.torch_runs.probe.trial import Trial
@@ -95,7 +96,7 @@ class OwnCommand(NamedTuple):
     ``varied`` is what a trial changes, ``batch`` or ``workers``; ``template`` the words that set it.
     """
 
-    asked: Asked
+    request: ProbeRequest
     place: Place
     words: tuple[str, ...]
     varied: str
@@ -104,48 +105,46 @@ class OwnCommand(NamedTuple):
 
     def trial(self, number: int) -> "Trial":
         """One trial with ``number`` put in."""
-        from kb.torch_runs.probe.trial import Limits, Trial
-
-        asked, place = self.asked, self.place
+        request, place = self.request, self.place
         words = with_flags(self.words, self.template, self.varied, number) if self.template else self.words
         setup = {"per_device_train_batch_size" if self.varied == "batch" else "dataloader_num_workers": number}
         return Trial(
-            kind=asked.kind,  # type: ignore[arg-type]
+            kind=request.kind,  # type: ignore[arg-type]
             backend=place.backend,  # type: ignore[arg-type]
             setup=setup,
             model=None,
             phases=("train",),
             command=words,
             device=place.device,
-            limits=Limits(asked.seconds, asked.host_bytes),
+            limits=Limits(request.seconds, request.host_bytes),
         )
 
 
-def own_command(asked: Asked, place: Place) -> OwnCommand:
+def own_command(request: ProbeRequest, place: Place) -> OwnCommand:
     """Prepare the command.
 
     Raises:
         UserError: it cannot be started, looks for a batch itself, or nothing says where to put the batch.
     """
-    words = asked.command
+    words = request.command
     _check_startable(words[0])
     if finds_its_own(words):
         raise UserError("probe.finds_its_own")
-    workers = asked.kind == "host"
+    workers = request.kind == "host"
     names, varied = (WORKER_NAMES, "workers") if workers else (BATCH_NAMES, "batch")
     found = template_in(words, names)
     trainer = template_in(words, (TRAINERS_OWN,)) is not None
-    given = asked.workers_flag if workers else asked.batch_flag
+    given = request.workers_flag if workers else request.batch_flag
     template = _template(words, given, varied, found, WORKERS_FLAG if workers and trainer else ())
     batch = _number(template_in(words, BATCH_NAMES))
-    if not template and not holds(words, varied) and not (asked.kind == "smoke" and asked.flags.batch is None):
+    if not template and not holds(words, varied) and not (request.kind == "smoke" and request.run.batch is None):
         key = "probe.no_workers_flag" if workers else "probe.no_batch_flag"
         raise UserError(key, command=shlex.join(words)[:300], place=f"{{{varied}}}")
     few: tuple[str, ...] = FEW_STEPS if trainer else ()
-    if asked.steps_flag is not None:
-        few = tuple(_split("--steps-flag", asked.steps_flag))
-    words = with_flags(words, few, "steps", asked.steps or STEPS) if few else words
-    return OwnCommand(asked, place, words, varied, template or (f"{{{varied}}}",) * holds(words, varied), batch)
+    if request.steps_flag is not None:
+        few = tuple(_split("--steps-flag", request.steps_flag))
+    words = with_flags(words, few, "steps", request.steps or STEPS) if few else words
+    return OwnCommand(request, place, words, varied, template or (f"{{{varied}}}",) * holds(words, varied), batch)
 
 
 def _template(

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kb.commands.probe.asked import Asked
+from kb.commands.probe.request import ProbeRequest
 from kb.config.files import read_at_most
 from kb.core.catalog import Catalog
 from kb.core.hardware import DetectedGpu, Machine
@@ -12,6 +12,7 @@ from kb.core.text import UserError
 from kb.machine.arguments import named_gpus
 from kb.machine.detect import detect
 from kb.report.values import here
+from kb.torch_runs.probe.campaign import Card
 
 if TYPE_CHECKING:
     from kb.torch_runs.probe.campaign import Card
@@ -34,24 +35,23 @@ class Place(NamedTuple):
     fake: Mapping[str, Any] | None = None
 
 
-def place_of(asked: Asked, catalog: Catalog) -> Place:
+def place_of(request: ProbeRequest, catalog: Catalog) -> Place:
     """Raises: UserError: no GPU is here, it is in use, or the script cannot be used."""
-    if asked.backend == "fake":
-        return _scripted(asked, catalog)
-    for option, value in (("--fake-limit", asked.fake_limit), ("--fake-script", asked.fake_script)):
+    if request.backend == "fake":
+        return _scripted(request, catalog)
+    for option, value in (("--fake-limit", request.fake_limit), ("--fake-script", request.fake_script)):
         if value is not None:
             raise UserError("probe.only_with_fake", option=option)
-    host = asked.kind == "host"
-    backend = asked.backend or ("cpu" if host else "cuda")
+    host = request.kind == "host"
+    backend = request.backend or ("cpu" if host else "cuda")
     machine = detect(catalog.gpus, gpu="none" if backend == "cpu" else None)
-    from kb.torch_runs.probe.campaign import Card
 
     if backend == "cpu":
         return Place("cpu", machine, Card())
     if not machine.gpus:
         raise UserError("probe.no_gpu", reason_key=f"machine.{here(machine.gpu_note or 'no_driver')}")
-    gpu, named = _chosen(machine, asked.device)
-    _check_free(gpu, asked.force)
+    gpu, named = _chosen(machine, request.device)
+    _check_free(gpu, request.force)
     ratio = catalog.constants["usable_memory_ratio"]
     free = gpu.memory_total if gpu.memory_free is None else gpu.memory_free
     card = Card(gpu.name, gpu.memory_total, int(min(free, gpu.memory_total * ratio)))
@@ -86,19 +86,19 @@ def _check_free(gpu: DetectedGpu, force: bool) -> None:
         raise UserError("probe.gpu_in_use", gpu=gpu.name, used=used)
 
 
-def _scripted(asked: Asked, catalog: Catalog) -> Place:
-    if asked.command or asked.kind == "host":
+def _scripted(request: ProbeRequest, catalog: Catalog) -> Place:
+    if request.command or request.kind == "host":
         raise UserError("probe.fake_runs_models")
-    if asked.fake_limit is None:
+    if request.fake_limit is None:
         raise UserError("probe.fake_needs_limit")
-    from kb.torch_runs.probe.campaign import Card
 
-    script = read_script(asked.fake_script) if asked.fake_script else {}
-    like = named_gpus(asked.gpu, None, catalog.gpus)[0] if asked.gpu else DetectedGpu(0, "", 0)
-    gpu = like._replace(memory_total=asked.fake_limit)
+    script = read_script(request.fake_script) if request.fake_script else {}
+    named = request.question.machine.gpu
+    like = named_gpus(named, None, catalog.gpus)[0] if named else DetectedGpu(0, "", 0)
+    gpu = like._replace(memory_total=request.fake_limit)
     machine = Machine(gpus=(gpu,), gpu_source="named")
-    fake = {**script, "limit_bytes": asked.fake_limit}
-    return Place("fake", machine, Card(None, asked.fake_limit, asked.fake_limit), None, fake)
+    fake = {**script, "limit_bytes": request.fake_limit}
+    return Place("fake", machine, Card(None, request.fake_limit, request.fake_limit), None, fake)
 
 
 def read_script(path: str) -> dict[str, Any]:

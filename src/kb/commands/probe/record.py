@@ -4,8 +4,9 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from kb.commands.probe.asked import Asked
+from kb.commands.probe.request import ProbeRequest
 from kb.core.text import UserError
+from kb.torch_runs.probe.rows import architecture_of, campaign_yaml, rows_of
 
 if TYPE_CHECKING:
     from kb.torch_runs.probe.campaign import Probed
@@ -23,15 +24,15 @@ ABOUT = {
 }
 
 
-def check_recordable(path: str, asked: Asked) -> None:
+def check_recordable(path: str, request: ProbeRequest) -> None:
     """Before anything is run: whether there could be rows, and the file written.
 
     Raises:
         UserError: a scripted GPU, a CPU, a command; a file that is there, or no name of rules/measurements.
     """
-    if asked.backend == "fake":
+    if request.backend == "fake":
         raise UserError("probe.record_not_measured")
-    if asked.backend == "cpu" or asked.command or asked.kind == "host":
+    if request.backend == "cpu" or request.command or request.kind == "host":
         raise UserError("probe.record_needs_gpu")
     if not _NAME.fullmatch(os.path.basename(path)):
         raise UserError("probe.record_bad_name", path=path)
@@ -62,8 +63,6 @@ def record(path: str, probed: "Probed", command: str) -> None:
 def recorded(identity: str, probed: "Probed", command: str) -> str | None:
     """The file's text; None where no trial was measured on a GPU."""
     import datetime
-
-    from kb.torch_runs.probe.rows import architecture_of, campaign_yaml, rows_of
 
     pairs = [pair for pair in probed.pairs if pair[0].backend == "cuda" and pair[0].config is not None]
     machine = next((dict(outcome.machine) for _, outcome in pairs if outcome.machine.get("gpu_name")), None)

@@ -5,10 +5,28 @@ import os
 import sys
 from collections.abc import Collection, Sequence
 
-from kb.core.text import UserError
-from kb.knowledge import load_catalog, load_guide, load_table_examples, load_words_alone
+from kb import __version__
+from kb.advice import rule_diff
+from kb.advice.rule_flips import flips_of
+from kb.commands.options import Options
+from kb.commands.rules.config_schemas import config_schemas
+from kb.commands.rules.entries import explain_entry, find_entry, kinds_of
+from kb.commands.rules.examples import ExampleRunner
+from kb.commands.rules.new_rule import untouched, write_new_rule
+from kb.commands.rules.rule_editions import edition_at, edition_before
+from kb.core.text import LANGUAGES, UserError
+from kb.knowledge import load_catalog, load_guide, load_table_examples, load_words, load_words_alone
+from kb.knowledge.bundle import build
+from kb.knowledge.compile import read_one_file, read_rules_folder
+from kb.knowledge.entries import entries_of, written
 from kb.knowledge.locations import Location, named, shipped
+from kb.knowledge.lock import LOCK, check_lock, write_lock
+from kb.report.json_parts import head, to_json
+from kb.report.rules.diff import rule_diff_markdown, rule_diff_object
+from kb.report.terminal import choose_style
+from kb.report.words import Words
 from kb.session import cli
+from kb.session.project import unknown_rule
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,16 +52,13 @@ def command(arguments: Sequence[str], language: str) -> int:
 
 
 def build_parser(words: cli.Words) -> cli.Parser:
-    def say(key: str) -> str:
-        return cli.said(words, f"cli.rules.{key}")
-
-    parser = cli.Parser(words=words, prog="kb rules", description=say("about"))
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    options = Options(words, "rules")
+    say = options.say
+    actions = options.parser.add_subparsers(dest="action", required=True, metavar="ACTION")
 
     def add(name: str) -> cli.Parser:
         made: cli.Parser = actions.add_parser(name, words=words, help=say(name), description=say(name))
-        made.add_argument("--rules", metavar="DIR", help=cli.said(words, "cli.option.rules"))
-        made.add_argument("--lang", choices=("ko", "en"), help=cli.said(words, "cli.option.lang"))
+        options.add(made, "rules", "lang")
         return made
 
     add("validate").add_argument("file", nargs="?", metavar="FILE", help=say("validate_file"))
@@ -60,16 +75,11 @@ def build_parser(words: cli.Words) -> cli.Parser:
     diff = add("diff")
     diff.add_argument("revision", metavar="REV", help=say("revision"))
     diff.add_argument("--format", choices=("text", "json"), default="text", help=say("diff_format"))
-    return parser
+    return options.parser
 
 
 def _validate(options: argparse.Namespace, location: Location, words: cli.Words) -> int:
     """Schemas, names, types, references, both languages; and, of the shipped rules, the version lock."""
-    from kb.commands.rules.new_rule import untouched
-    from kb.knowledge.bundle import build
-    from kb.knowledge.compile import read_one_file, read_rules_folder
-    from kb.knowledge.lock import LOCK, check_lock
-
     only = hot = None
     if options.file is not None:
         location, only = _file_of(options, location)
@@ -114,8 +124,6 @@ def _file_of(options: argparse.Namespace, location: Location) -> tuple[Location,
 
 
 def _test(options: argparse.Namespace, location: Location, words: cli.Words) -> int:
-    from kb.commands.rules.examples import ExampleRunner
-
     catalog = load_catalog(options.rules, whole=True)
     tables = {row["of"].partition("/")[0] for row in load_table_examples(options.rules)}
     for name in options.ids:
@@ -152,8 +160,6 @@ def _show(options: argparse.Namespace, location: Location, words: cli.Words) -> 
         for rule in sorted(catalog.rules.values(), key=lambda rule: (rule.area, rule.id)):
             print(f"{rule.area:16} {rule.severity:8} {rule.id:{width}}  {rule.title.in_language(language)}")
         return cli.CLEAN
-    from kb.commands.rules.entries import find_entry, kinds_of
-    from kb.knowledge.entries import entries_of, written
 
     found = entries_of(location)
     kinds = kinds_of(found)
@@ -166,11 +172,6 @@ def _show(options: argparse.Namespace, location: Location, words: cli.Words) -> 
 
 
 def _explain(options: argparse.Namespace, location: Location, words: cli.Words) -> int:
-    from kb.commands.rules.entries import explain_entry, find_entry
-    from kb.knowledge.entries import entries_of
-    from kb.report.terminal import choose_style
-    from kb.report.words import Words
-
     found = entries_of(location)
     entries = [find_entry(name, found) for name in options.ids]
     catalog = load_catalog(options.rules, whole=True)
@@ -183,8 +184,6 @@ def _explain(options: argparse.Namespace, location: Location, words: cli.Words) 
 
 
 def _new(options: argparse.Namespace, location: Location, words: cli.Words) -> int:
-    from kb.commands.rules.new_rule import write_new_rule
-
     if location.sealed:
         raise UserError("rules.sealed", path=location.rules)
     path = write_new_rule(location, options.ids[0], options.area)
@@ -193,8 +192,6 @@ def _new(options: argparse.Namespace, location: Location, words: cli.Words) -> i
 
 
 def _lock(options: argparse.Namespace, location: Location, words: cli.Words) -> int:
-    from kb.knowledge.lock import write_lock
-
     if location.sealed:
         raise UserError("rules.sealed", path=location.rules)
     refused = write_lock(location, rewrite=options.rewrite)
@@ -208,11 +205,6 @@ def _lock(options: argparse.Namespace, location: Location, words: cli.Words) -> 
 def _schemas(options: argparse.Namespace, location: Location, words: cli.Words) -> int:
     """JSON Schemas of the config formats, for editors; without --lang in both languages."""
     import json
-
-    from kb.commands.rules.config_schemas import config_schemas
-    from kb.core.text import LANGUAGES
-    from kb.knowledge import load_catalog, load_words
-    from kb.report.words import Words
 
     catalog = load_catalog(options.rules, whole=True)
     chosen = (options.lang,) if options.lang else LANGUAGES
@@ -231,26 +223,15 @@ def _schemas(options: argparse.Namespace, location: Location, words: cli.Words) 
 
 def _diff(options: argparse.Namespace, location: Location, words: cli.Words) -> int:
     """What the rules' change since a revision does, as Markdown; findings are version bumps that are missing."""
-    from kb.advice.rule_diff import entries_of
-    from kb.advice.rule_flips import flips_of
-    from kb.commands.rules.rule_editions import edition_at, edition_before
-    from kb.report.words import Words
-
     if location.sealed:
         raise UserError("rules.sealed", path=location.rules)
     now = edition_at(location)
     with edition_before(location, options.revision) as (then, commit):
-        entries, flips = entries_of(then, now), flips_of(then, now)
+        entries, flips = rule_diff.entries_of(then, now), flips_of(then, now)
         if options.format == "json":
-            from kb import __version__
-            from kb.report.check.json_report import to_json
-            from kb.report.rules.diff import rule_diff_object
-
-            head = {"schema": 1, "kb": __version__, "rules": now.catalog.version}
-            cli.put(to_json({**head, **rule_diff_object(options.revision, commit, entries, flips)}))
+            data = rule_diff_object(options.revision, commit, entries, flips)
+            cli.put(to_json({**head(__version__, now.catalog.version), **data}))
         else:
-            from kb.report.rules.diff import rule_diff_markdown
-
             language = cli.language_of(["--lang", options.lang] if options.lang else [], os.environ)
             speaker = Words(language, words, now.catalog.facts)
             cli.put(rule_diff_markdown(options.revision, commit, entries, flips, then, now, speaker))
@@ -258,8 +239,6 @@ def _diff(options: argparse.Namespace, location: Location, words: cli.Words) -> 
 
 
 def _known(name: str, rules: Collection[str]) -> str:
-    from kb.session.project import unknown_rule
-
     if name not in rules:
         raise unknown_rule(name, list(rules))
     return name

@@ -4,11 +4,16 @@ import os
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from kb.advice.recompute import Basis
 from kb.core.catalog import Catalog
-from kb.core.text import UserError
+from kb.core.text import UserError, nearest
 from kb.knowledge import load_table_rows
 from kb.knowledge.entries import ERRATA, Entry
 from kb.knowledge.locations import Location
+from kb.knowledge.source import read_source
+from kb.report.entries.entry import entry_text, erratum_text
+from kb.report.entries.formula_text import formula_text
+from kb.report.rules.explain import explain
 from kb.report.terminal import Style
 from kb.report.words import Words
 
@@ -19,8 +24,6 @@ def find_entry(name: str, found: dict[str, Entry]) -> Entry:
     Raises:
         UserError: there is none; it names the nearest that there is.
     """
-    from kb.core.text import nearest
-
     if name in found:
         return found[name]
     meant = nearest(name, [other for other in found if ("/" in other) == ("/" in name)])
@@ -43,25 +46,16 @@ def explain_entry(
         guide: the bundle's part of that name.
     """
     if entry.kind == "checks":
-        from kb.report.rules.explain import explain
-
         rule = catalog.rules[entry.id]
         rows = load_table_rows(rule.id, location.rules) if rule.on == rule.id else ()
         return explain(rule, words, style, sources=catalog.sources, rows=rows)
     errata = guide.get(ERRATA, {}).get(ERRATA, [])
     if entry.kind == ERRATA:
-        from kb.advice.recompute import Basis
-        from kb.report.entries.entry import erratum_text
-
         row = next(row for row in errata if row["id"] == entry.id)
         basis = Basis(models=catalog.models, gpus=catalog.gpus, constants=catalog.constants)
         return erratum_text(row, basis, words, style, sources=catalog.sources)
     if entry.kind == "formulas":
-        from kb.report.entries.formula_text import formula_text
-
         return formula_text(guide["formulas"][entry.id], words, style, errata=errata, sources=catalog.sources)
-    from kb.knowledge.source import read_source
-    from kb.report.entries.entry import entry_text
 
     with open(os.path.join(location.rules, entry.path), encoding="utf-8") as stream:
         data = read_source(entry.path, stream.read()).data

@@ -7,7 +7,7 @@ import posixpath
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from kb.advice.check import Checker
+from kb.advice.check import Checker, Disk
 from kb.config.programs import ProgramReader
 from kb.core.catalog import Catalog
 from kb.core.document import Unit
@@ -17,8 +17,10 @@ from kb.core.naming import Program
 from kb.core.release import parse_version
 from kb.core.rule import Rule
 from kb.core.text import UserError
+from kb.core.units import parse_bytes
 from kb.machine.detect import detect
-from kb.session.file import FileChecker, FileResult, Kind
+from kb.session.file import Around, FileChecker
+from kb.session.file_result import FileResult, Kind
 from kb.session.fixing import fix_once
 from kb.session.given import given_facts
 from kb.session.models import identity_of_config, model_of_config
@@ -106,9 +108,11 @@ class ExampleRunner:
             self.machine(example),
             versions=versions.get,
             release_of=releases,
-            model_in_folder=lambda name: _model_beside(files, name),
-            identity_of=lambda name: _identity_beside(files, name),
-            programs=self._programs(folder),
+            disk=Disk(
+                model_in_folder=lambda name: _model_beside(files, name),
+                identity_of=lambda name: _identity_beside(files, name),
+                programs=self._programs(folder),
+            ),
             given=given_facts(example.get("facts", {}), self.catalog.facts, "facts"),
         )
 
@@ -121,7 +125,7 @@ class ExampleRunner:
             today=TODAY,
             read=lambda path, named: files.get(named),
             beside=beside,
-            releases=releases,
+            around=Around(releases=releases),
         )
 
     def _programs(self, folder: str | None) -> Callable[[Unit], Sequence[Program]]:
@@ -133,8 +137,6 @@ class ExampleRunner:
 
     def machine(self, example: Mapping[str, Any]) -> Machine:
         """The machine an example names; what it does not name is unknown, never that of this machine."""
-
-        from kb.core.units import parse_bytes
 
         found = detect(
             self.catalog.gpus,

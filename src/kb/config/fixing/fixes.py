@@ -9,6 +9,8 @@ from kb.config.fixing.command_edits import CommandEdits
 from kb.config.fixing.entries import CannotEditError
 from kb.config.fixing.outcome import CommandData, Outcome, TreeData, same_but_for
 from kb.config.fixing.tree_edits import Change, Path, TreeEdits
+from kb.config.notebook.edits import CodeText
+from kb.config.python.reader import DIALECT, PythonReader
 from kb.config.shell.command import CommandReader
 from kb.config.text.encoding import TO_UTF8
 from kb.config.text.source import Places
@@ -86,9 +88,6 @@ class Fixer:
     def _code(self) -> ReadCode:
         """Reads Python files and notebooks; most runs meet none."""
         if self._read_code is None:
-            from kb.config.notebook.edits import CodeText
-            from kb.config.python.reader import DIALECT, PythonReader
-
             reader, constants = PythonReader(self._dialects, self._facts), self._dialects[DIALECT].constants
             self._read_code = lambda text, path: CodeText(text, path, reader, constants)
         return self._read_code

@@ -5,6 +5,7 @@ import os
 import re
 
 from kb.config.files import ConfigError
+from kb.config.notebook.cells import read_notebook
 from kb.config.releases.commands import installs, read_command, read_shell
 from kb.config.releases.files import Folder
 from kb.config.releases.project_files import parse_toml
@@ -85,8 +86,6 @@ def read_cells(folder: Folder, path: str, text: str) -> None:
     """A notebook: its ``!pip`` and ``%pip`` lines and shell cells, and calls that start pip."""
     if not installs(text):
         return
-    from kb.config.notebook.cells import read_notebook
-
     try:
         notebook = read_notebook(text)
     except ConfigError:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from kb.config.releases.files import MAX_FILES, Folder, within
-from kb.config.releases.statements import CONSTRAINTS, MAIN, OPTIONAL
+from kb.config.releases.statements import CONSTRAINTS, MAIN, OPTIONAL, settle, voices
 
 if TYPE_CHECKING:
     from kb.config.releases.files import Folder, Stamp
@@ -200,8 +200,6 @@ def _settled(chain: "Sequence[Folder | None]") -> Releases:
     """One record for each library from what all the folders say."""
     if not any(chain):
         return NOTHING
-    from kb.config.releases.statements import settle, voices
-
     spoken = [(distance, folder) for distance, folder in enumerate(chain) if folder is not None]
     statements = [each._replace(distance=distance) for distance, folder in spoken for each in folder.statements]
     problems = [problem for _, folder in spoken for problem in folder.problems]

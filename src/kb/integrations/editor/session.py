@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from kb.advice.question import Question
 from kb.core.catalog import Catalog
 from kb.core.finding import Finding
 from kb.core.result import INTERNAL, UnitResult
@@ -11,9 +12,10 @@ from kb.core.text import LANGUAGES, UserError, described
 from kb.knowledge import load_catalog, load_words
 from kb.knowledge.problems import KnowledgeError
 from kb.report.words import Words
-from kb.session.file import FileChecker, FileResult, Kind, kind_of
-from kb.session.prepare import Wanted, file_checker
-from kb.session.project import LIBRARIES, Project, find_project
+from kb.session.file import FileChecker
+from kb.session.file_result import FileResult, Kind, kind_of
+from kb.session.prepare import file_checker
+from kb.session.project import LIBRARIES, find_project
 
 KINDS: Mapping[str, Kind] = {"shellscript": "shell", "markdown": "text"}  # by the editor's language id
 
@@ -78,7 +80,7 @@ class Session:
         """
         project = find_project(os.path.dirname(path) or os.getcwd())
         if project.path not in self._checkers:
-            self._checkers[project.path] = file_checker(self.catalog, project, self._wanted(project))
+            self._checkers[project.path] = file_checker(self.catalog, project, self._question())
         return self._checkers[project.path]
 
     def check(self, text: str, path: str, language_id: str = "") -> Checked:
@@ -103,13 +105,13 @@ class Session:
         except Exception as error:  # one text's fault is that text's: it is said there, and the server goes on
             return Checked(text, kind, None, UserError(INTERNAL, **described(error)))
 
-    def _wanted(self, project: Project) -> Wanted:
+    def _question(self) -> Question:
         def named(key: str) -> str | None:
             value = self._settings.get(key)
             return None if value is None else str(value)
 
         gpus = self._settings.get("gpus")
-        return Wanted(
+        return Question.of(
             gpu=named("gpu"),
             gpus=gpus if isinstance(gpus, int) and not isinstance(gpus, bool) else None,
             host_memory=named("hostMemory"),

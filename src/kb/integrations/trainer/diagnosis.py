@@ -9,6 +9,7 @@ from kb.integrations.trainer import lines
 from kb.integrations.trainer.forecast import Knowledge
 from kb.integrations.trainer.watching import Watching, logger
 from kb.knowledge import load_guide
+from kb.machine.software import installed_versions
 from kb.report.diagnosis_report import diagnosis_text
 from kb.report.terminal import Style
 from kb.report.words import Words
@@ -96,7 +97,5 @@ def _fenced(text: str, kind: str = "text") -> str:
 
 
 def _versions() -> dict[str, str]:
-    from kb.machine.software import installed_versions
-
     found = installed_versions()
     return {name: found[name] for name in _LIBRARIES if name in found}

@@ -5,6 +5,7 @@ from functools import cached_property
 from typing import Any
 
 from kb.advice.estimator import Estimator
+from kb.advice.question import Question
 from kb.advice.usual import reads_target
 from kb.core.catalog import Catalog
 from kb.core.hardware import Machine
@@ -16,7 +17,7 @@ from kb.integrations.trainer.shapes import Seen
 from kb.knowledge import load_catalog
 from kb.report.words import Words
 from kb.session import cli
-from kb.session.prepare import Wanted, file_checker, wanted_machine
+from kb.session.prepare import Checking, file_checker, named_machine
 from kb.session.project import Project, find_project
 
 NAME = "TrainingArguments"  # stands where a config's path would
@@ -53,12 +54,18 @@ class Forecast:
         self.run = run
         self.catalog = knowledge.catalog
         gpu = "auto" if device.type == "cuda" else "none"
-        wanted = Wanted(gpu=gpu, host_memory="auto", cpus="auto", gpus=run.world_size, dialect="hf", here=True)
-        found = machine or wanted_machine(knowledge.catalog, knowledge.project, wanted)
+        question = Question.of(gpu=gpu, host_memory="auto", cpus="auto", gpus=run.world_size, dialect="hf")
+        found = machine or named_machine(knowledge.catalog, knowledge.project, question.machine)
         found = found._replace(gpu_count=run.world_size)  # a run that has started knows
         self.machine: Machine = without_ours(found, device.index or 0, ours)
         checker = file_checker(
-            knowledge.catalog, knowledge.project, wanted, machine=self.machine, model=run.model, known=run.known
+            knowledge.catalog,
+            knowledge.project,
+            question,
+            Checking(here=True),
+            machine=self.machine,
+            model=run.model,
+            known=run.known,
         )
         self.result: UnitResult = checker.check(run.text().encode(), NAME, "config").results[0]
         self.facts = checker.facts(self.result.unit)

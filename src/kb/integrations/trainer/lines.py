@@ -3,7 +3,7 @@
 import logging
 
 from kb.core.finding import Finding
-from kb.core.memory_report import OVER, Phase
+from kb.core.memory_report import OVER, WORKING, Phase
 from kb.core.units import GIB, MIB
 from kb.integrations.trainer.comparison import Comparison
 from kb.integrations.trainer.forecast import Forecast
@@ -16,7 +16,6 @@ from kb.report.words import Words
 
 Lines = list[tuple[int, str]]
 LEVELS = {"error": logging.WARNING, "warning": logging.WARNING, "info": logging.INFO}
-SHOWN = ("train", "evaluate", "generate")
 _STYLE = Style(width=100)
 
 
@@ -59,7 +58,7 @@ def prediction(forecast: Forecast, words: Words, kind: str) -> Lines:
     report = forecast.report
     if report is None:
         return [(logging.INFO, f"kb: {_why_none(forecast, words)}")]
-    lines = [(logging.INFO, f"kb: {_phase(phase, words)}") for phase in report.phases if phase.name in SHOWN]
+    lines = [(logging.INFO, f"kb: {_phase(phase, words)}") for phase in report.phases if phase.name in WORKING]
     setup = forecast.setup
     key = "callback.lengths" if forecast.reads_target else "callback.length"
     lengths = words(key, source=setup.max_source_length, target=setup.max_target_length)

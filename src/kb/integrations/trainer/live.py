@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from kb.advice.models import ModelIndex
 from kb.config.fixing.written import as_yaml
+from kb.config.reader import ConfigReader
 from kb.core.catalog import Catalog
 from kb.core.model import Model
 from kb.integrations.trainer.lengths import UNKNOWN_LENGTHS, Lengths
@@ -235,8 +236,6 @@ def _optimizer_of(optimizer: Any, named: str) -> str | None:
 def _deepspeed(config: Mapping[str, Any], catalog: Catalog) -> dict[str, Any]:
     """The facts of a DeepSpeed config that is a dict in the script, not a file."""
     import json
-
-    from kb.config.reader import ConfigReader
 
     units = ConfigReader(catalog.dialects, catalog.facts).read(json.dumps(config), "deepspeed", dialect="deepspeed")
     return {name: setting.value for unit in units for name, setting in unit.settings.items()}

@@ -1,23 +1,15 @@
 """The JSON contract, schema 1: ``rules/schema/output/check.json`` says it in full. Sizes are whole bytes."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
-from kb.core.expression import is_unknown
 from kb.core.finding import Because, Edit, Finding, Fix, OnRelease, Span, Suppression
-from kb.core.hardware import DetectedGpu, Machine
-from kb.core.memory_report import HostLedger, MemoryReport, Phase, Term
 from kb.core.result import CheckResult, GpuFit, UnitResult, Unusable
 from kb.core.setup import Assumption, TrainingSetup
 from kb.report.check.changes import condition_of
 from kb.report.check.tally import fault_text
-from kb.report.values import is_hidden, printable
+from kb.report.json_parts import Object, encode, escaped, head, machine_object, plain, prediction_object
 from kb.report.words import Words
-
-SCHEMA = 1
-
-Object = dict[str, Any]
 
 
 def json_report(result: CheckResult, words: Words) -> str:
@@ -25,82 +17,31 @@ def json_report(result: CheckResult, words: Words) -> str:
 
     Indenting would take the encoder written in Python: 1 ms a file, as long as reading it.
     """
-    head, tail = json_ends(result, words, result.summary())
-    return f"{head}{units_json(result, words)}{tail}"
+    before, after = json_ends(result, words, result.summary())
+    return f"{before}{units_json(result, words)}{after}"
 
 
 def json_ends(result: CheckResult, words: Words, summary: Mapping[str, int]) -> tuple[str, str]:
     """What stands before the units and after them; of ``result`` all but its units counts."""
     whole = {**check_object(result._replace(units=()), words), "summary": summary}
     last = ("unusable", "summary")
-    head = _encode({key: value for key, value in whole.items() if key not in ("files", *last)}).removesuffix("}")
-    tail = _encode({key: whole[key] for key in last}).removeprefix("{")
-    return _escaped(f'{head}, "files": [\n'), _escaped(f"\n], {tail}\n")
+    before = encode({key: value for key, value in whole.items() if key not in ("files", *last)}).removesuffix("}")
+    after = encode({key: whole[key] for key in last}).removeprefix("{")
+    return escaped(f'{before}, "files": [\n'), escaped(f"\n], {after}\n")
 
 
 def units_json(result: CheckResult, words: Words) -> str:
     """The units alone, one on a line, a comma after each but the last."""
-    return _escaped(",\n".join(_encode(_unit(unit, words)) for unit in result.units))
-
-
-def to_json(data: Any) -> str:
-    """Indented JSON with Korean as it is; what a screen obeys or hides, and what is no UTF-8, is escaped."""
-    return _escaped(json.dumps(data, ensure_ascii=False, indent=2, allow_nan=False)) + "\n"
-
-
-def _encode(data: Any) -> str:
-    return json.dumps(data, ensure_ascii=False, allow_nan=False)
-
-
-def _escaped(text: str) -> str:
-    """JSON in which no hidden character stands as such: each is its own escape, in halves beyond U+FFFF."""
-    if text.isascii():
-        return text
-    return "\n".join(line if line == printable(line) else _escaped_line(line) for line in text.split("\n"))
-
-
-def _escaped_line(line: str) -> str:
-    return "".join(json.dumps(character)[1:-1] if is_hidden(character) else character for character in line)
+    return escaped(",\n".join(encode(_unit(unit, words)) for unit in result.units))
 
 
 def check_object(result: CheckResult, words: Words) -> Object:
     return {
-        "schema": SCHEMA,
-        "kb": result.version,
-        "rules": result.rules_version,
+        **head(result.version, result.rules_version),
         "machine": machine_object(result.machine),
         "files": [_unit(unit, words) for unit in result.units],
         "unusable": [_fault(fault, words) for fault in result.unusable],
         "summary": result.summary(),
-    }
-
-
-def machine_object(machine: Machine) -> Object:
-    return {
-        "gpus": [_gpu(gpu) for gpu in machine.gpus],
-        "gpu_source": machine.gpu_source,
-        "notes": list(machine.sayings),
-        "host_memory_bytes": machine.host_memory_bytes,
-        "host_memory_used_bytes": machine.host_memory_used_bytes,
-        "host_memory_source": machine.host_memory_source,
-        "cpus": machine.cpus,
-        "cpu_source": machine.cpu_source,
-        "shm_bytes": machine.shm_bytes,
-    }
-
-
-def _gpu(gpu: DetectedGpu) -> Object:
-    capability = gpu.compute_capability
-    return {
-        "index": gpu.number,
-        "id": gpu.gpu.id if gpu.gpu else None,
-        "name": gpu.name,
-        "memory_total_bytes": gpu.memory_total,
-        "memory_free_bytes": gpu.memory_free,
-        "compute_capability": ".".join(map(str, capability)) if capability else None,
-        "driver": gpu.driver,
-        "mig": gpu.mig,
-        "processes": [{"pid": pid, "used_bytes": used} for pid, used in gpu.processes],
     }
 
 
@@ -143,46 +84,6 @@ def _setup(setup: TrainingSetup, unit: UnitResult) -> Object:
     made["method"] = setup.method if setup.method_known else None
     made["effective_batch_size"] = setup.effective_batch_size
     return made
-
-
-def prediction_object(report: MemoryReport) -> Object:
-    """The ``prediction`` of the contract, which ``kb.estimate`` prints on its own."""
-    verdict = report.verdict
-    return {
-        "level": report.level,
-        "assumed": [{"name": one.name, "value": plain(one.value), "reason": one.reason} for one in report.assumed],
-        "phases": {phase.name: _phase(phase) for phase in report.phases},
-        "host": _host(report.host),
-        "verdict": {"status": verdict.status, "phase": verdict.phase, "term": verdict.term},
-    }
-
-
-def _phase(phase: Phase) -> Object:
-    return {
-        "terms": _terms(phase.terms),
-        "peak_allocated_bytes": phase.peak_allocated_bytes,
-        "peak_reserved_bytes": phase.peak_reserved_bytes,
-        "process_used_bytes": phase.process_used_bytes,
-        "low_bytes": phase.low_bytes,
-        "high_bytes": phase.high_bytes,
-        "moment": phase.moment,
-        **({"use": phase.use, "batch": phase.batch} if phase.use else {}),
-    }
-
-
-def _host(host: HostLedger) -> Object:
-    return {
-        "terms": _terms(host.terms),
-        "low_bytes": host.low_bytes,
-        "peak_bytes": host.peak_bytes,
-        "limit_bytes": host.limit_bytes,
-        "measured": {"terms": _terms(host.measured), "bytes": host.low_bytes},
-        "claimed": {"low_bytes": host.claimed_low_bytes, "high_bytes": host.claimed_high_bytes},
-    }
-
-
-def _terms(terms: tuple[Term, ...]) -> list[Object]:
-    return [{"name": term.name, "bytes": term.bytes} for term in terms]
 
 
 def _gpu_fit(fit: GpuFit) -> Object:
@@ -285,20 +186,3 @@ def _suppression(suppression: Suppression) -> Object:
         "until": suppression.until,
         "line": suppression.line,
     }
-
-
-def plain(value: Any) -> Any:
-    """``value`` as JSON can hold it: tuples as lists, what is unknown or not finite as null, a date as its text."""
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if is_unknown(value):
-        return None
-    if isinstance(value, float):
-        return value if value - value == 0 else None  # inf and nan have no JSON
-    if hasattr(value, "_asdict"):  # a record within a record
-        value = value._asdict()
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    return str(value)

@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 
 from kb.core.finding import NotEvaluated
 from kb.core.hardware import DetectedGpu, Machine
-from kb.core.memory_report import HostLedger, MemoryReport, Phase, Term
+from kb.core.memory_report import WORKING, HostLedger, MemoryReport, Phase, Term
 from kb.core.result import UnitResult
 from kb.core.setup import Assumption
 from kb.core.units import format_bytes
 from kb.report.check.changes import as_written
-from kb.report.check.rows import Row, draw_rows, layout_of
+from kb.report.check.rows import Row, draw_rows, gpu_table, layout_of
 from kb.report.terminal import Style, joined, unbroken, wrap
 from kb.report.values import short_name, size
 from kb.report.words import Words
@@ -120,7 +120,6 @@ def _assumed_text(by_reason: Mapping[str, list[str]], kept: int, total: int, wor
     return f"{words('report.assumed')} {style.dot.join(groups)}"
 
 
-SHOWN_PHASES = ("train", "evaluate", "generate")
 INDENT = "  "
 
 
@@ -154,8 +153,6 @@ def prediction_lines(
     lines = _gpu_heading(unit, report, machine, limit, words, style) + _machine_notes(machine, words, style)
     lines += draw_rows(phases, layout, words, style, legends=None if limit else 1)
     if unit.gpu_fits:
-        from kb.report.check.rows import gpu_table
-
         lines += gpu_table(unit.gpu_fits, words, style)
     if not host:
         return lines
@@ -164,7 +161,7 @@ def prediction_lines(
 
 
 def _shown_phases(report: MemoryReport) -> list[Phase]:
-    return [phase for phase in report.phases if phase.name in SHOWN_PHASES or phase.name == report.verdict.phase]
+    return [phase for phase in report.phases if phase.name in WORKING or phase.name == report.verdict.phase]
 
 
 def _gpu_limit(unit: UnitResult, machine: Machine) -> int | None:

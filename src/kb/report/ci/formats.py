@@ -7,11 +7,11 @@ from typing import Any
 
 from kb.core.finding import SEVERITIES, Finding, Severity
 from kb.core.result import CheckResult, UnitResult, Unusable
-from kb.report.check.json_report import to_json
 from kb.report.check.panel import fit_panel
 from kb.report.check.source_line import SourceLines
 from kb.report.check.tally import fault_line, fault_text
 from kb.report.check.text import about, summary_line
+from kb.report.json_parts import to_json
 from kb.report.markdown import code, escaped, fenced, table
 from kb.report.terminal import Style, joined
 from kb.report.values import printable
@@ -239,3 +239,7 @@ def _unit(unit: UnitResult, result: CheckResult, words: Words, base: str | None)
 def _row(finding: Finding, words: Words) -> list[str]:
     place = f"{finding.span.line}:{finding.span.column}"
     return [place, words.named("severity", finding.severity), code(finding.rule), escaped(words.message(finding))]
+
+
+# Those that need nothing but the result.
+REPORTS = {"github": github_report, "gitlab": gitlab_report, "markdown": markdown_report}

@@ -8,10 +8,10 @@ from kb.core.finding import Finding, Fix, Span, Suppression
 from kb.core.result import CheckResult, UnitResult, Unusable
 from kb.core.rule import Rule
 from kb.report.check.changes import condition_of, place_name
-from kb.report.check.json_report import plain, to_json
 from kb.report.check.tally import fault_text
 from kb.report.ci.formats import Fingerprints, uri
 from kb.report.condition import condition_text
+from kb.report.json_parts import plain, to_json
 from kb.report.words import Words
 
 SCHEMA_URI = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"

@@ -5,24 +5,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from kb.advice.estimate import Estimated
-from kb.report.check.json_report import Object, machine_object, plain, prediction_object, to_json
 from kb.report.estimate.text import throughput_object
+from kb.report.json_parts import SCHEMA, Object, head, machine_object, plain, prediction_object, to_json
 from kb.report.words import Words
 
-SCHEMA = 1
 _REPORTED = ("model_name", "assumed", "unmodelled", "unresolved")  # elsewhere in the object
 
 
 def estimate_json(estimated: Sequence[Estimated], words: Words, version: str, rules_version: str) -> str:
     """One run's prediction with what it is of; of a file with several runs, a list of them under ``runs``."""
-    head: Object = {
-        "schema": SCHEMA,
-        "kb": version,
-        "rules": rules_version,
-        "machine": machine_object(estimated[0].machine),
-    }
+    begin: Object = {**head(version, rules_version), "machine": machine_object(estimated[0].machine)}
     runs = [_run(one, words) for one in estimated]
-    return to_json(head | runs[0] if len(runs) == 1 else head | {"runs": runs})
+    return to_json(begin | runs[0] if len(runs) == 1 else begin | {"runs": runs})
 
 
 def _run(one: Estimated, words: Words) -> Object:

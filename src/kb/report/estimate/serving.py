@@ -6,12 +6,11 @@ from typing import Any, NamedTuple
 from kb.core.units import GIB
 from kb.memory.serving.answer import Change, Load, Served
 from kb.memory.serving.budget import OPTION_NAMES, Budget
-from kb.report.check.json_report import Object, to_json
+from kb.report.json_parts import Object, head, to_json
 from kb.report.terminal import Style, joined, table, wrap
 from kb.report.values import printable
 from kb.report.words import Words
 
-SCHEMA = 1
 INDENT = "  "
 # Our names of options that changes are of, where the engine's own name is found otherwise than in OPTION_NAMES.
 _FLAGS = {
@@ -183,10 +182,10 @@ def serving_json(answer: Answer, words: Words, version: str, rules_version: str)
     setup = served.setup._asdict()
     setup["release"] = ".".join(map(str, served.setup.release))
     setup["measured"] = served.setup.measured._asdict()
-    head: Object = {"schema": SCHEMA, "kb": version, "rules": rules_version}
-    head["model"] = {"name": served.model.name, "positions": served.model.positions}
-    head["setup"] = setup
-    head["serving"] = _figures_json(served) | {
+    whole: Object = head(version, rules_version)
+    whole["model"] = {"name": served.model.name, "positions": served.model.positions}
+    whole["setup"] = setup
+    whole["serving"] = _figures_json(served) | {
         "ranks": [
             {
                 "rank": rank.number,
@@ -211,7 +210,7 @@ def serving_json(answer: Answer, words: Words, version: str, rules_version: str)
         ],
         "notes": [words(key, **values) for key, values in answer.notes],
     }
-    return to_json(head)
+    return to_json(whole)
 
 
 def _figures_json(served: Served) -> Object:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kb.advice.estimate import Estimated
-from kb.core.memory_report import OVER, MemoryReport, Phase
+from kb.core.memory_report import OVER, WORKING, MemoryReport, Phase
 from kb.core.result import UnitResult
 from kb.core.setup import TrainingSetup
 from kb.core.units import MIB
@@ -245,7 +245,7 @@ def _level(
         bands = [
             words("estimate.band_of", phase=words.named("phase", phase.name), band=constants[f"band_{phase.name}"])
             for phase in report.phases
-            if phase.name in ("train", "evaluate", "generate")
+            if phase.name in WORKING
         ]
         text = words("estimate.level.closed", bands=", ".join(bands))
     elif report.level == "engine":

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from kb.advice.history import PHASES, Entry, History, change, held_against, host_status
+from kb.advice.history import Entry, History, change, held_against, host_status
+from kb.core.memory_report import WORKING
 from kb.core.units import GIB, GPU_UNIT, HOST_UNIT, format_bytes
 from kb.report.terminal import Style
 from kb.report.values import host_size, size
@@ -21,7 +22,7 @@ def memory_rows(history: History, words: Words, style: Style) -> list[list[str]]
     def row(key: str, cell: Callable[[Entry], str]) -> list[str]:
         return [words(key), *(cell(entry) or style.dash for entry in history.entries), style.dash]
 
-    rows = [_phase_row(name, history.entries, words, style) for name in PHASES]
+    rows = [_phase_row(name, history.entries, words, style) for name in WORKING]
     rows += [
         row("history.gpu_range", lambda entry: _gpu_range(entry, style)),
         row("history.gpu_claimed", lambda entry: entry.version.claimed.get("gpu", "")),

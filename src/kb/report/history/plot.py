@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kb.advice.history import PHASES, Entry, History
+from kb.advice.history import Entry, History
+from kb.core.memory_report import WORKING
 from kb.core.units import GIB
 from kb.report.history.memory import GB, gpu_verdict, host_verdict
 from kb.report.svg import FAINT, diamond, document, group, line, rect, text
@@ -58,7 +59,7 @@ def history_svg(history: History, words: Words) -> str:
     title = words("history.plot_title")
     parts = [
         text(LEFT, 28, title, size=16, bold=True),
-        *_legend([role for role in PHASES if role in shown], words, width),
+        *_legend([role for role in WORKING if role in shown], words, width),
         *_panel(gpu, FIRST, width, words),
         *_panel(host, FIRST + PANEL + BELOW + 24, width, words),
     ]
@@ -68,7 +69,7 @@ def history_svg(history: History, words: Words) -> str:
 def _gpu_panel(history: History, words: Words) -> Panel:
     columns_ = []
     for entry in history.entries:
-        phases = [phase for name in PHASES if entry.report and (phase := entry.report.phase(name))]
+        phases = [phase for name in WORKING if entry.report and (phase := entry.report.phase(name))]
         bars = tuple(Bar(phase.name, phase.process_used_bytes / GIB, phase.high_bytes / GIB) for phase in phases)
         measured = entry.version.measured and entry.version.measured.gpu_bytes
         verdict = gpu_verdict(entry, words) if history.gpu_limit_bytes else ""

@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 from kb.advice.history import EFFECTIVE, Entry, History, Measured, Row, held_against, host_status
 from kb.core.hardware import Machine
-from kb.report.check.json_report import machine_object, plain, prediction_object
 from kb.report.check.panel import assumed_lines
 from kb.report.history.memory import held_lines, memory_rows, overall, percent
+from kb.report.json_parts import machine_object, plain, prediction_object
 from kb.report.terminal import Style, columns, cut, table, wrap
 from kb.report.values import format_value, host_limit, printable, size
 from kb.report.words import Words

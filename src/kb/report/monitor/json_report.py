@@ -6,7 +6,7 @@ from typing import Any
 from kb.advice.targets import Judged
 from kb.advice.watch_records import GpuPeak, Summary
 from kb.core.snapshot import Snapshot
-from kb.report.check.json_report import to_json
+from kb.report.json_parts import SCHEMA, to_json
 
 
 def summary_json(summary: Summary, kind: str, notes: list[str], versions: Mapping[str, str]) -> str:
@@ -14,7 +14,7 @@ def summary_json(summary: Summary, kind: str, notes: list[str], versions: Mappin
     host, speed = summary.host, summary.speed
     return to_json(
         {
-            "schema": 1,
+            "schema": SCHEMA,
             **versions,
             "kind": "watch",
             "recording": kind,
@@ -60,7 +60,7 @@ def snapshot_json(snapshot: Snapshot, judged: Sequence[tuple[str, Judged]], vers
     """One reading with its verdicts."""
     data: dict[str, Any] = _plain(snapshot)
     verdicts = [_verdict(key, row) for key, row in judged]
-    return to_json({"schema": 1, **versions, "kind": "reading", **data, "verdicts": verdicts})
+    return to_json({"schema": SCHEMA, **versions, "kind": "reading", **data, "verdicts": verdicts})
 
 
 def _plain(value: Any) -> Any:

@@ -11,6 +11,7 @@ from kb.advice.watch_records import Alert
 from kb.advice.watching import Watch
 from kb.core.snapshot import Snapshot
 from kb.report.monitor.alerts import alert_text
+from kb.report.monitor.live import LiveView
 from kb.report.monitor.reading import Reading, reading_lines
 from kb.report.monitor.summary import clock
 from kb.report.terminal import NARROWEST, WIDEST, Style, wrap
@@ -65,8 +66,6 @@ class LiveScreen:
     """The block at the bottom of a terminal: the reading, the last warnings, the command's progress bar."""
 
     def __init__(self, stream: Any, words: Words, style: Style, log: str | None = None) -> None:
-        from kb.report.monitor.live import LiveView
-
         self._view = LiveView(stream)
         self._words, self._style, self._log = words, style, log
         self._alerts: list[str] = []

@@ -2,14 +2,13 @@
 
 from typing import TYPE_CHECKING, Any
 
-from kb.report.check.json_report import to_json
+from kb.report.json_parts import head, to_json
 from kb.report.probe.advice_text import config_yaml
 from kb.report.recommend.config import settings_of
 
 if TYPE_CHECKING:
     from kb.torch_runs.probe.campaign import Pair, Probed
 
-SCHEMA = 1
 Object = dict[str, Any]
 
 
@@ -21,9 +20,7 @@ def probe_object(probed: "Probed", version: str, rules_version: str) -> Object:
     """Everything a probe found; ``measured`` is false of a scripted GPU."""
     sought, card = probed.sought, probed.card
     return {
-        "schema": SCHEMA,
-        "kb": version,
-        "rules": rules_version,
+        **head(version, rules_version),
         "kind": probed.kind,
         "backend": probed.backend,
         "measured": probed.backend != "fake",

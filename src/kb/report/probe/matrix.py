@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from kb.report.check.json_report import to_json
+from kb.core.memory_report import WORKING
+from kb.report.json_parts import head, to_json
 from kb.report.probe.json_report import trial_object
 from kb.report.probe.progress import ended, reason_of
 from kb.report.probe.text import phase_size
@@ -13,8 +14,6 @@ from kb.report.words import Words
 if TYPE_CHECKING:
     from kb.torch_runs.probe.trial import Cell, Matrix
 
-SCHEMA = 1
-PHASES = ("train", "evaluate", "generate")
 COLUMNS = ("gpu", "model", "batch", "outcome", "share", "step", "predicted", "node")
 LEFT = ("gpu", "model", "outcome", "node")
 SPARE = ("step", "evaluate", "generate", "share")  # what goes first where a terminal is narrow
@@ -38,9 +37,9 @@ def matrix_text(matrix: "Matrix", words: Words, style: Style) -> str:
 def _table(matrix: "Matrix", words: Words, style: Style) -> list[str]:
     """A row a cell; where the width has no room for all columns, without those that matter least."""
     heads = {name: words(f"probe.column.{name}") for name in COLUMNS}
-    heads |= {name: words.named("phase", name) for name in PHASES}
+    heads |= {name: words.named("phase", name) for name in WORKING}
     names, rows = list(COLUMNS), [_row(cell, words) for cell in matrix.cells]
-    names[4:4] = PHASES
+    names[4:4] = WORKING
     known = [name for name in names if any(row[name] for row in rows)]
     while True:
         cells = [[heads[name] for name in known], *([row[name] or style.dash for name in known] for row in rows)]
@@ -60,7 +59,7 @@ def _row(cell: "Cell", words: Words) -> dict[str, str]:
         "model": printable(trial.model or ""),
         "batch": str(trial.batch),
         "outcome": ended(outcome, words),
-        **{phase: phase_size(outcome, phase) for phase in PHASES},
+        **{phase: phase_size(outcome, phase) for phase in WORKING},
         "share": f"{share:.0%}" if share is not None else "",
         "step": words("probe.seconds", seconds=outcome.step_seconds) if outcome.step_seconds else "",
         "predicted": size(expected) if expected else "",
@@ -93,5 +92,5 @@ def matrix_json(matrix: "Matrix", version: str, rules_version: str) -> str:
         for cell in matrix.cells
     ]
     measured = matrix.backend != "fake"
-    about = {"schema": SCHEMA, "kb": version, "rules": rules_version, "kind": "matrix", "backend": matrix.backend}
+    about = {**head(version, rules_version), "kind": "matrix", "backend": matrix.backend}
     return to_json({**about, "measured": measured, "address": matrix.address, "cells": cells})

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from kb.core.memory_report import WORKING
 from kb.report.estimate.text import run_parts
 from kb.report.probe.advice_text import found_lines, recommended_lines
 from kb.report.probe.progress import ended, reason_of
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 INDENT = "  "
 LEAST_COLUMNS = 4
-MEASURED_PHASES = ("train", "evaluate", "generate")
 
 
 def probe_text(probed: "Probed", words: Words, style: Style) -> str:
@@ -65,14 +65,14 @@ def _trials(probed: "Probed", words: Words, style: Style) -> list[str]:
 def _batch_rows(probed: "Probed", words: Words, style: Style) -> list[list[str]]:
     """A row a trial; columns of which no trial knows anything are left out."""
     heads = [words(f"probe.column.{name}") for name in ("trial", "batch", "outcome")]
-    heads += [words.named("phase", phase) for phase in MEASURED_PHASES]
+    heads += [words.named("phase", phase) for phase in WORKING]
     heads += [words(f"probe.column.{name}") for name in ("share", "utilisation", "step", "predicted", "host")]
     rows = [
         [
             str(number),
             str(trial.batch),
             ended(outcome, words),
-            *(phase_size(outcome, phase) for phase in MEASURED_PHASES),
+            *(phase_size(outcome, phase) for phase in WORKING),
             _percent(outcome.peak_bytes, probed.card.total_bytes) if outcome.fits else "",
             f"{outcome.utilisation:.0%}" if outcome.utilisation is not None else "",
             words("probe.seconds", seconds=outcome.step_seconds) if outcome.step_seconds else "",

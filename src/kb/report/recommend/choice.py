@@ -6,19 +6,22 @@ from typing import Any
 
 from kb.advice.answer import Answer, answer
 from kb.advice.estimator import Estimator, on_gpu
-from kb.advice.recommend import Asked
+from kb.advice.question import Question
 from kb.core.catalog import Catalog
 from kb.knowledge import load_catalog, load_guide
-from kb.report.check.json_report import prediction_object
+from kb.report.json_parts import prediction_object
 from kb.report.recommend.text import config_yaml, nothing_fits
 from kb.report.terminal import Style
 from kb.report.words import Words
 
+ASKED = (
+    "method", "effective_batch", "source_length", "target_length", "eval_batch", "beams", "generation_length",
+)  # fmt: skip
 PLAIN = Style(width=10_000)
 
 
 def choice_object(asked: Mapping[str, Any], words: Words) -> dict[str, Any]:
-    """The answer for ``model`` and ``gpu`` (ids); other keys are :class:`Asked`'s.
+    """The answer for ``model`` and ``gpu`` (ids); ``ASKED`` says which others count.
 
     Raises:
         UserError: what is asked for cannot be used.
@@ -26,8 +29,8 @@ def choice_object(asked: Mapping[str, Any], words: Words) -> dict[str, Any]:
     """
     catalog, guide = _knowledge()
     estimator = Estimator(catalog.models[asked["model"]], on_gpu(catalog.gpus[asked["gpu"]]), catalog.constants)
-    wanted = Asked(**{name: asked[name] for name in Asked._fields if asked.get(name)})
-    found = answer("train", wanted, estimator, catalog, guide)
+    question = Question.of(**{name: asked[name] for name in ASKED if asked.get(name)})
+    found = answer("train", question, estimator, catalog, guide)
     training = found.training
     assert training is not None  # training is what was asked for
     return {

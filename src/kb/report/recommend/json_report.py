@@ -11,12 +11,11 @@ from kb.advice.notes import Notes, NotesRow
 from kb.advice.recommend import ENVIRONMENT, Training
 from kb.advice.usual import reads_target
 from kb.core.memory_report import Phase
-from kb.report.check.json_report import machine_object, plain, prediction_object, to_json
+from kb.report.json_parts import head, machine_object, plain, prediction_object, to_json
 from kb.report.recommend.config import settings_of
 from kb.report.recommend.text import config_yaml
 from kb.report.words import Words
 
-SCHEMA = 1
 Object = dict[str, Any]
 
 
@@ -31,9 +30,7 @@ def recommend_object(answer: Answer, words: Words, version: str, rules_version: 
     chosen: Training | Inference | None = training or inference
     assert chosen is not None
     return {
-        "schema": SCHEMA,
-        "kb": version,
-        "rules": rules_version,
+        **head(version, rules_version),
         "machine": machine_object(estimator.machine),
         "task": answer.task,
         "model": {"id": estimator.model.id, "name": estimator.model.name, "parameters": estimator.model.parameters},

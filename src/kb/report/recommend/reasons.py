@@ -52,7 +52,9 @@ def _way_reason(answer: Answer, chosen: Attempt, words: Words) -> str:
     way = words.named("attempt", chosen.name)
     if chosen.name == "full":
         return words("recommend.way_full")
-    return words("recommend.way_needed" if answer.asked.method == "auto" else "recommend.way_asked", way=way)
+    return words(
+        "recommend.way_needed" if answer.question.run.method in (None, "auto") else "recommend.way_asked", way=way
+    )
 
 
 def _workers_reason(training: Training, answer: Answer, words: Words) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 from kb.advice.rule_diff import Edition, Entries, EntryChange
 from kb.advice.rule_flips import FindingFlip, Flips, Recommended
-from kb.report.check.json_report import plain
+from kb.report.json_parts import plain
 from kb.report.markdown import code, escaped, table
 from kb.report.values import format_value
 from kb.report.words import Words

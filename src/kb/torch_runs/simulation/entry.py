@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from kb.core.hardware import Gpu
-from kb.core.memory_report import HostLedger, MemoryReport, Phase, PhaseName, Term, Verdict
+from kb.core.memory_report import PHASES, HostLedger, MemoryReport, Phase, PhaseName, Term, Verdict
 from kb.core.setup import Assumption, TrainingSetup
 from kb.memory.host import Loads, host_ledger
 from kb.memory.process import Context, context_of, judged
@@ -14,7 +14,6 @@ from kb.torch_runs.simulation.runner import Limits, ask, worker_command
 from kb.torch_runs.simulation.timeline import Point, Span, Timeline, TopTensor
 
 UNNAMED_CAPABILITY = (8, 0)  # no GPU is named: an Ampere card's kernels are taken
-PHASES: tuple[PhaseName, ...] = ("load", "train", "evaluate", "generate", "save")
 
 
 class Simulated(NamedTuple):

@@ -2,28 +2,23 @@
 
 from typing import Any, NamedTuple
 
-from kb.advice.flags import Flags, optimizer_named
+from kb.advice.flags import optimizer_named
+from kb.advice.question import Question, RunSettings
+from kb.commands.options import LARGEST_NUMBER, check_numbers, question_of
+from kb.core.memory_report import WORKING
 from kb.core.text import UserError
 from kb.core.units import read_size
 
-LARGEST_NUMBER = 1_000_000
-NUMBERS = ("batch", "seq_in", "seq_out", "accumulation", "lora_rank", "eval_batch", "beams", "gen_length",
-           "steps", "most", "effective_batch")  # fmt: skip
-OF_CLUSTER = ("gpus", "models", "batches")
+OF_CLUSTER = ("cluster_gpus", "models", "batches")
 OF_COMMAND = ("batch_flag", "steps_flag", "workers_flag")
-PHASES = ("train", "evaluate", "generate")
 
 
-class Asked(NamedTuple):
+class ProbeRequest(NamedTuple):
     """One call of ``kb.probe``. None leaves it to the config, the machine or the procedure. Sizes in bytes."""
 
     kind: str
-    flags: Flags = Flags()
+    question: Question = Question()
     backend: str | None = None
-    config: str | None = None
-    section: str | None = None
-    dialect: str | None = None
-    model_config: str | None = None
     command: tuple[str, ...] = ()
     batch_flag: str | None = None
     steps_flag: str | None = None
@@ -31,9 +26,7 @@ class Asked(NamedTuple):
     phases: tuple[str, ...] | None = None
     steps: int | None = None
     most: int | None = None
-    effective_batch: int | None = None
     workers: tuple[int, ...] | None = None
-    gpu: str | None = None
     device: str | None = None
     force: bool = False
     seconds: float = 600
@@ -42,14 +35,19 @@ class Asked(NamedTuple):
     fake_script: str | None = None
     rules: str | None = None
 
+    @property
+    def run(self) -> RunSettings:
+        return self.question.run
 
-def asked_of(options: Any, command_words: tuple[str, ...]) -> Asked:
+
+def request_of(options: Any, command_words: tuple[str, ...]) -> ProbeRequest:
     """What parsed arguments ask.
 
     Raises:
         UserError: arguments that cannot be meant, or not together.
     """
-    check_numbers({f"--{name.replace('_', '-')}": getattr(options, name) for name in NUMBERS})
+    question = question_of(options, optimizer_named)
+    check_numbers({"--steps": options.steps, "--most": options.most})
     if not 0 < options.time_limit <= LARGEST_NUMBER:
         raise UserError(
             "probe.bad_seconds", option="--time-limit", value=f"{options.time_limit:g}", most=LARGEST_NUMBER
@@ -57,7 +55,7 @@ def asked_of(options: Any, command_words: tuple[str, ...]) -> Asked:
     named = options.model or options.model_config or options.config or options.models
     for name in OF_CLUSTER:
         if getattr(options, name) is not None and options.ray is None:
-            raise UserError("probe.only_with_ray", option=f"--{name}")
+            raise UserError("probe.only_with_ray", option=f"--{name.removeprefix('cluster_')}")
     if command_words and named:
         raise UserError("probe.command_or_model")
     if not command_words and not named and options.kind != "host":
@@ -65,46 +63,22 @@ def asked_of(options: Any, command_words: tuple[str, ...]) -> Asked:
     for name in OF_COMMAND:
         if getattr(options, name) is not None and not command_words:
             raise UserError("probe.only_with_command", option=f"--{name.replace('_', '-')}")
-    return Asked(
+    return ProbeRequest(
         kind=options.kind,
-        flags=_flags(options),
+        question=question,
         command=command_words,
         phases=read_phases(options.phases),
         workers=read_counts(options.workers),
         seconds=options.time_limit,
         host_bytes=_size("--memory-limit", options.memory_limit),
         fake_limit=_size("--fake-limit", options.fake_limit),
-        **{name: getattr(options, name) for name in ("backend", "config", "section", "dialect", "model_config",
-           "batch_flag", "steps_flag", "workers_flag", "steps", "most", "effective_batch", "gpu", "device", "force",
-           "fake_script", "rules")},
+        **{name: getattr(options, name) for name in ("backend", "batch_flag", "steps_flag", "workers_flag",
+           "steps", "most", "device", "force", "fake_script", "rules")},
     )  # fmt: skip
 
 
 def _size(option: str, text: str | None) -> int | None:
     return None if text is None else read_size(option, text)
-
-
-def _flags(options: Any) -> Flags:
-    targets = tuple(name.strip() for name in (options.lora_targets or "").split(",") if name.strip())
-    return Flags(
-        model=options.model,
-        method=options.method,
-        precision=options.precision,
-        optimizer=optimizer_named(options.optimizer),
-        batch=options.batch,
-        source_length=options.seq_in,
-        target_length=options.seq_out,
-        accumulation=options.accumulation,
-        gradient_checkpointing=options.gradient_checkpointing,
-        reentrant=options.reentrant,
-        attention=options.attention,
-        lora_rank=options.lora_rank,
-        lora_targets=targets or None,
-        double_quant=options.double_quant,
-        eval_batch=options.eval_batch,
-        beams=options.beams,
-        generation_length=options.gen_length,
-    )
 
 
 def read_phases(text: str | None) -> tuple[str, ...] | None:
@@ -116,10 +90,10 @@ def read_phases(text: str | None) -> tuple[str, ...] | None:
     if text is None:
         return None
     named = [name.strip() for name in text.split(",") if name.strip()]
-    wrong = next((name for name in named if name not in PHASES), None)
+    wrong = next((name for name in named if name not in WORKING), None)
     if wrong is not None or not named:
-        raise UserError("probe.bad_phases", value=(wrong or text)[:100], known=", ".join(PHASES))
-    return tuple(phase for phase in PHASES if phase in named)
+        raise UserError("probe.bad_phases", value=(wrong or text)[:100], known=", ".join(WORKING))
+    return tuple(phase for phase in WORKING if phase in named)
 
 
 def read_counts(text: str | None) -> tuple[int, ...] | None:
@@ -134,10 +108,3 @@ def read_counts(text: str | None) -> tuple[int, ...] | None:
     if not parts or not all(part.isdecimal() and int(part) <= 1024 for part in parts):
         raise UserError("probe.bad_workers", value=text[:100])
     return tuple(dict.fromkeys(map(int, parts)))
-
-
-def check_numbers(values: dict[str, Any]) -> None:
-    """Raises: UserError: an option's number is under 1 or absurdly large."""
-    for option, value in values.items():
-        if value is not None and not 1 <= value <= LARGEST_NUMBER:
-            raise UserError("recommend.bad_number", option=option, value=f"{value:g}", most=LARGEST_NUMBER)

@@ -1,0 +1,99 @@
+"""How much a finding weighs: its certainty, the assumptions that would turn it, and the severity that these allow."""
+
+from collections.abc import Mapping
+
+from kb.advice.facts import UnitFacts
+from kb.advice.grounds import PREDICTED, as_severe, turned_by
+from kb.core.document import Unit
+from kb.core.expression import compile_tree
+from kb.core.facts import Certainty, certainty_of, weakest
+from kb.core.finding import Finding, Severity
+from kb.core.lint import lowered
+from kb.core.model import Model
+from kb.core.naming import HANDS_ON, Names
+from kb.core.rule import Rule
+from kb.core.setup import Assumption, TrainingSetup
+
+
+def _barred(unit: Unit, finding: Finding) -> Finding:
+    """The finding with those of its fixes marked that the file's form bars."""
+    if not any(unit.bars(fix) for fix in finding.fixes):
+        return finding
+    return finding._replace(fixes=tuple(fix._replace(barred=unit.bars(fix)) for fix in finding.fixes))
+
+
+# What a guessed model's dimensions decide: a finding that uses such a fact is as unsure as the guess.
+_OF_MODEL = ("model.", "memory.", "fit.", "throughput.")
+
+
+def _resting(finding: Finding, model: Model | None) -> Finding:
+    """The finding, of low confidence where it rests on a model that is only guessed."""
+    if model is None or not model.guessed_from:
+        return finding
+    rests = any(name.startswith(_OF_MODEL) and name != "model.name" for name in finding.facts)
+    return finding._replace(confidence="low") if rests else finding
+
+
+class Weights:
+    """Weighs the findings of one run.
+
+    Args:
+        types: of facts, by name.
+        notes: notes will be told, so that what they rest on is worth finding out.
+        strict: keep each rule's own severity, however certain the facts are.
+    """
+
+    def __init__(self, types: Mapping[str, str], *, notes: bool, strict: bool) -> None:
+        self._types = types
+        self._notes, self._strict = notes, strict
+
+    def _severity(self, finding: Finding) -> Severity:
+        return finding.severity if self._strict else as_severe(finding.severity, finding.certainty, finding.because)
+
+    def weighed(self, finding: Finding, rule: Rule, prepared: UnitFacts) -> Finding:
+        """The finding at the severity that its certainty allows, with the assumptions that would turn it."""
+        finding = _resting(_barred(prepared.unit, finding), prepared.model)
+        told = self._notes or finding.severity != "info"
+        if told and any(each.origin == "assumed" for each in finding.because):
+            finding = self._with_assumptions(finding, rule, prepared)
+        return finding._replace(severity=self._severity(finding))
+
+    def as_named(self, finding: Finding, rule: Rule, names: Names) -> Finding | None:
+        """The finding as certain as the name that it is about is a library's; None where nothing says that it is."""
+        certainty = names.of(finding, rule.at) if rule.names else "certain"
+        if certainty is None or certainty == "certain":
+            return finding if certainty else None
+        finding = lowered(finding, weakest((finding.certainty, certainty)))
+        finding = finding._replace(if_so=(*finding.if_so, Assumption(HANDS_ON, True, "names_handed_on")))
+        return finding._replace(severity=self._severity(finding))
+
+    def _with_assumptions(self, finding: Finding, rule: Rule, prepared: UnitFacts) -> Finding:
+        """The finding with the assumptions that decide it; one that holds whatever is assumed is certain."""
+        when = rule.when
+        predicted = any(each.name.startswith(PREDICTED) for each in finding.because)
+        turning: tuple[Assumption, ...] = ()
+        if predicted and when is not None:
+            condition = compile_tree(when)
+
+            def holds(setup: TrainingSetup) -> bool:
+                return condition(prepared.otherwise(setup).facts(self._types).get) is True
+
+            turning = turned_by(prepared.setup, prepared.assumed, holds)
+        others = [each for each in finding.because if not each.name.startswith(PREDICTED)]
+        named = {each.name for each in others if each.origin == "assumed"}
+        if {"batch.effective", "gpu.count", "run.steps"} & named:
+            named.add("launch.num_processes")
+        turning += tuple(each for each in prepared.assumed if each.name in named and each not in turning)
+        grounds = [certainty_of(each.origin) for each in others]
+        certainty: Certainty = weakest((*grounds, "assumed" if turning else "certain"))
+        if finding.on_releases:
+            certainty = weakest((certainty, "likely"))
+        if certainty == "certain":  # the fixes were lowered with it; their own facts decide again
+            return self._anew(finding, rule)._replace(if_so=())
+        return lowered(finding._replace(if_so=turning), certainty)
+
+    def _anew(self, finding: Finding, rule: Rule) -> Finding:
+        """The finding as certain, its fixes as safe as the rule says they are."""
+        safeties = {fix.title: fix.safety for fix in rule.fixes}
+        fixes = tuple(fix._replace(safety=safeties.get(fix.title, fix.safety)) for fix in finding.fixes)
+        return finding._replace(certainty="certain", fixes=fixes)

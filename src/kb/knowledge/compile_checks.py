@@ -1,0 +1,112 @@
+"""What is wrong with the files of rules/ that compiling each of them alone does not show."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from kb.knowledge.problems import Problem
+from kb.knowledge.rows import check_defaults, check_hardware, check_measurement, check_settings, check_sources
+from kb.knowledge.schema import GUIDE
+from kb.knowledge.source import KEY, Located, Path
+
+
+def checked(
+    files: Mapping[str, list[Located]], types: dict[str, str], sources: dict[str, Any], gpus: dict[str, Any]
+) -> list[Problem]:
+    """What compiling the entries one by one does not show."""
+    (vocabulary,) = files["vocabulary.yaml"]
+    problems = _check_vocabulary(vocabulary) + check_defaults(vocabulary) + _check_ids(files)
+    for kind in ("hardware", "models"):
+        problems += _check_aliases(files[kind])
+    for kind in ("hardware", "models", "dialects", "tables", "vocabulary.yaml", "constants.yaml", *GUIDE):
+        problems += check_sources(files[kind], sources)
+    for located in files["hardware"]:
+        problems += check_hardware(located)
+    for located in files["measurements"]:
+        problems += check_measurement(located, gpus)
+    for kind in ("checks", *GUIDE):
+        problems += [
+            problem for located in files[kind] for problem in check_settings(located, vocabulary.data["facts"])
+        ]
+    return problems + _check_dialects(files["dialects"], types)
+
+
+def _check_vocabulary(located: Located) -> list[Problem]:
+    facts = located.data["facts"]
+    problems = []
+    for name, fact in facts.items():
+        for index, setting in enumerate(fact.get("at", [])):
+            if not facts.get(setting, {}).get("setting"):
+                problems.append(located.problem(("facts", name, "at", index), f"{setting!r} is not a setting"))
+        values = fact.get("values")
+        if isinstance(values, str) and "." in values and not isinstance(facts.get(values, {}).get("values"), list):
+            problems.append(located.problem(("facts", name, "values"), f"{values!r} is no fact that lists its values"))
+        if "moved" in fact and "default" not in fact:
+            problems.append(located.problem(("facts", name, "moved", KEY), f"{name!r} has no default now"))
+        renamed = fact.get("renamed")
+        if renamed is not None and renamed not in facts:
+            problems.append(located.problem(("facts", name, "renamed"), f"{renamed!r} is not a fact"))
+    return problems
+
+
+def _check_ids(files: Mapping[str, list[Located]]) -> list[Problem]:
+    problems = []
+    for kind in (
+        "checks",
+        "hardware",
+        "models",
+        "dialects",
+        "tables",
+        *(kind for kind in GUIDE if not kind.endswith(".yaml")),
+    ):
+        seen: dict[str, str] = {}
+        for located in files[kind]:
+            name = located.data["id"]
+            if os.path.basename(located.path) != f"{name}.yaml":
+                problems.append(located.problem(("id",), f"id {name!r} differs from the file's name"))
+            if name in seen:
+                problems.append(located.problem(("id",), f"id {name!r} is also in {seen[name]}"))
+            seen[name] = located.path
+            if kind == "checks":
+                area = os.path.basename(os.path.dirname(located.path))
+                if area != located.data["area"]:
+                    problems.append(located.problem(("area",), f"the file lies in {area}/"))
+    return problems
+
+
+def _check_aliases(rows: list[Located]) -> list[Problem]:
+    problems: list[Problem] = []
+    seen: dict[str, str] = {}
+    for located in rows:
+        data = located.data
+        for index, alias in enumerate([data["id"], data["name"], *data.get("aliases", [])]):
+            folded = str(alias).casefold()
+            owner = seen.setdefault(folded, data["id"])
+            if owner != data["id"]:
+                path: Path = ("aliases", index - 2) if index > 1 else ("id",)
+                problems.append(located.problem(path, f"{alias!r} already means {owner}"))
+    return problems
+
+
+def _check_dialects(rows: list[Located], types: dict[str, str]) -> list[Problem]:
+    """Every setting that a key means exists: a name, a group with ``.*``, or ``{to: name, …}``."""
+    problems = []
+    for located in rows:
+        for key, meant in located.data["keys"].items():
+            for target in meant if isinstance(meant, list) else [meant]:
+                name = target["to"] if isinstance(target, dict) else target
+                group = name.removesuffix("*")
+                if name not in types and not (group != name and any(known.startswith(group) for known in types)):
+                    problems.append(located.problem(("keys", key, KEY), f"{name!r} is not in vocabulary.yaml"))
+        problems += [
+            located.problem(("moved", name, KEY), f"{name!r} has no default of this format")
+            for name in located.data.get("moved", ())
+            if name not in located.data.get("defaults", ())
+        ]
+        for group in ("defaults", "named_by"):
+            problems += [
+                located.problem((group,), f"{name!r} is not in vocabulary.yaml")
+                for name in located.data.get(group, ())
+                if name not in types
+            ]
+    return problems

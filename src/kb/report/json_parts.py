@@ -1,0 +1,126 @@
+"""What every JSON report is made of: the one serializer, the head, a machine, a prediction. Sizes are whole bytes."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from kb.core.expression import is_unknown
+from kb.core.hardware import DetectedGpu, Machine
+from kb.core.memory_report import HostLedger, MemoryReport, Phase, Term
+from kb.report.values import is_hidden, printable
+
+SCHEMA = 1
+
+Object = dict[str, Any]
+
+
+def head(version: str, rules_version: str) -> Object:
+    """What each report begins with: the contract's number, and which kb and rules say it."""
+    return {"schema": SCHEMA, "kb": version, "rules": rules_version}
+
+
+def to_json(data: Any) -> str:
+    """Indented JSON with Korean as it is; what a screen obeys or hides, and what is no UTF-8, is escaped."""
+    return escaped(json.dumps(data, ensure_ascii=False, indent=2, allow_nan=False)) + "\n"
+
+
+def encode(data: Any) -> str:
+    """JSON on one line, with Korean as it is; not yet escaped."""
+    return json.dumps(data, ensure_ascii=False, allow_nan=False)
+
+
+def escaped(text: str) -> str:
+    """JSON in which no hidden character stands as such: each is its own escape, in halves beyond U+FFFF."""
+    if text.isascii():
+        return text
+    return "\n".join(line if line == printable(line) else _escaped_line(line) for line in text.split("\n"))
+
+
+def _escaped_line(line: str) -> str:
+    return "".join(json.dumps(character)[1:-1] if is_hidden(character) else character for character in line)
+
+
+def plain(value: Any) -> Any:
+    """``value`` as JSON can hold it: tuples as lists, what is unknown or not finite as null, a date as its text."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if is_unknown(value):
+        return None
+    if isinstance(value, float):
+        return value if value - value == 0 else None  # inf and nan have no JSON
+    if hasattr(value, "_asdict"):  # a record within a record
+        value = value._asdict()
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    return str(value)
+
+
+def machine_object(machine: Machine) -> Object:
+    return {
+        "gpus": [_gpu(gpu) for gpu in machine.gpus],
+        "gpu_source": machine.gpu_source,
+        "notes": list(machine.sayings),
+        "host_memory_bytes": machine.host_memory_bytes,
+        "host_memory_used_bytes": machine.host_memory_used_bytes,
+        "host_memory_source": machine.host_memory_source,
+        "cpus": machine.cpus,
+        "cpu_source": machine.cpu_source,
+        "shm_bytes": machine.shm_bytes,
+    }
+
+
+def _gpu(gpu: DetectedGpu) -> Object:
+    capability = gpu.compute_capability
+    return {
+        "index": gpu.number,
+        "id": gpu.gpu.id if gpu.gpu else None,
+        "name": gpu.name,
+        "memory_total_bytes": gpu.memory_total,
+        "memory_free_bytes": gpu.memory_free,
+        "compute_capability": ".".join(map(str, capability)) if capability else None,
+        "driver": gpu.driver,
+        "mig": gpu.mig,
+        "processes": [{"pid": pid, "used_bytes": used} for pid, used in gpu.processes],
+    }
+
+
+def prediction_object(report: MemoryReport) -> Object:
+    """The ``prediction`` of the contract, which ``kb.estimate`` prints on its own."""
+    verdict = report.verdict
+    return {
+        "level": report.level,
+        "assumed": [{"name": one.name, "value": plain(one.value), "reason": one.reason} for one in report.assumed],
+        "phases": {phase.name: _phase(phase) for phase in report.phases},
+        "host": _host(report.host),
+        "verdict": {"status": verdict.status, "phase": verdict.phase, "term": verdict.term},
+    }
+
+
+def _phase(phase: Phase) -> Object:
+    return {
+        "terms": _terms(phase.terms),
+        "peak_allocated_bytes": phase.peak_allocated_bytes,
+        "peak_reserved_bytes": phase.peak_reserved_bytes,
+        "process_used_bytes": phase.process_used_bytes,
+        "low_bytes": phase.low_bytes,
+        "high_bytes": phase.high_bytes,
+        "moment": phase.moment,
+        **({"use": phase.use, "batch": phase.batch} if phase.use else {}),
+    }
+
+
+def _host(host: HostLedger) -> Object:
+    return {
+        "terms": _terms(host.terms),
+        "low_bytes": host.low_bytes,
+        "peak_bytes": host.peak_bytes,
+        "limit_bytes": host.limit_bytes,
+        "measured": {"terms": _terms(host.measured), "bytes": host.low_bytes},
+        "claimed": {"low_bytes": host.claimed_low_bytes, "high_bytes": host.claimed_high_bytes},
+    }
+
+
+def _terms(terms: tuple[Term, ...]) -> list[Object]:
+    return [{"name": term.name, "bytes": term.bytes} for term in terms]

@@ -1,0 +1,77 @@
+"""What a file is by its name, its text, and what was found in it."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from kb.config.files import ConfigError
+from kb.config.text.encoding import Decoded, decode
+from kb.core.finding import Finding, Severity
+from kb.core.result import UnitResult
+
+Kind = Literal["config", "shell", "command", "text", "python", "notebook"]
+CODE = ("python", "notebook")
+
+
+class FileResult(NamedTuple):
+    """A file's text as decoded, and what was found in each of its units. ``raw``: its bytes, where they are no text."""
+
+    path: str
+    text: str
+    encoding: str
+    results: tuple[UnitResult, ...]
+    raw: bytes | None = None
+    others: tuple["FileResult", ...] = ()  # files that this one brings in, with findings of their own
+    part_of: str = ""  # the file that brings this one in
+
+
+def kind_of(path: str) -> Kind:
+    """What a file holds, by its name. Of prose only the encoding is checked."""
+    if path.endswith((".sh", ".bash")):
+        return "shell"
+    if path.endswith(".py"):
+        return "python"
+    if path.endswith(".ipynb"):
+        return "notebook"
+    return "text" if path.endswith((".md", ".txt", ".rst")) else "config"
+
+
+def decode_kind(raw: bytes, kind: Kind) -> Decoded:
+    if kind not in CODE:
+        return decode(raw)
+    from kb.session.code_files import decode_code
+
+    return decode_code(raw, kind)
+
+
+def decode_file(raw: bytes, kind: Kind) -> tuple[str, str] | bytes:
+    """A file's text and encoding as a check has them; the bytes themselves, where they are no text."""
+    try:
+        decoded = decode_kind(raw, kind)
+    except ConfigError:
+        return raw
+    return raw if decoded.text is None else (decoded.text, decoded.encoding)
+
+
+class Overrides(NamedTuple):
+    """What a project changes about findings: severities by rule, and rules ignored in files of a pattern."""
+
+    severity: Mapping[str, Severity]
+    ignored: Callable[[str], Collection[str]]  # path → rule ids
+
+    @staticmethod
+    def none() -> "Overrides":
+        return Overrides(severity={}, ignored=lambda path: ())
+
+
+def each_once(results: Sequence[UnitResult]) -> list[list[Finding]]:
+    """The findings of each unit, without those that an earlier unit has word for word: a section inherits settings
+    from the top, and what is wrong with one of them is one fault, not one for each heir.
+    """
+    seen: list[Finding] = []
+    shares: list[list[Finding]] = []
+    for result in results:
+        inherited = {setting.span for setting in result.unit.settings.values() if setting.inherited}
+        share = [finding for finding in result.findings if finding.span not in inherited or finding not in seen]
+        seen += share
+        shares.append(share)
+    return shares
