@@ -96,12 +96,31 @@ def test_a_run_that_does_not_fit_the_card_is_out_of_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"use_dora": True, "method": "lora"}, {"world_size": 2}, {"optim": "lion_32bit"}, {"zero_stage": 2}]
+    "change",
+    [
+        {"use_dora": True, "method": "lora"},
+        {"world_size": 2},
+        {"optim": "lion_32bit"},
+        {"zero_stage": 2},
+        {"do_predict": True, "inference_max_length": 10**7},
+    ],
 )
 def test_what_the_engine_does_not_follow_is_refused_by_name(change: dict[str, Any]) -> None:
     setup = TrainingSetup(bf16=True)._replace(**change)
-    with pytest.raises(UnsupportedArchitectureError, match=r"use_dora|world_size|lion_32bit"):
+    with pytest.raises(UnsupportedArchitectureError, match=r"use_dora|world_size|lion_32bit|new tokens"):
         report(setup)
+
+
+def test_many_passes_and_steps_are_bounded() -> None:
+    setup = TrainingSetup(
+        bf16=True, gradient_accumulation_steps=10**6, do_eval=True, per_device_eval_batch_size=1, eval_samples=10**6
+    )
+    assert report(setup).phase("evaluate").peak_allocated_bytes > report(setup).phase("train").peak_allocated_bytes
+
+
+def test_more_layers_than_can_be_followed_are_refused() -> None:
+    with pytest.raises(UnsupportedArchitectureError, match="1000000 layers"):
+        architecture_from_config({**STABLELM, "num_hidden_layers": 10**6})
 
 
 def test_fields_that_change_the_form_are_refused() -> None:

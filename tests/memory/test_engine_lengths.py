@@ -40,6 +40,11 @@ def test_what_the_engine_does_not_follow_is_refused_by_name() -> None:
         reserved_by_lengths(TrainingSetup(world_size=2), architecture_from_config(SMALL_T5), None)
 
 
+def test_more_layers_than_can_be_followed_are_refused() -> None:
+    with pytest.raises(UnsupportedArchitectureError, match="2000000 layers"):
+        reserved_by_lengths(TrainingSetup(), architecture_from_config({**SMALL_T5, "num_layers": 10**6}), None)
+
+
 def test_a_type_that_the_engine_has_no_row_for_is_not_taken_for_a_llama() -> None:
     config = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 2, "vocab_size": 100, "n_positions": 64}
     with pytest.raises(UnsupportedArchitectureError, match="gpt2"):

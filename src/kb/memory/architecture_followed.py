@@ -6,6 +6,8 @@ from typing import Any
 from kb.core.model import Architecture
 from kb.memory.config_fields import UnsupportedArchitectureError, equal, flag, head_size, number, rate, word
 
+MOST_LAYERS = 512  # each is followed: two steps of so many take some seconds
+
 
 def architecture(config: Mapping[str, Any]) -> Architecture:
     """The dimensions of a model of one of :data:`TYPES`, with transformers' defaults for what may be left out.
@@ -13,7 +15,11 @@ def architecture(config: Mapping[str, Any]) -> Architecture:
     Raises:
         UnsupportedArchitectureError: a field missing, of a wrong type, or asking for what the engine does not follow.
     """
-    return TYPES[str(config["model_type"])](config)
+    found = TYPES[str(config["model_type"])](config)
+    layers = found.encoder_layers + found.decoder_layers
+    if layers > MOST_LAYERS:
+        raise UnsupportedArchitectureError(f"config.json: {layers} layers; each is followed, {MOST_LAYERS} at most")
+    return found
 
 
 def _decoder(config: Mapping[str, Any], **known: Any) -> Architecture:

@@ -7,6 +7,7 @@ from kb.core.model import Architecture
 from kb.core.setup import TrainingSetup
 from kb.memory.engine.allocator import CachingAllocator
 from kb.memory.engine.families import model_class
+from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import Model
 from kb.memory.engine.options import options_of
 from kb.memory.engine.runs.evaluate import evaluate
@@ -14,6 +15,8 @@ from kb.memory.engine.runs.generate import decoding_of, generate
 from kb.memory.engine.runs.train import inputs_of, train
 from kb.memory.engine.world import Recording, held, world
 from kb.memory.linear import default_targets
+
+MOST_LAYERS = 512  # each is followed: two steps of so many take some seconds
 
 
 def record_runs(
@@ -74,6 +77,9 @@ def _infer(
 
 
 def _model(setup: TrainingSetup, architecture: Architecture) -> Model:
+    layers = architecture.encoder_layers + architecture.decoder_layers
+    if layers > MOST_LAYERS:
+        raise NotFollowedError(f"{layers} layers")
     return model_class(architecture)(architecture, options_of(setup, default_targets(architecture)))
 
 

@@ -16,6 +16,7 @@ from kb.memory.engine.lengths import varied
 from kb.memory.engine.optimizers import KNOWN
 from kb.memory.engine.options import options_of
 from kb.memory.engine.predict import record_runs, record_training
+from kb.memory.engine.runs.generate import MOST_TOKENS
 from kb.memory.engine.world import AMPERE, Booked, Peak, Recording
 from kb.memory.host import Loads
 from kb.memory.linear import adapter_parameters, default_targets
@@ -210,9 +211,17 @@ def why_not(setup: TrainingSetup, architecture: Architecture) -> str | None:
             return f"optim {setup.optim}"
         if architecture.family != "bart" and _beams(setup) > 1:
             return "num_beams"
+        if _tokens(setup) > MOST_TOKENS:
+            return f"{_tokens(setup)} new tokens"
     except NotFollowedError as error:
         return error.what
     return None
+
+
+def _tokens(setup: TrainingSetup) -> int:
+    """The longest answer that the run generates."""
+    evaluated = setup.generation_max_length if setup.do_eval and setup.predict_with_generate else 0
+    return max(evaluated, setup.inference_max_length if setup.do_predict else 0)
 
 
 def _beams(setup: TrainingSetup) -> int:

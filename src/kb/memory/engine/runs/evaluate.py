@@ -9,6 +9,9 @@ from kb.memory.engine.runs.train import inputs_of
 from kb.memory.engine.tensor import F32, Tensor, mark, new
 from kb.memory.engine.world import world
 
+MOST_JOINS = 1000
+STEPS_FOLLOWED = 6  # beyond these, predictions of the steps between are joined without their forward passes
+
 
 class Kept:
     """``EvalLoopContainer``: every step's tensors joined to those before."""
@@ -45,10 +48,11 @@ def evaluate(model: Model, setup: TrainingSetup, generate: Any = None) -> None:
     steps = -(-samples // rows)
     if not keeps:
         steps = min(steps, 2)
-    elif accumulation:
-        steps = min(steps, 2 * accumulation)
     predictions, targets, losses = Kept("gathered"), Kept("temporaries"), Kept("temporaries")
-    for step in range(steps):
+    for step in _steps(steps, accumulation):
+        if step < 0:
+            _join((predictions, targets), -step)
+            continue
         batch = inputs_of(model, rows, setup.max_source_length, setup.max_target_length)
         if generate is not None:
             generate(batch)
@@ -65,6 +69,28 @@ def evaluate(model: Model, setup: TrainingSetup, generate: Any = None) -> None:
                 container.tensors = []
             del loss, kept, batch, labels
             recording.pool.empty_cache()
+
+
+def _steps(steps: int, accumulation: int | None) -> list[int]:
+    """The numbers of the steps to run; a negative one stands for as many whose predictions are only joined."""
+    together = min(accumulation or steps, steps)
+    if together <= STEPS_FOLLOWED:
+        return list(range(min(steps, 2 * together if accumulation else together)))
+    first, last = STEPS_FOLLOWED - 2, 2
+    return [*range(first), -(together - first - last), *range(together - last, together)]
+
+
+def _join(kept: tuple[Kept, ...], steps: int) -> None:
+    """As if ``steps`` more had been joined, each as large as those that were; very many a few at a time."""
+    together = -(-steps // MOST_JOINS)
+    for container in kept:
+        more = [
+            new((tensor.shape[0] // (STEPS_FOLLOWED - 2) * together, *tensor.shape[1:]), tensor.dtype)
+            for tensor in container.tensors
+        ]
+        for _ in range(steps // together if more else 0):
+            container.add(more)
+        del more
 
 
 def _prediction_step(model: Model, batch: list[Any], *, keeps: bool) -> tuple[Tensor, list[Tensor]]:

@@ -14,6 +14,7 @@ from kb.memory.engine.runs.beams import search
 from kb.memory.engine.tensor import BOOL, F32, I64, Tensor, mark, new
 from kb.memory.engine.world import world
 
+MOST_TOKENS = 1 << 14  # of one answer: each grows the cache of every layer
 FIRST, LAST, FEWEST = 2, 2, 20  # tokens that are decoded before and after the middle, and the shortest middle
 
 
@@ -29,8 +30,10 @@ def generate(model: Any, decoding: Decoding, batch: list[Any]) -> None:
     """One call of ``generate`` in the phase ``generate``.
 
     Raises:
-        NotFollowedError: beams of a decoder-only model.
+        NotFollowedError: beams of a decoder-only model, or a longer answer than is followed.
     """
+    if decoding.tokens > MOST_TOKENS:
+        raise NotFollowedError(f"{decoding.tokens} new tokens")
     recording = world.recording
     recording.begin("generate")
     recording.moment, recording.term = "decoding", "temporaries"

@@ -12,6 +12,7 @@ from kb.memory.engine.tape import backward
 from kb.memory.engine.tensor import F32, mark
 from kb.memory.engine.world import world
 
+MOST_PASSES = 4  # of one step: from the second on each finds what the one before left
 STEPS = 2  # states, and what the allocator keeps, are complete only in the second
 
 
@@ -27,7 +28,7 @@ def train(model: Model, setup: TrainingSetup, sources: Sequence[int] | None = No
     world.training = True
     optimizer = Optimizer(model, setup.optim)
     for source in sources or (setup.max_source_length,) * STEPS:
-        for _ in range(setup.gradient_accumulation_steps):
+        for _ in range(min(setup.gradient_accumulation_steps, MOST_PASSES)):
             one_pass(model, setup, source)
         optimizer.step()
     return optimizer
