@@ -1,4 +1,4 @@
-"""Makes the traces that the memory engine is tested against: tests/data/traces/engine.json.
+"""Makes the traces that the memory engine is tested against: tests/data/engine_traces.json.
 
     python bench/engine_grid.py                  # what is missing; stop and start again as you like
     python bench/engine_grid.py --models nllb --rows 8
@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import grid
 
-PATH = grid.TRACES / "engine.json"
+PATH = grid.ROOT / "tests" / "data" / "engine_traces.json"
 ROWS = 20
 HELD_OUT = 10  # one row in so many
 _LLAMA = {"hidden_size": 2048, "intermediate_size": 5632, "num_attention_heads": 32, "num_hidden_layers": 4}

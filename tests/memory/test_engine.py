@@ -11,7 +11,7 @@ from kb.memory import UnsupportedArchitectureError, architecture_from_config, ma
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.predict import record_runs
 
-DOCUMENT = json.loads((sample.TRACES / "engine.json").read_text("utf-8"))
+DOCUMENT = json.loads((sample.TRACES.parent / "engine_traces.json").read_text("utf-8"))
 TRACED = sorted({row["model"] for row in DOCUMENT["rows"]})
 HELD_OUT = sorted({row["model"] for row in DOCUMENT["rows"] if row["part"] == "held out"})
 TRACED_ON = (8, 6)
