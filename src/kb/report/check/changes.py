@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kb.core.document import Unit
+from kb.core.document import KEY, Unit
 from kb.core.expression import is_unknown
 from kb.core.finding import Edit, Fix
 from kb.report.check.source_line import SourceLines
@@ -14,13 +14,13 @@ from kb.report.words import Words
 
 def key_of(unit: Unit, name: str) -> str:
     """How the file itself calls a setting; the last part of its canonical name where the file lacks it."""
-    setting = unit.settings.get(name)
+    setting = unit.setting(name)
     return printable(str(setting.path[-1])) if setting and setting.path else name.rpartition(".")[2]
 
 
 def place_name(name: str, unit: Unit, words: Words) -> str | None:
     """What to call a related place: a setting's key, or i18n's ``related.name``; None where ``name`` is a quotation."""
-    if name in words.facts:
+    if name in words.facts or name.startswith(KEY):
         return key_of(unit, name)
     return words.messages.get(f"related.{name}") if name else ""
 
@@ -48,7 +48,7 @@ def _describe(edit: Edit, unit: Unit, words: Words, style: Style, sources: Sourc
         return words("report.remove_key", key=key)
     if edit.op == "rename":
         return f"{key} {style.arrow} {printable(str(edit.value))}"
-    setting = unit.settings.get(edit.name)
+    setting = unit.setting(edit.name)
     if setting is not None and setting.bare and setting.path:  # `--fp16` has no value to show
         if edit.value == setting.value:
             return ""
@@ -58,7 +58,7 @@ def _describe(edit: Edit, unit: Unit, words: Words, style: Style, sources: Sourc
 
 
 def _old_value(name: str, unit: Unit, words: Words) -> str:
-    setting = unit.settings.get(name)
+    setting = unit.setting(name)
     if setting is not None:
         return "…" if is_unknown(setting.value) else cut(as_written(setting.value), 40)
     fact = words.facts.get(name)
