@@ -139,3 +139,72 @@ def test_checking_a_config_starts_without_heavy_packages() -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert run.stderr.strip().splitlines()[-1] == "[]", run.stderr
+
+
+# --- sizes: what is longer than the limits is named here, each with its reason --------------------------------------
+LONGEST_FUNCTION, MOST_PARAMETERS = 60, 10
+LONGEST_MODULE, SHORTEST_MODULE = 300, 40
+MOST_LATE_IMPORTS = 100  # of kb, in functions
+OVERLONG = {
+    "kb.advice.setup.setup_of": "a record of fifty fields, one a line",
+    "kb.advice.facts._made": "the table of providers, one a line",
+    "kb.advice.recommend.recommend_training": "a record of fifteen fields, twice",
+    "kb.session.prepare.file_checker": "two checkers, an argument a line",
+    "kb.torch_runs.simulation.artefacts.patches": "the table of patches, one a line",
+}
+MANY_PARAMETERS = {
+    "kb.torch_runs.simulation.entry.simulate": "what level 1 is asked: each is a matter of its own",
+    "kb.torch_runs.simulation.attention.flash_attend_packed": "flash-attn's own signature",
+    "kb.torch_runs.simulation.quantized.gemm_4bit": "bitsandbytes' own signature",
+    "kb.torch_runs.probe.rows.campaign_yaml": "what a file of rows says of itself, a key each",
+}
+LONG_MODULES = {"kb.advice.tables": "tables are opened, matched and worded with one cache"}
+SHORT_MODULES = {
+    "kb.guide.site_words": "the site's words stand below all of its pages",
+    "kb.knowledge.problems": "every module of the room raises it",
+    "kb.machine.surroundings": "two ways of looking for GPUs share it",
+    "kb.torch_runs.simulation.torch_modules": "imports torch in the order that it needs",
+}
+BEING_REBUILT = "kb.memory"  # its floor is the engine's, with limits of its own
+
+
+def functions_of(module: str, path: Path) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield f"{module}.{node.name}", node
+
+
+def own_modules() -> Iterator[tuple[str, Path]]:
+    return ((module, path) for module, path in MODULES.items() if not within(module, (BEING_REBUILT,)))
+
+
+def test_functions_are_short_and_take_few_parameters() -> None:
+    long, many = set(), set()
+    for module, path in own_modules():
+        for name, node in functions_of(module, path):
+            if (node.end_lineno or 0) - node.lineno + 1 > LONGEST_FUNCTION:
+                long.add(name)
+            given = [each.arg for each in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+            if len([each for each in given if each not in ("self", "cls")]) > MOST_PARAMETERS:
+                many.add(name)
+    assert long == OVERLONG.keys()
+    assert many == MANY_PARAMETERS.keys()
+
+
+def test_modules_are_neither_long_nor_scraps() -> None:
+    lines = {module: path.read_text("utf-8").count("\n") for module, path in own_modules()}
+    shims = {module for module, path in own_modules() if path.name == "__init__.py" or path.parent == SOURCE}
+    assert {module for module, count in lines.items() if count > LONGEST_MODULE} == LONG_MODULES.keys()
+    short = {module for module, count in lines.items() if count < SHORTEST_MODULE}
+    assert short - shims == SHORT_MODULES.keys()
+
+
+def test_imports_in_functions_stay_few() -> None:
+    late = {
+        (module, inner.lineno)
+        for module, path in own_modules()
+        for _, node in functions_of(module, path)
+        for inner in ast.walk(node)
+        if isinstance(inner, ast.ImportFrom) and (inner.module or "").split(".")[0] == "kb"
+    }
+    assert len(late) <= MOST_LATE_IMPORTS

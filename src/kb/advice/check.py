@@ -13,7 +13,7 @@ from kb.advice.no_prediction import why_no_prediction
 from kb.advice.places import locate, said_effective_batch
 from kb.advice.setup import setup_of
 from kb.advice.tables import BETWEEN, Tables
-from kb.advice.weights import Weights
+from kb.advice.weights import Weights, worded
 from kb.core.catalog import Catalog
 from kb.core.document import EVERY_GPU, Event, Unit
 from kb.core.expression import Unknown
@@ -33,11 +33,6 @@ from kb.core.text import UserError
 PROCESSES = "launch.num_processes"
 OF_SERVERS = "serving"  # the area of rules about inference servers
 Versions = Callable[[str], tuple[int, ...] | None]
-
-
-def _worded(finding: Finding) -> Finding:
-    """The finding by the name of the rule that words it, which of a table's row is not the row's own."""
-    return finding._replace(rule=finding.rule.partition(BETWEEN)[0]) if BETWEEN in finding.rule else finding
 
 
 def named_releases(versions: Versions) -> Release:
@@ -139,7 +134,7 @@ class Checker:
             setup=setup,
             model=model,
             prediction=predicted.report,
-            findings=tuple(_worded(each) for each in self._found(result, prepared, rules)),
+            findings=tuple(worded(each) for each in self._found(result, prepared, rules)),
             # of a file in no known format everything is open, and `unknown-dialect` says so once
             not_evaluated=result.not_evaluated if unit.dialect else (),
             note=note[0] if note else None,

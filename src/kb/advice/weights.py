@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from kb.advice.facts import UnitFacts
 from kb.advice.grounds import PREDICTED, as_severe, turned_by
+from kb.advice.tables import BETWEEN
 from kb.core.document import Unit
 from kb.core.expression import compile_tree
 from kb.core.facts import Certainty, certainty_of, weakest
@@ -32,6 +33,11 @@ def _resting(finding: Finding, model: Model | None) -> Finding:
         return finding
     rests = any(name.startswith(_OF_MODEL) and name != "model.name" for name in finding.facts)
     return finding._replace(confidence="low") if rests else finding
+
+
+def worded(finding: Finding) -> Finding:
+    """The finding by the name of the rule that words it, which of a table's row is not the row's own."""
+    return finding._replace(rule=finding.rule.partition(BETWEEN)[0]) if BETWEEN in finding.rule else finding
 
 
 class Weights:

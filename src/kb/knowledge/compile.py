@@ -25,8 +25,6 @@ from kb.knowledge.source import KEY, Located, read_source
 
 Parts = dict[str, Any]
 PARTS = ("hot", "cold", "guide", "serving", *LANGUAGES)
-
-
 Files = dict[str, list[Located]]
 
 

@@ -18,7 +18,7 @@ from kb.core.finding import Finding, Span
 from kb.core.hardware import Machine
 from kb.core.lint import place_of
 from kb.core.result import UnitResult
-from kb.session.file_result import CODE, FileResult, Kind, Overrides, decode_kind, each_once, kind_of
+from kb.session.file_result import CODE, SERVERS, FileResult, Kind, Overrides, decode_kind, each_once, kind_of
 from kb.session.seen import ProjectPrograms, Seen, read_named
 
 if TYPE_CHECKING:
@@ -31,8 +31,6 @@ _CONTROLS = re.compile("[\x80-\x9f]")
 _DAMAGE = ("mojibake", "not-utf8")  # what is wrong with a text that may be why no parser takes it
 
 
-# Programs and images of servers, by a part of their names.
-SERVERS = ("vllm", "sglang", "text-generation-", "llama-server", "llama.cpp:")
 _NOTHING = {"config": "config.empty", "python": "config.no-python-call", "notebook": "config.no-cell-call"}
 
 

@@ -10,6 +10,8 @@ from kb.core.result import UnitResult
 
 Kind = Literal["config", "shell", "command", "text", "python", "notebook"]
 CODE = ("python", "notebook")
+# Programs and images of servers, by a part of their names.
+SERVERS = ("vllm", "sglang", "text-generation-", "llama-server", "llama.cpp:")
 
 
 class FileResult(NamedTuple):
