@@ -360,7 +360,9 @@ def test_folders_give_the_files_that_name_a_call_and_never_those_of_environments
 def test_the_marks_that_folders_are_searched_for_are_the_calls_of_the_dialect():
     for name, row in CATALOG.dialects["python"].calls.items():
         if "as" in row or row["group"] in ("lora", "quantization"):
-            assert bears_marks(name.replace("*", "Language").encode() + b"(") or name.endswith("get_peft_model"), name
+            assert bears_marks(b"import vllm\n" + name.replace("*", "Language").encode() + b"(") or name.endswith(
+                "get_peft_model"
+            ), name
     assert CODE_SUFFIXES == (".py", ".ipynb")
 
 
