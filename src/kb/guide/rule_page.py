@@ -12,6 +12,7 @@ from kb.guide.library import Library
 from kb.guide.markup import cited_source, code, fenced, prose, table, text
 from kb.guide.site_words import say
 from kb.integrations.browser import check
+from kb.knowledge import load_table_rows
 from kb.report.check.changes import as_written
 from kb.report.formula import fact_order, unparse
 
@@ -28,6 +29,7 @@ def rule_page(library: Library, rule: Rule) -> str:
         _about(library, rule),
         prose(library.words.described(rule.message)),
         _section(language, "rule.when", _condition(library, rule)),
+        _section(language, "rule.rows", _rows(library, rule)),
         _section(language, "rule.why", prose(library.words.described(rule.why))),
         _section(language, "rule.bad", _example(library, rule, "fires")),
         _section(language, "rule.fix", _fixes(library, rule)),
@@ -69,6 +71,17 @@ def _condition(library: Library, rule: Rule) -> str:
     rows = [(code(name), prose(words.meaning(name))) for name in names]
     facts = table([say(language, "rule.fact"), say(language, "rule.meaning")], rows) if rows else ""
     return f"{fenced(source, 'python')}\n\n{facts}"
+
+
+def _rows(library: Library, rule: Rule) -> str:
+    """The rows of a rule whose data is a table."""
+    found = load_table_rows(rule.id) if rule.on == rule.id else []
+    rows = [
+        (text(name), code(condition.replace("written.", "").replace("key.", "")), text(said))
+        for name, _, condition, said in found
+    ]
+    head = [say(library.language, key) for key in ("rule.library", "rule.asked", "rule.says")]
+    return table(head, rows) if rows else ""
 
 
 def _fixes(library: Library, rule: Rule) -> str:
