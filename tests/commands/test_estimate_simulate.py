@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from command_runs import run_kb as kb
+from command_runs import ROOT, run_kb as kb
 from estimate_sample import T5, T5_CONFIG, config_json, estimate, refusal
 from simulation_needs import require_simulator
 
@@ -90,8 +90,6 @@ def test_without_torch_the_closed_form_answers_and_says_why(
     hidden = tmp_path / "hidden"
     hidden.mkdir()
     (hidden / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')\n", "utf-8")
-    from test_recommend import ROOT
-
     run = _kb_with_path(f"{hidden}{os.pathsep}{ROOT / 'src'}", "--model-config", model, *RUN, "--simulate")
     made = json.loads(run)
     assert made["level"] == "closed"

@@ -13,8 +13,7 @@ import pytest
 from kb.commands import check
 from kb.core.result import CheckResult
 from kb.integrations import api
-from kb.report.check import text as text_report
-from kb.session import output
+from kb.session import output, streaming
 from kb.session.file import FileChecker
 from kb.session.file_result import FileResult
 
@@ -185,7 +184,7 @@ def test_among_many_files_in_several_processes_the_others_are_told(name, form, f
 
 @pytest.mark.parametrize("many", [False, True])
 def test_a_bug_in_wording_one_file_leaves_the_others_their_report(many, folder, capsys, monkeypatch):
-    module, name = (text_report, "units_text") if many else (output, "render")
+    module, name = (streaming, "units_text") if many else (output, "render")
     real = getattr(module, name)
 
     def broken(*arguments, **named):

@@ -54,4 +54,6 @@ def test_korean_is_korean_and_english_is_not() -> None:
         if not hangul.search(str(text)) and re.search("[a-z]{6,}", str(text))
     ]
     # what is the same in both: names of methods and files
-    assert all(key.split(".")[0] in ("method", "unit", "model_config", "report", "term") for key in plain), plain
+    assert all(
+        key.split(".")[0] in ("method", "unit", "model_config", "report", "term", "argparse") for key in plain
+    ), plain

@@ -155,7 +155,7 @@ def test_only_where_the_runs_happen_a_missing_library_is_known_to_be_missing() -
     def installed(project: Project, library: str) -> Any:
         unit = checker(Project()).check(b"training: {bf16: true}\n", "train.yaml").results[0].unit
         prepared = file_checker(CATALOG, project, Question.of(gpu="a100-80gb")).prepare(unit)
-        return prepared.installed(library)
+        return prepared.known.installed(library)
 
     assert installed(Project(versions={"peft": "0.17.0"}), "peft") is True
     assert installed(Project(), "no_such_library") is None, "the GPU was named: the run is on another machine"

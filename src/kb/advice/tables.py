@@ -54,7 +54,8 @@ class Tables:
         Args:
             exempt: rules, by id or area, that do not hold of the unit's format.
         """
-        parts = [self._part(name) for name in (EVERY_FORMAT, unit.dialect or "") if self._concerns(name, unit)]
+        formats = (EVERY_FORMAT, unit.dialect or "") if self._rules else ()
+        parts = [self._part(name) for name in formats if self._concerns(name, unit)]
         rows = {
             row.rule.id: row
             for part in parts
