@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from command_runs import ROOT, run_kb as kb
+from command_runs import ROOT
+from command_runs import run_kb as kb
 from estimate_sample import T5, T5_CONFIG, config_json, estimate, refusal
 from simulation_needs import require_simulator
 
