@@ -1,4 +1,4 @@
-"""What is added to a plain MkDocs build: pages from the rules, search words in both languages, a content policy."""
+"""What is added to a plain MkDocs build: pages from the rules, search in both languages, a content policy."""
 
 import base64
 import hashlib
@@ -6,13 +6,11 @@ import json
 import logging
 import os
 import re
-from collections.abc import MutableMapping, Sequence
-from functools import lru_cache
+from collections.abc import MutableMapping
 from html import escape
 from typing import Any
 from urllib.parse import urlsplit
 
-import yaml
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
@@ -21,9 +19,9 @@ from mkdocs.structure.pages import Page
 from kb.guide.coloured import reachable
 from kb.guide.export import write_llms
 from kb.guide.pages import write_pages
+from kb.guide.search_words import FIELDS, separator, synonyms
 from kb.guide.site_words import say
 from kb.knowledge import load_catalog
-from kb.knowledge.locations import shipped
 
 _INLINE = re.compile(r"<script(?![^>]*\bsrc=)(?P<about>[^>]*)>(?P<body>.*?)</script>", re.DOTALL)
 _DATA = re.compile(r"""type=["']?application/(?:json|ld\+json)""")
@@ -47,47 +45,10 @@ def _hash(script: str) -> str:
     return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
-BREAK = "\u200b"  # invisible, and a separator of the index (mkdocs.yml)
-_PARTICLES = """
-    으로부터 에서부터 에서는 에서도 으로는 으로도 이라면 이라는 이라고 에게서 까지 부터 에서 으로 에게 처럼 보다 마다
-    라면 이면 하고 라는 라고 이나 이며 에는 에도 만큼 밖에 은 는 이 가 을 를 에 의 와 과 도 로 만 나 며
-"""
-PARTICLES = tuple(_PARTICLES.split())
-_HANGUL = "가-힣"
-
-
-@lru_cache(maxsize=1)
-def stems() -> tuple[str, ...]:
-    """Korean words of the glossary, each part of a compound by itself, the longest first."""
-    with open(os.path.join(shipped().i18n, "glossary.yaml"), encoding="utf-8") as stream:
-        terms = yaml.safe_load(stream)["terms"]
-    names = [name for term in terms.values() for name in (term["ko"], *term.get("also_ko", ()))]
-    found = {part for name in names for part in name.split() if re.fullmatch(f"[{_HANGUL}]{{2,}}", part)}
-    return tuple(sorted(found, key=lambda stem: (-len(stem), stem)))
-
-
-@lru_cache(maxsize=1)
-def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    # the longest stem counts: 작업자 at a word's end is not 작업 and 자
-    inside = re.compile(f"({'|'.join(stems())})(?P<more>(?=[{_HANGUL}]))?")
-    return inside, re.compile(rf"([{_HANGUL}A-Za-z0-9]{{2,}}?)({'|'.join(PARTICLES)})(?![{_HANGUL}A-Za-z0-9])")
-
-
-def split_words(text: str) -> str:
-    """``배치크기를`` as ``배치​크기​를`` with invisible breaks, so that each part is a word of the index."""
-    inside, particle = _patterns()
-    parted = particle.sub(rf"\1{BREAK}\2", text)
-    return inside.sub(lambda found: found[1] + BREAK if found["more"] is not None else found[1], parted)
-
-
-def script_lists() -> dict[str, Sequence[str]]:
-    """What the page's script needs to split a query in the same way."""
-    return {"stems": stems(), "particles": PARTICLES}
-
-
 log = logging.getLogger("mkdocs.kb")
 SOURCE = "ko"
 _SHOWN: list[tuple[str, str, str]] = []  # address, title and Markdown of each page of this build
+_NAMES: dict[str, list[str]] = {}  # by a page's path, what it is also found by
 _SEARCH = 'data-md-component="search" role="dialog"'
 SHARED = ("assets/vendor/", "assets/playground/")  # served once, from the Korean root
 
@@ -104,12 +65,12 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     ]
     config.extra["say"] = lambda key, **values: say(language, key, **values)
     config.extra["rules_version"] = load_catalog().version
-    config.extra["search_lists"] = script_lists()
     return config
 
 
 def on_pre_build(config: MkDocsConfig) -> None:
     _SHOWN.clear()
+    _NAMES.clear()
     write_pages(os.path.dirname(config.docs_dir), config.extra["lang"], log.info)
 
 
@@ -154,6 +115,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Banners above a page that is not translated, or whose source has changed since it was."""
     _SHOWN.append((page.canonical_url or page.url, str(page.title), markdown))
     meta: MutableMapping[str, Any] = page.meta
+    _NAMES[page.url] = [*map(str, meta.get("also", ()))]
     page.edit_url = _edit_url(page, config)
     source = os.path.join(source_folder(config), page.file.src_uri)
     if config.extra["lang"] == SOURCE:
@@ -196,14 +158,17 @@ def _named_search(html: str, language: str) -> str:
 
 @event_priority(-100)
 def on_post_build(config: MkDocsConfig) -> None:
-    """Pages for language models; and the Korean words of the search index split."""
-    write_llms(config.site_dir, config.extra["lang"], _SHOWN)
+    """Pages for language models; and what the search index does not take from pages."""
+    language = config.extra["lang"]
+    write_llms(config.site_dir, language, _SHOWN)
     path = os.path.join(config.site_dir, "search", "search_index.json")
-    if config.extra["lang"] != SOURCE or not os.path.exists(path):
+    if not os.path.exists(path):
         return
     with open(path, encoding="utf-8") as stream:
         index = json.load(stream)
+    index["config"] |= {"separator": separator(language), "fields": FIELDS, "synonyms": synonyms(language)}
     for entry in index["docs"]:
-        entry["title"], entry["text"] = split_words(entry["title"]), split_words(entry["text"])
+        if names := _NAMES.get(entry["location"]):
+            entry["also"] = " ".join(dict.fromkeys(names))
     with open(path, "w", encoding="utf-8") as stream:
         json.dump(index, stream, ensure_ascii=False, separators=(",", ":"))

@@ -1,36 +1,55 @@
 """The generated pages: written into docs/ before the build, only where they changed, and never committed."""
 
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 from kb.guide.all_fits import Fits, all_fits
 from kb.guide.entry_pages import erratum_page, erratum_title, gpu_page, model_page, remedy_page
 from kb.guide.library import Library, load_library
 from kb.guide.rule_page import rule_page
+from kb.guide.search_words import importance, other_names
 
-FRONT = "---\ntitle: {title}\ngenerated: {made_from}\nrender_macros: false\nhide: [navigation]\n{search}---\n\n"
-# who searches for what ran short wants the steps before the rules that mention it
-SEARCH = {"trouble": "search: {boost: 2}\n"}
+FRONT = (
+    "---\ntitle: {title}\ngenerated: {made_from}\nrender_macros: false\nhide: [navigation]\n"
+    "search: {{boost: {boost}}}\nalso: {also}\n---\n\n"
+)
 
-Page = tuple[str, str, str]  # title, file it is made from, Markdown
+
+class Page(NamedTuple):
+    """``also`` are other names by which the search finds it; ``area`` is that of a rule."""
+
+    title: str
+    made_from: str
+    markdown: str
+    also: list[str]
+    area: str | None = None
 
 
 def generated_pages(library: Library, fits: Fits) -> Iterator[tuple[str, Page]]:
     """Each generated page with its path below docs/<language>/."""
     language, catalog = library.language, library.catalog
+
+    def names(kind: str, name: str, folder: str) -> list[str]:
+        return other_names(folder, library.entry(kind, name), language)
+
     for gpu in catalog.gpus.values():
-        yield f"gpus/{gpu.id}.md", (gpu.name, f"rules/hardware/{gpu.id}.yaml", gpu_page(library, gpu, fits))
+        made_from, also = f"rules/hardware/{gpu.id}.yaml", names("hardware", gpu.id, "gpus")
+        yield f"gpus/{gpu.id}.md", Page(gpu.name, made_from, gpu_page(library, gpu, fits), also)
     for model in catalog.models.values():
-        yield f"models/{model.id}.md", (model.name, f"rules/models/{model.id}.yaml", model_page(library, model, fits))
+        made_from, also = f"rules/models/{model.id}.yaml", names("models", model.id, "models")
+        yield f"models/{model.id}.md", Page(model.name, made_from, model_page(library, model, fits), also)
     for name, entry in library.rows("remedies").items():
-        made_from = f"rules/remedies/{name}.yaml"
-        yield f"trouble/{name}.md", (entry["title"][language], made_from, remedy_page(library, entry))
+        made_from, also = f"rules/remedies/{name}.yaml", other_names("trouble", entry, language)
+        yield f"trouble/{name}.md", Page(entry["title"][language], made_from, remedy_page(library, entry), also)
     for name, entry in library.rows("errata").items():
         title = erratum_title(entry, language).replace("`", "")
-        yield f"errata/{name}.md", (title, "rules/errata.yaml", erratum_page(library, entry))
+        yield f"errata/{name}.md", Page(title, "rules/errata.yaml", erratum_page(library, entry), [name])
     for rule in library.catalog.rules.values():
-        made_from = f"rules/checks/{rule.area}/{rule.id}.yaml"
-        yield f"rules/{rule.id}.md", (library.words.described(rule.title), made_from, rule_page(library, rule))
+        made_from, title = f"rules/checks/{rule.area}/{rule.id}.yaml", library.words.described(rule.title)
+        also = other_names("rules", {"id": rule.id, "title": rule.title}, language)
+        yield f"rules/{rule.id}.md", Page(title, made_from, rule_page(library, rule), also, rule.area)
 
 
 def write_pages(docs: str, language: str, say: Callable[[str], None] = lambda line: None) -> int:
@@ -42,10 +61,14 @@ def write_pages(docs: str, language: str, say: Callable[[str], None] = lambda li
     fits = all_fits(os.path.join(os.path.dirname(docs), "build"))
     pages = dict(generated_pages(load_library(language), fits))
     changed = 0
-    for path, (title, made_from, body) in pages.items():
-        search = SEARCH.get(path.partition("/")[0], "")
-        front = FRONT.format(title=_quoted(title), made_from=made_from, search=search)
-        changed += write_if_changed(os.path.join(docs, language, path), front + body)
+    for path, page in pages.items():
+        front = FRONT.format(
+            title=_quoted(page.title),
+            made_from=page.made_from,
+            boost=importance(path.removesuffix(".md"), page.area),
+            also=json.dumps(page.also, ensure_ascii=False),
+        )
+        changed += write_if_changed(os.path.join(docs, language, path), front + page.markdown)
     changed += _remove_stale(os.path.join(docs, language), pages)
     say(f"{language}: {changed} generated pages changed")
     return changed

@@ -1,21 +1,84 @@
-// Splits what a Korean types as the index was split (see guide/search_words.py): the search runs in a worker that
-// Material starts, so the query is split on its way there.
+// The search of the theme, with three things added on the way to its worker (see guide/search_words.py):
+// the index is fetched when the search box is first used; a reader's word is joined by the pages' own word for it; and
+// a word that no page has is read as the nearest one that differs by one edit.
 (() => {
-  const given = document.querySelector('meta[name="kb-search"]');
-  if (!given || !document.documentElement.lang.startsWith("ko")) return;
-  const { stems, particles } = JSON.parse(given.content);
-  const hangul = "가-힣";
-  // the longest stem counts: 작업자 at a word's end is not 작업 and 자
-  const stem = new RegExp(stems.join("|"), "g");
-  const more = new RegExp(`^[${hangul}]`);
-  const part = (found, at, word) => (more.test(word.slice(at + found.length)) ? `${found} ` : found);
-  const particle = new RegExp(`^([${hangul}A-Za-z0-9]{2,}?)(?:${particles.join("|")})$`);
-  const split = (query) =>
-    query.split(/\s+/).map((word) => word.replace(particle, "$1").replace(stem, part)).join(" ");
-  const QUERY = 2; // Material's message type of a search query
-  const send = Worker.prototype.postMessage;
+  const [SETUP, QUERY] = [0, 2]; // the theme's message types
+  const LONG = 4; // shorter words are near to too many others
+  let first;
+  const used = new Promise((done) => (first = done));
+  for (const event of ["focusin", "click", "keydown"])
+    addEventListener(event, ({ target, key }) => {
+      const at = target instanceof Element && target.closest(".md-search, [for=__search], #__search");
+      if (at || ["/", "f", "s"].includes(key)) first();
+    }, true);
+  if (/[?&][qh]=/.test(location.search)) first();
+
+  const open = XMLHttpRequest.prototype.open;
+  const send = XMLHttpRequest.prototype.send;
+  XMLHttpRequest.prototype.open = function (method, address, ...rest) {
+    this.kbWaits = String(address).endsWith("search_index.json");
+    return open.call(this, method, address, ...rest);
+  };
+  XMLHttpRequest.prototype.send = function (...given) {
+    this.kbWaits ? used.then(() => send.apply(this, given)) : send.apply(this, given);
+  };
+
+  let index;
+  let words; // every word of the index, with how often pages are called by it
+  const known = () => {
+    if (words) return words;
+    words = new Map();
+    const separator = new RegExp(index.config.separator);
+    const plain = (text) => text.replace(/<[^>]+>/g, " ").toLowerCase().split(separator);
+    const count = (text, weight) => {
+      for (const word of plain(text)) if (word) words.set(word, (words.get(word) || 0) + weight);
+    };
+    for (const { title, also, text } of index.docs) {
+      count(title, 100);
+      if (also) count(also, 100);
+      count(text, 1);
+    }
+    return words;
+  };
+
+  // whether one letter more, less, other, or two in each other's place makes a of b
+  const near = (a, b) => {
+    if (Math.abs(a.length - b.length) > 1) return false;
+    let at = 0;
+    while (at < a.length && a[at] === b[at]) at += 1;
+    const rest = (word, from) => word.slice(at + from);
+    if (a.length !== b.length) return a.length > b.length ? rest(a, 1) === rest(b, 0) : rest(a, 0) === rest(b, 1);
+    return rest(a, 1) === rest(b, 1) || (a[at] === b[at + 1] && a[at + 1] === b[at] && rest(a, 2) === rest(b, 2));
+  };
+  const mended = (word) => {
+    const typed = word.toLowerCase();
+    const short = /[^\x00-\x7f]/.test(typed) ? LONG - 1 : LONG;
+    if (typed.length < short || /[0-9]/.test(typed)) return word;
+    let best, most = 0;
+    for (const [one, often] of known()) {
+      if (one.startsWith(typed)) return word;
+      if (often > most && near(typed, one)) [best, most] = [one, often];
+    }
+    return best ?? word;
+  };
+  const asked = (query) => {
+    if (!index || !query.trim()) return query;
+    const typed = query.toLowerCase();
+    const inside = (name) =>
+      /^[\x00-\x7f]+$/.test(name) ? ` ${typed.replace(/[^a-z0-9]+/g, " ")} `.includes(` ${name} `) : typed.includes(name);
+    const more = Object.entries(index.config.synonyms).filter(([name]) => inside(name)).map(([, own]) => own);
+    const separator = new RegExp(index.config.separator);
+    const read = query.split(/\s+/).map((word) => {
+      const parts = word.split(separator).filter(Boolean);
+      const better = parts.map(mended);
+      return better.some((part, at) => part !== parts[at]) ? better.join(" ") : word;
+    });
+    return [...read, ...more].join(" ");
+  };
+  const post = Worker.prototype.postMessage;
   Worker.prototype.postMessage = function (message, ...rest) {
-    const asked = message && message.type === QUERY && typeof message.data === "string";
-    return send.call(this, asked ? { ...message, data: split(message.data) } : message, ...rest);
+    if (message && message.type === SETUP && message.data && message.data.docs) index = message.data;
+    const query = message && message.type === QUERY && typeof message.data === "string";
+    return post.call(this, query ? { ...message, data: asked(message.data) } : message, ...rest);
   };
 })();
