@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from kb.advice.targets import Judged
-from kb.core.snapshot import GpuState, HostState, SpeedState
+from kb.core.snapshot import GpuState, HostState, ServerState, SpeedState
 
 MOST_SAMPLES = 120
 FEWEST_SAMPLES, FEWEST_SECONDS = 20, 60.0  # before that a run is still filling its caches, and any line fits
@@ -113,6 +113,7 @@ class Summary(NamedTuple):
     judged: tuple[tuple[str, Judged], ...]  # of the peaks: the GPU's key or nothing, and the verdict
     alerts: tuple[Alert, ...]
     alert_counts: Mapping[str, int]
+    server: ServerState | None = None  # the most of each value, and what was preempted during the watch
 
 
 class WatchedGpu:

@@ -9,7 +9,7 @@ from typing import Any
 
 from kb.advice.targets import Judged, judge
 from kb.advice.watch_records import Alert, GpuPeak, Summary, Trend, WatchedGpu, most
-from kb.core.snapshot import GpuState, HostState, Sample, Snapshot, SpeedState, TreeState
+from kb.core.snapshot import GpuState, HostState, Sample, ServerState, Snapshot, SpeedState, TreeState
 
 MOST_GPUS = 64
 MOST_ALERTS = 50
@@ -49,6 +49,9 @@ class Watch:
         self._worker_bytes: int | None = None
         self._workers = self._readings = self._without_gpus = 0
         self._speed: SpeedState | None = None
+        self._server: ServerState | None = None
+        self._preemptions = 0
+        self._preempted_before: int | None = None
         self._began: float | None = None
         self._ended: float | None = None
         self._note: str | None = None
@@ -70,6 +73,7 @@ class Watch:
         if snapshot.speed is not None:
             self._speed = snapshot.speed
         new = tuple(alert for alert in self._due(snapshot) if self._is_news(alert))
+        self._take_server(snapshot.server)
         self._note = snapshot.gpu_note
         for alert in new:
             self._alerts.append(alert)
@@ -107,6 +111,7 @@ class Watch:
             workers=self._workers,
             worker_bytes=self._worker_bytes,
             speed=self._speed,
+            server=self._server and self._server._replace(preemptions=self._preemptions),
             without_gpus=self._without_gpus,
             judged=tuple(self._judged_peaks(gpus)),
             alerts=tuple(self._alerts),
@@ -139,6 +144,20 @@ class Watch:
             self._worker_bytes = most(self._worker_bytes, tree.worker_pss_bytes)
             self._workers = max(self._workers, tree.workers)
 
+    def _take_server(self, server: ServerState | None) -> None:
+        """Keep the peaks; what the server had put back before the watch began is not the watch's."""
+        if server is None or server.reason:
+            self._server = self._server or server
+            return
+        before = self._server if self._server is not None and not self._server.reason else ServerState()
+        self._preemptions += _more(self._preempted_before, server.preemptions)
+        self._preempted_before = server.preemptions if server.preemptions is not None else self._preempted_before
+        self._server = server._replace(
+            kv_usage=most(before.kv_usage, server.kv_usage),
+            running=most(before.running, server.running),
+            waiting=most(before.waiting, server.waiting),
+        )
+
     def _due(self, snapshot: Snapshot) -> Iterator[Alert]:
         """Every warning that holds now, whether said before or not."""
         time = snapshot.time
@@ -158,6 +177,9 @@ class Watch:
                 if reason in TROUBLING:
                     yield Alert(time, "throttled", state.key, reason=reason)
         yield from self._due_of_host(snapshot)
+        server = snapshot.server
+        if server is not None and (more := _more(self._preempted_before, server.preemptions)):
+            yield Alert(time, "server_preempts", remedy="serving-preempted", value=more)
 
     def _left(self, trend: Trend, limit: int | None) -> float | None:
         return trend.seconds_to(limit) if limit and self._readings % FORECAST_EVERY == 0 else None
@@ -191,6 +213,11 @@ class Watch:
             return False
         self._said[key] = alert.time
         return True
+
+
+def _more(before: int | None, now: int | None) -> int:
+    """What a counter grew by since the last reading; a server that was started anew counts from zero."""
+    return max(now - before, 0) if before is not None and now is not None else 0
 
 
 def _of_gpu(state: GpuState, utilisation: float | None) -> Sample:

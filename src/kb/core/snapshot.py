@@ -71,6 +71,17 @@ class SpeedState(NamedTuple):
     remaining_seconds: float | None = None
 
 
+class ServerState(NamedTuple):
+    """An inference server as its own metrics show it; where they cannot be read, ``reason`` says why."""
+
+    engine: str = ""
+    kv_usage: float | None = None  # share of the KV cache in use, 0 … 1, of the fullest rank
+    running: int | None = None  # requests
+    waiting: int | None = None
+    preemptions: int | None = None  # since the server's start: requests put back for want of room, and computed again
+    reason: str = ""
+
+
 class Snapshot(NamedTuple):
     """Everything read at ``time`` (seconds since 1970). ``gpu_note`` says why there are no GPUs."""
 
@@ -81,6 +92,7 @@ class Snapshot(NamedTuple):
     speed: SpeedState | None = None
     gpu_note: str | None = None
     notes: tuple[str, ...] = ()
+    server: ServerState | None = None
 
 
 class Sample(NamedTuple):

@@ -224,7 +224,7 @@ def hours_of(seconds: range) -> Iterator[tuple[int, str]]:
         gpu = "," * 9 if away else f"0,GPU,GPU-1,{used:.0f},{24 * GIB},{second % 2},300,70,power_cap,"
         rest = host.format(kills=second // 20000, step=1 + second % 3, ratio=0.5 + second % 3, done=second)
         note = "gpu_lost" if away else ""
-        yield second, f"{stamp(1767323045 + second)},{gpu},{second % 1000 * 10**7},60000000000,{rest},{note}"
+        yield second, f"{stamp(1767323045 + second)},{gpu},{second % 1000 * 10**7},60000000000,{rest},{note},,,,,"
 
 
 def test_hours_at_one_reading_a_second_leave_nothing_behind() -> None:

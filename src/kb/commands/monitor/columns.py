@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from kb.core.snapshot import GpuProcess, GpuState, HostState, Snapshot, SpeedState, TreeState
+from kb.core.snapshot import GpuProcess, GpuState, HostState, ServerState, Snapshot, SpeedState, TreeState
 
 _GPU = (
     "gpu",
@@ -23,7 +23,8 @@ _GPU = (
 )
 _HOST = ("host_used_bytes", "host_limit_bytes", "host_source", "oom_kills", "shm_used_bytes", "shm_total_bytes")
 _RUN = ("tree_pss_bytes", "workers", "worker_pss_bytes", "seconds_per_step", "step_ratio", "step", "steps")
-COLUMNS = ("time", *_GPU, *_HOST, *_RUN, "gpu_note")
+_SERVER = ("server_engine", "server_kv_usage", "server_running", "server_waiting", "server_preemptions")
+COLUMNS = ("time", *_GPU, *_HOST, *_RUN, "gpu_note", *_SERVER)
 _MOST = 1e18
 _LAST = 253_402_300_799  # the year 9999 in UTC, past which no date is written
 
@@ -87,6 +88,8 @@ def _host_cells(snapshot: Snapshot) -> dict[str, Any]:
     if speed is not None:
         cells |= {"seconds_per_step": speed.seconds_per_step, "step_ratio": speed.ratio}
         cells |= {"step": speed.done, "steps": speed.of}
+    if snapshot.server is not None:
+        cells |= {name: getattr(snapshot.server, name.removeprefix("server_")) for name in _SERVER}
     return cells
 
 
@@ -153,7 +156,12 @@ def snapshot_of(row: dict[str, str], gpus: Sequence[GpuState]) -> Snapshot:
     if seconds is not None:
         done, of = _number(row, "step", int), _number(row, "steps", int)
         speed = SpeedState(seconds, _number(row, "step_ratio", float), done, of)
-    return Snapshot(time_of(row["time"]), tuple(gpus), host, tree, speed, row.get("gpu_note") or None)
+    server = None
+    if row.get("server_engine"):
+        counts = (_number(row, f"server_{name}", int) for name in ("running", "waiting", "preemptions"))
+        server = ServerState(row["server_engine"], _number(row, "server_kv_usage", float), *counts)
+    note = row.get("gpu_note") or None
+    return Snapshot(time_of(row["time"]), tuple(gpus), host, tree, speed, note, server=server)
 
 
 def _number(row: dict[str, str], name: str, kind: Callable[[str], Any]) -> Any:

@@ -8,6 +8,7 @@ from kb.advice.watching import Watch
 from kb.commands.options import Options
 from kb.core.text import UserError
 from kb.knowledge import load_catalog, load_guide
+from kb.machine.served import ServerWatch
 from kb.report.words import Words
 from kb.session import cli
 
@@ -35,6 +36,8 @@ def command(arguments: Sequence[str], language: str) -> int:
     options.versions = {"kb": __version__, "rules": catalog.version}
 
     watch = Watch(guide["formulas"]["targets"], options.scope)
+    if options.server:
+        options.server = ServerWatch(options.server, catalog.serving())
     if options.replay:
         from kb.commands.monitor.replay import replay
 
@@ -57,8 +60,10 @@ def _check(options: argparse.Namespace, given: bool) -> None:
         raise UserError("monitor.one_source", names=", ".join(sources))
     if options.once and (options.command or options.replay):
         raise UserError("monitor.one_source", names=f"--once, {sources[0]}")
-    if options.replay and (options.prometheus is not None or options.log):
-        raise UserError("monitor.one_source", names=f"--replay, {'--log' if options.log else '--prometheus'}")
+    live = (("--log", options.log), ("--prometheus", options.prometheus), ("--server", options.server))
+    with_replay = next((name for name, value in live if value is not None), None)
+    if options.replay and with_replay:
+        raise UserError("monitor.one_source", names=f"--replay, {with_replay}")
     if options.format == "json" and not (options.once or options.replay):
         raise UserError("monitor.json_when")
     if options.fields and not options.replay:
@@ -74,6 +79,7 @@ def build_parser(words: cli.Words) -> cli.Parser:
     interval = cli.number(words, whole=False, low=SHORTEST, high=LONGEST)
     what.add_argument("--pid", type=cli.number(words, low=1, high=2**31 - 1), metavar="PID", help=say("pid"))
     what.add_argument("--log", metavar="FILE", help=say("log"))
+    what.add_argument("--server", metavar="URL", help=say("server"))
     what.add_argument(
         "--baseline-sec-per-step",
         type=pace,

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from kb.commands.monitor.columns import BadCell, checked, stamp, time_of
-from kb.core.snapshot import GpuProcess, GpuState, HostState, ProcessState, Snapshot, SpeedState, TreeState
+from kb.core.snapshot import GpuProcess, GpuState, HostState, ProcessState, ServerState, Snapshot, SpeedState, TreeState
 
 FORMAT = 1
 
@@ -41,6 +41,7 @@ _SNAPSHOT = _Shape(
         ("host", _Shape(HostState, frozenset(("source",))), False),
         ("tree", _TREE, False),
         ("speed", _Shape(SpeedState, frozenset()), False),
+        ("server", _Shape(ServerState, frozenset(("engine", "reason"))), False),
     ),
 )
 _FLAGS = ("watched", "worker")

@@ -106,6 +106,7 @@ class _Watched:
             tree=_reader_of(tree),
             speed=self._read_speed if self.follower or self.options.command else None,
             foreign=not surroundings.sees_host_processes(),
+            server=self.options.server.read if self.options.server else None,
         )
         needed = bool(self.options.command or self.outputs.sinks)
         return Session(Sampler(sources).read, self.watch, self.outputs.sinks, self.screen, needed)

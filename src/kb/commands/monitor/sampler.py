@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 from kb.advice.watch_records import Alert
 from kb.advice.watching import Watch
-from kb.core.snapshot import GpuProcess, GpuState, HostState, Snapshot, SpeedState, TreeState
+from kb.core.snapshot import GpuProcess, GpuState, HostState, ServerState, Snapshot, SpeedState, TreeState
 
 MOST_BEHIND = 5.0  # intervals; a machine that slept is not read over and over to make up for it
 
@@ -91,6 +91,7 @@ class Sources(NamedTuple):
     tree: Callable[[], TreeState | None] | None = None
     speed: Callable[[], SpeedState | None] | None = None
     foreign: bool = False
+    server: Callable[[], ServerState] | None = None
 
 
 class Sampler:
@@ -114,6 +115,7 @@ class Sampler:
             speed=sources.speed() if sources.speed else None,
             gpu_note=gpus.note,
             notes=gpus.notes,
+            server=sources.server() if sources.server else None,
         )
 
 

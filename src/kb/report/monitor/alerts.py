@@ -29,7 +29,7 @@ def _values(alert: Alert, words: Words) -> dict[str, str | float]:
     values: dict[str, str | float] = {"rule": alert.rule}
     if alert.kind in _LIMITED and alert.value is not None:
         values |= {"value": f"{alert.value:.3g}", "limit": f"{alert.limit:g}" if alert.limit is not None else ""}
-    if alert.kind == "oom_kill":
+    if alert.kind in ("oom_kill", "server_preempts"):
         values["n"] = int(alert.value or 0)
     if alert.seconds_left is not None:
         values["time"] = duration(alert.seconds_left, words)

@@ -38,6 +38,7 @@ def summary_json(summary: Summary, kind: str, notes: list[str], versions: Mappin
             },
             "seconds_per_step": speed.seconds_per_step if speed else None,
             "step_time_ratio": speed.ratio if speed else None,
+            "server": _plain(summary.server),
             "verdicts": [_verdict(key, row) for key, row in summary.judged],
             "warnings": [
                 {

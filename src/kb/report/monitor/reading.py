@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kb.advice.targets import Judged
-from kb.core.snapshot import GpuState, HostState, Snapshot, SpeedState, TreeState
+from kb.core.snapshot import GpuState, HostState, ServerState, Snapshot, SpeedState, TreeState
 from kb.core.units import format_bytes
 from kb.report.monitor.verdicts import speaking, verdicts
 from kb.report.terminal import Style, cut, joined, pad, wrap
@@ -45,7 +45,22 @@ def reading_lines(reading: Reading, words: Words, style: Style) -> list[str]:
         lines += _tree(snapshot.tree, rows, words, style)
     if snapshot.speed is not None:
         lines += _speed(snapshot.speed, rows, words, style)
+    if snapshot.server is not None:
+        lines += server_lines(snapshot.server, words, style)
     return lines
+
+
+def server_lines(server: ServerState, words: Words, style: Style) -> list[str]:
+    """What a server's own metrics show: the share of its KV cache in use, its requests, what it put back."""
+    lines = [style.paint(words("monitor.server"), "heading") + (f"  {server.engine}" if server.engine else "")]
+    if server.reason:
+        return [*lines, *wrap(words(f"monitor.server_{server.reason}"), style.width, INDENT)]
+    if server.kv_usage is not None:
+        shown = f"{bar(server.kv_usage, style)} {server.kv_usage * 100:.0f}%"
+        lines += labelled(words("monitor.kv_cache"), (shown,), style)
+    counts = (("running", server.running), ("waiting", server.waiting), ("preempted", server.preemptions))
+    parts = [words(f"monitor.{name}", n=number) for name, number in counts if number is not None]
+    return lines + (labelled(words("monitor.requests"), parts, style) if parts else [])
 
 
 def _note(note: str, words: Words) -> str:

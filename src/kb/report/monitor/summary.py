@@ -8,7 +8,7 @@ from kb.advice.targets import Judged
 from kb.advice.watch_records import Alert, GpuPeak, Summary
 from kb.core.units import format_bytes
 from kb.report.monitor.alerts import alert_text
-from kb.report.monitor.reading import INDENT, duration, labelled, of_limit
+from kb.report.monitor.reading import INDENT, duration, labelled, of_limit, server_lines
 from kb.report.monitor.verdicts import verdicts
 from kb.report.terminal import Style, wrap
 from kb.report.values import printable, size
@@ -30,6 +30,7 @@ def summary_text(
     blocks += [_gpu(peak, _of(summary, peak.state.key), summary, words, style) for peak in summary.gpus]
     blocks.append(_host(summary, words, style))
     blocks.append(_run(summary, words, style))
+    blocks.append(server_lines(summary.server, words, style) if summary.server is not None else [])
     blocks.append(_alerts(summary, words, style, log))
     blocks.append([line for note in notes for line in wrap(note, style.width)])
     if any(row for row in summary.judged):
