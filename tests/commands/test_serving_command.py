@@ -9,6 +9,8 @@ from typing import Any
 import jsonschema
 import pytest
 
+from kb.commands.estimate import main
+
 ROOT = Path(__file__).parents[2]
 HYBRID = {
     "model_type": "qwen3_next", "hidden_size": 2048, "intermediate_size": 5120, "num_hidden_layers": 48,
@@ -142,3 +144,56 @@ def test_an_option_of_a_server_needs_an_engine() -> None:
     run = estimate("--model", "t5-base", "--max-model-len", "100")
     assert run.returncode == 2
     assert "--engine" in run.stderr
+
+
+SCRIPT = """#!/bin/bash
+export MODEL=meta-llama/Llama-3.1-8B-Instruct
+vllm serve $MODEL --max-model-len 32768 --gpu-memory-utilization 0.85 --max-num-seqs 64 \\
+  --kv-cache-dtype fp8 --port 8000
+"""
+COMPOSE = """services:
+  a:
+    image: vllm/vllm-openai:v0.8.5
+    command: --model Qwen/Qwen2.5-7B-Instruct --max-model-len ${LEN} --quantization awq_marlin
+  b:
+    image: ghcr.io/huggingface/text-generation-inference:3.3.4
+    command: --model-id mistralai/Mistral-7B-Instruct-v0.3 --max-total-tokens 8192 --num-shard 2
+"""
+FLAGS = (
+    "--engine", "vllm", "--model", "llama-3.1-8b", "--max-model-len", "32768", "--gpu-memory-utilization", "0.85",
+    "--max-num-seqs", "64", "--kv-cache-dtype", "fp8", "--gpu", "rtx-3090",
+)  # fmt: skip
+
+
+def in_process(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    code = main(["--lang", "en", *arguments])
+    said = capsys.readouterr()
+    return code, said.out + said.err
+
+
+def test_a_script_is_estimated_as_its_flags_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "serve.sh"
+    path.write_text(SCRIPT)
+    code, from_file = in_process(capsys, str(path), "--gpu", "rtx-3090", "--format", "json")
+    assert (code, json.loads(from_file)) == (0, json.loads(in_process(capsys, *FLAGS, "--format", "json")[1]))
+    shorter = in_process(capsys, str(path), "--gpu", "rtx-3090", "--max-model-len", "1024", "--format", "json")[1]
+    assert json.loads(shorter)["setup"]["max_model_len"] == 1024  # what is given here wins
+
+
+def test_each_server_of_a_compose_file_is_estimated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "compose.yaml"
+    path.write_text(COMPOSE)
+    code, said = in_process(capsys, str(path), "--gpu", "a10g")
+    assert code == 0
+    assert "vLLM 0.8.5" in said  # the image's release
+    assert "Text Generation Inference 3.3.4" in said
+    assert "--max-model-len" in said  # a variable: the engine's default is taken, and that is said
+    code, said = in_process(capsys, str(path), "--gpu", "a10g", "--format", "json")
+    assert (code, "starts 2 servers" in said) == (2, True)
+
+
+def test_a_file_of_weights_alone_is_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "serve.sh"
+    path.write_text("llama-server -m models/llama-3-8b.Q4_K_M.gguf -c 8192\n")
+    code, said = in_process(capsys, str(path), "--gpu", "a10g")
+    assert (code, "--model-config" in said) == (2, True)

@@ -237,7 +237,7 @@ class Checker:
             predicted=PredictedFacts(setup, estimator, self.machine, said_effective_batch(unit)),
             known=Known(constants, types, self.given, self._disk.installed, self.catalog.serving),
             release=release,
-            note=("server", {"engine": types["serving.engine"].default}) if unit.dialect in SERVERS else note,
+            note=("server", {"path": unit.path}) if unit.dialect in SERVERS else note,
         )
 
     def _linter_in(self, dialect: str | None) -> Linter:

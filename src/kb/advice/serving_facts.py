@@ -19,18 +19,23 @@ from kb.memory.serving.weights import sampler_bytes
 
 Lookup = Callable[[str], Any]
 PACKAGES = {"vllm": "vllm"}  # engines whose release a project's own files may say
-_TYPES = {"auto": None, "half": "float16", "float": "float32", "bf16": "bfloat16", "fp16": "float16"}
-_OTHER_NAMES = {"awq_marlin": "awq", "gptq_marlin": "gptq"}
-_LENGTHS = {
+TYPES = {"auto": None, "half": "float16", "float": "float32", "bf16": "bfloat16", "fp16": "float16"}
+OTHER_NAMES = {"awq_marlin": "awq", "gptq_marlin": "gptq"}
+LENGTHS = {
     "vllm": "serving.max_model_len",
     "sglang": "serving.context_length",
     "tgi": "serving.max_total_tokens",
     "llama.cpp": "serving.ctx_size",
 }
-_SHARES = {
+SHARES = {
     "vllm": "serving.gpu_memory_utilization",
     "sglang": "serving.mem_fraction_static",
     "tgi": "serving.cuda_memory_fraction",
+}
+TOKENS = {
+    "vllm": "serving.max_num_batched_tokens",
+    "sglang": "serving.chunked_prefill_size",
+    "tgi": "serving.max_batch_prefill_tokens",
 }
 
 
@@ -162,18 +167,18 @@ class ServingFacts:
     def _options(self, engine: str) -> dict[str, Any] | None:
         """The options of a setup; None where one of them is not known."""
         named = str(self._value("serving.dtype") or "auto").casefold()
-        dtype = _TYPES.get(named, named) or "bfloat16"
+        dtype = TYPES.get(named, named) or "bfloat16"
         packing = self._value("serving.quantization")
-        packing = _OTHER_NAMES.get(str(packing).casefold(), str(packing).casefold()) if packing else None
+        packing = OTHER_NAMES.get(str(packing).casefold(), str(packing).casefold()) if packing else None
         cache = str(self._value("serving.kv_cache_dtype") or "auto")
         ranks, stages = self._number("serving.tensor_parallel_size"), self._number("serving.pipeline_parallel_size")
         known = dtype in FLOATS and (packing is None or packing in PACKED) and cache in ("auto", *CACHE_TYPES)
         if not (known and ranks and stages) or engine == "llama.cpp":
             return None  # a GGUF file's bytes do not follow from the model's name
-        share = self._value(_SHARES[engine])
-        length, tokens = self._setting(_LENGTHS[engine]), self._setting(_TOKENS[engine])
+        share = self._value(SHARES[engine])
+        length, tokens = self._setting(LENGTHS[engine]), self._setting(TOKENS[engine])
         seqs = self._setting("serving.max_num_seqs")
-        if any(is_unknown(each) for each in (length, tokens, seqs, self._setting(_SHARES[engine]))):
+        if any(is_unknown(each) for each in (length, tokens, seqs, self._setting(SHARES[engine]))):
             return None
         direct = self._number("serving.kv_cache_memory_bytes")
         offload = self._value("serving.cpu_offload_gb")
@@ -240,13 +245,6 @@ class ServingFacts:
             return None
         seen = gpu.memory_total - (gpu.memory_reserved or 0)
         return math.floor(gpu.memory_free / seen * 1000) / 1000 if seen else None
-
-
-_TOKENS = {
-    "vllm": "serving.max_num_batched_tokens",
-    "sglang": "serving.chunked_prefill_size",
-    "tgi": "serving.max_batch_prefill_tokens",
-}
 
 
 def _by_any_name(find: Callable[[], Any]) -> Lookup:

@@ -49,12 +49,18 @@ def command(arguments: Sequence[str], language: str) -> int:
     if options.engine is not None:
         catalog = load_catalog(options.rules)
         return estimate_serving.command(options, catalog, Words(language, messages, catalog.facts))
-    estimate_serving.refuse_without_engine(options)
+    if options.config is None:
+        estimate_serving.refuse_without_engine(options)
     question = question_of(options, optimizer_named)
     _refuse(options, question)
     catalog = load_catalog(options.rules)
     words = Words(language, messages, catalog.facts)
     checker = _checker(options, question, catalog)
+    if options.config is not None:
+        code = estimate_serving.of_file(options, checker, words)
+        if code is not None:
+            return code
+        estimate_serving.refuse_without_engine(options)
     faults: Sequence[UserError] = ()
     if options.config is None:
         found = [estimate_flags(question.run, checker, open_model=options.simulate)]

@@ -3,10 +3,11 @@
 import argparse
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kb import __version__
+from kb.advice.facts import SERVERS
 from kb.advice.question import NamedMachine
 from kb.commands.options import RUN, flag_of
 from kb.core.catalog import Catalog
@@ -18,9 +19,11 @@ from kb.report.estimate.serving import Answer, serving_json, serving_text
 from kb.report.terminal import choose_style
 from kb.report.words import Words
 from kb.session import cli
+from kb.session.file import FileChecker
 from kb.session.prepare import named_machine
 from kb.session.project import find_project
-from kb.session.serving import checked, known_model, release_of, with_checkpoint
+from kb.session.sections import sections_of
+from kb.session.serving import checked, known_model, options_said, release_of, with_checkpoint
 
 MOST = 100_000_000  # of any whole number here
 WHOLE = (
@@ -66,6 +69,62 @@ def refuse_without_engine(options: argparse.Namespace) -> None:
 def command(options: argparse.Namespace, catalog: Catalog, words: Words) -> int:
     """Estimate a server; 0 where it starts and holds what is asked, 1 where it does not."""
     _refuse(options)
+    answer = answer_of(options, catalog)
+    _put(options, [answer], catalog, words)
+    return cli.FINDINGS if fails(answer) else cli.CLEAN
+
+
+def of_file(options: argparse.Namespace, checker: FileChecker, words: Words) -> int | None:
+    """Estimate each server that the config or script starts, as :func:`command`; None where it starts none.
+
+    Raises:
+        UserError: a server names no model that is known, or JSON is asked for of several.
+    """
+    results = sections_of(options.config, options.section, checker)
+    units = [result.unit for result in results if result.unit.dialect in SERVERS]
+    if not units:
+        return None
+    if len(units) > 1 and options.format == "json":
+        raise UserError("serving.several", path=options.config, n=len(units))
+    answers = []
+    for unit in units:
+        said = options_said(unit, checker.facts(unit))
+        merged = argparse.Namespace(**vars(options))
+        merged.config, merged.engine = None, said.engine
+        for name, value in said.values.items():
+            if getattr(options, name) in (None, False):
+                setattr(merged, name, value)
+        _refuse(merged)
+        answer = answer_of(merged, checker.catalog)
+        left = [name for name in said.unknown if getattr(options, name) in (None, False)]
+        if left:
+            shown = ", ".join(f"--{name.replace('_', '-')}" for name in left)
+            answer = answer._replace(notes=[*answer.notes, ("serving.note_unknown", {"options": shown})])
+        answers.append(answer)
+    _put(options, answers, checker.catalog, words)
+    return cli.FINDINGS if any(map(fails, answers)) else cli.CLEAN
+
+
+def fails(answer: Answer) -> bool:
+    """Whether the server does not start, or does not hold the requests asked for."""
+    asked = answer.load
+    return answer.served.starts is False or (answer.counted and asked is not None and asked.holds is False)
+
+
+def _put(options: argparse.Namespace, answers: Sequence[Answer], catalog: Catalog, words: Words) -> None:
+    if options.format == "json":
+        cli.put(serving_json(answers[0], words, __version__, catalog.version))
+    else:
+        style = choose_style(sys.stdout, options.color)
+        cli.put("\n".join(serving_text(answer, words, style) for answer in answers))
+
+
+def answer_of(options: argparse.Namespace, catalog: Catalog) -> Answer:
+    """The estimate of the server that the options describe.
+
+    Raises:
+        UserError: no GPU is known, or an option cannot be what it says.
+    """
     engine = catalog.serving()[options.engine]
     setup, model, notes = _setup(options, catalog, engine)
     served = serve(model, setup, engine, catalog.constants)
@@ -74,7 +133,7 @@ def command(options: argparse.Namespace, catalog: Catalog, words: Words) -> int:
     if options.input or options.output:
         asked = load(served, options.requests or 1, (options.input or 0) + (options.output or 0))
     gpus = [(gpu.id, _visible(gpu.memory_total, catalog)) for gpu in catalog.gpus.values()]
-    answer = Answer(
+    return Answer(
         engine=engine,
         served=served,
         gpu=options.gpu or setup.gpu_id or None,
@@ -84,12 +143,6 @@ def command(options: argparse.Namespace, catalog: Catalog, words: Words) -> int:
         counted=options.requests is not None,
         notes=notes,
     )
-    if options.format == "json":
-        cli.put(serving_json(answer, words, __version__, catalog.version))
-    else:
-        cli.put(serving_text(answer, words, choose_style(sys.stdout, options.color)))
-    fails = served.starts is False or (answer.counted and asked is not None and asked.holds is False)
-    return cli.FINDINGS if fails else cli.CLEAN
 
 
 def _refuse(options: argparse.Namespace) -> None:
@@ -115,6 +168,9 @@ def _setup(
     notes: list[tuple[str, dict[str, Any]]] = []
     if not found:
         notes.append(("serving.note_newest", {"version": options.engine_version, "newest": engine["newest"]}))
+    if known.relative and options.max_model_len is None and known.model.positions:
+        values = {"name": options.model, "relative": known.model.name, "positions": known.model.positions}
+        notes.append(("serving.note_relative", values))
     size = _size(options, "gpu_memory")
     machine = named_machine(catalog, find_project(os.getcwd()), NamedMachine(options.gpu, options.gpus))
     gpu = machine.smallest_gpu

@@ -5,8 +5,12 @@ import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from kb.advice.serving_facts import LENGTHS, OTHER_NAMES, SHARES, TOKENS
 from kb.config.files import read_at_most
 from kb.core.catalog import Catalog
+from kb.core.document import Unit
+from kb.core.expression import is_unknown
+from kb.core.facts import Facts
 from kb.core.release import parse_version
 from kb.core.text import UserError
 from kb.memory import UnsupportedArchitectureError, architecture_from_config
@@ -28,6 +32,7 @@ class Known(NamedTuple):
     dtype: str
     quantization: str | None
     checkpoint_bytes: int | None
+    relative: bool = False  # of a row of another name: its size is the same, its positions may not be
 
 
 def known_model(name: str | None, config_path: str | None, catalog: Catalog) -> Known:
@@ -41,7 +46,8 @@ def known_model(name: str | None, config_path: str | None, catalog: Catalog) -> 
         assert name is not None
         row = named_model(name, catalog)
         model = _of_architecture(row.name, row.architecture, row.max_length)
-        return Known(model, _DTYPES[row.weights_dtype or "bf16"], None, None)
+        relative = name.casefold() not in (row.name.casefold(), row.id.casefold())
+        return Known(model, _DTYPES[row.weights_dtype or "bf16"], None, None, relative)
     data = read_config(path)
     shown = name or path
     try:
@@ -140,3 +146,54 @@ def with_checkpoint(setup: ServingSetup, size: int | None) -> ServingSetup:
         return setup
     each = size // (setup.tensor_parallel * setup.pipeline_parallel)
     return setup._replace(measured=Measured(**{**setup.measured._asdict(), "weights": each}))
+
+
+class SaidOptions(NamedTuple):
+    """What a file or a command says of its server, by the names of ``kb estimate``'s options; ``unknown`` are options
+    that it sets to something which is not known, such as a variable.
+    """
+
+    engine: str
+    values: Mapping[str, Any]
+    unknown: tuple[str, ...]
+
+
+def options_said(unit: Unit, facts: Facts) -> SaidOptions:
+    """The options that a unit of a server's format sets; of those that it leaves out the engine decides."""
+    engine = str(facts.get("serving.engine"))
+    lengths = LENGTHS[engine]
+    cache = "serving.cache_type_k" if engine == "llama.cpp" else "serving.kv_cache_dtype"
+    names = {
+        "model": "model.name",
+        "gpu_memory_utilization": SHARES.get(engine, ""),
+        "max_model_len": lengths,
+        "max_num_batched_tokens": TOKENS.get(engine, ""),
+        "kv_cache_dtype": cache,
+        "kv_cache_memory": "serving.kv_cache_memory_bytes",
+        "cpu_offload": "serving.cpu_offload_gb",
+        **{name: f"serving.{name}" for name in (
+            "max_num_seqs", "tensor_parallel_size", "pipeline_parallel_size", "quantization", "block_size",
+            "enforce_eager",
+        )},
+    }  # fmt: skip
+    found: dict[str, Any] = {}
+    unknown: list[str] = []
+    for option, name in names.items():
+        if not name or unit.setting(name) is None:
+            continue
+        value = facts.get(name)
+        if is_unknown(value) or value is None:
+            unknown.append(option)
+        else:
+            found[option] = value
+    release = facts.get("serving.release")
+    if isinstance(release, tuple):
+        found["engine_version"] = ".".join(map(str, release))
+    if "quantization" in found:
+        packing = str(found["quantization"]).casefold()
+        found["quantization"] = OTHER_NAMES.get(packing, packing)
+    for option, unit_of in (("kv_cache_memory", ""), ("cpu_offload", " GiB")):
+        if option in found:
+            found[option] = f"{found[option]}{unit_of or ' B'}"
+    found["python_llm"] = unit.path.endswith((".py", ".ipynb"))
+    return SaidOptions(engine, found, tuple(unknown))
