@@ -149,8 +149,9 @@ def test_gradient_checkpointing_only_where_training_does_not_fit_without() -> No
 
 def test_methods_escalate_until_one_fits() -> None:
     names = [recommend(model, gpu).training.chosen.name for model, gpu in (
-        ("t5-base", "rtx-4090"), ("t5-large", "rtx-3080-10gb"), ("t5-3b", "rtx-3080-10gb"))]  # fmt: skip
-    assert names == ["full", "lora", "qlora_checkpointing"]
+        ("t5-base", "rtx-4090"), ("t5-large", "rtx-3080-10gb"), ("t5-3b", "rtx-3080-10gb"),
+        ("mistral-7b", "rtx-3060-12gb"))]  # fmt: skip
+    assert names == ["full", "lora_checkpointing", "lora_checkpointing", "qlora_checkpointing"]
 
 
 def test_nothing_fits_and_what_would_is_said() -> None:

@@ -11,10 +11,13 @@ from kb.advice.question import Question, RunSettings
 from kb.advice.recommend import Training, base_setup, recommend_training
 from kb.advice.usual import precision_for
 from kb.core.catalog import Catalog
+from kb.core.release import parse_version
 from kb.core.setup import TrainingSetup
 
 Task = Literal["train", "inference"]
 DECISION = "inference-batch"
+# transformers: the Trainer leaves it to the model (rule `seq2seq-grad-accumulation-inflates-loss`).
+LOSS_UNDIVIDED_SINCE = (5,)
 
 
 class Answer(NamedTuple):
@@ -71,7 +74,15 @@ def answer(
     notes = notes_for(guide, catalog, estimator, precision.of(base_setup(question.run, estimator)))
     if task == "train":
         default = catalog.facts["training.per_device_train_batch_size"].default
-        training = recommend_training(question, estimator, catalog.gpus, world, noted=notes.effective, usual=default)
+        training = recommend_training(
+            question,
+            estimator,
+            catalog.gpus,
+            world,
+            noted=notes.effective,
+            usual=default,
+            accumulates=_accumulates(question, estimator.model.architecture.model_type, catalog),
+        )
         return Answer(task, question, estimator, world, training, None, notes)
     inference = recommend_inference(question.run, estimator, catalog.gpus, folds, processes)
     decision = guide.get("decisions", {}).get(DECISION)
@@ -82,6 +93,14 @@ def answer(
     return Answer(
         task, question, estimator, world, None, _shared(inference, path, known, estimator), notes, decision, path, known
     )
+
+
+def _accumulates(question: Question, model_type: str, catalog: Catalog) -> bool:
+    """Whether the loss is divided over accumulation steps; under a release that is not known, as under the newest."""
+    undivided = catalog.facts["model.loss_ignores_num_items"].model_types or ()
+    said = question.versions.get("transformers")
+    release = parse_version(said) if said else None
+    return model_type not in undivided or (release is not None and release < LOSS_UNDIVIDED_SINCE)
 
 
 def answer_easier(question: Question, first: Answer, ask: Callable[[Question], Answer]) -> Answer:

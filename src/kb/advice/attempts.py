@@ -5,10 +5,11 @@ from typing import Any, Literal, NamedTuple
 
 from kb.advice.batches import Ceiling
 from kb.advice.estimator import Estimator, on_gpu
+from kb.advice.question import Loads
 from kb.core.hardware import Gpu
 from kb.core.memory_report import Phase
 from kb.core.model import Architecture
-from kb.core.setup import Method, TrainingSetup
+from kb.core.setup import Method, TrainingSetup, WeightType
 from kb.memory import default_targets, modules
 
 MethodChoice = Literal["full", "lora", "qlora", "auto"]
@@ -51,22 +52,32 @@ class Attempt(NamedTuple):
     ceiling: Ceiling
     evaluation: int
 
+    def steps(self, effective: int, world: int) -> int:
+        """The fewest passes for one update with which a batch that fits comes to ``effective``."""
+        if self.ceiling.single * world >= effective:
+            return 1
+        return -(-effective // (self.ceiling.accumulated * world))
+
     def fits(self, effective: int, world: int) -> bool:
         """Whether training fits at some batch, and evaluation beside it where the run has one."""
         return self.ceiling.reaches(effective, world) and (self.evaluation >= 1 or not self.setup.do_eval)
 
 
-def attempts_of(base: TrainingSetup, estimator: Estimator) -> tuple[Attempt, ...]:
+def attempts_of(base: TrainingSetup, estimator: Estimator, loads: Loads = "usual") -> tuple[Attempt, ...]:
     """Every way, in order. ``base`` is full training without options.
 
-    Weights that adapters leave as they are stay in the half type that the checkpoint stores and the run computes in.
+    Weights that adapters leave as they are are loaded in bf16 where the run computes in it, since it has the range of
+    fp32, and in fp16 where the checkpoint stores them so. What ``loads`` says changes that.
     """
     base = base._replace(lora_target_modules=targets_for(estimator.model.architecture))
-    half = "bf16" if base.bf16 else "fp16" if base.fp16 else None
-    frozen = half if estimator.model.weights_dtype == half else None
+    stored, half = estimator.model.weights_dtype, loads == "half"
+    frozen: WeightType | None = stored if loads == "stored" else "bf16" if base.bf16 else None
+    if base.fp16 and (half or stored == "fp16"):
+        frozen = "fp16"
+    weights: dict[Method, WeightType | None] = {"lora": frozen, "full": "bf16" if half and base.bf16 else None}
     setups = ((name, base._replace(**changes)) for name, changes in WAYS.items())
     return tuple(
-        _attempt(name, setup._replace(weights=frozen) if frozen and setup.method == "lora" else setup, estimator)
+        _attempt(name, setup._replace(weights=weights.get(setup.method) or setup.weights), estimator)
         for name, setup in setups
     )
 
@@ -93,9 +104,19 @@ def _attempt(name: str, setup: TrainingSetup, estimator: Estimator) -> Attempt:
 
 
 def choose(attempts: tuple[Attempt, ...], method: str, effective: int, world: int) -> Attempt | None:
-    """The first way that fits; with a method named, the first of that method. None where none does."""
-    wanted = (one for one in attempts if one.name not in OFFERED_ONLY and method in ("auto", one.method))
-    return next((one for one in wanted if one.fits(effective, world)), None)
+    """Of the first method that fits the way of the fewest passes for an update, the cheapest of equals; None where
+    nothing fits.
+
+    So checkpointing comes before a smaller batch. An optimizer of fewer bits changes the updates: it is taken only
+    where nothing of the method fits without it.
+    """
+    wanted = [one for one in attempts if one.name not in OFFERED_ONLY and method in ("auto", one.method)]
+    fitting = [one for one in wanted if one.fits(effective, world)]
+    if not fitting:
+        return None
+    first = fitting[0]
+    alike = [one for one in fitting if one.method == first.method and one.setup.optim == first.setup.optim]
+    return min(alike, key=lambda one: one.steps(effective, world))
 
 
 def smallest_gpu(setup: TrainingSetup, estimator: Estimator, gpus: Mapping[str, Gpu]) -> Gpu | None:

@@ -266,6 +266,9 @@ class UnitFacts:
             "gpu.memory_total": lambda gpu: gpu.memory_total,
             "gpu.memory_limit": lambda _: self.machine.gpu_limit_bytes,
             "gpu.memory_usable": lambda _: usable_on(self.machine, self.known.constants),
+            "gpu.memory_safe_to_generate": lambda gpu: round(
+                gpu.memory_total * self.known.constants["generation_safe_share"]
+            ),
             "gpu.memory_free": lambda gpu: gpu.memory_free,
             "gpu.compute_capability": lambda gpu: gpu.compute_capability,
             "gpu.native_bf16": lambda gpu: gpu.native_bf16,
@@ -284,6 +287,8 @@ class UnitFacts:
 
     def _memory(self, name: str) -> Any:
         report = self.predicted.report_on(name.split(".")[1])
+        if name == "memory.surely_fits":
+            return report is not None and report.verdict.status == "fits"
         if report is None:
             needs = frozenset(self.setup.unresolved) if self.model else frozenset(("model.name",))
             return Unknown(needs, "no prediction without a known model and usable settings")

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from kb.advice.estimator import Estimator, on_gpu
 from kb.advice.question import RunSettings
 from kb.advice.recommend import alone_at_inference, base_setup
+from kb.advice.rows_worth import Capped, inference_batch, rows_worth
 from kb.advice.usual import precision_for
 from kb.core.hardware import Gpu
 from kb.core.memory_report import MemoryReport, Phase, Term
@@ -29,7 +30,7 @@ class Inference(NamedTuple):
     """What to generate with. ``setup``, ``report`` and ``generate`` are None where not even batch 1 fits.
 
     ``generate`` is the phase of all folds together, in each of ``processes`` that share the GPU; ``in_turn`` is the
-    largest batch of folds one after another.
+    largest batch of folds one after another. ``capped`` is the batch taken of the largest, with the reason.
     """
 
     folds: int
@@ -40,6 +41,7 @@ class Inference(NamedTuple):
     generate: Phase | None
     in_turn: int
     larger_gpu: Gpu | None = None
+    capped: Capped | None = None
 
     @property
     def largest(self) -> int:
@@ -61,8 +63,8 @@ class Inference(NamedTuple):
 def recommend_inference(
     run: RunSettings, estimator: Estimator, gpus: Mapping[str, Gpu], folds: int = 1, processes: int = 1
 ) -> Inference:
-    """The largest batch that fits with its whole error band; half-width weights only where fp32 does not fit
-    or the checkpoint stores them so.
+    """A batch that fits with its whole error band and keeps the GPU busy; half-width weights only where fp32 does not
+    fit or the checkpoint stores them so.
 
     Args:
         folds: models of one shape in GPU memory at once, their caches alive together.
@@ -81,10 +83,13 @@ def recommend_inference(
     if chosen is None:
         larger = _larger_gpu(base, estimator, gpus, folds, processes)
         return Inference(folds, processes, ways, None, None, None, in_turn, larger)
-    setup = base._replace(weights=chosen.weights, inference_batch_size=chosen.largest_batch)
+    setup = base._replace(weights=chosen.weights)
+    rows = rows_worth(estimator.gpu.gpu if estimator.gpu else None, gpus.values())
+    capped = inference_batch(chosen.largest_batch, setup, rows, estimator)
+    setup = setup._replace(inference_batch_size=capped.batch)
     report = estimator.predict(setup)
     generate = together(_generate(report), folds, estimator.constants)
-    return Inference(folds, processes, ways, setup, report, generate, in_turn)
+    return Inference(folds, processes, ways, setup, report, generate, in_turn, capped=capped)
 
 
 def _types(estimator: Estimator) -> tuple[WeightType, ...]:

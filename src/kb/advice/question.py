@@ -5,6 +5,9 @@ from typing import Any, Literal, NamedTuple, get_args
 
 Task = Literal["train", "evaluate", "generate"]
 TASKS: tuple[Task, ...] = get_args(Task)
+# usual: adapters go on weights in the half type that is computed in; stored: in the checkpoint's own; half: all weights
+# in the half type, those that are trained too.
+Loads = Literal["usual", "stored", "half"]
 METHODS = ("full", "lora", "qlora", "dora")
 PRECISIONS = ("fp32", "fp16", "bf16", "pure-fp16", "pure-bf16")
 # As the command line names them → as the library does.
@@ -61,6 +64,7 @@ class Question(NamedTuple):
     versions: Mapping[str, str] = {}
     effective_batch: int | None = None
     evaluate: bool = True  # of a recommended run: whether it evaluates beside training
+    loads: Loads = "usual"  # of a recommended run: how what trains it loads weights
 
     @classmethod
     def of(cls, **values: Any) -> "Question":

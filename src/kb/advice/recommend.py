@@ -7,6 +7,7 @@ from kb.advice.attempts import OFFERED_ONLY, Attempt, attempts_of, choose, small
 from kb.advice.batches import Split, Splits, splits_of
 from kb.advice.estimator import Estimator
 from kb.advice.question import Question, RunSettings
+from kb.advice.rows_worth import Capped, evaluation_batch, inference_batch, rows_worth
 from kb.advice.usual import Precision, assumed_source_length, precision_for, reads_target
 from kb.core.hardware import Gpu
 from kb.core.memory_report import WORKING, MemoryReport, Phase
@@ -21,6 +22,7 @@ SHORTEST_SOURCE = 32  # tokens; below it an input holds too little to be worth a
 ENVIRONMENT: Mapping[str, str] = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 
 WorkersReason = Literal["cores", "memory", "unknown"]
+EffectiveSource = Literal["asked", "notes", "library", "whole"]
 
 
 class Largest(NamedTuple):
@@ -39,7 +41,8 @@ class Training(NamedTuple):
 
     ``attempts`` are all ways, tried in order. Where none fits, ``larger_gpu`` is the smallest known GPU on which full
     training does at batch 1, ``larger_gpu_last_way`` the same for the last way, and ``shorter_source`` an input length
-    with which the last way fits here.
+    with which the last way fits here. ``evaluation`` and ``inference`` are the batches taken of the largest ones, with
+    the reason. ``effective_source`` is ``whole`` where the effective batch is what fits without accumulation.
     """
 
     attempts: tuple[Attempt, ...]
@@ -49,12 +52,14 @@ class Training(NamedTuple):
     largest: Largest | None
     splits: Splits | None
     split: Split | None
-    effective_source: Literal["asked", "notes", "library"]
+    effective_source: EffectiveSource
     precision: Precision
     workers_reason: WorkersReason
     larger_gpu: Gpu | None = None
     larger_gpu_last_way: Gpu | None = None
     shorter_source: int | None = None
+    evaluation: Capped | None = None
+    inference: Capped | None = None
 
 
 def recommend_training(
@@ -65,12 +70,15 @@ def recommend_training(
     *,
     noted: int | None = None,
     usual: int = USUAL_BATCH,
+    accumulates: bool = True,
 ) -> Training:
     """The config to start from on ``world`` GPUs like the smallest of the machine.
 
     Args:
         noted: the effective batch of the notes' row for this model and GPU.
         usual: the library's own for one GPU. The first counts that is known of the question's, ``noted`` and this.
+        accumulates: whether accumulation gives the gradients of one large batch; where it does not, no more is taken
+            for an effective batch than fits without, unless one is asked for.
 
     Raises:
         UserError: an effective batch of fewer samples than there are GPUs.
@@ -80,7 +88,7 @@ def recommend_training(
     effective, source = _effective(question.effective_batch, noted, usual, world)
     base = base_setup(run, estimator, world, evaluate=question.evaluate)
     precision = precision_for(estimator.gpu, estimator.model.architecture)
-    attempts = attempts_of(precision.of(base), estimator)
+    attempts = attempts_of(precision.of(base), estimator, question.loads)
     chosen = choose(attempts, method, effective, world)
     if chosen is None:
         larger = smallest_gpu(_alone(attempts[0].setup), estimator, gpus)
@@ -100,15 +108,22 @@ def recommend_training(
             larger_gpu_last_way=smallest_gpu(_alone(last), estimator, gpus),
             shorter_source=_shorter_source(last, estimator),
         )
+    if not accumulates and source != "asked" and 0 < chosen.ceiling.single * world < effective:
+        effective, source = chosen.ceiling.single * world, "whole"
     splits = splits_of(effective, chosen.ceiling, world)
     split = splits.exact[0] if splits.exact else splits.nearest()
     assert split is not None  # the effective batch is at least one sample for each GPU
     setup, workers_reason = _fill(chosen.setup, split, run, estimator)
-    evaluation = chosen.evaluation
-    inference = estimator.largest(alone_at_inference(setup), "inference_batch_size")
+    rows = rows_worth(estimator.gpu.gpu if estimator.gpu else None, gpus.values())
+    alone = alone_at_inference(setup)
+    inference = estimator.largest(alone, "inference_batch_size")
+    evaluated = evaluation_batch(chosen.evaluation, setup, rows)
+    if run.eval_batch:
+        evaluated = Capped(run.eval_batch, "asked", rows)
+    generated = inference_batch(inference, alone, rows, estimator)
     setup = setup._replace(
-        per_device_eval_batch_size=run.eval_batch or evaluation or 1,
-        inference_batch_size=inference or None,
+        per_device_eval_batch_size=evaluated.batch or 1,
+        inference_batch_size=generated.batch or None,
         do_predict=bool(inference),
     )
     return Training(
@@ -116,18 +131,18 @@ def recommend_training(
         chosen=chosen,
         setup=setup,
         report=estimator.predict(setup._replace(do_predict=False)),
-        largest=Largest(chosen.ceiling.single, evaluation, inference),
+        largest=Largest(chosen.ceiling.single, chosen.evaluation, inference),
         splits=splits,
         split=split,
         effective_source=source,
         precision=precision,
         workers_reason=workers_reason,
+        evaluation=evaluated,
+        inference=generated,
     )
 
 
-def _effective(
-    asked: int | None, noted: int | None, usual: int, world: int
-) -> tuple[int, Literal["asked", "notes", "library"]]:
+def _effective(asked: int | None, noted: int | None, usual: int, world: int) -> tuple[int, EffectiveSource]:
     if asked is not None:
         if asked < world:
             raise UserError("recommend.effective_below_gpus", effective=asked, gpus=world)

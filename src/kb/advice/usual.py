@@ -60,6 +60,16 @@ USED_IN_FP16 = (
     "gpt_neox",
 )  # fmt: skip
 
+# Fine-tuned already by those who published them: what suits a first fine-tuning may undo it.
+FINE_TUNED = ("eenzeenee", "mt5-xlsum")
+
+
+def learning_rate_for(model: Model, setup: TrainingSetup, constants: Mapping[str, float]) -> float | None:
+    """The learning rate to write; None where the library's own suits: T5 learns too slowly at the Trainer's."""
+    t5 = model.architecture.model_type in OVERFLOWS_IN_FP16
+    return constants["t5_learning_rate"] if t5 and setup.method == "full" and model.id not in FINE_TUNED else None
+
+
 Reason = Literal["native_bf16", "no_bf16_t5", "no_bf16_fp16", "no_bf16_untested", "no_gpu"]
 
 

@@ -15,10 +15,11 @@ from kb.advice.usual import longest_input
 from kb.commands.options import MACHINE, Options, check_numbers, question_of
 from kb.core.catalog import Catalog
 from kb.core.model import Model
+from kb.core.release import parse_version
 from kb.core.text import UserError
 from kb.knowledge import load_catalog, load_guide
 from kb.memory import UnsupportedArchitectureError
-from kb.report.recommend.formats import FORMATS
+from kb.report.recommend.formats import FORMATS, LOADS, RENAMED_SINCE
 from kb.report.recommend.json_report import recommend_json
 from kb.report.recommend.text import config_file, recommend_text
 from kb.report.terminal import choose_style
@@ -28,6 +29,7 @@ from kb.session import cli
 from kb.session.models import named_model, read_model_config
 from kb.session.prepare import named_machine
 from kb.session.project import find_project
+from kb.session.project_releases import releases_here
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,11 +41,13 @@ def command(arguments: Sequence[str], language: str) -> int:
     messages = cli.load_words_or_none(language)
     options = build_parser(messages).parse_args(arguments)
     question = question_of(options)
+    project = find_project(os.getcwd())
+    question = question._replace(versions=releases_here(project, ("transformers",)))
     check_numbers({"--folds": options.folds, "--processes": options.processes})
     catalog = load_catalog(options.rules)
     guide = load_guide(options.rules)
     model = _model(question, catalog)
-    machine = named_machine(catalog, find_project(os.getcwd()), question.machine)
+    machine = named_machine(catalog, project, question.machine)
     if not machine.gpus:
         raise UserError("recommend.no_gpu")
     _check_lengths(question.run, model)
@@ -63,6 +67,7 @@ def command(arguments: Sequence[str], language: str) -> int:
     )
     words = Words(language, messages, catalog.facts)
     try:
+        question = question._replace(loads=LOADS.get(options.written_as, "usual"))
         result = ask(question)
         if options.written_as is not None:
             return _write(options, question, answer_easier(question, result, ask), words, result)
@@ -82,7 +87,10 @@ def _write(options: argparse.Namespace, question: Question, easier: Answer, word
     assert first.training is not None  # of a training run
     asked_length = first.training.attempts[0].setup.max_source_length
     shortened = easier.setup is not None and easier.setup.max_source_length != asked_length
-    text = config_file(easier, options.written_as, words, asked_length=asked_length if shortened else None)
+    transformers = question.versions.get("transformers")
+    renamed = transformers is not None and parse_version(transformers) >= RENAMED_SINCE
+    shorter = asked_length if shortened else None
+    text = config_file(easier, options.written_as, words, asked_length=shorter, renamed=renamed)
     if text is None:
         model, gpu = first.estimator.model.name, first.estimator.gpu
         name = short_name(gpu.gpu) if gpu is not None and gpu.gpu else question.machine.gpu

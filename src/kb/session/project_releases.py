@@ -14,7 +14,7 @@ from kb.core.lint import Release
 from kb.core.release import ProjectRelease, Source, agree, exact_release
 from kb.core.text import UserError
 from kb.machine.software import environment_of, installed_versions
-from kb.session.project import LIBRARIES
+from kb.session.project import LIBRARIES, Project
 from kb.session.seen import Seen, contents
 
 if TYPE_CHECKING:
@@ -211,3 +211,15 @@ def _named(library: str, version: str, where: str) -> ProjectRelease:
         return exact_release(library, version, "given", Source(where))
     except ValueError:
         raise UserError("cli.bad_version", library=library, value=version) from None
+
+
+def releases_here(project: Project, libraries: Iterable[str]) -> dict[str, str]:
+    """The one release of each library that the project in the working folder uses, where that is known."""
+    named = {library: (text, project.path or SETTINGS) for library, text in project.versions.items()}
+    found = ProjectReleases(named, root=None).of(os.path.join(os.curdir, "recommended.yaml"))
+    releases = {library: found.of(library) for library in libraries}
+    return {
+        library: ".".join(map(str, release.exact))
+        for library, release in releases.items()
+        if release is not None and release.exact is not None
+    }

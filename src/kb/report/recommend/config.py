@@ -5,6 +5,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from kb.advice.answer import Answer
+from kb.advice.usual import learning_rate_for, reads_target
 from kb.core.setup import TrainingSetup, WeightType
 
 # How the team format calls what the vocabulary calls otherwise: (group, key).
@@ -19,7 +21,22 @@ _KEYS = {
 _KEYS_OF_ONE_SEQUENCE = _KEYS | {"data.max_source_length": ("tokenizer", "max_length")}
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./-]*")
 _READ_OTHERWISE = re.compile(r"(?i:true|false|yes|no|on|off|null|y|n)|[\d_.]+(?:[eE][\d_.+-]+)?|0[xob]\w+")
+MILLIONTH = 1e-6
 _COMPUTE_TYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+
+
+def settings_of_answer(answer: Answer) -> dict[str, Any] | None:
+    """What a recommendation sets, as :func:`settings_of` has it; None where nothing fits."""
+    setup, model = answer.setup, answer.estimator.model
+    if setup is None:
+        return None
+    return settings_of(
+        setup,
+        workers_known=answer.training is not None and answer.training.workers_reason != "unknown",
+        one_sequence=not reads_target(model.architecture),
+        stored=model.weights_dtype,
+        learning_rate=learning_rate_for(model, setup, answer.estimator.constants),
+    )
 
 
 def settings_of(
@@ -28,11 +45,13 @@ def settings_of(
     workers_known: bool = True,
     one_sequence: bool = False,
     stored: WeightType | None = "fp32",
+    learning_rate: float | None = None,
 ) -> dict[str, Any]:
     """Every setting to write, by vocabulary name, in the order to write them.
 
     ``one_sequence``: the model has one stack, and reads input and target as one row of tokens. ``stored``: the type of
-    the checkpoint, None where it is not known; transformers 5 loads it so unless told otherwise.
+    the checkpoint, None where it is not known; transformers 5 loads it so unless told otherwise. ``learning_rate``:
+    where it is not left to the library.
     """
     settings: dict[str, Any] = {
         "model.name": setup.model_name,
@@ -44,6 +63,8 @@ def settings_of(
         settings["model.torch_dtype"] = _COMPUTE_TYPES[setup.weights]
     if setup.do_train:
         settings |= _training(setup, workers_known)
+        if learning_rate is not None:
+            settings["training.learning_rate"] = learning_rate
     if setup.do_predict and setup.inference_batch_size:
         settings |= {
             "inference.batch_size": setup.inference_batch_size,
@@ -127,6 +148,8 @@ def scalar(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, list | tuple):
         return f"[{', '.join(scalar(item) for item in value)}]"
+    if isinstance(value, float):
+        return f"{value:g}" if value >= MILLIONTH else f"{value:.1e}"
     text = str(value)
     if isinstance(value, str) and not (_PLAIN.fullmatch(text) and not _READ_OTHERWISE.fullmatch(text)):
         return json.dumps(text, ensure_ascii=False)

@@ -3,12 +3,20 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from kb.advice.question import Loads
+from kb.core.model import Architecture
 from kb.core.setup import TrainingSetup
 from kb.core.text import UserError
 from kb.report.recommend.config import scalar, to_yaml
+from kb.report.recommend.python_form import python_script
 
-FORMATS = ("hf", "trl", "axolotl", "llamafactory", "team", "command")
+FORMATS = ("hf", "trl", "axolotl", "llamafactory", "team", "python", "command")
 OF_DECODERS = ("trl", "axolotl", "llamafactory")  # their trainers read one row of tokens
+READ_BY_TRAINER = ("python", "command")  # what they write are arguments of the Trainer's own class
+# The name of one setting since transformers 5.23, which has the older one until version 6.
+RENAMED_SINCE = (5, 23)
+RENAMED: Mapping[str, str] = {"training.gradient_checkpointing": "training.activation_checkpointing"}
+LOADS: Mapping[str, Loads] = {"axolotl": "half", "llamafactory": "stored"}  # where it is not as usual
 YOURS = "YOUR_DATASET"  # what only the user knows
 HELD_OUT = 0.05  # of the rows, for evaluation, where a trainer splits the data itself
 OUTPUT = "out"
@@ -37,6 +45,7 @@ _AXOLOTL: Mapping[str, str] = {
     "training.bf16": "bf16",
     "training.fp16": "fp16",
     "training.optim": "optimizer",
+    "training.learning_rate": "learning_rate",
     "training.gradient_checkpointing": "gradient_checkpointing",
     "training.dataloader_num_workers": "dataloader_num_workers",
     "lora.r": "lora_r",
@@ -53,28 +62,38 @@ _LLAMAFACTORY_LEFT_OUT = ("training.gradient_checkpointing", "training.predictio
 
 
 def config_as(
-    form: str, settings: Settings, setup: TrainingSetup, *, family: str, comments: Mapping[str, str], head: str
+    form: str,
+    settings: Settings,
+    setup: TrainingSetup,
+    architecture: Architecture,
+    *,
+    comments: Mapping[str, str],
+    head: str,
 ) -> str:
     """The settings in a format of FORMATS, with a line break at the end.
 
     Args:
         settings: as :func:`kb.report.recommend.config.settings_of` gives them.
-        family: of the model: what reads a source and a target is trained by other programs than what reads one row.
+        architecture: of the model: what reads a source and a target is trained by other programs than what reads one
+            row.
         comments: what to say beside a setting, by its name.
         head: a comment before everything.
 
     Raises:
         UserError: the format's program does not train models of this family.
     """
+    family = architecture.family
     if form in OF_DECODERS and family != "decoder":
         raise UserError("recommend.not_in_format", format=form, model=setup.model_name or "")
     trained = {name: value for name, value in settings.items() if not name.startswith(_INFERENCE)}
     if form == "team":
         return to_yaml(trained, comments, head, one_sequence=family == "decoder")
+    lines = [f"# {line}" for line in head.splitlines()]
+    if form == "python":
+        return "\n".join(lines) + "\n" + python_script(trained, setup, architecture, comments)
     rows = _WRITERS[form](trained, setup, family)
     if form == "command":
         return _command(rows)
-    lines = [f"# {line}" for line in head.splitlines()]
     for name, key, value in rows:
         comment = comments.get(name, "")
         lines.append(f"{key}:{_value(value)}" + (f"  # {comment}" if comment else ""))
@@ -92,7 +111,9 @@ def _value(value: Any) -> str:
 
 
 def _hf(settings: Settings, setup: TrainingSetup, family: str) -> list[Row]:
-    names = {**_HF, "data.max_source_length": _LENGTH_OF.get(family, "max_source_length")}
+    # the example script of encoders has no adapters, and its name for the length is TRL's older one beside theirs
+    length = "max_source_length" if family == "encoder" and setup.method != "full" else _LENGTH_OF.get(family)
+    names = {**_HF, "data.max_source_length": length or "max_source_length"}
     rows = [(name, names.get(name, name.partition(".")[2]), value) for name, value in settings.items()]
     return [*rows, ("", "output_dir", OUTPUT)]
 

@@ -9,10 +9,9 @@ from kb.advice.decision import Leaf, Walk
 from kb.advice.inference import Inference, Weights
 from kb.advice.notes import Notes, NotesRow
 from kb.advice.recommend import ENVIRONMENT, Training
-from kb.advice.usual import reads_target
 from kb.core.memory_report import Phase
 from kb.report.json_parts import head, machine_object, plain, prediction_object, to_json
-from kb.report.recommend.config import settings_of
+from kb.report.recommend.config import settings_of_answer
 from kb.report.recommend.text import config_yaml
 from kb.report.words import Words
 
@@ -24,9 +23,8 @@ def recommend_json(answer: Answer, words: Words, version: str, rules_version: st
 
 
 def recommend_object(answer: Answer, words: Words, version: str, rules_version: str) -> Object:
-    estimator, setup = answer.estimator, answer.setup
+    estimator = answer.estimator
     training, inference = answer.training, answer.inference
-    known = training is not None and training.workers_reason != "unknown"
     chosen: Training | Inference | None = training or inference
     assert chosen is not None
     return {
@@ -35,14 +33,7 @@ def recommend_object(answer: Answer, words: Words, version: str, rules_version: 
         "task": answer.task,
         "model": {"id": estimator.model.id, "name": estimator.model.name, "parameters": estimator.model.parameters},
         "world_size": answer.world,
-        "config": settings_of(
-            setup,
-            workers_known=known,
-            one_sequence=not reads_target(estimator.model.architecture),
-            stored=estimator.model.weights_dtype,
-        )
-        if setup
-        else None,
+        "config": settings_of_answer(answer),
         "yaml": config_yaml(answer, words),
         "environment": dict(ENVIRONMENT),
         "prediction": prediction_object(chosen.report) if chosen.report else None,

@@ -8,6 +8,7 @@ from kb.advice.attempts import Attempt
 from kb.advice.decision import Leaf, Walk
 from kb.advice.inference import Inference
 from kb.advice.recommend import Training
+from kb.advice.rows_worth import Capped
 from kb.core.text import fill
 from kb.report.terminal import Style, wrap
 from kb.report.values import host_limit, size
@@ -17,7 +18,7 @@ from kb.report.words import Words
 def reasons(answer: Answer, words: Words) -> list[str]:
     """A sentence for each decision."""
     if answer.inference is not None:
-        return _inference_reasons(answer.inference, words)
+        return _inference_reasons(answer.inference, answer, words)
     training = answer.training
     assert training is not None and training.chosen is not None
     return [
@@ -26,7 +27,19 @@ def reasons(answer: Answer, words: Words) -> list[str]:
         words(f"recommend.precision.{training.precision.reason}"),
         _workers_reason(training, answer, words),
         _largest_reason(training, answer, words),
+        *_capped(
+            "evaluation", training.evaluation if training.setup and training.setup.do_eval else None, answer, words
+        ),
+        *_capped("inference", training.inference, answer, words),
     ]
+
+
+def _capped(use: str, found: Capped | None, answer: Answer, words: Words) -> list[str]:
+    """Why not the largest batch that fits."""
+    if found is None or found.reason not in ("busy", "share"):
+        return []
+    share = answer.estimator.constants["generation_safe_share"]
+    return [words(f"recommend.capped.{use}.{found.reason}", n=found.batch, rows=found.rows, share=share)]
 
 
 def _effective_reasons(training: Training, world: int, words: Words) -> list[str]:
@@ -50,8 +63,13 @@ def _effective_reasons(training: Training, world: int, words: Words) -> list[str
 
 def _way_reason(answer: Answer, chosen: Attempt, words: Words) -> str:
     way = words.named("attempt", chosen.name)
+    assert answer.training is not None and answer.training.splits is not None  # a way was chosen
     if chosen.name == "full":
         return words("recommend.way_full")
+    plain = next(one for one in answer.training.attempts if one.method == chosen.method)  # its first way
+    if plain.ceiling.accumulated and (plain.evaluation or not plain.setup.do_eval) and plain is not chosen:
+        steps = plain.steps(answer.training.splits.wanted, answer.world)
+        return words("recommend.way_fewer", way=way, alone=plain.ceiling.accumulated, steps=steps)
     return words(
         "recommend.way_needed" if answer.question.run.method in (None, "auto") else "recommend.way_asked", way=way
     )
@@ -85,10 +103,12 @@ def _largest_reason(training: Training, answer: Answer, words: Words) -> str:
     return words("recommend.largest_encoder" if encoder else "recommend.largest", **values)
 
 
-def _inference_reasons(inference: Inference, words: Words) -> list[str]:
+def _inference_reasons(inference: Inference, answer: Answer, words: Words) -> list[str]:
     setup = inference.setup
     assert setup is not None
     sentences = [words("recommend.inference_largest", n=inference.largest)]
+    if inference.capped is not None and setup.inference_batch_size == inference.capped.batch:
+        sentences += _capped("inference", inference.capped, answer, words)
     if inference.processes > 1 and inference.generate is not None:
         each = inference.generate.high_bytes
         together = size(inference.processes * each)

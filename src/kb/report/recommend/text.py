@@ -14,8 +14,8 @@ from kb.core.memory_report import MemoryReport, Phase, phase_status
 from kb.core.result import UnitResult
 from kb.core.setup import TrainingSetup
 from kb.report.check.panel import fit_panel
-from kb.report.recommend.config import settings_of, to_yaml
-from kb.report.recommend.formats import config_as
+from kb.report.recommend.config import settings_of_answer, to_yaml
+from kb.report.recommend.formats import READ_BY_TRAINER, RENAMED, config_as
 from kb.report.recommend.notes_table import Own, notes_lines, why_lines
 from kb.report.recommend.reasons import reasons, walk_lines
 from kb.report.terminal import Style, table, wrap
@@ -64,31 +64,29 @@ def _title(answer: Answer, words: Words, style: Style) -> list[str]:
 
 def config_yaml(answer: Answer, words: Words) -> str | None:
     """The config to paste; None where nothing fits."""
-    setup = answer.setup
-    if setup is None:
+    setup, settings = answer.setup, settings_of_answer(answer)
+    if setup is None or settings is None:
         return None
-    training = answer.training
-    workers_known = training is not None and training.workers_reason != "unknown"
     head = " ".join(f"export {name}={value}" for name, value in ENVIRONMENT.items())
-    model = answer.estimator.model
-    one_sequence = not reads_target(model.architecture)
-    stored = model.weights_dtype
-    settings = settings_of(setup, workers_known=workers_known, one_sequence=one_sequence, stored=stored)
+    one_sequence = not reads_target(answer.estimator.model.architecture)
     return to_yaml(settings, _comments(answer, setup, words), head, one_sequence=one_sequence)
 
 
-def config_file(answer: Answer, form: str, words: Words, *, asked_length: int | None = None) -> str | None:
+def config_file(
+    answer: Answer, form: str, words: Words, *, asked_length: int | None = None, renamed: bool = False
+) -> str | None:
     """The recommended training run as a file of a format; None where nothing fits.
 
     Args:
         form: one of :data:`kb.report.recommend.formats.FORMATS`.
         asked_length: input length that did not fit, where the run takes a shorter one.
+        renamed: the Trainer's ``gradient_checkpointing`` has its newer name in the release that reads the file.
 
     Raises:
         UserError: the format's program does not train such a model.
     """
-    setup, training = answer.setup, answer.training
-    if setup is None or training is None or training.report is None:
+    setup, training, settings = answer.setup, answer.training, settings_of_answer(answer)
+    if setup is None or settings is None or training is None or training.report is None:
         return None
     model, found = answer.estimator.model, answer.estimator.gpu
     assert found is not None  # without a GPU there is nothing to recommend for
@@ -108,12 +106,10 @@ def config_file(answer: Answer, form: str, words: Words, *, asked_length: int | 
         head.insert(2, words("recommend.file_shorter", length=setup.max_source_length, asked=asked_length))
     if not setup.do_eval:
         head.insert(2, words("recommend.file_no_evaluation"))
-    known = training.workers_reason != "unknown"
-    one_sequence = not reads_target(model.architecture)
-    settings = settings_of(setup, workers_known=known, one_sequence=one_sequence, stored=model.weights_dtype)
+    if renamed and form in READ_BY_TRAINER:
+        settings = {RENAMED.get(name, name): value for name, value in settings.items()}
     comments = {} if form == "command" else _comments(answer, setup, words)
-    family = model.architecture.family
-    return config_as(form, settings, setup, family=family, comments=comments, head="\n".join(head))
+    return config_as(form, settings, setup, model.architecture, comments=comments, head="\n".join(head))
 
 
 def _comments(answer: Answer, setup: TrainingSetup, words: Words) -> dict[str, str]:
