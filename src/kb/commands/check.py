@@ -16,11 +16,12 @@ from kb.core.catalog import Catalog
 from kb.core.finding import SEVERITIES
 from kb.core.result import CheckResult, Unusable
 from kb.core.text import UserError
-from kb.knowledge import load_catalog, load_table_rows
+from kb.knowledge import load_table_rows
 from kb.report.values import printable
 from kb.report.words import Words
 from kb.session import cli
 from kb.session.file import FileChecker
+from kb.session.knowledge import open_knowledge
 from kb.session.output import FORMATS, rendered
 from kb.session.prepare import Checking, file_checker
 from kb.session.project import FAIL_ON, LIBRARIES, Project, find_project, unknown_rule
@@ -50,8 +51,7 @@ def command(arguments: Sequence[str], language: str) -> int:
     options.fail_on = options.fail_on or project.fail_on or "error"
     options.fix = (options.fix or options.unsafe_fixes) and not options.diff
     whole = bool(options.explain) or options.format == "sarif"
-    catalog = load_catalog(options.rules, whole=whole)
-    words = Words(language, messages, catalog.facts)
+    catalog, words = open_knowledge(options, project, language, messages, whole=whole)
     if options.explain and options.explain not in catalog.rules:
         raise unknown_rule(options.explain, list(catalog.rules))
     if options.explain and not options.paths and options.command is None:
@@ -85,7 +85,7 @@ def build_parser(words: cli.Words) -> cli.Parser:
     rules.add_argument("--ignore", action="append", default=[], metavar="RULE,…", help=say("ignore"))
     made.add(rules, "dialect")
     rules.add_argument("--skip-unknown", action="store_true", help=say("skip_unknown"))
-    made.add(rules, "rules")
+    made.add(rules, "rules", "skip_broken_overlays")
     rules.add_argument("--baseline", metavar="FILE", help=say("baseline"))
     rules.add_argument("--write-baseline", metavar="FILE", help=say("write_baseline"))
     rules.add_argument("--prune-baseline", action="store_true", help=say("prune_baseline"))
@@ -261,7 +261,7 @@ def _explain_alone(options: argparse.Namespace, catalog: Catalog, words: Words) 
 
     style = choose_style(sys.stdout, options.color)
     rule = catalog.rules[options.explain]
-    rows = load_table_rows(rule.id) if rule.on == rule.id else ()
+    rows = load_table_rows(rule.id, options.rules) if rule.on == rule.id else ()
     cli.put(explain(rule, words, style, sources=catalog.sources, rows=rows))
     return cli.CLEAN
 

@@ -1,12 +1,15 @@
 """``kb.completion``: the script by which a shell completes kb's commands, options, GPUs, models and rules."""
 
 import argparse
+import os
 from collections.abc import Mapping, Sequence
 
 from kb import commands
 from kb.commands.options import Options
 from kb.knowledge import load_catalog
 from kb.session import cli
+from kb.session.knowledge import rules_of
+from kb.session.project import find_project
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -64,7 +67,7 @@ def _without_help(parser: cli.Parser) -> cli.Parser:
 
 def _completed(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """The same parser, which now says what may stand where: ids of the knowledge, files, folders."""
-    catalog = load_catalog()
+    catalog = load_catalog(rules_of(find_project(os.getcwd())))
     choices = {"gpu": tuple(catalog.gpus), "model": tuple(catalog.models), "dialect": tuple(catalog.dialects)}
     choices |= dict.fromkeys(("explain", "select", "ignore"), tuple(catalog.rules))
     _say(parser, choices)

@@ -15,13 +15,13 @@ from kb.core.document import Unit
 from kb.core.expression import Unknown
 from kb.core.finding import Span
 from kb.core.text import UserError
-from kb.knowledge import load_catalog, load_guide
+from kb.knowledge import load_guide
 from kb.report.diagnosis_report import diagnosis_json, diagnosis_text
 from kb.report.terminal import choose_style
-from kb.report.words import Words
 from kb.session import cli
+from kb.session.knowledge import open_knowledge
 from kb.session.prepare import file_checker
-from kb.session.project import find_project, folder_of
+from kb.session.project import Project, find_project, folder_of
 from kb.session.run import read_bytes
 
 STDIN = "-"
@@ -49,14 +49,15 @@ def command(arguments: Sequence[str], language: str) -> int:
         options.log = STDIN
     if options.log == options.config == STDIN:
         raise UserError("diagnose.both_standard_input")
-    catalog = load_catalog(options.rules)
-    values = _values(options, catalog)
+    project = find_project(folder_of(options.config))
+    catalog, words = open_knowledge(options, project, language, messages)
+    values = _values(options, project, catalog)
     result = diagnose(log_lines(options.log), load_guide(options.rules).get("remedies", {}), values.lookup)
     if options.format == "json":
         cli.put(diagnosis_json(result, language))
     else:
         style = choose_style(sys.stdout, options.color)
-        cli.put(diagnosis_text(result, options.log, Words(language, messages, catalog.facts), style, values.unit))
+        cli.put(diagnosis_text(result, options.log, words, style, values.unit))
     return cli.FINDINGS if result.causes else cli.CLEAN
 
 
@@ -71,12 +72,12 @@ def build_parser(words: cli.Words) -> cli.Parser:
     return made.parser
 
 
-def _values(options: argparse.Namespace, catalog: Catalog) -> _Values:
+def _values(options: argparse.Namespace, project: Project, catalog: Catalog) -> _Values:
     """The facts of the config and of the machine named; of a machine nobody named nothing is assumed: the log may come
     from another one than this.
     """
     question = question_of(options)
-    project, named = find_project(folder_of(question.config)), question.machine
+    named = question.machine
     machine = NamedMachine(
         named.gpu or project.gpu or "none",
         named.gpus,

@@ -10,7 +10,8 @@ from kb.commands.options import Options
 from kb.core.hardware import Machine
 from kb.core.text import UserError
 from kb.knowledge import load_catalog
-from kb.knowledge.locations import shipped
+from kb.knowledge.locations import Location, Overlay, Rules, shipped
+from kb.knowledge.overlay import OverlayError, laid_entries
 from kb.machine.detect import detect
 from kb.machine.installation import Installation, Package, look_around
 from kb.report.json_parts import SCHEMA, to_json
@@ -20,16 +21,25 @@ from kb.report.values import host_limit, host_size, printable, size
 from kb.report.words import Words
 from kb.session import cli
 from kb.session.file_result import kind_of
+from kb.session.knowledge import rules_of
 from kb.session.project import LIBRARIES, find_project
 from kb.session.project_releases import ProjectReleases
 from kb.session.run import read_bytes
 
 if TYPE_CHECKING:
     from kb.report.releases import ProjectVersions
-    from kb.session.project import Project
-
+    from kb.session.knowledge import rules_of
+from kb.session.project import Project
 
 INDENT = "  "
+
+
+class LaidOver(NamedTuple):
+    """An overlay of the project or of an installed package; ``faults`` are what is wrong with it, with places."""
+
+    overlay: Overlay
+    entries: int
+    faults: tuple[str, ...] = ()
 
 
 class Health(NamedTuple):
@@ -43,6 +53,7 @@ class Health(NamedTuple):
     machine: Machine
     project: str | None
     versions: ProjectVersions | None = None
+    overlays: tuple[LaidOver, ...] = ()
 
 
 def doctor_text(health: Health, words: Words, style: Style) -> str:
@@ -70,9 +81,16 @@ def _itself(health: Health, words: Words) -> list[str]:
         [words("doctor.rules_folder"), printable(health.rules_folder)],
         ["Python", f"{around.python}, {around.platform}"],
         [words("doctor.project"), printable(health.project) if health.project else words("doctor.none")],
+        *([words("doctor.knowledge"), _laid_over(one, words)] for one in health.overlays),
         [words("doctor.cache"), printable(around.cache_folder)],
     ]
-    return table(rows, left=(0, 1))
+    faults = [fault for one in health.overlays for fault in one.faults]
+    return [*table(rows, left=(0, 1)), *(f"{INDENT}{printable(fault)}" for fault in faults)]
+
+
+def _laid_over(one: LaidOver, words: Words) -> str:
+    state = words("doctor.knowledge_broken") if one.faults else words.count("doctor.knowledge_entries", one.entries)
+    return f"{printable(one.overlay.name)} ({printable(one.overlay.root)}): {state}"
 
 
 def _machine(machine: Machine, words: Words, style: Style) -> list[str]:
@@ -140,6 +158,10 @@ def doctor_json(health: Health) -> dict[str, Any]:
         "python": around.python,
         "platform": around.platform,
         "project": health.project,
+        "knowledge": [
+            {"name": one.overlay.name, "folder": one.overlay.root, "entries": one.entries, "faults": list(one.faults)}
+            for one in health.overlays
+        ],
         "versions": versions_json(health.versions) if health.versions else None,
         "machine": {
             "gpus": [{"name": gpu.name, "memory_total_bytes": gpu.memory_total} for gpu in machine.gpus],
@@ -172,9 +194,10 @@ def command(arguments: Sequence[str], language: str) -> int:
     """
     messages = cli.load_words_or_none(language)
     options = build_parser(messages).parse_args(arguments)
-    catalog = load_catalog()
     path = options.path
     project = find_project(_folder_of(path) if path is not None else os.getcwd())
+    rules, overlays = _overlays(project, options.lang or language)
+    catalog = load_catalog(rules)
     health = Health(
         version=__version__,
         rules_version=catalog.version,
@@ -183,6 +206,7 @@ def command(arguments: Sequence[str], language: str) -> int:
         machine=detect(catalog.gpus),
         project=project.path,
         versions=_versions_of(path, project) if path is not None else None,
+        overlays=overlays,
     )
     if options.format == "json":
         cli.put(to_json(doctor_json(health)))
@@ -190,6 +214,33 @@ def command(arguments: Sequence[str], language: str) -> int:
     words = Words(language, messages, catalog.facts)
     cli.put(doctor_text(health, words, choose_style(sys.stdout, options.color)))
     return cli.CLEAN
+
+
+def _overlays(project: "Project", language: str) -> tuple[Rules, tuple[LaidOver, ...]]:
+    """The rules that count in a project without the overlays that have faults, and every overlay with what it holds.
+
+    Raises:
+        UserError: an overlay that the settings name is not there.
+    """
+    rules = rules_of(project)
+    if not isinstance(rules, Location):
+        return rules, ()
+    try:
+        found = [entry.overlay for entry in laid_entries(rules)]
+        return rules, tuple(LaidOver(one, found.count(one.name)) for one in rules.overlays)
+    except OverlayError as error:
+        told = [problem.in_language(language) for problem in error.problems]
+        kept = rules._replace(overlays=tuple(one for one in rules.overlays if one not in error.overlays))
+        found = [entry.overlay for entry in laid_entries(kept)]
+        rows = (
+            LaidOver(
+                one,
+                found.count(one.name),
+                tuple(line for line in told if one in error.overlays and line.startswith(one.root)),
+            )
+            for one in rules.overlays
+        )
+        return kept, tuple(rows)
 
 
 def _folder_of(path: str) -> str:

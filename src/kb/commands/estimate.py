@@ -1,6 +1,7 @@
 """``kb.estimate``: the memory of one run, by closed form or, with ``--simulate``, by the real model on fake tensors."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -13,15 +14,15 @@ from kb.commands import estimate_serving
 from kb.commands.options import LARGEST_NUMBER, RUN, Options, question_of
 from kb.core.text import UserError
 from kb.core.units import read_size
-from kb.knowledge import load_catalog
 from kb.report.estimate.json_report import estimate_json
 from kb.report.estimate.text import estimate_text
 from kb.report.terminal import choose_style
 from kb.report.words import Words
 from kb.session import cli
 from kb.session.estimating import estimate_file, estimate_flags
+from kb.session.knowledge import open_knowledge
 from kb.session.prepare import file_checker
-from kb.session.project import find_project, folder_of
+from kb.session.project import Project, find_project, folder_of
 from kb.session.simulating import Wish, numbered, simulated, with_model_files, write_pictures
 
 WITHOUT_FORM = ("model_config.unknown_type", "model_config.unsupported", "model_config.differ")
@@ -47,15 +48,15 @@ def command(arguments: Sequence[str], language: str) -> int:
     messages = cli.load_words_or_none(language)
     options = build_parser(messages).parse_intermixed_args(arguments)
     if options.engine is not None:
-        catalog = load_catalog(options.rules)
-        return estimate_serving.command(options, catalog, Words(language, messages, catalog.facts))
+        catalog, words = open_knowledge(options, find_project(os.getcwd()), language, messages)
+        return estimate_serving.command(options, catalog, words)
     if options.config is None:
         estimate_serving.refuse_without_engine(options)
     question = question_of(options, optimizer_named)
     _refuse(options, question)
-    catalog = load_catalog(options.rules)
-    words = Words(language, messages, catalog.facts)
-    checker = _checker(options, question, catalog)
+    project = find_project(folder_of(question.config))
+    catalog, words = open_knowledge(options, project, language, messages)
+    checker = _checker(options, question, project, catalog)
     if options.config is not None:
         code = estimate_serving.of_file(options, checker, words)
         if code is not None:
@@ -99,9 +100,8 @@ def _simulated(options: argparse.Namespace, found: Sequence[Any], catalog: Any, 
     return done
 
 
-def _checker(options: argparse.Namespace, question: Question, catalog: Any) -> Any:
+def _checker(options: argparse.Namespace, question: Question, project: Project, catalog: Any) -> Any:
     """The machine and the model, made ready."""
-    project = find_project(folder_of(question.config))
     try:
         return file_checker(catalog, project, question)
     except UserError as fault:

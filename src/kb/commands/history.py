@@ -15,7 +15,7 @@ from kb.commands.options import MACHINE, Options, question_of
 from kb.core.document import Unit
 from kb.core.setup import TrainingSetup
 from kb.core.text import UserError
-from kb.knowledge import KnowledgeError, load_catalog, load_guide
+from kb.knowledge import load_guide
 from kb.report.history.plot import history_svg
 from kb.report.history.text import LeftOut, fault_text, history_object, history_text
 from kb.report.json_parts import head, to_json
@@ -24,6 +24,7 @@ from kb.report.values import printable
 from kb.report.words import Words
 from kb.session import cli
 from kb.session.file import FileChecker
+from kb.session.knowledge import open_knowledge
 from kb.session.plot_file import write_plot
 from kb.session.prepare import file_checker
 from kb.session.project import find_project
@@ -49,15 +50,10 @@ def command(arguments: Sequence[str], language: str) -> int:
     options = build_parser(messages).parse_args(arguments)
     if options.plot and not options.plot.lower().endswith((".svg", ".png")):
         raise UserError("history.plot_kind", path=options.plot)
-    try:
-        catalog = load_catalog(options.rules)
-        guide = load_guide(options.rules)
-    except KnowledgeError as error:
-        for problem in error.problems:
-            print(problem, file=sys.stderr)
-        raise UserError("rules.broken", count=len(error.problems)) from None
-    words = Words(language, messages, catalog.facts)
-    checker = file_checker(catalog, find_project(_start(options)), question_of(options))
+    project = find_project(_start(options))
+    catalog, words = open_knowledge(options, project, language, messages)
+    guide = load_guide(options.rules)
+    checker = file_checker(catalog, project, question_of(options))
     given = _versions(options, checker, guide, words)
     versions = given.versions
     if options.measured:

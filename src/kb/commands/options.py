@@ -69,6 +69,7 @@ _OPTIONS = {
         Option("lang", choices=LANGUAGES),
         Option("color", choices=("auto", "always", "never")),
         Option("rules", "DIR"),
+        Option("skip_broken_overlays"),
     )
 }
 # What a training run is described by without a config, in the order of the help.
@@ -124,7 +125,7 @@ class Options:
         if color:
             self.add(group, "color", default="auto")
         if rules:
-            self.add(group, "rules")
+            self.add(group, "rules", "skip_broken_overlays")
 
 
 def question_of(options: argparse.Namespace, optimizer: Callable[[str | None], str | None] | None = None) -> Question:

@@ -12,13 +12,13 @@ from kb.commands.options import MACHINE, Options, question_of
 from kb.core.catalog import Catalog
 from kb.core.result import UnitResult
 from kb.core.text import UserError
-from kb.knowledge import load_catalog
 from kb.memory import UnsupportedArchitectureError
 from kb.report.plan_report import plan_json, plan_text
 from kb.report.terminal import choose_style
 from kb.report.words import Words
 from kb.session import cli
 from kb.session.file import FileChecker
+from kb.session.knowledge import open_knowledge
 from kb.session.prepare import file_checker
 from kb.session.project import find_project, folder_of
 from kb.session.sections import sections_of, why_unusable
@@ -35,9 +35,10 @@ def command(arguments: Sequence[str], language: str) -> int:
     """Plan; 0 where the config fits, as it is or after the steps, 1 where the steps do not reach that."""
     messages = cli.load_words_or_none(language)
     options = build_parser(messages).parse_args(arguments)
-    catalog = load_catalog(options.rules)
     question = question_of(options)
-    checker = file_checker(catalog, find_project(folder_of(question.config)), question)
+    project = find_project(folder_of(question.config))
+    catalog, words = open_knowledge(options, project, language, messages)
+    checker = file_checker(catalog, project, question)
     machine = checker.machine
     if not machine.gpus and machine.host_memory_bytes is None:
         raise UserError("plan.nothing_to_fit")
@@ -48,7 +49,7 @@ def command(arguments: Sequence[str], language: str) -> int:
             planned.append(plan_unit(result, Estimator(result.model, machine, catalog.constants), catalog.gpus))
         except UnsupportedArchitectureError as error:
             raise UserError("recommend.unsupported", model=result.model.name, reason=str(error)) from None
-    _report(options, planned, Words(language, messages, catalog.facts), catalog)
+    _report(options, planned, words, catalog)
     return cli.CLEAN if all(one.plan.reached for one in planned) else cli.FINDINGS
 
 

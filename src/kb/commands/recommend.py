@@ -17,7 +17,7 @@ from kb.core.catalog import Catalog
 from kb.core.model import Model
 from kb.core.release import parse_version
 from kb.core.text import UserError
-from kb.knowledge import load_catalog, load_guide
+from kb.knowledge import load_guide
 from kb.memory import UnsupportedArchitectureError
 from kb.report.recommend.formats import FORMATS, LOADS, RENAMED_SINCE
 from kb.report.recommend.json_report import recommend_json
@@ -26,6 +26,7 @@ from kb.report.terminal import choose_style
 from kb.report.values import short_name
 from kb.report.words import Words
 from kb.session import cli
+from kb.session.knowledge import open_knowledge
 from kb.session.models import named_model, read_model_config
 from kb.session.prepare import named_machine
 from kb.session.project import find_project
@@ -44,7 +45,8 @@ def command(arguments: Sequence[str], language: str) -> int:
     project = find_project(os.getcwd())
     question = question._replace(versions=releases_here(project, ("transformers",)))
     check_numbers({"--folds": options.folds, "--processes": options.processes})
-    catalog = load_catalog(options.rules)
+    project = find_project(os.getcwd())
+    catalog, words = open_knowledge(options, project, language, messages)
     guide = load_guide(options.rules)
     model = _model(question, catalog)
     machine = named_machine(catalog, project, question.machine)
@@ -65,7 +67,6 @@ def command(arguments: Sequence[str], language: str) -> int:
         processes=options.processes or 1,
         given=given,
     )
-    words = Words(language, messages, catalog.facts)
     try:
         question = question._replace(loads=LOADS.get(options.written_as, "usual"))
         result = ask(question)

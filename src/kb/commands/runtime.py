@@ -1,6 +1,7 @@
 """``kb.runtime``: how long a run takes, which stage holds it up, and what another batch buys in the whole."""
 
 import argparse
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,13 +15,15 @@ from kb.commands.options import Options
 from kb.config.files import is_device
 from kb.config.log.pieces import pieces
 from kb.core.text import Text, UserError, nearest
-from kb.knowledge import KnowledgeError, load_catalog, load_guide
+from kb.knowledge import load_guide
 from kb.report.json_parts import head, to_json
 from kb.report.runtime.json_report import list_object, log_object, run_object, training_object
 from kb.report.runtime.text import list_text, log_text, overview_text, run_text, training_text
 from kb.report.terminal import choose_style
 from kb.report.words import Words
 from kb.session import cli
+from kb.session.knowledge import open_knowledge
+from kb.session.project import find_project
 
 _STAGE = re.compile(r"([\w.-]{1,60})(?:@(\d{1,9}))?=(\d{1,9}(?:\.\d{1,6})?)(?:\.\.(\d{1,9}(?:\.\d{1,6})?))?")
 
@@ -33,14 +36,8 @@ def command(arguments: Sequence[str], language: str) -> int:
     """Answer with the times that were asked for; 1 where a log's steps have become slow."""
     messages = cli.load_words_or_none(language)
     options = build_parser(messages).parse_args(arguments)
-    try:
-        catalog = load_catalog(options.rules)
-        guide = load_guide(options.rules)
-    except KnowledgeError as error:
-        for problem in error.problems:
-            print(problem, file=sys.stderr)
-        raise UserError("rules.broken", count=len(error.problems)) from None
-    words = Words(language, messages, catalog.facts)
+    catalog, words = open_knowledge(options, find_project(os.getcwd()), language, messages)
+    guide = load_guide(options.rules)
     rows = guide.get("runtimes", {})
     errata = guide.get("errata", {}).get("errata", ())
     if options.log:

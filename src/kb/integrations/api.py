@@ -19,10 +19,12 @@ from kb.core.result import CheckResult, UnitResult, Unusable
 from kb.core.setup import TrainingSetup
 from kb.core.text import UserError
 from kb.knowledge import load_catalog, load_guide
+from kb.knowledge.locations import Rules
 from kb.memory import UnsupportedArchitectureError
 from kb.report.words import Words
 from kb.session.cli import load_words_or_none, said
 from kb.session.file import FileChecker
+from kb.session.knowledge import rules_of
 from kb.session.models import named_model
 from kb.session.prepare import AS_SET, Checking, file_checker
 from kb.session.project import Project, find_project
@@ -233,7 +235,8 @@ def _checker(
     machine: Machine | None = None,
 ) -> FileChecker:
     try:
-        return file_checker(_catalog(), project or Project(), question, checking, model=model, machine=machine)
+        project = project or Project()
+        return file_checker(_catalog(rules_of(project)), project, question, checking, model=model, machine=machine)
     except UserError as fault:
         _refuse(fault)
 
@@ -262,9 +265,14 @@ def _refuse(fault: UserError) -> NoReturn:
     raise fault
 
 
+def _catalog(rules: Rules = None) -> Catalog:
+    """The rules of a place, or of a program without a project: with what installed packages lay over them."""
+    return _loaded(rules_of(Project()) if rules is None else rules)
+
+
 @cache
-def _catalog() -> Catalog:
-    return load_catalog(None)
+def _loaded(rules: Rules) -> Catalog:
+    return load_catalog(rules)
 
 
 @cache

@@ -20,17 +20,21 @@ STAMP = "stamp.json"
 
 
 def load_part(location: Location, part: str, *, beside: bool = False) -> Any:
-    """One part of the bundle; built first where it is missing, stale or damaged.
+    """One part of the bundle, with what is laid over it; built first where it is missing, stale or damaged.
 
     Args:
         beside: it goes with a part that has just been read, so that nothing is looked at again.
 
     Raises:
-        KnowledgeError: the sources have faults.
+        KnowledgeError: the sources, or an overlay, have faults.
     """
+    if location.overlays and not beside:
+        from kb.knowledge.overlay import overlaid  # most projects have none
+
+        return overlaid(location, part)
     if location.sealed or beside or _is_fresh(location):
         try:
-            return _read(os.path.join(location.bundle, f"{part}.json"))
+            return read_data(os.path.join(location.bundle, f"{part}.json"))
         except (OSError, ValueError):
             pass  # missing or damaged: build it again
     return build(location)[part]
@@ -48,9 +52,9 @@ def build(location: Location, files: "Files | None" = None) -> dict[str, Any]:
     try:
         os.makedirs(location.bundle, exist_ok=True)
         for name, data in parts.items():
-            _write(os.path.join(location.bundle, f"{name}.json"), data)
+            write_data(os.path.join(location.bundle, f"{name}.json"), data)
         stamp = {"format": FORMAT, "files": _stat(location), "content": _content(location)}
-        _write(os.path.join(location.bundle, STAMP), stamp)
+        write_data(os.path.join(location.bundle, STAMP), stamp)
     except OSError:
         pass  # a read-only folder: compiled again at each start, which is slower and still right
     return parts
@@ -59,7 +63,7 @@ def build(location: Location, files: "Files | None" = None) -> dict[str, Any]:
 def _is_fresh(location: Location) -> bool:
     path = os.path.join(location.bundle, STAMP)
     try:
-        stamp = _read(path)
+        stamp = read_data(path)
         if stamp["format"] != FORMAT:
             return False
         now = _stat(location)
@@ -67,7 +71,7 @@ def _is_fresh(location: Location) -> bool:
             return True
         if stamp["content"] != _content(location):
             return False
-        _write(path, {**stamp, "files": now})
+        write_data(path, {**stamp, "files": now})
     except (OSError, ValueError, KeyError, TypeError):
         return False
     return True
@@ -115,7 +119,13 @@ def _content(location: Location) -> str:
     return digest.hexdigest()
 
 
-def _read(path: str) -> Any:
+def read_data(path: str) -> Any:
+    """A part from disk.
+
+    Raises:
+        OSError: there is none.
+        ValueError: it is damaged.
+    """
     with open(path, encoding="utf-8") as stream:
         text = stream.read()
     check, _, body = text.partition("\n")
@@ -124,7 +134,7 @@ def _read(path: str) -> Any:
     return json.loads(body)
 
 
-def _write(path: str, data: Any) -> None:
+def write_data(path: str, data: Any) -> None:
     """Through a temporary file, so that two starts at once never read half a bundle."""
     temporary = f"{path}.{os.getpid()}.tmp"
     with open(temporary, "w", encoding="utf-8") as stream:

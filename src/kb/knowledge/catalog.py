@@ -12,7 +12,7 @@ from kb.core.release import parse_version
 from kb.core.rule import Computed, Rule, RuleFix
 from kb.core.text import Text
 from kb.knowledge.bundle import load_part
-from kb.knowledge.locations import named, shipped
+from kb.knowledge.locations import Rules, located, shipped
 from kb.knowledge.problems import KnowledgeError
 
 TABLE = "table-"  # what the name of a part begins with that holds the rows of one format
@@ -20,17 +20,17 @@ TABLE = "table-"  # what the name of a part begins with that holds the rows of o
 NO_TEXT = Text("", "")
 
 
-def load_catalog(rules: str | None = None, *, whole: bool = False) -> Catalog:
+def load_catalog(rules: Rules = None, *, whole: bool = False) -> Catalog:
     """The knowledge of a rules folder, or the shipped one.
 
     Args:
-        rules: a folder; None is the shipped one.
+        rules: a folder, or a place with what is laid over it; None is the shipped one.
         whole: also the whys, examples, sources and meanings, which linting does not need.
 
     Raises:
         KnowledgeError: the folder has faults, each at file:line:column.
     """
-    location = shipped() if rules is None else named(rules)
+    location = located(rules)
     hot = load_part(location, "hot")
     cold = load_part(location, "cold") if whole else {"rules": {}, "meanings": {}, "sources": {}}
     return Catalog(
@@ -49,9 +49,9 @@ def load_catalog(rules: str | None = None, *, whole: bool = False) -> Catalog:
     )
 
 
-def load_words(language: str, rules: str | None = None) -> Mapping[str, str]:
+def load_words(language: str, rules: Rules = None) -> Mapping[str, str]:
     """The texts of one language (``ko`` or ``en``), by key."""
-    location = shipped() if rules is None else named(rules)
+    location = located(rules)
     words: Mapping[str, str] = load_part(location, language)
     return words
 
@@ -71,21 +71,21 @@ def load_words_alone(language: str) -> Mapping[str, str]:
     return {key: text for key, text in texts.items() if isinstance(text, str)} if isinstance(texts, dict) else {}
 
 
-def load_table_rows(rule: str, rules: str | None = None) -> list[list[str]]:
+def load_table_rows(rule: str, rules: Rules = None) -> list[list[str]]:
     """The rows that a rule words: library, id, condition as written, and what the library says."""
-    rows: dict[str, list[list[str]]] = load_part(shipped() if rules is None else named(rules), "cold")["tables"]
+    rows: dict[str, list[list[str]]] = load_part(located(rules), "cold")["tables"]
     return rows.get(rule, [])
 
 
-def load_table_examples(rules: str | None = None) -> list[dict[str, Any]]:
+def load_table_examples(rules: Rules = None) -> list[dict[str, Any]]:
     """The examples of every table: ``of`` which row, the ``rules`` that may word what it shows, and the ``example``."""
-    examples: list[dict[str, Any]] = load_part(shipped() if rules is None else named(rules), "cold")["table_examples"]
+    examples: list[dict[str, Any]] = load_part(located(rules), "cold")["table_examples"]
     return examples
 
 
-def load_guide(rules: str | None = None) -> Mapping[str, Any]:
+def load_guide(rules: Rules = None) -> Mapping[str, Any]:
     """Presets, formulas, remedies, decisions and the rest: kind → id → the file's data, with checked trees."""
-    guide: Mapping[str, Any] = load_part(shipped() if rules is None else named(rules), "guide")
+    guide: Mapping[str, Any] = load_part(located(rules), "guide")
     return guide
 
 

@@ -5,12 +5,12 @@ sources, meanings), ``guide`` (presets, remedies, …), and the words of each la
 """
 
 import os
-from collections.abc import Collection, Set
+from collections.abc import Collection, Mapping, Set
 from typing import Any
 
 from kb.core.text import LANGUAGES
 from kb.knowledge.catalog import TABLE
-from kb.knowledge.compile_checks import checked
+from kb.knowledge.compile_checks import checked, closed_sets, fact_types
 from kb.knowledge.compile_guide import compile_entry
 from kb.knowledge.compile_rules import RuleCompiler
 from kb.knowledge.compile_tables import TableCompiler
@@ -35,7 +35,7 @@ def compile_knowledge(location: Location, files: Files | None = None) -> Parts:
         KnowledgeError: with every fault found, each at file:line:column.
     """
     files = read_rules_folder(location) if files is None else files
-    parts, problems = _compile(files)
+    parts, problems = compile_files(files)
     words, word_problems = _words(location)
     problems += word_problems
     if problems:
@@ -54,7 +54,7 @@ def read_one_file(location: Location, name: str) -> Located:
     files, problems = _read_all(location, sorted({name, *beside}), trusted=set(beside) - {name})
     path = os.path.join(location.rules, name)
     if not problems:
-        problems = [problem for problem in _compile(files)[1] if problem.path == path]
+        problems = [problem for problem in compile_files(files)[1] if problem.path == path]
     if problems:
         raise KnowledgeError(sorted(problems, key=lambda problem: (problem.line, problem.column)))
     return next(located for located in files[kind] if located.path == path)
@@ -72,11 +72,15 @@ def _goes_with(other: str, kind: str, stem: str) -> bool:
     return theirs == "hardware" and kind == "measurements"
 
 
-def _compile(files: Files) -> tuple[Parts, list[Problem]]:
-    """The parts of the bundle without the words, and what is wrong with the files."""
+def compile_files(files: Files, ids: Mapping[str, Collection[str]] | None = None) -> tuple[Parts, list[Problem]]:
+    """The parts of the bundle without the words, and what is wrong with the files.
+
+    Args:
+        ids: those of each folder, where more lie there than what is compiled; None reads the folders.
+    """
     problems: list[Problem] = []
     vocabulary = files["vocabulary.yaml"][0].data
-    types, values = fact_types(vocabulary), closed_sets(files["vocabulary.yaml"][0])
+    types, values = fact_types(vocabulary), closed_sets(files["vocabulary.yaml"][0], ids)
     sources = files["sources.yaml"][0].data["sources"]
     compiler = RuleCompiler(
         types=types, facts=vocabulary["facts"], events=vocabulary["events"], sources=sources, values=values
@@ -125,28 +129,6 @@ def _compile(files: Files) -> tuple[Parts, list[Problem]]:
     }
     rows = {TABLE + name: part for name, part in tables.parts.items()}
     return {"hot": hot, "cold": cold, "guide": guide, "serving": guide["serving"], **rows}, problems
-
-
-def fact_types(vocabulary: Any) -> dict[str, str]:
-    """The type of every name that an expression may use, ``written.NAME`` of each setting included."""
-    types = {name: fact["type"] for name, fact in vocabulary["facts"].items()}
-    types |= {f"written.{name}": "bool" for name, fact in vocabulary["facts"].items() if fact.get("setting")}
-    return types
-
-
-def closed_sets(vocabulary: Located) -> dict[str, Collection[str]]:
-    """The texts that a fact can have: its own list, another fact's, or the ids of a folder beside the vocabulary."""
-    sets: dict[str, Collection[str]] = {}
-    facts = vocabulary.data["facts"]
-    for name, fact in facts.items():
-        values = fact.get("values")
-        values = facts.get(values, {"values": values}).get("values") if isinstance(values, str) else values
-        if isinstance(values, str):
-            folder = os.path.join(os.path.dirname(vocabulary.path), values)
-            sets[name] = [file.removesuffix(".yaml") for file in files_under(folder)]
-        elif values is not None:
-            sets[name] = values
-    return sets
 
 
 def read_rules_folder(location: Location) -> Files:

@@ -1,9 +1,10 @@
 """What is wrong with the files of rules/ that compiling each of them alone does not show."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
+from kb.knowledge.locations import files_under
 from kb.knowledge.problems import Problem
 from kb.knowledge.rows import check_defaults, check_hardware, check_measurement, check_settings, check_sources
 from kb.knowledge.schema import GUIDE
@@ -63,14 +64,20 @@ def _check_ids(files: Mapping[str, list[Located]]) -> list[Problem]:
         for located in files[kind]:
             name = located.data["id"]
             if os.path.basename(located.path) != f"{name}.yaml":
-                problems.append(located.problem(("id",), f"id {name!r} differs from the file's name"))
+                problems.append(
+                    located.problem(
+                        ("id",), f"id {name!r} differs from the file's name", f"id {name!r} 값이 파일 이름과 다릅니다"
+                    )
+                )
             if name in seen:
                 problems.append(located.problem(("id",), f"id {name!r} is also in {seen[name]}"))
             seen[name] = located.path
             if kind == "checks":
                 area = os.path.basename(os.path.dirname(located.path))
                 if area != located.data["area"]:
-                    problems.append(located.problem(("area",), f"the file lies in {area}/"))
+                    problems.append(
+                        located.problem(("area",), f"the file lies in {area}/", f"파일은 {area}/ 폴더에 있습니다")
+                    )
     return problems
 
 
@@ -84,7 +91,11 @@ def _check_aliases(rows: list[Located]) -> list[Problem]:
             owner = seen.setdefault(folded, data["id"])
             if owner != data["id"]:
                 path: Path = ("aliases", index - 2) if index > 1 else ("id",)
-                problems.append(located.problem(path, f"{alias!r} already means {owner}"))
+                problems.append(
+                    located.problem(
+                        path, f"{alias!r} already means {owner}", f"{alias!r} 이름은 이미 {owner} 항목입니다"
+                    )
+                )
     return problems
 
 
@@ -110,3 +121,30 @@ def _check_dialects(rows: list[Located], types: dict[str, str]) -> list[Problem]
                 if name not in types
             ]
     return problems
+
+
+def fact_types(vocabulary: Any) -> dict[str, str]:
+    """The type of every name that an expression may use, ``written.NAME`` of each setting included."""
+    types = {name: fact["type"] for name, fact in vocabulary["facts"].items()}
+    types |= {f"written.{name}": "bool" for name, fact in vocabulary["facts"].items() if fact.get("setting")}
+    return types
+
+
+def closed_sets(vocabulary: Located, ids: Mapping[str, Collection[str]] | None = None) -> dict[str, Collection[str]]:
+    """The texts that a fact can have: its own list, another fact's, or the ids of a folder beside the vocabulary.
+
+    Args:
+        ids: those of each folder; None reads them.
+    """
+    sets: dict[str, Collection[str]] = {}
+    facts = vocabulary.data["facts"]
+    for name, fact in facts.items():
+        values = fact.get("values")
+        values = facts.get(values, {"values": values}).get("values") if isinstance(values, str) else values
+        if isinstance(values, str):
+            folder = os.path.join(os.path.dirname(vocabulary.path), values)
+            beside = [file.removesuffix(".yaml") for file in files_under(folder)] if ids is None else ids[values]
+            sets[name] = beside
+        elif values is not None:
+            sets[name] = values
+    return sets

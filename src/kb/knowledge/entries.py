@@ -5,6 +5,7 @@ import re
 from typing import NamedTuple
 
 from kb.knowledge.locations import Location, files_under
+from kb.knowledge.overlay import laid_entries
 from kb.knowledge.schema import KINDS
 
 ERRATA = "errata"
@@ -12,7 +13,8 @@ _ID = re.compile(r"^( *)- id: *([A-Za-z0-9._-]+)", re.MULTILINE)
 
 
 class Entry(NamedTuple):
-    """``kind`` is the folder (``checks``, ``formulas``, …), or ``errata``; ``path`` is below the rules folder."""
+    """``kind`` is the folder (``checks``, ``formulas``, …), or ``errata``; ``path`` is below the rules folder, or whole
+    where it lies in an overlay."""
 
     kind: str
     id: str
@@ -26,6 +28,9 @@ def entries_of(location: Location) -> dict[str, Entry]:
         kind, slash, rest = path.partition("/")
         if slash and kind in KINDS and path.endswith(".yaml"):
             _add(found, Entry(kind, rest.rpartition("/")[2].removesuffix(".yaml"), path))
+    for laid in laid_entries(location):
+        entry = Entry(laid.kind, laid.id, laid.path)  # a whole path, which stands for itself beside any folder
+        found[laid.id] = found[f"{laid.kind}/{laid.id}"] = entry
     path = f"{ERRATA}.yaml"
     if os.path.exists(os.path.join(location.rules, path)):
         for match in _ID.finditer(_read(location, path)):

@@ -10,12 +10,24 @@ _PACKAGED = os.path.join(_PACKAGE, "_data")
 _CHECKOUT = os.path.dirname(os.path.dirname(_PACKAGE))
 
 
+class Overlay(NamedTuple):
+    """A folder of rules that are laid over others; ``name`` is what the settings, or an installed package, call it."""
+
+    name: str
+    root: str
+
+
 class Location(NamedTuple):
-    """Folders of rules and texts. ``sealed``: inside an installed package, where files do not change."""
+    """Folders of rules and texts. ``sealed``: inside an installed package, where files do not change.
+
+    ``overlays`` are laid over them, the later over the earlier; ``cache`` is where they are kept compiled.
+    """
 
     rules: str
     i18n: str
     sealed: bool
+    overlays: tuple[Overlay, ...] = ()
+    cache: str | None = None
 
     @property
     def bundle(self) -> str:
@@ -39,6 +51,20 @@ def named(rules: str) -> Location:
         raise UserError("rules.no_folder", path=rules)
     beside = os.path.join(os.path.dirname(os.path.abspath(rules)), "i18n")
     return Location(rules, beside if os.path.isdir(beside) else shipped().i18n, False)
+
+
+Rules = str | Location | None
+
+
+def located(rules: Rules) -> Location:
+    """The shipped rules for None, a folder by its name, or what is known already.
+
+    Raises:
+        UserError: there is no such folder.
+    """
+    if isinstance(rules, Location):
+        return rules
+    return shipped() if rules is None else named(rules)
 
 
 def files_under(folder: str) -> list[str]:

@@ -4,6 +4,7 @@ import importlib
 import json
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from kb.core.text import nearest
@@ -41,15 +42,16 @@ KINDS = {
 class SchemaSet:
     """The schemas of one ``rules/schema`` folder."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, changed: Callable[[Any], Any] = lambda schema: schema) -> None:
         self._library = library()
         self._folder = folder
+        self._changed = changed  # from a schema as it is written to the one that counts
         self._validators: dict[str, Any] = {}
 
     def _validator(self, kind: str) -> Any:
         if kind not in self._validators:
             with open(os.path.join(self._folder, f"{kind}.json"), encoding="utf-8") as stream:
-                self._validators[kind] = self._library.Draft202012Validator(json.load(stream))
+                self._validators[kind] = self._library.Draft202012Validator(self._changed(json.load(stream)))
         return self._validators[kind]
 
     def check(self, kind: str, located: Located) -> list[Problem]:

@@ -3,10 +3,9 @@
 import os
 import platform
 import shutil
-import sys
 from typing import NamedTuple
 
-from kb.machine.software import installed_versions
+from kb.machine.software import cache_folder, installed_versions
 
 # Each with what it is for (a key of i18n under ``doctor.for.``), and the extra that brings it; None: part of kb itself.
 PACKAGES = (
@@ -72,17 +71,6 @@ def look_around() -> Installation:
         cache_folder=cache,
         cache_writable=_writable(cache),
     )
-
-
-def cache_folder() -> str:
-    """Where the platform keeps what a program can make again: ``…/kb``."""
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or os.path.expanduser(r"~\AppData\Local")
-    elif sys.platform == "darwin":
-        base = os.path.expanduser("~/Library/Caches")
-    else:
-        base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return os.path.join(base, "kb")
 
 
 def _has_cuda_library() -> bool:

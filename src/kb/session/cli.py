@@ -170,7 +170,10 @@ def _run(command: Callable[[Sequence[str], str], int], arguments: Sequence[str])
     except KnowledgeError as error:
         for problem in error.problems:
             print(problem.in_language(language), file=sys.stderr)
-        _complain(counted(load_words_alone(language), "rules.broken", len(error.problems)))
+        words = load_words_alone(language)
+        _complain(counted(words, "rules.broken", len(error.problems)))
+        if overlays := getattr(error, "overlays", ()):
+            _complain(said(words, "overlay.broken", names=[overlay.name for overlay in overlays]))
         return UNUSABLE
     except UserError as fault:
         _complain(worded(fault, language))

@@ -33,6 +33,7 @@ class Project(NamedTuple):
     per_file_ignores: Mapping[str, tuple[str, ...]] = {}
     versions: Mapping[str, str] = {}
     facts: Mapping[str, Any] = {}
+    knowledge: tuple[str, ...] = ()
 
     def folder(self) -> str:
         """Where the settings lie; paths in them are relative to it."""
@@ -137,7 +138,7 @@ def _frozen(name: str, value: Any) -> Any:
     """A setting as :class:`Project` holds it."""
     if name in ("host_memory", "cpus"):
         return str(value)
-    if name in ("select", "ignore"):
+    if name in ("select", "ignore", "knowledge"):
         return tuple(value)
     if name == "per_file_ignores":
         return {pattern: tuple(rules) for pattern, rules in value.items()}

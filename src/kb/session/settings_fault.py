@@ -7,7 +7,7 @@ from kb.core.text import UserError, nearest
 from kb.knowledge.schema import library
 
 _TOML_TYPES = {"string": "string", "integer": "integer", "number": "float", "array": "array", "object": "table"}
-_LISTS = ("select", "ignore", "per_file_ignores")
+_LISTS = ("select", "ignore", "per_file_ignores", "knowledge")
 
 
 def settings_fault(

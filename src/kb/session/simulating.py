@@ -8,8 +8,8 @@ from kb.advice.estimate import Estimated, ModelFiles
 from kb.advice.models import unknown_model
 from kb.core.catalog import Catalog
 from kb.core.text import UserError
-from kb.knowledge.locations import named, shipped
-from kb.knowledge.source import read_source
+from kb.knowledge import load_guide
+from kb.knowledge.locations import Rules
 from kb.session.models import config_file, read_config
 from kb.session.plot_file import write_plot
 
@@ -46,11 +46,11 @@ def with_model_files(one: Estimated, named: str | None) -> Estimated:
     return one._replace(files=files, notes=(*one.notes, note))
 
 
-def simulated(one: Estimated, catalog: Catalog, rules: str | None, wish: Wish) -> Estimated:
+def simulated(one: Estimated, catalog: Catalog, rules: Rules, wish: Wish) -> Estimated:
     """The run with the simulator's report, or with its closed form and notes that say why.
 
     Args:
-        rules: the rules folder, None for the shipped one.
+        rules: as of :func:`kb.knowledge.load_guide`.
 
     Raises:
         UserError: the simulator has no answer and neither has the closed form, or the input is at fault.
@@ -87,7 +87,7 @@ def simulated(one: Estimated, catalog: Catalog, rules: str | None, wish: Wish) -
     return one._replace(report=found.report, gpu_fits=(), simulated=found)
 
 
-def catalogued_files(one: Estimated, catalog: Catalog, rules: str | None) -> ModelFiles:
+def catalogued_files(one: Estimated, catalog: Catalog, rules: Rules) -> ModelFiles:
     """The dimensions of a row of rules/models, which are in ``config.json``'s own names.
 
     Raises:
@@ -95,10 +95,7 @@ def catalogued_files(one: Estimated, catalog: Catalog, rules: str | None) -> Mod
     """
     if one.model is None:
         raise unknown_model(one.setup.model_name, catalog) if one.setup.model_name else UserError("estimate.no_model")
-    location = shipped() if rules is None else named(rules)
-    path = os.path.join(location.rules, "models", f"{one.model.id}.yaml")
-    with open(path, encoding="utf-8") as stream:
-        architecture: Mapping[str, Any] = read_source(path, stream.read()).data["architecture"]
+    architecture: Mapping[str, Any] = load_guide(rules)["models"][one.model.id]["architecture"]
     return ModelFiles(architecture, None)
 
 

@@ -9,9 +9,8 @@ from typing import Any, TextIO
 
 from kb import __version__
 from kb.core.result import CheckResult, Unusable
-from kb.knowledge.locations import named, shipped
-from kb.machine.installation import cache_folder
-from kb.machine.software import installed_versions
+from kb.knowledge.locations import located
+from kb.machine.software import cache_folder, installed_versions
 from kb.report.check.json_report import json_ends, units_json
 from kb.report.check.tally import Tally, closing_lines
 from kb.report.check.text import units_text
@@ -164,6 +163,7 @@ def _asked(options: argparse.Namespace, project: Project, checker: FileChecker, 
         "environment": (sys.prefix, os.environ.get("VIRTUAL_ENV"), os.environ.get("CONDA_PREFIX")),
         "python": sys.version,
         "kb": __version__,
+        "rules": checker.catalog.version,  # with what is laid over them
         "day": datetime.date.today(),
         "folder": os.getcwd(),
         "language": options.spoken,
@@ -173,7 +173,7 @@ def _asked(options: argparse.Namespace, project: Project, checker: FileChecker, 
 
 def _folders(options: argparse.Namespace) -> list[str]:
     """kb's own code, and the rules and texts."""
-    place = named(options.rules) if options.rules else shipped()
+    place = located(options.rules)
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     return [package, place.rules, place.i18n]
 

@@ -1,16 +1,18 @@
 """``kb.monitor``: watch a run's GPU and host memory against the guide's targets; record, replay, run a command."""
 
 import argparse
+import os
 from collections.abc import Sequence
 
 from kb import __version__
 from kb.advice.watching import Watch
 from kb.commands.options import Options
 from kb.core.text import UserError
-from kb.knowledge import load_catalog, load_guide
+from kb.knowledge import load_guide
 from kb.machine.served import ServerWatch
-from kb.report.words import Words
 from kb.session import cli
+from kb.session.knowledge import open_knowledge
+from kb.session.project import find_project
 
 SEPARATOR = "--"
 LOOPBACK = "127.0.0.1"
@@ -30,9 +32,8 @@ def command(arguments: Sequence[str], language: str) -> int:
     options = build_parser(messages).parse_args(arguments[:at])
     options.command = list(arguments[at + 1 :])
     _check(options, given=at < len(arguments))
+    catalog, words = open_knowledge(options, find_project(os.getcwd()), language, messages)
     guide = load_guide(options.rules)
-    catalog = load_catalog(options.rules)
-    words = Words(language, messages, catalog.facts)
     options.versions = {"kb": __version__, "rules": catalog.version}
 
     watch = Watch(guide["formulas"]["targets"], options.scope)

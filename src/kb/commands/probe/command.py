@@ -10,7 +10,7 @@ from kb import __version__
 from kb.commands.options import RUN, Options
 from kb.commands.probe.request import OF_COMMAND, ProbeRequest, request_of
 from kb.core.text import UserError
-from kb.knowledge import load_catalog, load_guide
+from kb.knowledge import load_guide
 from kb.report.probe.json_report import probe_json
 from kb.report.probe.matrix import matrix_json, matrix_text
 from kb.report.probe.progress import progress
@@ -18,6 +18,8 @@ from kb.report.probe.text import probe_text
 from kb.report.terminal import choose_style
 from kb.report.words import Words
 from kb.session import cli
+from kb.session.knowledge import open_knowledge
+from kb.session.project import find_project, folder_of
 
 if TYPE_CHECKING:
     from kb.torch_runs.probe.campaign import Probed
@@ -45,8 +47,8 @@ def command(arguments: Sequence[str], language: str) -> int:
         return _on_ray(options, request, messages, language)
     if os.name == "nt":
         raise UserError("probe.not_on_windows")
-    catalog = load_catalog(options.rules)
-    words = Words(language, messages, catalog.facts)
+    catalog, words = open_knowledge(options, find_project(folder_of(request.question.config)), language, messages)
+    request = request._replace(rules=options.rules)
     if options.record is not None:
         check_recordable(options.record, request)
     try:
@@ -78,8 +80,7 @@ def _on_ray(options: argparse.Namespace, request: ProbeRequest, messages: cli.Wo
 
     if options.record is not None:
         raise UserError("probe.ray_not_with", option="--record")
-    catalog = load_catalog(options.rules)
-    words = Words(language, messages, catalog.facts)
+    catalog, words = open_knowledge(options, find_project(os.getcwd()), language, messages)
 
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)

@@ -8,6 +8,7 @@ from kb.commands.options import LARGEST_NUMBER, check_numbers, question_of
 from kb.core.memory_report import WORKING
 from kb.core.text import UserError
 from kb.core.units import read_size
+from kb.knowledge.locations import Rules
 
 OF_CLUSTER = ("cluster_gpus", "models", "batches")
 OF_COMMAND = ("batch_flag", "steps_flag", "workers_flag")
@@ -33,7 +34,7 @@ class ProbeRequest(NamedTuple):
     host_bytes: int | None = None
     fake_limit: int | None = None
     fake_script: str | None = None
-    rules: str | None = None
+    rules: Rules = None
 
     @property
     def run(self) -> RunSettings:

@@ -19,14 +19,19 @@ from kb.knowledge import load_catalog, load_guide, load_table_examples, load_wor
 from kb.knowledge.bundle import build
 from kb.knowledge.compile import read_one_file, read_rules_folder
 from kb.knowledge.entries import entries_of, written
-from kb.knowledge.locations import Location, named, shipped
+from kb.knowledge.locations import Location, Overlay, located, named
 from kb.knowledge.lock import LOCK, check_lock, write_lock
+from kb.knowledge.overlay import laid_entries
 from kb.report.json_parts import head, to_json
 from kb.report.rules.diff import rule_diff_markdown, rule_diff_object
 from kb.report.terminal import choose_style
 from kb.report.words import Words
 from kb.session import cli
-from kb.session.project import unknown_rule
+from kb.session.knowledge import rules_of
+from kb.session.project import find_project, folder_of, unknown_rule
+
+# What looks at the rules as a run does, with what the project in the working folder lays over them.
+LAID_OVER = ("test", "show", "explain", "schemas")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,7 +42,9 @@ def command(arguments: Sequence[str], language: str) -> int:
     # the rules are changed and not compiled yet where they are validated: their texts do not wait for that
     words = load_words_alone(language) if "validate" in arguments[:1] else cli.load_words_or_none(language)
     options = build_parser(words).parse_args(arguments)
-    location = named(options.rules) if options.rules else shipped()
+    if options.action in LAID_OVER:
+        options.rules = rules_of(find_project(os.getcwd()), options.rules)
+    location = located(options.rules)
     action = {
         "validate": _validate,
         "test": _test,
@@ -61,7 +68,7 @@ def build_parser(words: cli.Words) -> cli.Parser:
         options.add(made, "rules", "lang")
         return made
 
-    add("validate").add_argument("file", nargs="?", metavar="FILE", help=say("validate_file"))
+    add("validate").add_argument("file", nargs="?", metavar="FILE|DIR", help=say("validate_file"))
     add("test").add_argument("ids", nargs="*", metavar="ID", help=say("ids"))
     add("show").add_argument("ids", nargs="*", metavar="ID", help=say("entry_ids"))
     explain = add("explain")
@@ -81,6 +88,9 @@ def build_parser(words: cli.Words) -> cli.Parser:
 def _validate(options: argparse.Namespace, location: Location, words: cli.Words) -> int:
     """Schemas, names, types, references, both languages; and, of the shipped rules, the version lock."""
     only = hot = None
+    laid = _laid_over(options)
+    if laid is not None:
+        return _validate_overlays(laid, words)
     if options.file is not None:
         location, only = _file_of(options, location)
         located = read_one_file(location, only)
@@ -101,6 +111,29 @@ def _validate(options: argparse.Namespace, location: Location, words: cli.Words)
         return cli.CLEAN
     counts = {kind: len(hot[kind]) for kind in ("rules", "gpus", "models", "dialects", "facts")}
     print(cli.said(words, "rules.valid", path=location.rules, **counts))
+    return cli.CLEAN
+
+
+def _laid_over(options: argparse.Namespace) -> Location | None:
+    """The overlays that are meant: a folder that is named, those of the project that a named file lies in or that is
+    here; None where kb's own rules, or those of ``--rules``, are."""
+    path = options.file
+    if path is not None and os.path.isdir(path):
+        return located(options.rules)._replace(overlays=(Overlay(path, os.path.abspath(path)),))
+    if options.rules is not None or (path is not None and not os.path.isfile(path)):
+        return None
+    rules = rules_of(find_project(folder_of(path)))
+    if not isinstance(rules, Location):
+        return None
+    inside = [overlay for overlay in rules.overlays if path and os.path.abspath(path).startswith(overlay.root + os.sep)]
+    return rules if path is None or inside else None
+
+
+def _validate_overlays(location: Location, words: cli.Words) -> int:
+    """Raises: OverlayError: they have faults."""
+    found = [entry.overlay for entry in laid_entries(location)]
+    for overlay in location.overlays:
+        print(cli.counted(words, "rules.overlay_valid", found.count(overlay.name), path=overlay.root))
     return cli.CLEAN
 
 

@@ -47,7 +47,7 @@ def explain_entry(
     """
     if entry.kind == "checks":
         rule = catalog.rules[entry.id]
-        rows = load_table_rows(rule.id, location.rules) if rule.on == rule.id else ()
+        rows = load_table_rows(rule.id, location) if rule.on == rule.id else ()
         return explain(rule, words, style, sources=catalog.sources, rows=rows)
     errata = guide.get(ERRATA, {}).get(ERRATA, [])
     if entry.kind == ERRATA:
@@ -57,6 +57,8 @@ def explain_entry(
     if entry.kind == "formulas":
         return formula_text(guide["formulas"][entry.id], words, style, errata=errata, sources=catalog.sources)
 
-    with open(os.path.join(location.rules, entry.path), encoding="utf-8") as stream:
-        data = read_source(entry.path, stream.read()).data
+    data = guide.get(entry.kind, {}).get(entry.id) if os.path.isabs(entry.path) else None  # an overlay's, filled in
+    if data is None:
+        with open(os.path.join(location.rules, entry.path), encoding="utf-8") as stream:
+            data = read_source(entry.path, stream.read()).data
     return entry_text(entry.kind, data, words, style, errata=errata, sources=catalog.sources)

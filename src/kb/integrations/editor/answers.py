@@ -97,10 +97,11 @@ class Answers:
         return types.Hover(contents=content, range=self._positions.range(span))
 
     def _explained(self, unit: UnitResult, finding: Finding) -> str:
-        rule: Rule = self._session.catalog.rules[finding.rule]
+        catalog = self._session.checker(unit.unit.path).catalog
+        rule: Rule = catalog.rules[finding.rule]
         facts: Mapping[str, Any] = finding.facts
         lines = [f"**{code(finding.rule)}** {escaped(self._words.message(finding))}", ""]
-        whole = explain(rule, self._words, PANEL, sources=self._session.catalog.sources, lookup=facts.get)
+        whole = explain(rule, self._words, PANEL, sources=catalog.sources, lookup=facts.get)
         return "\n".join([*lines, *fenced(whole.rstrip().splitlines()[1:])])
 
     def _meaning(self, name: str, setting: Setting) -> str:
@@ -168,7 +169,7 @@ class Answers:
             units=file.results,
             sources_text={file.path: file.text},
             version="",
-            rules_version=self._session.catalog.version,
+            rules_version=checker.catalog.version,
         )
 
     def _text_edit(self, span: Span, text: str) -> types.TextEdit:

@@ -15,9 +15,9 @@ from kb.core.text import UserError
 from kb.integrations.editor.answers import FIX_ALL, Answers
 from kb.integrations.editor.positions import Positions
 from kb.integrations.editor.session import Checked, Session
+from kb.knowledge import KnowledgeError
 
 PAUSE_SECONDS = 0.15  # after the last key pressed
-PROJECT_FILES = ("kb.toml", "pyproject.toml")
 PARSE_ERROR = -32700
 log = logging.getLogger(__name__)
 
@@ -58,6 +58,9 @@ class KbServer(LanguageServer):
             checked = self.session.check(document.source, path, document.language_id or "")
         except UserError as fault:
             self._say(self.session.said(fault))
+            return None
+        except KnowledgeError as error:
+            self._say("\n".join(self.session.said_of_rules(error)))
             return None
         self.checked[document.uri] = (document.version, checked)
         return checked
@@ -115,7 +118,7 @@ def make_server(session: Session) -> KbServer:
 
     @server.feature(types.TEXT_DOCUMENT_DID_SAVE)
     def saved(server: KbServer, params: types.DidSaveTextDocumentParams) -> None:
-        if params.text_document.uri.endswith(PROJECT_FILES):
+        if server.session.decides(to_fs_path(params.text_document.uri) or params.text_document.uri):
             server.again()
 
     @server.feature(types.TEXT_DOCUMENT_DID_CLOSE)

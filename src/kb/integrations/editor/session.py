@@ -10,13 +10,17 @@ from kb.core.finding import Finding
 from kb.core.result import INTERNAL, UnitResult
 from kb.core.text import LANGUAGES, UserError, described
 from kb.knowledge import load_catalog, load_words
+from kb.knowledge.locations import Location, Rules
+from kb.knowledge.overlay import state_of
 from kb.knowledge.problems import KnowledgeError
 from kb.report.words import Words
 from kb.session.file import FileChecker
 from kb.session.file_result import FileResult, Kind, kind_of
+from kb.session.knowledge import rules_of
 from kb.session.prepare import file_checker
 from kb.session.project import LIBRARIES, find_project
 
+PROJECT_FILES = ("kb.toml", "pyproject.toml")
 KINDS: Mapping[str, Kind] = {"shellscript": "shell", "markdown": "text"}  # by the editor's language id
 
 
@@ -40,10 +44,10 @@ class Session:
     """Settings come from the command line, the client (which wins), and each project's own file."""
 
     def __init__(self, language: str, wanted: Mapping[str, Any]) -> None:
-        self.catalog: Catalog = load_catalog(whole=True)
+        self.catalog: Catalog = load_catalog(whole=True)  # as kb ships it
         self._first: dict[str, Any] = {"lang": language, **wanted}
         self._settings = dict(self._first)
-        self._checkers: dict[str | None, FileChecker] = {}
+        self._checkers: dict[str | None, tuple[Rules, str, FileChecker]] = {}
         self._words: dict[str, Words] = {}
 
     def configure(self, settings: object) -> None:
@@ -56,6 +60,17 @@ class Session:
     def forget(self) -> None:
         """Read the projects' settings again at the next check."""
         self._checkers.clear()
+
+    def decides(self, path: str) -> bool:
+        """Whether a file says how others are checked: the settings of a project, or what they lay over the rules."""
+        if path.endswith(PROJECT_FILES):
+            return True
+        try:
+            rules = rules_of(find_project(os.path.dirname(path) or os.getcwd()))
+        except UserError:
+            return False
+        roots = [overlay.root for overlay in rules.overlays] if isinstance(rules, Location) else []
+        return any(os.path.realpath(path).startswith(os.path.realpath(root) + os.sep) for root in roots)
 
     @property
     def words(self) -> Words:
@@ -72,16 +87,26 @@ class Session:
         within = fault.values.get("within")
         return f"{within}: {sentence}" if within else sentence
 
+    def said_of_rules(self, error: KnowledgeError) -> list[str]:
+        """What is wrong with the rules, each with its place."""
+        return [problem.in_language(self.words.language) for problem in error.problems]
+
     def checker(self, path: str) -> FileChecker:
         """The checker for a file, by the project that it belongs to.
 
         Raises:
             UserError: the project's or the client's settings cannot be used.
+            KnowledgeError: what the project lays over the rules has faults.
         """
         project = find_project(os.path.dirname(path) or os.getcwd())
-        if project.path not in self._checkers:
-            self._checkers[project.path] = file_checker(self.catalog, project, self._question())
-        return self._checkers[project.path]
+        rules = rules_of(project)
+        state = state_of(rules) if isinstance(rules, Location) else ""
+        known = self._checkers.get(project.path)
+        if known is None or known[:2] != (rules, state):
+            catalog = load_catalog(rules, whole=True) if isinstance(rules, Location) else self.catalog
+            known = rules, state, file_checker(catalog, project, self._question())
+            self._checkers[project.path] = known
+        return known[2]
 
     def check(self, text: str, path: str, language_id: str = "") -> Checked:
         """Everything found in a text as it stands in the editor.

@@ -14,9 +14,10 @@ from kb.core.result import UnitResult
 from kb.core.setup import TrainingSetup
 from kb.integrations.trainer.live import LiveRun
 from kb.integrations.trainer.shapes import Seen
-from kb.knowledge import load_catalog
+from kb.knowledge import load_catalog, load_words
 from kb.report.words import Words
 from kb.session import cli
+from kb.session.knowledge import rules_of
 from kb.session.prepare import Checking, file_checker, named_machine
 from kb.session.project import Project, find_project
 
@@ -33,8 +34,9 @@ class Knowledge:
     def __init__(self, language: str | None = None) -> None:
         self.project: Project = find_project(os.getcwd())
         self.language = language or self.project.lang or cli.language_of((), os.environ)
-        self.catalog: Catalog = load_catalog()
-        self.words = Words(self.language, cli.load_words_or_none(self.language), self.catalog.facts)
+        rules = rules_of(self.project)
+        self.catalog: Catalog = load_catalog(rules)
+        self.words = Words(self.language, load_words(self.language, rules), self.catalog.facts)
 
 
 class Forecast:
