@@ -24,7 +24,7 @@ from kb.session.project import find_project, folder_of
 if TYPE_CHECKING:
     from kb.torch_runs.probe.campaign import Probed
 
-KINDS = ("smoke", "ramp", "max-batch", "host")
+KINDS = ("smoke", "ramp", "max-batch", "host", "serve")
 JOURNAL = "kb-probe.jsonl"
 PLACES = {name: f"{{{name}}}" for name in ("batch", "steps", "workers")}  # in the words of a help text
 
@@ -42,6 +42,10 @@ def command(arguments: Sequence[str], language: str) -> int:
     messages = cli.load_words_or_none(language)
     own, words_of_run = _parted(arguments)
     options = build_parser(messages).parse_intermixed_args(own)
+    if options.kind == "serve":
+        from kb.commands.probe.serve import command as serve  # a server's budget is nothing that a trial needs
+
+        return serve(options, words_of_run, messages, language)
     request = request_of(options, words_of_run)
     if options.ray is not None:
         return _on_ray(options, request, messages, language)
