@@ -34,7 +34,7 @@ def stand_in(folder: Path, log: str, then: str) -> None:
     """A program named vllm that prints ``log``, and then does as ``then`` says."""
     path = folder / "vllm"
     (folder / "log").write_text(log)
-    path.write_text(f"#!/bin/sh\necho $$ > {folder / 'pid'}\ncat {folder / 'log'}\n{then}\n")
+    path.write_text(f"#!/bin/sh\necho $$ > {folder}/pid\ncat {folder}/log\n{then}\n")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
 

@@ -36,7 +36,8 @@ PURE_BUT = {("kb.memory.engine.tape", "sys"), ("kb.memory.engine.world", "thread
 HEAVY = {"torch", "jsonschema", "pynvml", "rich", "psutil", "transformers", "subprocess", "concurrent", "difflib"}
 # Packages that are themselves imported only where they are used, and may say at the top what they stand on.
 LATE = (
-    *(f"kb.commands.probe.{name}" for name in ("built_in", "campaign", "matrix", "own_command", "place", "record", "serve")),
+    *(f"kb.commands.probe.{name}" for name in ("built_in", "campaign", "matrix", "own_command", "place", "record")),
+    "kb.commands.probe.serve",
     "kb.torch_runs", "kb.guide", "kb.commands.monitor", "kb.integrations.trainer", "kb.integrations.editor",
     "kb.integrations.git_files",
 )  # fmt: skip

@@ -58,13 +58,13 @@ def serve_text(probed: ServeProbe, words: Words, style: Style) -> str:
 def _figures(probed: ServeProbe, words: Words, style: Style) -> list[str]:
     """A row for each figure that either side has."""
     said = predicted(probed.answer.served) if probed.answer is not None else {}
-    rows = [[words(f"probe.serve_{name}") for name in ("figure", "predicted", "printed", "difference")]]
+    rows = [[words(f"probe.serve.{name}") for name in ("figure", "predicted", "printed", "difference")]]
     for name in FIGURES:
         if name not in probed.measured and not (said.get(name)):
             continue
         one, other = said.get(name), probed.measured.get(name)
         apart = f"{(one / other - 1) * 100:+.1f}%" if one is not None and other else ""
-        rows.append([words(f"probe.serve_of.{name}"), _shown(name, one), _shown(name, other), apart])
+        rows.append([words(f"probe.serve.{name}"), _shown(name, one), _shown(name, other), apart])
     return table(rows, left=(0,)) if len(rows) > 1 else []
 
 
