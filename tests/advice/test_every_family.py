@@ -11,7 +11,8 @@ from kb.advice.answer import answer
 from kb.advice.estimate import estimate
 from kb.advice.estimator import Estimator
 from kb.advice.flags import assumed_of, unit_of
-from kb.advice.plan_gpu import plan_unit
+from kb.advice.plan import steps_from
+from kb.advice.plan_unit import plan_unit
 from kb.advice.question import PRECISIONS, Question, RunSettings
 from kb.core.model import Model
 from kb.core.setup import TrainingSetup
@@ -23,7 +24,7 @@ from kb.report.check.json_report import json_report
 from kb.report.check.text import text_report
 from kb.report.estimate.json_report import estimate_json
 from kb.report.estimate.text import estimate_text
-from kb.report.plan_report import plan_text
+from kb.report.plan_report import Faults, plan_text
 from kb.report.recommend.text import recommend_text
 from kb.report.terminal import Style
 from kb.report.words import Words
@@ -35,6 +36,7 @@ from kb.session.run import Run
 
 CATALOG = load_catalog()
 GUIDE = load_guide()
+STEPS = steps_from(load_guide(), CATALOG.facts)
 WORDS = Words("en", cli.load_words_or_none("en"), CATALOG.facts)
 METHODS = ("full", "lora", "qlora", "dora")
 STYLE = Style(width=88)
@@ -112,7 +114,7 @@ def test_a_check_a_recommendation_and_a_plan_are_made(name, checkers):
         assert result.prediction is not None
         whole = Run((file,), ()).result(checker)
         assert text_report(whole, WORDS, STYLE) and finite(json.loads(json_report(whole, WORDS)))
-    assert plan_text([plan_unit(result, estimator, CATALOG.gpus)], WORDS, STYLE)
+    assert plan_text([plan_unit(result, estimator, CATALOG.gpus, STEPS)], Faults(), WORDS, STYLE)
     for task in ("train",) if encoder else ("train", "inference"):
         assert recommend_text(answer(task, Question.of(), estimator, CATALOG, GUIDE), WORDS, STYLE)
 

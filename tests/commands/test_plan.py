@@ -1,7 +1,9 @@
 """`kb plan`: what is short, and the steps that mend it: GPU and host memory apart, the effective batch held."""
 
+import itertools
 import json
 import re
+import sys
 from pathlib import Path
 
 import jsonschema
@@ -11,12 +13,18 @@ from catalog_sample import CATALOG, machine
 from command_runs import ROOT
 from command_runs import run_kb as kb
 from kb.advice.estimator import Estimator
-from kb.advice.plan import Plan, combined, plan_host
+from kb.advice.plan import Plan, combined, steps_from
 from kb.advice.plan_gpu import plan_gpu
+from kb.advice.plan_host import plan_host
 from kb.core.setup import TrainingSetup
+from kb.knowledge import load_guide
+
+sys.path.insert(0, str(ROOT / "bench"))
+from plan_check import tried
 
 RUN = ROOT / "tests" / "data" / "check" / "summary_run.yaml"
 TWO = ROOT / "tests" / "data" / "check" / "two_models.yaml"
+STEPS = steps_from(load_guide(), CATALOG.facts)
 BOX = ("--gpu", "rtx-3090", "--host-memory", "60GB", "--cpus", "48")
 WORKERS, EVALUATION = "training.dataloader_num_workers", "training.per_device_eval_batch_size"
 TRAIN, ACCUMULATION = "training.per_device_train_batch_size", "training.gradient_accumulation_steps"
@@ -30,7 +38,7 @@ def plan_json(*arguments: object, code: int = 0) -> dict:
 
 def plan(setup: TrainingSetup, model: str, gpu: str, **values: int) -> Plan:
     estimator = Estimator(CATALOG.models[model], machine(gpu, **values), CATALOG.constants)
-    gpu = plan_gpu(setup, estimator, CATALOG.gpus)
+    gpu = plan_gpu(setup, estimator, CATALOG.gpus, STEPS)
     return combined(gpu, plan_host(setup, gpu.setup, estimator), setup)
 
 
@@ -79,12 +87,49 @@ def test_the_steps_put_into_the_config_pass_the_linter(tmp_path: Path) -> None:
 
 
 def test_a_smaller_training_batch_holds_the_effective_batch() -> None:
-    setup = TrainingSetup(per_device_train_batch_size=24, gradient_accumulation_steps=2, bf16=True)
+    setup = TrainingSetup(
+        per_device_train_batch_size=96, gradient_accumulation_steps=2, bf16=True, gradient_checkpointing=True
+    )
     found = plan(setup, "t5-base", "rtx-3080-10gb")
     (step,) = [step for step in found.gpu.steps if step.name == "train_batch"]
-    assert step.set[TRAIN][1] * step.set[ACCUMULATION][1] == 48
-    assert found.effective == (48, 48)
-    assert step.values["checkpointed"] > step.set[TRAIN][1]
+    assert step.set[TRAIN][1] * step.set[ACCUMULATION][1] == 192
+    assert found.effective == (192, 192)
+
+
+def test_what_costs_least_of_the_result_comes_first() -> None:
+    found = plan(TrainingSetup(per_device_train_batch_size=8, max_source_length=1024), "llama-3.1-8b", "rtx-3080-10gb")
+    names = [step.name.replace("precision_bf16", "autocast") for step in found.gpu.steps]
+    assert names == sorted(names, key=STEPS.order.index) and "checkpointing" in names
+    alone = plan(TrainingSetup(per_device_train_batch_size=8, max_source_length=512), "t5-base", "rtx-3080-10gb")
+    assert [step.name for step in alone.gpu.steps] == ["checkpointing"]
+
+
+def test_several_gpus_share_a_model_before_something_else_is_trained() -> None:
+    setup = TrainingSetup(max_source_length=1024, per_device_train_batch_size=2, bf16=True, world_size=8)
+    found = plan(setup, "llama-3.1-8b", "a100-80gb")
+    assert found.gpu.reached and found.setup.fsdp and found.setup.method == "full"
+
+
+@pytest.mark.parametrize("seed", [11, 12])
+def test_a_plan_pasted_into_the_file_does_what_it_says(seed: int) -> None:
+    """A sample; bench/plan_check.py draws as many as one likes, in five formats."""
+    for each in itertools.islice(tried(seed), 8):
+        assert each.kept, (each.text, each.pasted, each.new_errors)
+
+
+def test_other_faults_are_mended_first_and_counted_with(tmp_path: Path) -> None:
+    path = tmp_path / "train.yaml"
+    path.write_text(
+        "model_name_or_path: google-t5/t5-large\nper_device_train_batch_size: 64\nbf16: true\nfp16: true\n"
+        "max_source_length: 1024\noutput_dir: out\ndo_train: true\n",
+        "utf-8",
+    )
+    box = ("--gpu", "rtx-3090", "--host-memory", "60GB", "--cpus", "48")
+    found = plan_json(path, *box)
+    assert found["faults"]["mended"] and found["faults"]["left"] == []
+    assert "-fp16: true" in found["faults"]["diff"] and found["plans"][0]["reached"]
+    text = kb(path, *box, "--lang", "en", module="kb.plan").stdout
+    assert "-fp16: true" in text and "gradient_checkpointing: true" in text
 
 
 def test_evaluation_comes_before_training_and_options_last() -> None:

@@ -1,14 +1,17 @@
 """The plan of a run: what each resource needs, the ways there are, and the steps for host memory."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from kb.advice.attempts import targets_for
 from kb.advice.estimator import Estimator
+from kb.advice.recommend import SHORTEST_SOURCE
+from kb.advice.run_kind import NAMES
 from kb.advice.usual import precision_for
+from kb.core.facts import FactType
 from kb.core.hardware import Gpu
 from kb.core.memory_report import HostLedger, MemoryReport, Phase
-from kb.core.setup import TrainingSetup
+from kb.core.setup import TrainingSetup, WeightType
 from kb.memory import default_targets
 
 # enough: fits with its whole band. over_target: within the limit, over the share the notes advise (host only).
@@ -122,59 +125,113 @@ def combined(gpu: Ledger, host: Ledger, first: TrainingSetup) -> Plan:
     return Plan(gpu, host, host.setup, (first.effective_batch_size, host.setup.effective_batch_size))
 
 
+# Fields of the setup → what a config calls them.
 _NAMES = {
     "gradient_checkpointing": "training.gradient_checkpointing",
     "bf16": "training.bf16",
     "fp16": "training.fp16",
     "optim": "training.optim",
+    "weights": "model.torch_dtype",
+    "fused_loss": "training.use_liger_kernel",
+    "fsdp": "training.fsdp",
+    "max_source_length": "data.max_source_length",
     "lora_target_modules": "lora.target_modules",
     "load_in_4bit": "quantization.load_in_4bit",
     "bnb_4bit_use_double_quant": "quantization.bnb_4bit_use_double_quant",
 }
+SHARDED = "full_shard auto_wrap"  # what `fsdp` is set to
+TRAIN_BATCH, SHORTER = "train_batch", "shorter_inputs"
+# Where nobody says another order: `options` of rules/tradeoffs/gpu-memory-steps.yaml.
+ORDER_ID = "gpu-memory-steps"
+Writes = Callable[[str, Any], bool]
 
 
 class Option(NamedTuple):
-    """Something to switch on: the step's name, fields of the setup, the notes' lines that advise it."""
+    """Something to switch on: the step's name, and fields of the setup."""
 
     name: str
     fields: Mapping[str, Any]
-    lines: str | None = None
 
 
-def options_for(setup: TrainingSetup, estimator: Estimator) -> list[Option]:
-    """What can be switched on, in the notes' order and then by how much it changes the run."""
-    found: list[Option] = []
+class Steps(NamedTuple):
+    """What decides which steps there are.
+
+    ``order``: names of steps, what costs least of the result first. ``fused_types``: model types whose loss Liger
+    computes in pieces. ``writes`` tells whether the config's format has a key for a value of a setting, ``weights`` in
+    which type it then loads weights: in some formats that follows from the other settings.
+    """
+
+    order: tuple[str, ...]
+    fused_types: tuple[str, ...] = ()
+    writes: Writes = lambda name, value: True
+    weights: Callable[[TrainingSetup], WeightType] = lambda setup: setup.weights
+
+
+def steps_from(guide: Mapping[str, Any], facts: Mapping[str, FactType]) -> Steps:
+    """The steps as the rules order them."""
+    options = guide["tradeoffs"][ORDER_ID]["options"]
+    order = tuple(option["id"].replace("-", "_") for option in options)
+    return Steps(order, facts["model.has_liger_loss"].model_types)
+
+
+def options_for(setup: TrainingSetup, estimator: Estimator, steps: Steps) -> list[Option]:
+    """What can be switched on for this run and be written in its format, in order; ``train_batch`` among them."""
+    there = {
+        option.name: option
+        for option in _options(setup, estimator, steps)
+        if all(steps.writes(name, after) for name, (_, after) in said(option.fields, setup).items())
+    }
+    autocast = there.get("autocast")
+    if autocast is not None and setup.method == "full" and with_options(setup, [autocast], steps).weights == "fp16":
+        del there["autocast"]  # what is loaded in fp16 cannot be trained with mixed precision
+    there[TRAIN_BATCH] = Option(TRAIN_BATCH, {})
+    return [there[name] for name in steps.order if name in there]
+
+
+def _options(setup: TrainingSetup, estimator: Estimator, steps: Steps) -> Iterator[Option]:
+    architecture = estimator.model.architecture
+    if not setup.do_train:
+        return
     if not setup.gradient_checkpointing:
-        found.append(Option("checkpointing", {"gradient_checkpointing": True}, "109"))
-    autocast = precision_for(estimator.gpu, estimator.model.architecture).autocast
+        yield Option("checkpointing", {"gradient_checkpointing": True})
+    if not setup.fused_loss and architecture.model_type in steps.fused_types and not setup.predict_with_generate:
+        yield Option("fused_loss", {"fused_loss": True})
+    autocast = precision_for(estimator.gpu, architecture).autocast
     if not setup.autocast and setup.weights == "fp32" and autocast != "fp32":
-        found.append(Option(f"precision_{autocast}", {autocast: True}, "110"))
+        yield Option("autocast", {autocast: True})
+    if setup.method == "lora" and setup.weights == "fp32" and autocast == "bf16":
+        yield Option("base_in_half", {"weights": "bf16"})
     adapter: dict[str, Any] = {}
-    if (
-        setup.lora_target_modules is None and default_targets(estimator.model.architecture) is None
-    ):  # PEFT wants them named
-        adapter["lora_target_modules"] = targets_for(estimator.model.architecture)
+    if setup.lora_target_modules is None and default_targets(architecture) is None:  # PEFT wants them named
+        adapter["lora_target_modules"] = targets_for(architecture)
     if setup.method == "full":
-        if setup.optim.startswith("adamw") and "8bit" not in setup.optim:
-            found.append(Option("optimizer_8bit", {"optim": "adamw_bnb_8bit"}))
-        found.append(Option("lora", {"method": "lora", "prepare_for_kbit": False, **adapter}))
+        if setup.optim.startswith("adamw") and "8bit" not in setup.optim and not setup.spread.deepspeed:
+            yield Option("optimizer_8bit", {"optim": "adamw_bnb_8bit"})
+        yield Option("lora", {"method": "lora", "prepare_for_kbit": False, **adapter})
+    if setup.world_size > 1 and setup.method != "qlora" and not (setup.fsdp or setup.zero_stage):
+        yield Option("sharded", {"fsdp": True})
     if setup.method != "qlora":
         quantized = {"load_in_4bit": True, "bnb_4bit_use_double_quant": True, "prepare_for_kbit": True}
-        found.append(Option("qlora", {"method": "qlora", **quantized, **adapter}))
-    return found
+        yield Option("qlora", {"method": "qlora", **quantized, **adapter})
+    length = setup.max_source_length // 2
+    if length >= SHORTEST_SOURCE:
+        yield Option(SHORTER, {"max_source_length": length})
 
 
 def compatible(options: Sequence[Option]) -> list[Option]:
-    """Adapters make an 8-bit optimizer needless, and 4-bit weights are adapters already."""
+    """Adapters make an 8-bit optimizer needless, 4-bit weights are adapters already and are not sharded."""
     names = {option.name for option in options}
-    dropped = {"lora", "optimizer_8bit"} if "qlora" in names else {"optimizer_8bit"} if "lora" in names else set()
+    dropped = {"optimizer_8bit"} if names & {"lora", "qlora", "sharded"} else set()
+    dropped |= {"lora", "base_in_half", "sharded"} if "qlora" in names else set()
     return [option for option in options if option.name not in dropped]
 
 
-def with_options(setup: TrainingSetup, options: Iterable[Option]) -> TrainingSetup:
-    """The setup with the options on."""
+def with_options(setup: TrainingSetup, options: Iterable[Option], steps: Steps) -> TrainingSetup:
+    """The setup with the options on, weights loaded as the format does then."""
     for option in options:
-        setup = setup._replace(**option.fields)
+        changed = setup._replace(**option.fields)
+        kinds = {(each.method, each.bf16, each.fp16) for each in (setup, changed)}
+        setup = changed if len(kinds) == 1 else changed._replace(weights=steps.weights(changed))
     return setup
 
 
@@ -185,115 +242,13 @@ def said(changes: Mapping[str, Any], setup: TrainingSetup) -> dict[str, tuple[An
         said["lora.enabled"] = (False, True)
     for field, value in changes.items():
         if field in _NAMES:
-            said[_NAMES[field]] = (getattr(setup, field), value)
+            said[_NAMES[field]] = (_as_said(field, getattr(setup, field)), _as_said(field, value))
     return said
 
 
-WORKERS = "training.dataloader_num_workers"
-PIN, PERSISTENT = "training.dataloader_pin_memory", "training.dataloader_persistent_workers"
-_NOTE, _ORDER, _WORKERS_LINES = "guide-memory", "100-104", "32-41"
-
-
-class HostPlanner:
-    """Lowers host memory step by step, until it is within the container's limit and the share the notes advise.
-
-    Args:
-        first: the run as the config has it.
-        setup: the same after the GPU's steps: adapters save smaller checkpoints.
-    """
-
-    def __init__(self, first: TrainingSetup, setup: TrainingSetup, estimator: Estimator) -> None:
-        self.estimator = estimator
-        self.first = first
-        self.setup = setup
-        self.steps: list[Step] = []
-
-    def plan(self) -> Ledger:
-        before = self.estimator.predict(self.first)
-        state = host_state(before.host, self.estimator.host_target_bytes)
-        changed = self._report()
-        if state in ("over_target", "tight", "short"):
-            self._after_gpu(host_level(before.host), host_level(changed.host))
-            self._halve_workers()
-            self._refine_workers()
-            self._unpin()
-            self._let_workers_go()
-        after = self._report()
-        return Ledger(
-            resource="host",
-            state=state,
-            limit_bytes=before.host.limit_bytes,
-            target_bytes=self.estimator.host_target_bytes,
-            before=host_level(before.host),
-            after=host_level(after.host),
-            state_after=host_state(after.host, self.estimator.host_target_bytes),
-            steps=tuple(self.steps),
-            setup=self.setup,
-            other_change=level_of(after.phases).expected - level_of(changed.phases).expected,
-        )
-
-    def _report(self) -> MemoryReport:
-        return self.estimator.predict(self.setup)
-
-    def _peak(self, **changes: Any) -> int:
-        return self.estimator.predict(self.setup._replace(**changes)).host.peak_bytes
-
-    @property
-    def _over_limit(self) -> bool:
-        return host_state(self._report().host, None) in ("tight", "short")
-
-    @property
-    def _over_target(self) -> bool:
-        return host_state(self._report().host, self.estimator.host_target_bytes) != "enough"
-
-    def _after_gpu(self, before: Level, after: Level) -> None:
-        """What the GPU's steps free here comes first: they are taken anyway."""
-        if before.high - after.high > NEGLIGIBLE * before.high:
-            self.steps.append(Step("gpu_steps", {}, before, after))
-
-    def _halve_workers(self) -> None:
-        """The notes' first step."""
-        workers = self.setup.dataloader_num_workers
-        if self._over_limit and workers > 1:
-            self._step("workers", WORKERS, workers // 2, lines=_ORDER)
-
-    def _refine_workers(self) -> None:
-        """As many as are advised on this machine: what the target and the cores allow."""
-        workers, advised = self.setup.dataloader_num_workers, self.estimator.workers(self.setup)
-        if not self._over_target or advised is None:
-            return
-        if advised < workers:
-            self._step("workers_to_target" if advised else "no_workers", WORKERS, advised, lines=_WORKERS_LINES)
-
-    def _unpin(self) -> None:
-        if not self._over_target or not self.setup.dataloader_pin_memory:
-            return
-        peak = self._peak()
-        if peak - self._peak(dataloader_pin_memory=False) > NEGLIGIBLE * peak:
-            self._step("pin_memory", PIN, False, lines="37")
-
-    def _let_workers_go(self) -> None:
-        """Workers that stay are beside evaluation's own; the model has no figure for that."""
-        if self.setup.dataloader_persistent_workers:
-            level = host_level(self._report().host)
-            self.setup = self.setup._replace(dataloader_persistent_workers=False)
-            self.steps.append(Step("persistent_workers", {PERSISTENT: (True, False)}, level, None))
-
-    def _step(self, name: str, setting: str, value: Any, *, lines: str) -> None:
-        field = setting.rpartition(".")[2]
-        old, before = getattr(self.setup, field), host_level(self._report().host)
-        self.setup = self.setup._replace(**{field: value})
-        changed: dict[str, tuple[Any, Any]] = {setting: (old, value)}
-        if name == "no_workers" and self.setup.dataloader_persistent_workers:
-            self.setup = self.setup._replace(dataloader_persistent_workers=False)  # a ValueError without workers
-            changed[PERSISTENT] = (True, False)
-        after = host_level(self._report().host)
-        self.steps.append(Step(name, changed, before, after, None, {"before": old, "after": value}, _NOTE, lines))
-
-
-def plan_host(first: TrainingSetup, setup: TrainingSetup, estimator: Estimator) -> Ledger:
-    """The host's ledger for a run that the GPU's steps made of ``first`` into ``setup``.
-
-    Without steps where there is enough, or where nothing says how much there is.
-    """
-    return HostPlanner(first, setup, estimator).plan()
+def _as_said(field: str, value: Any) -> Any:
+    if field == "weights":
+        return NAMES[value]
+    if field == "fsdp":
+        return SHARDED if value else ""
+    return value

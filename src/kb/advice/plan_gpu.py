@@ -1,29 +1,29 @@
 """The steps of a plan that bring GPU memory under its limit, and the plan as a whole."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.advice.attempts import smallest_gpu
 from kb.advice.batches import Ceiling, Splits, splits_of
 from kb.advice.estimator import Estimator
 from kb.advice.plan import (
+    SHORTER,
+    TRAIN_BATCH,
     Ledger,
     Level,
     Option,
-    Plan,
     Step,
-    combined,
+    Steps,
     compatible,
     gpu_state,
     level_of,
     options_for,
-    plan_host,
     said,
     with_options,
 )
+from kb.advice.recommend import SHORTEST_SOURCE
 from kb.core.hardware import Gpu
 from kb.core.memory_report import MemoryReport, Phase
-from kb.core.result import UnitResult
 from kb.core.setup import TrainingSetup
 from kb.memory.search import largest_within
 
@@ -42,8 +42,9 @@ _FIELDS = {
 class GpuPlanner:
     """Finds the fewest options with which batches that fit exist, and then the largest such batches."""
 
-    def __init__(self, setup: TrainingSetup, estimator: Estimator) -> None:
+    def __init__(self, setup: TrainingSetup, estimator: Estimator, wanted: Steps) -> None:
         self.estimator = estimator
+        self.wanted = wanted
         self.setup = setup
         self.steps: list[Step] = []
 
@@ -52,10 +53,14 @@ class GpuPlanner:
         state = gpu_state(before)
         if state in ("tight", "short"):
             options = self._options_needed()
-            fields = {field: value for option in options for field, value in option.fields.items()}
+            there = with_options(self.setup, options, self.wanted)
+            fields = {
+                field: value
+                for field, value in zip(there._fields, there, strict=True)
+                if value != getattr(self.setup, field)
+            }
             self._evaluation(fields)
-            self._training(fields)
-            self._switch_on(options)
+            self._switch_on(options, fields)
             self._inference()
         after = self.estimator.predict(self.setup)
         return Ledger(
@@ -76,31 +81,46 @@ class GpuPlanner:
         )
 
     def _options_needed(self) -> list[Option]:
-        """The first options in order with which batch 1 fits, without those it fits without; all where none do."""
-        options = options_for(self.setup, self.estimator)
+        """The first options in order with which it fits, without those it fits without; all where none do."""
+        options = options_for(self.setup, self.estimator, self.wanted)
         chosen: list[Option] = []
         for number in range(len(options) + 1):
             chosen = compatible(options[:number])
-            if self._smallest_fits(with_options(self.setup, chosen)):
+            if self._can_fit(chosen):
                 break
-        for option in list(chosen):
+        chosen = self._shortened(chosen)
+        if chosen and chosen[-1].name == SHORTER and not self._can_fit(chosen):
+            chosen = chosen[:-1]  # what does not help is not advised
+        for option in reversed(chosen[:-1]):  # what costs most goes first
             fewer = [other for other in chosen if other is not option]
-            if self._smallest_fits(with_options(self.setup, fewer)):
+            if self._can_fit(fewer):
                 chosen = fewer
         return chosen
 
-    def _smallest_fits(self, setup: TrainingSetup) -> bool:
-        ceiling = self._ceiling(setup)
+    def _shortened(self, chosen: list[Option]) -> list[Option]:
+        """The same with inputs halved as often as it takes."""
+        while chosen and chosen[-1].name == SHORTER and not self._can_fit(chosen):
+            length = chosen[-1].fields["max_source_length"] // 2
+            if length < SHORTEST_SOURCE:
+                break
+            chosen = [*chosen[:-1], Option(SHORTER, {"max_source_length": length})]
+        return chosen
+
+    def _can_fit(self, options: Sequence[Option]) -> bool:
+        """Whether training fits with the options on, and evaluation with a batch of 1. The training batch may shrink
+        only where that is among the options.
+        """
+        setup = with_options(self.setup, options, self.wanted)
         smallest = setup._replace(
-            per_device_train_batch_size=1,
-            per_device_eval_batch_size=1,
-            generation_num_beams=1,
-            do_predict=False,
-            eval_accumulation_steps=1,
+            per_device_eval_batch_size=1, generation_num_beams=1, do_predict=False, eval_accumulation_steps=1
         )
-        phases = [phase for phase in self.estimator.predict(smallest).phases if phase.name in EVALUATION]
-        trains = not setup.do_train or ceiling.reaches(setup.effective_batch_size, setup.world_size)
-        return trains and self.estimator.fits(phases)
+        phases = self.estimator.predict(smallest).phases
+        evaluates = self.estimator.fits(phase for phase in phases if phase.name in EVALUATION)
+        if not setup.do_train or not evaluates:
+            return evaluates
+        if any(option.name == TRAIN_BATCH for option in options):
+            return self._ceiling(setup).reaches(setup.effective_batch_size, setup.world_size)
+        return self.estimator.fits(phase for phase in phases if phase.name == "train")
 
     def _ceiling(self, setup: TrainingSetup) -> Ceiling:
         single, accumulated = (
@@ -174,39 +194,23 @@ class GpuPlanner:
             "effective": effective,
             "now": batch * accumulation * world,
             "nearest": _nearest(splits),
-            "checkpointed": self._checkpointed(fields),
         }
         self._step("train_batch", changed, "train", values=values, lines=_ORDER)
 
-    def _checkpointed(self, fields: Mapping[str, Any]) -> int | None:
-        """The training batch that gradient checkpointing would allow instead; None where it is on already."""
-        setup = self.setup._replace(**fields)
-        if setup.gradient_checkpointing:
-            return None
-        return (
-            self.estimator.largest(setup._replace(gradient_checkpointing=True), "per_device_train_batch_size") or None
-        )
-
     # --- options, and inference ---------------------------------------------------------------------------------
 
-    def _switch_on(self, options: Sequence[Option]) -> None:
-        """The first that lowers the peak first: some help only once another is on."""
-        left = list(options)
-        while left:
+    def _switch_on(self, options: Sequence[Option], fields: Mapping[str, Any]) -> None:
+        """The steps in order. What helps only together with a later one is still a step of its own."""
+        for option in options:
+            if option.name == TRAIN_BATCH:
+                self._training(fields)
+                continue
             before = level_of(self.estimator.predict(self.setup).phases)
-            levels = [level_of(self.estimator.predict(with_options(self.setup, [option])).phases) for option in left]
-            number = next((n for n, level in enumerate(levels) if level.high < before.high), 0)
-            if (
-                levels[number].high
-                >= before.high
-                <= level_of(self.estimator.predict(with_options(self.setup, left)).phases).high
-            ):
-                break  # what is left does not help
-            option, after = left.pop(number), levels[number]
-            source = _NOTE if option.lines else None
             changed = said(option.fields, self.setup)
-            self.steps.append(Step(option.name, changed, before, after, None, {}, source, option.lines))
-            self.setup = with_options(self.setup, [option])
+            self.setup = with_options(self.setup, [option], self.wanted)
+            after = level_of(self.estimator.predict(self.setup).phases)
+            name = f"precision_{next(iter(option.fields))}" if option.name == "autocast" else option.name
+            self.steps.append(Step(name, changed, before, after))
 
     def _inference(self) -> None:
         """Inference runs alone; its batch, then its beams."""
@@ -259,27 +263,6 @@ def _nearest(splits: Splits | None) -> tuple[tuple[int, int], ...]:
     return tuple((split.batch, split.accumulation) for split in (splits.below, splits.above) if split)
 
 
-def plan_gpu(setup: TrainingSetup, estimator: Estimator, gpus: Mapping[str, Gpu]) -> Ledger:
+def plan_gpu(setup: TrainingSetup, estimator: Estimator, gpus: Mapping[str, Gpu], steps: Steps) -> Ledger:
     """The GPU's ledger for ``setup``; without steps where it fits, or where no GPU is known."""
-    return GpuPlanner(setup, estimator).plan(gpus)
-
-
-class PlannedUnit(NamedTuple):
-    """What was planned, where, and the plan."""
-
-    result: UnitResult
-    estimator: Estimator
-    plan: Plan
-
-
-def plan_unit(result: UnitResult, estimator: Estimator, gpus: Mapping[str, Gpu]) -> PlannedUnit:
-    """Both ledgers of a checked unit whose model is known.
-
-    Raises:
-        UnsupportedArchitectureError: no closed form for the model's family.
-    """
-    setup = result.setup
-    if setup is None:
-        raise ValueError(f"{result.unit.path}: nothing is set up to run")
-    gpu = plan_gpu(setup, estimator, gpus)
-    return PlannedUnit(result, estimator, combined(gpu, plan_host(setup, gpu.setup, estimator), setup))
+    return GpuPlanner(setup, estimator, steps).plan(gpus)

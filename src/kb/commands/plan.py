@@ -7,24 +7,32 @@ from typing import TYPE_CHECKING
 
 from kb import __version__
 from kb.advice.estimator import Estimator
-from kb.advice.plan_gpu import plan_unit
+from kb.advice.plan import steps_from
+from kb.advice.plan_unit import plan_unit
 from kb.commands.options import MACHINE, Options, question_of
+from kb.config.dialect.spelling import Speller
+from kb.config.files import ConfigError
 from kb.core.catalog import Catalog
 from kb.core.result import UnitResult
 from kb.core.text import UserError
+from kb.knowledge import load_guide
 from kb.memory import UnsupportedArchitectureError
-from kb.report.plan_report import plan_json, plan_text
+from kb.report.plan_report import Faults, plan_json, plan_text
 from kb.report.terminal import choose_style
 from kb.report.words import Words
 from kb.session import cli
 from kb.session.file import FileChecker
+from kb.session.file_result import FileResult, kind_of
 from kb.session.knowledge import open_knowledge
+from kb.session.mending import Mended, mend
+from kb.session.pasting import Pasting
 from kb.session.prepare import file_checker
 from kb.session.project import find_project, folder_of
-from kb.session.sections import sections_of, why_unusable
+from kb.session.run import STDIN, read_bytes
+from kb.session.sections import chosen_section, why_unusable
 
 if TYPE_CHECKING:
-    from kb.advice.plan_gpu import PlannedUnit
+    from kb.advice.plan_unit import PlannedUnit
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -43,14 +51,32 @@ def command(arguments: Sequence[str], language: str) -> int:
     if not machine.gpus and machine.host_memory_bytes is None:
         raise UserError("plan.nothing_to_fit")
     planned = []
-    for result in _units(options, checker, catalog):
+    steps = steps_from(load_guide(options.rules), catalog.facts)
+    mended = _mended(options.config, checker)
+    for result in _units(options, mended.file.results, catalog):
         assert result.setup is not None and result.model is not None  # _units sees to it
         try:
-            planned.append(plan_unit(result, Estimator(result.model, machine, catalog.constants), catalog.gpus))
+            estimator = Estimator(result.model, machine, catalog.constants)
+            speller = _speller(result, catalog)
+            pasting = _pasting(result, mended.file, checker) if speller is not None else None
+            planned.append(plan_unit(result, estimator, catalog.gpus, steps, speller, pasting))
         except UnsupportedArchitectureError as error:
             raise UserError("recommend.unsupported", model=result.model.name, reason=str(error)) from None
-    _report(options, planned, words, catalog)
-    return cli.CLEAN if all(one.plan.reached for one in planned) else cli.FINDINGS
+    _report(options, planned, mended, words, catalog)
+    return cli.CLEAN if not mended.left and all(one.plan.reached for one in planned) else cli.FINDINGS
+
+
+def _mended(path: str, checker: FileChecker) -> Mended:
+    """The file without the faults that are none of memory.
+
+    Raises:
+        ConfigError: the file cannot be read as a config.
+    """
+    try:
+        return mend(checker, checker.check(read_bytes(path), path), kind_of(path))
+    except ConfigError as fault:
+        fault.values.setdefault("path", path)
+        raise
 
 
 def build_parser(words: cli.Words) -> cli.Parser:
@@ -62,23 +88,37 @@ def build_parser(words: cli.Words) -> cli.Parser:
     return made.parser
 
 
-def _units(options: argparse.Namespace, checker: FileChecker, catalog: Catalog) -> list[UnitResult]:
+def _speller(result: UnitResult, catalog: Catalog) -> Speller | None:
+    """What says settings in the file's own format; None of code and of command lines, which have arguments."""
+    dialect = catalog.dialects.get(result.unit.dialect or "")
+    written = result.unit.path.endswith((".yaml", ".yml", ".json")) or result.unit.path == STDIN
+    return Speller(dialect, catalog.facts) if dialect is not None and written else None
+
+
+def _pasting(result: UnitResult, file: FileResult, checker: FileChecker) -> Pasting | None:
+    """What reads the file again with the plan in it; None of a unit that another file says."""
+    return Pasting(checker, file.path, file.text, result.unit.section) if result.unit.path == file.path else None
+
+
+def _units(options: argparse.Namespace, results: Sequence[UnitResult], catalog: Catalog) -> list[UnitResult]:
     """The sections to plan: the named one, else each whose model is known.
 
     Raises:
-        ConfigError: the file cannot be read as a config.
         UserError: there is no such section, or no section with a model that kb knows.
     """
-    results = sections_of(options.config, options.section, checker)
+    results = chosen_section(results, options.config, options.section)
     known = [result for result in results if result.model is not None and result.prediction is not None]
     if known:
         return known
     raise why_unusable(results[0], options.config, catalog)
 
 
-def _report(options: argparse.Namespace, planned: "Sequence[PlannedUnit]", words: Words, catalog: Catalog) -> None:
+def _report(
+    options: argparse.Namespace, planned: "Sequence[PlannedUnit]", mended: Mended, words: Words, catalog: Catalog
+) -> None:
+    faults = Faults(mended.diff, mended.rules, mended.left)
     if options.format == "json":
-        cli.put(plan_json(planned, words, __version__, catalog.version))
+        cli.put(plan_json(planned, faults, words, __version__, catalog.version))
         return
 
-    cli.put(plan_text(planned, words, choose_style(sys.stdout, options.color)))
+    cli.put(plan_text(planned, faults, words, choose_style(sys.stdout, options.color)))

@@ -1,10 +1,11 @@
 """What `kb plan` says, as text and as JSON."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from kb.advice.plan import NEGLIGIBLE, Ledger, Level, Plan, Step
-from kb.advice.plan_gpu import PlannedUnit
+from kb.advice.plan_unit import PlannedUnit
+from kb.config.dialect.spelling import Written
 from kb.core.document import Unit
 from kb.core.units import format_bytes
 from kb.report.check.changes import as_written, key_of
@@ -16,9 +17,28 @@ from kb.report.words import Words
 UNITS = {"gpu": "GiB", "host": "GB"}  # as GPUs are sold, and as containers and the field notes are measured
 
 
-def plan_text(planned: Sequence[PlannedUnit], words: Words, style: Style) -> str:
-    """Every unit's plan, with a line break at the end."""
-    return "\n".join("\n".join(_unit(one, words, style)) + "\n" for one in planned)
+class Faults(NamedTuple):
+    """What a file has besides memory: the fixes as a unified diff, the rules that they satisfy, those that are left."""
+
+    diff: str = ""
+    mended: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+
+
+def plan_text(planned: Sequence[PlannedUnit], faults: Faults, words: Words, style: Style) -> str:
+    """The faults to mend first, then every unit's plan, with a line break at the end."""
+    sections = [_faults(faults, words, style)] if faults.diff or faults.left else []
+    return "\n".join("\n".join(lines) + "\n" for lines in (*sections, *(_unit(one, words, style) for one in planned)))
+
+
+def _faults(faults: Faults, words: Words, style: Style) -> list[str]:
+    lines = [style.paint(words("plan.faults"), "heading")]
+    if faults.diff:
+        lines += wrap(words("plan.faults_mended", rules=", ".join(faults.mended)), style.width, "  ")
+        lines += [f"  {printable(line)}" for line in faults.diff.splitlines()]
+    if faults.left:
+        lines += wrap(words("plan.faults_left", rules=", ".join(faults.left)), style.width, "  ")
+    return lines
 
 
 def _unit(planned: PlannedUnit, words: Words, style: Style) -> list[str]:
@@ -88,8 +108,6 @@ def _step(number: int, step: Step, measure: str, unit: Unit, words: Words, style
     for batch, accumulation in step.values.get("nearest", ()):
         if accumulation < step.values["after"]:
             lines += wrap(words("plan.nearest", batch=batch, accumulation=accumulation), style.width, "     ")
-    if step.values.get("checkpointed"):
-        lines += wrap(words("plan.checkpointed", batch=step.values["checkpointed"]), style.width, "     ")
     return lines
 
 
@@ -146,21 +164,28 @@ def _beyond(ledger: Ledger, words: Words, style: Style) -> list[str]:
     return lines
 
 
-def changes_of(plan: Plan) -> dict[str, tuple[Any, Any]]:
-    """Every setting that the steps change: its value before the first and after the last step."""
-    found: dict[str, tuple[Any, Any]] = {}
-    for step in (*plan.gpu.steps, *plan.host.steps):
-        for name, (before, after) in step.set.items():
-            found[name] = (found[name][0] if name in found else before, after)
-    return found
-
-
 def _changed(planned: PlannedUnit, style: Style) -> list[str]:
     unit = planned.result.unit
+    if planned.written:
+        return [f"  {line}" for line in _nested(planned.written)]
     return [
         f"  {_key(unit, name)}: {as_written(after)}  # {as_written(before)}"
-        for name, (before, after) in changes_of(planned.plan).items()
+        for name, (before, after) in planned.changes.items()
     ]
+
+
+def _nested(written: Sequence[Written], depth: int = 0) -> list[str]:
+    """YAML of keys below one another, each group once."""
+    lines: list[str] = []
+    groups: dict[str, list[Written]] = {}
+    for each in written:
+        groups.setdefault(each.path[depth], []).append(each)
+    for key, inside in groups.items():
+        if len(inside[0].path) == depth + 1:
+            lines.append(f"{'  ' * depth}{key}: {as_written(inside[0].value)}")
+        else:
+            lines += [f"{'  ' * depth}{key}:", *_nested(inside, depth + 1)]
+    return lines
 
 
 def _effective(plan: Plan, words: Words) -> str:
@@ -173,12 +198,13 @@ def _effective(plan: Plan, words: Words) -> str:
 Object = dict[str, Any]
 
 
-def plan_json(planned: Sequence[PlannedUnit], words: Words, version: str, rules_version: str) -> str:
+def plan_json(planned: Sequence[PlannedUnit], faults: Faults, words: Words, version: str, rules_version: str) -> str:
     machine = planned[0].estimator.machine
     return to_json(
         {
             **head(version, rules_version),
             "machine": machine_object(machine),
+            "faults": {"diff": faults.diff, "mended": list(faults.mended), "left": list(faults.left)},
             "plans": [_unit_json(one, words) for one in planned],
         }
     )
@@ -196,7 +222,8 @@ def _unit_json(planned: PlannedUnit, words: Words) -> Object:
         "effective_batch": {"before": before, "after": after},
         "gpu": _ledger_json(plan.gpu, words),
         "host": _ledger_json(plan.host, words),
-        "set": {name: plain(values[1]) for name, values in changes_of(plan).items()},
+        "set": {name: plain(values[1]) for name, values in planned.changes.items()},
+        "written": [{"path": list(each.path), "value": plain(each.value)} for each in planned.written],
         "prediction": prediction_object(planned.estimator.predict(plan.setup)),
     }
 

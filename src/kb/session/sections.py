@@ -27,6 +27,15 @@ def sections_of(path: str, section: str | None, checker: FileChecker) -> Sequenc
     except ConfigError as fault:
         fault.values.setdefault("path", path)
         raise
+    return chosen_section(results, path, section)
+
+
+def chosen_section(results: Sequence[UnitResult], path: str, section: str | None) -> Sequence[UnitResult]:
+    """The named section alone, or all.
+
+    Raises:
+        UserError: there is no such section.
+    """
     if section is None:
         return results
     named = {result.unit.section: result for result in results if result.unit.section is not None}

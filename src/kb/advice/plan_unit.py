@@ -1,0 +1,119 @@
+"""The plan of one config, and what it changes there, in the config's own format."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from kb.advice.estimator import Estimator
+from kb.advice.plan import Plan, Steps, combined
+from kb.advice.plan_gpu import plan_gpu
+from kb.advice.plan_host import plan_host
+from kb.config.dialect.spelling import Speller, Written
+from kb.core.hardware import Gpu
+from kb.core.result import UnitResult
+from kb.core.setup import TrainingSetup, WeightType
+
+FUSED = "training.use_liger_kernel"
+Pasting = Callable[[Sequence[Written]], TrainingSetup | None]
+
+
+class PlannedUnit(NamedTuple):
+    """What was planned, where, and the plan."""
+
+    result: UnitResult
+    estimator: Estimator
+    plan: Plan
+    written: tuple[Written, ...] = ()  # what the steps change, as the config's own format says it
+
+    @property
+    def changes(self) -> dict[str, tuple[Any, Any]]:
+        """Every setting that the steps change: its value before the first and after the last step."""
+        return changes_of(self.plan)
+
+
+def changes_of(plan: Plan) -> dict[str, tuple[Any, Any]]:
+    found: dict[str, tuple[Any, Any]] = {}
+    for step in (*plan.gpu.steps, *plan.host.steps):
+        for name, (before, after) in step.set.items():
+            found[name] = (found[name][0] if name in found else before, after)
+    return found
+
+
+def plan_unit(
+    result: UnitResult,
+    estimator: Estimator,
+    gpus: Mapping[str, Gpu],
+    steps: Steps,
+    speller: Speller | None = None,
+    pasting: Pasting | None = None,
+) -> PlannedUnit:
+    """Both ledgers of a checked unit whose model is known.
+
+    Args:
+        speller: of the unit's format; then no step is taken that the format cannot say.
+        pasting: reads the config again with keys pasted into it.
+
+    Raises:
+        UnsupportedArchitectureError: no closed form for the model's family.
+    """
+    setup = result.setup
+    if setup is None:
+        raise ValueError(f"{result.unit.path}: nothing is set up to run")
+    if speller is None:
+        gpu = plan_gpu(setup, estimator, gpus, steps)
+        return PlannedUnit(result, estimator, combined(gpu, plan_host(setup, gpu.setup, estimator), setup))
+
+    def spelt(name: str, value: Any) -> Written | None:
+        names = {FUSED: (FUSED, "model.fused_loss")}.get(name, (name,))
+        return next((found for each in names if (found := speller.spell(result.unit, each, value, "qlora"))), None)
+
+    gpu = plan_gpu(
+        setup,
+        estimator,
+        gpus,
+        steps._replace(
+            writes=lambda name, value: spelt(name, value) is not None or speller.has_by_default(name, value),
+            weights=_Reading(result, speller, pasting).weights if pasting is not None else steps.weights,
+        ),
+    )
+    plan = combined(gpu, plan_host(setup, gpu.setup, estimator), setup)
+    quantized = plan.setup.method == "qlora"
+    written = []
+    for name, (_, value) in changes_of(plan).items():
+        found = speller.spell(result.unit, name, value, "qlora" if quantized else "lora") or spelt(name, value)
+        if found is not None:
+            written.append(found)
+    return PlannedUnit(result, estimator, plan, tuple(written))
+
+
+class _Reading:
+    """What a config says once it has other settings; asked once for each method and type of computing."""
+
+    def __init__(self, result: UnitResult, speller: Speller, pasting: Pasting) -> None:
+        assert result.setup is not None
+        self._result, self._first, self._speller, self._pasting = result, result.setup, speller, pasting
+        self._found: dict[tuple[str, bool, bool], WeightType] = {_kind(self._first): self._first.weights}
+
+    def weights(self, setup: TrainingSetup) -> WeightType:
+        """In which type weights are loaded for what is trained and computed in as ``setup`` says."""
+        kind = _kind(setup)
+        if kind not in self._found:
+            values = {"lora.enabled": setup.method != "full", "training.bf16": setup.bf16, "training.fp16": setup.fp16}
+            if setup.method == "qlora":
+                values["quantization.load_in_4bit"] = True
+            first = _values(self._first)
+            spelt = [
+                self._speller.spell(self._result.unit, name, value, setup.method)
+                for name, value in values.items()
+                if value != first.get(name)
+            ]
+            read = self._pasting([one for one in spelt if one is not None])
+            self._found[kind] = read.weights if read is not None else setup.weights
+        return self._found[kind]
+
+
+def _kind(setup: TrainingSetup) -> tuple[str, bool, bool]:
+    return setup.method, setup.bf16, setup.fp16
+
+
+def _values(setup: TrainingSetup) -> dict[str, bool]:
+    return {"lora.enabled": setup.method != "full", "training.bf16": setup.bf16, "training.fp16": setup.fp16}
