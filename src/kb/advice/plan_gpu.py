@@ -27,6 +27,7 @@ from kb.core.memory_report import MemoryReport, Phase
 from kb.core.setup import TrainingSetup
 from kb.memory.search import largest_within
 
+SAME_RESULT = ("checkpointing", "fused_loss")  # worth it for a larger batch alone
 _NOTE, _ORDER = "guide-memory", "100-104"
 EVALUATION = ("evaluate", "generate")
 # vocabulary name → field of TrainingSetup, where the two differ
@@ -93,9 +94,16 @@ class GpuPlanner:
             chosen = chosen[:-1]  # what does not help is not advised
         for option in reversed(chosen[:-1]):  # what costs most goes first
             fewer = [other for other in chosen if other is not option]
-            if self._can_fit(fewer):
+            if self._can_fit(fewer) and not (option.name in SAME_RESULT and self._passes(fewer) > self._passes(chosen)):
                 chosen = fewer
         return chosen
+
+    def _passes(self, options: Sequence[Option]) -> int:
+        """Passes for one update with the largest batch that fits."""
+        setup = with_options(self.setup, options, self.wanted)
+        ceiling = self._ceiling(setup)
+        rank = setup.effective_batch_size // setup.world_size
+        return 1 if ceiling.single >= rank else -(-rank // max(ceiling.accumulated, 1))
 
     def _shortened(self, chosen: list[Option]) -> list[Option]:
         """The same with inputs halved as often as it takes."""
