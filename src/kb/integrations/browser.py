@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from kb.advice.question import Question
+from kb.core.catalog import Catalog
 from kb.core.text import UserError
 from kb.knowledge import load_catalog
 from kb.report.check.json_report import check_object
@@ -95,11 +96,17 @@ def _path(text: str, kind: Kind) -> str:
     return "config.json"
 
 
+@lru_cache(maxsize=1)
+def _catalog() -> Catalog:
+    """Read once: it is the larger part of a check, and nothing changes it here."""
+    return load_catalog()
+
+
 @lru_cache(maxsize=16)
 def _checker(asked: str, language: str) -> FileChecker:
     wanted = json.loads(asked)
     return file_checker(
-        load_catalog(),
+        _catalog(),
         Project(),
         Question.of(
             gpu=wanted.get("gpu") or "none",
@@ -120,7 +127,7 @@ def _versions(named: str) -> dict[str, str]:
 
 @lru_cache(maxsize=2)
 def _words(language: str) -> Words:
-    return Words(language, load_words_or_none(language), load_catalog().facts)
+    return Words(language, load_words_or_none(language), _catalog().facts)
 
 
 def _name_terms(prediction: dict[str, Any] | None, words: Words) -> None:

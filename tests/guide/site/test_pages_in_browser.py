@@ -20,6 +20,9 @@ GENERATED = (
     "gpus/rtx-3090/", "models/mt5-base/", "rules/t5-fp16-overflow/", "errata/adamw-state-factor/", "trouble/gpu-oom/",
 )  # fmt: skip
 KINDS = [f"{prefix}{path}" for path in (*NAVIGATION, *GENERATED) for prefix in ("", "en/")]
+# What a reader with a screen reader meets is in the templates, which both languages share: each page is looked at in one
+# of them, every second one in English.
+READ_OUT = [KINDS[at + (at // 2) % 2] for at in range(0, len(KINDS), 2)]
 every_page = pytest.mark.parametrize("path", KINDS, ids=lambda path: path or "ko")
 
 # what stands beyond the right edge, and is not inside something that scrolls by itself
@@ -68,7 +71,7 @@ def seen(browser: Browser) -> Any:
     def look(path: str) -> Seen:
         browser.visit(path)
         settle(browser)
-        light = violations(browser, {})
+        light = violations(browser, {}) if path in READ_OUT else []
         browser.resize(PHONE)
         beyond = browser.ask(_BEYOND)
         complaints, strangers, missing = browser.complaints(), browser.strangers(), list(browser.server.missing)
@@ -76,7 +79,7 @@ def seen(browser: Browser) -> Any:
         settle(browser)
         assert browser.ask("return document.body.dataset.mdColorScheme") == "slate"
         # nothing but colours differs from the light scheme
-        dark = violations(browser, {"runOnly": ["color-contrast"]})
+        dark = violations(browser, {"runOnly": ["color-contrast"]}) if path in READ_OUT else []
         return Seen(complaints + browser.complaints(), strangers + browser.strangers(), missing, beyond, light, dark)
 
     return look
@@ -105,12 +108,12 @@ def test_page_fits_a_phone(seen: Any, path: str) -> None:
     assert seen(path).beyond == []
 
 
-@every_page
+@pytest.mark.parametrize("path", READ_OUT, ids=lambda path: path or "ko")
 def test_page_can_be_read_by_everyone_in_light(seen: Any, path: str) -> None:
     assert seen(path).light == [], "\n".join(seen(path).light)
 
 
-@every_page
+@pytest.mark.parametrize("path", READ_OUT, ids=lambda path: path or "ko")
 def test_page_can_be_read_by_everyone_in_dark(seen: Any, path: str) -> None:
     assert seen(path).dark == [], "\n".join(seen(path).dark)
 
