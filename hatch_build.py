@@ -3,8 +3,10 @@
 An editable installation gets none of it: it reads both folders from the checkout.
 """
 
+import datetime
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from typing import Any
@@ -58,12 +60,23 @@ class KnowledgeHook(BuildHookInterface):
 
         location = Location(os.path.join(folder, "rules"), os.path.join(folder, "i18n"), True)
         try:
-            build(location)
+            build(location, released=self._day())
         except KnowledgeError as error:
             lines = (str(problem).replace(folder + os.sep, "") for problem in error.problems)
             raise SystemExit("\n".join([*lines, "the rules have faults: nothing was built"])) from None
         # It says whether sources on disk changed since; an installed package's do not, and its times differ.
         os.remove(os.path.join(location.bundle, STAMP))
+
+    def _day(self) -> str:
+        """The day of the release: that of ``SOURCE_DATE_EPOCH`` or of the last commit, else today."""
+        day = datetime.datetime.now(datetime.UTC).date()
+        if epoch := os.environ.get("SOURCE_DATE_EPOCH"):
+            day = datetime.datetime.fromtimestamp(int(epoch), datetime.UTC).date()
+        elif os.path.exists(os.path.join(self.root, ".git")):
+            command = ["git", "log", "-1", "--format=%cs"]
+            run = subprocess.run(command, cwd=self.root, capture_output=True, text=True, timeout=60, check=False)
+            return run.stdout.strip() or day.isoformat()
+        return day.isoformat()
 
     def _write_manuals(self, folder: str) -> None:
         from kb.commands.manual import manual_page

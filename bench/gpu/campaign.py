@@ -156,7 +156,7 @@ def write(journal: Path) -> int:
         return 1
     path = ROOT / "rules" / "measurements" / f"{identity}.yaml"
     path.write_text(text, "utf-8")
-    print(f"{path}: now `kb rules validate`, then `kb rules lock`")
+    print(f"{path}: now `kb rules validate`")
     return 0
 
 

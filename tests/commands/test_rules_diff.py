@@ -30,7 +30,9 @@ ENVIRON = {
     "GIT_CONFIG_SYSTEM": os.devnull,
 }
 SCHEMA = json.loads((ROOT / "rules" / "schema" / "output" / "rules-diff.json").read_text("utf-8"))
-NOW = Edition(load_catalog(), load_guide(), {"checks/t5-fp16-overflow": (1, "a"), "models/mt5-base": (2, "b")})
+NOW = Edition(
+    load_catalog(), load_guide(), {"checks/t5-fp16-overflow": (1, "a", "a"), "models/mt5-base": (2, "b", "b")}
+)
 FP16 = Path("checks", "precision", "t5-fp16-overflow.yaml")
 VERSION = load_catalog().rules["t5-fp16-overflow"].version
 
@@ -153,26 +155,29 @@ def test_a_revision_without_rules_or_that_is_none_is_said(repository: Path) -> N
 def test_entries_are_sorted_by_what_happened_to_them() -> None:
     before = NOW._replace(
         entries={
-            "a/same": (1, "x"),
-            "a/raised": (1, "x"),
-            "a/forgotten": (2, "x"),
-            "a/lower": (3, "x"),
-            "a/gone": (1, "x"),
+            "a/same": (1, "x", "x"),
+            "a/worded": (1, "x", "x"),
+            "a/raised": (1, "x", "x"),
+            "a/forgotten": (2, "x", "x"),
+            "a/lower": (3, "x", "x"),
+            "a/gone": (1, "x", "x"),
         }
     )
     after = NOW._replace(
         entries={
-            "a/same": (1, "x"),
-            "a/raised": (2, "y"),
-            "a/forgotten": (2, "y"),
-            "a/lower": (2, "y"),
-            "a/new": (1, "x"),
+            "a/worded": (1, "x", "y"),
+            "a/same": (1, "x", "x"),
+            "a/raised": (2, "y", "y"),
+            "a/forgotten": (2, "y", "y"),
+            "a/lower": (2, "y", "y"),
+            "a/new": (1, "x", "x"),
         }
     )
     entries = entries_of(before, after)
     assert [change.name for change in entries.added] == ["a/new"]
     assert [change.name for change in entries.changed] == ["a/raised"]
     assert [change.name for change in entries.removed] == ["a/gone"]
+    assert [change.name for change in entries.reworded] == ["a/worded"]
     assert [change.name for change in entries.unbumped] == ["a/forgotten", "a/lower"]
     assert entries_of(NOW, NOW).none
 

@@ -293,17 +293,6 @@ def test_one_file_with_an_alias_of_another(rules: Path) -> None:
     assert run.returncode == 2 and "'rtx3090' already means" in run.stderr
 
 
-def test_one_file_whose_version_was_not_raised(rules: Path) -> None:
-    path = rules / RULE
-    whole = path.read_text("utf-8")
-    try:
-        path.write_text(whole.replace("severity: ", "severity: error # "), "utf-8")
-        run = kb_rules("validate", path, "--rules", rules)
-    finally:
-        path.write_text(whole, "utf-8")
-    assert run.returncode == 1 and "raise it, then run: kb rules lock" in run.stderr
-
-
 @pytest.mark.parametrize(
     ("name", "said"), [("nothing.yaml", "there is no file"), ("README.md", "no YAML file of a rules folder")]
 )

@@ -14,8 +14,7 @@ from kb.commands.rules.examples import ExampleRunner
 from kb.core.text import PLACEHOLDER
 from kb.knowledge import KnowledgeError, load_catalog, load_words, load_words_alone
 from kb.knowledge.bundle import build, load_part
-from kb.knowledge.locations import Location, named, shipped
-from kb.knowledge.lock import check_lock, write_lock
+from kb.knowledge.locations import named
 
 ROOT = Path(__file__).parents[2]
 
@@ -228,38 +227,6 @@ def test_an_unchanged_start_imports_no_schema_library() -> None:
     environ = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environ)
     assert run.stdout.strip() == "False"
-
-
-def test_the_shipped_lock_matches_the_rules() -> None:
-    assert [str(problem) for problem in check_lock(shipped())] == []
-
-
-def locked(folder: Path) -> Location:
-    location = named(str(folder))
-    assert write_lock(location, rewrite=True) == []
-    assert check_lock(location) == []
-    return location
-
-
-def test_content_may_not_change_under_one_version(folder: Path) -> None:
-    location = locked(folder)
-    edit(folder / T5, "severity: error", "severity: warning")
-    assert "the content changed and version 3 did not" in str(check_lock(location)[0])
-    assert write_lock(location) != []  # and the lock does not paper over it
-    edit(folder / T5, "version: 3", "version: 4")
-    assert "run: kb rules lock" in str(check_lock(location)[0])
-    assert write_lock(location) == []
-    assert check_lock(location) == []
-
-
-def test_a_version_may_not_go_back_and_an_entry_may_not_vanish(folder: Path) -> None:
-    edit(folder / T5, "version: 3", "version: 5")
-    location = locked(folder)
-    edit(folder / T5, "version: 5", "version: 3")
-    assert "lower than the locked 5" in str(check_lock(location)[0])
-    (folder / T5).unlink()
-    assert "is gone" in str(check_lock(location)[0])
-    assert write_lock(location) != []
 
 
 def test_both_languages_have_the_same_placeholders() -> None:

@@ -39,7 +39,7 @@ LATE = (
     *(f"kb.commands.probe.{name}" for name in ("built_in", "campaign", "matrix", "own_command", "place", "record")),
     "kb.commands.probe.serve",
     "kb.torch_runs", "kb.guide", "kb.commands.monitor", "kb.integrations.trainer", "kb.integrations.editor",
-    "kb.integrations.git_files",
+    "kb.integrations.git_files", "kb.commands.rules.versions",
 )  # fmt: skip
 
 

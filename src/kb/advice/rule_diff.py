@@ -10,11 +10,12 @@ from kb.core.catalog import Catalog
 
 
 class Edition(NamedTuple):
-    """The rules at one time. ``entries`` maps ``kind/id`` to its version and a hash of its content."""
+    """The rules at one time. ``entries`` maps ``kind/id`` to its version, a hash of what it means, and one of all that
+    it says, prose included."""
 
     catalog: Catalog
     guide: Mapping[str, Any]
-    entries: Mapping[str, tuple[int, str]]
+    entries: Mapping[str, tuple[int, str, str]]
     schemas: Mapping[str, str] = {}  # a schema's file name → a hash of its content
 
 
@@ -37,12 +38,14 @@ class ConstantChange(NamedTuple):
 
 
 class Entries(NamedTuple):
-    """``unbumped`` have another content under the same version, or under a lower one; ``changed`` under a higher."""
+    """``unbumped`` mean something else under the same version, or have a lower one; ``changed`` have a higher;
+    ``reworded`` say the same in other words."""
 
     added: tuple[EntryChange, ...]
     changed: tuple[EntryChange, ...]
     removed: tuple[EntryChange, ...]
     unbumped: tuple[EntryChange, ...]
+    reworded: tuple[EntryChange, ...]
     constants: tuple[ConstantChange, ...]
     facts_added: tuple[str, ...]
     facts_removed: tuple[str, ...]
@@ -59,13 +62,15 @@ def entries_of(before: Edition, after: Edition) -> Entries:
     old, new = before.entries, after.entries
     both = [name for name in new if name in old and old[name] != new[name]]
     raised = [name for name in both if new[name][0] > old[name][0]]
-    lowered = [name for name in both if name not in raised]
+    reworded = [name for name in both if old[name][:2] == new[name][:2]]
+    lowered = [name for name in both if name not in raised and name not in reworded]
     constants = before.catalog.constants.keys() | after.catalog.constants.keys()
     return Entries(
         added=tuple(EntryChange(name, None, new[name][0]) for name in sorted(new.keys() - old.keys())),
         changed=tuple(EntryChange(name, old[name][0], new[name][0]) for name in sorted(raised)),
         removed=tuple(EntryChange(name, old[name][0], None) for name in sorted(old.keys() - new.keys())),
         unbumped=tuple(EntryChange(name, old[name][0], new[name][0]) for name in sorted(lowered)),
+        reworded=tuple(EntryChange(name, old[name][0], new[name][0]) for name in sorted(reworded)),
         constants=tuple(
             ConstantChange(name, before.catalog.constants.get(name), after.catalog.constants.get(name))
             for name in sorted(constants)

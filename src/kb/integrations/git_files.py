@@ -132,6 +132,26 @@ def export(folder: str, commit: str, names: Sequence[str], target: str) -> None:
         raise UserError("git.not_unpacked", revision=commit, reason=str(error)) from None
 
 
+def contents_at(folder: str, commit: str, names: Sequence[str]) -> dict[str, bytes]:
+    """What files in ``folder`` held at ``commit``, by name; those that it did not have are left out.
+
+    Raises:
+        GitError: git refuses.
+    """
+    if not names:
+        return {}
+    asked = "".join(f"{commit}:./{name}\n" for name in names).encode()
+    output = git(folder, ["cat-file", "--batch"], given=asked, path=folder)
+    contents, at = {}, 0
+    for name in names:
+        head, at = output[at : output.index(b"\n", at)], output.index(b"\n", at) + 1
+        parts = head.rsplit(b" ", 2)
+        if len(parts) == 3 and parts[1] == b"blob":
+            contents[name] = output[at : at + int(parts[2])]
+            at += int(parts[2]) + 1
+    return contents
+
+
 MAX_BYTES = 1 << 20  # a larger blob is no config; its content is not read
 SHORT = 7
 

@@ -40,15 +40,18 @@ def load_part(location: Location, part: str, *, beside: bool = False) -> Any:
     return build(location)[part]
 
 
-def build(location: Location, files: "Files | None" = None) -> dict[str, Any]:
+def build(location: Location, files: "Files | None" = None, *, released: str | None = None) -> dict[str, Any]:
     """Compile the sources (``files``, where they have been read) and store the bundle, where the folder can be written.
+
+    Args:
+        released: the day of its release, for a package that is built; the rules of a checkout have none.
 
     Raises:
         KnowledgeError: the sources have faults.
     """
     from kb.knowledge.compile import compile_knowledge
 
-    parts = compile_knowledge(location, files)
+    parts = compile_knowledge(location, files, released=released)
     try:
         os.makedirs(location.bundle, exist_ok=True)
         for name, data in parts.items():

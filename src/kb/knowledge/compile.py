@@ -4,6 +4,8 @@ The bundle has parts, so that a start reads only what it needs: ``hot`` (what li
 sources, meanings), ``guide`` (presets, remedies, …), and the words of each language.
 """
 
+import hashlib
+import json
 import os
 from collections.abc import Collection, Mapping, Set
 from typing import Any
@@ -28,8 +30,10 @@ PARTS = ("hot", "cold", "guide", "serving", *LANGUAGES)
 Files = dict[str, list[Located]]
 
 
-def compile_knowledge(location: Location, files: Files | None = None) -> Parts:
+def compile_knowledge(location: Location, files: Files | None = None, *, released: str | None = None) -> Parts:
     """The bundle of a rules folder; ``files`` where they have been read.
+
+    Its version is a hash of its content, after the day of its release (``released``, ISO 8601) where it has one.
 
     Raises:
         KnowledgeError: with every fault found, each at file:line:column.
@@ -40,6 +44,8 @@ def compile_knowledge(location: Location, files: Files | None = None) -> Parts:
     problems += word_problems
     if problems:
         raise KnowledgeError(sorted(problems, key=lambda problem: (problem.path, problem.line, problem.column)))
+    digest = hashlib.sha256(json.dumps([parts, words], sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:8]
+    parts["hot"]["version"] = f"{released}.{digest}" if released else digest
     return {**parts, **words}
 
 
@@ -109,7 +115,7 @@ def compile_files(files: Files, ids: Mapping[str, Collection[str]] | None = None
     guide["constants"] = files["constants.yaml"][0].data["constants"]
     problems += checked(files, types, sources, gpus)
     hot = {
-        "version": f"{vocabulary['version']}.{sum(rule['hot']['version'] for rule in rules.values())}",
+        "version": "",  # of the whole, once it is whole
         "facts": {name: _fact_row(fact) for name, fact in vocabulary["facts"].items()},
         "unmodelled": vocabulary["unmodelled"],
         "events": {name: event["values"] for name, event in vocabulary["events"].items()},

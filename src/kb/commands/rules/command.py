@@ -20,8 +20,8 @@ from kb.knowledge.bundle import build
 from kb.knowledge.compile import read_one_file, read_rules_folder
 from kb.knowledge.entries import entries_of, written
 from kb.knowledge.locations import Location, Overlay, located, named
-from kb.knowledge.lock import LOCK, check_lock, write_lock
 from kb.knowledge.overlay import laid_entries
+from kb.knowledge.problems import Problem
 from kb.report.json_parts import head, to_json
 from kb.report.rules.diff import rule_diff_markdown, rule_diff_object
 from kb.report.terminal import choose_style
@@ -76,7 +76,10 @@ def build_parser(words: cli.Words) -> cli.Parser:
     new = add("new")
     new.add_argument("ids", nargs=1, metavar="ID", help=say("new_id"))
     new.add_argument("--area", required=True, help=say("area"))
-    add("lock").add_argument("--rewrite", action="store_true", help=say("rewrite"))
+    lock = add("lock")
+    for name in ("--check", "--rewrite"):  # of a lock that was kept once
+        lock.add_argument(name, action="store_true", help=argparse.SUPPRESS)
+    lock.add_argument("--base", metavar="REV", help=say("base"))
     schemas = add("schemas")
     schemas.add_argument("--out", metavar="DIR", required=True, help=say("schemas_out"))
     diff = add("diff")
@@ -99,12 +102,13 @@ def _validate(options: argparse.Namespace, location: Location, words: cli.Words)
         files = read_rules_folder(location)
         hot = build(location, files)["hot"]
     problems = [problem for located in files.get("checks", ()) for problem in untouched(located)]
-    if os.path.exists(os.path.join(location.rules, LOCK)):
-        problems += check_lock(location, files, only=os.path.join(location.rules, only) if only else None)
-    language = cli.language_of(["--lang", options.lang] if options.lang else [], os.environ)
-    for problem in problems:
-        print(problem.in_language(language), file=sys.stderr)
-    if problems:
+    if not location.sealed:
+        from kb.commands.rules.versions import compare_versions  # asks git
+
+        problems += compare_versions(
+            location, files, only=os.path.join(location.rules, only) if only else None
+        ).problems
+    if _told(problems, options):
         return cli.FINDINGS
     if hot is None:
         print(cli.said(words, "rules.file_valid", path=options.file))
@@ -112,6 +116,14 @@ def _validate(options: argparse.Namespace, location: Location, words: cli.Words)
     counts = {kind: len(hot[kind]) for kind in ("rules", "gpus", "models", "dialects", "facts")}
     print(cli.said(words, "rules.valid", path=location.rules, **counts))
     return cli.CLEAN
+
+
+def _told(problems: Sequence[Problem], options: argparse.Namespace) -> bool:
+    """Say them; whether there are any."""
+    language = cli.language_of(["--lang", options.lang] if options.lang else [], os.environ)
+    for problem in problems:
+        print(problem.in_language(language), file=sys.stderr)
+    return bool(problems)
 
 
 def _laid_over(options: argparse.Namespace) -> Location | None:
@@ -151,7 +163,7 @@ def _file_of(options: argparse.Namespace, location: Location) -> tuple[Location,
     for folder in folders:
         if path.startswith(folder + os.sep) and os.path.isfile(os.path.join(folder, "vocabulary.yaml")):
             name = os.path.relpath(path, folder).replace(os.sep, "/")
-            if name.endswith(".yaml") and not name.startswith("schema/") and name != "versions.lock":
+            if name.endswith(".yaml") and not name.startswith("schema/"):
                 return named(folder) if folder != folders[0] else location, name
     raise UserError("rules.file_elsewhere", path=options.file)
 
@@ -225,14 +237,20 @@ def _new(options: argparse.Namespace, location: Location, words: cli.Words) -> i
 
 
 def _lock(options: argparse.Namespace, location: Location, words: cli.Words) -> int:
+    """Hold the versions against git's history. Nothing is written: no lock is kept."""
     if location.sealed:
         raise UserError("rules.sealed", path=location.rules)
-    refused = write_lock(location, rewrite=options.rewrite)
-    for problem in refused:
-        print(problem, file=sys.stderr)
-    if not refused:
-        print(cli.said(words, "rules.locked", path=os.path.join(location.rules, "versions.lock")))
-    return cli.FINDINGS if refused else cli.CLEAN
+    from kb.commands.rules.versions import compare_versions  # asks git
+
+    compared = compare_versions(location, base=options.base)
+    if _told(compared.problems, options):
+        return cli.FINDINGS
+    if compared.base is None:
+        assert compared.reason is not None  # one of the two
+        reason = cli.said(words, compared.reason.key, **compared.reason.values)
+        raise UserError("rules.no_base", reason=reason)
+    print(cli.said(words, "rules.locked", base=compared.base[:9]))
+    return cli.CLEAN
 
 
 def _schemas(options: argparse.Namespace, location: Location, words: cli.Words) -> int:

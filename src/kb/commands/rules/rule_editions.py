@@ -10,7 +10,7 @@ from kb.advice.rule_diff import Edition
 from kb.core.text import UserError
 from kb.knowledge import KnowledgeError, load_catalog, load_guide
 from kb.knowledge.locations import Location, named
-from kb.knowledge.lock import entries
+from kb.knowledge.meaning import entries
 
 
 def edition_at(location: Location) -> Edition:
@@ -22,7 +22,7 @@ def edition_at(location: Location) -> Edition:
     return Edition(
         catalog=load_catalog(location.rules),
         guide=load_guide(location.rules),
-        entries={name: (version, digest) for name, (version, digest, _) in entries(location).items()},
+        entries={name: (one.version, one.meaning, one.whole) for name, one in entries(location).items()},
         schemas=_schemas(os.path.join(location.rules, "schema")),
     )
 

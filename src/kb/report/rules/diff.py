@@ -20,6 +20,7 @@ def rule_diff_object(revision: str, commit: str, entries: Entries, flips: Flips)
         "added": [_change(change) for change in entries.added],
         "changed": [_change(change) for change in entries.changed],
         "removed": [_change(change) for change in entries.removed],
+        "reworded": [_change(change) for change in entries.reworded],
         "version_bump_missing": [_change(change) for change in entries.unbumped],
         "constants": [
             {"name": row.name, "before": plain(row.before), "after": plain(row.after)} for row in entries.constants
@@ -66,6 +67,7 @@ def rule_diff_markdown(
     lines += _entries("rules.diff_added", entries.added, after, after, words)
     lines += _entries("rules.diff_changed", entries.changed, before, after, words)
     lines += _entries("rules.diff_removed", entries.removed, before, before, words)
+    lines += _entries("rules.diff_reworded", entries.reworded, before, after, words)
     lines += _others(entries, words)
     lines += _recommendations(flips, words)
     lines += _verdicts(flips, words)
@@ -79,6 +81,7 @@ def _summary(entries: Entries, flips: Flips, words: Words) -> str:
         ("rules.diff_count.added", len(entries.added)),
         ("rules.diff_count.changed", len(entries.changed) + len(entries.unbumped)),
         ("rules.diff_count.removed", len(entries.removed)),
+        ("rules.diff_count.reworded", len(entries.reworded)),
         ("rules.diff_count.unbumped", len(entries.unbumped)),
         ("rules.diff_count.recommendations", len(flips.recommendations)),
         ("rules.diff_count.verdicts", len(flips.verdicts)),

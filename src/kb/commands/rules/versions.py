@@ -1,0 +1,136 @@
+"""Versions of entries against git's history: no lock is kept, since git holds what each entry said before."""
+
+import os
+from typing import NamedTuple
+
+from kb.integrations.git_files import GitError, contents_at, git, resolve
+from kb.knowledge import KnowledgeError
+from kb.knowledge.compile import Files
+from kb.knowledge.locations import Location
+from kb.knowledge.meaning import VERSIONED_KINDS, Entry, entries, entry
+from kb.knowledge.problems import Problem
+from kb.knowledge.source import read_source
+
+MAIN = ("origin/HEAD", "origin/main", "main", "master")
+
+
+class Compared(NamedTuple):
+    """What is wrong with the versions of a folder of rules; ``base`` is the commit that they were held against.
+
+    Without one, ``reason`` says why.
+    """
+
+    problems: list[Problem]
+    base: str | None = None
+    reason: GitError | None = None
+
+
+def compare_versions(
+    location: Location, files: Files | None = None, *, base: str | None = None, only: str | None = None
+) -> Compared:
+    """Entries whose meaning changed since ``base`` and whose version did not, and entries of a release that are gone.
+
+    Args:
+        files: what was read; None reads the folder.
+        base: a revision; None is where this branch left the main one.
+        only: the file that alone was read, by its path; entries that are gone are then not looked for.
+
+    Raises:
+        GitError: ``base`` is named and is no revision.
+    """
+    folder = os.path.abspath(location.rules)
+    try:
+        commit = resolve(folder, base) if base is not None else merge_base(folder)
+        changed = _changed(folder, commit)
+        before = _entries_at(folder, commit, changed)
+    except GitError as error:
+        if base is not None:
+            raise
+        return Compared([], reason=error)
+    now = entries(location, files)
+    problems = [
+        problem
+        for name, one in now.items()
+        if name in before and (problem := _version_problem(name, one, before[name], commit)) is not None
+    ]
+    if only is None:
+        problems += _gone(folder, set(before) - set(now), changed)
+    return Compared(problems, commit)
+
+
+def merge_base(folder: str) -> str:
+    """The commit at which this branch left the main one; on the main one itself, HEAD.
+
+    Raises:
+        GitError: no git, no repository, no commit, or no common history (a shallow clone).
+    """
+    target = os.environ.get("GITHUB_BASE_REF")
+    names = (f"origin/{target}",) if target else MAIN
+    for name in names:
+        try:
+            tip = resolve(folder, name)
+        except GitError as error:
+            if error.key != "git.unknown_revision":
+                raise
+            continue
+        return git(folder, ["merge-base", tip, "HEAD"], revision=name, path=folder).decode().strip()
+    return resolve(folder, "HEAD")
+
+
+def _changed(folder: str, commit: str) -> list[str]:
+    """Files of versioned entries that are not as they were at ``commit``, gone ones too, by their names here."""
+    listed = git(folder, ["diff", "--name-only", "--no-renames", "--relative", "-z", commit, "--", "."], path=folder)
+    names = [name for name in listed.decode("utf-8", "replace").split("\0") if name.endswith(".yaml")]
+    return [name for name in names if name.partition("/")[0] in VERSIONED_KINDS]
+
+
+def _entries_at(folder: str, commit: str, names: list[str]) -> dict[str, Entry]:
+    """The entries of those files as they were; what this kb cannot read of another time has no version to compare."""
+    found = {}
+    for name, content in contents_at(folder, commit, names).items():
+        try:
+            located = read_source(name, content.decode("utf-8"))
+            found[f"{name.partition('/')[0]}/{located.data['id']}"] = entry(located)
+        except (KnowledgeError, UnicodeDecodeError, LookupError, TypeError):
+            continue
+    return found
+
+
+def _version_problem(name: str, now: Entry, before: Entry, commit: str) -> Problem | None:
+    if now.version < before.version:
+        return now.located.problem(
+            ("version",),
+            f"version {now.version} is lower than the {before.version} of {commit[:9]}; "
+            f"write `version: {before.version + 1}`",
+            f"version {now.version} 값이 {commit[:9]} 커밋의 {before.version}보다 낮습니다. "
+            f"`version: {before.version + 1}` 값을 적으십시오",
+        )
+    if now.version == before.version and now.meaning != before.meaning:
+        return now.located.problem(
+            ("version",),
+            f"what it means changed since {commit[:9]} and version {now.version} did not; "
+            f"write `version: {now.version + 1}`",
+            f"{commit[:9]} 커밋 뒤로 뜻이 바뀌었는데 version 값은 {now.version} 그대로입니다. "
+            f"`version: {now.version + 1}` 값을 적으십시오",
+        )
+    return None
+
+
+def _gone(folder: str, names: set[str], changed: list[str]) -> list[Problem]:
+    """Of the entries that are not here any more, those that the last release carried: somebody may name them."""
+    if not names:
+        return []
+    try:
+        tag = git(folder, ["describe", "--tags", "--abbrev=0"], path=folder).decode().strip()
+    except GitError:
+        return []  # nothing was released yet
+    return [
+        Problem(
+            os.path.join(folder, name.partition("/")[0]),
+            1,
+            1,
+            f"{name} is gone and {tag} had it; keep it with `deprecated:` and `replaced_by:`",
+            f"{tag} 릴리스에 있던 {name} 항목이 없습니다. `deprecated:`와 `replaced_by:`를 적어 남겨 두십시오",
+        )
+        for name in sorted(names & _entries_at(folder, tag, changed).keys())
+    ]
