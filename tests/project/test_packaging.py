@@ -83,15 +83,17 @@ def test_an_installed_kb_compiles_nothing_and_writes_nothing(installed: Path, tm
     assert before == {path: path.stat().st_mtime_ns for path in (Path(where) / "_data").rglob("*")}
 
 
-@pytest.mark.parametrize("kind", ["sdist", "wheel"])
-def test_the_same_sources_make_the_same_bytes(sdist_source: Path, tmp_path: Path, kind: str) -> None:
+def test_the_same_sources_make_the_same_bytes(sdist_source: Path, wheel: Path, tmp_path: Path) -> None:
+    """Wherever they lie, and whenever their files were written."""
     copy = tmp_path / "elsewhere"
     shutil.copytree(sdist_source, copy, ignore=BEING_WRITTEN)
     for path in copy.rglob("*"):
         os.utime(path, (1, 1_500_000_000))
-    made = [build(source, tmp_path / str(number), kind) for number, source in enumerate((sdist_source, copy))]
-    assert made[0].name == made[1].name
-    assert made[0].read_bytes() == made[1].read_bytes()
+    pairs = [(wheel, build(copy, tmp_path / "wheel", "wheel"))]
+    pairs.append((build(sdist_source, tmp_path / "one", "sdist"), build(copy, tmp_path / "other", "sdist")))
+    for one, other in pairs:
+        assert one.name == other.name
+        assert one.read_bytes() == other.read_bytes()
 
 
 def test_the_bill_of_materials_lists_what_an_installation_brings(installed: Path, tmp_path: Path) -> None:

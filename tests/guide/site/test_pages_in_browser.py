@@ -20,8 +20,7 @@ GENERATED = (
     "gpus/rtx-3090/", "models/mt5-base/", "rules/t5-fp16-overflow/", "errata/adamw-state-factor/", "trouble/gpu-oom/",
 )  # fmt: skip
 KINDS = [f"{prefix}{path}" for path in (*NAVIGATION, *GENERATED) for prefix in ("", "en/")]
-# What a reader with a screen reader meets is in the templates, which both languages share: each page is looked at in one
-# of them, every second one in English.
+# What axe finds is in the templates, which both languages share: each page is asked in one, every second in English.
 READ_OUT = [KINDS[at + (at // 2) % 2] for at in range(0, len(KINDS), 2)]
 every_page = pytest.mark.parametrize("path", KINDS, ids=lambda path: path or "ko")
 
