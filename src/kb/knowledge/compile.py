@@ -170,14 +170,15 @@ def _read_all(
             continue
         try:
             with open(path, encoding="utf-8") as stream:
-                located = read_source(path, stream.read())
+                text = stream.read()
+            located = read_source(path, text)
         except UnicodeDecodeError as error:
             problems.append(Problem(path, 1, 1, f"not UTF-8 at byte {error.start}"))
             continue
         except KnowledgeError as error:
             problems += error.problems
             continue
-        faults = schemas.check(KINDS[kind], located) if name not in trusted else []
+        faults = schemas.check(KINDS[kind], located, text) if name not in trusted else []
         problems += faults
         if not faults:
             files[kind].append(located)

@@ -1,5 +1,6 @@
 """JSON Schema checks of rules/, each fault at its line and column. jsonschema is imported only here, when needed."""
 
+import hashlib
 import importlib
 import json
 import os
@@ -38,6 +39,8 @@ KINDS = {
     **GUIDE,
 }
 
+_RIGHT: set[bytes] = set()  # digests of schema and text, of files without a fault
+
 
 class SchemaSet:
     """The schemas of one ``rules/schema`` folder."""
@@ -46,21 +49,35 @@ class SchemaSet:
         self._library = library()
         self._folder = folder
         self._changed = changed  # from a schema as it is written to the one that counts
-        self._validators: dict[str, Any] = {}
+        self._validators: dict[str, tuple[Any, bytes]] = {}
 
-    def _validator(self, kind: str) -> Any:
+    def _validator(self, kind: str) -> tuple[Any, bytes]:
+        """The validator, and what tells its schema from others."""
         if kind not in self._validators:
             with open(os.path.join(self._folder, f"{kind}.json"), encoding="utf-8") as stream:
-                self._validators[kind] = self._library.Draft202012Validator(self._changed(json.load(stream)))
+                schema = self._changed(json.load(stream))
+            made = self._library.Draft202012Validator(schema)
+            self._validators[kind] = made, json.dumps(schema, sort_keys=True).encode()
         return self._validators[kind]
 
-    def check(self, kind: str, located: Located) -> list[Problem]:
-        """Every fault of the file, deepest first where one is the cause of another."""
+    def check(self, kind: str, located: Located, text: str | None = None) -> list[Problem]:
+        """Every fault of the file, deepest first where one is the cause of another.
+
+        Args:
+            text: the file as it is written; one that was found right under this schema is not asked again in this
+                process, as an editor or a watch would for every file with each change of one.
+        """
+        validator, schema = self._validator(kind)
+        key = None if text is None else hashlib.blake2b(schema + b"\0" + text.encode()).digest()
+        if key in _RIGHT:
+            return []
         problems = []
-        for error in self._validator(kind).iter_errors(located.data):
+        for error in validator.iter_errors(located.data):
             worst = _most_telling(error)
             path: Path = tuple(worst.absolute_path)
             problems.append(_problem(located, path, worst))
+        if key is not None and not problems:
+            _RIGHT.add(key)
         return sorted(set(problems), key=lambda problem: (problem.line, problem.column))
 
 
