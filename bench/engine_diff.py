@@ -10,7 +10,7 @@ run of frees the order is not compared: it decides nothing. Needs torch and tran
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,16 +35,23 @@ def simulated(config: Mapping[str, Any], setup: TrainingSetup, capability: tuple
     acts: list[Act] = []
     peaks: dict[str, tuple[int, int]] = {}
     for run in runs_of(Job(setup, config, capability)):
-        sizes: dict[int, int] = {}
-        for event in run.events:
-            if event.action == "alloc":
-                sizes[event.address] = event.requested
-                acts.append(("+", event.requested, f"{event.phase} {event.module} {event.op}"))
-            elif event.action == "free":
-                acts.append(("-", sizes[event.address], event.phase))
+        acts += acts_of(run.events)
         found = peaks_of(run.events)
         peaks |= {name: (one.allocated_bytes, one.reserved_bytes) for name, one in found.items() if name != "save"}
     return acts, peaks
+
+
+def acts_of(events: Iterable[Any]) -> list[Act]:
+    """A simulation's events as acts."""
+    acts: list[Act] = []
+    sizes: dict[int, int] = {}
+    for event in events:
+        if event.action == "alloc":
+            sizes[event.address] = event.requested
+            acts.append(("+", event.requested, f"{event.phase} {event.module} {event.op}"))
+        elif event.action == "free":
+            acts.append(("-", sizes[event.address], event.phase))
+    return acts
 
 
 class Traced(Recording):
@@ -119,20 +126,26 @@ def compare(config: Mapping[str, Any], setup: TrainingSetup, capability: tuple[i
     """Print the peaks and, where they part, both logs around it; whether they are alike."""
     wanted, peaks = simulated(config, setup, capability)
     found, own = followed(config, setup, capability)
-    one, other = canonical(wanted), canonical(found)
-    at = parted(one, other)
     for name, (allocated, reserved) in peaks.items():
         mine = own.get(name, (0, 0))
         same = "=" if mine == (allocated, reserved) else "!"
         print(f"{same} {name:9} allocated {allocated:>14,} {mine[0]:>14,}   reserved {reserved:>14,} {mine[1]:>14,}")
-    if at is not None and shown:
-        print(f"they part at act {at} of {len(one)} and {len(other)}")
-        for number in range(max(0, at - shown // 2), at + shown):
-            left = one[number] if number < len(one) else ("", 0, "")
-            right = other[number] if number < len(other) else ("", 0, "")
-            sign = " " if left[0] == right[0] and rounded(left[1]) == rounded(right[1]) else "!"
-            print(f"{sign} {left[0]}{left[1]:>12,} {left[2][-60:]:60} | {right[0]}{right[1]:>12,} {right[2]}")
+    compare_acts(wanted, found, shown)
     return all(own.get(name) == peak for name, peak in peaks.items())
+
+
+def compare_acts(wanted: Sequence[Act], found: Sequence[Act], shown: int) -> None:
+    """Print both logs around the first act that differs."""
+    one, other = canonical(wanted), canonical(found)
+    at = parted(one, other)
+    if at is None or not shown:
+        return
+    print(f"they part at act {at} of {len(one)} and {len(other)}")
+    for number in range(max(0, at - shown // 2), at + shown):
+        left = one[number] if number < len(one) else ("", 0, "")
+        right = other[number] if number < len(other) else ("", 0, "")
+        sign = " " if left[0] == right[0] and rounded(left[1]) == rounded(right[1]) else "!"
+        print(f"{sign} {left[0]}{left[1]:>12,} {left[2][-60:]:60} | {right[0]}{right[1]:>12,} {right[2]}")
 
 
 def main() -> int:

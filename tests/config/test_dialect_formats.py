@@ -6,6 +6,7 @@ from kb.advice.check import Checker
 from kb.config.joining import Joiner
 from kb.config.reader import ConfigReader
 from kb.core.result import UnitResult
+from kb.core.setup import PostTraining
 from kb.knowledge.catalog import load_catalog
 from kb.machine.detect import detect
 
@@ -138,11 +139,20 @@ def test_axolotl_runs_that_kb_has_no_form_for_are_not_predicted():
     assert result.prediction is None and result.note == "no_such_run"
 
 
-@pytest.mark.parametrize("more", ["rl: dpo\n", "rl: grpo\ntrl: {beta: 0.001}\n", "reward_model: true\n"])
+def test_axolotl_runs_that_learn_from_preferences_are_predicted_with_two_answers_a_sample():
+    plain, preferred = result_of(AXOLOTL), result_of(AXOLOTL + "rl: dpo\n")
+    assert preferred.setup.post == PostTraining("dpo", head="rows", reference="adapter_off")
+    assert (
+        preferred.prediction.phase("train").peak_allocated_bytes > plain.prediction.phase("train").peak_allocated_bytes
+    )
+    assert "trl.release" in {each.name for each in preferred.setup.assumed}
+
+
+@pytest.mark.parametrize("more", ["rl: grpo\ntrl: {beta: 0.001}\n", "rl: bco\n", "reward_model: true\n"])
 def test_axolotl_runs_that_learn_from_preferences_or_rewards_are_named_and_not_predicted(more: str):
     result = result_of(AXOLOTL + more)
     assert (result.prediction, result.note) == (None, "trainer_not_predicted")
-    assert result.note_values["trainer"] in ("DPO", "GRPO", "Reward")
+    assert result.note_values["trainer"] in ("BCO", "GRPO", "Reward")
 
 
 def test_a_slip_in_axolotl_is_told_with_the_name_that_was_meant():
@@ -185,7 +195,19 @@ def test_llama_factory_quantizes_with_double_quantization_unless_told():
     assert not result_of(FACTORY + "quantization_bit: 4\ndouble_quantization: false\n").setup.bnb_4bit_use_double_quant
 
 
-@pytest.mark.parametrize("stage", ["dpo", "kto", "rm", "ppo"])
+@pytest.mark.parametrize("stage", ["dpo", "kto"])
+def test_llama_factory_widens_whole_logits_of_policy_and_reference(stage: str):
+    result = result_of(FACTORY.replace("stage: sft", f"stage: {stage}"))
+    assert result.setup.post == PostTraining(stage, head="wide", reference="adapter_off")
+    assert result.prediction.phase("train").moment in ("loss", "backward")
+
+
+def test_a_reference_model_of_its_own_is_not_predicted():
+    result = result_of(FACTORY.replace("stage: sft", "stage: dpo\nref_model: org/other"))
+    assert (result.prediction, result.note) == (None, "trainer_not_predicted")
+
+
+@pytest.mark.parametrize("stage", ["rm", "ppo"])
 def test_a_run_with_two_answers_or_two_models_is_not_predicted_as_one(stage: str):
     result = result_of(FACTORY.replace("stage: sft", f"stage: {stage}"))
     trainer = {"rm": "Reward"}.get(stage, stage.upper())

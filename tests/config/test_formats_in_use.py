@@ -12,6 +12,7 @@ from kb.advice.question import Question
 from kb.config.discovery import bears_marks
 from kb.config.hydra.tree import _upwards
 from kb.core.result import Unusable
+from kb.core.setup import PostTraining
 from kb.knowledge.catalog import load_catalog
 from kb.session.file_result import FileResult
 from kb.session.prepare import file_checker
@@ -68,16 +69,31 @@ def test_a_flag_that_says_nothing_of_a_setting_leaves_it(checker):
 @pytest.mark.parametrize(
     "text",
     [
-        LLAMAFACTORY.format(target="all", more="").replace("--stage sft", "--stage dpo"),
-        "trl dpo --model_name_or_path Qwen/Qwen2-0.5B-Instruct --per_device_train_batch_size 2",
-        "accelerate launch trl/scripts/grpo.py --model_name_or_path Qwen/Qwen2-0.5B-Instruct --learning_rate 1e-5",
-        "accelerate launch scripts/run_orpo.py --model_name_or_path Qwen/Qwen2-0.5B-Instruct --learning_rate 1e-5",
+        LLAMAFACTORY.format(target="all", more="").replace("--stage sft", "--stage ppo"),
+        "trl reward --model_name_or_path Qwen/Qwen2-0.5B-Instruct --per_device_train_batch_size 2",
+        "accelerate launch trl/scripts/gkd.py --model_name_or_path Qwen/Qwen2-0.5B-Instruct --learning_rate 1e-5",
     ],
 )
 def test_commands_of_methods_that_are_not_predicted_say_so(checker, text):
     (unit,) = checked(checker, "t.sh", text).results
     assert unit.prediction is None
     assert unit.note == "trainer_not_predicted"
+
+
+@pytest.mark.parametrize(
+    ("script", "post"),
+    [
+        ("dpo", PostTraining("dpo", reference="model")),
+        ("grpo", PostTraining("grpo", completion=512, generated_rows=16)),
+        ("run_orpo", PostTraining("orpo", head="rows")),
+    ],
+)
+def test_post_training_by_trl_is_predicted(checker, script, post):
+    given = "--per_device_train_batch_size 2 --gradient_accumulation_steps 8 --learning_rate 1e-5"
+    text = f"accelerate launch scripts/{script}.py --model_name_or_path Qwen/Qwen2-0.5B-Instruct {given}\n"
+    (unit,) = checked(checker, "t.sh", text).results
+    assert unit.setup.post == post
+    assert unit.prediction is not None
 
 
 def test_plain_fine_tuning_by_trl_is_predicted(checker):
@@ -102,17 +118,16 @@ def test_the_trainer_of_a_trl_config_is_read_from_the_names_that_it_alone_has(ch
     text = "model_name_or_path: Qwen/Qwen2-0.5B\ndataset_name: my/pairs\nmax_length: 1024\nbf16: true\n" + more
     (unit,) = checked(checker, "a.yaml", text).results
     assert (unit.unit.dialect, unit.unit.settings["script.trainer"].value) == ("trl", trainer)
-    assert (unit.prediction is None) == (trainer != "sft")
+    assert (unit.prediction is None) == (trainer == "preference")
 
 
 @pytest.mark.parametrize("command", ["estimate", "plan"])
 def test_other_commands_say_that_a_preference_run_is_not_predicted(tmp_path, command):
     text = "model_name_or_path: Qwen/Qwen2-0.5B\ndataset_name: d\nbeta: 0.1\n{}learning_rate: 5e-6\n"
-    for more, words in (("rpo_alpha: 1.0\n", "a DPO run (rpo_alpha)"), ("", "beta makes this a preference run")):
-        (tmp_path / "a.yaml").write_text(text.format(more))
-        called = [sys.executable, "-m", "kb", command, "a.yaml", "--gpu", "t4", "--lang", "en"]
-        run = subprocess.run(called, cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert run.returncode == 2 and words in run.stderr, run.stderr
+    (tmp_path / "a.yaml").write_text(text.format(""))
+    called = [sys.executable, "-m", "kb", command, "a.yaml", "--gpu", "t4", "--lang", "en"]
+    run = subprocess.run(called, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert run.returncode == 2 and "beta makes this a preference run" in run.stderr, run.stderr
 
 
 def test_a_config_of_trl_may_write_numbers_and_booleans_as_text(checker):
@@ -137,7 +152,7 @@ max_length: 1024
     assert "quoted-number" in rules_of(checked(checker, "a.py", python))
 
 
-@pytest.mark.parametrize("name", ["DPOConfig", "GRPOConfig", "KTOConfig", "RewardConfig", "GKDConfig"])
+@pytest.mark.parametrize("name", ["RewardConfig", "GKDConfig"])
 def test_calls_of_methods_that_are_not_predicted_say_so(checker, name):
     text = f'm = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2-0.5B-Instruct")\na = {name}(output_dir="o")\n'
     (unit,) = checked(checker, "t.py", text).results

@@ -10,7 +10,7 @@ from kb.core.result import GpuFit
 from kb.core.setup import TrainingSetup
 from kb.memory import largest_batch, predict, workers_that_fit
 from kb.memory.process import usable_bytes
-from kb.memory.search import BatchField
+from kb.memory.search import LARGEST_BATCH, BatchField
 
 if TYPE_CHECKING:
     from kb.memory.throughput import Throughput
@@ -68,8 +68,9 @@ class Estimator:
         usable = self.usable_bytes
         return usable is None or all(phase.high_bytes <= usable for phase in phases)
 
-    def largest(self, setup: TrainingSetup, field: BatchField) -> int:
-        """The largest value of a batch setting whose phases fit with their whole band; 0 where not even 1 does.
+    def largest(self, setup: TrainingSetup, field: BatchField, most: int = LARGEST_BATCH) -> int:
+        """The largest value, up to ``most``, of a batch setting whose phases fit with their whole band; 0 where not
+        even 1 does.
 
         0 too where the model has no such phase: an encoder generates nothing.
         """
@@ -85,6 +86,7 @@ class Estimator:
             gpu=self.gpu.gpu if self.gpu else None,
             compute_capability=self.gpu.compute_capability if self.gpu else None,
             cautious=True,
+            most=most,
         )
 
     def workers(self, setup: TrainingSetup) -> int | None:

@@ -82,7 +82,7 @@ class PredictedFacts:
             return self.said // per_step if self.said and self.said % per_step == 0 else None
         if name == "fit.workers_advised":
             return self.machine.most_workers if self.estimator is None else self.estimator.workers(self.setup)
-        if self.estimator is None:
+        if self.estimator is None or self.report is None:  # or the memory engine does not follow the run
             return None
         match name:
             case "fit.train_batch":
@@ -107,8 +107,9 @@ class PredictedFacts:
         """The largest training batch that fits and divides the effective batch, so that accumulation holds it."""
         if self.estimator is None:
             return None
-        largest, whole = self.estimator.largest(self.setup, "per_device_train_batch_size"), self._per_rank
-        return next((batch for batch in range(min(largest, whole), 0, -1) if whole % batch == 0), None)
+        whole = self._per_rank
+        largest = self.estimator.largest(self.setup, "per_device_train_batch_size", whole)
+        return next((batch for batch in range(largest, 0, -1) if whole % batch == 0), None)
 
     def ten_steps(self) -> int | None:
         """Bytes of process memory in evaluation when ten steps are joined: evaluation sets seldom have fewer."""

@@ -78,7 +78,7 @@ def why_no_prediction(
 
 def _engine_note(setup: TrainingSetup, architecture: Architecture | None) -> Note | None:
     """What of the run the memory engine does not follow, for a model that has no closed form."""
-    if architecture is None or not architecture.engine:
+    if architecture is None or not (architecture.engine or setup.post):
         return None
     from kb.memory.engine.report import why_not  # few models need it
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from kb.advice.post_training import post_training_of
 from kb.advice.run_kind import OWN_TYPE_SINCE, optimizer_of, says_training, trains, unmodelled, weights_of
 from kb.advice.settings_reader import (
     FSDP2_SINCE,
@@ -95,8 +96,17 @@ def setup_of(
     trained = trains(unit) and read.or_default("training.do_train") is not False
     transformers = versions("transformers", OWN_TYPE_SINCE)
     trainer = read.value("script.trainer")
+    post = None
     if trainer is not None and trainer not in MODELLED_TRAINERS:
-        read.unresolved["script.trainer"] = None
+        found = post_training_of(read, unit, str(trainer), method, constants, versions)
+        if found is None:
+            read.unresolved["script.trainer"] = None
+        else:
+            post, length = found
+            if length is not None:  # decided here: what was assumed of it before is not so
+                source = length
+                kept = [each for each in read.assumed if each.name != "data.max_source_length" or each.value == length]
+                read.assumed[:] = kept
     setup = TrainingSetup(
         model_name=read.value("model.name"),
         method=method,
@@ -145,6 +155,7 @@ def setup_of(
         offload_optimizer=read.value("deepspeed.offload_optimizer.device") in ("cpu", "nvme"),
         offload_param=read.value("deepspeed.offload_param.device") in ("cpu", "nvme") or offloads_fsdp(read),
         fsdp=uses_fsdp(read),
+        post=post,
         spread=spread_of(read, model.architecture.d_model if model else None, versions("transformers", FSDP2_SINCE)),
     )
     beyond = unmodelled(read, trains=trained)

@@ -38,6 +38,27 @@ class Spread(NamedTuple):
     gradient_as_bucket_view: bool = False
 
 
+PostKind = Literal["sft", "dpo", "kto", "orpo", "cpo", "reward", "grpo", "rloo"]
+Head = Literal["fused", "rows", "copied", "wide"]
+
+
+class PostTraining(NamedTuple):
+    """What a run of TRL or its like does beyond plain training. Lengths in tokens, shares of the GPU's memory.
+
+    ``head`` is how logits become the answers' log-probabilities: ``fused`` in tiles, without whole logits (TRL from
+    1.15); ``rows`` of whole logits, row by row; ``copied`` of a contiguous copy of them; ``wide`` of logits that are
+    all made fp32 first, by one log_softmax (LLaMA-Factory).
+    """
+
+    kind: PostKind
+    head: Head = "fused"
+    reference: Literal["none", "model", "adapter_off"] = "none"
+    completion: int = 0  # of a length, the answer's tokens, where the run generates it
+    generated_rows: int = 0  # answers that the model itself generates at once; 0: something else does, or nobody
+    colocated: float = 0.0  # share of the GPU that vLLM takes in the same process
+    sleeps: bool = False  # vLLM gives its memory back while the model trains
+
+
 class TrainingSetup(NamedTuple):
     """One run's settings. Lengths in tokens, batches in samples, per device.
 
@@ -98,6 +119,7 @@ class TrainingSetup(NamedTuple):
     offload_param: bool = False
     fsdp: bool = False
     spread: Spread = Spread()
+    post: PostTraining | None = None  # None: plain training
 
     assumed: tuple[Assumption, ...] = ()
     unmodelled: tuple[str, ...] = ()  # what changes memory and has no model, by name; then unresolved too

@@ -56,7 +56,7 @@ def predict(
         )
     capability = compute_capability or (gpu.compute_capability if gpu else None)
     memory = gpu_memory_bytes if gpu_memory_bytes is not None else (gpu.memory_total if gpu else None)
-    if architecture.engine:  # imported where used: a closed form does without
+    if architecture.engine or setup.post:  # imported where used: a closed form does without
         from kb.memory.engine.report import report_of
 
         context = context_of(constants, capability, gpu)
@@ -125,7 +125,7 @@ def loads_of(
 
     ``states`` are those of ``setup``, where they are known already.
     """
-    if architecture.engine:
+    if architecture.engine or setup.post:
         from kb.memory.engine.report import engine_loads
 
         loads = engine_loads(setup, architecture)

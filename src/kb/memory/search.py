@@ -30,8 +30,9 @@ def largest_batch(
     gpu: Gpu | None = None,
     compute_capability: tuple[int, int] | None = None,
     cautious: bool = False,
+    most: int = LARGEST_BATCH,
 ) -> int:
-    """The largest value of ``field`` whose phases stay within ``limit_bytes``; 0 where not even 1 fits.
+    """The largest value of ``field``, up to ``most``, whose phases stay within ``limit_bytes``; 0 where not even 1.
 
     The process's predicted use is compared, or with ``cautious`` the upper end of its band. Only the phases that the
     field governs count: a training batch is not held back by evaluation.
@@ -45,7 +46,7 @@ def largest_batch(
         compute_capability=compute_capability,
         cautious=cautious,
     )
-    return largest_within(used, limit_bytes, 1, LARGEST_BATCH)
+    return largest_within(used, limit_bytes, 1, most)
 
 
 def use_by_batch(

@@ -7,7 +7,7 @@ from typing import Any
 from kb.core.model import Architecture
 from kb.memory.engine import ops, quantized
 from kb.memory.engine.options import Options
-from kb.memory.engine.tape import checkpoint
+from kb.memory.engine.tape import checkpoint, checkpoint_reentrant
 from kb.memory.engine.tensor import F32, Shape, Tensor, like, mark, new, packed
 from kb.memory.engine.world import world
 
@@ -47,10 +47,12 @@ class Linear:
         model.linears.append(self)
 
     def __call__(self, x: Tensor) -> Tensor:
+        plain = self.a is None or self.model.adapters_off
         if self.state is not None:
-            return quantized.linear(x, self) if self.a is None else self._adapted_quantized(x)
-        if self.a is None or self.b is None:
-            return ops.linear(x, self.weight, self.bias)
+            return quantized.linear(x, self) if plain else self._adapted_quantized(x)
+        if self.a is None or self.b is None or plain:
+            weight, bias = self.replaced if self.replaced and self.model.adapters_off else (self.weight, self.bias)
+            return ops.linear(x, weight, bias)
         result = ops.linear(x, self.weight, self.bias)  # peft.tuners.lora.layer.Linear.forward
         dtype = result.dtype
         x = ops.cast(x, self.a.dtype)
@@ -111,6 +113,7 @@ class Model:
 
     generates = True
     encodes = False  # an encoder-decoder
+    adapters_off = False  # PEFT's ``disable_adapter``: the model as it was before them
 
     def __init__(self, architecture: Architecture, options: Options) -> None:
         self.architecture, self.options = architecture, options
@@ -220,5 +223,7 @@ class Model:
     def layer(self, call: Callable[..., Any], *args: Any) -> Any:
         """Run a layer, checkpointed where the setup asks for it and the model trains."""
         if self.options.checkpointing and world.training:
+            if self.options.reentrant:
+                return checkpoint_reentrant(call, *args)
             return checkpoint(call, *args)
         return call(*args)

@@ -34,6 +34,7 @@ class Options(NamedTuple):
     dtype: str = F32
     autocast: str | None = None
     checkpointing: bool = False
+    reentrant: bool = False
     eager: bool = False
     padded: bool = True
     adapters: Adapters | None = None
@@ -62,8 +63,9 @@ def options_of(setup: TrainingSetup, defaults: tuple[str, ...] | None) -> Option
         dtype=dtype,
         autocast=autocast,
         checkpointing=setup.gradient_checkpointing,
+        reentrant=setup.use_reentrant,
         eager=setup.attn_implementation == "eager",
-        padded=setup.padded,
+        padded=setup.padded and setup.attn_implementation != "flash",  # of packed sequences there is no mask
         adapters=adapters,
         quantization=quantization,
     )
@@ -74,10 +76,9 @@ def _check(setup: TrainingSetup) -> None:
     refused = {
         "use_dora": setup.use_dora,
         "load_in_8bit": setup.load_in_8bit and not setup.load_in_4bit,
-        "use_reentrant": setup.use_reentrant and setup.gradient_checkpointing,
-        "flash_attention_2": setup.attn_implementation == "flash",
+        "flash_attention_2": setup.attn_implementation == "flash" and setup.post is None,
         "world_size": setup.world_size > 1 or setup.fsdp or setup.zero_stage > 0,
-        "fused_loss": setup.fused_loss,
+        "use_liger_kernel": setup.fused_loss,
     }
     for name, refuses in refused.items():
         if refuses:

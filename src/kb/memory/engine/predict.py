@@ -13,6 +13,7 @@ from kb.memory.engine.options import options_of
 from kb.memory.engine.runs.evaluate import evaluate
 from kb.memory.engine.runs.generate import decoding_of, generate
 from kb.memory.engine.runs.train import inputs_of, train
+from kb.memory.engine.tensor import mark
 from kb.memory.engine.world import Recording, held, world
 from kb.memory.linear import default_targets
 
@@ -76,11 +77,43 @@ def _infer(
     return recording
 
 
+def check_followed(architecture: Architecture, setup: TrainingSetup) -> None:
+    """Refuse, by name, a model or a loss that the engine does not follow.
+
+    Raises:
+        NotFollowedError: it does not.
+    """
+    kind = model_class(architecture)
+    if architecture.family == "decoder":
+        from kb.memory.engine.families.decoder_types import traits_of
+
+        traits_of(architecture.model_type)
+    if setup.post is not None and (kind.encodes or not kind.generates):
+        raise NotFollowedError(f"{setup.post.kind} of {architecture.model_type}")
+
+
 def _model(setup: TrainingSetup, architecture: Architecture) -> Model:
     layers = architecture.encoder_layers + architecture.decoder_layers
     if layers > MOST_LAYERS:
         raise NotFollowedError(f"{layers} layers")
     return model_class(architecture)(architecture, options_of(setup, default_targets(architecture)))
+
+
+def _post_training(model: Model, setup: TrainingSetup, recording: Recording) -> Recording:
+    from kb.memory.engine.runs.prefer import Loss  # plain training does without
+
+    reference = None
+    assert setup.post is not None
+    if setup.post.reference == "model":
+        reference = type(model)(model.architecture, model.options._replace(adapters=None, checkpointing=False))
+        for _, tensor in reference.parameters:
+            mark(tensor, "reference_model")
+    loss = Loss(model, reference, setup)
+    optimizer = train(model, setup, loss=loss, before=loss.prepared if setup.post.completion else None)
+    recording.begin("save")
+    recording.begin("")
+    del optimizer, model, reference
+    return recording
 
 
 def _train_and_evaluate(
@@ -89,6 +122,8 @@ def _train_and_evaluate(
     recording = world.begin(pool, capability)
     recording.begin("load")
     model = _model(setup, architecture)
+    if setup.post is not None:
+        return _post_training(model, setup, recording)
     optimizer = train(model, setup) if setup.do_train else None
     if setup.do_eval:
         generates = setup.predict_with_generate and model.generates

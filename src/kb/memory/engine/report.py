@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from kb.core.memory_report import HostLedger, MemoryReport, Phase, PhaseName, Term, Verdict
 from kb.core.model import Architecture
-from kb.core.setup import Assumption, Spread, TrainingSetup
+from kb.core.setup import Assumption, PostTraining, Spread, TrainingSetup
 from kb.memory.config_fields import UnsupportedArchitectureError
 from kb.memory.counts import count
 from kb.memory.engine.allocator import CachingAllocator, OutOfMemory
@@ -15,7 +15,7 @@ from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.lengths import varied
 from kb.memory.engine.optimizers import KNOWN
 from kb.memory.engine.options import options_of
-from kb.memory.engine.predict import record_runs, record_training
+from kb.memory.engine.predict import check_followed, record_runs, record_training
 from kb.memory.engine.runs.generate import MOST_TOKENS
 from kb.memory.engine.world import AMPERE, Booked, Peak, Recording
 from kb.memory.host import Loads
@@ -84,6 +84,8 @@ def _followed(
                 phases[name] = found_of(recording, name, peak)
                 if name == "generate":
                     use = "evaluation" if "evaluate" in recording.phases else "inference"
+                    if setup.post is not None:
+                        use = "training"
                     phases[name] = phases[name]._replace(use=use)
     ordered = {name: phases[name] for name in PHASES if name in phases}
     return Followed(ordered)
@@ -144,12 +146,18 @@ def report_of(
     band = constants["band_simulated"]
     upper = constants["band_simulated_quantized"] if quantized else band
     phases = tuple(_phase(name, found.phases[name], setup, context, band, upper) for name in found.phases)
+    if setup.post is not None and setup.post.colocated and memory is not None:
+        phases = beside_vllm(phases, setup.post, memory)
     phases, verdict = judged(phases, memory, constants)
     if found.ran_out:
         verdict = Verdict("oom", verdict.phase, verdict.term)
     assumed = setup.assumed
     if capability is None:
         assumed += (Assumption("gpu.compute_capability", ".".join(map(str, AMPERE)), "kernels_of_ampere"),)
+    if setup.post is not None:
+        assumed += (Assumption("training.loss", setup.post.kind, "loss_computed"),)
+        if setup.attn_implementation == "flash":
+            assumed += (Assumption("training.attn_implementation", "sdpa", "flash_as_sdpa"),)
     if setup.do_eval and not (setup.predict_with_generate or setup.prediction_loss_only or setup.eval_samples):
         assumed += (Assumption("evaluation.samples", setup.eval_accumulation_steps or 1, "one_evaluation_step"),)
     return MemoryReport("engine", assumed, phases, HostLedger((), 0, 0, None), verdict)
@@ -168,6 +176,31 @@ def engine_loads(setup: TrainingSetup, architecture: Architecture) -> Loads:
         saved = 4 * adapter_parameters(architecture, targets, setup.lora_r) if targets else 0
     gathered = _predictions(setup, architecture) if setup.do_eval else 0
     return Loads(parameters, saved if setup.do_train else 0, 0, gathered)
+
+
+def beside_vllm(phases: tuple[Phase, ...], post: PostTraining, memory: int) -> tuple[Phase, ...]:
+    """The phases with what vLLM takes in the same process: a share of the GPU, and all of it while it generates.
+
+    Its weights and KV cache fill ``gpu_memory_utilization`` of the card's memory beyond what the process held before
+    (vllm/v1/worker/gpu_worker.py, ``determine_available_memory``). Asleep it holds neither (level 2); then it is there
+    beside what training leaves: weights, reference and optimizer's states.
+    """
+    taken = round(post.colocated * memory)
+    kept = next((phase for phase in phases if phase.name == "save"), phases[-1])
+    asleep = [phase if post.sleeps else _with_vllm(phase, taken) for phase in phases]
+    generating = _with_vllm(kept, taken)._replace(name="generate", moment="decoding", use="vllm")
+    at = next((number for number, phase in enumerate(asleep) if phase.name == "save"), len(asleep))
+    return (*asleep[:at], generating, *asleep[at:])
+
+
+def _with_vllm(phase: Phase, taken: int) -> Phase:
+    return phase._replace(
+        terms=tuple(sorted((*phase.terms, Term("vllm", taken)), key=lambda term: -term.bytes)),
+        **{
+            name: getattr(phase, name) + taken
+            for name in ("peak_allocated_bytes", "peak_reserved_bytes", "process_used_bytes", "low_bytes", "high_bytes")
+        },
+    )
 
 
 class Reserved(NamedTuple):
@@ -207,6 +240,7 @@ def why_not(setup: TrainingSetup, architecture: Architecture) -> str | None:
     """What of a run the engine does not follow, in the field's words; None where it follows all of it."""
     try:
         options_of(setup, default_targets(architecture) or ())
+        check_followed(architecture, setup)
         if setup.do_train and setup.optim not in KNOWN:
             return f"optim {setup.optim}"
         if architecture.family != "bart" and _beams(setup) > 1:
@@ -251,6 +285,8 @@ def _phase(name: PhaseName, found: Found, setup: TrainingSetup, context: Context
         batch = setup.per_device_eval_batch_size
         if found.use == "inference":
             batch = setup.inference_batch_size or batch
+        if found.use == "training" and setup.post is not None:
+            batch = setup.post.generated_rows
     return Phase(
         name=name,
         terms=tuple(Term(term, size) for term, size in found.terms),

@@ -122,6 +122,34 @@ def checkpoint(call: Callable[..., Any], *args: Any) -> Any:
         world.frame = None
 
 
+def checkpoint_reentrant(call: Callable[..., Any], x: Tensor, *rest: Any) -> Tensor:
+    """``use_reentrant=True``: nothing of ``call`` is recorded; backward runs it again, with a backward of its own.
+
+    Source: ``CheckpointFunction`` (torch/utils/checkpoint.py); of the arguments only ``x`` can get a gradient.
+    """
+    node = record(_reentrant_back, (x,), (x,), (call, rest, world.autocast))
+    before, world.grad = world.grad, False
+    out: Tensor = call(x, *rest)
+    world.grad = before
+    out.node, out.needs = node, node is not None
+    return out
+
+
+def _reentrant_back(node: Node, grad: Tensor) -> Gradients:
+    (x,) = saved(node)
+    call, rest, kind = node.extra
+    detached = bare(x)
+    detached.needs = True
+    recording = world.recording
+    before = world.autocast, world.cache, recording.moment, recording.term
+    world.grad, world.autocast, world.cache = True, kind, {}
+    out = call(detached, *rest)
+    world.autocast, world.cache, recording.moment, recording.term = before
+    world.grad = False
+    _run_back(out.node, grad)
+    return (detached.grad,)
+
+
 def _references() -> tuple[int, int]:
     """What ``getrefcount`` says of an object that one local name holds, and of one that one attribute holds."""
     holder = Node()
@@ -135,10 +163,14 @@ ALONE, HELD_ONCE = _references()
 def backward(loss: Tensor) -> None:
     """From a scalar to the gradients of the leaves, node by node, the newest first."""
     world.grad, world.thread = False, "autograd"
-    root = loss.node
+    _run_back(loss.node, new(loss.shape, loss.dtype))
+    world.grad, world.thread = True, "main"
+
+
+def _run_back(root: Any, first: Tensor) -> None:
+    """Backward from a node, whose own gradient ``first`` lives to the end."""
     waits = _waits(root)
-    buffers: dict[Any, Tensor | None] = {root: new(loss.shape, loss.dtype)}
-    first = buffers[root]  # the root's gradient lives to the end
+    buffers: dict[Any, Tensor | None] = {root: first}
     ready = [(-root.sequence, root)]
     while ready:
         node = heapq.heappop(ready)[1]
@@ -182,8 +214,6 @@ def backward(loss: Tensor) -> None:
                 target.grad = out if alone else new(target.shape, out.dtype)
                 mark(target.grad, "gradients")
             out = None
-    world.grad, world.thread = True, "main"
-    del first
 
 
 def _waits(root: Node) -> dict[Any, int]:

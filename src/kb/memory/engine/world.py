@@ -1,5 +1,6 @@
 """What torch keeps as global state, and the recording that a run's allocations go to."""
 
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock
@@ -131,6 +132,15 @@ _LOCK = Lock()
 
 @contextmanager
 def held() -> Iterator[None]:
-    """The world for one run at a time: threads of an editor wait for each other."""
+    """The world for one run at a time: threads of an editor wait for each other.
+
+    What a run makes is let go by its references; looking for circles among so many objects would take a third longer.
+    """
     with _LOCK:
-        yield
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            yield
+        finally:
+            if collects:
+                gc.enable()

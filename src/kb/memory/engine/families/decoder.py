@@ -11,6 +11,7 @@ from kb.memory.engine.families.decoder_types import Traits, traits_of
 from kb.memory.engine.families.masks import causal_mask
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import LayerNorm, Linear, Model
+from kb.memory.engine.ops.log_probs import without_last
 from kb.memory.engine.tensor import F32, I64, Tensor, new
 from kb.memory.engine.world import world
 
@@ -179,8 +180,15 @@ class Decoder(Model):
         return self.scores(last)
 
 
-def causal_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """``ForCausalLMLoss`` (loss/loss_utils.py): logits in fp32, labels shifted by one."""
+def causal_loss(logits: Tensor, labels: Tensor, *, copies: bool = False) -> Tensor:
+    """``ForCausalLMLoss`` (loss/loss_utils.py): logits in fp32, labels shifted by one.
+
+    ``copies``: as trainers of their own write it, on a contiguous copy without the last position.
+    """
+    if copies:
+        logits = ops.contiguous(without_last(logits))
+        logits = ops.view(logits, (logits.shape[0] * logits.shape[1], logits.shape[2]))
+        return ops.cross_entropy(logits, new(logits.shape[:1], I64))
     batch, length, vocabulary = logits.shape
     logits = ops.cast(logits, F32)
     longer = new((batch, length + 1), I64)

@@ -118,3 +118,13 @@ def _divide_back(node: Node, grad: Tensor) -> Gradients:
     out = like(grad)
     del kept
     return (out,)
+
+
+def row_sums(tensor: Tensor) -> Tensor:
+    """A sum for each row."""
+    return new((tensor.shape[0],), tensor.dtype, None, record(_expand_back, (tensor,), (), tensor.shape))
+
+
+def scalar_of(tensor: Tensor) -> Tensor:
+    """What a loss makes of a number for each row, down to one."""
+    return _sum(tensor)

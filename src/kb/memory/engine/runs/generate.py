@@ -24,6 +24,7 @@ class Decoding(NamedTuple):
     tokens: int
     beams: int
     wrapped: str | None
+    sampled: bool = False
 
 
 def generate(model: Any, decoding: Decoding, batch: list[Any]) -> None:
@@ -80,7 +81,7 @@ def greedy(model: Any, batch: list[Any], decoding: Decoding) -> None:
     held: Any
     inputs: Any
     place: Any
-    logits = chosen = held = None
+    logits = chosen = held = shares = None
     step = 0
     while step < decoding.tokens:
         inputs = new((rows, length), I64) if step == 0 else new((rows, 1), I64)
@@ -99,10 +100,21 @@ def greedy(model: Any, batch: list[Any], decoding: Decoding) -> None:
         mask = new((rows, length + step), I64)
         logits = new((rows, out.shape[-1]), F32)
         mark(logits, "logits")
+        if decoding.sampled:
+            shares = _drawn(logits)
         chosen = small()
         ids = new((rows, length + step), I64)
         del out
-    del ends, unfinished, logits, chosen, held
+    del ends, unfinished, logits, chosen, held, shares
+
+
+def _drawn(logits: Tensor) -> Tensor:
+    """``softmax`` and ``multinomial`` of one token, which divides by as many random numbers (Distributions.cpp)."""
+    shares = new(logits.shape, F32)
+    noise = new(logits.shape, F32)
+    divided = new(logits.shape, F32)
+    del noise, divided
+    return shares
 
 
 def _longer(position: Tensor, rows: int, length: int) -> Tensor:

@@ -12,14 +12,23 @@ from kb.memory.engine.tape import backward
 from kb.memory.engine.tensor import F32, mark
 from kb.memory.engine.world import world
 
-MOST_PASSES = 4  # of one step: from the second on each finds what the one before left
+MOST_PASSES = 2  # of one step: the second finds the gradients of the first, and so does every later one
 STEPS = 2  # states, and what the allocator keeps, are complete only in the second
 
 
-def train(model: Model, setup: TrainingSetup, sources: Sequence[int] | None = None) -> Optimizer:
+def train(
+    model: Model,
+    setup: TrainingSetup,
+    sources: Sequence[int] | None = None,
+    loss: Callable[[int], Any] | None = None,
+    before: Callable[[], None] | None = None,
+) -> Optimizer:
     """Optimizer steps of a setup on ``model``, in the phase ``train``; the optimizer, whose states stay.
 
-    ``sources`` are the padded lengths of the steps, targets in their share; without them two steps are at the maximum.
+    Args:
+        sources: the padded lengths of the steps, targets in their share; without them two steps are at the maximum.
+        loss: a trainer's own loss of samples of so many tokens; None is the model's.
+        before: what each step does before its passes.
 
     Raises:
         NotFollowedError: an optimizer that the engine does not follow.
@@ -28,17 +37,22 @@ def train(model: Model, setup: TrainingSetup, sources: Sequence[int] | None = No
     world.training = True
     optimizer = Optimizer(model, setup.optim)
     for source in sources or (setup.max_source_length,) * STEPS:
+        if before is not None:
+            before()
         for _ in range(min(setup.gradient_accumulation_steps, MOST_PASSES)):
-            one_pass(model, setup, source)
+            one_pass(model, setup, source, loss)
         optimizer.step()
     return optimizer
 
 
-def one_pass(model: Model, setup: TrainingSetup, source: int) -> None:
+def one_pass(model: Model, setup: TrainingSetup, source: int, own: Callable[[int], Any] | None = None) -> None:
     """One forward and backward pass over samples of ``source`` tokens; the batch lives until its end."""
     target = max(1, setup.max_target_length * source // setup.max_source_length)
-    batch = inputs_of(model, setup.per_device_train_batch_size, source, target, masked=setup.padded)
-    loss = loss_of(model, batch, smoothed=setup.label_smoothing_factor > 0)
+    if own is None:
+        batch = inputs_of(model, setup.per_device_train_batch_size, source, target, masked=setup.padded)
+        loss = loss_of(model, batch, smoothed=setup.label_smoothing_factor > 0)
+    else:
+        loss, *batch = own(source)
     if setup.gradient_accumulation_steps > 1:
         loss = ops.scale(loss)
     recording = world.recording

@@ -1,0 +1,114 @@
+"""What a run of TRL, Axolotl or LLaMA-Factory does beyond plain training, as far as the memory engine follows it."""
+
+from collections.abc import Mapping
+
+from kb.advice.settings_reader import SettingsReader
+from kb.core.document import Unit
+from kb.core.facts import VersionOf
+from kb.core.setup import Assumption, Head, Method, PostKind, PostTraining
+
+# By what the config calls it. Others (PPO, BCO, online DPO …) have no memory model.
+KINDS: Mapping[str, PostKind] = {
+    "dpo": "dpo", "ipo": "dpo", "kto": "kto", "orpo": "orpo", "cpo": "cpo", "simpo": "cpo", "grpo": "grpo",
+    "rloo": "rloo",
+}  # fmt: skip
+GENERATING = ("grpo", "rloo")
+WITHOUT_REFERENCE = ("orpo", "cpo")
+# Releases of TRL (trl-wheels): the fused head; a contiguous copy of logits; the first that was read.
+FUSED, MASKED, VIEWED, COPIED, FIRST = (1, 15), (1, 9), (1, 8), (0, 29), (0, 15)
+OF_AXOLOTL = (1, 8)  # what Axolotl 0.18 pins
+
+
+def post_training_of(
+    read: SettingsReader, unit: Unit, trainer: str, method: Method, constants: Mapping[str, float], versions: VersionOf
+) -> tuple[PostTraining, int | None] | None:
+    """The run beyond training, and the length of its rows where this decides it; None where none is followed.
+
+    Args:
+        trainer: what the config says of the trainer (``dpo``, ``grpo`` …).
+        constants: lengths and shares that TRL takes where nothing says them.
+        versions: the releases of libraries; without one of TRL the newest is assumed, and listed.
+    """
+    kind = KINDS.get(trainer)
+    if kind is None or unit.dialect not in ("trl", "axolotl", "llamafactory"):
+        return None
+    if unit.dialect == "llamafactory":
+        return _of_llamafactory(read, kind, method)
+    if unit.dialect == "axolotl" and kind in GENERATING:
+        return None  # its own options of vLLM, and a second model whose place is not known
+    head = _head(read, unit, kind, versions)
+    if head is None:
+        return None
+    ahead = bool(read.value("trl.precompute_ref_log_probs"))
+    post = PostTraining(kind, head=head)
+    if kind in GENERATING:
+        return _generating(read, post, method, constants, versions)
+    if kind not in WITHOUT_REFERENCE and not ahead:
+        post = post._replace(reference="model" if method == "full" else "adapter_off")
+    if read.value("trl.max_length") or unit.dialect != "trl":
+        return post, None
+    return post, int(
+        read.or_assume("data.max_source_length", None, int(constants["trl_max_length"]), "library_default")
+    )
+
+
+def _head(read: SettingsReader, unit: Unit, kind: PostKind, versions: VersionOf) -> Head | None:
+    """How the release of TRL makes log-probabilities; None of one that nobody has read."""
+    bounds = (FUSED, MASKED, VIEWED, COPIED, FIRST)
+    release = versions("trl", *bounds)
+    if release is None:
+        release = OF_AXOLOTL if unit.dialect == "axolotl" else FUSED
+        shown = ".".join(map(str, release))
+        read.assumed.append(Assumption(name="trl.release", value=shown, reason="release_of_trainer"))
+    if release < FIRST or MASKED <= release < FUSED:
+        return None
+    if kind in WITHOUT_REFERENCE:
+        return "rows"
+    if release >= FUSED:
+        return "fused"
+    return "copied" if kind == "dpo" and COPIED <= release < VIEWED else "rows"
+
+
+def _of_llamafactory(read: SettingsReader, kind: PostKind, method: Method) -> tuple[PostTraining, int | None] | None:
+    """Its own trainers: whole logits in fp32, and a second model where no adapter can be switched off."""
+    if kind not in ("dpo", "kto"):
+        return None
+    if read.value("llamafactory.pref_loss") in ("orpo", "simpo") or read.value("llamafactory.ref_model") is not None:
+        return None
+    return PostTraining(kind, head="wide", reference="model" if method == "full" else "adapter_off"), None
+
+
+def _generating(
+    read: SettingsReader, post: PostTraining, method: Method, constants: Mapping[str, float], versions: VersionOf
+) -> tuple[PostTraining, int | None] | None:
+    """GRPO and RLOO: answers are generated, here, by vLLM in the same process, or by a server."""
+
+    def assume(name: str, constant: str) -> int:
+        return int(read.or_assume(name, read.number(name), int(constants[constant]), "library_default"))
+
+    answer = assume("trl.max_completion_length", "trl_completion_length")
+    prompt = assume("trl.max_prompt_length", "trl_prompt_length")
+    weight = read.value("trl.beta")
+    refers = bool(weight) if weight is not None else post.kind == "rloo"
+    if refers:
+        post = post._replace(reference="model" if method == "full" else "adapter_off")
+    post = post._replace(completion=answer)
+    if not read.value("trl.use_vllm"):
+        rows = read.number("trl.generation_batch_size") or (
+            read.number_or_default("training.per_device_train_batch_size")
+            * (
+                read.number("trl.steps_per_generation")
+                or read.number_or_default("training.gradient_accumulation_steps")
+            )
+        )
+        return post._replace(generated_rows=rows), prompt + answer
+    mode = read.value("trl.vllm_mode")
+    if mode is None:
+        release = versions("trl", (1,))
+        mode = "server" if release is not None and release < (1,) else "colocate"
+        read.assumed.append(Assumption(name="trl.vllm_mode", value=mode, reason="library_default"))
+    if mode == "colocate":
+        share = read.value("trl.vllm_gpu_memory_utilization")
+        share = read.or_assume("trl.vllm_gpu_memory_utilization", share, constants["trl_vllm_share"], "library_default")
+        post = post._replace(colocated=float(share), sleeps=bool(read.value("trl.vllm_enable_sleep_mode")))
+    return post, prompt + answer
