@@ -195,8 +195,9 @@ def _fuse(kind: str, model: Any, reference: Any) -> None:
             return lambda *args, **given: None
 
     kernels._use_triton = utils._use_triton = lambda device: True
-    kernels._forward_kernel = kernels._backward_kernel = Nothing()
-    kernels.triton = SimpleNamespace(cdiv=lambda a, b: -(-a // b))
+    division = SimpleNamespace(cdiv=lambda a, b: -(-a // b))
+    for name, value in (("_forward_kernel", Nothing()), ("_backward_kernel", Nothing()), ("triton", division)):
+        setattr(kernels, name, value)
     utils.add_fused_lm_head(
         model.get_base_model() if hasattr(model, "get_base_model") else model, outputs=OUTPUTS[kind]
     )

@@ -108,7 +108,7 @@ class Loss:
         del unseen
         return out
 
-    def _score(self, model: Any, ids: Tensor, mask: Any) -> tuple[Tensor, ...]:
+    def _score(self, model: Any, ids: Tensor, mask: Any) -> tuple[Any, ...]:
         """Log-probabilities of the tokens, (rows, length - 1), and what the caller's ``outputs`` hold."""
         kind = model.options.autocast
         if self.post.head == "fused":
