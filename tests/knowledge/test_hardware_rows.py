@@ -131,7 +131,10 @@ def test_figure_from_general_knowledge_is_never_called_certain(row: dict[str, An
     ("reported", "gpu"),
     [
         ("Tesla V100-SXM2-16GB", "v100-16gb"),
-        ("Tesla V100-PCIE-32GB", "v100-32gb"),
+        ("Tesla V100-PCIE-32GB", "v100-pcie-32gb"),
+        ("NVIDIA GeForce RTX 4070 Ti SUPER", "rtx-4070-ti-super"),
+        ("NVIDIA A30", "a30"),
+        ("Tesla P100-PCIE-16GB", "p100-16gb"),
         ("Tesla T4", "t4"),
         ("GeForce RTX 2080 Ti", "rtx-2080-ti"),
         ("NVIDIA GeForce RTX 3090", "rtx-3090"),

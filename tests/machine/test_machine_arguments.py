@@ -76,6 +76,22 @@ def test_name_like_no_other_is_reported_without_suggestions(name: str) -> None:
     assert len(str(caught.value)) < 300
 
 
+def test_another_series_is_no_suggestion() -> None:
+    for name in ("MI300X", "Gaudi2", "M2 Max"):
+        with pytest.raises(UnknownGpu) as caught:
+            find_gpu(name, CATALOGUE)
+        assert caught.value.suggestions == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "gib", "capability"), [("16GB:8.9", 16, (8, 9)), ("24 GiB, 8.6", 24, (8, 6)), ("192gb", 192, None)]
+)
+def test_a_card_without_a_row_is_named_by_what_it_has(name: str, gib: int, capability: tuple[int, int] | None) -> None:
+    machine = detect(CATALOGUE, gpu=name, gpu_count=2, host_memory="none", cpus="none")
+    assert [gpu.memory_total for gpu in machine.gpus] == [gib * 2**30] * 2
+    assert machine.gpus[0].compute_capability == capability and machine.gpus[0].gpu is None
+
+
 def test_named_machine_is_described_by_the_catalogue() -> None:
     machine = detect(CATALOGUE, gpu="rtx-3090", gpu_count=2, host_memory="60GB", cpus="48")
     assert [gpu.number for gpu in machine.gpus] == [0, 1]

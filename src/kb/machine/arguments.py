@@ -1,14 +1,16 @@
 """What the command line says of the machine: ``--gpu``, ``--gpus``, ``--host-memory``, ``--cpus``."""
 
+import re
 from collections.abc import Mapping
 
 from kb.core.hardware import DetectedGpu, Gpu
 from kb.core.text import UserError, nearest
-from kb.core.units import read_size
+from kb.core.units import LEAST_BYTES, MOST_BYTES, read_size
 from kb.machine.match import fold_name, model_name, names_of
 
 AUTO, NONE = "auto", "none"
 MOST_GPUS, MOST_CPUS = 65536, 65536
+_CARD = re.compile(r"(\d{1,4}(?:\.\d{1,3})?) ?gi?b(?:[ ,:@]+(\d{1,2}\.\d))?", re.IGNORECASE)
 
 
 class UnknownGpu(UserError):  # noqa: N818
@@ -51,16 +53,27 @@ def _suggestions(name: str, wanted: str, gpus: Mapping[str, Gpu]) -> list[str]:
     for gpu in gpus.values():
         for known in names_of(gpu):
             ids.setdefault(fold_name(known), gpu.id)
-    found = [ids[folded] for folded in nearest(wanted, ids, count=6)]
+    # another series is another card, however alike the names look: MI300X is no RTX 3090
+    alike = [folded for folded in ids if _series(folded) == _series(wanted)]
+    found = [ids[folded] for folded in nearest(wanted, alike, count=6)]
     return list(dict.fromkeys(found))[:3]
 
 
+def _series(folded: str) -> str:
+    """The letters that a name begins with: ``rtx`` of ``rtx4090``."""
+    return folded[: next((place for place, letter in enumerate(folded) if letter.isdigit()), len(folded))]
+
+
 def named_gpus(name: str, count: int | None, gpus: Mapping[str, Gpu]) -> tuple[DetectedGpu, ...]:
-    """``count`` GPUs (1 if None) as the catalogue describes them; nothing of this machine is asked.
+    """``count`` GPUs (1 if None) as the catalogue describes them, or as the name itself does (``16GB:8.9``); nothing
+    of this machine is asked.
 
     Raises:
         UnknownGpu: see :func:`find_gpu`.
     """
+    described = _described(name)
+    if described is not None:
+        return tuple(described._replace(number=index) for index in range(count or 1))
     gpu = find_gpu(name, gpus)
     return tuple(
         DetectedGpu(
@@ -72,6 +85,21 @@ def named_gpus(name: str, count: int | None, gpus: Mapping[str, Gpu]) -> tuple[D
         )
         for index in range(count or 1)
     )
+
+
+def _described(text: str) -> DetectedGpu | None:
+    """A card that no row has, by its memory as sold and its compute capability: ``16GB:8.9``; None of other texts."""
+    match = _CARD.fullmatch(text.strip())
+    if match is None:
+        return None
+    size, capability = match[1], match[2]
+    total = round(float(size) * 2**30)
+    if not LEAST_BYTES <= total <= MOST_BYTES:
+        return None
+    major, _, minor = (capability or "").partition(".")
+    known = (int(major), int(minor)) if capability else None
+    name = f"{size} GB, compute capability {capability}" if capability else f"{size} GB"
+    return DetectedGpu(number=0, name=name, memory_total=total, compute_capability=known)
 
 
 def check_gpu_count(count: int | None) -> None:
