@@ -57,12 +57,27 @@ class PredictedFacts:
         return self._predict(self.setup._replace(do_train=False, do_eval=False))
 
     @cached_property
+    def _of_post_training(self) -> MemoryReport | None:
+        """The prediction with one phase of training: what a trainer generates by itself is a part of its step, and
+        neither evaluation nor inference.
+        """
+        report = self.report
+        parts = [phase for phase in (report and (report.phase("train"), report.phase("generate"))) or () if phase]
+        if report is None or len(parts) < 2:
+            return report
+        worse = max(parts, key=lambda phase: phase.low_bytes)._replace(name="train")
+        rest = tuple(phase for phase in report.phases if phase.name not in ("train", "generate"))
+        return report._replace(phases=(*rest, worse))
+
+    @cached_property
     def _evaluation_report(self) -> MemoryReport | None:
         """The prediction of training with its evaluation, without the inference that comes after."""
         return self._predict(self.setup._replace(do_predict=False)) if self.setup.do_predict else self.report
 
     def report_on(self, part: str) -> MemoryReport | None:
         """The prediction that facts under ``memory.<part>.`` are taken from."""
+        if self.setup.post is not None:
+            return self._of_post_training
         if part == "inference":
             return self._inference_report
         return self._evaluation_report if part == "eval_generate" else self.report
