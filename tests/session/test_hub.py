@@ -164,9 +164,9 @@ def catalog() -> Catalog:
     ("name", "model"),
     [
         ("org/my-llama-3-8b-ko-instruct", "llama-3-8b"),
-        ("beomi/Llama-3-Open-Ko-8B", "llama-3-8b"),
+        ("x/Llama-3-Korean-8B", "llama-3-8b"),
         ("x/llama-3.1-8b-chat", "llama-3.1-8b"),
-        ("Qwen/Qwen2.5-Coder-7B", "qwen2.5-7b"),
+        ("x/Qwen2.5-Korean-7B", "qwen2.5-7b"),
         ("org/qwen3-30b-a3b-sft", "qwen3-30b-a3b"),
         ("x/t5-base-finetuned-samsum", "t5-base"),
         ("x/mt5-small-finetuned-xsum", "mt5-small"),
@@ -176,14 +176,14 @@ def catalog() -> Catalog:
         # a family without its version, or without a size
         ("x/Llama-8B", None),
         ("x/llama-3-ko", None),
-        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", None),
+        ("x/R1-Distill-Qwen-7B", None),
         # another architecture, other weights, or another size beside
         ("Qwen/Qwen2-VL-7B-Instruct", None),
         ("google/gemma-3n-e2b-it", None),
         ("google/t5-efficient-base", None),
         ("KETI-AIR/ke-t5-base", None),
         ("google/byt5-base", None),
-        ("codellama/CodeLlama-7b-hf", None),
+        ("x/code-llama-7b-hf", None),
         ("nvidia/Llama-3.1-Minitron-4B", None),
         ("x/mixtral-4x7b", None),
         ("Qwen/Qwen2.5-7B-Instruct-AWQ", None),
