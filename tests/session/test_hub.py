@@ -183,7 +183,7 @@ def catalog() -> Catalog:
         ("google/t5-efficient-base", None),
         ("KETI-AIR/ke-t5-base", None),
         ("google/byt5-base", None),
-        ("x/code-llama-7b-hf", None),
+        ("x/codegen-7b", None),
         ("nvidia/Llama-3.1-Minitron-4B", None),
         ("x/mixtral-4x7b", None),
         ("Qwen/Qwen2.5-7B-Instruct-AWQ", None),
