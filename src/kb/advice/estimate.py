@@ -115,6 +115,23 @@ def with_varied_lengths(one: Estimated) -> Estimated:
     return one._replace(notes=(*one.notes, ("estimate.varied", values)))
 
 
+def with_savings(one: Estimated, catalog: Catalog) -> Estimated:
+    """The run with a note for each memory option that it does not have: what it would save."""
+    if one.model is None or one.report is None or not one.setup.do_train:
+        return one._replace(notes=(*one.notes, ("estimate.what_if_no_training", {})))
+    from kb.advice.what_if import what_if  # only this option needs it
+
+    found = what_if(one.setup, one.report, Estimator(one.model, one.machine, catalog.constants))
+    told: list[Note] = [
+        (
+            "estimate.what_if" if saving.bytes >= 0 else "estimate.what_if_more",
+            {"option": saving.written, "saved": abs(saving.bytes), "left": saving.peak_bytes},
+        )
+        for saving in found
+    ]
+    return one._replace(notes=(*one.notes, *(told or [("estimate.what_if_nothing", {})])))
+
+
 def _unusable(note: Note, setup: TrainingSetup, catalog: Catalog) -> UserError:
     """Why nothing can be predicted, as an error."""
     name, values = note

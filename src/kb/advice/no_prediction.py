@@ -33,6 +33,7 @@ def why_no_prediction(
     architecture: Architecture | None = None,
     fault: UserError | None = None,
     given: Mapping[str, Any] = {},
+    capability: tuple[int, int] | None = None,
 ) -> Note | None:
     """The reason, None where nothing stands in the way.
 
@@ -41,6 +42,7 @@ def why_no_prediction(
         architecture: its architecture, where it is known.
         fault: why the ``config.json`` of the model's folder cannot be used, where there is one.
         given: what the project says of its runs.
+        capability: the GPU's compute capability, where it is known.
     """
     named = unit.settings.get("launch.run_config")
     if "launch.run_config" in unit.unread and named is not None:
@@ -70,19 +72,21 @@ def why_no_prediction(
         )
         return "no_such_run" if strange else "unresolved_values", {"settings": ", ".join(keys)}
     if known:
-        return _engine_note(setup, architecture)
+        return _engine_note(setup, architecture, capability)
     if fault is not None:
         return fault.key.replace("model_config.", "model_config_"), dict(fault.values)
     return ("model_not_known", {"model": setup.model_name}) if setup.model_name else ("no_model_named", {})
 
 
-def _engine_note(setup: TrainingSetup, architecture: Architecture | None) -> Note | None:
+def _engine_note(
+    setup: TrainingSetup, architecture: Architecture | None, capability: tuple[int, int] | None
+) -> Note | None:
     """What of the run the memory engine does not follow, for a model that has no closed form."""
     if architecture is None or not (architecture.engine or setup.post):
         return None
     from kb.memory.engine.report import why_not  # few models need it
 
-    what = why_not(setup, architecture)
+    what = why_not(setup, architecture, capability)
     return None if what is None else ("engine_not_followed", {"type": architecture.model_type, "what": what})
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kb import __version__
-from kb.advice.estimate import runs_out, with_varied_lengths
+from kb.advice.estimate import runs_out, with_savings, with_varied_lengths
 from kb.advice.flags import optimizer_named
 from kb.advice.question import Question
 from kb.commands import estimate_serving
@@ -74,6 +74,8 @@ def command(arguments: Sequence[str], language: str) -> int:
         found = _simulated(options, found, catalog, words)
     if options.varied_lengths:
         found = [with_varied_lengths(one) for one in found]
+    if options.what_if:
+        found = [with_savings(one, catalog) for one in found]
     _report(options, found, words, catalog)
     for fault in faults:
         print(f"kb: {cli.worded(fault, language)}", file=sys.stderr)
@@ -82,6 +84,9 @@ def command(arguments: Sequence[str], language: str) -> int:
 
 def _simulated(options: argparse.Namespace, found: Sequence[Any], catalog: Any, words: Words) -> list[Any]:
     """Each run with the simulator's answer; a fault of the files asked for beside it is heard first."""
+    for one in found:
+        if one.setup.post is not None:
+            raise UserError("estimate.not_simulated", kind=one.setup.post.kind.upper())
     memory = None if options.memory_limit is None else read_size("--memory-limit", options.memory_limit)
     wish = Wish(
         seconds=options.time_limit,
@@ -119,6 +124,7 @@ def build_parser(words: cli.Words) -> cli.Parser:
     run = made.group("run")
     made.add(run, "model", "model_config", "task", *RUN)
     run.add_argument("--varied-lengths", action="store_true", help=say("varied_lengths"))
+    run.add_argument("--what-if", action="store_true", help=say("what_if"))
     made.add(made.group("machine"), "gpu", "gpus", "zero_stage", "fsdp", "host_memory")
     estimate_serving.add_options(parser, words)
     simulation = made.group("simulation")

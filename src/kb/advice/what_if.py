@@ -1,0 +1,99 @@
+"""What each memory option would save: the same run with one setting changed, predicted beside it."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from kb.advice.estimator import Estimator
+from kb.core.memory_report import MemoryReport
+from kb.core.setup import TrainingSetup
+from kb.memory import UnsupportedArchitectureError
+
+AMPERE = (8, 0)  # compute capability from which a GPU computes in bf16
+
+
+class Option(NamedTuple):
+    """A change of settings, as one writes it; ``changes`` is None where the run has it already, or cannot."""
+
+    written: str
+    changes: Callable[[TrainingSetup], Mapping[str, Any] | None]
+
+
+class Saving(NamedTuple):
+    """What a change saves of the process's GPU memory at its peak, in bytes (below 0: what it takes more)."""
+
+    written: str
+    bytes: int
+    peak_bytes: int
+
+
+def _halved(setup: TrainingSetup) -> Mapping[str, Any] | None:
+    """Half the batch with twice the accumulation: the effective batch stays."""
+    batch = setup.per_device_train_batch_size
+    if batch < 2 or batch % 2:
+        return None
+    return {
+        "per_device_train_batch_size": batch // 2,
+        "gradient_accumulation_steps": setup.gradient_accumulation_steps * 2,
+    }
+
+
+Changes = Callable[[TrainingSetup], Mapping[str, Any] | None]
+
+
+def _when(holds: Callable[[TrainingSetup], bool], **changes: Any) -> Changes:
+    return lambda setup: changes if holds(setup) else None
+
+
+def _post(holds: Callable[[Any], bool], **changes: Any) -> Changes:
+    """Of runs beyond plain training."""
+    return lambda s: {"post": s.post._replace(**changes)} if s.post is not None and holds(s.post) else None
+
+
+def _is_full(setup: TrainingSetup) -> bool:
+    return setup.method == "full"
+
+
+def _is_wide(setup: TrainingSetup) -> bool:
+    return not setup.autocast and setup.weights == "fp32"
+
+
+OPTIONS = (
+    Option("gradient_checkpointing: true", _when(lambda s: not s.gradient_checkpointing, gradient_checkpointing=True)),
+    Option("per_device_train_batch_size / 2, gradient_accumulation_steps × 2", _halved),
+    Option("bf16: true", _when(_is_wide, bf16=True)),
+    Option("fp16: true", _when(_is_wide, fp16=True)),
+    Option("attn_implementation: sdpa", _when(lambda s: s.attn_implementation == "eager", attn_implementation="sdpa")),
+    Option("optim: adamw_8bit", _when(lambda s: s.optim.startswith("adamw_torch"), optim="adamw_8bit")),
+    Option("optim: adafactor", _when(lambda s: _is_full(s) and s.optim != "adafactor", optim="adafactor")),
+    Option("LoRA", _when(_is_full, method="lora")),
+    Option("QLoRA", _when(lambda s: s.method != "qlora" and not s.load_in_8bit, method="qlora", load_in_4bit=True)),
+    Option("precompute_ref_log_probs: true", _post(lambda p: p.kind in ("dpo", "kto") and p.reference != "none",
+                                                   reference="none")),
+    Option("vllm_enable_sleep_mode: true", _post(lambda p: bool(p.colocated) and not p.sleeps, sleeps=True)),
+    Option("vllm_mode: server", _post(lambda p: bool(p.colocated), colocated=0.0)),
+)  # fmt: skip
+
+
+def what_if(setup: TrainingSetup, report: MemoryReport, estimator: Estimator) -> tuple[Saving, ...]:
+    """The options that the run does not have yet, what saves most first; what cannot be predicted is left out."""
+    found = []
+    capability = estimator.gpu.compute_capability if estimator.gpu else None
+    unfit = "bf16" if capability is not None and capability < AMPERE else "fp16"
+    for option in OPTIONS:
+        changes = option.changes(setup) if setup.do_train else None
+        if changes is None or unfit in changes:
+            continue
+        changed = setup._replace(**changes)
+        if changed.method != "full" and _is_full(setup) and changed.post is not None:
+            referred = "adapter_off" if changed.post.reference == "model" else changed.post.reference
+            changed = changed._replace(post=changed.post._replace(reference=referred))
+        try:
+            after = _peak(estimator.predict(changed))
+        except UnsupportedArchitectureError:  # the memory engine does not follow the changed run
+            continue
+        found.append(Saving(option.written, _peak(report) - after, after))
+    return tuple(sorted(found, key=lambda saving: -saving.bytes))
+
+
+def _peak(report: MemoryReport) -> int:
+    return max((phase.process_used_bytes for phase in report.phases), default=0)
