@@ -47,7 +47,7 @@ def scripts(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("typed", "offered"),
     [
         (["kb", "est"], ["estimate"]),
-        (["kb", "check", "--gpu", "rtx-40"], ["rtx-4090"]),
+        (["kb", "check", "--gpu", "a10g"], ["a10g"]),
         (["kb", "check", "--unsafe"], ["--unsafe-fixes"]),
         (["kb", "check", "--explain", "t5-fp16-o"], ["t5-fp16-overflow"]),
         (["kb", "rules", "valid"], ["validate"]),

@@ -14,7 +14,7 @@ NAVIGATION = (
     "", "gpus/", "models/", "memory/", "inference/", "serving/", "trouble/", "trouble/questions/",
     "trouble/checklists/", "case/",
     "rules/", "errata/", "accuracy/", "systems/", "playground/", "data/",
-    "measure/", "integrations/", "commands/", "api/",
+    "measure/", "integrations/", "overlays/", "commands/", "api/",
 )  # fmt: skip
 GENERATED = (
     "gpus/rtx-3090/", "models/mt5-base/", "rules/t5-fp16-overflow/", "errata/adamw-state-factor/", "trouble/gpu-oom/",

@@ -13,7 +13,7 @@ from site_needs import ROOT
 
 DOCS = ROOT / "docs"
 _FRONT = re.compile(r"\A---\n(.*?)\n---\n", re.DOTALL)
-_CODE = re.compile(r"^(?P<fence>`{3,}|~{3,}).*?^(?P=fence)`*|`[^`\n]+`|<code>.*?</code>", re.DOTALL | re.MULTILINE)
+_CODE = re.compile(r"^ *(?P<fence>`{3,}|~{3,}).*?^ *(?P=fence)`*|`[^`\n]+`|<code>.*?</code>", re.DOTALL | re.MULTILINE)
 _MACRO = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", re.DOTALL)
 _HARDWARE = re.compile(r"\d+ ?(?:GB|GiB|MB|%|분|samples)")
 _HEADING = re.compile(r"^(?P<level>#+) .*?(?:\{ *#(?P<anchor>[\w-]+) *\})?$", re.MULTILINE)
