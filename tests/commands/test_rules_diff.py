@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 
 from kb.advice.rule_diff import Edition, entries_of, readable_by_this_code
-from kb.advice.rule_flips import Flips, flips_of
+from kb.advice.rule_flips import Flips, Recommended, flips_of
 from kb.core.units import GIB
 from kb.integrations.git_files import GitError, resolve
 from kb.knowledge import load_catalog, load_guide, load_words
@@ -195,6 +195,36 @@ def test_figures_facts_schemas_and_errata_are_compared_too() -> None:
     assert (entries.schemas, entries.errata) == (("check.json",), ("made-up",))
 
 
+def test_a_changed_figure_stands_in_the_first_five_lines_before_any_prose() -> None:
+    def card(bandwidth: int, note: str) -> dict[str, Any]:
+        return {"id": "t4", "memory_bandwidth": {"value": bandwidth, "unit": "GB/s", "note": note}}
+
+    before = NOW._replace(entries={"hardware/t4": (1, "a", "a")}, contents={"hardware/t4": card(320, "Old.")})
+    after = NOW._replace(entries={"hardware/t4": (2, "b", "b")}, contents={"hardware/t4": card(300, "New.")})
+    entries, flips = entries_of(before, after), Flips((), (), (), 0, 0, 0)
+    text = rule_diff_markdown("main", "0" * 40, entries, flips, before, after, Words("en", load_words("en"), {}))
+    lines = text.splitlines()
+    (at,) = [number for number, line in enumerate(lines) if "320 → **300** GB/s" in line]
+    assert at < 5
+    assert "Old. → **New.**" in lines[at + 1]
+
+
+def test_a_new_gpu_and_a_new_model_are_shown_with_what_fits() -> None:
+    gpus = {name: NOW.catalog.gpus[name] for name in ("t4", "rtx-3090")}
+    models = {name: NOW.catalog.models[name] for name in ("t5-base", "mt5-base")}
+    after = NOW._replace(catalog=NOW.catalog._replace(gpus=gpus, models=models), guide={})
+    only = {"gpus": {"t4": gpus["t4"]}, "models": {"t5-base": models["t5-base"]}}
+    before = after._replace(catalog=after.catalog._replace(**only))
+    fits = flips_of(before, after).fits
+    assert {(fit.model, fit.gpu) for fit in fits} == {
+        ("t5-base", "rtx-3090"),
+        ("mt5-base", "rtx-3090"),
+        ("mt5-base", "t4"),
+    }
+    assert all(fit.recommended is not None and fit.recommended.batch >= 1 for fit in fits)
+    assert flips_of(after, after).fits == ()
+
+
 def test_rules_older_than_a_fact_can_still_be_asked() -> None:
     facts = {name: fact for name, fact in NOW.catalog.facts.items() if name != "training.bf16"}
     before = NOW._replace(catalog=NOW.catalog._replace(facts=facts))
@@ -242,6 +272,10 @@ def halved() -> tuple[Edition, Flips]:
     return after, flips_of(NOW, after)
 
 
+def _training(found: Recommended | None) -> Recommended | None:
+    return found and found._replace(eval_batch=0, inference_batch=0)
+
+
 @pytest.mark.parametrize("language", ["ko", "en"])
 def test_the_markdown_holds_tables_that_end(halved: tuple[Edition, Flips], language: str) -> None:
     after, flips = halved
@@ -254,7 +288,10 @@ def test_the_markdown_holds_tables_that_end(halved: tuple[Edition, Flips], langu
     for table in tables:
         assert len(table) <= MOST_ROWS + 2
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table}) == 1
-    assert f"{len(flips.recommendations) - MOST_ROWS}" in text
+    folded = [flip for flip in flips.recommendations if _training(flip.before) == _training(flip.after)]
+    assert folded  # only evaluation or inference differ: counted, not listed
+    assert words("rules.diff_folded", n=len(folded)) in text
+    assert f"{len(flips.recommendations) - len(folded) - MOST_ROWS}" in text
 
 
 def test_the_workflow_posts_with_no_more_rights_than_it_needs() -> None:

@@ -3,10 +3,11 @@
 What the change does to recommendations and verdicts is in :mod:`kb.advice.rule_flips`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kb.core.catalog import Catalog
+from kb.core.text import LANGUAGES
 
 
 class Edition(NamedTuple):
@@ -17,6 +18,7 @@ class Edition(NamedTuple):
     guide: Mapping[str, Any]
     entries: Mapping[str, tuple[int, str, str]]
     schemas: Mapping[str, str] = {}  # a schema's file name → a hash of its content
+    contents: Mapping[str, Any] = {}  # what each entry says, by the names of ``entries``
 
 
 class EntryChange(NamedTuple):
@@ -29,6 +31,20 @@ class EntryChange(NamedTuple):
     @property
     def kind(self) -> str:
         return self.name.partition("/")[0]
+
+
+class FieldChange(NamedTuple):
+    """One value of an entry that is not as it was; None where it was not, or is not any more."""
+
+    entry: str
+    field: str  # its path: ``memory_bandwidth.value``
+    before: Any
+    after: Any
+    unit: str = ""
+
+    @property
+    def is_prose(self) -> bool:
+        return self.field.rpartition(".")[2] in (*LANGUAGES, "note")
 
 
 class ConstantChange(NamedTuple):
@@ -51,6 +67,7 @@ class Entries(NamedTuple):
     facts_removed: tuple[str, ...]
     schemas: tuple[str, ...]  # names of schema files that differ
     errata: tuple[str, ...]  # ids of errata that are new, differ or are gone
+    fields: tuple[FieldChange, ...] = ()  # figures first, prose last
 
     @property
     def none(self) -> bool:
@@ -86,7 +103,37 @@ def entries_of(before: Edition, after: Edition) -> Entries:
             )
         ),
         errata=_errata(before, after),
+        fields=_fields(before.contents, after.contents, sorted(both)),
     )
+
+
+def _fields(before: Mapping[str, Any], after: Mapping[str, Any], names: Sequence[str]) -> tuple[FieldChange, ...]:
+    """What differs in each entry that both editions have."""
+    found: list[FieldChange] = []
+    for name in names:
+        old, new = dict(_flat(before.get(name))), dict(_flat(after.get(name)))
+        for field in dict.fromkeys((*new, *old)):
+            if field != "version" and old.get(field) != new.get(field):
+                beside = f"{field.rpartition('.')[0]}.unit"
+                unit = str(new.get(beside, old.get(beside, "")))
+                found.append(FieldChange(name, field, old.get(field), new.get(field), unit))
+    return tuple(sorted(found, key=lambda change: (change.is_prose, not _is_figure(change))))
+
+
+def _is_figure(change: FieldChange) -> bool:
+    return any(isinstance(each, int | float) for each in (change.before, change.after))
+
+
+def _flat(data: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value by its path; a list of plain values is one."""
+    if isinstance(data, dict):
+        for key, value in data.items():
+            yield from _flat(value, f"{path}.{key}" if path else str(key))
+    elif isinstance(data, list) and any(isinstance(each, dict | list) for each in data):
+        for number, value in enumerate(data, 1):
+            yield from _flat(value, f"{path}.{number}")
+    else:
+        yield path, data
 
 
 def _errata(before: Edition, after: Edition) -> tuple[str, ...]:

@@ -60,6 +60,17 @@ class FindingFlip(NamedTuple):
     after: str | None
 
 
+class Fit(NamedTuple):
+    """What is recommended on a GPU, or for a model, that is new; None: nothing fits."""
+
+    model: str
+    gpu: str
+    recommended: Recommended | None
+
+
+MOST_MODELS = 16  # that a new GPU is shown with
+
+
 class Flips(NamedTuple):
     """``pairs`` of models and GPUs are in both editions; ``asked`` of them could differ at all, and were asked."""
 
@@ -69,6 +80,7 @@ class Flips(NamedTuple):
     pairs: int
     asked: int
     preset_rows: int
+    fits: tuple[Fit, ...] = ()
 
 
 def flips_of(before: Edition, after: Edition) -> Flips:
@@ -87,7 +99,19 @@ def flips_of(before: Edition, after: Edition) -> Flips:
         was, now = _verdicts(before, model, gpu), _verdicts(after, model, gpu)
         verdicts += [VerdictFlip(*key, gpu, was[key], now[key]) for key in now if key in was and was[key] != now[key]]
     findings, rows = _finding_flips(before, after)
-    return Flips(tuple(recommendations), tuple(verdicts), tuple(findings), len(pairs), len(asked), rows)
+    fits = _fits(before, after)
+    return Flips(tuple(recommendations), tuple(verdicts), tuple(findings), len(pairs), len(asked), rows, fits)
+
+
+def _fits(before: Edition, after: Edition) -> tuple[Fit, ...]:
+    """A new GPU with models from the smallest to the largest, a new model on every GPU, the smallest first."""
+    catalog = after.catalog
+    by_size = sorted(catalog.models, key=lambda name: (catalog.models[name].parameters, name))
+    gpus = sorted(catalog.gpus, key=lambda name: (catalog.gpus[name].memory_total, name))
+    step = max(1, -(-len(by_size) // MOST_MODELS))
+    pairs = [(model, gpu) for gpu in gpus if gpu not in before.catalog.gpus for model in by_size[::step]]
+    pairs += [(model, gpu) for model in by_size if model not in before.catalog.models for gpu in gpus]
+    return tuple(Fit(model, gpu, _recommended(after, model, gpu)) for model, gpu in dict.fromkeys(pairs))
 
 
 def _may_differ(before: Edition, after: Edition, model: str, gpu: str) -> bool:

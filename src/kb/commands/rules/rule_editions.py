@@ -19,10 +19,12 @@ def edition_at(location: Location) -> Edition:
     Raises:
         KnowledgeError: the folder has faults.
     """
+    found = entries(location)
     return Edition(
         catalog=load_catalog(location.rules),
         guide=load_guide(location.rules),
-        entries={name: (one.version, one.meaning, one.whole) for name, one in entries(location).items()},
+        entries={name: (one.version, one.meaning, one.whole) for name, one in found.items()},
+        contents={name: one.located.data for name, one in found.items()},
         schemas=_schemas(os.path.join(location.rules, "schema")),
     )
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from kb.advice.rule_diff import Edition, Entries, EntryChange
+from kb.advice.rule_diff import Edition, Entries, EntryChange, FieldChange
 from kb.advice.rule_flips import FindingFlip, Flips, Recommended
 from kb.report.json_parts import plain
 from kb.report.markdown import code, escaped, table
@@ -22,6 +22,10 @@ def rule_diff_object(revision: str, commit: str, entries: Entries, flips: Flips)
         "removed": [_change(change) for change in entries.removed],
         "reworded": [_change(change) for change in entries.reworded],
         "version_bump_missing": [_change(change) for change in entries.unbumped],
+        "fields": [change._asdict() for change in entries.fields],
+        "fits": [
+            {"model": fit.model, "gpu": fit.gpu, "recommended": _recommended(fit.recommended)} for fit in flips.fits
+        ],
         "constants": [
             {"name": row.name, "before": plain(row.before), "after": plain(row.after)} for row in entries.constants
         ],
@@ -52,6 +56,7 @@ def _recommended(recommended: Recommended | None) -> Object | None:
     return None if recommended is None else recommended._asdict()
 
 
+MOST_FIELDS, MOST_CHARACTERS = 30, 120
 MOST_ROWS = 60  # of one table; a comment on GitHub holds 65,536 characters
 
 
@@ -62,18 +67,37 @@ def rule_diff_markdown(
     lines = [f"## {escaped(words('rules.diff_title', revision=revision, commit=commit[:9]))}", ""]
     if entries.none and not any(flips[:3]):
         return "\n".join([*lines, words("rules.diff_none")]) + "\n"
+    lines += _fields(entries.fields, words)
     lines += [_summary(entries, flips, words), ""]
     lines += _unbumped(entries.unbumped, words)
+    lines += _recommendations(flips, words)
+    lines += _fits(flips, words)
     lines += _entries("rules.diff_added", entries.added, after, after, words)
     lines += _entries("rules.diff_changed", entries.changed, before, after, words)
     lines += _entries("rules.diff_removed", entries.removed, before, before, words)
     lines += _entries("rules.diff_reworded", entries.reworded, before, after, words)
     lines += _others(entries, words)
-    lines += _recommendations(flips, words)
     lines += _verdicts(flips, words)
     lines += _findings(flips.findings, words)
     lines.append(words("rules.diff_compared", pairs=flips.pairs, asked=flips.asked, rows=flips.preset_rows))
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _fields(changes: Sequence[FieldChange], words: Words) -> list[str]:
+    """Field by field, before → after: figures first, so that a changed number is what is read first."""
+
+    def shown(value: Any) -> str:
+        text = words("rules.diff_absent") if value is None else value if isinstance(value, str) else format_value(value)
+        text = " ".join(text.split())
+        return escaped(text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}…")
+
+    lines = [
+        f"- {code(one.entry)} {escaped(one.field)}: {shown(one.before)} → **{shown(one.after)}** {escaped(one.unit)}"
+        for one in changes[:MOST_FIELDS]
+    ]
+    left = len(changes) - MOST_FIELDS
+    lines = [line.rstrip() for line in lines]
+    return [*lines, *([words("rules.diff_more", n=left)] if left > 0 else []), ""] if lines else []
 
 
 def _summary(entries: Entries, flips: Flips, words: Words) -> str:
@@ -160,6 +184,7 @@ def _others(entries: Entries, words: Words) -> list[str]:
 
 
 def _recommendations(flips: Flips, words: Words) -> list[str]:
+    telling = [flip for flip in flips.recommendations if _of_training(flip.before) != _of_training(flip.after)]
     rows = [
         [
             code(flip.model),
@@ -167,10 +192,24 @@ def _recommendations(flips: Flips, words: Words) -> list[str]:
             _recommended_row(flip.before, words),
             _recommended_row(flip.after, words),
         ]
-        for flip in flips.recommendations
+        for flip in telling
     ]
     head = [words(f"rules.diff_column.{name}") for name in ("model", "gpu", "before", "after")]
     section = _section("rules.diff_recommendations", head, rows, words)
+    folded = len(flips.recommendations) - len(telling)
+    lines = [section[0], "", words("rules.diff_recommendation_how"), *section[1:]] if section else []
+    return [*lines, *([words("rules.diff_folded", n=folded), ""] if folded else [])]
+
+
+def _of_training(recommended: Recommended | None) -> Recommended | None:
+    """Without the batches of evaluation and inference, which differ by a sample where nothing of note does."""
+    return None if recommended is None else recommended._replace(eval_batch=0, inference_batch=0)
+
+
+def _fits(flips: Flips, words: Words) -> list[str]:
+    rows = [[code(fit.gpu), code(fit.model), _recommended_row(fit.recommended, words)] for fit in flips.fits]
+    head = [words(f"rules.diff_column.{name}") for name in ("gpu", "model", "recommended")]
+    section = _section("rules.diff_fits", head, rows, words)
     return [section[0], "", words("rules.diff_recommendation_how"), *section[1:]] if section else []
 
 
