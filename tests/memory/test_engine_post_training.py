@@ -100,3 +100,23 @@ def test_a_model_that_is_no_decoder_has_no_preference_run() -> None:
     }
     setup = TrainingSetup(post=PostTraining("dpo", reference="model"))
     assert why_not(setup, architecture_from_config(t5)) == "dpo of t5"
+
+
+@pytest.mark.parametrize("where", ["lora_target_modules", "modules_to_save"])
+def test_an_adapter_on_a_table_of_words_is_refused_by_name(where: str) -> None:
+    setup = TrainingSetup(method="lora", post=PostTraining("orpo", head="rows"))
+    changed = setup._replace(**{where: ("q_proj", "model.embed_tokens")})  # type: ignore[arg-type]
+    assert why_not(setup, architecture_from_config(LLAMA)) is None
+    assert why_not(changed, architecture_from_config(LLAMA)) == "LoRA on model.embed_tokens"
+
+
+@pytest.mark.parametrize(
+    ("method", "allocated", "reserved"),
+    [("lora", 121_547_776, 155_189_248), ("qlora", 124_606_464, 146_800_640)],
+)
+def test_reentrant_checkpointing_takes_what_level_1_takes(method: Any, allocated: int, reserved: int) -> None:
+    """Axolotl's and LLaMA-Factory's default: recorded by bench/engine_diff.py, to the byte."""
+    config = LLAMA | {"num_hidden_layers": 4, "vocab_size": 5000}
+    given = WHOLE | {"method": method, "weights": "bf16", "use_reentrant": True, "per_device_train_batch_size": 2}
+    (recording,) = record_runs(TrainingSetup(max_source_length=512, **given), architecture_from_config(config), (8, 6))
+    assert recording.phases["train"][:2] == (allocated, reserved)

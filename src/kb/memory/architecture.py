@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kb.core.model import Architecture
-from kb.memory.config_fields import UnsupportedArchitectureError, equal, flag, head_size, number, rate
+from kb.memory.config_fields import UnsupportedArchitectureError, equal, flag, head_size, number, rate, word
 
 T5_TYPES = ("t5", "mt5", "umt5")
 BART_TYPES = ("bart", "mbart", "pegasus")
@@ -90,5 +90,6 @@ def _bart(model_type: str, config: Mapping[str, Any]) -> Architecture:
         max_positions=number(config, "max_position_embeddings", default=1024),
         biases=True,
         attention_dropout=rate(config, "attention_dropout") > 0,
+        activation=word(config, "activation_function", default="gelu"),
         activation_dropout=rate(config, "activation_dropout") > 0,
     )

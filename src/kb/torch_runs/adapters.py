@@ -63,11 +63,14 @@ def lora_config(model: Any, setup: TrainingSetup) -> Any:
     """PEFT's ``LoraConfig`` for the setup, with the task of ``model``'s class."""
     from peft import LoraConfig
 
+    targets: Any = list(setup.lora_target_modules) if setup.lora_target_modules else None
+    if targets == ["all-linear"]:  # PEFT knows the word alone; in a list it would be a module's name
+        targets = "all-linear"
     return LoraConfig(
         r=setup.lora_r,
         lora_alpha=2 * setup.lora_r,
         lora_dropout=setup.lora_dropout,
-        target_modules=list(setup.lora_target_modules) if setup.lora_target_modules else None,
+        target_modules=targets,
         modules_to_save=list(setup.modules_to_save) or None,
         use_dora=setup.use_dora,
         bias="none",

@@ -208,3 +208,14 @@ def test_a_head_that_its_checkpoint_keeps_apart_is_untied() -> None:
         apart: Any = build_model({"model_type": "mt5", **shape, "tie_word_embeddings": False}, SHORT, tracer)
     assert tied.lm_head.weight is tied.shared.weight
     assert apart.lm_head.weight is not apart.shared.weight
+
+
+def test_all_linear_is_handed_to_peft_as_the_word_that_it_knows() -> None:
+    from kb.torch_runs.adapters import lora_config
+
+    class Causal:
+        def can_generate(self) -> bool:
+            return True
+
+    setup = TrainingSetup(method="lora", lora_target_modules=("all-linear",))
+    assert lora_config(Causal(), setup).target_modules == "all-linear"

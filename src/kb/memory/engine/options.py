@@ -8,6 +8,8 @@ from kb.core.setup import TrainingSetup
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.tensor import BF16, F16, F32
 
+# How transformers names its tables of words and positions: an adapter on one, or a copy that trains, is not followed.
+TABLES = ("embed_tokens", "embed_in", "wte", "wpe", "shared", "embed_positions", "word_embeddings")
 TYPES = {"fp32": F32, "fp16": F16, "bf16": BF16}
 
 
@@ -80,6 +82,10 @@ def _check(setup: TrainingSetup) -> None:
         "world_size": setup.world_size > 1 or setup.fsdp or setup.zero_stage > 0,
         "use_liger_kernel": setup.fused_loss,
     }
+    if setup.method != "full":
+        targets = setup.lora_target_modules if isinstance(setup.lora_target_modules, tuple) else ()
+        for name in (*(targets or ()), *(setup.modules_to_save or ())):
+            refused[f"LoRA on {name}"] = name.rpartition(".")[2] in TABLES
     for name, refuses in refused.items():
         if refuses:
             raise NotFollowedError(name)
