@@ -19,14 +19,22 @@ def read(path: Path) -> Any:
     return yaml.load(path.read_text("utf-8"), LOADER)
 
 
+CODE = re.compile(r"^(```|~~~).*?^\1|\{\{.*?\}\}|\]\([^)]*\)", re.DOTALL | re.MULTILINE)  # and macros, addresses
+
+
 TERMS: dict[str, dict[str, Any]] = read(ROOT / "i18n" / "glossary.yaml")["terms"]
 
 
 def texts() -> Iterator[tuple[str, str, str]]:
-    """(place, language, text) of every sentence of i18n/ and of rules/."""
+    """(place, language, text) of every sentence of i18n/ and of rules/, and of every line of the pages' prose."""
     for language in ("ko", "en"):
         for key, text in read(ROOT / "i18n" / f"{language}.yaml").items():
             yield f"i18n/{language}.yaml {key}", language, str(text)
+    for language in ("ko", "en"):
+        for path in sorted((ROOT / "docs" / language).rglob("*.md")):
+            prose = CODE.sub("", path.read_text("utf-8"))
+            for number, line in enumerate(prose.splitlines(), 1):
+                yield f"{path.relative_to(ROOT)}:{number}", language, line
     for path in sorted((ROOT / "rules").rglob("*.yaml")):
         yield from texts_of(read(path), str(path.relative_to(ROOT)))
 
