@@ -216,6 +216,13 @@ def test_what_cannot_be_laid_over_is_said_in_both_languages(
     assert str(project / name).partition("/x.yaml")[0] in told
 
 
+def test_every_unknown_key_of_an_entry_is_named_at_once(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(project, "team/hardware/acme-card.yaml", CARD + "memory_bandwith: 1\ntdpp: 2\n")
+    told = refused(capsys)
+    assert "'memory_bandwith' is not known; did you mean 'memory_bandwidth'?" in told
+    assert "'tdpp' is not known; did you mean 'tdp'?" in told
+
+
 def test_a_link_out_of_an_overlay_is_not_followed(
     project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

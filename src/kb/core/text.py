@@ -12,8 +12,11 @@ class UserError(ValueError):
         super().__init__(key, values)
         self.key = key
         self.values: dict[str, Any] = values
+        self.sentence: str | None = None  # in one language, where somebody who can word it has
 
     def __str__(self) -> str:
+        if self.sentence is not None:
+            return self.sentence
         return ": ".join([self.key, ", ".join(f"{name} {value}" for name, value in self.values.items())])
 
 

@@ -260,8 +260,8 @@ def _folder(config: "str | os.PathLike[str]") -> str:
 
 
 def _refuse(fault: UserError) -> NoReturn:
-    """Raise it with its sentence as a note."""
-    fault.add_note(said(load_words_or_none("en"), fault.key, **fault.values))
+    """Raise it with its sentence, which is then what ``str`` gives."""
+    fault.sentence = said(load_words_or_none("en"), fault.key, **fault.values)
     raise fault
 
 

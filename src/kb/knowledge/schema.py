@@ -75,7 +75,7 @@ class SchemaSet:
         for error in validator.iter_errors(located.data):
             worst = _most_telling(error)
             path: Path = tuple(worst.absolute_path)
-            problems.append(_problem(located, path, worst))
+            problems += _unknown_keys(located, path, worst) or [_problem(located, path, worst)]
         if key is not None and not problems:
             _RIGHT.add(key)
         return sorted(set(problems), key=lambda problem: (problem.line, problem.column))
@@ -103,18 +103,31 @@ def _most_telling(error: Any) -> Any:
     return error
 
 
-def _problem(located: Located, path: Path, error: Any) -> Problem:
+def _unknown_keys(located: Located, path: Path, error: Any) -> list[Problem]:
+    """Every key of a mapping that the schema does not know, each with the one that was probably meant."""
+    if error.validator != "additionalProperties" or not isinstance(error.instance, dict):
+        return []
     named = ".".join(str(part) for part in path)
     where, ko = named or "the file", named or "이 파일"
-    if error.validator == "additionalProperties" and isinstance(error.instance, dict):
-        allowed = error.schema.get("properties", {})
-        extra = next((key for key in error.instance if key not in allowed), "")
+    allowed = error.schema.get("properties", {})
+    problems = []
+    for extra in (key for key in error.instance if key not in allowed):
         guess = nearest(str(extra), allowed)
         hint = f"; did you mean {guess[0]!r}?" if guess else f"; known here: {', '.join(sorted(allowed))}"
         hint_ko = f". {guess[0]!r} 아닙니까?" if guess else f". 여기에서 아는 이름: {', '.join(sorted(allowed))}"
-        return located.problem(
-            (*path, extra, KEY), f"{where}: {extra!r} is not known{hint}", f"{ko}: {extra!r} 모르는 이름입니다{hint_ko}"
+        problems.append(
+            located.problem(
+                (*path, extra, KEY),
+                f"{where}: {extra!r} is not known{hint}",
+                f"{ko}: {extra!r} 모르는 이름입니다{hint_ko}",
+            )
         )
+    return problems
+
+
+def _problem(located: Located, path: Path, error: Any) -> Problem:
+    named = ".".join(str(part) for part in path)
+    where, ko = named or "the file", named or "이 파일"
     if error.validator == "required":
         missing = [name for name in error.validator_value if name not in error.instance]
         listed = ", ".join(map(repr, missing))

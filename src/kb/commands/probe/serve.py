@@ -25,12 +25,12 @@ from kb.config.files import ConfigError
 from kb.core.catalog import Catalog
 from kb.core.text import UserError
 from kb.core.units import GIB, MIB
-from kb.knowledge import load_catalog, load_guide
+from kb.knowledge import load_guide
 from kb.report.estimate.serving import Answer
 from kb.report.probe.serve import ServeProbe, serve_json, serve_text
 from kb.report.terminal import choose_style
-from kb.report.words import Words
 from kb.session import cli
+from kb.session.knowledge import open_knowledge
 from kb.session.prepare import file_checker
 from kb.session.project import find_project
 from kb.session.serving import SaidOptions, options_said
@@ -63,8 +63,7 @@ def command(options: argparse.Namespace, command_words: Sequence[str], messages:
         raise UserError("probe.serve_without_command")
     if os.name == "nt":
         raise UserError("probe.not_on_windows")
-    catalog = load_catalog(options.rules)
-    words = Words(language, messages, catalog.facts)
+    catalog, words = open_knowledge(options, find_project(os.getcwd()), language, messages)
     said = _server_of(command_words, options, catalog)
     if shutil.which(command_words[0]) is None:
         key = "probe.not_executable" if os.path.exists(command_words[0]) else "probe.no_such_program"
