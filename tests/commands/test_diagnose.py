@@ -117,7 +117,7 @@ def test_numbers_that_a_terminal_wrapped_are_put_together() -> None:
     ("frames", "phase", "named"),
     [
         ("evaluation_loop\n    logits = gather(logits)", "evaluation", "eval_accumulation_steps"),
-        ("_sample\n    outputs = self(", "generation", "inference.batch_size"),
+        ("_sample\n    outputs = self(", "generation", "num_beams"),
         ("backward\n    loss.backward()", "backward-pass", "training.per_device_train_batch_size"),
     ],
 )
