@@ -81,16 +81,15 @@ def test_commands_of_methods_that_are_not_predicted_say_so(checker, text):
 
 
 @pytest.mark.parametrize(
-    ("script", "post"),
+    ("kind", "post"),
     [
         ("dpo", PostTraining("dpo", reference="model")),
-        ("grpo", PostTraining("grpo", completion=512, generated_rows=16)),
-        ("run_orpo", PostTraining("orpo", head="rows")),
+        ("grpo --use_vllm true --vllm_mode server", PostTraining("grpo", completion=512)),
     ],
 )
-def test_post_training_by_trl_is_predicted(checker, script, post):
+def test_post_training_by_trl_is_predicted(checker, kind, post):
     given = "--per_device_train_batch_size 2 --gradient_accumulation_steps 8 --learning_rate 1e-5"
-    text = f"accelerate launch scripts/{script}.py --model_name_or_path Qwen/Qwen2-0.5B-Instruct {given}\n"
+    text = f"trl {kind} --model_name_or_path Qwen/Qwen2-0.5B-Instruct {given}\n"
     (unit,) = checked(checker, "t.sh", text).results
     assert unit.setup.post == post
     assert unit.prediction is not None
@@ -118,7 +117,7 @@ def test_the_trainer_of_a_trl_config_is_read_from_the_names_that_it_alone_has(ch
     text = "model_name_or_path: Qwen/Qwen2-0.5B\ndataset_name: my/pairs\nmax_length: 1024\nbf16: true\n" + more
     (unit,) = checked(checker, "a.yaml", text).results
     assert (unit.unit.dialect, unit.unit.settings["script.trainer"].value) == ("trl", trainer)
-    assert (unit.prediction is None) == (trainer == "preference")
+    assert (unit.prediction is None) == (trainer in ("preference", "grpo"))
 
 
 @pytest.mark.parametrize("command", ["estimate", "plan"])
