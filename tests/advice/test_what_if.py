@@ -12,7 +12,8 @@ CATALOG = load_catalog()
 
 def savings(setup: TrainingSetup, model: str = "t5-small") -> dict[str, Saving]:
     estimator = Estimator(CATALOG.models[model], on_gpu(CATALOG.gpus["rtx-3090"]), CATALOG.constants)
-    found = what_if(setup, estimator.predict(setup), estimator)
+    fused = CATALOG.facts["model.has_liger_loss"].model_types
+    found = what_if(setup, estimator.predict(setup), estimator, fused)
     assert [saving.bytes for saving in found] == sorted((saving.bytes for saving in found), reverse=True)
     return {saving.written: saving for saving in found}
 
@@ -28,6 +29,13 @@ def test_what_the_run_has_is_not_offered_again() -> None:
     found = savings(TrainingSetup(per_device_train_batch_size=1, gradient_checkpointing=True, optim="adamw_8bit"))
     assert not {"gradient_checkpointing: true", "optim: adamw_8bit"} & found.keys()
     assert not any(written.startswith("per_device_train_batch_size") for written in found)
+
+
+def test_an_adapter_s_base_in_bf16_and_a_loss_in_pieces_are_offered_where_they_help() -> None:
+    found = savings(TrainingSetup(per_device_train_batch_size=4, method="lora", bf16=True), "smollm2-135m")
+    assert found["dtype: bfloat16"].bytes > 2 * 100_000_000  # half of the weights, and their copies under autocast
+    assert found["use_liger_kernel: true"].bytes > 0
+    assert not {"dtype: bfloat16", "use_liger_kernel: true"} & savings(TrainingSetup()).keys()  # full fine-tuning of T5
 
 
 def test_half_the_batch_keeps_the_effective_one() -> None:

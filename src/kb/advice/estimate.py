@@ -121,7 +121,8 @@ def with_savings(one: Estimated, catalog: Catalog) -> Estimated:
         return one._replace(notes=(*one.notes, ("estimate.what_if_no_training", {})))
     from kb.advice.what_if import what_if  # only this option needs it
 
-    found = what_if(one.setup, one.report, Estimator(one.model, one.machine, catalog.constants))
+    fused = catalog.facts["model.has_liger_loss"].model_types
+    found = what_if(one.setup, one.report, Estimator(one.model, one.machine, catalog.constants), fused)
     told: list[Note] = [
         (
             "estimate.what_if" if saving.bytes >= 0 else "estimate.what_if_more",

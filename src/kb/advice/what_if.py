@@ -1,6 +1,6 @@
 """What each memory option would save: the same run with one setting changed, predicted beside it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from kb.advice.estimator import Estimator
@@ -57,11 +57,14 @@ def _is_wide(setup: TrainingSetup) -> bool:
     return not setup.autocast and setup.weights == "fp32"
 
 
+LIGER = "use_liger_kernel: true"
 OPTIONS = (
     Option("gradient_checkpointing: true", _when(lambda s: not s.gradient_checkpointing, gradient_checkpointing=True)),
     Option("per_device_train_batch_size / 2, gradient_accumulation_steps × 2", _halved),
     Option("bf16: true", _when(_is_wide, bf16=True)),
     Option("fp16: true", _when(_is_wide, fp16=True)),
+    Option("dtype: bfloat16", _when(lambda s: s.method == "lora" and s.weights == "fp32", weights="bf16")),
+    Option(LIGER, _when(lambda s: not s.fused_loss, fused_loss=True)),
     Option("attn_implementation: sdpa", _when(lambda s: s.attn_implementation == "eager", attn_implementation="sdpa")),
     Option("optim: adamw_8bit", _when(lambda s: s.optim.startswith("adamw_torch"), optim="adamw_8bit")),
     Option("optim: adafactor", _when(lambda s: _is_full(s) and s.optim != "adafactor", optim="adafactor")),
@@ -74,14 +77,21 @@ OPTIONS = (
 )  # fmt: skip
 
 
-def what_if(setup: TrainingSetup, report: MemoryReport, estimator: Estimator) -> tuple[Saving, ...]:
-    """The options that the run does not have yet, what saves most first; what cannot be predicted is left out."""
+def what_if(
+    setup: TrainingSetup, report: MemoryReport, estimator: Estimator, fused_types: Collection[str] = ()
+) -> tuple[Saving, ...]:
+    """The options that the run does not have yet, what saves most first; what cannot be predicted is left out.
+
+    Args:
+        fused_types: model types whose loss Liger computes in pieces.
+    """
     found = []
     capability = estimator.gpu.compute_capability if estimator.gpu else None
     unfit = "bf16" if capability is not None and capability < AMPERE else "fp16"
     for option in OPTIONS:
         changes = option.changes(setup) if setup.do_train else None
-        if changes is None or unfit in changes:
+        fuses = option.written != LIGER or estimator.model.architecture.model_type in fused_types
+        if changes is None or unfit in changes or not fuses:
             continue
         changed = setup._replace(**changes)
         if changed.method != "full" and _is_full(setup) and changed.post is not None:
