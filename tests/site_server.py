@@ -1,5 +1,6 @@
 """The built site on a static host: below a path, on the loopback address, with a 404 page, and nothing else."""
 
+import gzip
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,15 @@ from urllib.parse import urlsplit
 
 from site_html import ADDRESS
 
+_TEXTS = {
+    ".html": "text/html",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".mjs": "text/javascript",
+    ".json": "application/json",
+    ".svg": "image/svg+xml",
+    ".xml": "text/xml",
+}
 BELOW = urlsplit(ADDRESS).path
 
 
@@ -30,6 +40,21 @@ class _Handler(SimpleHTTPRequestHandler):
 
     def translate_path(self, path: str) -> str:
         return super().translate_path("/" + path.removeprefix(BELOW) if path.startswith(BELOW) else "/nothing/here")
+
+    def do_GET(self) -> None:
+        """Text goes packed, as static hosts send it."""
+        path = Path(self.translate_path(self.path.partition("?")[0]))
+        path = path / "index.html" if path.is_dir() and self.path.partition("?")[0].endswith("/") else path
+        packed = path.suffix in _TEXTS and "gzip" in self.headers.get("Accept-Encoding", "") and path.is_file()
+        if not packed:
+            return super().do_GET()
+        body = gzip.compress(path.read_bytes(), 6)
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", _TEXTS[path.suffix])
+        self.send_header("Content-Encoding", "gzip")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         if code != HTTPStatus.NOT_FOUND:

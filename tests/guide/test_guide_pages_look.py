@@ -1,10 +1,13 @@
 """Large blocks pass by Markdown; formulas, tables and texts of the rules come out as they are meant."""
 
 import re
+from collections.abc import Iterator
 from html import unescape
+from typing import Any
 
 import pytest
 
+from kb.core.text import LANGUAGES
 from kb.guide.accuracy import accuracy_tables, measured_rows
 from kb.guide.cases import noted_settings
 from kb.guide.coloured import coloured, reachable
@@ -14,7 +17,10 @@ from kb.guide.fits_table import by_family, fits_by_model
 from kb.guide.library import load_library
 from kb.guide.macros import SHOWN
 from kb.guide.markup import held, text, wide_table
+from kb.guide.noted_facts import SOURCES, noted_facts
 from kb.guide.runbooks import checklist
+from site_needs import ROOT
+from yaml_file import read_yaml
 
 LIBRARY = load_library("en")
 
@@ -103,3 +109,39 @@ def test_wide_code_can_be_scrolled_by_keyboard_and_narrow_code_is_no_stop() -> N
 def test_coloured_code_says_what_the_code_says() -> None:
     code = 'training:\n  note: "<b> & co"  # 주석'
     assert unescape(re.sub(r"<[^>]*>", "", coloured(code, "yaml"))) == code + "\n"
+
+
+NOTED = ("presets", "tradeoffs", "decisions", "formulas", "runtimes", "histories", "remedies", "runbooks")
+
+
+def _cited(data: Any) -> Iterator[tuple[str, str, Any]]:
+    """Source, lines and value of everything in a file of the rules that was read off the original guide."""
+    if isinstance(data, dict):
+        if data.get("source") in SOURCES and "lines" in data and "value" in data:
+            yield data["source"], str(data["lines"]), data["value"]
+        for name, value in data.items():
+            if name not in ("also", "cites"):
+                yield from _cited(value)
+    elif isinstance(data, list):
+        for value in data:
+            yield from _cited(value)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_fact_of_the_original_guide_is_found_on_its_page(language: str) -> None:
+    page = unescape(re.sub(r"</?(?:b|code)>", "", noted_facts(load_library(language))))
+    rows = re.findall(r'<th scope="row">([^<]*)</th><td>(.*?)</td>', page)
+    files = [path for kind in NOTED for path in (ROOT / "rules" / kind).rglob("*.yaml")]
+    facts = [fact for path in files for fact in _cited(read_yaml(path))]
+    assert len(facts) > 300
+    missing = [
+        (source, lines, value)
+        for source, lines, value in facts
+        if not any(at == lines and all(part in said for part in _parts(value)) for at, said in rows)
+    ]
+    assert missing == []
+
+
+def _parts(value: Any) -> list[str]:
+    each = value if isinstance(value, list) else list(value.values()) if isinstance(value, dict) else [value]
+    return [str(one).lower() if isinstance(one, bool) else str(one) for one in each]

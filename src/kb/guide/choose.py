@@ -10,13 +10,14 @@ from kb.advice.usual import reads_target
 from kb.core.memory_report import STATUSES
 from kb.core.text import UserError
 from kb.guide.curves import Curves
-from kb.guide.fits import SHOWN_WAYS, fit_of
+from kb.guide.fits import SHOWN_WAYS, Row, fit_of
 from kb.guide.fits_table import by_family
 from kb.guide.library import Library
 from kb.guide.markup import fenced, quantity, table, text
 from kb.guide.memory_bars import memory_bars
 from kb.guide.site_words import say
 from kb.machine.arguments import find_gpu
+from kb.report.recommend.choice import choice_object
 from kb.report.recommend.text import config_yaml
 from kb.report.values import short_name
 
@@ -34,10 +35,21 @@ def choose_table(library: Library, models: list[str], gpus: list[str]) -> str:
         cells, curves = [f"[{name}](models/{name}.md)"], Curves(catalog.models[name], catalog.constants)
         for gpu in gpus:
             row = fit_of(catalog.models[name], catalog.gpus[gpu], catalog.constants, curves)
-            way = next((way for way in SHOWN_WAYS if row and row.train[way]), None)
-            cells.append(f"**{row.train[way]}** {say(language, f'way.{way}')}" if row and way else "–")
+            cells.append(_ways(language, row) if row else "–")
         rows.append(cells)
     return table(head, rows)
+
+
+def _ways(language: str, row: Row) -> str:
+    """The simplest way that fits with its largest batch, and the way that fits most."""
+    simplest = next((way for way in SHOWN_WAYS if row.train[way]), None)
+    if simplest is None:
+        return "–"
+    shown = f"**{row.train[simplest]}** {say(language, f'way.{simplest}')}"
+    most = max(SHOWN_WAYS, key=lambda way: row.train[way])
+    if row.train[most] == row.train[simplest]:
+        return shown
+    return f"{shown}<br><small>{row.train[most]} {say(language, f'way.{most}')}</small>"
 
 
 def recommended(library: Library, model: str, gpu: str, effective_batch: int | None = None) -> str:
@@ -75,9 +87,9 @@ def note_figure(library: Library, kind: str, name: str, *path: str | int) -> str
 
 
 WORDS = (
-    "accumulation", "auto", "batch", "compute", "config", "done", "effective", "evaluation", "failed", "full", "gpu",
-    "inference", "largest", "loading", "lora", "method", "model", "no_wasm", "qlora", "small", "source", "stuck",
-    "target", "unused", "usual", "way", "chart",
+    "accumulation", "answer", "auto", "batch", "beams", "chart", "compute", "config", "done", "effective", "evaluation",
+    "failed", "fits_most", "full", "gpu", "inference", "largest", "loading", "lora", "method", "model", "no_such",
+    "no_wasm", "nothing", "qlora", "small", "source", "stuck", "target", "unused", "used", "usual", "way", "whole",
 )  # fmt: skip
 SHARED = {"chart", "done", "failed", "loading", "small", "stuck", "unused"}  # said by the playground too
 
@@ -98,6 +110,7 @@ def chooser(library: Library, model: str, gpu: str) -> str:
     gpus = sorted(catalog.gpus.values(), key=lambda one: (one.memory_total, one.name))
     held = {"words": words, "model": model, "gpu": gpu, "models": models}
     held["gpus"] = [[one.id, f"{short_name(one)} ({one.memory_total / 2**30:.0f} GiB)"] for one in gpus]
+    held["chosen"] = choice_object({"model": model, "gpu": gpu}, library.words)
     shown = escape(json.dumps(held, ensure_ascii=False), quote=True)
     needs = escape(say(language, "chooser.no_script"))
     place = f'<div id="kb-choose" class="kb-choose" data-given="{shown}"></div>'

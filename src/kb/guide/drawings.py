@@ -44,21 +44,21 @@ def heat_map_svg(
     marks = {"fits": "✓", "tight": "~", "likely_oom": "✕", "oom": "✕", "beyond": "–", "unknown": "?"}
     width = LABEL_WIDTH + CELL_WIDTH * len(column_labels)
     height = LABEL_HEIGHT * 2 + CELL_HEIGHT * len(row_labels)
-    parts = [_text(LABEL_WIDTH, 14, axes[1], "start"), _text(LABEL_WIDTH - 8, LABEL_HEIGHT + 16, axes[0], "end")]
+    parts = [svg_text(LABEL_WIDTH, 14, axes[1], "start"), svg_text(LABEL_WIDTH - 8, LABEL_HEIGHT + 16, axes[0], "end")]
     for column, label in enumerate(column_labels):
-        parts.append(_text(LABEL_WIDTH + CELL_WIDTH * (column + 0.5), LABEL_HEIGHT + 16, label, "middle"))
+        parts.append(svg_text(LABEL_WIDTH + CELL_WIDTH * (column + 0.5), LABEL_HEIGHT + 16, label, "middle"))
     for row, label in enumerate(row_labels):
         top = LABEL_HEIGHT * 2 + CELL_HEIGHT * row
-        parts.append(_text(LABEL_WIDTH - 8, top + 19, label, "end"))
+        parts.append(svg_text(LABEL_WIDTH - 8, top + 19, label, "end"))
         for column, status in enumerate(cells[row]):
             left = LABEL_WIDTH + CELL_WIDTH * column
             said = escape(f"{label} × {column_labels[column]}: {names[status]}")
             parts.append(
                 f'<g><title>{said}</title><rect class="kb-{status}" x="{left + 1}" y="{top + 1}" '
                 f'width="{CELL_WIDTH - 2}" height="{CELL_HEIGHT - 2}" rx="3"/>'
-                f"{_text(left + CELL_WIDTH / 2, top + 19, marks[status], 'middle', 'kb-on')}</g>"
+                f"{svg_text(left + CELL_WIDTH / 2, top + 19, marks[status], 'middle', 'kb-on')}</g>"
             )
-    return _svg(width, height, title, parts)
+    return svg(width, height, title, parts)
 
 
 def bars_svg(title: str, bars: Sequence[Bar], limit_bytes: int | None, limit_label: str, unit: float = 2**30) -> str:
@@ -70,7 +70,7 @@ def bars_svg(title: str, bars: Sequence[Bar], limit_bytes: int | None, limit_lab
     parts = []
     for number, bar in enumerate(bars):
         top, left = 8 + ROW_GAP * number, float(label_width)
-        parts.append(_text(label_width - 8, top + 18, bar.label, "end"))
+        parts.append(svg_text(label_width - 8, top + 18, bar.label, "end"))
         for segment in bar.segments:
             wide = segment.size_bytes * scale
             said = escape(f"{bar.label} · {segment.label}: {segment.size_bytes / unit:.2f} GiB")
@@ -81,21 +81,23 @@ def bars_svg(title: str, bars: Sequence[Bar], limit_bytes: int | None, limit_lab
             left += wide
         end = label_width + bar.high_bytes * scale
         middle = top + BAR_HEIGHT / 2
-        parts.append(_text(end + 6, top + 18, f"{sum(s.size_bytes for s in bar.segments) / unit:.1f} GiB", "start"))
+        parts.append(svg_text(end + 6, top + 18, f"{sum(s.size_bytes for s in bar.segments) / unit:.1f} GiB", "start"))
         parts.append(f'<path class="kb-band" d="M{left:.1f} {middle}H{end:.1f}M{end:.1f} {middle - 5}v10"/>')
     if limit_bytes:
         at = label_width + limit_bytes * scale
         parts.append(f'<path class="kb-limit" d="M{at:.1f} 2V{height - 22}"/>')
-        parts.append(_text(min(at, label_width + BAR_WIDTH - 40), height - 6, limit_label, "middle"))
-    return _svg(label_width + BAR_WIDTH + 12, height, title, parts)
+        parts.append(svg_text(min(at, label_width + BAR_WIDTH - 40), height - 6, limit_label, "middle"))
+    return svg(label_width + BAR_WIDTH + 12, height, title, parts)
 
 
-def _svg(width: float, height: float, title: str, parts: Sequence[str]) -> str:
+def svg(width: float, height: float, title: str, parts: Sequence[str]) -> str:
+    """A drawing of this many pixels, with a title for who cannot see it."""
     head = f'<svg class="kb-drawing" role="img" viewBox="0 0 {width:g} {height:g}" width="{width:g}">'
     return f"{head}<title>{escape(title)}</title>{''.join(parts)}</svg>"
 
 
-def _text(x: float, y: float, words: str, anchor: str, kind: str = "kb-label") -> str:
+def svg_text(x: float, y: float, words: str, anchor: str, kind: str = "kb-label") -> str:
+    """Words in a drawing; ``anchor`` is ``start``, ``middle`` or ``end``."""
     return f'<text class="{kind}" x="{x:g}" y="{y:g}" text-anchor="{anchor}">{escape(words)}</text>'
 
 

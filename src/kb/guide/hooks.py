@@ -7,7 +7,7 @@ import logging
 import os
 import re
 from collections.abc import MutableMapping
-from html import escape
+from html import escape, unescape
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,7 +19,7 @@ from mkdocs.structure.pages import Page
 from kb.guide.coloured import reachable
 from kb.guide.export import write_llms
 from kb.guide.pages import write_pages
-from kb.guide.search_words import FIELDS, separator, synonyms
+from kb.guide.search_words import FIELDS, importance, separator, synonyms
 from kb.guide.site_words import say
 from kb.knowledge import load_catalog
 
@@ -50,6 +50,7 @@ SOURCE = "ko"
 _SHOWN: list[tuple[str, str, str]] = []  # address, title and Markdown of each page of this build
 _NAMES: dict[str, list[str]] = {}  # by a page's path, what it is also found by
 _SEARCH = 'data-md-component="search" role="dialog"'
+_SHORTEST, _LONGEST = 30, 155  # characters of a description
 SHARED = ("assets/vendor/", "assets/playground/")  # served once, from the Korean root
 
 
@@ -59,7 +60,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     root = urlsplit(config.site_url or "/").path.rstrip("/").removesuffix("/en") + "/"
     address = urlsplit(config.site_url or "")
     config.extra["origin"] = f"{address.scheme}://{address.netloc}" if address.netloc else ""
-    config.extra["alternate"] = [
+    config.extra["alternate"] = True  # Material shows the switch, and does not write links of its own
+    config.extra["languages"] = [
         {"name": "한국어", "link": root, "lang": "ko"},
         {"name": "English", "link": f"{root}en/", "lang": "en"},
     ]
@@ -116,6 +118,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     _SHOWN.append((page.canonical_url or page.url, str(page.title), markdown))
     meta: MutableMapping[str, Any] = page.meta
     _NAMES[page.url] = [*map(str, meta.get("also", ()))]
+    meta.setdefault("search", {"boost": importance(page.url)})
+    meta.setdefault("description", _description(markdown))
     page.edit_url = _edit_url(page, config)
     source = os.path.join(source_folder(config), page.file.src_uri)
     if config.extra["lang"] == SOURCE:
@@ -127,6 +131,16 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         meta["banner"] = "stale"
         log.info("en/%s is older than its source; source_sha is now %s", page.file.src_uri, source_sha(source))
     return markdown
+
+
+def _description(markdown: str) -> str | None:
+    """The first paragraph in plain words, for search engines and previews; None where a page has none."""
+    for paragraph in markdown.split("\n\n"):
+        plain = re.sub(r"<[^>]+>|[*`]|\[(?=[^\]]*\]\()|\]\([^)]*\)|\{[^}]*\}", "", paragraph).strip()
+        if len(plain) >= _SHORTEST and plain[0] not in "#|-!?":
+            words = unescape(" ".join(plain.split()))
+            return words if len(words) <= _LONGEST else words[:_LONGEST].rsplit(" ", 1)[0] + " …"
+    return None
 
 
 def _edit_url(page: Page, config: MkDocsConfig) -> str | None:
@@ -169,6 +183,6 @@ def on_post_build(config: MkDocsConfig) -> None:
     index["config"] |= {"separator": separator(language), "fields": FIELDS, "synonyms": synonyms(language)}
     for entry in index["docs"]:
         if names := _NAMES.get(entry["location"]):
-            entry["also"] = " ".join(dict.fromkeys(names))
+            entry["also"] = " ".join(dict.fromkeys(" ".join(names).split()))  # each word counts once
     with open(path, "w", encoding="utf-8") as stream:
         json.dump(index, stream, ensure_ascii=False, separators=(",", ":"))

@@ -14,13 +14,25 @@ from kb.guide.command_reference import command_reference
 from kb.guide.compare import compare
 from kb.guide.export import data_files
 from kb.guide.formulas import formula
+from kb.guide.lessons import (
+    beam_counts,
+    effective_batches,
+    input_lengths,
+    largest_batch,
+    mt5_hypotheses,
+    precisions,
+    worker_counts,
+)
 from kb.guide.library import Library, load_library
+from kb.guide.noted_facts import noted_facts
 from kb.guide.playground import playground
+from kb.guide.proof import accuracy_summary, proof_chart, proof_line
 from kb.guide.runbooks import checklist, commands_table, questions, targets
 from kb.guide.serving_tables import serving_defaults, serving_messages, serving_table
 from kb.guide.tables import (
     decision_tree,
     dialect_table,
+    entry_file,
     errata_table,
     gpu_table,
     model_table,
@@ -31,8 +43,10 @@ from kb.guide.tables import (
 
 # name on a page → what shows it; each takes the library first
 SHOWN: dict[str, Callable[..., str]] = {
+    "accuracy_summary": accuracy_summary,
     "accuracy_tables": accuracy_tables,
     "api_reference": api_reference,
+    "beam_counts": beam_counts,
     "case_history": case_history,
     "checklist": checklist,
     "choose_table": choose_table,
@@ -44,13 +58,22 @@ SHOWN: dict[str, Callable[..., str]] = {
     "data_files": data_files,
     "decision_tree": decision_tree,
     "dialect_table": dialect_table,
+    "effective_batches": effective_batches,
+    "entry_file": entry_file,
     "errata_table": errata_table,
     "formula": formula,
     "gpu_table": gpu_table,
+    "input_lengths": input_lengths,
+    "largest_batch": largest_batch,
     "measured_rows": measured_rows,
     "model_table": model_table,
+    "mt5_hypotheses": mt5_hypotheses,
     "note_figure": note_figure,
+    "noted_facts": noted_facts,
     "playground": playground,
+    "precisions": precisions,
+    "proof_chart": proof_chart,
+    "proof_line": proof_line,
     "questions": questions,
     "recommended": recommended,
     "remedy_table": remedy_table,
@@ -61,6 +84,7 @@ SHOWN: dict[str, Callable[..., str]] = {
     "serving_table": serving_table,
     "targets": targets,
     "tradeoff": tradeoff,
+    "worker_counts": worker_counts,
 }
 
 

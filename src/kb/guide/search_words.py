@@ -25,6 +25,8 @@ FIELDS = {"title": {"boost": 1000.0}, "also": {"boost": 300.0}, "text": {"boost"
 # Who searches wants what to do before what is checked: trouble, chapters, GPUs and models, then rules, then errata.
 # A folder's first page lists the others and comes before them.
 _FIRST = {"trouble": 1.6, "rules": 0.5, "errata": 0.15}
+_CHAPTERS = frozenset({"learn", "memory", "inference", "serving", "case", "accuracy", "contribute"})
+_CHAPTER = 2.0
 _NARROW = (
     0.5  # what few look for: values refused at a start, old names, servers, many GPUs; who has the error pastes it
 )
@@ -35,6 +37,8 @@ _NARROW_CAUSES = re.compile(r"trouble/(?:serving|llama|ray|jax|tensorflow|rocm|m
 def importance(path: str, area: str | None = None) -> float:
     """How much a page counts in a search, by its path below the site; ``area`` is that of a rule."""
     folder, _, name = path.strip("/").partition("/")
+    if folder in _CHAPTERS:
+        return _CHAPTER
     if name in ("", "index"):
         return 1.0
     narrow = area in _NARROW_AREAS or _NARROW_CAUSES.match(path)

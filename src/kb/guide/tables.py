@@ -1,15 +1,17 @@
 """Tables and drawings of what the rules hold: commands, formats, GPUs, rules, decisions, trade-offs."""
 
+import os
 from collections.abc import Mapping
 from html import escape
 from typing import Any
 
 from kb.guide.fits_table import by_family, kind_of
 from kb.guide.library import Library
-from kb.guide.markup import badge, cited, code, prose, quantity, table, text
+from kb.guide.markup import badge, cited, code, fenced, prose, quantity, table, text
 from kb.guide.memory_bars import folded
 from kb.guide.runbooks import shown_quantity
 from kb.guide.site_words import say
+from kb.knowledge.locations import shipped
 from kb.report.values import short_name
 
 # the commonest first; a new one without a place here fails the build for want of a text
@@ -197,3 +199,9 @@ def tradeoff(library: Library, name: str) -> str:
         title = option["title"][language].replace('"', "'")
         parts.append(f'??? note "{title}"\n\n' + "\n".join(lines))
     return "\n\n".join(parts)
+
+
+def entry_file(library: Library, folder: str, name: str) -> str:
+    """The file of one entry of the rules as it is, to be copied."""
+    with open(os.path.join(shipped().rules, folder, f"{name}.yaml"), encoding="utf-8") as stream:
+        return fenced(stream.read().rstrip())

@@ -11,7 +11,10 @@ from kb.advice.question import Question
 from kb.core.catalog import Catalog
 from kb.core.text import UserError
 from kb.knowledge import load_catalog
+from kb.report.check.changes import describe_fix
 from kb.report.check.json_report import check_object
+from kb.report.check.source_line import SourceLines
+from kb.report.terminal import Style
 from kb.report.values import printable
 from kb.report.words import Words
 from kb.session.cli import load_words_or_none, said
@@ -20,6 +23,8 @@ from kb.session.file_result import Kind
 from kb.session.prepare import Checking, file_checker
 from kb.session.project import Project
 from kb.session.run import Input, run
+
+PLAIN = Style(width=10_000)
 
 
 def check(text: str, asked: str, language: str) -> str:
@@ -39,10 +44,16 @@ def check(text: str, asked: str, language: str) -> str:
         kind = _kind(asked)
         result = run([Input(path=_path(text, kind), kind=kind, raw=text.encode())], checker).result(checker)
         report = check_object(result, words)
+        sources = SourceLines(result.sources_text)
         for unit, found in zip(report["files"], result.units, strict=True):
             for row, finding in zip(unit["findings"], found.findings, strict=True):
                 row["fixes"] = [
-                    {"safety": fix.safety, "title": words.fix_title(fix, finding), "certain": fix.certain}
+                    {
+                        "safety": fix.safety,
+                        "title": words.fix_title(fix, finding),
+                        "certain": fix.certain,
+                        "changes": describe_fix(fix, found.unit, words, PLAIN, sources),
+                    }
                     for fix in finding.fixes
                 ]
             _name_terms(unit["prediction"], words)

@@ -11,7 +11,8 @@ from site_html import Page
 from site_needs import AXE
 
 NAVIGATION = (
-    "", "gpus/", "models/", "memory/", "inference/", "serving/", "trouble/", "trouble/questions/",
+    "", "gpus/", "models/", "memory/", "learn/effective-batch/", "learn/beams/", "learn/workers/", "learn/lora/",
+    "learn/precision/", "contribute/", "noted/", "inference/", "serving/", "trouble/", "trouble/questions/",
     "trouble/checklists/", "case/",
     "rules/", "errata/", "accuracy/", "systems/", "playground/", "data/",
     "measure/", "integrations/", "overlays/", "commands/", "api/",

@@ -1,56 +1,107 @@
-// The small chooser: model × GPU × method × lengths → the setting to start from, by kb's own engine, on click.
+// The small chooser: model × GPU × method × lengths → the largest batch and the setting to start from, by kb's own engine.
+// The first answer is in the page; the engine is loaded once something is changed. What is chosen stands in the address.
 import { Engine, STUCK } from "./kb-engine.mjs";
-import { language, make, memoryChart, picker } from "./kb-dom.mjs";
+import { keepState, language, make, memoryChart, nearest, picker } from "./kb-dom.mjs";
 
+const GIB = 2 ** 30;
+const METHODS = ["auto", "full", "lora", "qlora"];
+const NUMBERS = ["source_length", "target_length", "effective_batch", "beams"];
 const root = document.getElementById("kb-choose");
 if (root) start(JSON.parse(root.dataset.given));
 
 function start(given) {
   const { words } = given;
-  if (typeof WebAssembly !== "object") {
-    root.append(make("p", { class: "kb-notice" }, words.no_wasm));
-    return;
-  }
   const engine = new Engine();
-  const asked = { model: given.model, gpu: given.gpu, method: "auto", source_length: "", target_length: "", effective_batch: "" };
+  const models = new Map(given.models.flatMap(([, rows]) => rows.map(([id, name, reads]) => [id, { name, reads }])));
+  const gpus = new Map(given.gpus.map(([id, name]) => [id, { name }]));
+  const usual = { model: given.model, gpu: given.gpu, method: "auto", source_length: "", target_length: "", effective_batch: "", beams: "" };
+  const asked = { ...usual, ...fromAddress() };
   const result = make("div", { class: "kb-chosen", "aria-live": "polite" });
   const status = make("span", { role: "status", class: "kb-status" });
   const button = make("button", { class: "md-button md-button--primary", type: "button", onclick: show }, words.compute);
-  const target = field("kb-choose-target", words.target, "target_length");
-  root.append(make("div", { class: "kb-pickers" },
-    models(), picker("kb-choose-gpu", words.gpu, given.gpus, asked.gpu, change("gpu")),
-    picker("kb-choose-method", words.method, ["auto", "full", "lora", "qlora"].map((name) => [name, words[name]]), "auto", change("method")),
-    field("kb-choose-source", words.source, "source_length"), target, field("kb-choose-effective", words.effective, "effective_batch")),
-  make("p", { class: "kb-buttons" }, button, status), result);
+  const fields = {
+    model: search("model", words.model, models),
+    gpu: search("gpu", words.gpu, gpus),
+    method: picker("kb-choose-method", words.method, METHODS.map((name) => [name, words[name]]), asked.method, change("method")),
+    source_length: field("source", words.source, "source_length"),
+    target_length: field("target", words.target, "target_length"),
+    effective_batch: field("effective", words.effective, "effective_batch"),
+    beams: field("beams", words.beams, "beams"),
+  };
+  root.append(make("div", { class: "kb-pickers" }, ...Object.values(fields)), make("p", { class: "kb-buttons" }, button, status), result);
   let number = 0;
+  keepState();
+  suit();
+  if (Object.keys(usual).every((key) => asked[key] === usual[key])) result.replaceChildren(...parts(given.chosen, asked));
+  else show();
+
+  /** What a link asks for; names that are not offered stay, to be told of. */
+  function fromAddress() {
+    const held = new URLSearchParams(location.hash.slice(1));
+    return Object.fromEntries(Object.keys(usual).filter((key) => held.get(key)).map((key) => [key, held.get(key)]));
+  }
+
+  function toAddress() {
+    const kept = Object.keys(usual).filter((key) => asked[key] !== usual[key]).map((key) => [key, asked[key]]);
+    history.replaceState(null, "", kept.length ? `#${new URLSearchParams(kept)}` : location.pathname + location.search);
+  }
 
   function change(key) {
     return (event) => {
       asked[key] = event.target.value.trim();
-      if (key === "model") target.hidden = !readsTarget(asked.model);
-      if (engine.started) show(); // nothing is loaded before the reader asks for it
+      suit();
+      toAddress();
+      show();
     };
   }
 
-  function readsTarget(model) {
-    return given.models.some(([, rows]) => rows.some(([id, , reads]) => id === model && reads));
+  /** Only an encoder-decoder has a target length. */
+  function suit() {
+    fields.target_length.hidden = !models.get(asked.model)?.reads;
   }
 
-  function models() {
-    const select = make("select", { id: "kb-choose-model", onchange: change("model") });
-    for (const [family, rows] of given.models) {
-      select.append(make("optgroup", { label: family }, ...rows.map(([id, name]) => make("option", { value: id, selected: id === asked.model }, name))));
-    }
-    return make("label", { for: "kb-choose-model" }, make("span", {}, words.model), select);
+  /** A field to type into that offers what it knows, ids with their names. */
+  function search(key, label, known) {
+    const id = `kb-choose-${key}`;
+    const list = make("datalist", { id: `${id}-list` }, ...[...known].map(([value, { name }]) => make("option", { value, label: name }, name)));
+    const input = make("input", { id, list: list.id, value: asked[key], autocomplete: "off", spellcheck: "false", onchange: change(key), onfocus: (event) => event.target.select() });
+    return make("label", { for: id, class: "kb-search" }, make("span", {}, label), input, list);
   }
 
-  function field(id, label, key) {
+  function field(name, label, key) {
+    const id = `kb-choose-${name}`;
     return make("label", { for: id }, make("span", {}, label),
-      make("input", { id, type: "number", min: 1, placeholder: words.usual, onchange: change(key) }));
+      make("input", { id, inputmode: "numeric", value: asked[key], placeholder: words.usual, onchange: change(key) }));
+  }
+
+  /** What is wrong with a field, by its name; nothing where all can be used. */
+  function faults() {
+    const found = [];
+    for (const [key, known] of [["model", models], ["gpu", gpus]]) {
+      const wrong = !known.has(asked[key]);
+      mark(key, wrong);
+      if (wrong) found.push(filled(words.no_such, { name: words[key], value: asked[key] || "–", near: nearest(asked[key], [...known.keys()]).join(", ") }));
+    }
+    for (const key of NUMBERS) {
+      const wrong = !fields[key].hidden && asked[key] !== "" && !/^[1-9][0-9]{0,6}$/.test(asked[key]);
+      mark(key, wrong);
+      if (wrong) found.push(filled(words.whole, { name: fields[key].querySelector("span").textContent, value: asked[key] }));
+    }
+    if (!METHODS.includes(asked.method)) asked.method = "auto";
+    return found;
+  }
+
+  function mark(key, wrong) {
+    const input = fields[key].querySelector("input");
+    if (wrong) input.setAttribute("aria-invalid", "true");
+    else input.removeAttribute("aria-invalid");
   }
 
   async function show() {
     const mine = ++number;
+    const wrong = faults();
+    if (wrong.length) return void result.replaceChildren(...wrong.map((line) => make("p", { class: "kb-notice" }, line)));
+    if (typeof WebAssembly !== "object") return void result.replaceChildren(make("p", { class: "kb-notice" }, words.no_wasm));
     if (!engine.ready) status.textContent = words.loading;
     try {
       await engine.start();
@@ -60,14 +111,14 @@ function start(given) {
       return;
     }
     const wanted = { ...asked };
-    for (const key of ["source_length", "target_length", "effective_batch"]) wanted[key] = Math.floor(Number(asked[key])) || null;
-    if (!readsTarget(asked.model)) wanted.target_length = null;
+    for (const key of NUMBERS) wanted[key] = Number(asked[key]) || null;
+    if (fields.target_length.hidden) wanted.target_length = null;
     const before = performance.now();
     const { chosen, fault } = await engine.call("choose", JSON.stringify(wanted), language);
     if (mine !== number) return; // something newer was asked meanwhile
     status.textContent = words.done.replace("{ms}", Math.round(performance.now() - before));
     window.kbChosen = chosen;
-    result.replaceChildren(...(fault ? [make("p", { class: "kb-notice" }, fault === STUCK ? words.stuck : fault)] : parts(chosen)));
+    result.replaceChildren(...(fault ? [make("p", { class: "kb-notice" }, fault === STUCK ? words.stuck : fault)] : parts(chosen, wanted)));
   }
 
   /** As the page's own bars: loading is over before any batch is read. */
@@ -75,19 +126,34 @@ function start(given) {
     return rest;
   }
 
-  function parts(chosen) {
+  function filled(text, values) {
+    return text.replace(/\{(\w+)\}/g, (whole, name) => String(values[name] ?? whole));
+  }
+
+  function parts(chosen, wanted) {
+    const named = { model: models.get(wanted.model).name.split("/").pop(), gpu: gpus.get(wanted.gpu).name.replace(/ \(.*/, "") };
     const ways = make("ul", { class: "kb-ways" }, ...chosen.ways.map((way) =>
       make("li", way.chosen ? { class: "kb-way--chosen" } : {}, `${way.title}: `, make("b", {}, String(way.batch || "–")))));
     const largest = make("details", {}, make("summary", {}, words.largest), ways);
-    if (!chosen.prediction) return [make("p", { class: "kb-notice" }, chosen.nothing_fits), largest];
+    if (!chosen.prediction) {
+      return [make("p", { class: "kb-answer-line" }, filled(words.nothing, named)), make("p", { class: "kb-notice" }, chosen.nothing_fits), largest];
+    }
     const verdict = chosen.prediction.verdict.status;
-    const facts = [[words.way, chosen.way], [words.batch, chosen.batch], [words.accumulation, chosen.accumulation],
+    const phases = shownPhases(chosen);
+    const { train } = phases;
+    const size = (bytes) => (bytes / GIB).toFixed(1);
+    const own = chosen.ways.find((way) => way.chosen);
+    const most = chosen.ways.reduce((found, way) => (way.batch > found.batch ? way : found));
+    const facts = [[words.batch, chosen.batch], [words.accumulation, chosen.accumulation],
       [words.effective, chosen.effective], [words.evaluation, chosen.evaluation || "–"], [words.inference, chosen.inference || "–"]];
     return [
+      make("p", { class: "kb-answer-line" }, filled(words.answer, { ...named, ...chosen, largest: own.batch })),
+      make("p", {}, make("span", { class: `kb-verdict kb-verdict--${verdict}` }, words.verdict[verdict]), " ",
+        filled(words.used, { way: chosen.way, used: size(train.process_used_bytes), high: size(train.high_bytes), limit: size(chosen.limit_bytes) }),
+        ...(most.batch > own.batch ? [make("br"), make("small", {}, filled(words.fits_most, { way: most.title, batch: most.batch }))] : [])),
       make("dl", { class: "kb-facts" }, ...facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, String(value))))),
-      make("p", {}, make("span", { class: `kb-verdict kb-verdict--${verdict}` }, words.verdict[verdict])),
-      memoryChart({ phases: shownPhases(chosen) }, chosen.limit_bytes, words),
-      make("details", { open: true }, make("summary", {}, words.config), make("pre", {}, make("code", {}, chosen.config))),
+      memoryChart({ phases }, chosen.limit_bytes, words),
+      make("details", {}, make("summary", {}, words.config), make("pre", {}, make("code", {}, chosen.config))),
       largest,
     ];
   }

@@ -8,6 +8,22 @@ export const language = document.documentElement.lang.startsWith("ko") ? "ko" : 
 /** The page's words, from the element's data-words attribute. */
 export const wordsOf = (element) => JSON.parse(element.dataset.words);
 
+/** The switch to the other language keeps what stands in the address behind #. */
+export function keepState() {
+  for (const link of document.querySelectorAll("a.md-select__link[hreflang]"))
+    link.addEventListener("click", () => { link.hash = location.hash; });
+}
+
+/** The names nearest to a text: those that hold its words, then those that share most of its letters' pairs. */
+export function nearest(text, names) {
+  const typed = text.toLowerCase().split(/[^a-z0-9.]+/).filter(Boolean);
+  const pairs = (word) => new Set([...word].map((letter, at) => letter + (word[at + 1] || "")));
+  const own = pairs(typed.join("-"));
+  const shared = (name) => [...pairs(name)].filter((pair) => own.has(pair)).length / (own.size + name.length);
+  const score = (name) => typed.filter((word) => name.includes(word)).length + shared(name);
+  return typed.length ? [...names].sort((a, b) => score(b) - score(a)).slice(0, 3) : [];
+}
+
 /** make("p", { class: "x", onclick: f }, "text", child) */
 export function make(name, given = {}, ...children) {
   const made = document.createElement(name);
@@ -38,10 +54,10 @@ export function picker(id, label, options, chosen, onchange) {
 export function memoryChart(prediction, limit, words) {
   const phases = Object.values(prediction.phases).filter((phase) => phase.title && phase.process_used_bytes);
   const most = Math.max(limit || 0, ...phases.map((phase) => phase.high_bytes || phase.process_used_bytes));
-  const [left, wide, row] = [90, 480, 34];
+  const [left, wide, row] = [90, 430, 34];
   const chart = draw("svg", {
-    class: "kb-drawing", role: "img", viewBox: `0 0 ${left + wide + 20} ${row * phases.length + 30}`,
-    width: left + wide + 20,
+    class: "kb-drawing", role: "img", viewBox: `0 0 ${left + wide + 70} ${row * phases.length + 30}`,
+    width: left + wide + 70,
   });
   chart.append(draw("title", {}, words.chart));
   const colours = termColours(phases);
@@ -57,6 +73,11 @@ export function memoryChart(prediction, limit, words) {
       chart.append(draw("rect", { class: `kb-term kb-term--${kind}`, x: at, y: top, width, height: 26 },
         draw("title", {}, `${phase.title} · ${term.title}: ${(term.bytes / GIB).toFixed(2)} GiB`)));
       at += width;
+    }
+    if (phase.high_bytes > phase.low_bytes) { // the error band, over the bar
+      const [low, high] = [phase.low_bytes, phase.high_bytes].map((bytes) => left + (bytes / most) * wide);
+      chart.append(draw("path", { class: "kb-whisker--page", d: `M${low} ${top + 13}H${high}M${low} ${top + 8}v10M${high} ${top + 8}v10` }));
+      at = Math.max(at, high);
     }
     chart.append(draw("text", { class: "kb-label", x: at + 6, y: top + 18 }, `${(phase.process_used_bytes / GIB).toFixed(1)} GiB`));
   });

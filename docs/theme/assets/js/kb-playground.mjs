@@ -1,10 +1,11 @@
 // The playground: an editor, the machine's pickers, findings with their fixes, the memory chart, and a link to share.
 import { Engine, STUCK } from "./kb-engine.mjs";
-import { language, make, memoryChart, picker, wordsOf } from "./kb-dom.mjs";
+import { keepState, language, make, memoryChart, picker, wordsOf } from "./kb-dom.mjs";
 
 const root = document.getElementById("kb-playground");
 const KEPT = ["gpu", "gpus", "host_memory", "cpus", "versions", "kind", "config"];
 const WAIT = 120; // milliseconds after the last key
+const SEVERITIES = ["error", "warning", "info"]; // the worst first
 const LONGEST = 30_000; // characters of a link; more is cut off on its way, and slows the page
 if (root) start();
 
@@ -28,6 +29,7 @@ async function start() {
   ]);
   const shown = new Playground(words, editor, examples, offered, state);
   root.append(...shown.parts);
+  keepState();
   if (asked) shown.run();
 }
 
@@ -86,6 +88,7 @@ class Playground {
   }
 
   #changed() {
+    this.#keep(); // so that the switch to the other language keeps it
     if (!this.engine.started) return; // nothing is loaded before the reader asks for it
     clearTimeout(this.timer);
     this.timer = setTimeout(() => this.run(), WAIT);
@@ -139,7 +142,8 @@ class Playground {
         this.findings.append(make("p", {}, make("span", { class: `kb-verdict kb-verdict--${verdict}` }, words.verdict[verdict])));
         this.findings.append(memoryChart(unit.prediction, Number.isFinite(limit) ? limit : null, words));
       }
-      for (const finding of unit.findings) {
+      const worst = (finding) => SEVERITIES.indexOf(finding.severity);
+      for (const finding of [...unit.findings].sort((a, b) => worst(a) - worst(b))) {
         if (finding.suppressed) continue;
         this.findings.append(this.#finding(finding));
         marks.push(this.#mark(finding));
@@ -159,7 +163,8 @@ class Playground {
     const made = make("div", { class: `kb-finding kb-finding--${finding.severity}`, "data-rule": finding.rule }, head, make("p", {}, finding.message));
     for (const fix of finding.fixes) {
       const safe = fix.safety === "safe" && fix.certain;
-      made.append(make("p", {}, make("button", { type: "button", class: "md-button kb-fix", onclick: () => this.fix(finding.rule, !safe) }, safe ? words.fix : words.fix_unsafe), ` ${fix.title}`));
+      made.append(make("p", {}, make("button", { type: "button", class: "md-button kb-fix", onclick: () => this.fix(finding.rule, !safe) }, safe ? words.fix : words.fix_unsafe), ` ${fix.title}`,
+        ...(fix.changes ? [make("br"), make("code", { class: "kb-changes" }, fix.changes)] : [])));
     }
     return made;
   }

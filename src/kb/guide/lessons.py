@@ -1,0 +1,199 @@
+"""The tables of the chapters: what a batch, beams, workers, a length, a precision change, by the memory model."""
+
+from collections.abc import Iterator, Sequence
+from html import escape
+
+from kb.advice.attempts import WAYS
+from kb.advice.estimator import Estimator, on_gpu
+from kb.advice.usual import precision_for
+from kb.core.memory_report import Phase
+from kb.core.setup import TrainingSetup
+from kb.core.units import GIB
+from kb.guide.fits import base_of
+from kb.guide.library import Library
+from kb.guide.markup import badge, code, held, table, text, wide_table
+from kb.guide.site_words import say
+from kb.machine.arguments import read_host_memory
+from kb.report.values import short_name
+
+GB = 10**9
+BATCH, EVAL_BATCH = "per_device_train_batch_size", "per_device_eval_batch_size"
+UNUSED = ("bf16", "eval_strategy")  # the code of the mT5 run never hands bf16 to the Trainer
+
+
+def effective_batches(library: Library, model: str, gpu: str, effective: int, batches: Sequence[int]) -> str:
+    """Ways to one effective batch: per device × accumulation, with what training takes on the GPU in each."""
+    estimator, base = _training(library, model, gpu)
+    rows = []
+    for batch in batches:
+        phase = _phase(estimator, base._replace(per_device_train_batch_size=batch), "train")
+        steps = effective // batch
+        rows.append((str(batch), str(steps), f"<b>{batch * steps}</b>", _band(phase), _mark(library, phase)))
+    head = ("batch", "accumulation", "effective", "memory", "verdict")
+    return _shown(library, "effective", head, rows, _values(estimator, base))
+
+
+def beam_counts(library: Library, model: str, gpu: str, batch: int, counts: Sequence[int]) -> str:
+    """Generating with a batch, by the number of beams."""
+    estimator, base = _training(library, model, gpu)
+    length = base.max_target_length
+    base = base._replace(do_train=False, do_predict=True, inference_batch_size=batch, inference_max_length=length)
+    rows = []
+    for beams in counts:
+        setup = base._replace(inference_num_beams=beams)
+        phase = _phase(estimator, setup, "generate")
+        most = estimator.largest(setup, "inference_batch_size")
+        rows.append((str(beams), str(batch * beams), _band(phase), _mark(library, phase), str(most or "–")))
+    values = {**_values(estimator, base), "batch": batch, "target": length}
+    return _shown(library, "beams", ("beams", "sequences", "memory", "verdict", "largest"), rows, values)
+
+
+def worker_counts(library: Library, model: str, gpu: str, host_memory: str, counts: Sequence[int]) -> str:
+    """Host memory of training by the number of DataLoader workers: what was measured, up to what was published."""
+    library.entry("models", model)
+    limit = read_host_memory(host_memory)
+    catalog = library.catalog
+    machine = on_gpu(catalog.gpus[gpu])._replace(host_memory_bytes=limit)
+    estimator = Estimator(catalog.models[model], machine, catalog.constants)
+    base = base_of(estimator.model, estimator)[0]._replace(do_eval=False)
+    rows = []
+    for workers in counts:
+        host = estimator.predict(base._replace(dataloader_num_workers=workers)).host
+        size = f"{host.low_bytes / GB:.0f}–{host.peak_bytes / GB:.0f} GB"
+        claimed = f"{host.claimed_low_bytes / GB:.0f}–{host.claimed_high_bytes / GB:.0f} GB"
+        rows.append((str(workers), size, _verdict(library, host.status), claimed))
+    values = {**_values(estimator, base), "limit": f"{(limit or 0) / GB:.0f} GB"}
+    return _shown(library, "workers", ("workers", "host", "verdict", "guide"), rows, values)
+
+
+def input_lengths(library: Library, model: str, gpus: Sequence[str], way: str, lengths: Sequence[int]) -> str:
+    """The largest batch that trains in a way, by input length, and what a batch of 1 takes; a row for each GPU."""
+    rows = []
+    for gpu in gpus:
+        estimator, base = _training(library, model, gpu)
+        cells = []
+        for length in lengths:
+            setup = base._replace(**WAYS[way], max_source_length=length, per_device_train_batch_size=1)
+            most = estimator.largest(setup, "per_device_train_batch_size")
+            least = _phase(estimator, setup, "train").process_used_bytes / GIB
+            cells.append(f"<b>{most or '–'}</b> <small>({least:.1f} GiB)</small>")
+        card = short_name(library.catalog.gpus[gpu])
+        rows.append((f'<a href="../../gpus/{gpu}/">{escape(card)}</a>', *cells))
+    head = [escape(say(library.language, "lesson.gpu")), *(f"{length:,}" for length in lengths)]
+    title = say(library.language, "lesson.lengths.title", model=estimator.model.name, way=_way(library, way))
+    return _captioned(library, title, head, rows)
+
+
+def precisions(library: Library, gpus: Sequence[str], models: Sequence[str]) -> str:
+    """By GPU, whether it computes bf16 itself, and the precision that kb takes for each model."""
+    catalog, rows = library.catalog, []
+    for name in gpus:
+        library.entry("hardware", name)
+        gpu = catalog.gpus[name]
+        device = on_gpu(gpu).smallest_gpu
+        answer = say(library.language, "lesson.yes" if gpu.native_bf16 else "lesson.no")
+        chosen = [precision_for(device, catalog.models[model].architecture).of(TrainingSetup()) for model in models]
+        named = ["bf16" if setup.bf16 else "fp16" if setup.fp16 else "fp32" for setup in chosen]
+        capability = ".".join(map(str, gpu.compute_capability))
+        rows.append((f"[{text(short_name(gpu))}](../gpus/{name}.md)", capability, f"**{answer}**", *map(code, named)))
+    head = [say(library.language, f"lesson.{key}") for key in ("gpu", "capability", "native_bf16")]
+    return table([*head, *(f"[{model}](../models/{model}.md)" for model in models)], rows)
+
+
+def largest_batch(library: Library, model: str, gpu: str, way: str = "full") -> str:
+    """The largest training batch that fits with its whole error band, at the model's usual length."""
+    estimator, base = _training(library, model, gpu)
+    return f"**{estimator.largest(base._replace(**WAYS[way]), 'per_device_train_batch_size')}**"
+
+
+def mt5_hypotheses(library: Library) -> str:
+    """What the mT5 run of the original guide may have been, each by the memory model, beside what was read."""
+    catalog, history = library.catalog, library.entry("histories", "mt5-qlora")
+    unsaid = {name.rpartition(".")[2]: value for name, value in history["unsaid"]["settings"].items()}
+    estimator = Estimator(catalog.models[history["model"]], on_gpu(catalog.gpus["rtx-3090"]), catalog.constants)
+    stages = [stage["settings"] for stage in history["stages"]]
+    batches = [stage[f"training.{BATCH}"]["value"] for stage in stages if f"training.{BATCH}" in stage]
+    last = {
+        name: next(s[f"training.{name}"]["value"] for s in reversed(stages) if f"training.{name}" in s)
+        for name in (EVAL_BATCH,)
+    }
+    kept = {name: value for name, value in unsaid.items() if name in TrainingSetup._fields and name not in UNUSED}
+    base = TrainingSetup(**kept, **last)
+    targets = tuple(unsaid["target_modules"])
+    adapted = base._replace(method="qlora", lora_r=unsaid["r"], lora_target_modules=targets)
+    rows = []
+    for key, setup, tried in (("as_written", adapted, batches[-1:]), ("full_fp32", base, sorted(set(batches)))):
+        for batch in tried:
+            report = estimator.predict(setup._replace(per_device_train_batch_size=batch))
+            phases = [phase for name in ("train", "evaluate", "generate") if (phase := report.phase(name))]
+            named = say(library.language, f"lesson.mt5.{key}", batch=batch)
+            rows.append((escape(named), *(f"{_reserved(phase)} {_mark(library, phase)}" for phase in phases)))
+    head = [escape(say(library.language, "lesson.mt5.what"))]
+    head += [escape(library.words.named("phase", name)) for name in ("train", "evaluate", "generate")]
+    return _captioned(library, say(library.language, "lesson.mt5.title"), head, rows)
+
+
+def _reserved(phase: Phase) -> str:
+    """What PyTorch holds, in GiB, with the band of the process's memory moved to it."""
+    context = phase.process_used_bytes - phase.peak_reserved_bytes
+    low, high = phase.low_bytes - context, phase.high_bytes - context
+    return f"<b>{phase.peak_reserved_bytes / GIB:.1f}</b> ({low / GIB:.1f}–{high / GIB:.1f}) GiB"
+
+
+def _training(library: Library, model: str, gpu: str) -> tuple[Estimator, TrainingSetup]:
+    library.entry("models", model)
+    library.entry("hardware", gpu)
+    catalog = library.catalog
+    estimator = Estimator(catalog.models[model], on_gpu(catalog.gpus[gpu]), catalog.constants)
+    return estimator, base_of(estimator.model, estimator)[0]._replace(do_eval=False)
+
+
+def _phase(estimator: Estimator, setup: TrainingSetup, name: str) -> Phase:
+    phase = estimator.predict(setup).phase(name)
+    assert phase is not None  # the setup has it
+    return phase
+
+
+def _band(phase: Phase) -> str:
+    low, used, high = (size / GIB for size in (phase.low_bytes, phase.process_used_bytes, phase.high_bytes))
+    return f"<b>{used:.1f}</b> ({low:.1f}–{high:.1f}) GiB"
+
+
+def _mark(library: Library, phase: Phase) -> str:
+    return _verdict(library, phase.status)
+
+
+def _verdict(library: Library, status: str) -> str:
+    named = escape(library.words.named("verdict", status))
+    return f'<span class="kb-verdict kb-verdict--{escape(status)}">{named}</span>'
+
+
+def _values(estimator: Estimator, setup: TrainingSetup) -> dict[str, object]:
+    gpu = estimator.gpu.gpu if estimator.gpu else None
+    return {
+        "model": estimator.model.name,
+        "gpu": short_name(gpu) if gpu else "",
+        "length": setup.max_source_length,
+        "precision": "bf16" if setup.bf16 else "fp16" if setup.fp16 else "fp32",
+    }
+
+
+def _way(library: Library, way: str) -> str:
+    return say(library.language, f"way.{way}")
+
+
+def _shown(
+    library: Library, name: str, columns: Sequence[str], rows: Sequence[Sequence[str]], values: dict[str, object]
+) -> str:
+    head = list(_heads(library, columns))
+    return _captioned(library, say(library.language, f"lesson.{name}.title", **values), head, rows)
+
+
+def _heads(library: Library, columns: Sequence[str]) -> Iterator[str]:
+    for column in columns:
+        yield escape(say(library.language, f"lesson.{column}"))
+
+
+def _captioned(library: Library, title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    about = held(f'<p class="kb-caption">{escape(title)} {badge(library, "computed")}</p>')
+    return f"{about}\n\n{wide_table(title, head, [('', rows)])}"

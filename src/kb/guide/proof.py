@@ -1,0 +1,105 @@
+"""How far off predictions are, in one sentence and one drawing, from every measured run predicted again."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from html import escape
+from typing import NamedTuple
+
+from kb.core.units import GIB
+from kb.guide.accuracy import bench_results
+from kb.guide.drawings import svg, svg_text
+from kb.guide.library import Library, load_library
+from kb.guide.markup import badge, held
+from kb.guide.measured_runs import Run, measured_runs
+from kb.guide.site_words import say
+from kb.report.values import short_name
+
+METHODS = ("full", "lora", "qlora")
+SIZE, LEFT, TOP, FOOT = 300, 46, 12, 44  # pixels of the drawing
+STEP = 4  # GiB between two marks
+
+
+class Proof(NamedTuple):
+    """Errors are predicted over measured, less one; ``gpus`` are ids."""
+
+    runs: list[Run]
+    allocated: list[float]
+    process: list[float]
+    gpus: list[str]
+
+
+@lru_cache(maxsize=1)
+def _proof() -> Proof:
+    library = load_library("en")
+    runs, gpus = [], []
+    for campaign in library.rows("measurements").values():
+        found = list(measured_runs(campaign, library.catalog))
+        runs += found
+        gpus += [campaign["machine"]["gpu"]] if found else []
+    allocated = [run.predicted_allocated_bytes / run.allocated_bytes - 1 for run in runs if run.allocated_bytes]
+    process = [run.predicted_process_bytes / run.process_bytes - 1 for run in runs if run.process_bytes]
+    return Proof(runs, allocated, process, list(dict.fromkeys(gpus)))
+
+
+def accuracy_summary(library: Library) -> str:
+    """How far off, on what, and what no measured run has tested."""
+    found, judged = _proof(), bench_results()["verdicts"]
+    gpus = library.catalog.gpus
+    methods = {run.setup.method for run in found.runs}
+    values = {
+        "runs": len(found.runs),
+        "models": len({run.model for run in found.runs}),
+        "gpus": ", ".join(short_name(gpus[name]) for name in found.gpus),
+        "methods": ", ".join(library.words.named("attempt", name) for name in METHODS if name in methods),
+        "allocated": _mean(found.allocated),
+        "allocated_worst": _worst(found.allocated),
+        "process": _mean(found.process),
+        "process_worst": _worst(found.process),
+    }
+    untested = [library.words.named("attempt", name) for name in METHODS if name not in methods]
+    untested += [say(library.language, "proof.other_gpus", count=len(gpus) - len(found.gpus))]
+    untested += [] if judged["ran_out"] else [say(library.language, "proof.ran_out")]
+    left = say(library.language, "proof.untested", what=", ".join(untested))
+    return f"{say(library.language, 'proof.summary', **values)} {badge(library, 'measured')}\n\n{left}"
+
+
+def proof_line(library: Library) -> str:
+    """The same in a line, for the first page."""
+    found, catalog = _proof(), library.catalog
+    counts = {"runs": len(found.runs), "gpus": len(catalog.gpus), "models": len(catalog.models)}
+    return say(library.language, "proof.line", process=_mean(found.process), **counts)
+
+
+def proof_chart(library: Library) -> str:
+    """Predicted against measured memory of the process, a dot a run; on the line both are the same."""
+    runs = [run for run in _proof().runs if run.process_bytes]
+    most = max(max(run.process_bytes or 0, run.predicted_process_bytes) for run in runs) / GIB
+    top = STEP * (int(most / STEP) + 1)
+
+    def place(measured: float, predicted: float) -> tuple[float, float]:
+        return LEFT + SIZE * measured / top, TOP + SIZE * (1 - predicted / top)
+
+    left, foot = LEFT, TOP + SIZE
+    parts = [f'<path class="kb-axis" d="M{left} {TOP}V{foot}H{left + SIZE}"/>']
+    parts.append(f'<path class="kb-equal" d="M{left} {foot}L{left + SIZE} {TOP}"/>')
+    for mark in range(0, top + 1, STEP):
+        x, y = place(mark, mark)
+        parts += [svg_text(x, foot + 16, str(mark), "middle"), svg_text(left - 6, y + 4, str(mark), "end")]
+    for run in runs:
+        measured, predicted = (run.process_bytes or 0) / GIB, run.predicted_process_bytes / GIB
+        x, y = place(measured, predicted)
+        parts.append(f'<circle class="kb-dot" cx="{x:.0f}" cy="{y:.0f}" r="4"/>')
+    parts.append(svg_text(left + SIZE / 2, foot + 36, say(library.language, "proof.measured"), "middle"))
+    parts.append(svg_text(left + 8, TOP + 10, say(library.language, "proof.predicted"), "start"))
+    title = say(library.language, "proof.title", runs=len(runs))
+    drawing = svg(left + SIZE + 14, foot + FOOT, title, parts)
+    caption = f"<figcaption><b>{escape(title)}</b> {badge(library, 'measured')}</figcaption>"
+    return held(f'<figure class="kb-figure kb-proof">{caption}{drawing}</figure>')
+
+
+def _mean(errors: Sequence[float]) -> str:
+    return f"{100 * sum(map(abs, errors)) / len(errors):.2g} %"
+
+
+def _worst(errors: Sequence[float]) -> str:
+    return f"{100 * max(errors, key=abs):+.2g} %"
