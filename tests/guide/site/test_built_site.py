@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+from collections import Counter
 from pathlib import Path
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
@@ -94,7 +95,18 @@ def test_every_page_names_its_twin(pages: Pages) -> None:
         rest = page.path.removeprefix("en/").removesuffix("index.html")
         wanted = {"ko": f"{path}{rest}", "en": f"{path}en/{rest}"}
         assert {language: urlsplit(link).path for language, link in page.alternates} == wanted, page.path
+        assert len(page.alternates) == 2 and all(link.startswith(ADDRESS) for _, link in page.alternates), page.path
         assert {language: urlsplit(link).path for language, link in page.switch} == wanted, page.path
+
+
+def test_every_page_describes_itself(pages: Pages, site: Path) -> None:
+    found: Counter[str] = Counter()
+    for page in pages.values():
+        said = re.search(r'<meta name="description" content="([^"]*)"', (site / page.path).read_text("utf-8"))
+        assert said and len(said[1]) >= 20, page.path
+        found[said[1]] += 1
+    del found[max(found, key=lambda text: found[text])]  # pages that are tables alone have the site's own
+    assert [text for text, count in found.items() if count > 3] == []
 
 
 def test_a_page_has_one_first_heading_and_skips_no_level(pages: Pages) -> None:

@@ -6,6 +6,7 @@ const root = document.getElementById("kb-playground");
 const KEPT = ["gpu", "gpus", "host_memory", "cpus", "versions", "kind", "config"];
 const WAIT = 120; // milliseconds after the last key
 const SEVERITIES = ["error", "warning", "info"]; // the worst first
+const OVER = ["likely_oom", "oom"];
 const LONGEST = 30_000; // characters of a link; more is cut off on its way, and slows the page
 if (root) start();
 
@@ -142,6 +143,7 @@ class Playground {
         this.findings.append(make("p", {}, make("span", { class: `kb-verdict kb-verdict--${verdict}` }, words.verdict[verdict])));
         this.findings.append(memoryChart(unit.prediction, Number.isFinite(limit) ? limit : null, words));
       }
+      if (this.fixedAll && OVER.includes(unit.prediction?.verdict.status)) this.findings.append(this.#still(unit, report));
       const worst = (finding) => SEVERITIES.indexOf(finding.severity);
       for (const finding of [...unit.findings].sort((a, b) => worst(a) - worst(b))) {
         if (finding.suppressed) continue;
@@ -149,8 +151,19 @@ class Playground {
         marks.push(this.#mark(finding));
       }
     }
+    this.fixedAll = false;
     if (!marks.length) this.findings.append(make("p", {}, words.nothing));
     this.view.dispatch(this.editor.setDiagnostics(this.view.state, marks));
+  }
+
+  /** What is left once every safe fix is in: by how much it is over, and the first step that changes the run. */
+  #still(unit, report) {
+    const size = (bytes) => (bytes / 2 ** 30).toFixed(1);
+    const used = Math.max(...Object.values(unit.prediction.phases).map((phase) => phase.process_used_bytes));
+    const limit = Math.min(...report.machine.gpus.map((gpu) => gpu.memory_total_bytes));
+    const next = unit.findings.flatMap(({ fixes }) => fixes).find(({ changes }) => changes);
+    const values = { used: size(used), limit: size(limit), next: next ? `${next.title} ${next.changes}` : "–" };
+    return make("p", { class: "kb-notice" }, this.words.still.replace(/\{(\w+)\}/g, (whole, name) => values[name] ?? whole));
   }
 
   #finding(finding) {
@@ -187,6 +200,7 @@ class Playground {
     const answer = await this.engine.call("fix", this.state.config, this.asked(), language, rule, unsafe);
     if (answer.text !== undefined) this.#write(answer.text);
     else this.status.textContent = answer.fault;
+    this.fixedAll = rule === "";
     this.run();
   }
 

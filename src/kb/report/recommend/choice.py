@@ -33,11 +33,12 @@ def choice_object(asked: Mapping[str, Any], words: Words) -> dict[str, Any]:
     found = answer("train", question, estimator, catalog, guide)
     training = found.training
     assert training is not None  # training is what was asked for
+    setup = training.setup  # its batches are those of the config: no larger than the GPU gains from
     return {
         "limit_bytes": estimator.limit_bytes,
         "config": config_yaml(found, words),
         "nothing_fits": None
-        if training.setup
+        if setup
         else " ".join(line.strip() for line in nothing_fits(found, words, PLAIN)),
         "batch": training.split.batch if training.split else None,
         "accumulation": training.split.accumulation if training.split else None,
@@ -47,8 +48,8 @@ def choice_object(asked: Mapping[str, Any], words: Words) -> dict[str, Any]:
             {"title": words.named("attempt", one.name), "batch": one.ceiling.single, "chosen": one is training.chosen}
             for one in training.attempts
         ],
-        "evaluation": training.largest.evaluation if training.largest else None,
-        "inference": training.largest.inference if training.largest else None,
+        "evaluation": setup.per_device_eval_batch_size if setup else None,
+        "inference": setup.inference_batch_size if setup else None,
         "prediction": _prediction(found, words),
     }
 
