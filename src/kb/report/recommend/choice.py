@@ -37,9 +37,7 @@ def choice_object(asked: Mapping[str, Any], words: Words) -> dict[str, Any]:
     return {
         "limit_bytes": estimator.limit_bytes,
         "config": config_yaml(found, words),
-        "nothing_fits": None
-        if setup
-        else " ".join(line.strip() for line in nothing_fits(found, words, PLAIN)),
+        "nothing_fits": None if setup else " ".join(line.strip() for line in nothing_fits(found, words, PLAIN)),
         "batch": training.split.batch if training.split else None,
         "accumulation": training.split.accumulation if training.split else None,
         "effective": training.split.effective if training.split else None,
