@@ -80,6 +80,8 @@ def of_file(options: argparse.Namespace, checker: FileChecker, words: Words) -> 
     Raises:
         UserError: a server names no model that is known, or JSON is asked for of several.
     """
+    if options.config == "-":  # standard input can be read once, and is a run's
+        return None
     results = sections_of(options.config, options.section, checker)
     units = [result.unit for result in results if result.unit.dialect in SERVERS]
     if not units:
