@@ -145,7 +145,7 @@ def test_no_advice_for_training_is_given_to_a_server(tmp_path: Path, language: s
     path = written(tmp_path, "serve.sh", text)
     command = [sys.executable, "-m", "kb.check", str(path), "--gpu", "t4", "--notes", "--lang", language]
     run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert "kb estimate --engine vllm" in run.stdout
+    assert "serve.sh" in run.stdout.partition("kb estimate")[2]  # the way to its memory
     for word in ("batch_size", "gradient", "optim", "LoRA"):
         assert word not in run.stdout
 
@@ -155,14 +155,6 @@ def test_what_a_server_reads_in_its_own_way_is_no_fault(tmp_path: Path) -> None:
         "vllm serve some/model --max-model-len 8k --gpu-memory-utilization=${UTIL:-0.9} --some-option-of-tomorrow 3\n"
     )
     assert findings(written(tmp_path, "serve.sh", text), "--gpu", "t4") == []
-
-
-def test_an_estimate_of_a_server_s_file_names_the_way(tmp_path: Path) -> None:
-    path = written(tmp_path, "serve.sh", f"vllm serve {LLAMA}\n")
-    command = [sys.executable, "-m", "kb.estimate", str(path), "--gpu", "t4", "--lang", "en"]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert run.returncode == 2
-    assert "kb estimate --engine vllm" in run.stderr
 
 
 def words(text: str) -> list[Argument]:

@@ -139,8 +139,8 @@ def test_gpu_without_memory_of_its_own_is_not_given_any(tmp_path: Path, library:
 
 
 def test_unknown_gpu_is_reported_not_assumed(tmp_path: Path, library: Path) -> None:
-    laptop = "name=NVIDIA GeForce RTX 4090 Laptop GPU,total=16376,major=8,minor=9,uuid=GPU-g"
-    (gpu,) = played(tmp_path, library, NVML_GPUS=laptop)["gpus"]
+    prototype = "name=NVIDIA Engineering Sample,total=16376,major=8,minor=9,uuid=GPU-g"
+    (gpu,) = played(tmp_path, library, NVML_GPUS=prototype)["gpus"]
     assert (gpu["gpu"], gpu["memory_total"], gpu["compute_capability"]) == (None, 16376 * MIB, [8, 9])
 
 

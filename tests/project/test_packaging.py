@@ -58,7 +58,9 @@ def test_an_installed_kb_says_what_the_checkout_says(
     there = json.loads(call([installed / "kb", "check", *arguments], tmp_path, codes=(1,)))
     monkeypatch.chdir(tmp_path)
     assert main(arguments) == 1
-    assert there == json.loads(capsys.readouterr().out)
+    here = json.loads(capsys.readouterr().out)
+    assert there.pop("rules").endswith(here.pop("rules"))  # a wheel puts the date before what they hold
+    assert there == here
     assert "t5-fp16-overflow" in {finding["rule"] for unit in there["files"] for finding in unit["findings"]}
 
 

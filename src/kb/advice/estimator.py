@@ -8,7 +8,7 @@ from kb.core.memory_report import MemoryReport, Phase
 from kb.core.model import Model
 from kb.core.result import GpuFit
 from kb.core.setup import TrainingSetup
-from kb.memory import largest_batch, predict, workers_that_fit
+from kb.memory import UnsupportedArchitectureError, largest_batch, predict, workers_that_fit
 from kb.memory.process import usable_bytes
 from kb.memory.search import LARGEST_BATCH, BatchField
 
@@ -110,10 +110,15 @@ class Estimator:
         return workers if alone else None
 
     def on_gpus(self, setup: TrainingSetup, gpus: Mapping[str, Gpu]) -> tuple[GpuFit, ...]:
-        """The verdict on each known GPU, smallest first: the answer where no GPU is named or found."""
+        """The verdict on each known GPU, smallest first: the answer where no GPU is named or found. GPUs on which the run
+        takes kernels that the memory engine does not follow are left out.
+        """
         fits = []
         for gpu in sorted(gpus.values(), key=lambda gpu: (gpu.memory_total, gpu.id)):
-            report = Estimator(self.model, on_gpu(gpu), self.constants).predict(setup)
+            try:
+                report = Estimator(self.model, on_gpu(gpu), self.constants).predict(setup)
+            except UnsupportedArchitectureError:
+                continue
             used = max((phase.process_used_bytes for phase in report.phases), default=0)
             fits.append(GpuFit(gpu=gpu, verdict=report.verdict, process_used_bytes=used, limit_bytes=gpu.memory_total))
         return tuple(fits)

@@ -67,6 +67,8 @@ def follow(
     most = max((phase.reserved for phase in found.phases.values()), default=0)
     if limit_bytes is None or most <= limit_bytes:
         return found
+    if any(phase.allocated > limit_bytes for phase in found.phases.values()):
+        return found._replace(ran_out=True)  # no giving back of free blocks makes room for what is alive
     try:
         return _followed(setup, architecture, capability, limit_bytes)
     except OutOfMemory:
