@@ -110,8 +110,9 @@ class Estimator:
         return workers if alone else None
 
     def on_gpus(self, setup: TrainingSetup, gpus: Mapping[str, Gpu]) -> tuple[GpuFit, ...]:
-        """The verdict on each known GPU, smallest first: the answer where no GPU is named or found. GPUs on which the run
-        takes kernels that the memory engine does not follow are left out.
+        """The verdict on each known GPU, smallest first: the answer where no GPU is named or found.
+
+        GPUs on which the run takes kernels that the memory engine does not follow are left out.
         """
         fits = []
         for gpu in sorted(gpus.values(), key=lambda gpu: (gpu.memory_total, gpu.id)):
