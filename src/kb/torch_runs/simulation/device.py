@@ -7,6 +7,7 @@ folder; the name holds torch's version and the source's hash, so that a change o
 import os
 import sys
 
+from kb.machine import software
 from kb.torch_runs.simulation.faults import NoCompilerError
 
 COMPILERS = ("c++", "g++", "clang++")
@@ -65,13 +66,7 @@ def shim_path(torch_folder: str) -> str:
 
 def cache_folder() -> str:
     """Where the platform keeps what a program can make again: ``…/kb/simulation``."""
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or os.path.expanduser(r"~\AppData\Local")
-    elif sys.platform == "darwin":
-        base = os.path.expanduser("~/Library/Caches")
-    else:
-        base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return os.path.join(base, "kb", "simulation")
+    return os.path.join(software.cache_folder(), "simulation")
 
 
 _SUFFIX = ".dylib" if sys.platform == "darwin" else ".so"
