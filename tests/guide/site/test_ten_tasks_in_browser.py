@@ -42,7 +42,7 @@ KOREAN = {
     "Llama-3-8B with QLoRA at 4,096": Task(r"Meta-Llama-3-8B: 배치 \d+까지 들어갑니다", "choose"),
     "the same, read": Task(r"RTX 3090.*?\d+ \([\d.]+ GiB\)", "search", "8B QLoRA 4096 24GB"),
     "beams": Task(r"배치 × 빔만큼", "search", "빔 메모리"),
-    "workers and host memory": Task(r"1/3 이하.*\b32\s+\d+–\d+ GB", "search", "작업자 수 호스트 메모리"),
+    "workers and host memory": Task(r"1/3 이하.*\b32\s+\d+–\d+ GB", "search", "워커 수 호스트 메모리"),
     "why 18 GB": Task(r"fp32 전체 미세 조정으로 조용히.*더 잘 맞는 가설", "search", "왜 18GB"),
     "effective batch": Task(r"유효 배치 = 장치당 배치 × 누적 × GPU 수", "search", "유효 배치"),
     "how accurate": Task(r"잰 학습 \d+개.*평균 [\d.]+ %.*재지 않은 것", "search", "얼마나 정확한가"),
