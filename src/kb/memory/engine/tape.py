@@ -21,7 +21,8 @@ class Node:
 
     ``edges`` are (what the gradient goes to, its shape, its type) or None; ``saved`` holds tensors, or slots of
     ``frame``, the checkpointed call that must run again before they are there; ``extra`` whatever ``run`` needs.
-    A node of several ``results`` is named with a result's number, and gets all their gradients together.
+    A node that splits a tensor says how many ``results`` it has, were it one (a batch of one row): each is named with
+    the result's number, and the node gets all their gradients together. 0 is a plain node, named by itself.
     """
 
     __slots__ = ("edges", "extra", "frame", "results", "run", "saved", "sequence")
@@ -52,7 +53,7 @@ def record(
     world.sequence += 1
     node.sequence, node.run, node.extra = world.sequence, run, extra
     node.edges = [(t.node or t, t.shape, t.dtype) if t.needs else None for t in inputs]
-    node.frame, node.saved, node.results = None, [], 1
+    node.frame, node.saved, node.results = None, [], 0
     save(node, saved)
     return node
 
@@ -175,7 +176,7 @@ def _run_back(root: Any, first: Tensor) -> None:
     while ready:
         node = heapq.heappop(ready)[1]
         grad: Any
-        if node.results == 1:
+        if not node.results:
             grad = buffers.pop(node)
         else:
             grad = [buffers.pop((node, number), None) for number in range(node.results)]
