@@ -79,7 +79,8 @@ class Words:
     def _clause(self, each: Assumption) -> str:
         key = f"certainty.clause.{each.name}"
         values = {"name": each.name.rpartition(".")[2], "value": each.value}
-        return self(key if key in self.messages else "certainty.clause.other", **values)
+        kind = "default" if each.reason == "library_default" else "other"
+        return self(key if key in self.messages else f"certainty.clause.{kind}", **values)
 
     def _releases(self, on: OnRelease) -> str:
         """``with transformers 5.15 or newer, which ">=5.0" (requirements.txt:3) allows``."""
