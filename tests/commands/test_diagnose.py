@@ -377,8 +377,86 @@ def test_a_thread_limit_is_threads_and_not_the_gpu() -> None:
 
 def test_an_ordinary_log_gives_no_cause_and_exit_code_0() -> None:
     run = piped("{'loss': 2.1, 'epoch': 0.1}\n{'train_runtime': 10.0, 'epoch': 1.0}\n", "--format", "json")
-    assert (run.returncode, json.loads(run.stdout)) == (0, {"causes": []})
+    assert (run.returncode, json.loads(run.stdout)) == (0, {"causes": [], "unexplained": []})
     assert "2 lines" in piped("{'loss': 2.1}\nok\n").stdout
+
+
+UNKNOWN = """\
+[rank1]: Traceback (most recent call last):
+[rank1]:   File "/w/train.py", line 88, in <module>
+[rank1]:     main()
+[rank1]:   File "/w/train.py", line 60, in main
+[rank1]:     x = row["text"]
+[rank1]: KeyError: 'text'
+Traceback (most recent call last):
+  File "/opt/bin/torchrun", line 8, in <module>
+    sys.exit(main())
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+"""
+
+
+def test_an_error_whose_cause_is_unknown_is_shown_and_said_to_be_unknown() -> None:
+    run = piped(UNKNOWN)
+    assert run.returncode == 0
+    assert "An error whose cause kb does not know" in run.stdout
+    assert "6 | KeyError: 'text'" in run.stdout
+    assert "ChildFailedError" not in run.stdout, "it only says that another process failed"
+    shown = json.loads(piped(UNKNOWN, "--format", "json").stdout)
+    assert shown == {"causes": [], "unexplained": [{"line": 6, "text": "KeyError: 'text'"}]}
+
+
+def test_an_error_that_the_run_went_on_after_is_not_shown() -> None:
+    caught = UNKNOWN.replace("in <module>", "in step")
+    assert not of(caught + "{'train_runtime': 3.0, 'epoch': 1.0}\n").unexplained
+    assert of(caught).unexplained
+
+
+def test_an_error_line_that_ends_with_a_colon_goes_on_in_the_next() -> None:
+    text = "RuntimeError: Error(s) in loading state_dict for PeftModel:\n\tsize mismatch for lm_head.weight\n"
+    (row,) = of(text).unexplained
+    assert row.text.endswith("PeftModel: size mismatch for lm_head.weight")
+
+
+def test_what_a_person_stopped_is_no_error() -> None:
+    assert not of("Traceback (most recent call last):\nKeyboardInterrupt\n").unexplained
+
+
+def test_a_known_cause_leaves_nothing_unexplained() -> None:
+    assert not of(f'  File "a.py", line 3, in <module>\n{OOM}\n').unexplained
+
+
+@pytest.mark.parametrize(
+    ("log", "cause"),
+    [
+        (
+            '  File "/x/torch/serialization.py", line 9, in save\nOSError: [Errno 28] No space left on device',
+            "disk-full",
+        ),
+        (
+            '  File "/x/watchdog/observers/inotify_c.py", line 9, in f\nOSError: [Errno 28] No space left on device',
+            "watch-limit",
+        ),
+        ("RuntimeError: unable to write to file </torch_1_2>: No space left on device (28)", "shared-memory-full"),
+    ],
+)
+def test_one_error_number_is_told_apart_by_what_was_written(log: str, cause: str) -> None:
+    assert first(log)[0] == cause
+    assert len(of(log).causes) == 1
+
+
+def test_a_step_whose_condition_is_not_known_is_shown_with_it() -> None:
+    text = piped(OOM).stdout
+    assert "if gradient_checkpointing is off: Turn on gradient_checkpointing" in " ".join(text.split())
+    (cause,) = json.loads(piped(OOM, "--format", "json").stdout)["causes"]
+    conditions = [step["if"] for step in cause["remedies"]]
+    assert "gradient_checkpointing is off" in conditions
+    assert None in conditions, "what always helps has no condition"
+
+
+def test_a_condition_that_the_config_answers_is_not_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(with_config(tmp_path, OOM, CONFIG, "--gpu", "rtx-3090", "--format", "json"))
+    (cause,) = json.loads(capsys.readouterr().out)["causes"]
+    assert {step["if"] for step in cause["remedies"]} == {None}
 
 
 @pytest.mark.parametrize("log", ["", "\n", "\r", "\n\n"])

@@ -16,6 +16,7 @@ from kb.config.log.pieces import pieces
 from kb.config.log.text import read_lines
 from kb.knowledge import load_guide
 from kb.report.diagnosis_report import diagnosis_json
+from report_sample import words
 from yaml_file import read_yaml
 
 REMEDIES = load_guide()["remedies"]
@@ -56,7 +57,7 @@ def of(text: str) -> Diagnosis:
 @settings(max_examples=100, deadline=None)
 def test_no_text_breaks_it_and_the_answer_is_always_json(text: str) -> None:
     result = of(text)
-    assert "causes" in diagnosis_json(result, "ko")
+    assert "causes" in diagnosis_json(result, words("ko"))
     for cause in result.causes:
         assert 1 <= len(cause.evidence) <= 3
         assert all(1 <= line <= text.count("\n") + 1 for line, _ in cause.evidence)

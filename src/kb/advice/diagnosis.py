@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from kb.advice.log_errors import ErrorLine, telling_errors
 from kb.advice.log_scan import Evidence, LogLine, LogScanner, Scan
 from kb.advice.remedy_steps import Step, steps_of
 from kb.core.expression import Unknown, compile_tree, is_unknown
@@ -39,6 +40,8 @@ class Numbers:
             return self._facts(name)
         self._known[name] = Unknown(frozenset((name,)))  # while its own expression is evaluated
         value = self._found(self._variables[name])
+        if value is None and self._variables[name]["type"] == "text":
+            value = ""  # the log does not say it
         tree = self._variables[name].get("compute_tree")
         if value is None and tree is not None:
             value = compile_tree(tree)(self.get)
@@ -85,10 +88,14 @@ class Cause(NamedTuple):
 
 
 class Diagnosis(NamedTuple):
-    """The causes, best first; none where the log shows no trouble. ``lines``: how many were read."""
+    """The causes, best first; none where the log shows no known trouble. ``lines``: how many were read.
+
+    ``unexplained``: the lines of the error that ended the run, where none of the causes is its cause.
+    """
 
     lines: int
     causes: tuple[Cause, ...]
+    unexplained: tuple[ErrorLine, ...] = ()
 
 
 class _Found(NamedTuple):
@@ -115,7 +122,7 @@ def diagnose(lines: Iterable[LogLine], remedies: Remedies, facts: Lookup = nothi
     found = [row for name, data in remedies.items() if (row := _found(name, data, scan)) is not None]
     found = _without_echoes(found)
     found.sort(key=lambda row: (CONFIDENCES.index(row.confidence), row.evidence[0].line, row.id))
-    return Diagnosis(scan.lines, tuple(_cause(row, remedies, facts) for row in found))
+    return Diagnosis(scan.lines, tuple(_cause(row, remedies, facts) for row in found), _unexplained(found, scan))
 
 
 def _found(name: str, data: Mapping[str, Any], scan: Scan) -> _Found | None:
@@ -134,6 +141,16 @@ def _found(name: str, data: Mapping[str, Any], scan: Scan) -> _Found | None:
         return None
     best = min((confidence for confidence, _ in graded), key=CONFIDENCES.index)
     return _Found(name, data, best, tuple(sorted((evidence for _, evidence in graded), key=lambda row: row.line)))
+
+
+def _unexplained(found: Sequence[_Found], scan: Scan) -> tuple[ErrorLine, ...]:
+    """The errors that nothing was seen to go on after, unless a cause that was found ends a run or was raised."""
+    for row in found:
+        ends = row.data.get("ends_run", True) or any(evidence.raised for evidence in row.evidence)
+        if ends and row.confidence != "low":
+            return ()
+    over = max(scan.moved_on, scan.ended_well)
+    return telling_errors([each for each in scan.errors if each.died or each.line > over], MOST_SHOWN)
 
 
 def _after_recovery(evidence: Evidence, confidence: Confidence, scan: Scan) -> Confidence | None:

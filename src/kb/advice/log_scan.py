@@ -6,6 +6,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, Literal, NamedTuple
 
+from kb.advice.log_errors import ErrorLine, ErrorLines
 from kb.advice.log_lines import clean, is_frame, is_quoted, is_source, message_start
 
 Place = Literal["message", "start", "anywhere"]
@@ -101,12 +102,16 @@ class Match(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """What a log holds. ``moved_on`` and ``ended_well``: the last line that shows a run going on, or ending well."""
+    """What a log holds. ``moved_on`` and ``ended_well``: the last line that shows a run going on, or ending well.
+
+    ``errors``: lines that raise an error, known or not.
+    """
 
     lines: int
     matches: tuple[Match, ...]
     moved_on: int
     ended_well: int
+    errors: tuple[ErrorLine, ...]
 
 
 class LogScanner:
@@ -118,6 +123,7 @@ class LogScanner:
         self._seen: dict[str, int] = {}  # context → the last line that had it
         self._found: dict[Wording, list[Evidence]] = {}
         self._counts: dict[Wording, int] = {}
+        self._errors = ErrorLines()
         self._open: list[Evidence] = []  # evidence whose next lines may go on with it
         self._last_frame = self._last_module = -WINDOW - 1
         self._after_frame = False
@@ -130,7 +136,7 @@ class LogScanner:
         while block := list(islice(rest, BLOCK)):
             self._read_block(block)
         matches = (Match(each, self._counts[each], tuple(evidence)) for each, evidence in self._found.items())
-        return Scan(self._lines, tuple(matches), self._moved_on, self._ended_well)
+        return Scan(self._lines, tuple(matches), self._moved_on, self._ended_well, tuple(self._errors.kept))
 
     def _read_block(self, block: Sequence[LogLine]) -> None:
         self._lines = block[-1][0]
@@ -141,11 +147,15 @@ class LogScanner:
         contexts = [wording for wording in self._contexts if wording.may_be_in(text)]
         wordings = [wording for wording in self._wordings if wording.may_be_in(text)]
         framed = 'File "' in text
-        if not (contexts or wordings or framed or self._found):
+        raised = self._errors.may_be_in(text)
+        if not (contexts or wordings or framed or raised or self._found or self._errors.kept):
             return
         for line, row in block:
-            if self._found:
+            if self._found or self._errors.kept:
                 self._follow(line, row)
+                self._errors.go_on(row)
+            if raised and self._errors.may_be_in(row):
+                self._note_error(line, row)
             if contexts:
                 self._note_contexts(contexts, line, row)
             if wordings:
@@ -157,6 +167,11 @@ class LogScanner:
                 self._last_frame = line
                 if _MODULE_FRAME in row:
                     self._last_module = line
+
+    def _note_error(self, line: int, row: str) -> None:
+        if self._errors.take(line, row, self._after_frame, line - self._last_module <= WINDOW):
+            self._steps.clear()
+            self._losses = 0
 
     def _note_contexts(self, contexts: Sequence[Wording], line: int, row: str) -> None:
         for context in contexts:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from kb.core.expression import compile_tree, is_unknown
+from kb.core.expression import Tree, compile_tree, is_unknown
 from kb.core.text import Text, text_of
 
 # What only a prediction gives. A step that needs one is no use to a reader without it; other unknowns they can see.
@@ -19,11 +19,16 @@ class Change(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One thing to do: a sentence, settings to change, a command to paste."""
+    """One thing to do: a sentence, settings to change, a command to paste.
+
+    ``when``: the condition that it is for, where it is not known to hold; ``needs``: the facts that would decide.
+    """
 
     text: Text
     changes: tuple[Change, ...] = ()
     run: str | None = None
+    when: Tree | None = None
+    needs: frozenset[str] = frozenset()
 
 
 def steps_of(rows: Sequence[Mapping[str, Any]], lookup: Callable[[str], Any]) -> tuple[Step, ...]:
@@ -35,12 +40,14 @@ def steps_of(rows: Sequence[Mapping[str, Any]], lookup: Callable[[str], Any]) ->
     """
     steps: list[Step] = []
     for row in rows:
-        if "when" in row and not _applies(compile_tree(row["when_tree"])(lookup)):
+        applies: Any = compile_tree(row["when_tree"])(lookup) if "when" in row else True
+        if not _applies(applies):
             continue
         changes = _changes(row.get("set", {}), lookup)
         known = changes and all(change.new is not None for change in changes)
         if not known or all(changes != step.changes for step in steps):
-            steps.append(Step(text_of(row["text"]), changes, row.get("run")))
+            open_when = (row["when_tree"], applies.needs) if is_unknown(applies) else (None, frozenset())
+            steps.append(Step(text_of(row["text"]), changes, row.get("run"), *open_when))
     return tuple(steps)
 
 

@@ -54,7 +54,7 @@ def command(arguments: Sequence[str], language: str) -> int:
     values = _values(options, project, catalog)
     result = diagnose(log_lines(options.log), load_guide(options.rules).get("remedies", {}), values.lookup)
     if options.format == "json":
-        cli.put(diagnosis_json(result, language))
+        cli.put(diagnosis_json(result, words))
     else:
         style = choose_style(sys.stdout, options.color)
         cli.put(diagnosis_text(result, options.log, words, style, values.unit))

@@ -13,14 +13,18 @@ from kb.report.words import Words
 _WRITTEN = "written."
 _IN_BRACKETS = re.compile(r" \([^()]*\)$")
 _SIGNS = {"==": "is", "!=": "is_not", ">": "over", ">=": "at_least", "<": "under", "<=": "at_most"}
+_CONTRARY = {"in": "not in", "not in": "in", "==": "!=", "!=": "=="}
 _LISTS = {"in": "one_of", "not in": "none_of"}
 
 
 def condition_text(fix: Fix, words: Words) -> str:
     """What must hold for a fix that is only offered, less what is known to hold; empty where nothing must."""
-    if fix.when is None:
-        return ""
-    return sentence(_open(fix.when, frozenset(fix.needs)), words)
+    return open_condition(fix.when, fix.needs, words)
+
+
+def open_condition(when: Tree | None, needs: Iterable[str], words: Words) -> str:
+    """A condition less what is known of it: ``needs`` are the facts that are not; empty where there is none."""
+    return "" if when is None else sentence(_open(when, frozenset(needs)), words)
 
 
 def sentence(tree: Tree, words: Words) -> str:
@@ -57,9 +61,11 @@ def _open(tree: Tree, needs: Collection[str]) -> Tree:
 def _denied(tree: Tree, words: Words) -> str:
     if tree[0] == "fact":
         return _holds(tree[1], False, words)
-    if tree[0] == "compare" and len(tree[1]) == 1 and tree[1][0] in ("in", "not in", "==", "!="):
-        contrary = {"in": "not in", "not in": "in", "==": "!=", "!=": "=="}[tree[1][0]]
-        return _compared(contrary, tree[2], tree[3], words)
+    if tree[0] == "compare" and len(tree[1]) == 1:
+        sign, left, right = tree[1][0], tree[2], tree[3]
+        if sign in _CONTRARY:
+            return _compared(_CONTRARY[sign], left, right, words)
+        return words(f"condition.not_{_SIGNS[sign]}", name=_value(left, words), value=_value(right, words))
     return words("condition.not", condition=sentence(tree, words))
 
 
@@ -105,7 +111,7 @@ def _noun(name: str, words: Words) -> str:
     """A setting by its key, anything else by its meaning."""
     fact = words.facts.get(name)
     if fact is None or fact.setting:
-        return name.rpartition(".")[2]
+        return name.removeprefix("deepspeed.") if name.startswith("deepspeed.") else name.rpartition(".")[2]
     if f"condition.noun.{name}" in words.messages:
         return words(f"condition.noun.{name}")
     meaning = _IN_BRACKETS.sub("", words.meaning(name))

@@ -1,17 +1,20 @@
 """What `kb diagnose` says, as text and as JSON."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from kb.advice.diagnosis import Cause, Diagnosis
 from kb.advice.remedy_steps import Change, Step
 from kb.core.document import Unit
 from kb.report.check.changes import as_written, key_of
+from kb.report.condition import open_condition
 from kb.report.json_parts import plain, to_json
 from kb.report.terminal import Style, cut, joined, unbroken, wrap
 from kb.report.values import printable, size
 from kb.report.words import Words
 
 INDENT = "  "
+LONGEST = 1000  # characters of an evidence line
 
 
 def diagnosis_text(diagnosis: Diagnosis, path: str, words: Words, style: Style, unit: Unit | None = None) -> str:
@@ -25,9 +28,11 @@ def diagnosis_text(diagnosis: Diagnosis, path: str, words: Words, style: Style, 
         unit: the config that the values come from.
     """
     read = words.count("diagnose.lines", diagnosis.lines)
-    if not diagnosis.causes:
+    if not diagnosis.causes and not diagnosis.unexplained:
         return "\n".join(wrap(words("diagnose.none", lines=read), style.width)) + "\n"
     blocks = [_cause(cause, words, style, unit) for cause in diagnosis.causes]
+    if diagnosis.unexplained:
+        blocks.append(_unexplained(diagnosis, words, style))
     place = words("diagnose.standard_input") if path == "-" else printable(path)
     closing = wrap(words("diagnose.read", path=place, lines=read), style.width)
     if unit is not None:
@@ -46,11 +51,7 @@ def _cause(cause: Cause, words: Words, style: Style, unit: Unit | None) -> list[
         about.append(words.named("log_phase", cause.phase))
     title = cause.title.in_language(words.language)
     lines = [style.paint(title, "error"), *wrap(joined(about, style.dot), style.width, INDENT)]
-    width = max(len(str(line)) for line, _ in cause.evidence)
-    lines += [
-        cut(f"{INDENT}{line:>{width}} | {printable(text)}", style.width, style.ellipsis)
-        for line, text in cause.evidence
-    ]
+    lines += _quoted(cause.evidence, style)
     if cause.numbers:
         rows = [
             f"{cause.names[name].in_language(words.language)} {size(value)}" for name, value in cause.numbers.items()
@@ -63,10 +64,25 @@ def _cause(cause: Cause, words: Words, style: Style, unit: Unit | None) -> list[
     return lines
 
 
+def _quoted(rows: Sequence[tuple[int, str]], style: Style) -> list[str]:
+    """Lines of the log with their numbers, each on one line of the screen."""
+    width = max(len(str(line)) for line, _ in rows)
+    return [cut(f"{INDENT}{line:>{width}} | {printable(text)}", style.width, style.ellipsis) for line, text in rows]
+
+
+def _unexplained(diagnosis: Diagnosis, words: Words, style: Style) -> list[str]:
+    """The error that ended the run, its first lines in full, and that its cause is not known."""
+    lines = [style.paint(words("diagnose.unexplained"), "error")]
+    for each in diagnosis.unexplained:
+        mark = f"{INDENT}{each.line} | "
+        lines += wrap(printable(each.text[:LONGEST]), style.width, mark, " " * len(mark))
+    return [*lines, *wrap(words("diagnose.unexplained.means"), style.width, INDENT)]
+
+
 def _step(number: int, step: Step, words: Words, style: Style, unit: Unit | None) -> list[str]:
     mark = f"{INDENT}{number}. "
     hanging = " " * len(mark)
-    lines = wrap(step.text.in_language(words.language), style.width, mark, hanging)
+    lines = wrap(_said(step, words), style.width, mark, hanging)
     changes = [text for change in step.changes if (text := _change(change, style, unit))]
     if changes:
         shown = wrap(", ".join(unbroken(change) for change in changes), style.width, hanging)
@@ -74,6 +90,12 @@ def _step(number: int, step: Step, words: Words, style: Style, unit: Unit | None
     if step.run:
         lines.append(f"{hanging}{style.paint(f'$ {step.run}', 'cyan')}")  # never broken: it is to be pasted
     return lines
+
+
+def _said(step: Step, words: Words) -> str:
+    """The step's sentence, after its condition where that is not known to hold."""
+    text, condition = step.text.in_language(words.language), open_condition(step.when, step.needs, words)
+    return f"{words('report.offered', condition=condition)} {text}" if condition else text
 
 
 def _change(change: Change, style: Style, unit: Unit | None) -> str:
@@ -85,27 +107,31 @@ def _change(change: Change, style: Style, unit: Unit | None) -> str:
     return f"{key}: {new}" if change.old is None else f"{key}: {as_written(change.old)} {style.arrow} {new}"
 
 
-LONGEST = 1000  # characters of an evidence line
-
-
-def diagnosis_json(diagnosis: Diagnosis, language: str) -> str:
+def diagnosis_json(diagnosis: Diagnosis, words: Words) -> str:
     """The causes, best first. A value of ``set`` is null where only the config could give it."""
-    return to_json({"causes": [_cause_json(cause, language) for cause in diagnosis.causes]})
+    causes = [_cause_json(cause, words) for cause in diagnosis.causes]
+    unexplained = [_line_json(each.line, each.text) for each in diagnosis.unexplained]
+    return to_json({"causes": causes, "unexplained": unexplained})
 
 
-def _cause_json(cause: Cause, language: str) -> dict[str, Any]:
+def _line_json(line: int, text: str) -> dict[str, Any]:
+    return {"line": line, "text": printable(text[:LONGEST])}
+
+
+def _cause_json(cause: Cause, words: Words) -> dict[str, Any]:
     return {
         "cause": cause.id,
         "resource": cause.resource,
         "confidence": cause.confidence,
-        "evidence": [{"line": line, "text": printable(text[:LONGEST])} for line, text in cause.evidence],
-        "remedies": [_step_json(step, language) for step in cause.steps],
+        "evidence": [_line_json(line, text) for line, text in cause.evidence],
+        "remedies": [_step_json(step, words) for step in cause.steps],
     }
 
 
-def _step_json(step: Step, language: str) -> dict[str, Any]:
-    text = step.text.in_language(language)
+def _step_json(step: Step, words: Words) -> dict[str, Any]:
+    text = step.text.in_language(words.language)
     return {
         "step": f"{text} `{step.run}`" if step.run else text,
+        "if": open_condition(step.when, step.needs, words) or None,
         "set": {change.name: plain(change.new) for change in step.changes},
     }
