@@ -125,3 +125,47 @@ def test_missing_arguments_are_named_in_the_users_language() -> None:
     assert run.returncode == 2
     assert "빠진 인자: ID, --area" in run.stderr
     assert "사용법: kb rules new [-h]" in run.stderr
+
+
+@pytest.mark.parametrize(
+    ("language", "words"),
+    [
+        ("en", ("expected fires, got silent", "the condition is false", "true  training.fp16", "false ")),
+        ("ko", ("기대한 결과는 fires, 실제 결과는 silent", "조건 전체: 거짓", "참  training.fp16", "거짓 ")),
+    ],
+)
+def test_a_failed_example_says_which_part_was_false_and_each_facts_value(
+    folder: Path, language: str, words: tuple[str, ...]
+) -> None:
+    rule = folder / "checks" / "precision" / "t5-fp16-overflow.yaml"
+    rule.write_text(rule.read_text("utf-8").replace("  when: ", "when: ").replace("mt5-base}", "bert-base-uncased}", 1))
+    run = kb("test", "t5-fp16-overflow", "--rules", folder, "--lang", language)
+    assert run.returncode == 1, run.stderr
+    assert "t5-fp16-overflow" in run.stdout and "model.overflows_fp16" in run.stdout
+    for each in words:
+        assert each in run.stdout, run.stdout
+
+
+def test_a_failed_row_of_a_table_says_its_condition(folder: Path) -> None:
+    table = folder / "tables" / "transformers.yaml"
+    table.write_text(table.read_text("utf-8").replace("training.seed < 0 or", "training.seed < -10 or"), "utf-8")
+    run = kb("test", "transformers", "--rules", folder, "--lang", "en")
+    assert run.returncode == 1, run.stdout + run.stderr
+    assert "training.seed < -10 (-1 < -10)" in run.stdout
+
+
+def test_every_unknown_name_of_an_entry_is_told_at_once_with_the_one_that_was_meant(folder: Path) -> None:
+    rule = folder / "checks" / "precision" / "t5-fp16-overflow.yaml"
+    text = rule.read_text("utf-8").replace("severity: error", "severty: error\nconfidense: high")
+    rule.write_text(text, "utf-8")
+    run = kb("validate", rule, "--lang", "en")
+    assert run.returncode == 2
+    assert "did you mean 'severity'" in run.stderr and "did you mean 'confidence'" in run.stderr
+    dialect = folder / "dialects" / "trl.yaml"
+    said = dialect.read_text("utf-8").replace("training.max_grad_norm", "training.max_grad_nrom")
+    dialect.write_text(
+        said if said != dialect.read_text("utf-8") else said.replace("training.", "trainign.", 1), "utf-8"
+    )
+    for language, words in (("en", "is not in vocabulary.yaml; did you mean 'training."), ("ko", "아닙니까?")):
+        run = kb("validate", dialect, "--lang", language)
+        assert run.returncode == 2 and words in run.stderr, run.stderr

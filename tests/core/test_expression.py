@@ -47,10 +47,17 @@ def value(source: str, **facts: Any) -> Any:
         ('version < "5"', True),
         ('"big" if batch > 4 else "small"', "big"),
         ("not training.fp16 or training.bf16", False),
+        ("48 GB", 48 * 10**9),
+        ("24 GiB", 24 * 2**30),
+        ("1.5GiB - 512 MiB", 2**30),
+        ("bytes >= 24 GB and bytes < 24 GiB", True),
+        ("bytes > 0 and batch * 2 < bytes", True),  # two bytes for each
+        ("bytes / 1 GB", 25.0),
+        ('"48 GB" == model.family', False),
     ],
 )
 def test_the_language_says_what_python_would(source: str, expected: object) -> None:
-    facts = {"batch": 8, "model__family": "t5", "targets": ("q", "v"), "version": (4, 57, 1)}
+    facts = {"batch": 8, "bytes": 25 * 10**9, "model__family": "t5", "targets": ("q", "v"), "version": (4, 57, 1)}
     assert value(source, training__fp16=True, training__bf16=False, **facts) == expected
 
 
@@ -73,9 +80,9 @@ def test_a_decisive_operand_decides_whatever_is_unknown(source: str, expected: b
         ("training.bf16", {"training.bf16"}),
         ("not training.bf16", {"training.bf16"}),
         ("training.fp16 or training.bf16", {"training.bf16"}),
-        ("batch + bytes > 3", {"batch", "bytes"}),
-        ("1 < batch < bytes", {"batch", "bytes"}),
-        ("min(batch, bytes)", {"batch", "bytes"}),
+        ("batch + x > 3", {"batch", "x"}),
+        ("1 < batch < x", {"batch", "x"}),
+        ("min(batch, x)", {"batch", "x"}),
         ("1 if training.bf16 else 2", {"training.bf16"}),
         ('model.family in ["t5"]', {"model.family"}),
     ],
@@ -87,7 +94,7 @@ def test_what_is_missing_is_named(source: str, needs: set[str]) -> None:
 
 
 def test_a_chain_with_a_false_link_is_false_though_another_is_unknown() -> None:
-    assert value("9 < batch < bytes", batch=8) is False
+    assert value("9 < batch < x", batch=8) is False
 
 
 @pytest.mark.parametrize("source", ["batch / x", "batch // x", "batch % x", "(0 - batch) ** 0.5"])
@@ -130,6 +137,14 @@ def test_an_unknown_has_no_truth() -> None:
         ("[batch)", 7, "closes nothing"),
         ("model.family == '한글' and wrong", 26, "unknown fact 'wrong'"),
         ("", 1, "empty"),
+        ("batch > 8 and bytes < 24", 23, "write its unit, as in 24 GB or 24 GiB"),
+        ("bytes + batch > 0", 1, "puts a size in bytes beside a plain number"),
+        ("min(bytes, batch)", 1, "puts a size in bytes beside a plain number"),
+        ("bytes * bytes > 0", 1, "bytes squared"),
+        ("bytes < 24 gib", 9, "write 24 GiB"),
+        ("bytes < 24G", 9, "write 24 GB or 24 GiB"),
+        ("trainign.bf16 and training.fp61", 1, "did you mean 'training.bf16'? unknown fact 'training.fp61'; did you"),
+        ("__ > 8", 1, "unknown fact '__'"),
     ],
 )
 def test_an_error_names_its_column_and_what_was_meant(source: str, column: int, words: str) -> None:

@@ -3,9 +3,12 @@
 import pytest
 
 from kb.commands import COMMANDS
+from kb.core.expression import FUNCTIONS
+from kb.core.grammar import SIGNS
 from kb.guide.api_reference import api_reference, described
 from kb.guide.command_reference import command_reference
 from kb.guide.entry_pages import remedy_page
+from kb.guide.grammar_page import EXAMPLES, grammar_tables
 from kb.guide.library import UnknownIdError, load_library
 from kb.guide.markup import code
 from kb.guide.tables import dialect_table, remedy_table
@@ -105,3 +108,15 @@ def test_the_example_of_the_python_page_runs_as_it_stands(language: str, capsys:
     exec(compile(source, "api.md", "exec"), {})
     said = capsys.readouterr().out
     assert "t5-fp16-overflow error" in said and "oom" in said
+
+
+def test_the_grammars_page_has_every_sign_function_and_unit_with_its_value() -> None:
+    korean, english = grammar_tables(KO), grammar_tables(EN)
+    for each in SIGNS:
+        assert any(f" {each} " in f" {example} " for example in EXAMPLES), each
+    assert all(any(f"{name}(" in example for example in EXAMPLES) for name in FUNCTIONS)
+    for shown in (korean, english):
+        assert "1,073,741,824" in shown and "1,000,000,000" in shown
+        assert "write its unit, as in 24 GB or 24 GiB" in shown
+        assert "<code>false and ?</code> | <code>false</code>" in shown
+    assert "## Sizes { #sizes }" in english and "## 크기 { #sizes }" in korean

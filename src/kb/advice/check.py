@@ -109,9 +109,8 @@ class Checker:
         self._weights = Weights(self._types, notes=notes, strict=strict)
         self._types_by_dialect: dict[str, Mapping[str, FactType]] = {}
         chosen = catalog.rules.values() if rules is None else [catalog.rules[name] for name in rules]
-        active = [rule for rule in chosen if rule.deprecated is None]
+        self._active = active = [rule for rule in chosen if rule.deprecated is None]
         self.rule_ids = frozenset(rule.id for rule in active)
-        self._active = active
         # rules about servers are asked of servers alone
         self._linter = Linter([rule for rule in active if rule.area != OF_SERVERS])
         self._linters_by_dialect: dict[str, Linter] = {}
@@ -120,28 +119,29 @@ class Checker:
     def check(self, unit: Unit) -> UnitResult:
         """Everything that can be said about one unit."""
         prepared = self.prepare(unit)
-        facts = prepared.facts(self._types)
-        linter = self._linter_in(unit.dialect)
-        result = linter.lint(
-            facts, lambda name: locate(unit, self.catalog.facts, name), unit.events, unit.span, prepared.release
-        )
-        result, rules = self._with_tables(result, prepared, facts)
-        predicted, setup, model = prepared.predicted, prepared.setup, prepared.model
-        estimator = predicted.estimator
-        note = prepared.note if unit.dialect else None
-        return UnitResult(
-            unit=unit,
+        setup, estimator = prepared.setup, prepared.predicted.estimator
+        note, values = prepared.note if unit.dialect and prepared.note else (None, {})
+        return self.linted(unit, prepared)._replace(
             setup=setup,
-            model=model,
-            prediction=predicted.report,
-            findings=tuple(worded(each) for each in self._found(result, prepared, rules)),
-            # of a file in no known format everything is open, and `unknown-dialect` says so once
-            not_evaluated=result.not_evaluated if unit.dialect else (),
-            note=note[0] if note else None,
-            note_values=note[1] if note else {},
+            model=prepared.model,
+            prediction=prepared.predicted.report,
+            note=note,
+            note_values=values,
             gpu_limit_bytes=self.machine.gpu_limit_bytes,
             gpu_fits=estimator.on_gpus(setup, self.catalog.gpus) if estimator and not self.machine.gpus else (),
             if_so=self._verdict_rests_on(prepared),
+        )
+
+    def linted(self, unit: Unit, prepared: UnitFacts) -> UnitResult:
+        """The findings alone: nothing is predicted but what a rule asks for."""
+        facts, known, linter = prepared.facts(self._types), self.catalog.facts, self._linter_in(unit.dialect)
+        result = linter.lint(facts, lambda name: locate(unit, known, name), unit.events, unit.span, prepared.release)
+        result, rules = self._with_tables(result, prepared, facts)
+        return UnitResult(
+            unit=unit,
+            findings=tuple(worded(each) for each in self._found(result, prepared, rules)),
+            # of a file in no known format everything is open, and `unknown-dialect` says so once
+            not_evaluated=result.not_evaluated if unit.dialect else (),
             by_release=tuple(rule.id.partition(BETWEEN)[0] for rule, _ in result.by_release),
         )
 

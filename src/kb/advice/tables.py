@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from kb.config.dialect.typos import Neighbours
 from kb.core.catalog import Catalog
 from kb.core.document import KEY, Setting, Unit
-from kb.core.expression import Tree, Unknown, is_unknown
+from kb.core.expression import Lookup, Tree, Unknown, is_unknown
 from kb.core.facts import Facts, Ground, coerce
 from kb.core.finding import Finding
 from kb.core.lint import Linter, LintResult, Release
@@ -70,6 +70,14 @@ class Tables:
         )
         found = tuple(self._said(each, rows[each.rule], unit, release) for each in result.findings)
         return result._replace(findings=found), {name: row.rule for name, row in rows.items()}
+
+    def conditions(self, unit: Unit, facts: Facts, row: str) -> Iterator[tuple[Tree, Lookup]]:
+        """The condition of a row as it is asked of a unit, in each table of the unit's format that has the row."""
+        for name in (EVERY_FORMAT, unit.dialect or ""):
+            part = self._part(name) if name in self._catalog.triggers else {"rows": (), "keys": {}}
+            for each in part["rows"]:
+                if each["id"] == row:
+                    yield each["when"], KeyFacts(facts, unit, part["keys"]).get
 
     def _concerns(self, name: str, unit: Unit) -> bool:
         """Whether a row of the format begins with something that the unit says."""

@@ -10,12 +10,16 @@ import warnings
 from collections.abc import Collection, Mapping
 from typing import NoReturn
 
+from kb.core.dimensions import Dimensions
 from kb.core.expression import FUNCTIONS, Tree
 from kb.core.release import parse_version
+from kb.core.surface import MAX_DEPTH, read_surface
+from kb.core.surface import ExpressionError as ExpressionError
 from kb.core.text import nearest
 
-MAX_CHARACTERS, MAX_NODES, MAX_DEPTH, MAX_LITERAL = 1000, 200, 24, 10**15
+MAX_NODES, MAX_LITERAL = 200, 10**15
 EXPONENTS = (2, 3, 0.5)
+
 
 # The type names that vocabulary.yaml uses, as expressions see them.
 EXPRESSION_TYPES = {
@@ -28,11 +32,6 @@ EXPRESSION_TYPES = {
     "version": "version",
 }
 
-_TOKEN = re.compile(
-    r"""\s+ | [A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)* | \d+(?:\.\d+)?(?:[eE][+-]?\d{1,3})?
-      | "[^"\\\n]*" | '[^'\\\n]*' | == | != | <= | >= | // | \*\* | [-+*/%<>()\[\],]""",
-    re.VERBOSE,
-)
 _BINARY: dict[type[ast.operator], str] = {
     ast.Add: "+",
     ast.Sub: "-",
@@ -53,16 +52,8 @@ _COMPARE: dict[type[ast.cmpop], str] = {
     ast.NotIn: "not in",
 }
 
-
-class ExpressionError(ValueError):
-    """An expression that cannot be used: the reason, and the column (from 1) where it lies."""
-
-    def __init__(self, reason: str, source: str, column: int) -> None:
-        self.reason = reason
-        self.source = source
-        self.column = column
-        shown = source if len(source) <= 160 else source[:157] + "…"
-        super().__init__(f"column {column}: {reason}\n  {shown}\n  {' ' * min(column - 1, 160)}^")
+# Everything that stands between values, for whoever shows the language.
+SIGNS = (*_BINARY.values(), *_COMPARE.values(), "and", "or", "not", "if")
 
 
 def parse(
@@ -81,54 +72,44 @@ def parse(
             with a text that it can never be.
     """
     source = source.strip().replace("\n", " ")
-    _check_surface(source)
+    spelt, sizes = read_surface(source)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", SyntaxWarning)  # `1and 2` warns on standard error; here it is a fault
-            body = ast.parse(source, mode="eval").body
+            body = ast.parse(spelt, mode="eval").body
     except SyntaxError as error:
         raise ExpressionError(f"syntax: {error.msg}", source, max(error.offset or 1, 1)) from None
     except (RecursionError, MemoryError, ValueError):
         raise ExpressionError("too deeply nested", source, 1) from None
-    tree, kind = _Checker(source, names, values).check(body, 0)
+    tree, kind = _Checker(source, names, values, sizes).check(body, 0)
     if want is not None and kind != want:
         raise ExpressionError(f"the expression is a {kind}; a {want} is needed here", source, 1)
     return tree
 
 
-def _check_surface(source: str) -> None:
-    """Reject by length, characters and bracket depth before Python's parser sees the text."""
-    if not source:
-        raise ExpressionError("empty expression", source, 1)
-    if len(source) > MAX_CHARACTERS:
-        raise ExpressionError(f"longer than {MAX_CHARACTERS} characters", source, 1)
-    position, stack = 0, []
-    while position < len(source):
-        token = _TOKEN.match(source, position)
-        if token is None:
-            raise ExpressionError(f"{source[position]!r} is not part of the language", source, position + 1)
-        if token[0] in "([":
-            stack.append((token[0], position))
-            if len(stack) > MAX_DEPTH:
-                raise ExpressionError("too deeply nested", source, position + 1)
-        elif token[0] in ")]" and (not stack or stack.pop()[0] + token[0] not in ("()", "[]")):
-            raise ExpressionError(f"{token[0]!r} closes nothing", source, position + 1)
-        position = token.end()
-    if stack:
-        raise ExpressionError(f"{stack[-1][0]!r} is never closed", source, stack[-1][1] + 1)
-
-
 class _Checker:
-    def __init__(self, source: str, names: Mapping[str, str], values: Mapping[str, Collection[str]]) -> None:
+    def __init__(
+        self, source: str, names: Mapping[str, str], values: Mapping[str, Collection[str]], sizes: Mapping[int, int]
+    ) -> None:
         self.source = source
         self.names = names
         self.values = values
+        self.sizes = sizes
+        self.dimensions = Dimensions(names)
         self.nodes = 0
 
     def fail(self, reason: str, node: ast.AST) -> NoReturn:
-        # ast counts columns in UTF-8 bytes
-        before = self.source.encode()[: getattr(node, "col_offset", 0)]
-        raise ExpressionError(reason, self.source, len(before.decode(errors="ignore")) + 1)
+        raise ExpressionError(reason, self.source, self.column(node) + 1)
+
+    def column(self, node: ast.AST) -> int:
+        """From 0, in characters; ast counts in bytes of UTF-8."""
+        return len(self.source.encode()[: getattr(node, "col_offset", 0)].decode(errors="ignore"))
+
+    def alike(self, sign: str, node: ast.AST, *parts: Tree) -> None:
+        """Sizes and plain numbers do not stand together."""
+        fault = self.dimensions.fault(sign, *parts)
+        if fault is not None:
+            self.fail(fault, node)
 
     def check(self, node: ast.expr, depth: int) -> tuple[Tree, str]:
         self.nodes += 1
@@ -165,13 +146,23 @@ class _Checker:
         name = _dotted(node)
         if name is None:
             self.fail("a dot only joins the parts of a fact's name", node)
+        if name.strip("_") == "" and self.column(node) in self.sizes:
+            return self.dimensions.literal(self.sizes[self.column(node)]), "number"
         if name not in self.names:
-            guess = nearest(name, self.names)
-            hint = f"; did you mean {guess[0]!r}?" if guess else ""
-            self.fail(f"unknown fact {name!r}{hint}", node)
+            self.fail(self.unknown(name), node)
         return ["fact", name], EXPRESSION_TYPES[self.names[name]]
 
     on_attribute = on_name
+
+    def unknown(self, first: str) -> str:
+        """Every name in the expression that is no fact, ``first`` before the others, each with the one meant."""
+        words = re.findall(r"[A-Za-z]\w*(?:\.[A-Za-z]\w*)+", re.sub(r"\"[^\"]*\"|'[^']*'", "", self.source))
+        said = []
+        for name in dict.fromkeys([first, *words]):
+            if name not in self.names:
+                guess = nearest(name, self.names)
+                said.append(f"unknown fact {name!r}" + (f"; did you mean {guess[0]!r}?" if guess else ""))
+        return "; ".join(said).replace("?; ", "? ")
 
     def on_list(self, node: ast.List, depth: int) -> tuple[Tree, str]:
         items = [self.check(item, depth)[0] for item in node.elts]
@@ -197,7 +188,9 @@ class _Checker:
         if sign == "**" and not (isinstance(node.right, ast.Constant) and node.right.value in EXPONENTS):
             self.fail("an exponent must be 2, 3 or 0.5", node.right)
         left = self.need(node.left, depth, "number", f"'{sign}'")
-        return [sign, left, self.need(node.right, depth, "number", f"'{sign}'")], "number"
+        right = self.need(node.right, depth, "number", f"'{sign}'")
+        self.alike(sign, node, left, right)
+        return [sign, left, right], "number"
 
     def on_ifexp(self, node: ast.IfExp, depth: int) -> tuple[Tree, str]:
         test = self.need(node.test, depth, "bool", "'if'")
@@ -205,6 +198,8 @@ class _Checker:
         otherwise, other_kind = self.check(node.orelse, depth)
         if kind != other_kind:
             self.fail(f"both branches must have one type; these are a {kind} and a {other_kind}", node)
+        if kind == "number":
+            self.alike("if", node, body, otherwise)
         return ["if", test, body, otherwise], kind
 
     def on_call(self, node: ast.Call, depth: int) -> tuple[Tree, str]:
@@ -214,7 +209,9 @@ class _Checker:
         count = len(node.args)
         if (count < 2) if name in ("min", "max") else (count != 1):
             self.fail(f"{name} takes {'two values or more' if name in ('min', 'max') else 'one value'}", node)
-        return ["call", name, *(self.need(argument, depth, "number", name) for argument in node.args)], "number"
+        arguments = [self.need(argument, depth, "number", name) for argument in node.args]
+        self.alike(name, node, *arguments)
+        return ["call", name, *arguments], "number"
 
     def on_compare(self, node: ast.Compare, depth: int) -> tuple[Tree, str]:
         signs = [_COMPARE.get(type(operator)) for operator in node.ops]
@@ -248,6 +245,8 @@ class _Checker:
             self.fail(f"'{sign}' looks for a text or number in a list; these are a {kinds[0]} and a {kinds[1]}", node)
         if kinds[0] != kinds[1]:
             self.fail(f"'{sign}' compares a {kinds[0]} with a {kinds[1]}", node)
+        if kinds[0] == "number":
+            self.alike(sign, node, left[0], right[0])
         if sign not in ("==", "!=") and kinds[0] not in ("number", "version"):
             self.fail(f"'{sign}' orders numbers or versions, not a {kinds[0]}", node)
 

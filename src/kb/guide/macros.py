@@ -14,6 +14,7 @@ from kb.guide.command_reference import command_reference
 from kb.guide.compare import compare
 from kb.guide.export import data_files
 from kb.guide.formulas import formula
+from kb.guide.grammar_page import grammar_tables
 from kb.guide.lessons import (
     beam_counts,
     effective_batches,
@@ -63,6 +64,7 @@ SHOWN: dict[str, Callable[..., str]] = {
     "errata_table": errata_table,
     "formula": formula,
     "gpu_table": gpu_table,
+    "grammar_tables": grammar_tables,
     "input_lengths": input_lengths,
     "largest_batch": largest_batch,
     "measured_rows": measured_rows,

@@ -1,9 +1,10 @@
 """What is wrong with the files of rules/ that compiling each of them alone does not show."""
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from kb.core.text import nearest
 from kb.knowledge.locations import files_under
 from kb.knowledge.problems import Problem
 from kb.knowledge.rows import check_defaults, check_hardware, check_measurement, check_settings, check_sources
@@ -38,7 +39,10 @@ def _check_vocabulary(located: Located) -> list[Problem]:
     for name, fact in facts.items():
         for index, setting in enumerate(fact.get("at", [])):
             if not facts.get(setting, {}).get("setting"):
-                problems.append(located.problem(("facts", name, "at", index), f"{setting!r} is not a setting"))
+                settings = [each for each, row in facts.items() if row.get("setting")]
+                problems.append(
+                    _not_a_fact(located, ("facts", name, "at", index), setting, settings, "a setting of", "설정")
+                )
         values = fact.get("values")
         if isinstance(values, str) and "." in values and not isinstance(facts.get(values, {}).get("values"), list):
             problems.append(located.problem(("facts", name, "values"), f"{values!r} is no fact that lists its values"))
@@ -46,8 +50,20 @@ def _check_vocabulary(located: Located) -> list[Problem]:
             problems.append(located.problem(("facts", name, "moved", KEY), f"{name!r} has no default now"))
         renamed = fact.get("renamed")
         if renamed is not None and renamed not in facts:
-            problems.append(located.problem(("facts", name, "renamed"), f"{renamed!r} is not a fact"))
+            problems.append(_not_a_fact(located, ("facts", name, "renamed"), renamed, facts))
     return problems
+
+
+def _not_a_fact(
+    located: Located, path: Path, name: str, known: Iterable[str], what: str = "in", korean: str = "이름"
+) -> Problem:
+    """A name that the vocabulary has not, with the one that was probably meant."""
+    guess = nearest(name, known)
+    return located.problem(
+        path,
+        f"{name!r} is not {what} vocabulary.yaml" + (f"; did you mean {guess[0]!r}?" if guess else ""),
+        f"{name!r}: vocabulary.yaml에 없는 {korean}입니다" + (f". {guess[0]!r} 아닙니까?" if guess else ""),
+    )
 
 
 def _check_ids(files: Mapping[str, list[Located]]) -> list[Problem]:
@@ -108,7 +124,7 @@ def _check_dialects(rows: list[Located], types: dict[str, str]) -> list[Problem]
                 name = target["to"] if isinstance(target, dict) else target
                 group = name.removesuffix("*")
                 if name not in types and not (group != name and any(known.startswith(group) for known in types)):
-                    problems.append(located.problem(("keys", key, KEY), f"{name!r} is not in vocabulary.yaml"))
+                    problems.append(_not_a_fact(located, ("keys", key, KEY), name, types))
         problems += [
             located.problem(("moved", name, KEY), f"{name!r} has no default of this format")
             for name in located.data.get("moved", ())
@@ -116,7 +132,7 @@ def _check_dialects(rows: list[Located], types: dict[str, str]) -> list[Problem]
         ]
         for group in ("defaults", "named_by"):
             problems += [
-                located.problem((group,), f"{name!r} is not in vocabulary.yaml")
+                _not_a_fact(located, (group, name) if group == "defaults" else (group,), name, types)
                 for name in located.data.get(group, ())
                 if name not in types
             ]

@@ -150,4 +150,11 @@ def _problem(located: Located, path: Path, error: Any) -> Problem:
             f"{where}: {error.instance} is {english} {bound}",
             f"{ko}: {error.instance} 값이 {bound}보다 {korean}",
         )
+    if error.validator == "contains":
+        wanted = error.validator_value.get("properties", {})
+        need = ", ".join(f"{name}: {row['const']}" for name, row in wanted.items() if "const" in row)
+        if need:
+            return located.problem(
+                path, f"{where}: none has `{need}`; add one", f"{ko}: `{need}` 항목이 없습니다. 하나 더하십시오"
+            )
     return located.problem(path, f"{where}: {error.message[:300]}")

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 _CONTROLS = re.compile("[\x80-\x9f]")
 _DAMAGE = ("mojibake", "not-utf8")  # what is wrong with a text that may be why no parser takes it
-
-
 _NOTHING = {"config": "config.empty", "python": "config.no-python-call", "notebook": "config.no-cell-call"}
 
 
@@ -45,13 +43,14 @@ class Around(NamedTuple):
 
     ``hub`` is where models come from that the catalogue lacks, and knows what could not be had; ``releases`` are what
     the files of a project say of its libraries; ``programs`` are those of the project that read its configs; ``seen``
-    remembers what a check looks at beside the file.
+    remembers what a check looks at beside the file; ``reader`` is one that another checker has used.
     """
 
     hub: "HubModels | None" = None
     releases: "ProjectReleases | None" = None
     programs: ProjectPrograms | None = None
     seen: Seen | None = None
+    reader: ConfigReader | None = None
 
 
 class FileChecker:
@@ -94,7 +93,7 @@ class FileChecker:
         self._today = today
         self.dialect = dialect
         self._overrides = overrides or Overrides.none()
-        self.reader = ConfigReader(catalog.dialects, catalog.facts)
+        self.reader = around.reader or ConfigReader(catalog.dialects, catalog.facts)
         self.seen = around.seen or Seen()
         self.lookups = {"named": read, "beside": beside or _read_below}
         if releases is not None:

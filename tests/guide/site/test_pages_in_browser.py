@@ -13,7 +13,7 @@ from site_needs import AXE
 NAVIGATION = (
     "", "gpus/", "models/", "memory/", "learn/effective-batch/", "learn/beams/", "learn/workers/", "learn/lora/",
     "learn/precision/", "contribute/", "noted/", "inference/", "serving/", "trouble/", "trouble/questions/",
-    "trouble/checklists/", "case/",
+    "expressions/", "trouble/checklists/", "case/",
     "rules/", "errata/", "accuracy/", "systems/", "playground/", "data/",
     "measure/", "integrations/", "overlays/", "commands/", "api/",
 )  # fmt: skip

@@ -3,7 +3,7 @@
 import argparse
 import os
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from kb import __version__
 from kb.advice import rule_diff
@@ -11,11 +11,11 @@ from kb.advice.rule_flips import flips_of
 from kb.commands.options import Options
 from kb.commands.rules.config_schemas import config_schemas
 from kb.commands.rules.entries import explain_entry, find_entry, kinds_of
-from kb.commands.rules.examples import ExampleRunner
+from kb.commands.rules.example_runs import run_examples
 from kb.commands.rules.new_rule import untouched, write_new_rule
 from kb.commands.rules.rule_editions import edition_at, edition_before
 from kb.core.text import LANGUAGES, UserError
-from kb.knowledge import load_catalog, load_guide, load_table_examples, load_words, load_words_alone
+from kb.knowledge import load_catalog, load_guide, load_words, load_words_alone
 from kb.knowledge.bundle import build
 from kb.knowledge.compile import read_one_file, read_rules_folder
 from kb.knowledge.entries import entries_of, written
@@ -28,7 +28,7 @@ from kb.report.terminal import choose_style
 from kb.report.words import Words
 from kb.session import cli
 from kb.session.knowledge import rules_of
-from kb.session.project import find_project, folder_of, unknown_rule
+from kb.session.project import find_project, folder_of
 
 # What looks at the rules as a run does, with what the project in the working folder lays over them.
 LAID_OVER = ("test", "show", "explain", "schemas")
@@ -47,7 +47,7 @@ def command(arguments: Sequence[str], language: str) -> int:
     location = located(options.rules)
     action = {
         "validate": _validate,
-        "test": _test,
+        "test": run_examples,
         "show": _show,
         "explain": _explain,
         "new": _new,
@@ -168,34 +168,6 @@ def _file_of(options: argparse.Namespace, location: Location) -> tuple[Location,
     raise UserError("rules.file_elsewhere", path=options.file)
 
 
-def _test(options: argparse.Namespace, location: Location, words: cli.Words) -> int:
-    catalog = load_catalog(options.rules, whole=True)
-    tables = {row["of"].partition("/")[0] for row in load_table_examples(options.rules)}
-    for name in options.ids:
-        _known(name, {**catalog.rules, **dict.fromkeys(tables)})
-    runner = ExampleRunner(catalog)
-    failed = total = 0
-    for name in [name for name in options.ids if name in catalog.rules] or (
-        () if options.ids else sorted(catalog.rules)
-    ):
-        for index, example in enumerate(catalog.rules[name].examples, 1):
-            total += 1
-            fault = runner.run(catalog.rules[name], example)
-            if fault:
-                failed += 1
-                print(f"{name}, {cli.said(words, 'rules.example', number=index)}: {fault}")
-    for row in load_table_examples(options.rules):
-        if options.ids and not set(options.ids) & {*row["rules"], row["of"].partition("/")[0]}:
-            continue
-        total += 1
-        fault = runner.run_any(row["rules"], row["example"])
-        if fault:
-            failed += 1
-            print(f"{row['of']}: {fault}")
-    print(cli.counted(words, "rules.tested", total, failed=failed))
-    return cli.FINDINGS if failed else cli.CLEAN
-
-
 def _show(options: argparse.Namespace, location: Location, words: cli.Words) -> int:
     """Rules as a table, the entries of a kind as a list, or one entry as it is written."""
     if not options.ids:
@@ -287,9 +259,3 @@ def _diff(options: argparse.Namespace, location: Location, words: cli.Words) -> 
             speaker = Words(language, words, now.catalog.facts)
             cli.put(rule_diff_markdown(options.revision, commit, entries, flips, then, now, speaker))
     return cli.FINDINGS if entries.unbumped else cli.CLEAN
-
-
-def _known(name: str, rules: Collection[str]) -> str:
-    if name not in rules:
-        raise unknown_rule(name, list(rules))
-    return name

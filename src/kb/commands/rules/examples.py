@@ -4,17 +4,21 @@ import base64
 import datetime
 import json
 import posixpath
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from kb.advice.check import Checker, Disk
+from kb.advice.tables import Tables
 from kb.config.programs import ProgramReader
+from kb.config.reader import ConfigReader
 from kb.core.catalog import Catalog
 from kb.core.document import Unit
+from kb.core.expression import Lookup, Tree
 from kb.core.hardware import Machine
 from kb.core.model import Model, ModelIdentity
 from kb.core.naming import Program
 from kb.core.release import parse_version
+from kb.core.result import UnitResult
 from kb.core.rule import Rule
 from kb.core.text import UserError
 from kb.core.units import parse_bytes
@@ -49,21 +53,37 @@ def _identity_beside(files: Mapping[str, str], name: str) -> ModelIdentity | Non
     return None if data is None else identity_of_config(data)
 
 
+class Failure(NamedTuple):
+    """What an example does otherwise than it says: a key of i18n with its values, and the conditions that decided."""
+
+    key: str
+    values: Mapping[str, Any]
+    conditions: Sequence[tuple[Tree, Lookup]] = ()
+
+
+class _FindingsAlone(Checker):
+    """An example asks for findings: what fits each GPU, the dearest part of a check, is no part of them."""
+
+    def check(self, unit: Unit) -> UnitResult:
+        return self.linted(unit, self.prepare(unit))
+
+
 class ExampleRunner:
     """Runs examples against one catalogue (loaded whole)."""
 
     def __init__(self, catalog: Catalog) -> None:
         self.catalog = catalog
+        self._reader = ConfigReader(catalog.dialects, catalog.facts)
         self._checkers: dict[str, FileChecker] = {}  # by what an example says of the machine and the project
 
-    def run(self, rule: Rule, example: Mapping[str, Any]) -> str | None:
+    def run(self, rule: Rule, example: Mapping[str, Any]) -> Failure | None:
         """What is wrong with the example, or None: it fires, is silent or is not evaluated as it says."""
         return self.run_any((rule.id,), example)
 
-    def run_any(self, rules: Collection[str], example: Mapping[str, Any]) -> str | None:
-        """As :meth:`run`, where any of several rules may word what is found."""
+    def run_any(self, rules: Collection[str], example: Mapping[str, Any], row: str = "") -> Failure | None:
+        """As :meth:`run`, where any of several rules may word what is found; ``row`` is the row of a table."""
         if "project" not in example:
-            return self._run(rules, example, None)
+            return self._run(rules, example, None, row)
         import os
         import tempfile
 
@@ -71,41 +91,67 @@ class ExampleRunner:
             for name, text in example["project"].items():
                 with open(os.path.join(folder, name), "w", encoding="utf-8") as stream:
                     stream.write(text)
-            return self._run(rules, example, folder)
+            return self._run(rules, example, folder, row)
 
-    def _run(self, rules: Collection[str], example: Mapping[str, Any], folder: str | None) -> str | None:
+    def _run(self, rules: Collection[str], example: Mapping[str, Any], folder: str | None, row: str) -> Failure | None:
         try:
-            checker = self._checker_for(example, folder)
+            checker = self._checker_for(example, folder, self._alone(rules, example, row))
+            result = self._check(checker, example, folder)
         except UserError as fault:
-            return f"{fault.key}: {dict(fault.values)}"
-        result = self._check(checker, example, folder)
+            return Failure(fault.key, fault.values)
         fired = [f for unit in result.results for f in unit.findings if f.rule in rules and f.suppressed is None]
         needs = [row.needs for unit in result.results for row in unit.not_evaluated if row.rule in rules]
         needs += [("versions",) for unit in result.results if not set(rules).isdisjoint(unit.by_release)]
         outcome = "fires" if fired else "not-evaluated" if needs else "silent"
         if outcome != example["expect"]:
-            reason = f" (needs {', '.join(needs[0])})" if needs else ""
-            return f"expected {example['expect']}, got {outcome}{reason}"
+            conditions = [pair for unit in result.results for pair in self._asked(unit.unit, checker, rules, row)]
+            return Failure(
+                "rules.example_needs" if needs else "rules.example_otherwise",
+                {"expected": example["expect"], "found": outcome, "needs": ", ".join(needs[0] if needs else ())},
+                conditions,
+            )
         if "fixed" in example:
             return self._check_fix(checker, rules, result, example)
         return None
 
-    def _checker_for(self, example: Mapping[str, Any], folder: str | None) -> FileChecker:
+    def _asked(
+        self, unit: Unit, checker: FileChecker, rules: Collection[str], row: str
+    ) -> Iterator[tuple[Tree, Lookup]]:
+        """The conditions that decided, each with the facts that it was asked of."""
+        facts = checker.facts(unit)
+        for name in rules:
+            tree = self.catalog.rules[name].when
+            if tree is not None:
+                yield tree, facts.get
+        if row:
+            yield from Tables(self.catalog, rules).conditions(unit, facts, row)
+
+    def _alone(self, rules: Collection[str], example: Mapping[str, Any], row: str) -> tuple[str, ...] | None:
+        """The rules to apply: those of the example alone, where nothing that others find can matter to them."""
+        conditions = row or all(self.catalog.rules[name].when is not None for name in rules)
+        return tuple(rules) if conditions and "kb:" not in example["config"] else None
+
+    def _checker_for(
+        self, example: Mapping[str, Any], folder: str | None, rules: tuple[str, ...] | None
+    ) -> FileChecker:
         """The checker of an example; of those alike in all but their text, one."""
         if folder is not None or "files" in example:
-            return self.checker(example, folder)
-        key = json.dumps({name: example.get(name) for name in AROUND}, sort_keys=True)
+            return self.checker(example, folder, rules)
+        key = json.dumps([rules, {name: example.get(name) for name in AROUND}], sort_keys=True)
         if key not in self._checkers:
-            self._checkers[key] = self.checker(example, folder)
+            self._checkers[key] = self.checker(example, folder, rules)
         return self._checkers[key]
 
-    def checker(self, example: Mapping[str, Any], folder: str | None = None) -> FileChecker:
+    def checker(
+        self, example: Mapping[str, Any], folder: str | None = None, rules: Collection[str] | None = None
+    ) -> FileChecker:
         files: Mapping[str, str] = example.get("files", {})
         releases = ProjectReleases({}, root=folder) if folder is not None else None
         versions = {name: parse_version(text) for name, text in example.get("versions", {}).items()}
-        checker = Checker(
+        checker = _FindingsAlone(
             self.catalog,
             self.machine(example),
+            rules=rules,
             versions=versions.get,
             release_of=releases,
             disk=Disk(
@@ -125,7 +171,7 @@ class ExampleRunner:
             today=TODAY,
             read=lambda path, named: files.get(named),
             beside=beside,
-            around=Around(releases=releases),
+            around=Around(releases=releases, reader=self._reader),
         )
 
     def _programs(self, folder: str | None) -> Callable[[Unit], Sequence[Program]]:
@@ -164,9 +210,9 @@ class ExampleRunner:
 
     def _check_fix(
         self, checker: FileChecker, rules: Collection[str], result: FileResult, example: Mapping[str, Any]
-    ) -> str | None:
+    ) -> Failure | None:
         kind = KINDS.get(example.get("dialect", ""), "config")
         fixed = fix_once(checker, result, kind, rules=set(rules), unsafe=True)
         if fixed.text != example["fixed"]:
-            return f"the fix gives\n{fixed.text}\ninstead of\n{example['fixed']}"
+            return Failure("rules.example_fixed", {"found": fixed.text, "expected": example["fixed"]})
         return None

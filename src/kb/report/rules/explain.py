@@ -99,13 +99,13 @@ def _condition(rule: Rule, words: Words, style: Style, lookup: Lookup | None, wh
     lines = wrap(" ".join(source.split()), style.width, INDENT, INDENT * 2)
     if lookup is not None:
         lines += _verdict(rule.when, words, style, lookup, where)
-    lines += _fact_table(fact_order(rule.when), words, style, lookup)
+    lines += fact_table(fact_order(rule.when), words, style, lookup)
     return _section("explain.when", lines, words, style)
 
 
 def _verdict(when: Tree, words: Words, style: Style, lookup: Lookup, where: str | None) -> list[str]:
     """The formula with the values in it, and what it comes to."""
-    lines = wrap(f"= {unparse(when, lambda name: _shown(name, words, lookup))}", style.width, INDENT, INDENT * 2)
+    lines = wrap(f"= {unparse(when, lambda name: shown_fact(name, words, lookup))}", style.width, INDENT, INDENT * 2)
     value = compile_tree(when)(lookup)
     place = where or words("explain.here")
     if is_unknown(value):
@@ -117,7 +117,8 @@ def _verdict(when: Tree, words: Words, style: Style, lookup: Lookup, where: str 
     return lines
 
 
-def _shown(name: str, words: Words, lookup: Lookup) -> str:
+def shown_fact(name: str, words: Words, lookup: Lookup) -> str:
+    """A fact's value as an expression would write it."""
     value = lookup(name)
     fact = words.facts.get(name)
     if isinstance(value, str):
@@ -127,8 +128,8 @@ def _shown(name: str, words: Words, lookup: Lookup) -> str:
     return words.fact(name, value)
 
 
-def _fact_table(names: Sequence[str], words: Words, style: Style, lookup: Lookup | None) -> list[str]:
-    """A line for each fact: name, value, meaning."""
+def fact_table(names: Sequence[str], words: Words, style: Style, lookup: Lookup | None) -> list[str]:
+    """A line for each fact: name, value (where there is a ``lookup``), meaning."""
     shown = [name for name in names if not name.startswith("written.")]
     if not shown:
         return []

@@ -1,0 +1,64 @@
+"""``kb rules test``: every example run; of one that fails, what decided it."""
+
+import argparse
+import os
+import sys
+from collections.abc import Collection
+
+from kb.commands.rules.examples import ExampleRunner, Failure
+from kb.knowledge import load_catalog, load_table_examples
+from kb.knowledge.locations import Location
+from kb.report.rules.trial import trial_lines
+from kb.report.terminal import Style, choose_style
+from kb.report.words import Words
+from kb.session import cli
+from kb.session.project import unknown_rule
+
+
+def run_examples(options: argparse.Namespace, location: Location, words: cli.Words) -> int:
+    """Run the examples of rules and tables, all or those that are named.
+
+    Raises:
+        UserError: a name is neither a rule nor a table.
+    """
+    catalog = load_catalog(options.rules, whole=True)
+    rows = load_table_examples(options.rules)
+    tables = {row["of"].partition("/")[0] for row in rows}
+    for name in options.ids:
+        _known(name, {**catalog.rules, **dict.fromkeys(tables)})
+    runner = ExampleRunner(catalog)
+    language = cli.language_of(["--lang", options.lang] if options.lang else [], os.environ)
+    speaker, style = Words(language, words, catalog.facts), choose_style(sys.stdout)
+    failed = total = 0
+    for name in [name for name in options.ids if name in catalog.rules] or (
+        () if options.ids else sorted(catalog.rules)
+    ):
+        for index, example in enumerate(catalog.rules[name].examples, 1):
+            total += 1
+            fault = runner.run(catalog.rules[name], example)
+            if fault:
+                failed += 1
+                _tell(f"{name}, {cli.said(words, 'rules.example', number=index)}", fault, speaker, style)
+    for row in rows:
+        if options.ids and not set(options.ids) & {*row["rules"], row["of"].partition("/")[0]}:
+            continue
+        total += 1
+        fault = runner.run_any(row["rules"], row["example"], row["of"])
+        if fault:
+            failed += 1
+            _tell(row["of"], fault, speaker, style)
+    print(cli.counted(words, "rules.tested", total, failed=failed))
+    return cli.FINDINGS if failed else cli.CLEAN
+
+
+def _tell(name: str, fault: Failure, words: Words, style: Style) -> None:
+    """An example that failed: what came of it, and why."""
+    print(f"{name}: {words(fault.key, **fault.values)}")
+    for tree, lookup in fault.conditions:
+        print("\n".join(trial_lines(tree, lookup, words, style)))
+
+
+def _known(name: str, rules: Collection[str]) -> str:
+    if name not in rules:
+        raise unknown_rule(name, list(rules))
+    return name
