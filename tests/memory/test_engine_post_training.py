@@ -57,7 +57,9 @@ def test_a_post_training_step_takes_what_the_trainers_own_loss_takes(
     assert peak.reserved == pytest.approx(reserved, rel=0.015)
 
 
-@pytest.mark.parametrize("trace", TRACES, ids=lambda trace: f"{trace[0].kind}-{trace[0].head}-{trace[2].get('method', 'full')}")
+@pytest.mark.parametrize(
+    "trace", TRACES, ids=lambda trace: f"{trace[0].kind}-{trace[0].head}-{trace[2].get('method', 'full')}"
+)
 def test_a_batch_of_one_row_is_followed_too(trace: tuple[Any, ...]) -> None:
     post, config, settings, _, length, _, _ = trace
     setup = TrainingSetup(post=post, per_device_train_batch_size=1, max_source_length=length, **settings)

@@ -67,6 +67,11 @@ OTHERWISE: Mapping[str, tuple[Callable[[TrainingSetup], TrainingSetup], ...]] = 
         lambda setup: setup._replace(attn_implementation="flash"),
         lambda setup: setup._replace(attn_implementation="eager"),
     ),
+    "quantization.prepared": (
+        lambda setup: setup._replace(prepare_for_kbit=True, half_tables=False, trained_type="peft"),
+        lambda setup: setup._replace(prepare_for_kbit=True, half_tables=setup.bf16, trained_type="peft"),
+        lambda setup: setup._replace(prepare_for_kbit=False, half_tables=False, trained_type="peft"),
+    ),
     "training.gradient_checkpointing": (
         lambda setup: setup._replace(gradient_checkpointing=not setup.gradient_checkpointing),
     ),

@@ -36,6 +36,8 @@ def post_training_of(
         return _of_llamafactory(read, kind, method)
     if unit.dialect == "axolotl" and kind in GENERATING:
         return None  # its own options of vLLM, and a second model whose place is not known
+    if read.value("trl.use_liger_loss"):
+        return None  # a loss in chunks of rows, whose memory nobody has compared
     head = _head(read, unit, kind, versions)
     if head is None:
         return None

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kb.advice.post_training import post_training_of
+from kb.advice.preparation import Preparation, preparation_of
 from kb.advice.run_kind import OWN_TYPE_SINCE, optimizer_of, says_training, trains, unmodelled, weights_of
 from kb.advice.settings_reader import (
     FSDP2_SINCE,
@@ -107,14 +108,20 @@ def setup_of(
                 source = length
                 kept = [each for each in read.assumed if each.name != "data.max_source_length" or each.value == length]
                 read.assumed[:] = kept
+    fp16 = bool(read.or_default("training.fp16"))
+    bf16 = _open(read, "training.bf16", not fp16, training)
+    adapted = method != "full" and training
+    prepared = Preparation(False)
+    if adapted:
+        prepared = preparation_of(read, unit, str(trainer or ""), quantized=quantized, bf16=bf16, versions=versions)
     setup = TrainingSetup(
         model_name=read.value("model.name"),
         method=method,
         do_train=trained,
         do_eval=training and evaluates,
         do_predict=inference_batch is not None,
-        fp16=bool(read.or_default("training.fp16")),
-        bf16=_open(read, "training.bf16", not read.or_default("training.fp16"), training),
+        fp16=fp16,
+        bf16=bf16,
         weights=weights_of(read, model, given, transformers),
         attn_implementation=_attention(read),
         per_device_train_batch_size=_batch(read, "training.per_device_train_batch_size", trained),
@@ -145,7 +152,9 @@ def setup_of(
         load_in_4bit=bool(read.or_default("quantization.load_in_4bit")),
         load_in_8bit=bool(read.or_default("quantization.load_in_8bit")),
         bnb_4bit_use_double_quant=bool(read.or_default("quantization.bnb_4bit_use_double_quant")),
-        prepare_for_kbit=quantized,
+        prepare_for_kbit=prepared.prepare_for_kbit,
+        half_tables=prepared.half_tables,
+        trained_type=prepared.trained_type,
         dataloader_num_workers=read.number_or_default("training.dataloader_num_workers", least=0),
         dataloader_pin_memory=bool(read.or_default("training.dataloader_pin_memory")),
         dataloader_prefetch_factor=read.number("training.dataloader_prefetch_factor") or 2,

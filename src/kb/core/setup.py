@@ -59,6 +59,10 @@ class PostTraining(NamedTuple):
     sleeps: bool = False  # vLLM gives its memory back while the model trains
 
 
+# The type of what trains beside frozen weights: as PEFT makes it (adapters fp32, modules to save as loaded), or one for all.
+TrainedType = Literal["peft", "fp32", "bf16"]
+
+
 class TrainingSetup(NamedTuple):
     """One run's settings. Lengths in tokens, batches in samples, per device.
 
@@ -107,6 +111,8 @@ class TrainingSetup(NamedTuple):
     load_in_8bit: bool = False
     bnb_4bit_use_double_quant: bool = False
     prepare_for_kbit: bool = True  # peft's fp32 upcast of what is not 4-bit
+    half_tables: bool = False  # after that, embeddings and output layer back in bf16 (TRL before 0.26)
+    trained_type: TrainedType = "peft"
 
     dataloader_num_workers: int = 0
     dataloader_pin_memory: bool = True

@@ -67,7 +67,8 @@ def shape_of(
     flash_kernel: bool = True,
 ) -> Shape:
     quantized = setup.load_in_4bit or setup.load_in_8bit or setup.method == "qlora"
-    wide = setup.weights == "fp32" or (quantized and setup.prepare_for_kbit and setup.method != "full")
+    prepared = setup.prepare_for_kbit and not setup.half_tables and setup.method != "full"
+    wide = setup.weights == "fp32" or (quantized and prepared)
     return Shape(
         arch=arch,
         batch=max(batch, 1),

@@ -49,10 +49,12 @@ def states_of(setup: TrainingSetup, arch: Architecture) -> States:
     """The model states of a setup, from parameter counts.
 
     A trainable parameter has a gradient and two AdamW moments in its own type: 16 bytes in fp32, weights included.
-    Adapters are fp32 (peft's ``autocast_adapter_dtype``); a module to save is copied and trained whole.
+    Adapters are fp32 (peft's ``autocast_adapter_dtype``); a module to save is copied and trained whole, in the type
+    that it has by then. Trainers may cast both.
     """
     counts = count(arch)
     weight = FP32 if setup.weights == "fp32" else HALF
+    narrow, wide = _trained_widths(setup, weight)
     targets, unmatched, whole = _targets(setup, arch)
     magnitudes = 1 if setup.use_dora else 0  # DoRA's vector, one for each output
     sizes = [
@@ -62,7 +64,7 @@ def states_of(setup: TrainingSetup, arch: Architecture) -> States:
     if setup.method == "full":
         trainable, width, largest = counts.total, weight, counts.embedding
     else:
-        trainable, width = adapters + whole, FP32
+        trainable, width = adapters + whole, narrow
         largest = max([whole, *(setup.lora_r * max(m.in_features, m.out_features) for m in targets)])
     parameters, quantization = _weights(setup, arch, counts, weight)
     rest = own_segments_remainder(arch, width) if setup.method == "full" else 0
@@ -70,22 +72,36 @@ def states_of(setup: TrainingSetup, arch: Architecture) -> States:
         # small matrices in half share segments, as the weights do
         rest = weights_remainder(arch, width, packed=False)
     optimizer, paged, temporaries = _optimizer(setup, arch, trainable, width, largest)
+    copied = narrow * adapters + wide * whole
+    if whole and wide != narrow and setup.method != "full":
+        alike = (_optimizer(setup, arch, number, each, largest) for number, each in ((adapters, narrow), (whole, wide)))
+        optimizer, paged, temporaries = (sum(values) for values in zip(*alike, strict=True))
     states = States(
         parameters=parameters,
-        adapters=FP32 * (adapters + whole),
+        adapters=copied,
         quantization=quantization,
-        gradients=width * trainable + rest,
+        gradients=(width * trainable if setup.method == "full" else copied) + rest,
         optimizer=optimizer + (2 * rest if optimizer >= 2 * width * trainable > 0 else 0),
         step_temporaries=temporaries,
         trainable=trainable,
-        cast_adapters=sum(size for module, size in sizes if module.kind == "linear"),
+        cast_adapters=sum(size for module, size in sizes if module.kind == "linear") if narrow == FP32 else 0,
         targets=targets,
         unmatched=unmatched,
         on_host=paged,
-        load_temporaries=_load_temporaries(setup, arch, counts, FP32 * (adapters + whole)),
-        saved=_saved(setup, counts, targets, parameters, FP32 * (adapters + whole)),
+        load_temporaries=_load_temporaries(setup, arch, counts, copied, whole),
+        saved=_saved(setup, counts, targets, parameters, copied),
     )
     return shared_out(setup, states, arch)
+
+
+def _trained_widths(setup: TrainingSetup, weight: int) -> tuple[int, int]:
+    """Bytes of a number of the adapters, and of modules that are copied and trained whole."""
+    if setup.trained_type != "peft":
+        cast = FP32 if setup.trained_type == "fp32" else HALF
+        return cast, cast
+    quantized = setup.load_in_4bit or setup.load_in_8bit or setup.method == "qlora"
+    prepared = quantized and setup.prepare_for_kbit and not setup.half_tables
+    return FP32, FP32 if prepared else weight
 
 
 def _saved(
@@ -126,7 +142,8 @@ def _weights(setup: TrainingSetup, arch: Architecture, counts: Counts, weight: i
     if not (four or eight):
         kept_wide = (FP32 - HALF) * counts.kept_wide if setup.weights == "fp16" else 0
         return weight * counts.total + kept_wide + weights_remainder(arch, weight, packed=False), 0
-    rest = FP32 if weight == FP32 or (setup.prepare_for_kbit and setup.method != "full") else HALF
+    prepared = setup.prepare_for_kbit and not setup.half_tables and setup.method != "full"
+    rest = FP32 if weight == FP32 or prepared else HALF
     packed = counts.quantizable
     others = rest * (counts.total - packed) + weights_remainder(arch, rest, packed=True)
     if eight and not four:
@@ -136,14 +153,17 @@ def _weights(setup: TrainingSetup, arch: Architecture, counts: Counts, weight: i
     return packed // 2 + others, absmax
 
 
-def _load_temporaries(setup: TrainingSetup, arch: Architecture, counts: Counts, adapters: int) -> int:
+def _load_temporaries(setup: TrainingSetup, arch: Architecture, counts: Counts, adapters: int, whole: int) -> int:
     """peft's preparation widens one weight after the other, from half to fp32: the table of tokens first, when the rest
-    is half yet, an untied output layer last. The adapters come after that."""
+    is half yet, an untied output layer last. The adapters come after that, and copies of modules to save; what is
+    narrowed again is narrowed last."""
     if not (setup.load_in_4bit or setup.load_in_8bit or setup.method == "qlora"):
         return 0
     if setup.method == "full" or not setup.prepare_for_kbit:
         return 0
     wide = counts.total - counts.quantizable
+    if setup.half_tables:
+        return HALF * (wide + whole + max(counts.embedding, counts.head))
     first = HALF * (2 * counts.embedding - wide)
     return max(max(first, HALF * counts.head) - adapters, 0)
 

@@ -9,6 +9,7 @@ from kb.core.setup import TrainingSetup
 
 # What PEFT trains beside the adapters, by the names that it looks for; "score" is the last module, which stays wide.
 TRAINED_HEADS = ("classifier", "qa_outputs")
+NARROWED = ("lm_head", "embed_tokens", "wte", "wpe")  # what TRL gives back to bf16, by name
 TASK_TYPES = (("ForConditionalGeneration", "SEQ_2_SEQ_LM"), ("ForSequenceClassification", "SEQ_CLS"),
               ("ForTokenClassification", "TOKEN_CLS"), ("ForQuestionAnswering", "QUESTION_ANS"))  # fmt: skip
 
@@ -97,3 +98,21 @@ def add_adapters(model: Any, setup: TrainingSetup) -> Any:
     if setup.gradient_checkpointing:
         model.enable_input_require_grads()
     return get_peft_model(model, lora_config(model, setup))
+
+
+def cast_as_trainers_do(model: Any, setup: TrainingSetup) -> Any:
+    """The types that a trainer gives to what PEFT made: TRL before 0.26 (``peft_module_casting_to_bf16``), TRL since,
+    and LLaMA-Factory and Unsloth, which train in fp32."""
+    import torch
+
+    if is_quantized(setup) and setup.prepare_for_kbit and setup.half_tables:
+        for name, module in model.named_modules():
+            weight = getattr(module, "weight", None)
+            if any(part in name for part in NARROWED) and weight is not None and weight.dtype == torch.float32:
+                module.to(torch.bfloat16)
+    if setup.trained_type != "peft":
+        kind = torch.float32 if setup.trained_type == "fp32" else torch.bfloat16
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.data = parameter.data.to(kind)
+    return model

@@ -83,13 +83,13 @@ def test_gradients_are_added_in_place_where_real_tensors_are(
     target = 24 if config is T5 else 48
     really = _additions_in_place(config, target, checkpointed)
     simulated: Counter[tuple[int, ...]] = Counter()
-    pass_on = tracer.Tracer._pass_on
+    pass_on = tracer.Tracer.pass_on
 
     def counted(self: tracer.Tracer, key: int, heir: Any) -> None:
         simulated[tuple(heir.shape)] += 1
         pass_on(self, key, heir)
 
-    monkeypatch.setattr(tracer.Tracer, "_pass_on", counted)
+    monkeypatch.setattr(tracer.Tracer, "pass_on", counted)
     setup = TrainingSetup(
         attn_implementation="eager",
         per_device_train_batch_size=2,

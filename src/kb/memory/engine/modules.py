@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 from kb.core.model import Architecture
 from kb.memory.engine import ops, quantized
 from kb.memory.engine.options import Options
 from kb.memory.engine.tape import checkpoint, checkpoint_reentrant
-from kb.memory.engine.tensor import F32, Shape, Tensor, like, mark, new, packed
+from kb.memory.engine.tensor import F32, WIDTH, Shape, Storage, Tensor, like, mark, new, packed
 from kb.memory.engine.world import world
 
 # transformers' Trainer.get_decay_parameter_names: what gets no weight decay, and so is a group of its own
@@ -184,25 +185,39 @@ class Model:
             rows, columns = linear.weight.shape
             linear.a = new((adapters.rank, columns), self.options.dtype)
             linear.b = new((rows, adapters.rank), self.options.dtype)
+        copies = self._copied_heads(adapters.whole)
         for linear in wrapped:
             for side in ("a", "b"):
                 old = getattr(linear, side)
                 setattr(linear, side, ops.cast(old, F32))
                 old = None
                 self.adapters.append(getattr(linear, side))
-        self._copy_heads(adapters.whole)
+        self.adapters += copies
+        if adapters.dtype is not None:
+            self._cast_trained(adapters.dtype)
         for tensor in self.adapters:
             tensor.needs = True
             mark(tensor, "adapters")
+        quantization = self.options.quantization
+        if quantization is not None and quantization.prepare and quantization.half_tables:
+            quantized.narrow_tables(self)
 
-    def _copy_heads(self, whole: Callable[[str], bool]) -> None:
+    def _cast_trained(self, dtype: str) -> None:
+        """``param.data = param.data.to(dtype)``, one after the other, as trainers do after PEFT."""
+        for tensor in self.adapters:
+            if tensor.dtype != dtype:
+                tensor.dtype, tensor.storage = dtype, Storage(prod(tensor.shape) * WIDTH[dtype])
+
+    def _copied_heads(self, whole: Callable[[str], bool]) -> list[Tensor]:
         """``ModulesToSaveWrapper``: a copy is trained."""
+        made: list[Tensor] = []
         for linear in self.linears:
             if whole(linear.path) or (not self.generates and linear.path.split(".")[0] in KEPT_HEADS):
                 copies = like(linear.weight), None if linear.bias is None else like(linear.bias)
                 linear.replaced, (linear.weight, linear.bias) = (linear.weight, linear.bias), copies
-                self.adapters += [copy for copy in copies if copy is not None]
+                made += [copy for copy in copies if copy is not None]
                 self.plain.add(id(copies[1]))
+        return made
 
     def trained(self) -> list[Tensor]:
         """As the Trainer's two groups: decayed, and not."""

@@ -20,14 +20,17 @@ class Adapters(NamedTuple):
     whole: Callable[[str], bool]
     rank: int
     dropout: float
+    dtype: str | None = None  # what a trainer casts them to after PEFT
 
 
 class Quantization(NamedTuple):
-    """bitsandbytes' 4 bits. ``compute`` is the 16-bit type of products; ``prepare`` widens what is not packed."""
+    """bitsandbytes' 4 bits. ``compute`` is the 16-bit type of products; ``prepare`` widens what is not packed, of which
+    ``half_tables`` narrows embeddings and output layer again."""
 
     compute: str
     double: bool
     prepare: bool
+    half_tables: bool = False
 
 
 class Options(NamedTuple):
@@ -57,10 +60,16 @@ def options_of(setup: TrainingSetup, defaults: tuple[str, ...] | None) -> Option
         if dtype == F32:
             dtype = F16 if setup.fp16 else BF16
         prepare = setup.prepare_for_kbit and setup.method != "full"
-        quantization = Quantization(dtype, setup.bnb_4bit_use_double_quant, prepare)
+        quantization = Quantization(dtype, setup.bnb_4bit_use_double_quant, prepare, setup.half_tables)
     if setup.method != "full":
         targets = setup.lora_target_modules or defaults or ()  # PEFT itself refuses where neither says any
-        adapters = Adapters(_matcher(targets), _matcher(setup.modules_to_save or ()), setup.lora_r, setup.lora_dropout)
+        adapters = Adapters(
+            _matcher(targets),
+            _matcher(setup.modules_to_save or ()),
+            setup.lora_r,
+            setup.lora_dropout,
+            TYPES.get(setup.trained_type),
+        )
     return Options(
         dtype=dtype,
         autocast=autocast,

@@ -1,5 +1,6 @@
 """QLoRA: what bitsandbytes' 4-bit layers, kernels and loaders allocate, in their order (bitsandbytes 0.50)."""
 
+import re
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -8,7 +9,7 @@ from kb.memory.engine.kernel_choice import takes_one_kernel
 from kb.memory.engine.ops.pointwise import plus
 from kb.memory.engine.ops.shapes import cast
 from kb.memory.engine.tape import Gradients, Node, record
-from kb.memory.engine.tensor import F32, I8, WIDTH, Storage, Tensor, like, mark, new
+from kb.memory.engine.tensor import BF16, F32, I8, WIDTH, Storage, Tensor, like, mark, new
 from kb.memory.engine.world import world
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ NF4_BLOCK = 64
 DOUBLE_BLOCK = 256
 CODE = (16,)
 TABLE = (256,)
+NARROWED = re.compile("lm_head|embed_tokens|wte|wpe")  # names in TRL's peft_module_casting_to_bf16
 
 
 class State:
@@ -98,6 +100,15 @@ def load(model: "Model") -> None:
                 tensor.dtype = F32
                 tensor.storage = Storage(prod(tensor.shape) * WIDTH[F32])
         world.recording.pool.empty_cache()
+
+
+def narrow_tables(model: "Model") -> None:
+    """``peft_module_casting_to_bf16`` of TRL: what preparation made fp32 and is named so goes to bf16."""
+    trained = [(linear.path, tensor) for linear in model.linears for tensor in (linear.weight, linear.bias) if tensor]
+    for path, tensor in (*model.parameters, *trained):
+        if tensor.dtype == F32 and NARROWED.search(path) is not None:
+            tensor.dtype, tensor.storage = BF16, Storage(prod(tensor.shape) * WIDTH[BF16])
+            mark(tensor, "adapters" if tensor.needs else "parameters")
 
 
 def linear(x: Tensor, layer: "Linear") -> Tensor:

@@ -14,7 +14,13 @@ from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainerCallba
 
 from kb.core.setup import TrainingSetup
 from kb.torch_runs import models
-from kb.torch_runs.adapters import add_adapters, is_quantized, prepare_quantized, quantization_config
+from kb.torch_runs.adapters import (
+    add_adapters,
+    cast_as_trainers_do,
+    is_quantized,
+    prepare_quantized,
+    quantization_config,
+)
 from kb.torch_runs.probe.meter import Meter
 
 EVALUATION_STEPS = 3
@@ -34,7 +40,7 @@ def build_model(config: Mapping[str, Any], setup: TrainingSetup, device: str) ->
     else:
         with torch.device(device):
             model = models.build(config, setup, token_ids=True)
-    model = model if setup.method == "full" else add_adapters(model, setup)
+    model = model if setup.method == "full" else cast_as_trainers_do(add_adapters(model, setup), setup)
     if device.startswith("cuda"):  # what drawing random weights needed is not of the run
         torch.cuda.empty_cache()
     return model

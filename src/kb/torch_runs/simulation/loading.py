@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from kb.core.setup import TrainingSetup
 from kb.torch_runs import models
-from kb.torch_runs.adapters import add_adapters, is_quantized, prepare_quantized, quantization_config
+from kb.torch_runs.adapters import (
+    add_adapters,
+    cast_as_trainers_do,
+    is_quantized,
+    prepare_quantized,
+    quantization_config,
+)
 from kb.torch_runs.simulation.artefacts import gpu_seen
 from kb.torch_runs.simulation.faults import BadModelError, RemoteCodeError
 
@@ -84,10 +90,29 @@ def _with_adapters(model: Any, setup: TrainingSetup, tracer: "Tracer") -> "torch
         adapted: torch.nn.Module = add_adapters(model, setup)
     except (ValueError, RuntimeError) as error:  # RuntimeError: a quantized module in modules_to_save
         raise BadModelError(reason=str(error)) from error
+    _one_storage(adapted, tracer)
+    cast_as_trainers_do(adapted, setup)
     for name, parameter in adapted.named_parameters():
         if "lora_" in name or parameter.requires_grad:
             tracer.mark(parameter, "adapters")
     return adapted
+
+
+def _one_storage(model: "torch.nn.Module", tracer: "Tracer") -> None:
+    """Give every parameter the storage that its views have.
+
+    ``copy.deepcopy`` of a fake tensor, with which PEFT copies a module to save, makes one whose storage is not that of
+    its data, so that its first view would count as a block of its own.
+    """
+    for module in model.modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            with tracer.unbooked():
+                data = parameter.data
+            outer = parameter.untyped_storage()._cdata
+            if outer != data.untyped_storage()._cdata:
+                tracer.pass_on(outer, data)
+                with tracer.unbooked():
+                    setattr(module, name, torch.nn.Parameter(data, parameter.requires_grad))
 
 
 def move(model: "torch.nn.Module", tracer: "Tracer") -> None:

@@ -7,7 +7,8 @@ Import only in the simulator's process: torch is imported here.
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kb.memory.engine.allocator import CachingAllocator
@@ -69,6 +70,7 @@ class Tracer(TorchDispatchMode):
         self._workspaces: set[tuple[int, int]] = set()
         self._op = ""
         self._requested = 0
+        self._unbooked = False
 
     @property
     def phase(self) -> str:
@@ -102,6 +104,15 @@ class Tracer(TorchDispatchMode):
         """(number of the alloc event, the event) of every storage that is alive."""
         return [(booked.event, self.events[booked.event]) for booked in self._live.values()]
 
+    @contextmanager
+    def unbooked(self) -> Iterator[None]:
+        """What is made inside is no block of its own: views whose storage gets one by :meth:`pass_on`."""
+        self._unbooked = True
+        try:
+            yield
+        finally:
+            self._unbooked = False
+
     def hold(self, requested: int, op: str, role: str = "") -> int:
         """Book a block that no tensor stands for, until :meth:`release`; returns its address."""
         self._op, self._requested = op, requested
@@ -128,7 +139,7 @@ class Tracer(TorchDispatchMode):
         grown = self._engine_accumulates(func, args)
         out = func(*args, **kwargs)
         if grown is not None:
-            self._pass_on(grown, out)
+            self.pass_on(grown, out)
         self._op = func.__name__
         for leaf in out if isinstance(out, (tuple, list)) else (out,):
             if isinstance(leaf, torch.Tensor):
@@ -153,7 +164,7 @@ class Tracer(TorchDispatchMode):
 
     def book(self, tensor: Any) -> None:
         """Book the storage under ``tensor``, unless it is known, empty, or not on the GPU."""
-        if not isinstance(tensor, torch.Tensor) or tensor.device.type != "cuda":
+        if self._unbooked or not isinstance(tensor, torch.Tensor) or tensor.device.type != "cuda":
             return
         storage = tensor.untyped_storage()
         key = storage._cdata
@@ -219,7 +230,7 @@ class Tracer(TorchDispatchMode):
             frame = frame.f_back
         return True
 
-    def _pass_on(self, key: int, heir: "torch.Tensor") -> None:
+    def pass_on(self, key: int, heir: "torch.Tensor") -> None:
         """The block of the storage ``key`` becomes that of ``heir``, which is never allocated."""
         booked = self._live.get(key)
         storage = heir.untyped_storage()

@@ -1,0 +1,66 @@
+"""What a trainer makes of a quantized model and its adapters before the first step: which type everything trains in.
+
+Read in the trainers' own code: TRL 0.12 to 1.16 (``trainer/*_trainer.py``, ``models/utils.py``), Axolotl 0.18
+(``loaders/model.py``: norms, embeddings and output layer go back to ``torch_dtype`` after PEFT's preparation),
+LLaMA-Factory (``model/adapter.py``: what trains is cast to fp32, nothing is prepared) and unsloth_zoo
+(``training_utils.py``).
+"""
+
+from typing import NamedTuple
+
+from kb.advice.settings_reader import SettingsReader
+from kb.core.document import Unit
+from kb.core.facts import VersionOf
+from kb.core.setup import Assumption, TrainedType
+
+# The release of TRL from which a trainer leaves a quantized model as it was loaded and casts what trains to bf16.
+AS_LOADED = {"sft": (0, 26), "reward": (0, 26), "grpo": (0, 26), "rloo": (0, 26), "dpo": (0, 29), "kto": (1, 8),
+             "preference": (0, 29)}  # fmt: skip
+NEVER = ("orpo", "cpo", "simpo")  # these still prepare it in the newest release that was read
+OPEN = "quantization.prepared"  # what is assumed where neither trainer nor script says it
+
+
+class Preparation(NamedTuple):
+    """As :class:`~kb.core.setup.TrainingSetup` has it."""
+
+    prepare_for_kbit: bool
+    half_tables: bool = False
+    trained_type: TrainedType = "peft"
+
+
+def preparation_of(
+    read: SettingsReader, unit: Unit, trainer: str, *, quantized: bool, bf16: bool, versions: VersionOf
+) -> Preparation:
+    """What becomes of the types of a run with adapters.
+
+    Args:
+        trainer: what the config says of the trainer (``sft``, ``dpo`` …); TRL's differ.
+        quantized: whether bitsandbytes packs the weights.
+        bf16: whether the Trainer computes under bf16 autocast.
+        versions: the releases of libraries; of a TRL that is not known the newest is assumed, and listed.
+    """
+    if unit.dialect == "llamafactory":
+        return Preparation(False, trained_type="peft" if read.value("llamafactory.pure_bf16") else "fp32")
+    if unit.dialect == "unsloth" or read.value("model.loader") == "unsloth":
+        return Preparation(False, trained_type="fp32")
+    if not quantized:
+        return Preparation(False)
+    if unit.dialect == "axolotl":
+        return Preparation(False)
+    if unit.dialect == "trl" or trainer in AS_LOADED or trainer in NEVER:
+        return _of_trl(read, trainer or "sft", bf16, versions)
+    said = read.value(OPEN)
+    if said is None:
+        read.assumed.append(Assumption(name=OPEN, value=True, reason="script_prepares"))
+    return Preparation(said is not False)
+
+
+def _of_trl(read: SettingsReader, trainer: str, bf16: bool, versions: VersionOf) -> Preparation:
+    older = Preparation(True, half_tables=bf16 and trainer != "reward")
+    if trainer in NEVER:
+        return older
+    since = AS_LOADED.get(trainer, AS_LOADED["sft"])
+    release = versions("trl", since)
+    if release is None:
+        read.assumed.append(Assumption(name=OPEN, value=False, reason="release_of_trainer"))
+    return older if release is not None and release < since else Preparation(False, trained_type="bf16")

@@ -1,0 +1,94 @@
+"""Which trainer makes what of a quantized model: by the config's format, and by the release that the project pins."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from command_runs import run_kb
+
+MODEL = "model_name_or_path: meta-llama/Llama-3.1-8B\n"
+TRL = (
+    MODEL + "dtype: bfloat16\nload_in_4bit: true\nuse_peft: true\nlora_r: 16\nlora_target_modules: all-linear\n"
+    "lora_modules_to_save: [lm_head, embed_tokens]\nmax_length: 1024\npacking: true\nbf16: true\n"
+    "gradient_checkpointing: true\nper_device_train_batch_size: 4\nlearning_rate: 2.0e-4\noutput_dir: out\n"
+)
+AXOLOTL = (
+    "base_model: meta-llama/Llama-3.1-8B\nload_in_4bit: true\nadapter: qlora\nlora_r: 16\nlora_alpha: 16\n"
+    "lora_target_linear: true\nsequence_len: 1024\nbf16: true\ngradient_checkpointing: true\nmicro_batch_size: 4\n"
+    "num_epochs: 1\noptimizer: adamw_torch\nlearning_rate: 0.0002\ndatasets: [{path: a/b, type: alpaca}]\n"
+)
+FACTORY = (
+    MODEL + "stage: sft\nfinetuning_type: lora\nquantization_bit: 4\nlora_rank: 16\nlora_target: all\ndataset: a\n"
+    "template: llama3\ncutoff_len: 1024\nbf16: true\nper_device_train_batch_size: 4\ndo_train: true\noutput_dir: out\n"
+)
+
+
+def checked(folder: Path, config: str, pins: str = "") -> dict[str, Any]:
+    """What `kb check` of a project says of its one config, on the GPU of 24 GB."""
+    (folder / "train.yaml").write_text(config, "utf-8")
+    if pins:
+        (folder / "requirements.txt").write_text(pins, "utf-8")
+    done = run_kb(folder / "train.yaml", "--gpu", "l4", "--format", "json", "--no-cache", module="kb.check")
+    (file,) = json.loads(done.stdout)["files"]
+    assert isinstance(file, dict)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("config", "pins", "prepared", "half_tables", "trained_type"),
+    [
+        (TRL, "trl==0.12.1\n", True, True, "peft"),
+        (TRL, "trl==0.25.0\n", True, True, "peft"),
+        (TRL, "trl==0.26.0\n", False, False, "bf16"),
+        (TRL, "", False, False, "bf16"),
+        (TRL.replace("bf16: true", "fp16: true\nbf16: false"), "trl==0.12.1\n", True, False, "peft"),
+        (TRL + "precompute_ref_log_probs: true\n", "trl==0.28.0\n", True, True, "peft"),
+        (AXOLOTL, "", False, False, "peft"),
+        (FACTORY, "", False, False, "fp32"),
+        (FACTORY + "pure_bf16: true\n", "", False, False, "peft"),
+    ],
+)
+def test_the_format_and_the_release_say_what_a_trainer_does(
+    tmp_path: Path, config: str, pins: str, prepared: bool, half_tables: bool, trained_type: str
+) -> None:
+    setup = checked(tmp_path, config, pins)["setup"]
+    said = setup["prepare_for_kbit"], setup["half_tables"], setup["trained_type"]
+    assert said == (prepared, half_tables, trained_type)
+
+
+def test_a_trl_run_whose_whole_head_trains_fits_the_card_that_its_author_used(tmp_path: Path) -> None:
+    """Published by its author for an L4: Llama-3.1-8B, batch 4 of 1,024 with Liger, embeddings and head trained."""
+    found = checked(tmp_path, TRL + "use_liger: true\n", "trl==0.12.1\ntransformers==4.46.3\npeft==0.13.2\n")
+    assert found["setup"]["fused_loss"]
+    assert not [finding for finding in found["findings"] if finding["severity"] == "error"]
+
+
+def test_where_the_release_is_not_known_the_verdict_says_what_it_rests_on(tmp_path: Path) -> None:
+    found = checked(tmp_path, TRL)
+    assumed = {each["name"]: each for each in found["prediction"]["assumed"]}
+    assert assumed["quantization.prepared"]["reason"] == "release_of_trainer"
+    assert assumed["quantization.prepared"]["name"] in {each["name"] for each in found["verdict_assumes"]}
+
+
+SCRIPT = """from transformers import AutoModelForCausalLM, BitsAndBytesConfig, Trainer, TrainingArguments
+from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
+model = AutoModelForCausalLM.from_pretrained(
+    "meta-llama/Llama-3.1-8B", quantization_config=BitsAndBytesConfig(load_in_4bit=True))
+{prepare}
+model = get_peft_model(model, LoraConfig(r=16, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM"))
+args = TrainingArguments("out", bf16=True, per_device_train_batch_size=1, learning_rate=2e-4)
+Trainer(model=model, args=args, train_dataset=data).train()
+"""
+
+
+@pytest.mark.parametrize("called", [True, False])
+def test_a_script_that_prepares_the_model_says_so(tmp_path: Path, called: bool) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT.format(prepare="model = prepare_model_for_kbit_training(model)" if called else ""), "utf-8")
+    done = run_kb(path, "--gpu", "l4", "--format", "json", "--no-cache", module="kb.check")
+    (file,) = json.loads(done.stdout)["files"]
+    assert file["setup"]["prepare_for_kbit"]
+    assumed = {each["name"] for each in file["prediction"]["assumed"]}
+    assert ("quantization.prepared" in assumed) is not called
