@@ -35,7 +35,7 @@ RTX_3090 = Gpu(
     id="rtx-3090", name="NVIDIA GeForce RTX 3090", memory_total=24576 * MIB, compute_capability=(8, 6), native_bf16=True
 )
 
-# the field notes' config that ran: QLoRA on mT5-base, batch 12, evaluation at 16 × 12 beams
+# the original guide' config that ran: QLoRA on mT5-base, batch 12, evaluation at 16 × 12 beams
 MT5_QLORA = TrainingSetup(
     method="qlora",
     load_in_4bit=True,

@@ -1,4 +1,4 @@
-"""The systems that the field notes describe or imply, S1 to S24: each by its own figures, through its real home.
+"""The systems that the original guide describes or implies, S1 to S24: each by its own figures, through its real home.
 
 docs/ko/systems.md and docs/en/systems.md say where each lives; a test here keeps the two tables true.
 """

@@ -1,4 +1,4 @@
-"""Every fact of the field notes stands somewhere under rules/, as a datum that cites its lines.
+"""Every fact of the original guide stands somewhere under rules/, as a datum that cites its lines.
 
 ``tests/data/inventory.json`` lists the notes' facts: source, lines, kind. A datum is any mapping that has a ``source``
 and ``lines``. Lines that a rule of ``checks/`` merely names under ``sources`` do not count.

@@ -99,7 +99,7 @@ class Values:
 def nominal_gb(memory_bytes: int) -> int:
     """A GPU's memory as it is sold, in whole GB, from what its driver reports: 24,268 MiB is a 24 GB card.
 
-    The field notes name cards by these figures, and the trees ask for them.
+    The original guide names cards by these figures, and the trees ask for them.
     """
     return round(memory_bytes / GIB)
 

@@ -39,7 +39,7 @@ class Estimator:
 
     @property
     def host_target_bytes(self) -> int | None:
-        """The share of the container's memory that the field notes advise to use."""
+        """The share of the container's memory that the original guide advises to use."""
         limit = self.machine.host_memory_bytes
         return None if limit is None else round(limit * self.constants["host_target_share"])
 

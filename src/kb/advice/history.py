@@ -13,7 +13,7 @@ from kb.core.memory_report import HostLedger, MemoryReport, Phase, Status
 from kb.core.setup import TrainingSetup
 
 EFFECTIVE = "batch.effective"
-# Shown whether they changed or not: the four of the field notes' matrix, and the step that makes up the batch.
+# Shown whether they changed or not: the four of the original guide's matrix, and the step that makes up the batch.
 ALWAYS = (
     "training.per_device_train_batch_size",
     "training.per_device_eval_batch_size",
@@ -215,7 +215,7 @@ def held_against(measured_bytes: int, low_bytes: int, high_bytes: int) -> Litera
 
 
 def unit_of(path: str, settings: Mapping[str, Any]) -> Unit:
-    """A unit from settings by canonical name that no file holds: a field note's, a preset's."""
+    """A unit from settings by canonical name that no file holds: a document's of the original guide, a preset's."""
     made = {name: Setting(value, NOWHERE, NOWHERE, (name,)) for name, value in settings.items()}
     return Unit(path=path, section=None, dialect="team", settings=made, span=NOWHERE)
 

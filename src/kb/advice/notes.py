@@ -1,4 +1,4 @@
-"""What the field notes recommend for a GPU, row by row, with what the memory model says of each row. Pure."""
+"""What the original guide recommends for a GPU, row by row, with what the memory model says of each row. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""Which errata are about a row of the field notes. Pure."""
+"""Which errata are about a row of the original guide. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

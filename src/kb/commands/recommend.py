@@ -1,4 +1,4 @@
-"""``kb.recommend``: the config to start from on a GPU, beside what the field notes say."""
+"""``kb.recommend``: the config to start from on a GPU, beside what the original guide says."""
 
 import argparse
 import os

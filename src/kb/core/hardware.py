@@ -76,7 +76,7 @@ class Machine(NamedTuple):
 
     @property
     def most_workers(self) -> int | None:
-        """A third of the cores, at least one: the field notes' most for data loader workers."""
+        """A third of the cores, at least one: the original guide's most for data loader workers."""
         return max(self.cpus // 3, 1) if self.cpus else None
 
     @property

@@ -61,7 +61,7 @@ class HostLedger(NamedTuple):
     """Host memory: ``measured`` adds up to ``low_bytes``, what was measured, without the dataset and CUDA's libraries;
     ``terms`` add up to ``peak_bytes``, the upper end, with what was published of these.
 
-    ``claimed_low_bytes`` to ``claimed_high_bytes`` is the field notes' rule of thumb, which decides nothing.
+    ``claimed_low_bytes`` to ``claimed_high_bytes`` is the original guide's rule of thumb, which decides nothing.
     """
 
     terms: tuple[Term, ...]

@@ -1,4 +1,4 @@
-"""The field notes' cases: their stages and settings beside what kb predicts."""
+"""The original guide's cases: their stages and settings beside what kb predicts."""
 
 import re
 from collections.abc import Sequence

@@ -73,7 +73,7 @@ def gpu_page(library: Library, gpu: Gpu, fits: Fits) -> str:
 
 
 def _claims(library: Library, gpu: Gpu) -> str:
-    """What the field notes say of the card, as they say it."""
+    """What the original guide says of the card, as they say it."""
     claims = library.entry("hardware", gpu.id).get("claims", [])
     if not claims:
         return ""

@@ -96,7 +96,7 @@ def cited(library: Library, row: Mapping[str, Any]) -> str:
 
 
 def cited_source(library: Library, name: str) -> str:
-    """A source by its title, linked where it has an address; a field note says that it is one."""
+    """A source by its title, linked where it has an address; a document of the original guide says that it is one."""
     about = library.catalog.sources.get(name) or {}
     title = text(about.get("title", name))
     if about.get("url"):

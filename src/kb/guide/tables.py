@@ -58,7 +58,7 @@ def remedy_table(library: Library) -> str:
 
 
 def errata_table(library: Library) -> str:
-    """What the field notes say that is not so, and what to use."""
+    """What the original guide says that is not so, and what to use."""
     language, words = library.language, library.words
     head = [say(language, key) for key in ("erratum.claim", "list.verdict", "erratum.use")]
     rows = [

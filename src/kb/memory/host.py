@@ -3,7 +3,7 @@
 The low end is what was measured (rules/measurements/host-*), summed by mechanism: a process with its imports, workers
 that share their parent's pages, batches on their way, a checkpoint being saved. The high end adds what was published or
 read elsewhere: a process with CUDA's libraries, a model file that is read and not mapped, and for each worker what the
-field notes' one reading leaves it, since a worker that walks through Python objects copies their pages.
+original guide's one reading leaves it, since a worker that walks through Python objects copies their pages.
 
 The notes' own rule of thumb (15–20 GB and 1.5–2 GB a worker, from a server of 251 GB) stands beside it and decides
 nothing.
@@ -79,7 +79,7 @@ def measured_floor(setup: TrainingSetup, loads: Loads, constants: Mapping[str, f
 
 
 def rule_of_thumb(setup: TrainingSetup, loads: Loads, constants: Mapping[str, float]) -> tuple[int, int]:
-    """What the field notes would count: a base process, its workers, the model read or a checkpoint saved, the rest.
+    """What the original guide would count: a base process, its workers, the model read or a checkpoint saved, the rest.
 
     The notes' base is for the run; each further process of a node adds what one was measured to take.
     """

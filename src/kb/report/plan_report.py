@@ -14,7 +14,7 @@ from kb.report.terminal import Style, unbroken, wrap
 from kb.report.values import host_limit, printable, short_name, size
 from kb.report.words import Words
 
-UNITS = {"gpu": "GiB", "host": "GB"}  # as GPUs are sold, and as containers and the field notes are measured
+UNITS = {"gpu": "GiB", "host": "GB"}  # as GPUs are sold, and as containers and the original guide measure
 
 
 class Faults(NamedTuple):

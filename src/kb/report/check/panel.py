@@ -203,7 +203,7 @@ def _host_row(host: HostLedger, words: Words) -> Row:
 
 
 def _host_claims(host: HostLedger, words: Words, style: Style) -> list[str]:
-    """Where the two ends come from, and the field notes' rule of thumb beside them."""
+    """Where the two ends come from, and the original guide's rule of thumb beside them."""
     low, high = (unbroken(format_bytes(each, "GB")) for each in (host.claimed_low_bytes, host.claimed_high_bytes))
     return wrap(words("report.host_ends", low=low, high=high), style.width, INDENT * 2)
 

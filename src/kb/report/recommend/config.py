@@ -1,4 +1,4 @@
-"""A recommended run as a config: settings by vocabulary name, and YAML to paste in the field notes' own format."""
+"""A recommended run as a config: settings by vocabulary name, and YAML to paste in the original guide's own format."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The field notes' rows beside kb's own, in one table, and what is to be said of each."""
+"""The original guide's rows beside kb's own, in one table, and what is to be said of each."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
