@@ -56,7 +56,7 @@ def simulated(
         events = list(tracer.events[:ended])
     found = peaks_of(events)
     peaks = {name: (each.allocated_bytes, each.reserved_bytes) for name, each in found.items()}
-    return acts_of(events), {name: peaks[name] for name in ("load", "train")}
+    return acts_of(events), {name: peaks[name] for name in ("load", "train", "generate") if name in peaks}
 
 
 def _train(trainer: Any, model: Any, setup: TrainingSetup, tracer: Any, kind: str) -> None:
@@ -68,6 +68,8 @@ def _train(trainer: Any, model: Any, setup: TrainingSetup, tracer: Any, kind: st
     optimizer = optimizer_of(model, setup)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     for _ in range(2):
+        if kind in ("grpo", "rloo"):
+            _answer(trainer, model, setup, tracer)
         for _ in range(setup.gradient_accumulation_steps):
             tracer.phase = "train:inputs"
             batch = _batch(kind, setup, trainer)
@@ -77,12 +79,44 @@ def _train(trainer: Any, model: Any, setup: TrainingSetup, tracer: Any, kind: st
                 loss = loss / setup.gradient_accumulation_steps
             tracer.phase = "train:backward"
             loss.backward()
+            del loss  # training_step returns a detached number
         tracer.phase = "train:optimizer"
         if optimizer is not None:
             torch.nn.utils.clip_grad_norm_(parameters, GRADIENT_NORM)
             optimizer.step()
         for parameter in parameters:
             parameter.grad = None
+
+
+def _answer(trainer: Any, model: Any, setup: TrainingSetup, tracer: Any) -> None:
+    """What the trainer does with a batch of prompts before its steps: answers by the model, and the reference's word.
+
+    Source: ``_generate_single_turn`` and ``_generate_and_score_completions`` (trl/trainer/grpo_trainer.py), whose
+    ``generation_config`` samples from all tokens.
+    """
+    import torch
+    from trl.models.utils import unwrap_model_for_generation
+
+    from kb.torch_runs.simulation.generate import Decoding, generate
+
+    assert setup.post is not None
+    length, answer, rows = setup.max_source_length, setup.post.completion, setup.post.generated_rows
+    if rows:
+        tracer.phase = "generate"
+        inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+        inner.generation_config.update(top_k=0, top_p=1.0, temperature=1.0)
+        prompts = {name: torch.ones((rows, length - answer), dtype=torch.long, device="cuda")
+                   for name in ("input_ids", "attention_mask")}  # fmt: skip
+        with unwrap_model_for_generation(model, trainer.accelerator) as unwrapped:
+            generate(unwrapped, prompts, Decoding(answer, sampling=True), tracer)
+        del prompts
+    if setup.post.reference != "none":
+        tracer.phase = "train:forward"
+        whole = [torch.ones((setup.per_device_train_batch_size, length), dtype=torch.long, device="cuda")
+                 for _ in range(2)]  # fmt: skip
+        off = model.disable_adapter() if trainer.ref_model is None else contextlib.nullcontext()
+        with torch.no_grad(), off:
+            trainer._get_per_token_logps_and_entropies(trainer.ref_model or model, *whole, answer)
 
 
 def _batch(kind: str, setup: TrainingSetup, trainer: Any) -> dict[str, Any]:
@@ -104,6 +138,8 @@ def _batch(kind: str, setup: TrainingSetup, trainer: Any) -> dict[str, Any]:
                  "completion_ids": whole(rows, answer), "completion_mask": whole(rows, answer),
                  "advantages": torch.ones(rows, device="cuda"),
                  "num_items_in_batch": torch.ones((), device="cuda")}  # fmt: skip
+        if kind == "rloo":
+            found["old_logps"] = torch.ones(rows, device="cuda")
         if trainer.beta:
             found["ref_per_token_logps"] = torch.ones((rows, answer), device="cuda")
         return found
@@ -156,6 +192,7 @@ def _trainer(kind: str, model: Any, reference: Any, setup: TrainingSetup) -> Any
         device="cuda", gather_for_metrics=lambda each: each, gather=lambda each: each, num_processes=1,
         parallelism_config=None, is_main_process=False, reduce=lambda each, **_: each, sync_gradients=True,
         unwrap_model=lambda each, **_: each, autocast=contextlib.nullcontext,
+        state=SimpleNamespace(deepspeed_plugin=None, fsdp_plugin=None),
     )  # fmt: skip
     args = SimpleNamespace(gradient_checkpointing_kwargs={"use_reentrant": False}, device="cuda", delta=None,
                            center_rewards_coefficient=None, use_bias_correction_kl=False,

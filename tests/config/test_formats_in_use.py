@@ -85,6 +85,7 @@ def test_commands_of_methods_that_are_not_predicted_say_so(checker, text):
     [
         ("dpo", PostTraining("dpo", reference="model")),
         ("grpo --use_vllm true --vllm_mode server", PostTraining("grpo", completion=512)),
+        ("grpo", PostTraining("grpo", completion=512, generated_rows=16)),
     ],
 )
 def test_post_training_by_trl_is_predicted(checker, kind, post):
@@ -117,7 +118,7 @@ def test_the_trainer_of_a_trl_config_is_read_from_the_names_that_it_alone_has(ch
     text = "model_name_or_path: Qwen/Qwen2-0.5B\ndataset_name: my/pairs\nmax_length: 1024\nbf16: true\n" + more
     (unit,) = checked(checker, "a.yaml", text).results
     assert (unit.unit.dialect, unit.unit.settings["script.trainer"].value) == ("trl", trainer)
-    assert (unit.prediction is None) == (trainer in ("preference", "grpo"))
+    assert (unit.prediction is None) == (trainer == "preference")
 
 
 @pytest.mark.parametrize("command", ["estimate", "plan"])

@@ -28,7 +28,11 @@ def _other_weights(setup: TrainingSetup) -> TrainingSetup:
 
 
 def _short(setup: TrainingSetup) -> TrainingSetup:
+    post = setup.post
+    if post is not None:  # of a length the answer that is generated is a part
+        post = post._replace(completion=min(post.completion, SHORT_TARGET))
     return setup._replace(
+        post=post,
         max_source_length=min(setup.max_source_length, SHORT_INPUT),
         max_target_length=min(setup.max_target_length, SHORT_TARGET),
         generation_max_length=min(setup.generation_max_length, SHORT_TARGET),

@@ -96,7 +96,14 @@ def _generating(
         post = post._replace(reference="model" if method == "full" else "adapter_off")
     post = post._replace(completion=answer)
     if not read.value("trl.use_vllm"):
-        return None  # answers that the model generates itself, between the steps, are not predicted
+        rows = read.number("trl.generation_batch_size") or (
+            read.number_or_default("training.per_device_train_batch_size")
+            * (
+                read.number("trl.steps_per_generation")
+                or read.number_or_default("training.gradient_accumulation_steps")
+            )
+        )
+        return post._replace(generated_rows=rows), prompt + answer
     mode = read.value("trl.vllm_mode")
     if mode is None:
         release = versions("trl", (1,))

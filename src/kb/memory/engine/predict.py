@@ -90,9 +90,12 @@ def check_followed(architecture: Architecture, setup: TrainingSetup) -> None:
         traits_of(architecture.model_type)
     if setup.post is not None and (kind.encodes or not kind.generates):
         raise NotFollowedError(f"{setup.post.kind} of {architecture.model_type}")
+    if setup.post is not None and setup.post.completion >= setup.max_source_length:
+        raise NotFollowedError(f"{setup.post.completion} of {setup.max_source_length} tokens generated")
 
 
 def _model(setup: TrainingSetup, architecture: Architecture) -> Model:
+    check_followed(architecture, setup)
     layers = architecture.encoder_layers + architecture.decoder_layers
     if layers > MOST_LAYERS:
         raise NotFollowedError(f"{layers} layers")

@@ -36,15 +36,19 @@ def install(tracer: "Tracer") -> None:
     wide = tracer.capability[0] in WIDE_WORKSPACE_MAJORS
     size = WIDE_WORKSPACE_BYTES if wide else WORKSPACE_BYTES
     for product in (aten.mm, aten.bmm, aten.baddbmm):
-        tracer.workspaces[product.default] = lambda *_: (size,)
+        for overload in (product.default, product.out):
+            tracer.workspaces[overload] = lambda *_: (size,)
     both = (size, LT_WORKSPACE_BYTES)  # the handle is cuBLAS's, which takes its own first
-    tracer.workspaces[aten.addmm.default] = lambda bias, *_: both if bias.dim() == 1 else (size,)
+    for added in (aten.addmm.default, aten.addmm.out, aten.addmm_.default):
+        tracer.workspaces[added] = lambda bias, *_: both if bias.dim() == 1 else (size,)
     tracer.scratch |= {
         aten._softmax_backward_data.default: softmax_backward_scratch,
         aten._scaled_dot_product_efficient_attention.default: efficient_scratch,
         aten._scaled_dot_product_efficient_attention_backward.default: efficient_backward_scratch,
         aten._scaled_dot_product_flash_attention_backward.default: flash_backward_scratch,
         aten._flash_attention_backward.default: packed_flash_backward_scratch,
+        aten.multinomial.default: multinomial_scratch,
+        aten.logsumexp.default: logsumexp_scratch,
     }
     tracer.replaced[aten.nonzero.default] = every_element
     tracer.replaced[aten.embedding_dense_backward.default] = embedding_backward
@@ -102,6 +106,16 @@ def every_element(tracer: "Tracer", tensor: "torch.Tensor") -> "torch.Tensor":
 def softmax_backward_scratch(tracer: "Tracer", grad: "torch.Tensor", output: "torch.Tensor", *rest: Any) -> Stages:
     """``grad * output`` is materialized first (softmax_backward_cuda_out in aten/.../cuda/SoftMax.cu)."""
     return ((grad.numel() * max(grad.element_size(), output.element_size()),),)
+
+
+def multinomial_scratch(tracer: "Tracer", shares: "torch.Tensor", count: int, *rest: Any, **named: Any) -> Stages:
+    """One sample is drawn by as many random numbers, divided in place (aten/src/ATen/native/Distributions.cpp)."""
+    return ((shares.numel() * shares.element_size(),),) if count == 1 else ()
+
+
+def logsumexp_scratch(tracer: "Tracer", tensor: "torch.Tensor", *rest: Any, **named: Any) -> Stages:
+    """Exponentials of what is below the maximum are as large as the input (aten/src/ATen/native/ReduceOps.cpp)."""
+    return ((tensor.numel() * tensor.element_size(),),)
 
 
 def efficient_scratch(

@@ -18,11 +18,14 @@ class Cache:
         return next(iter(self.keys.values())).shape[2] if self.keys else 0
 
     def update(self, at: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """The layer's keys and values with those of new tokens behind them (cache_utils.py, DynamicLayer)."""
+        """The layer's keys and values with those of new tokens behind them (cache_utils.py, DynamicLayer).
+
+        Both begin empty in the keys' type, so that values are kept in the wider of the two.
+        """
         past = self.keys[at].shape[2] if at in self.keys else 0
         for held, tensor in ((self.keys, key), (self.values, value)):
             batch, heads, more, width = tensor.shape
-            held[at] = new((batch, heads, past + more, width), tensor.dtype)
+            held[at] = new((batch, heads, past + more, width), ops.promoted(key, tensor))
             mark(held[at], self.term)
         return self.keys[at], self.values[at]
 

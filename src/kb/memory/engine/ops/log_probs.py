@@ -192,18 +192,20 @@ def entropy_of(logits: Tensor) -> Tensor:
     flat = contiguous(logits)
     rows = prod(logits.shape[:-1])
     parts = []
-    probabilities = logs = product = None
+    logs = None
     for start in range(0, rows, ENTROPY_ROWS):
-        count = min(ENTROPY_ROWS, rows - start)
-        logs = new((count, logits.shape[-1]), logits.dtype)
-        probabilities = new((count, logits.shape[-1]), logits.dtype)
-        product = new((count, logits.shape[-1]), logits.dtype)
-        summed = new((count,), logits.dtype)
-        parts.append(summed)
-        product = None
-        if start >= 2 * ENTROPY_ROWS:
+        shape = (min(ENTROPY_ROWS, rows - start), logits.shape[-1])
+        logs = new(shape, logits.dtype)
+        probabilities = new(shape, logits.dtype)
+        product = new(shape, logits.dtype)
+        del probabilities
+        summed = new(shape[:1], logits.dtype)
+        del product
+        parts.append(new(shape[:1], logits.dtype))
+        del summed
+        if start >= 2 * ENTROPY_ROWS:  # every further part is as these
             break
-    del probabilities, logs, product, parts, flat
+    del logs, parts, flat
     return new(logits.shape[:-1], logits.dtype)
 
 

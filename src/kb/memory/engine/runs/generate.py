@@ -101,20 +101,18 @@ def greedy(model: Any, batch: list[Any], decoding: Decoding) -> None:
         logits = new((rows, out.shape[-1]), F32)
         mark(logits, "logits")
         if decoding.sampled:
-            shares = _drawn(logits)
+            shares = new(logits.shape, F32)  # softmax
+            _draw(shares)
         chosen = small()
         ids = new((rows, length + step), I64)
         del out
     del ends, unfinished, logits, chosen, held, shares
 
 
-def _drawn(logits: Tensor) -> Tensor:
-    """``softmax`` and ``multinomial`` of one token, which divides by as many random numbers (Distributions.cpp)."""
-    shares = new(logits.shape, F32)
-    noise = new(logits.shape, F32)
-    divided = new(logits.shape, F32)
-    del noise, divided
-    return shares
+def _draw(shares: Tensor) -> None:
+    """``multinomial`` of one token: as many random numbers, divided in place (Distributions.cpp)."""
+    noise = new(shares.shape, F32)
+    del noise
 
 
 def _longer(position: Tensor, rows: int, length: int) -> Tensor:

@@ -121,6 +121,11 @@ class Loss:
                 return found, more
         logits = self._logits(model, ids, mask)
         world.recording.term = "loss"
+        if self.post.completion:  # logits[:, :-1], logits[:, -n:], divided by the temperature
+            logits = ops.scale(log_probs.last_of(log_probs.without_last(logits), self.post.completion))
+            mark(logits, "logits")
+            labels = Tensor(logits.shape[:-1], I64, ids.strides, ids.storage)
+            return log_probs.selected(logits, labels), logits, logits
         return self._chosen(logits, ids), logits, logits
 
     def _logits(self, model: Any, ids: Tensor, mask: Any) -> Tensor:
