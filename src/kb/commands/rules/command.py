@@ -12,6 +12,7 @@ from kb.commands.options import Options
 from kb.commands.rules.config_schemas import config_schemas
 from kb.commands.rules.entries import explain_entry, find_entry, kinds_of
 from kb.commands.rules.example_runs import run_examples
+from kb.commands.rules.new_entry import new_gpu, new_model
 from kb.commands.rules.new_rule import untouched, write_new_rule
 from kb.commands.rules.rule_editions import edition_at, edition_before
 from kb.core.text import LANGUAGES, UserError
@@ -51,6 +52,8 @@ def command(arguments: Sequence[str], language: str) -> int:
         "show": _show,
         "explain": _explain,
         "new": _new,
+        "new-model": new_model,
+        "new-gpu": new_gpu,
         "lock": _lock,
         "diff": _diff,
         "schemas": _schemas,
@@ -76,6 +79,16 @@ def build_parser(words: cli.Words) -> cli.Parser:
     new = add("new")
     new.add_argument("ids", nargs=1, metavar="ID", help=say("new_id"))
     new.add_argument("--area", required=True, help=say("area"))
+    model = add("new-model")
+    model.add_argument("config", nargs=1, metavar="CONFIG|HUB-ID", help=say("new_config"))
+    gpu = add("new-gpu")
+    gpu.add_argument("--memory", metavar="SIZE", help=say("new_memory"))
+    gpu.add_argument("--compute-capability", metavar="X.Y", help=say("new_capability"))
+    gpu.add_argument("--measured", action="store_true", help=say("new_measured"))
+    for each, of in ((model, "model"), (gpu, "gpu")):
+        each.add_argument("--name", metavar="NAME", help=say(f"new_{of}_name"))
+        each.add_argument("--id", metavar="ID", help=say("new_entry_id"))
+        each.add_argument("--into", metavar="DIR", help=say("new_into"))
     lock = add("lock")
     for name in ("--check", "--rewrite"):  # of a lock that was kept once
         lock.add_argument(name, action="store_true", help=argparse.SUPPRESS)

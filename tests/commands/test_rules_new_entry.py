@@ -1,0 +1,93 @@
+"""`kb rules new-model` and `new-gpu`: an entry from what is known, valid as it is written; bad input is said."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from command_runs import ENVIRON, ROOT, run_kb
+from native.probe import compiled
+
+kb = partial(run_kb, module="kb.rules")
+CONFIG = {
+    "model_type": "llama", "hidden_size": 2048, "intermediate_size": 5632, "max_position_embeddings": 4096,
+    "num_attention_heads": 32, "num_hidden_layers": 22, "vocab_size": 32000, "torch_dtype": "bfloat16",
+}  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    shutil.copytree(ROOT / "rules", tmp_path / "rules", ignore=shutil.ignore_patterns(".bundle"))
+    shutil.copytree(ROOT / "i18n", tmp_path / "i18n")
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    return tmp_path / "rules"
+
+
+def test_a_models_entry_is_valid_as_it_is_written(folder: Path) -> None:
+    run = kb("new-model", folder.parent / "config.json", "--name", "acme/small-1b", "--rules", folder, "--lang", "en")
+    assert run.returncode == 0, run.stderr
+    text = (folder / "models" / "small-1b.yaml").read_text("utf-8")
+    assert "num_key_value_heads: 32" in text and "tie_word_embeddings: false" in text  # what the config leaves out
+    assert "value: bf16" in text and "status: computed" in text
+    assert kb("validate", "--rules", folder).returncode == 0
+    again = kb("new-model", folder.parent / "config.json", "--name", "acme/small-1b", "--rules", folder, "--lang", "en")
+    assert again.returncode == 2 and "known already" in again.stderr
+
+
+def test_an_entry_for_the_team_alone_is_laid_over(folder: Path, tmp_path: Path) -> None:
+    team = tmp_path / "team"
+    run = kb("new-model", tmp_path / "config.json", "--name", "acme/small-1b", "--into", team)
+    assert run.returncode == 0, run.stderr
+    run = kb("new-gpu", "--name", "ACME Card", "--memory", "20480MiB", "--compute-capability", "8.9", "--into", team)
+    assert run.returncode == 0, run.stderr
+    assert "status: claimed" in (team / "hardware" / "acme-card.yaml").read_text("utf-8")
+    run = kb("validate", team, "--lang", "en")
+    assert run.returncode == 0 and "2 entries" in run.stdout, run.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "english", "korean"),
+    [
+        (("new-model", "acme/nowhere"), "kb rules new-model config.json --name acme/nowhere", "허브에 묻지 않습니다"),
+        (("new-model", "none.json"), "cannot be read", "읽을 수 없습니다"),
+        (("new-gpu", "--name", "A"), "give --name, --memory and --compute-capability", "함께 주십시오"),
+        (
+            ("new-gpu", "--name", "A 9", "--memory", "8GiB", "--compute-capability", "8", "--measured"),
+            "such as 8.9", "8.9처럼",
+        ),
+        (("new-gpu", "--name", "A 9", "--memory", "8", "--compute-capability", "8.0", "--measured"), "--memory", "8GB"),
+        (("new-gpu", "--name", "A 9", "--memory", "8GiB", "--compute-capability", "8.0"), "--measured", "--measured"),
+        (
+            ("new-gpu", "--name", "NVIDIA L4", "--memory", "24GiB", "--compute-capability", "8.9", "--measured"),
+            "known already: l4", "이미 있습니다: l4",
+        ),
+    ],
+)  # fmt: skip
+def test_bad_input_is_said_and_nothing_is_written(
+    folder: Path, arguments: tuple[str, ...], english: str, korean: str
+) -> None:
+    before = sorted(path.name for path in folder.rglob("*.yaml"))
+    for language, words in (("en", english), ("ko", korean)):
+        run = kb(*arguments, "--rules", folder, "--lang", language)
+        assert run.returncode == 2
+        assert words in run.stderr, run.stderr
+    assert sorted(path.name for path in folder.rglob("*.yaml")) == before
+
+
+def test_this_machines_gpu_is_read_from_its_driver(folder: Path, tmp_path: Path) -> None:
+    library = compiled(tmp_path).parent
+    environ = {**ENVIRON, "LD_LIBRARY_PATH": str(library), "NVML_DRIVER": "550.54.14"}
+    environ |= {"NVML_GPUS": "name=NVIDIA Engineering Sample,total=16376,major=8,minor=9,uuid=GPU-g"}
+    del environ["CUDA_VISIBLE_DEVICES"]
+    command = [sys.executable, "-m", "kb.rules", "new-gpu", "--rules", os.fspath(folder)]
+    run = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    text = (folder / "hardware" / "engineering-sample.yaml").read_text("utf-8")
+    assert "value: 16376, unit: MiB, status: measured" in text and '"8.9"' in text and "tdp" not in text
+    assert "driver 550.54.14" in (folder / "sources.yaml").read_text("utf-8")
+    assert kb("validate", "--rules", folder).returncode == 0
