@@ -538,3 +538,13 @@ def test_distinct_versions_are_told_by_their_settings() -> None:
     kept, left_out = distinct([version(8), version(8), version(None), version(8), version(4), version(8)])
     assert [each.unit is not None for each in kept] == [True, False, True, True]
     assert left_out == 2
+
+
+def test_a_noted_history_follows_the_projects_code_and_says_that_it_is_an_inference(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["mt5-qlora", "--gpu", "rtx-3090", "--host-memory", "60GB", "--lang", "en"]) in (0, 1)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "this is an inference: predictions follow the project's code" in said
+    assert "prepared=true" not in said, "nothing is assumed that the code does not do"
+    assert "bf16 false" in said

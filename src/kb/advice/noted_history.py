@@ -23,10 +23,11 @@ def noted_versions(row: Mapping[str, Any], language: str) -> list[Version]:
         language: of the labels.
     """
     shared = {**METHODS.get(row.get("method", ""), {}), **({"model.name": row["model"]} if "model" in row else {})}
-    shared |= {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in row.get("unsaid", {}).get("settings", {}).items()
-    }
+    for told in ("unsaid", "code"):  # what the config says beside the note, then what the code does whatever it says
+        shared |= {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in row.get(told, {}).get("settings", {}).items()
+        }
     versions = []
     for stage in row["stages"]:
         settings = {name: entry["value"] for name, entry in stage["settings"].items()}

@@ -119,6 +119,8 @@ def _noted(row: Mapping[str, Any], errata: Sequence[Mapping[str, Any]], words: W
     versions = noted_versions(row, words.language)
     outcomes = [stage["outcome"]["text"][words.language] for stage in row["stages"]]
     remarks = [f"{printable(version.label)}: {text}" for version, text in zip(versions, outcomes, strict=True)]
+    if code := row.get("code"):
+        remarks.append(code["text"][words.language])
     if confirmed := row.get("confirmed"):
         remarks.append(words("history.confirmed", when=confirmed["time"], source=confirmed["source"]))
     if about := [erratum["id"] for erratum in errata if erratum["claim"]["source"] == row["config"]["source"]]:

@@ -48,6 +48,8 @@ def case_history(library: Library, name: str, gpu: str, host_memory: str) -> str
     body = [*setting_rows(history.rows, words, PLAIN), *memory_rows(history, words, PLAIN)]
     cells = [[text(cell) for cell in line[: len(head)]] for line in body]
     parts = [_plot(history, words), table(head, cells, numbers=range(1, len(head)))]
+    if code := row.get("code"):
+        parts.append(prose(code["text"][library.language]))
     for stage in row["stages"]:
         outcome = stage["outcome"]["text"][library.language]
         parts.append(f"**{text(stage['title'][library.language])}** ({text(stage['event']['time'])}): {prose(outcome)}")
