@@ -17,26 +17,29 @@ if TYPE_CHECKING:
     from kb.integrations.api import message as message
     from kb.integrations.api import predict as predict
     from kb.integrations.api import recommend as recommend
+    from kb.integrations.many import predict_many as predict_many
+    from kb.integrations.many import replace as replace
 
 __version__ = "0.1.0"
 
 # The Python API; imported when first asked for, so that `import kb` costs nothing.
 _FUNCTIONS = ("lint", "predict", "recommend", "machine_of", "message", "findings")
+_OF_MANY = ("predict_many", "replace")
 _CLASSES = ("CheckResult", "Finding", "Machine", "MemoryReport", "Model", "TrainingSetup", "UserError")
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _FUNCTIONS and name not in _CLASSES:
+    if name not in (*_FUNCTIONS, *_OF_MANY, *_CLASSES):
         raise AttributeError(f"module 'kb' has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module("kb.integrations.api"), name)
+    value = getattr(import_module(f"kb.integrations.{'many' if name in _OF_MANY else 'api'}"), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_FUNCTIONS, *_CLASSES])
+    return sorted([*globals(), *_FUNCTIONS, *_OF_MANY, *_CLASSES])
 
 
 def leave_quietly(*_: object) -> NoReturn:

@@ -37,7 +37,18 @@ def test_importing_kb_imports_nothing_of_it() -> None:
 
 
 def test_every_name_of_the_api_is_there_and_others_are_not() -> None:
-    for name in ("lint", "predict", "recommend", "machine_of", "message", "findings", "UserError", "TrainingSetup"):
+    for name in (
+        "lint",
+        "predict",
+        "predict_many",
+        "replace",
+        "recommend",
+        "machine_of",
+        "message",
+        "findings",
+        "UserError",
+        "TrainingSetup",
+    ):
         assert name in dir(kb)
         assert callable(getattr(kb, name))
     with pytest.raises(AttributeError, match="no_such_name"):
@@ -206,3 +217,33 @@ def test_the_example_notebook_runs_from_top_to_bottom(tmp_path: Path) -> None:
 
 def test_the_package_says_that_it_is_typed() -> None:
     assert (ROOT / "src" / "kb" / "py.typed").exists()
+
+
+def test_many_configs_give_a_row_each_as_one_would_and_a_bad_one_stops_none() -> None:
+    grid = [{**CONFIG, "per_device_train_batch_size": batch} for batch in (4, 16, 64, 4)]
+    rows = kb.predict_many([*grid, {"per_device_train_batch_size": 4}, {"training": "\ud800"}], BOX)
+    for config, row in zip(grid, rows, strict=False):
+        report = kb.predict(config, BOX)
+        worst = max(report.phases, key=lambda phase: phase.process_used_bytes)
+        assert (row["verdict"], row["phase"]) == (report.verdict.status, worst.name)
+        assert (row["process_used_bytes"], row["high_bytes"]) == (worst.process_used_bytes, worst.high_bytes)
+        assert row["host_bytes"] == report.host.peak_bytes and row["error"] is None
+    assert [row["train_batch"] for row in rows[:4]] == [4, 16, 64, 4]
+    assert len({tuple(row) for row in rows}) == 1  # the same keys in each: a table
+    assert all(row["verdict"] is None and row["error"].endswith(".") for row in rows[4:])
+
+
+def test_many_refuses_what_is_no_dict_and_a_machine_that_it_does_not_know() -> None:
+    with pytest.raises(kb.UserError, match="predict_many takes dicts"):
+        kb.predict_many(["train.yaml"], BOX)
+    with pytest.raises(kb.UserError, match="rtx-3090"):
+        kb.predict_many([CONFIG], "rtx-309")
+
+
+def test_a_setup_is_changed_by_its_own_names_alone() -> None:
+    setup = kb.TrainingSetup(model_name="google/mt5-base", per_device_train_batch_size=8)
+    assert kb.replace(setup, bf16=True) == kb.TrainingSetup(
+        model_name="google/mt5-base", per_device_train_batch_size=8, bf16=True
+    )
+    with pytest.raises(kb.UserError, match="did you mean: per_device_train_batch_size"):
+        kb.replace(setup, per_device_train_batch=4)

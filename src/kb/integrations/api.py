@@ -99,7 +99,7 @@ def machine_of(
         UserError: there is no such GPU, or a value cannot be used.
     """
     cores = None if cpus is None else str(cpus)
-    return _checker(Question.of(gpu=gpu, gpus=gpus, host_memory=host_memory, cpus=cores)).machine
+    return session(Question.of(gpu=gpu, gpus=gpus, host_memory=host_memory, cpus=cores)).machine
 
 
 def lint(
@@ -127,15 +127,15 @@ def lint(
     Raises:
         UserError: a name or a value cannot be used, or nothing of what is given can be read.
     """
-    question = Question.of(dialect=dialect, versions=versions or {}, **_named(machine))
+    question = Question.of(dialect=dialect, versions=versions or {}, **machine_options(machine))
     inputs, faults = inputs_of(config)
     project = find_project(_folder(config)) if isinstance(config, str | os.PathLike) else Project()
     found = machine if isinstance(machine, Machine) else None
-    checker = _checker(question, Checking(select=select, ignore=ignore), project, model=_model(model), machine=found)
+    checker = session(question, Checking(select=select, ignore=ignore), project, model=_model(model), machine=found)
     result = run(inputs, checker, faults).result(checker)
     if result.unusable and not result.units:
         fault = result.unusable[0]
-        _refuse(UserError(fault.key, **{"path": fault.path, **fault.values}))
+        refuse(UserError(fault.key, **{"path": fault.path, **fault.values}))
     return result
 
 
@@ -155,13 +155,13 @@ def predict(setup: TrainingSetup | Config, machine: Place = None, *, model: str 
         UserError: the model is not known, or a value that matters is not.
     """
     if isinstance(setup, TrainingSetup):
-        estimator = Estimator(_known(model or setup.model_name), _place(machine), _catalog().constants)
+        estimator = Estimator(known_model(model or setup.model_name), _place(machine), _catalog().constants)
         return estimator.predict(setup)
     units = lint(setup, machine, model=model).units
     unit = next((each for each in units if each.prediction is not None), None)
     if unit is None or unit.prediction is None:
         note = units[0].note or "no_model_named"
-        _refuse(UserError(f"note.{note}", **dict(units[0].note_values)))
+        refuse(UserError(f"note.{note}", **dict(units[0].note_values)))
     return unit.prediction
 
 
@@ -191,7 +191,7 @@ def recommend(
     """
     catalog, place = _catalog(), _place(machine)
     if not place.gpus:
-        _refuse(UserError("recommend.no_gpu"))
+        refuse(UserError("recommend.no_gpu"))
     question = Question.of(
         method=method,
         effective_batch=effective_batch,
@@ -201,13 +201,13 @@ def recommend(
         beams=beams,
         generation_length=generation_length,
     )
-    estimator = Estimator(_known(model), place, catalog.constants)
+    estimator = Estimator(known_model(model), place, catalog.constants)
     try:
         return answer(task, question, estimator, catalog, load_guide(None), world=len(place.gpus))
     except UserError as fault:
-        _refuse(fault)
+        refuse(fault)
     except UnsupportedArchitectureError as fault:
-        _refuse(UserError("recommend.unsupported", model=estimator.model.name, reason=str(fault)))
+        refuse(UserError("recommend.unsupported", model=estimator.model.name, reason=str(fault)))
 
 
 def message(finding: Finding, language: Language = "en") -> str:
@@ -216,17 +216,18 @@ def message(finding: Finding, language: Language = "en") -> str:
     return sentence
 
 
-def _named(machine: Place) -> dict[str, Any]:
+def machine_options(machine: Place) -> dict[str, Any]:
+    """What names the machine, as :class:`Question` has it."""
     if isinstance(machine, Mapping):
         return {name: str(value) if name == "cpus" else value for name, value in machine.items()}
     return {} if isinstance(machine, Machine) else {"gpu": machine}
 
 
 def _place(machine: Place) -> Machine:
-    return machine if isinstance(machine, Machine) else _checker(Question.of(**_named(machine))).machine
+    return machine if isinstance(machine, Machine) else session(Question.of(**machine_options(machine))).machine
 
 
-def _checker(
+def session(
     question: Question,
     checking: Checking = AS_SET,
     project: Project | None = None,
@@ -234,24 +235,26 @@ def _checker(
     model: Model | None = None,
     machine: Machine | None = None,
 ) -> FileChecker:
+    """Rules, machine and model, made ready once. Raises: UserError: one of them cannot be used."""
     try:
         project = project or Project()
         return file_checker(_catalog(rules_of(project)), project, question, checking, model=model, machine=machine)
     except UserError as fault:
-        _refuse(fault)
+        refuse(fault)
 
 
 def _model(model: str | Model | None) -> Model | None:
-    return None if model is None else _known(model)
+    return None if model is None else known_model(model)
 
 
-def _known(model: str | Model | None) -> Model:
+def known_model(model: str | Model | None) -> Model:
+    """The model of a name. Raises: UserError: kb knows none."""
     if isinstance(model, Model):
         return model
     try:
         return named_model(model or "", _catalog())
     except UserError as fault:
-        _refuse(fault)
+        refuse(fault)
 
 
 def _folder(config: "str | os.PathLike[str]") -> str:
@@ -259,10 +262,15 @@ def _folder(config: "str | os.PathLike[str]") -> str:
     return path if os.path.isdir(path) else os.path.dirname(os.path.abspath(path))
 
 
-def _refuse(fault: UserError) -> NoReturn:
+def refuse(fault: UserError) -> NoReturn:
     """Raise it with its sentence, which is then what ``str`` gives."""
-    fault.sentence = said(load_words_or_none("en"), fault.key, **fault.values)
+    fault.sentence = worded(fault)
     raise fault
+
+
+def worded(fault: UserError) -> str:
+    """The fault's sentence in English."""
+    return said(load_words_or_none("en"), fault.key, **fault.values)
 
 
 def _catalog(rules: Rules = None) -> Catalog:

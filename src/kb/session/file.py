@@ -101,7 +101,7 @@ class FileChecker:
         if programs is not None:
             self.lookups |= programs.lookups
         self.beside = self.seen.text("beside", self.lookups["beside"])
-        self._joiner = Joiner(self.reader, catalog.dialects, self.seen.text("named", read), checker.given)
+        self.joiner = Joiner(self.reader, catalog.dialects, self.seen.text("named", read), checker.given)
 
     def forget(self) -> None:
         """Look at the project's files anew: for a session that goes on while they change."""
@@ -173,7 +173,7 @@ class FileChecker:
         return None
 
     def _check_all(self, units: Sequence[Unit], kind: Kind) -> list[UnitResult]:
-        joined = [self._joiner.join(unit) for unit in units]
+        joined = [self.joiner.join(unit) for unit in units]
         if kind in ("shell", "notebook"):
             from kb.session.code_files import starts_no_run
 
@@ -182,7 +182,7 @@ class FileChecker:
 
     def check_unit(self, unit: Unit) -> UnitResult:
         """One unit's result, with what the files it names say."""
-        return self._checker.check(self._joiner.join(unit))
+        return self._checker.check(self.joiner.join(unit))
 
     def read(
         self, text: str, path: str, kind: Kind, events: Sequence[Event] = (), *, raw: bytes = b"", readable: bool = True
