@@ -5,10 +5,11 @@ part of ``get_free_block`` in ``c10/cuda/CUDACachingAllocator.cpp``. It follows 
 confirms it.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 
 from kb.memory.engine.allocator import (
     LARGE_SEGMENT,
+    SMALL_REQUEST,
     SMALL_SEGMENT,
     SMALLEST_BLOCK,
     Block,
@@ -29,11 +30,24 @@ class ExpandableAllocator(CachingAllocator):
         super().__init__(limit, record)
         self._next_segment = TOP_ADDRESS
 
+    def malloc(self, requested: int) -> int:
+        """As the default backend's, by its own choice of a block."""
+        size = -(-requested // SMALLEST_BLOCK) * SMALLEST_BLOCK or SMALLEST_BLOCK
+        small = size <= SMALL_REQUEST
+        block = self._best_fit(size, small) or self._new_block(size, small)
+        block.free = False
+        if block.size - size >= SMALLEST_BLOCK:
+            self._cut(block, size)
+            assert block.after is not None
+            self._cache(block.after)
+        self.allocated += block.size
+        self.peak_allocated = max(self.peak_allocated, self.allocated)
+        if self._record is not None:
+            self._record("alloc", block.address, block.size)
+        return block.address
+
     def _page(self, small: bool) -> int:
         return SMALL_SEGMENT if small else LARGE_SEGMENT
-
-    def _splits(self, block: Block, size: int) -> bool:
-        return block.size - size >= SMALLEST_BLOCK
 
     def _best_fit(self, size: int, small: bool) -> Block | None:
         """The free block whose growth would be least, among those large enough today."""
@@ -138,3 +152,29 @@ class ExpandableAllocator(CachingAllocator):
             if neighbour is not None and not neighbour.mapped:
                 first, second = (neighbour, block) if neighbour is block.before else (block, neighbour)
                 block = self._joined(first, second)
+
+    def _cut(self, block: Block, size: int) -> None:
+        """Leave ``size`` bytes to ``block``; the rest becomes its neighbour, which is not yet cached."""
+        rest = self._blocks[block.address + size] = Block(block.address + size, block.size - size, block.small)
+        rest.mapped = block.mapped
+        rest.before, rest.after = block, block.after
+        if block.after is not None:
+            block.after.before = rest
+        block.after = rest
+        block.size = size
+
+    def _cache(self, block: Block) -> None:
+        insort(self._free[block.small], (block.size, block.address))
+
+    def _uncache(self, block: Block) -> None:
+        entries = self._free[block.small]
+        entries.pop(bisect_left(entries, (block.size, block.address)))
+
+    def _merged(self, block: Block) -> Block:
+        """``block`` grown by its free neighbours, which leave the cache; the result is not yet cached."""
+        for neighbour in (block.before, block.after):
+            if neighbour is not None and neighbour.free and neighbour.mapped:
+                self._uncache(neighbour)
+                first, second = (neighbour, block) if neighbour is block.before else (block, neighbour)
+                block = self._joined(first, second)
+        return block

@@ -43,18 +43,28 @@ class Stop(Exception):  # noqa: N818 (no error: it ends a recomputation)
 def record(
     run: Callable[[Any, Any], Gradients],
     inputs: Sequence[Tensor],
-    saved: Iterable[Tensor | None] = (),
+    saved: Sequence[Tensor | None] = (),
     extra: Any = None,
 ) -> Node | None:
     """A node for an operator on ``inputs``, made before its result as torch does; None where nothing needs it."""
-    if not world.grad or not any(tensor.needs for tensor in inputs):
+    if not world.grad:
+        return None
+    edges: list[Any] = []
+    needed = False
+    for tensor in inputs:
+        if tensor.needs:
+            needed = True
+            edges.append((tensor.node or tensor, tensor.shape, tensor.dtype))
+        else:
+            edges.append(None)
+    if not needed:
         return None
     node = Node()
-    world.sequence += 1
-    node.sequence, node.run, node.extra = world.sequence, run, extra
-    node.edges = [(t.node or t, t.shape, t.dtype) if t.needs else None for t in inputs]
+    world.sequence = node.sequence = world.sequence + 1
+    node.run, node.extra, node.edges = run, extra, edges
     node.frame, node.saved, node.results = None, [], 0
-    save(node, saved)
+    if saved:
+        save(node, saved)
     return node
 
 

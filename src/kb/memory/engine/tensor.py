@@ -1,5 +1,6 @@
 """Tensors without numbers: shape, type, strides and a storage whose bytes the allocator's model holds."""
 
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -44,6 +45,12 @@ class Tensor:
         self.grad: Tensor | None = None
 
 
+SHAPES = (
+    1 << 12
+)  # remembered by each of the functions of shapes alone: a run has a few dozen, asked for thousands of times
+
+
+@lru_cache(SHAPES)
 def packed(shape: Shape) -> Shape:
     """The strides of a contiguous tensor."""
     strides, step = [], 1
@@ -55,8 +62,14 @@ def packed(shape: Shape) -> Shape:
 
 def dense(tensor: Tensor) -> bool:
     """Non-overlapping and dense: the strides are those of some order of the dimensions, without gaps."""
+    return is_dense(tensor.shape, tensor.strides)
+
+
+@lru_cache(SHAPES)
+def is_dense(shape: Shape, strides: Shape) -> bool:
+    """:func:`dense` of a shape with its strides."""
     expected = 1
-    for stride, size in sorted(zip(tensor.strides, tensor.shape, strict=True)):
+    for stride, size in sorted(zip(strides, shape, strict=True)):
         if size > 1:
             if stride != expected:
                 return False
@@ -66,7 +79,12 @@ def dense(tensor: Tensor) -> bool:
 
 def new(shape: Shape, dtype: str, strides: Shape | None = None, node: Any = None) -> Tensor:
     """A tensor with a storage of its own; contiguous unless ``strides`` say otherwise."""
-    return Tensor(shape, dtype, strides or packed(shape), Storage(prod(shape) * WIDTH[dtype]), node)
+    return Tensor(shape, dtype, strides or packed(shape), Storage(_size(shape, dtype)), node)
+
+
+@lru_cache(SHAPES)
+def _size(shape: Shape, dtype: str) -> int:
+    return prod(shape) * WIDTH[dtype]
 
 
 def like(tensor: Tensor, dtype: str | None = None, node: Any = None) -> Tensor:
@@ -86,7 +104,11 @@ def seen_as(tensor: Tensor, shape: Shape, strides: Shape) -> Tensor:
 
 def viewed(tensor: Tensor, shape: Shape) -> Shape | None:
     """Strides of ``tensor`` seen as ``shape``; None where that takes a copy (at::detail::computeStride)."""
-    own, own_strides = tensor.shape, tensor.strides
+    return _viewed(tensor.shape, tensor.strides, shape)
+
+
+@lru_cache(SHAPES)
+def _viewed(own: Shape, own_strides: Shape, shape: Shape) -> Shape | None:
     strides: list[int] = []
     at = len(shape) - 1
     base, count = (own_strides[-1] if own else 1), 1

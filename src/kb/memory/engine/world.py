@@ -24,6 +24,9 @@ class Booked(NamedTuple):
     term: str
 
 
+_booked = tuple.__new__  # what Booked(…) calls in the end: there are thousands
+
+
 class Peak(NamedTuple):
     """One phase's peaks in bytes; ``at`` is the entry of the log after which ``allocated`` was reached."""
 
@@ -52,8 +55,9 @@ class Recording:
         """Allocate ``size`` bytes: the block's address and the number of its entry."""
         pool = self.pool
         address = pool.malloc(size)
-        self.log.append(Booked(pool.allocated, size, self.moment, self.term))
-        return address, len(self.log) - 1
+        log = self.log
+        log.append(_booked(Booked, (pool.allocated, size, self.moment, self.term)))
+        return address, len(log) - 1
 
     def free(self, address: int, number: int) -> None:
         """Give back the block at ``address``, which entry ``number`` made."""

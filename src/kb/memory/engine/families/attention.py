@@ -1,7 +1,7 @@
 """What the families' attentions share: caches, heads, rotary positions, and the two implementations."""
 
 from kb.memory.engine import ops
-from kb.memory.engine.tensor import F32, I64, Tensor, mark, new
+from kb.memory.engine.tensor import F32, I64, WIDTH, Storage, Tensor, mark, new, packed
 from kb.memory.engine.world import world
 
 
@@ -44,12 +44,27 @@ class Cache:
         for _ in range(tokens):
             if reorder:
                 self.reorder()
-            for at in self.keys:
-                batch, heads, _, width = self.keys[at].shape
-                more = [new((batch, heads, 1, width), self.keys[at].dtype) for _ in range(2)]
-                self.update(at, *more)
-                del more
+            for at, key in self.keys.items():
+                self._one_more(key, self.values[at])
         del rows
+
+    def _one_more(self, key: Tensor, value: Tensor) -> None:
+        """A token behind a layer's keys and values, in larger storages; the shortest way, as it is gone often."""
+        rows = [_row_bytes(tensor) for tensor in (key, value)]
+        more = [Storage(row) for row in rows]
+        for tensor, row in zip((key, value), rows, strict=True):
+            batch, heads, length, width = tensor.shape
+            tensor.shape = (batch, heads, length + 1, width)
+            tensor.strides = packed(tensor.shape)
+            tensor.storage = Storage((length + 1) * row)
+            mark(tensor, self.term)
+        del more
+
+
+def _row_bytes(cached: Tensor) -> int:
+    """Bytes of one token's keys, or values, of a layer."""
+    batch, heads, _, width = cached.shape
+    return batch * heads * width * WIDTH[cached.dtype]
 
 
 class PairedCache:

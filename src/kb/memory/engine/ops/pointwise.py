@@ -1,8 +1,10 @@
 """Elementwise operators, and reductions over the last dimension. Sources: ATen's derivatives.yaml for what is saved."""
 
+from functools import lru_cache
+
 from kb.memory.engine.ops.shapes import contiguous
 from kb.memory.engine.tape import Gradients, Node, record, save, saved
-from kb.memory.engine.tensor import BOOL, F32, Shape, Tensor, bare, dense, like, new
+from kb.memory.engine.tensor import BOOL, F32, SHAPES, Shape, Tensor, bare, is_dense, like, new
 from kb.memory.engine.world import world
 
 
@@ -37,14 +39,16 @@ def plus(tensor: Tensor) -> Tensor:
 
 def broadcast(first: Tensor, second: Tensor) -> tuple[Shape, Shape | None]:
     """The shape of the two together, and its strides where they are those of one of them."""
-    a, b = first.shape, second.shape
-    if len(a) >= len(b):
-        b = (1,) * (len(a) - len(b)) + b
-    else:
-        a = (1,) * (len(b) - len(a)) + a
+    return _broadcast(first.shape, first.strides, second.shape, second.strides)
+
+
+@lru_cache(SHAPES)
+def _broadcast(first: Shape, first_strides: Shape, second: Shape, second_strides: Shape) -> tuple[Shape, Shape | None]:
+    missing = len(first) - len(second)
+    a, b = (1,) * -missing + first, (1,) * missing + second
     shape = tuple(max(x, y) for x, y in zip(a, b, strict=True))
-    base = first if first.shape == shape else second
-    return shape, base.strides if base.shape == shape and dense(base) else None
+    base, strides = (first, first_strides) if first == shape else (second, second_strides)
+    return shape, strides if base == shape and is_dense(base, strides) else None
 
 
 def promoted(first: Tensor, second: Tensor) -> str:
