@@ -3,9 +3,10 @@
 import pytest
 
 from config_sample import FACTS, dialect_of
-from kb.config.reader import ConfigReader
+from kb.config.reader import ConfigReader, read_units
 from kb.core.document import Unit
 from kb.core.expression import is_unknown
+from kb.knowledge import load_catalog
 
 DIALECT = {
     "id": "demo",
@@ -145,3 +146,24 @@ def test_an_argument_that_newer_releases_lack_is_told_with_the_last_that_has_it(
 @pytest.mark.parametrize("name", ["wavelength", "taste"])
 def test_a_name_without_a_value_is_passed_over(name: str):
     assert read(f"{name}:\n").events == ()
+
+
+@pytest.mark.parametrize(
+    ("config", "training", "evaluation"),
+    [
+        ("plugins: [axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin]", True, True),
+        ("plugins: [axolotl.integrations.liger.LigerPlugin, a.CutCrossEntropyPlugin]", True, True),
+        ("plugins: [a.CutCrossEntropyPlugin]\ncut_cross_entropy: false", False, False),
+        ("plugins: [axolotl.integrations.liger.LigerPlugin]\nliger_fused_linear_cross_entropy: true", True, None),
+        ("plugins: [axolotl.integrations.liger.LigerPlugin]", None, None),
+        ("plugins:", None, None),
+    ],
+)
+def test_a_plugin_among_others_says_how_the_loss_is_computed(
+    config: str, training: bool | None, evaluation: bool | None
+) -> None:
+    text = f"base_model: a/b\nadapter: qlora\nsequence_len: 512\nmicro_batch_size: 1\ndatasets: []\n{config}\n"
+    catalog = load_catalog()
+    (unit,) = read_units(text, "axolotl.yaml", catalog.dialects, catalog.facts)
+    found = [unit.settings.get(name) for name in ("model.fused_loss", "model.fused_evaluation")]
+    assert [each and each.value for each in found] == [training, evaluation]

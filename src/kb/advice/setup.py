@@ -134,6 +134,7 @@ def setup_of(
         use_reentrant=bool(read.or_default("training.gradient_checkpointing_kwargs.use_reentrant")),
         label_smoothing_factor=float(read.or_default("training.label_smoothing_factor")),
         fused_loss=bool(read.value("training.use_liger_kernel") or read.value("model.fused_loss")),
+        fused_evaluation=bool(read.value("model.fused_evaluation")),
         predict_with_generate=generates,
         prediction_loss_only=bool(read.or_default("training.prediction_loss_only")),
         eval_accumulation_steps=read.number("training.eval_accumulation_steps"),

@@ -59,7 +59,7 @@ class PostTraining(NamedTuple):
     sleeps: bool = False  # vLLM gives its memory back while the model trains
 
 
-# The type of what trains beside frozen weights: as PEFT makes it (adapters fp32, modules to save as loaded), or one for all.
+# What trains beside frozen weights: as PEFT makes it (adapters fp32, modules to save as loaded), or all of one type.
 TrainedType = Literal["peft", "fp32", "bf16"]
 
 
@@ -91,6 +91,7 @@ class TrainingSetup(NamedTuple):
     use_reentrant: bool = False
     label_smoothing_factor: float = 0.0
     fused_loss: bool = False  # Liger and its like: the loss is computed in pieces, without whole logits
+    fused_evaluation: bool = False  # so too in evaluation (Cut Cross-Entropy; Liger makes logits there)
 
     predict_with_generate: bool = False
     prediction_loss_only: bool = False

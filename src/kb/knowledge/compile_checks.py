@@ -1,7 +1,7 @@
 """What is wrong with the files of rules/ that compiling each of them alone does not show."""
 
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from kb.core.text import nearest
@@ -115,13 +115,19 @@ def _check_aliases(rows: list[Located]) -> list[Problem]:
     return problems
 
 
+def _names(meant: Any) -> Iterator[str]:
+    """The settings that a key means, however it says them."""
+    for each in meant if isinstance(meant, list) else [meant]:
+        to = each["to"] if isinstance(each, dict) else each
+        yield from [to] if isinstance(to, str) else to
+
+
 def _check_dialects(rows: list[Located], types: dict[str, str]) -> list[Problem]:
     """Every setting that a key means exists: a name, a group with ``.*``, or ``{to: name, …}``."""
     problems = []
     for located in rows:
         for key, meant in located.data["keys"].items():
-            for target in meant if isinstance(meant, list) else [meant]:
-                name = target["to"] if isinstance(target, dict) else target
+            for name in _names(meant):
                 group = name.removesuffix("*")
                 if name not in types and not (group != name and any(known.startswith(group) for known in types)):
                     problems.append(_not_a_fact(located, ("keys", key, KEY), name, types))

@@ -78,7 +78,9 @@ def evaluation_peak(setup: TrainingSetup, s: Shape, resident: Terms, cast_adapte
     widened = 2 * FP32 + (compute if compute != FP32 else 0)
     loss = (4 * width if s.smoothing else widened) * logits
     loss += compute * logits if arch.logit_cap else 0
-    if s.copied and s.frozen:  # a head that does not train is copied for its product alone
+    if setup.fused_evaluation and not step:
+        loss = 0
+    elif s.copied and s.frozen:  # a head that does not train is copied for its product alone
         loss = max(loss, 2 * (logits + arch.vocab_size * (arch.embedding_size or arch.d_model)))
     before = resident | {
         "gathered": (steps - 1 + (steps > 2)) * step,

@@ -24,7 +24,7 @@ def translated(target: Target, node: Node) -> Any:
     written = node.value if node.kind == SCALAR else None
     if written is not None and written in target.values:
         return _listed(target.values[written])
-    matched = _by_pattern(target, written) if target.patterns and written is not None else None
+    matched = _matched(target, node) if target.patterns else None
     if matched is not None:
         return matched
     if target.skip is not None and written in target.skip:
@@ -41,6 +41,13 @@ def translated(target: Target, node: Node) -> Any:
     if target.items and node.kind == SEQUENCE:
         return _parts(target, [str(item.value) for item in node.value if item.kind == SCALAR])
     return AS_WRITTEN
+
+
+def _matched(target: Target, node: Node) -> Any:
+    """What a pattern makes of the text, or of the first item of a list that one matches; None where none does."""
+    items = node.value if node.kind == SEQUENCE else (node,)
+    texts = (item.value for item in items if item.kind == SCALAR)
+    return next((value for text in texts if (value := _by_pattern(target, text)) is not None), None)
 
 
 def _by_pattern(target: Target, written: str) -> Any:
