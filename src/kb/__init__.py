@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kb.integrations.many import replace as replace
 
 __version__ = "0.1.0"
+PROJECT = "gpu-memory-kb"  # by which a module called kb is known to be this one
 
 # The Python API; imported when first asked for, so that `import kb` costs nothing.
 _FUNCTIONS = ("lint", "predict", "recommend", "machine_of", "message", "findings")

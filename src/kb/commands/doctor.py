@@ -85,6 +85,7 @@ def _itself(health: Health, words: Words) -> list[str]:
         [words("doctor.cache"), printable(around.cache_folder)],
     ]
     faults = [fault for one in health.overlays for fault in one.faults]
+    faults += [words("doctor.foreign", path=each) for each in around.foreign]
     return [*table(rows, left=(0, 1)), *(f"{INDENT}{printable(fault)}" for fault in faults)]
 
 
@@ -178,6 +179,7 @@ def doctor_json(health: Health) -> dict[str, Any]:
         "libyaml": around.libyaml,
         "compiler": around.compiler,
         "torch_cuda_build": around.cuda_build,
+        "foreign": list(around.foreign),
         "cache": {"folder": around.cache_folder, "writable": around.cache_writable},
     }
 

@@ -3,6 +3,8 @@
 import os
 import platform
 import shutil
+import sys
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from kb.machine.software import cache_folder, installed_versions
@@ -27,6 +29,8 @@ PACKAGES = (
     ("pygls", "editor", "lsp"),
     ("mkdocs_material", "site", "docs"),
 )
+NAMESAKES = ("kb", "kb_manager")  # packages of the index that install a module called kb
+OWN_WORDS = "know before you run"  # this package's first line
 COMPILERS = ("c++", "g++", "clang++")
 
 
@@ -50,6 +54,7 @@ class Installation(NamedTuple):
     cuda_build: bool | None  # of torch; None without torch
     cache_folder: str
     cache_writable: bool
+    foreign: tuple[str, ...] = ()  # other packages' modules of the name kb: where they lie, or who installs them
 
 
 def look_around() -> Installation:
@@ -70,7 +75,29 @@ def look_around() -> Installation:
         cuda_build=None if torch is None else not torch.endswith("+cpu") and _has_cuda_library(),
         cache_folder=cache,
         cache_writable=_writable(cache),
+        foreign=_foreign(versions),
     )
+
+
+def _foreign(versions: Mapping[str, str]) -> tuple[str, ...]:
+    """What else is called kb: installed packages that bring such a module, and modules on Python's path."""
+    own = os.path.realpath(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    found = [f"{name.replace('_', '-')} {versions[name]}" for name in NAMESAKES if name in versions]
+    for entry in dict.fromkeys(os.path.abspath(entry) for entry in sys.path):
+        for name in ("kb/__init__.py", "kb.py"):
+            path = os.path.join(entry, *name.split("/"))
+            if os.path.realpath(os.path.dirname(path)) != own and _is_foreign(path):
+                found.append(path)
+    return tuple(dict.fromkeys(found))
+
+
+def _is_foreign(path: str) -> bool:
+    """Whether a module of the name is another package's, and not a second copy of this one."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            return OWN_WORDS not in stream.read(200)
+    except OSError:
+        return False
 
 
 def _has_cuda_library() -> bool:
