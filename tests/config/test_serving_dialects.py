@@ -105,6 +105,70 @@ def test_a_count_that_cannot_be_told_says_nothing(tmp_path: Path) -> None:
         assert "serving-fewer-gpus-than-ranks" not in [rule for rule, _ in findings(path)]
 
 
+TGI = """\
+services:
+  tgi:
+    image: ghcr.io/huggingface/text-generation-inference:2.4.0
+    environment:
+      - MODEL_ID=meta-llama/Llama-3.1-8B-Instruct
+      - MAX_TOTAL_TOKENS=4096
+      - MAX_INPUT_TOKENS=8192
+"""
+TGI_POD = """\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: tgi}
+spec:
+  template:
+    spec:
+      containers:
+        - name: tgi
+          image: ghcr.io/huggingface/text-generation-inference:latest
+          env:
+            - {name: HF_TOKEN, valueFrom: {secretKeyRef: {name: hf, key: token}}}
+            - {name: MODEL_ID, value: meta-llama/Llama-3.1-8B-Instruct}
+            - {name: QUANTIZE, value: ""}
+            - {name: MAX_TOTAL_TOKENS, value: "4096"}
+            - {name: MAX_INPUT_TOKENS, value: "8192"}
+          args: ["--max-total-tokens=$(MAX_TOTAL_TOKENS)"]
+"""
+VALUES = """\
+image:
+  repository: ghcr.io/huggingface/text-generation-inference
+  tag: "2.4.0"
+env:
+  MODEL_ID: meta-llama/Llama-3.1-8B-Instruct
+  MAX_TOTAL_TOKENS: "4096"
+  MAX_INPUT_TOKENS: "8192"
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "line"), [("c.yaml", TGI, 7), ("pod.yaml", TGI_POD, 15), ("values.yaml", VALUES, 7)]
+)
+def test_what_the_environment_tells_tgi_is_read(name: str, text: str, line: int, tmp_path: Path) -> None:
+    found = findings(written(tmp_path, name, text))
+    assert ("serving-input-not-below-total", line) in found
+    fewer = text.replace("8192", "2048")
+    assert "serving-input-not-below-total" not in [rule for rule, _ in findings(written(tmp_path, name, fewer))]
+
+
+def test_a_flag_of_tgis_command_counts_before_its_variable(tmp_path: Path) -> None:
+    text = TGI + "    command: --max-input-tokens 2048\n"
+    assert "serving-input-not-below-total" not in [row for row, _ in findings(written(tmp_path, "c.yaml", text))]
+
+
+def test_a_charts_image_and_extra_arguments_are_read(tmp_path: Path) -> None:
+    image = "image: {repository: vllm/vllm-openai, tag: v0.8.5}\n"
+    text = f"{image}extraArgs:\n  - --model=mistralai/Mistral-7B-v0.1\n  - --max-model-len=65536\n"
+    assert ("serving-length-beyond-positions", 4) in findings(written(tmp_path, "values.yaml", text))
+
+
+def test_an_environment_of_another_image_is_left_alone(tmp_path: Path) -> None:
+    text = TGI.replace("ghcr.io/huggingface/text-generation-inference:2.4.0", "acme/text-generation-inference-web:1")
+    assert not [row for row in findings(written(tmp_path, "c.yaml", text)) if row[0].startswith("serving-")]
+
+
 def test_a_shell_in_a_pod_is_read(tmp_path: Path) -> None:
     path = written(tmp_path, "pod.yaml", POD)
     assert findings(path) == [("serving-length-beyond-positions", 9)]

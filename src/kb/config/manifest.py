@@ -1,16 +1,17 @@
-"""Servers in docker-compose files and Kubernetes manifests: containers whose command starts one, as units."""
+"""Servers in docker-compose files, Kubernetes manifests and Helm values: containers whose command starts one, as units."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from kb.config.manifest_env import inner, with_environment
 from kb.config.shell.command import CommandReader, unit_of
 from kb.config.shell.expand import Argument, Environment
 from kb.config.shell.flag_values import setting_at
 from kb.config.shell.flags import Flag
 from kb.config.shell.launch import server_launch
 from kb.config.shell.lexer import split_commands
-from kb.config.shell.serving import Started, read_server, server_of_image
+from kb.config.shell.serving import TGI, Started, read_server, server_of_image
 from kb.config.text.nodes import MAPPING, SCALAR, SEQUENCE, Node
 from kb.config.text.parsing import Parsed
 from kb.config.text.source import Places
@@ -39,6 +40,11 @@ def servers_in(parsed: Parsed, path: str, reader: CommandReader) -> list[Unit]:
             if started is None:
                 continue
             launch = server_launch(started, text)
+            if started.server is TGI:
+                names = tuple(reader.speller(launch).targets)
+                launch = launch._replace(flags=with_environment(container, names, launch.flags))
+                if not any(flag.name != "image_release" for flag in launch.flags):
+                    continue
             span = parsed.source.span(container)
             unit = unit_of(launch, reader.speller(launch), path, name or None, places, span)
             settings = {**unit.settings, **_surroundings(container, started, places)}
@@ -69,17 +75,34 @@ def _text(entries: Mapping[str, tuple[Node, Node]], key: str) -> str | None:
 
 def _started(container: Node, text: str) -> Started | None:
     entries = container.entries()
-    given = [entries[key][1] for key in ("entrypoint", "command", "args") if key in entries]
+    given = [entries[key][1] for key in ("entrypoint", "command", "args", "extraArgs") if key in entries]
     words = _arguments([node for node in given if not node.alias], text)
     started = read_server(words)
     image = entries["image"][1] if "image" in entries else None
-    named = _argument(image) if image is not None and image.kind == SCALAR else None
+    named = _image(image) if image is not None else None
     if started is not None:
         return started._replace(image=named)
     server = server_of_image(named.text or "") if named is not None else None
-    if named is None or server is None or not words or not (words[0].text or "").startswith("-"):
+    if named is None or server is None or (words and not _is_flag(words[0], text)):
+        return None
+    if not words and server is not TGI:
         return None
     return Started(server, words, named, named)
+
+
+def _is_flag(word: Argument, text: str) -> bool:
+    """Whether a word is a flag, its value known or not: ``--quantize=$(QUANTIZE)``."""
+    return text[word.start : word.end].lstrip("'\"").startswith("-")
+
+
+def _image(node: Node) -> Argument | None:
+    """The image's name; of a chart's ``{repository, tag}`` both, at the place of the tag."""
+    if node.kind == SCALAR:
+        return _argument(node)
+    parts = [part for name in ("repository", "tag") if (part := _below(node, name)) is not None and part.kind == SCALAR]
+    if not parts or _below(node, "repository") is None:
+        return None
+    return inner(parts[-1])._replace(text=":".join(str(part.value) for part in parts))
 
 
 def _arguments(nodes: Sequence[Node], text: str) -> list[Argument]:

@@ -1,0 +1,64 @@
+"""What a container's environment tells its server: TGI's launcher takes each of its flags as a variable, too."""
+
+from collections.abc import Iterator, Sequence
+
+from kb.config.shell.expand import Argument
+from kb.config.shell.flags import Flag
+from kb.config.text.nodes import MAPPING, SCALAR, SEQUENCE, Node
+
+# docker-compose, Kubernetes, and what Helm charts call it in their values
+BLOCKS = ("environment", "env", "extraEnv", "extraEnvVars", "envVars")
+
+
+def with_environment(container: Node, names: Sequence[str], given: Sequence[Flag]) -> tuple[Flag, ...]:
+    """The server's flags, with those that the environment sets.
+
+    Of one that both set the command's counts, unless it takes its value from a variable: ``--quantize=$(QUANTIZE)``.
+
+    Args:
+        container: a service, a container, or a chart's values.
+        names: the flags that are variables too, without dashes, with _ for -.
+        given: the command's own flags.
+    """
+    said = {flag.name for flag in given if not flag.values or flag.values[0].text is not None}
+    found = {}
+    for name, key, value in _variables(container):
+        flag = name.lower()
+        if name.isupper() and flag in names and flag not in said and value.text != "":
+            found[flag] = Flag(flag, key, (value,), dashes="")
+    return (*found.values(), *(flag for flag in given if flag.name not in found))
+
+
+def _variables(container: Node) -> Iterator[tuple[str, Argument, Argument]]:
+    """Each variable's name, and the places of name and value."""
+    entries = container.entries()
+    for block in (entries[name][1] for name in BLOCKS if name in entries):
+        if block.kind == MAPPING:
+            for name, (key, value) in block.entries().items():
+                if value.kind == SCALAR:
+                    yield name, inner(key), inner(value)
+        for item in block.value if block.kind == SEQUENCE else ():
+            if item.kind == SCALAR:
+                name, equals, _ = str(item.value).partition("=")
+                if equals:
+                    yield name, *_parted(item, name)
+            elif item.kind == MAPPING and {"name", "value"} <= item.entries().keys():
+                key, value = (item.entries()[part][1] for part in ("name", "value"))
+                if key.kind == value.kind == SCALAR:
+                    yield str(key.value), inner(key), inner(value)
+
+
+def inner(node: Node) -> Argument:
+    """A scalar within its quotes, so that a fix leaves them: Kubernetes takes variables as texts alone."""
+    assert node.end is not None
+    quotes = 1 if node.style in ("'", '"') else 0
+    text = str(node.value)
+    return Argument(None if "$" in text else text, node.start.index + quotes, node.end.index - quotes)
+
+
+def _parted(item: Node, name: str) -> tuple[Argument, Argument]:
+    """``NAME=value`` as two."""
+    whole = inner(item)
+    cut = whole.start + len(name)
+    value = None if whole.text is None else whole.text.partition("=")[2]
+    return Argument(name, whole.start, cut), Argument(value, cut + 1, whole.end)
