@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 
 from kb.advice.rule_diff import Edition, entries_of, readable_by_this_code
-from kb.advice.rule_flips import Flips, Recommended, flips_of
+from kb.advice.rule_flips import MOST_PAIRS, Flips, Recommended, flips_of
 from kb.core.units import GIB
 from kb.integrations.git_files import GitError, resolve
 from kb.knowledge import load_catalog, load_guide, load_words
@@ -201,7 +201,7 @@ def test_a_changed_figure_stands_in_the_first_five_lines_before_any_prose() -> N
 
     before = NOW._replace(entries={"hardware/t4": (1, "a", "a")}, contents={"hardware/t4": card(320, "Old.")})
     after = NOW._replace(entries={"hardware/t4": (2, "b", "b")}, contents={"hardware/t4": card(300, "New.")})
-    entries, flips = entries_of(before, after), Flips((), (), (), 0, 0, 0)
+    entries, flips = entries_of(before, after), Flips((), (), (), 0, 0, 0, 0)
     text = rule_diff_markdown("main", "0" * 40, entries, flips, before, after, Words("en", load_words("en"), {}))
     lines = text.splitlines()
     (at,) = [number for number, line in enumerate(lines) if "320 → **300** GB/s" in line]
@@ -306,3 +306,15 @@ def test_the_workflow_posts_with_no_more_rights_than_it_needs() -> None:
     scripts = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
     assert any("kb.rules diff" in script for script in scripts)
     assert not any("${{" in script for script in scripts)
+
+
+def test_where_all_pairs_may_differ_a_sample_is_asked_and_said() -> None:
+    constants = NOW.catalog.constants | {"band_train": NOW.catalog.constants["band_train"] * 2}
+    after = NOW._replace(catalog=NOW.catalog._replace(constants=constants))
+    flips = flips_of(NOW, after)
+    assert flips.differing == flips.pairs
+    assert MOST_PAIRS <= flips.asked < flips.pairs / 10
+    assert flips.recommendations
+    words = Words("en", load_words("en"), NOW.catalog.facts)
+    text = rule_diff_markdown("main", "0" * 40, entries_of(NOW, after), flips, NOW, after, words)
+    assert f"{flips.asked} of them, a sample" in text

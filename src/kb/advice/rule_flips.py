@@ -5,6 +5,7 @@ Both editions are asked by the same code, so that only the rules can make a diff
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
+from zlib import crc32
 
 from kb.advice.check import Checker
 from kb.advice.estimator import Estimator, on_gpu
@@ -68,16 +69,19 @@ class Fit(NamedTuple):
     recommended: Recommended | None
 
 
+MOST_PAIRS = 200  # that are asked where a figure changed on which all of them rest
 MOST_MODELS = 16  # that a new GPU is shown with
 
 
 class Flips(NamedTuple):
-    """``pairs`` of models and GPUs are in both editions; ``asked`` of them could differ at all, and were asked."""
+    """``pairs`` of models and GPUs are in both editions; ``differing`` of them could differ at all; ``asked`` of these
+    were: all of them, or a sample."""
 
     recommendations: tuple[RecommendationFlip, ...]
     verdicts: tuple[VerdictFlip, ...]
     findings: tuple[FindingFlip, ...]
     pairs: int
+    differing: int
     asked: int
     preset_rows: int
     fits: tuple[Fit, ...] = ()
@@ -89,7 +93,8 @@ def flips_of(before: Edition, after: Edition) -> Flips:
     models = sorted(before.catalog.models.keys() & after.catalog.models.keys())
     gpus = sorted(before.catalog.gpus.keys() & after.catalog.gpus.keys())
     pairs = [(model, gpu) for model in models for gpu in gpus]
-    asked = [pair for pair in pairs if _may_differ(before, after, *pair)]
+    differing = [pair for pair in pairs if _may_differ(before, after, *pair)]
+    asked = _sample(differing, after)
     recommendations = []
     verdicts = []
     for model, gpu in asked:
@@ -100,7 +105,19 @@ def flips_of(before: Edition, after: Edition) -> Flips:
         verdicts += [VerdictFlip(*key, gpu, was[key], now[key]) for key in now if key in was and was[key] != now[key]]
     findings, rows = _finding_flips(before, after)
     fits = _fits(before, after)
-    return Flips(tuple(recommendations), tuple(verdicts), tuple(findings), len(pairs), len(asked), rows, fits)
+    return Flips(
+        tuple(recommendations), tuple(verdicts), tuple(findings), len(pairs), len(differing), len(asked), rows, fits
+    )
+
+
+def _sample(pairs: list[tuple[str, str]], edition: Edition) -> list[tuple[str, str]]:
+    """All pairs where they are few; else those that presets name and as many of the others as are soon asked, drawn by
+    their names' checksum, so that a pull request is shown the same ones each time."""
+    if len(pairs) <= MOST_PAIRS:
+        return pairs
+    drawn = sorted(pairs, key=lambda pair: crc32(" ".join(pair).encode()))[:MOST_PAIRS]
+    named = [pair for pair in pairs if _presets(edition, *pair)]
+    return sorted({*drawn, *named})
 
 
 def _fits(before: Edition, after: Edition) -> tuple[Fit, ...]:

@@ -44,7 +44,12 @@ def rule_diff_object(revision: str, commit: str, entries: Entries, flips: Flips)
         ],
         "verdicts": [flip._asdict() for flip in flips.verdicts],
         "findings": [flip._asdict() for flip in flips.findings],
-        "compared": {"pairs": flips.pairs, "asked": flips.asked, "preset_rows": flips.preset_rows},
+        "compared": {
+            "pairs": flips.pairs,
+            "differing": flips.differing,
+            "asked": flips.asked,
+            "preset_rows": flips.preset_rows,
+        },
     }
 
 
@@ -79,7 +84,9 @@ def rule_diff_markdown(
     lines += _others(entries, words)
     lines += _verdicts(flips, words)
     lines += _findings(flips.findings, words)
-    lines.append(words("rules.diff_compared", pairs=flips.pairs, asked=flips.asked, rows=flips.preset_rows))
+    compared = {"pairs": flips.pairs, "differing": flips.differing, "asked": flips.asked, "rows": flips.preset_rows}
+    key = "rules.diff_compared" if flips.asked == flips.differing else "rules.diff_sampled"
+    lines.append(words(key, **compared))
     return "\n".join(lines).rstrip() + "\n"
 
 
