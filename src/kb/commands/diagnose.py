@@ -12,20 +12,18 @@ from kb.config.files import ConfigError
 from kb.config.log.text import log_lines
 from kb.core.catalog import Catalog
 from kb.core.document import Unit
-from kb.core.expression import Unknown
-from kb.core.finding import Span
 from kb.core.text import UserError
 from kb.knowledge import load_guide
 from kb.report.diagnosis_report import diagnosis_json, diagnosis_text
 from kb.report.terminal import choose_style
 from kb.session import cli
 from kb.session.knowledge import open_knowledge
+from kb.session.log_values import first_training, machine_alone
 from kb.session.prepare import file_checker
 from kb.session.project import Project, find_project, folder_of
 from kb.session.run import read_bytes
 
 STDIN = "-"
-_OF_THE_MACHINE = ("gpu.", "host.", "versions.")
 
 
 class _Values(NamedTuple):
@@ -86,13 +84,7 @@ def _values(options: argparse.Namespace, project: Project, catalog: Catalog) -> 
     )
     checker = file_checker(catalog, project, question._replace(machine=machine))
     if options.config is None:
-        empty = Unit(path="", section=None, dialect=None, settings={}, span=Span(1, 1, 1, 1, 0, 0))
-        facts = checker.facts(empty)
-
-        def machine_only(name: str) -> Any:
-            return facts.get(name) if name.startswith(_OF_THE_MACHINE) else Unknown(frozenset((name,)))
-
-        return _Values(machine_only, None)
+        return _Values(machine_alone(checker), None)
     unit = _unit(options, checker)
     return _Values(checker.facts(unit).get, unit)
 
@@ -115,9 +107,7 @@ def _unit(options: argparse.Namespace, checker: Any) -> Unit:
             key = "plan.no_section" if named else "plan.no_sections"
             raise UserError(key, path=options.config, section=options.section[:100], known=", ".join(named))
         results = (named[options.section],)
-    known = [result for result in results if result.unit.dialect is not None]
-    if not known:
+    unit = first_training(results)
+    if unit is None:
         raise UserError("diagnose.no_dialect", path=options.config)
-    training = [result.unit for result in known if result.setup and result.setup.do_train]
-    unit: Unit = training[0] if training else known[0].unit
     return unit

@@ -10,10 +10,6 @@ from kb.core.text import UserError
 
 # what of a package is served, and where under assets/vendor/
 SERVED = {
-    "katex/dist/katex.min.js": "katex.min.js",
-    "katex/dist/katex.min.css": "katex.min.css",
-    "katex/dist/fonts": "fonts",
-    "mermaid/dist/mermaid.min.js": "mermaid.min.js",
     "pyodide/pyodide.mjs": "pyodide/pyodide.mjs",
     "pyodide/pyodide.asm.mjs": "pyodide/pyodide.asm.mjs",
     "pyodide/pyodide.asm.wasm": "pyodide/pyodide.asm.wasm",

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from kb.commands import COMMANDS, command
 from kb.guide.library import Library
-from kb.guide.markup import fenced, text
+from kb.guide.markup import fenced, filter_box, text
 from kb.session import cli
 
 WIDTH = "92"  # columns of the page's code blocks
@@ -15,7 +15,7 @@ WIDTH = "92"  # columns of the page's code blocks
 def command_reference(library: Library) -> str:
     """A heading, what it is for, and its ``--help`` for each command."""
     words = cli.load_words_or_none(library.language)
-    parts = []
+    parts = [filter_box(library)]
     with _columns(WIDTH):
         # by name, as kb itself finds them: the commands stand above this floor, and are asked for their help alone
         for name in COMMANDS:

@@ -8,7 +8,7 @@ from kb.advice.usual import reads_target
 from kb.core.model import Model
 from kb.guide.fits import SHOWN_WAYS, Row
 from kb.guide.library import Library
-from kb.guide.markup import wide_table
+from kb.guide.markup import filter_box, wide_table
 from kb.guide.site_words import say
 from kb.report.values import short_name
 
@@ -45,7 +45,8 @@ def fits_by_model(library: Library, rows: Sequence[Row]) -> str:
             for model in models
         ]
         groups.append((title, lines))
-    return wide_table(say(language, "fits.heading"), _head(language, "fits.model"), groups)
+    shown = wide_table(say(language, "fits.heading"), _head(language, "fits.model"), groups)
+    return f"{filter_box(library, alone=True)}\n\n{shown}"
 
 
 def fits_by_gpu(library: Library, model: Model, rows: Sequence[Row]) -> str:
@@ -55,7 +56,8 @@ def fits_by_gpu(library: Library, model: Model, rows: Sequence[Row]) -> str:
         (f'<a href="../../gpus/{row.gpu}/">{escape(short_name(gpus[row.gpu]))}</a>', *_cells(model, row))
         for row in rows
     ]
-    return wide_table(say(language, "fits.where"), _head(language, "fits.gpu"), [("", lines)])
+    shown = wide_table(say(language, "fits.where"), _head(language, "fits.gpu"), [("", lines)])
+    return f"{filter_box(library, alone=True)}\n\n{shown}"
 
 
 def _head(language: str, first: str) -> list[str]:

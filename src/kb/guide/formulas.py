@@ -10,8 +10,8 @@ from kb.guide.markup import PLAIN, badge, cited, prose, table, text
 from kb.guide.site_words import say
 from kb.report.entries.provenance import figure
 
-_SIGNS = {"*": r" \cdot ", "+": " + ", "-": " - ", "//": r" \,\mathrm{div}\, ", "%": r" \bmod "}
-_COMPARES = {"<=": r" \le ", ">=": r" \ge ", "==": " = ", "!=": r" \ne ", "<": " < ", ">": " > "}
+_SIGNS = {"*": " × ", "+": " + ", "-": " − ", "//": " div ", "%": " mod "}
+_COMPARES = {"<=": " ≤ ", ">=": " ≥ ", "==": " = ", "!=": " ≠ ", "<": " < ", ">": " > "}
 _STRENGTH = {"+": 1, "-": 1, "*": 2, "/": 3, "//": 2, "%": 2, "neg": 2, "**": 4}
 
 
@@ -40,8 +40,8 @@ def _line(library: Library, entry: Mapping[str, Any], row: Mapping[str, Any]) ->
     left = _name(names.get(row["name"]) or _unnamed(library, row["name"]))
     said = f' <span class="kb-said">{escape(row["text"][library.language])}</span>' if "text" in row else ""
     source = f"{badge(library, row['status'])} {cited(library, row)}"
-    shown = escape(f"{left} = {latex(row['expression_tree'], names)}")
-    return f'<li><span class="arithmatex">\\({shown}\\)</span> {source}{said}</li>'
+    shown = f"{left} = {typeset(row['expression_tree'], names)}"
+    return f'<li><span class="kb-formula">{shown}</span> {source}{said}</li>'
 
 
 def _unnamed(library: Library, name: str) -> str:
@@ -49,48 +49,49 @@ def _unnamed(library: Library, name: str) -> str:
     return say(library.language, "formula.total") if name == "total" else name
 
 
-def latex(tree: Tree, names: Mapping[str, str]) -> str:
-    """An expression's tree as TeX; variables stand as the reader's own words."""
+def typeset(tree: Tree, names: Mapping[str, str]) -> str:
+    """An expression's tree as HTML, which breaks between its terms as text does; variables are the reader's words."""
     kind = tree[0]
     if kind == "fact":
         return _name(names.get(tree[1], tree[1].rpartition(".")[2]))
     if kind == "lit":
         return _number(tree[1])
     if kind == "call":
-        inner = ", ".join(latex(part, names) for part in tree[2:])
-        return rf"\{tree[1]}\left({inner}\right)" if tree[1] in ("min", "max") else rf"\mathrm{{{tree[1]}}}({inner})"
+        return f"{escape(tree[1])}({', '.join(typeset(part, names) for part in tree[2:])})"
     if kind == "/":
-        return rf"\frac{{{latex(tree[1], names)}}}{{{latex(tree[2], names)}}}"
+        over, under = (typeset(part, names) for part in tree[1:])
+        return f'<span class="kb-over"><span>{over}</span><span class="kb-slash"> / </span><span>{under}</span></span>'
     if kind == "**":
-        return f"{_part(tree[1], 5, names)}^{{{latex(tree[2], names)}}}"
+        return f"{_part(tree[1], 5, names)}<sup>{typeset(tree[2], names)}</sup>"
     if kind == "neg":
-        return f"-{_part(tree[1], 2, names)}"
+        return f"−{_part(tree[1], 2, names)}"
     if kind == "if":
-        test, body, other = (latex(part, names) for part in tree[1:])
-        return rf"\begin{{cases}}{body} & {test}\\{other}\end{{cases}}"
+        test, body, other = (typeset(part, names) for part in tree[1:])
+        return f'<span class="kb-cases"><span>{body} ({test})</span><span>{other}</span></span>'
     if kind == "compare":
-        parts = [latex(part, names) for part in tree[2:]]
-        return parts[0] + "".join(_COMPARES[sign] + part for sign, part in zip(tree[1], parts[1:], strict=True))
+        parts = [typeset(part, names) for part in tree[2:]]
+        return parts[0] + "".join(escape(_COMPARES[sign]) + part for sign, part in zip(tree[1], parts[1:], strict=True))
     strength = _STRENGTH[kind]
     return _part(tree[1], strength, names) + _SIGNS[kind] + _part(tree[2], strength + (kind == "-"), names)
 
 
 def _part(tree: Tree, at_least: int, names: Mapping[str, str]) -> str:
-    inner = latex(tree, names)
-    return inner if _STRENGTH.get(tree[0], 9) >= at_least else rf"\left({inner}\right)"
+    inner = typeset(tree, names)
+    return inner if _STRENGTH.get(tree[0], 9) >= at_least else f"({inner})"
 
 
 def _name(words: str) -> str:
-    return rf"\text{{{words.replace('_', ' ').replace('%', chr(92) + '%')}}}"
+    return f"<span>{escape(words.replace('_', ' '))}</span>"
 
 
 def _number(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        return rf"\text{{{value}}}"
+        return escape(str(value))
     if value and abs(value) >= 1e6:
         power = len(str(int(abs(value)))) - 1
         mantissa = value / 10**power
-        return f"10^{{{power}}}" if mantissa == 1 else rf"{mantissa:g} \cdot 10^{{{power}}}"
+        ten = f"10<sup>{power}</sup>"
+        return ten if mantissa == 1 else f"{mantissa:g} × {ten}"
     return f"{value:g}"
 
 

@@ -25,7 +25,7 @@ from kb.knowledge import load_catalog
 
 _INLINE = re.compile(r"<script(?![^>]*\bsrc=)(?P<about>[^>]*)>(?P<body>.*?)</script>", re.DOTALL)
 _DATA = re.compile(r"""type=["']?application/(?:json|ld\+json)""")
-# Material sets colours by style attributes, Mermaid and KaTeX too; Pyodide is WebAssembly
+# Material sets colours by style attributes; Pyodide is WebAssembly
 _REST = (
     "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; font-src 'self' data:; "
     "connect-src 'self'; worker-src 'self'; object-src 'none'; base-uri 'self'; form-action 'self'; frame-src 'none'"

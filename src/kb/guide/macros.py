@@ -12,6 +12,8 @@ from kb.guide.cases import case_history, run_times
 from kb.guide.choose import choose_table, chooser, constant, note_figure, recommended
 from kb.guide.command_reference import command_reference
 from kb.guide.compare import compare
+from kb.guide.decision_trees import decision_tree
+from kb.guide.error_search import error_search
 from kb.guide.export import data_files
 from kb.guide.formulas import formula
 from kb.guide.grammar_page import grammar_tables
@@ -31,7 +33,6 @@ from kb.guide.proof import accuracy_summary, proof_chart, proof_line
 from kb.guide.runbooks import checklist, commands_table, questions, targets
 from kb.guide.serving_tables import serving_defaults, serving_messages, serving_table
 from kb.guide.tables import (
-    decision_tree,
     dialect_table,
     entry_file,
     errata_table,
@@ -62,6 +63,7 @@ SHOWN: dict[str, Callable[..., str]] = {
     "effective_batches": effective_batches,
     "entry_file": entry_file,
     "errata_table": errata_table,
+    "error_search": error_search,
     "formula": formula,
     "gpu_table": gpu_table,
     "grammar_tables": grammar_tables,

@@ -1,5 +1,6 @@
 """Markdown and HTML pieces that the guide's pages are put together from. Every value of the rules is escaped here."""
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
@@ -57,11 +58,26 @@ def held(body: str, kind: str = "", label: str = "") -> str:
     return f'<div class="kb-held{f" {kind}" if kind else ""}"{scrolls}>{" ".join(body.split(chr(10)))}</div>'
 
 
-def wide_table(label: str, head: Sequence[str], groups: Iterable[tuple[str, Iterable[Sequence[str]]]]) -> str:
-    """A table with a fixed first column, which scrolls inside itself; rows by group. All cells are HTML already.
+def filter_box(
+    library: Library, *, sections: str = "", columns: Mapping[str, int] | None = None, alone: bool = False
+) -> str:
+    """The place of a filter over the tables that follow it; without a script nothing is there and all rows show.
 
     Args:
-        groups: each group's heading, empty for none, and its rows.
+        sections: what the headings between the tables are, where one of them can be chosen.
+        columns: columns (from 0) of which one value can be chosen, by their names; a cell may hold several, by comma.
+        alone: the filter is of the next table, rather than of all to the end of the page.
+    """
+    words = {name: say(library.language, f"filter.{name}") for name in ("all", "any", "count", "none", "text")}
+    given = {"words": words, "sections": sections, "columns": columns or {}, "alone": alone}
+    return f'<div class="kb-filter" data-given="{escape(json.dumps(given, ensure_ascii=False), quote=True)}"></div>'
+
+
+def wide_table(label: str, head: Sequence[str], groups: Iterable[tuple[str, Iterable[Sequence[str]]]]) -> str:
+    """A table of full height with a fixed first column, whose width scrolls where it must; rows by group.
+
+    Args:
+        groups: each group's heading, empty for none, and its rows. All cells are HTML already.
     """
     parts = ["<thead><tr>", *(f'<th scope="col">{cell}</th>' for cell in head), "</tr></thead>"]
     for title, rows in groups:

@@ -19,7 +19,8 @@ from kb.knowledge.locations import shipped
 # what no page needs: commands, the site itself, runs with torch, a Trainer, an editor
 LEFT_OUT = ("commands", "guide", "torch_runs", "trainer", "editor", "_data", "__pycache__")
 PARTS = ("hot", "cold", "serving", "ko", "en")
-CHOOSER_KINDS = ("presets", "errata")  # what a recommendation reads of the guide's data
+PAGE_KINDS = ("presets", "errata", "remedies")  # what a recommendation and a diagnosis read of the guide's data
+UNREAD = ("claims", "examples", "sources")  # of a remedy: what its page shows, and no diagnosis reads
 EPOCH = (2020, 1, 1, 0, 0, 0)  # the same content gives the same zip
 
 
@@ -44,7 +45,11 @@ def _contents() -> Iterator[tuple[str, str]]:
     for part in (*PARTS, *tables):
         yield f"kb/_data/rules/.bundle/{part}.json", encoded(load_part(shipped(), part))
     whole = load_part(shipped(), "guide")
-    guide = {kind: whole[kind] for kind in CHOOSER_KINDS}
+    guide = {kind: whole[kind] for kind in PAGE_KINDS}
+    guide["remedies"] = {
+        name: {key: value for key, value in remedy.items() if key not in UNREAD}
+        for name, remedy in guide["remedies"].items()
+    }
     yield "kb/_data/rules/.bundle/guide.json", encoded(guide)
     yield from _modules(os.path.dirname(yaml.__file__), "yaml")
 

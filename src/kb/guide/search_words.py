@@ -105,10 +105,16 @@ def synonyms(language: str) -> dict[str, str]:
     return found
 
 
+def pages_names(path: str, language: str) -> list[str]:
+    """Words for a page that ``docs/search.yaml`` gives it."""
+    return [str(name) for name in _said(path).get(language, ())]
+
+
 def other_names(folder: str, entry: Mapping[str, Any], language: str) -> list[str]:
     """What a generated page is also found by: its id, its name in the other language, aliases, what a log says."""
     other = "en" if language == "ko" else "ko"
-    names = [str(entry["id"]), *map(str, entry.get("aliases", ())), *_said(f"{folder}/{entry['id']}").get(language, ())]
+    own = pages_names(f"{folder}/{entry['id']}", language)
+    names = [str(entry["id"]), *map(str, entry.get("aliases", ())), *own]
     title = entry.get("title")
     if isinstance(title, Mapping) and other in title:
         names.append(str(title[other]))

@@ -1,14 +1,13 @@
-"""Tables and drawings of what the rules hold: commands, formats, GPUs, rules, decisions, trade-offs."""
+"""Tables of what the rules hold: formats, GPUs, models, causes, errata, rules, trade-offs."""
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Sequence
 from html import escape
-from typing import Any
 
 from kb.guide.fits_table import by_family, kind_of
 from kb.guide.library import Library
-from kb.guide.markup import badge, cited, code, fenced, prose, quantity, table, text
-from kb.guide.memory_bars import folded
+from kb.guide.markup import badge, cited, code, fenced, filter_box, prose, quantity, table, text
 from kb.guide.runbooks import shown_quantity
 from kb.guide.site_words import say
 from kb.knowledge.locations import shipped
@@ -22,7 +21,7 @@ def model_table(library: Library) -> str:
     """A row for each model, below its family's heading, by size."""
     language = library.language
     head = [say(language, key) for key in ("fits.model", "model.parameters", "list.aliases")]
-    parts = []
+    parts = [filter_box(library, sections=say(language, "model.family"))]
     for family, models in by_family(list(library.catalog.models.values())):
         rows = [
             (
@@ -42,7 +41,7 @@ def remedy_table(library: Library) -> str:
     language, words = library.language, library.words
     head = [say(language, key) for key in ("list.symptom", "list.means")]
     entries = sorted(library.rows("remedies").values(), key=lambda entry: str(entry["id"]))
-    parts = []
+    parts = [filter_box(library, sections=say(language, "remedy.resource"))]
     for resource in RESOURCES:
         rows = [
             (f"[{text(entry['title'][language])}]({entry['id']}.md)", prose(entry["means"][language]))
@@ -69,7 +68,7 @@ def errata_table(library: Library) -> str:
         )
         for entry in library.rows("errata").values()
     ]
-    return table(head, rows)
+    return f"{filter_box(library)}\n\n{table(head, rows)}"
 
 
 def dialect_table(library: Library) -> str:
@@ -99,7 +98,8 @@ def gpu_table(library: Library) -> str:
                 ".".join(map(str, gpu.compute_capability)),
             )
         )
-    return table([say(language, column) for column in columns], rows, numbers=(1, 2, 3))
+    head = [say(language, column) for column in columns]
+    return f"{filter_box(library, columns={head[4]: 4})}\n\n{table(head, rows, numbers=(1, 2, 3))}"
 
 
 def _first(library: Library, rows: object) -> str:
@@ -109,10 +109,10 @@ def _first(library: Library, rows: object) -> str:
 
 
 def rule_table(library: Library) -> str:
-    """A heading and a table for each area."""
+    """A heading and a table for each area, with a filter by area, library and severity."""
     rules = library.catalog.rules.values()
-    parts = [say(library.language, "rule.count", n=len(rules))]
-    head = [say(library.language, key) for key in ("rule.title", "rule.what", "rule.severity")]
+    head = [say(library.language, key) for key in ("rule.title", "rule.what", "rule.severity", "rule.library")]
+    parts = [filter_box(library, sections=say(library.language, "rule.area"), columns={head[3]: 3, head[2]: 2})]
     for area in sorted({rule.area for rule in rules}):
         rows = [
             (
@@ -120,6 +120,7 @@ def rule_table(library: Library) -> str:
                 text(library.words.described(rule.title)),
                 f'<span class="kb-severity kb-severity--{rule.severity}">'
                 f"{escape(library.words.named('severity', rule.severity))}</span>",
+                ", ".join(_libraries(library, rule.sources)),
             )
             for rule in rules
             if rule.area == area
@@ -128,48 +129,29 @@ def rule_table(library: Library) -> str:
     return "\n\n".join(parts)
 
 
-def decision_tree(library: Library, name: str, tree: str) -> str:
-    """The tree ``tree`` of ``rules/decisions/<name>.yaml``.
+_PROJECT = re.compile(
+    r"https://(?:pypi\.org/project/|huggingface\.co/docs/|docs\.(?=vllm)|github\.com/[^/]+/)(?P<name>[\w.-]+?)(?:[/#]|\.ai/|$)"
+)
+_ONE_NAME = {
+    "pytorch": "torch", "llama-cpp-python": "llama.cpp", "text-generation-inference": "tgi", "hydra-core": "hydra",
+    "flash-attention": "flash_attn",
+}  # fmt: skip
 
-    Raises:
-        ValueError: the entry has no such tree.
+
+def _libraries(library: Library, sources: Sequence[str]) -> list[str]:
+    """The libraries that a rule rests on: those whose packages, code or documentation its sources are.
+
+    A project that kb reads neither a config nor a version of is only an example, and no library to choose by.
     """
-    entry = library.entry("decisions", name)
-    found = next((one for one in entry["trees"] if one["id"] == tree), None)
-    if found is None:
-        raise ValueError(f"decision {name!r} has no tree {tree!r}; there are: {[one['id'] for one in entry['trees']]}")
-    language = library.language
-    lines = ["flowchart TD"]
-    said = []
-    for node_id, node in found["nodes"].items():
-        lines.append(f"  {_id(node_id)}{{{_label(node['question'][language])}}}")
-        for edge in node["edges"]:
-            lines.append(f"  {_id(node_id)} -->|{_label(edge['answer'][language])}| {_id(edge['to'])}")
-            target = entry["leaves"].get(edge["to"])
-            if target:
-                end = f"**{_leaf(library, target)}**"
-            else:
-                end = f"→ {prose(found['nodes'][edge['to']]['question'][language])}"
-            source = f"{badge(library, edge['status'])} {cited(library, edge)}"
-            said.append(f"- {prose(node['question'][language])} {prose(edge['answer'][language])}: {end} {source}")
-    used = {edge["to"] for node in found["nodes"].values() for edge in node["edges"]} & entry["leaves"].keys()
-    lines += [f"  {_id(leaf)}({_label(_leaf(library, entry['leaves'][leaf]))})" for leaf in sorted(used)]
-    drawing = "```mermaid\n" + "\n".join(lines) + "\n```"
-    return drawing + "\n\n" + folded(say(language, "decision.as_text"), "\n".join(said))
-
-
-def _leaf(library: Library, leaf: Mapping[str, Any]) -> str:
-    batch = leaf.get("value") or (f"{leaf['low']}–{leaf['high']}" if "low" in leaf else "")
-    return say(library.language, "decision.leaf", title=leaf["title"][library.language], batch=batch)
-
-
-def _id(name: str) -> str:
-    return name.replace("-", "_")
-
-
-def _label(words: str) -> str:
-    """Quoted, as Mermaid wants text that may hold anything."""
-    return '"' + words.replace('"', "#quot;") + '"'
+    facts = {name.partition(".")[2] for name in library.catalog.facts if name.startswith(("versions.", "installed."))}
+    known = {*facts, *library.rows("dialects"), *_ONE_NAME.values()}
+    found = set()
+    for name in sources:
+        match = _PROJECT.match(str((library.catalog.sources.get(name) or {}).get("url", "")))
+        if match:
+            project = match["name"].lower()
+            found.add(_ONE_NAME.get(project, project))
+    return sorted(found & known)
 
 
 def tradeoff(library: Library, name: str) -> str:

@@ -3,14 +3,16 @@
 Runs in Pyodide, in a worker of the page; plain strings in, JSON out, so that nothing is left on either side.
 """
 
+import io
 import json
 from functools import lru_cache
 from typing import Any
 
 from kb.advice.question import Question
+from kb.config.log.text import read_lines
 from kb.core.catalog import Catalog
 from kb.core.text import UserError
-from kb.knowledge import load_catalog
+from kb.knowledge import load_catalog, load_guide
 from kb.report.check.changes import describe_fix
 from kb.report.check.json_report import check_object
 from kb.report.check.source_line import SourceLines
@@ -20,6 +22,7 @@ from kb.report.words import Words
 from kb.session.cli import load_words_or_none, said
 from kb.session.file import FileChecker
 from kb.session.file_result import Kind
+from kb.session.log_values import first_training, machine_alone
 from kb.session.prepare import Checking, file_checker
 from kb.session.project import Project
 from kb.session.run import Input, run
@@ -165,5 +168,35 @@ def choose(asked: str, language: str) -> str:
 
     try:
         return json.dumps({"chosen": choice_object(json.loads(asked), _words(language))}, ensure_ascii=False)
+    except UserError as error:
+        return json.dumps({"fault": said(load_words_or_none(language), error.key, **error.values)}, ensure_ascii=False)
+
+
+def diagnose(log: str, config: str, asked: str, language: str) -> str:
+    """What ``kb diagnose`` says of a log, with the values of ``config`` where one is given.
+
+    Args:
+        log: the log, or a line of it.
+        config: the config of the run, or nothing.
+        asked: JSON, as of :func:`check`.
+
+    Returns:
+        ``{"causes": […], "unexplained": … or null, "lines": n}``, the best cause first, or ``{"fault": sentence}``.
+    """
+    from kb.advice.diagnosis import diagnose as find_causes
+    from kb.report.diagnosis_report import diagnosis_object
+
+    try:
+        checker, unit = _checker(asked, language), None
+        if config.strip():
+            kind = _kind(asked)
+            path = _path(config, kind)
+            unit = first_training(checker.check(config.encode(), path, kind).results)
+            if unit is None:
+                raise UserError("diagnose.no_dialect", path=path)
+        lookup = checker.facts(unit).get if unit else machine_alone(checker)
+        lines = read_lines(io.BufferedReader(io.BytesIO(log.encode())), "log")
+        found = find_causes(lines, load_guide()["remedies"], lookup)
+        return json.dumps(_shown(diagnosis_object(found, _words(language), PLAIN, unit)), ensure_ascii=False)
     except UserError as error:
         return json.dumps({"fault": said(load_words_or_none(language), error.key, **error.values)}, ensure_ascii=False)

@@ -43,20 +43,11 @@ def diagnosis_text(diagnosis: Diagnosis, path: str, words: Words, style: Style, 
 
 
 def _cause(cause: Cause, words: Words, style: Style, unit: Unit | None) -> list[str]:
-    about = [
-        words("diagnose.resource", resource=words.named("resource", cause.resource)),
-        words("explain.confidence", confidence=words.named("confidence", cause.confidence)),
-    ]
-    if cause.phase != "unknown":
-        about.append(words.named("log_phase", cause.phase))
     title = cause.title.in_language(words.language)
-    lines = [style.paint(title, "error"), *wrap(joined(about, style.dot), style.width, INDENT)]
+    lines = [style.paint(title, "error"), *wrap(joined(_about(cause, words), style.dot), style.width, INDENT)]
     lines += _quoted(cause.evidence, style)
     if cause.numbers:
-        rows = [
-            f"{cause.names[name].in_language(words.language)} {size(value)}" for name, value in cause.numbers.items()
-        ]
-        lines += wrap(joined(rows, style.dot), style.width, INDENT)
+        lines += wrap(joined(_numbers(cause, words), style.dot), style.width, INDENT)
     lines += wrap(cause.means.in_language(words.language), style.width, INDENT)
     lines += ["", INDENT + style.paint(words("diagnose.steps"), "heading")]
     for number, step in enumerate(cause.steps, 1):
@@ -77,6 +68,19 @@ def _unexplained(diagnosis: Diagnosis, words: Words, style: Style) -> list[str]:
         mark = f"{INDENT}{each.line} | "
         lines += wrap(printable(each.text[:LONGEST]), style.width, mark, " " * len(mark))
     return [*lines, *wrap(words("diagnose.unexplained.means"), style.width, INDENT)]
+
+
+def _about(cause: Cause, words: Words) -> list[str]:
+    """What ran short, how sure that is, and in which phase where the log tells."""
+    about = [
+        words("diagnose.resource", resource=words.named("resource", cause.resource)),
+        words("explain.confidence", confidence=words.named("confidence", cause.confidence)),
+    ]
+    return about if cause.phase == "unknown" else [*about, words.named("log_phase", cause.phase)]
+
+
+def _numbers(cause: Cause, words: Words) -> list[str]:
+    return [f"{cause.names[name].in_language(words.language)} {size(value)}" for name, value in cause.numbers.items()]
 
 
 def _step(number: int, step: Step, words: Words, style: Style, unit: Unit | None) -> list[str]:
@@ -105,6 +109,35 @@ def _change(change: Change, style: Style, unit: Unit | None) -> str:
     key = key_of(unit, change.name) if unit else change.name.rpartition(".")[2]
     new = as_written(change.new)
     return f"{key}: {new}" if change.old is None else f"{key}: {as_written(change.old)} {style.arrow} {new}"
+
+
+def diagnosis_object(diagnosis: Diagnosis, words: Words, style: Style, unit: Unit | None = None) -> dict[str, Any]:
+    """Each cause in the reader's language, in the parts that a page sets apart: the same words as the text report.
+
+    ``unexplained`` has the error that ended the run where none of the causes is its cause.
+    """
+    causes = [
+        {
+            "id": cause.id,
+            "title": cause.title.in_language(words.language),
+            "about": joined(_about(cause, words), style.dot),
+            "evidence": [[line, printable(text[:LONGEST])] for line, text in cause.evidence],
+            "numbers": _numbers(cause, words),
+            "means": cause.means.in_language(words.language),
+            "steps": [
+                {
+                    "text": _said(step, words),
+                    "changes": [text for change in step.changes if (text := _change(change, style, unit))],
+                    "run": step.run,
+                }
+                for step in cause.steps
+            ],
+        }
+        for cause in diagnosis.causes
+    ]
+    lines = [[each.line, printable(each.text[:LONGEST])] for each in diagnosis.unexplained]
+    about = {"title": words("diagnose.unexplained"), "evidence": lines, "means": words("diagnose.unexplained.means")}
+    return {"causes": causes, "unexplained": about if lines else None, "lines": diagnosis.lines}
 
 
 def diagnosis_json(diagnosis: Diagnosis, words: Words) -> str:

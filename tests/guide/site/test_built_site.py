@@ -71,6 +71,16 @@ def test_whatever_a_page_loads_is_its_own_and_there(pages: Pages, site: Path) ->
     assert sorted(wrong) == []
 
 
+def test_no_page_loads_a_megabyte(pages: Pages, site: Path) -> None:
+    """What is drawn is drawn in the build; the engine's megabytes come once a reader asks for an answer."""
+    heavy = {}
+    for page in pages.values():
+        files = {target[0] for link in page.loads if (target := target_of(page, link)) is not None}
+        if (size := sum((site / file).stat().st_size for file in files)) > 600_000:
+            heavy[page.path] = size
+    assert heavy == {}
+
+
 def test_every_page_says_which_scripts_may_run(pages: Pages) -> None:
     for page in pages.values():
         rules = dict(part.strip().partition(" ")[::2] for part in page.policy.split(";"))

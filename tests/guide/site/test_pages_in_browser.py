@@ -86,9 +86,9 @@ def seen(browser: Browser) -> Any:
 
 
 def settle(browser: Browser) -> None:
-    """Wait until drawings, formulas and the playground stand."""
+    """Wait until the filters and the playground stand."""
     browser.wait("document.readyState === 'complete'")
-    browser.wait("!document.querySelector('.mermaid:not(div), .arithmatex:not(:has(.katex))')")
+    browser.wait("[...document.querySelectorAll('.kb-filter')].every((place) => place.childElementCount)")
     browser.wait("!document.getElementById('kb-playground') || document.querySelector('.kb-buttons button')")
 
 

@@ -1,7 +1,7 @@
 // The small chooser: model × GPU × method × lengths → the largest batch and the setting to start from, by kb's own engine.
 // The first answer is in the page; the engine is loaded once something is changed. What is chosen stands in the address.
 import { Engine, STUCK } from "./kb-engine.mjs";
-import { keepState, language, make, memoryChart, nearest, picker } from "./kb-dom.mjs";
+import { filled, keepState, language, make, memoryChart, nearest, picker } from "./kb-dom.mjs";
 
 const GIB = 2 ** 30;
 const METHODS = ["auto", "full", "lora", "qlora"];
@@ -124,10 +124,6 @@ function start(given) {
   /** As the page's own bars: loading is over before any batch is read. */
   function shownPhases({ prediction: { phases: { load, ...rest } } }) {
     return rest;
-  }
-
-  function filled(text, values) {
-    return text.replace(/\{(\w+)\}/g, (whole, name) => String(values[name] ?? whole));
   }
 
   function parts(chosen, wanted) {

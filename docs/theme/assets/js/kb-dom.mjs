@@ -14,6 +14,12 @@ export function keepState() {
     link.addEventListener("click", () => { link.hash = location.hash; });
 }
 
+/** A text of the page with its placeholders filled. */
+export const filled = (text, values) => text.replace(/\{(\w+)\}/g, (whole, name) => String(values[name] ?? whole));
+
+/** A sentence of the rules: what stands between backticks is code. */
+export const prose = (text) => text.split("`").map((part, at) => (at % 2 ? make("code", {}, part) : part));
+
 /** The names nearest to a text: those that hold its words, then those that share most of its letters' pairs. */
 export function nearest(text, names) {
   const typed = text.toLowerCase().split(/[^a-z0-9.]+/).filter(Boolean);

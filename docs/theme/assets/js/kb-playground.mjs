@@ -1,6 +1,6 @@
 // The playground: an editor, the machine's pickers, findings with their fixes, the memory chart, and a link to share.
 import { Engine, STUCK } from "./kb-engine.mjs";
-import { keepState, language, make, memoryChart, picker, wordsOf } from "./kb-dom.mjs";
+import { filled, keepState, language, make, memoryChart, picker, wordsOf } from "./kb-dom.mjs";
 
 const root = document.getElementById("kb-playground");
 const KEPT = ["gpu", "gpus", "host_memory", "cpus", "versions", "kind", "config"];
@@ -163,7 +163,7 @@ class Playground {
     const limit = Math.min(...report.machine.gpus.map((gpu) => gpu.memory_total_bytes));
     const next = unit.findings.flatMap(({ fixes }) => fixes).find(({ changes }) => changes);
     const values = { used: size(used), limit: size(limit), next: next ? `${next.title} ${next.changes}` : "–" };
-    return make("p", { class: "kb-notice" }, this.words.still.replace(/\{(\w+)\}/g, (whole, name) => values[name] ?? whole));
+    return make("p", { class: "kb-notice" }, filled(this.words.still, values));
   }
 
   #finding(finding) {
