@@ -9,7 +9,7 @@ from kb.advice.inference import Inference, recommend_inference
 from kb.advice.notes import Notes, notes_for
 from kb.advice.question import Question, RunSettings
 from kb.advice.recommend import Training, base_setup, recommend_training
-from kb.advice.usual import precision_for
+from kb.advice.usual import precision_taken
 from kb.core.catalog import Catalog
 from kb.core.release import parse_version
 from kb.core.setup import TrainingSetup
@@ -70,7 +70,7 @@ def answer(
         UserError: an effective batch of fewer samples than there are GPUs.
         UnsupportedArchitectureError: no closed form for the model's family.
     """
-    precision = precision_for(estimator.gpu, estimator.model.architecture)
+    precision = precision_taken(question.run.precision, estimator.gpu, estimator.model.architecture)
     notes = notes_for(guide, catalog, estimator, precision.of(base_setup(question.run, estimator)))
     if task == "train":
         default = catalog.facts["training.per_device_train_batch_size"].default

@@ -8,7 +8,7 @@ from kb.advice.batches import Split, Splits, splits_of
 from kb.advice.estimator import Estimator
 from kb.advice.question import Question, RunSettings
 from kb.advice.rows_worth import Capped, evaluation_batch, inference_batch, rows_worth
-from kb.advice.usual import Precision, assumed_source_length, precision_for, reads_target
+from kb.advice.usual import Precision, assumed_source_length, precision_taken, reads_target
 from kb.core.hardware import Gpu
 from kb.core.memory_report import WORKING, MemoryReport, Phase
 from kb.core.model import Architecture, Model
@@ -87,7 +87,7 @@ def recommend_training(
     run, method = question.run, question.run.method or "auto"
     effective, source = _effective(question.effective_batch, noted, usual, world)
     base = base_setup(run, estimator, world, evaluate=question.evaluate)
-    precision = precision_for(estimator.gpu, estimator.model.architecture)
+    precision = precision_taken(run.precision, estimator.gpu, estimator.model.architecture)
     attempts = attempts_of(precision.of(base), estimator, question.loads)
     chosen = choose(attempts, method, effective, world)
     if chosen is None:

@@ -70,6 +70,7 @@ def learning_rate_for(model: Model, setup: TrainingSetup, constants: Mapping[str
     return constants["t5_learning_rate"] if t5 and setup.method == "full" and model.id not in FINE_TUNED else None
 
 
+AUTOCASTS: tuple[WeightType, ...] = ("fp32", "bf16", "fp16")
 Reason = Literal["native_bf16", "no_bf16_t5", "no_bf16_fp16", "no_bf16_untested", "no_gpu"]
 
 
@@ -81,6 +82,12 @@ class Precision(NamedTuple):
 
     def of(self, setup: TrainingSetup) -> TrainingSetup:
         return setup._replace(bf16=self.autocast == "bf16", fp16=self.autocast == "fp16")
+
+
+def precision_taken(asked: str | None, gpu: DetectedGpu | None, architecture: Architecture) -> Precision:
+    """What the run is asked to compute in, else what suits the GPU; the reason is of what suits it."""
+    suits = precision_for(gpu, architecture)
+    return suits._replace(autocast=asked) if asked in AUTOCASTS else suits
 
 
 def precision_for(gpu: DetectedGpu | None, architecture: Architecture) -> Precision:

@@ -10,7 +10,7 @@ from typing import Any
 from kb.core.memory_report import WORKING
 from kb.core.units import GIB
 from kb.guide.library import Library
-from kb.guide.markup import badge, cited, prose, wide_table
+from kb.guide.markup import badge, prose, wide_table
 from kb.guide.measured_runs import Run, measured_runs
 from kb.guide.site_words import say
 
@@ -56,7 +56,7 @@ def measured_rows(library: Library) -> str:
         if not runs:
             continue
         title = campaign["title"][language]
-        source = f"{badge(library, campaign['status'])} {cited(library, campaign)}"
+        source = badge(library, campaign["status"], campaign)
         stack = ", ".join(f"{name} {version}" for name, version in campaign["stack"].items())
         parts += [
             f"### {prose(title)} {{ #{campaign['id']} }}",

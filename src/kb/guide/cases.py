@@ -19,7 +19,7 @@ from kb.core.document import Unit
 from kb.core.setup import TrainingSetup
 from kb.core.units import GIB
 from kb.guide.library import Library, load_library
-from kb.guide.markup import PLAIN, badge, cited, code, held, prose, table, text, wide_table
+from kb.guide.markup import PLAIN, badge, code, held, prose, table, text, wide_table
 from kb.guide.site_words import say
 from kb.machine.arguments import find_gpu, read_host_memory
 from kb.report.history.memory import memory_rows
@@ -123,9 +123,8 @@ def _why(library: Library, found: Answer) -> list[str]:
 
 
 def _who(library: Library, row: NotesRow, number: int) -> str:
-    place = cited(library, {"source": row.source, "lines": row.lines})
     said = f"{row.model_said} · {row.gpu_said}" + ("" if row.method == "full" else f" · {row.method}")
-    return f"[{number}] {escape(said)} {badge(library, 'claimed')} {place}"
+    return f"[{number}] {escape(said)} {badge(library, 'claimed', {'source': row.source, 'lines': row.lines})}"
 
 
 def _row_need(library: Library, row: NotesRow) -> str:

@@ -13,7 +13,7 @@ from kb.guide.curves import Curves
 from kb.guide.fits import SHOWN_WAYS, Row, fit_of
 from kb.guide.fits_table import by_family
 from kb.guide.library import Library
-from kb.guide.markup import fenced, quantity, table, text
+from kb.guide.markup import badge, computed, fenced, quantity, table, text
 from kb.guide.memory_bars import memory_bars
 from kb.guide.site_words import say
 from kb.machine.arguments import find_gpu
@@ -35,21 +35,22 @@ def choose_table(library: Library, models: list[str], gpus: list[str]) -> str:
         cells, curves = [f"[{name}](models/{name}.md)"], Curves(catalog.models[name], catalog.constants)
         for gpu in gpus:
             row = fit_of(catalog.models[name], catalog.gpus[gpu], catalog.constants, curves)
-            cells.append(_ways(language, row) if row else "–")
+            cells.append(_ways(library, row) if row else "–")
         rows.append(cells)
-    return table(head, rows)
+    return f"{table(head, rows)}\n\n{badge(library, 'computed')} {say(language, 'fits.all_computed')}"
 
 
-def _ways(language: str, row: Row) -> str:
+def _ways(library: Library, row: Row) -> str:
     """The simplest way that fits with its largest batch, and the way that fits most."""
+    language = library.language
     simplest = next((way for way in SHOWN_WAYS if row.train[way]), None)
     if simplest is None:
         return "–"
-    shown = f"**{row.train[simplest]}** {say(language, f'way.{simplest}')}"
+    shown = f"{computed(library, f'**{row.train[simplest]}**')} {say(language, f'way.{simplest}')}"
     most = max(SHOWN_WAYS, key=lambda way: row.train[way])
     if row.train[most] == row.train[simplest]:
         return shown
-    return f"{shown}<br><small>{row.train[most]} {say(language, f'way.{most}')}</small>"
+    return f"{shown}<br><small>{computed(library, str(row.train[most]))} {say(language, f'way.{most}')}</small>"
 
 
 def recommended(library: Library, model: str, gpu: str, effective_batch: int | None = None) -> str:
@@ -87,9 +88,11 @@ def note_figure(library: Library, kind: str, name: str, *path: str | int) -> str
 
 
 WORDS = (
-    "accumulation", "answer", "auto", "batch", "beams", "chart", "compute", "config", "done", "effective", "evaluation",
-    "failed", "fits_most", "full", "gpu", "inference", "largest", "loading", "lora", "method", "model", "no_such",
-    "no_wasm", "nothing", "qlora", "small", "source", "stuck", "target", "unused", "used", "usual", "way", "whole",
+    "accumulation", "answer", "auto", "batch", "beams", "chart", "compute", "config", "done", "effective",
+    "evaluation", "failed", "fits_most", "form", "form_axolotl", "form_command", "form_hf", "form_kb",
+    "form_llamafactory", "form_python", "form_trl", "full", "gpu", "inference", "largest", "loading", "lora",
+    "method", "model", "no_such", "no_wasm", "nothing", "precision", "precision_auto", "qlora", "small", "source",
+    "stuck", "target", "unused", "used", "usual", "way", "whole",
 )  # fmt: skip
 SHARED = {"chart", "done", "failed", "loading", "small", "stuck", "unused"}  # said by the playground too
 
@@ -102,6 +105,8 @@ def chooser(library: Library, model: str, gpu: str) -> str:
     words: dict[str, object] = {
         name: say(language, f"{'playground' if name in SHARED else 'chooser'}.{name}") for name in WORDS
     }
+    words["computed"] = library.words.named("status", "computed")
+    words["computed_title"] = say(language, "source.status.computed")
     words["verdict"] = {name: library.words.named("verdict", name) for name in (*STATUSES, "unknown")}
     models = [
         [family, [[one.id, one.name, reads_target(one.architecture)] for one in found]]

@@ -6,7 +6,7 @@ from html import escape
 from typing import Any
 
 from kb.guide.library import Library
-from kb.guide.markup import badge, cited
+from kb.guide.markup import badge
 from kb.guide.site_words import say
 
 
@@ -30,7 +30,7 @@ def _node(library: Library, entry: Mapping[str, Any], nodes: Mapping[str, Any], 
     for edge in node["edges"]:
         leaf = entry["leaves"].get(edge["to"])
         end = f"<b>{_html(_leaf(library, leaf))}</b>" if leaf else _node(library, entry, nodes, edge["to"])
-        source = f'<span class="kb-tree-source">{badge(library, edge["status"])} {cited(library, edge)}</span>'
+        source = badge(library, edge["status"], edge)
         answer = f'<span class="kb-tree-if">{_html(edge["answer"][language])}</span>'
         ways.append(f"<li>{answer} {f'{end} {source}' if leaf else f'{source} {end}'}</li>")
     return f'<p class="kb-tree-ask">{_html(node["question"][language])}</p><ul>{"".join(ways)}</ul>'

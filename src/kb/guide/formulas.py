@@ -6,7 +6,7 @@ from typing import Any
 
 from kb.core.expression import Tree
 from kb.guide.library import Library
-from kb.guide.markup import PLAIN, badge, cited, prose, table, text
+from kb.guide.markup import PLAIN, badge, prose, table, text
 from kb.guide.site_words import say
 from kb.report.entries.provenance import figure
 
@@ -39,7 +39,7 @@ def _line(library: Library, entry: Mapping[str, Any], row: Mapping[str, Any]) ->
     names = {name: about[library.language] for name, about in entry.get("variables", {}).items()}
     left = _name(names.get(row["name"]) or _unnamed(library, row["name"]))
     said = f' <span class="kb-said">{escape(row["text"][library.language])}</span>' if "text" in row else ""
-    source = f"{badge(library, row['status'])} {cited(library, row)}"
+    source = badge(library, row["status"], row)
     shown = f"{left} = {typeset(row['expression_tree'], names)}"
     return f'<li><span class="kb-formula">{shown}</span> {source}{said}</li>'
 
@@ -103,7 +103,7 @@ def _variables(library: Library, entry: Mapping[str, Any]) -> str:
             continue
         shown = figure(about["value"], about.get("unit"), library.words, PLAIN)
         choices = ", ".join(f"{name} {value}" for name, value in about.get("choices", {}).items())
-        source = " ".join((badge(library, about["status"]), cited(library, about))) if "status" in about else ""
+        source = badge(library, about["status"], about) if "status" in about else ""
         rows.append((text(about[library.language]), f"{text(shown)} {source}", text(choices)))
     if not rows:
         return ""

@@ -18,6 +18,7 @@ from mkdocs.structure.pages import Page
 
 from kb.guide.coloured import reachable
 from kb.guide.export import write_llms
+from kb.guide.markup import SOURCES
 from kb.guide.pages import write_pages
 from kb.guide.search_words import FIELDS, importance, separator, synonyms
 from kb.guide.site_words import say
@@ -115,7 +116,7 @@ def source_sha(path: str) -> str:
 @event_priority(-50)  # when the macros are shown
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Banners above a page that is not translated, or whose source has changed since it was."""
-    _SHOWN.append((page.canonical_url or page.url, str(page.title), markdown))
+    _SHOWN.append((page.canonical_url or page.url, str(page.title), _to_sources(markdown, config.site_url or "")))
     meta: MutableMapping[str, Any] = page.meta
     _NAMES[page.url] = [*map(str, meta.get("also", ()))]
     meta.setdefault("search", {"boost": importance(page.url)})
@@ -154,6 +155,7 @@ def _edit_url(page: Page, config: MkDocsConfig) -> str | None:
 @event_priority(-100)
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
     output = _named_search(output, config.extra["lang"])
+    output = _to_sources(output, "../" * page.url.strip("/").count("/") + ("../" if page.url.strip("./") else ""))
     return with_policy(output if "generated" in page.meta else reachable(output))
 
 
@@ -162,6 +164,11 @@ def on_post_template(output_content: str, template_name: str, config: MkDocsConf
     if not template_name.endswith(".html"):
         return output_content
     return with_policy(_named_search(output_content, config.extra["lang"]))
+
+
+def _to_sources(html: str, up: str) -> str:
+    """Badges say which source they lead to, wherever they stand; here that becomes a link from the page they are on."""
+    return html.replace(f'href="{SOURCES}', f'href="{up}sources/#')
 
 
 def _named_search(html: str, language: str) -> str:

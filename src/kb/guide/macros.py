@@ -13,6 +13,7 @@ from kb.guide.choose import choose_table, chooser, constant, note_figure, recomm
 from kb.guide.command_reference import command_reference
 from kb.guide.compare import compare
 from kb.guide.decision_trees import decision_tree
+from kb.guide.entry_form import entry_form
 from kb.guide.error_search import error_search
 from kb.guide.export import data_files
 from kb.guide.formulas import formula
@@ -27,11 +28,13 @@ from kb.guide.lessons import (
     worker_counts,
 )
 from kb.guide.library import Library, load_library
+from kb.guide.markup import badge
 from kb.guide.noted_facts import noted_facts
 from kb.guide.playground import playground
 from kb.guide.proof import accuracy_summary, proof_chart, proof_line
 from kb.guide.runbooks import checklist, commands_table, questions, targets
 from kb.guide.serving_tables import serving_defaults, serving_messages, serving_table
+from kb.guide.source_tables import source_tables
 from kb.guide.tables import (
     dialect_table,
     entry_file,
@@ -50,6 +53,7 @@ SHOWN: dict[str, Callable[..., str]] = {
     "api_reference": api_reference,
     "beam_counts": beam_counts,
     "case_history": case_history,
+    "badge": badge,
     "checklist": checklist,
     "choose_table": choose_table,
     "chooser": chooser,
@@ -63,6 +67,7 @@ SHOWN: dict[str, Callable[..., str]] = {
     "effective_batches": effective_batches,
     "entry_file": entry_file,
     "errata_table": errata_table,
+    "entry_form": entry_form,
     "error_search": error_search,
     "formula": formula,
     "gpu_table": gpu_table,
@@ -86,6 +91,7 @@ SHOWN: dict[str, Callable[..., str]] = {
     "serving_defaults": serving_defaults,
     "serving_messages": serving_messages,
     "serving_table": serving_table,
+    "source_tables": source_tables,
     "targets": targets,
     "tradeoff": tradeoff,
     "worker_counts": worker_counts,

@@ -59,13 +59,14 @@ def held(body: str, kind: str = "", label: str = "") -> str:
 
 
 def filter_box(
-    library: Library, *, sections: str = "", columns: Mapping[str, int] | None = None, alone: bool = False
+    library: Library, *, sections: str = "", columns: Mapping[str, str] | None = None, alone: bool = False
 ) -> str:
     """The place of a filter over the tables that follow it; without a script nothing is there and all rows show.
 
     Args:
         sections: what the headings between the tables are, where one of them can be chosen.
-        columns: columns (from 0) of which one value can be chosen, by their names; a cell may hold several, by comma.
+        columns: parts of a row (as selectors) of which one value can be chosen, by their names; a part may hold several
+            values, by comma.
         alone: the filter is of the next table, rather than of all to the end of the page.
     """
     words = {name: say(library.language, f"filter.{name}") for name in ("all", "any", "count", "none", "text")}
@@ -91,24 +92,47 @@ def wide_table(label: str, head: Sequence[str], groups: Iterable[tuple[str, Iter
     return held(f'<table class="kb-table">{"".join(parts)}</table>', "kb-wide", label)
 
 
-def badge(library: Library, status: str) -> str:
-    """Whether a number is claimed, computed or measured, as a small mark that a screen reader reads as a word."""
+SOURCES = "sources:"  # begins a link to the sources page from any page; hooks.py makes it whole
+
+
+def badge(library: Library, status: str, row: Mapping[str, Any] | None = None) -> str:
+    """Whether a number is claimed, computed or measured, as a small mark that leads to where it comes from.
+
+    Args:
+        row: the datum, with its ``source`` and ``lines``; without one the mark leads to what its word means.
+    """
     name = library.words.named("status", status)
-    return f'<span class="kb-badge kb-badge--{escape(status)}">{escape(name)}</span>'
+    source = str((row or {}).get("source") or "")
+    if source:
+        about = library.catalog.sources.get(source) or {}
+        lines = f", {say(library.language, 'source.lines', lines=row['lines'])}" if row and row.get("lines") else ""
+        title, place = f"{name}: {about.get('title', source)}{lines}", source_anchor(source)
+    else:
+        title, place = say(library.language, f"source.status.{status}"), status
+    shown = f'class="kb-badge kb-badge--{escape(status)}" href="{SOURCES}{place}" title="{escape(title, quote=True)}"'
+    return f"<a {shown}>{escape(name)}</a>"
+
+
+def computed(library: Library, number: str) -> str:
+    """A number that kb computed, which leads to what that means: where a mark beside each would hide the numbers."""
+    title = escape(say(library.language, "source.status.computed"), quote=True)
+    return f'<a class="kb-number" href="{SOURCES}computed" title="{title}">{number}</a>'
+
+
+def source_anchor(source: str) -> str:
+    """The place of a source on the sources page."""
+    return f"s-{source}"
 
 
 def cited(library: Library, row: Mapping[str, Any]) -> str:
-    """Where a datum comes from: a link to its source, or to the note's entry on the sources page, with the lines."""
+    """Where a sentence comes from, by the source's id, which leads to the sources page; a note's with its lines."""
     source = row.get("source")
     if not source:
         return ""
     about = library.catalog.sources.get(source) or {}
     lines = f":{row['lines']}" if row.get("lines") else ""
     title = escape(str(about.get("title", source)), quote=True)
-    if about.get("url"):
-        address = escape(str(about["url"]), quote=True)
-        return f'<a class="kb-source" href="{address}" title="{title}">{escape(source)}</a>'
-    return f'<span class="kb-source" title="{title}">{escape(source)}{lines}</span>'
+    return f'<a class="kb-source" href="{SOURCES}{source_anchor(source)}" title="{title}">{escape(source)}{lines}</a>'
 
 
 def cited_source(library: Library, name: str) -> str:
@@ -124,5 +148,4 @@ def cited_source(library: Library, name: str) -> str:
 def quantity(library: Library, row: Mapping[str, Any]) -> str:
     """A number of the rules with its unit, its status and its source."""
     shown = figure_text(row["value"], row.get("unit"), library.words, PLAIN)
-    parts = [f'<span class="kb-value">{escape(shown)}</span>', badge(library, row["status"]), cited(library, row)]
-    return " ".join(part for part in parts if part)
+    return f'<span class="kb-value">{escape(shown)}</span> {badge(library, row["status"], row)}'

@@ -3,8 +3,10 @@
 import json
 import os
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
+from importlib.util import find_spec
+from typing import Any
 
 import yaml
 
@@ -16,8 +18,8 @@ from kb.knowledge.bundle import encoded, load_part
 from kb.knowledge.catalog import TABLE
 from kb.knowledge.locations import shipped
 
-# what no page needs: commands, the site itself, runs with torch, a Trainer, an editor
-LEFT_OUT = ("commands", "guide", "torch_runs", "trainer", "editor", "_data", "__pycache__")
+# what no page needs: commands, the site itself, runs with torch, a Trainer, an editor; tests of what comes with it
+LEFT_OUT = ("commands", "guide", "torch_runs", "trainer", "editor", "_data", "__pycache__", "tests", "benchmarks")
 PARTS = ("hot", "cold", "serving", "ko", "en")
 PAGE_KINDS = ("presets", "errata", "remedies")  # what a recommendation and a diagnosis read of the guide's data
 UNREAD = ("claims", "examples", "sources")  # of a remedy: what its page shows, and no diagnosis reads
@@ -28,13 +30,38 @@ def write_playground(root: str) -> None:
     """Fill ``docs/theme/assets/playground`` of the checkout ``root``."""
     folder = os.path.join(root, "docs", "theme", "assets", "playground")
     os.makedirs(folder, exist_ok=True)
-    with zipfile.ZipFile(os.path.join(folder, "kb.zip"), "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in sorted(_contents()):
-            archive.writestr(zipfile.ZipInfo(name, EPOCH), content, zipfile.ZIP_DEFLATED)
+    for file, contents in (("kb.zip", _contents()), ("validator.zip", _validator())):
+        with zipfile.ZipFile(os.path.join(folder, file), "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, content in sorted(contents):
+                archive.writestr(zipfile.ZipInfo(name, EPOCH), content, zipfile.ZIP_DEFLATED)
     with open(os.path.join(folder, "examples.json"), "w", encoding="utf-8") as stream:
         json.dump(_examples(os.path.join(root, "examples")), stream, ensure_ascii=False)
     with open(os.path.join(folder, "choices.json"), "w", encoding="utf-8") as stream:
         stream.write(_choices())
+
+
+def _validator() -> Iterator[tuple[str, str]]:
+    """What the form of the Contribute page needs besides: jsonschema and its own, the schemas, every GPU and model."""
+    for name in ("attr", "attrs", "jsonschema", "jsonschema_specifications", "referencing"):
+        spec = find_spec(name)
+        assert spec is not None and spec.origin is not None  # a dependency of kb
+        yield from _modules(os.path.dirname(spec.origin), name, (".py", ".json"))
+    with open(os.path.join(os.path.dirname(__file__), "rpds.py"), encoding="utf-8") as stream:
+        yield "rpds.py", stream.read()
+    for name in ("hardware", "model"):
+        with open(os.path.join(shipped().rules, "schema", f"{name}.json"), encoding="utf-8") as stream:
+            yield f"kb/_data/rules/schema/{name}.json", stream.read()
+    yield "kb/_data/rules/.bundle/guide.json", encoded(_guide((*PAGE_KINDS, "hardware", "models")))
+
+
+def _guide(kinds: Sequence[str]) -> dict[str, Any]:
+    """Kinds of the guide's data; of remedies what a diagnosis reads."""
+    whole = load_part(shipped(), "guide")
+    remedies = {
+        name: {key: value for key, value in remedy.items() if key not in UNREAD}
+        for name, remedy in whole["remedies"].items()
+    }
+    return {kind: remedies if kind == "remedies" else whole[kind] for kind in kinds}
 
 
 def _contents() -> Iterator[tuple[str, str]]:
@@ -44,21 +71,15 @@ def _contents() -> Iterator[tuple[str, str]]:
     tables = [TABLE + name for name in load_catalog().triggers]
     for part in (*PARTS, *tables):
         yield f"kb/_data/rules/.bundle/{part}.json", encoded(load_part(shipped(), part))
-    whole = load_part(shipped(), "guide")
-    guide = {kind: whole[kind] for kind in PAGE_KINDS}
-    guide["remedies"] = {
-        name: {key: value for key, value in remedy.items() if key not in UNREAD}
-        for name, remedy in guide["remedies"].items()
-    }
-    yield "kb/_data/rules/.bundle/guide.json", encoded(guide)
+    yield "kb/_data/rules/.bundle/guide.json", encoded(_guide(PAGE_KINDS))
     yield from _modules(os.path.dirname(yaml.__file__), "yaml")
 
 
-def _modules(folder: str, name: str) -> Iterator[tuple[str, str]]:
+def _modules(folder: str, name: str, endings: tuple[str, ...] = (".py",)) -> Iterator[tuple[str, str]]:
     for top, folders, files in os.walk(folder):
         folders[:] = [each for each in folders if each not in LEFT_OUT]
         for file in files:
-            if file.endswith(".py"):
+            if file.endswith(endings):
                 path = os.path.join(top, file)
                 with open(path, encoding="utf-8") as stream:
                     yield f"{name}/{os.path.relpath(path, folder).replace(os.sep, '/')}", stream.read()

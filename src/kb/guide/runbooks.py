@@ -5,7 +5,7 @@ from typing import Any
 
 from kb.core.text import fill
 from kb.guide.library import Library
-from kb.guide.markup import PLAIN, badge, cited, code, fenced, prose, table, text
+from kb.guide.markup import PLAIN, badge, code, fenced, prose, table, text
 from kb.guide.site_words import say
 from kb.report.entries.provenance import figure
 
@@ -24,7 +24,7 @@ def questions(library: Library, name: str = "faq", scope: str = "") -> str:
 
 
 def _answer(library: Library, row: Mapping[str, Any]) -> Iterator[str]:
-    yield f"{prose(_filled(library, row, row['answer']))} {badge(library, row['status'])} {cited(library, row)}"
+    yield f"{prose(_filled(library, row, row['answer']))} {badge(library, row['status'], row)}"
     details = [f"- {prose(_filled(library, row, one['text']))}" for one in row.get("details", ())]
     if details:
         yield "\n".join(details)
@@ -51,7 +51,7 @@ def checklist(library: Library, name: str) -> str:
     for number, step in enumerate(entry["steps"], 1):
         title = step["title"][library.language]
         does = _filled(library, step, step["does"]) if "does" in step else ""
-        source = f"{badge(library, step['status'])} {cited(library, step)}"
+        source = badge(library, step["status"], step)
         lines.append(f"{number}. **{text(title)}** {prose(does)} {source}")
         lines += [
             "\n    " + fenced(commands[used], "bash").replace("\n", "\n    ") + "\n"
@@ -84,7 +84,7 @@ def targets(library: Library) -> str:
         shown = "–".join(ends) if all(ends) else f"≥ {ends[0]}" if ends[0] else f"≤ {ends[1]}" if ends[1] else "–"
         scope = say(language, f"scope.{row['scope']}") if "scope" in row else "–"
         state = words.named("threshold_state", row["state"])
-        source = f"{badge(library, row['status'])} {cited(library, row)}"
+        source = badge(library, row["status"], row)
         rows.append((f"{prose(row['text'][language])} {source}", text(state), shown, scope))
     return table(head, rows)
 

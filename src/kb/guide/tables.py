@@ -7,7 +7,7 @@ from html import escape
 
 from kb.guide.fits_table import by_family, kind_of
 from kb.guide.library import Library
-from kb.guide.markup import badge, cited, code, fenced, filter_box, prose, quantity, table, text
+from kb.guide.markup import badge, code, fenced, filter_box, prose, quantity, table, text
 from kb.guide.runbooks import shown_quantity
 from kb.guide.site_words import say
 from kb.knowledge.locations import shipped
@@ -99,7 +99,7 @@ def gpu_table(library: Library) -> str:
             )
         )
     head = [say(language, column) for column in columns]
-    return f"{filter_box(library, columns={head[4]: 4})}\n\n{table(head, rows, numbers=(1, 2, 3))}"
+    return f"{filter_box(library, columns={head[4]: 'td:nth-child(5)'})}\n\n{table(head, rows, numbers=(1, 2, 3))}"
 
 
 def _first(library: Library, rows: object) -> str:
@@ -111,16 +111,16 @@ def _first(library: Library, rows: object) -> str:
 def rule_table(library: Library) -> str:
     """A heading and a table for each area, with a filter by area, library and severity."""
     rules = library.catalog.rules.values()
-    head = [say(library.language, key) for key in ("rule.title", "rule.what", "rule.severity", "rule.library")]
-    parts = [filter_box(library, sections=say(library.language, "rule.area"), columns={head[3]: 3, head[2]: 2})]
+    head = [say(library.language, key) for key in ("rule.title", "rule.what", "rule.severity")]
+    columns = {say(library.language, "rule.library"): ".kb-libraries", head[2]: ".kb-severity"}
+    parts = [filter_box(library, sections=say(library.language, "rule.area"), columns=columns)]
     for area in sorted({rule.area for rule in rules}):
         rows = [
             (
                 f"[{rule.id}]({rule.id}.md)",
-                text(library.words.described(rule.title)),
+                text(library.words.described(rule.title)) + _libraries_line(library, rule.sources),
                 f'<span class="kb-severity kb-severity--{rule.severity}">'
                 f"{escape(library.words.named('severity', rule.severity))}</span>",
-                ", ".join(_libraries(library, rule.sources)),
             )
             for rule in rules
             if rule.area == area
@@ -136,6 +136,11 @@ _ONE_NAME = {
     "pytorch": "torch", "llama-cpp-python": "llama.cpp", "text-generation-inference": "tgi", "hydra-core": "hydra",
     "flash-attention": "flash_attn",
 }  # fmt: skip
+
+
+def _libraries_line(library: Library, sources: Sequence[str]) -> str:
+    named = escape(", ".join(_libraries(library, sources)))
+    return f'<small class="kb-libraries">{named}</small>' if named else ""
 
 
 def _libraries(library: Library, sources: Sequence[str]) -> list[str]:
@@ -162,7 +167,7 @@ def tradeoff(library: Library, name: str) -> str:
     head = [say(language, "tradeoff.option"), *(text(about[language]) for about in aspects.values())]
     rows = []
     for option in entry["options"]:
-        title = f"**{text(option['title'][language])}** {badge(library, option['status'])} {cited(library, option)}"
+        title = f"**{text(option['title'][language])}** {badge(library, option['status'], option)}"
         compared = option.get("aspects", {})
         cells = [prose(compared[key][language]) if key in compared else "–" for key in aspects]
         rows.append((title, *cells))

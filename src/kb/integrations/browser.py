@@ -159,7 +159,8 @@ def choose(asked: str, language: str) -> str:
     """What ``kb recommend`` says for a model on a GPU, as the chooser shows it.
 
     Args:
-        asked: JSON: ``model``, ``gpu``, ``method``, ``source_length``, ``target_length``, ``effective_batch``.
+        asked: JSON: ``model``, ``gpu``, ``method``, ``precision``, ``form`` (of the config), ``source_length``,
+            ``target_length``, ``effective_batch``, ``beams``.
 
     Returns:
         ``{"chosen": …}``, or ``{"fault": sentence}``.

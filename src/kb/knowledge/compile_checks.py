@@ -1,13 +1,20 @@
 """What is wrong with the files of rules/ that compiling each of them alone does not show."""
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kb.core.text import nearest
 from kb.knowledge.locations import files_under
 from kb.knowledge.problems import Problem
-from kb.knowledge.rows import check_defaults, check_hardware, check_measurement, check_settings, check_sources
+from kb.knowledge.rows import (
+    check_defaults,
+    check_hardware,
+    check_measurement,
+    check_model,
+    check_settings,
+    check_sources,
+)
 from kb.knowledge.schema import GUIDE
 from kb.knowledge.source import KEY, Located, Path
 
@@ -31,6 +38,18 @@ def checked(
             problem for located in files[kind] for problem in check_settings(located, vocabulary.data["facts"])
         ]
     return problems + _check_dialects(files["dialects"], types)
+
+
+def check_entry(kind: str, located: Located, beside: Sequence[Located], sources: Mapping[str, Any]) -> list[Problem]:
+    """What is wrong with one GPU (``hardware``) or model (``models``) beside the others of its kind.
+
+    Its schema is asked before.
+    """
+    rows = [*beside, located]
+    found = _check_ids({kind: rows}) + _check_aliases(rows)
+    found += check_hardware(located) if kind == "hardware" else check_model(located)
+    own = [problem for problem in found if problem.path == located.path] + check_sources([located], sources)
+    return sorted(own, key=lambda problem: (problem.line, problem.column))
 
 
 def _check_vocabulary(located: Located) -> list[Problem]:
@@ -77,7 +96,7 @@ def _check_ids(files: Mapping[str, list[Located]]) -> list[Problem]:
         *(kind for kind in GUIDE if not kind.endswith(".yaml")),
     ):
         seen: dict[str, str] = {}
-        for located in files[kind]:
+        for located in files.get(kind, ()):
             name = located.data["id"]
             if os.path.basename(located.path) != f"{name}.yaml":
                 problems.append(

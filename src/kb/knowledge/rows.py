@@ -51,18 +51,29 @@ def check_hardware(located: Located) -> list[Problem]:
     return problems
 
 
-def check_model(located: Located, counted: int) -> list[Problem]:
-    """The row's own count of parameters against its closed form's."""
-    said = located.data["parameters"][0]["value"]
-    if said == counted:
-        return []
-    return [
-        located.problem(
-            ("parameters", 0, "value"),
-            f"parameters: {said:,} is not the {counted:,} that the architecture gives",
-            f"parameters: {said:,}개는 이 구조에서 나오는 {counted:,}개와 다릅니다",
-        )
+def check_model(located: Located) -> list[Problem]:
+    """The row's own count of parameters against its closed form's, and stored types of what is no alias of it."""
+    from kb.memory import architecture_from_config, parameter_count
+
+    try:
+        counted = parameter_count(architecture_from_config(located.data["architecture"]))
+    except ValueError as error:
+        return [located.problem(("architecture",), str(error))]
+    problems = [
+        located.problem(("weights_dtype", at, "of"), f"{row['of']!r} is no alias of this model")
+        for at, row in enumerate(located.data.get("weights_dtype", [])[1:], 1)
+        if row["of"] not in located.data["aliases"]
     ]
+    said = located.data["parameters"][0]["value"]
+    if said != counted:
+        problems.append(
+            located.problem(
+                ("parameters", 0, "value"),
+                f"parameters: {said:,} is not the {counted:,} that the architecture gives",
+                f"parameters: {said:,}개는 이 구조에서 나오는 {counted:,}개와 다릅니다",
+            )
+        )
+    return problems
 
 
 def check_measurement(located: Located, gpus: Mapping[str, Any]) -> list[Problem]:

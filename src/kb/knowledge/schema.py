@@ -93,6 +93,12 @@ def library() -> Any:
 
 
 _GRAMMARS = "rfc3987_syntax"
+_KOREAN = {  # of what jsonschema words in English alone
+    "pattern": "{instance} 값은 정규식 {wanted} 꼴이어야 합니다",
+    "type": "{instance} 값은 {wanted} 형이어야 합니다",
+    "minLength": "비어 있습니다",
+    "minItems": "비어 있습니다",
+}
 _BOUNDS = {"minimum": ("less than", "작습니다"), "maximum": ("more than", "큽니다")}
 
 
@@ -157,4 +163,6 @@ def _problem(located: Located, path: Path, error: Any) -> Problem:
             return located.problem(
                 path, f"{where}: none has `{need}`; add one", f"{ko}: `{need}` 항목이 없습니다. 하나 더하십시오"
             )
-    return located.problem(path, f"{where}: {error.message[:300]}")
+    told = _KOREAN.get(error.validator)
+    korean = f"{ko}: {told.format(instance=repr(error.instance)[:80], wanted=error.validator_value)}" if told else ""
+    return located.problem(path, f"{where}: {error.message[:300]}", korean)

@@ -71,6 +71,21 @@ def test_whatever_a_page_loads_is_its_own_and_there(pages: Pages, site: Path) ->
     assert sorted(wrong) == []
 
 
+def test_every_badge_leads_to_the_sources_page(site: Path, pages: Pages) -> None:
+    """That the places are there is looked at with all other links."""
+    badge = re.compile(
+        r'<(\w+) class="?kb-(?:badge|number|source)\b[^>]*?href="?([^" >]*)|<(\w+) class="kb-(?:badge|source)\b'
+    )
+    wrong, found = set(), 0
+    for page in pages.values():
+        for match in badge.finditer((site / page.path).read_text("utf-8").partition("<main")[2]):
+            found += 1
+            target = target_of(page, match[2] or "")
+            if match[1] != "a" or target is None or target[0].removeprefix("en/") != "sources/index.html":
+                wrong.add(f"{page.path}: {match[0]}")
+    assert found > 5000 and sorted(wrong)[:9] == []
+
+
 def test_no_page_loads_a_megabyte(pages: Pages, site: Path) -> None:
     """What is drawn is drawn in the build; the engine's megabytes come once a reader asks for an answer."""
     heavy = {}

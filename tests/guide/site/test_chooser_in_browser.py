@@ -67,6 +67,13 @@ def test_chooser_says_what_the_command_line_recommends(browser: Browser) -> None
         assert chosen["accumulation"] == config["training.gradient_accumulation_steps"]
         assert chosen["evaluation"] == config["training.per_device_eval_batch_size"]
         assert chosen["inference"] == config["inference.batch_size"]
+    chosen = choose(browser, model="t5-base", gpu="v100-16gb", precision="bf16", form="python")
+    assert "65504" in chosen["precision_note"]  # what suits that GPU, and why
+    assert "bf16=True" in browser.ask("return document.querySelector('.kb-chosen pre').innerText")
+    assert browser.ask("return location.hash").endswith("precision=bf16&form=python")
+    assert "llama" not in (choose(browser, form="axolotl")["config_fault"] or "-")
+    place = browser.ask("return document.querySelector('.kb-facts .kb-number').href")
+    assert place.endswith("/guide/sources/#computed")
     assert browser.complaints() == []
     assert browser.strangers() == []
     browser.resize(PHONE)

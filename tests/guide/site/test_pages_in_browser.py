@@ -14,7 +14,7 @@ NAVIGATION = (
     "", "gpus/", "models/", "memory/", "learn/effective-batch/", "learn/beams/", "learn/workers/", "learn/lora/",
     "learn/precision/", "contribute/", "noted/", "inference/", "serving/", "trouble/", "trouble/questions/",
     "expressions/", "trouble/checklists/", "case/",
-    "rules/", "errata/", "accuracy/", "systems/", "playground/", "data/",
+    "rules/", "errata/", "accuracy/", "sources/", "systems/", "playground/", "data/",
     "measure/", "integrations/", "overlays/", "commands/", "api/",
 )  # fmt: skip
 GENERATED = (

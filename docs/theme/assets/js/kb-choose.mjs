@@ -5,6 +5,9 @@ import { filled, keepState, language, make, memoryChart, nearest, picker } from 
 
 const GIB = 2 ** 30;
 const METHODS = ["auto", "full", "lora", "qlora"];
+const PRECISIONS = ["", "bf16", "fp16", "fp32"];
+const FORMS = ["", "hf", "python", "command", "trl", "axolotl", "llamafactory"];
+const SOURCES = new URL("sources/#computed", location.href).href; // below the first page
 const NUMBERS = ["source_length", "target_length", "effective_batch", "beams"];
 const root = document.getElementById("kb-choose");
 if (root) start(JSON.parse(root.dataset.given));
@@ -14,7 +17,7 @@ function start(given) {
   const engine = new Engine();
   const models = new Map(given.models.flatMap(([, rows]) => rows.map(([id, name, reads]) => [id, { name, reads }])));
   const gpus = new Map(given.gpus.map(([id, name]) => [id, { name }]));
-  const usual = { model: given.model, gpu: given.gpu, method: "auto", source_length: "", target_length: "", effective_batch: "", beams: "" };
+  const usual = { model: given.model, gpu: given.gpu, method: "auto", source_length: "", target_length: "", effective_batch: "", beams: "", precision: "", form: "" };
   const asked = { ...usual, ...fromAddress() };
   const result = make("div", { class: "kb-chosen", "aria-live": "polite" });
   const status = make("span", { role: "status", class: "kb-status" });
@@ -23,10 +26,12 @@ function start(given) {
     model: search("model", words.model, models),
     gpu: search("gpu", words.gpu, gpus),
     method: picker("kb-choose-method", words.method, METHODS.map((name) => [name, words[name]]), asked.method, change("method")),
+    precision: picker("kb-choose-precision", words.precision, PRECISIONS.map((name) => [name, name || words.precision_auto]), asked.precision, change("precision")),
     source_length: field("source", words.source, "source_length"),
     target_length: field("target", words.target, "target_length"),
     effective_batch: field("effective", words.effective, "effective_batch"),
     beams: field("beams", words.beams, "beams"),
+    form: picker("kb-choose-form", words.form, FORMS.map((name) => [name, words[`form_${name || "kb"}`]]), asked.form, change("form")),
   };
   root.append(make("div", { class: "kb-pickers" }, ...Object.values(fields)), make("p", { class: "kb-buttons" }, button, status), result);
   let number = 0;
@@ -88,6 +93,8 @@ function start(given) {
       if (wrong) found.push(filled(words.whole, { name: fields[key].querySelector("span").textContent, value: asked[key] }));
     }
     if (!METHODS.includes(asked.method)) asked.method = "auto";
+    if (!PRECISIONS.includes(asked.precision)) asked.precision = "";
+    if (!FORMS.includes(asked.form)) asked.form = "";
     return found;
   }
 
@@ -121,6 +128,11 @@ function start(given) {
     result.replaceChildren(...(fault ? [make("p", { class: "kb-notice" }, fault === STUCK ? words.stuck : fault)] : parts(chosen, wanted)));
   }
 
+  /** A number with where it comes from. */
+  function linked(value, name = "span") {
+    return value && value !== "–" ? make("a", { class: "kb-number", href: SOURCES, title: words.computed_title }, make(name, {}, String(value))) : "–";
+  }
+
   /** As the page's own bars: loading is over before any batch is read. */
   function shownPhases({ prediction: { phases: { load, ...rest } } }) {
     return rest;
@@ -129,7 +141,7 @@ function start(given) {
   function parts(chosen, wanted) {
     const named = { model: models.get(wanted.model).name.split("/").pop(), gpu: gpus.get(wanted.gpu).name.replace(/ \(.*/, "") };
     const ways = make("ul", { class: "kb-ways" }, ...chosen.ways.map((way) =>
-      make("li", way.chosen ? { class: "kb-way--chosen" } : {}, `${way.title}: `, make("b", {}, String(way.batch || "–")))));
+      make("li", way.chosen ? { class: "kb-way--chosen" } : {}, `${way.title}: `, linked(way.batch, "b"))));
     const largest = make("details", {}, make("summary", {}, words.largest), ways);
     if (!chosen.prediction) {
       return [make("p", { class: "kb-answer-line" }, filled(words.nothing, named)), make("p", { class: "kb-notice" }, chosen.nothing_fits), largest];
@@ -143,13 +155,16 @@ function start(given) {
     const facts = [[words.batch, chosen.batch], [words.accumulation, chosen.accumulation],
       [words.effective, chosen.effective], [words.evaluation, chosen.evaluation || "–"], [words.inference, chosen.inference || "–"]];
     return [
-      make("p", { class: "kb-answer-line" }, filled(words.answer, { ...named, ...chosen, largest: own.batch })),
+      make("p", { class: "kb-answer-line" }, filled(words.answer, { ...named, ...chosen, largest: own.batch }), " ",
+        make("a", { class: "kb-badge kb-badge--computed", href: SOURCES, title: words.computed_title }, words.computed)),
+      ...(chosen.precision_note ? [make("p", { class: "kb-notice" }, chosen.precision_note)] : []),
       make("p", {}, make("span", { class: `kb-verdict kb-verdict--${verdict}` }, words.verdict[verdict]), " ",
         filled(words.used, { way: chosen.way, used: size(train.process_used_bytes), high: size(train.high_bytes), limit: size(chosen.limit_bytes) }),
         ...(most.batch > own.batch ? [make("br"), make("small", {}, filled(words.fits_most, { way: most.title, batch: most.batch }))] : [])),
-      make("dl", { class: "kb-facts" }, ...facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, String(value))))),
+      make("dl", { class: "kb-facts" }, ...facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, linked(value))))),
       memoryChart({ phases }, chosen.limit_bytes, words),
-      make("details", {}, make("summary", {}, words.config), make("pre", {}, make("code", {}, chosen.config))),
+      make("details", { open: Boolean(wanted.form) }, make("summary", {}, words.config),
+        chosen.config ? make("pre", {}, make("code", {}, chosen.config)) : make("p", {}, chosen.config_fault)),
       largest,
     ];
   }

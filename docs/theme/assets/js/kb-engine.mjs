@@ -22,7 +22,7 @@ export class Engine {
     return this.started;
   }
 
-  /** Calls a function of kb.integrations.browser; the answer is its JSON as an object. */
+  /** Calls a function of kb.integrations.browser, or MODULE.function of another beside it; the answer is its JSON as an object. */
   async call(name, ...given) {
     await this.start();
     const id = ++this.#number;

@@ -2,7 +2,9 @@
 import { filled, make } from "./kb-dom.mjs";
 
 const rowsOf = (element) => [...element.querySelectorAll("tbody tr:not(.kb-group)")];
-const valuesIn = (row, at) => row.cells ? row.cells[at].textContent.split(",").map((value) => value.trim()).filter(Boolean) : [];
+const valuesIn = (row, at) => (row.querySelector(at)?.textContent ?? "").split(",").map((value) => value.trim()).filter(Boolean);
+// the theme puts tables into frames of its own once the page stands
+const framed = (element) => element.closest(".md-typeset__scrollwrap") ?? element;
 
 for (const place of document.querySelectorAll(".kb-filter")) filterOf(place, JSON.parse(place.dataset.given));
 for (const wide of document.querySelectorAll(".kb-wide")) new ResizeObserver(() => settle(wide)).observe(wide);
@@ -82,5 +84,5 @@ function hideEmpty(heading, elements) {
     group.hidden = rowsOf(group.closest("table")).filter((row) => row.parentElement === group.parentElement).every((row) => row.hidden);
   if (!heading) return;
   const empty = rows.length ? rows.every((row) => row.hidden) : elements.every((element) => element.hidden);
-  for (const element of [heading, ...elements]) element.hidden = empty;
+  for (const element of [heading, ...elements]) framed(element).hidden = empty;
 }

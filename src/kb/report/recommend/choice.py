@@ -7,15 +7,19 @@ from typing import Any
 from kb.advice.answer import Answer, answer
 from kb.advice.estimator import Estimator, on_gpu
 from kb.advice.question import Question
+from kb.advice.usual import precision_for
 from kb.core.catalog import Catalog
+from kb.core.text import UserError
 from kb.knowledge import load_catalog, load_guide
 from kb.report.json_parts import prediction_object
-from kb.report.recommend.text import config_yaml, nothing_fits
+from kb.report.recommend.formats import LOADS
+from kb.report.recommend.text import config_file, config_yaml, nothing_fits
 from kb.report.terminal import Style
 from kb.report.words import Words
 
 ASKED = (
-    "method", "effective_batch", "source_length", "target_length", "eval_batch", "beams", "generation_length",
+    "method", "precision", "effective_batch", "source_length", "target_length", "eval_batch", "beams",
+    "generation_length",
 )  # fmt: skip
 PLAIN = Style(width=10_000)
 
@@ -30,13 +34,16 @@ def choice_object(asked: Mapping[str, Any], words: Words) -> dict[str, Any]:
     catalog, guide = _knowledge()
     estimator = Estimator(catalog.models[asked["model"]], on_gpu(catalog.gpus[asked["gpu"]]), catalog.constants)
     question = Question.of(**{name: asked[name] for name in ASKED if asked.get(name)})
+    form = asked.get("form") or None  # of the config; what trains from it may load weights otherwise
+    question = question._replace(loads=LOADS.get(form or "", "usual"))
     found = answer("train", question, estimator, catalog, guide)
     training = found.training
     assert training is not None  # training is what was asked for
     setup = training.setup  # its batches are those of the config: no larger than the GPU gains from
     return {
         "limit_bytes": estimator.limit_bytes,
-        "config": config_yaml(found, words),
+        **_config(found, form, words),
+        "precision_note": _precision_note(question.run.precision, training.precision.reason, estimator, words),
         "nothing_fits": None if setup else " ".join(line.strip() for line in nothing_fits(found, words, PLAIN)),
         "batch": training.split.batch if training.split else None,
         "accumulation": training.split.accumulation if training.split else None,
@@ -50,6 +57,20 @@ def choice_object(asked: Mapping[str, Any], words: Words) -> dict[str, Any]:
         "inference": setup.inference_batch_size if setup else None,
         "prediction": _prediction(found, words),
     }
+
+
+def _config(found: Answer, form: str | None, words: Words) -> dict[str, Any]:
+    """The config in the format asked for, or why there is none in it."""
+    try:
+        return {"config": config_file(found, form, words) if form else config_yaml(found, words)}
+    except UserError as error:
+        return {"config": None, "config_fault": words(error.key, **error.values)}
+
+
+def _precision_note(asked: str | None, reason: str, estimator: Estimator, words: Words) -> str | None:
+    """Why another precision than the one asked for suits the GPU and the model."""
+    suits = precision_for(estimator.gpu, estimator.model.architecture).autocast
+    return words(f"recommend.precision.{reason}") if asked and asked != suits else None
 
 
 @lru_cache(maxsize=1)

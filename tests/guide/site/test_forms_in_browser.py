@@ -1,9 +1,10 @@
-"""The Fix page's box and the filters over long tables, in both languages, by keyboard."""
+"""The Fix page's box, the filters over long tables and the forms of the Contribute page, by keyboard."""
 
 import json
 import subprocess
 import sys
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
@@ -11,6 +12,7 @@ from kb.core.text import LANGUAGES
 from kb.guide.library import load_library
 from kb.guide.site_words import say
 from site_browser import PHONE, Browser
+from site_html import EDITED
 from site_needs import ROOT
 
 LOG = """Traceback (most recent call last):
@@ -76,8 +78,11 @@ def test_rules_are_filtered_by_words_area_library_and_severity(browser: Browser,
     shown = browser.ask(f"return {_ROWS}")
     assert "t5-fp16-overflow" in shown
     browser.ask("document.querySelector('.kb-filter input').value = ''")
-    _, severity_box = browser.ask("return [...document.querySelectorAll('.kb-filter select')].slice(1)")
-    area_box = browser.ask("return document.querySelector('.kb-filter select')")
+    area_box, library_box, severity_box = browser.ask("return [...document.querySelectorAll('.kb-filter select')]")
+    browser.ask(_SET, library_box, "vllm")
+    served = browser.ask(f"return {_ROWS}")
+    assert 10 < len(served) < len(library.catalog.rules) / 2
+    browser.ask(_SET, library_box, "")
     browser.ask(_SET, severity_box, library.words.named("severity", "error"))
     wanted = {rule.id for rule in library.catalog.rules.values() if rule.severity == "error"}
     assert set(browser.ask(f"return {_ROWS}")) == wanted
@@ -105,3 +110,30 @@ def test_long_tables_are_filtered_and_hide_nothing(browser: Browser, path: str, 
     after = browser.wait(f"{told} !== '{before}' && {told}")
     counts = sorted(int(part) for part in after.replace("개", " ").split() if part.isdigit())
     assert 0 < counts[0] <= left < counts[-1]
+
+
+def test_a_gpu_is_added_by_form_with_faults_at_their_fields(browser: Browser) -> None:
+    from selenium.webdriver import Keys
+
+    browser.visit("en/contribute/")
+    field = {name: f"kb-entry-hardware-{name}" for name in ("paste", "sold", "id", "aliases")}
+    browser.wait(f"document.getElementById('{field['paste']}')").click()
+    browser.press("NVIDIA L400, 23034 MiB, 8.9")
+    sold = browser.driver.find_element("id", field["sold"])
+    sold.send_keys("99", Keys.ENTER)
+    answer = browser.wait("window.kbEntry")
+    assert [problem["field"] for problem in answer["problems"]] == ["sold"]
+    said = browser.driver.find_element("id", sold.get_attribute("aria-describedby"))
+    assert "99 GB cannot be" in said.text
+    assert not browser.driver.find_elements("css selector", ".kb-entry a.md-button")
+    browser.ask("window.kbEntry = null")
+    sold.send_keys(Keys.BACKSPACE, Keys.BACKSPACE, "24", Keys.ENTER)
+    answer = browser.wait("window.kbEntry")
+    assert answer["problems"] == []
+    link = browser.wait("document.querySelector('.kb-entry a.md-button')?.href")
+    parts = urlsplit(link)
+    assert link.startswith(EDITED.replace("/edit/main/", "/new/main?"))
+    assert dict(parse_qsl(parts.query)) == {"filename": "rules/hardware/l400.yaml", "value": answer["text"]}
+    browser.resize(PHONE)
+    assert browser.ask("return document.documentElement.scrollWidth") <= PHONE[0]
+    assert browser.complaints() == [] and browser.strangers() == []
