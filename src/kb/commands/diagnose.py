@@ -18,8 +18,7 @@ from kb.report.diagnosis_report import diagnosis_json, diagnosis_text
 from kb.report.terminal import choose_style
 from kb.session import cli
 from kb.session.knowledge import open_knowledge
-from kb.session.log_values import first_training, machine_alone
-from kb.session.prepare import file_checker
+from kb.session.prepare import file_checker, first_training, machine_alone
 from kb.session.project import Project, find_project, folder_of
 from kb.session.run import read_bytes
 

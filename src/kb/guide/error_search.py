@@ -24,12 +24,12 @@ def error_search(library: Library) -> str:
     language = library.language
     gpus = sorted(library.catalog.gpus.values(), key=lambda gpu: (gpu.memory_total, gpu.name))
     given = {
-        "words": {name: say(language, f"fix.{name}") for name in WORDS},
+        "words": {name: say(language, f"pasted.{name}") for name in WORDS},
         "causes": [_cause(entry, language) for entry in library.rows("remedies").values() if "deprecated" not in entry],
         "gpus": [[gpu.id, gpu.name.removeprefix("NVIDIA ")] for gpu in gpus],
     }
     held = escape(json.dumps(given, ensure_ascii=False), quote=True)
-    needs = escape(say(language, "fix.no_script"))
+    needs = escape(say(language, "pasted.no_script"))
     box = f'<div id="kb-fix" class="kb-fix-box" data-given="{held}"></div>'
     return f'{box}\n<noscript><p class="kb-notice">{needs}</p></noscript>'
 

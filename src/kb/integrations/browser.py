@@ -8,6 +8,7 @@ import json
 from functools import lru_cache
 from typing import Any
 
+from kb.advice.diagnosis import diagnose as find_causes
 from kb.advice.question import Question
 from kb.config.log.text import read_lines
 from kb.core.catalog import Catalog
@@ -16,14 +17,14 @@ from kb.knowledge import load_catalog, load_guide
 from kb.report.check.changes import describe_fix
 from kb.report.check.json_report import check_object
 from kb.report.check.source_line import SourceLines
+from kb.report.diagnosis_report import diagnosis_object
 from kb.report.terminal import Style
 from kb.report.values import printable
 from kb.report.words import Words
 from kb.session.cli import load_words_or_none, said
 from kb.session.file import FileChecker
 from kb.session.file_result import Kind
-from kb.session.log_values import first_training, machine_alone
-from kb.session.prepare import Checking, file_checker
+from kb.session.prepare import Checking, file_checker, first_training, machine_alone
 from kb.session.project import Project
 from kb.session.run import Input, run
 
@@ -184,9 +185,6 @@ def diagnose(log: str, config: str, asked: str, language: str) -> str:
     Returns:
         ``{"causes": […], "unexplained": … or null, "lines": n}``, the best cause first, or ``{"fault": sentence}``.
     """
-    from kb.advice.diagnosis import diagnose as find_causes
-    from kb.report.diagnosis_report import diagnosis_object
-
     try:
         checker, unit = _checker(asked, language), None
         if config.strip():

@@ -53,10 +53,8 @@ def check_hardware(located: Located) -> list[Problem]:
 
 def check_model(located: Located) -> list[Problem]:
     """The row's own count of parameters against its closed form's, and stored types of what is no alias of it."""
-    from kb.memory import architecture_from_config, parameter_count
-
     try:
-        counted = parameter_count(architecture_from_config(located.data["architecture"]))
+        counted = _counted(located.data["architecture"])
     except ValueError as error:
         return [located.problem(("architecture",), str(error))]
     problems = [
@@ -74,6 +72,13 @@ def check_model(located: Located) -> list[Problem]:
             )
         )
     return problems
+
+
+def _counted(architecture: Mapping[str, Any]) -> int:
+    """Parameters by the closed form. Raises: ValueError: there is none for such dimensions."""
+    from kb.memory import architecture_from_config, parameter_count  # nothing else here needs the memory model
+
+    return parameter_count(architecture_from_config(architecture))
 
 
 def check_measurement(located: Located, gpus: Mapping[str, Any]) -> list[Problem]:
@@ -100,17 +105,13 @@ def check_measurement(located: Located, gpus: Mapping[str, Any]) -> list[Problem
 
 def _check_counts(located: Located, models: Mapping[str, Any]) -> list[Problem]:
     """The parameters of a campaign's models, where their dimensions have a closed form."""
-    from kb.memory import UnsupportedArchitectureError, architecture_from_config, parameter_count
-
     problems = []
     for name, model in models.items():
         if "parameters" not in model:
             continue
         try:  # of what the file leaves out, the positions' number alone has no default of the closed form
-            counted = parameter_count(
-                architecture_from_config({"max_position_embeddings": 2048, **model["architecture"]})
-            )
-        except UnsupportedArchitectureError as error:
+            counted = _counted({"max_position_embeddings": 2048, **model["architecture"]})
+        except ValueError as error:
             problems.append(located.problem(("models", name, "architecture"), str(error)))
             continue
         if abs(model["parameters"] - counted) > SAME_COUNT * counted:

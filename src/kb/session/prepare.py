@@ -9,8 +9,12 @@ from kb.advice.check import Checker, Disk
 from kb.advice.question import NamedMachine, Question
 from kb.config.files import unknown_dialect
 from kb.core.catalog import Catalog
+from kb.core.document import Unit
+from kb.core.expression import Unknown
+from kb.core.finding import Span
 from kb.core.hardware import Machine
 from kb.core.model import Model
+from kb.core.result import UnitResult
 from kb.core.text import UserError
 from kb.machine.detect import detect
 from kb.machine.software import installed_versions
@@ -195,3 +199,24 @@ def _overrides(project: Project, areas: Mapping[str, str]) -> Overrides:
 def _matches(fnmatch: Callable[[str, str], bool], relative: str, pattern: str) -> bool:
     """A pattern without a slash is for the file's name, as in .gitignore."""
     return fnmatch(relative, pattern) or ("/" not in pattern and fnmatch(relative.rpartition("/")[2], pattern))
+
+
+_OF_THE_MACHINE = ("gpu.", "host.", "versions.")
+
+
+def machine_alone(checker: FileChecker) -> Any:
+    """A lookup of facts where no config is given: what is known of the machine, and nothing else."""
+    empty = Unit(path="", section=None, dialect=None, settings={}, span=Span(1, 1, 1, 1, 0, 0))
+    facts = checker.facts(empty)
+
+    def lookup(name: str) -> Any:
+        return facts.get(name) if name.startswith(_OF_THE_MACHINE) else Unknown(frozenset((name,)))
+
+    return lookup
+
+
+def first_training(results: Sequence[UnitResult]) -> Unit | None:
+    """The first section that trains, or the first of a known format; None where no format is known."""
+    known = [result for result in results if result.unit.dialect is not None]
+    training = [result.unit for result in known if result.setup and result.setup.do_train]
+    return training[0] if training else known[0].unit if known else None

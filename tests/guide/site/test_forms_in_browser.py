@@ -56,7 +56,9 @@ def test_a_pasted_log_names_the_cause_of_kb_diagnose(browser: Browser, language:
     browser.wait("window.kbDiagnosed")
     found, wanted = browser.ask("return window.kbDiagnosed.causes[0]"), diagnosed(language)
     assert found["id"] == wanted["cause"]
-    assert [step["text"] for step in found["steps"]] == [row["step"].partition(" `")[0] for row in wanted["remedies"]]
+    assert len(found["steps"]) == len(wanted["remedies"]) > 2
+    for shown, row in zip(found["steps"], wanted["remedies"], strict=True):
+        assert shown["text"].endswith(row["step"].partition(" `")[0])
     link = "document.querySelector('.kb-cause .kb-answer-line a').pathname"
     assert browser.ask(f"return {link}").endswith(f"{home(language)}trouble/{wanted['cause']}/")
     browser.ask("window.kbDiagnosed = null")

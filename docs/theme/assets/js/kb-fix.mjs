@@ -56,8 +56,9 @@ function start({ words, causes, gpus }) {
     status.textContent = filled(words.answered, { n: answer.lines ?? 0, ms: Math.round(performance.now() - before) });
     window.kbDiagnosed = answer;
     if (answer.fault) return void result.replaceChildren(notice(answer.fault === STUCK ? words.stuck : answer.fault));
-    if (answer.causes.length) result.replaceChildren(...answer.causes.map(cause));
-    else show(likely(text), notice(words.nothing));
+    const rest = answer.unexplained ? [unexplained(answer.unexplained)] : [];
+    if (answer.causes.length) result.replaceChildren(...answer.causes.map(cause), ...rest);
+    else show(likely(text), ...(rest.length ? rest : [notice(words.nothing)]));
   }
 
   function asked() {
@@ -87,8 +88,12 @@ function start({ words, causes, gpus }) {
     result.replaceChildren(...before, ...list);
   }
 
+  const quoted = (evidence) => make("pre", { tabindex: 0, "aria-label": words.evidence }, make("code", {}, evidence.map(([line, text]) => `${line} | ${text}`).join("\n")));
+
+  /** The error that ended the run, where kb knows no cause of it. */
+  const unexplained = ({ title, evidence, means }) => make("section", { class: "kb-cause" }, make("p", { class: "kb-answer-line" }, title), quoted(evidence), make("p", {}, means));
+
   function cause({ id, title, about, evidence, numbers, means, steps }, at) {
-    const lines = evidence.map(([line, text]) => `${line} | ${text}`).join("\n");
     const items = steps.map(({ text, changes, run }) => make("li", {}, ...prose(text),
       ...(changes.length ? [make("br"), ...changes.flatMap((change) => [make("code", { class: "kb-changes" }, change), " "])] : []),
       ...(run ? [make("br"), make("code", {}, run)] : [])));
@@ -96,7 +101,7 @@ function start({ words, causes, gpus }) {
       ...(at === 1 ? [make("p", { class: "kb-fix-head" }, words.more)] : []),
       make("p", { class: "kb-answer-line" }, make("a", { href: page(id) }, title)),
       make("p", { class: "kb-when" }, [about, ...numbers].join(" · ")),
-      make("pre", { tabindex: 0, "aria-label": words.evidence }, make("code", {}, lines)),
+      quoted(evidence),
       make("p", {}, ...prose(means)),
       make("details", { open: at === 0 }, make("summary", {}, words.steps), make("ol", {}, ...items)),
       make("p", {}, make("a", { href: page(id) }, `${words.page}: ${title}`)));
