@@ -299,3 +299,34 @@ def test_without_a_client_it_ends_with_its_input(tmp_path: Path) -> None:
         capture_output=True, timeout=SECONDS, check=False,
     )  # fmt: skip
     assert (run.returncode, run.stdout, run.stderr) == (0, b"", b"")
+
+
+def test_a_diagnostic_links_to_its_rules_own_file(client: Client) -> None:
+    found = client.open(BAD)
+    assert found
+    for each in found:
+        link = each["codeDescription"]["href"]
+        assert link.startswith("file://") and link.endswith(f"/{each['code']}.yaml")
+        assert Path(link.removeprefix("file://")).is_file()
+
+
+def labels(client: Client, line: int, character: int, name: str = "train.yaml") -> list[str]:
+    answer = client.ask("textDocument/completion", client.at(line, character, name))["result"]
+    return [item["label"] for item in (answer or {"items": []})["items"]]
+
+
+def test_keys_of_the_format_and_values_of_a_setting_are_completed(client: Client) -> None:
+    client.open(BAD + "gradient_ch")  # a key that is half typed is no YAML yet
+    keys = labels(client, 5, 11)
+    assert {"gradient_checkpointing", "per_device_train_batch_size"} <= set(keys) and len(keys) == len(set(keys))
+    client.open(BAD + "lr_scheduler_type: \nbf16: t\nmodel_name_or_path: goo\n", "values.yaml")
+    assert {"cosine", "linear"} <= set(labels(client, 5, 19, "values.yaml"))
+    assert labels(client, 6, 7, "values.yaml") == ["true", "false"]
+    assert "google/mt5-base" in labels(client, 7, 23, "values.yaml")
+
+
+def test_gpus_are_completed_in_the_projects_settings_and_nothing_in_what_is_no_config(client: Client) -> None:
+    client.open('gpu = "rtx', "kb.toml", "toml")
+    assert "rtx-3090" in labels(client, 0, 10, "kb.toml")
+    client.open("name: a workflow\non: push\n", "ci.yaml")
+    assert labels(client, 1, 4, "ci.yaml") == []

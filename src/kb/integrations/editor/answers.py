@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from lsprotocol import types
+from pygls.uris import from_fs_path
 
 from kb.config.files import ConfigError
 from kb.core.document import Setting, Unit
@@ -73,8 +74,14 @@ class Answers:
             severity=SEVERITIES[finding.severity],
             source=SOURCE,
             code=finding.rule,
+            code_description=self._described(finding.rule, unit.unit.path),
             related_information=related or None,
         )
+
+    def _described(self, rule: str, path: str) -> types.CodeDescription | None:
+        """The link under a finding's id: the rule's own file, which lies beside kb and needs no network."""
+        file = self._session.rule_file(rule, path)
+        return types.CodeDescription(href=from_fs_path(file) or "") if file else None
 
     def hover(self, position: types.Position) -> types.Hover | None:
         """The rules that fired there, or the setting's meaning; then the ledger of the run it belongs to."""

@@ -13,6 +13,7 @@ from pygls.workspace import TextDocument
 from kb import __version__
 from kb.core.text import UserError
 from kb.integrations.editor.answers import FIX_ALL, Answers
+from kb.integrations.editor.completion import Completer, complete
 from kb.integrations.editor.positions import Positions
 from kb.integrations.editor.session import Checked, Session
 from kb.knowledge import KnowledgeError
@@ -142,6 +143,16 @@ def make_server(session: Session) -> KbServer:
     def hover(server: KbServer, params: types.HoverParams) -> types.Hover | None:
         answers = server.look(params.text_document.uri)
         return answers.hover(params.position) if answers else None
+
+    completer = Completer(session)
+
+    @server.feature(types.TEXT_DOCUMENT_COMPLETION, types.CompletionOptions(trigger_characters=[" ", "."]))
+    def completion(server: KbServer, params: types.CompletionParams) -> types.CompletionList | None:
+        document = server.workspace.get_text_document(params.text_document.uri)
+        encoding = server.workspace.position_encoding or types.PositionEncodingKind.Utf16
+        place = Positions(document.source, encoding).place(params.position)
+        path = to_fs_path(document.uri) or document.uri
+        return complete(completer, document.source, path, document.language_id or "", place)
 
     kinds = [types.CodeActionKind.QuickFix, FIX_ALL]
 

@@ -10,7 +10,8 @@ from kb.core.finding import Finding
 from kb.core.result import INTERNAL, UnitResult
 from kb.core.text import LANGUAGES, UserError, described
 from kb.knowledge import load_catalog, load_words
-from kb.knowledge.locations import Location, Rules
+from kb.knowledge.entries import entries_of
+from kb.knowledge.locations import Location, Rules, located
 from kb.knowledge.overlay import state_of
 from kb.knowledge.problems import KnowledgeError
 from kb.report.words import Words
@@ -49,6 +50,7 @@ class Session:
         self._settings = dict(self._first)
         self._checkers: dict[str | None, tuple[Rules, str, FileChecker]] = {}
         self._words: dict[str, Words] = {}
+        self._files: dict[Location, dict[str, str]] = {}  # rule → its file
 
     def configure(self, settings: object) -> None:
         """Take over what a client says of itself; what it does not name stays as the command line has it."""
@@ -60,6 +62,7 @@ class Session:
     def forget(self) -> None:
         """Read the projects' settings again at the next check."""
         self._checkers.clear()
+        self._files.clear()
 
     def decides(self, path: str) -> bool:
         """Whether a file says how others are checked: the settings of a project, or what they lay over the rules."""
@@ -107,6 +110,15 @@ class Session:
             known = rules, state, file_checker(catalog, project, self._question())
             self._checkers[project.path] = known
         return known[2]
+
+    def rule_file(self, rule: str, path: str) -> str | None:
+        """Where the rule of a finding in a file is written: beside kb, or in what the file's project lays over it."""
+        location = located(rules_of(find_project(os.path.dirname(path) or os.getcwd())))
+        if location not in self._files:
+            entries = entries_of(location).values()
+            self._files[location] = {each.id: each.path for each in entries if each.kind == "checks"}
+        below = self._files[location].get(rule)
+        return os.path.join(location.rules, below) if below else None
 
     def check(self, text: str, path: str, language_id: str = "") -> Checked:
         """Everything found in a text as it stands in the editor.
