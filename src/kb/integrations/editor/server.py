@@ -144,16 +144,7 @@ def make_server(session: Session) -> KbServer:
         answers = server.look(params.text_document.uri)
         return answers.hover(params.position) if answers else None
 
-    completer = Completer(session)
-
-    @server.feature(types.TEXT_DOCUMENT_COMPLETION, types.CompletionOptions(trigger_characters=[" ", "."]))
-    def completion(server: KbServer, params: types.CompletionParams) -> types.CompletionList | None:
-        document = server.workspace.get_text_document(params.text_document.uri)
-        encoding = server.workspace.position_encoding or types.PositionEncodingKind.Utf16
-        place = Positions(document.source, encoding).place(params.position)
-        path = to_fs_path(document.uri) or document.uri
-        return complete(completer, document.source, path, document.language_id or "", place)
-
+    _completes(server)
     kinds = [types.CodeActionKind.QuickFix, FIX_ALL]
 
     @server.feature(types.TEXT_DOCUMENT_CODE_ACTION, types.CodeActionOptions(code_action_kinds=kinds))
@@ -162,3 +153,16 @@ def make_server(session: Session) -> KbServer:
         return answers.actions(params.range, params.context.only) if answers else []
 
     return server
+
+
+def _completes(server: KbServer) -> None:
+    """Add completion."""
+    completer = Completer(server.session)
+
+    @server.feature(types.TEXT_DOCUMENT_COMPLETION, types.CompletionOptions(trigger_characters=[" ", "."]))
+    def completion(server: KbServer, params: types.CompletionParams) -> types.CompletionList | None:
+        document = server.workspace.get_text_document(params.text_document.uri)
+        encoding = server.workspace.position_encoding or types.PositionEncodingKind.Utf16
+        place = Positions(document.source, encoding).place(params.position)
+        path = to_fs_path(document.uri) or document.uri
+        return complete(completer, document.source, path, document.language_id or "", place)
