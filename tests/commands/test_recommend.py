@@ -342,3 +342,11 @@ def test_a_way_that_is_only_offered_is_never_chosen() -> None:
     for model in CATALOG.models:
         chosen = recommend(model, "t4").training.chosen
         assert chosen is None or chosen.name not in OFFERED_ONLY
+
+
+def test_of_several_gpus_it_says_that_it_writes_no_sharding() -> None:
+    ways = ["--model", "llama-3.1-8b", "--gpu", "a100-80gb", "--method", "full", "--lang", "en"]
+    several = " ".join(run_kb(*ways, "--gpus", 4, module="kb.recommend").stdout.split())
+    assert "each of the 4 GPUs holds the whole model" in several
+    assert "kb plan CONFIG --gpus 4" in several
+    assert "kb plan CONFIG" not in run_kb(*ways, module="kb.recommend").stdout

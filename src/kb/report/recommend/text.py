@@ -229,4 +229,6 @@ def nothing_fits(answer: Answer, words: Words, style: Style) -> list[str]:
         lines += wrap(words("recommend.larger_gpu_last", gpu=short_name(gpu), id=gpu.id), style.width)
     if training is not None and training.shorter_source:
         lines += wrap(words("recommend.shorter", length=training.shorter_source), style.width)
+    if training is not None and answer.world > 1:
+        lines += wrap(words("recommend.not_sharded", n=answer.world), style.width)
     return lines
