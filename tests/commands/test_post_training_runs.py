@@ -40,3 +40,27 @@ def test_a_grpo_run_that_generates_by_itself_is_predicted_with_its_answers(
     terms = {term["name"] for term in report["phases"]["generate"]["terms"]}
     assert {"kv_cache_self", "optimizer", "autocast_copies"} <= terms
     assert (report["verdict"]["status"] == "fits") is fits
+
+
+SFT = """\
+model_name_or_path: Qwen/Qwen2.5-0.5B
+dataset_name: trl-lib/Capybara
+bf16: true
+per_device_train_batch_size: 4
+max_length: 1024
+assistant_only_loss: true
+output_dir: out
+"""
+
+
+@pytest.mark.parametrize(("release", "level", "logits"), [("1.16.0", "engine", False), ("1.8.0", "closed", True)])
+def test_fine_tuning_with_a_fused_head_is_predicted_without_whole_logits(
+    tmp_path: Path, release: str, level: str, logits: bool
+) -> None:
+    (tmp_path / "sft.yaml").write_text(SFT, encoding="utf-8")
+    (tmp_path / "requirements.txt").write_text(f"trl=={release}\ntransformers==5.0.0\n", encoding="utf-8")
+    report = checked(tmp_path / "sft.yaml", "a100-80gb")["prediction"]
+    assert report["level"] == level
+    whole = 4 * 1024 * 151936 * 4  # bytes of the logits in fp32
+    loss = sum(term["bytes"] for term in report["phases"]["train"]["terms"] if term["name"] in ("loss", "logits"))
+    assert (loss >= whole) is logits

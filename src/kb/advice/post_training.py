@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from kb.advice.settings_reader import SettingsReader
 from kb.core.document import Unit
 from kb.core.facts import VersionOf
-from kb.core.setup import Assumption, Head, Method, PostKind, PostTraining
+from kb.core.model import Model
+from kb.core.setup import Assumption, Head, Method, PostKind, PostTraining, TrainingSetup
 
 # By what the config calls it. Others (PPO, BCO, online DPO …) have no memory model.
 KINDS: Mapping[str, PostKind] = {
@@ -52,6 +53,25 @@ def post_training_of(
     return post, int(
         read.or_assume("data.max_source_length", None, int(constants["trl_max_length"]), "library_default")
     )
+
+
+def with_fused_head(
+    setup: TrainingSetup, unit: Unit, trainer: str, model: Model | None, versions: VersionOf
+) -> TrainingSetup:
+    """SFT of TRL from 1.15, which never makes whole logits: followed by the engine where it follows the run.
+
+    Without a release that is known, and with evaluation or Liger's kernels, the run stays plain training.
+    """
+    plain = setup.do_train and not (setup.do_eval or setup.do_predict or setup.fused_loss)
+    if model is None or not plain or (unit.dialect, trainer) != ("trl", "sft"):
+        return setup
+    release = versions("trl", FUSED)
+    if release is None or release < FUSED:
+        return setup
+    from kb.memory.engine.report import why_not  # few runs need it
+
+    fused = setup._replace(post=PostTraining("sft"))
+    return setup if why_not(fused, model.architecture) else fused
 
 
 def _head(read: SettingsReader, unit: Unit, kind: PostKind, versions: VersionOf) -> Head | None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kb.advice.post_training import post_training_of
+from kb.advice.post_training import post_training_of, with_fused_head
 from kb.advice.preparation import Preparation, preparation_of
 from kb.advice.run_kind import OWN_TYPE_SINCE, optimizer_of, says_training, trains, unmodelled, weights_of
 from kb.advice.settings_reader import (
@@ -168,6 +168,7 @@ def setup_of(
         post=post,
         spread=spread_of(read, model.architecture.d_model if model else None, versions("transformers", FSDP2_SINCE)),
     )
+    setup = with_fused_head(setup, unit, str(trainer or ""), model, versions)
     beyond = unmodelled(read, trains=trained)
     unresolved = _that_matter(read.unresolved, setup) + ((NOT_MODELLED,) if beyond else ())
     return setup._replace(assumed=_assumed(read), unresolved=unresolved, unmodelled=beyond)

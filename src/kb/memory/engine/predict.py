@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from kb.core.model import Architecture
 from kb.core.setup import TrainingSetup
@@ -55,9 +56,10 @@ def record_training(
         recording = world.begin(pool, capability)
         recording.begin("load")
         model = _model(setup, architecture)
-        optimizer = train(model, setup, sources)
+        loss = _loss(model, setup) if setup.post is not None else None
+        optimizer = train(model, setup, sources, loss=loss)
         recording.begin("")
-        del optimizer, model
+        del optimizer, loss, model
         return recording
 
 
@@ -102,7 +104,8 @@ def _model(setup: TrainingSetup, architecture: Architecture) -> Model:
     return model_class(architecture)(architecture, options_of(setup, default_targets(architecture)))
 
 
-def _post_training(model: Model, setup: TrainingSetup, recording: Recording) -> Recording:
+def _loss(model: Model, setup: TrainingSetup) -> Any:
+    """The trainer's own loss, with its reference on the GPU where that is a model of its own."""
     from kb.memory.engine.runs.prefer import Loss  # plain training does without
 
     reference = None
@@ -111,11 +114,15 @@ def _post_training(model: Model, setup: TrainingSetup, recording: Recording) -> 
         reference = type(model)(model.architecture, model.options._replace(adapters=None, checkpointing=False))
         for _, tensor in reference.parameters:
             mark(tensor, "reference_model")
-    loss = Loss(model, reference, setup)
-    optimizer = train(model, setup, loss=loss, before=loss.prepared if setup.post.completion else None)
+    return Loss(model, reference, setup)
+
+
+def _post_training(model: Model, setup: TrainingSetup, recording: Recording) -> Recording:
+    loss = _loss(model, setup)
+    optimizer = train(model, setup, loss=loss, before=loss.prepared if loss.post.completion else None)
     recording.begin("save")
     recording.begin("")
-    del optimizer, model, reference
+    del optimizer, model, loss
     return recording
 
 
