@@ -78,15 +78,22 @@ def why_no_prediction(
     return ("model_not_known", {"model": setup.model_name}) if setup.model_name else ("no_model_named", {})
 
 
+def unfollowed(
+    setup: TrainingSetup, architecture: Architecture, capability: tuple[int, int] | None = None
+) -> str | None:
+    """What of a run the memory engine does not follow; None where it follows all of it."""
+    from kb.memory.engine.report import why_not  # few models need it
+
+    return why_not(setup, architecture, capability)
+
+
 def _engine_note(
     setup: TrainingSetup, architecture: Architecture | None, capability: tuple[int, int] | None
 ) -> Note | None:
     """What of the run the memory engine does not follow, for a model that has no closed form."""
     if architecture is None or not (architecture.engine or setup.post):
         return None
-    from kb.memory.engine.report import why_not  # few models need it
-
-    what = why_not(setup, architecture, capability)
+    what = unfollowed(setup, architecture, capability)
     return None if what is None else ("engine_not_followed", {"type": architecture.model_type, "what": what})
 
 

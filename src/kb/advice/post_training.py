@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from kb.advice.no_prediction import unfollowed
 from kb.advice.settings_reader import SettingsReader
 from kb.core.document import Unit
 from kb.core.facts import VersionOf
@@ -68,10 +69,8 @@ def with_fused_head(
     release = versions("trl", FUSED)
     if release is None or release < FUSED:
         return setup
-    from kb.memory.engine.report import why_not  # few runs need it
-
     fused = setup._replace(post=PostTraining("sft"))
-    return setup if why_not(fused, model.architecture) else fused
+    return setup if unfollowed(fused, model.architecture) else fused
 
 
 def _head(read: SettingsReader, unit: Unit, kind: PostKind, versions: VersionOf) -> Head | None:
