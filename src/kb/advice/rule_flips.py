@@ -5,7 +5,6 @@ Both editions are asked by the same code, so that only the rules can make a diff
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
-from zlib import crc32
 
 from kb.advice.check import Checker
 from kb.advice.estimator import Estimator, on_gpu
@@ -111,11 +110,11 @@ def flips_of(before: Edition, after: Edition) -> Flips:
 
 
 def _sample(pairs: list[tuple[str, str]], edition: Edition) -> list[tuple[str, str]]:
-    """All pairs where they are few; else those that presets name and as many of the others as are soon asked, drawn by
-    their names' checksum, so that a pull request is shown the same ones each time."""
+    """All pairs where they are few; else those that presets name, and others evenly spaced, as many as are soon asked:
+    a pull request is shown the same ones each time."""
     if len(pairs) <= MOST_PAIRS:
         return pairs
-    drawn = sorted(pairs, key=lambda pair: crc32(" ".join(pair).encode()))[:MOST_PAIRS]
+    drawn = [pairs[at * len(pairs) // MOST_PAIRS] for at in range(MOST_PAIRS)]
     named = [pair for pair in pairs if _presets(edition, *pair)]
     return sorted({*drawn, *named})
 

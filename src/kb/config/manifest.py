@@ -1,4 +1,4 @@
-"""Servers in docker-compose files, Kubernetes manifests and Helm values: containers whose command starts one, as units."""
+"""Servers in docker-compose files, Kubernetes manifests and Helm values: a unit for each container that starts one."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
