@@ -131,7 +131,7 @@ def test_missing_arguments_are_named_in_the_users_language() -> None:
     ("language", "words"),
     [
         ("en", ("expected fires, got silent", "the condition is false", "true  training.fp16", "false ")),
-        ("ko", ("기대한 결과는 fires, 실제 결과는 silent", "조건 전체: 거짓", "참  training.fp16", "거짓 ")),
+        ("ko", ("기대: fires, 실제: silent", "조건 전체: 거짓", "참  training.fp16", "거짓 ")),
     ],
 )
 def test_a_failed_example_says_which_part_was_false_and_each_facts_value(
