@@ -1,4 +1,7 @@
-"""The README says what the program does, in both languages.
+"""The README, and the pages of the guide that it leads to, say what the program does, in both languages.
+
+Its blocks marked `sh` are run here, and those of ``PAGES`` too; there what needs a GPU, a server or a script of the
+reader's own is marked `bash`.
 
 ``python tests/project/test_readme.py`` writes the console blocks and the error bands again after they have changed.
 """
@@ -22,6 +25,7 @@ from kb.commands import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
 READMES = {"en": ROOT / "README.md", "ko": ROOT / "README.ko.md"}
+PAGES = ("check", "commands", "integrations", "measure")
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 BAND = re.compile(r"±(\d+(?:\.\d+)?) %")
 GAP = "⋮"
@@ -29,15 +33,20 @@ GAP = "⋮"
 KEPT = ("effective-batch-not-as-said", "t5-fp16-overflow", "host-memory-over-limit", "lora-some-targets-match-nothing")
 
 
-def blocks(language: str, *kinds: str) -> list[str]:
-    text = READMES[language].read_text("utf-8")
-    return [body for kind, body in BLOCK.findall(text) if kind in kinds]
+def page(name: str, language: str) -> Path:
+    return ROOT / "docs" / language / f"{name}.md"
+
+
+def blocks(path: Path, *kinds: str) -> list[str]:
+    return [body for kind, body in BLOCK.findall(path.read_text("utf-8")) if kind in kinds]
 
 
 def commands(language: str) -> list[str]:
-    """Every ``kb`` command of the shell blocks, without its comment."""
-    lines = [line for body in blocks(language, "sh") for line in body.splitlines()]
-    return [shlex.join(shlex.split(line, comments=True)) for line in lines if re.match(r"kb |python -m kb\.", line)]
+    """Every ``kb`` command of the shell blocks, once, without its comment."""
+    paths = [READMES[language], *(page(name, language) for name in PAGES)]
+    lines = [line for path in paths for body in blocks(path, "sh") for line in body.splitlines()]
+    found = [shlex.join(shlex.split(line, comments=True)) for line in lines if re.match(r"kb |python -m kb\.", line)]
+    return list(dict.fromkeys(found))
 
 
 def words_of(line: str) -> tuple[list[str], bool]:
@@ -61,7 +70,7 @@ def run(words: list[str]) -> int:
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with what the README's commands name, and a copy of the rules to change."""
+    """A folder with what the commands shown name, and a copy of the rules to change."""
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     for folder in ("rules", "i18n"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns(".*"))
@@ -87,7 +96,7 @@ def commit(folder: Path) -> None:
         subprocess.run(["git", *author, *words], cwd=folder, env=environ, check=True, timeout=60)
 
 
-def test_every_command_of_kb_is_in_the_readme() -> None:
+def test_every_command_of_kb_is_shown() -> None:
     assert {line.split()[1] for line in commands("en") if line.startswith("kb ")} == set(COMMANDS)
 
 
@@ -96,7 +105,7 @@ ELSEWHERE = ("kb site build", "kb rules test")
 
 
 @pytest.mark.parametrize("line", [line for line in commands("en") if line not in ELSEWHERE])
-def test_every_command_of_the_readme_runs(
+def test_every_command_that_is_shown_runs(
     line: str, project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words, reads = words_of(line)
@@ -116,15 +125,15 @@ def test_every_command_of_the_readme_runs(
     assert out.strip() or "--write-baseline" in words, "it printed nothing"
 
 
-def test_the_settings_of_the_readme_are_read(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (settings,) = blocks("en", "toml")
+def test_the_settings_of_the_page_are_read(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (settings,) = blocks(page("check", "en"), "toml")
     (project / "kb.toml").write_text(settings, "utf-8")
     assert run(["kb", "check", "train.yaml", "--format", "json"]) in (0, 1), capsys.readouterr().err
     assert '"rtx-3090"' in capsys.readouterr().out
 
 
-def test_the_suppression_of_the_readme_suppresses(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (snippet,) = [block for block in blocks("en", "yaml") if "kb: ignore" in block]
+def test_the_suppression_of_the_page_suppresses(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (snippet,) = [block for block in blocks(page("check", "en"), "yaml") if "kb: ignore" in block]
     (project / "kept.yaml").write_text("general: {model_name: google/mt5-base}\n" + snippet, "utf-8")
     run(["kb", "check", "kept.yaml", "--gpu", "rtx-3090", "--format", "json"])
     report = yaml.safe_load(capsys.readouterr().out)
@@ -132,18 +141,21 @@ def test_the_suppression_of_the_readme_suppresses(project: Path, capsys: pytest.
     assert found["t5-fp16-overflow"], found
 
 
-def test_both_languages_have_the_same_blocks() -> None:
+@pytest.mark.parametrize("name", ["README", *PAGES])
+def test_both_languages_have_the_same_blocks(name: str) -> None:
     def plain(language: str) -> list[str]:
-        text = "\n".join(blocks(language, "sh", "yaml", "toml"))
+        path = READMES[language] if name == "README" else page(name, language)
+        text = "\n".join(blocks(path, "sh", "bash", "yaml", "toml"))
         return [re.sub(r"\s*#(?! kb:).*", "", line) for line in text.splitlines()]
 
     assert plain("en") == plain("ko")
 
 
-def test_both_languages_have_the_same_sections_tables_and_links() -> None:
+@pytest.mark.parametrize("name", ["README", *PAGES])
+def test_both_languages_have_the_same_sections_tables_and_links(name: str) -> None:
     def shape(language: str) -> tuple[int, list[int], list[str], list[str]]:
-        text = READMES[language].read_text("utf-8")
-        prose = BLOCK.sub("", text)
+        path = READMES[language] if name == "README" else page(name, language)
+        prose = BLOCK.sub("", path.read_text("utf-8"))
         links = [link for link in re.findall(r"\]\(([^)]+)\)", prose) if not link.startswith("README")]
         links = [link.replace(f"docs/{language}/", "docs/") for link in links]
         rows = [line.count("|") for line in prose.splitlines() if line.startswith("|")]
@@ -163,7 +175,7 @@ def test_every_option_of_kb_check_is_in_the_table() -> None:
     from kb.commands.check import LIBRARIES, build_parser
 
     options = {name for action in build_parser({})._actions for name in action.option_strings if name.startswith("--")}
-    text = READMES["en"].read_text("utf-8")
+    text = page("check", "en").read_text("utf-8")
     missing = [name for name in options - {"--help"} if f"`{name}" not in text]
     assert not missing
     assert LIBRARIES[0] in text
@@ -172,7 +184,7 @@ def test_every_option_of_kb_check_is_in_the_table() -> None:
 def test_the_readme_names_make_targets_that_exist() -> None:
     makefile = (ROOT / "Makefile").read_text("utf-8")
     for language in READMES:
-        for target in re.findall(r"\bmake (\w+)\b", "\n".join(blocks(language, "sh"))):
+        for target in re.findall(r"\bmake (\w+)\b", "\n".join(blocks(READMES[language], "sh"))):
             assert re.search(rf"^{target}:", makefile, re.M), target
 
 
@@ -189,7 +201,7 @@ def bands() -> list[str]:
 
 @pytest.mark.parametrize("language", READMES)
 def test_the_console_block_is_what_the_command_prints(language: str) -> None:
-    (block,) = blocks(language, "console")
+    (block,) = blocks(READMES[language], "console")
     assert block == console_block(block.splitlines()[0], language), (
         "if the new output is right: python tests/project/test_readme.py"
     )
@@ -227,7 +239,7 @@ def console_block(prompt: str, language: str) -> str:
 def rewrite() -> None:
     for language, path in READMES.items():
         text = path.read_text("utf-8")
-        (block,) = blocks(language, "console")
+        (block,) = blocks(READMES[language], "console")
         text = text.replace(block, console_block(block.splitlines()[0], language))
         values = iter(bands())
         path.write_text(BAND.sub(lambda _, values=values: f"±{next(values)} %", text), "utf-8", newline="\n")

@@ -15,7 +15,7 @@ NAVIGATION = (
     "learn/precision/", "contribute/", "noted/", "inference/", "serving/", "trouble/", "trouble/questions/",
     "expressions/", "trouble/checklists/", "case/",
     "rules/", "errata/", "accuracy/", "sources/", "systems/", "playground/", "data/",
-    "measure/", "integrations/", "overlays/", "commands/", "api/",
+    "measure/", "integrations/", "overlays/", "commands/", "api/", "check/",
 )  # fmt: skip
 GENERATED = (
     "gpus/rtx-3090/", "models/mt5-base/", "rules/t5-fp16-overflow/", "errata/adamw-state-factor/", "trouble/gpu-oom/",
