@@ -82,6 +82,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     shutil.copy(ROOT / "examples/summarize.sh", tmp_path / "run.sh")
     (tmp_path / "serve.sh").write_text("vllm serve meta-llama/Llama-3.1-8B --max-model-len 8192\n", "utf-8")
     (tmp_path / "train.log").write_text("step 12\nRuntimeError: CUDA out of memory\n", "utf-8")
+    (tmp_path / "samples.jsonl").write_text('{"text": "one two three"}\n', "utf-8")
     (tmp_path / "kb-baseline.json").write_text('{"version": 1, "findings": []}\n', "utf-8")
     monkeypatch.chdir(tmp_path)
     yield tmp_path

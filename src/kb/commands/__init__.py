@@ -5,7 +5,7 @@ from types import ModuleType
 
 COMMANDS = (
     "check", "estimate", "recommend", "plan", "diagnose", "probe", "monitor", "runtime", "history",
-    "rules", "site", "lsp", "doctor", "completion", "manual",
+    "lengths", "rules", "site", "lsp", "doctor", "completion", "manual",
 )  # fmt: skip
 IN_FOLDERS = ("probe", "monitor", "rules")
 
