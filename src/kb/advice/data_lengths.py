@@ -60,7 +60,7 @@ def spread_of(lengths: Sequence[int], batch: int) -> LengthSpread:
         p99=quantile(99),
         longest=ordered[-1],
         cuts=tuple(map(cut, _shown(ordered[-1]))),
-        padding=max(0.0, 1 - tokens / count / longest),
+        padding=max(0.0, round(1 - tokens / count / longest, 9)),  # equal lengths have none
         enough=cut(_at_least(quantile(99))),
     )
 
