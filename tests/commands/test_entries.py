@@ -84,7 +84,7 @@ def test_an_erratum_says_claim_finding_verdict_and_use() -> None:
     assert "The claim (history-mt5-qlora:14)" in english
     assert "accumulation = 2 steps (history-mt5-qlora:14)" in english
     korean = explained("effective-batch-comment-80", "ko")
-    assert "노트의 주장 (history-mt5-qlora:14)" in korean and "지금 다시 계산한 값" in korean
+    assert "원래 가이드의 주장 (history-mt5-qlora:14)" in korean and "지금 다시 계산한 값" in korean
 
 
 def test_a_figure_that_moved_is_shown_with_the_one_that_was_stored(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_a_formula_shows_both_kinds_of_terms_and_works_its_examples_out() -> Non
     text = " ".join(explained("guide-host-memory").split())
     assert "overhead = subtotal * overhead_share / (1 - overhead_share) [GB] (guide-memory:27)" in text
     assert "overhead = subtotal * overhead_share [GB]" in text
-    assert text.index("The notes' terms") < text.index("Terms to use instead")
+    assert text.index("The original guide's terms") < text.index("Terms to use instead")
     total = work_out(GUIDE["formulas"]["guide-host-memory"], {"workers": 16, "model_size": 0, "overhead_share": 0.2})
     assert f"total = {total['total']:g} GB" in text
     assert "host-overhead-of-total (" in text
