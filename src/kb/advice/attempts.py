@@ -5,6 +5,7 @@ from typing import Any, Literal, NamedTuple
 
 from kb.advice.batches import Ceiling
 from kb.advice.estimator import Estimator, on_gpu
+from kb.advice.preparation import WRITTEN
 from kb.advice.question import Loads
 from kb.core.hardware import Gpu
 from kb.core.memory_report import Phase
@@ -75,7 +76,13 @@ def attempts_of(base: TrainingSetup, estimator: Estimator, loads: Loads = "usual
     if base.fp16 and (half or stored == "fp16"):
         frozen = "fp16"
     weights: dict[Method, WeightType | None] = {"lora": frozen, "full": "bf16" if half and base.bf16 else None}
-    setups = ((name, base._replace(**changes)) for name, changes in WAYS.items())
+    setups = [(name, base._replace(**changes)) for name, changes in WAYS.items()]
+    if loads in WRITTEN:
+        trained: dict[str, Any] = {"trained_type": "fp32"} if loads == "stored" else {}
+        rest = frozen or ("fp16" if base.fp16 else "bf16" if base.bf16 else "fp32")  # what is not packed stays so
+        quantized = {**WRITTEN[loads]._asdict(), "weights": rest}
+        types: dict[Method, dict[str, Any]] = {"qlora": quantized, "lora": trained, "full": {}}
+        setups = [(name, setup._replace(**types[setup.method])) for name, setup in setups]
     return tuple(
         _attempt(name, setup._replace(weights=weights.get(setup.method) or setup.weights), estimator)
         for name, setup in setups

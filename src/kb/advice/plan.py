@@ -11,7 +11,7 @@ from kb.advice.usual import precision_for
 from kb.core.facts import FactType
 from kb.core.hardware import Gpu
 from kb.core.memory_report import HostLedger, MemoryReport, Phase
-from kb.core.setup import TrainingSetup, WeightType
+from kb.core.setup import TrainingSetup
 from kb.memory import default_targets
 
 # enough: fits with its whole band. over_target: within the limit, over the share the notes advise (host only).
@@ -157,14 +157,14 @@ class Steps(NamedTuple):
     """What decides which steps there are.
 
     ``order``: names of steps, what costs least of the result first. ``fused_types``: model types whose loss Liger
-    computes in pieces. ``writes`` tells whether the config's format has a key for a value of a setting, ``weights`` in
-    which type it then loads weights: in some formats that follows from the other settings.
+    computes in pieces. ``writes`` tells whether the config's format has a key for a value of a setting, ``loaded``
+    gives the setup the types that its format then loads and trains in: in some these follow from other settings.
     """
 
     order: tuple[str, ...]
     fused_types: tuple[str, ...] = ()
     writes: Writes = lambda name, value: True
-    weights: Callable[[TrainingSetup], WeightType] = lambda setup: setup.weights
+    loaded: Callable[[TrainingSetup], TrainingSetup] = lambda setup: setup
 
 
 def steps_from(guide: Mapping[str, Any], facts: Mapping[str, FactType]) -> Steps:
@@ -231,7 +231,7 @@ def with_options(setup: TrainingSetup, options: Iterable[Option], steps: Steps) 
     for option in options:
         changed = setup._replace(**option.fields)
         kinds = {(each.method, each.bf16, each.fp16) for each in (setup, changed)}
-        setup = changed if len(kinds) == 1 else changed._replace(weights=steps.weights(changed))
+        setup = changed if len(kinds) == 1 else steps.loaded(changed)
     return setup
 
 

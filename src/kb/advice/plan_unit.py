@@ -8,11 +8,13 @@ from kb.advice.plan import Plan, Steps, combined
 from kb.advice.plan_gpu import plan_gpu
 from kb.advice.plan_host import plan_host
 from kb.config.dialect.spelling import Speller, Written
+from kb.core.document import Unit
 from kb.core.hardware import Gpu
 from kb.core.result import UnitResult
-from kb.core.setup import TrainingSetup, WeightType
+from kb.core.setup import TrainingSetup
 
 FUSED = "training.use_liger_kernel"
+LENGTH = "data.max_source_length"
 Pasting = Callable[[Sequence[Written]], TrainingSetup | None]
 
 
@@ -62,9 +64,9 @@ def plan_unit(
         gpu = plan_gpu(setup, estimator, gpus, steps)
         return PlannedUnit(result, estimator, combined(gpu, plan_host(setup, gpu.setup, estimator), setup))
 
-    def spelt(name: str, value: Any) -> Written | None:
-        names = {FUSED: (FUSED, "model.fused_loss")}.get(name, (name,))
-        return next((found for each in names if (found := speller.spell(result.unit, each, value, "qlora"))), None)
+    def spelt(name: str, value: Any, preferred: str = "qlora") -> Written | None:
+        names = _names(name, result.unit)
+        return next((found for each in names if (found := speller.spell(result.unit, each, value, preferred))), None)
 
     gpu = plan_gpu(
         setup,
@@ -72,17 +74,26 @@ def plan_unit(
         gpus,
         steps._replace(
             writes=lambda name, value: spelt(name, value) is not None or speller.has_by_default(name, value),
-            weights=_Reading(result, speller, pasting).weights if pasting is not None else steps.weights,
+            loaded=_Reading(result, speller, pasting).loaded if pasting is not None else steps.loaded,
         ),
     )
     plan = combined(gpu, plan_host(setup, gpu.setup, estimator), setup)
     quantized = plan.setup.method == "qlora"
     written = []
     for name, (_, value) in changes_of(plan).items():
-        found = speller.spell(result.unit, name, value, "qlora" if quantized else "lora") or spelt(name, value)
+        found = spelt(name, value, "qlora" if quantized else "lora")
         if found is not None:
             written.append(found)
     return PlannedUnit(result, estimator, plan, tuple(written))
+
+
+def _names(name: str, unit: Unit) -> tuple[str, ...]:
+    """The settings that may say it in the unit's format: of TRL's trainers one length holds the whole row."""
+    if name == FUSED:
+        return FUSED, "model.fused_loss"
+    if name == LENGTH and unit.dialect == "trl" and LENGTH not in unit.settings:
+        return ("trl.max_seq_length" if "trl.max_seq_length" in unit.settings else "trl.max_length",)
+    return (name,)
 
 
 class _Reading:
@@ -91,10 +102,10 @@ class _Reading:
     def __init__(self, result: UnitResult, speller: Speller, pasting: Pasting) -> None:
         assert result.setup is not None
         self._result, self._first, self._speller, self._pasting = result, result.setup, speller, pasting
-        self._found: dict[tuple[str, bool, bool], WeightType] = {_kind(self._first): self._first.weights}
+        self._found: dict[tuple[str, bool, bool], dict[str, Any]] = {_kind(self._first): _types(self._first)}
 
-    def weights(self, setup: TrainingSetup) -> WeightType:
-        """In which type weights are loaded for what is trained and computed in as ``setup`` says."""
+    def loaded(self, setup: TrainingSetup) -> TrainingSetup:
+        """``setup`` with the types in which its format loads and trains what is trained and computed in as it says."""
         kind = _kind(setup)
         if kind not in self._found:
             values = {"lora.enabled": setup.method != "full", "training.bf16": setup.bf16, "training.fp16": setup.fp16}
@@ -107,8 +118,12 @@ class _Reading:
                 if value != first.get(name)
             ]
             read = self._pasting([one for one in spelt if one is not None])
-            self._found[kind] = read.weights if read is not None else setup.weights
-        return self._found[kind]
+            self._found[kind] = _types(read if read is not None else setup)
+        return setup._replace(**self._found[kind])
+
+
+def _types(setup: TrainingSetup) -> dict[str, Any]:
+    return {name: getattr(setup, name) for name in ("weights", "prepare_for_kbit", "half_tables", "trained_type")}
 
 
 def _kind(setup: TrainingSetup) -> tuple[str, bool, bool]:

@@ -6,8 +6,10 @@ LLaMA-Factory (``model/adapter.py``: what trains is cast to fp32, nothing is pre
 (``training_utils.py``).
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
+from kb.advice.question import Loads
 from kb.advice.settings_reader import SettingsReader
 from kb.core.document import Unit
 from kb.core.facts import VersionOf
@@ -26,6 +28,14 @@ class Preparation(NamedTuple):
     prepare_for_kbit: bool
     half_tables: bool = False
     trained_type: TrainedType = "peft"
+
+
+# What the trainer of a format that is written makes of 4-bit weights: by how it loads them.
+WRITTEN: Mapping[Loads, Preparation] = {
+    "half": Preparation(False),
+    "stored": Preparation(False, trained_type="fp32"),
+    "trl": Preparation(False, trained_type="bf16"),
+}
 
 
 def preparation_of(

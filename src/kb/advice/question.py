@@ -6,8 +6,8 @@ from typing import Any, Literal, NamedTuple, get_args
 Task = Literal["train", "evaluate", "generate"]
 TASKS: tuple[Task, ...] = get_args(Task)
 # usual: adapters go on weights in the half type that is computed in; stored: in the checkpoint's own; half: all weights
-# in the half type, those that are trained too.
-Loads = Literal["usual", "stored", "half"]
+# in the half type, those that are trained too; trl: as usual, and 4-bit weights are left as they were loaded.
+Loads = Literal["usual", "stored", "half", "trl"]
 METHODS = ("full", "lora", "qlora", "dora")
 PRECISIONS = ("fp32", "fp16", "bf16", "pure-fp16", "pure-bf16")
 # As the command line names them → as the library does.

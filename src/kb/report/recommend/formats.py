@@ -16,7 +16,7 @@ READ_BY_TRAINER = ("python", "command")  # what they write are arguments of the 
 # The name of one setting since transformers 5.23, which has the older one until version 6.
 RENAMED_SINCE = (5, 23)
 RENAMED: Mapping[str, str] = {"training.gradient_checkpointing": "training.activation_checkpointing"}
-LOADS: Mapping[str, Loads] = {"axolotl": "half", "llamafactory": "stored"}  # where it is not as usual
+LOADS: Mapping[str, Loads] = {"axolotl": "half", "llamafactory": "stored", "trl": "trl"}  # where it is not as usual
 YOURS = "YOUR_DATASET"  # what only the user knows
 HELD_OUT = 0.05  # of the rows, for evaluation, where a trainer splits the data itself
 OUTPUT = "out"
