@@ -51,6 +51,7 @@ def check(text: str, *, versions: dict[str, str] | None = None, dialect: str | N
     return checker.check(unit)
 
 
+DATA = "datasets: [{path: tatsu-lab/alpaca, type: alpaca}]\n"  # without any, Axolotl stops too
 AXOLOTL = (
     "base_model: mistralai/Mistral-7B-v0.1\nmicro_batch_size: 2\ngradient_accumulation_steps: 4\nsequence_len: 2048\n"
 )
@@ -59,7 +60,7 @@ AXOLOTL = (
 def test_a_finding_has_the_name_of_the_rule_that_words_it_and_the_libraries_own_words() -> None:
     (found,) = [
         finding
-        for finding in check(AXOLOTL + "adapter: qlora\nload_in_4bit: true\nload_in_8bit: true\n").findings
+        for finding in check(AXOLOTL + "adapter: qlora\nload_in_4bit: true\nload_in_8bit: true\n" + DATA).findings
         if finding.rule == "refused-at-start"
     ]
     assert found.facts["said"] == "Can't load qlora in 8bit"
