@@ -37,7 +37,9 @@ def test_a_simulation_leaves_a_drawing_a_timeline_and_a_snapshot(model: Path, tm
     made = estimate("--model-config", model, *RUN, "--simulate", *files)
     assert drawn.read_text("utf-8").startswith("<svg")
     data = json.loads(line.read_text("utf-8"))
-    peak = max(allocated for _, allocated, _ in data["points"])
+    peak = max(allocated for _, allocated, *_ in data["points"])
+    assert all(sum(roles) == allocated for _, allocated, _, *roles in data["points"])
+    assert data["tops"]["train"] == made["simulation"]["tops"]["train"]
     assert peak == made["phases"]["train"]["peak_allocated_bytes"]
     assert snapshot.stat().st_size > 0
 

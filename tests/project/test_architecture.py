@@ -34,7 +34,10 @@ PURE_LIBRARY = {
 }  # fmt: skip
 # Two modules of the memory engine use one function each: it counts references as PyTorch does, and follows one run at a
 # time whatever thread asks.
-PURE_BUT = {("kb.memory.engine.tape", "sys"), ("kb.memory.engine.world", "threading"), ("kb.memory.engine.world", "gc")}
+PURE_BUT = {
+    ("kb.memory.engine.tape", "sys"), ("kb.memory.engine.trace", "sys"), ("kb.memory.engine.world", "threading"),
+    ("kb.memory.engine.world", "gc"),
+}  # fmt: skip
 HEAVY = {"torch", "jsonschema", "pynvml", "rich", "psutil", "transformers", "subprocess", "concurrent", "difflib"}
 # Packages that are themselves imported only where they are used, and may say at the top what they stand on.
 LATE = (

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kb.advice.estimator import Estimator
 from kb.advice.facts import UnitFacts
 from kb.advice.models import unknown_model
-from kb.advice.no_prediction import NO_MODEL_OF_THE_RUN, Note
+from kb.advice.no_prediction import NO_MODEL_OF_THE_RUN, Note, unfollowed
 from kb.advice.usual import longest_input
 from kb.core.catalog import Catalog
 from kb.core.document import Unit
@@ -17,8 +17,12 @@ from kb.core.result import GpuFit
 from kb.core.setup import Assumption, TrainingSetup
 from kb.core.text import UserError
 from kb.memory import UnknownTargetsError, UnsupportedArchitectureError, match_targets, modules
+from kb.memory.process import context_of
+
+AMPERE = (8, 0)  # whose kernels are taken where no GPU is named
 
 if TYPE_CHECKING:
+    from kb.memory.engine.trace import Traced
     from kb.memory.throughput import Throughput
 
 
@@ -39,7 +43,8 @@ class Estimated(NamedTuple):
 
     ``report`` is None until a simulation gives one, where the model's architecture has no closed form. ``files`` are
     the model's where it is not catalogued. ``notes`` are sentences for the reader: keys of i18n and their values.
-    ``simulated`` is what a simulation found beside the report.
+    ``simulated`` is what a simulation found beside the report, ``followed`` what the memory engine did where the
+    run over time was asked for.
     """
 
     unit: Unit
@@ -51,7 +56,14 @@ class Estimated(NamedTuple):
     files: ModelFiles | None = None
     notes: tuple[Note, ...] = ()
     simulated: Any = None
+    followed: "Traced | None" = None
+
     throughput: "Throughput | None" = None
+
+    @property
+    def drawn(self) -> Any:
+        """The run over time with the largest tensors at its peaks, from whoever found them; None of a closed form."""
+        return self.simulated or self.followed
 
 
 def estimate(
@@ -113,6 +125,26 @@ def with_varied_lengths(one: Estimated) -> Estimated:
         "expandable": found.expandable,
     }
     return one._replace(notes=(*one.notes, ("estimate.varied", values)))
+
+
+def with_timeline(one: Estimated, catalog: Catalog) -> Estimated:
+    """The run as the memory engine follows it, over time; with a note that says why where it does not."""
+    gpu = one.machine.smallest_gpu
+    capability = gpu.compute_capability if gpu else None
+    if one.model is None:
+        return one._replace(notes=(*one.notes, ("estimate.timeline_no_model", {})))
+    what = unfollowed(one.setup, one.model.architecture, capability)
+    if what is not None:
+        return one._replace(notes=(*one.notes, ("estimate.timeline_not_followed", {"what": what})))
+    from kb.memory.engine.trace import trace  # only this option needs it
+
+    estimator = Estimator(one.model, one.machine, catalog.constants)
+    report = estimator.predict(one.setup, followed=True)
+    limit = estimator.limit_bytes
+    if limit is not None:
+        limit -= context_of(catalog.constants, capability, gpu.gpu if gpu else None).low
+    found = trace(one.setup, one.model.architecture, capability or AMPERE, limit)
+    return one._replace(report=report, followed=found)
 
 
 def with_savings(one: Estimated, catalog: Catalog) -> Estimated:

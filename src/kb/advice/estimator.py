@@ -43,8 +43,12 @@ class Estimator:
         limit = self.machine.host_memory_bytes
         return None if limit is None else round(limit * self.constants["host_target_share"])
 
-    def predict(self, setup: TrainingSetup) -> MemoryReport:
-        """Raises: UnsupportedArchitectureError: no closed form for the model's family."""
+    def predict(self, setup: TrainingSetup, *, followed: bool = False) -> MemoryReport:
+        """The run's report; ``followed``: by the memory engine, where a closed form would answer too.
+
+        Raises:
+            UnsupportedArchitectureError: no closed form for the model's family, or a run that is not followed.
+        """
         return predict(
             setup,
             self.model.architecture,
@@ -53,6 +57,7 @@ class Estimator:
             gpu_memory_bytes=self.limit_bytes,
             compute_capability=self.gpu.compute_capability if self.gpu else None,
             host_limit_bytes=self.machine.host_memory_bytes,
+            followed=followed,
         )
 
     def throughput(self, setup: TrainingSetup) -> "Throughput | None":

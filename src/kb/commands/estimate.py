@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kb import __version__
-from kb.advice.estimate import runs_out, with_savings, with_varied_lengths
+from kb.advice.estimate import runs_out, with_savings, with_timeline, with_varied_lengths
 from kb.advice.flags import optimizer_named
 from kb.advice.question import Question
 from kb.commands import estimate_serving
@@ -30,9 +30,7 @@ OF_SIMULATION = (
     "sampling",
     "static_cache",
     "expandable_segments",
-    "plot",
     "snapshot",
-    "timeline",
     "time_limit",
     "memory_limit",
     "trust_remote_code",
@@ -71,7 +69,10 @@ def command(arguments: Sequence[str], language: str) -> int:
         )
     found = [with_model_files(one, options.model_config) for one in found]
     if options.simulate:
-        found = _simulated(options, found, catalog, words)
+        found = _simulated(options, found, catalog)
+    elif options.plot is not None or options.timeline is not None:
+        found = [with_timeline(one, catalog) for one in found]
+    write_pictures(found, options.plot, options.timeline, words)
     if options.varied_lengths:
         found = [with_varied_lengths(one) for one in found]
     if options.what_if:
@@ -82,7 +83,7 @@ def command(arguments: Sequence[str], language: str) -> int:
     return cli.FINDINGS if runs_out(found) else cli.CLEAN
 
 
-def _simulated(options: argparse.Namespace, found: Sequence[Any], catalog: Any, words: Words) -> list[Any]:
+def _simulated(options: argparse.Namespace, found: Sequence[Any], catalog: Any) -> list[Any]:
     """Each run with the simulator's answer; a fault of the files asked for beside it is heard first."""
     for one in found:
         if one.setup.post is not None:
@@ -97,12 +98,10 @@ def _simulated(options: argparse.Namespace, found: Sequence[Any], catalog: Any, 
         expandable_segments=options.expandable_segments,
     )
     snapshots = [options.snapshot and numbered(options.snapshot, number) for number in range(1, len(found) + 1)]
-    done = [
+    return [
         simulated(one, catalog, options.rules, wish._replace(snapshot=snapshot))
         for one, snapshot in zip(found, snapshots, strict=True)
     ]
-    write_pictures(done, options.plot, options.timeline, words)
-    return done
 
 
 def _checker(options: argparse.Namespace, question: Question, project: Project, catalog: Any) -> Any:
@@ -125,15 +124,15 @@ def build_parser(words: cli.Words) -> cli.Parser:
     made.add(run, "model", "model_config", "task", *RUN)
     run.add_argument("--varied-lengths", action="store_true", help=say("varied_lengths"))
     run.add_argument("--what-if", action="store_true", help=say("what_if"))
+    run.add_argument("--plot", metavar="FILE", help=say("plot"))
+    run.add_argument("--timeline", metavar="FILE", help=say("timeline"))
     made.add(made.group("machine"), "gpu", "gpus", "zero_stage", "fsdp", "host_memory")
     estimate_serving.add_options(parser, words)
     simulation = made.group("simulation")
     simulation.add_argument("--simulate", action="store_true", help=say("simulate"))
     for name in ("sampling", "static_cache", "expandable_segments"):
         simulation.add_argument(_option(name), action="store_true", help=say(name))
-    simulation.add_argument("--plot", metavar="FILE", help=say("plot"))
     simulation.add_argument("--snapshot", metavar="FILE", help=say("snapshot"))
-    simulation.add_argument("--timeline", metavar="FILE", help=say("timeline"))
     simulation.add_argument("--time-limit", type=seconds, metavar="SECONDS", help=say("time_limit"))
     simulation.add_argument("--memory-limit", metavar="SIZE", help=say("memory_limit"))
     simulation.add_argument("--trust-remote-code", action="store_true", help=say("trust_remote_code"))

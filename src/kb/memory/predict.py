@@ -35,6 +35,7 @@ def predict(
     compute_capability: tuple[int, int] | None = None,
     host_limit_bytes: int | None = None,
     checkpoint_bytes: int | None = None,
+    followed: bool = False,
 ) -> MemoryReport:
     """GPU memory by phase and host memory, with a verdict against the GPU: level 0, or of a type without a closed form
     the memory engine's.
@@ -44,6 +45,7 @@ def predict(
         gpu: the catalogued GPU; ``gpu_memory_bytes`` and ``compute_capability``, as found, win over it.
         host_limit_bytes: the container's limit, or the host's memory.
         checkpoint_bytes: the model's files; by default its parameters as loaded.
+        followed: ask the engine where there is a closed form too.
 
     Raises:
         UnsupportedArchitectureError: no closed form for the architecture's family, or a run that the engine does not
@@ -56,7 +58,7 @@ def predict(
         )
     capability = compute_capability or (gpu.compute_capability if gpu else None)
     memory = gpu_memory_bytes if gpu_memory_bytes is not None else (gpu.memory_total if gpu else None)
-    if architecture.engine or setup.post:  # imported where used: a closed form does without
+    if architecture.engine or setup.post or followed:  # imported where used: a closed form does without
         from kb.memory.engine.report import report_of
 
         context = context_of(constants, capability, gpu)

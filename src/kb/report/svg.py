@@ -42,13 +42,21 @@ def diamond(x: float, y: float) -> str:
     return f'<path d="M{x:.1f} {y - 5:.1f}l5 5-5 5-5-5z" fill="#000000" stroke="#ffffff"/>'
 
 
-def group(x: float, y: float, parts: list[str]) -> str:
-    """Parts moved by ``x`` and ``y``."""
-    return f'<g transform="translate({x:.1f} {y:.1f})">{"".join(parts)}</g>'
+def group(x: float, y: float, parts: list[str], *, hover: str = "") -> str:
+    """Parts moved by ``x`` and ``y``; ``hover`` is shown to a pointer over them."""
+    title = f"<title>{escape(hover)}</title>" if hover else ""
+    return f'<g transform="translate({x:.1f} {y:.1f})">{title}{"".join(parts)}</g>'
 
 
-def path(points: list[tuple[float, float]], colour: str, *, filled: bool = False) -> str:
-    """A line through points, or the area that they enclose."""
-    drawn = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
-    look = f'fill="{colour}" fill-opacity="{PALE}"' if filled else f'fill="none" stroke="{colour}" stroke-width="1.5"'
-    return f'<path d="{drawn}{"Z" if filled else ""}" {look}/>'
+def path(points: list[tuple[float, float]], colour: str) -> str:
+    """A line through points."""
+    return f'<path d="{_through(points)}" fill="none" stroke="{colour}" stroke-width="1.5"/>'
+
+
+def area(points: list[tuple[float, float]], colour: str) -> str:
+    """What points enclose."""
+    return f'<path d="{_through(points)}Z" fill="{colour}"/>'
+
+
+def _through(points: list[tuple[float, float]]) -> str:
+    return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)

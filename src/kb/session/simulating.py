@@ -10,6 +10,7 @@ from kb.core.catalog import Catalog
 from kb.core.text import UserError
 from kb.knowledge import load_guide
 from kb.knowledge.locations import Rules
+from kb.report.estimate.json_report import timeline_json
 from kb.session.models import config_file, read_config
 from kb.session.plot_file import write_plot
 
@@ -109,24 +110,22 @@ def _limits(wish: Wish) -> Any:
 
 
 def write_pictures(found: Sequence[Estimated], plot: str | None, timeline: str | None, words: Any) -> None:
-    """The timeline of each simulated run as a drawing and as JSON; the second run's file gets a number, and so on.
+    """Each run over time as a drawing and as JSON, where it is known; the second run's file gets a number, and so on.
 
     Raises:
         UserError: a file cannot be written, or no converter to PNG is here.
     """
-    done = [one.simulated for one in found if one.simulated is not None]
+    done = [one for one in found if one.drawn is not None]
     for number, one in enumerate(done, 1):
         if plot is not None:
             from kb.report.estimate.timeline_plot import timeline_svg
 
             write_plot(numbered(plot, number), timeline_svg(one, words))
         if timeline is not None:
-            from kb.report.estimate.json_report import timeline_json
-
             path = numbered(timeline, number)
             try:
                 with open(path, "w", encoding="utf-8") as stream:
-                    stream.write(timeline_json(one))
+                    stream.write(timeline_json(one.drawn))
             except OSError as error:
                 raise UserError("history.plot_unwritable", path=path, reason=error.strerror or str(error)) from None
 

@@ -6,16 +6,15 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kb.memory.timeline import Point, Span
 from kb.torch_runs.simulation.timeline import (
     Event,
     PhasePeak,
-    Point,
-    Span,
     alive_at,
+    largest,
     peaks_of,
     snapshot_of,
     timeline_of,
-    top_tensors,
     write_snapshot,
 )
 from simulation_needs import require_simulator
@@ -56,19 +55,19 @@ def test_what_is_alive_at_the_peak() -> None:
 def test_tensors_of_all_layers_are_counted_as_one_kind() -> None:
     blocks = alive_at(TRACE, 5)
     terms = {block.number: "activations_encoder" if block.event.op == "mm" else "parameters" for block in blocks}
-    first, second, third = top_tensors(blocks, terms)
+    first, second, third = largest(blocks, terms)
     assert (first.op, first.size_bytes) == ("add", 30 * MIB)
     assert (second.op, second.size_bytes) == ("empty", 8 * MIB - 100)
     assert (third.number, third.module, third.term) == (2, "encoder.block.*.q", "activations_encoder")
 
 
 def test_spans_cover_the_trace() -> None:
-    spans = timeline_of(TRACE).spans
+    spans = timeline_of(TRACE, {}).spans
     assert spans == (Span("load", 0, 2), Span("train:forward", 2, 4), Span("train:backward", 4, 8), Span("save", 8, 9))
 
 
 def test_no_events_draw_nothing() -> None:
-    assert timeline_of(()) == ((), (), 0)
+    assert timeline_of((), {}) == ((), (), 0)
     assert peaks_of(()) == {}
 
 
@@ -79,8 +78,8 @@ def test_thinning_out_keeps_the_peak_and_the_end(sizes: list[int], most: int) ->
         events.append(made("alloc", number, size, "train:forward"))
         if size % 3:
             events.append(made("free", number, size, "train:forward"))
-    points = timeline_of(events, most).points
-    full = timeline_of(events, 4 * len(events) + 4).points
+    points = timeline_of(events, {}, most).points
+    full = timeline_of(events, {}, 4 * len(events) + 4).points
     assert len(full) == len(events)
     assert len(points) <= most + 2
     assert [point.event for point in points] == sorted({point.event for point in points})

@@ -48,6 +48,7 @@ class Linear:
         model.linears.append(self)
 
     def __call__(self, x: Tensor) -> Tensor:
+        world.inside["Linear"] = self.path
         plain = self.a is None or self.model.adapters_off
         if self.state is not None:
             return quantized.linear(x, self) if plain else self._adapted_quantized(x)
@@ -80,25 +81,29 @@ class Linear:
 class LayerNorm:
     """``torch.nn.LayerNorm``; without weight and bias where ``plain``."""
 
-    __slots__ = ("bias", "weight")
+    __slots__ = ("bias", "path", "weight")
 
     def __init__(self, model: "Model", path: str, width: int, *, bias: bool = True, plain: bool = False) -> None:
+        self.path = path
         self.weight = None if plain else model.parameter(path + ".weight", (width,), decays=False)
         self.bias = model.parameter(path + ".bias", (width,)) if bias and not plain else None
 
     def __call__(self, x: Tensor) -> Tensor:
+        world.inside["LayerNorm"] = self.path
         return ops.layer_norm(x, self.weight, self.bias)
 
 
 class RmsNorm:
     """``LlamaRMSNorm``: computed in fp32, the weight in its own type."""
 
-    __slots__ = ("weight",)
+    __slots__ = ("path", "weight")
 
     def __init__(self, model: "Model", path: str, width: int) -> None:
+        self.path = path
         self.weight = model.parameter(path + ".weight", (width,), decays=False)
 
     def __call__(self, x: Tensor) -> Tensor:
+        world.inside["RmsNorm"] = self.path
         dtype = x.dtype
         x = ops.cast(x, F32)
         variance = ops.mean(ops.power(x))
@@ -129,8 +134,8 @@ class Model:
         self.build()
         if options.quantization is not None:
             quantized.load(self)
-        for _, tensor in self.parameters:
-            mark(tensor, "parameters")
+        for path, tensor in self.parameters:
+            mark(tensor, "parameters", path)
         if options.adapters is not None:
             self._adapt()
 
@@ -195,9 +200,10 @@ class Model:
         self.adapters += copies
         if adapters.dtype is not None:
             self._cast_trained(adapters.dtype)
+        names = self.names()
         for tensor in self.adapters:
             tensor.needs = True
-            mark(tensor, "adapters")
+            mark(tensor, "adapters", names[id(tensor)])
         quantization = self.options.quantization
         if quantization is not None and quantization.prepare and quantization.half_tables:
             quantized.narrow_tables(self)
@@ -225,6 +231,16 @@ class Model:
         if self.options.adapters is None:
             trained = [tensor for _, tensor in self.parameters if id(tensor) not in self.frozen]
         return sorted(trained, key=lambda tensor: id(tensor) in self.plain)
+
+    def names(self) -> dict[int, str]:
+        """The paths of parameters and adapters, by the tensor's ``id``."""
+        found = {id(tensor): path for path, tensor in self.parameters}
+        for linear in self.linears:
+            found[id(linear.weight)] = linear.path + ".weight"  # a head of its own, where one is trained
+            for name, tensor in (("bias", linear.bias), ("lora_A", linear.a), ("lora_B", linear.b)):
+                if tensor is not None:
+                    found[id(tensor)] = f"{linear.path}.{name}"
+        return found
 
     def decays(self, tensor: Tensor) -> bool:
         """Whether a trained tensor is in the first of the two groups."""

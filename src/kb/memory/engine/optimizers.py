@@ -33,7 +33,7 @@ class Optimizer:
     def __init__(self, model: Model, name: str) -> None:
         if name not in KNOWN:
             raise NotFollowedError(f"optim {name}")
-        self.model, self.name = model, name
+        self.model, self.name, self.names = model, name, model.names()
         self.states: dict[int, tuple[Tensor, ...]] = {}
         self.tables: tuple[Tensor, ...] = ()
         self.sizes: dict[int, Tensor] = {}  # Adafactor's RMS of each parameter
@@ -61,7 +61,7 @@ class Optimizer:
                 if id(tensor) not in self.states:
                     self.states[id(tensor)] = self._made(tensor)
                     for state in self.states[id(tensor)]:
-                        mark(state, "optimizer")
+                        mark(state, "optimizer", self.names[id(tensor)])
             if self.name in FOREACH:
                 roots = [like(tensor) for tensor in group]  # _foreach_sqrt
                 del roots
@@ -99,7 +99,7 @@ class Optimizer:
                 rows, columns = tensor.shape[:-1], tensor.shape[:-2] + tensor.shape[-1:]
                 state = self.states[id(tensor)] = (new(rows, F32), new(columns, F32)) if matrix else (like(grad),)
                 for each in state:
-                    mark(each, "optimizer")
+                    mark(each, "optimizer", self.names[id(tensor)])
             wide = tensor
             wide = ops.cast(wide, F32)
             self.sizes[id(tensor)] = _root_mean_square()

@@ -1,6 +1,6 @@
 """One setup and one architecture → the recordings of its processes, and their peaks as phases of a report."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,21 +22,33 @@ MOST_LAYERS = 512  # each is followed: two steps of so many take some seconds
 
 
 def record_runs(
-    setup: TrainingSetup, architecture: Architecture, capability: tuple[int, int], *, limit_bytes: int | None = None
+    setup: TrainingSetup,
+    architecture: Architecture,
+    capability: tuple[int, int],
+    *,
+    limit_bytes: int | None = None,
+    kind: type[Recording] = Recording,
 ) -> list[Recording]:
     """The processes that a setup asks for: training with its evaluation, and inference of its own.
+
+    ``kind`` is what they are recorded on.
 
     Raises:
         NotFollowedError: something that the engine does not follow.
         OutOfMemory: past ``limit_bytes``, where given.
     """
-    recordings = []
+    runs: list[Callable[[TrainingSetup, Architecture, Recording], None]] = []
     if setup.do_train or setup.do_eval or not setup.do_predict:
-        with held():
-            recordings.append(_train_and_evaluate(setup, architecture, CachingAllocator(limit_bytes), capability))
+        runs.append(_train_and_evaluate)
     if setup.do_predict:
+        runs.append(_infer)
+    recordings = []
+    for run in runs:
         with held():
-            recordings.append(_infer(setup, architecture, CachingAllocator(limit_bytes), capability))
+            recording = world.begin(CachingAllocator(limit_bytes), capability, kind)
+            recording.begin("load")
+            run(setup, architecture, recording)
+            recordings.append(recording)
     return recordings
 
 
@@ -63,20 +75,14 @@ def record_training(
         return recording
 
 
-def _infer(
-    setup: TrainingSetup, architecture: Architecture, pool: CachingAllocator, capability: tuple[int, int]
-) -> Recording:
-    recording = world.begin(pool, capability)
-    recording.begin("load")
+def _infer(setup: TrainingSetup, architecture: Architecture, recording: Recording) -> None:
     model = _model(setup, architecture)
     world.training = False
     rows = setup.inference_batch_size or setup.per_device_eval_batch_size
     batch = inputs_of(model, rows, setup.max_source_length, setup.max_target_length)
     decoding = decoding_of(model, setup.inference_max_length, setup.inference_num_beams, trained=False)
     generate(model, decoding, batch)
-    recording.begin("")
-    del model, batch
-    return recording
+    recording.begin("")  # before the model goes
 
 
 def check_followed(architecture: Architecture, setup: TrainingSetup) -> None:
@@ -117,23 +123,19 @@ def _loss(model: Model, setup: TrainingSetup) -> Any:
     return Loss(model, reference, setup)
 
 
-def _post_training(model: Model, setup: TrainingSetup, recording: Recording) -> Recording:
+def _post_training(model: Model, setup: TrainingSetup, recording: Recording) -> None:
     loss = _loss(model, setup)
     optimizer = train(model, setup, loss=loss, before=loss.prepared if loss.post.completion else None)
     recording.begin("save")
-    recording.begin("")
-    del optimizer, model, loss
-    return recording
+    recording.begin("")  # before the model goes
+    del optimizer
 
 
-def _train_and_evaluate(
-    setup: TrainingSetup, architecture: Architecture, pool: CachingAllocator, capability: tuple[int, int]
-) -> Recording:
-    recording = world.begin(pool, capability)
-    recording.begin("load")
+def _train_and_evaluate(setup: TrainingSetup, architecture: Architecture, recording: Recording) -> None:
     model = _model(setup, architecture)
     if setup.post is not None:
-        return _post_training(model, setup, recording)
+        _post_training(model, setup, recording)
+        return
     optimizer = train(model, setup) if setup.do_train else None
     if setup.do_eval:
         generates = setup.predict_with_generate and model.generates
@@ -141,6 +143,5 @@ def _train_and_evaluate(
         evaluate(model, setup, partial(generate, model, decoding) if generates else None)
     if setup.do_train:
         recording.begin("save")
-    recording.begin("")
-    del optimizer, model
-    return recording
+    recording.begin("")  # before the model goes
+    del optimizer

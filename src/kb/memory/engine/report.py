@@ -106,23 +106,14 @@ def _predictions(setup: TrainingSetup, architecture: Architecture) -> int:
 
 def found_of(recording: Recording, name: str, peak: Peak) -> Found:
     """A phase's peak with its ledger: what was alive then, largest first; rounding is a term of its own."""
-    alive: dict[int, Booked] = {}
-    log = recording.log
-    for number in range(peak.at + 1):
-        entry = log[number]
-        if isinstance(entry, Booked):
-            alive[number] = entry
-        else:
-            del alive[entry]
     sums: dict[str, int] = {}
-    for number, booked in alive.items():
-        term = recording.terms.get(number, booked.term)
+    for booked, term in recording.alive(peak.at).values():
         sums[term] = sums.get(term, 0) + booked.requested
     rest = peak.allocated - sum(sums.values())
     if rest:
         sums[REMAINDERS] = rest
     terms = tuple(sorted(sums.items(), key=lambda item: -item[1]))
-    last = log[peak.at] if peak.at >= 0 else None
+    last = recording.log[peak.at] if peak.at >= 0 else None
     moment = MOMENTS.get(name) or (last.moment if isinstance(last, Booked) else "forward")
     return Found(peak.allocated, peak.reserved, terms, "decoding" if name == "generate" else moment)
 

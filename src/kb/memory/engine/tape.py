@@ -185,6 +185,7 @@ def _run_back(root: Any, first: Tensor) -> None:
     ready = [(-root.sequence, root)]
     while ready:
         node = heapq.heappop(ready)[1]
+        world.back = node.sequence
         grad: Any
         if not node.results:
             grad = buffers.pop(node)

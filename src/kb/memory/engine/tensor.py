@@ -127,8 +127,13 @@ def _viewed(own: Shape, own_strides: Shape, shape: Shape) -> Shape | None:
     return tuple(strides[::-1])
 
 
-def mark(tensor: Tensor, term: str) -> None:
-    """Say what the storage under ``tensor`` holds, for its whole life: a term of the report's ledger."""
+def mark(tensor: Tensor, term: str, path: str = "") -> None:
+    """Say what the storage under ``tensor`` holds, for its whole life: a term of the report's ledger.
+
+    ``path`` is the parameter's that it is, or is of.
+    """
     storage = tensor.storage
     if storage.size:
         storage.recording.terms[storage.number] = term
+        if path:
+            storage.recording.paths[storage.number] = path

@@ -39,13 +39,15 @@ class Recording:
     """What one process of a run asks of its allocator.
 
     ``log`` holds a :class:`Booked` for every block made and the number of that entry when the block is freed.
-    ``terms`` overrides the term of an entry, where it is known only later what a block was for.
+    ``terms`` overrides the term of an entry, where it is known only later what a block was for; ``paths`` says of which
+    parameter.
     """
 
     def __init__(self, pool: CachingAllocator) -> None:
         self.pool = pool
         self.log: list[Booked | int] = []
         self.terms: dict[int, str] = {}
+        self.paths: dict[int, str] = {}
         self.moment, self.term = "loading", "parameters"
         self.phases: dict[str, Peak] = {}
         self._phase = ""
@@ -77,6 +79,16 @@ class Recording:
         self._phase, self._start = phase, len(self.log)
         pool.reset_peaks()
 
+    def alive(self, at: int) -> dict[int, tuple[Booked, str]]:
+        """What was alive after entry ``at`` of the log, each with its term."""
+        found: dict[int, tuple[Booked, str]] = {}
+        for number, entry in enumerate(self.log[: at + 1]):
+            if isinstance(entry, Booked):
+                found[number] = entry, self.terms.get(number, entry.term)
+            else:
+                del found[entry]
+        return found
+
     def _where(self, allocated: int) -> int:
         """The first entry since the phase began after which so much was allocated; the last before it otherwise."""
         for at in range(self._start, len(self.log)):
@@ -90,18 +102,22 @@ class World:
     """The state that operators read: one run at a time."""
 
     __slots__ = (
-        "autocast", "cache", "capability", "frame", "grad", "recomputed", "recording", "sequence", "thread", "training",
-        "workspaces",
+        "autocast", "back", "cache", "capability", "frame", "grad", "inside", "recomputed", "recording", "sequence",
+        "thread", "training", "workspaces",
     )  # fmt: skip
 
     recording: Recording
 
-    def begin(self, pool: CachingAllocator, capability: tuple[int, int]) -> Recording:
+    def begin(
+        self, pool: CachingAllocator, capability: tuple[int, int], kind: type[Recording] = Recording
+    ) -> Recording:
         """Start a run in a fresh process with an empty GPU of this compute capability."""
-        self.recording = Recording(pool)
+        self.recording = kind(pool)
         self.capability = capability
         self.grad = self.training = True
         self.sequence = 0  # of the tape's nodes
+        self.back = 0  # the node that runs back
+        self.inside: dict[str, str] = {}  # a class of modules → the path of the one that ran last, or runs
         self.autocast: str | None = None
         self.cache: dict[Any, Any] = {}  # autocast's copies of weights
         self.frame: Any = None  # the checkpointed call that is running

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kb.advice.estimate import Estimated
+from kb.memory.timeline import ROLES
 from kb.report.estimate.text import throughput_object
 from kb.report.json_parts import SCHEMA, Object, head, machine_object, plain, prediction_object, to_json
 from kb.report.words import Words
@@ -41,6 +42,8 @@ def _run(one: Estimated, words: Words) -> Object:
         ]
     made["throughput"] = throughput_object(one.throughput)
     made["notes"] = [words(key, **values) for key, values in one.notes]
+    if one.followed is not None:
+        made["tops"] = _tops(one.followed.tops)
     made["simulation"] = _simulation(one.simulated) if one.simulated is not None else None
     return made
 
@@ -50,8 +53,12 @@ def _simulation(found: Any) -> Object:
         "seconds": round(found.seconds, 3),
         "host_peak_bytes": found.subprocess_peak_bytes,
         "software": dict(found.software),
-        "tops": {phase: [_top(top) for top in tops] for phase, tops in found.tops.items()},
+        "tops": _tops(found.tops),
     }
+
+
+def _tops(found: Any) -> Object:
+    return {phase: [_top(top) for top in tops] for phase, tops in found.items()}
 
 
 def _top(top: Any) -> Object:
@@ -59,13 +66,14 @@ def _top(top: Any) -> Object:
 
 
 def timeline_json(found: Any) -> str:
-    """Allocated and reserved bytes after each event that changed them, and where each phase begins and ends."""
+    """Bytes after each event that changed them, in all and by role; the phases, and what is alive at their peaks."""
     line = found.timeline
     whole = {
         "schema": SCHEMA,
         "events": line.events,
         "phases": [{"name": span.phase, "start": span.start, "end": span.end} for span in line.spans],
-        "columns": ["event", "allocated_bytes", "reserved_bytes"],
-        "points": [[point.event, point.allocated_bytes, point.reserved_bytes] for point in line.points],
+        "columns": ["event", "allocated_bytes", "reserved_bytes", *(f"{role}_bytes" for role in ROLES)],
+        "points": [[*point[:3], *point.roles] for point in line.points],
+        "tops": _tops(found.tops),
     }
     return json.dumps(whole, separators=(",", ":")) + "\n"

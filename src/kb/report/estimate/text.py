@@ -112,7 +112,7 @@ def _on_gpu(one: Estimated) -> str:
 
 
 MOST_ASSUMED_LINES = 12
-MOST_TOPS = 5
+MOST_TOPS = 10
 # Below the terms of a phase: what the allocator and the process add, by the field of the phase.
 _TOTALS = ("peak_allocated_bytes", "peak_reserved_bytes", "process_used_bytes")
 
@@ -222,9 +222,9 @@ def _mib(size: int) -> str:
 
 
 def _tops(one: Estimated, words: Words, style: Style) -> list[str]:
-    """The largest tensors at the deciding phase's peak, with what made them; a simulation alone knows them."""
+    """The largest tensors at the deciding phase's peak, with what made them; a closed form does not know them."""
     phase = one.report.verdict.phase if one.report is not None else None
-    tops = one.simulated.tops.get(phase, ()) if one.simulated is not None and phase else ()
+    tops = one.drawn.tops.get(phase, ()) if one.drawn is not None and phase else ()
     if not tops:
         return []
     rows = [

@@ -1,20 +1,20 @@
-"""A simulation's memory over its run as an SVG: allocated and reserved, phase by phase, with each phase's peak."""
+"""A run's GPU memory over time as an SVG: allocated by role, and reserved, with what is alive at each phase's peak."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from kb.core.units import GIB
-from kb.report.svg import FAINT, diamond, document, group, line, path, rect, text
+from kb.advice.estimate import Estimated
+from kb.core.units import GIB, MIB
+from kb.memory.timeline import ROLES, Timeline
+from kb.report.svg import FAINT, INK, area, diamond, document, group, line, path, rect, text
 from kb.report.terminal import columns
 from kb.report.words import Words
 
-if TYPE_CHECKING:
-    from kb.torch_runs.simulation.entry import Simulated
-    from kb.torch_runs.simulation.timeline import Timeline
-
 # Okabe and Ito's colours, which people with any colour vision can tell apart.
-ALLOCATED, RESERVED, LIMIT, BAND = "#0072b2", "#56b4e9", "#d55e00", "#f4f4f4"
-LEFT, RIGHT, TOP, WIDTH, HEIGHT, BELOW = 64, 88, 84, 960, 320, 56  # pixels
+COLOURS = dict(zip(ROLES, ("#0072b2", "#009e73", "#f0e442", "#56b4e9", "#e69f00", "#bbbbbb"), strict=True))
+RESERVED, LIMIT, BAND = INK, "#d55e00", "#f4f4f4"
+MOST_TOPS = 10
+LEFT, RIGHT, TOP, WIDTH, HEIGHT, BELOW = 64, 88, 106, 960, 320, 56  # pixels
 NARROWEST_LABEL = 7.0  # pixels of a column of text
 STEPS = (0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500)  # GiB between two lines of the grid
 
@@ -40,13 +40,13 @@ class Scale(NamedTuple):
         return TOP + HEIGHT * (1 - size / self.top_bytes)
 
 
-def timeline_svg(simulated: "Simulated", words: Words, *, limit_bytes: int | None = None) -> str:
-    """The drawing. ``limit_bytes`` is the GPU's memory, drawn where the run comes near it."""
-    timeline = simulated.timeline
+def timeline_svg(one: Estimated, words: Words) -> str:
+    """The drawing of a run whose timeline is known; the GPU's memory is in it where the run comes near."""
+    timeline, limit_bytes = one.drawn.timeline, one.machine.gpu_limit_bytes
     highest = max((point.reserved_bytes for point in timeline.points), default=0) or GIB
     limit = limit_bytes if limit_bytes is not None and limit_bytes < 3 * highest else None
     scale = Scale(timeline.events, 1.12 * max(highest, limit or 0))
-    title = words("timeline.title")
+    title = words("timeline.title_simulated" if one.simulated else "timeline.title")
     parts = [text(LEFT, 28, title, size=16, bold=True), *_legend(words, with_limit=limit is not None)]
     parts += _bands(timeline, scale, words)
     parts += _grid(scale)
@@ -55,12 +55,12 @@ def timeline_svg(simulated: "Simulated", words: Words, *, limit_bytes: int | Non
         y = scale.y(limit)
         parts.append(line(LEFT, y, WIDTH - RIGHT, y, LIMIT, dashed=True, thick=2))
         parts.append(text(WIDTH - RIGHT + 6, y + 4, f"{limit / GIB:.1f} GiB", size=11))
-    parts += _peaks(timeline, scale)
+    parts += _peaks(one, scale, words)
     parts.append(text((LEFT + WIDTH - RIGHT) / 2, TOP + HEIGHT + 44, words("timeline.axis"), size=11, anchor="middle"))
-    return document(WIDTH, TOP + HEIGHT + BELOW, title, _described(simulated, words), parts)
+    return document(WIDTH, TOP + HEIGHT + BELOW, title, _described(one, words), parts)
 
 
-def _stays(timeline: "Timeline") -> Iterator[Stay]:
+def _stays(timeline: Timeline) -> Iterator[Stay]:
     """The spans of one phase of the report that follow each other, as one."""
     stay: Stay | None = None
     for part, start, end in timeline.spans:
@@ -75,7 +75,7 @@ def _stays(timeline: "Timeline") -> Iterator[Stay]:
         yield stay
 
 
-def _bands(timeline: "Timeline", scale: Scale, words: Words) -> list[str]:
+def _bands(timeline: Timeline, scale: Scale, words: Words) -> list[str]:
     """Every second phase on grey, each with its name underneath where there is room for it."""
     parts, grey = [], False
     for stay in _stays(timeline):
@@ -102,18 +102,22 @@ def _grid(scale: Scale) -> list[str]:
     return parts
 
 
-def _lines(timeline: "Timeline", scale: Scale) -> list[str]:
+def _lines(timeline: Timeline, scale: Scale) -> list[str]:
     if not timeline.points:
         return []
-    allocated = [(scale.x(point.event), scale.y(point.allocated_bytes)) for point in timeline.points]
-    reserved = [(scale.x(point.event), scale.y(point.reserved_bytes)) for point in timeline.points]
-    base = [(allocated[-1][0], scale.y(0)), (allocated[0][0], scale.y(0))]
-    return [path(reserved, RESERVED), path([*allocated, *base], ALLOCATED, filled=True), path(allocated, ALLOCATED)]
-
-
-def _peaks(timeline: "Timeline", scale: Scale) -> list[str]:
-    """A mark at the highest point of every stay."""
+    xs = [scale.x(point.event) for point in timeline.points]
+    base = [(xs[-1], scale.y(0)), (xs[0], scale.y(0))]
     parts = []
+    for number in reversed(range(len(ROLES))):  # the whole stack first; what lies lower is drawn over it
+        tops = [scale.y(sum(point.roles[: number + 1])) for point in timeline.points]
+        parts.append(area([*zip(xs, tops, strict=True), *base], COLOURS[ROLES[number]]))
+    reserved = [scale.y(point.reserved_bytes) for point in timeline.points]
+    return [*parts, path(list(zip(xs, reserved, strict=True)), RESERVED)]
+
+
+def _peaks(one: Estimated, scale: Scale, words: Words) -> list[str]:
+    """A mark at the highest point of every stay; what is alive at its phase's peak is shown to a pointer over it."""
+    parts, timeline = [], one.drawn.timeline
     for stay in _stays(timeline):
         points = [point for point in timeline.points if stay.start <= point.event < stay.end]
         if points:
@@ -121,26 +125,39 @@ def _peaks(timeline: "Timeline", scale: Scale) -> list[str]:
             x, y = scale.x(peak.event), scale.y(peak.allocated_bytes)
             if scale.x(stay.end) - scale.x(stay.start) >= 40:
                 label = f"{peak.allocated_bytes / GIB:.2f}"
-                parts += [diamond(x, y), text(x, y - 9, label, size=11, anchor="middle")]
+                shown = [diamond(x, y), text(x, y - 9, label, size=11, anchor="middle")]
+                parts.append(group(0, 0, shown, hover=_tops(one, stay.phase, words)))
     return parts
 
 
 def _legend(words: Words, *, with_limit: bool) -> list[str]:
-    marks = [
-        (rect(0, 0, 14, 12, ALLOCATED, pale=True), words("timeline.allocated")),
+    marks = [(rect(0, 0, 14, 12, colour), words(f"timeline.{role}")) for role, colour in COLOURS.items()]
+    marks += [
         (line(0, 6, 14, 6, RESERVED, thick=2), words("timeline.reserved")),
         (diamond(7, 6), words("timeline.peak")),
     ]
     if with_limit:
         marks.append((line(0, 6, 14, 6, LIMIT, dashed=True, thick=2), words("timeline.limit")))
-    parts, x = [], float(LEFT)
+    parts, x, y = [], float(LEFT), 44.0
     for mark, label in marks:
-        parts.append(group(x, 44, [mark, text(20, 10, label, size=11)]))
-        x += 36 + NARROWEST_LABEL * columns(label)
+        width = 36 + NARROWEST_LABEL * columns(label)
+        if x + width > WIDTH:
+            x, y = float(LEFT), y + 22
+        parts.append(group(x, y, [mark, text(20, 10, label, size=11)]))
+        x += width
     return parts
 
 
-def _described(simulated: "Simulated", words: Words) -> str:
+def _tops(one: Estimated, phase: str, words: Words) -> str:
+    """The largest tensors alive at a phase's peak, one a line."""
+    lines = [words("estimate.tops", phase=words.named("phase", phase))]
+    for top in one.drawn.tops.get(phase, ())[:MOST_TOPS]:
+        size = f"{top.number * top.size_bytes / MIB:,.0f} = {top.number} × {top.size_bytes / MIB:,.0f}"
+        lines.append("  ".join(part for part in (size, words.named("term", top.term), top.module, top.op) if part))
+    return "\n".join(lines)
+
+
+def _described(one: Estimated, words: Words) -> str:
     """The peaks, in a sentence for each phase."""
     return " ".join(
         words(
@@ -149,5 +166,5 @@ def _described(simulated: "Simulated", words: Words) -> str:
             allocated=f"{phase.peak_allocated_bytes / GIB:.2f}",
             reserved=f"{phase.peak_reserved_bytes / GIB:.2f}",
         )
-        for phase in simulated.report.phases
+        for phase in (one.report.phases if one.report else ())
     )

@@ -8,10 +8,10 @@ from kb.core.memory_report import PHASES, HostLedger, MemoryReport, Phase, Phase
 from kb.core.setup import Assumption, TrainingSetup
 from kb.memory.host import Loads, host_ledger
 from kb.memory.process import Context, context_of, judged
+from kb.memory.timeline import Point, Span, Timeline, TopTensor
 from kb.torch_runs.adapters import is_quantized
 from kb.torch_runs.simulation.job import Job, check_job, job_text
 from kb.torch_runs.simulation.runner import Limits, ask, worker_command
-from kb.torch_runs.simulation.timeline import Point, Span, Timeline, TopTensor
 
 UNNAMED_CAPABILITY = (8, 0)  # no GPU is named: an Ampere card's kernels are taken
 
@@ -94,7 +94,8 @@ def _phase(name: PhaseName, found: Mapping[str, Any], context: Context, band: fl
 def timeline_from(data: Any) -> Timeline:
     """The timeline as JSON gives it back."""
     points, spans, events = data
-    return Timeline(tuple(Point(*point) for point in points), tuple(Span(*span) for span in spans), events)
+    made = (Point(event, allocated, reserved, tuple(roles)) for event, allocated, reserved, roles in points)
+    return Timeline(tuple(made), tuple(Span(*span) for span in spans), events)
 
 
 def tops_from(phases: Mapping[str, Any]) -> dict[str, tuple[TopTensor, ...]]:

@@ -13,9 +13,9 @@ from kb.torch_runs.simulation.timeline import (
     PhasePeak,
     alive_at,
     end_of,
+    largest,
     peaks_of,
     timeline_of,
-    top_tensors,
     write_snapshot,
 )
 
@@ -44,7 +44,7 @@ def outcome_of(job: Job) -> dict[str, Any]:
     return {
         "phases": phases,
         "ran_out": ran_out,
-        "timeline": timeline_of(runs[0].events),
+        "timeline": timeline_of(runs[0].events, _terms(runs[0])),
         "saved_bytes": max(run.passed.saved for run in runs),
         "gathered_bytes": max(run.passed.gathered for run in runs),
         "kept_head": runs[0].kept_head,
@@ -65,6 +65,13 @@ def _phases(runs: Sequence[Run], *, saves: bool) -> dict[str, Any]:
     return phases
 
 
+def _terms(run: Run) -> dict[int, str]:
+    """The ledger's term of every allocation, by its number."""
+    stacks = Stacks(run.sole_stack, run.vocabulary)
+    made = ((number, event) for number, event in enumerate(run.events) if event.action == "alloc")
+    return {number: term_of(event, run.roles.get(number), stacks) for number, event in made}
+
+
 def _phase(run: Run, name: str, peak: PhasePeak) -> dict[str, Any]:
     stacks = Stacks(run.sole_stack, run.vocabulary)
     blocks = alive_at(run.events, peak.event)
@@ -74,7 +81,7 @@ def _phase(run: Run, name: str, peak: PhasePeak) -> dict[str, Any]:
         "reserved_bytes": peak.reserved_bytes,
         "moment": moment_of(run.events[peak.event], name),
         "terms": ledger_of(blocks, terms),
-        "tops": top_tensors(blocks, terms),
+        "tops": largest(blocks, terms),
     }
 
 

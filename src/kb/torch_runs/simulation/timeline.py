@@ -9,6 +9,8 @@ and phase.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+from kb.memory.timeline import ROLES, Point, Timeline, TopTensor, role_of, spans_of, thinned, top_tensors
+
 Action = Literal["alloc", "free", "segment_alloc", "segment_free"]
 
 
@@ -26,30 +28,6 @@ class Event(NamedTuple):
     module: str = ""
     phase: str = ""
     requested: int = 0
-
-
-class Point(NamedTuple):
-    """After event ``event`` of the trace; bytes."""
-
-    event: int
-    allocated_bytes: int
-    reserved_bytes: int
-
-
-class Span(NamedTuple):
-    """Events ``start`` to ``end`` (without it) of one phase."""
-
-    phase: str
-    start: int
-    end: int
-
-
-class Timeline(NamedTuple):
-    """A trace thinned out for drawing: every peak is still there. There is no clock: events are the axis."""
-
-    points: tuple[Point, ...]
-    spans: tuple[Span, ...]
-    events: int
 
 
 class PhasePeak(NamedTuple):
@@ -72,43 +50,29 @@ def head(phase: str) -> str:
     return phase.partition(":")[0]
 
 
-def timeline_of(events: Sequence[Event], most: int = 1500) -> Timeline:
-    """The events as at most about ``most`` points: the highest and the last of every stretch."""
-    stretch = max(1, -(-2 * len(events) // most))
-    points: list[Point] = []
-    highest = last = Point(0, 0, 0)
-    for point in _walk(events):
-        if point.event % stretch == 0 and point.event:
-            points += [highest, last] if highest.event < last.event else [last]
-            highest = point
-        elif point.allocated_bytes >= highest.allocated_bytes:
-            highest = point
-        last = point
-    if events:
-        points += [highest, last] if highest.event < last.event else [last]
-    return Timeline(tuple(points), tuple(_spans(events)), len(events))
+def timeline_of(events: Sequence[Event], terms: Mapping[int, str], most: int = 1500) -> Timeline:
+    """The events thinned out to about ``most`` points; ``terms`` are the ledger's of each allocation, by its number."""
+    points = thinned(_walk(events, terms), len(events), most)
+    return Timeline(points, tuple(spans_of([event.phase for event in events])), len(events))
 
 
-def _walk(events: Sequence[Event]) -> Iterator[Point]:
+def _walk(events: Sequence[Event], terms: Mapping[int, str]) -> Iterator[Point]:
+    """After each event; what a block is larger than its tensor counts as workspace."""
     allocated = reserved = 0
+    roles, workspace = [0] * len(ROLES), role_of("workspace")
+    alive: dict[int, tuple[int, int]] = {}  # address → role, bytes asked for
     for number, event in enumerate(events):
-        if event.action == "alloc":
-            allocated += event.size
-        elif event.action == "free":
-            allocated -= event.size
-        elif event.action == "segment_alloc":
-            reserved += event.size
+        if event.action in ("alloc", "free"):
+            sign = 1 if event.action == "alloc" else -1
+            if sign > 0:
+                alive[event.address] = role_of(terms.get(number, "")), event.requested or event.size
+            role, size = alive[event.address]
+            allocated += sign * event.size
+            roles[role] += sign * size
+            roles[workspace] += sign * (event.size - size)
         else:
-            reserved -= event.size
-        yield Point(number, allocated, reserved)
-
-
-def _spans(events: Sequence[Event]) -> Iterator[Span]:
-    start = 0
-    for number in range(1, len(events) + 1):
-        if number == len(events) or events[number].phase != events[start].phase:
-            yield Span(events[start].phase, start, number)
-            start = number
+            reserved += event.size if event.action == "segment_alloc" else -event.size
+        yield Point(number, allocated, reserved, tuple(roles))
 
 
 def peaks_of(events: Sequence[Event]) -> dict[str, PhasePeak]:
@@ -117,8 +81,8 @@ def peaks_of(events: Sequence[Event]) -> dict[str, PhasePeak]:
     A phase begins with what is there when its first event happens.
     """
     peaks: dict[str, PhasePeak] = {}
-    before = Point(-1, 0, 0)
-    for event, point in zip(events, _walk(events), strict=True):
+    before = Point(-1, 0, 0, ())
+    for event, point in zip(events, _walk(events, {}), strict=True):
         name = head(event.phase)
         known = peaks.get(name, PhasePeak(before.allocated_bytes, before.reserved_bytes, before.event))
         if point.allocated_bytes > known.allocated_bytes:
@@ -130,7 +94,7 @@ def peaks_of(events: Sequence[Event]) -> dict[str, PhasePeak]:
 
 def end_of(events: Sequence[Event]) -> PhasePeak:
     """What is there after the last event."""
-    *_, last = _walk(events)
+    *_, last = _walk(events, {})
     return PhasePeak(last.allocated_bytes, last.reserved_bytes, last.event)
 
 
@@ -145,33 +109,12 @@ def alive_at(events: Sequence[Event], number: int) -> list[Block]:
     return list(alive.values())
 
 
-class TopTensor(NamedTuple):
-    """Tensors of one kind that are alive at a peak.
-
-    ``number`` tensors of ``size_bytes`` each, made by ``op`` in ``module`` during ``phase``; ``term`` is the ledger's
-    entry that they count for. Layers of one kind are one entry: their numbers are ``*`` in ``module``.
-    """
-
-    size_bytes: int
-    number: int
-    term: str
-    module: str
-    op: str
-    phase: str
-
-
-def top_tensors(blocks: Sequence[Block], terms: Mapping[int, str], most: int = 12) -> tuple[TopTensor, ...]:
-    """The kinds of tensor that take most memory together, largest first; ``terms`` by the number of the block."""
-    found: dict[tuple[int, str, str, str, str], int] = {}
-    for number, event in blocks:
-        kind = (event.requested or event.size, terms[number], _kind(event.module), event.op, event.phase)
-        found[kind] = found.get(kind, 0) + 1
-    ordered = sorted(found.items(), key=lambda item: (-item[0][0] * item[1], item[0]))
-    return tuple(TopTensor(kind[0], number, *kind[1:]) for kind, number in ordered[:most])
-
-
-def _kind(module: str) -> str:
-    return ".".join("*" if part.isdigit() else part for part in module.split("."))
+def largest(blocks: Sequence[Block], terms: Mapping[int, str]) -> tuple[TopTensor, ...]:
+    """The kinds of tensor that take most of what is alive; ``terms`` by the number of the block."""
+    return top_tensors(
+        TopTensor(event.requested or event.size, 1, terms[number], event.module, event.op, event.phase)
+        for number, event in blocks
+    )
 
 
 SMALL_SEGMENT_BYTES = 2 << 20

@@ -47,7 +47,7 @@ class BartAttention:
 
     def __init__(self, model: "Bart", path: str, at: int) -> None:
         d = model.architecture.d_model
-        self.model, self.at = model, at
+        self.model, self.at, self.path = model, at, path
         names = ("k_proj", "v_proj", "q_proj", "out_proj")
         self.k, self.v, self.q, self.o = (Linear(model, f"{path}.{name}", d, d, bias=True) for name in names)
         self.dropout = DROPPED if model.architecture.attention_dropout else 0.0
@@ -56,6 +56,7 @@ class BartAttention:
         return heads_of(x, self.model.architecture.num_heads)
 
     def __call__(self, x: Tensor, mask: Any, other: Any = None, cache: PairedCache | None = None) -> tuple[Tensor, Any]:
+        world.inside["BartAttention"] = self.path
         q = self.heads(self.q(x))
         states = x if other is None else other
         held = None if cache is None else cache.own if other is None else cache.cross
@@ -84,7 +85,7 @@ class BartLayer:
 
     def __init__(self, model: "Bart", path: str, at: int, *, decoder: bool) -> None:
         a = model.architecture
-        self.model, self.first = model, model.traits.norm_first
+        self.model, self.path, self.first = model, path, model.traits.norm_first
         self.attention = BartAttention(model, f"{path}.self_attn", at)
         self.norm1 = LayerNorm(model, f"{path}.self_attn_layer_norm", a.d_model)
         self.cross = None
@@ -99,6 +100,7 @@ class BartLayer:
     def __call__(
         self, x: Tensor, mask: Any, other: Any = None, other_mask: Any = None, cache: PairedCache | None = None
     ) -> Tensor:
+        world.inside["BartLayer"] = self.path
         a = self.model.architecture
         residual = x
         x = self.norm1(x) if self.first else x
@@ -129,7 +131,8 @@ class BartStack:
 
     def __init__(self, model: "Bart", name: str, layers: int) -> None:
         a, traits = model.architecture, model.traits
-        self.model, self.decoder, path = model, name == "decoder", f"model.{name}"
+        self.model, self.decoder = model, name == "decoder"
+        path = self.path = f"model.{name}"
         rows = (a.max_positions or 0) + traits.offset
         self.positions: Any = None
         if traits.positions == "counted":
@@ -145,6 +148,7 @@ class BartStack:
             self.closing = LayerNorm(model, f"{path}.layer_norm", a.d_model)
 
     def __call__(self, ids: Tensor, padding: Any, other: Any = None, cache: PairedCache | None = None) -> Tensor:
+        world.inside["BartStack"] = self.path
         self.model.stack = "decoder" if self.decoder else "encoder"
         world.recording.term = f"activations_{self.model.stack}"
         return self.decode(ids, padding, other, cache) if self.decoder else self.encode(ids, padding)

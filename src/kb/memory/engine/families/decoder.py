@@ -23,7 +23,7 @@ class Attention:
 
     def __init__(self, model: "Decoder", path: str, at: int) -> None:
         a, traits = model.architecture, model.traits
-        self.model, self.traits, self.at = model, traits, at
+        self.model, self.traits, self.at, self.path = model, traits, at, path
         self.heads, self.kv_heads, self.width = a.num_heads, a.kv_heads or a.num_heads, a.d_kv
         inner, narrow = self.heads * a.d_kv, self.kv_heads * a.d_kv
         self.dropout = DROPPED if a.attention_dropout else 0.0
@@ -41,6 +41,7 @@ class Attention:
         self.norms = [traits.norm(model, f"{path}.{name}", a.d_kv) for name in traits.qk_norms]
 
     def __call__(self, x: Tensor, mask: Any, cos: Any, sin: Any, cache: Cache | None) -> tuple[Tensor, Any]:
+        world.inside["Attention"] = self.path
         batch, length, _ = x.shape
         q, k, v = self.traits.project(self, x)
         q, k, *held = self.traits.turn(q, k, cos, sin)
@@ -70,7 +71,7 @@ class Layer:
 
     def __init__(self, model: "Decoder", path: str, at: int) -> None:
         a, traits = model.architecture, model.traits
-        self.model, self.at = model, at
+        self.model, self.at, self.path = model, at, path
         self.dropout = DROPPED if a.hidden_dropout else 0.0
         for part in traits.order:
             if part == "attention":
@@ -84,6 +85,7 @@ class Layer:
 
     def __call__(self, x: Tensor, mask: Any, cos: Any, sin: Any, cache: Cache | None, positions: Tensor) -> Tensor:
         """``positions`` are only held: a checkpointed layer keeps its arguments."""
+        world.inside["Layer"] = self.path
         out: Tensor = self.model.traits.wiring(self, x, mask, cos, sin, cache)
         return out
 

@@ -7,6 +7,7 @@ from kb.memory.engine import ops
 from kb.memory.engine.families.attention import rotary
 from kb.memory.engine.modules import Linear, Model
 from kb.memory.engine.tensor import F32, Tensor
+from kb.memory.engine.world import world
 
 ACTIVATIONS = {
     "silu": ops.silu, "swish": ops.silu, "gelu": ops.gelu, "gelu_pytorch_tanh": ops.gelu, "gelu_fast": ops.gelu_new,
@@ -122,9 +123,11 @@ class CohereNorm:
     """``CohereLayerNorm``: written out in fp32, without a bias."""
 
     def __init__(self, model: Model, path: str, width: int) -> None:
+        self.path = path
         self.weight = model.parameter(path + ".weight", (width,))
 
     def __call__(self, x: Tensor) -> Tensor:
+        world.inside["CohereNorm"] = self.path
         dtype = x.dtype
         x = ops.cast(x, F32)
         mean = ops.mean(x)
@@ -141,13 +144,14 @@ class GatedMlp:
     """Llama: ``down(act(gate(x)) * up(x))``."""
 
     def __init__(self, model: Model, path: str) -> None:
-        a = model.architecture
+        a, self.path = model.architecture, path
         self.gate = Linear(model, f"{path}.gate_proj", a.d_model, a.d_ff, bias=a.mlp_bias)
         self.up = Linear(model, f"{path}.up_proj", a.d_model, a.d_ff, bias=a.mlp_bias)
         self.down = Linear(model, f"{path}.down_proj", a.d_ff, a.d_model, bias=a.mlp_bias)
         self.act = activation_of(a.activation)
 
     def __call__(self, x: Tensor) -> Tensor:
+        world.inside["GatedMlp"] = self.path
         return self.down(ops.mul(self.act(self.gate(x)), self.up(x)))
 
 
@@ -155,13 +159,14 @@ class PlainMlp:
     """Two layers with an activation between; ``dropped``: dropout behind them."""
 
     def __init__(self, model: Model, path: str, names: tuple[str, str], dropped: bool) -> None:
-        a = model.architecture
+        a, self.path = model.architecture, path
         self.first = Linear(model, f"{path}.{names[0]}", a.d_model, a.d_ff, bias=a.mlp_bias)
         self.second = Linear(model, f"{path}.{names[1]}", a.d_ff, a.d_model, bias=a.mlp_bias)
         self.act = activation_of(a.activation)
         self.dropout = 0.1 if dropped and a.hidden_dropout else 0.0
 
     def __call__(self, x: Tensor) -> Tensor:
+        world.inside["PlainMlp"] = self.path
         x = self.first(x)
         x = self.act(x)
         x = self.second(x)

@@ -16,9 +16,11 @@ class T5Norm:
     """``T5LayerNorm``: the variance in fp32, no mean; a 16-bit weight casts what it scales."""
 
     def __init__(self, model: Model, path: str, width: int) -> None:
+        self.path = path
         self.weight = model.parameter(path + ".weight", (width,))
 
     def __call__(self, x: Tensor) -> Tensor:
+        world.inside["T5Norm"] = self.path
         variance = ops.mean(ops.power(ops.cast(x, F32)))
         x = ops.mul(x, ops.rsqrt(ops.plus(variance)))
         if self.weight.dtype != F32:
@@ -31,7 +33,7 @@ class T5Attention:
 
     def __init__(self, model: "T5", path: str, at: int, *, decoder: bool, biased: bool) -> None:
         a = model.architecture
-        self.model, self.at, self.decoder = model, at, decoder
+        self.model, self.at, self.path, self.decoder = model, at, path, decoder
         inner = a.num_heads * a.d_kv
         self.q, self.k, self.v = (Linear(model, f"{path}.{name}", a.d_model, inner) for name in "qkv")
         self.o = Linear(model, f"{path}.o", inner, a.d_model)
@@ -45,6 +47,7 @@ class T5Attention:
     def __call__(
         self, x: Tensor, mask: Any, bias: Any, other: Any = None, *, causal: bool = False
     ) -> tuple[Tensor, Any, Any]:
+        world.inside["T5Attention"] = self.path
         model, a, (batch, length, _) = self.model, self.model.architecture, x.shape
         q = self.heads(self.q(x))
         states = x if other is None else other
@@ -153,7 +156,7 @@ class T5FeedForward:
 
     def __init__(self, model: "T5", path: str) -> None:
         a = model.architecture
-        self.gated = a.gated
+        self.path, self.gated = path, a.gated
         if a.gated:
             self.wi_0 = Linear(model, f"{path}.wi_0", a.d_model, a.d_ff)
             self.wi_1 = Linear(model, f"{path}.wi_1", a.d_model, a.d_ff)
@@ -164,6 +167,7 @@ class T5FeedForward:
         self.wo = Linear(model, f"{path}.wo", a.d_ff, a.d_model, weight=weight, packs=False)
 
     def __call__(self, x: Tensor) -> Tensor:
+        world.inside["T5FeedForward"] = self.path
         if self.gated:
             first = ops.gelu_new(self.wi_0(x))
             second = self.wi_1(x)
@@ -181,7 +185,7 @@ class T5Block:
     """``T5Block`` with its two or three sublayers."""
 
     def __init__(self, model: "T5", path: str, at: int, *, decoder: bool) -> None:
-        a, self.decoder = model.architecture, decoder
+        a, self.path, self.decoder = model.architecture, path, decoder
         path = f"{path}.layer"
         biased = at == 0 or a.model_type == "umt5"
         self.own = T5Attention(model, f"{path}.0.SelfAttention", at, decoder=decoder, biased=biased)
@@ -214,6 +218,7 @@ class T5Block:
     def __call__(
         self, x: Tensor, mask: Any, bias: Any, other: Any, other_mask: Any, other_bias: Any
     ) -> tuple[Tensor, Any, Any]:
+        world.inside["T5Block"] = self.path
         x, own_bias, _ = self.self_attention(x, mask, bias)
         cross_bias = None
         if self.decoder:
@@ -226,11 +231,12 @@ class T5Stack:
     """The encoder, or the decoder."""
 
     def __init__(self, model: "T5", name: str, layers: int) -> None:
-        self.model, self.decoder = model, name == "decoder"
+        self.model, self.path, self.decoder = model, name, name == "decoder"
         self.blocks = [T5Block(model, f"{name}.block.{at}", at, decoder=self.decoder) for at in range(layers)]
         self.norm = T5Norm(model, f"{name}.final_layer_norm", model.architecture.d_model)
 
     def __call__(self, ids: Tensor, padding: Any, other: Any = None) -> Tensor:
+        world.inside["T5Stack"] = self.path
         world.recording.term = "activations_decoder" if self.decoder else "activations_encoder"
         model, options, (batch, length) = self.model, self.model.options, ids.shape
         embeds = ops.embedding(ids, model.shared)

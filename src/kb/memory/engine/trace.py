@@ -1,0 +1,130 @@
+"""A followed run over time: every request with the module and operator that made it, for drawings and lists.
+
+Predictions do without. Who asks is read off Python's frames: an operator is the function of ``ops`` that is running, a
+module the one that was entered last of the innermost class (``world.inside``).
+"""
+
+import sys
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from kb.core.model import Architecture
+from kb.core.setup import TrainingSetup
+from kb.memory.engine.allocator import CachingAllocator, OutOfMemory
+from kb.memory.engine.predict import record_runs
+from kb.memory.engine.world import Booked, Recording, world
+from kb.memory.timeline import ROLES, Point, Timeline, TopTensor, role_of, spans_of, thinned, top_tensors
+
+WORKSPACE = role_of("workspace")
+OPERATORS = "kb.memory.engine.ops"
+
+
+class Traced(NamedTuple):
+    """A run's timeline, and the largest kinds of tensor alive at the peak of each of its phases."""
+
+    timeline: Timeline
+    tops: Mapping[str, tuple[TopTensor, ...]]
+
+
+class Trace(Recording):
+    """A recording that remembers who asked, and what the allocator held then."""
+
+    def __init__(self, pool: CachingAllocator) -> None:
+        super().__init__(pool)
+        self.makers: dict[int, tuple[str, str]] = {}  # entry of the log → module, operator
+        self.reserved: dict[int, int] = {}
+        self.starts: list[tuple[int, str]] = []
+        self._modules: dict[int, str] = {}  # node of the tape → module whose forward made it
+
+    def begin(self, phase: str) -> None:
+        self.starts.append((len(self.log), phase))
+        super().begin(phase)
+
+    def book(self, size: int) -> tuple[int, int]:
+        address, number = super().book(size)
+        self.reserved[number] = self.pool.reserved
+        self.makers[number] = self._maker()
+        return address, number
+
+    def _maker(self) -> tuple[str, str]:
+        """By code alone: a look at a frame's variables would keep them alive, and what is alive is the question."""
+        operator = ""
+        frame: Any = sys._getframe(2)
+        while frame is not None:
+            code = frame.f_code
+            if not operator and frame.f_globals.get("__name__", "").startswith(OPERATORS):
+                operator = code.co_name.lstrip("_")
+                if operator.endswith("_back"):
+                    operator += "ward"
+            path = world.inside.get(code.co_qualname.partition(".")[0])
+            if path is not None:
+                self._modules.setdefault(world.sequence, path)
+                return path, operator
+            if code.co_name == "_run_back":
+                return self._modules.get(world.back, ""), operator
+            frame = frame.f_back
+        return "", operator
+
+
+def trace(
+    setup: TrainingSetup, architecture: Architecture, capability: tuple[int, int], limit_bytes: int | None = None
+) -> Traced:
+    """The first process of a run (training and its evaluation, else inference) over time.
+
+    Inside of ``limit_bytes`` where it fits there, as PyTorch gives cached blocks back; else without a limit.
+
+    Raises:
+        NotFollowedError: something that the engine does not follow.
+    """
+    try:
+        recording = record_runs(setup, architecture, capability, limit_bytes=limit_bytes, kind=Trace)[0]
+    except OutOfMemory:
+        recording = record_runs(setup, architecture, capability, kind=Trace)[0]
+    assert isinstance(recording, Trace)
+    end = recording.starts.pop()[0]  # what follows is the model let go
+    del recording.log[end:]
+    points, phases = list(_points(recording)), list(_phases(recording))
+    tops = {name: _alive(recording, peak.at, phases) for name, peak in recording.phases.items()}
+    return Traced(Timeline(thinned(points, len(points)), tuple(spans_of(phases)), len(points)), tops)
+
+
+def _points(recording: Trace) -> Iterator[Point]:
+    """After each entry of the log. What a block is larger than its tensor counts as workspace."""
+    roles = [0] * len(ROLES)
+    allocated = reserved = 0
+    parts: dict[int, tuple[int, int, int]] = {}  # entry → role, bytes asked for, bytes beyond them
+    for number, entry in enumerate(recording.log):
+        if isinstance(entry, Booked):
+            block = entry.allocated - allocated
+            role = role_of(recording.terms.get(number, entry.term))
+            parts[number] = role, entry.requested, block - entry.requested
+            roles[role] += entry.requested
+            roles[WORKSPACE] += block - entry.requested
+            allocated, reserved = entry.allocated, recording.reserved[number]
+        else:
+            role, size, beyond = parts.pop(entry)
+            roles[role] -= size
+            roles[WORKSPACE] -= beyond
+            allocated -= size + beyond
+        yield Point(number, allocated, reserved, tuple(roles))
+
+
+def _phases(recording: Trace) -> Iterator[str]:
+    """The phase of every entry; in training with its part: ``train:backward``."""
+    starts = [*recording.starts, (len(recording.log), "")]
+    for (start, phase), (end, _) in pairwise(starts):
+        part = ""
+        for entry in recording.log[start:end]:
+            if phase == "train" and isinstance(entry, Booked):
+                part = ":" + entry.moment.partition("_")[0]
+            yield phase + part
+
+
+def _alive(recording: Trace, at: int, phases: list[str]) -> tuple[TopTensor, ...]:
+    """The largest kinds of tensor after entry ``at`` of the log."""
+    makers, paths = recording.makers, recording.paths
+    return top_tensors(
+        TopTensor(booked.requested, 1, term, paths.get(number) or makers[number][0], makers[number][1], phases[number])
+        for number, (booked, term) in recording.alive(at).items()
+    )
