@@ -46,6 +46,16 @@ def test_the_json_answers_to_its_published_schema(arguments: tuple[str, ...]) ->
     jsonschema.Draft202012Validator(schema).validate(json.loads(run.stdout))
 
 
+def test_tgi_calls_8_bits_what_vllm_calls_4() -> None:
+    packed = {
+        (engine, name): serving("--engine", engine, "--model", "llama-3.1-8b", "--gpu", "l4", "--quantization", name)
+        for engine, name in (("tgi", "bitsandbytes-nf4"), ("tgi", "bitsandbytes"), ("vllm", "bitsandbytes"))
+    }
+    size = {key: found["weights_bytes"] for key, found in packed.items()}
+    assert size["tgi", "bitsandbytes-nf4"] == pytest.approx(size["vllm", "bitsandbytes"], rel=0.01)
+    assert size["tgi", "bitsandbytes"] > 1.5 * size["tgi", "bitsandbytes-nf4"]
+
+
 def test_the_log_of_an_a100_is_worked_out_again() -> None:
     found = serving(
         "--engine", "vllm", "--engine-version", "0.6.6", "--model", "llama-3-8b", "--gpu-memory", "39.5GiB",

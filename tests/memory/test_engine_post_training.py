@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 import memory_sample as sample
-from kb.core.setup import PostTraining, TrainingSetup
+from kb.core.setup import Colocated, PostTraining, TrainingSetup
 from kb.memory import architecture_from_config, predict
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.predict import record_runs
@@ -134,8 +134,9 @@ def test_answers_that_the_model_generates_itself_are_a_phase() -> None:
 
 
 def test_vllm_beside_training_takes_its_share_and_gives_it_back_asleep() -> None:
-    post = PostTraining("grpo", completion=64, colocated=0.5)
-    awake, asleep = (peaks(post=post._replace(sleeps=sleeps)) for sleeps in (False, True))
+    awake, asleep = (
+        peaks(post=PostTraining("grpo", completion=64, colocated=Colocated(0.5, sleeps))) for sleeps in (False, True)
+    )
     assert awake["train"] - asleep["train"] == 12 << 30
     assert asleep["generate"] > 12 << 30
 

@@ -178,23 +178,23 @@ class UnitFacts:
         )
 
     def _serving(self) -> dict[str, Callable[[str], Any]]:
-        """The computed facts of a server; of any other unit none is known."""
-        if self.unit.dialect not in SERVERS:
+        """The computed facts of a server, or of the one inside a training process; of any other unit none is known."""
+        starts, post = self.unit.dialect in SERVERS, self.setup.post
+        if not starts and (post is None or post.colocated is None):
             return {}
-        from kb.advice.serving_facts import ServingFacts  # few files start a server
+        from kb.advice.colocated_facts import server_facts  # few files start a server
 
-        named = self.machine.gpu_source == "named"
-        facts = ServingFacts(
+        return server_facts(
             self.unit,
             self._setting,
+            None if starts else self.setup,
             self.model,
             self.machine.smallest_gpu,
-            free=not named,
+            free=self.machine.gpu_source != "named",
             release_of=self.versions,
             engines=self.known.engines,
             constants=self.known.constants,
         )
-        return facts.providers()
 
     def _setting(self, name: str) -> Any:
         setting = self.unit.settings.get(name)

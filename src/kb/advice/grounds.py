@@ -12,8 +12,11 @@ from kb.core.model import Model
 from kb.core.release import just_below
 from kb.core.setup import Assumption, TrainingSetup
 
-PREDICTED = ("memory.", "fit.", "saving.", "throughput.")
+PREDICTED = ("memory.", "fit.", "saving.", "throughput.", "colocated.")
 """Facts that a prediction gives: what it assumed, they assume."""
+OF_SERVER_INSIDE = ("colocated.",)
+"""Of these, facts of a server in the training process: they rest on how it is started, not on how the run trains."""
+STARTS_INSIDE = ("trl.release", "trl.vllm_mode", "trl.vllm_gpu_memory_utilization")
 OF_SHAPES = ("saving.embedding_in_8bit",)  # of the model alone, whatever a prediction assumes
 OF_PROCESSES = ("batch.effective", "run.steps", "deepspeed.disagreements")
 """Facts that the number of processes goes into."""
@@ -224,6 +227,12 @@ def as_severe(severity: Severity, certainty: Certainty, because: tuple[Because, 
         return severity
     predicted = any(each.name.startswith(PREDICTED) or each.name in OF_PROCESSES for each in because)
     return "warning" if certainty == "likely" or predicted else "info"
+
+
+def concerning(names: tuple[str, ...], assumed: tuple[Assumption, ...]) -> tuple[Assumption, ...]:
+    """The assumptions that predicted facts of these names can rest on."""
+    inside = all(name.startswith(OF_SERVER_INSIDE) for name in names)
+    return tuple(each for each in assumed if each.name in STARTS_INSIDE) if inside else assumed
 
 
 def turned_by(

@@ -7,7 +7,7 @@ from kb.advice.settings_reader import SettingsReader
 from kb.core.document import Unit
 from kb.core.facts import VersionOf
 from kb.core.model import Model
-from kb.core.setup import Assumption, Head, Method, PostKind, PostTraining, TrainingSetup
+from kb.core.setup import Assumption, Colocated, Head, Method, PostKind, PostTraining, TrainingSetup
 
 # By what the config calls it. Others (PPO, BCO, online DPO …) have no memory model.
 KINDS: Mapping[str, PostKind] = {
@@ -18,6 +18,9 @@ GENERATING = ("grpo", "rloo")
 WITHOUT_REFERENCE = ("orpo", "cpo")
 # Releases of TRL (trl-wheels): the fused head; a contiguous copy of logits; the first that was read.
 FUSED, MASKED, VIEWED, COPIED, FIRST = (1, 15), (1, 9), (1, 8), (0, 29), (0, 15)
+UNCUT = (0, 25)  # from here GRPO cuts no prompt
+# From here vllm_max_model_length is the longest request, before it prompt and answer; and vLLM's copy is packed.
+OWN_LENGTH, OWN_LENGTH_RLOO = (0, 26), (0, 27)
 OF_AXOLOTL = (1, 8)  # what Axolotl 0.18 pins
 
 
@@ -104,24 +107,23 @@ def _generating(
 ) -> tuple[PostTraining, int | None] | None:
     """GRPO and RLOO: answers are generated, here, by vLLM in the same process, or by a server."""
 
-    def assume(name: str, constant: str) -> int:
-        return int(read.or_assume(name, read.number(name), int(constants[constant]), "library_default"))
+    release = versions("trl", UNCUT)
+    cut = release is not None and release < UNCUT
 
-    answer = assume("trl.max_completion_length", "trl_completion_length")
-    prompt = assume("trl.max_prompt_length", "trl_prompt_length")
+    def length(name: str, constant: str, reason: str) -> int:
+        return int(read.or_assume(name, read.number(name), int(constants[constant]), reason))
+
+    answer = length("trl.max_completion_length", "trl_completion_length", "library_default")
+    prompt = length("trl.max_prompt_length", "trl_prompt_length", "library_default" if cut else "usual_length")
     weight = read.value("trl.beta")
     refers = bool(weight) if weight is not None else post.kind == "rloo"
     if refers:
         post = post._replace(reference="model" if method == "full" else "adapter_off")
     post = post._replace(completion=answer)
+    steps = read.number("trl.steps_per_generation") or read.number_or_default("training.gradient_accumulation_steps")
+    rows = read.number_or_default("training.per_device_train_batch_size") * steps
     if not read.value("trl.use_vllm"):
-        rows = read.number("trl.generation_batch_size") or (
-            read.number_or_default("training.per_device_train_batch_size")
-            * (
-                read.number("trl.steps_per_generation")
-                or read.number_or_default("training.gradient_accumulation_steps")
-            )
-        )
+        rows = read.number("trl.generation_batch_size") or rows
         return post._replace(generated_rows=rows), prompt + answer
     mode = read.value("trl.vllm_mode")
     if mode is None:
@@ -131,5 +133,26 @@ def _generating(
     if mode == "colocate":
         share = read.value("trl.vllm_gpu_memory_utilization")
         share = read.or_assume("trl.vllm_gpu_memory_utilization", share, constants["trl_vllm_share"], "library_default")
-        post = post._replace(colocated=float(share), sleeps=bool(read.value("trl.vllm_enable_sleep_mode")))
+        colocated = _colocated(read, post.kind, float(share), rows, prompt + answer, versions)
+        post = post._replace(colocated=colocated)
     return post, prompt + answer
+
+
+def _colocated(
+    read: SettingsReader, kind: PostKind, share: float, rows: int, length: int, versions: VersionOf
+) -> Colocated:
+    """vLLM as TRL starts it (``LLM(…)`` in grpo_trainer.py, rloo_trainer.py, from 0.28 generation/vllm_generation.py).
+
+    Of an unknown release the newest is taken, as for the loss.
+    """
+    ranks = read.number("trl.vllm_tensor_parallel_size") or 1
+    own_length = OWN_LENGTH if kind == "grpo" else OWN_LENGTH_RLOO
+    release = versions("trl", OWN_LENGTH, OWN_LENGTH_RLOO) or FUSED
+    return Colocated(
+        share=share,
+        sleeps=bool(read.value("trl.vllm_enable_sleep_mode")),
+        ranks=ranks,
+        length=read.number("trl.vllm_max_model_length") if release >= own_length else length,
+        requests=rows * ranks,
+        packed=bool(read.value("quantization.load_in_4bit")) and release >= OWN_LENGTH,
+    )

@@ -13,14 +13,14 @@ from kb.core.release import parse_version
 from kb.core.units import GIB
 from kb.memory import UnsupportedArchitectureError
 from kb.memory.serving.answer import Served, serve
-from kb.memory.serving.setup import CACHE_TYPES, ENGINES, FLOATS, PACKED, ServingSetup
+from kb.memory.serving.budget import NO_CHUNKS_BELOW
+from kb.memory.serving.setup import CACHE_TYPES, ENGINES, FLOATS, PACKED, ServingSetup, packing_of
 from kb.memory.serving.shape import ServedModel, served_model
 from kb.memory.serving.weights import sampler_bytes
 
 Lookup = Callable[[str], Any]
 PACKAGES = {"vllm": "vllm"}  # engines whose release a project's own files may say
 TYPES = {"auto": None, "half": "float16", "float": "float32", "bf16": "bfloat16", "fp16": "float16"}
-OTHER_NAMES = {"awq_marlin": "awq", "gptq_marlin": "gptq"}
 LENGTHS = {
     "vllm": "serving.max_model_len",
     "sglang": "serving.context_length",
@@ -80,16 +80,16 @@ class ServingFacts:
             "heads": lambda: self._shape and self._shape.heads,
             "kv_heads": lambda: None if self._shape is None or self._shape.latent else self._shape.kv_heads,
             "positions": self._positions,
-            "length": lambda: self._served and self._served.options.max_model_len,
+            "length": lambda: self._lengthy and self._lengthy.options.max_model_len,
             "share": lambda: self._budget("share"),
             "kv_most": lambda: self._budget("kv_high"),
             "weights": lambda: self._term("weights"),
             "activations": lambda: self._term("activations"),
             "sampler": self._sampler,
-            "kv_tokens": lambda: self._served and self._served.kv_tokens,
+            "kv_tokens": lambda: self._lengthy and self._lengthy.kv_tokens,
             "concurrency": self._concurrency,
-            "longest": lambda: self._served and self._served.longest,
-            "utilization_needed": lambda: self._served and self._served.utilization_needed,
+            "longest": lambda: self._lengthy and self._lengthy.longest,
+            "utilization_needed": lambda: self._lengthy and self._lengthy.utilization_needed,
             "fits_whole": self._fits_whole,
             "free_share": self._free_share,
         }
@@ -147,8 +147,6 @@ class ServingFacts:
         options = self._options(engine)
         if options is None or shape.heads % options["tensor_parallel"]:
             return None
-        if shape.positions is None and not options["max_model_len"]:
-            return None
         total = gpu.memory_total * self._constants["usable_memory_ratio"]
         newest = parse_version(self._engines()[engine]["newest"])
         release = self.release
@@ -162,14 +160,19 @@ class ServingFacts:
         )
         if release is None and engine == "vllm":  # what any release would leave at the most
             setup = setup._replace(eager=True)
-        return setup
+        by_length = engine == "vllm" and setup.release < NO_CHUNKS_BELOW  # its first step is as long as a request
+        return None if by_length and not self._has_length(setup) else setup
+
+    def _has_length(self, setup: ServingSetup) -> bool:
+        """Whether the longest request is known: said, or the positions of the model itself."""
+        return bool(setup.max_model_len or (self._shape and self._shape.positions))
 
     def _options(self, engine: str) -> dict[str, Any] | None:
         """The options of a setup; None where one of them is not known."""
         named = str(self._value("serving.dtype") or "auto").casefold()
         dtype = TYPES.get(named, named) or "bfloat16"
         packing = self._value("serving.quantization")
-        packing = OTHER_NAMES.get(str(packing).casefold(), str(packing).casefold()) if packing else None
+        packing = packing_of(engine, str(packing)) if packing else None
         cache = str(self._value("serving.kv_cache_dtype") or "auto")
         ranks, stages = self._number("serving.tensor_parallel_size"), self._number("serving.pipeline_parallel_size")
         known = dtype in FLOATS and (packing is None or packing in PACKED) and cache in ("auto", *CACHE_TYPES)
@@ -204,6 +207,12 @@ class ServingFacts:
             return None
         return serve(shape, setup, self._engines()[setup.engine], self._constants)
 
+    @property
+    def _lengthy(self) -> Served | None:
+        """The server, for what its longest request decides; None where that is not known."""
+        served = self._served
+        return served if served is not None and self._has_length(served.setup) else None
+
     def _budget(self, field: str) -> Any:
         served = self._served
         return None if served is None or served.budget is None else getattr(served.budget, field)
@@ -221,7 +230,7 @@ class ServingFacts:
 
     def _concurrency(self) -> float | None:
         """Requests of the full length at once, with the least that others were measured to take beside the cache."""
-        served = self._served
+        served = self._lengthy
         if served is None or served.concurrency is None or served.budget is None:
             return None
         budget = served.budget
@@ -232,7 +241,7 @@ class ServingFacts:
     def _fits_whole(self) -> bool | None:
         """Whether the server starts without offloading, at its worst."""
         setup, shape = self._setup, self._shape
-        if setup is None or shape is None:
+        if setup is None or shape is None or not self._has_length(setup):
             return None
         whole = serve(shape, setup._replace(offload_bytes=0), self._engines()[setup.engine], self._constants)
         if whole.budget is None or whole.concurrency is None or whole.budget.kv <= 0:

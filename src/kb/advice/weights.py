@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from kb.advice.facts import UnitFacts
-from kb.advice.grounds import PREDICTED, as_severe, turned_by
+from kb.advice.grounds import PREDICTED, as_severe, concerning, turned_by
 from kb.advice.tables import BETWEEN
 from kb.core.document import Unit
 from kb.core.expression import compile_tree
@@ -76,7 +76,7 @@ class Weights:
     def _with_assumptions(self, finding: Finding, rule: Rule, prepared: UnitFacts) -> Finding:
         """The finding with the assumptions that decide it; one that holds whatever is assumed is certain."""
         when = rule.when
-        predicted = any(each.name.startswith(PREDICTED) for each in finding.because)
+        predicted = tuple(each.name for each in finding.because if each.name.startswith(PREDICTED))
         turning: tuple[Assumption, ...] = ()
         if predicted and when is not None:
             condition = compile_tree(when)
@@ -84,7 +84,7 @@ class Weights:
             def holds(setup: TrainingSetup) -> bool:
                 return condition(prepared.otherwise(setup).facts(self._types).get) is True
 
-            turning = turned_by(prepared.setup, prepared.assumed, holds)
+            turning = turned_by(prepared.setup, concerning(predicted, prepared.assumed), holds)
         others = [each for each in finding.because if not each.name.startswith(PREDICTED)]
         named = {each.name for each in others if each.origin == "assumed"}
         if {"batch.effective", "gpu.count", "run.steps"} & named:

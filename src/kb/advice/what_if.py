@@ -49,6 +49,14 @@ def _post(holds: Callable[[Any], bool], **changes: Any) -> Changes:
     return lambda s: {"post": s.post._replace(**changes)} if s.post is not None and holds(s.post) else None
 
 
+def _asleep(setup: TrainingSetup) -> Mapping[str, Any] | None:
+    """vLLM that gives its memory back while the model trains."""
+    post = setup.post
+    if post is None or post.colocated is None or post.colocated.sleeps:
+        return None
+    return {"post": post._replace(colocated=post.colocated._replace(sleeps=True))}
+
+
 def _is_full(setup: TrainingSetup) -> bool:
     return setup.method == "full"
 
@@ -72,8 +80,8 @@ OPTIONS = (
     Option("QLoRA", _when(lambda s: s.method != "qlora" and not s.load_in_8bit, method="qlora", load_in_4bit=True)),
     Option("precompute_ref_log_probs: true", _post(lambda p: p.kind in ("dpo", "kto") and p.reference != "none",
                                                    reference="none")),
-    Option("vllm_enable_sleep_mode: true", _post(lambda p: bool(p.colocated) and not p.sleeps, sleeps=True)),
-    Option("vllm_mode: server", _post(lambda p: bool(p.colocated), colocated=0.0)),
+    Option("vllm_enable_sleep_mode: true", _asleep),
+    Option("vllm_mode: server", _post(lambda p: p.colocated is not None, colocated=None)),
 )  # fmt: skip
 
 

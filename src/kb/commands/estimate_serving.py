@@ -14,7 +14,7 @@ from kb.core.catalog import Catalog
 from kb.core.text import UserError
 from kb.core.units import read_size
 from kb.memory.serving.answer import changes, load, serve, smallest
-from kb.memory.serving.setup import ENGINES, Measured, ServingSetup
+from kb.memory.serving.setup import ENGINES, Measured, ServingSetup, packing_of
 from kb.report.estimate.serving import Answer, serving_json, serving_text
 from kb.report.terminal import choose_style
 from kb.report.words import Words
@@ -188,13 +188,14 @@ def _setup(
             notes.append(("serving.note_ranks", {"ranks": ranks}))
     elif options.gpus is not None and ranks * stages > options.gpus:
         raise UserError("serving.too_many_ranks", ranks=ranks * stages, gpus=options.gpus)
+    packing = options.quantization
     setup = ServingSetup(
         engine=options.engine,
         release=release,
         gpu_bytes=size,
         gpu_id=gpu.gpu.id if gpu is not None and gpu.gpu is not None else "",
         dtype=known.dtype if known.dtype != "float32" or options.engine == "transformers" else "float16",
-        quantization=options.quantization or known.quantization,
+        quantization=packing_of(options.engine, packing) if packing else known.quantization,
         tensor_parallel=ranks,
         pipeline_parallel=stages,
         utilization=options.gpu_memory_utilization,

@@ -42,8 +42,19 @@ PostKind = Literal["sft", "dpo", "kto", "orpo", "cpo", "reward", "grpo", "rloo"]
 Head = Literal["fused", "rows", "copied", "wide"]
 
 
+class Colocated(NamedTuple):
+    """vLLM in the training process. It takes a share of the whole GPU, weights and KV cache in one."""
+
+    share: float
+    sleeps: bool = False  # it gives its memory back while the model trains
+    ranks: int = 1  # GPUs that its copy of the weights is split over
+    length: int | None = None  # the longest request in tokens; None: the model's own positions
+    requests: int = 1  # at once
+    packed: bool = False  # its copy is packed by bitsandbytes in 4 bits, as the policy is
+
+
 class PostTraining(NamedTuple):
-    """What a run of TRL or its like does beyond plain training. Lengths in tokens, shares of the GPU's memory.
+    """What a run of TRL or its like does beyond plain training. Lengths in tokens.
 
     ``head`` is how logits become the answers' log-probabilities: ``fused`` in tiles, without whole logits (TRL from
     1.15); ``rows`` of whole logits, row by row; ``copied`` of a contiguous copy of them; ``wide`` of logits that are
@@ -55,8 +66,7 @@ class PostTraining(NamedTuple):
     reference: Literal["none", "model", "adapter_off"] = "none"
     completion: int = 0  # of a length, the answer's tokens, where the run generates it
     generated_rows: int = 0  # answers that the model itself generates at once; 0: something else does, or nobody
-    colocated: float = 0.0  # share of the GPU that vLLM takes in the same process
-    sleeps: bool = False  # vLLM gives its memory back while the model trains
+    colocated: Colocated | None = None  # vLLM generates, in the same process
 
 
 # What trains beside frozen weights: as PEFT makes it (adapters fp32, modules to save as loaded), or all of one type.

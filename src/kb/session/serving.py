@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from kb.advice.serving_facts import LENGTHS, OTHER_NAMES, SHARES, TOKENS
+from kb.advice.serving_facts import LENGTHS, SHARES, TOKENS
 from kb.config.files import read_at_most
 from kb.core.catalog import Catalog
 from kb.core.document import Unit
@@ -189,9 +189,6 @@ def options_said(unit: Unit, facts: Facts) -> SaidOptions:
     release = facts.get("serving.release")
     if isinstance(release, tuple):
         found["engine_version"] = ".".join(map(str, release))
-    if "quantization" in found:
-        packing = str(found["quantization"]).casefold()
-        found["quantization"] = OTHER_NAMES.get(packing, packing)
     for option, unit_of in (("kv_cache_memory", ""), ("cpu_offload", " GiB")):
         if option in found:
             found[option] = f"{found[option]}{unit_of or ' B'}"

@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 from kb.core.memory_report import HostLedger, MemoryReport, Phase, PhaseName, Term, Verdict
 from kb.core.model import Architecture
-from kb.core.setup import Assumption, PostTraining, Spread, TrainingSetup
+from kb.core.setup import Assumption, Spread, TrainingSetup
 from kb.memory.config_fields import UnsupportedArchitectureError
 from kb.memory.counts import count
 from kb.memory.engine.allocator import CachingAllocator, OutOfMemory
+from kb.memory.engine.colocated import beside_vllm
 from kb.memory.engine.expandable import ExpandableAllocator
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.lengths import varied
@@ -140,7 +141,7 @@ def report_of(
     upper = constants["band_simulated_quantized"] if quantized else band
     phases = tuple(_phase(name, found.phases[name], setup, context, band, upper) for name in found.phases)
     if setup.post is not None and setup.post.colocated and memory is not None:
-        phases = beside_vllm(phases, setup.post, memory)
+        phases = beside_vllm(phases, setup.post.colocated, architecture, memory)
     phases, verdict = judged(phases, memory, constants)
     if found.ran_out:
         verdict = Verdict("oom", verdict.phase, verdict.term)
@@ -169,31 +170,6 @@ def engine_loads(setup: TrainingSetup, architecture: Architecture) -> Loads:
         saved = 4 * adapter_parameters(architecture, targets, setup.lora_r) if targets else 0
     gathered = _predictions(setup, architecture) if setup.do_eval else 0
     return Loads(parameters, saved if setup.do_train else 0, 0, gathered)
-
-
-def beside_vllm(phases: tuple[Phase, ...], post: PostTraining, memory: int) -> tuple[Phase, ...]:
-    """The phases with what vLLM takes in the same process: a share of the GPU, and all of it while it generates.
-
-    Its weights and KV cache fill ``gpu_memory_utilization`` of the card's memory beyond what the process held before
-    (vllm/v1/worker/gpu_worker.py, ``determine_available_memory``). Asleep it holds neither (level 2); then it is there
-    beside what training leaves: weights, reference and optimizer's states.
-    """
-    taken = round(post.colocated * memory)
-    kept = next((phase for phase in phases if phase.name == "save"), phases[-1])
-    asleep = [phase if post.sleeps else _with_vllm(phase, taken) for phase in phases]
-    generating = _with_vllm(kept, taken)._replace(name="generate", moment="decoding", use="vllm")
-    at = next((number for number, phase in enumerate(asleep) if phase.name == "save"), len(asleep))
-    return (*asleep[:at], generating, *asleep[at:])
-
-
-def _with_vllm(phase: Phase, taken: int) -> Phase:
-    return phase._replace(
-        terms=tuple(sorted((*phase.terms, Term("vllm", taken)), key=lambda term: -term.bytes)),
-        **{
-            name: getattr(phase, name) + taken
-            for name in ("peak_allocated_bytes", "peak_reserved_bytes", "process_used_bytes", "low_bytes", "high_bytes")
-        },
-    )
 
 
 class Reserved(NamedTuple):

@@ -17,7 +17,21 @@ PACKED = {
     "fp8": 1.0, "int8": 1.0, "awq": 0.5 + 2.5 / 128, "gptq": 0.5 + 2.5 / 128, "bitsandbytes": 0.5 + 4 / 64,
     "q8_0": 34 / 32,
 }  # fmt: skip
+# Other names of these. What TGI calls bitsandbytes has 8 bits (launcher/src/main.rs); vLLM's has 4.
+_OTHER_NAMES = {"awq_marlin": "awq", "gptq_marlin": "gptq"}
+_OF_TGI = {
+    "bitsandbytes": "int8",
+    "bitsandbytes-nf4": "bitsandbytes",
+    "bitsandbytes-fp4": "bitsandbytes",
+    "eetq": "int8",
+}
 PACKS_TABLES = ("q8_0",)  # these pack embeddings and the output layer too
+
+
+def packing_of(engine: str, name: str) -> str:
+    """What an engine's name of a quantization means, as a key of :data:`PACKED` where that is known."""
+    name = name.casefold()
+    return (_OF_TGI if engine == "tgi" else {}).get(name) or _OTHER_NAMES.get(name, name)
 
 
 class Measured(NamedTuple):
