@@ -15,6 +15,8 @@ from packages import ROOT, build, call, made_once, missing
 # The tests start Python hundreds of times: without what was compiled before, each start takes three times as long.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# Nothing here compiles by torch.compile; without this, importing bitsandbytes (which PEFT does) loads its compilers.
+os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
 # Where it is installed, jsonschema builds grammars of addresses at import, for seconds; no schema here needs them.
 sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from rules_copy import copy_of_rules
+
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests" / "data" / "check"
 BOX = ("--gpu", "rtx-3090", "--host-memory", "60GB", "--cpus", "48")
@@ -582,11 +584,7 @@ def test_a_file_of_no_known_format_says_which_keys_it_knew(tmp_path: Path) -> No
 
 
 def test_nothing_runs_on_a_broken_rules_folder(tmp_path: Path) -> None:
-    import shutil
-
-    shutil.copytree(ROOT / "rules", tmp_path / "rules", ignore=shutil.ignore_patterns(".bundle"))
-    shutil.copytree(ROOT / "i18n", tmp_path / "i18n")
-    rule = tmp_path / "rules" / "checks" / "precision" / "t5-fp16-overflow.yaml"
+    rule = copy_of_rules(tmp_path) / "checks" / "precision" / "t5-fp16-overflow.yaml"
     rule.write_text(rule.read_text("utf-8").replace("severity: error", "severity: fatal"), "utf-8")
     run = kb(DATA / "two_models.yaml", *BOX, "--rules", tmp_path / "rules")
     assert run.returncode == 2

@@ -2,7 +2,6 @@
 
 import io
 import re
-import shutil
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +19,7 @@ from kb.knowledge.entries import Entry, entries_of, written
 from kb.knowledge.locations import named, shipped
 from kb.report.terminal import Style
 from kb.report.words import Words
+from rules_copy import copy_of_rules
 
 CATALOG, GUIDE = load_catalog(whole=True), load_guide()
 ENTRIES = entries_of(shipped())
@@ -88,9 +88,7 @@ def test_an_erratum_says_claim_finding_verdict_and_use() -> None:
 
 
 def test_a_figure_that_moved_is_shown_with_the_one_that_was_stored(tmp_path: Path) -> None:
-    for folder in ("rules", "i18n"):
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns(".bundle"))
-    path = tmp_path / "rules" / "errata.yaml"
+    path = copy_of_rules(tmp_path) / "errata.yaml"
     text = path.read_text("utf-8")
     start = text.index("- id: effective-batch-comment-80")
     changed = text[start:].replace("value: 40, unit: samples", "value: 41, unit: samples", 1)

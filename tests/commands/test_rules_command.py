@@ -1,6 +1,5 @@
 """`kb rules` and `kb` itself, as their users run them."""
 
-import shutil
 import subprocess
 import sys
 from functools import partial
@@ -8,16 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from command_runs import ENVIRON, ROOT, run_kb
+from command_runs import ENVIRON, run_kb
+from rules_copy import copy_of_rules
 
 kb = partial(run_kb, module="kb.rules")
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    shutil.copytree(ROOT / "rules", tmp_path / "rules", ignore=shutil.ignore_patterns(".bundle"))
-    shutil.copytree(ROOT / "i18n", tmp_path / "i18n")
-    return tmp_path / "rules"
+    return copy_of_rules(tmp_path)
 
 
 def test_the_shipped_rules_validate() -> None:

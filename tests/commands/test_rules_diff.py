@@ -12,13 +12,15 @@ from typing import Any
 import jsonschema
 import pytest
 
+from kb.advice import rule_flips
 from kb.advice.rule_diff import Edition, entries_of, readable_by_this_code
-from kb.advice.rule_flips import MOST_PAIRS, Flips, Recommended, flips_of
+from kb.advice.rule_flips import Flips, Recommended, flips_of
 from kb.core.units import GIB
 from kb.integrations.git_files import GitError, resolve
 from kb.knowledge import load_catalog, load_guide, load_words
 from kb.report.rules.diff import MOST_ROWS, rule_diff_markdown
 from kb.report.words import Words
+from rules_copy import copy_of_rules
 from yaml_file import read_yaml
 
 ROOT = Path(__file__).parents[2]
@@ -33,6 +35,12 @@ SCHEMA = json.loads((ROOT / "rules" / "schema" / "output" / "rules-diff.json").r
 NOW = Edition(
     load_catalog(), load_guide(), {"checks/t5-fp16-overflow": (1, "a", "a"), "models/mt5-base": (2, "b", "b")}
 )
+FEW = 32  # models that a pure test asks about, of all sizes and families
+SPREAD = sorted(NOW.catalog.models)[:: len(NOW.catalog.models) // FEW]
+NOTED = {"mt5-base", *(preset["model"] for preset in NOW.guide["presets"].values())}
+SMALL = NOW._replace(
+    catalog=NOW.catalog._replace(models={name: NOW.catalog.models[name] for name in sorted({*SPREAD, *NOTED})})
+)
 FP16 = Path("checks", "precision", "t5-fp16-overflow.yaml")
 VERSION = load_catalog().rules["t5-fp16-overflow"].version
 
@@ -46,9 +54,11 @@ def git(folder: Path, *arguments: str) -> str:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A repository whose one commit holds the shipped rules."""
-    shutil.copytree(ROOT / "rules", tmp_path / "rules", ignore=shutil.ignore_patterns(".bundle"))
-    shutil.copytree(ROOT / "i18n", tmp_path / "i18n")
+    """A repository whose one commit holds the shipped rules, with some of the models."""
+    rules = copy_of_rules(tmp_path)
+    for path in (rules / "models").glob("*.yaml"):
+        if path.stem not in SMALL.catalog.models:
+            path.unlink()
     (tmp_path / ".gitignore").write_text(".bundle/\n", "utf-8")
     git(tmp_path, "init", "--quiet", "--initial-branch", "main")
     git(tmp_path, "config", "user.email", "someone@example.com")
@@ -242,9 +252,9 @@ def test_nothing_is_compared_where_nothing_can_differ() -> None:
 def test_a_smaller_gpu_flips_recommendations_and_verdicts() -> None:
     gpus = dict(NOW.catalog.gpus)
     gpus["rtx-3090"] = gpus["rtx-3090"]._replace(memory_total=8 * GIB)
-    after = NOW._replace(catalog=NOW.catalog._replace(gpus=gpus))
-    flips = flips_of(NOW, after)
-    assert flips.asked == len(NOW.catalog.models)
+    after = SMALL._replace(catalog=SMALL.catalog._replace(gpus=gpus))
+    flips = flips_of(SMALL, after)
+    assert flips.asked == len(SMALL.catalog.models)
     assert {flip.gpu for flip in flips.recommendations} == {"rtx-3090"}
     flip = next(flip for flip in flips.recommendations if flip.model == "mt5-xlsum")
     assert flip.before is not None
@@ -265,11 +275,10 @@ def test_a_rule_that_is_new_flips_findings_on_the_notes_rows() -> None:
 @pytest.fixture(scope="module")
 def halved() -> tuple[Edition, Flips]:
     """The rules with a few GPUs of half their memory."""
-    gpus = {
-        name: gpu._replace(memory_total=gpu.memory_total // 2) for name, gpu in NOW.catalog.gpus.items() if name < "a4"
-    }
-    after = NOW._replace(catalog=NOW.catalog._replace(gpus={**NOW.catalog.gpus, **gpus}))
-    return after, flips_of(NOW, after)
+    gpus = {name: NOW.catalog.gpus[name] for name in ("a10", "a30", "rtx-3090")}
+    gpus = {name: gpu._replace(memory_total=gpu.memory_total // 2) for name, gpu in gpus.items()}
+    after = SMALL._replace(catalog=SMALL.catalog._replace(gpus={**NOW.catalog.gpus, **gpus}))
+    return after, flips_of(SMALL, after)
 
 
 def _training(found: Recommended | None) -> Recommended | None:
@@ -281,7 +290,7 @@ def test_the_markdown_holds_tables_that_end(halved: tuple[Edition, Flips], langu
     after, flips = halved
     assert len(flips.recommendations) > MOST_ROWS
     words = Words(language, load_words(language), NOW.catalog.facts)
-    text = rule_diff_markdown("main", "0" * 40, entries_of(NOW, after), flips, NOW, after, words)
+    text = rule_diff_markdown("main", "0" * 40, entries_of(SMALL, after), flips, SMALL, after, words)
     assert len(text) < 65_536
     tables = [block.splitlines() for block in text.split("\n\n") if block.startswith("|")]
     assert tables
@@ -308,12 +317,14 @@ def test_the_workflow_posts_with_no_more_rights_than_it_needs() -> None:
     assert not any("${{" in script for script in scripts)
 
 
-def test_where_all_pairs_may_differ_a_sample_is_asked_and_said() -> None:
+def test_where_all_pairs_may_differ_a_sample_is_asked_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    most = 24
+    monkeypatch.setattr(rule_flips, "MOST_PAIRS", most)
     constants = NOW.catalog.constants | {"band_train": NOW.catalog.constants["band_train"] * 2}
     after = NOW._replace(catalog=NOW.catalog._replace(constants=constants))
     flips = flips_of(NOW, after)
     assert flips.differing == flips.pairs
-    assert MOST_PAIRS <= flips.asked < flips.pairs / 10
+    assert most <= flips.asked < flips.pairs / 10
     assert flips.recommendations
     words = Words("en", load_words("en"), NOW.catalog.facts)
     text = rule_diff_markdown("main", "0" * 40, entries_of(NOW, after), flips, NOW, after, words)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from functools import partial
@@ -10,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from command_runs import ENVIRON, ROOT, run_kb
+from command_runs import ENVIRON, run_kb
 from native.probe import compiled
+from rules_copy import copy_of_rules
 
 kb = partial(run_kb, module="kb.rules")
 CONFIG = {
@@ -22,10 +22,8 @@ CONFIG = {
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    shutil.copytree(ROOT / "rules", tmp_path / "rules", ignore=shutil.ignore_patterns(".bundle"))
-    shutil.copytree(ROOT / "i18n", tmp_path / "i18n")
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
-    return tmp_path / "rules"
+    return copy_of_rules(tmp_path)
 
 
 def test_a_models_entry_is_valid_as_it_is_written(folder: Path) -> None:

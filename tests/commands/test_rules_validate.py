@@ -11,6 +11,7 @@ import pytest
 
 from kb.memory import architecture_decoder, architecture_encoder
 from kb.memory.architecture import BART_TYPES, T5_TYPES
+from rules_copy import copy_of_rules
 from yaml_file import read_yaml
 
 ROOT = Path(__file__).parents[2]
@@ -192,10 +193,7 @@ FAULTS = {
 
 @pytest.fixture(scope="module")
 def rules(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("copy")
-    shutil.copytree(ROOT / "rules", folder / "rules", ignore=shutil.ignore_patterns(".bundle"))
-    shutil.copytree(ROOT / "i18n", folder / "i18n")
-    return folder / "rules"
+    return copy_of_rules(tmp_path_factory.mktemp("copy"))
 
 
 def kb_rules(*arguments: object, language: str = "en") -> subprocess.CompletedProcess[str]:

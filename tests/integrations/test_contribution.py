@@ -1,7 +1,6 @@
 """The forms of the Contribute page: their file is what `kb rules validate` takes, or its faults are named."""
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 
 from kb.integrations.contribution import entry_file
+from rules_copy import copy_of_rules
 from site_needs import ROOT
 
 L4 = {"id": "l4-next", "name": "NVIDIA L4 Next", "aliases": "L4 Next, l4n", "reported": "23,034", "capability": "8.9",
@@ -34,8 +34,7 @@ def test_a_form_filled_in_makes_a_file_that_kb_rules_validate_takes(
     answer = made(kind, form)
     assert answer["problems"] == []
     assert answer["path"] == f"rules/{kind}/{form['id']}.yaml"
-    rules = tmp_path / "rules"
-    shutil.copytree(ROOT / "rules", rules, ignore=shutil.ignore_patterns(".bundle"))
+    rules = copy_of_rules(tmp_path)
     (tmp_path / answer["path"]).write_text(answer["text"], "utf-8")
     command = [sys.executable, "-m", "kb.rules", "validate", str(tmp_path / answer["path"]), "--rules", str(rules)]
     run = subprocess.run(command, cwd=ROOT / "src", capture_output=True, text=True, check=False, timeout=120)

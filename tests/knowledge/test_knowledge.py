@@ -13,8 +13,11 @@ import pytest
 from kb.commands.rules.examples import ExampleRunner
 from kb.core.text import PLACEHOLDER
 from kb.knowledge import KnowledgeError, load_catalog, load_words, load_words_alone
-from kb.knowledge.bundle import build, load_part
+from kb.knowledge.bundle import build, load_part, read_data, write_data
 from kb.knowledge.locations import named
+from kb.knowledge.readings import FILE, Readings
+from kb.knowledge.schema import _RIGHT, SchemaSet
+from rules_copy import copy_of_rules
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,9 +25,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A copy of the shipped rules that a test may break."""
-    shutil.copytree(ROOT / "rules", tmp_path / "rules", ignore=shutil.ignore_patterns(".bundle"))
-    shutil.copytree(ROOT / "i18n", tmp_path / "i18n")
-    return tmp_path / "rules"
+    return copy_of_rules(tmp_path)
 
 
 def problems(folder: Path) -> list[str]:
@@ -157,6 +158,43 @@ def test_the_bundle_is_read_back_as_it_was_built(folder: Path) -> None:
         assert load_part(location, part) == json.loads(json.dumps(built[part]))
 
 
+def test_what_was_read_before_gives_the_same_bundle_as_what_is_read_now(folder: Path) -> None:
+    location = named(str(folder))
+    assert (folder / ".bundle" / FILE).is_file()
+    by_readings = build(location)
+    shutil.rmtree(folder / ".bundle")
+    _RIGHT.clear()
+    assert build(location) == by_readings
+    assert (folder / ".bundle" / FILE).is_file()
+
+
+def test_a_fault_between_files_that_were_right_before_is_told_at_its_place(folder: Path) -> None:
+    """Two files that hold what they held: where a value stands is found out when it is to be told."""
+    gpu = folder / "hardware" / "t4.yaml"
+    load_catalog(str(folder))
+    gpu.rename(gpu.with_name("t5.yaml"))
+    line = gpu.with_name("t5.yaml").read_text("utf-8").splitlines().index("id: t4") + 1
+    assert any(problem.startswith(f"hardware/t5.yaml:{line}:5:") for problem in problems(folder))
+
+
+def test_readings_of_other_code_or_that_are_damaged_are_left_alone(folder: Path) -> None:
+    location, path, text = named(str(folder)), folder / ".bundle" / FILE, (folder / T5).read_text("utf-8")
+    schema = SchemaSet(str(folder / "schema")).text("check")
+
+    def known(text: str = text, schema: bytes = schema) -> bool:
+        return Readings(location).known(T5, text, schema) is not None
+
+    load_catalog(str(folder))
+    assert known()
+    assert not known(text + "# more") and not known(schema=schema + b" ")
+    whole = read_data(str(path))
+    for kept in ({**whole, "code": "of another time"}, {**whole, "files": 3}, ["no readings"]):
+        write_data(str(path), kept)
+        assert not known()
+    path.write_bytes(b"damaged")
+    assert not known()
+
+
 def test_a_changed_rule_makes_the_bundle_stale(folder: Path) -> None:
     assert load_catalog(str(folder)).rules["t5-fp16-overflow"].severity == "error"
     edit(folder / T5, "severity: error", "severity: info")
@@ -217,6 +255,7 @@ def test_a_damaged_bundle_is_built_again(folder: Path, damage: bytes) -> None:
 
 
 def test_a_folder_that_cannot_be_written_still_answers(folder: Path) -> None:
+    shutil.rmtree(folder / ".bundle")
     (folder / ".bundle").write_text("a file where the folder would be")
     assert "t5-fp16-overflow" in load_catalog(str(folder)).rules
 

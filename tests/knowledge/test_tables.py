@@ -14,6 +14,7 @@ from kb.core.hardware import Machine
 from kb.core.release import parse_version
 from kb.core.result import UnitResult
 from kb.knowledge import KnowledgeError, load_catalog, load_table_examples
+from rules_copy import copy_of_rules
 
 RULES = Path(__file__).parents[2] / "rules"
 CATALOG = load_catalog(whole=True)
@@ -114,11 +115,7 @@ def test_a_table_is_read_only_where_a_config_names_a_setting_of_it() -> None:
     ],
 )
 def test_a_fault_in_a_table_is_said_with_its_place(tmp_path: Path, old: str, new: str, said: str) -> None:
-    import shutil
-
-    folder = tmp_path / "rules"
-    shutil.copytree(RULES, folder, ignore=shutil.ignore_patterns(".bundle"))
-    shutil.copytree(RULES.parent / "i18n", tmp_path / "i18n")
+    folder = copy_of_rules(tmp_path)
     path = folder / "tables" / "axolotl.yaml"
     text = path.read_text("utf-8")
     assert old in text

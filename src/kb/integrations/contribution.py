@@ -18,7 +18,7 @@ from kb.knowledge.locations import shipped
 from kb.knowledge.problems import KnowledgeError, Problem
 from kb.knowledge.rows import cited
 from kb.knowledge.schema import KINDS, SchemaSet
-from kb.knowledge.source import Located, Path, read_source
+from kb.knowledge.source import Located, read_source
 from kb.memory import architecture_from_config, parameter_count
 
 READ_OFF, CONFIG = "contributed-nvidia-smi", "contributed-config"  # of rules/sources.yaml
@@ -168,7 +168,7 @@ _FIELDS = {
 
 def _field(text: str, problem: Problem) -> str:
     """The form's field that a problem is of, by the place in the file that the form made."""
-    places: dict[Path, tuple[int, int]] = read_source("", text).places
+    places = read_source("", text).places
     before = [path for path, place in places.items() if path and place <= (problem.line, problem.column)]
     at = max(before, key=lambda path: (places[path], len(path)), default=())
     if at[:2] == ("memory_total", 1):

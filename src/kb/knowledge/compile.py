@@ -18,6 +18,7 @@ from kb.knowledge.compile_rules import RuleCompiler
 from kb.knowledge.compile_tables import TableCompiler
 from kb.knowledge.locations import Location, files_under
 from kb.knowledge.problems import KnowledgeError, Problem
+from kb.knowledge.readings import Readings
 from kb.knowledge.rows import (
     BYTES,
     check_model,
@@ -159,7 +160,7 @@ def _read_all(
     if not os.path.isdir(schema_folder):
         message = "no schema folder here: is this a rules directory of kb?"
         return files, [Problem(location.rules, 1, 1, message)]
-    schemas = SchemaSet(schema_folder)
+    schemas, readings = SchemaSet(schema_folder), Readings(location)
     for name in files_under(location.rules) if names is None else names:
         kind = name.split("/", 1)[0]
         if kind == "schema":
@@ -171,17 +172,22 @@ def _read_all(
         try:
             with open(path, encoding="utf-8") as stream:
                 text = stream.read()
-            located = read_source(path, text)
+            read_before = readings.known(path, text, schemas.text(KINDS[kind]))
+            located = read_before or read_source(path, text)
         except UnicodeDecodeError as error:
             problems.append(Problem(path, 1, 1, f"not UTF-8 at byte {error.start}"))
             continue
         except KnowledgeError as error:
             problems += error.problems
             continue
-        faults = schemas.check(KINDS[kind], located, text) if name not in trusted else []
+        faults = [] if read_before or name in trusted else schemas.check(KINDS[kind], located, text)
         problems += faults
         if not faults:
             files[kind].append(located)
+            if names is None and not read_before:
+                readings.keep(text, schemas.text(KINDS[kind]), located.data)
+    if names is None:
+        readings.write()
     for name in ("vocabulary.yaml", "constants.yaml", "sources.yaml"):
         if not files[name] and not problems:
             problems.append(Problem(os.path.join(location.rules, name), 1, 1, "this file is missing"))

@@ -46,18 +46,22 @@ class SchemaSet:
     """The schemas of one ``rules/schema`` folder."""
 
     def __init__(self, folder: str, changed: Callable[[Any], Any] = lambda schema: schema) -> None:
-        self._library = library()
         self._folder = folder
         self._changed = changed  # from a schema as it is written to the one that counts
-        self._validators: dict[str, tuple[Any, bytes]] = {}
+        self._texts: dict[str, bytes] = {}
+        self._validators: dict[str, Any] = {}
 
-    def _validator(self, kind: str) -> tuple[Any, bytes]:
-        """The validator, and what tells its schema from others."""
-        if kind not in self._validators:
+    def text(self, kind: str) -> bytes:
+        """A schema as text, which tells it from others."""
+        if kind not in self._texts:
             with open(os.path.join(self._folder, f"{kind}.json"), encoding="utf-8") as stream:
                 schema = self._changed(json.load(stream))
-            made = self._library.Draft202012Validator(schema)
-            self._validators[kind] = made, json.dumps(schema, sort_keys=True).encode()
+            self._texts[kind] = json.dumps(schema).encode()
+        return self._texts[kind]
+
+    def _validator(self, kind: str) -> Any:
+        if kind not in self._validators:
+            self._validators[kind] = library().Draft202012Validator(json.loads(self.text(kind)))
         return self._validators[kind]
 
     def check(self, kind: str, located: Located, text: str | None = None) -> list[Problem]:
@@ -67,12 +71,11 @@ class SchemaSet:
             text: the file as it is written; one that was found right under this schema is not asked again in this
                 process, as an editor or a watch would for every file with each change of one.
         """
-        validator, schema = self._validator(kind)
-        key = None if text is None else hashlib.blake2b(schema + b"\0" + text.encode()).digest()
+        key = None if text is None else hashlib.blake2b(self.text(kind) + b"\0" + text.encode()).digest()
         if key in _RIGHT:
             return []
         problems = []
-        for error in validator.iter_errors(located.data):
+        for error in self._validator(kind).iter_errors(located.data):
             worst = _most_telling(error)
             path: Path = tuple(worst.absolute_path)
             problems += _unknown_keys(located, path, worst) or [_problem(located, path, worst)]

@@ -1,5 +1,6 @@
 """A YAML file of rules/ or i18n/, read into plain data that remembers where each value stands."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import yaml
@@ -17,7 +18,7 @@ class Located(NamedTuple):
 
     path: str
     data: Any
-    places: dict[Path, tuple[int, int]]
+    places: Mapping[Path, tuple[int, int]]
 
     def place(self, path: Path) -> tuple[int, int]:
         """The place of ``path``, or of its nearest ancestor that the file holds."""

@@ -2,6 +2,8 @@
 
 import os
 import re
+from functools import cache
+from typing import Any
 
 from kb import __version__
 from kb.core.text import UserError
@@ -46,9 +48,15 @@ sources: [guide-memory] # ids of rules/sources.yaml
 """
 
 
+@cache
+def _template() -> dict[str, Any]:
+    data: dict[str, Any] = read_source("", TEMPLATE.format(id="", release="", area="")).data
+    return data
+
+
 def untouched(located: Located) -> list[Problem]:
     """Sentences of the template that nobody has replaced in a rule's file."""
-    template = read_source("", TEMPLATE.format(id="", release="", area="")).data
+    template = _template()
     problems = []
     for part in ("title", "message", "why"):
         for language, text in located.data.get(part, {}).items():

@@ -11,6 +11,7 @@ from kb.core.text import UserError
 from kb.knowledge import KnowledgeError, load_catalog, load_guide
 from kb.knowledge.locations import Location, named
 from kb.knowledge.meaning import entries
+from kb.knowledge.readings import lend
 
 
 def edition_at(location: Location) -> Edition:
@@ -47,6 +48,7 @@ def edition_before(location: Location, revision: str) -> Iterator[tuple[Edition,
         old = os.path.join(temporary, name)
         if not os.path.isdir(old):
             raise UserError("rules.diff_no_rules", revision=revision, folder=name)
+        lend(location, named(old))
         yield _read(old, revision, temporary), commit
 
 

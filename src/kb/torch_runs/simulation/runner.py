@@ -31,6 +31,8 @@ REASON_CHARACTERS = 400
 PACKAGES = ("torch", "transformers")
 # Nothing is fetched while a simulation runs: it needs no weights, and an answer must not depend on the network.
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+# Nor is anything compiled: without this, importing bitsandbytes (which PEFT does) loads torch's compilers for seconds.
+EAGER = {"TORCHDYNAMO_DISABLE": "1"}
 HASH_SEED = "0"  # PEFT keeps its targets in sets: the same question must have the same answer
 
 
@@ -104,6 +106,7 @@ def _environment(limits: Limits) -> dict[str, str]:
     return {
         **os.environ,
         **OFFLINE,
+        **EAGER,
         "PYTHONPATH": path,
         "PYTHONHASHSEED": HASH_SEED,
         "KB_SIMULATION_MEMORY": str(limits.memory_bytes),
