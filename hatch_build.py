@@ -57,6 +57,7 @@ class KnowledgeHook(BuildHookInterface):
         from kb.knowledge import KnowledgeError
         from kb.knowledge.bundle import STAMP, build
         from kb.knowledge.locations import Location
+        from kb.knowledge.readings import FILE
 
         location = Location(os.path.join(folder, "rules"), os.path.join(folder, "i18n"), True)
         try:
@@ -64,8 +65,9 @@ class KnowledgeHook(BuildHookInterface):
         except KnowledgeError as error:
             lines = (str(problem).replace(folder + os.sep, "") for problem in error.problems)
             raise SystemExit("\n".join([*lines, "the rules have faults: nothing was built"])) from None
-        # It says whether sources on disk changed since; an installed package's do not, and its times differ.
-        os.remove(os.path.join(location.bundle, STAMP))
+        # They say whether sources on disk changed since, and what was read of each; an installed package's do not.
+        for name in (STAMP, FILE):
+            os.remove(os.path.join(location.bundle, name))
 
     def _day(self) -> str:
         """The day of the release: that of ``SOURCE_DATE_EPOCH`` or of the last commit, else today."""
