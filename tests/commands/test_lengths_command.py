@@ -165,10 +165,10 @@ def test_what_is_cut_and_padded_is_said_in_both_languages(
     write(tmp_path / "a.jsonl", ROWS)
     said = lengths(tmp_path, "a.jsonl", "--lang", language, "--tokens-per-word", 1)[0]
     assert all(word in said for word in words)
-    assert "36.0%" in said and "train_sampling_strategy: group_by_length" in said and "--varied-lengths" in said
+    assert "36.0%" in said and "train_sampling_strategy: group_by_length" in said and "[lengths]" in said
     write(tmp_path / "same.jsonl", ROWS[-1:] * 20)
     said = lengths(tmp_path, "same.jsonl", "--lang", language)[0]
-    assert "0.0%" in said and "--varied-lengths" not in said
+    assert "0.0%" in said and "group_by_length: true" not in said
 
 
 def test_padding_is_that_of_batches_drawn_from_the_lengths() -> None:

@@ -31,8 +31,8 @@ def test_more_samples_make_longer_batches() -> None:
 def test_varied_lengths_need_as_much_and_hold_no_less() -> None:
     setup = TrainingSetup(bf16=True, per_device_train_batch_size=4, max_source_length=700, max_target_length=100)
     found = reserved_by_lengths(setup, architecture_from_config(SMALL_T5), (8, 6))
-    assert found.allocated <= found.expandable <= found.varied
-    assert found.allocated <= found.fixed
+    assert found.needed <= found.expandable <= found.varied
+    assert found.needed <= found.fixed
 
 
 def test_what_the_engine_does_not_follow_is_refused_by_name() -> None:

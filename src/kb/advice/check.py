@@ -11,6 +11,7 @@ from kb.advice.memory_facts import PredictedFacts
 from kb.advice.models import ModelIndex
 from kb.advice.no_prediction import why_no_prediction
 from kb.advice.places import locate, said_effective_batch
+from kb.advice.project_lengths import with_taken
 from kb.advice.setup import setup_of
 from kb.advice.tables import BETWEEN, Tables
 from kb.advice.weights import Weights, worded
@@ -53,8 +54,7 @@ class Disk(NamedTuple):
     ``model_in_folder`` gives the model of a local folder that a config names, ``model_elsewhere`` that of a hub name
     that the catalogue lacks, where this machine or the hub has its ``config.json``; a UserError says why it cannot be
     had. ``identity_of`` is what the ``config.json`` of a name says of a model that has no closed form. ``installed``
-    says whether a library is installed, None where nobody knows. ``programs`` are the sources of those that read a
-    unit, where they are found.
+    says of a library whether it is there, None where nobody knows. ``programs`` are the sources of what reads a unit.
     """
 
     model_in_folder: Callable[[str], Model | None] = lambda name: None
@@ -119,12 +119,12 @@ class Checker:
     def check(self, unit: Unit) -> UnitResult:
         """Everything that can be said about one unit."""
         prepared = self.prepare(unit)
-        setup, estimator = prepared.setup, prepared.predicted.estimator
+        setup, model, estimator = prepared.setup, prepared.model, prepared.predicted.estimator
         note, values = prepared.note if unit.dialect and prepared.note else (None, {})
         return self.linted(unit, prepared)._replace(
             setup=setup,
-            model=prepared.model,
-            prediction=prepared.predicted.report,
+            model=model,
+            prediction=with_taken(prepared.predicted.report, setup, model, self.machine),
             note=note,
             note_values=values,
             gpu_limit_bytes=self.machine.gpu_limit_bytes,

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from math import ceil
 from typing import NamedTuple
 
+from kb.core.setup import LENGTH_SHARES
+
 USUAL = tuple(2**power for power in range(6, 21))  # lengths that people set as max_length
 SHOWN = 7  # of them, the longest that still matter
 
@@ -17,15 +19,13 @@ class Cut(NamedTuple):
 
 
 class LengthSpread(NamedTuple):
-    """Lengths in tokens. ``padding`` is the share of a batch that is padding where its samples are drawn at random and
-    padded to their longest; ``enough`` the shortest usual length that leaves 99 of 100 samples whole."""
+    """Lengths in tokens; ``lengths`` are at each of ``LENGTH_SHARES``. ``padding`` is the share of a batch that is
+    padding where its samples are drawn at random and padded to their longest; ``enough`` the shortest usual length that
+    leaves 99 of 100 samples whole."""
 
     samples: int
     mean: float
-    median: int
-    p90: int
-    p95: int
-    p99: int
+    lengths: tuple[int, ...]
     longest: int
     cuts: tuple[Cut, ...]
     padding: float
@@ -54,10 +54,7 @@ def spread_of(lengths: Sequence[int], batch: int) -> LengthSpread:
     return LengthSpread(
         samples=count,
         mean=tokens / count,
-        median=quantile(50),
-        p90=quantile(90),
-        p95=quantile(95),
-        p99=quantile(99),
+        lengths=tuple(quantile(round(100 * share)) for share in LENGTH_SHARES.values()),
         longest=ordered[-1],
         cuts=tuple(map(cut, _shown(ordered[-1]))),
         padding=max(0.0, round(1 - tokens / count / longest, 9)),  # equal lengths have none

@@ -7,6 +7,7 @@ from kb.advice.estimator import Estimator
 from kb.advice.facts import UnitFacts
 from kb.advice.models import unknown_model
 from kb.advice.no_prediction import NO_MODEL_OF_THE_RUN, Note, unfollowed
+from kb.advice.project_lengths import taken_by_lengths, with_taken
 from kb.advice.usual import longest_input
 from kb.core.catalog import Catalog
 from kb.core.document import Unit
@@ -90,7 +91,7 @@ def estimate(
     _check_run(setup, model)
     estimator = Estimator(model, machine, catalog.constants)
     try:
-        report = estimator.predict(setup)
+        report = with_taken(estimator.predict(setup), setup, model, machine)
         gpu_fits = () if machine.gpus else estimator.on_gpus(setup, catalog.gpus)
     except UnsupportedArchitectureError as error:
         if open_model:
@@ -111,20 +112,18 @@ def with_varied_lengths(one: Estimated) -> Estimated:
     """The run with a note of what it holds where batches are padded to their longest sample."""
     if one.model is None or not one.setup.do_train:
         return one._replace(notes=(*one.notes, ("estimate.varied_no_training", {})))
-    from kb.memory.engine.report import reserved_by_lengths  # only this option needs it
-
-    gpu = one.machine.smallest_gpu
     try:
-        found = reserved_by_lengths(one.setup, one.model.architecture, gpu.compute_capability if gpu else None)
+        found = taken_by_lengths(one.setup, one.model, one.machine)
     except UnsupportedArchitectureError as error:
         return one._replace(notes=(*one.notes, ("estimate.varied_not_followed", {"reason": str(error)})))
     values = {
-        "allocated": found.allocated,
+        "allocated": found.needed,
         "fixed": found.fixed,
         "varied": found.varied,
         "expandable": found.expandable,
     }
-    return one._replace(notes=(*one.notes, ("estimate.varied", values)))
+    key = "estimate.varied" if one.setup.lengths is None else "estimate.varied_of_data"
+    return one._replace(notes=(*one.notes, (key, values)))
 
 
 def with_timeline(one: Estimated, catalog: Catalog) -> Estimated:
@@ -140,6 +139,8 @@ def with_timeline(one: Estimated, catalog: Catalog) -> Estimated:
 
     estimator = Estimator(one.model, one.machine, catalog.constants)
     report = estimator.predict(one.setup, followed=True)
+    if one.report is not None:
+        report = report._replace(lengths=one.report.lengths)
     limit = estimator.limit_bytes
     if limit is not None:
         limit -= context_of(catalog.constants, capability, gpu.gpu if gpu else None).low

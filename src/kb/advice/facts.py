@@ -124,7 +124,7 @@ class UnitFacts:
             self._setting,
         )
         given: dict[str, Callable[[str], Any]] = {
-            name: self.given.get for name in self.given if not self.types[name].setting
+            name: self.given.get for name in self.given if name in self.types and not self.types[name].setting
         }
         if "model.encoder_decoder" in given:  # two names of one fact
             given["model.is_encoder_decoder"] = lambda _: self.given["model.encoder_decoder"]

@@ -5,6 +5,7 @@ from typing import Any
 
 from kb.advice.post_training import post_training_of, with_fused_head
 from kb.advice.preparation import Preparation, preparation_of
+from kb.advice.project_lengths import FULL, LENGTHS, with_lengths
 from kb.advice.run_kind import OWN_TYPE_SINCE, optimizer_of, says_training, trains, unmodelled, weights_of
 from kb.advice.settings_reader import (
     FSDP2_SINCE,
@@ -80,12 +81,12 @@ def setup_of(
         constants: lengths that are assumed where neither config nor model says one.
         gpu_count: data-parallel size named by the user; None takes the config's, else one.
         versions: the version of a library by name, where known; defaults moved between versions.
-        given: settings that the project gives where the config has none.
+        given: settings that the project gives where the config has none, and the lengths of its data.
     """
     read = SettingsReader(unit, facts, given, versions)
     if model is not None and model.guessed_from:
         read.assumed.append(Assumption(name="model.name", value=model.id, reason="guessed_from_name"))
-    read.assumed.append(Assumption(name="data.lengths", value="full", reason="full_length"))
+    read.assumed.append(FULL)
     source, target = _lengths(read, model, constants, unit.script)
     method = _method(read)
     quantized = method == "qlora" or bool(read.value("quantization.load_in_8bit"))
@@ -171,7 +172,8 @@ def setup_of(
     setup = with_fused_head(setup, unit, str(trainer or ""), model, versions)
     beyond = unmodelled(read, trains=trained)
     unresolved = _that_matter(read.unresolved, setup) + ((NOT_MODELLED,) if beyond else ())
-    return setup._replace(assumed=_assumed(read), unresolved=unresolved, unmodelled=beyond)
+    setup = setup._replace(assumed=_assumed(read), unresolved=unresolved, unmodelled=beyond)
+    return with_lengths(setup, given.get(LENGTHS), unit)
 
 
 def _open(read: SettingsReader, name: str, usual: bool, matters: bool) -> bool:

@@ -94,12 +94,27 @@ class Verdict(NamedTuple):
     term: str | None = None
 
 
+class TakenByLengths(NamedTuple):
+    """Training with batches padded to their longest sample, of lengths as the data has them: bytes of the allocator.
+
+    ``needed`` are the tensors of the longest batch, what the run cannot do without. ``fixed`` is what the allocator
+    holds where every batch is that long; ``varied`` with the data's lengths, which it gives back before a run fails;
+    ``expandable`` so too, with expandable segments.
+    """
+
+    needed: int
+    fixed: int
+    varied: int
+    expandable: int
+
+
 class MemoryReport(NamedTuple):
     level: Level
     assumed: tuple[Assumption, ...]
     phases: tuple[Phase, ...]
     host: HostLedger
     verdict: Verdict
+    lengths: TakenByLengths | None = None  # where the project says how long its data is
 
     def phase(self, name: str) -> Phase | None:
         return next((phase for phase in self.phases if phase.name == name), None)

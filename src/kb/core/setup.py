@@ -69,6 +69,21 @@ class PostTraining(NamedTuple):
     colocated: Colocated | None = None  # vLLM generates, in the same process
 
 
+# Of a data set's samples, the share that is no longer than each of the lengths by which it is described.
+LENGTH_SHARES = {
+    "shortest": 0.0, "p10": 0.1, "p25": 0.25, "median": 0.5, "p75": 0.75, "p90": 0.9, "p95": 0.95, "p99": 0.99,
+    "longest": 1.0,
+}  # fmt: skip
+
+
+class DataLengths(NamedTuple):
+    """How long the samples of a project's data are, in tokens, at each of :data:`LENGTH_SHARES`; ``target`` is that of
+    an encoder-decoder model, empty where nobody said."""
+
+    input: tuple[int, ...]
+    target: tuple[int, ...] = ()
+
+
 # What trains beside frozen weights: as PEFT makes it (adapters fp32, modules to save as loaded), or all of one type.
 TrainedType = Literal["peft", "fp32", "bf16"]
 
@@ -96,6 +111,7 @@ class TrainingSetup(NamedTuple):
     gradient_accumulation_steps: int = 1
     max_source_length: int = 512
     max_target_length: int = 128
+    lengths: DataLengths | None = None  # None: every sample is at the maximum
     optim: str = "adamw_torch_fused"
     gradient_checkpointing: bool = False
     use_reentrant: bool = False

@@ -6,7 +6,7 @@ from typing import Any
 
 from kb.core.expression import is_unknown
 from kb.core.hardware import DetectedGpu, Machine
-from kb.core.memory_report import HostLedger, MemoryReport, Phase, Term
+from kb.core.memory_report import HostLedger, MemoryReport, Phase, TakenByLengths, Term
 from kb.report.values import is_hidden, printable
 
 SCHEMA = 1
@@ -95,7 +95,12 @@ def prediction_object(report: MemoryReport) -> Object:
         "phases": {phase.name: _phase(phase) for phase in report.phases},
         "host": _host(report.host),
         "verdict": {"status": verdict.status, "phase": verdict.phase, "term": verdict.term},
+        **({"lengths": _lengths(report.lengths)} if report.lengths else {}),
     }
+
+
+def _lengths(taken: TakenByLengths) -> Object:
+    return {f"{name}_bytes": value for name, value in taken._asdict().items()}
 
 
 def _phase(phase: Phase) -> Object:

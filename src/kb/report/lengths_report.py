@@ -1,14 +1,16 @@
 """The lengths of a data set, for a terminal and as JSON (schema 1: ``rules/schema/output/lengths.json``)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kb.advice.data_lengths import Cut, LengthSpread
+from kb.core.setup import LENGTH_SHARES
 from kb.report.terminal import Style, table, wrap
 from kb.report.values import printable
 from kb.report.words import Words
 
 INDENT = "  "
+SHOWN = ("median", "p90", "p95", "p99", "longest")
 WORTH_GROUPING = 0.1  # of a batch: less padding than this is left alone
 
 
@@ -55,6 +57,7 @@ def lengths_text(report: Report, words: Words, style: Style) -> str:
         lines += _said(words, style, "lengths.template")
     for part in report.parts:
         lines += ["", *_part(part, report, words, style)]
+    lines += ["", *_said(words, style, "lengths.for_project"), *(INDENT * 2 + line for line in _table(report.parts))]
     return "\n".join(lines) + "\n"
 
 
@@ -65,7 +68,7 @@ def _said(words: Words, style: Style, key: str, **values: Any) -> list[str]:
 def _part(part: Part, report: Report, words: Words, style: Style) -> list[str]:
     spread, said = part.spread, words("lengths.guessed" if report.guessed else "lengths.given")
     title = words(f"lengths.{part.name}", columns=" + ".join(map(printable, part.columns)), said=said)
-    figures = _figures(spread)
+    figures = {name: value for name, value in _figures(spread).items() if name in SHOWN}
     lines = [style.paint(title, "heading")]
     lines += table(
         [
@@ -88,14 +91,16 @@ def _part(part: Part, report: Report, words: Words, style: Style) -> list[str]:
     return lines
 
 
-def _figures(spread: LengthSpread) -> Mapping[str, int]:
-    return {
-        "median": spread.median,
-        "p90": spread.p90,
-        "p95": spread.p95,
-        "p99": spread.p99,
-        "longest": spread.longest,
-    }
+def _figures(spread: LengthSpread) -> dict[str, int]:
+    return dict(zip(LENGTH_SHARES, spread.lengths, strict=True))
+
+
+def _table(parts: Sequence[Part]) -> list[str]:
+    """The lengths as ``[lengths]`` of ``kb.toml``."""
+    rows = [
+        (part.name, ", ".join(f"{name} = {value}" for name, value in _figures(part.spread).items())) for part in parts
+    ]
+    return ["[lengths]", *(f"{name} = {{{said}}}" for name, said in rows)]
 
 
 def _cut(cut: Cut) -> list[str]:

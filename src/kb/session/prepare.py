@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kb.advice.check import Checker, Disk
+from kb.advice.project_lengths import LENGTHS
 from kb.advice.question import NamedMachine, Question
 from kb.config.files import unknown_dialect
 from kb.core.catalog import Catalog
@@ -15,6 +16,7 @@ from kb.core.finding import Span
 from kb.core.hardware import Machine
 from kb.core.model import Model
 from kb.core.result import UnitResult
+from kb.core.setup import LENGTH_SHARES, DataLengths
 from kb.core.text import UserError
 from kb.machine.detect import detect
 from kb.machine.software import installed_versions
@@ -72,6 +74,8 @@ def file_checker(
 
         given = given_facts(project.facts, catalog.facts, project.path or "")
     given = {**given, **known}
+    if project.lengths:
+        given[LENGTHS] = _lengths(project)
     named = {library: (text, project.path or SETTINGS) for library, text in project.versions.items()}
     named |= {library: (text, OPTION.format(library=library)) for library, text in question.versions.items()}
     machine = machine or named_machine(catalog, project, question.machine)
@@ -139,6 +143,22 @@ _FAULTS = (
     (("size.",), "host_memory"),
     (("machine.bad_cpus",), "cpus"),
 )
+
+
+def _lengths(project: Project) -> DataLengths:
+    """``[lengths]`` in the order of their shares.
+
+    Raises:
+        UserError: a length is below one that fewer samples exceed, or no sample has a token.
+    """
+    parts = []
+    for name in ("input", "target"):
+        said = project.lengths.get(name, {})
+        lengths = tuple(said[share] for share in LENGTH_SHARES) if said else ()
+        if lengths and (list(lengths) != sorted(lengths) or not lengths[-1]):
+            raise UserError("project.lengths_disorder", path=project.path or "", name=f"lengths.{name}")
+        parts.append(lengths)
+    return DataLengths(*parts)
 
 
 def _rules(project: Project, checking: Checking, areas: Mapping[str, str]) -> list[str]:

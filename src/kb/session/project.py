@@ -33,6 +33,7 @@ class Project(NamedTuple):
     per_file_ignores: Mapping[str, tuple[str, ...]] = {}
     versions: Mapping[str, str] = {}
     facts: Mapping[str, Any] = {}
+    lengths: Mapping[str, Mapping[str, int]] = {}
     knowledge: tuple[str, ...] = ()
 
     def folder(self) -> str:
@@ -119,6 +120,10 @@ def _fits(value: Any, schema: Mapping[str, Any], defined: Mapping[str, Any]) -> 
         return re.search(schema.get("pattern", ""), value) is not None
     if isinstance(value, list):
         return all(_fits(each, schema.get("items", {}), defined) for each in value)
+    if isinstance(value, int) and value < schema.get("minimum", value):
+        return False
+    if isinstance(value, dict) and not value.keys() >= set(schema.get("required", ())):
+        return False
     if isinstance(value, dict) and "additionalProperties" in schema:
         known, others = schema.get("properties", {}), schema["additionalProperties"]
         if others is False and not value.keys() <= known.keys():

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from kb.core.setup import LENGTH_SHARES
 from kb.core.text import UserError, nearest
 from kb.knowledge.schema import library
 
@@ -26,6 +27,9 @@ def settings_fault(
 
     error = min(library().Draft202012Validator(schema).iter_errors(dict(data)), key=place)
     parts = [str(part) for part in error.absolute_path]
+    if parts and parts[0] == "lengths":
+        within = ".".join(parts[:2])
+        return UserError("project.lengths_shape", path=path, name=within, known=list(LENGTH_SHARES))
     if error.validator == "additionalProperties":
         return _unknown(path, error, parts, written)
     name = parts[0]

@@ -59,7 +59,7 @@ def record_training(
     capability: tuple[int, int],
     sources: Sequence[int] | None = None,
 ) -> Recording:
-    """Training alone, on an allocator of the caller's; ``sources`` are the padded lengths of its steps.
+    """Training alone, on an allocator of the caller's; ``sources`` are the padded lengths of its batches.
 
     Raises:
         NotFollowedError: something that the engine does not follow.

@@ -99,7 +99,7 @@ def load(model: "Model") -> None:
             if id(tensor) not in packing and tensor.dtype != F32:
                 tensor.dtype = F32
                 tensor.storage = Storage(prod(tensor.shape) * WIDTH[F32])
-        world.recording.pool.empty_cache()
+        world.recording.empty_cache()
 
 
 def narrow_tables(model: "Model") -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from kb.core.memory_report import HostLedger, MemoryReport, Phase, PhaseName, Term, Verdict
+from kb.core.memory_report import HostLedger, MemoryReport, Phase, PhaseName, TakenByLengths, Term, Verdict
 from kb.core.model import Architecture
 from kb.core.setup import Assumption, Spread, TrainingSetup
 from kb.memory.config_fields import UnsupportedArchitectureError
@@ -48,7 +48,8 @@ class Followed(NamedTuple):
 # What the host does with a run, and what a report calls it, changes nothing on the GPU.
 _ELSEWHERE: Mapping[str, object] = {
     "model_name": None, "dataloader_num_workers": 0, "dataloader_pin_memory": True, "dataloader_prefetch_factor": 2,
-    "dataloader_persistent_workers": False, "assumed": (), "unmodelled": (), "unresolved": (), "spread": Spread(),
+    "dataloader_persistent_workers": False, "lengths": None, "assumed": (), "unmodelled": (), "unresolved": (),
+    "spread": Spread(),
 }  # fmt: skip
 
 
@@ -172,37 +173,26 @@ def engine_loads(setup: TrainingSetup, architecture: Architecture) -> Loads:
     return Loads(parameters, saved if setup.do_train else 0, 0, gathered)
 
 
-class Reserved(NamedTuple):
-    """Training with every batch at the maximum, and with lengths as data has them: bytes.
-
-    ``allocated`` is that of the longest batch, what the run needs; the others are what the allocator holds in the end.
-    """
-
-    allocated: int
-    fixed: int
-    varied: int
-    expandable: int
-
-
 def reserved_by_lengths(
     setup: TrainingSetup, architecture: Architecture, capability: tuple[int, int] | None
-) -> Reserved:
-    """What training takes of the GPU with batches padded to their longest sample, the spread of lengths assumed.
+) -> TakenByLengths:
+    """What training takes of the GPU with batches padded to their longest sample: of the project's data where the setup
+    knows its lengths, else of an assumed spread.
 
     Raises:
         UnsupportedArchitectureError: something that the engine does not follow, by name.
     """
-    lengths = varied(setup.max_source_length, setup.per_device_train_batch_size)
-    pools: tuple[CachingAllocator, ...] = (CachingAllocator(), CachingAllocator(), ExpandableAllocator())
-    peaks = []
-    for pool, sources in zip(pools, (None, lengths, lengths), strict=True):
-        try:
-            recording = record_training(setup, architecture, pool, capability or AMPERE, sources)
-        except NotFollowedError as error:
-            raise UnsupportedArchitectureError(f"{architecture.model_type}: {error.what}") from None
-        peaks.append(recording.phases["train"])
-    fixed, drawn, paged = peaks
-    return Reserved(fixed.allocated, fixed.reserved, drawn.reserved, paged.reserved)
+    lengths = varied(setup.max_source_length, setup.per_device_train_batch_size, known=setup.lengths)
+    try:
+        alike, drawn = (
+            record_training(setup, architecture, CachingAllocator(), capability or AMPERE, sources)
+            for sources in (None, lengths)
+        )
+    except NotFollowedError as error:
+        raise UnsupportedArchitectureError(f"{architecture.model_type}: {error.what}") from None
+    fixed, varying = alike.phases["train"], drawn.phases["train"]
+    paged = drawn.replay(ExpandableAllocator(), "train")
+    return TakenByLengths(fixed.allocated, fixed.reserved, varying.reserved, paged)
 
 
 def why_not(setup: TrainingSetup, architecture: Architecture, capability: tuple[int, int] | None = None) -> str | None:

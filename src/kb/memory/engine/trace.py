@@ -34,12 +34,7 @@ class Trace(Recording):
         super().__init__(pool)
         self.makers: dict[int, tuple[str, str]] = {}  # entry of the log → module, operator
         self.reserved: dict[int, int] = {}
-        self.starts: list[tuple[int, str]] = []
         self._modules: dict[int, str] = {}  # node of the tape → module whose forward made it
-
-    def begin(self, phase: str) -> None:
-        self.starts.append((len(self.log), phase))
-        super().begin(phase)
 
     def book(self, size: int) -> tuple[int, int]:
         address, number = super().book(size)

@@ -50,6 +50,8 @@ class Recording:
         self.paths: dict[int, str] = {}
         self.moment, self.term = "loading", "parameters"
         self.phases: dict[str, Peak] = {}
+        self.starts: list[tuple[int, str]] = []  # entry of the log with which a phase begins
+        self.emptied: list[int] = []  # entries before which free segments were given back
         self._phase = ""
         self._start = 0
 
@@ -66,6 +68,28 @@ class Recording:
         self.pool.free(address)
         self.log.append(number)
 
+    def empty_cache(self) -> None:
+        """``torch.cuda.empty_cache``."""
+        self.emptied.append(len(self.log))
+        self.pool.empty_cache()
+
+    def replay(self, pool: CachingAllocator, phase: str) -> int:
+        """The most that another allocator reserves from the first beginning of ``phase`` on, asked for the same."""
+        start = next(at for at, name in self.starts if name == phase)
+        marks = {start, *self.emptied}
+        addresses: dict[int, int] = {}
+        for number, entry in enumerate(self.log):
+            if number in marks:
+                if number in self.emptied:
+                    pool.empty_cache()
+                if number == start:
+                    pool.reset_peaks()
+            if isinstance(entry, Booked):
+                addresses[number] = pool.malloc(entry.requested)
+            else:
+                pool.free(addresses.pop(entry))
+        return pool.peak_reserved
+
     def begin(self, phase: str) -> None:
         """From here on peaks count for ``phase``; a phase may be begun more than once. "" ends the last."""
         pool = self.pool
@@ -77,6 +101,7 @@ class Recording:
                 found = higher._replace(reserved=max(found.reserved, known.reserved))
             self.phases[self._phase] = found
         self._phase, self._start = phase, len(self.log)
+        self.starts.append((self._start, phase))
         pool.reset_peaks()
 
     def alive(self, at: int) -> dict[int, tuple[Booked, str]]:

@@ -152,12 +152,20 @@ def prediction_lines(
     layout = layout_of([*phases, on_host], words, style)
     lines = _gpu_heading(unit, report, machine, limit, words, style) + _machine_notes(machine, words, style)
     lines += draw_rows(phases, layout, words, style, legends=None if limit else 1)
+    lines += _lengths_lines(report, words, style)
     if unit.gpu_fits:
         lines += gpu_table(unit.gpu_fits, words, style)
     if not host:
         return lines
     lines += _heading(words("report.host"), _host_limit(report.host, words), style)
     return lines + draw_rows([on_host], layout, words, style) + _host_claims(report.host, words, style)
+
+
+def _lengths_lines(report: MemoryReport, words: Words, style: Style) -> list[str]:
+    """What training needs with the data's own lengths, and what it will take beyond that."""
+    if report.lengths is None:
+        return []
+    return wrap(words("report.lengths", **report.lengths._asdict()), style.width, INDENT * 2)
 
 
 def _shown_phases(report: MemoryReport) -> list[Phase]:

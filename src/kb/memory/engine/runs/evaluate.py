@@ -68,7 +68,7 @@ def evaluate(model: Model, setup: TrainingSetup, generate: Any = None) -> None:
             for container in (predictions, targets, losses):
                 container.tensors = []
             del loss, kept, batch, labels
-            recording.pool.empty_cache()
+            recording.empty_cache()
 
 
 def _steps(steps: int, accumulation: int | None) -> list[int]:

@@ -26,7 +26,7 @@ def train(
     """Optimizer steps of a setup on ``model``, in the phase ``train``; the optimizer, whose states stay.
 
     Args:
-        sources: the padded lengths of the steps, targets in their share; without them two steps are at the maximum.
+        sources: the padded lengths of the batches, targets in their share; without them all are at the maximum.
         loss: a trainer's own loss of samples of so many tokens; None is the model's.
         before: what each step does before its passes.
 
@@ -36,10 +36,12 @@ def train(
     world.recording.begin("train")
     world.training = True
     optimizer = Optimizer(model, setup.optim)
-    for source in sources or (setup.max_source_length,) * STEPS:
+    passes = min(setup.gradient_accumulation_steps, MOST_PASSES)
+    lengths = sources or (setup.max_source_length,) * (STEPS * passes)
+    for at in range(0, len(lengths), passes):
         if before is not None:
             before()
-        for _ in range(min(setup.gradient_accumulation_steps, MOST_PASSES)):
+        for source in lengths[at : at + passes]:
             one_pass(model, setup, source, loss)
         optimizer.step()
     return optimizer
