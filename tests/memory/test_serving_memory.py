@@ -87,6 +87,23 @@ def test_vllm_keeps_a_table_of_positions_beside_the_weights() -> None:
     assert round(held / GIB, 4) == 14.9888
 
 
+def test_scales_of_four_bits_are_packed_too_before_0_9_2() -> None:
+    """vllm-project/vllm#13882 prints 5.2032 for Qwen2.5-7B by bitsandbytes, and an activation peak of 1.42 GiB."""
+    before = setup(8, release=(0, 7, 3), utilization=0.7, max_model_len=4096, quantization="bitsandbytes")
+    held = weights_bytes(model("qwen2.5-7b"), before)
+    assert held is not None
+    assert held / GIB == pytest.approx(5.2032, abs=0.005)
+    budget = served("qwen2.5-7b", before).budget
+    assert budget is not None
+    assert budget.kv < 0  # the log: -1.05 GiB
+    (activations,) = [term for term in budget.terms if term.name == "activations"]
+    assert activations.low <= size(1.425)
+    assert activations.high >= size(1.42)
+    since = weights_bytes(model("qwen2.5-7b"), before._replace(release=(0, 9, 2)))
+    assert since is not None
+    assert since > held + 0.2 * GIB
+
+
 def test_blocks_of_llama_3_8b_on_an_a100() -> None:
     """vllm-project/vllm#12330 prints 5691 blocks and 11.12 requests of 8192 tokens, from figures of two decimals."""
     measured = Measured(weights=size(14.96), non_torch=size(0.10), activations=size(9.37))

@@ -200,7 +200,9 @@ def _activations(model: ServedModel, setup: ServingSetup, options: Resolved, con
         size = options.batched_tokens * (model.vocabulary + model.hidden) * 4
     elif setup.engine == "vllm":
         requests = min(options.max_num_seqs, options.batched_tokens)
-        size = max(forward, sampler_bytes(model, requests, constants["serving_sampler_bytes"]))
+        low = max(forward, sampler_bytes(model, requests, constants["serving_sampler_low_bytes"]))
+        high = max(forward, sampler_bytes(model, requests, constants["serving_sampler_bytes"]))
+        return Term("activations", (low + high) // 2, low, high, "modelled")
     else:
         size = max(forward, round(model.vocabulary * (4 + FLOATS[setup.dtype])))
     return Term("activations", size, size, size, "modelled")

@@ -12,11 +12,14 @@ CACHE_TYPES = {
     "q8_0": 34 / 32, "q4_0": 18 / 32,
 }  # fmt: skip
 # Bytes of one packed weight. awq and gptq: 4 bits and, for 128 weights, an fp16 scale and a 4-bit zero point;
-# bitsandbytes: 4 bits and an fp32 scale for 64; q8_0: 8 bits and an fp16 scale for 32.
+# bitsandbytes: 4 bits and an fp32 scale for 64, itself quantized or not; q8_0: 8 bits and an fp16 scale for 32.
 PACKED = {
     "fp8": 1.0, "int8": 1.0, "awq": 0.5 + 2.5 / 128, "gptq": 0.5 + 2.5 / 128, "bitsandbytes": 0.5 + 4 / 64,
     "q8_0": 34 / 32,
 }  # fmt: skip
+# The same with scales of 8 bits, and one fp32 scale for 256 of these.
+NESTED = 0.5 + 1 / 64 + 4 / (64 * 256)
+WIDE_SCALES_FROM = (0, 9, 2)  # vLLM makes the scales fp32 as it loads (bitsandbytes_loader.py, dequantize_dq)
 # Other names of these. What TGI calls bitsandbytes has 8 bits (launcher/src/main.rs); vLLM's has 4.
 _OTHER_NAMES = {"awq_marlin": "awq", "gptq_marlin": "gptq"}
 _OF_TGI = {
@@ -65,6 +68,16 @@ class ServingSetup(NamedTuple):
     python: bool = False  # LLM() in Python, not the API server
     gpu_id: str = ""
     measured: Measured = Measured()
+
+    @property
+    def packed_bytes(self) -> float:
+        """Bytes of one packed weight; of one as it is where nothing packs them."""
+        if self.quantization is None:
+            return FLOATS[self.dtype]
+        early = self.engine == "vllm" and () < self.release < WIDE_SCALES_FROM
+        if self.quantization == "bitsandbytes" and (early or self.engine == "tgi"):  # TGI: layers/bnb.py
+            return NESTED
+        return PACKED[self.quantization]
 
     @property
     def cache_bytes(self) -> float:

@@ -1,7 +1,7 @@
 """Weights of one rank, and what runs beside them: a forward pass, the sampler."""
 
 from kb.memory.serving.cache import heads_of_rank
-from kb.memory.serving.setup import FLOATS, PACKED, PACKS_TABLES, ServingSetup
+from kb.memory.serving.setup import FLOATS, PACKS_TABLES, ServingSetup
 from kb.memory.serving.shape import ServedModel
 
 
@@ -18,7 +18,7 @@ def weights_bytes(model: ServedModel, setup: ServingSetup) -> int | None:
     if held is None:
         return None
     wide, ranks, stages = FLOATS[setup.dtype], setup.tensor_parallel, setup.pipeline_parallel
-    packed = wide if setup.quantization is None else PACKED[setup.quantization]
+    packed = setup.packed_bytes
     shared = held.linear / ranks
     if model.kv_heads:
         shared += held.keys_values * heads_of_rank(model, ranks) / model.kv_heads
