@@ -52,7 +52,8 @@ def test_tgi_calls_8_bits_what_vllm_calls_4() -> None:
         for engine, name in (("tgi", "bitsandbytes-nf4"), ("tgi", "bitsandbytes"), ("vllm", "bitsandbytes"))
     }
     size = {key: found["weights_bytes"] for key, found in packed.items()}
-    assert size["tgi", "bitsandbytes-nf4"] == pytest.approx(size["vllm", "bitsandbytes"], rel=0.01)
+    # vLLM keeps the scales of four bits in fp32, TGI in 8 bits
+    assert size["tgi", "bitsandbytes-nf4"] < size["vllm", "bitsandbytes"] < 1.08 * size["tgi", "bitsandbytes-nf4"]
     assert size["tgi", "bitsandbytes"] > 1.5 * size["tgi", "bitsandbytes-nf4"]
 
 
