@@ -1,21 +1,21 @@
 """`kb rules validate` on rules with one fault planted: where it is, and a sentence in each language."""
 
-import os
+import io
 import re
 import shutil
-import subprocess
-import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
+from kb.commands.rules.command import main
 from kb.memory import architecture_decoder, architecture_encoder
 from kb.memory.architecture import BART_TYPES, T5_TYPES
 from rules_copy import copy_of_rules
 from yaml_file import read_yaml
 
 ROOT = Path(__file__).parents[2]
-ENVIRON = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "LC_ALL": "C.UTF-8"}
 GPU, MODEL, RUNS = "hardware/rtx-3090.yaml", "models/t5-base.yaml", "measurements/fitcheck-t4-ladder.yaml"
 RULE = "checks/batch/t5-learning-rate-too-low.yaml"
 # file, what stands there, what is planted, what is said in English, and a word of the Korean sentence
@@ -196,11 +196,17 @@ def rules(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy_of_rules(tmp_path_factory.mktemp("copy"))
 
 
-def kb_rules(*arguments: object, language: str = "en") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "kb.rules", *map(str, arguments), "--lang", language]
-    run = subprocess.run(command, capture_output=True, text=True, env=ENVIRON, timeout=120, check=False)
-    assert "Traceback" not in run.stderr
-    return run
+class Run(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def kb_rules(*arguments: object, language: str = "en") -> Run:
+    """As the command, in this process: test_rules_command has it in one of its own."""
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+        code = main([*map(str, arguments), "--lang", language])
+    return Run(code, out.getvalue(), err.getvalue())
 
 
 @pytest.mark.parametrize("fault", FAULTS)

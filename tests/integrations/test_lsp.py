@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -125,12 +126,33 @@ class Client:
         return self.process.wait(SECONDS)
 
 
-@pytest.fixture
-def client(tmp_path: Path) -> Iterator[Client]:
-    client = Client(tmp_path, "--gpu", "rtx-3090", "--lang", "en")
+@contextmanager
+def started(folder: Path) -> Iterator[Client]:
+    client = Client(folder, "--gpu", "rtx-3090", "--lang", "en")
     yield client
     client.process.kill()
     client.process.wait()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    with started(tmp_path_factory.mktemp("server")) as client:
+        yield client
+
+
+@pytest.fixture
+def client(server: Client, tmp_path: Path) -> Client:
+    """The one server of these tests, with a folder of the test's own: an editor has several open too."""
+    server.folder = tmp_path
+    server.held.clear()
+    return server
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Client]:
+    """A server for a test that changes its settings or hands it what could end it."""
+    with started(tmp_path) as client:
+        yield client
 
 
 def rules(diagnostics: list[dict[str, Any]]) -> set[str]:
@@ -232,31 +254,31 @@ def test_positions_count_as_the_client_does(tmp_path: Path, encoding: str, width
     assert client.close() == 0
 
 
-def test_the_clients_settings_win_and_the_language_changes(client: Client) -> None:
-    english = client.open(BAD)
-    client.tell("workspace/didChangeConfiguration", {"settings": {"kb": {"lang": "ko", "gpu": "t4"}}})
-    korean = client.published()
+def test_the_clients_settings_win_and_the_language_changes(own: Client) -> None:
+    english = own.open(BAD)
+    own.tell("workspace/didChangeConfiguration", {"settings": {"kb": {"lang": "ko", "gpu": "t4"}}})
+    korean = own.published()
     assert {each["message"] for each in korean} != {each["message"] for each in english}
-    said = client.ask("textDocument/hover", client.at(3, 7))["result"]["contents"]["value"]
+    said = own.ask("textDocument/hover", own.at(3, 7))["result"]["contents"]["value"]
     assert "T4" in said and "학습" in said
 
 
-def test_settings_that_cannot_be_used_are_said_once(client: Client) -> None:
-    client.tell("workspace/didChangeConfiguration", {"settings": {"kb": {"gpu": "rtx4909"}}})
-    assert client.open(BAD) == []
-    said = client.wait(lambda message: message.get("method") == "window/showMessage")["params"]["message"]
+def test_settings_that_cannot_be_used_are_said_once(own: Client) -> None:
+    own.tell("workspace/didChangeConfiguration", {"settings": {"kb": {"gpu": "rtx4909"}}})
+    assert own.open(BAD) == []
+    said = own.wait(lambda message: message.get("method") == "window/showMessage")["params"]["message"]
     assert "rtx4909" in said and "rtx-4090" in said
-    client.tell("workspace/didChangeConfiguration", {"settings": {"kb": {"gpu": "rtx-4090"}}})
-    assert "t5-fp16-overflow" in rules(client.published())
+    own.tell("workspace/didChangeConfiguration", {"settings": {"kb": {"gpu": "rtx-4090"}}})
+    assert "t5-fp16-overflow" in rules(own.published())
 
 
-def test_the_projects_file_counts_and_its_change_is_heard(client: Client) -> None:
-    settings = client.folder / "kb.toml"
+def test_the_projects_file_counts_and_its_change_is_heard(own: Client) -> None:
+    settings = own.folder / "kb.toml"
     settings.write_text('ignore = ["t5-fp16-overflow"]\n')
-    assert "t5-fp16-overflow" not in rules(client.open(BAD))
+    assert "t5-fp16-overflow" not in rules(own.open(BAD))
     settings.write_text("")
-    client.tell("textDocument/didSave", {"textDocument": {"uri": settings.as_uri()}})
-    assert "t5-fp16-overflow" in rules(client.published())
+    own.tell("textDocument/didSave", {"textDocument": {"uri": settings.as_uri()}})
+    assert "t5-fp16-overflow" in rules(own.published())
 
 
 def test_a_closed_file_loses_its_findings(client: Client) -> None:
@@ -270,13 +292,13 @@ def test_a_closed_file_loses_its_findings(client: Client) -> None:
     [b"{", b"", b"\xff\xfe", b"[]", b'"text"', b'{"jsonrpc": "1.0"}', b"[" * 100_000, b'{"id": 3, "method": 5}'],
     ids=["cut", "empty", "bytes", "list", "text", "version", "deep", "types"],
 )
-def test_broken_json_is_answered_and_the_server_lives(client: Client, body: bytes) -> None:
-    client.send(body)
-    assert "t5-fp16-overflow" in rules(client.open(BAD))
+def test_broken_json_is_answered_and_the_server_lives(own: Client, body: bytes) -> None:
+    own.send(body)
+    assert "t5-fp16-overflow" in rules(own.open(BAD))
     if body in (b"{", b"\xff\xfe"):
-        error = client.wait(lambda message: "error" in message)
+        error = own.wait(lambda message: "error" in message)
         assert error["id"] is None and error["error"]["code"] == -32700
-    assert client.close() == 0
+    assert own.close() == 0
 
 
 def test_a_request_it_does_not_know_and_a_text_that_is_not_open_do_no_harm(client: Client) -> None:
@@ -285,11 +307,11 @@ def test_a_request_it_does_not_know_and_a_text_that_is_not_open_do_no_harm(clien
     assert "t5-fp16-overflow" in rules(client.open(BAD))
 
 
-def test_hostile_texts_neither_hang_nor_kill_it(client: Client) -> None:
+def test_hostile_texts_neither_hang_nor_kill_it(own: Client) -> None:
     hostile = {"deep.yaml": "[" * 100_000, "big.yaml": "a: 1\n" * 400_000, "bomb.yaml": "a: &a [x]\nb: [*a, *a]\n" * 50}
     for name, text in hostile.items():
-        client.open(text, name)
-    assert "t5-fp16-overflow" in rules(client.open(BAD))
+        own.open(text, name)
+    assert "t5-fp16-overflow" in rules(own.open(BAD))
 
 
 def test_without_a_client_it_ends_with_its_input(tmp_path: Path) -> None:

@@ -47,7 +47,9 @@ def test_the_wheel_carries_every_rule_and_text_and_the_bundle(wheel: Path) -> No
 def test_the_wheel_carries_nothing_else_of_the_checkout(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0].partition("-")[0] for name in names} == {"kb", "gpu_memory_kb", "gpu_memory_kb.py"}
-    assert not [name for name in names if "__pycache__" in name or name.endswith((".tmp", "stamp.json", "readings.json"))]
+    assert not [
+        name for name in names if "__pycache__" in name or name.endswith((".tmp", "stamp.json", "readings.json"))
+    ]
 
 
 def test_an_installed_kb_says_what_the_checkout_says(

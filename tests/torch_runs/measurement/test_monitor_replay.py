@@ -219,24 +219,24 @@ def hours_of(seconds: range) -> Iterator[tuple[int, str]]:
     yield 1, csv_header()
     host = "cgroup-v2,{kills},1000000,1000000000,1000000000,4,1000000000,{step},{ratio},{done},86400"
     for second in seconds:
-        away = second % 5000 == 0
+        away = second % 1500 == 0
         used = (10 + 8 * (second % 600) / 600) * GIB
         gpu = "," * 9 if away else f"0,GPU,GPU-1,{used:.0f},{24 * GIB},{second % 2},300,70,power_cap,"
-        rest = host.format(kills=second // 20000, step=1 + second % 3, ratio=0.5 + second % 3, done=second)
+        rest = host.format(kills=second // 7000, step=1 + second % 3, ratio=0.5 + second % 3, done=second)
         note = "gpu_lost" if away else ""
         yield second, f"{stamp(1767323045 + second)},{gpu},{second % 1000 * 10**7},60000000000,{rest},{note},,,,,"
 
 
 def test_hours_at_one_reading_a_second_leave_nothing_behind() -> None:
-    """What is kept after 24,000 readings is no more than after 2,000."""
+    """What is kept after 8,000 readings is no more than after 1,000."""
     watch = Watch(TARGETS)
-    for snapshot in Replay(hours_of(range(2000)), "x"):
+    for snapshot in Replay(hours_of(range(1000)), "x"):
         watch.add(snapshot)
     after_start = len(pickle.dumps(watch))
-    for snapshot in Replay(hours_of(range(2000, 24_000)), "x"):
+    for snapshot in Replay(hours_of(range(1000, 8000)), "x"):
         watch.add(snapshot)
     summary = watch.summary()
-    assert summary.readings == 24_000
+    assert summary.readings == 8000
     assert summary.oom_kills == 1
     assert len(summary.alerts) <= 50
     assert len(pickle.dumps(watch)) < after_start * 1.1 + 10_000
