@@ -1,4 +1,4 @@
-"""`kb rules new-model` and `new-gpu`: an entry from what is known, valid as it is written; bad input is said."""
+"""`kb rules new-model`, `new-gpu` and `new-dialect`: an entry from what is known; bad input is said."""
 
 import json
 import os
@@ -89,3 +89,49 @@ def test_this_machines_gpu_is_read_from_its_driver(folder: Path, tmp_path: Path)
     assert "value: 16376, unit: MiB, status: measured" in text and '"8.9"' in text and "tdp" not in text
     assert "driver 550.54.14" in (folder / "sources.yaml").read_text("utf-8")
     assert kb("validate", "--rules", folder).returncode == 0
+
+
+ARGUMENTS = """\
+from dataclasses import dataclass
+
+@dataclass
+class Arguments:
+    base_checkpoint: str
+    learning_rate: float = 1e-4
+    lora_rank: int = 8
+    zeta_schedule: str = "none"
+"""
+
+
+def test_a_format_is_drafted_from_a_programs_own_arguments(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "old.py").write_text(ARGUMENTS + "    gone_since: int = 0\n")
+    (tmp_path / "new.py").write_text(ARGUMENTS + "parser.add_argument('--eta-floor', type=float)\n")
+    paths = (f"1.0={tmp_path}/old.py", f"v1.2={tmp_path}/new.py")
+    run = kb("new-dialect", "acme-tune", *paths, "--rules", folder, "--lang", "en")
+    assert run.returncode == 0, run.stderr
+    text = (folder / "dialects" / "acme-tune.yaml").read_text("utf-8")
+    assert "learning_rate: training.learning_rate" in text and "lora_rank: lora.r" in text
+    assert '"..1.0":' in text and "gone_since" in text and '"1.2..":' in text and "eta_floor" in text
+    assert kb("validate", "--rules", folder).returncode == 0
+    config = tmp_path / "run.yaml"
+    config.write_text("base_checkpoint: a/b\nlearning_rate: 0.1\nzeta_schedule: cosine\n")
+    run = run_kb("check", config, "--rules", folder, "--lang", "en", module="kb")
+    assert "acme-tune" in run.stdout, run.stdout
+
+
+def test_what_a_format_cannot_be_drafted_from_is_said(tmp_path: Path) -> None:
+    (tmp_path / "empty.py").write_text("x = 1\n")
+    (tmp_path / "broken.py").write_text("def (\n")
+    (tmp_path / "args.py").write_text(ARGUMENTS)
+    team = tmp_path / "team"
+    for paths, said in (
+        (["empty.py"], "no argument was found"),
+        (["broken.py"], "cannot be read"),
+        (["nowhere"], "no Python or YAML file"),
+        (["1.0=args.py", "args.py"], "or of none"),
+    ):
+        named = [path.replace("=", f"={tmp_path}/") if "=" in path else str(tmp_path / path) for path in paths]
+        run = kb("new-dialect", "acme", *named, "--into", team, "--lang", "en")
+        assert run.returncode == 2 and said in run.stderr, run.stderr
+    run = kb("new-dialect", "axolotl", tmp_path / "args.py", "--into", team, "--lang", "en")
+    assert run.returncode == 2 and "known already" in run.stderr

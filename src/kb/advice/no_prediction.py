@@ -51,7 +51,7 @@ def why_no_prediction(
     named_trainer = given.get(TRAINER) if trainer is None else trainer.value
     if TRAINER in setup.unresolved and isinstance(named_trainer, str):
         return _trainer_note(named_trainer, str(trainer.path[-1]) if trainer is not None else TRAINER)
-    if known and setup.unmodelled:
+    if setup.unmodelled:
         return "not_modelled", {"named": ", ".join(setup.unmodelled)}
     speaks = next((unit.settings[name] for name in ("run.adapter", "run.quantized") if name in unit.settings), None)
     if known and not setup.method_known and speaks is not None and "lora.enabled" not in unit.settings:

@@ -20,7 +20,7 @@ from kb.advice.usual import assumed_source_length, reads_target
 from kb.core.document import Unit
 from kb.core.facts import FactType, VersionOf
 from kb.core.model import Model
-from kb.core.setup import Assumption, Attention, Method, TrainingSetup
+from kb.core.setup import ACCUMULATED, Assumption, Attention, Method, TrainingSetup
 
 ATTENTIONS: Mapping[str, Attention] = {
     "eager": "eager",
@@ -58,6 +58,7 @@ EVALUATION_ONLY = frozenset(
         "prediction_loss_only",
     )
 ) | {"data.eval_samples"}
+ACCUMULATES = 2  # accumulating takes more than not, however often
 INFERENCE_ONLY = frozenset(("inference.num_beams", "inference.max_length"))
 ADAPTER_ONLY = frozenset(("lora.r", "lora.target_modules", "lora.modules_to_save"))
 
@@ -127,7 +128,7 @@ def setup_of(
         attn_implementation=_attention(read),
         per_device_train_batch_size=_batch(read, "training.per_device_train_batch_size", trained),
         per_device_eval_batch_size=_batch(read, "training.per_device_eval_batch_size", training and evaluates),
-        gradient_accumulation_steps=read.number_or_default("training.gradient_accumulation_steps"),
+        gradient_accumulation_steps=_accumulation(read),
         max_source_length=source,
         max_target_length=target,
         optim=_optimizer(read, trained),
@@ -263,10 +264,21 @@ def _samples(read: SettingsReader) -> int | None:
 
 
 def _batch(read: SettingsReader, name: str, matters: bool) -> int:
-    value = read.number(name)
+    value, default = read.number(name), read.default(name)
     if value is None and matters and name not in read.unresolved:
-        read.or_assume(name, None, read.default(name), "library_default")
-    return int(read.default(name)) if value is None else value
+        if default is None:  # the format's own, which no file says
+            read.unresolved[name] = None
+        else:
+            read.or_assume(name, None, default, "library_default")
+    return int(default or 1) if value is None else value
+
+
+def _accumulation(read: SettingsReader) -> int:
+    """Steps before an update. Where the format works them out from the run, as ms-swift does, more than one are taken."""
+    name = "training.gradient_accumulation_steps"
+    value, default = read.number(name), read.default(name)
+    steps = read.or_assume(name, value, ACCUMULATES, ACCUMULATED) if default is None else value or default
+    return int(steps)
 
 
 def _attention(read: SettingsReader) -> Attention:

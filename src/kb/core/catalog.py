@@ -33,6 +33,7 @@ class Dialect(NamedTuple):
     interpolates: bool = False  # ${path} stands for the value at that path
     wrapped: Mapping[str, Any] = {}  # `in` which key of an entry its value stands, and what may stand `beside` it
     telling: tuple[str, ...] = ()  # names that hardly any program but the library's has
+    programs: Mapping[str, Mapping[str, Any]] = {}  # commands and modules whose settings these are
     calls: Mapping[str, Mapping[str, Any]] = {}  # of layout "python": called names, and what such a call is
     unmodelled: tuple[Mapping[str, Any], ...] = ()  # of the vocabulary: keys that change what a run takes
     constants: Mapping[str, str] = {}  # of layout "python": dotted names in values, and what they stand for

@@ -15,6 +15,9 @@ class Assumption(NamedTuple):
     reason: str  # a key of i18n under `assumption.`
 
 
+ACCUMULATED = "accumulates"  # the reason of steps that only the program works out
+
+
 class Spread(NamedTuple):
     """How a run is spread over GPUs, beyond its processes and its ZeRO stage. Buckets and distances in elements, as
     DeepSpeed has them; None is the library's default."""
@@ -176,7 +179,8 @@ class TrainingSetup(NamedTuple):
             "training.gradient_accumulation_steps",
             "launch.num_processes",
         )
-        return self.do_train and not any(name in self.unresolved for name in factors)
+        taken = any(each.reason == ACCUMULATED for each in self.assumed)
+        return self.do_train and not taken and not any(name in self.unresolved for name in factors)
 
     @property
     def method_known(self) -> bool:

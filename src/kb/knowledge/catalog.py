@@ -204,6 +204,7 @@ def _dialect(row: Mapping[str, Any], unmodelled: tuple[Mapping[str, Any], ...]) 
         wrapped=row.get("wrapped", {}),
         telling=tuple(row.get("telling", ())),
         calls=row.get("calls", {}),
+        programs=row.get("programs", {}),
         unmodelled=unmodelled,
         constants=row.get("constants", {}),
     )

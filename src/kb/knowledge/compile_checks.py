@@ -155,6 +155,12 @@ def _check_dialects(rows: list[Located], types: dict[str, str]) -> list[Problem]
             for name in located.data.get("moved", ())
             if name not in located.data.get("defaults", ())
         ]
+        problems += [
+            _not_a_fact(located, path, name, types)
+            for path, made in _made_by_programs(located.data.get("programs", {}))
+            for name in made
+            if name not in types
+        ]
         for group in ("defaults", "named_by"):
             problems += [
                 _not_a_fact(located, (group, name) if group == "defaults" else (group,), name, types)
@@ -162,6 +168,14 @@ def _check_dialects(rows: list[Located], types: dict[str, str]) -> list[Problem]
                 if name not in types
             ]
     return problems
+
+
+def _made_by_programs(programs: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+    """The settings that each program of a format makes by itself, with their place."""
+    for name, row in programs.items():
+        yield ("programs", name, "sets"), row.get("sets", {})
+        for subcommand, made in row.get("subcommands", {}).items():
+            yield ("programs", name, "subcommands", subcommand), made
 
 
 def fact_types(vocabulary: Any) -> dict[str, str]:

@@ -12,6 +12,7 @@ from kb.commands.options import Options
 from kb.commands.rules.config_schemas import config_schemas
 from kb.commands.rules.entries import explain_entry, find_entry, kinds_of
 from kb.commands.rules.example_runs import run_examples
+from kb.commands.rules.new_dialect import new_dialect
 from kb.commands.rules.new_entry import new_gpu, new_model
 from kb.commands.rules.new_rule import untouched, write_new_rule
 from kb.commands.rules.rule_editions import edition_at, edition_before
@@ -54,6 +55,7 @@ def command(arguments: Sequence[str], language: str) -> int:
         "new": _new,
         "new-model": new_model,
         "new-gpu": new_gpu,
+        "new-dialect": new_dialect,
         "lock": _lock,
         "diff": _diff,
         "schemas": _schemas,
@@ -89,6 +91,10 @@ def build_parser(words: cli.Words) -> cli.Parser:
         each.add_argument("--name", metavar="NAME", help=say(f"new_{of}_name"))
         each.add_argument("--id", metavar="ID", help=say("new_entry_id"))
         each.add_argument("--into", metavar="DIR", help=say("new_into"))
+    dialect = add("new-dialect")
+    dialect.add_argument("project", metavar="PROJECT", help=say("new_dialect_id"))
+    dialect.add_argument("paths", nargs="+", metavar="[RELEASE=]PATH", help=say("new_dialect_paths"))
+    dialect.add_argument("--into", metavar="DIR", help=say("new_into"))
     lock = add("lock")
     for name in ("--check", "--rewrite"):  # of a lock that was kept once
         lock.add_argument(name, action="store_true", help=argparse.SUPPRESS)

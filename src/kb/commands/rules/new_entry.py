@@ -48,7 +48,7 @@ def new_model(options: argparse.Namespace, location: Location, words: cli.Words)
         raise UserError("rules.new_model_name", path=path)
     catalog = load_catalog(options.rules)
     folded = name.rpartition("/")[2].lower().replace("_", "-")
-    entry = _free_id(options.id or folded, [name], catalog.models)
+    entry = free_id(options.id or folded, [name], catalog.models)
     source = f"hub-{entry}"
     made = _dimensions(location, data, path)
     counted = parameter_count(architecture_from_config(data))
@@ -69,7 +69,7 @@ def new_model(options: argparse.Namespace, location: Location, words: cli.Words)
         lines += ["weights_dtype:", f"  - {{value: {stored}, status: claimed, source: {source}}}"]
     about = {"title": f"{name}, config.json", "url": f"https://huggingface.co/{name}", "kind": "model hub"}
     lines.append(f"sources: [{source}]")
-    return _write(Draft("models", entry, tuple(lines), source, about), options, location, words)
+    return write_draft(Draft("models", entry, tuple(lines), source, about), options, location, words)
 
 
 def new_gpu(options: argparse.Namespace, location: Location, words: cli.Words) -> int:
@@ -89,7 +89,7 @@ def new_gpu(options: argparse.Namespace, location: Location, words: cli.Words) -
         name, memory, capability, how = _found_here(catalog)
         measured = True
     folded = re.sub(r"[^a-z0-9]+", "-", re.sub(r"nvidia|geforce", "", name.lower())).strip("-")
-    entry = _free_id(options.id or folded, [name], catalog.gpus)
+    entry = free_id(options.id or folded, [name], catalog.gpus)
     status, source = "measured" if measured else "claimed", f"read-{entry}"
     native = str(tuple(map(int, capability.split("."))) >= NATIVE_BF16_FROM).lower()
     lines = [
@@ -101,7 +101,7 @@ def new_gpu(options: argparse.Namespace, location: Location, words: cli.Words) -
         f"sources: [{source}]",
     ]
     about = {"title": f"What the driver says of an {name}", "kind": "measurement", "note": how}
-    return _write(Draft("hardware", entry, tuple(lines), source, about), options, location, words)
+    return write_draft(Draft("hardware", entry, tuple(lines), source, about), options, location, words)
 
 
 def _config_of(given: str, name: str | None) -> tuple[str, str | None]:
@@ -180,7 +180,7 @@ def _found_here(catalog: Catalog) -> tuple[str, int, str, str]:
     return gpu.name, gpu.memory_total, ".".join(map(str, gpu.compute_capability)), how
 
 
-def _free_id(entry: str, names: Iterable[str], known: Mapping[str, Any]) -> str:
+def free_id(entry: str, names: Iterable[str], known: Mapping[str, Any]) -> str:
     """The id, where it is one and neither it nor a name belongs to another entry."""
     if not ID.fullmatch(entry):
         raise UserError("rules.new_id", name=entry[:100])
@@ -202,7 +202,7 @@ def _head(schema: str, entry: str, name: str, alias: str) -> list[str]:
     ]
 
 
-def _write(draft: Draft, options: argparse.Namespace, location: Location, words: cli.Words) -> int:
+def write_draft(draft: Draft, options: argparse.Namespace, location: Location, words: cli.Words) -> int:
     """Write the entry and its source; of one that would not be valid nothing is left."""
     overlay = options.into is not None
     if location.sealed and not overlay:

@@ -11,6 +11,7 @@ from kb.config.shell.flags import Flag
 from kb.config.shell.launch import Launch, read_launch
 from kb.config.shell.lexer import split_commands
 from kb.config.shell.processes import ASKED, Surroundings
+from kb.config.shell.tools import Tools
 from kb.config.text.source import Places
 from kb.core.catalog import Dialect
 from kb.core.document import EVERY_GPU, NOT_COUNTED, Event, Setting, Unit
@@ -82,6 +83,7 @@ class CommandReader:
 
     def __init__(self, dialects: Mapping[str, Dialect], facts: Mapping[str, FactType]) -> None:
         self._dialects, self._facts = dialects, facts
+        self.tools = Tools(dialects.values())
         self._tools: dict[str, Speller] = {}
         self._training = Speller(dialects["hf"], facts)
         self._trl = Speller(dialects["trl"], facts)
@@ -109,11 +111,11 @@ class CommandReader:
 
         Columns and offsets count in ``text``. Any program will do, and so do flags alone.
         """
-        environment = Environment()
+        environment = Environment(text)
         for command in split_commands(text):
             arguments = environment.take(command)
             around = Surroundings(variables=environment.told(command, ASKED))
-            launch = read_launch(arguments, text, any_program=True, around=around)
+            launch = read_launch(arguments, text, any_program=True, around=around, tools=self.tools)
             if launch is not None and (launch.flags or launch.before or launch.config):
                 places = Places(text)
                 span = places.span(command.start, command.end)
@@ -151,6 +153,10 @@ def unit_of(launch: Launch, speller: Speller, path: str, section: str | None, pl
     settings |= _launch_settings(launch, speller.id, places)
     _follow_renames(settings, speller)
     settings |= _unmodelled(launch, speller, places)
+    if launch.tool is not None:
+        begin = places.span(span.start, span.start)
+        made = launch.tool.sets.items()
+        settings = {name: Setting(value, begin, begin, (launch.script,), alias=True) for name, value in made} | settings
     trainer = launch.trainer
     if trainer is not None:
         begin = places.span(span.start, span.start)
@@ -238,7 +244,8 @@ def _processes(launch: Launch, dialect: str, places: Places) -> dict[str, Settin
     said, word = launch.processes, launch.word
     if said is None or word is None:
         return {}
-    if said.flag is None and said.number == 1 and launch.launcher in ("python", None) and dialect not in ONE_PROCESS:
+    alone = dialect in ONE_PROCESS or (launch.tool is not None and launch.tool.processes == "environment")
+    if said.flag is None and said.number == 1 and launch.launcher in ("python", None) and not alone:
         return {}
     flag = said.flag or Flag(word.text or "", word, (), dashes="")
     value = said.number or Unknown(frozenset((PROCESSES,)), EVERY_GPU if said.every else NOT_COUNTED)
@@ -269,15 +276,15 @@ def _known_name(flag: Flag, speller: Speller) -> tuple[str, bool]:
 def _misspelt(flag: Flag, meant: str, speller: Speller, flags: Sequence[Flag], places: Places) -> Event:
     """The event for a flag that is a slip of a known one, mended unless that is given too."""
     span = places.span(flag.key.start, flag.key.end)
-    values = {"key": "--" + flag.name, "meant": "--" + meant}
+    values = {"key": flag.dashes + flag.name, "meant": flag.dashes + meant}
     free = not flag.key.shared and not flag.key.from_variable and all(other.name != meant for other in flags)
-    edits = (Edit("replace", speller.targets[meant][0].fact.name, "--" + meant, span),) if free else ()
+    edits = (Edit("replace", speller.targets[meant][0].fact.name, flag.dashes + meant, span),) if free else ()
     return Event(kind="unknown-key", span=span, values=values, edits=edits)
 
 
 def _repeated(first: Flag, again: Flag, places: Places) -> Event:
     used, dropped = (" ".join(value.text or "…" for value in flag.values) for flag in (again, first))
     line = places.at(first.key.start)[0]
-    values: Mapping[str, Any] = {"key": "--" + again.name, "first_line": line, "used": used, "dropped": dropped}
+    values: Mapping[str, Any] = {"key": again.dashes + again.name, "first_line": line, "used": used, "dropped": dropped}
     related = (("", places.span(first.key.start, first.key.end)),)
     return Event(kind="duplicate-key", span=places.span(again.key.start, again.key.end), values=values, related=related)

@@ -12,6 +12,8 @@ _DECLARATIONS = frozenset(("export", "readonly", "declare", "typeset", "local"))
 _OPENING = frozenset(("if", "for", "while", "until", "case", "select"))
 _CLOSING = frozenset(("fi", "done", "esac"))
 _KEYWORDS = frozenset(("then", "else", "elif", "do", "!", "{", "}", "time", "if", "while", "until"))
+_CONTINUED = re.compile(r"\\\r?\n")
+_NAMED = re.compile(r"(?:--)?\+{0,2}[A-Za-z_][\w.-]*=")
 _OPTIONS = re.compile(r"ARG|OPT|FLAG|PARAM|EXTRA|^[@*]$", re.I)
 
 
@@ -19,7 +21,8 @@ class Argument(NamedTuple):
     """One argument as the program would get it. ``text`` is None where it cannot be known without running.
 
     ``start`` to ``end`` is what stands for it in the text; ``shared`` says that it stands in an assignment, which other
-    commands may use too; ``options`` that an unknown one seems to stand for flags rather than for a value.
+    commands may use too; ``options`` that an unknown one seems to stand for flags rather than for a value. ``begins``
+    is how an unknown one begins, to its first = (``--nproc_per_node=$N``).
     """
 
     text: str | None
@@ -28,6 +31,7 @@ class Argument(NamedTuple):
     shared: bool = False
     from_variable: bool = False
     options: bool = False
+    begins: str = ""
 
 
 class _Literal(NamedTuple):
@@ -42,6 +46,7 @@ class _Literal(NamedTuple):
 class Environment:
     """What the script's variables hold at some point. A name maps to None where its value is not known."""
 
+    script: str = ""  # the whole text, for here-documents
     variables: dict[str, _Literal | None] = field(default_factory=dict)
     depth: int = 0  # of if, for, while and case: what they assign may or may not hold later
 
@@ -58,6 +63,9 @@ class Environment:
             words = [word for word in words[1:] if not (word.literal or "").startswith("-")]
             self._assign(words)
             return ()
+        if words and words[0].literal == "read" and command.heredoc is not None and self.depth == 0:
+            self._read_into(words[1:], command.heredoc)
+            return ()
         if words and words[0].literal in ("read", "unset", "mapfile", "getopts"):
             self._forget(words[1:])
             return ()
@@ -68,6 +76,18 @@ class Environment:
             self._assign(words)
             return ()
         return tuple(argument for word in words[prefixes:] for argument in self.expand(word))
+
+    def _read_into(self, words: list[Word], body: tuple[int, int]) -> None:
+        """``read -r -d '' NAME <<EOF``: the whole body is the variable's text; without ``-d`` only a line would be."""
+        self._forget(words)
+        names = [word.literal for word in words if (word.literal or "").isidentifier()]
+        options = [word.literal or "" for word in words[:-1]]
+        if len(names) != 1 or not any(word.startswith("-") and word.endswith("d") for word in options):
+            return
+        offsets = list(range(*body))
+        for found in reversed(list(_CONTINUED.finditer(self.script, *body))):
+            del offsets[found.start() - body[0] : found.end() - body[0]]
+        self.variables[names[0] or ""] = _Literal("".join(self.script[at] for at in offsets), tuple(offsets))
 
     def chooses_gpus(self, command: Command) -> bool:
         """Whether the command, or the script before it, says which GPUs are to be seen."""
@@ -154,7 +174,8 @@ class Environment:
         for piece in word.pieces:
             part = self._lookup(piece)
             if part is None or part.items is not None:
-                return (Argument(None, word.start, word.end),)
+                named = _NAMED.match(text)
+                return (Argument(None, word.start, word.end, begins=named[0] if named else ""),)
             text += part.text
         return (Argument(text, word.start, word.end, from_variable=True),)
 
@@ -177,8 +198,13 @@ def _share(argument: Argument) -> Argument:
 
 
 def _split(value: _Literal) -> tuple[Argument, ...]:
-    """The blank-separated parts of a value, each at its place in the assignment."""
+    """The blank-separated parts of a value, each at its place; of one with a variable in it the text is not known."""
     return tuple(
-        Argument(match[0], value.offsets[match.start()], value.offsets[match.end() - 1] + 1, shared=True)
+        Argument(
+            None if "$" in match[0] or "`" in match[0] else match[0],
+            value.offsets[match.start()],
+            value.offsets[match.end() - 1] + 1,
+            shared=True,
+        )
         for match in re.finditer(r"\S+", value.text)
     )

@@ -110,4 +110,4 @@ def event_at(kind: str, argument: Argument, places: Places, **values: Any) -> Ev
 
 
 def _wrong(flag: Flag, at: Argument, want: str, raw: str, places: Places) -> Event:
-    return event_at("wrong-type", at, places, key="--" + flag.name, raw=raw, want=want)
+    return event_at("wrong-type", at, places, key=flag.dashes + flag.name, raw=raw, want=want)

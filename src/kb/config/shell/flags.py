@@ -26,9 +26,13 @@ def read_flags(arguments: Sequence[Argument], text: str) -> tuple[Flag, ...]:
     while index < len(arguments):
         argument = arguments[index]
         index += 1
-        if argument.text is None or not argument.text.startswith("--") or not is_flag(argument):
+        written = argument.text if argument.text is not None else argument.begins
+        if not written.startswith("--") or not is_flag(argument):
             continue
-        name, equals, value = argument.text.partition("=")
+        if argument.text is None:
+            flags.append(Flag(name=_bare(written[:-1]), key=argument, values=(argument,), inline=True))
+            continue
+        name, equals, value = written.partition("=")
         if equals:
             key, inline = _inline(argument, name, value, text)
             flags.append(Flag(name=_bare(name), key=key, values=(inline,), inline=True))
@@ -56,7 +60,7 @@ def _bare(name: str) -> str:
 
 
 def is_flag(argument: Argument) -> bool:
-    return argument.text is not None and bool(_FLAG.match(argument.text))
+    return bool(_FLAG.match(argument.begins if argument.text is None else argument.text))
 
 
 def last_flags(flags: Sequence[Flag]) -> Mapping[str, Flag]:

@@ -8,19 +8,11 @@ from kb.config.shell.expand import Argument
 from kb.config.shell.flags import Flag, is_flag, read_flags
 from kb.config.shell.processes import NOTHING_AROUND, Processes, Surroundings, processes_of, tool_processes
 from kb.config.shell.serving import Started, read_server, release_of_image, spelt_out
+from kb.config.shell.tools import NO_TOOLS, Tool, Tools
 
 CONFIG_SUFFIXES = (".yaml", ".yml", ".json")
 CONFIG_FLAGS = ("config", "config_file", "config_path")
-_OVERRIDE = re.compile(r"[A-Za-z_][\w.]*=(?!=)")
-
-
-class Tool(NamedTuple):
-    """``dialect`` is that of its flags. ``subcommands``: those that start a run; empty where there are none."""
-
-    dialect: str
-    subcommands: frozenset[str]
-    flagged: bool = False  # the file is named by --config, not by its place
-    overrides: bool = False  # settings are given as name=value
+_OVERRIDE = re.compile(r"\+{0,2}[A-Za-z_][\w.]*=(?!=)")  # of Hydra: + adds a name
 
 
 # Trainers of TRL: its program's subcommands, and others in the names of its scripts (`dpo.py`, `run_dpo.py`).
@@ -29,33 +21,12 @@ _SCRIPTS = {name: name for name in (*_TRL, "gkd", "xpo", "bco", "prm", "nash_md"
     "reward_modeling": "reward",
     "dpo_online": "online_dpo",
 }
-TOOLS = {
-    "axolotl": Tool("axolotl", frozenset(("train", "evaluate", "inference", "finetune"))),
-    "trl": Tool("trl", _TRL, flagged=True),
-    "llamafactory-cli": Tool("llamafactory", frozenset(("train", "chat", "api", "export", "eval")), overrides=True),
-    "lmf": Tool("llamafactory", frozenset(("train", "chat", "api", "export", "eval")), overrides=True),
-    "tune": Tool("torchtune", frozenset(("run",)), flagged=True, overrides=True),
-}
-# Modules that are the same programs: `accelerate launch -m axolotl.cli.train x.yaml`.
-MODULES = {
-    "axolotl.cli.train": Tool("axolotl", frozenset()),
-    "axolotl.cli.inference": Tool("axolotl", frozenset()),
-    "axolotl.cli.evaluate": Tool("axolotl", frozenset()),
-    "llamafactory.cli": TOOLS["llamafactory-cli"],
-    "llamafactory.launcher": Tool("llamafactory", frozenset(), overrides=True),
-}
-
-
 # Example scripts of transformers, which hand their flags to its argument classes; those without a Trainer do not.
 _EXAMPLES = re.compile(
     r"run_(?:glue|xnli|clm|mlm|plm|fim|summarization|translation|qa|seq2seq_qa|ner|swag|classification|mae|mim|clip"
     r"|image_classification|audio_classification|semantic_segmentation|object_detection|instance_segmentation"
     r"|speech_recognition_(?:ctc|seq2seq)(?:_adapter)?)(_no_trainer)?\.py\Z"
 )
-
-
-# Programs of tools whose options are not the library's, though many bear its names: ms-swift's.
-_OTHER_TOOLS = re.compile(r"(?:\A|/)swift/cli/\w+\.py\Z|\Aswift\.cli\.\w+\Z")
 
 
 def is_example(script: str) -> bool | None:
@@ -85,13 +56,17 @@ def overrides_of(arguments: Sequence[Argument], text: str) -> list[tuple[str, Ar
     """Name, its place and the value of each ``name=value``."""
     found = []
     for argument in arguments:
-        match = _OVERRIDE.match(argument.text or "")
-        if match is None or argument.text is None:
+        match = _OVERRIDE.match(argument.begins if argument.text is None else argument.text)
+        if match is None:
+            continue
+        if argument.text is None:
+            found.append((argument.begins.strip("+="), argument, argument))
             continue
         middle = text.find("=", argument.start, argument.end)
         if middle < 0:
             continue
         name, _, value = argument.text.partition("=")
+        name = name.lstrip("+")
         key = Argument(name, argument.start, middle, argument.shared, argument.from_variable)
         found.append((name, key, Argument(value, middle + 1, argument.end, argument.shared, argument.from_variable)))
     return found
@@ -99,7 +74,7 @@ def overrides_of(arguments: Sequence[Argument], text: str) -> list[tuple[str, Ar
 
 _PYTHON = re.compile(r"(?:.*/)?python[0-9.]*\Z")
 _OF_THE_SYSTEM = ("nohup", "exec", "time", "env", "sudo", "nice", "ionice", "stdbuf", "numactl", "taskset", "command")
-_OF_CLUSTERS = ("srun", "mpirun", "mpiexec")
+_OF_CLUSTERS = ("srun", "mpirun", "mpiexec", "ray")
 _OF_ENVIRONMENTS = ("uv", "poetry", "pipenv", "pdm", "rye", "hatch", "conda", "mamba", "micromamba", "pixi")
 _WRAPPERS = frozenset((*_OF_THE_SYSTEM, *_OF_CLUSTERS, *_OF_ENVIRONMENTS))  # they run the command that follows
 _LAUNCHERS = frozenset(("torchrun", "accelerate", "deepspeed"))
@@ -143,35 +118,44 @@ class Launch(NamedTuple):
 
 
 def read_launch(
-    arguments: Sequence[Argument], text: str, *, any_program: bool = False, around: Surroundings = NOTHING_AROUND
+    arguments: Sequence[Argument],
+    text: str,
+    *,
+    any_program: bool = False,
+    around: Surroundings = NOTHING_AROUND,
+    tools: Tools = NO_TOOLS,
 ) -> Launch | None:
     """The Python run that these arguments start, or None where they start something else.
 
     ``any_program`` takes the first argument for the script where no Python is to be seen. ``text`` is what the
-    arguments' offsets point into, ``around`` what its script says of the machines and sets for the command.
+    arguments' offsets point into, ``around`` what its script says of the machines and sets for the command, ``tools``
+    the programs whose settings are known.
     """
     started = read_server(arguments)
     if started is not None:
         return server_launch(started, text)
-    found = _program(arguments)
+    found = _program(arguments, tools)
     if found is None:
         if not any_program or not arguments:
             return None
         at = 0 if not is_flag(arguments[0]) else -1
-        return _launch("", [], arguments[0].text or "" if at == 0 else "", arguments[at + 1 :], text)
+        return _launch("", [], arguments[0].text or "" if at == 0 else "", arguments[at + 1 :], text, tools)
     launcher, rest = found
     start = max(len(arguments) - len(rest) - 1, 0)
-    if launcher in TOOLS:
-        run = _tool_launch(launcher, TOOLS[launcher], rest, text)
+    tool = tools.command(launcher)
+    if tool is not None:
+        run = _tool_launch(launcher, tool, rest, text)
         if run is None:
             return None
-        processes = tool_processes(run.script, read_flags(rest, text), around)
+        processes = tool_processes(run.script, read_flags(rest, text), around, tool.processes)
         return run._replace(processes=processes, word=arguments[start])
-    launch = _split_launch(launcher, rest, text)
+    launch = _split_launch(launcher, rest, text, tools)
     if launch is None:
         return None
     wrapper = arguments[:start] if start and _wraps(arguments[0].text or "") else ()
     processes = processes_of(launcher, launch.before, wrapper=wrapper, script=launch.flags, around=around)
+    if launch.tool is not None and launch.tool.processes == "settings":
+        processes = None
     if arguments[0].text is None:  # `$RUN train.py`: it may stand for a launcher
         return launch._replace(word=arguments[0])
     # a wrapper may itself be what starts several processes
@@ -183,7 +167,7 @@ def _wraps(word: str) -> bool:
     return word.rpartition("/")[2] in _WRAPPERS
 
 
-def _program(arguments: Sequence[Argument]) -> tuple[str, Sequence[Argument]] | None:
+def _program(arguments: Sequence[Argument], tools: Tools) -> tuple[str, Sequence[Argument]] | None:
     """The launcher (``python`` is one) and what follows it."""
     if not arguments or arguments[0].text is None:
         return _unknown_python(arguments)
@@ -192,7 +176,7 @@ def _program(arguments: Sequence[Argument]) -> tuple[str, Sequence[Argument]] | 
         name = (argument.text or "").rpartition("/")[2]
         if _PYTHON.match(name):
             return _module_launcher(arguments[index + 1 :])
-        if name in _LAUNCHERS or name in TOOLS:
+        if name in _LAUNCHERS or tools.command(name) is not None:
             return name, arguments[index + 1 :]
         if name.endswith(".py"):
             return "python", arguments[index:]
@@ -220,10 +204,13 @@ def _module_launcher(rest: Sequence[Argument]) -> tuple[str, Sequence[Argument]]
 
 def _tool_launch(name: str, tool: Tool, rest: Sequence[Argument], text: str) -> Launch | None:
     """``axolotl train x.yaml --flag …``; torchtune has its launcher's flags before the recipe."""
+    sets = tool.sets
     if tool.subcommands:
-        if not rest or rest[0].text not in tool.subcommands:
+        subcommand = rest[0].text if rest else None
+        if subcommand is None or subcommand not in tool.subcommands:
             return None
-        name, rest = f"{name} {rest[0].text}", rest[1:]
+        sets = {**sets, **tool.subcommands[subcommand]}
+        name, rest = f"{name} {subcommand}", rest[1:]
     flags = read_flags(rest, text)
     if tool.overrides:
         flags += tuple(Flag(each, key, (value,), True, "") for each, key, value in overrides_of(rest, text))
@@ -231,7 +218,7 @@ def _tool_launch(name: str, tool: Tool, rest: Sequence[Argument], text: str) -> 
     if named is None and not tool.flagged:
         named = next((argument for argument in rest if is_config(argument)), None)
     flags = tuple(flag for flag in flags if flag.name not in CONFIG_FLAGS)
-    return Launch(script=name, flags=flags, config=named, tool=tool)
+    return Launch(script=name, flags=flags, config=named, tool=tool._replace(sets=sets))
 
 
 def server_launch(started: Started, text: str) -> Launch:
@@ -244,7 +231,7 @@ def server_launch(started: Started, text: str) -> Launch:
         flags += (Flag("image_release", named, (named,), dashes=""),)
     config = _flagged_config(flags)
     flags = tuple(flag for flag in flags if flag.name not in CONFIG_FLAGS)
-    tool = Tool(started.server.dialect, frozenset())
+    tool = Tool(started.server.dialect)
     return Launch(script=started.server.dialect, flags=flags, config=config, tool=tool, word=started.word)
 
 
@@ -260,7 +247,7 @@ def _config_of(flags: Sequence[Flag], after: Sequence[Argument]) -> Argument | N
     return after[0] if found is None and after and is_config(after[0]) else found
 
 
-def _split_launch(launcher: str, rest: Sequence[Argument], text: str) -> Launch | None:
+def _split_launch(launcher: str, rest: Sequence[Argument], text: str, tools: Tools) -> Launch | None:
     if launcher == "accelerate":
         if not rest or rest[0].text != "launch":
             return None
@@ -268,22 +255,21 @@ def _split_launch(launcher: str, rest: Sequence[Argument], text: str) -> Launch 
     for index, argument in enumerate(rest):
         word = argument.text or ""
         if word in ("-m", "--module") and index + 1 < len(rest):
-            return _launch(launcher, rest[:index], rest[index + 1].text or "", rest[index + 2 :], text)
+            return _launch(launcher, rest[:index], rest[index + 1].text or "", rest[index + 2 :], text, tools)
         if word == "-c" or (word == "-" and launcher == "python"):
             return None
         if word.endswith(".py") or (launcher == "python" and not word.startswith("-")):
-            return _launch(launcher, rest[:index], word, rest[index + 1 :], text)
+            return _launch(launcher, rest[:index], word, rest[index + 1 :], text, tools)
     return None
 
 
 def _launch(
-    launcher: str, before: Sequence[Argument], script: str, after: Sequence[Argument], text: str
+    launcher: str, before: Sequence[Argument], script: str, after: Sequence[Argument], text: str, tools: Tools
 ) -> Launch | None:
     own = read_flags(before, text)
-    if _OTHER_TOOLS.search(script):
-        return None
-    if script in MODULES:
-        run = _tool_launch(script, MODULES[script], after, text)
+    found = tools.module(script)
+    if found is not None:
+        run = _tool_launch(*found, after, text)
         return run._replace(before=own) if run is not None else None
     flags = read_flags(after, text)
     return Launch(

@@ -92,8 +92,10 @@ class _Lexer:
         self._finish()
         self.at = self.text.index("\n", self.at) + 1
         for delimiter in self.state.heredocs:
-            body = re.compile(rf"^\t*{re.escape(delimiter)}\r?$", re.M).search(self.text, self.at)
-            self.at = body.end() if body else len(self.text)
+            end = re.compile(rf"^\t*{re.escape(delimiter)}\r?$", re.M).search(self.text, self.at)
+            if self.done:
+                self.done[-1] = self.done[-1]._replace(heredoc=(self.at, end.start() if end else len(self.text)))
+            self.at = end.end() if end else len(self.text)
         self.state.heredocs.clear()
         self.state.line_start = self.at
 

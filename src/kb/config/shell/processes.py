@@ -159,9 +159,16 @@ def _srun(told: Mapping[str, int | None], allotment: Allotment) -> Processes:
     return Processes(allotment.steps, nodes)
 
 
-def tool_processes(name: str, flags: Sequence[Flag], around: Surroundings) -> Processes | None:
-    """The processes of a program with a config file: what its flags or its environment say; None where they do not."""
+def tool_processes(name: str, flags: Sequence[Flag], around: Surroundings, how: str = "gpus") -> Processes | None:
+    """The processes of a program with a config file: what its flags or its environment say; None where they do not.
+
+    Args:
+        how: ``environment`` starts one process where no variable says more, and spreads a model over the GPUs that it
+            sees; ``settings`` leaves it to its settings.
+    """
     last = last_flags(flags)
+    if how == "settings":
+        return None
     flag = last.get("num_processes") or last.get("nproc_per_node")
     if name.startswith("tune"):
         return _torchrun(last, around) if "nproc_per_node" in last or "nnodes" in last else None
@@ -171,6 +178,8 @@ def tool_processes(name: str, flags: Sequence[Flag], around: Surroundings) -> Pr
         each = around.number("NPROC_PER_NODE") or around.visible_gpus
         machines = around.number("NNODES") if "NNODES" in around.variables else 1
         return _on(machines, each, None, every=False)
+    if how == "environment":
+        return None if around.gpus is None else Processes(1 if around.gpus == 1 else None)
     if around.visible_gpus is not None or "CUDA_VISIBLE_DEVICES" in around.variables:
         return Processes(around.visible_gpus)
     forced = around.variables.get("FORCE_TORCHRUN", "0") not in ("0", "false", "")

@@ -19,13 +19,14 @@ def read_shell(text: str, path: str, reader: CommandReader) -> tuple[Unit, ...]:
     run, to the first unit; a script of faults alone is one unit without settings.
     """
     places = Places(text)
-    environment, allotment = Environment(), read_allotment(text)
+    environment, allotment = Environment(text), read_allotment(text)
     environment.know(allotment.variables())
     runs: list[tuple[Command, Launch]] = []
     faults: dict[int, list[Event]] = {}
     for command in split_commands(text):
         arguments = environment.take(command)
-        launch = read_launch(arguments, text, around=Surroundings(allotment, environment.told(command, ASKED)))
+        around = Surroundings(allotment, environment.told(command, ASKED))
+        launch = read_launch(arguments, text, around=around, tools=reader.tools)
         events = [_event(fault, command, text, places) for fault in command.faults]
         if launch is not None and _says_something(launch, reader):
             runs.append((command, launch.on_chosen_gpus(environment.chooses_gpus(command))))

@@ -48,3 +48,4 @@ class Command(NamedTuple):
     end: int
     line_start: int
     faults: tuple[Fault, ...] = ()
+    heredoc: tuple[int, int] | None = None  # where the body of its here-document lies

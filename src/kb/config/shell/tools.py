@@ -1,0 +1,58 @@
+"""Programs that take a format's own settings on their command line: which, and how, each format of ``rules/`` says."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from kb.core.catalog import Dialect
+
+
+class Tool(NamedTuple):
+    """One program, or one module that is a program.
+
+    ``dialect`` is the format of its settings, ``subcommands`` those that start a run, each with the settings that it
+    makes by itself; empty where the program has none. ``sets`` are the settings that the program makes.
+    """
+
+    dialect: str
+    subcommands: Mapping[str, Mapping[str, Any]] = {}
+    flagged: bool = False  # the config file is named by --config, not by its place
+    overrides: bool = False  # settings are given as name=value
+    processes: str = "gpus"  # "gpus": one for each that is seen; "environment": NPROC_PER_NODE; "settings": its own
+    sets: Mapping[str, Any] = {}
+
+
+class Tools:
+    """The programs of all formats, by the word or module that starts them."""
+
+    def __init__(self, dialects: Iterable[Dialect]) -> None:
+        self._by_name = {
+            name: Tool(
+                dialect.id,
+                row.get("subcommands", {}),
+                flagged=row.get("config") == "flag",
+                overrides=row.get("overrides", False),
+                processes=row.get("processes", "gpus"),
+                sets=row.get("sets", {}),
+            )
+            for dialect in dialects
+            for name, row in dialect.programs.items()
+        }
+
+    def command(self, word: str) -> Tool | None:
+        """The program that a word starts: ``swift``."""
+        return None if "." in word else self._by_name.get(word)
+
+    def module(self, script: str) -> tuple[str, Tool] | None:
+        """The program of a module, or of a file at its place: ``swift.cli.sft``, ``…/swift/cli/sft.py``."""
+        name = script.removesuffix(".py").replace("/", ".") if script.endswith(".py") else script
+        while "." in name:
+            tool = self._by_name.get(name)
+            if tool is not None:
+                return name, tool
+            if not script.endswith(".py"):
+                return None
+            name = name.partition(".")[2]
+        return None
+
+
+NO_TOOLS = Tools(())

@@ -1,0 +1,138 @@
+"""Programs whose flags or overrides are a format's own settings: ms-swift, OpenRLHF, verl."""
+
+from typing import Any
+
+import pytest
+
+from kb.advice.check import Checker
+from kb.config.reader import ConfigReader
+from kb.config.shell.command import CommandReader
+from kb.config.shell.script import read_shell
+from kb.core.document import Unit
+from kb.core.expression import is_unknown
+from kb.knowledge import load_catalog
+from kb.machine.detect import detect
+
+CATALOG = load_catalog()
+COMMANDS = CommandReader(CATALOG.dialects, CATALOG.facts)
+CHECKER = Checker(CATALOG, detect(CATALOG.gpus, gpu="a100-80gb", gpu_count=None, host_memory="200GB", cpus="16"))
+SWIFT = "--model Qwen/Qwen2.5-7B-Instruct --torch_dtype bfloat16 --max_length 2048 --dataset a"
+
+
+def units(text: str) -> tuple[Unit, ...]:
+    return read_shell(text, "run.sh", COMMANDS)
+
+
+def value(unit: Unit, name: str) -> Any:
+    """A setting's value; None where it is unknown, "unsaid" where nothing says it."""
+    setting = unit.settings.get(name)
+    return "unsaid" if setting is None else None if is_unknown(setting.value) else setting.value
+
+
+def test_swift_sft_is_predicted_with_its_own_defaults() -> None:
+    (unit,) = units(f"CUDA_VISIBLE_DEVICES=0 \\\nswift sft {SWIFT} --model_name swift-robot --lora_rank 16\n")
+    assert (unit.dialect, value(unit, "model.name")) == ("ms-swift", "Qwen/Qwen2.5-7B-Instruct")
+    result = CHECKER.check(unit)
+    assert result.note is None and result.prediction is not None and result.setup is not None
+    setup = result.setup
+    assert (setup.method, setup.lora_r, setup.per_device_train_batch_size, setup.world_size) == ("lora", 16, 1, 1)
+    assert setup.gradient_checkpointing and setup.weights == "bf16" and setup.max_source_length == 2048
+    assert not setup.batch_known  # 16 samples an update, over as many steps as that takes
+    peak = max(phase.process_used_bytes for phase in result.prediction.phases) / 2**30
+    assert 17 < peak < 27  # its own example of this run says 22 GB
+
+
+@pytest.mark.parametrize(
+    ("before", "gpus"),
+    [
+        ("NPROC_PER_NODE=4 ", 4),
+        ("NNODES=2 NPROC_PER_NODE=4 ", 8),
+        ("CUDA_VISIBLE_DEVICES=3 ", 1),
+        ("CUDA_VISIBLE_DEVICES=0,1 ", None),  # one process spreads the model over both
+        ("CUDA_VISIBLE_DEVICES=0,1 NPROC_PER_NODE=2 ", 2),
+        ("", "unsaid"),
+    ],
+)
+def test_swift_starts_one_process_or_as_many_as_its_environment_says(before: str, gpus: object) -> None:
+    (unit,) = units(f"{before}swift sft {SWIFT}\n")
+    assert value(unit, "launch.num_processes") == gpus
+
+
+@pytest.mark.parametrize(
+    ("command", "note", "named"),
+    [
+        (f"swift rlhf {SWIFT}", "trainer_not_predicted", "DPO"),  # its default
+        (f"swift rlhf {SWIFT} --rlhf_type grpo", "trainer_not_predicted", "GRPO"),
+        (f"swift deploy {SWIFT}", "not_modelled", "swift deploy"),
+        (f"megatron sft {SWIFT} --micro_batch_size 2", "not_modelled", "Megatron-SWIFT"),
+        (f"torchrun --nproc_per_node 2 x/swift/cli/sft.py {SWIFT} --optimizer muon", "not_modelled", "optimizer"),
+        (f"swift sft {SWIFT} --tuner_type llamapro", "no_such_run", "tuner_type"),
+        ("deepspeed --module openrlhf.cli.train_dpo --train.micro_batch_size 1", "not_modelled", "OpenRLHF DPO"),
+        ("python -m verl.trainer.main_ppo algorithm.adv_estimator=grpo", "not_modelled", "verl GRPO"),
+        ("python -m verl.trainer.main_ppo data.max_response_length=512", "not_modelled", "verl PPO"),
+    ],
+)
+def test_a_run_without_a_memory_model_is_named(command: str, note: str, named: str) -> None:
+    (unit,) = units(command + "\n")
+    result = CHECKER.check(unit)
+    assert (result.note, result.prediction) == (note, None)
+    assert any(named.lower() in str(each).lower() for each in result.note_values.values()), result.note_values
+
+
+def test_openrlhf_hands_its_flags_on_in_a_variable() -> None:
+    text = """\
+read -r -d '' training_commands <<EOF
+openrlhf.cli.train_sft \\
+   --data.max_len 2048 \\
+   --train.micro_batch_size 2 \\
+   --model.model_name_or_path meta-llama/Meta-Llama-3-8B \\
+   --ckpt.output_dir $HOME/out \\
+   --ds.lora.rank 64 \\
+   --ds.zero_stage 2
+EOF
+deepspeed --num_gpus 8 --module $training_commands
+"""
+    (unit,) = units(text)
+    assert unit.dialect == "openrlhf"
+    found = {name: value(unit, name) for name in ("model.name", "data.max_source_length", "lora.r", "lora.enabled")}
+    assert found == {
+        "model.name": "meta-llama/Meta-Llama-3-8B", "data.max_source_length": 2048, "lora.r": 64, "lora.enabled": True,
+    }  # fmt: skip
+    assert value(unit, "launch.num_processes") == 8 and value(unit, "training.output_dir") is None
+    model = unit.settings["model.name"].span
+    assert text[model.start : model.end] == "meta-llama/Meta-Llama-3-8B"
+
+
+def test_of_read_without_a_delimiter_only_a_line_would_count() -> None:
+    assert units("read -r ARGS <<EOF\nopenrlhf.cli.train_sft\nEOF\ndeepspeed --module $ARGS\n") == ()
+
+
+def test_overrides_of_hydra() -> None:
+    (unit,) = units(
+        "ray job submit -- python3 -m verl.trainer.main_ppo algorithm.adv_estimator=gae \\\n"
+        "  data.max_prompt_length=1024 +actor_rollout_ref.model.lora_rank=32 \\\n"
+        "  actor_rollout_ref.model.path=$MODEL trainer.n_gpus_per_node=8 trainer.nnodes=1\n"
+    )
+    assert value(unit, "trl.max_prompt_length") == 1024 and value(unit, "lora.r") == 32
+    assert value(unit, "model.name") is None and value(unit, "launch.num_processes") == 8
+    (many,) = units("python -m verl.trainer.main_ppo trainer.n_gpus_per_node=8 trainer.nnodes=4\n")
+    assert value(many, "launch.num_processes") is None and value(many, "launch.num_machines") == 4
+
+
+@pytest.mark.parametrize("flag", ["--nproc_per_node=$N", "--nproc-per-node=${N:-$M}", "--nproc_per_node $N"])
+def test_a_number_of_processes_from_the_caller_is_not_known(flag: str) -> None:
+    (unit,) = units(f"torchrun --nnodes=1 {flag} -m verl.trainer.sft_trainer model.path=Qwen/Qwen3-0.6B\n")
+    assert value(unit, "launch.num_processes") is None
+
+
+def test_an_override_given_twice_is_shown_as_it_is_written() -> None:
+    (unit,) = units("python -m verl.trainer.main_ppo data.max_prompt_length=1 data.max_prompt_length=2\n")
+    assert [event.values["key"] for event in unit.events] == ["data.max_prompt_length"]
+
+
+def test_a_yaml_file_of_swift() -> None:
+    text = "model: Qwen/Qwen2.5-7B\ntuner_type: full\ndeepspeed: zero3_offload\nENV: {NPROC_PER_NODE: 4}\nlr: 1\n"
+    (unit,) = ConfigReader(CATALOG.dialects, CATALOG.facts).read(text, "sft.yaml")
+    assert (unit.dialect, value(unit, "lora.enabled"), value(unit, "launch.num_processes")) == ("ms-swift", False, 4)
+    assert (value(unit, "deepspeed.zero_stage"), value(unit, "deepspeed.offload_param.device")) == (3, "cpu")
+    assert value(unit, "training.deepspeed") == "unsaid"  # a preset, no file
