@@ -274,7 +274,7 @@ def _batch(read: SettingsReader, name: str, matters: bool) -> int:
 
 
 def _accumulation(read: SettingsReader) -> int:
-    """Steps before an update. Where the format works them out from the run, as ms-swift does, more than one are taken."""
+    """Steps before an update; where the format works them out from the run, as ms-swift does, more than one."""
     name = "training.gradient_accumulation_steps"
     value, default = read.number(name), read.default(name)
     steps = read.or_assume(name, value, ACCUMULATES, ACCUMULATED) if default is None else value or default
