@@ -38,6 +38,11 @@ class Optimizer:
         self.tables: tuple[Tensor, ...] = ()
         self.sizes: dict[int, Tensor] = {}  # Adafactor's RMS of each parameter
 
+    @property
+    def alike(self) -> bool:
+        """Whether each step makes what the first made, but for states."""
+        return self.name != "adafactor"  # whose sizes of parameters are made anew
+
     def step(self) -> None:
         """Clip the gradients, update, and let them go."""
         recording = world.recording

@@ -30,6 +30,8 @@ class Traced(NamedTuple):
 class Trace(Recording):
     """A recording that remembers who asked, and what the allocator held then."""
 
+    repeats = False
+
     def __init__(self, pool: CachingAllocator) -> None:
         super().__init__(pool)
         self.makers: dict[int, tuple[str, str]] = {}  # entry of the log → module, operator

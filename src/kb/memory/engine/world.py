@@ -43,6 +43,8 @@ class Recording:
     parameter.
     """
 
+    repeats = True  # whether what is known to come again is asked for again without being followed again
+
     def __init__(self, pool: CachingAllocator) -> None:
         self.pool = pool
         self.log: list[Booked | int] = []
@@ -67,6 +69,35 @@ class Recording:
         """Give back the block at ``address``, which entry ``number`` made."""
         self.pool.free(address)
         self.log.append(number)
+
+    def repeat(self, start: int) -> None:
+        """Ask again for what was asked for from entry ``start`` on, in the same order.
+
+        Blocks that are still there are not made again, and those from before that were given back are not given back
+        again: what stays is made once (states of an optimizer, workspaces).
+        """
+        log, terms, paths = self.log, self.terms, self.paths
+        malloc, give_back, append, pool = self.pool.malloc, self.pool.free, log.append, self.pool
+        acts = log[start:]
+        passing = {entry for entry in acts if type(entry) is int and entry >= start}
+        made: dict[int, tuple[int, int]] = {}  # entry → address and entry of its like
+        at = len(log)
+        for number, entry in enumerate(acts, start):
+            if type(entry) is int:
+                if entry in passing:
+                    address, like = made.pop(entry)
+                    give_back(address)
+                    append(like)
+                    at += 1
+            elif number in passing:
+                _, requested, moment, term = entry  # type: ignore[misc]
+                made[number] = malloc(requested), at
+                append(_booked(Booked, (pool.allocated, requested, moment, term)))
+                if number in terms:
+                    terms[at] = terms[number]
+                if number in paths:
+                    paths[at] = paths[number]
+                at += 1
 
     def empty_cache(self) -> None:
         """``torch.cuda.empty_cache``."""
