@@ -74,13 +74,7 @@ class Traced(Recording):
 
 def followed(config: Mapping[str, Any], setup: TrainingSetup, capability: tuple[int, int]) -> tuple[list[Act], Any]:
     """The same of the engine."""
-    import kb.memory.engine.world as module
-
-    before, module.Recording = module.Recording, Traced  # type: ignore[misc]
-    try:
-        recordings = record_runs(setup, architecture_from_config(config), capability)
-    finally:
-        module.Recording = before  # type: ignore[misc]
+    recordings = record_runs(setup, architecture_from_config(config), capability, kind=Traced)
     acts: list[Act] = []
     peaks: dict[str, tuple[int, int]] = {}
     for recording in recordings:
@@ -88,7 +82,7 @@ def followed(config: Mapping[str, Any], setup: TrainingSetup, capability: tuple[
         for number, entry in enumerate(recording.log):
             if isinstance(entry, Booked):
                 sizes[number] = entry.requested
-                acts.append(("+", entry.requested, recording.callers[number]))  # type: ignore[attr-defined]
+                acts.append(("+", entry.requested, recording.callers.get(number, "asked for again")))  # type: ignore[attr-defined]
             else:
                 acts.append(("-", sizes[entry], ""))
         peaks |= {name: (peak.allocated, peak.reserved) for name, peak in recording.phases.items()}
