@@ -226,3 +226,10 @@ def test_keys_that_no_setting_has_are_kept_with_their_group():
         "training:\n  learning_rate: 0.1\n  my_own: 1\n  accelerator_config: {even_batch: true}\nwandb: {x: 1}\n"
     )
     assert unit.unknown_keys == ("training.my_own", "training.accelerator_config.even_batch")
+
+
+def test_documents_of_equal_names_and_other_structure_are_told_apart() -> None:
+    reader = ConfigReader(DIALECTS, FACTS)
+    grouped = "train: {micro_batch_size: 2, global_batch_size: 8}\nmodel_name: pythia-14m\n"
+    for text, dialect in ((grouped, "litgpt"), ("train: 1\nmodel_name: pythia-14m\n", None), (grouped, "litgpt")):
+        assert reader.read(text, "x.yaml")[0].dialect == dialect

@@ -16,6 +16,7 @@ Patterns = tuple[tuple[str, Any], ...]  # regular expression → what a text tha
 DOT = "\x00"  # stands for a dot inside a key, so that it never counts as a step of a path
 
 
+MOST_SHAPES = 256  # documents of different names whose dialects are remembered
 LAST = 10_000  # ranks of keys that count only where no other key of the setting is there
 ANY = "*"  # in a translation: any value that is not listed
 _PLAIN = frozenset(("to",))
@@ -202,6 +203,7 @@ class Recognition:
         self._dialects = sorted(files, key=lambda dialect: (-dialect.priority, dialect.id))
         self._facts = facts
         self._compiled: dict[str, CompiledDialect] = {}
+        self._seen: dict[tuple[tuple[str, bool], ...], list[Dialect]] = {}  # shapes of documents → their dialects
 
     def compiled(self, dialect: Dialect) -> CompiledDialect:
         if dialect.id not in self._compiled:
@@ -222,8 +224,16 @@ class Recognition:
 
     def matching(self, entries: Entries) -> list[Dialect]:
         """The dialect of a document, and after it those that it may as well be: of like priority, marked half as well
-        or better.
+        or better. Names alone decide, and which of them hold mappings: a grid of configs is recognised once.
         """
+        shape = tuple((path, entry[2].kind == MAPPING) for path, entry in entries.items())
+        if shape not in self._seen:
+            if len(self._seen) >= MOST_SHAPES:
+                self._seen.clear()
+            self._seen[shape] = self._matching(entries)
+        return self._seen[shape]
+
+    def _matching(self, entries: Entries) -> list[Dialect]:
         found: list[tuple[int, Dialect]] = []
         for dialect in self._dialects:
             if dialect.wrapped:
