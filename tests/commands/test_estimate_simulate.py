@@ -9,6 +9,8 @@ import pytest
 from command_runs import ROOT
 from command_runs import run_kb as kb
 from estimate_sample import T5, T5_CONFIG, config_json, estimate, refusal
+from kb.commands.estimate import main
+from simulation_here import in_this_process
 from simulation_needs import require_simulator
 
 MIB = 2**20
@@ -44,11 +46,13 @@ def test_a_simulation_leaves_a_drawing_a_timeline_and_a_snapshot(model: Path, tm
     assert snapshot.stat().st_size > 0
 
 
-def test_a_simulation_is_said_in_words(model: Path) -> None:
+def test_a_simulation_is_said_in_words(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     require_simulator()
-    for language, level in (("en", "Level 1"), ("ko", "1단계")):
-        text = kb("--model-config", model, *RUN, "--simulate", "--lang", language, module="kb.estimate").stdout
-        assert level in text
+    given = ("--model-config", model, *RUN, "--simulate", "--lang")
+    assert "Level 1" in kb(*given, "en", module="kb.estimate").stdout
+    with in_this_process():
+        assert main([*map(str, given), "ko"]) == 0
+    assert "1단계" in capsys.readouterr().out
 
 
 def test_a_model_without_a_closed_form_is_simulated(tmp_path: Path) -> None:
@@ -63,12 +67,17 @@ def test_a_model_without_a_closed_form_is_simulated(tmp_path: Path) -> None:
     assert (made["level"], made["model"]) == ("simulated", None)
 
 
-def test_an_architecture_that_transformers_does_not_know_is_said(tmp_path: Path) -> None:
+def test_an_architecture_that_transformers_does_not_know_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     require_simulator()
     path = tmp_path / "config.json"
     path.write_text(json.dumps({**SMALL, "model_type": "abacus"}), "utf-8")
-    for language in ("en", "ko"):
-        assert "abacus" in refusal("--model-config", path, *RUN, "--simulate", language=language)
+    given = ("--model-config", path, *RUN, "--simulate")
+    assert "abacus" in refusal(*given)
+    with in_this_process():
+        assert main([*map(str, given), "--lang", "ko"]) == 2
+    assert "abacus" in capsys.readouterr().err
 
 
 def test_a_simulation_that_takes_too_long_leaves_the_closed_form(model: Path) -> None:

@@ -135,7 +135,7 @@ def test_a_grouped_product_is_one_output_with_padded_rows() -> None:
 @pytest.mark.parametrize("config", [LLAMA, T5, MIXTURES["mixtral"]], ids=["llama", "t5", "mixtral"])
 @pytest.mark.parametrize("beams", [1, 3])
 def test_every_way_of_decoding_runs(config: dict[str, Any], beams: int) -> None:
-    setup = GENERATES._replace(inference_num_beams=beams)
+    setup = GENERATES._replace(inference_num_beams=beams, inference_max_length=24)
     greedy = peak(traced(config, setup), "generate")
     assert peak(traced(config, setup, sampling=True), "generate") >= greedy * 0.95
     assert peak(traced(config, setup, static_cache=True), "generate") >= greedy * 0.95

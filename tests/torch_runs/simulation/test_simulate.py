@@ -1,9 +1,10 @@
-"""Whole simulations, each in its subprocess: agreement with recorded traces, ledgers that add up, faults by name."""
+"""Whole simulations: agreement with recorded traces, ledgers that add up, faults by name; some in the simulator's process."""
 
 import json
 import pickle
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import memory_sample as sample
 from kb.core.setup import TrainingSetup
 from kb.torch_runs.simulation import Simulated, SimulationError, simulate
 from kb.torch_runs.simulation.faults import BadModelError, BeyondPositionsError, CrashedError, RemoteCodeError
+from simulation_here import in_this_process
 from simulation_needs import require_simulator
 
 require_simulator()
@@ -43,6 +45,11 @@ BERT = {
 
 
 def run(setup: TrainingSetup, config: dict[str, Any], **more: Any) -> Simulated:
+    with in_this_process():
+        return in_a_process(setup, config, **more)
+
+
+def in_a_process(setup: TrainingSetup, config: dict[str, Any], **more: Any) -> Simulated:
     return simulate(setup, config, constants=sample.CONSTANTS, compute_capability=AMPERE, **more)
 
 
@@ -69,7 +76,7 @@ DECODER = TrainingSetup(
 
 @cache
 def small_decoder() -> Simulated:
-    return run(DECODER, LLAMA)
+    return in_a_process(DECODER, LLAMA)
 
 
 def test_a_long_answer_whose_middle_only_grows_the_cache_agrees_with_its_trace() -> None:
@@ -142,15 +149,18 @@ def test_the_timeline_holds_the_peaks_and_draws() -> None:
         point.allocated_bytes for point in simulated.timeline.points if spans[0].start <= point.event < spans[-1].end
     ]
     assert max(inside) == train.peak_allocated_bytes
+    one: Any = SimpleNamespace(
+        drawn=simulated, report=simulated.report, simulated=simulated, machine=SimpleNamespace(gpu_limit_bytes=None)
+    )
     for language in ("en", "ko"):
-        drawing = timeline_svg(simulated, Words(language, load_words(language), load_catalog().facts))
+        drawing = timeline_svg(one, Words(language, load_words(language), load_catalog().facts))
         assert drawing.startswith("<svg")
         assert f"{train.peak_allocated_bytes / GIB:.2f}" in drawing
 
 
 def test_the_same_question_has_the_same_answer_and_its_snapshot(tmp_path: Path) -> None:
     path = tmp_path / "snapshot.pickle"
-    again = run(DECODER, LLAMA, snapshot_path=str(path))
+    again = in_a_process(DECODER, LLAMA, snapshot_path=str(path))
     assert again.report == small_decoder().report
     assert again.timeline.spans == small_decoder().timeline.spans  # autocast clears its cache in any order
     snapshot = pickle.loads(path.read_bytes())
@@ -198,5 +208,5 @@ def test_a_model_that_cannot_be_simulated_is_named(
     config: dict[str, Any], settings: dict[str, Any], kind: type[SimulationError]
 ) -> None:
     with pytest.raises(kind) as caught:
-        run(TrainingSetup(**settings), config)
+        (in_a_process if kind is RemoteCodeError else run)(TrainingSetup(**settings), config)
     assert not isinstance(caught.value, CrashedError)

@@ -18,14 +18,15 @@ BACKSTOP_BYTES = 4 << 30  # above the watched limit: what no watch between two l
 
 def main(path: str) -> int:
     """Write the answer, or the fault that stands in its place, to ``path``."""
-    content = _answer(sys.stdin.read())
+    content = answer(sys.stdin.read())
     with open(f"{path}.part", "w", encoding="utf-8") as stream:
         json.dump(content, stream)
     os.replace(f"{path}.part", path)
     return 0
 
 
-def _answer(request: str) -> dict[str, Any]:
+def answer(request: str) -> dict[str, Any]:
+    """What a job (:func:`kb.torch_runs.simulation.job.job_text`) came to, or its fault, as plain data."""
     limit = _limit_memory()
     try:
         job = read_job(request)
