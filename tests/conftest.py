@@ -23,9 +23,7 @@ sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 # What a test needs beside kb itself, by what its module says; `make quick` runs the tests that need nothing of it.
 _HELPERS = "packages|probe_sample|command_runs|estimate_sample"
 _STARTS_PROCESSES = re.compile(rf"\bsubprocess\b|^from (?:{_HELPERS}) import|\bkb_json\(", re.MULTILINE)
-_NEEDS_TORCH = re.compile(
-    r"^(?:from|import) (?:torch|transformers|simulation_needs|trainer_runs)\b", re.MULTILINE
-)
+_NEEDS_TORCH = re.compile(r"^(?:from|import) (?:torch|transformers|simulation_needs|trainer_runs)\b", re.MULTILINE)
 # In the order in which they are run: what takes long first, so that no worker of pytest is left with it at the end.
 MARKERS = ("site", "torch", "wheel", "process")
 _BUILT = {"wheel", "installed", "sdist_source"}

@@ -1,4 +1,4 @@
-"""Whole simulations: agreement with recorded traces, ledgers that add up, faults by name; some in the simulator's process."""
+"""Whole simulations, some in the simulator's process: recorded traces are met, ledgers add up, faults have names."""
 
 import json
 import pickle
