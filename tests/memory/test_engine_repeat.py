@@ -41,7 +41,7 @@ SETUPS = st.fixed_dictionaries({
     "attn_implementation": st.sampled_from(("sdpa", "eager")),
     "label_smoothing_factor": st.sampled_from((0.0, 0.1)),
     "optim": st.sampled_from(
-        ("adamw_torch_fused", "adamw_torch", "adamw_8bit", "paged_adamw_8bit", "sgd", "adafactor")
+        ("adamw_torch_fused", "adamw_torch", "adamw_8bit", "paged_adamw_8bit", "sgd", "adafactor", "lion_8bit")
     ),
     "per_device_train_batch_size": st.integers(1, 9),
     "max_source_length": st.integers(50, 700),

@@ -6,7 +6,7 @@ import pytest
 
 import memory_sample as sample
 from kb.core.memory_report import MemoryReport
-from kb.core.setup import TrainingSetup
+from kb.core.setup import TrainingSetup, WeightType
 from kb.memory import (
     UnsupportedArchitectureError,
     architecture_from_config,
@@ -174,11 +174,37 @@ def test_capped_scores_have_written_out_attention_and_that_is_said() -> None:
     assert "no_sdpa_with_capped_scores" in {assumption.reason for assumption in report_of(gemma2).assumed}
 
 
-def test_lion_keeps_one_moment() -> None:
-    def optimizer(optim: str) -> int:
-        phase = report_of(LLAMA_32_1B, optim=optim).phase("train")
+# Level 1 (bench/engine_diff.py) on this config, 4 × 256 tokens, eager: MiB at the peak of evaluation after training.
+CAPPED = {
+    "model_type": "gemma2", "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 4, "head_dim": 64,
+    "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 64000, "max_position_embeddings": 2048,
+    "tie_word_embeddings": True, "sliding_window": 512,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "traced"),
+    [
+        ({"bf16": True}, 1209.91),
+        ({"bf16": False, "weights": "bf16"}, 884.86),
+        ({"bf16": False}, 1002.41),
+        ({"bf16": True, "do_train": False}, 878.70),
+    ],
+)
+def test_capped_logits_are_no_copy_in_evaluation(changes: dict[str, Any], traced: float) -> None:
+    setup = {"max_source_length": 256, "per_device_train_batch_size": 4, "per_device_eval_batch_size": 4,
+             "attn_implementation": "eager", "do_eval": True}  # fmt: skip
+    phase = report_of(CAPPED, **setup, **changes).phase("evaluate")
+    assert phase is not None
+    assert phase.peak_allocated_bytes / 2**20 == pytest.approx(traced, rel=0.004)
+
+
+def test_lion_keeps_one_moment_of_32_bits_whatever_the_weights_are() -> None:
+    def optimizer(optim: str, weights: WeightType = "fp32") -> int:
+        phase = report_of(LLAMA_32_1B, optim=optim, weights=weights).phase("train")
         assert phase is not None
         return {term.name: term.bytes for term in phase.terms}["optimizer"]
 
     assert 2 * optimizer("lion_32bit") == pytest.approx(optimizer("adamw_torch_fused"), rel=0.01)
     assert 2 * optimizer("lion_8bit") == pytest.approx(optimizer("adamw_8bit"), rel=0.01)
+    assert optimizer("lion_32bit", "bf16") == pytest.approx(optimizer("lion_32bit"), rel=0.001)

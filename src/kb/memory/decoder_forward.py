@@ -77,7 +77,6 @@ def evaluation_peak(setup: TrainingSetup, s: Shape, resident: Terms, cast_adapte
     head = 2 * arch.vocab_size * (arch.embedding_size or arch.d_model) if copied else 0
     widened = 2 * FP32 + (compute if compute != FP32 else 0)
     loss = (4 * width if s.smoothing else widened) * logits
-    loss += compute * logits if arch.logit_cap else 0
     if setup.fused_evaluation and not step:
         loss = 0
     elif s.copied and s.frozen:  # a head that does not train is copied for its product alone

@@ -14,6 +14,8 @@ DOUBLE_QUANT_BLOCK = 256  # absmax values to one second-level fp32 absmax
 OPTIMIZER_BLOCK = 256  # state values to one fp32 absmax in the 8-bit optimizers
 FP32, HALF = 4, 2
 LION = ("lion_32bit", "lion_8bit", "paged_lion_32bit", "paged_lion_8bit")  # one moment
+# bitsandbytes keeps states of 32 bits, whatever the weights are (``Optimizer1State.init_state``, optim/optimizer.py).
+WIDE_STATES = ("lion_32bit", "paged_lion_32bit", "paged_adamw_32bit", "paged_adamw")
 FUSED = (
     "adamw_torch_fused", "adamw_bnb_8bit", "adamw_8bit", "paged_adamw_8bit", "paged_adamw_32bit", "paged_adamw", *LION,
 )  # fmt: skip
@@ -187,7 +189,7 @@ def _optimizer(
         narrow = trainable - wide
         states = moments * (FP32 * wide + narrow + FP32 * narrow // OPTIMIZER_BLOCK)
     else:
-        states = moments * width * trainable
+        states = moments * (FP32 if name in WIDE_STATES else width) * trainable
     if name.startswith("paged"):
         return 0, states, 0
     if name in FUSED:

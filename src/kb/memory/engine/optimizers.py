@@ -16,8 +16,9 @@ from kb.memory.engine.world import world
 FUSED = ("adamw_torch_fused",)
 FOREACH = ("adamw_torch", "adamw_hf")  # adamw_hf is adamw_torch since transformers 5
 EIGHT_BITS = ("adamw_bnb_8bit", "adamw_8bit", "paged_adamw_8bit")
-PAGED = ("paged_adamw_8bit", "paged_adamw_32bit", "paged_adamw")
-KNOWN = (*FUSED, *FOREACH, *EIGHT_BITS, *PAGED, "sgd", "none", "adafactor")
+PAGED = ("paged_adamw_8bit", "paged_adamw_32bit", "paged_adamw", "paged_lion_8bit", "paged_lion_32bit")
+LION = ("lion_32bit", "lion_8bit")  # one state; bitsandbytes keeps it in fp32, whatever the weights are
+KNOWN = (*FUSED, *FOREACH, *EIGHT_BITS, *PAGED, *LION, "sgd", "none", "adafactor")
 SMALLEST_EIGHT_BITS = 4096  # elements; below, and for embeddings, states stay in 32 bits
 BLOCK = 256
 TABLE = (256,)
@@ -78,14 +79,17 @@ class Optimizer:
             return new((), F32), like(tensor), like(tensor)
         if self.name in FOREACH:
             return like(tensor), like(tensor)
-        if prod(tensor.shape) < SMALLEST_EIGHT_BITS or id(tensor) in self.model.wide:
-            return like(tensor, F32), like(tensor, F32)
+        count = 1 if self.name in LION else 2
+        small = prod(tensor.shape) < SMALLEST_EIGHT_BITS or id(tensor) in self.model.wide
+        if small or self.name == "lion_32bit":
+            return tuple(like(tensor, F32) for _ in range(count))
         if not self.tables:
-            self.tables = new(TABLE, F32), new(TABLE, F32)
+            self.tables = tuple(new(TABLE, F32) for _ in range(count))
             for table in self.tables:
                 mark(table, "optimizer")
         blocks = (-(-prod(tensor.shape) // BLOCK),)
-        return like(tensor, I8), like(tensor, I8), new(blocks, F32), new(blocks, F32)
+        packed = tuple(like(tensor, I8) for _ in range(count))
+        return *packed, *(new(blocks, F32) for _ in range(count))
 
     def _adafactor(self, trained: list[Tensor]) -> None:
         """``Adafactor.step``: row and column means of a matrix, else a second moment of its own.
