@@ -156,12 +156,31 @@ def test_a_broken_rule_is_named_and_the_shipped_rules_run_without_it(
     assert "--skip-broken-overlays 옵션으로 빼십시오" in told
     assert "leave it out with --skip-broken-overlays" in told
     write(project, "train.yaml", "model_name_or_path: t5-base\nfp16: true\noutput_dir: o\n")
-    options = ["train.yaml", "--gpu", "rtx-3090", "--lang", "en", "--skip-broken-overlays"]
-    assert check.main(options) == 1
+    options = ["train.yaml", "--gpu", "acme-card", "--lang", "en", "--skip-broken-overlays"]
+    assert check.main(options) == 1  # the team's GPU is still known
+    captured = capsys.readouterr()
+    assert "t5-fp16-overflow" in captured.out and "ACME Card" in captured.out
+    assert "of team these files are left out" in captured.err
+    assert CHECKED in captured.err
+
+
+def test_what_rests_on_a_file_that_is_left_out_is_left_out_too(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(project, "team/hardware/acme-card.yaml", "id: [\n")  # the team's rule asks for this GPU
+    write(project, "train.yaml", "model_name_or_path: t5-base\nfp16: true\noutput_dir: o\n")
+    assert check.main(["train.yaml", "--gpu", "rtx-3090", "--lang", "en", "--skip-broken-overlays"]) == 1
     captured = capsys.readouterr()
     assert "t5-fp16-overflow" in captured.out
-    assert "team is left out" in captured.err
-    assert CHECKED in captured.err
+    rule = CHECKED.removeprefix("team/")
+    assert f"left out (--skip-broken-overlays): {rule}, hardware/acme-card.yaml" in captured.err
+
+
+def test_a_newer_overlay_is_left_out_as_a_whole(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(project, "team/knowledge.yaml", "format: 99\n")
+    write(project, "train.yaml", "model_name_or_path: t5-base\nfp16: true\noutput_dir: o\n")
+    assert check.main(["train.yaml", "--gpu", "rtx-3090", "--lang", "en", "--skip-broken-overlays"]) == 1
+    assert "team is left out" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,14 @@ _CHECKOUT = os.path.dirname(os.path.dirname(_PACKAGE))
 
 
 class Overlay(NamedTuple):
-    """A folder of rules that are laid over others; ``name`` is what the settings, or an installed package, call it."""
+    """A folder of rules that are laid over others; ``name`` is what the settings, or an installed package, call it.
+
+    ``without`` are the files in it that are left out, sorted, by their path below ``root``.
+    """
 
     name: str
     root: str
+    without: tuple[str, ...] = ()
 
 
 class Location(NamedTuple):

@@ -6,14 +6,14 @@ sizes and times of their files.
 
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from kb import __version__
 from kb.core.text import LANGUAGES
 from kb.knowledge.bundle import load_part, read_data, write_data
 from kb.knowledge.locations import Location, Overlay
-from kb.knowledge.overlay_files import FOLDERS, TEXTS, files_of, overlay_schemas, read_overlay
+from kb.knowledge.overlay_files import FOLDERS, MANIFEST, TEXTS, files_of, overlay_schemas, read_overlay
 from kb.knowledge.overlay_fill import digest_of, fill_in, own_source, read_texts, with_sources
 from kb.knowledge.problems import KnowledgeError, Problem
 from kb.knowledge.schema import KINDS
@@ -61,6 +61,16 @@ def overlaid(location: Location, part: str) -> Any:
 def laid_entries(location: Location) -> list[Laid]:
     """What the overlays hold, in their order. Raises: OverlayError: they have faults."""
     return [Laid(*row) for row in layer_of(location)["entries"]] if location.overlays else []
+
+
+def healthy_part(overlay: Overlay, problems: Iterable[Problem]) -> Overlay | None:
+    """The overlay without its files that have faults; None where none of it is to be read, or nothing names a file."""
+    start = overlay.root.rstrip(os.sep) + os.sep
+    paths = (problem.path for problem in problems if problem.path.startswith(start))
+    mine = {path.removeprefix(start).replace(os.sep, "/") for path in paths}
+    if not mine or MANIFEST in mine or not mine.isdisjoint(overlay.without):
+        return None
+    return overlay._replace(without=tuple(sorted({*overlay.without, *mine})))
 
 
 def layer_of(location: Location) -> Layer:

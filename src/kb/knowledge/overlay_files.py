@@ -109,6 +109,8 @@ def files_of(overlay: Overlay) -> tuple[list[str], list[Problem]]:
         folder = folders.pop()
         for entry in _entries(os.path.join(overlay.root, folder), problems):
             name = f"{folder}/{entry.name}" if folder else entry.name
+            if name in overlay.without:
+                continue
             if not folder and _is_elsewhere(entry, problems):
                 continue
             if entry.is_symlink() and (entry.is_dir() or not _within(entry.path, root)):

@@ -52,9 +52,16 @@ class Teller:
         self._left_out(str(fault.values["name"]))
         print(f"kb: {cli.worded(fault, self.language)}", file=sys.stderr)
 
-    def broken(self, overlays: tuple[Overlay, ...], problems: list[str]) -> None:
-        for overlay in overlays:
+    def broken(self, overlay: Overlay, healthy: Overlay | None) -> None:
+        """An overlay is left out; or, where ``healthy`` is what is left of it, some of its files."""
+        if healthy is None:
             self._left_out(overlay.name)
+            return
+        files = ", ".join(name for name in healthy.without if name not in overlay.without)
+        said = cli.said(self._messages, "overlay.files_left_out", name=overlay.name, files=files)
+        print(f"kb: {printable(said)}", file=sys.stderr)
+
+    def faults(self, problems: list[str]) -> None:
         for problem in problems:
             print(printable(problem), file=sys.stderr)
 
@@ -87,16 +94,22 @@ def rules_of(project: Project, rules: Rules = None, skip: Teller | None = None) 
 
 
 def _without_broken(location: Location, skip: Teller) -> Location:
-    from kb.knowledge.overlay import OverlayError, laid_entries
+    from kb.knowledge.overlay import OverlayError, healthy_part, laid_entries
 
     while location.overlays:
         try:
             laid_entries(location)
             break
         except OverlayError as error:
-            skip.broken(error.overlays, [problem.in_language(skip.language) for problem in error.problems])
-            kept = tuple(overlay for overlay in location.overlays if overlay not in error.overlays)
-            location = location._replace(overlays=kept)
+            kept: list[Overlay] = []
+            for overlay in location.overlays:
+                healthy = healthy_part(overlay, error.problems) if overlay in error.overlays else overlay
+                if healthy is not overlay:
+                    skip.broken(overlay, healthy)
+                if healthy is not None:
+                    kept.append(healthy)
+            skip.faults([problem.in_language(skip.language) for problem in error.problems])
+            location = location._replace(overlays=tuple(kept))
     return location
 
 
