@@ -128,3 +128,31 @@ def test_fields_that_change_the_form_are_refused() -> None:
         architecture_from_config({**STABLELM, "qk_layernorm": True})
     with pytest.raises(UnsupportedArchitectureError, match="num_attention_heads"):
         architecture_from_config({"model_type": "stablelm"})
+
+
+FLASH = {
+    "hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 4, "num_attention_heads": 8,
+    "num_key_value_heads": 4, "vocab_size": 32000, "max_position_embeddings": 2048,
+}  # fmt: skip
+
+
+def test_flash_attention_2_is_followed_as_sdpas_flash_kernel_and_that_is_said() -> None:
+    llama = sample.architecture({**FLASH, "model_type": "llama"})
+    setup = TrainingSetup(bf16=True, per_device_train_batch_size=2, max_source_length=512, attn_implementation="flash")
+    made = predict(setup, llama, constants=sample.CONSTANTS, compute_capability=(8, 6), followed=True)
+    closed = predict(setup, llama, constants=sample.CONSTANTS, compute_capability=(8, 6))
+    train, known = made.phase("train"), closed.phase("train")
+    assert train is not None
+    assert known is not None
+    assert train.peak_allocated_bytes == pytest.approx(known.peak_allocated_bytes, rel=0.005)
+    assert "flash_as_sdpa" in {assumption.reason for assumption in made.assumed}
+
+
+def test_t5_has_no_flash_attention_2() -> None:
+    with pytest.raises(UnsupportedArchitectureError, match="flash_attention_2"):
+        predict(
+            TrainingSetup(attn_implementation="flash"),
+            sample.architecture(sample.T5_BASE),
+            constants=sample.CONSTANTS,
+            followed=True,
+        )

@@ -87,7 +87,6 @@ def _check(setup: TrainingSetup) -> None:
     refused = {
         "use_dora": setup.use_dora,
         "load_in_8bit": setup.load_in_8bit and not setup.load_in_4bit,
-        "flash_attention_2": setup.attn_implementation == "flash" and setup.post is None,
         "world_size": setup.world_size > 1 or setup.fsdp or setup.zero_stage > 0,
         "use_liger_kernel": setup.fused_loss,
     }

@@ -98,6 +98,8 @@ def check_followed(architecture: Architecture, setup: TrainingSetup) -> None:
         traits_of(architecture.model_type)
     if setup.post is not None and (kind.encodes or not kind.generates):
         raise NotFollowedError(f"{setup.post.kind} of {architecture.model_type}")
+    if setup.attn_implementation == "flash" and architecture.family == "t5":
+        raise NotFollowedError("flash_attention_2")  # there is none for T5
     if kind.encodes and setup.gradient_checkpointing and setup.use_reentrant and setup.do_train:
         raise NotFollowedError(f"use_reentrant of {architecture.model_type}")  # a decoder's block has two inputs
     if setup.post is not None and setup.post.completion >= setup.max_source_length:

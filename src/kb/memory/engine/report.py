@@ -151,8 +151,8 @@ def report_of(
         assumed += (Assumption("gpu.compute_capability", ".".join(map(str, AMPERE)), "kernels_of_ampere"),)
     if setup.post is not None:
         assumed += (Assumption("training.loss", setup.post.kind, "loss_computed"),)
-        if setup.attn_implementation == "flash":
-            assumed += (Assumption("training.attn_implementation", "sdpa", "flash_as_sdpa"),)
+    if setup.attn_implementation == "flash":
+        assumed += (Assumption("training.attn_implementation", "sdpa", "flash_as_sdpa"),)
     if setup.do_eval and not (setup.predict_with_generate or setup.prediction_loss_only or setup.eval_samples):
         assumed += (Assumption("evaluation.samples", setup.eval_accumulation_steps or 1, "one_evaluation_step"),)
     return MemoryReport("engine", assumed, phases, HostLedger((), 0, 0, None), verdict)
