@@ -33,7 +33,7 @@ def cluster() -> Iterator[Any]:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     from ray.cluster_utils import Cluster
 
-    head = {"num_cpus": 1, "resources": {T4: 1}, "include_dashboard": False}
+    head = {"num_cpus": 1, "resources": {T4: 1}, "include_dashboard": False, "no_monitor": True}
     made = Cluster()
     start_node(made, **head)
     start_node(made, num_cpus=1, resources={RTX: 1})
