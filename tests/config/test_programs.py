@@ -107,6 +107,24 @@ def test_of_read_without_a_delimiter_only_a_line_would_count() -> None:
     assert units("read -r ARGS <<EOF\nopenrlhf.cli.train_sft\nEOF\ndeepspeed --module $ARGS\n") == ()
 
 
+@pytest.mark.parametrize(
+    ("before", "processes"),
+    [("srun --nodes=2 --ntasks-per-node=4 ", 8), ("docker run -it image ", "unsaid"), ("", "unsaid")],
+)
+def test_a_run_in_the_text_that_a_shell_is_given(before: str, processes: object) -> None:
+    text = f"""\
+MODEL=Qwen/Qwen2.5-7B-Instruct
+{before}bash -c "cd $WORK && python -m swift.cli.sft \\
+    --model $MODEL --max_length 2048 \\
+    --output_dir $WORK/out" &> log.txt
+"""
+    (unit,) = units(text)
+    assert (unit.dialect, value(unit, "launch.num_processes")) == ("ms-swift", processes)
+    assert value(unit, "model.name") == "Qwen/Qwen2.5-7B-Instruct" and value(unit, "training.output_dir") is None
+    span = unit.settings["data.max_source_length"].span
+    assert text[span.start : span.end] == "2048"
+
+
 def test_overrides_of_hydra() -> None:
     (unit,) = units(
         "ray job submit -- python3 -m verl.trainer.main_ppo algorithm.adv_estimator=gae \\\n"

@@ -157,6 +157,11 @@ class Environment:
             return None
         return _Literal(piece.default, (piece.start,) * len(piece.default))
 
+    def known(self, piece: Piece) -> tuple[str, tuple[int, ...]] | None:
+        """The text of a piece and where each character of it stands; None where it is not known, or an array."""
+        value = self._lookup(piece)
+        return None if value is None or value.items is not None else (value.text, value.offsets)
+
     def expand(self, word: Word) -> tuple[Argument, ...]:
         """The arguments that a word becomes: none, one, or several where a variable holds several."""
         if word.literal is not None:

@@ -152,18 +152,21 @@ def read_launch(
     launch = _split_launch(launcher, rest, text, tools)
     if launch is None:
         return None
-    wrapper = arguments[:start] if start and _wraps(arguments[0].text or "") else ()
+    wrapper = arguments[:start] if start and wraps(arguments[0].text or "") else ()
     processes = processes_of(launcher, launch.before, wrapper=wrapper, script=launch.flags, around=around)
     if launch.tool is not None and launch.tool.processes == "settings":
         processes = None
+    elif launch.tool is not None and launcher == "python" and not wrapper:
+        processes = tool_processes(launch.script, launch.flags, around, launch.tool.processes)
     if arguments[0].text is None:  # `$RUN train.py`: it may stand for a launcher
         return launch._replace(word=arguments[0])
     # a wrapper may itself be what starts several processes
-    seen = not _wraps(arguments[0].text)
+    seen = not wraps(arguments[0].text)
     return launch._replace(processes=processes, launcher=launcher if seen else None, word=arguments[start])
 
 
-def _wraps(word: str) -> bool:
+def wraps(word: str) -> bool:
+    """Whether a program runs the command that follows it, as it stands there: ``srun``, ``nohup``."""
     return word.rpartition("/")[2] in _WRAPPERS
 
 
@@ -171,7 +174,7 @@ def _program(arguments: Sequence[Argument], tools: Tools) -> tuple[str, Sequence
     """The launcher (``python`` is one) and what follows it."""
     if not arguments or arguments[0].text is None:
         return _unknown_python(arguments)
-    wrapped = _wraps(arguments[0].text)
+    wrapped = wraps(arguments[0].text)
     for index, argument in enumerate(arguments):
         name = (argument.text or "").rpartition("/")[2]
         if _PYTHON.match(name):

@@ -5,6 +5,7 @@ from kb.config.shell.command import CommandReader, unit_of
 from kb.config.shell.expand import Environment
 from kb.config.shell.launch import Launch, read_launch
 from kb.config.shell.lexer import split_commands
+from kb.config.shell.nested import runs_in
 from kb.config.shell.processes import ASKED, Surroundings
 from kb.config.shell.words import Command, Fault
 from kb.config.text.source import Places
@@ -26,9 +27,13 @@ def read_shell(text: str, path: str, reader: CommandReader) -> tuple[Unit, ...]:
     for command in split_commands(text):
         arguments = environment.take(command)
         around = Surroundings(allotment, environment.told(command, ASKED))
-        launch = read_launch(arguments, text, around=around, tools=reader.tools)
+        launches = (
+            read_launch(each, text, around=around, tools=reader.tools)
+            for each in runs_in(command, arguments, environment)
+        )
+        launch = next((each for each in launches if each is not None and _says_something(each, reader)), None)
         events = [_event(fault, command, text, places) for fault in command.faults]
-        if launch is not None and _says_something(launch, reader):
+        if launch is not None:
             runs.append((command, launch.on_chosen_gpus(environment.chooses_gpus(command))))
             faults.setdefault(len(runs) - 1, []).extend(events)
         elif events:
