@@ -48,8 +48,8 @@ def test_the_engine_equals_the_trace(name: str) -> None:
     assert (peaks["load"], peaks["train"]) == (load, train)
 
 
-@pytest.mark.parametrize("name", [name for name in TRACES if not name.startswith("LLaMA-Factory")])
-def test_the_closed_form_is_near(name: str) -> None:
+@pytest.mark.parametrize("name", TRACES)
+def test_the_prediction_is_near(name: str) -> None:
     settings, load, train = TRACES[name]
     report = predict(
         TrainingSetup(**QLORA | settings),
