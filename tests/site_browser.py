@@ -34,7 +34,8 @@ class Browser:
 
     def visit(self, path: str, *, dark: bool = False, size: tuple[int, int] = DESKTOP, before: str = "") -> None:
         """Open a page of the site afresh; ``before`` is a script that runs ahead of its own."""
-        self.driver.get("about:blank")  # an address that differs in its fragment alone would not load again
+        if self.driver.current_url.partition("#")[0] == (self.server.address + path).partition("#")[0]:
+            self.driver.get("about:blank")  # an address that differs in its fragment alone would not load again
         self.forget()
         scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self._tell("Emulation.setEmulatedMedia", features=scheme)

@@ -4,7 +4,7 @@ import gzip
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from http import HTTPStatus
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -33,6 +33,11 @@ class Server(NamedTuple):
     missing: list[str]
 
 
+@cache
+def _packed(path: Path) -> bytes:
+    return gzip.compress(path.read_bytes(), 6)
+
+
 class _Handler(SimpleHTTPRequestHandler):
     def __init__(self, *given: Any, missing: list[str], **options: Any) -> None:
         self.missing = missing
@@ -48,13 +53,19 @@ class _Handler(SimpleHTTPRequestHandler):
         packed = path.suffix in _TEXTS and "gzip" in self.headers.get("Accept-Encoding", "") and path.is_file()
         if not packed:
             return super().do_GET()
-        body = gzip.compress(path.read_bytes(), 6)
+        body = _packed(path)
         self.send_response(HTTPStatus.OK)
         self.send_header("Content-Type", _TEXTS[path.suffix])
         self.send_header("Content-Encoding", "gzip")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+    def end_headers(self) -> None:
+        """What pages share is kept by the browser for a while, as static hosts let it."""
+        if self.path.startswith(f"{BELOW}assets/"):
+            self.send_header("Cache-Control", "max-age=3600")
+        super().end_headers()
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         if code != HTTPStatus.NOT_FOUND:

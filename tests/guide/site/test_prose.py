@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,16 +34,17 @@ class Prose(NamedTuple):
         return _MACRO.sub(" ", _CODE.sub(" ", self.body))
 
 
+@cache
 def prose(language: str) -> dict[str, Prose]:
     """Written pages, by path; generated ones say so in their head."""
     found = {}
     for path in sorted((DOCS / language).rglob("*.md")):
         text = path.read_text("utf-8")
         head = _FRONT.match(text)
-        front = yaml.safe_load(head[1]) if head else {}
-        if "generated" not in front:
-            name = path.relative_to(DOCS / language).as_posix()
-            found[name] = Prose(name, front, text[head.end() :] if head else text)
+        if head and "\ngenerated: " in head[1]:
+            continue
+        name = path.relative_to(DOCS / language).as_posix()
+        found[name] = Prose(name, yaml.safe_load(head[1]) if head else {}, text[head.end() :] if head else text)
     return found
 
 

@@ -1,17 +1,28 @@
-"""Ten questions that readers come with, each answered within two actions, in both languages, in Chromium.
+"""What readers come with, answered, in both languages, in Chromium: ten questions and the queries of the search box.
 
-An action is what a person does: to search and open a result, to follow a link of the page, to choose in a field.
+Each question is answered within two actions. An action is what a person does: to search and open a result, to follow a
+link of the page, to choose in a field. All queries go to the search's own worker in one load of a page, past the script
+that reads them as a reader means them.
 """
 
 import re
-from typing import Literal, NamedTuple
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import pytest
 
 from kb.core.text import LANGUAGES
 from site_browser import Browser
+from site_needs import ROOT
 from site_search import first_pages
+from yaml_file import read_yaml
 
+FIRST = 3
+RIGHT = 0.95  # of the queries
+
+_FETCHED = "performance.getEntriesByType('resource').some((one) => one.name.endsWith('search_index.json'))"
+_ASK = "arguments[0].value = arguments[1]; arguments[0].dispatchEvent(new Event('keyup'))"
 _LINK = "[...document.querySelectorAll('a')].find((link) => link.textContent.trim() === arguments[0])?.href"
 _CHOOSE = """
 for (const [name, value] of Object.entries(arguments[0])) {
@@ -21,6 +32,17 @@ for (const [name, value] of Object.entries(arguments[0])) {
 }
 """
 _ANSWER = "document.querySelector('.kb-answer-line')"
+
+
+class Query(NamedTuple):
+    language: str
+    text: str
+    pages: list[str]
+
+
+def queries(language: str) -> list[Query]:
+    rows = read_yaml(ROOT / "tests" / "data" / "site_queries.yaml")[language]
+    return [Query(language, row["query"], row["pages"]) for row in rows]
 
 
 class Task(NamedTuple):
@@ -65,14 +87,28 @@ ENGLISH = {
 TASKS = {"ko": KOREAN, "en": ENGLISH}
 
 
+def home(language: str) -> str:
+    return "" if language == "ko" else "en/"
+
+
+@pytest.fixture(scope="module")
+def found(browser: Browser) -> Any:
+    """By query, the first pages that a language's search shows: its index, seconds in the making, is asked once."""
+
+    @cache
+    def search(language: str) -> dict[str, list[str]]:
+        asked = [query.text for query in queries(language)]
+        asked += [task.what for task in TASKS[language].values() if task.how == "search"]
+        return dict(zip(asked, first_pages(browser, language, asked), strict=True))
+
+    return search
+
+
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_each_question_is_answered_within_two_actions(browser: Browser, language: str) -> None:
-    home, tasks = "" if language == "ko" else "en/", TASKS[language]
-    searched = [task.what for task in tasks.values() if task.how == "search"]
-    first = dict(zip(searched, first_pages(browser, language, searched), strict=True))
-    missed = []
-    for name, task in tasks.items():
-        browser.visit(f"{home}{first[task.what][0]}" if task.how == "search" else home)
+def test_each_question_is_answered_within_two_actions(browser: Browser, found: Any, language: str) -> None:
+    first, missed = found(language), []
+    for name, task in TASKS[language].items():
+        browser.visit(home(language) + (first[task.what][0] if task.how == "search" else ""))
         if task.how == "follow":
             browser.driver.get(browser.wait(_LINK, task.what))
         elif task.how == "choose":
@@ -104,3 +140,34 @@ def test_the_chooser_names_the_field_that_is_wrong_and_keeps_its_state_in_the_ad
     browser.ask("document.querySelector('.md-select__link[hreflang=en]').click()")
     browser.wait("document.documentElement.lang === 'en' && window.kbChosen")
     assert browser.ask("return document.getElementById('kb-choose-gpu').value") == "t4"
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_pages_of_the_queries_exist(site: Path, language: str) -> None:
+    assert len({query.text for query in queries(language)}) >= 60
+    named = {page for query in queries(language) for page in query.pages}
+    assert [page for page in sorted(named) if not (site / home(language) / page / "index.html").is_file()] == []
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_right_page_is_among_the_first_three(found: Any, language: str) -> None:
+    first = found(language)
+    missed = [
+        f"{query.text}: {', '.join(first[query.text])}"
+        for query in queries(language)
+        if not set(first[query.text]) & set(query.pages)
+    ]
+    assert len(missed) <= (1 - RIGHT) * len(queries(language)), missed
+
+
+def test_the_index_is_fetched_when_the_box_is_used_and_shows_no_hidden_marks(browser: Browser) -> None:
+    browser.visit("data/")
+    browser.wait("document.readyState === 'complete'")
+    assert not browser.ask(f"return {_FETCHED}")
+    box = browser.driver.find_element("css selector", "[data-md-component=search-query]")
+    browser.ask("arguments[0].focus()", box)
+    browser.wait(_FETCHED)
+    browser.ask(_ASK, box, "체크포인팉")  # one syllable is wrong
+    shown = browser.wait("[...document.querySelectorAll('.md-search-result__item h1')].map((one) => one.innerText)")
+    assert any("체크포인" in title for title in shown)
+    assert not any("\u200b" in title for title in shown)
