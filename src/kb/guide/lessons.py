@@ -18,7 +18,6 @@ from kb.report.values import short_name
 
 GB = 10**9
 BATCH, EVAL_BATCH = "per_device_train_batch_size", "per_device_eval_batch_size"
-UNUSED = ("bf16", "eval_strategy")  # the code of the mT5 run never hands bf16 to the Trainer
 
 
 def effective_batches(library: Library, model: str, gpu: str, effective: int, batches: Sequence[int]) -> str:
@@ -109,7 +108,9 @@ def largest_batch(library: Library, model: str, gpu: str, way: str = "full") -> 
 def mt5_hypotheses(library: Library) -> str:
     """What the mT5 run of the original guide may have been, each by the memory model, beside what was read."""
     catalog, history = library.catalog, library.entry("histories", "mt5-qlora")
-    unsaid = {name.rpartition(".")[2]: value for name, value in history["unsaid"]["settings"].items()}
+    # what the code does wins over what the config file says
+    said = {**history["unsaid"]["settings"], **history["code"]["settings"]}
+    unsaid = {name.rpartition(".")[2]: value for name, value in said.items()}
     estimator = Estimator(catalog.models[history["model"]], on_gpu(catalog.gpus["rtx-3090"]), catalog.constants)
     stages = [stage["settings"] for stage in history["stages"]]
     batches = [stage[f"training.{BATCH}"]["value"] for stage in stages if f"training.{BATCH}" in stage]
@@ -117,10 +118,11 @@ def mt5_hypotheses(library: Library) -> str:
         name: next(s[f"training.{name}"]["value"] for s in reversed(stages) if f"training.{name}" in s)
         for name in (EVAL_BATCH,)
     }
-    kept = {name: value for name, value in unsaid.items() if name in TrainingSetup._fields and name not in UNUSED}
+    kept = {name: value for name, value in unsaid.items() if name in TrainingSetup._fields}
     base = TrainingSetup(**kept, **last)
     targets = tuple(unsaid["target_modules"])
-    adapted = base._replace(method="qlora", lora_r=unsaid["r"], lora_target_modules=targets)
+    adapter = {"lora_r": unsaid["r"], "lora_target_modules": targets, "prepare_for_kbit": unsaid["prepared"]}
+    adapted = base._replace(**{**WAYS["qlora"], **kept, **adapter})
     rows = []
     for key, setup, tried in (("as_written", adapted, batches[-1:]), ("full_fp32", base, sorted(set(batches)))):
         for batch in tried:

@@ -15,24 +15,30 @@ GIB = 2**30
 
 
 def memory_bars(library: Library, report: MemoryReport, limit_bytes: int | None, title: str) -> str:
-    """The drawing with its legend, then its figures folded away."""
+    """The drawing of each phase with its legend, then its figures folded away."""
+    phases = [(library.words.phase(phase), phase) for phase in report.phases if phase.name != "load"]
+    drawing, bars = term_bars(library, phases, limit_bytes, title)
+    return f"{drawing}\n\n{folded(say(library.language, 'memory.figures'), _figures(library, bars))}"
+
+
+def term_bars(
+    library: Library, phases: Sequence[tuple[str, Phase]], limit_bytes: int | None, title: str
+) -> tuple[str, list[Bar]]:
+    """A bar for each phase beside its label, one colour for each term, with the legend; and the bars."""
     words, language = library.words, library.language
-    phases = [phase for phase in report.phases if phase.name != "load"]
-    colours = term_colours(phases)
+    colours = term_colours([phase for _, phase in phases])
     bars = []
-    for phase in phases:
+    for label, phase in phases:
         terms = sorted(phase.terms, key=lambda term: (colours[term.name], -term.bytes))
         rest = phase.process_used_bytes - sum(term.bytes for term in terms)
         segments = [Segment(words.named("term", term.name), term.bytes, colours[term.name]) for term in terms]
         segments.append(Segment(say(language, "memory.unused"), max(rest, 0), UNUSED))
-        bars.append(Bar(words.phase(phase), segments, phase.high_bytes))
+        bars.append(Bar(label, segments, phase.high_bytes))
     limit = f"{limit_bytes / GIB:.1f} GiB" if limit_bytes else ""
     named = [(words.named("term", name), colour) for name, colour in colours.items() if colour < COLOURS]
     drawing = bars_svg(title, bars, limit_bytes, limit) + _legend(library, named, SMALL in colours.values())
     caption = f"<figcaption><b>{escape(title)}</b></figcaption>"
-    figures = folded(say(language, "memory.figures"), _figures(library, bars))
-    figure = held(f'<figure class="kb-figure">{caption}{drawing}</figure>')
-    return f"{figure}\n\n{figures}"
+    return held(f'<figure class="kb-figure">{caption}{drawing}</figure>'), bars
 
 
 def term_colours(phases: Sequence[Phase]) -> Mapping[str, int]:

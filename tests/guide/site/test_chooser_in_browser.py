@@ -21,6 +21,15 @@ const column = [...table.querySelectorAll("th")].findIndex((head) => head.innerT
 const row = [...table.querySelectorAll("tbody tr")].find((row) => row.cells[0].innerText === "t5-base");
 return row.cells[column].querySelector("strong").innerText;
 """
+# all at once: between two changes the page would answer the first
+_CHOOSE = """
+window.kbChosen = null;
+for (const [name, value] of Object.entries(arguments[0])) {
+  const field = document.getElementById(`kb-choose-${name}`);
+  field.value = value;
+  field.dispatchEvent(new Event("change"));
+}
+"""
 _SHIFTED = """
 new PerformanceObserver((list) => {
   for (const one of list.getEntries()) if (!one.hadRecentInput) window.kbShifted = (window.kbShifted || 0) + one.value;
@@ -39,10 +48,7 @@ def recommended(model: str, gpu: str) -> dict[str, Any]:
 
 def choose(browser: Browser, **values: str) -> dict[str, Any]:
     """What the chooser answers once these are chosen."""
-    browser.ask("window.kbChosen = null")
-    for name, value in values.items():
-        script = "arguments[0].value = arguments[1]; arguments[0].dispatchEvent(new Event('change'))"
-        browser.ask(script, browser.driver.find_element("id", f"kb-choose-{name}"), value)
+    browser.ask(_CHOOSE, values)
     chosen: dict[str, Any] = browser.wait("window.kbChosen && window.kbChosen.way && window.kbChosen")
     return chosen
 

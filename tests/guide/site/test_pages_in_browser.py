@@ -12,7 +12,9 @@ from site_needs import AXE
 
 NAVIGATION = (
     "", "gpus/", "models/", "memory/", "learn/effective-batch/", "learn/beams/", "learn/workers/", "learn/lora/",
-    "learn/precision/", "contribute/", "noted/", "inference/", "serving/", "trouble/", "trouble/questions/",
+    "learn/precision/", "learn/checkpointing/",
+    "learn/post-training/", "learn/many-gpus/", "contribute/", "noted/", "inference/", "serving/",
+    "trouble/", "trouble/questions/",
     "expressions/", "trouble/checklists/", "case/",
     "rules/", "errata/", "accuracy/", "sources/", "systems/", "playground/", "data/",
     "measure/", "integrations/", "overlays/", "commands/", "api/", "check/",

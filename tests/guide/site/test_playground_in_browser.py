@@ -2,10 +2,13 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from html import unescape
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,15 +17,15 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 
 from kb.core.text import LANGUAGES
-from kb.guide.rule_page import playground_state
 from kb.knowledge import load_catalog
-from site_browser import PHONE, Browser
+from site_browser import DESKTOP, PHONE, Browser
 from site_needs import ROOT
 
 CHECK = ".kb-buttons button"
 # both sides are told which libraries there are: a browser has none
 LIBRARIES = {"transformers": "5.0.0", "torch": "2.9.0", "peft": "0.18.0", "accelerate": "1.12.0", "trl": "0.25.0"}
 BATCH = 50
+_OPENS = re.compile(r'href="\.\./\.\./playground/#([^"]+)"')  # of a rule's page
 BAD = "general: {model_name: google/mt5-base}\ntraining: {fp16: true, per_device_train_batch_size: 64}\n"
 _WRITE = """
 const { EditorView } = await import(new URL("assets/vendor/editor.mjs", given[0]).href);
@@ -76,7 +79,7 @@ def fresh(browser: Browser) -> Browser:
 
 @pytest.fixture
 def playground(request: pytest.FixtureRequest, browser: Browser) -> Browser:
-    """The page with Python running, which tests that change no picker share: a start takes seconds."""
+    """The page with Python running: a start takes seconds, so tests share it, and leave its pickers as they were."""
     if not browser.ask("return window.kbShared"):
         request.getfixturevalue("fresh")
         browser.ask("window.kbShared = true")
@@ -200,12 +203,15 @@ def test_nothing_is_loaded_before_the_reader_asks(fresh: Browser) -> None:
     assert fresh.complaints() == []
     assert fresh.strangers() == []
     assert fresh.server.missing == []
+    fresh.ask("window.kbShared = true")  # the tests below go on with it
 
 
 def test_every_example_of_the_rules_gets_the_command_lines_answer(playground: Browser, tmp_path: Path) -> None:
-    given = list(examples())
+    given = sorted(examples(), key=lambda example: json.dumps(example.asked, sort_keys=True))  # a machine is made once
     assert len(given) > 700
-    there, here = from_browser(playground, given), from_command_line(tmp_path, given)
+    with ThreadPoolExecutor(1) as beside:
+        command_line = beside.submit(from_command_line, tmp_path, given)
+        there, here = from_browser(playground, given), command_line.result()
     different = {name: (answer, here[name]) for name, answer in there.items() if answer != here[name]}
     assert different == {}, (
         f"{len(different)} of {len(given)}: {json.dumps(dict(list(different.items())[:3]), indent=1)}"
@@ -213,32 +219,19 @@ def test_every_example_of_the_rules_gets_the_command_lines_answer(playground: Br
     assert sum(len(answer["findings"]) for answer in here.values()) > 400
 
 
-def test_every_example_that_opens_there_shows_its_rule(playground: Browser) -> None:
+def test_every_example_that_opens_there_shows_its_rule(playground: Browser, site: Path) -> None:
     """The link on a rule's page leads to that rule's finding."""
     given = []
-    for rule in load_catalog(whole=True).rules.values():
-        example = next(one for one in rule.examples if one["expect"] == "fires" and "config" in one)
-        state = playground_state(rule, example)
-        if state is not None:
-            asked = {name: value for name, value in state.items() if name != "config"}
+    for page in sorted(site.glob("en/rules/*/index.html")):
+        if link := _OPENS.search(page.read_text("utf-8")):
+            asked: dict[str, Any] = dict(parse_qsl(unescape(link[1]), keep_blank_values=True))
+            text = asked.pop("config")
             asked |= {"gpus": int(asked["gpus"])} if "gpus" in asked else {}
-            given.append(Example(rule.id, state["config"], asked))
+            given.append(Example(page.parent.name, text, asked))
     assert len(given) > 200
-    found = from_browser(playground, given)
+    found = from_browser(playground, sorted(given, key=lambda example: json.dumps(example.asked, sort_keys=True)))
     silent = [name for name, answer in found.items() if name not in {row[1] for row in answer.get("findings", [])}]
     assert silent == []
-
-
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_a_rules_page_opens_its_example_there(browser: Browser, language: str) -> None:
-    below = "" if language == "ko" else "en/"
-    browser.visit(f"{below}rules/t5-fp16-overflow/")
-    browser.driver.find_element("css selector", "a.md-button[href*='playground']").click()
-    answer = browser.wait("window.kbAnswer")
-    assert "t5-fp16-overflow" in {row["rule"] for unit in answer["report"]["files"] for row in unit["findings"]}
-    assert browser.wait("document.querySelector('[data-rule=t5-fp16-overflow]')")
-    link = browser.ask("return document.querySelector('[data-rule=t5-fp16-overflow] a').href")
-    assert link == f"{browser.server.address}{below}rules/t5-fp16-overflow/"
 
 
 def test_findings_are_underlined_where_they_are(playground: Browser) -> None:
@@ -259,29 +252,6 @@ def test_a_fix_changes_the_text_and_the_finding_goes(playground: Browser) -> Non
     playground.ask(f"{finding}.querySelector('.kb-fix').click()")
     playground.wait(f"!{finding}")
     assert "fp16: true" not in read(playground).replace("bf16: true", "")
-
-
-def test_a_shared_link_opens_the_same_state(fresh: Browser) -> None:
-    from selenium.webdriver.support.ui import Select
-
-    write(fresh, BAD + "# 메모 + & = % #\n")
-    Select(fresh.driver.find_element("id", "kb-gpu")).select_by_value("t4")
-    fresh.driver.find_element("id", "kb-host").clear()
-    fresh.driver.find_element("id", "kb-host").send_keys("32GB")
-    first = check(fresh)
-    fresh.driver.find_elements("css selector", ".kb-buttons button")[2].click()
-    link = fresh.driver.current_url
-    state = dict(parse_qsl(urlsplit(link).fragment))
-    assert (state["gpu"], state["host_memory"]) == ("t4", "32GB")
-    fresh.visit(link.removeprefix(fresh.server.address))
-    again = fresh.wait("window.kbAnswer")
-    assert again["report"] == first["report"]
-    assert read(fresh) == BAD + "# 메모 + & = % #\n"
-    # the same state in the other language
-    fresh.visit("en/" + link.removeprefix(fresh.server.address))
-    english = fresh.wait("window.kbAnswer")
-    assert read(fresh) == BAD + "# 메모 + & = % #\n"
-    assert english["report"]["machine"] == first["report"]["machine"]
 
 
 HOSTILE = {
@@ -333,6 +303,76 @@ def test_markup_in_a_config_stays_text(playground: Browser, text: str) -> None:
     assert playground.complaints() == []
 
 
+def test_what_cannot_be_asked_for_is_said(playground: Browser) -> None:
+    playground.driver.find_element("id", "kb-host").clear()
+    playground.driver.find_element("id", "kb-host").send_keys("plenty")
+    answer = check(playground)
+    assert "plenty" in answer["fault"]
+    assert "plenty" in playground.wait("document.querySelector('.kb-findings .kb-notice').innerText")
+    playground.driver.find_element("id", "kb-host").clear()
+
+
+def test_results_fit_a_phone(playground: Browser) -> None:
+    playground.resize(PHONE)
+    write(playground, BAD)
+    check(playground)
+    playground.wait("document.querySelector('.kb-finding')")
+    assert playground.ask("return document.documentElement.scrollWidth") <= PHONE[0]
+    playground.resize(DESKTOP)
+
+
+def test_playground_works_by_keyboard_alone(playground: Browser) -> None:
+    from selenium.webdriver import Keys
+
+    def step_to(selector: str) -> None:
+        for _ in range(60):
+            if playground.ask("return document.activeElement.matches(arguments[0])", selector):
+                return
+            playground.press(Keys.TAB)
+        raise AssertionError(f"Tab does not reach {selector}")
+
+    write(playground, "")
+    playground.ask("scrollTo(0, 0); document.activeElement.blur()")
+    step_to("#kb-gpu")
+    playground.press(Keys.ARROW_DOWN)
+    step_to(".cm-content")
+    playground.press("general: {model_name: google/mt5-base}", Keys.ENTER, "training: {fp16: true, bf16: true}")
+    step_to(CHECK)
+    playground.press(Keys.ENTER)
+    playground.wait("document.querySelector('.kb-finding .kb-fix')")
+    step_to(".kb-finding .kb-place")
+    playground.press(Keys.ENTER)
+    playground.wait("document.activeElement.matches('.cm-content')")
+    step_to(".kb-finding .kb-fix")
+    before, shown = read(playground), playground.ask("return document.querySelector('.cm-content').innerText")
+    playground.press(Keys.ENTER)
+    playground.wait("document.querySelector('.cm-content').innerText !== arguments[0]", shown)
+    assert read(playground) != before
+
+
+def test_a_shared_link_opens_the_same_state(playground: Browser) -> None:
+    from selenium.webdriver.support.ui import Select
+
+    write(playground, BAD + "# 메모 + & = % #\n")
+    Select(playground.driver.find_element("id", "kb-gpu")).select_by_value("t4")
+    playground.driver.find_element("id", "kb-host").clear()
+    playground.driver.find_element("id", "kb-host").send_keys("32GB")
+    first = check(playground)
+    playground.driver.find_elements("css selector", ".kb-buttons button")[2].click()
+    link = playground.driver.current_url
+    state = dict(parse_qsl(urlsplit(link).fragment))
+    assert (state["gpu"], state["host_memory"]) == ("t4", "32GB")
+    playground.visit(link.removeprefix(playground.server.address))
+    again = playground.wait("window.kbAnswer")
+    assert again["report"] == first["report"]
+    assert read(playground) == BAD + "# 메모 + & = % #\n"
+    # the same state in the other language
+    playground.visit("en/" + link.removeprefix(playground.server.address))
+    english = playground.wait("window.kbAnswer")
+    assert read(playground) == BAD + "# 메모 + & = % #\n"
+    assert english["report"]["machine"] == first["report"]["machine"]
+
+
 def test_markup_in_a_link_stays_text(browser: Browser) -> None:
     from urllib.parse import urlencode
 
@@ -344,53 +384,20 @@ def test_markup_in_a_link_stays_text(browser: Browser) -> None:
     assert browser.ask("return document.querySelectorAll('article img, article script').length") == 0
 
 
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_rules_page_opens_its_example_there(browser: Browser, language: str) -> None:
+    below = "" if language == "ko" else "en/"
+    browser.visit(f"{below}rules/t5-fp16-overflow/")
+    browser.driver.find_element("css selector", "a.md-button[href*='playground']").click()
+    answer = browser.wait("window.kbAnswer")
+    assert "t5-fp16-overflow" in {row["rule"] for unit in answer["report"]["files"] for row in unit["findings"]}
+    assert browser.wait("document.querySelector('[data-rule=t5-fp16-overflow]')")
+    link = browser.ask("return document.querySelector('[data-rule=t5-fp16-overflow] a').href")
+    assert link == f"{browser.server.address}{below}rules/t5-fp16-overflow/"
+
+
 def test_without_webassembly_the_playground_says_so(browser: Browser) -> None:
     for path, words in (("playground/", "WebAssembly가 없어"), ("en/playground/", "no WebAssembly")):
         browser.visit(path, before="delete window.WebAssembly")
         assert words in browser.wait("document.querySelector('#kb-playground .kb-notice')?.innerText")
         assert browser.complaints() == []
-
-
-def test_what_cannot_be_asked_for_is_said(fresh: Browser) -> None:
-    fresh.driver.find_element("id", "kb-host").clear()
-    fresh.driver.find_element("id", "kb-host").send_keys("plenty")
-    answer = check(fresh)
-    assert "plenty" in answer["fault"]
-    assert "plenty" in fresh.wait("document.querySelector('.kb-findings .kb-notice').innerText")
-
-
-def test_playground_works_by_keyboard_alone(fresh: Browser) -> None:
-    from selenium.webdriver import Keys
-
-    def step_to(selector: str) -> None:
-        for _ in range(60):
-            if fresh.ask("return document.activeElement.matches(arguments[0])", selector):
-                return
-            fresh.press(Keys.TAB)
-        raise AssertionError(f"Tab does not reach {selector}")
-
-    write(fresh, "")
-    step_to("#kb-gpu")
-    fresh.press(Keys.ARROW_DOWN)
-    step_to(".cm-content")
-    fresh.press("general: {model_name: google/mt5-base}", Keys.ENTER, "training: {fp16: true, bf16: true}")
-    step_to(CHECK)
-    fresh.press(Keys.ENTER)
-    fresh.wait("document.querySelector('.kb-finding .kb-fix')")
-    step_to(".kb-finding .kb-place")
-    fresh.press(Keys.ENTER)
-    fresh.wait("document.activeElement.matches('.cm-content')")
-    step_to(".kb-finding .kb-fix")
-    before, shown = read(fresh), fresh.ask("return document.querySelector('.cm-content').innerText")
-    fresh.press(Keys.ENTER)
-    fresh.wait("document.querySelector('.cm-content').innerText !== arguments[0]", shown)
-    assert read(fresh) != before
-
-
-def test_results_fit_a_phone(browser: Browser) -> None:
-    browser.visit("playground/", size=PHONE)
-    browser.wait(f"document.querySelector('{CHECK}')")
-    write(browser, BAD)
-    check(browser)
-    browser.wait("document.querySelector('.kb-finding')")
-    assert browser.ask("return document.documentElement.scrollWidth") <= PHONE[0]

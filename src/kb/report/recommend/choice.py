@@ -22,6 +22,11 @@ ASKED = (
     "generation_length",
 )  # fmt: skip
 PLAIN = Style(width=10_000)
+# A page has fields where the command has options.
+ON_A_PAGE = {
+    "recommend.not_in_format": "recommend.not_in_format_here",
+    "recommend.no_full_fp16": "recommend.no_full_fp16_here",
+}
 
 
 def choice_object(asked: Mapping[str, Any], words: Words) -> dict[str, Any]:
@@ -64,7 +69,7 @@ def _config(found: Answer, form: str | None, words: Words) -> dict[str, Any]:
     try:
         return {"config": config_file(found, form, words) if form else config_yaml(found, words)}
     except UserError as error:
-        return {"config": None, "config_fault": words(error.key, **error.values)}
+        return {"config": None, "config_fault": words(ON_A_PAGE.get(error.key, error.key), **error.values)}
 
 
 def _precision_note(asked: str | None, reason: str, estimator: Estimator, words: Words) -> str | None:
