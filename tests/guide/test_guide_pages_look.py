@@ -80,7 +80,7 @@ def test_lora_leaves_activations_and_takes_states() -> None:
 
 
 def test_an_unknown_comparison_is_said_with_those_there_are() -> None:
-    with pytest.raises(ValueError, match="method, attention, gpus"):
+    with pytest.raises(ValueError, match="method, post, attention, gpus"):
         compare(LIBRARY, "batch", "mt5-base", "rtx-3090", 4)
 
 
