@@ -55,10 +55,13 @@ for (const parent of document.querySelectorAll("article :is(tbody, ul, ol, dl, s
   }
 }
 """
-_DARKEN = """
+# what fades in would be read halfway
+_STILL = """
 const still = document.createElement("style");
-still.textContent = "*, *::before, *::after { transition: none !important }";  // axe reads colours at once
+still.textContent = "*, *::before, *::after { transition: none !important }";
 document.head.append(still);
+"""
+_DARKEN = """
 [...document.querySelectorAll("form[data-md-component=palette] label")].find((label) => !label.hidden).click();
 """
 _AXE = """
@@ -93,6 +96,7 @@ def seen(browser: Browser) -> Any:
     def look(path: str) -> Seen:
         browser.visit(path)
         settle(browser)
+        browser.ask(_STILL)
         browser.resize(PHONE)
         beyond = browser.ask(_BEYOND)
         light, dark = [], []
