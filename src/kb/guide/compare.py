@@ -7,7 +7,7 @@ from typing import Any
 
 from kb.advice.attempts import WAYS
 from kb.advice.estimator import Estimator, on_gpu
-from kb.core.setup import Method, PostTraining
+from kb.core.setup import Colocated, Method, PostTraining
 from kb.core.units import GIB
 from kb.guide.fits import SHOWN_WAYS, base_of
 from kb.guide.library import Library
@@ -52,7 +52,7 @@ def _post_training(constants: Mapping[str, float]) -> Mapping[str, Mapping[str, 
         "dpo_ahead": ("full", PostTraining("dpo")),
         "dpo_lora": ("lora", PostTraining("dpo", reference="adapter_off")),
         "grpo_lora": ("lora", answers),
-        "grpo_beside": ("lora", answers._replace(colocated=constants["trl_vllm_share"])),
+        "grpo_beside": ("lora", answers._replace(colocated=Colocated(constants["trl_vllm_share"]))),
     }
     return {
         name: {"gradient_checkpointing": True, "method": method, "post": post} for name, (method, post) in ways.items()
