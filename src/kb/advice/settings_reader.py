@@ -46,6 +46,11 @@ class SettingsReader:
         setting = self._unit.settings.get(name)
         return str(setting.path[-1]) if setting is not None and setting.path else name
 
+    def by_own_name(self, name: str) -> bool:
+        """Whether the key that says it is one that programs of their own have, so that what it means is a guess."""
+        setting = self._unit.settings.get(name)
+        return setting is not None and setting.own_name
+
     def value(self, *names: str) -> Any:
         """The first of ``names`` that the config says; None where it says none, or its value is unresolved."""
         for name in names:

@@ -270,6 +270,8 @@ def _batch(read: SettingsReader, name: str, matters: bool) -> int:
             read.unresolved[name] = None
         else:
             read.or_assume(name, None, default, "library_default")
+    if value is not None and matters and read.by_own_name(name):
+        read.assumed.append(Assumption("training.batch_named", read.key(name), "own_name"))
     return int(default or 1) if value is None else value
 
 

@@ -59,6 +59,7 @@ class Setting(NamedTuple):
     inherited: bool = False
     alias: bool = False  # the value is a YAML alias, ``*name``: what it says is written elsewhere
     joined: str = ""  # the file that says it, where that is another one, which this config names
+    own_name: bool = False  # the key is one that programs of their own have, no name of the format's
 
     @property
     def bare(self) -> bool:

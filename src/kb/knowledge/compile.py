@@ -17,6 +17,7 @@ from kb.knowledge.compile_guide import compile_entry
 from kb.knowledge.compile_rules import RuleCompiler
 from kb.knowledge.compile_tables import TableCompiler
 from kb.knowledge.locations import Location, files_under
+from kb.knowledge.own_names import with_own_names
 from kb.knowledge.problems import KnowledgeError, Problem
 from kb.knowledge.readings import Readings
 from kb.knowledge.rows import (
@@ -123,7 +124,10 @@ def compile_files(files: Files, ids: Mapping[str, Collection[str]] | None = None
         "rules": {name: rules[name]["hot"] for name in sorted(rules)},
         "gpus": gpus,
         "models": models,
-        "dialects": {located.data["id"]: located.data for located in files["dialects"]},
+        "dialects": {
+            located.data["id"]: with_own_names(located.data, vocabulary["own_names"], vocabulary["facts"])
+            for located in files["dialects"]
+        },
         "tables": tables.triggers,
         "constants": {name: entry["value"] for name, entry in files["constants.yaml"][0].data["constants"].items()},
     }

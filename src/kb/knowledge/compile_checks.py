@@ -6,6 +6,7 @@ from typing import Any
 
 from kb.core.text import nearest
 from kb.knowledge.locations import files_under
+from kb.knowledge.own_names import check_own_names
 from kb.knowledge.problems import Problem
 from kb.knowledge.rows import (
     check_defaults,
@@ -37,7 +38,9 @@ def checked(
         problems += [
             problem for located in files[kind] for problem in check_settings(located, vocabulary.data["facts"])
         ]
-    return problems + _check_dialects(files["dialects"], types)
+    own = vocabulary.data["own_names"]
+    problems += [_not_a_fact(vocabulary, ("own_names", name, KEY), name, types) for name in own if name not in types]
+    return problems + _check_dialects(files["dialects"], types) + check_own_names(files["dialects"], own)
 
 
 def check_entry(kind: str, located: Located, beside: Sequence[Located], sources: Mapping[str, Any]) -> list[Problem]:

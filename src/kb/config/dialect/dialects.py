@@ -19,7 +19,7 @@ DOT = "\x00"  # stands for a dot inside a key, so that it never counts as a step
 MOST_SHAPES = 256  # documents of different names whose dialects are remembered
 LAST = 10_000  # ranks of keys that count only where no other key of the setting is there
 ANY = "*"  # in a translation: any value that is not listed
-_PLAIN = frozenset(("to",))
+_PLAIN = frozenset(("to", "last"))
 _NOTHING: frozenset[str] | None = frozenset()
 _NO_VALUES: Values = {}
 _SPELT = {"true": "True", "false": "False"}  # YAML writes its booleans either way
@@ -257,7 +257,8 @@ class Recognition:
         groups = dialect.recognise.get("known", {})
         if groups and score < dialect.recognise["least"]:
             targets = self.compiled(dialect).targets
-            known = {path for part in parts for path in part if path in targets}
+            # a name that programs of any kind have marks no format
+            known = {path for part in parts for path in part if any(aim.rank < LAST for aim in targets.get(path, ()))}
             score += sum(groups.get(path.rpartition(".")[0] + ".*", 0) for path in known)
         return score
 

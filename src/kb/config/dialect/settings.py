@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kb.config.dialect.dialects import CompiledDialect, Entries, Entry, Target
+from kb.config.dialect.dialects import LAST, CompiledDialect, Entries, Entry, Target
 from kb.config.dialect.keys import WrittenKeys, placed
 from kb.config.dialect.translation import AS_WRITTEN, SAYS_NOTHING, reference, translated
 from kb.config.dialect.traps import event_of, interpret
@@ -99,7 +99,8 @@ class Extractor:
                 continue
             if trap is not None and not (self._converts and len(entry[0]) == 1 and trap.kind in CONVERTED):
                 part.events.append(event_of(trap, entry[1], entry[2], name, source))
-            part.settings[name] = placed(value, entry, source, borrowed=node is not entry[2])
+            setting = placed(value, entry, source, borrowed=node is not entry[2])
+            part.settings[name] = setting._replace(own_name=target.rank >= LAST)
             return
         if not silent:
             part.silenced[name] = source.span(candidates[0][1][2])

@@ -1,0 +1,81 @@
+"""Names that programs of their own give to a setting: read where no name of the format says it, and said to be guessed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from command_runs import run_kb
+from config_sample import DIALECTS, ROOT, load
+from kb.knowledge.own_names import with_own_names
+
+FLAT = "model_name_or_path: google-t5/t5-base\nlearning_rate: 1.0e-4\ndo_train: true\noutput_dir: out\n"
+GROUPED = "model:\n  name: google-t5/t5-base\n{model}training:\n  do_train: true\n  bf16: true\n{training}"
+VOCABULARY = load(ROOT / "rules" / "vocabulary.yaml")
+
+
+def checked(folder: Path, config: str) -> dict[str, Any]:
+    (folder / "run.yaml").write_text(config, "utf-8")
+    done = run_kb(
+        folder / "run.yaml", "--gpu", "rtx-3090", "--gpus", "1", "--format", "json", "--no-cache", module="kb.check"
+    )
+    (file,) = json.loads(done.stdout)["files"]
+    assert isinstance(file, dict)
+    return file
+
+
+def settings(file: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = file["setup"]
+    return found
+
+
+@pytest.mark.parametrize("name", ["batch_size", "train_batch_size", "micro_batch_size"])
+def test_a_batch_of_its_own_name_is_no_library_default(tmp_path: Path, name: str) -> None:
+    file = checked(tmp_path, GROUPED.format(model="", training=f"  {name}: 64\n"))
+    assert settings(file)["per_device_train_batch_size"] == 64
+    (finding,) = [each for each in file["findings"] if each["rule"] == "training-peak-exceeds-gpu"]
+    assert (finding["severity"], finding["certainty"]) == ("warning", "assumed")
+    assert finding["message"].startswith(f"If {name} is the batch of one device")
+
+
+def test_lengths_steps_and_epochs_of_their_own_names_are_read(tmp_path: Path) -> None:
+    config = GROUPED.format(
+        model="  max_length: 384\n  max_target_len: 96\n",
+        training="  batch_size: 4\n  grad_accum_steps: 8\n  epochs: 7\n  val_batch_size: 2\n",
+    )
+    setup = settings(checked(tmp_path, config))
+    assert setup["max_source_length"] == 384
+    assert setup["max_target_length"] == 96
+    assert setup["gradient_accumulation_steps"] == 8
+    assert setup["per_device_eval_batch_size"] == 2
+
+
+def test_the_formats_own_name_wins(tmp_path: Path) -> None:
+    setup = settings(checked(tmp_path, FLAT + "batch_size: 64\nper_device_train_batch_size: 2\n"))
+    assert setup["per_device_train_batch_size"] == 2
+
+
+def test_such_names_make_no_file_a_training_config(tmp_path: Path) -> None:
+    """A config of a vision project has batches and epochs too."""
+    config = "train:\n  batch_size: 32\n  epochs: 90\n  lr: 0.1\n  num_epochs: 90\ndata:\n  batch_size: 32\n"
+    assert checked(tmp_path, config)["dialect"] is None
+
+
+def test_a_text_where_a_number_is_meant_is_found_under_its_own_name(tmp_path: Path) -> None:
+    file = checked(tmp_path, FLAT + "lr: 1e-4\nbatch_size: 2\n")
+    assert "yaml-number-is-text" not in {each["rule"] for each in file["findings"]}  # learning_rate says it already
+    file = checked(tmp_path, FLAT.replace("learning_rate: 1.0e-4\n", "num_train_epochs: 3\n") + "lr: 1e-4\n")
+    assert "yaml-number-is-text" in {each["rule"] for each in file["findings"]}
+
+
+@pytest.mark.parametrize("name", sorted(DIALECTS))
+def test_no_own_name_takes_the_place_of_a_key(name: str) -> None:
+    data = load(ROOT / "rules" / "dialects" / f"{name}.yaml")
+    made = with_own_names(data, VOCABULARY["own_names"], VOCABULARY["facts"])
+    assert "own_names" not in made
+    assert {key: made["keys"][key] for key in data["keys"]} == data["keys"]
+    assert list(made["keys"])[: len(data["keys"])] == list(data["keys"])
+    added = [meant for key, meant in made["keys"].items() if key not in data["keys"]]
+    assert bool(added) == bool(data.get("own_names"))
+    assert all(meant["last"] for meant in added)
