@@ -1,4 +1,4 @@
-"""Names that programs of their own give to a setting: read where no name of the format says it, and said to be guessed."""
+"""Names that programs of their own give to a setting: read where the format has no name for it, and said to be guessed."""
 
 import json
 from pathlib import Path
@@ -51,6 +51,17 @@ def test_lengths_steps_and_epochs_of_their_own_names_are_read(tmp_path: Path) ->
     assert setup["per_device_eval_batch_size"] == 2
 
 
+def test_precision_optimizer_and_adapter_of_their_own_names_are_read(tmp_path: Path) -> None:
+    config = GROUPED.replace("  bf16: true\n", "").format(
+        model="  load_in_4bit: true\n  use_lora: true\n",
+        training="  batch_size: 4\n  mixed_precision: bf16\n  optimizer: AdamW\n  lora_r: 32\n  num_workers: 6\n",
+    )
+    setup = settings(checked(tmp_path, config))
+    assert (setup["method"], setup["lora_r"], setup["bf16"]) == ("qlora", 32, True)
+    assert setup["optim"] == "adamw_torch"
+    assert setup["dataloader_num_workers"] == 6
+
+
 def test_the_formats_own_name_wins(tmp_path: Path) -> None:
     setup = settings(checked(tmp_path, FLAT + "batch_size: 64\nper_device_train_batch_size: 2\n"))
     assert setup["per_device_train_batch_size"] == 2
@@ -78,4 +89,4 @@ def test_no_own_name_takes_the_place_of_a_key(name: str) -> None:
     assert list(made["keys"])[: len(data["keys"])] == list(data["keys"])
     added = [meant for key, meant in made["keys"].items() if key not in data["keys"]]
     assert bool(added) == bool(data.get("own_names"))
-    assert all(meant["last"] for meant in added)
+    assert all(each["last"] for meant in added for each in meant)

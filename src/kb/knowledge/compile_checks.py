@@ -39,7 +39,13 @@ def checked(
             problem for located in files[kind] for problem in check_settings(located, vocabulary.data["facts"])
         ]
     own = vocabulary.data["own_names"]
-    problems += [_not_a_fact(vocabulary, ("own_names", name, KEY), name, types) for name in own if name not in types]
+    problems += [
+        _not_a_fact(vocabulary, ("own_names", kind, name, KEY), meant, types)
+        for kind, names in own.items()
+        for name, means in names.items()
+        for meant in _names(means)
+        if meant not in types
+    ]
     return problems + _check_dialects(files["dialects"], types) + check_own_names(files["dialects"], own)
 
 

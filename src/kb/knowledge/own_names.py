@@ -6,51 +6,54 @@ from typing import Any
 from kb.knowledge.problems import Problem
 from kb.knowledge.source import KEY, Located
 
-Names = Mapping[str, list[str]]  # setting → names
+Names = Mapping[str, Mapping[str, Any]]  # kind → name → what it means, as in the keys of a format
 
 
 def with_own_names(dialect: Mapping[str, Any], names: Names, facts: Mapping[str, Any]) -> dict[str, Any]:
     """A format with these names in its groups, each counting only where no name of the format's own says the setting.
 
     Args:
-        dialect: as its file says it; under ``own_names`` stand the groups of the file, by the first part of a setting.
-        names: the names, by setting.
+        dialect: as its file says it; under ``own_names`` stand the groups of the file, by the kind of name.
+        names: the names, by kind.
         facts: the vocabulary, whose settings a ``*`` of the format already spells out.
     """
-    whole = {key: meant for key, meant in dialect["keys"].items() if key.endswith("*") and isinstance(meant, str)}
-    spelt = {
-        key[:-1] + fact[len(meant) - 1 :]
-        for key, meant in whole.items()
-        for fact in facts
-        if fact.startswith(meant[:-1])
-    }
-    added = {
-        path: {"to": setting, "last": True}
-        for path, setting in _paths(dialect.get("own_names", {}), names)
-        if path not in dialect["keys"] and path not in spelt
-    }
-    return {
-        **{name: value for name, value in dialect.items() if name != "own_names"},
-        "keys": {**dialect["keys"], **added},
-    }
+    keys = dialect["keys"]
+    spelt = set(_spelt_out(keys, facts))
+    added: dict[str, Any] = {}
+    for path, meant in _paths(dialect.get("own_names", {}), names):
+        if path not in keys and path not in spelt:
+            added.setdefault(path, [_last(each) for each in (meant if isinstance(meant, list) else [meant])])
+    rest = {name: value for name, value in dialect.items() if name != "own_names"}
+    return {**rest, "keys": {**keys, **added}}
 
 
-def _paths(groups: Mapping[str, list[str]], names: Names) -> Iterator[tuple[str, str]]:
-    """Every name in every group where the setting's own first part stands, with the setting."""
-    for part, places in groups.items():
+def _last(meant: Any) -> dict[str, Any]:
+    return {**(meant if isinstance(meant, dict) else {"to": meant}), "last": True}
+
+
+def _spelt_out(keys: Mapping[str, Any], facts: Mapping[str, Any]) -> Iterator[str]:
+    """The paths that ``training.*: training.*`` and its like stand for."""
+    for key, meant in keys.items():
+        if key.endswith("*") and isinstance(meant, str):
+            start = meant[:-1]
+            yield from (key[:-1] + fact[len(start) :] for fact in facts if fact.startswith(start))
+
+
+def _paths(groups: Mapping[str, list[str]], names: Names) -> Iterator[tuple[str, Any]]:
+    """Every name in every group where its kind stands, with what it means."""
+    for kind, places in groups.items():
         for place in places:
-            for setting, called in names.items():
-                if setting.partition(".")[0] == part:
-                    for name in called:
-                        yield (f"{place}.{name}" if place else name), setting
+            for name, meant in names.get(kind, {}).items():
+                yield (f"{place}.{name}" if place else name), meant
 
 
 def check_own_names(dialects: list[Located], names: Names) -> list[Problem]:
-    """A format that names a part of settings for which there are no names: its line would do nothing."""
-    parts = {setting.partition(".")[0] for setting in names}
+    """A format that names a kind for which the vocabulary has no names."""
     return [
-        located.problem(("own_names", part, KEY), f"no setting of {part!r} has names of its own in vocabulary.yaml")
+        located.problem(
+            ("own_names", kind, KEY), f"vocabulary.yaml has no own_names of kind {kind!r}: {', '.join(names)}"
+        )
         for located in dialects
-        for part in located.data.get("own_names", {})
-        if part not in parts
+        for kind in located.data.get("own_names", {})
+        if kind not in names
     ]
