@@ -1,4 +1,4 @@
-"""Names that programs of their own give to a setting: read where the format has no name for it, and said to be guessed."""
+"""Names that programs of their own give to a setting: read where the format has none for it, and said to be guessed."""
 
 import json
 from pathlib import Path
