@@ -18,7 +18,16 @@ VOCABULARY = load(ROOT / "rules" / "vocabulary.yaml")
 def checked(folder: Path, config: str) -> dict[str, Any]:
     (folder / "run.yaml").write_text(config, "utf-8")
     done = run_kb(
-        folder / "run.yaml", "--gpu", "rtx-3090", "--gpus", "1", "--format", "json", "--no-cache", module="kb.check"
+        folder / "run.yaml",
+        "--gpu",
+        "rtx-3090",
+        "--gpus",
+        "1",
+        "--format",
+        "json",
+        "--no-cache",
+        "--notes",
+        module="kb.check",
     )
     (file,) = json.loads(done.stdout)["files"]
     assert isinstance(file, dict)
@@ -90,3 +99,43 @@ def test_no_own_name_takes_the_place_of_a_key(name: str) -> None:
     added = [meant for key, meant in made["keys"].items() if key not in data["keys"]]
     assert bool(added) == bool(data.get("own_names"))
     assert all(each["last"] for meant in added for each in meant)
+
+
+LOADERS = {
+    "omegaconf": "cfg = OmegaConf.load('run.yaml')",
+    "pyyaml": "cfg = yaml.safe_load(open('run.yaml'))",
+}
+PROGRAM = (
+    "import yaml\nfrom omegaconf import OmegaConf\nfrom transformers import TrainingArguments\n{load}\n"
+    "arguments = TrainingArguments(output_dir='out', learning_rate=cfg.train.lr)\n"
+)
+OWN = (
+    "model:\n  name: klue/roberta-base\ntrain:\n  batch_size: 8\n  lr: 2e-5\n"
+    "  gradient_accumulation_steps: 1\n  weight_decay: 0.01\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("loader", "severity"),
+    [("omegaconf", None), ("pyyaml", "error"), ("", "warning")],
+    ids=["OmegaConf", "PyYAML", "?"],
+)
+def test_whether_a_number_is_text_is_what_loads_the_file(tmp_path: Path, loader: str, severity: str | None) -> None:
+    (tmp_path / ".git").mkdir()
+    if loader:
+        (tmp_path / "train.py").write_text(PROGRAM.format(load=LOADERS[loader]), "utf-8")
+    found = [each for each in checked(tmp_path, OWN)["findings"] if each["rule"] == "yaml-number-is-text"]
+    assert [each["severity"] for each in found] == ([severity] if severity else [])
+    for finding in found:
+        assert finding["fix"]["safety"] == "safe"  # right for whatever loads it
+        assert finding["message"].startswith("If PyYAML reads this file") is (severity == "warning")
+
+
+def test_what_a_program_of_its_own_may_set_is_no_warning(tmp_path: Path) -> None:
+    library = "training:\n  per_device_train_batch_size: 1\n  learning_rate: 1.0e-4\n  eval_steps: 200\n"
+    own = library.replace("per_device_train_batch_size", "micro_batch_size")
+    named = {
+        text: [each["severity"] for each in checked(tmp_path, text)["findings"] if "eval-steps" in each["rule"]]
+        for text in (library, own)
+    }
+    assert named == {library: ["warning"], own: ["info"]}

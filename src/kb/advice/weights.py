@@ -40,6 +40,9 @@ def worded(finding: Finding) -> Finding:
     return finding._replace(rule=finding.rule.partition(BETWEEN)[0]) if BETWEEN in finding.rule else finding
 
 
+TEXT_OF_NUMBER = "number-as-text"  # the event
+
+
 class Weights:
     """Weighs the findings of one run.
 
@@ -66,11 +69,24 @@ class Weights:
 
     def as_named(self, finding: Finding, rule: Rule, names: Names) -> Finding | None:
         """The finding as certain as the name that it is about is a library's; None where nothing says that it is."""
+        if rule.on == TEXT_OF_NUMBER:
+            return self._as_loaded(finding, names.text_of_numbers())
         certainty = names.of(finding, rule.at) if rule.names else "certain"
+        if certainty is not None and names.may_be_set_there(finding):
+            certainty = weakest((certainty, "assumed"))
         if certainty is None or certainty == "certain":
             return finding if certainty else None
         finding = lowered(finding, weakest((finding.certainty, certainty)))
         finding = finding._replace(if_so=(*finding.if_so, Assumption(HANDS_ON, True, "names_handed_on")))
+        return finding._replace(severity=self._severity(finding))
+
+    def _as_loaded(self, finding: Finding, certainty: Certainty | None) -> Finding | None:
+        """A number that YAML reads as text, as certain as it is that PyYAML reads the file."""
+        if certainty is None or certainty == "certain":
+            return finding if certainty else None
+        fixes = finding.fixes  # the number is right for whatever reads it
+        finding = lowered(finding, weakest((finding.certainty, certainty)))._replace(fixes=fixes)
+        finding = finding._replace(if_so=(*finding.if_so, Assumption("config.loader", "PyYAML", "loader_not_found")))
         return finding._replace(severity=self._severity(finding))
 
     def _with_assumptions(self, finding: Finding, rule: Rule, prepared: UnitFacts) -> Finding:

@@ -9,6 +9,7 @@ from kb.core.document import Unit
 from kb.core.facts import Certainty
 from kb.core.finding import Finding
 
+OF_OMEGACONF = ("hydra",)  # formats that OmegaConf reads as often as not
 HANDS_ON = "script.passes_training_arguments"
 """The fact by which a project says that its program hands every name on."""
 # Each begins with the letters that are looked for: that is what makes the search quick.
@@ -26,6 +27,13 @@ _ASKS_TO = re.compile(  # a switch for adapters that is off unless it is written
     |add_argument\(\s*["']--\w*(?:lora|peft|adapter)[\w-]*["'][^()]*?(?:store_true|default[ \t]*=[ \t]*False)
     |\bget_peft_config\(""",
     re.MULTILINE | re.VERBOSE | re.IGNORECASE,
+)
+_WRITTEN = "written."
+_SET_BY_PROGRAMS = ("training.", "data.", "generation.", "lora.", "quantization.")
+# OmegaConf reads 5e-5 as a number, PyYAML as text.
+_BY_OMEGACONF = re.compile(r"\bOmegaConf\b|\bhydra\.main\b|\bHydraConfig\b")
+_BY_PYYAML = re.compile(
+    r"\byaml\.(?:safe_load|load|full_load)\b|\bparse_yaml_file\b|\b(?:Trl|H4)ArgumentParser\b|\bTrlParser\b"
 )
 _OF_TRL = ("SFT", "DPO", "GRPO", "Reward", "KTO", "ORPO", "CPO", "PPO", "RLOO", "GKD", "XPO", "NashMD", "BCO", "PRM")
 _ABOUT_VALUES = ("text",)  # types of which a wrong value is wrong for any program
@@ -166,6 +174,33 @@ class Names:
             rf"""["']--{name}["'][^()]*?(?:store_true|nargs\s*=\s*["'][?*])|^[ \t]+{name}[ \t]*:[ \t]*bool\b""", re.M
         )
         return any(made.search(program.text) for program in self._programs)
+
+    def may_be_set_there(self, finding: Finding) -> bool:
+        """Whether a finding rests on a setting that the file leaves out and its program may set: one that has names of
+        its own for settings fills in the library's arguments by itself.
+        """
+        unit = self._unit
+        if unit.reader != "script" or not any(each.own_name for each in unit.settings.values()):
+            return False
+        if any(program.hands_on for program in self._programs):
+            return False
+        unsaid = (each for each in finding.because if each.origin == "library")
+        return any(
+            each.value is False if each.name.startswith(_WRITTEN) else each.name.startswith(_SET_BY_PROGRAMS)
+            for each in unsaid
+            if each.name.removeprefix(_WRITTEN) not in unit.settings
+        )
+
+    def text_of_numbers(self) -> Certainty | None:
+        """How certainly ``5e-5`` stays text where the file is read; None where what reads it makes a number of it."""
+        if self._unit.reader != "script":
+            return "certain"
+        texts = [program.text for program in self._programs]
+        if any(_BY_PYYAML.search(text) for text in texts):
+            return "certain"
+        if any(_BY_OMEGACONF.search(text) for text in texts):
+            return None
+        return "likely" if self._unit.dialect in OF_OMEGACONF else "certain"
 
     def of_rule(self, at: Sequence[str], meant: str = "") -> Certainty | None:
         """As :meth:`certainty`, of the first setting that a rule looks at, as it is written here."""
