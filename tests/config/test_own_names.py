@@ -101,6 +101,17 @@ def test_no_own_name_takes_the_place_of_a_key(name: str) -> None:
     assert all(each["last"] for meant in added for each in meant)
 
 
+def test_a_hubs_model_and_a_batch_make_a_file_without_marks_a_run(tmp_path: Path) -> None:
+    config = (
+        "seed: 3\ntrain:\n  model_name: klue/bert-base\n  batch_size: 16\n  epoch: 20\n  lr: 5.0e-5\n  max_len: 200\n"
+    )
+    file = checked(tmp_path, config)
+    assert file["dialect"] == "hydra"
+    assert (settings(file)["model_name"], settings(file)["per_device_train_batch_size"]) == ("klue/bert-base", 16)
+    assert checked(tmp_path, config.replace("klue/bert-base", "resnet50"))["dialect"] is None
+    assert checked(tmp_path, config.replace("batch_size", "rows"))["dialect"] is None
+
+
 LOADERS = {
     "omegaconf": "cfg = OmegaConf.load('run.yaml')",
     "pyyaml": "cfg = yaml.safe_load(open('run.yaml'))",

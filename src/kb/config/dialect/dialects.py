@@ -1,10 +1,11 @@
 """Which format a config is in, and which of its keys means which setting. The formats are data: ``rules/dialects/``."""
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from kb.config.dialect.typos import Neighbours
-from kb.config.text.nodes import MAPPING, Node
+from kb.config.text.nodes import MAPPING, SCALAR, Node
 from kb.core.catalog import Dialect
 from kb.core.facts import FactType
 from kb.core.unmodelled import Unmodelled
@@ -18,6 +19,9 @@ DOT = "\x00"  # stands for a dot inside a key, so that it never counts as a step
 
 MOST_SHAPES = 256  # documents of different names whose dialects are remembered
 LAST = 10_000  # ranks of keys that count only where no other key of the setting is there
+LEAST_OF_A_RUN = 4  # settings that make a file without marks a run's, a hub's model and a batch among them
+BATCH = "training.per_device_train_batch_size"
+_OF_A_HUB = re.compile(r"[\w.-]+/[\w.-]+")
 ANY = "*"  # in a translation: any value that is not listed
 _PLAIN = frozenset(("to", "last"))
 _NOTHING: frozenset[str] | None = frozenset()
@@ -243,6 +247,12 @@ class Recognition:
             score = self.score(dialect, entries)
             if score >= dialect.recognise["least"]:
                 found.append((score, dialect))
+        if not found:
+            found = [
+                (known, dialect)
+                for dialect in self._dialects
+                if not dialect.wrapped and (known := self._known_of_a_run(dialect, entries)) >= LEAST_OF_A_RUN
+            ]
         found.sort(key=lambda each: -each[0])
         return [dialect for score, dialect in found if 2 * score >= found[0][0]]
 
@@ -261,6 +271,20 @@ class Recognition:
             known = {path for part in parts for path in part if any(aim.rank < LAST for aim in targets.get(path, ()))}
             score += sum(groups.get(path.rpartition(".")[0] + ".*", 0) for path in known)
         return score
+
+    def _known_of_a_run(self, dialect: Dialect, entries: Entries) -> int:
+        """Settings that a format knows in a file without marks; 0 where it names no model of a hub, or no batch."""
+        top, sections = split(entries, section_names(dialect, entries))
+        parts = [top, *sections.values()]
+        if any(_bears(mark, part) for mark in dialect.recognise.get("unless", ()) for part in parts):
+            return 0
+        targets = self.compiled(dialect).targets
+        known = {
+            aim.fact.name: entry[2] for part in parts for path, entry in part.items() for aim in targets.get(path, ())
+        }
+        model = known.get("model.name")
+        named = model is not None and model.kind == SCALAR and _OF_A_HUB.fullmatch(model.value) is not None
+        return len(known) if named and BATCH in known else 0
 
     def familiar_keys(self, entries: Entries, limit: int = 20) -> tuple[str, ...]:
         """Names in a document that some dialect knows, wherever they stand, in their order."""
