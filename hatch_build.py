@@ -1,9 +1,11 @@
-"""The wheel's data: rules/ and i18n/ inside the package, with the bundle compiled from them; the manual pages.
+"""The wheel's data: rules/ and i18n/ packed into one file, with the bundle compiled from them; the manual pages.
 
 An editable installation gets none of it: it reads both folders from the checkout.
 """
 
 import datetime
+import json
+import lzma
 import os
 import shutil
 import subprocess
@@ -14,6 +16,9 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 MANUALS = "man"
+ARCHIVE = "sources.json.xz"  # as kb.knowledge.packed reads it
+PROJECT = "rules/schema/project.json"  # each start in a project with a kb.toml reads it
+OF_THE_GUIDE = (".*", "site.yaml", "glossary.yaml")  # made from a checkout alone
 
 
 class KnowledgeHook(BuildHookInterface):
@@ -34,7 +39,8 @@ class KnowledgeHook(BuildHookInterface):
         pages = os.path.join(self.staging, MANUALS)
         for path, place in (("ko/kb.1", "share/man/ko/man1/kb.1"), ("en/kb.1", "share/man/man1/kb.1")):
             build_data["shared_data"][os.path.join(pages, path)] = place
-        for name in ("rules", "i18n"):
+        build_data["force_include"][os.path.join(self.staging, "rules", ".bundle")] = "kb/_data/rules/.bundle"
+        for name in (PROJECT, ARCHIVE):
             build_data["force_include"][os.path.join(self.staging, name)] = f"kb/_data/{name}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
@@ -44,18 +50,19 @@ class KnowledgeHook(BuildHookInterface):
     def _stage(self, folder: str) -> None:
         for name in ("rules", "i18n"):
             source, target = os.path.join(self.root, name), os.path.join(folder, name)
-            shutil.copytree(source, target, ignore=shutil.ignore_patterns(".*"))
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns(*OF_THE_GUIDE))
         # The package that is being built is not installed where it is built.
         sys.path.insert(0, os.path.join(self.root, "src"))
         try:
             self._compile(folder)
+            self._pack(folder)
             self._write_manuals(folder)
         finally:
             sys.path.remove(os.path.join(self.root, "src"))
 
     def _compile(self, folder: str) -> None:
         from kb.knowledge import KnowledgeError
-        from kb.knowledge.bundle import STAMP, build
+        from kb.knowledge.bundle import build
         from kb.knowledge.locations import Location
         from kb.knowledge.readings import FILE
 
@@ -65,9 +72,19 @@ class KnowledgeHook(BuildHookInterface):
         except KnowledgeError as error:
             lines = (str(problem).replace(folder + os.sep, "") for problem in error.problems)
             raise SystemExit("\n".join([*lines, "the rules have faults: nothing was built"])) from None
-        # They say whether sources on disk changed since, and what was read of each; an installed package's do not.
-        for name in (STAMP, FILE):
-            os.remove(os.path.join(location.bundle, name))
+        os.remove(os.path.join(location.bundle, FILE))  # what was read of each: an installed package's do not change
+
+    def _pack(self, folder: str) -> None:
+        """Every file of the rules and texts, by its name, as one; the same files make the same bytes."""
+        from kb.knowledge.locations import files_under
+
+        texts: dict[str, str] = {}
+        for name in files_under(folder):
+            with open(os.path.join(folder, name), encoding="utf-8", newline="") as stream:
+                texts[name] = stream.read()
+        packed = lzma.compress(json.dumps(texts, ensure_ascii=False).encode(), preset=9 | lzma.PRESET_EXTREME)
+        with open(os.path.join(folder, ARCHIVE), "wb") as archive:
+            archive.write(packed)
 
     def _day(self) -> str:
         """The day of the release: that of ``SOURCE_DATE_EPOCH`` or of the last commit, else today."""

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import lzma
 import os
 import shutil
 import subprocess
@@ -34,14 +35,41 @@ def test_rules_with_a_fault_are_not_built(tmp_path: Path) -> None:
 
 
 def data_of(folder: Path) -> set[str]:
+    """Every source below a folder, by its name in the checkout."""
     return {str(path.relative_to(ROOT)).replace(os.sep, "/") for path in folder.rglob("*.yaml")}
 
 
 def test_the_wheel_carries_every_rule_and_text_and_the_bundle(wheel: Path) -> None:
-    names = set(zipfile.ZipFile(wheel).namelist())
-    wanted = data_of(ROOT / "rules") | {"i18n/ko.yaml", "i18n/en.yaml"}
-    assert {f"kb/_data/{name}" for name in wanted} <= names
+    built = zipfile.ZipFile(wheel)
+    names = set(built.namelist())
+    packed = json.loads(lzma.decompress(built.read("kb/_data/sources.json.xz")))
+    for name in data_of(ROOT / "rules") | {"i18n/ko.yaml", "i18n/en.yaml"}:
+        assert packed[name] == (ROOT / name).read_bytes().decode()
     assert {f"kb/_data/rules/.bundle/{part}.json" for part in ("hot", "cold", "ko", "en")} <= names
+
+
+def test_the_wheel_stays_small(wheel: Path) -> None:
+    assert wheel.stat().st_size <= 2_500_000
+
+
+def test_an_installed_kb_shows_tries_and_validates_its_rules(installed: Path, tmp_path: Path) -> None:
+    data = Path(call([installed / "python", "-c", "import kb; print(kb.__path__[0])"], tmp_path).strip()) / "_data"
+    before = {path: path.read_bytes() for path in data.rglob("*") if path.is_file()}
+    kept, other = {"XDG_CACHE_HOME": str(tmp_path / "cache")}, {"XDG_CACHE_HOME": os.devnull, "TMPDIR": str(tmp_path)}
+    shown = (ROOT / "rules/checks/precision/t5-fp16-overflow.yaml").read_text("utf-8")
+    for cache in (kept, other, kept):  # one that can be written, one that cannot
+        assert call([installed / "kb", "rules", "show", "t5-fp16-overflow"], tmp_path, env=cache) == shown
+    assert "RTX 3090" in call([installed / "kb", "rules", "explain", "rtx-3090"], tmp_path, env=other)
+    assert {path.name for path in tmp_path.iterdir()} == {"cache"}, "a temporary folder is left"
+    (folder,) = (tmp_path / "cache" / "kb").glob("sources-*")
+    assert " 0 " not in call([installed / "kb", "rules", "validate", "--lang", "en"], tmp_path, env=kept)
+    call([installed / "kb", "rules", "test", "t5-fp16-overflow"], tmp_path, env=kept)
+    shutil.copytree(folder / "rules", tmp_path / "rules")  # no i18n beside: the packed texts count
+    config = tmp_path / "config.yaml"
+    config.write_text(CONFIG, "utf-8")
+    said = call([installed / "kb", "check", config, *MACHINE, "--rules", "rules"], tmp_path, codes=(1,), env=kept)
+    assert "t5-fp16-overflow" in said
+    assert before == {path: path.read_bytes() for path in data.rglob("*") if path.is_file()}
 
 
 def test_the_wheel_carries_nothing_else_of_the_checkout(wheel: Path) -> None:

@@ -10,7 +10,7 @@ from kb.commands.options import Options
 from kb.core.hardware import Machine
 from kb.core.text import UserError
 from kb.knowledge import load_catalog
-from kb.knowledge.locations import Location, Overlay, Rules, shipped
+from kb.knowledge.locations import Location, Overlay, Rules, cache_folder, shipped
 from kb.knowledge.overlay import OverlayError, laid_entries
 from kb.machine.detect import detect
 from kb.machine.installation import Installation, Package, look_around
@@ -204,7 +204,7 @@ def command(arguments: Sequence[str], language: str) -> int:
         version=__version__,
         rules_version=catalog.version,
         rules_folder=shipped().rules,
-        installation=look_around(),
+        installation=look_around(cache_folder()),
         machine=detect(catalog.gpus),
         project=project.path,
         versions=_versions_of(path, project) if path is not None else None,

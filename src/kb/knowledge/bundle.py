@@ -56,8 +56,9 @@ def build(location: Location, files: "Files | None" = None, *, released: str | N
         os.makedirs(location.bundle, exist_ok=True)
         for name, data in parts.items():
             write_data(os.path.join(location.bundle, f"{name}.json"), data)
-        stamp = {"format": FORMAT, "files": _stat(location), "content": _content(location)}
-        write_data(os.path.join(location.bundle, STAMP), stamp)
+        if not location.sealed:  # whose sources do not change
+            stamp = {"format": FORMAT, "files": _stat(location), "content": _content(location)}
+            write_data(os.path.join(location.bundle, STAMP), stamp)
     except OSError:
         pass  # a read-only folder: compiled again at each start, which is slower and still right
     return parts

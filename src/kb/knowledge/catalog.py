@@ -11,7 +11,7 @@ from kb.core.model import Architecture, Model
 from kb.core.release import parse_version
 from kb.core.rule import Computed, Rule, RuleFix
 from kb.core.text import Text
-from kb.knowledge.bundle import load_part
+from kb.knowledge.bundle import load_part, read_data
 from kb.knowledge.locations import Rules, located, shipped
 from kb.knowledge.problems import KnowledgeError
 
@@ -62,13 +62,17 @@ def load_words_alone(language: str) -> Mapping[str, str]:
 
     from kb.knowledge.source import read_source
 
-    path = os.path.join(shipped().i18n, f"{language}.yaml")
+    location = shipped()
+    path = os.path.join(location.i18n, f"{language}.yaml")
     try:
+        if location.sealed:
+            texts: Mapping[str, str] = read_data(os.path.join(location.bundle, f"{language}.json"))
+            return texts
         with open(path, encoding="utf-8") as stream:
-            texts = read_source(path, stream.read()).data
+            data = read_source(path, stream.read()).data
     except (OSError, ValueError, KnowledgeError):
         return {}
-    return {key: text for key, text in texts.items() if isinstance(text, str)} if isinstance(texts, dict) else {}
+    return {key: text for key, text in data.items() if isinstance(text, str)} if isinstance(data, dict) else {}
 
 
 def load_table_rows(rule: str, rules: Rules = None) -> list[list[str]]:

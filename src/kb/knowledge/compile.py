@@ -16,7 +16,7 @@ from kb.knowledge.compile_checks import checked, closed_sets, fact_types
 from kb.knowledge.compile_guide import compile_entry
 from kb.knowledge.compile_rules import RuleCompiler
 from kb.knowledge.compile_tables import TableCompiler
-from kb.knowledge.locations import Location, files_under
+from kb.knowledge.locations import Location, files_under, opened
 from kb.knowledge.own_names import with_own_names
 from kb.knowledge.problems import KnowledgeError, Problem
 from kb.knowledge.readings import Readings
@@ -42,7 +42,7 @@ def compile_knowledge(location: Location, files: Files | None = None, *, release
     """
     files = read_rules_folder(location) if files is None else files
     parts, problems = compile_files(files)
-    words, word_problems = _words(location)
+    words, word_problems = _words(opened(location))
     problems += word_problems
     if problems:
         raise KnowledgeError(sorted(problems, key=lambda problem: (problem.path, problem.line, problem.column)))
@@ -57,6 +57,7 @@ def read_one_file(location: Location, name: str) -> Located:
     Raises:
         KnowledgeError: it has faults.
     """
+    location = opened(location)
     kind, stem = name.split("/", 1)[0], name.rpartition("/")[2]
     beside = [other for other in files_under(location.rules) if _goes_with(other, kind, stem)]
     files, problems = _read_all(location, sorted({name, *beside}), trusted=set(beside) - {name})
@@ -148,7 +149,7 @@ def read_rules_folder(location: Location) -> Files:
     Raises:
         KnowledgeError: a file is missing, is not YAML, or does not answer to its schema.
     """
-    files, problems = _read_all(location)
+    files, problems = _read_all(opened(location))
     if problems:
         raise KnowledgeError(problems)
     return files

@@ -4,7 +4,7 @@ import os
 import re
 from typing import NamedTuple
 
-from kb.knowledge.locations import Location, files_under
+from kb.knowledge.locations import Location, files_under, opened
 from kb.knowledge.overlay import laid_entries
 from kb.knowledge.schema import KINDS
 
@@ -24,7 +24,8 @@ class Entry(NamedTuple):
 def entries_of(location: Location) -> dict[str, Entry]:
     """Every entry by its id and by ``kind/id``; an id that two kinds share means the first kind's."""
     found: dict[str, Entry] = {}
-    for path in files_under(location.rules):
+    folder = opened(location).rules
+    for path in files_under(folder):
         kind, slash, rest = path.partition("/")
         if slash and kind in KINDS and path.endswith(".yaml"):
             _add(found, Entry(kind, rest.rpartition("/")[2].removesuffix(".yaml"), path))
@@ -32,7 +33,7 @@ def entries_of(location: Location) -> dict[str, Entry]:
         entry = Entry(laid.kind, laid.id, laid.path)  # a whole path, which stands for itself beside any folder
         found[laid.id] = found[f"{laid.kind}/{laid.id}"] = entry
     path = f"{ERRATA}.yaml"
-    if os.path.exists(os.path.join(location.rules, path)):
+    if os.path.exists(os.path.join(folder, path)):
         for match in _ID.finditer(_read(location, path)):
             _add(found, Entry(ERRATA, match[2], path))
     return found
@@ -59,5 +60,5 @@ def written(location: Location, entry: Entry) -> str:
 
 
 def _read(location: Location, path: str) -> str:
-    with open(os.path.join(location.rules, path), encoding="utf-8") as stream:
+    with open(os.path.join(opened(location).rules, path), encoding="utf-8") as stream:
         return stream.read()

@@ -1,9 +1,14 @@
-"""Where the rules and the texts lie: beside the sources in a checkout, inside the package in an installation."""
+"""Where the rules and the texts lie: beside the sources in a checkout, inside the package in an installation.
+
+And where what is made of them is kept.
+"""
 
 import os
+import sys
 from typing import NamedTuple
 
 from kb.core.text import UserError
+from kb.knowledge.packed import ARCHIVE, unpacked
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _PACKAGED = os.path.join(_PACKAGE, "_data")
@@ -22,7 +27,8 @@ class Overlay(NamedTuple):
 
 
 class Location(NamedTuple):
-    """Folders of rules and texts. ``sealed``: inside an installed package, where files do not change.
+    """Folders of rules and texts. ``sealed``: inside an installed package, where files do not change
+    and the sources are packed: :func:`opened`.
 
     ``overlays`` are laid over them, the later over the earlier; ``cache`` is where they are kept compiled.
     """
@@ -54,7 +60,36 @@ def named(rules: str) -> Location:
     if not os.path.isdir(rules):
         raise UserError("rules.no_folder", path=rules)
     beside = os.path.join(os.path.dirname(os.path.abspath(rules)), "i18n")
-    return Location(rules, beside if os.path.isdir(beside) else shipped().i18n, False)
+    if not os.path.isdir(beside):
+        beside = opened(shipped()).i18n
+    return Location(rules, beside, False)
+
+
+def cache_folder() -> str:
+    """Where the platform keeps what a program can make again: ``…/kb``."""
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or os.path.expanduser(r"~\AppData\Local")
+    elif sys.platform == "darwin":
+        base = os.path.expanduser("~/Library/Caches")
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return os.path.join(base, "kb")
+
+
+def opened(location: Location) -> Location:
+    """The place with its rules and texts as files; an installed package's are unpacked, once for all runs.
+
+    Raises:
+        UserError: they cannot be unpacked.
+    """
+    archive = os.path.join(os.path.dirname(location.rules), ARCHIVE)
+    if not location.sealed or not os.path.isfile(archive):
+        return location
+    try:
+        folder = unpacked(archive, cache_folder())
+    except (ImportError, OSError, ValueError) as error:
+        raise UserError("rules.not_unpacked", path=archive, reason=str(error)) from None
+    return location._replace(rules=os.path.join(folder, "rules"), i18n=os.path.join(folder, "i18n"))
 
 
 Rules = str | Location | None

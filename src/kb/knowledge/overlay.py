@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from kb import __version__
 from kb.core.text import LANGUAGES
 from kb.knowledge.bundle import load_part, read_data, write_data
-from kb.knowledge.locations import Location, Overlay
+from kb.knowledge.locations import Location, Overlay, opened
 from kb.knowledge.overlay_files import FOLDERS, MANIFEST, TEXTS, files_of, overlay_schemas, read_overlay
 from kb.knowledge.overlay_fill import digest_of, fill_in, own_source, read_texts, with_sources
 from kb.knowledge.problems import KnowledgeError, Problem
@@ -132,8 +132,9 @@ class _Stack:
 
     def __init__(self, base: Location) -> None:
         self._parts = {name: load_part(base, name) for name in ("hot", "cold", "guide", *LANGUAGES)}
-        self._schemas = overlay_schemas(os.path.join(base.rules, "schema"))
-        path = os.path.join(base.rules, "vocabulary.yaml")
+        rules = opened(base).rules
+        self._schemas = overlay_schemas(os.path.join(rules, "schema"))
+        path = os.path.join(rules, "vocabulary.yaml")
         with open(path, encoding="utf-8") as stream:
             self._vocabulary = read_source(path, stream.read())
         guide = self._parts["guide"]

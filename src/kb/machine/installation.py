@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from kb.machine.software import cache_folder, installed_versions
+from kb.machine.software import installed_versions
 
 # Each with what it is for (a key of i18n under ``doctor.for.``), and the extra that brings it; None: part of kb itself.
 PACKAGES = (
@@ -57,13 +57,16 @@ class Installation(NamedTuple):
     foreign: tuple[str, ...] = ()  # other packages' modules of the name kb: where they lie, or who installs them
 
 
-def look_around() -> Installation:
-    """Reads metadata and file names; imports no package but PyYAML."""
+def look_around(cache: str) -> Installation:
+    """Reads metadata and file names; imports no package but PyYAML.
+
+    Args:
+        cache: the folder that results are kept in.
+    """
     import yaml
 
     versions = installed_versions()
     torch = versions.get("torch")
-    cache = cache_folder()
     return Installation(
         python=platform.python_version(),
         platform=platform.platform(terse=True),

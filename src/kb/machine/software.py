@@ -32,17 +32,6 @@ def installed_versions() -> dict[str, str]:
     return found
 
 
-def cache_folder() -> str:
-    """Where the platform keeps what a program can make again: ``…/kb``."""
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or os.path.expanduser(r"~\AppData\Local")
-    elif sys.platform == "darwin":
-        base = os.path.expanduser("~/Library/Caches")
-    else:
-        base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return os.path.join(base, "kb")
-
-
 def entry_points(group: str, cache: str) -> list[tuple[str, str]]:
     """Name and value of every entry point of ``group`` that the distributions on ``sys.path`` declare.
 

@@ -8,8 +8,8 @@ from functools import cache
 from kb.core.catalog import Catalog
 from kb.core.text import UserError
 from kb.knowledge import load_catalog, load_words
-from kb.knowledge.locations import Location, Overlay, Rules, located
-from kb.machine.software import cache_folder, entry_points
+from kb.knowledge.locations import Location, Overlay, Rules, cache_folder, located
+from kb.machine.software import entry_points
 from kb.report.values import printable
 from kb.report.words import Words
 from kb.session import cli

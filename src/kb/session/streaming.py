@@ -9,8 +9,8 @@ from typing import Any, TextIO
 
 from kb import __version__
 from kb.core.result import CheckResult, Unusable
-from kb.knowledge.locations import located
-from kb.machine.software import cache_folder, installed_versions
+from kb.knowledge.locations import cache_folder, located
+from kb.machine.software import installed_versions
 from kb.report.check.json_report import json_ends, units_json
 from kb.report.check.tally import Tally, closing_lines
 from kb.report.check.text import units_text

@@ -19,7 +19,7 @@ from kb.commands.rules.rule_editions import edition_at, edition_before
 from kb.core.text import LANGUAGES, UserError
 from kb.knowledge import load_catalog, load_guide, load_words, load_words_alone
 from kb.knowledge.bundle import build
-from kb.knowledge.compile import read_one_file, read_rules_folder
+from kb.knowledge.compile import compile_knowledge, read_one_file, read_rules_folder
 from kb.knowledge.entries import entries_of, written
 from kb.knowledge.locations import Location, Overlay, located, named
 from kb.knowledge.overlay import laid_entries
@@ -119,7 +119,7 @@ def _validate(options: argparse.Namespace, location: Location, words: cli.Words)
         files = {only.split("/", 1)[0]: [located]}
     else:
         files = read_rules_folder(location)
-        hot = build(location, files)["hot"]
+        hot = (compile_knowledge if location.sealed else build)(location, files)["hot"]
     problems = [problem for located in files.get("checks", ()) for problem in untouched(located)]
     if not location.sealed:
         from kb.commands.rules.versions import compare_versions  # asks git

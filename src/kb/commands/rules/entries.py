@@ -9,7 +9,7 @@ from kb.core.catalog import Catalog
 from kb.core.text import UserError, nearest
 from kb.knowledge import load_table_rows
 from kb.knowledge.entries import ERRATA, Entry
-from kb.knowledge.locations import Location
+from kb.knowledge.locations import Location, opened
 from kb.knowledge.source import read_source
 from kb.report.entries.entry import entry_text, erratum_text
 from kb.report.entries.formula_text import formula_text
@@ -59,6 +59,6 @@ def explain_entry(
 
     data = guide.get(entry.kind, {}).get(entry.id) if os.path.isabs(entry.path) else None  # an overlay's, filled in
     if data is None:
-        with open(os.path.join(location.rules, entry.path), encoding="utf-8") as stream:
+        with open(os.path.join(opened(location).rules, entry.path), encoding="utf-8") as stream:
             data = read_source(entry.path, stream.read()).data
     return entry_text(entry.kind, data, words, style, errata=errata, sources=catalog.sources)

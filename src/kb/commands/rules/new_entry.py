@@ -13,7 +13,7 @@ from kb.core.text import UserError
 from kb.core.units import MIB, read_size
 from kb.knowledge import KnowledgeError, load_catalog
 from kb.knowledge.compile import read_one_file
-from kb.knowledge.locations import Location
+from kb.knowledge.locations import Location, opened
 from kb.knowledge.rows import NATIVE_BF16_FROM
 from kb.machine.detect import detect
 from kb.machine.match import fold_name
@@ -120,7 +120,7 @@ def _dimensions(location: Location, data: Mapping[str, Any], path: str) -> dict[
     Raises:
         UserError: a field is neither there nor told by its type, or kb keeps no entries of the type.
     """
-    with open(os.path.join(location.rules, "schema", "model.json"), encoding="utf-8") as stream:
+    with open(os.path.join(opened(location).rules, "schema", "model.json"), encoding="utf-8") as stream:
         schema = json.load(stream)
     kind = str(data["model_type"])
     part = schema["properties"]["architecture"]

@@ -11,7 +11,7 @@ from kb.core.result import INTERNAL, UnitResult
 from kb.core.text import LANGUAGES, UserError, described
 from kb.knowledge import load_catalog, load_words
 from kb.knowledge.entries import entries_of
-from kb.knowledge.locations import Location, Rules, located
+from kb.knowledge.locations import Location, Rules, located, opened
 from kb.knowledge.overlay import state_of
 from kb.knowledge.problems import KnowledgeError
 from kb.report.words import Words
@@ -118,7 +118,7 @@ class Session:
             entries = entries_of(location).values()
             self._files[location] = {each.id: each.path for each in entries if each.kind == "checks"}
         below = self._files[location].get(rule)
-        return os.path.join(location.rules, below) if below else None
+        return os.path.join(opened(location).rules, below) if below else None
 
     def check(self, text: str, path: str, language_id: str = "") -> Checked:
         """Everything found in a text as it stands in the editor.

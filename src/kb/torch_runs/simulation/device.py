@@ -7,7 +7,7 @@ folder; the name holds torch's version and the source's hash, so that a change o
 import os
 import sys
 
-from kb.machine import software
+from kb.knowledge import locations
 from kb.torch_runs.simulation.faults import NoCompilerError
 
 COMPILERS = ("c++", "g++", "clang++")
@@ -66,7 +66,7 @@ def shim_path(torch_folder: str) -> str:
 
 def cache_folder() -> str:
     """Where the platform keeps what a program can make again: ``…/kb/simulation``."""
-    return os.path.join(software.cache_folder(), "simulation")
+    return os.path.join(locations.cache_folder(), "simulation")
 
 
 _SUFFIX = ".dylib" if sys.platform == "darwin" else ".so"
