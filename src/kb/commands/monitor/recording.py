@@ -29,7 +29,8 @@ class Recorder:
         self.lost = 0
         self._failing = False
         try:
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0), 0o666)
+            own = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)  # Windows would end lines by two characters
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | own, 0o666)
         except OSError as error:
             raise UserError("monitor.unwritable", path=path, reason=error.strerror or str(error)) from None
         self._header = header if self._is_new(header) else ""
@@ -37,7 +38,7 @@ class Recorder:
     def _is_new(self, header: str) -> bool:
         """Whether the header is still to be written."""
         try:
-            start = os.pread(self._file, 4096, 0) if self._regular() else b""
+            start = self._read(4096, 0) if self._regular() else b""
             if not start:
                 return True
             known = (
@@ -55,7 +56,12 @@ class Recorder:
 
     def _ends_a_line(self) -> bool:
         size = os.fstat(self._file).st_size
-        return os.pread(self._file, 1, size - 1) == b"\n"
+        return self._read(1, size - 1) == b"\n"
+
+    def _read(self, count: int, start: int) -> bytes:
+        """Bytes from a place in the file; what is written goes to its end whatever was read."""
+        os.lseek(self._file, start, os.SEEK_SET)
+        return os.read(self._file, count)
 
     def _regular(self) -> bool:
         import stat

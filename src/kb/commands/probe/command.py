@@ -42,6 +42,8 @@ def command(arguments: Sequence[str], language: str) -> int:
     messages = cli.load_words_or_none(language)
     own, words_of_run = _parted(arguments)
     options = build_parser(messages).parse_intermixed_args(own)
+    if os.name == "nt" and (options.kind == "serve" or options.ray is None):
+        raise UserError("probe.not_on_windows")
     if options.kind == "serve":
         from kb.commands.probe.serve import command as serve  # a server's budget is nothing that a trial needs
 
@@ -49,8 +51,6 @@ def command(arguments: Sequence[str], language: str) -> int:
     request = request_of(options, words_of_run)
     if options.ray is not None:
         return _on_ray(options, request, messages, language)
-    if os.name == "nt":
-        raise UserError("probe.not_on_windows")
     catalog, words = open_knowledge(options, find_project(folder_of(request.question.config)), language, messages)
     request = request._replace(rules=options.rules)
     if options.record is not None:

@@ -104,7 +104,7 @@ def _like(target: str, old: os.stat_result, content: bytes) -> str | None:
 def _dress(handle: int, old: os.stat_result, target: str) -> bool:
     """Give a new file the owner, the permissions and the attributes of the old one; False where that is not allowed."""
     new = os.fstat(handle)
-    if (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid):
+    if hasattr(os, "fchown") and (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid):
         try:
             os.fchown(handle, old.st_uid, old.st_gid)
         except OSError:

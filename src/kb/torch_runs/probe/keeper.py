@@ -22,7 +22,9 @@ PEAK_FILE = "peak"  # in the folder: the resident memory in bytes that the large
 COULD_NOT_START = "kb: cannot start: "  # before the reason, on standard error
 POLL_SECONDS = 0.02
 GRACE_SECONDS = 5.0
-HEEDED_ELSEWHERE = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+HEEDED_ELSEWHERE = tuple(  # by name: Windows, which has not all, loads this module for what it is called
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
 
 
 def main(folder: str, command: Sequence[str]) -> int:
