@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kb.core.memory_report import Phase, Term
 from kb.core.text import LANGUAGES
 from kb.guide.accuracy import accuracy_tables, measured_rows
 from kb.guide.cases import noted_settings
@@ -17,6 +18,7 @@ from kb.guide.fits_table import by_family, fits_by_model
 from kb.guide.library import load_library
 from kb.guide.macros import SHOWN
 from kb.guide.markup import held, text, wide_table
+from kb.guide.memory_bars import HUES, SMALL, term_colours
 from kb.guide.noted_facts import SOURCES, noted_facts
 from kb.guide.runbooks import checklist
 from site_needs import ROOT
@@ -145,3 +147,21 @@ def test_every_fact_of_the_original_guide_is_found_on_its_page(language: str) ->
 def _parts(value: Any) -> list[str]:
     each = value if isinstance(value, list) else list(value.values()) if isinstance(value, dict) else [value]
     return [str(one).lower() if isinstance(one, bool) else str(one) for one in each]
+
+
+def test_a_term_has_one_colour_in_the_guide_and_in_the_playground() -> None:
+    script = (ROOT / "docs" / "theme" / "assets" / "js" / "kb-dom.mjs").read_text("utf-8")
+    listed = re.search(r"export const HUES = \{(.*?)\};", script, re.DOTALL)
+    assert listed is not None
+    assert {name: int(hue) for name, hue in re.findall(r"(\w+): (\d+),", listed[1])} == HUES
+    style = (ROOT / "docs" / "theme" / "assets" / "css" / "kb.css").read_text("utf-8")
+    assert all(f".kb-term--{hue} {{" in style for hue in (*HUES.values(), SMALL))
+
+
+def test_of_two_terms_of_one_colour_the_larger_has_it() -> None:
+    phase = Phase(*[0] * len(Phase._fields))._replace(  # type: ignore[arg-type]
+        terms=(Term("vllm", 3), Term("loss", 2), Term("parameters", 1), Term("workspace", 1))
+    )
+    found = term_colours([phase])
+    assert (found["vllm"], found["loss"]) == (HUES["vllm"], SMALL)
+    assert (found["parameters"], found["workspace"]) == (HUES["parameters"], SMALL)

@@ -136,6 +136,6 @@ def _map(library: Library, model: Model, gpu: Gpu, found: Map) -> str:
         largest = max((batch for batch, status in zip(BATCHES, row, strict=True) if status == "fits"), default=0)
         if largest:
             said.append(say(language, "heat.row", length=length, batch=largest))
-    return f'<figure class="kb-figure"><figcaption><b>{escape(title)}</b></figcaption>{drawing}' + (
+    return f'<figure class="kb-figure" tabindex="0"><figcaption><b>{escape(title)}</b></figcaption>{drawing}' + (
         f"<figcaption>{escape('; '.join(said))}.</figcaption></figure>"
     )

@@ -9,8 +9,32 @@ from kb.guide.library import Library
 from kb.guide.markup import held, table, text
 from kb.guide.site_words import say
 
-COLOURS = 8  # of named terms; the next is for all smaller ones, the last for what no term holds
-SMALL, UNUSED = COLOURS, COLOURS + 1
+# A term has one colour in every drawing, the playground's too (kb-dom.mjs); those of one colour hardly meet in one run.
+HUES = {
+    "parameters": 0,
+    "optimizer": 1,
+    "gradients": 2,
+    "gradients_held": 2,
+    "activations_decoder": 3,
+    "activations_encoder": 4,
+    "reference_model": 4,
+    "logits": 5,
+    "loss": 6,
+    "vllm": 6,
+    "buckets": 6,
+    "activations_head": 7,
+    "adapters": 7,
+    "vllm_weights": 7,
+    "kv_cache_self": 10,
+    "gathered": 10,
+    "autocast_copies": 10,
+    "gathered_parameters": 10,
+    "kv_cache_cross": 11,
+    "temporaries": 11,
+    "quantization": 11,
+}
+MOST_NAMED = 9
+SMALL, UNUSED = 8, 9  # colours of all other terms, and of what no term holds
 GIB = 2**30
 
 
@@ -35,20 +59,27 @@ def term_bars(
         segments.append(Segment(say(language, "memory.unused"), max(rest, 0), UNUSED))
         bars.append(Bar(label, segments, phase.high_bytes))
     limit = f"{limit_bytes / GIB:.1f} GiB" if limit_bytes else ""
-    named = [(words.named("term", name), colour) for name, colour in colours.items() if colour < COLOURS]
+    named = [(words.named("term", name), colour) for name, colour in colours.items() if colour != SMALL]
     drawing = bars_svg(title, bars, limit_bytes, limit) + _legend(library, named, SMALL in colours.values())
     caption = f"<figcaption><b>{escape(title)}</b></figcaption>"
-    return held(f'<figure class="kb-figure">{caption}{drawing}</figure>'), bars
+    return held(f'<figure class="kb-figure" tabindex="0">{caption}{drawing}</figure>'), bars
 
 
 def term_colours(phases: Sequence[Phase]) -> Mapping[str, int]:
-    """A colour for each term: one of its own for the largest of any phase, one for all others."""
+    """A colour for each term: its own for the largest of any phase, one for all others.
+
+    Where two of one colour meet, the smaller is among the others.
+    """
     most: dict[str, int] = {}
     for phase in phases:
         for term in phase.terms:
             most[term.name] = max(most.get(term.name, 0), term.bytes)
-    ordered = sorted(most, key=lambda name: -most[name])
-    return {name: min(number, SMALL) for number, name in enumerate(ordered)}
+    found: dict[str, int] = {}
+    for name in sorted(most, key=lambda name: -most[name]):
+        hue = HUES.get(name, SMALL)
+        free = hue not in found.values() and len(found) < MOST_NAMED
+        found[name] = hue if free else SMALL
+    return found
 
 
 def _legend(library: Library, named: Sequence[tuple[str, int]], small: bool) -> str:

@@ -92,21 +92,52 @@ export function memoryChart(prediction, limit, words) {
     chart.append(draw("path", { class: "kb-limit", d: `M${at} 2V${row * phases.length + 8}` }));
     chart.append(draw("text", { class: "kb-label", x: Math.min(at, left + wide - 20), y: row * phases.length + 24, "text-anchor": "middle" }, `${(limit / GIB).toFixed(1)} GiB`));
   }
-  return make("figure", { class: "kb-figure" }, chart, legend(phases, colours, words));
+  return make("figure", { class: "kb-figure", tabIndex: 0 }, chart, legend(phases, colours, words));
 }
 
-/** A colour for each term: one of its own for the largest of any phase, one for all others. */
+// A term has one colour in every drawing, the guide's too (kb/guide/memory_bars.py).
+export const HUES = {
+  parameters: 0,
+  optimizer: 1,
+  gradients: 2,
+  gradients_held: 2,
+  activations_decoder: 3,
+  activations_encoder: 4,
+  reference_model: 4,
+  logits: 5,
+  loss: 6,
+  vllm: 6,
+  buckets: 6,
+  activations_head: 7,
+  adapters: 7,
+  vllm_weights: 7,
+  kv_cache_self: 10,
+  gathered: 10,
+  autocast_copies: 10,
+  gathered_parameters: 10,
+  kv_cache_cross: 11,
+  temporaries: 11,
+  quantization: 11,
+};
+const MOST_NAMED = 9;
+
+/** A colour for each term: its own for the largest of any phase; where two of one colour meet, the smaller is a rest. */
 function termColours(phases) {
   const most = new Map();
   for (const { terms } of phases) for (const term of terms) most.set(term.name, Math.max(most.get(term.name) || 0, term.bytes));
-  const ordered = [...most].sort((a, b) => b[1] - a[1]);
-  return new Map(ordered.map(([name], number) => [name, Math.min(number, SMALL)]));
+  const found = new Map();
+  for (const [name] of [...most].sort((a, b) => b[1] - a[1])) {
+    const hue = HUES[name] ?? SMALL;
+    const free = ![...found.values()].includes(hue) && found.size < MOST_NAMED;
+    found.set(name, free ? hue : SMALL);
+  }
+  return found;
 }
 
 function legend(phases, colours, words) {
   const titles = new Map(phases.flatMap(({ terms }) => terms.map((term) => [term.name, term.title])));
-  const rows = [...colours].filter(([, colour]) => colour < SMALL).map(([name, colour]) => [titles.get(name), colour]);
-  if (colours.size > SMALL) rows.push([words.small, SMALL]);
+  const rows = [...colours].filter(([, colour]) => colour !== SMALL).map(([name, colour]) => [titles.get(name), colour]);
+  if ([...colours.values()].includes(SMALL)) rows.push([words.small, SMALL]);
   rows.push([words.unused, UNUSED]);
   return make("ul", { class: "kb-legend" }, ...rows.map(([title, colour]) =>
     make("li", {}, make("span", { class: `kb-swatch kb-term--${colour}` }), title)));
