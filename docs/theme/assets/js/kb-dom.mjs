@@ -71,7 +71,7 @@ export function memoryChart(prediction, limit, words) {
     const top = 8 + row * number;
     let at = left;
     chart.append(draw("text", { class: "kb-label", x: left - 8, y: top + 18, "text-anchor": "end" }, phase.title));
-    const terms = [...phase.terms].sort((a, b) => b.bytes - a.bytes);
+    const terms = [...phase.terms].sort((a, b) => colours.get(a.name) - colours.get(b.name) || b.bytes - a.bytes);
     const rest = phase.process_used_bytes - terms.reduce((sum, term) => sum + term.bytes, 0);
     for (const term of [...terms, { title: words.unused, bytes: Math.max(rest, 0), name: "" }]) {
       const width = (term.bytes / most) * wide;
