@@ -30,6 +30,8 @@ POSTS = (
     PostTraining("dpo", head="rows"),
     PostTraining("orpo", head="copied"),
     PostTraining("grpo", completion=40, generated_rows=8),
+    PostTraining("grpo", completion=40, head="rows", reference="adapter_off"),
+    PostTraining("rloo", completion=30, reference="model", generated_rows=3),
 )
 SETUPS = st.fixed_dictionaries({
     "method": st.sampled_from(("full", "lora", "qlora")),
@@ -69,6 +71,7 @@ def test_a_repeated_step_asks_for_what_a_followed_one_asks_for(name: str, writte
     (repeated,) = record_runs(setup, architecture, (8, 6))
     assert repeated.log == whole.log
     assert repeated.phases == whole.phases
+    assert repeated.starts == whole.starts
     assert (repeated.terms, repeated.paths) == (whole.terms, whole.paths)
 
 

@@ -70,19 +70,30 @@ class Recording:
         self.pool.free(address)
         self.log.append(number)
 
-    def repeat(self, start: int) -> None:
-        """Ask again for what was asked for from entry ``start`` on, in the same order.
+    def here(self) -> tuple[int, int]:
+        """Where the recording stands: what :meth:`repeat` begins with."""
+        return len(self.log), len(self.starts)
+
+    def repeat(self, since: tuple[int, int]) -> None:
+        """Ask again for what was asked for since :meth:`here` gave ``since``, in the same order and phases.
 
         Blocks that are still there are not made again, and those from before that were given back are not given back
         again: what stays is made once (states of an optimizer, workspaces).
         """
+        start, begun = since
         log, terms, paths = self.log, self.terms, self.paths
+        phases: dict[int, list[str]] = {}  # begun before an entry
+        for entry_at, phase in self.starts[begun:]:
+            phases.setdefault(entry_at, []).append(phase)
         malloc, give_back, append, pool = self.pool.malloc, self.pool.free, log.append, self.pool
         acts = log[start:]
         passing = {entry for entry in acts if type(entry) is int and entry >= start}
         made: dict[int, tuple[int, int]] = {}  # entry → address and entry of its like
         at = len(log)
         for number, entry in enumerate(acts, start):
+            if number in phases:
+                for phase in phases[number]:
+                    self.begin(phase)
             if type(entry) is int:
                 if entry in passing:
                     address, like = made.pop(entry)
@@ -137,13 +148,13 @@ class Recording:
 
     def alive(self, at: int) -> dict[int, tuple[Booked, str]]:
         """What was alive after entry ``at`` of the log, each with its term."""
-        found: dict[int, tuple[Booked, str]] = {}
-        for number, entry in enumerate(self.log[: at + 1]):
-            if isinstance(entry, Booked):
-                found[number] = entry, self.terms.get(number, entry.term)
-            else:
-                del found[entry]
-        return found
+        log, terms = self.log[: at + 1], self.terms
+        freed = {entry for entry in log if type(entry) is int}
+        return {
+            number: (entry, terms.get(number, entry.term))
+            for number, entry in enumerate(log)
+            if type(entry) is Booked and number not in freed
+        }
 
     def _where(self, allocated: int) -> int:
         """The first entry since the phase began after which so much was allocated; the last before it otherwise."""

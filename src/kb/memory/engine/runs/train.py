@@ -37,8 +37,9 @@ def train(
     world.training = True
     optimizer = Optimizer(model, setup.optim)
     passes = min(setup.gradient_accumulation_steps, MOST_PASSES)
-    recording, start = world.recording, len(world.recording.log)
-    repeats = recording.repeats and sources is None and before is None and optimizer.alike
+    recording = world.recording
+    start = recording.here()
+    repeats = recording.repeats and sources is None and optimizer.alike
     lengths = sources or (setup.max_source_length,) * (STEPS * passes)
     for at in range(0, len(lengths), passes):
         if at and repeats:
