@@ -183,8 +183,7 @@ class Checker:
         alike = OVER if report.verdict.status in OVER else (report.verdict.status,)
 
         def holds(setup: TrainingSetup) -> bool:
-            other = prepared.otherwise(setup).predicted.report
-            return other is not None and other.verdict.status in alike
+            return prepared.otherwise(setup).predicted.status in alike
 
         return turned_by(prepared.setup, report.assumed, holds)
 

@@ -8,7 +8,13 @@ from kb.core.memory_report import MemoryReport, Phase
 from kb.core.model import Model
 from kb.core.result import GpuFit
 from kb.core.setup import TrainingSetup
-from kb.memory import UnsupportedArchitectureError, largest_batch, predict, workers_that_fit
+from kb.memory import (
+    UnsupportedArchitectureError,
+    largest_batch,
+    predict,
+    surely_out_of_memory,
+    workers_that_fit,
+)
 from kb.memory.process import usable_bytes
 from kb.memory.search import LARGEST_BATCH, BatchField
 
@@ -60,6 +66,17 @@ class Estimator:
             followed=followed,
         )
 
+    def surely_over(self, setup: TrainingSetup) -> bool:
+        """Whether training is out of memory by the weights alone: asked before a prediction that takes long."""
+        return self.limit_bytes is not None and surely_out_of_memory(
+            setup,
+            self.model.architecture,
+            self.limit_bytes,
+            constants=self.constants,
+            gpu=self.gpu.gpu if self.gpu else None,
+            compute_capability=self.gpu.compute_capability if self.gpu else None,
+        )
+
     def throughput(self, setup: TrainingSetup) -> "Throughput | None":
         """The band of a training step's time; None where something that decides it is not known."""
         if self.gpu is None:
@@ -81,6 +98,8 @@ class Estimator:
         """
         usable = self.usable_bytes
         if usable is None or (field == "inference_batch_size" and self.model.architecture.family == "encoder"):
+            return 0
+        if field == "per_device_train_batch_size" and self.surely_over(setup):
             return 0
         return largest_batch(
             setup,

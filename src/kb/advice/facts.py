@@ -286,6 +286,8 @@ class UnitFacts:
         return values[name]
 
     def _memory(self, name: str) -> Any:
+        if name in ("memory.status", "memory.train.status") and self.predicted.surely_over:
+            return "oom"
         report = self.predicted.report_on(name.split(".")[1])
         if name == "memory.surely_fits":
             return report is not None and report.verdict.status == "fits"

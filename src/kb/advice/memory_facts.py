@@ -5,7 +5,7 @@ from typing import Any
 
 from kb.advice.estimator import Estimator
 from kb.core.hardware import Machine
-from kb.core.memory_report import MemoryReport
+from kb.core.memory_report import MemoryReport, Status
 from kb.core.setup import TrainingSetup
 from kb.memory import UnsupportedArchitectureError
 
@@ -30,19 +30,27 @@ class PredictedFacts:
     Args:
         estimator: the model there; None where nothing can be predicted.
         said: the effective batch that a comment beside the settings claims.
+        supposed: nothing is asked for but what would turn; then a verdict may be found without a prediction.
     """
 
     def __init__(
-        self, setup: TrainingSetup, estimator: Estimator | None, machine: Machine, said: int | None = None
+        self,
+        setup: TrainingSetup,
+        estimator: Estimator | None,
+        machine: Machine,
+        said: int | None = None,
+        *,
+        supposed: bool = False,
     ) -> None:
         self.setup = setup
         self.estimator = estimator
         self.machine = machine
         self.said = said
+        self.supposed = supposed
 
     def otherwise(self, setup: TrainingSetup) -> "PredictedFacts":
         """The same, were the setup another."""
-        return PredictedFacts(setup, self.estimator, self.machine, self.said)
+        return PredictedFacts(setup, self.estimator, self.machine, self.said, supposed=True)
 
     @cached_property
     def report(self) -> MemoryReport | None:
@@ -89,6 +97,18 @@ class PredictedFacts:
             return self.estimator.predict(setup)
         except UnsupportedArchitectureError:  # one that the memory engine does not follow
             return None
+
+    @cached_property
+    def surely_over(self) -> bool:
+        """Whether a run that is only supposed is out of memory by its weights alone, which takes no prediction."""
+        return self.supposed and self.estimator is not None and self.estimator.surely_over(self.setup)
+
+    @property
+    def status(self) -> Status | None:
+        """The verdict; None where there can be no prediction."""
+        if self.surely_over:
+            return "oom"
+        return self.report.verdict.status if self.report else None
 
     def fit(self, name: str) -> Any:
         """A fact under ``fit.``; None where nothing fits or there is nothing to fit into."""

@@ -11,7 +11,7 @@ from kb.memory.linear import (
     match_targets,
     modules,
 )
-from kb.memory.predict import predict
+from kb.memory.predict import predict, surely_out_of_memory
 from kb.memory.search import largest_batch, workers_that_fit
 
 __all__ = [
@@ -26,5 +26,6 @@ __all__ = [
     "modules",
     "parameter_count",
     "predict",
+    "surely_out_of_memory",
     "workers_that_fit",
 ]

@@ -75,6 +75,22 @@ def record_training(
         return recording
 
 
+def resting_bytes(setup: TrainingSetup, architecture: Architecture, capability: tuple[int, int]) -> int:
+    """Bytes allocated once the model, its adapters and its reference are there: no step of training takes less.
+
+    Raises:
+        NotFollowedError: something that the engine does not follow.
+    """
+    with held():
+        recording = world.begin(CachingAllocator(), capability)
+        recording.begin("load")
+        model = _model(setup, architecture)
+        loss = _loss(model, setup) if setup.post is not None else None
+        found = recording.pool.allocated
+        del loss, model
+        return found
+
+
 def _infer(setup: TrainingSetup, architecture: Architecture, recording: Recording) -> None:
     model = _model(setup, architecture)
     world.training = False

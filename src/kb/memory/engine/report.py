@@ -16,7 +16,7 @@ from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.lengths import varied
 from kb.memory.engine.optimizers import KNOWN
 from kb.memory.engine.options import options_of
-from kb.memory.engine.predict import check_followed, record_runs, record_training
+from kb.memory.engine.predict import check_followed, record_runs, record_training, resting_bytes
 from kb.memory.engine.runs.generate import MOST_TOKENS
 from kb.memory.engine.world import AMPERE, Booked, Peak, Recording
 from kb.memory.host import Loads
@@ -50,6 +50,14 @@ _ELSEWHERE: Mapping[str, object] = {
     "model_name": None, "dataloader_num_workers": 0, "dataloader_pin_memory": True, "dataloader_prefetch_factor": 2,
     "dataloader_persistent_workers": False, "lengths": None, "assumed": (), "unmodelled": (), "unresolved": (),
     "spread": Spread(),
+}  # fmt: skip
+
+
+# What only steps ask for: before the first one nothing of it is there.
+_OF_STEPS: Mapping[str, object] = {
+    "per_device_train_batch_size": 1, "per_device_eval_batch_size": 1, "gradient_accumulation_steps": 1,
+    "max_source_length": 512, "max_target_length": 128, "generation_max_length": 20, "inference_max_length": 20,
+    "optim": "none", "attn_implementation": "sdpa", "gradient_checkpointing": False, "use_reentrant": False,
 }  # fmt: skip
 
 
@@ -156,6 +164,38 @@ def report_of(
     if setup.do_eval and not (setup.predict_with_generate or setup.prediction_loss_only or setup.eval_samples):
         assumed += (Assumption("evaluation.samples", setup.eval_accumulation_steps or 1, "one_evaluation_step"),)
     return MemoryReport("engine", assumed, phases, HostLedger((), 0, 0, None), verdict)
+
+
+def over_at_rest(
+    setup: TrainingSetup,
+    architecture: Architecture,
+    constants: Mapping[str, float],
+    context: Context,
+    memory: int,
+    capability: tuple[int, int] | None,
+) -> bool:
+    """Whether training is out of memory by what lies there before the first step alone: no step need be followed.
+
+    False says nothing, and so it is of what the engine does not follow.
+    """
+    try:
+        check_followed(architecture, setup)
+        resting = _resting(_at_rest(setup), architecture, capability or AMPERE)
+    except NotFollowedError:
+        return False
+    band = constants["band_simulated"]
+    phases = (_phase("train", Found(resting, resting, (), ""), setup, context, band, band),)
+    if setup.post is not None and setup.post.colocated:
+        phases = beside_vllm(phases, setup.post.colocated, architecture, memory)
+    return judged(phases, memory, constants)[1].status == "oom"
+
+
+def _at_rest(setup: TrainingSetup) -> TrainingSetup:
+    post = setup.post and setup.post._replace(completion=0, generated_rows=0, colocated=None)
+    return setup._replace(post=post, **_ELSEWHERE, **_OF_STEPS)  # type: ignore[arg-type]
+
+
+_resting = lru_cache(maxsize=64)(resting_bytes)
 
 
 def engine_loads(setup: TrainingSetup, architecture: Architecture) -> Loads:
