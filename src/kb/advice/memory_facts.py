@@ -140,11 +140,7 @@ class PredictedFacts:
     @cached_property
     def _held_batch(self) -> int | None:
         """The largest training batch that fits and divides the effective batch, so that accumulation holds it."""
-        if self.estimator is None:
-            return None
-        whole = self._per_rank
-        largest = self.estimator.largest(self.setup, "per_device_train_batch_size", whole)
-        return next((batch for batch in range(largest, 0, -1) if whole % batch == 0), None)
+        return self.estimator.largest_share(self.setup) or None if self.estimator else None
 
     def ten_steps(self) -> int | None:
         """Bytes of process memory in evaluation when ten steps are joined: evaluation sets seldom have fewer."""

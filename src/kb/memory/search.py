@@ -1,6 +1,7 @@
 """The largest batch that fits, and the workers that fit in host memory; both grow in straight pieces."""
 
 from collections.abc import Callable, Mapping
+from math import isqrt
 from typing import Literal
 
 from kb.core.hardware import Gpu
@@ -102,6 +103,24 @@ def largest_within(used: Callable[[int], int], limit_bytes: int, lowest: int, hi
         else:
             high = guess
     return low
+
+
+def largest_dividing(used: Callable[[int], int], limit_bytes: int, whole: int, first: int) -> int:
+    """The largest divisor of ``whole`` whose ``used`` bytes, which never fall, stay within the limit; 0 where none does.
+
+    Args:
+        first: the divisor to ask about first, of which the answer is known already, or most wanted.
+    """
+    small = [number for number in range(1, isqrt(whole) + 1) if whole % number == 0]
+    divisors = sorted({*small, *(whole // number for number in small)})
+    low, high, at = 0, len(divisors), divisors.index(first)  # so many of them are known to fit; from `high` on none does
+    while low < high:
+        if used(divisors[at]) <= limit_bytes:
+            low = at + 1
+        else:
+            high = at
+        at = (low + high) // 2
+    return divisors[low - 1] if low else 0
 
 
 def _only(setup: TrainingSetup, field: str) -> TrainingSetup:

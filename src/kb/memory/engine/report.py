@@ -53,9 +53,14 @@ _ELSEWHERE: Mapping[str, object] = {
 }  # fmt: skip
 
 
+# A trainer of its own loss is followed without its evaluation.
+_OF_EVALUATION: Mapping[str, object] = {
+    "do_eval": False, "per_device_eval_batch_size": 8, "eval_samples": None, "eval_accumulation_steps": None,
+    "prediction_loss_only": False, "predict_with_generate": False, "inference_batch_size": None,
+}  # fmt: skip
 # What only steps ask for: before the first one nothing of it is there.
 _OF_STEPS: Mapping[str, object] = {
-    "per_device_train_batch_size": 1, "per_device_eval_batch_size": 1, "gradient_accumulation_steps": 1,
+    "per_device_train_batch_size": 1, "gradient_accumulation_steps": 1,
     "max_source_length": 512, "max_target_length": 128, "generation_max_length": 20, "inference_max_length": 20,
     "optim": "none", "attn_implementation": "sdpa", "gradient_checkpointing": False, "use_reentrant": False,
 }  # fmt: skip
@@ -73,6 +78,8 @@ def follow(
         NotFollowedError: something that the engine does not follow.
     """
     setup = setup._replace(**_ELSEWHERE)  # type: ignore[arg-type]
+    if setup.post is not None and not setup.do_predict:
+        setup = setup._replace(**_OF_EVALUATION)  # type: ignore[arg-type]
     found = _followed(setup, architecture, capability, None)
     most = max((phase.reserved for phase in found.phases.values()), default=0)
     if limit_bytes is None or most <= limit_bytes:
@@ -192,7 +199,7 @@ def over_at_rest(
 
 def _at_rest(setup: TrainingSetup) -> TrainingSetup:
     post = setup.post and setup.post._replace(completion=0, generated_rows=0, colocated=None)
-    return setup._replace(post=post, **_ELSEWHERE, **_OF_STEPS)  # type: ignore[arg-type]
+    return setup._replace(post=post, **_ELSEWHERE, **_OF_EVALUATION, **_OF_STEPS)  # type: ignore[arg-type]
 
 
 _resting = lru_cache(maxsize=64)(resting_bytes)
