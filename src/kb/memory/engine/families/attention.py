@@ -46,19 +46,29 @@ class Cache:
                 self.reorder()
             for at, key in self.keys.items():
                 self._one_more(key, self.values[at])
+        for held in (*self.keys.values(), *self.values.values()):
+            held.strides = packed(held.shape)
         del rows
 
     def _one_more(self, key: Tensor, value: Tensor) -> None:
-        """A token behind a layer's keys and values, in larger storages; the shortest way, as it is gone often."""
-        rows = [_row_bytes(tensor) for tensor in (key, value)]
-        more = [Storage(row) for row in rows]
-        for tensor, row in zip((key, value), rows, strict=True):
+        """A token behind a layer's keys and values, in larger blocks under the same storages: nobody else holds these.
+
+        The shortest way, as it is gone often.
+        """
+        recording = world.recording
+        book, free = recording.book, recording.free
+        more = [book(_row_bytes(key)), book(_row_bytes(value))]
+        for tensor in (key, value):
             batch, heads, length, width = tensor.shape
             tensor.shape = (batch, heads, length + 1, width)
-            tensor.strides = packed(tensor.shape)
-            tensor.storage = Storage((length + 1) * row)
-            mark(tensor, self.term)
-        del more
+            storage = tensor.storage
+            before = storage.address, storage.number
+            storage.size = (length + 1) * batch * heads * width * WIDTH[tensor.dtype]
+            storage.address, storage.number = book(storage.size)
+            recording.terms[storage.number] = self.term
+            free(*before)
+        free(*more[1])
+        free(*more[0])
 
 
 def _row_bytes(cached: Tensor) -> int:
