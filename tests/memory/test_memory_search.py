@@ -1,12 +1,14 @@
 """The largest batch and the workers that fit: the largest, and no larger."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import memory_sample as sample
 from kb.core.setup import TrainingSetup
 from kb.core.units import GIB
 from kb.memory import largest_batch, predict, workers_that_fit
-from kb.memory.search import BatchField
+from kb.memory.search import BatchField, largest_dividing
 
 T5 = sample.architecture(sample.T5_BASE)
 MT5 = sample.architecture(sample.MT5_BASE)
@@ -56,3 +58,21 @@ def test_workers_stay_within_the_limit_and_the_most_allowed() -> None:
     for workers, expected in ((many, True), (many + 1, False)):
         report = predict(sample.MT5_QLORA._replace(dataloader_num_workers=workers), MT5, constants=sample.CONSTANTS)
         assert (report.host.peak_bytes <= 60 * GB) is expected
+
+
+@given(st.integers(1, 5000), st.integers(0, 6000), st.data())
+def test_the_largest_divisor_within_a_limit_is_found_from_any_of_them(
+    whole: int, limit: int, data: st.DataObject
+) -> None:
+    divisors = [number for number in range(1, whole + 1) if whole % number == 0]
+    first = data.draw(st.sampled_from(divisors))
+    asked: list[int] = []
+
+    def used(batch: int) -> int:
+        asked.append(batch)
+        return batch
+
+    found = largest_dividing(used, limit, whole, first)
+    assert found == max((number for number in divisors if number <= limit), default=0)
+    assert asked[0] == first
+    assert len(asked) <= len(divisors).bit_length() + 1

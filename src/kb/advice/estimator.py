@@ -1,6 +1,6 @@
 """One model on one machine: what a run takes there, and the batches and workers that fit."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from kb.core.hardware import DetectedGpu, Gpu, Machine
@@ -10,12 +10,13 @@ from kb.core.result import GpuFit
 from kb.core.setup import TrainingSetup
 from kb.memory import (
     UnsupportedArchitectureError,
+    largest_batch,
     predict,
     surely_out_of_memory,
     workers_that_fit,
 )
 from kb.memory.process import usable_bytes
-from kb.memory.search import LARGEST_BATCH, BatchField, largest_dividing, largest_within, use_by_batch
+from kb.memory.search import LARGEST_BATCH, BatchField, largest_dividing, use_by_batch
 
 if TYPE_CHECKING:
     from kb.memory.throughput import Throughput
@@ -100,29 +101,35 @@ class Estimator:
             return 0
         if field == "per_device_train_batch_size" and self.surely_over(setup):
             return 0
-        return max(largest_within(self._use_by(setup, field), usable, 1, most), 0)
+        return largest_batch(
+            setup,
+            self.model.architecture,
+            field,
+            usable,
+            constants=self.constants,
+            gpu=self.gpu.gpu if self.gpu else None,
+            compute_capability=self.gpu.compute_capability if self.gpu else None,
+            cautious=True,
+            most=most,
+        )
 
     def largest_share(self, setup: TrainingSetup) -> int:
         """The largest training batch that fits and divides what a process takes for one optimizer step, so that
         accumulation holds the effective batch; 0 where not even 1 fits.
         """
-        own = setup.per_device_train_batch_size
-        usable = self.usable_bytes
+        usable, own = self.usable_bytes, setup.per_device_train_batch_size
         if usable is None or self.surely_over(setup):
             return 0
-        used = self._use_by(setup, "per_device_train_batch_size")
-        return largest_dividing(used, usable, own * setup.gradient_accumulation_steps, own)
-
-    def _use_by(self, setup: TrainingSetup, field: BatchField) -> Callable[[int], int]:
-        return use_by_batch(
+        used = use_by_batch(
             setup,
             self.model.architecture,
-            field,
+            "per_device_train_batch_size",
             constants=self.constants,
             gpu=self.gpu.gpu if self.gpu else None,
             compute_capability=self.gpu.compute_capability if self.gpu else None,
             cautious=True,
         )
+        return largest_dividing(used, usable, own * setup.gradient_accumulation_steps, own)
 
     def workers(self, setup: TrainingSetup) -> int | None:
         """The data loader workers to use.

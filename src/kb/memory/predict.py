@@ -103,8 +103,9 @@ def surely_out_of_memory(
         return False
     capability = compute_capability or (gpu.compute_capability if gpu else None)
     context = context_of(constants, capability, gpu)
-    found: bool = _engine().over_at_rest(setup, architecture, constants, context, memory, capability)
-    return found
+    from kb.memory.engine.at_rest import over_at_rest  # as the engine's reports below
+
+    return over_at_rest(setup, architecture, constants, context, memory, capability)
 
 
 def _is_followed_better(setup: TrainingSetup, architecture: Architecture, capability: tuple[int, int] | None) -> bool:

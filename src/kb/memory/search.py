@@ -106,14 +106,14 @@ def largest_within(used: Callable[[int], int], limit_bytes: int, lowest: int, hi
 
 
 def largest_dividing(used: Callable[[int], int], limit_bytes: int, whole: int, first: int) -> int:
-    """The largest divisor of ``whole`` whose ``used`` bytes, which never fall, stay within the limit; 0 where none does.
+    """The largest divisor of ``whole`` whose ``used`` bytes, which never fall, stay within the limit; 0 where none.
 
     Args:
-        first: the divisor to ask about first, of which the answer is known already, or most wanted.
+        first: the divisor to ask about first: one whose answer is likely known.
     """
     small = [number for number in range(1, isqrt(whole) + 1) if whole % number == 0]
     divisors = sorted({*small, *(whole // number for number in small)})
-    low, high, at = 0, len(divisors), divisors.index(first)  # so many of them are known to fit; from `high` on none does
+    low, high, at = 0, len(divisors), divisors.index(first)  # so many fit; from `high` on none does
     while low < high:
         if used(divisors[at]) <= limit_bytes:
             low = at + 1

@@ -67,32 +67,16 @@ def record_training(
     with held():
         recording = world.begin(pool, capability)
         recording.begin("load")
-        model = _model(setup, architecture)
-        loss = _loss(model, setup) if setup.post is not None else None
+        model = model_of(setup, architecture)
+        loss = loss_of(model, setup) if setup.post is not None else None
         optimizer = train(model, setup, sources, loss=loss)
         recording.begin("")
         del optimizer, loss, model
         return recording
 
 
-def resting_bytes(setup: TrainingSetup, architecture: Architecture, capability: tuple[int, int]) -> int:
-    """Bytes allocated once the model, its adapters and its reference are there: no step of training takes less.
-
-    Raises:
-        NotFollowedError: something that the engine does not follow.
-    """
-    with held():
-        recording = world.begin(CachingAllocator(), capability)
-        recording.begin("load")
-        model = _model(setup, architecture)
-        loss = _loss(model, setup) if setup.post is not None else None
-        found = recording.pool.allocated
-        del loss, model
-        return found
-
-
 def _infer(setup: TrainingSetup, architecture: Architecture, recording: Recording) -> None:
-    model = _model(setup, architecture)
+    model = model_of(setup, architecture)
     world.training = False
     rows = setup.inference_batch_size or setup.per_device_eval_batch_size
     batch = inputs_of(model, rows, setup.max_source_length, setup.max_target_length)
@@ -122,7 +106,7 @@ def check_followed(architecture: Architecture, setup: TrainingSetup) -> None:
         raise NotFollowedError(f"{setup.post.completion} of {setup.max_source_length} tokens generated")
 
 
-def _model(setup: TrainingSetup, architecture: Architecture) -> Model:
+def model_of(setup: TrainingSetup, architecture: Architecture) -> Model:
     check_followed(architecture, setup)
     layers = architecture.encoder_layers + architecture.decoder_layers
     if layers > MOST_LAYERS:
@@ -130,7 +114,7 @@ def _model(setup: TrainingSetup, architecture: Architecture) -> Model:
     return model_class(architecture)(architecture, options_of(setup, default_targets(architecture)))
 
 
-def _loss(model: Model, setup: TrainingSetup) -> Any:
+def loss_of(model: Model, setup: TrainingSetup) -> Any:
     """The trainer's own loss, with its reference on the GPU where that is a model of its own."""
     from kb.memory.engine.runs.prefer import Loss  # plain training does without
 
@@ -144,7 +128,7 @@ def _loss(model: Model, setup: TrainingSetup) -> Any:
 
 
 def _post_training(model: Model, setup: TrainingSetup, recording: Recording) -> None:
-    loss = _loss(model, setup)
+    loss = loss_of(model, setup)
     optimizer = train(model, setup, loss=loss, before=loss.prepared if loss.post.completion else None)
     recording.begin("save")
     recording.begin("")  # before the model goes
@@ -152,7 +136,7 @@ def _post_training(model: Model, setup: TrainingSetup, recording: Recording) -> 
 
 
 def _train_and_evaluate(setup: TrainingSetup, architecture: Architecture, recording: Recording) -> None:
-    model = _model(setup, architecture)
+    model = model_of(setup, architecture)
     if setup.post is not None:
         _post_training(model, setup, recording)
         return

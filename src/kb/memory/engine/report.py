@@ -16,7 +16,7 @@ from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.lengths import varied
 from kb.memory.engine.optimizers import KNOWN
 from kb.memory.engine.options import options_of
-from kb.memory.engine.predict import check_followed, record_runs, record_training, resting_bytes
+from kb.memory.engine.predict import check_followed, record_runs, record_training
 from kb.memory.engine.runs.generate import MOST_TOKENS
 from kb.memory.engine.world import AMPERE, Booked, Peak, Recording
 from kb.memory.host import Loads
@@ -46,7 +46,7 @@ class Followed(NamedTuple):
 
 
 # What the host does with a run, and what a report calls it, changes nothing on the GPU.
-_ELSEWHERE: Mapping[str, object] = {
+ELSEWHERE: Mapping[str, object] = {
     "model_name": None, "dataloader_num_workers": 0, "dataloader_pin_memory": True, "dataloader_prefetch_factor": 2,
     "dataloader_persistent_workers": False, "lengths": None, "assumed": (), "unmodelled": (), "unresolved": (),
     "spread": Spread(),
@@ -54,15 +54,9 @@ _ELSEWHERE: Mapping[str, object] = {
 
 
 # A trainer of its own loss is followed without its evaluation.
-_OF_EVALUATION: Mapping[str, object] = {
+OF_EVALUATION: Mapping[str, object] = {
     "do_eval": False, "per_device_eval_batch_size": 8, "eval_samples": None, "eval_accumulation_steps": None,
     "prediction_loss_only": False, "predict_with_generate": False, "inference_batch_size": None,
-}  # fmt: skip
-# What only steps ask for: before the first one nothing of it is there.
-_OF_STEPS: Mapping[str, object] = {
-    "per_device_train_batch_size": 1, "gradient_accumulation_steps": 1,
-    "max_source_length": 512, "max_target_length": 128, "generation_max_length": 20, "inference_max_length": 20,
-    "optim": "none", "attn_implementation": "sdpa", "gradient_checkpointing": False, "use_reentrant": False,
 }  # fmt: skip
 
 
@@ -77,9 +71,9 @@ def follow(
     Raises:
         NotFollowedError: something that the engine does not follow.
     """
-    setup = setup._replace(**_ELSEWHERE)  # type: ignore[arg-type]
+    setup = setup._replace(**ELSEWHERE)  # type: ignore[arg-type]
     if setup.post is not None and not setup.do_predict:
-        setup = setup._replace(**_OF_EVALUATION)  # type: ignore[arg-type]
+        setup = setup._replace(**OF_EVALUATION)  # type: ignore[arg-type]
     found = _followed(setup, architecture, capability, None)
     most = max((phase.reserved for phase in found.phases.values()), default=0)
     if limit_bytes is None or most <= limit_bytes:
@@ -155,7 +149,7 @@ def report_of(
     quantized = setup.load_in_4bit or setup.method == "qlora"
     band = constants["band_simulated"]
     upper = constants["band_simulated_quantized"] if quantized else band
-    phases = tuple(_phase(name, found.phases[name], setup, context, band, upper) for name in found.phases)
+    phases = tuple(phase_found(name, found.phases[name], setup, context, band, upper) for name in found.phases)
     if setup.post is not None and setup.post.colocated and memory is not None:
         phases = beside_vllm(phases, setup.post.colocated, architecture, memory)
     phases, verdict = judged(phases, memory, constants)
@@ -171,38 +165,6 @@ def report_of(
     if setup.do_eval and not (setup.predict_with_generate or setup.prediction_loss_only or setup.eval_samples):
         assumed += (Assumption("evaluation.samples", setup.eval_accumulation_steps or 1, "one_evaluation_step"),)
     return MemoryReport("engine", assumed, phases, HostLedger((), 0, 0, None), verdict)
-
-
-def over_at_rest(
-    setup: TrainingSetup,
-    architecture: Architecture,
-    constants: Mapping[str, float],
-    context: Context,
-    memory: int,
-    capability: tuple[int, int] | None,
-) -> bool:
-    """Whether training is out of memory by what lies there before the first step alone: no step need be followed.
-
-    False says nothing, and so it is of what the engine does not follow.
-    """
-    try:
-        check_followed(architecture, setup)
-        resting = _resting(_at_rest(setup), architecture, capability or AMPERE)
-    except NotFollowedError:
-        return False
-    band = constants["band_simulated"]
-    phases = (_phase("train", Found(resting, resting, (), ""), setup, context, band, band),)
-    if setup.post is not None and setup.post.colocated:
-        phases = beside_vllm(phases, setup.post.colocated, architecture, memory)
-    return judged(phases, memory, constants)[1].status == "oom"
-
-
-def _at_rest(setup: TrainingSetup) -> TrainingSetup:
-    post = setup.post and setup.post._replace(completion=0, generated_rows=0, colocated=None)
-    return setup._replace(post=post, **_ELSEWHERE, **_OF_EVALUATION, **_OF_STEPS)  # type: ignore[arg-type]
-
-
-_resting = lru_cache(maxsize=64)(resting_bytes)
 
 
 def engine_loads(setup: TrainingSetup, architecture: Architecture) -> Loads:
@@ -284,8 +246,10 @@ def _follow_or_refuse(
         ) from None
 
 
-def _phase(name: PhaseName, found: Found, setup: TrainingSetup, context: Context, band: float, upper: float) -> Phase:
-    """As the simulation's: low is what the tensors need, high what the allocator holds.
+def phase_found(
+    name: PhaseName, found: Found, setup: TrainingSetup, context: Context, band: float, upper: float
+) -> Phase:
+    """One phase as a report has it, as the simulation's: low is what the tensors need, high what the allocator holds.
 
     ``band`` is the error of allocated memory, ``upper`` by how much reserved memory may be too low.
     """

@@ -1,7 +1,7 @@
 """What the families' attentions share: caches, heads, rotary positions, and the two implementations."""
 
 from kb.memory.engine import ops
-from kb.memory.engine.tensor import F32, I64, WIDTH, Storage, Tensor, mark, new, packed
+from kb.memory.engine.tensor import F32, I64, WIDTH, Tensor, mark, new, packed
 from kb.memory.engine.world import world
 
 

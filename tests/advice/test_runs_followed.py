@@ -1,0 +1,67 @@
+"""How often a check asks the memory engine to follow a run: what it costs, whatever the machine."""
+
+from typing import Any
+
+import pytest
+
+from catalog_sample import CATALOG, machine
+from kb.advice.check import Checker
+from kb.advice.memory_facts import PredictedFacts
+from kb.config.reader import read_units
+from kb.core.document import Unit
+from kb.core.result import UnitResult
+from kb.memory.engine import report
+
+GRPO = (
+    "model_name_or_path: {model}\ndataset_name: trl-lib/tldr\nreward_funcs: [think_format_reward]\noutput_dir: out\n"
+    "num_generations: 8\nuse_vllm: true\nvllm_mode: server\n"
+)
+ADAPTED = "use_peft: true\nbf16: true\ngradient_checkpointing: true\n"
+
+
+def unit(text: str) -> Unit:
+    (found,) = read_units(text, "grpo.yaml", CATALOG.dialects, CATALOG.facts)
+    return found
+
+
+def runs_of(text: str, gpu: str) -> tuple[UnitResult, int]:
+    """The result, and the runs that were followed for it."""
+    followed: Any = report._followed
+    followed.cache_clear()
+    result = Checker(CATALOG, machine(gpu)).check(unit(text))
+    return result, followed.cache_info().misses
+
+
+@pytest.mark.parametrize(
+    ("model", "more", "gpu", "most"),
+    [
+        # the weights alone are too much, so the run itself is followed, and the one guess that halves them
+        ("Qwen/Qwen2.5-7B-Instruct", ADAPTED, "rtx-4090", 3),
+        # every guess is tried, three savings are told, and the batch is sought among its divisors
+        ("Qwen/Qwen2.5-1.5B-Instruct", "per_device_train_batch_size: 32\n", "rtx-4090", 14),
+    ],
+    ids=["weights too large", "batch too large"],
+)
+def test_a_check_follows_few_runs(model: str, more: str, gpu: str, most: int) -> None:
+    result, runs = runs_of(GRPO.format(model=model) + more, gpu)
+    assert result.prediction is not None
+    assert result.prediction.verdict.status in ("oom", "likely_oom")
+    assert result.if_so
+    assert runs <= most
+
+
+@pytest.mark.parametrize("gpu", ["rtx-3060-12gb", "rtx-3090", "a100-40gb", "h100-80gb"])
+@pytest.mark.parametrize("more", ["", ADAPTED, "bf16: true\nload_in_4bit: true\nuse_peft: true\n"])
+@pytest.mark.parametrize("vllm", ["server", "colocate"])
+def test_what_is_over_by_its_weights_alone_is_out_of_memory_by_the_whole_prediction(
+    gpu: str, more: str, vllm: str
+) -> None:
+    text = GRPO.format(model="Qwen/Qwen2.5-7B-Instruct").replace("server", vllm) + more
+    predicted: PredictedFacts = Checker(CATALOG, machine(gpu)).prepare(unit(text)).predicted
+    assert predicted.estimator is not None
+    supposed = predicted.otherwise(predicted.setup)
+    assert predicted.report is not None
+    if supposed.surely_over:
+        assert predicted.report.verdict.status == "oom"
+    assert supposed.status == predicted.report.verdict.status
+    assert predicted.estimator.surely_over(predicted.setup) is supposed.surely_over
