@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from functools import lru_cache
 
+from kb.core.memory_report import Phase
 from kb.core.model import Architecture
 from kb.core.setup import TrainingSetup
 from kb.memory.engine.allocator import CachingAllocator
@@ -39,7 +40,7 @@ def over_at_rest(
     except NotFollowedError:
         return False
     band = constants["band_simulated"]
-    phases = (phase_found("train", Found(resting, resting, (), ""), setup, context, band, band),)
+    phases: tuple[Phase, ...] = (phase_found("train", Found(resting, resting, (), ""), setup, context, band, band),)
     if setup.post is not None and setup.post.colocated:
         phases = beside_vllm(phases, setup.post.colocated, architecture, memory)
     return judged(phases, memory, constants)[1].status == "oom"
