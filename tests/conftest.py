@@ -21,7 +21,7 @@ os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
 sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 
 # What a test needs beside kb itself, by what its module says; `make quick` runs the tests that need nothing of it.
-_HELPERS = "packages|probe_sample|command_runs|estimate_sample"
+_HELPERS = "packages|probe_sample|command_runs|estimate_sample|warm_runs"
 _STARTS_PROCESSES = re.compile(rf"\bsubprocess\b|^from (?:{_HELPERS}) import|\bkb_json\(", re.MULTILINE)
 _NEEDS_TORCH = re.compile(r"^(?:from|import) (?:torch|transformers|simulation_needs|trainer_runs)\b", re.MULTILINE)
 # In the order in which they are run: what takes long first, so that no worker of pytest is left with it at the end.
@@ -101,7 +101,9 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     def make(folder: Path) -> None:
         call([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], folder)
         pip = [sys.executable, "-m", "pip", "--python", folder / "venv" / bin_name / "python"]
-        install = [*pip, "install", "--quiet", "--disable-pip-version-check", "--constraint", ROOT / "constraints.txt"]
+        # what is imported is compiled then: a small part of what is installed
+        install = [*pip, "install", "--quiet", "--no-compile", "--disable-pip-version-check"]
+        install += ["--constraint", ROOT / "constraints.txt"]
         run = subprocess.run(
             [*map(str, install), str(wheel)], cwd=folder, capture_output=True, text=True, timeout=300, check=False
         )

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 from kb.torch_runs.probe.trial import Limits, Trial
+from warm_runs import run_text
 
 GIB = 1 << 30
 SOURCE = Path(__file__).parent.parent / "src"
@@ -46,11 +46,8 @@ def probe(
     folder: Path, *arguments: str, language: str = "en", environ: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """``kb probe`` run in a folder."""
-    return subprocess.run(
-        [sys.executable, "-m", "kb.probe", *arguments, "--lang", language] if "--" not in arguments
-        else [sys.executable, "-m", "kb.probe", "--lang", language, *arguments],
-        capture_output=True, text=True, timeout=300, check=False, cwd=folder, env=environ or environment(),
-    )  # fmt: skip
+    words = ("--lang", language, *arguments) if "--" in arguments else (*arguments, "--lang", language)
+    return run_text("kb.probe", *words, environ=environ or environment(), cwd=folder, timeout=300)
 
 
 def marked(marker: str) -> list[int]:

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +25,7 @@ from kb.core.units import GIB
 from kb.knowledge import load_catalog, load_guide
 from kb.machine import cgroup, host
 from kb.machine.gpu_csv import read_gpu_csv
+from warm_runs import run_text
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE, CATALOG = load_guide(), load_catalog(whole=True)
@@ -49,16 +49,7 @@ training:
 
 def kb(command: str, *arguments: object, stdin: str = "", code: int = 0) -> str:
     """What ``kb COMMAND`` prints, after its exit code was looked at."""
-    run = subprocess.run(
-        [sys.executable, "-m", "kb", command, *map(str, arguments)],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        env=ENVIRON,
-        timeout=120,
-        check=False,
-    )
+    run = run_text("kb", command, *arguments, environ=ENVIRON, stdin=stdin)
     assert "Traceback" not in run.stderr
     assert run.returncode == code, run.stderr or run.stdout
     return run.stdout

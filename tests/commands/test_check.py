@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from rules_copy import copy_of_rules
+from warm_runs import ENVIRON, run_module
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests" / "data" / "check"
@@ -24,22 +25,13 @@ BOX = ("--gpu", "rtx-3090", "--host-memory", "60GB", "--cpus", "48")
 UNWORDED = re.compile(
     r"(?:^|\s)(?:cli|config|machine|project|rules|fix|note|report)\.[a-z][a-z_-]+(?:[.:\s]|$)", re.MULTILINE
 )
-ENVIRON = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "LC_ALL": "C.UTF-8", "CUDA_VISIBLE_DEVICES": ""}
 
 
 def kb(
     *arguments: object, stdin: str | bytes = "", cwd: Path | None = None, **environ: str
 ) -> subprocess.CompletedProcess[str]:
     data = stdin if isinstance(stdin, bytes) else stdin.encode()
-    run = subprocess.run(
-        [sys.executable, "-m", "kb.check", *map(str, arguments)],
-        input=data,
-        capture_output=True,
-        cwd=cwd,
-        env={**ENVIRON, **environ},
-        timeout=120,
-        check=False,
-    )
+    run = run_module("kb.check", arguments, environ={**ENVIRON, **environ}, cwd=cwd, stdin=data)
     done = subprocess.CompletedProcess(run.args, run.returncode, run.stdout.decode(), run.stderr.decode())
     assert "Traceback" not in done.stderr, done.stderr
     return done

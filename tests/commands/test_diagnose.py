@@ -22,6 +22,7 @@ from kb.config.log.text import log_lines as read_log
 from kb.core.facts import Facts
 from kb.knowledge import load_catalog, load_guide
 from rules_copy import copy_of_rules
+from warm_runs import run_text
 from yaml_file import read_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -363,8 +364,7 @@ def test_what_is_no_text_is_refused(content: bytes, key: str, tmp_path: Path) ->
 
 
 def piped(log: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "kb.diagnose", "--lang", "en", *arguments]
-    return subprocess.run(command, input=log, capture_output=True, text=True, timeout=60, check=False, env=ENVIRONMENT)
+    return run_text("kb.diagnose", "--lang", "en", *arguments, stdin=log, environ=ENVIRONMENT)
 
 
 def test_a_killed_worker_means_host_memory_and_fewer_workers_first() -> None:

@@ -20,6 +20,7 @@ from kb.core.text import UserError
 from kb.integrations.git_files import GitError, file_history
 from kb.knowledge import load_guide
 from kb.report.history.memory import percent
+from warm_runs import run_text
 
 ROOT = Path(__file__).parents[2]
 ENVIRON = {
@@ -53,8 +54,7 @@ def config(*values: object, report_to: str = "wandb") -> str:
 
 
 def history(*arguments: object, code: int = 0, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "kb.history", *map(str, arguments)]
-    run = subprocess.run(command, capture_output=True, text=True, env=ENVIRON, cwd=folder, timeout=120, check=False)
+    run = run_text("kb.history", *arguments, cwd=folder)
     assert "Traceback" not in run.stderr
     assert run.returncode == code, run.stderr
     return run

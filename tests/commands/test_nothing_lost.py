@@ -16,6 +16,7 @@ from kb.integrations import api
 from kb.session import output, streaming
 from kb.session.file import FileChecker
 from kb.session.file_result import FileResult
+from warm_runs import ENVIRON, run_text
 
 GOOD = "model_name_or_path: google/mt5-base\nper_device_train_batch_size: 8\noutput_dir: out\nlearning_rate: 1.0e-4\n"
 BROKEN = "model_name_or_path: google/mt5-base\nper_device_train_batch_size: 8\nfp16: true\noutput_dir: 'out\n"
@@ -49,11 +50,8 @@ OTHERS = {
 
 
 def kb(*arguments: str, cwd: Path | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "kb", "check", "--lang", "en", "--gpu", "rtx-3090", *arguments]
-    environment = {**os.environ, **environ}
-    return subprocess.run(
-        command, capture_output=True, text=True, encoding="utf-8", cwd=cwd, env=environment, timeout=120
-    )
+    environment = {**ENVIRON, **environ}
+    return run_text("kb", "check", "--lang", "en", "--gpu", "rtx-3090", *arguments, environ=environment, cwd=cwd)
 
 
 def here(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

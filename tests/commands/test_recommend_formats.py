@@ -22,6 +22,8 @@ from kb.session.run import Input, run
 sys.path.insert(0, str(ROOT / "bench"))
 from recommend_check import CATALOG, GUIDE, WORDS, cases
 
+from warm_runs import run_text
+
 # Of the answer these come back from the file; an adapter's rank and a double quantization only where there is one.
 READ_BACK = (
     "method",
@@ -99,8 +101,7 @@ def test_evaluation_and_inference_take_no_more_rows_than_the_gpu_gains_from() ->
 
 
 def kb(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "kb", "recommend", "--gpu", "rtx-4090", "--lang", "en", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
+    return run_text("kb", "recommend", "--gpu", "rtx-4090", "--lang", "en", *arguments)
 
 
 def test_a_shorter_input_is_taken_only_where_none_is_asked_for_and_said(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from kb.knowledge import load_catalog, load_guide, load_words
 from kb.report.rules.diff import MOST_ROWS, rule_diff_markdown
 from kb.report.words import Words
 from rules_copy import copy_of_rules
+from warm_runs import run_text
 from yaml_file import read_yaml
 
 ROOT = Path(__file__).parents[2]
@@ -73,8 +73,7 @@ def record(folder: Path, message: str) -> None:
 
 
 def diff(folder: Path, *arguments: str, code: int = 0) -> str:
-    command = [sys.executable, "-m", "kb.rules", "diff", *arguments, "--rules", str(folder / "rules")]
-    run = subprocess.run(command, capture_output=True, text=True, env=ENVIRON, cwd=folder, timeout=300, check=False)
+    run = run_text("kb.rules", "diff", *arguments, "--rules", folder / "rules", environ=ENVIRON, cwd=folder)
     assert "Traceback" not in run.stderr
     assert run.returncode == code, run.stderr + run.stdout[:2000]
     return run.stderr if code == 2 else run.stdout

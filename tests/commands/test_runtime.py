@@ -3,8 +3,6 @@
 import io
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from kb.advice.speed_log import MAX_BARS, MAX_READINGS, pace, read_speed
 from kb.config.log.pieces import pieces
 from kb.core.text import Text, UserError
 from kb.knowledge import load_guide
+from warm_runs import run_module
 
 ROOT = Path(__file__).parents[2]
 ENVIRON = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "LC_ALL": "C.UTF-8"}
@@ -26,8 +25,7 @@ NOTE = "guide-batch-inference"
 
 
 def runtime(*arguments: object, stdin: bytes = b"", code: int = 0) -> str:
-    command = [sys.executable, "-m", "kb.runtime", *map(str, arguments)]
-    run = subprocess.run(command, input=stdin, capture_output=True, env=ENVIRON, timeout=120, check=False)
+    run = run_module("kb.runtime", arguments, environ=ENVIRON, stdin=stdin)
     assert b"Traceback" not in run.stderr
     assert run.returncode == code, run.stderr.decode()
     return (run.stderr if code == 2 else run.stdout).decode()

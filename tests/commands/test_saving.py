@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kb.config.fixing.saving import ChangedMeanwhileError, save
+from warm_runs import run_module
 
 FAULTY = "general: {model_name: google/mt5-base}\ntraining: {fp16: true}\n"
 SAVED = FAULTY + "# written in an editor meanwhile\n"
@@ -17,8 +18,7 @@ PIPE_BYTES = 1 << 18  # more than a pipe holds, and less than the largest config
 
 
 def check(*paths: object, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", "kb.check", *map(str, paths), *OPTIONS]
-    return subprocess.run(command, input=given, capture_output=True, check=False)
+    return run_module("kb.check", [*paths, *OPTIONS], stdin=given)
 
 
 def test_what_was_saved_meanwhile_is_left_alone_and_the_others_are_fixed(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import jsonschema
 import pytest
 
 from kb.commands.estimate import main
+from warm_runs import run_text
 
 ROOT = Path(__file__).parents[2]
 HYBRID = {
@@ -21,8 +21,7 @@ HYBRID = {
 
 
 def estimate(*arguments: str, language: str = "en") -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "kb.estimate", "--lang", language, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return run_text("kb.estimate", "--lang", language, *arguments)
 
 
 def serving(*arguments: str) -> dict[str, Any]:

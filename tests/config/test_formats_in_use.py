@@ -1,8 +1,6 @@
 """What the examples of public projects taught: shapes that were misread, and runs that are of no kind kb predicts."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +16,7 @@ from kb.session.file_result import FileResult
 from kb.session.prepare import file_checker
 from kb.session.project import find_project
 from kb.session.run import Input, check_input
+from warm_runs import run_text
 
 CATALOG = load_catalog()
 
@@ -127,8 +126,7 @@ def test_the_trainer_of_a_trl_config_is_read_from_the_names_that_it_alone_has(ch
 def test_other_commands_say_that_a_preference_run_is_not_predicted(tmp_path, command):
     text = "model_name_or_path: Qwen/Qwen2-0.5B\ndataset_name: d\nbeta: 0.1\n{}learning_rate: 5e-6\n"
     (tmp_path / "a.yaml").write_text(text.format(""))
-    called = [sys.executable, "-m", "kb", command, "a.yaml", "--gpu", "t4", "--lang", "en"]
-    run = subprocess.run(called, cwd=tmp_path, capture_output=True, text=True, check=False)
+    run = run_text("kb", command, "a.yaml", "--gpu", "t4", "--lang", "en", cwd=tmp_path)
     assert run.returncode == 2 and "beta makes this a preference run" in run.stderr, run.stderr
 
 

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from kb.config.shell.command import CommandReader
 from kb.config.text.guard import MAX_NOTEBOOK_BYTES
 from kb.core.document import Unit
 from kb.knowledge.catalog import load_catalog
+from warm_runs import run_text
 
 CATALOG = load_catalog()
 PYTHON = PythonReader(CATALOG.dialects, CATALOG.facts)
@@ -62,8 +62,7 @@ def units(text: str) -> list[Unit]:
 
 
 def kb(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "kb", "check", "--lang", "en", "--gpu", "rtx-3090", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
+    return run_text("kb", "check", "--lang", "en", "--gpu", "rtx-3090", *arguments)
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -2,7 +2,6 @@
 
 import ast
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from kb.config.python.reader import MAX_RUNS, PythonReader
 from kb.core.document import Unit
 from kb.core.expression import is_unknown
 from kb.knowledge.catalog import load_catalog
+from warm_runs import run_text
 
 CATALOG = load_catalog()
 READER = PythonReader(CATALOG.dialects, CATALOG.facts)
@@ -45,8 +45,7 @@ def value(text: str, name: str = "training.per_device_train_batch_size") -> obje
 
 
 def kb(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "kb", "check", "--lang", "en", "--gpu", "rtx-3090", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
+    return run_text("kb", "check", "--lang", "en", "--gpu", "rtx-3090", *arguments)
 
 
 def test_a_training_call_is_a_run_with_the_settings_of_the_calls_around_it():

@@ -1,7 +1,6 @@
 """Command lines that name the config of their run: ``axolotl train x.yaml`` is checked with what x.yaml says."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from kb.core.document import Unit
 from kb.core.finding import Edit, Fix
 from kb.core.text import Text
 from kb.knowledge.catalog import load_catalog
+from warm_runs import run_text
 
 CATALOG = load_catalog()
 COMMANDS = CommandReader(CATALOG.dialects, CATALOG.facts)
@@ -125,5 +125,4 @@ def test_other_subcommands_start_no_run(command: str, tmp_path: Path):
 
 
 def check(path: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "kb", "check", "--lang", "en", "--gpu", "rtx-3090", str(path)]
-    return subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
+    return run_text("kb", "check", "--lang", "en", "--gpu", "rtx-3090", path)

@@ -10,6 +10,7 @@ import pytest
 
 from kb.config.shell.expand import Argument
 from kb.config.shell.serving import read_server, release_of_image
+from warm_runs import run_text
 
 LLAMA = "meta-llama/Llama-3.1-8B"
 COMPOSE = f"""\
@@ -47,8 +48,7 @@ spec:
 
 
 def check(path: Path, *arguments: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "kb.check", str(path), "--format", "json", "--notes", *arguments]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    run = run_text("kb.check", path, "--format", "json", "--notes", *arguments)
     assert run.returncode in (0, 1), run.stderr
     found: dict[str, Any] = json.loads(run.stdout)
     return found
@@ -186,8 +186,7 @@ def test_calls_of_vllm_are_read_and_those_of_others_are_not(tmp_path: Path) -> N
     assert findings(own) == [("serving-heads-not-shared-evenly", 2)]
     (tmp_path / "other").mkdir()
     written(tmp_path / "other", "agents.py", "from crewai import LLM  # not vllm\n" + call)
-    command = [sys.executable, "-m", "kb.check", str(tmp_path / "other"), "--format", "json"]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    run = run_text("kb.check", tmp_path / "other", "--format", "json")
     assert "serving-" not in run.stdout
 
 
@@ -207,8 +206,7 @@ python run_summarization.py --model_name_or_path t5-base --do_train --per_device
 def test_no_advice_for_training_is_given_to_a_server(tmp_path: Path, language: str) -> None:
     text = f"vllm serve {LLAMA} --dtype float16 --max-model-len 4096 --seed 1 --quantization bitsandbytes\n"
     path = written(tmp_path, "serve.sh", text)
-    command = [sys.executable, "-m", "kb.check", str(path), "--gpu", "t4", "--notes", "--lang", language]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    run = run_text("kb.check", path, "--gpu", "t4", "--notes", "--lang", language)
     after = "".join(run.stdout.partition("kb estimate")[2].split())  # a long path is wrapped
     assert "serve.sh" in after  # the way to its memory
     for word in ("batch_size", "gradient", "optim", "LoRA"):

@@ -2,7 +2,6 @@
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from kb.core.units import BYTES_PER_UNIT, GIB, MIB, parse_bytes, read_size
 from kb.knowledge import load_catalog, load_words
 from kb.report.values import host_limit, host_size, is_of_host
 from kb.report.words import Words
+from warm_runs import run_text
 
 CONFIG = "general: {model_name: google/mt5-base}\ntraining: {bf16: true}\n"
 READ = [
@@ -72,8 +72,7 @@ def test_case_and_blanks_do_not_count(number: int, unit: str, blanks: str, small
 
 
 def kb(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "kb", *arguments, "--lang", "en"]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return run_text("kb", *arguments, "--lang", "en", cwd=folder)
 
 
 @pytest.mark.parametrize(

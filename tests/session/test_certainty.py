@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from kb.knowledge import load_catalog
 from kb.session.file import FileChecker
 from kb.session.prepare import Checking, file_checker
 from kb.session.project import Project
+from warm_runs import run_text
 
 CATALOG = load_catalog()
 OLD_NAME = (
@@ -41,8 +41,7 @@ def found(folder: Path, text: str, rule: str, **wanted: object) -> Finding | Non
 
 
 def run(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "kb.check", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    return run_text("kb.check", *arguments, cwd=folder)
 
 
 def pin(folder: Path, text: str) -> None:

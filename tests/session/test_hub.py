@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from kb.advice.models import ModelGuesser
 from kb.core.catalog import Catalog
 from kb.knowledge import load_catalog
 from kb.session.models import cached_config, hub_folder, is_hub_name
+from warm_runs import ENVIRON, run_text
 
 ROOT = Path(__file__).parents[2]
 LLAMA = {
@@ -34,14 +34,7 @@ CONFIG = "model_name_or_path: {}\nper_device_train_batch_size: 8\nlearning_rate:
 
 
 def kb(*arguments: object, **environ: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "kb.check", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "LC_ALL": "C.UTF-8", **environ},
-        timeout=120,
-        check=False,
-    )
+    return run_text("kb.check", *arguments, environ={**ENVIRON, **environ})
 
 
 def checked(tmp_path: Path, name: str, *arguments: object, **environ: str) -> tuple[dict[str, Any], str]:

@@ -1,7 +1,5 @@
 """Fixes carried to where they rest: through the command line, and what happens where rules disagree."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from kb.session.file_result import FileResult
 from kb.session.prepare import file_checker
 from kb.session.project import Project
 from kb.session.settling import Settling
+from warm_runs import run_text
 
 TWO_RUNS = """\
 general: {model_name: google/mt5-base}
@@ -26,8 +25,7 @@ training: {predict_with_generate: true, generation_max_length: 200, per_device_t
 
 def unsafe_fixes(*paths: Path) -> str:
     machine = ("--gpu", "t4", "--host-memory", "60GB", "--cpus", "8", "--transformers", "4.57", "--lang", "en")
-    command = [sys.executable, "-m", "kb.check", "--unsafe-fixes", *machine, *map(str, paths)]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stderr
+    return run_text("kb.check", "--unsafe-fixes", *machine, *paths).stderr
 
 
 def test_a_second_run_of_unsafe_fixes_changes_nothing(tmp_path: Path) -> None:
