@@ -4,11 +4,12 @@ import json
 import os
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 from command_runs import ROOT
 from command_runs import run_kb as kb
-from estimate_sample import T5, T5_CONFIG, config_json, estimate, refusal
+from estimate_sample import SCHEMA, T5, T5_CONFIG, config_json, estimate, refusal
 from kb.commands.estimate import main
 from simulation_here import in_this_process
 from simulation_needs import require_simulator
@@ -18,14 +19,37 @@ SMALL = {**T5_CONFIG, "d_model": 64, "d_ff": 128, "d_kv": 16, "num_heads": 4, "n
 RUN = ("--batch", 2, "--seq-in", 32, "--seq-out", 8, "--gpu", "t4")
 
 
+class Here:
+    """The command in this process, its simulation as well: the same answers without another start of torch."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def text(self, *arguments: object, language: str, code: int = 0) -> str:
+        with in_this_process():
+            assert main([*map(str, arguments), "--lang", language]) == code
+        shown = self._capsys.readouterr()
+        return shown.err if code else shown.out
+
+    def json(self, *arguments: object) -> dict:
+        made = json.loads(self.text(*arguments, "--format", "json", language="en"))
+        jsonschema.validate(made, SCHEMA)
+        return made
+
+
+@pytest.fixture
+def here(capsys: pytest.CaptureFixture[str]) -> Here:
+    require_simulator()
+    return Here(capsys)
+
+
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     return config_json(tmp_path, **SMALL)
 
 
-def test_a_simulation_matches_its_trace() -> None:
-    require_simulator()
-    made = estimate(*T5, "--attention", "sdpa", "--gpu", "rtx-3090", "--simulate")
+def test_a_simulation_matches_its_trace(here: Here) -> None:
+    made = here.json(*T5, "--attention", "sdpa", "--gpu", "rtx-3090", "--simulate")
     assert made["level"] == "simulated"
     assert made["phases"]["train"]["peak_allocated_bytes"] / MIB == pytest.approx(11140, rel=0.01)
     assert made["simulation"]["software"]["torch"]
@@ -46,38 +70,27 @@ def test_a_simulation_leaves_a_drawing_a_timeline_and_a_snapshot(model: Path, tm
     assert snapshot.stat().st_size > 0
 
 
-def test_a_simulation_is_said_in_words(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    require_simulator()
-    given = ("--model-config", model, *RUN, "--simulate", "--lang")
-    assert "Level 1" in kb(*given, "en", module="kb.estimate").stdout
-    with in_this_process():
-        assert main([*map(str, given), "ko"]) == 0
-    assert "1단계" in capsys.readouterr().out
+def test_a_simulation_is_said_in_words(model: Path, here: Here) -> None:
+    for language, word in {"en": "Level 1", "ko": "1단계"}.items():
+        assert word in here.text("--model-config", model, *RUN, "--simulate", language=language)
 
 
-def test_a_model_without_a_closed_form_is_simulated(tmp_path: Path) -> None:
-    require_simulator()
+def test_a_model_without_a_closed_form_is_simulated(tmp_path: Path, here: Here) -> None:
     config = {"model_type": "led", "d_model": 64, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 1000,
               "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 128,
               "decoder_ffn_dim": 128, "attention_window": 32}  # fmt: skip
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config), "utf-8")
     assert "led" in refusal("--model-config", path, *RUN)
-    made = estimate("--model-config", path, *RUN, "--simulate")
+    made = here.json("--model-config", path, *RUN, "--simulate")
     assert (made["level"], made["model"]) == ("simulated", None)
 
 
-def test_an_architecture_that_transformers_does_not_know_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    require_simulator()
+def test_an_architecture_that_transformers_does_not_know_is_said(tmp_path: Path, here: Here) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps({**SMALL, "model_type": "abacus"}), "utf-8")
-    given = ("--model-config", path, *RUN, "--simulate")
-    assert "abacus" in refusal(*given)
-    with in_this_process():
-        assert main([*map(str, given), "--lang", "ko"]) == 2
-    assert "abacus" in capsys.readouterr().err
+    for language in ("en", "ko"):
+        assert "abacus" in here.text("--model-config", path, *RUN, "--simulate", language=language, code=2)
 
 
 def test_a_simulation_that_takes_too_long_leaves_the_closed_form(model: Path) -> None:

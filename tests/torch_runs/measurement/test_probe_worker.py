@@ -41,11 +41,11 @@ def trial(config: dict[str, object], setup: TrainingSetup = SMALL, *phases: str)
     return Trial("smoke", "cpu", setup_json(setup), config, "tiny", phases, 4, limits=Limits(240))
 
 
-def told(folder: Path, asked: Trial) -> Told:
-    """What the worker tells of a trial that it runs in this process."""
+def told(folder: Path, asked: Trial, code: int = 0) -> Told:
+    """What the worker tells of a trial that it runs in this process, and ends with."""
     require_trainer()
     (folder / "trial.json").write_text(json.dumps(as_json(asked)), "utf-8")
-    worker.main(str(folder / "trial.json"), str(folder / "events.jsonl"))
+    assert worker.main(str(folder / "trial.json"), str(folder / "events.jsonl")) == code
     return read_events(str(folder / "events.jsonl"))
 
 
@@ -78,10 +78,10 @@ def test_a_masked_language_model_is_measured_with_its_own_head(tmp_path: Path) -
     assert said.facts["trainable"] == 2 * 2 * 2 * 32 * 4
 
 
-def test_a_config_that_is_no_model_is_a_crash_with_transformers_words() -> None:
-    outcome = run_trial(trial({"model_type": "nonsense"}))
-    assert (outcome.status, outcome.phase) == ("crash", "load")
-    assert outcome.reason is not None and "nonsense" in outcome.reason
+def test_a_config_that_is_no_model_is_a_crash_with_transformers_words(tmp_path: Path) -> None:
+    said = told(tmp_path, trial({"model_type": "nonsense"}), code=1)
+    assert said.fault is not None and (said.fault["status"], said.fault["phase"]) == ("crash", "load")
+    assert "nonsense" in said.fault["reason"]
 
 
 def test_a_config_json_is_measured_from_the_command_line(tmp_path: Path) -> None:
