@@ -101,9 +101,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     def make(folder: Path) -> None:
         call([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], folder)
         pip = [sys.executable, "-m", "pip", "--python", folder / "venv" / bin_name / "python"]
-        # what is imported is compiled then: a small part of what is installed
-        install = [*pip, "install", "--quiet", "--no-compile", "--disable-pip-version-check"]
-        install += ["--constraint", ROOT / "constraints.txt"]
+        install = [*pip, "install", "--quiet", "--disable-pip-version-check", "--constraint", ROOT / "constraints.txt"]
         run = subprocess.run(
             [*map(str, install), str(wheel)], cwd=folder, capture_output=True, text=True, timeout=300, check=False
         )
