@@ -3,7 +3,8 @@
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
 
-from kb.config.dialect.dialects import DOT, Entry, Recognition, flatten, section_names, split
+from kb.config.dialect.dialects import DOT, Entry, flatten, section_names, split
+from kb.config.dialect.recognition import Recognition
 from kb.config.dialect.settings import Extractor, Part, inherit
 from kb.config.files import ConfigError, unknown_dialect
 from kb.config.text.nodes import MAPPING, SEQUENCE, Node

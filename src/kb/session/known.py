@@ -3,7 +3,8 @@
 import re
 from collections.abc import Iterator
 
-from kb.config.dialect.dialects import DOT, Entry, Recognition
+from kb.config.dialect.dialects import DOT, Entry
+from kb.config.dialect.recognition import Recognition
 from kb.config.discovery import names_of_calls, starts_runs
 from kb.config.text.json_nodes import Place
 from kb.config.text.nodes import MAPPING, SCALAR, Node

@@ -1,11 +1,10 @@
-"""Which format a config is in, and which of its keys means which setting. The formats are data: ``rules/dialects/``."""
+"""Which key of a format means which setting. The formats are data: ``rules/dialects/``."""
 
-import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from kb.config.dialect.typos import Neighbours
-from kb.config.text.nodes import MAPPING, SCALAR, Node
+from kb.config.text.nodes import MAPPING, Node
 from kb.core.catalog import Dialect
 from kb.core.facts import FactType
 from kb.core.unmodelled import Unmodelled
@@ -17,11 +16,7 @@ Patterns = tuple[tuple[str, Any], ...]  # regular expression → what a text tha
 DOT = "\x00"  # stands for a dot inside a key, so that it never counts as a step of a path
 
 
-MOST_SHAPES = 256  # documents of different names whose dialects are remembered
 LAST = 10_000  # ranks of keys that count only where no other key of the setting is there
-LEAST_OF_A_RUN = 4  # settings that make a file without marks a run's, a hub's model and a batch among them
-BATCH = "training.per_device_train_batch_size"
-_OF_A_HUB = re.compile(r"[\w.-]+/[\w.-]+")
 ANY = "*"  # in a translation: any value that is not listed
 _PLAIN = frozenset(("to", "last"))
 _NOTHING: frozenset[str] | None = frozenset()
@@ -197,124 +192,3 @@ def section_names(dialect: Dialect, entries: Entries) -> list[str]:
         if any((entry := entries.get(f"{path}.{group}")) and entry[2].kind == MAPPING for group in groups):
             names.append(key.value)
     return names
-
-
-class Recognition:
-    """Finds the dialect of a document among several by the marks that each names."""
-
-    def __init__(self, dialects: Mapping[str, Dialect], facts: Mapping[str, FactType]) -> None:
-        files = [dialect for dialect in dialects.values() if dialect.layout not in ("command", "python")]
-        self._dialects = sorted(files, key=lambda dialect: (-dialect.priority, dialect.id))
-        self._facts = facts
-        self._compiled: dict[str, CompiledDialect] = {}
-        self._seen: dict[tuple[tuple[str, bool], ...], list[Dialect]] = {}  # shapes of documents → their dialects
-
-    def compiled(self, dialect: Dialect) -> CompiledDialect:
-        if dialect.id not in self._compiled:
-            self._compiled[dialect.id] = CompiledDialect(dialect, self._facts)
-        return self._compiled[dialect.id]
-
-    def unwrapped(self, entries: Entries) -> tuple[Dialect, dict[str, Entry]] | None:
-        """The dialect whose entries each hold their value under one key, and the entries with it; None of others."""
-        for dialect in self._dialects:
-            if dialect.wrapped and (inner := _unwrapped(dialect, entries)) is not None:
-                return dialect, inner
-        return None
-
-    def recognise(self, entries: Entries) -> Dialect | None:
-        """The dialect with the highest priority among those whose marks suffice; of equals the best marked."""
-        matching = self.matching(entries)
-        return matching[0] if matching else None
-
-    def matching(self, entries: Entries) -> list[Dialect]:
-        """The dialect of a document, and after it those that it may as well be: of like priority, marked half as well
-        or better. Names alone decide, and which of them hold mappings: a grid of configs is recognised once.
-        """
-        shape = tuple((path, entry[2].kind == MAPPING) for path, entry in entries.items())
-        if shape not in self._seen:
-            if len(self._seen) >= MOST_SHAPES:
-                self._seen.clear()
-            self._seen[shape] = self._matching(entries)
-        return self._seen[shape]
-
-    def _matching(self, entries: Entries) -> list[Dialect]:
-        found: list[tuple[int, Dialect]] = []
-        for dialect in self._dialects:
-            if dialect.wrapped:
-                continue
-            if found and dialect.priority < found[0][1].priority:
-                break
-            score = self.score(dialect, entries)
-            if score >= dialect.recognise["least"]:
-                found.append((score, dialect))
-        if not found:
-            found = [
-                (known, dialect)
-                for dialect in self._dialects
-                if not dialect.wrapped and (known := self._known_of_a_run(dialect, entries)) >= LEAST_OF_A_RUN
-            ]
-        found.sort(key=lambda each: -each[0])
-        return [dialect for score, dialect in found if 2 * score >= found[0][0]]
-
-    def score(self, dialect: Dialect, entries: Entries) -> int:
-        """What the dialect's marks in the document weigh, at its top and in its sections; 0 where one forbids."""
-        top, sections = split(entries, section_names(dialect, entries))
-        parts = [top, *sections.values()]
-        if any(_bears(mark, part) for mark in dialect.recognise.get("unless", ()) for part in parts):
-            return 0
-        marks = dialect.recognise["marks"]
-        score: int = sum(weight for mark, weight in marks.items() if any(_bears(mark, part) for part in parts))
-        groups = dialect.recognise.get("known", {})
-        if groups and score < dialect.recognise["least"]:
-            targets = self.compiled(dialect).targets
-            # a name that programs of any kind have marks no format
-            known = {path for part in parts for path in part if any(aim.rank < LAST for aim in targets.get(path, ()))}
-            score += sum(groups.get(path.rpartition(".")[0] + ".*", 0) for path in known)
-        return score
-
-    def _known_of_a_run(self, dialect: Dialect, entries: Entries) -> int:
-        """Settings that a format knows in a file without marks; 0 where it names no model of a hub, or no batch."""
-        top, sections = split(entries, section_names(dialect, entries))
-        parts = [top, *sections.values()]
-        if any(_bears(mark, part) for mark in dialect.recognise.get("unless", ()) for part in parts):
-            return 0
-        targets = self.compiled(dialect).targets
-        known = {
-            aim.fact.name: entry[2] for part in parts for path, entry in part.items() for aim in targets.get(path, ())
-        }
-        model = known.get("model.name")
-        named = model is not None and model.kind == SCALAR and _OF_A_HUB.fullmatch(model.value) is not None
-        return len(known) if named and BATCH in known else 0
-
-    def familiar_keys(self, entries: Entries, limit: int = 20) -> tuple[str, ...]:
-        """Names in a document that some dialect knows, wherever they stand, in their order."""
-        known = {path.rpartition(".")[2] for dialect in self._dialects for path in self.compiled(dialect).targets}
-        names = (key.value for _, key, _ in entries.values())
-        return tuple(dict.fromkeys(name for name in names if name in known))[:limit]
-
-
-def _unwrapped(dialect: Dialect, entries: Entries) -> dict[str, Entry] | None:
-    """The entries without the key that wraps each value; None where one at the top is written otherwise."""
-    within, beside = dialect.wrapped["in"], {dialect.wrapped["in"], *dialect.wrapped["beside"]}
-    marks = dialect.recognise["marks"]
-    if sum(weight for mark, weight in marks.items() if _bears(mark, entries)) < dialect.recognise["least"]:
-        return None
-    inner: dict[str, Entry] = {}
-    for path, (steps, key, value) in entries.items():
-        if len(steps) == 1:
-            if steps[0] in marks and value.kind != MAPPING:
-                continue
-            if value.kind != MAPPING or not {within} <= value.entries().keys() <= beside:
-                return None
-            wrapping = key
-        elif steps[1] == within:
-            head, _, rest = path.partition(f".{within}")
-            inner[head + rest] = (steps[:1] + steps[2:], wrapping if len(steps) == 2 else key, value)
-    return inner
-
-
-def _bears(mark: str, entries: Entries) -> bool:
-    if mark.endswith(".*"):
-        entry = entries.get(mark[:-2])
-        return entry is not None and entry[2].kind == MAPPING
-    return mark in entries
