@@ -43,6 +43,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
         (rules_folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / "rules" / name, rules_folder / name)
     shutil.copytree(ROOT / "rules" / "schema", rules_folder / "schema")
+    shutil.copy(ROOT / ".gitignore", tmp_path)  # what kb keeps of compiling is no part of a repository
     git(tmp_path, "init", "--quiet", "--initial-branch", "main")
     record(tmp_path, "rules")
     yield rules_folder

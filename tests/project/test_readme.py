@@ -127,8 +127,7 @@ def test_every_command_that_is_shown_runs(
 
 
 def test_the_settings_of_the_page_are_read(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (settings,) = blocks(page("check", "en"), "toml")
-    (project / "kb.toml").write_text(settings, "utf-8")
+    (project / "kb.toml").write_text("\n".join(blocks(page("check", "en"), "toml")), "utf-8")
     assert run(["kb", "check", "train.yaml", "--format", "json"]) in (0, 1), capsys.readouterr().err
     assert '"rtx-3090"' in capsys.readouterr().out
 

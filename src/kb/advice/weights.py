@@ -86,7 +86,7 @@ class Weights:
             return finding if certainty else None
         fixes = finding.fixes  # the number is right for whatever reads it
         finding = lowered(finding, weakest((finding.certainty, certainty)))._replace(fixes=fixes)
-        finding = finding._replace(if_so=(*finding.if_so, Assumption("config.loader", "PyYAML", "loader_not_found")))
+        finding = finding._replace(if_so=(*finding.if_so, Assumption("loader.package", "PyYAML", "loader_not_found")))
         return finding._replace(severity=self._severity(finding))
 
     def _with_assumptions(self, finding: Finding, rule: Rule, prepared: UnitFacts) -> Finding:
