@@ -65,6 +65,7 @@ class CompiledDialect:
         self.unmodelled = Unmodelled(dialect.unmodelled)
         self.targets: dict[str, list[Target]] = {}
         self._facts = facts
+        self._settings = [name for name, fact in facts.items() if fact.setting]
         self._values = dialect.values
         self.fallbacks = dialect.fallbacks
         self.interpolates, self.converts = dialect.interpolates, dialect.converts
@@ -129,18 +130,26 @@ class CompiledDialect:
             self._aim(pattern, name, rank, how)
         else:
             start = name[:-1]
-            for fact in [fact for fact in self._facts if fact.startswith(start)]:
-                path = pattern[:-1] + fact[len(start) :]
-                if path not in keys and not self.ignores(path):
-                    self._aim(path, fact, rank, how)
+            for fact in self._settings:
+                if fact.startswith(start):
+                    path = pattern[:-1] + fact[len(start) :]
+                    if path not in keys and not self.ignores(path):
+                        self._aim(path, fact, rank, how)
 
     def _aim(self, path: str, name: str, rank: int, how: Mapping[str, Any]) -> None:
         fact = self._facts.get(name)
         if fact is not None and fact.setting:
-            listed = {**self._values.get(ANY, {}), **self._values.get(name, {}), **how.get("values", {})}
-            for text in [text for text in listed if text in _SPELT]:
-                listed.setdefault(_SPELT[text], listed[text])
-            self.targets.setdefault(path, []).append(Target(fact, rank, listed, how))
+            self.targets.setdefault(path, []).append(Target(fact, rank, self._listed(name, how), how))
+
+    def _listed(self, name: str, how: Mapping[str, Any]) -> Values:
+        """What values of a setting mean as they are written, by the format and by this key."""
+        of_all, of_this, own = self._values.get(ANY), self._values.get(name), how.get("values")
+        if not (of_all or of_this or own):
+            return _NO_VALUES  # most have none, and a format may have thousands of keys
+        listed = {**(of_all or {}), **(of_this or {}), **(own or {})}
+        for text in [text for text in listed if text in _SPELT]:
+            listed.setdefault(_SPELT[text], listed[text])
+        return listed
 
 
 def _parents_of(paths: Iterable[str]) -> dict[str, set[str]]:
