@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from kb.commands.check import main
+from kb.commands.diagnose import main as diagnose
 from kb.core.finding import Fix
 from kb.core.grammar import parse
 from kb.core.text import Text
@@ -94,3 +95,22 @@ def test_the_two_generations_are_told_apart(
     main([str(path), "--gpu", "a100-80gb", "--lang", "en", "--format", "json"])
     phase = json.loads(capsys.readouterr().out)["files"][0]["prediction"]["phases"]["generate"]
     assert (phase["use"], phase["batch"]) == (use, 4 if use == "evaluation" else batch)
+
+
+@pytest.mark.parametrize("language", ["ko", "en"])
+def test_a_step_whose_condition_is_a_sum_says_its_own_words_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], language: str
+) -> None:
+    log = tmp_path / "server.log"
+    log.write_text(
+        "ValueError: To serve at least one request with the models's max seq len (262144), (24.0 GiB KV cache is "
+        "needed, which is larger than the available KV cache memory (3.18 GiB). Based on the available memory, the "
+        "estimated maximum model length is 34734. Try increasing `gpu_memory_utilization` or decreasing "
+        "`max_model_len` when initializing the engine.\n",
+        "utf-8",
+    )
+    diagnose([str(log), "--lang", language])
+    steps = capsys.readouterr().out.partition("1. ")[2]
+    assert "max_model_len: 34734" in steps
+    assert "gpu_memory_utilization" in steps
+    assert not re.search(r"[*/] |\bneeded\b", steps)

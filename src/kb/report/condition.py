@@ -14,6 +14,7 @@ _WRITTEN = "written."
 _IN_BRACKETS = re.compile(r" \([^()]*\)$")
 _SIGNS = {"==": "is", "!=": "is_not", ">": "over", ">=": "at_least", "<": "under", "<=": "at_most"}
 _CONTRARY = {"in": "not in", "not in": "in", "==": "!=", "!=": "=="}
+_SUMS = ("+", "-", "*", "/", "//", "%", "**")
 _LISTS = {"in": "one_of", "not in": "none_of"}
 
 
@@ -25,6 +26,13 @@ def condition_text(fix: Fix, words: Words) -> str:
 def open_condition(when: Tree | None, needs: Iterable[str], words: Words) -> str:
     """A condition less what is known of it: ``needs`` are the facts that are not; empty where there is none."""
     return "" if when is None else sentence(_open(when, frozenset(needs)), words)
+
+
+def computes(tree: Tree) -> bool:
+    """Whether a condition works something out, which no sentence tells: then the step's own words have to."""
+    if tree[0] == "lit":
+        return False
+    return tree[0] in _SUMS or any(computes(part) for part in tree[1:] if isinstance(part, list) and part)
 
 
 def sentence(tree: Tree, words: Words) -> str:

@@ -7,7 +7,7 @@ from kb.advice.diagnosis import Cause, Diagnosis
 from kb.advice.remedy_steps import Change, Step
 from kb.core.document import Unit
 from kb.report.check.changes import as_written, key_of
-from kb.report.condition import open_condition
+from kb.report.condition import computes, open_condition
 from kb.report.json_parts import plain, to_json
 from kb.report.terminal import Style, cut, joined, unbroken, wrap
 from kb.report.values import printable, size
@@ -98,7 +98,10 @@ def _step(number: int, step: Step, words: Words, style: Style, unit: Unit | None
 
 def _said(step: Step, words: Words) -> str:
     """The step's sentence, after its condition where that is not known to hold."""
-    text, condition = step.text.in_language(words.language), open_condition(step.when, step.needs, words)
+    text = step.text.in_language(words.language)
+    if step.when is not None and computes(step.when):
+        return text
+    condition = open_condition(step.when, step.needs, words)
     return f"{words('report.offered', condition=condition)} {text}" if condition else text
 
 
