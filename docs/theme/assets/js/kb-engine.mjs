@@ -1,6 +1,6 @@
 // The page's side of the worker: one engine a page, started when first asked for.
 export const STUCK = "stuck";
-const SECONDS = 20; // longer than any check takes; a worker that is stuck is replaced
+const SECONDS = 60; // longer than any check takes, on a phone too; a worker that is stuck is replaced
 
 export class Engine {
   #worker = null;

@@ -1,6 +1,6 @@
 """Recordings as a report's phases: peaks with the terms of what was alive, and the moment they lie at."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -92,9 +92,10 @@ def _followed(
 ) -> Followed:
     phases: dict[str, Found] = {}
     for recording in record_runs(setup, architecture, capability, limit_bytes=limit):
+        alive = recording.alive([peak.at for peak in recording.phases.values()])
         for name, peak in recording.phases.items():
             if name not in phases or peak.allocated > phases[name].allocated:
-                phases[name] = found_of(recording, name, peak)
+                phases[name] = found_of(recording, name, peak, alive[peak.at])
                 if name == "generate":
                     use = "evaluation" if "evaluate" in recording.phases else "inference"
                     if setup.post is not None:
@@ -115,10 +116,10 @@ def _predictions(setup: TrainingSetup, architecture: Architecture) -> int:
     return (setup.eval_samples or 0) * row * width
 
 
-def found_of(recording: Recording, name: str, peak: Peak) -> Found:
+def found_of(recording: Recording, name: str, peak: Peak, alive: Iterable[tuple[int, Booked, str]]) -> Found:
     """A phase's peak with its ledger: what was alive then, largest first; rounding is a term of its own."""
     sums: dict[str, int] = {}
-    for booked, term in recording.alive(peak.at).values():
+    for _, booked, term in alive:
         sums[term] = sums.get(term, 0) + booked.requested
     rest = peak.allocated - sum(sums.values())
     if rest:

@@ -123,5 +123,5 @@ def _alive(recording: Trace, at: int, phases: list[str]) -> tuple[TopTensor, ...
     makers, paths = recording.makers, recording.paths
     return top_tensors(
         TopTensor(booked.requested, 1, term, paths.get(number) or makers[number][0], makers[number][1], phases[number])
-        for number, (booked, term) in recording.alive(at).items()
+        for number, booked, term in recording.alive([at])[at]
     )

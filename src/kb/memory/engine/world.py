@@ -1,7 +1,7 @@
 """What torch keeps as global state, and the recording that a run's allocations go to."""
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from threading import Lock
 from typing import Any, NamedTuple
@@ -146,15 +146,19 @@ class Recording:
         self.starts.append((self._start, phase))
         pool.reset_peaks()
 
-    def alive(self, at: int) -> dict[int, tuple[Booked, str]]:
-        """What was alive after entry ``at`` of the log, each with its term."""
-        log, terms = self.log[: at + 1], self.terms
-        freed = {entry for entry in log if type(entry) is int}
-        return {
-            number: (entry, terms.get(number, entry.term))
-            for number, entry in enumerate(log)
-            if type(entry) is Booked and number not in freed
-        }
+    def alive(self, ats: Collection[int]) -> dict[int, list[tuple[int, Booked, str]]]:
+        """What was alive after each of these entries of the log: the entry that made it, what it booked, its term."""
+        log, terms, living = self.log, self.terms, dict[int, Booked]()
+        found, done = {}, 0
+        for at in sorted({at + 1 for at in ats}):
+            for number, entry in enumerate(log[done:at], done):
+                if type(entry) is int:
+                    del living[entry]
+                else:
+                    living[number] = entry  # type: ignore[assignment]
+            done = at
+            found[at - 1] = [(number, booked, terms.get(number, booked.term)) for number, booked in living.items()]
+        return found
 
     def _where(self, allocated: int) -> int:
         """The first entry since the phase began after which so much was allocated; the last before it otherwise."""

@@ -1,8 +1,11 @@
 """What the families' attentions share: caches, heads, rotary positions, and the two implementations."""
 
 from kb.memory.engine import ops
-from kb.memory.engine.tensor import F32, I64, WIDTH, Tensor, mark, new, packed
+from kb.memory.engine.allocator import SMALL_REQUEST
+from kb.memory.engine.tensor import F32, I64, WIDTH, Storage, Tensor, mark, new, packed
 from kb.memory.engine.world import world
+
+MOST_STRIDES = 128  # in which an answer's cache is grown
 
 
 class Cache:
@@ -36,45 +39,68 @@ class Cache:
                 held[at] = new(held[at].shape, held[at].dtype)
                 mark(held[at], self.term)
 
-    def grow(self, tokens: int, *, reorder: bool) -> None:
-        """As if ``tokens`` more had been decoded; between the first and the last only the cache grows."""
+    def grow(self, tokens: int) -> None:
+        """As if ``tokens`` more had been decoded; between the first and the last only the cache grows.
+
+        Nobody else holds keys or values, so larger blocks are put under the same storages: the shortest way, as it is
+        gone often. Of long answers several tokens are put there at once: of 60 caches drawn at random, 59 reserved the
+        same with four at once, and 57 with eight, the others 1.2 % more or less. The last is alone: the peak is there.
+        """
         if not self.keys:
             return
         rows = new((next(iter(self.keys.values())).shape[0],), I64)
-        for _ in range(tokens):
-            if reorder:
-                self.reorder()
-            for at, key in self.keys.items():
-                self._one_more(key, self.values[at])
+        layers = [(key.storage, _row_bytes(key), self.values[at].storage, _row_bytes(self.values[at]))
+                  for at, key in self.keys.items()]  # fmt: skip
+        alike = len({(key_row, value_row) for _, key_row, _, value_row in layers}) == 1
+        apart: list[tuple[int, int]] = []
+        book, free = world.recording.book, world.recording.free
+        for at_once in _strides(tokens):
+            if not apart and alike and all(_apart(*layer) for layer in layers):
+                apart = [book(layers[0][1]), book(layers[0][3])]
+            for key, key_row, value, value_row in layers:
+                more = apart or [book(key_row), book(value_row)]
+                self._longer(key, key_row * at_once)
+                self._longer(value, value_row * at_once)
+                if not apart:
+                    free(*more[1])
+                    free(*more[0])
+        for block in reversed(apart):
+            free(*block)
         for held in (*self.keys.values(), *self.values.values()):
+            batch, heads, length, width = held.shape
+            held.shape = (batch, heads, length + tokens, width)
             held.strides = packed(held.shape)
         del rows
 
-    def _one_more(self, key: Tensor, value: Tensor) -> None:
-        """A token behind a layer's keys and values, in larger blocks under the same storages: nobody else holds these.
-
-        The shortest way, as it is gone often.
-        """
-        recording = world.recording
-        book, free = recording.book, recording.free
-        more = [book(_row_bytes(key)), book(_row_bytes(value))]
-        for tensor in (key, value):
-            batch, heads, length, width = tensor.shape
-            tensor.shape = (batch, heads, length + 1, width)
-            storage = tensor.storage
-            before = storage.address, storage.number
-            storage.size = (length + 1) * batch * heads * width * WIDTH[tensor.dtype]
-            storage.address, storage.number = book(storage.size)
-            recording.terms[storage.number] = self.term
-            free(*before)
-        free(*more[1])
-        free(*more[0])
+    def _longer(self, storage: Storage, more: int) -> None:
+        """A block with ``more`` bytes in the place of a storage's, which is given back after it."""
+        recording = storage.recording
+        before = storage.address, storage.number
+        storage.size += more
+        storage.address, storage.number = recording.book(storage.size)
+        recording.terms[storage.number] = self.term
+        recording.free(*before)
 
 
 def _row_bytes(cached: Tensor) -> int:
     """Bytes of one token's keys, or values, of a layer."""
     batch, heads, _, width = cached.shape
     return batch * heads * width * WIDTH[cached.dtype]
+
+
+def _strides(tokens: int) -> list[int]:
+    """How many tokens are put behind the cache at a time."""
+    at_once = -(-tokens // MOST_STRIDES)
+    whole, rest = divmod(tokens - 1, at_once)
+    return [at_once] * whole + [rest] * bool(rest) + [1]
+
+
+def _apart(key: Storage, key_row: int, value: Storage, value_row: int) -> bool:
+    """Whether a token's own keys and values come from other segments than the layer's.
+
+    Then they leave those as they found them, layer after layer, and can be held for all as for each.
+    """
+    return max(key_row, value_row) <= SMALL_REQUEST < min(key.size, value.size)
 
 
 class PairedCache:

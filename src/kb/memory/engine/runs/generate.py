@@ -94,7 +94,7 @@ def greedy(model: Any, batch: list[Any], decoding: Decoding) -> None:
         step += 1
         grown = middle(step, decoding.tokens)
         if grown:
-            cache.grow(grown, reorder=False)
+            cache.grow(grown)
             step += grown
         position = _longer(position, rows, length + step)
         mask = new((rows, length + step), I64)
@@ -163,7 +163,7 @@ def _greedy_answer(model: Any, rows: int, decoding: Decoding, mask: Tensor, enco
         step += 1
         grown = middle(step, decoding.tokens)
         if grown:
-            cache.own.grow(grown, reorder=False)
+            cache.own.grow(grown)
             step += grown
         logits = new((rows, out.shape[-1]), F32)
         scores = logits
