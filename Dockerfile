@@ -1,11 +1,12 @@
 # kb's command line, without root and without torch:
 #   docker build -t kb . && docker run --rm -v "$PWD:/work:ro" kb check config.yaml --gpu rtx-3090
 # Inside a container kb sees the container's own memory limit; for a GPU add --gpus all.
-FROM python:3.12-slim AS build
+# By its digest, of every platform at once: that of Python 3.12.13, 5 August 2026, in docker-library/repo-info.
+FROM python:3.12-slim@sha256:229a2c5bfa27522db7815ea81f9bed70af17ccb9de9fc7ad142b1877b5830d36 AS build
 COPY . /source
 RUN python -m pip wheel --quiet --no-cache-dir --no-deps --wheel-dir /wheels /source
 
-FROM python:3.12-slim
+FROM python:3.12-slim@sha256:229a2c5bfa27522db7815ea81f9bed70af17ccb9de9fc7ad142b1877b5830d36
 COPY --from=build /wheels /wheels
 COPY constraints.txt /wheels/constraints.txt
 RUN python -m pip install --quiet --no-cache-dir --constraint /wheels/constraints.txt /wheels/*.whl

@@ -28,7 +28,7 @@ unexport PYTHONPATH
 export PYTHONNOUSERSITE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint format rules site serve bench bench-accuracy bench-grid bench-gpu bench-host bench-site dist sbom constraints clean
+.PHONY: help demo test quick lint format rules site serve bench bench-accuracy bench-grid bench-gpu bench-host bench-site dist dist-rules sbom constraints clean
 
 help:
 	@echo 'make demo         install into $(VENV)/ and check the configs in examples/'
@@ -45,6 +45,7 @@ help:
 	@echo 'make bench-host   measure host memory with real data loaders; half an hour'
 	@echo 'make bench-site   time the build of the site and the playground in Chromium; results in bench/results/'
 	@echo 'make dist sbom    build wheel and sdist, the same bytes each time, and list what an installation consists of'
+	@echo 'make dist-rules   build a release of the rules alone, for kb rules update'
 	@echo 'make constraints  pin again what a fresh install gives'
 	@echo 'make clean        remove what the above made'
 
@@ -152,6 +153,12 @@ dist: $(DEV)
 	rm -rf dist
 	$(RUN) -m hatchling build -d dist
 	cd dist && sha256sum *.whl *.tar.gz > SHA256SUMS
+
+# The rules alone, for `kb rules update`: a release of their own, without a new kb.
+dist-rules: $(DEV)
+	rm -rf dist
+	cd packages/gpu-memory-kb-rules && $(abspath $(RUN)) -m hatchling build -t wheel -d ../../dist
+	cd dist && sha256sum *.whl > SHA256SUMS
 
 # What an installation consists of, as CycloneDX: of the wheel alone, in an environment of its own.
 sbom: $(DEV)

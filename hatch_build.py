@@ -21,6 +21,49 @@ PROJECT = "rules/schema/project.json"  # each start in a project with a kb.toml 
 OF_THE_GUIDE = (".*", "site.yaml", "glossary.yaml")  # made from a checkout alone
 
 
+def stage(root: str, folder: str, day: str) -> None:
+    """Put the rules and texts of a checkout into a folder, compiled, and packed into one file.
+
+    The same files make the same bytes. Rules with faults end the build, each told with its place.
+    """
+    from kb.knowledge import KnowledgeError
+    from kb.knowledge.bundle import build
+    from kb.knowledge.locations import Location, files_under
+    from kb.knowledge.readings import FILE
+
+    for name in ("rules", "i18n"):
+        ignored = shutil.ignore_patterns(*OF_THE_GUIDE)
+        shutil.copytree(os.path.join(root, name), os.path.join(folder, name), ignore=ignored)
+    location = Location(os.path.join(folder, "rules"), os.path.join(folder, "i18n"), True)
+    try:
+        build(location, released=day)
+    except KnowledgeError as error:
+        lines = (str(problem).replace(folder + os.sep, "") for problem in error.problems)
+        raise SystemExit("\n".join([*lines, "the rules have faults: nothing was built"])) from None
+    os.remove(os.path.join(location.bundle, FILE))  # what was read of each: an installed package's do not change
+    texts: dict[str, str] = {}
+    for name in files_under(folder):
+        with open(os.path.join(folder, name), encoding="utf-8", newline="") as stream:
+            texts[name] = stream.read()
+    packed = lzma.compress(json.dumps(texts, ensure_ascii=False).encode(), preset=9 | lzma.PRESET_EXTREME)
+    with open(os.path.join(folder, ARCHIVE), "wb") as archive:
+        archive.write(packed)
+
+
+def released(root: str) -> tuple[str, str]:
+    """The day and the minute of the release, UTC: those of ``SOURCE_DATE_EPOCH`` or of the last commit, else of now."""
+    moment = datetime.datetime.now(datetime.UTC)
+    epoch = os.environ.get("SOURCE_DATE_EPOCH")
+    if epoch is None and os.path.exists(os.path.join(root, ".git")):
+        command = ["git", "log", "-1", "--format=%ct"]
+        epoch = subprocess.run(
+            command, cwd=root, capture_output=True, text=True, timeout=60, check=False
+        ).stdout.strip()
+    if epoch:
+        moment = datetime.datetime.fromtimestamp(int(epoch), datetime.UTC)
+    return moment.date().isoformat(), f"{moment:%H%M}"
+
+
 class KnowledgeHook(BuildHookInterface):
     """Compiles at build time, so that an installed kb compiles nothing and rules with faults are never shipped."""
 
@@ -48,54 +91,14 @@ class KnowledgeHook(BuildHookInterface):
             shutil.rmtree(self.staging, ignore_errors=True)
 
     def _stage(self, folder: str) -> None:
-        for name in ("rules", "i18n"):
-            source, target = os.path.join(self.root, name), os.path.join(folder, name)
-            shutil.copytree(source, target, ignore=shutil.ignore_patterns(*OF_THE_GUIDE))
+        day = released(self.root)[0]
         # The package that is being built is not installed where it is built.
         sys.path.insert(0, os.path.join(self.root, "src"))
         try:
-            self._compile(folder)
-            self._pack(folder)
+            stage(self.root, folder, day)
             self._write_manuals(folder)
         finally:
             sys.path.remove(os.path.join(self.root, "src"))
-
-    def _compile(self, folder: str) -> None:
-        from kb.knowledge import KnowledgeError
-        from kb.knowledge.bundle import build
-        from kb.knowledge.locations import Location
-        from kb.knowledge.readings import FILE
-
-        location = Location(os.path.join(folder, "rules"), os.path.join(folder, "i18n"), True)
-        try:
-            build(location, released=self._day())
-        except KnowledgeError as error:
-            lines = (str(problem).replace(folder + os.sep, "") for problem in error.problems)
-            raise SystemExit("\n".join([*lines, "the rules have faults: nothing was built"])) from None
-        os.remove(os.path.join(location.bundle, FILE))  # what was read of each: an installed package's do not change
-
-    def _pack(self, folder: str) -> None:
-        """Every file of the rules and texts, by its name, as one; the same files make the same bytes."""
-        from kb.knowledge.locations import files_under
-
-        texts: dict[str, str] = {}
-        for name in files_under(folder):
-            with open(os.path.join(folder, name), encoding="utf-8", newline="") as stream:
-                texts[name] = stream.read()
-        packed = lzma.compress(json.dumps(texts, ensure_ascii=False).encode(), preset=9 | lzma.PRESET_EXTREME)
-        with open(os.path.join(folder, ARCHIVE), "wb") as archive:
-            archive.write(packed)
-
-    def _day(self) -> str:
-        """The day of the release: that of ``SOURCE_DATE_EPOCH`` or of the last commit, else today."""
-        day = datetime.datetime.now(datetime.UTC).date()
-        if epoch := os.environ.get("SOURCE_DATE_EPOCH"):
-            day = datetime.datetime.fromtimestamp(int(epoch), datetime.UTC).date()
-        elif os.path.exists(os.path.join(self.root, ".git")):
-            command = ["git", "log", "-1", "--format=%cs"]
-            run = subprocess.run(command, cwd=self.root, capture_output=True, text=True, timeout=60, check=False)
-            return run.stdout.strip() or day.isoformat()
-        return day.isoformat()
 
     def _write_manuals(self, folder: str) -> None:
         from kb.commands.manual import manual_page

@@ -25,9 +25,9 @@ def _main(arguments: list[str]) -> int:
 
     words = load_words_or_none(language_of(arguments, os.environ))
     if name in ("--version", "-V"):
-        from kb.knowledge import load_catalog
+        from kb.knowledge import load_catalog, locations
 
-        print(f"kb {__version__} (rules {load_catalog().version})")
+        print(f"kb {__version__} (rules {load_catalog().version} from {locations.current().rules})")
         return 0
     text = "\n".join(
         [said(words, "cli.commands"), *(f"  kb {each:10} {said(words, f'cli.about.{each}')}" for each in COMMANDS)]

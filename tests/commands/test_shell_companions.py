@@ -132,4 +132,4 @@ def test_doctor_says_that_its_cache_cannot_be_written(
 
 
 def test_version_names_the_rules_too(installed: Path, tmp_path: Path) -> None:
-    assert re.fullmatch(r"kb \S+ \(rules \S+\)\n", call([installed / "kb", "--version"], tmp_path))
+    assert re.fullmatch(r"kb \S+ \(rules \S+ from .+\)\n", call([installed / "kb", "--version"], tmp_path))

@@ -5,6 +5,7 @@ import lzma
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -76,3 +77,17 @@ def test_a_damaged_archive_is_named_and_nothing_is_left(sealed: Location, tmp_pa
         opened(sealed)
     assert caught.value.key == "rules.not_unpacked" and caught.value.values["path"] == str(archive)
     assert not (tmp_path / "cache").exists()
+
+
+def test_what_no_run_has_used_for_a_month_is_cleared(sealed: Location, tmp_path: Path) -> None:
+    cache = tmp_path / "cache" / "kb"
+    ages = {"sources-old": 40, "sources-used": 3, "sources-ended.tmp": 2, "sources-begun.tmp": 0, "simulation": 400}
+    for name, days in ages.items():
+        (cache / name / "rules").mkdir(parents=True)
+        os.utime(cache / name, (time.time() - days * 86400,) * 2)
+    kept = Path(opened(sealed).rules).parent
+    assert {path.name for path in cache.iterdir()} == {kept.name, "sources-used", "sources-begun.tmp", "simulation"}
+    os.utime(kept, (time.time() - 40 * 86400,) * 2)
+    packed.unpacked.cache_clear()
+    opened(sealed)
+    assert time.time() - kept.stat().st_mtime < 86400, "it is in use"

@@ -10,8 +10,9 @@ from kb.commands.options import Options
 from kb.core.hardware import Machine
 from kb.core.text import UserError
 from kb.knowledge import load_catalog
-from kb.knowledge.locations import Location, Overlay, Rules, cache_folder, shipped
+from kb.knowledge.locations import Location, Overlay, Rules, cache_folder, current, shipped
 from kb.knowledge.overlay import OverlayError, laid_entries
+from kb.knowledge.updated import Update, updated
 from kb.machine.detect import detect
 from kb.machine.installation import Installation, Package, look_around
 from kb.report.json_parts import SCHEMA, to_json
@@ -27,9 +28,7 @@ from kb.session.project_releases import ProjectReleases
 from kb.session.run import read_bytes
 
 if TYPE_CHECKING:
-    from kb.report.releases import ProjectVersions
-    from kb.session.knowledge import rules_of
-from kb.session.project import Project
+    from kb.session.project import Project
 
 INDENT = "  "
 
@@ -54,6 +53,7 @@ class Health(NamedTuple):
     project: str | None
     versions: ProjectVersions | None = None
     overlays: tuple[LaidOver, ...] = ()
+    update: Update | None = None  # of the rules, where one counts
 
 
 def doctor_text(health: Health, words: Words, style: Style) -> str:
@@ -79,6 +79,7 @@ def _itself(health: Health, words: Words) -> list[str]:
     rows = [
         [words("doctor.version"), f"{health.version} ({words('doctor.rules', version=health.rules_version)})"],
         [words("doctor.rules_folder"), printable(health.rules_folder)],
+        *([[words("doctor.update"), _update(health.update, words)]] if health.update else []),
         ["Python", f"{around.python}, {around.platform}"],
         [words("doctor.project"), printable(health.project) if health.project else words("doctor.none")],
         *([words("doctor.knowledge"), _laid_over(one, words)] for one in health.overlays),
@@ -87,6 +88,10 @@ def _itself(health: Health, words: Words) -> list[str]:
     faults = [fault for one in health.overlays for fault in one.faults]
     faults += [words("doctor.foreign", path=each) for each in around.foreign]
     return [*table(rows, left=(0, 1)), *(f"{INDENT}{printable(fault)}" for fault in faults)]
+
+
+def _update(update: Update, words: Words) -> str:
+    return words("doctor.updated", release=update.release, source=printable(update.source), sha256=update.sha256[:12])
 
 
 def _laid_over(one: LaidOver, words: Words) -> str:
@@ -155,7 +160,17 @@ def doctor_json(health: Health) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "kb": health.version,
-        "rules": {"version": health.rules_version, "folder": health.rules_folder},
+        "rules": {
+            "version": health.rules_version,
+            "folder": health.rules_folder,
+            "update": {
+                "release": health.update.release,
+                "source": health.update.source,
+                "sha256": health.update.sha256,
+            }
+            if health.update
+            else None,
+        },
         "python": around.python,
         "platform": around.platform,
         "project": health.project,
@@ -203,7 +218,8 @@ def command(arguments: Sequence[str], language: str) -> int:
     health = Health(
         version=__version__,
         rules_version=catalog.version,
-        rules_folder=shipped().rules,
+        rules_folder=current().rules,
+        update=updated() if shipped().sealed else None,
         installation=look_around(cache_folder()),
         machine=detect(catalog.gpus),
         project=project.path,

@@ -14,7 +14,7 @@ import yaml
 from kb import __version__
 from kb.knowledge import load_catalog, load_guide
 from kb.knowledge.compile_checks import check_entry
-from kb.knowledge.locations import opened, shipped
+from kb.knowledge.locations import current, opened
 from kb.knowledge.problems import KnowledgeError, Problem
 from kb.knowledge.rows import cited
 from kb.knowledge.schema import KINDS, SchemaSet
@@ -137,7 +137,7 @@ def _problems(kind: str, path: str, text: str) -> list[Problem]:
         located = read_source(path, text)
     except KnowledgeError as error:
         return error.problems
-    faults = SchemaSet(os.path.join(opened(shipped()).rules, "schema")).check(KINDS[kind], located)
+    faults = SchemaSet(os.path.join(opened(current()).rules, "schema")).check(KINDS[kind], located)
     return faults or check_entry(kind, located, _beside(kind), _sources())
 
 
@@ -153,7 +153,7 @@ def _sources() -> Any:
 
 @lru_cache(maxsize=2)
 def _schema(name: str) -> Any:
-    with open(os.path.join(opened(shipped()).rules, "schema", f"{name}.json"), encoding="utf-8") as stream:
+    with open(os.path.join(opened(current()).rules, "schema", f"{name}.json"), encoding="utf-8") as stream:
         return json.load(stream)
 
 

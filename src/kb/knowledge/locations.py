@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from kb.core.text import UserError
 from kb.knowledge.packed import ARCHIVE, unpacked
+from kb.knowledge.updated import updated
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _PACKAGED = os.path.join(_PACKAGE, "_data")
@@ -49,6 +50,15 @@ def shipped() -> Location:
     if os.path.isdir(_PACKAGED):
         return Location(os.path.join(_PACKAGED, "rules"), os.path.join(_PACKAGED, "i18n"), True)
     return Location(os.path.join(_CHECKOUT, "rules"), os.path.join(_CHECKOUT, "i18n"), False)
+
+
+def current() -> Location:
+    """The rules that count where none are named: those that came with this kb, or what replaced them by an update."""
+    own = shipped()
+    update = updated() if own.sealed else None  # a checkout's are worked on
+    if update is None:
+        return own
+    return Location(os.path.join(update.folder, "rules"), os.path.join(update.folder, "i18n"), True)
 
 
 def named(rules: str) -> Location:
@@ -96,14 +106,14 @@ Rules = str | Location | None
 
 
 def located(rules: Rules) -> Location:
-    """The shipped rules for None, a folder by its name, or what is known already.
+    """The current rules for None, a folder by its name, or what is known already.
 
     Raises:
         UserError: there is no such folder.
     """
     if isinstance(rules, Location):
         return rules
-    return shipped() if rules is None else named(rules)
+    return current() if rules is None else named(rules)
 
 
 def files_under(folder: str) -> list[str]:

@@ -5,10 +5,12 @@ Most commands read the bundle alone; eight hundred small files would be a third 
 
 import json
 import os
+import time
 from collections.abc import Mapping
 from functools import cache
 
 ARCHIVE = "sources.json.xz"  # in the folder that holds rules/ and i18n/ elsewhere
+MARKED_SECONDS, UNUSED_SECONDS = 24 * 3600, 30 * 24 * 3600
 
 
 @cache
@@ -30,6 +32,7 @@ def unpacked(archive: str, cache: str) -> str:
         packed = stream.read()
     kept = os.path.join(cache, f"sources-{hashlib.sha256(packed).hexdigest()[:16]}")
     if os.path.isdir(kept):
+        _mark_used(kept)
         return kept
     try:
         texts = json.loads(lzma.decompress(packed))
@@ -39,8 +42,9 @@ def unpacked(archive: str, cache: str) -> str:
     try:
         os.makedirs(cache, exist_ok=True)
         made = tempfile.mkdtemp(prefix="sources-", suffix=".tmp", dir=cache)
-        _write(texts, made)
+        write_texts(texts, made)
         os.rename(made, kept)  # whole or not at all
+        _tidy(cache, kept)
         return kept
     except OSError:
         shutil.rmtree(made, ignore_errors=True)
@@ -48,11 +52,33 @@ def unpacked(archive: str, cache: str) -> str:
         return kept
     folder = tempfile.mkdtemp(prefix="kb-sources-")  # no cache can be written
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    _write(texts, folder)
+    write_texts(texts, folder)
     return folder
 
 
-def _write(texts: Mapping[str, str], folder: str) -> None:
+def _mark_used(folder: str) -> None:
+    """Once a day at most: by its time a folder is known to be in use."""
+    try:
+        if time.time() - os.stat(folder).st_mtime > MARKED_SECONDS:
+            os.utime(folder)
+    except OSError:
+        pass  # a cache that can only be read
+
+
+def _tidy(cache: str, kept: str) -> None:
+    """Remove what other versions of kb unpacked and no run has used for a month, and what a run that was ended left."""
+    import shutil
+
+    now = time.time()
+    with os.scandir(cache) as entries:
+        for entry in entries:
+            spared = MARKED_SECONDS if entry.name.endswith(".tmp") else UNUSED_SECONDS
+            if entry.name.startswith("sources-") and entry.path != kept and now - entry.stat().st_mtime > spared:
+                shutil.rmtree(entry.path, ignore_errors=True)
+
+
+def write_texts(texts: Mapping[str, str], folder: str) -> None:
+    """Each text as the file that its name says, below a folder."""
     for name, text in texts.items():
         path = os.path.join(folder, *name.split("/"))
         os.makedirs(os.path.dirname(path), exist_ok=True)

@@ -16,6 +16,7 @@ from kb.commands.rules.new_dialect import new_dialect
 from kb.commands.rules.new_entry import new_gpu, new_model
 from kb.commands.rules.new_rule import untouched, write_new_rule
 from kb.commands.rules.rule_editions import edition_at, edition_before
+from kb.commands.rules.update import add_arguments, update_rules
 from kb.core.text import LANGUAGES, UserError
 from kb.knowledge import load_catalog, load_guide, load_words, load_words_alone
 from kb.knowledge.bundle import build
@@ -46,7 +47,7 @@ def command(arguments: Sequence[str], language: str) -> int:
     options = build_parser(words).parse_args(arguments)
     if options.action in LAID_OVER:
         options.rules = rules_of(find_project(os.getcwd()), options.rules)
-    location = located(options.rules)
+    location = located(getattr(options, "rules", None))
     action = {
         "validate": _validate,
         "test": run_examples,
@@ -59,6 +60,7 @@ def command(arguments: Sequence[str], language: str) -> int:
         "lock": _lock,
         "diff": _diff,
         "schemas": _schemas,
+        "update": update_rules,
     }[options.action]
     return action(options, location, words)
 
@@ -70,7 +72,8 @@ def build_parser(words: cli.Words) -> cli.Parser:
 
     def add(name: str) -> cli.Parser:
         made: cli.Parser = actions.add_parser(name, words=words, help=say(name), description=say(name))
-        options.add(made, "rules", "lang")
+        if name != "update":  # whose rules are always kb's own
+            options.add(made, "rules", "lang")
         return made
 
     add("validate").add_argument("file", nargs="?", metavar="FILE|DIR", help=say("validate_file"))
@@ -104,6 +107,7 @@ def build_parser(words: cli.Words) -> cli.Parser:
     diff = add("diff")
     diff.add_argument("revision", metavar="REV", help=say("revision"))
     diff.add_argument("--format", choices=("text", "json"), default="text", help=say("diff_format"))
+    add_arguments(add("update"), options)
     return options.parser
 
 
