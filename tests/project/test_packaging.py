@@ -143,9 +143,8 @@ def test_the_container_image_is_made_of_what_is_there_and_runs_without_root() ->
     lines = (ROOT / "Dockerfile").read_text("utf-8").splitlines()
     stages = "\n".join(lines).split("\nFROM ")
     images = {line.split()[1] for line in lines if line.startswith("FROM ")}
-    assert len(images) == 1 and re.fullmatch(r"python:\S+@sha256:[0-9a-f]{64}", images.pop()), (
-        "one image, by its digest"
-    )
+    (image,) = images
+    assert re.fullmatch(r"python:\S+@sha256:[0-9a-f]{64}", image), "by its digest"
     final = [line.split(maxsplit=1) for line in stages[-1].splitlines() if line and not line.startswith("#")]
     said = {words[0]: words[1] for words in final if len(words) == 2}
     assert said["USER"] not in ("root", "0")
