@@ -14,10 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PAGES = (
-    "", "gpus", "gpus/rtx-3090", "models", "models/mt5-base", "memory", "inference", "trouble", "trouble/questions",
-    "trouble/checklists", "case", "rules", "errata", "accuracy", "systems", "playground", "data",
+    "", "gpus", "gpus/rtx-3090", "models", "models/mt5-base", "memory", "learn/effective-batch", "learn/lora",
+    "inference", "trouble", "trouble/gpu-oom", "trouble/questions", "trouble/checklists", "case", "rules",
+    "rules/t5-fp16-overflow", "errata", "accuracy", "sources", "systems", "playground", "contribute", "data",
 )  # fmt: skip
 TALLEST = 6000  # pixels
+SECONDS = 20  # that a page may take to turn dark
+SCHEMES = {"light": "default", "dark": "slate"}  # as a reader's system has it, and as the theme calls it
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
@@ -46,12 +49,21 @@ def main() -> None:
                     )
                     for width in options.widths:
                         name = f"{language}-{page.replace('/', '-') or 'index'}-{width}-{scheme}.png"
-                        print(name, shoot(chrome, f"{address}/{path}", width, options.folder / name))
+                        # the theme keeps the scheme of the first page it showed, and prefers that to the system's;
+                        # a page that is still open would write it again
+                        chrome.get("about:blank")
+                        chrome.execute_cdp_cmd(
+                            "Storage.clearDataForOrigin", {"origin": address, "storageTypes": "local_storage"}
+                        )
+                        target = options.folder / name
+                        print(name, shoot(chrome, f"{address}/{path}", width, scheme, target), flush=True)
 
 
-def shoot(chrome: object, address: str, width: int, target: Path) -> str:
-    """One page from top to bottom; says where it is wider than the window."""
+def shoot(chrome: object, address: str, width: int, scheme: str, target: Path) -> str:
+    """One page from top to bottom, in the scheme that is asked for; says where it is wider than the window."""
     import base64
+
+    from selenium.webdriver.support.ui import WebDriverWait
 
     def emulate(height: int) -> None:
         chrome.execute_cdp_cmd(  # type: ignore[attr-defined]
@@ -61,6 +73,10 @@ def shoot(chrome: object, address: str, width: int, target: Path) -> str:
 
     emulate(1000)
     chrome.get(address)  # type: ignore[attr-defined]
+    # the theme's script sets the scheme once it is loaded
+    scheme_is = f"return document.body.dataset.mdColorScheme === '{SCHEMES[scheme]}'"
+    said = f"{target.name}: the page does not turn {scheme}"
+    WebDriverWait(chrome, SECONDS).until(lambda shown: shown.execute_script(scheme_is), said)
     root = "document.documentElement"
     high, wide = chrome.execute_script(f"return [{root}.scrollHeight, {root}.scrollWidth]")  # type: ignore[attr-defined]
     emulate(min(high, TALLEST))
