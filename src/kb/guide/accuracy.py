@@ -107,7 +107,7 @@ def _score(score: Mapping[str, Any] | None, rows: int) -> str:
     if score is None:
         return "–"
     of = f" ({score['rows']})" if score["rows"] != rows else ""
-    return f"{100 * score['mean']:.2g} % / {_percent(score['worst'])}{of}"
+    return f"{100 * score['mean']:.2g} %<br><small>{_percent(score['worst'])}{of}</small>".replace(" %", "&nbsp;%")
 
 
 def _percent(ratio: float) -> str:

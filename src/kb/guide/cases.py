@@ -42,7 +42,8 @@ def case_history(library: Library, name: str, gpu: str, host_memory: str) -> str
         facts = checker.prepare(unit)
         return facts.setup, facts.model.id if facts.model else None, facts.predicted
 
-    versions = noted_versions(row, library.language)
+    # a reader knows a stage by its name; who reads a repository knows it by its commit
+    versions = [version._replace(label=version.subject) for version in noted_versions(row, library.language)]
     history = history_of(versions, prepare, library.catalog.facts)
     head = [say(library.language, "case.what"), *(text(version.label) for version in versions)]
     body = [*setting_rows(history.rows, words, PLAIN), *memory_rows(history, words, PLAIN)]
@@ -62,7 +63,7 @@ def _plot(history: History, words: Words) -> str:
     for name in ("title", "desc"):
         drawing = drawing.replace(f'id="{name}"', f'id="kb-history-{name}"')
     drawing = drawing.replace('aria-labelledby="title desc"', 'aria-labelledby="kb-history-title kb-history-desc"')
-    return held(f'<figure class="kb-figure kb-paper">{drawing}</figure>')
+    return held(f'<figure class="kb-figure kb-paper" tabindex="0">{drawing}</figure>')
 
 
 def run_times(library: Library, name: str, batch: int, baseline: int, pipeline: str | None = None) -> str:

@@ -105,6 +105,7 @@ def chooser(library: Library, model: str, gpu: str) -> str:
     words: dict[str, object] = {
         name: say(language, f"{'playground' if name in SHARED else 'chooser'}.{name}") for name in WORDS
     }
+    words |= {name: say(language, f"memory.{name}") for name in ("band", "limit")}
     words["computed"] = library.words.named("status", "computed")
     words["computed_title"] = say(language, "source.status.computed")
     words["verdict"] = {name: library.words.named("verdict", name) for name in (*STATUSES, "unknown")}

@@ -101,14 +101,14 @@ def compare(
         phase = report.phase("train")
         assert phase is not None  # it trains
         states = sum(term.bytes for term in phase.terms if term.name in STATES)
-        sizes = (states, phase.peak_allocated_bytes - states, phase.process_used_bytes)
+        sizes = (phase.process_used_bytes, states, phase.peak_allocated_bytes - states)
         status = report.verdict.status
         verdict = escape(library.words.named("verdict", status))
         mark = f'<span class="kb-verdict kb-verdict--{escape(status)}">{verdict}</span>'
         named = say(language, f"way.{name}" if what == "method" else f"compare.{what}.{name}")
         phases.append((named, phase))
-        rows.append((escape(named), *(f"{size / GIB:.1f} GiB" for size in sizes), mark))
-    head = [say(language, f"compare.{key}") for key in ("way", "states", "rest", "process", "verdict")]
+        rows.append((escape(named), mark, *(f"{size / GIB:.1f} GiB" for size in sizes)))
+    head = [say(language, f"compare.{key}") for key in ("way", "verdict", "process", "states", "rest")]
     values = {"model": estimator.model.name, "gpu": catalog.gpus[gpu].name, "batch": batch, "precision": precision}
     title = say(language, "compare.title", length=base.max_source_length, **values)
     about = held(f'<p class="kb-caption">{escape(title)} {badge(library, "computed")}</p>')

@@ -12,7 +12,8 @@ from kb.guide.markup import held
 from kb.guide.site_words import say
 
 CELL_WIDTH, CELL_HEIGHT, LABEL_WIDTH, LABEL_HEIGHT = 58, 30, 74, 26
-BAR_WIDTH, BAR_HEIGHT, ROW_GAP = 520, 26, 34
+BAR_HEIGHT, BAR_LABEL, BAR_GAP = 22, 18, 6  # of a bar, of the words above it, below it
+WHOLE = 99.4  # percent of the width that the largest takes: a line at its end is seen whole
 
 
 class Segment(NamedTuple):
@@ -24,10 +25,11 @@ class Segment(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """A stacked bar with its label; ``high_bytes`` is the upper end of its error band."""
+    """A stacked bar with its label; ``low_bytes`` and ``high_bytes`` are the ends of its error band."""
 
     label: str
     segments: Sequence[Segment]
+    low_bytes: int
     high_bytes: int
 
 
@@ -62,32 +64,45 @@ def heat_map_svg(
 
 
 def bars_svg(title: str, bars: Sequence[Bar], limit_bytes: int | None, limit_label: str, unit: float = 2**30) -> str:
-    """Stacked bars on one scale, with the card's limit as a line and the error band as a whisker."""
+    """Stacked bars on one scale, with the card's limit as a line and the error band as a whisker.
+
+    Lengths are shares of the width, so that the drawing is as wide as its place and its letters stay as large.
+    """
     largest = max([bar.high_bytes for bar in bars] + ([limit_bytes] if limit_bytes else []))
-    scale = (BAR_WIDTH - 60) / largest  # room for the figure behind the longest
-    label_width = 12 + max(_width(bar.label) for bar in bars)
-    height = ROW_GAP * len(bars) + 30
+    row = BAR_LABEL + BAR_HEIGHT + BAR_GAP
     parts = []
+
+    def share(size: float) -> str:
+        return f"{WHOLE * size / largest:.2f}%"
+
+    if limit_bytes:
+        parts.append(f'<line class="kb-limit" x1="{share(limit_bytes)}" x2="{share(limit_bytes)}" y1="2" y2="{row * len(bars)}"/>')
+        side = "end" if limit_bytes > largest / 2 else "start"
+        parts.append(_words(share(limit_bytes), row * len(bars) + 14, limit_label, side))
     for number, bar in enumerate(bars):
-        top, left = 8 + ROW_GAP * number, float(label_width)
-        parts.append(svg_text(label_width - 8, top + 18, bar.label, "end"))
+        top, left = row * number + BAR_LABEL, 0
+        total = sum(segment.size_bytes for segment in bar.segments)
+        parts.append(_words("0", top - 5, f"{bar.label} · {total / unit:.1f} GiB", "start"))
         for segment in bar.segments:
-            wide = segment.size_bytes * scale
             said = escape(f"{bar.label} · {segment.label}: {segment.size_bytes / unit:.2f} GiB")
             parts.append(
-                f'<g><title>{said}</title><rect class="kb-term kb-term--{segment.colour}" x="{left:.1f}" y="{top}" '
-                f'width="{max(wide, 0.5):.1f}" height="{BAR_HEIGHT}"/></g>'
+                f'<g><title>{said}</title><rect class="kb-term kb-term--{segment.colour}" x="{share(left)}" y="{top}" '
+                f'width="{share(segment.size_bytes)}" height="{BAR_HEIGHT}"/></g>'
             )
-            left += wide
-        end = label_width + bar.high_bytes * scale
-        middle = top + BAR_HEIGHT / 2
-        parts.append(svg_text(end + 6, top + 18, f"{sum(s.size_bytes for s in bar.segments) / unit:.1f} GiB", "start"))
-        parts.append(f'<path class="kb-band" d="M{left:.1f} {middle}H{end:.1f}M{end:.1f} {middle - 5}v10"/>')
-    if limit_bytes:
-        at = label_width + limit_bytes * scale
-        parts.append(f'<path class="kb-limit" d="M{at:.1f} 2V{height - 22}"/>')
-        parts.append(svg_text(min(at, label_width + BAR_WIDTH - 40), height - 6, limit_label, "middle"))
-    return svg(label_width + BAR_WIDTH + 12, height, title, parts)
+            left += segment.size_bytes
+        parts += _whisker(share(bar.low_bytes), share(bar.high_bytes), top + BAR_HEIGHT // 2)
+    height = row * len(bars) + (20 if limit_bytes else 0)
+    head = f'<svg class="kb-drawing kb-bars" role="img" width="100%" height="{height}">'
+    return f"{head}<title>{escape(title)}</title>{''.join(parts)}</svg>"
+
+
+def _whisker(low: str, high: str, middle: int) -> list[str]:
+    lines = [(low, high, middle, middle), (low, low, middle - 5, middle + 5), (high, high, middle - 5, middle + 5)]
+    return [f'<line class="kb-band" x1="{x1}" x2="{x2}" y1="{y1}" y2="{y2}"/>' for x1, x2, y1, y2 in lines]
+
+
+def _words(x: str, y: int, words: str, anchor: str) -> str:
+    return f'<text class="kb-label" x="{x}" y="{y}" text-anchor="{anchor}">{escape(words)}</text>'
 
 
 def svg(width: float, height: float, title: str, parts: Sequence[str]) -> str:
@@ -99,11 +114,6 @@ def svg(width: float, height: float, title: str, parts: Sequence[str]) -> str:
 def svg_text(x: float, y: float, words: str, anchor: str, kind: str = "kb-label") -> str:
     """Words in a drawing; ``anchor`` is ``start``, ``middle`` or ``end``."""
     return f'<text class="{kind}" x="{x:g}" y="{y:g}" text-anchor="{anchor}">{escape(words)}</text>'
-
-
-def _width(words: str) -> int:
-    """A guess of the width in pixels: a Hangul syllable is about twice a Latin letter."""
-    return sum(13 if ord(letter) > 0x1100 else 7 for letter in words)
 
 
 STATUSES = ("fits", "tight", "likely_oom", "oom", "beyond", "unknown")

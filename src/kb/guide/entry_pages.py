@@ -230,10 +230,17 @@ def _steps(library: Library, steps: list[Mapping[str, Any]]) -> Iterator[str]:
             said.append(changes)
         if "run" in step:
             said.append(code(step["run"]))
-        if "when" in step:
-            condition = say(library.language, "remedy.when", condition=code(step["when"]))
-            said.append(f'<span class="kb-when">{condition}</span>')
+        if when := _when(library, step):
+            said.append(f'<span class="kb-when">{when}</span>')
         yield f"{number}. {'<br>'.join(said)}"
+
+
+def _when(library: Library, step: Mapping[str, Any]) -> str:
+    """A step's condition as a sentence; nothing where there is none, or where its own words tell it, as it is worked out."""
+    if "when" not in step:
+        return ""
+    tree = step["when_tree"]
+    return "" if computes(tree) else say(library.language, "remedy.when", condition=prose(sentence(tree, library.words)))
 
 
 def _change(name: str, value: Any) -> str:

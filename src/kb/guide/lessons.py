@@ -129,7 +129,7 @@ def mt5_hypotheses(library: Library) -> str:
             report = estimator.predict(setup._replace(per_device_train_batch_size=batch))
             phases = [phase for name in ("train", "evaluate", "generate") if (phase := report.phase(name))]
             named = say(library.language, f"lesson.mt5.{key}", batch=batch)
-            rows.append((escape(named), *(f"{_reserved(phase)} {_mark(library, phase)}" for phase in phases)))
+            rows.append((escape(named), *(f"{_reserved(phase)}<br>{_mark(library, phase)}" for phase in phases)))
     head = [escape(say(library.language, "lesson.mt5.what"))]
     head += [escape(library.words.named("phase", name)) for name in ("train", "evaluate", "generate")]
     return _captioned(library, say(library.language, "lesson.mt5.title"), head, rows)

@@ -57,7 +57,7 @@ def term_bars(
         rest = phase.process_used_bytes - sum(term.bytes for term in terms)
         segments = [Segment(words.named("term", term.name), term.bytes, colours[term.name]) for term in terms]
         segments.append(Segment(say(language, "memory.unused"), max(rest, 0), UNUSED))
-        bars.append(Bar(label, segments, phase.high_bytes))
+        bars.append(Bar(label, segments, phase.low_bytes, phase.high_bytes))
     limit = f"{limit_bytes / GIB:.1f} GiB" if limit_bytes else ""
     named = [(words.named("term", name), colour) for name, colour in colours.items() if colour != SMALL]
     drawing = bars_svg(title, bars, limit_bytes, limit) + _legend(library, named, SMALL in colours.values())

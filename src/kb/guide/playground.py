@@ -121,6 +121,7 @@ def playground(library: Library) -> str:
     """The playground's place on the page; without a script it says what it needs."""
     language, words = library.language, library.words
     texts: dict[str, object] = {name: say(language, f"playground.{name}") for name in WORDS}
+    texts |= {name: say(language, f"memory.{name}") for name in ("band", "limit")}
     texts["severity"] = {name: words.named("severity", name) for name in ("error", "warning", "info")}
     texts["verdict"] = {name: words.named("verdict", name) for name in (*STATUSES, "unknown")}
     held = escape(json.dumps(texts, ensure_ascii=False), quote=True)

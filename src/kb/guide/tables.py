@@ -86,20 +86,21 @@ def dialect_table(library: Library) -> str:
 def gpu_table(library: Library) -> str:
     """A row for each GPU, the smallest memory first."""
     language, catalog = library.language, library.catalog
-    columns = ("gpu.name", "gpu.memory", "gpu.bandwidth", "gpu.flops", "gpu.bf16", "gpu.capability")
+    columns = ("gpu.name", "gpu.memory", "gpu.bf16", "gpu.bandwidth", "gpu.flops", "gpu.capability")
     rows = []
     for gpu in sorted(catalog.gpus.values(), key=lambda gpu: (gpu.memory_total, gpu.name)):
         data = library.entry("hardware", gpu.id)
         rows.append(
             (
                 f"[{text(short_name(gpu))}]({gpu.id}.md)",
-                *(_first(library, data.get(name)) for name in ("memory_total", "memory_bandwidth", "tensor_flops")),
+                _first(library, data.get("memory_total")),
                 say(language, f"bf16.{'yes' if gpu.native_bf16 else 'no'}"),
+                *(_first(library, data.get(name)) for name in ("memory_bandwidth", "tensor_flops")),
                 ".".join(map(str, gpu.compute_capability)),
             )
         )
     head = [say(language, column) for column in columns]
-    return f"{filter_box(library, columns={head[4]: 'td:nth-child(5)'})}\n\n{table(head, rows, numbers=(1, 2, 3))}"
+    return f"{filter_box(library, columns={head[2]: 'td:nth-child(3)'})}\n\n{table(head, rows, numbers=(1, 2, 3, 4, 5))}"
 
 
 def _first(library: Library, rows: object) -> str:

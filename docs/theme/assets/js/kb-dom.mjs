@@ -56,43 +56,39 @@ export function picker(id, label, options, chosen, onchange) {
   return make("label", { for: id }, make("span", {}, label), select);
 }
 
-/** Stacked bars by phase with the card's limit; the same terms as in the report. */
+const [LABEL, BAR, ROW, WHOLE] = [18, 22, 46, 99.4]; // as of guide/drawings.py
+
+/** Stacked bars by phase with the card's limit; the same terms as in the report. Lengths are shares of the width. */
 export function memoryChart(prediction, limit, words) {
   const phases = Object.values(prediction.phases).filter((phase) => phase.title && phase.process_used_bytes);
   const most = Math.max(limit || 0, ...phases.map((phase) => phase.high_bytes || phase.process_used_bytes));
-  const [left, wide, row] = [90, 430, 34];
-  const chart = draw("svg", {
-    class: "kb-drawing", role: "img", viewBox: `0 0 ${left + wide + 70} ${row * phases.length + 30}`,
-    width: left + wide + 70,
-  });
+  const share = (bytes) => `${((bytes / most) * WHOLE).toFixed(2)}%`;
+  const line = (kind, x1, x2, y1, y2) => draw("line", { class: kind, x1, x2, y1, y2 });
+  const chart = draw("svg", { class: "kb-drawing kb-bars", role: "img", width: "100%", height: ROW * phases.length + (limit ? 20 : 0) });
   chart.append(draw("title", {}, words.chart));
+  if (limit) {
+    chart.append(line("kb-limit", share(limit), share(limit), 2, ROW * phases.length));
+    chart.append(draw("text", { class: "kb-label", x: share(limit), y: ROW * phases.length + 14, "text-anchor": limit > most / 2 ? "end" : "start" }, `${(limit / GIB).toFixed(1)} GiB`));
+  }
   const colours = termColours(phases);
   phases.forEach((phase, number) => {
-    const top = 8 + row * number;
-    let at = left;
-    chart.append(draw("text", { class: "kb-label", x: left - 8, y: top + 18, "text-anchor": "end" }, phase.title));
+    const top = ROW * number + LABEL;
+    let at = 0;
+    chart.append(draw("text", { class: "kb-label", x: 0, y: top - 5 }, `${phase.title} · ${(phase.process_used_bytes / GIB).toFixed(1)} GiB`));
     const terms = [...phase.terms].sort((a, b) => colours.get(a.name) - colours.get(b.name) || b.bytes - a.bytes);
     const rest = phase.process_used_bytes - terms.reduce((sum, term) => sum + term.bytes, 0);
     for (const term of [...terms, { title: words.unused, bytes: Math.max(rest, 0), name: "" }]) {
-      const width = (term.bytes / most) * wide;
       const kind = term.name ? colours.get(term.name) : UNUSED;
-      chart.append(draw("rect", { class: `kb-term kb-term--${kind}`, x: at, y: top, width, height: 26 },
+      chart.append(draw("rect", { class: `kb-term kb-term--${kind}`, x: share(at), y: top, width: share(term.bytes), height: BAR },
         draw("title", {}, `${phase.title} · ${term.title}: ${(term.bytes / GIB).toFixed(2)} GiB`)));
-      at += width;
+      at += term.bytes;
     }
     if (phase.high_bytes > phase.low_bytes) { // the error band, over the bar
-      const [low, high] = [phase.low_bytes, phase.high_bytes].map((bytes) => left + (bytes / most) * wide);
-      chart.append(draw("path", { class: "kb-whisker--page", d: `M${low} ${top + 13}H${high}M${low} ${top + 8}v10M${high} ${top + 8}v10` }));
-      at = Math.max(at, high);
+      const [low, high, middle] = [share(phase.low_bytes), share(phase.high_bytes), top + BAR / 2];
+      chart.append(line("kb-band", low, high, middle, middle), line("kb-band", low, low, middle - 5, middle + 5), line("kb-band", high, high, middle - 5, middle + 5));
     }
-    chart.append(draw("text", { class: "kb-label", x: at + 6, y: top + 18 }, `${(phase.process_used_bytes / GIB).toFixed(1)} GiB`));
   });
-  if (limit) {
-    const at = left + (limit / most) * wide;
-    chart.append(draw("path", { class: "kb-limit", d: `M${at} 2V${row * phases.length + 8}` }));
-    chart.append(draw("text", { class: "kb-label", x: Math.min(at, left + wide - 20), y: row * phases.length + 24, "text-anchor": "middle" }, `${(limit / GIB).toFixed(1)} GiB`));
-  }
-  return make("figure", { class: "kb-figure", tabIndex: 0 }, chart, legend(phases, colours, words));
+  return make("figure", { class: "kb-figure", tabIndex: 0 }, chart, legend(phases, colours, words, limit));
 }
 
 // A term has one colour in every drawing, the guide's too (kb/guide/memory_bars.py).
@@ -134,11 +130,12 @@ function termColours(phases) {
   return found;
 }
 
-function legend(phases, colours, words) {
+function legend(phases, colours, words, limit) {
   const titles = new Map(phases.flatMap(({ terms }) => terms.map((term) => [term.name, term.title])));
   const rows = [...colours].filter(([, colour]) => colour !== SMALL).map(([name, colour]) => [titles.get(name), colour]);
   if ([...colours.values()].includes(SMALL)) rows.push([words.small, SMALL]);
   rows.push([words.unused, UNUSED]);
-  return make("ul", { class: "kb-legend" }, ...rows.map(([title, colour]) =>
-    make("li", {}, make("span", { class: `kb-swatch kb-term--${colour}` }), title)));
+  const item = (kind, title) => make("li", {}, make("span", { class: `kb-swatch ${kind}` }), title);
+  return make("ul", { class: "kb-legend" }, ...rows.map(([title, colour]) => item(`kb-term--${colour}`, title)),
+    item("kb-swatch--band", words.band), ...(limit ? [item("kb-swatch--limit", words.limit)] : []));
 }
