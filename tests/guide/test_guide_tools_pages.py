@@ -1,5 +1,8 @@
 """Pages of tools: commands from their parsers, Python from its code, formats from rules, remedies with an answer."""
 
+import re
+from html import unescape
+
 import pytest
 
 from kb.commands import COMMANDS
@@ -7,10 +10,10 @@ from kb.core.expression import FUNCTIONS
 from kb.core.grammar import SIGNS
 from kb.guide.api_reference import api_reference, described
 from kb.guide.command_reference import command_reference
-from kb.guide.entry_pages import remedy_page
 from kb.guide.grammar_page import EXAMPLES, grammar_tables
 from kb.guide.library import UnknownIdError, load_library
 from kb.guide.markup import code
+from kb.guide.remedy_page import remedy_page
 from kb.guide.tables import dialect_table, remedy_table
 
 KO, EN = load_library("ko"), load_library("en")
@@ -120,3 +123,16 @@ def test_the_grammars_page_has_every_sign_function_and_unit_with_its_value() -> 
         assert "write its unit, as in 24 GB or 24 GiB" in shown
         assert "<code>false and ?</code> | <code>false</code>" in shown
     assert "## Sizes { #sizes }" in english and "## 크기 { #sizes }" in korean
+
+
+@pytest.mark.parametrize("language", ["ko", "en"])
+def test_a_remedys_conditions_stand_in_words(language: str) -> None:
+    library = load_library(language)
+    seen = 0
+    for entry in library.rows("remedies").values():
+        for said in re.findall(r'<span class="kb-when">(.*?)</span>', remedy_page(library, entry)):
+            seen += 1
+            assert not re.search(r"[=<>\"\[\]]|\bnot in\b|\b(?:training|gpu|fit|host)\.", unescape(said)), said
+            for name, row in entry.get("variables", {}).items():  # what is read in the log has a name of its own
+                assert not re.search(rf"\b{name}\b", said.replace(row[language], "")), said
+    assert seen > 50

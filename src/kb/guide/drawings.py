@@ -76,9 +76,10 @@ def bars_svg(title: str, bars: Sequence[Bar], limit_bytes: int | None, limit_lab
         return f"{WHOLE * size / largest:.2f}%"
 
     if limit_bytes:
-        parts.append(f'<line class="kb-limit" x1="{share(limit_bytes)}" x2="{share(limit_bytes)}" y1="2" y2="{row * len(bars)}"/>')
+        at = share(limit_bytes)
+        parts.append(f'<line class="kb-limit" x1="{at}" x2="{at}" y1="2" y2="{row * len(bars)}"/>')
         side = "end" if limit_bytes > largest / 2 else "start"
-        parts.append(_words(share(limit_bytes), row * len(bars) + 14, limit_label, side))
+        parts.append(_words(at, row * len(bars) + 14, limit_label, side))
     for number, bar in enumerate(bars):
         top, left = row * number + BAR_LABEL, 0
         total = sum(segment.size_bytes for segment in bar.segments)

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from kb.guide.all_fits import Fits, all_fits
-from kb.guide.entry_pages import erratum_page, erratum_title, gpu_page, model_page, remedy_page
+from kb.guide.entry_pages import erratum_page, erratum_title, gpu_page, model_page
 from kb.guide.library import Library, load_library
+from kb.guide.remedy_page import remedy_page
 from kb.guide.rule_page import rule_page
 from kb.guide.search_words import importance, other_names
 

@@ -14,6 +14,7 @@ from kb.guide.site_words import say
 from kb.integrations.browser import check
 from kb.knowledge import load_table_rows
 from kb.report.check.changes import as_written
+from kb.report.condition import sentence
 from kb.report.formula import fact_order, unparse
 
 _MACHINE = ("gpu", "gpus", "host_memory", "cpus")
@@ -90,7 +91,7 @@ def _fixes(library: Library, rule: Rule) -> str:
         words = library.words
         safety = f"**{escape(words.named('safety', fix.safety))}**"
         changes = ", ".join(code(change) for change in _changes(library, fix))
-        condition = f" ({words('explain.fix_when', condition='')}{code(unparse(fix.when))})" if fix.when else ""
+        condition = f" ({words('explain.fix_when', condition=prose(sentence(fix.when, words)))})" if fix.when else ""
         lines.append(f"{number}. {safety}: {prose(words.described(fix.title))} {changes}{condition}")
     return "\n".join(lines)
 

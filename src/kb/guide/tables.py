@@ -100,7 +100,9 @@ def gpu_table(library: Library) -> str:
             )
         )
     head = [say(language, column) for column in columns]
-    return f"{filter_box(library, columns={head[2]: 'td:nth-child(3)'})}\n\n{table(head, rows, numbers=(1, 2, 3, 4, 5))}"
+    return (
+        f"{filter_box(library, columns={head[2]: 'td:nth-child(3)'})}\n\n{table(head, rows, numbers=(1, 2, 3, 4, 5))}"
+    )
 
 
 def _first(library: Library, rows: object) -> str:

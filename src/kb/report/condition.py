@@ -30,9 +30,14 @@ def open_condition(when: Tree | None, needs: Iterable[str], words: Words) -> str
 
 def computes(tree: Tree) -> bool:
     """Whether a condition works something out, which no sentence tells: then the step's own words have to."""
-    if tree[0] == "lit":
+    if tree[0] == "lit" or _division(tree):
         return False
     return tree[0] in _SUMS or any(computes(part) for part in tree[1:] if isinstance(part, list) and part)
+
+
+def _division(tree: Tree) -> bool:
+    """Whether a comparison asks if one thing divides another: ``a % b == 0``."""
+    return tree[0] == "compare" and tree[1] in (["=="], ["!="]) and tree[2][0] == "%" and tree[3] == ["lit", 0]
 
 
 def sentence(tree: Tree, words: Words) -> str:
@@ -46,6 +51,9 @@ def sentence(tree: Tree, words: Words) -> str:
         return _denied(tree[1], words)
     if kind == "fact":
         return _holds(tree[1], True, words)
+    if _division(tree):
+        key = "divides" if tree[1] == ["=="] else "divides_not"
+        return words(f"condition.{key}", name=_value(tree[2][1], words), value=_value(tree[2][2], words))
     if kind == "compare":
         pairs = zip(tree[1], tree[2:], tree[3:], strict=False)
         return _joined("and", (_compared(sign, left, right, words) for sign, left, right in pairs), words)
@@ -90,6 +98,10 @@ def _holds(name: str, holds: bool, words: Words) -> str:
 
 
 def _compared(sign: str, left: Tree, right: Tree, words: Words) -> str:
+    if sign in _LISTS and right[0] == "lit" and len(right[1]) == 1:  # a list of one
+        sign, right = "==" if sign == "in" else "!=", ["lit", *right[1]]
+    if sign in _CONTRARY and right == ["lit", ""]:
+        return words(f"condition.{'none' if sign == '==' else 'some'}", name=_value(left, words))
     if sign in _LISTS:
         if left[0] == "lit" and right[0] == "fact":  # a text in a list of the run
             key = "condition.has" if sign == "in" else "condition.has_not"
@@ -105,22 +117,26 @@ def _value(tree: Tree, words: Words) -> str:
         return _noun(tree[1], words)
     if tree[0] != "lit":
         return unparse(tree, lambda name: _noun(name, words))
-    return _shown(tree[1])
+    return _shown(tree[1], words)
 
 
-def _shown(value: Any) -> str:
+def _shown(value: Any, words: Words) -> str:
+    """A value as it is written, or by its name; words of a log in quotes."""
     if isinstance(value, list | tuple):
         numbers = all(isinstance(each, int) for each in value)
-        return (".".join if numbers else ", ".join)(_shown(each) for each in value)
+        return (".".join if numbers else ", ".join)(_shown(each, words) for each in value if each != "")
+    if isinstance(value, str) and value:
+        shown = words.messages.get(f"condition.value.{value}", printable(value))
+        return f"“{shown}”" if " " in value else shown
     return printable(f"{value:g}" if isinstance(value, float) else str(value)) or UNKNOWN
 
 
 def _noun(name: str, words: Words) -> str:
     """A setting by its key, anything else by its meaning."""
+    if f"condition.noun.{name}" in words.messages:
+        return words(f"condition.noun.{name}")
     fact = words.facts.get(name)
     if fact is None or fact.setting:
         return name.removeprefix("deepspeed.") if name.startswith("deepspeed.") else name.rpartition(".")[2]
-    if f"condition.noun.{name}" in words.messages:
-        return words(f"condition.noun.{name}")
     meaning = _IN_BRACKETS.sub("", words.meaning(name))
     return meaning.removeprefix("whether ")
