@@ -126,8 +126,12 @@ def with_varied_lengths(one: Estimated) -> Estimated:
     return one._replace(notes=(*one.notes, (key, values)))
 
 
-def with_timeline(one: Estimated, catalog: Catalog) -> Estimated:
-    """The run as the memory engine follows it, over time; with a note that says why where it does not."""
+def with_timeline(one: Estimated, catalog: Catalog, moments: int = 0) -> Estimated:
+    """The run as the memory engine follows it, over time; with a note that says why where it does not.
+
+    Args:
+        moments: at how many of its moments to tell what is alive, besides the peaks.
+    """
     gpu = one.machine.smallest_gpu
     capability = gpu.compute_capability if gpu else None
     if one.model is None:
@@ -144,7 +148,7 @@ def with_timeline(one: Estimated, catalog: Catalog) -> Estimated:
     limit = estimator.limit_bytes
     if limit is not None:
         limit -= context_of(catalog.constants, capability, gpu.gpu if gpu else None).low
-    found = trace(one.setup, one.model.architecture, capability or AMPERE, limit)
+    found = trace(one.setup, one.model.architecture, capability or AMPERE, limit, moments)
     return one._replace(report=report, followed=found)
 
 

@@ -43,7 +43,9 @@ def case_history(library: Library, name: str, gpu: str, host_memory: str) -> str
         return facts.setup, facts.model.id if facts.model else None, facts.predicted
 
     # a reader knows a stage by its name; who reads a repository knows it by its commit
-    versions = [version._replace(label=version.subject) for version in noted_versions(row, library.language)]
+    versions = [
+        version._replace(label=version.subject or version.label) for version in noted_versions(row, library.language)
+    ]
     history = history_of(versions, prepare, library.catalog.facts)
     head = [say(library.language, "case.what"), *(text(version.label) for version in versions)]
     body = [*setting_rows(history.rows, words, PLAIN), *memory_rows(history, words, PLAIN)]

@@ -14,6 +14,8 @@ from kb.guide.library import Library
 from kb.guide.markup import badge, code, held, table, text, wide_table
 from kb.guide.site_words import say
 from kb.machine.arguments import read_host_memory
+from kb.memory.engine.trace import trace
+from kb.report.estimate.timeline_page import MOMENTS, timeline_html
 from kb.report.values import short_name
 
 GB = 10**9
@@ -30,6 +32,18 @@ def effective_batches(library: Library, model: str, gpu: str, effective: int, ba
         rows.append((str(batch), str(steps), f"<b>{batch * steps}</b>", _band(phase), _mark(library, phase)))
     head = ("batch", "accumulation", "effective", "memory", "verdict")
     return _shown(library, "effective", head, rows, _values(estimator, base))
+
+
+def over_time(library: Library, model: str, gpu: str, batch: int) -> str:
+    """Two steps of full training over time, as the memory engine follows them: where the peak is, and what makes it."""
+    estimator, base = _training(library, model, gpu)
+    setup = base._replace(per_device_train_batch_size=batch)
+    device = estimator.gpu
+    assert device is not None and device.compute_capability is not None  # it is on a catalogued GPU
+    found = trace(setup, estimator.model.architecture, device.compute_capability, estimator.limit_bytes, MOMENTS)
+    values = {**_values(estimator, base), "batch": batch}
+    title = say(library.language, "lesson.over_time.title", **values)
+    return held(f"{timeline_html(found, library.words, title, estimator.limit_bytes)}")
 
 
 def beam_counts(library: Library, model: str, gpu: str, batch: int, counts: Sequence[int]) -> str:

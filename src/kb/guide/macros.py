@@ -24,6 +24,7 @@ from kb.guide.lessons import (
     input_lengths,
     largest_batch,
     mt5_hypotheses,
+    over_time,
     precisions,
     worker_counts,
 )
@@ -79,6 +80,7 @@ SHOWN: dict[str, Callable[..., str]] = {
     "mt5_hypotheses": mt5_hypotheses,
     "note_figure": note_figure,
     "noted_facts": noted_facts,
+    "over_time": over_time,
     "playground": playground,
     "precisions": precisions,
     "proof_chart": proof_chart,

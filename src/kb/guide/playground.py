@@ -112,8 +112,8 @@ def _choices() -> str:
 
 WORDS = (
     "chart", "check", "copied", "copy_by_hand", "cpus", "done", "editor", "example", "examples", "failed", "fix",
-    "fix_all", "fix_unsafe", "gpu", "gpus", "host", "loading", "no_gpu", "no_wasm", "nothing", "share", "small",
-    "still", "stuck", "too_long", "unused", "versions",
+    "fix_all", "fix_unsafe", "gpu", "gpus", "host", "loading", "no_gpu", "no_wasm", "nothing", "over_time", "share",
+    "small", "still", "stuck", "too_long", "unused", "versions",
 )  # fmt: skip
 
 

@@ -174,6 +174,37 @@ def choose(asked: str, language: str) -> str:
         return json.dumps({"fault": said(load_words_or_none(language), error.key, **error.values)}, ensure_ascii=False)
 
 
+def timeline(text: str, asked: str, language: str) -> str:
+    """The run of a config over time, as the memory engine follows it: the training, else the first run.
+
+    Returns:
+        ``{"figure": HTML}``, or ``{"fault": sentence}`` where the run cannot be followed.
+    """
+    from kb.advice.estimate import estimate, with_timeline
+    from kb.report.estimate.timeline_page import MOMENTS, timeline_html
+
+    words = _words(language)
+    try:
+        checker, kind = _checker(asked, language), _kind(asked)
+        path = _path(text, kind)
+        unit = first_training(checker.check(text.encode(), path, kind).results)
+        if unit is None:
+            raise UserError("diagnose.no_dialect", path=path)
+        one, key = estimate(checker.prepare(unit), checker.catalog), "timeline.of"
+        found = with_timeline(one, checker.catalog, MOMENTS)
+        if found.followed is None and one.setup.do_train:
+            one, key = one._replace(setup=one.setup._replace(do_eval=False, do_predict=False)), "timeline.of_training"
+            found = with_timeline(one, checker.catalog, MOMENTS)
+        if found.followed is None:
+            reason, values = found.notes[-1]
+            raise UserError(reason, **values)
+        title = words(key, model=one.model.name if one.model else "")
+        figure = timeline_html(found.followed, words, title, one.machine.gpu_limit_bytes)
+        return json.dumps({"figure": figure}, ensure_ascii=False)
+    except UserError as error:
+        return json.dumps({"fault": said(load_words_or_none(language), error.key, **error.values)}, ensure_ascii=False)
+
+
 def diagnose(log: str, config: str, asked: str, language: str) -> str:
     """What ``kb diagnose`` says of a log, with the values of ``config`` where one is given.
 

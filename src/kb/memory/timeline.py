@@ -60,6 +60,21 @@ class TopTensor(NamedTuple):
     phase: str
 
 
+class Moment(NamedTuple):
+    """After event ``event``: what is allocated, and the largest kinds of tensor that are alive."""
+
+    event: int
+    allocated_bytes: int
+    alive: tuple[TopTensor, ...]
+
+
+def moments_of(points: Sequence[Point], most: int) -> tuple[int, ...]:
+    """At most about ``most`` events to look at: the highest of every stretch of a run, given all its points."""
+    stretch = max(1, -(-len(points) // most)) if most else 1
+    starts = range(0, len(points), stretch) if most else ()
+    return tuple(max(points[at : at + stretch], key=lambda point: point.allocated_bytes).event for at in starts)
+
+
 def thinned(points: Iterable[Point], events: int, most: int = 1500) -> tuple[Point, ...]:
     """At most about ``most`` of ``events`` points: the highest and the last of every stretch."""
     stretch = max(1, -(-2 * events // most))

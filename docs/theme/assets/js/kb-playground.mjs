@@ -1,5 +1,6 @@
 // The playground: an editor, the machine's pickers, findings with their fixes, the memory chart, and a link to share.
 import { Engine, STUCK } from "./kb-engine.mjs";
+import { parsedTimeline } from "./kb-timeline.mjs";
 import { filled, keepState, language, make, memoryChart, picker, wordsOf } from "./kb-dom.mjs";
 
 const root = document.getElementById("kb-playground");
@@ -142,6 +143,7 @@ class Playground {
         const verdict = unit.prediction.verdict.status;
         this.findings.append(make("p", {}, make("span", { class: `kb-verdict kb-verdict--${verdict}` }, words.verdict[verdict])));
         this.findings.append(memoryChart(unit.prediction, Number.isFinite(limit) ? limit : null, words));
+        if (unit === report.files.find(({ prediction }) => prediction)) this.findings.append(this.#overTime());
       }
       if (this.fixedAll && OVER.includes(unit.prediction?.verdict.status)) this.findings.append(this.#still(unit, report));
       const worst = (finding) => SEVERITIES.indexOf(finding.severity);
@@ -154,6 +156,23 @@ class Playground {
     this.fixedAll = false;
     if (!marks.length) this.findings.append(make("p", {}, words.nothing));
     this.view.dispatch(this.editor.setDiagnostics(this.view.state, marks));
+  }
+
+  /** The run over time, followed once it is opened; open or closed as it was before. */
+  #overTime() {
+    const { words } = this;
+    const place = make("div", {});
+    const show = async () => {
+      place.replaceChildren(make("p", { class: "kb-status" }, words.loading));
+      const { figure, fault } = await this.engine.call("timeline", this.state.config, this.asked(), language);
+      place.replaceChildren(figure ? parsedTimeline(figure) : make("p", { class: "kb-notice" }, fault === STUCK ? words.stuck : fault));
+    };
+    const details = make("details", { class: "kb-over-time", ontoggle: () => {
+      this.overTime = details.open;
+      if (details.open && !place.children.length) show();
+    } }, make("summary", {}, words.over_time), place);
+    details.open = Boolean(this.overTime);
+    return details;
   }
 
   /** What is left once every safe fix is in: by how much it is over, and the first step that changes the run. */

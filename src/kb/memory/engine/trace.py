@@ -5,7 +5,7 @@ module the one that was entered last of the innermost class (``world.inside``).
 """
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -14,17 +14,29 @@ from kb.core.setup import TrainingSetup
 from kb.memory.engine.allocator import CachingAllocator, OutOfMemory
 from kb.memory.engine.predict import record_runs
 from kb.memory.engine.world import Booked, Recording, world
-from kb.memory.timeline import ROLES, Point, Timeline, TopTensor, role_of, spans_of, thinned, top_tensors
+from kb.memory.timeline import (
+    ROLES,
+    Moment,
+    Point,
+    Timeline,
+    TopTensor,
+    moments_of,
+    role_of,
+    spans_of,
+    thinned,
+    top_tensors,
+)
 
 WORKSPACE = role_of("workspace")
 OPERATORS = "kb.memory.engine.ops"
 
 
 class Traced(NamedTuple):
-    """A run's timeline, and the largest kinds of tensor alive at the peak of each of its phases."""
+    """A run's timeline, and the largest kinds of tensor alive at the peak of each of its phases, and all along."""
 
     timeline: Timeline
     tops: Mapping[str, tuple[TopTensor, ...]]
+    moments: tuple[Moment, ...] = ()
 
 
 class Trace(Recording):
@@ -65,11 +77,16 @@ class Trace(Recording):
 
 
 def trace(
-    setup: TrainingSetup, architecture: Architecture, capability: tuple[int, int], limit_bytes: int | None = None
+    setup: TrainingSetup,
+    architecture: Architecture,
+    capability: tuple[int, int],
+    limit_bytes: int | None = None,
+    moments: int = 0,
 ) -> Traced:
     """The first process of a run (training and its evaluation, else inference) over time.
 
-    Inside of ``limit_bytes`` where it fits there, as PyTorch gives cached blocks back; else without a limit.
+    Inside of ``limit_bytes`` where it fits there, as PyTorch gives cached blocks back; else without a limit. What is
+    alive is told at about ``moments`` of its events.
 
     Raises:
         NotFollowedError: something that the engine does not follow.
@@ -83,7 +100,8 @@ def trace(
     del recording.log[end:]
     points, phases = list(_points(recording)), list(_phases(recording))
     tops = {name: _alive(recording, peak.at, phases) for name, peak in recording.phases.items()}
-    return Traced(Timeline(thinned(points, len(points)), tuple(spans_of(phases)), len(points)), tops)
+    line = Timeline(thinned(points, len(points)), tuple(spans_of(phases)), len(points))
+    return Traced(line, tops, tuple(_moments(recording, points, moments_of(points, moments), phases)))
 
 
 def _points(recording: Trace) -> Iterator[Point]:
@@ -116,6 +134,22 @@ def _phases(recording: Trace) -> Iterator[str]:
             if phase == "train" and isinstance(entry, Booked):
                 part = ":" + entry.moment.partition("_")[0]
             yield phase + part
+
+
+def _moments(recording: Trace, points: Sequence[Point], events: Sequence[int], phases: list[str]) -> Iterator[Moment]:
+    """What is alive after each of ``events``, in one walk over the log."""
+    alive: dict[int, TopTensor] = {}
+    wanted = set(events)
+    for number, entry in enumerate(recording.log):
+        if isinstance(entry, Booked):
+            term = recording.terms.get(number, entry.term)
+            path, operator = recording.makers[number]
+            path = recording.paths.get(number) or path
+            alive[number] = TopTensor(entry.requested, 1, term, path, operator, phases[number])
+        else:
+            del alive[entry]
+        if number in wanted:
+            yield Moment(number, points[number].allocated_bytes, top_tensors(alive.values()))
 
 
 def _alive(recording: Trace, at: int, phases: list[str]) -> tuple[TopTensor, ...]:
