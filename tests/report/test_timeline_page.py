@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kb.integrations.browser import timeline
+from kb.integrations.over_time import timeline
 from kb.memory.timeline import ROLES
 
 TRAINS = """general: {model_name: google-t5/t5-small}

@@ -8,7 +8,7 @@ from kb.guide.drawings import Bar, Segment, bars_svg
 from kb.guide.library import Library
 from kb.guide.markup import held, table, text
 from kb.guide.site_words import say
-from kb.report.hues import HUES, SMALL, UNUSED
+from kb.report.svg import HUES, SMALL, UNUSED
 
 MOST_NAMED = 9
 GIB = 2**30

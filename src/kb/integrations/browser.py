@@ -44,9 +44,9 @@ def check(text: str, asked: str, language: str) -> str:
         ``{"report": …}``, or ``{"fault": sentence}`` where what is asked for cannot be used.
     """
     try:
-        checker, words = _checker(asked, language), _words(language)
-        kind = _kind(asked)
-        result = run([Input(path=_path(text, kind), kind=kind, raw=text.encode())], checker).result(checker)
+        checker, words = checker_of(asked, language), words_of(language)
+        kind = kind_of(asked)
+        result = run([Input(path=path_of(text, kind), kind=kind, raw=text.encode())], checker).result(checker)
         report = check_object(result, words)
         sources = SourceLines(result.sources_text)
         for unit, found in zip(report["files"], result.units, strict=True):
@@ -84,21 +84,22 @@ def fix(text: str, asked: str, language: str, rule: str, unsafe: bool) -> str:
     from kb.session.fixing import fix_once
 
     try:
-        kind = _kind(asked)
-        checker = _checker(asked, language)
-        file = checker.check(text.encode(), _path(text, kind), kind)
+        kind = kind_of(asked)
+        checker = checker_of(asked, language)
+        file = checker.check(text.encode(), path_of(text, kind), kind)
         outcome = fix_once(checker, file, kind, rules=[rule] if rule else None, unsafe=unsafe)
         return json.dumps({"text": outcome.text}, ensure_ascii=False)
     except UserError as error:
         return json.dumps({"fault": said(load_words_or_none(language), error.key, **error.values)}, ensure_ascii=False)
 
 
-def _kind(asked: str) -> Kind:
+def kind_of(asked: str) -> Kind:
+    """What the text is, by what was asked."""
     kind: Kind = json.loads(asked).get("kind") or "config"
     return kind
 
 
-def _path(text: str, kind: Kind) -> str:
+def path_of(text: str, kind: Kind) -> str:
     """The name under which a file with this text would be read: JSON knows numbers that YAML does not."""
     if kind in ("python", "notebook"):
         return "train.py" if kind == "python" else "train.ipynb"
@@ -118,7 +119,12 @@ def _catalog() -> Catalog:
 
 
 @lru_cache(maxsize=16)
-def _checker(asked: str, language: str) -> FileChecker:
+def checker_of(asked: str, language: str) -> FileChecker:
+    """Who checks on the machine that was asked for.
+
+    Raises:
+        UserError: what is asked for cannot be used.
+    """
     wanted = json.loads(asked)
     return file_checker(
         _catalog(),
@@ -141,7 +147,8 @@ def _versions(named: str) -> dict[str, str]:
 
 
 @lru_cache(maxsize=2)
-def _words(language: str) -> Words:
+def words_of(language: str) -> Words:
+    """The words of reports in a language."""
     return Words(language, load_words_or_none(language), _catalog().facts)
 
 
@@ -169,38 +176,7 @@ def choose(asked: str, language: str) -> str:
     from kb.report.recommend.choice import choice_object
 
     try:
-        return json.dumps({"chosen": choice_object(json.loads(asked), _words(language))}, ensure_ascii=False)
-    except UserError as error:
-        return json.dumps({"fault": said(load_words_or_none(language), error.key, **error.values)}, ensure_ascii=False)
-
-
-def timeline(text: str, asked: str, language: str) -> str:
-    """The run of a config over time, as the memory engine follows it: the training, else the first run.
-
-    Returns:
-        ``{"figure": HTML}``, or ``{"fault": sentence}`` where the run cannot be followed.
-    """
-    from kb.advice.estimate import estimate, with_timeline
-    from kb.report.estimate.timeline_page import MOMENTS, timeline_html
-
-    words = _words(language)
-    try:
-        checker, kind = _checker(asked, language), _kind(asked)
-        path = _path(text, kind)
-        unit = first_training(checker.check(text.encode(), path, kind).results)
-        if unit is None:
-            raise UserError("diagnose.no_dialect", path=path)
-        one, key = estimate(checker.prepare(unit), checker.catalog), "timeline.of"
-        found = with_timeline(one, checker.catalog, MOMENTS)
-        if found.followed is None and one.setup.do_train:
-            one, key = one._replace(setup=one.setup._replace(do_eval=False, do_predict=False)), "timeline.of_training"
-            found = with_timeline(one, checker.catalog, MOMENTS)
-        if found.followed is None:
-            reason, values = found.notes[-1]
-            raise UserError(reason, **values)
-        title = words(key, model=one.model.name if one.model else "")
-        figure = timeline_html(found.followed, words, title, one.machine.gpu_limit_bytes)
-        return json.dumps({"figure": figure}, ensure_ascii=False)
+        return json.dumps({"chosen": choice_object(json.loads(asked), words_of(language))}, ensure_ascii=False)
     except UserError as error:
         return json.dumps({"fault": said(load_words_or_none(language), error.key, **error.values)}, ensure_ascii=False)
 
@@ -217,16 +193,16 @@ def diagnose(log: str, config: str, asked: str, language: str) -> str:
         ``{"causes": […], "unexplained": … or null, "lines": n}``, the best cause first, or ``{"fault": sentence}``.
     """
     try:
-        checker, unit = _checker(asked, language), None
+        checker, unit = checker_of(asked, language), None
         if config.strip():
-            kind = _kind(asked)
-            path = _path(config, kind)
+            kind = kind_of(asked)
+            path = path_of(config, kind)
             unit = first_training(checker.check(config.encode(), path, kind).results)
             if unit is None:
                 raise UserError("diagnose.no_dialect", path=path)
         lookup = checker.facts(unit).get if unit else machine_alone(checker)
         lines = read_lines(io.BufferedReader(io.BytesIO(log.encode())), "log")
         found = find_causes(lines, load_guide()["remedies"], lookup)
-        return json.dumps(_shown(diagnosis_object(found, _words(language), PLAIN, unit)), ensure_ascii=False)
+        return json.dumps(_shown(diagnosis_object(found, words_of(language), PLAIN, unit)), ensure_ascii=False)
     except UserError as error:
         return json.dumps({"fault": said(load_words_or_none(language), error.key, **error.values)}, ensure_ascii=False)

@@ -91,7 +91,7 @@ export function memoryChart(prediction, limit, words) {
   return make("figure", { class: "kb-figure", tabIndex: 0 }, chart, legend(phases, colours, words, limit));
 }
 
-// A term has one colour in every drawing, the guide's too (kb/report/hues.py).
+// A term has one colour in every drawing, the guide's too (kb/report/svg.py).
 export const HUES = {
   parameters: 0,
   optimizer: 1,

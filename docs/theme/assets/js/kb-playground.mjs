@@ -164,7 +164,7 @@ class Playground {
     const place = make("div", {});
     const show = async () => {
       place.replaceChildren(make("p", { class: "kb-status" }, words.loading));
-      const { figure, fault } = await this.engine.call("timeline", this.state.config, this.asked(), language);
+      const { figure, fault } = await this.engine.call("over_time.timeline", this.state.config, this.asked(), language);
       place.replaceChildren(figure ? parsedTimeline(figure) : make("p", { class: "kb-notice" }, fault === STUCK ? words.stuck : fault));
     };
     const details = make("details", { class: "kb-over-time", ontoggle: () => {

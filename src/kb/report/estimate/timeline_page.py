@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from kb.core.units import GIB, MIB
 from kb.memory.timeline import ROLES, Moment, Point, Timeline, TopTensor, role_of, thinned
-from kb.report.hues import HUES
+from kb.report.svg import HUES
 from kb.report.values import printable
 from kb.report.words import Words
 
