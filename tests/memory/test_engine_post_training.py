@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 import memory_sample as sample
-from kb.core.setup import Colocated, PostTraining, TrainingSetup
+from kb.core.setup import Colocated, Liger, PostTraining, TrainingSetup
 from kb.memory import architecture_from_config, predict
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.predict import record_runs
@@ -90,6 +90,72 @@ def test_answers_generated_between_the_steps_take_what_trl_and_transformers_take
         peak = recording.phases[name]
         assert peak.allocated == pytest.approx(allocated, rel=0.0003)
         assert peak.reserved == pytest.approx(reserved, rel=0.001)
+
+
+# GRPO with Liger's loss: TRL 1.8.0 beside liger-kernel 0.8.5, and 0.8.2, which makes a frozen output layer's gradient
+# too. Nothing of it runs under the Trainer's autocast: the second row computes in fp32, whatever `bf16` says.
+BY_TILES = [
+    (Liger(), LLAMA, {"bf16": True, "weights": "bf16", "gradient_checkpointing": True}, 768, 256,
+     (613_414_400, 645_922_816)),
+    (Liger(), QWEN, WHOLE, 640, 300, (1_502_876_672, 1_784_676_352)),
+    (Liger(frozen_gradient=True), LLAMA, ADAPTED | {"gradient_accumulation_steps": 2}, 640, 300,
+     (518_422_528, 599_785_472)),
+    (Liger(), LLAMA, WHOLE | {"method": "qlora", "weights": "bf16", "prepare_for_kbit": False, "trained_type": "bf16"},
+     640, 300, (209_031_680, 245_366_784)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", BY_TILES)
+def test_grpo_with_liger_takes_what_trl_and_liger_take(row: Any) -> None:
+    liger, config, settings, length, answer, (allocated, reserved) = row
+    post = PostTraining("grpo", head="rows", completion=answer, liger=liger)
+    setup = TrainingSetup(post=post, per_device_train_batch_size=4, max_source_length=length, **settings)
+    (recording,) = record_runs(setup, architecture_from_config(config), (8, 6))
+    assert recording.phases["train"].allocated == pytest.approx(allocated, rel=0.0001)
+    assert recording.phases["train"].reserved == reserved
+
+
+def trained(post: PostTraining, config: dict[str, Any] = LLAMA, **more: Any) -> int:
+    """Bytes allocated at most in training."""
+    given: dict[str, Any] = {"weights": "bf16", "gradient_checkpointing": True, "max_source_length": 512} | more
+    (recording,) = record_runs(TrainingSetup(post=post, **given), architecture_from_config(config), (8, 6))
+    return recording.phases["train"].allocated
+
+
+@pytest.mark.parametrize("kind", ["dpo", "kto"])
+def test_liger_holds_the_logits_of_a_pair_or_a_row_whatever_the_batch(kind: Any) -> None:
+    """Of a pair the policy's and the reference's logits and an fp32 tensor as large, at once. KTO's own estimate of
+    the distance has whole logits still.
+    """
+    post = PostTraining(kind, head="rows", reference="adapter_off", liger=Liger())
+    few, many = (trained(post, method="lora", per_device_train_batch_size=size) for size in (2, 4))
+    assert many < trained(post._replace(liger=None), method="lora", per_device_train_batch_size=4)
+    if kind == "dpo":
+        logits = 2 * 511 * 50000 * (2 + 2 + 4)
+        assert few > logits > 4 * (many - few)  # nothing of a length times the vocabulary comes with two more pairs
+
+
+def test_before_liger_spared_it_a_frozen_output_layer_had_a_gradient() -> None:
+    post = PostTraining("dpo", head="rows", reference="adapter_off", liger=Liger())
+    older = post._replace(liger=Liger(frozen_gradient=True))
+    took, spared = (trained(each, method="lora", per_device_train_batch_size=2) for each in (older, post))
+    assert took - spared == pytest.approx(50000 * 512 * 2, rel=0.01)
+
+
+def test_before_the_loss_was_rewritten_every_layers_output_waited_for_it() -> None:
+    """``output_hidden_states=True``, of the reference too, where nothing else keeps them."""
+    post = PostTraining("dpo", head="rows", reference="adapter_off", liger=Liger())
+    older, few = post._replace(liger=Liger(states_kept=True)), LLAMA | {"vocab_size": 60000, "num_hidden_layers": 12}
+    kept, let_go = (trained(each, few, method="lora", per_device_train_batch_size=2) for each in (older, post))
+    assert kept - let_go > 10 * (4 * 512 * 512 * 2)
+
+
+def test_liger_refuses_hidden_states_of_another_type_than_the_output_layer() -> None:
+    settings = WHOLE | {"method": "qlora", "weights": "bf16", "half_tables": True}
+    post = PostTraining("kto", head="rows", reference="adapter_off", liger=Liger())
+    with pytest.raises(NotFollowedError, match="weights of two types"):
+        trained(post, **settings)
+    assert trained(post._replace(liger=Liger(autocast=True)), **settings) > 0  # which TRL sets for these
 
 
 def test_an_answer_as_long_as_the_whole_is_refused_by_name() -> None:

@@ -7,7 +7,7 @@ from kb.advice.settings_reader import SettingsReader
 from kb.core.document import Unit
 from kb.core.facts import VersionOf
 from kb.core.model import Model
-from kb.core.setup import Assumption, Colocated, Head, Method, PostKind, PostTraining, TrainingSetup
+from kb.core.setup import Assumption, Colocated, Head, Liger, Method, PostKind, PostTraining, TrainingSetup
 
 # By what the config calls it. Others (PPO, BCO, online DPO …) have no memory model.
 KINDS: Mapping[str, PostKind] = {
@@ -22,6 +22,12 @@ UNCUT = (0, 25)  # from here GRPO cuts no prompt
 # From here vllm_max_model_length is the longest request, before it prompt and answer; and vLLM's copy is packed.
 OWN_LENGTH, OWN_LENGTH_RLOO = (0, 26), (0, 27)
 OF_AXOLOTL = (1, 8)  # what Axolotl 0.18 pins
+# Liger's losses: `use_liger_loss` until 0.27, `use_liger_kernel` from 0.26; none from 1.13, with a fused head of TRL's.
+WITH_LIGER = ("dpo", "kto", "grpo")
+BY_KERNEL, LAST_BY_LOSS, NOT_BY_LOSS, UNLIGERED = (0, 26), (0, 27), (0, 28), (1, 13)
+LIGER_ADAPTED, LIGER_REWRITTEN = (1, 8), (0, 29)  # adapters are taken again; DPO's loss as it is since
+# liger-kernel: GRPO by tiles; no gradient of a frozen output layer (preference losses; GRPO's); the newest read.
+TILED, SPARED, SPARED_GRPO, NEWEST_LIGER = (0, 8), (0, 8, 3), (0, 8, 4), (0, 8, 5)
 
 
 def post_training_of(
@@ -41,13 +47,18 @@ def post_training_of(
         return _of_llamafactory(read, kind, method)
     if unit.dialect == "axolotl" and kind in GENERATING:
         return None  # its own options of vLLM, and a second model whose place is not known
-    if read.value("trl.use_liger_loss"):
-        return None  # a loss in chunks of rows, whose memory nobody has compared
-    head = _head(read, unit, kind, versions)
+    release = _release(read, unit, versions)
+    head = _head(kind, release)
     if head is None:
         return None
     ahead = bool(read.value("trl.precompute_ref_log_probs"))
     post = PostTraining(kind, head=head)
+    if _loss_of_liger(read, kind, release):
+        refused = _refused_with_liger(kind, method, release, ahead=ahead)
+        if refused is not None:
+            read.beyond.append(f"Liger + {refused} (TRL {'.'.join(map(str, release))})")
+            return None
+        post = post._replace(liger=_liger(read, kind, method, release, versions))
     if kind in GENERATING:
         return _generating(read, post, method, constants, versions)
     if kind not in WITHOUT_REFERENCE and not ahead:
@@ -60,30 +71,42 @@ def post_training_of(
 
 
 def with_fused_head(
-    setup: TrainingSetup, unit: Unit, trainer: str, model: Model | None, versions: VersionOf
+    setup: TrainingSetup, read: SettingsReader, unit: Unit, model: Model | None, versions: VersionOf
 ) -> TrainingSetup:
     """SFT of TRL from 1.15, which never makes whole logits: followed by the engine where it follows the run.
 
-    Without a release that is known, and with evaluation or Liger's kernels, the run stays plain training.
+    Without a release that is known, and with evaluation, the run stays plain training. With Liger too this release
+    takes its own head (sft_trainer.py:1127 of 1.16.0).
     """
-    plain = setup.do_train and not (setup.do_eval or setup.do_predict or setup.fused_loss)
-    if model is None or not plain or (unit.dialect, trainer) != ("trl", "sft"):
+    plain = setup.do_train and not (setup.do_eval or setup.do_predict)
+    if model is None or not plain or (unit.dialect, read.value("script.trainer")) != ("trl", "sft"):
         return setup
     release = versions("trl", FUSED)
     if release is None or release < FUSED:
         return setup
-    fused = setup._replace(post=PostTraining("sft"))
-    return setup if unfollowed(fused, model.architecture) else fused
+    post = PostTraining("sft")
+    fused = setup._replace(post=post, fused_loss=False)
+    if unfollowed(fused, model.architecture):
+        return setup
+    fused_loss_of(read, post)
+    return fused
 
 
-def _head(read: SettingsReader, unit: Unit, kind: PostKind, versions: VersionOf) -> Head | None:
-    """How the release of TRL makes log-probabilities; None of one that nobody has read."""
-    bounds = (FUSED, MASKED, VIEWED, COPIED, FIRST)
-    release = versions("trl", *bounds)
+def _release(read: SettingsReader, unit: Unit, versions: VersionOf) -> tuple[int, ...]:
+    """The release of TRL; of one that is not known the newest is taken that has the run's options, and listed."""
+    bounds = (FUSED, UNLIGERED, MASKED, VIEWED, COPIED, NOT_BY_LOSS, BY_KERNEL, FIRST)
+    release = versions("trl", *bounds) or versions("trl", FUSED, MASKED, VIEWED, COPIED, FIRST)
     if release is None:
         release = OF_AXOLOTL if unit.dialect == "axolotl" else FUSED
+        if read.value("trl.use_liger_loss"):
+            release = LAST_BY_LOSS
         shown = ".".join(map(str, release))
         read.assumed.append(Assumption(name="trl.release", value=shown, reason="release_of_trainer"))
+    return release
+
+
+def _head(kind: PostKind, release: tuple[int, ...]) -> Head | None:
+    """How the release of TRL makes log-probabilities; None of one that nobody has read."""
     if release < FIRST or MASKED <= release < FUSED:
         return None
     if kind in WITHOUT_REFERENCE:
@@ -91,6 +114,54 @@ def _head(read: SettingsReader, unit: Unit, kind: PostKind, versions: VersionOf)
     if release >= FUSED:
         return "fused"
     return "copied" if kind == "dpo" and COPIED <= release < VIEWED else "rows"
+
+
+def _loss_of_liger(read: SettingsReader, kind: PostKind, release: tuple[int, ...]) -> bool:
+    """Whether the loss is Liger's; elsewhere its kernels are at most in the layers."""
+    if kind not in WITH_LIGER:
+        return False
+    by_loss = bool(read.value("trl.use_liger_loss")) and release < NOT_BY_LOSS
+    return by_loss or (bool(read.value("training.use_liger_kernel")) and BY_KERNEL <= release < UNLIGERED)
+
+
+def _refused_with_liger(kind: PostKind, method: Method, release: tuple[int, ...], *, ahead: bool) -> str | None:
+    """What the trainer of a release raises for beside Liger's loss."""
+    unpaired = kind == "kto" and release < LIGER_ADAPTED
+    rewritten = kind == "dpo" and release >= LIGER_REWRITTEN
+    if method != "full" and (unpaired or (rewritten and release < LIGER_ADAPTED)):
+        return "LoRA"
+    if ahead and (unpaired or rewritten):
+        return "precompute_ref_log_probs"
+    return None
+
+
+def _liger(
+    read: SettingsReader, kind: PostKind, method: Method, release: tuple[int, ...], versions: VersionOf
+) -> Liger:
+    installed = versions("liger-kernel", TILED, SPARED, SPARED_GRPO)
+    if installed is None:
+        installed = NEWEST_LIGER
+        shown = ".".join(map(str, installed))
+        read.assumed.append(Assumption(name="liger_kernel.release", value=shown, reason="release_of_liger"))
+    old = kind == "dpo" and release < LIGER_REWRITTEN
+    return Liger(
+        tiles=installed >= TILED,
+        frozen_gradient=installed < (SPARED_GRPO if kind == "grpo" else SPARED),
+        states_kept=old,
+        autocast=old and method == "qlora" and bool(read.or_default("training.bf16")),
+    )
+
+
+def fused_loss_of(read: SettingsReader, post: PostTraining | None) -> bool:
+    """Whether a plain loss is computed in pieces. Of a run whose loss is followed by itself it is only listed what
+    Liger's kernels in the layers are counted as.
+    """
+    kernel = bool(read.value("training.use_liger_kernel"))
+    if post is None:
+        return kernel or bool(read.value("model.fused_loss"))
+    if kernel:
+        read.assumed.append(Assumption(name="training.use_liger_kernel", value=True, reason="liger_layers"))
+    return False
 
 
 def _of_llamafactory(read: SettingsReader, kind: PostKind, method: Method) -> tuple[PostTraining, int | None] | None:

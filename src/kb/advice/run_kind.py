@@ -106,6 +106,7 @@ def _of_any(read: SettingsReader) -> Iterator[str]:
     told = read.value("run.not_modelled")
     if told is not None:
         yield str(told)
+    yield from read.beyond
     name = read.value("model.name")
     kind = _quantized_name().search(name) if isinstance(name, str) else None
     if kind is not None:

@@ -16,6 +16,7 @@ class SettingsReader:
     ``unresolved`` are the settings asked for whose value is unknown (``${BATCH}``, ``auto``) or beyond use (a batch of
     -5): a default in their place would be a guess. ``unread`` are those that name a file which could not be read.
     ``given`` is what the project says where the config says nothing; ``versions`` decides between defaults that moved.
+    ``beyond`` names what of the run no memory model covers, where a reader of several settings together found it.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class SettingsReader:
         self.unread = unit.unread
         self.assumed: list[Assumption] = []
         self.unresolved: dict[str, None] = {}
+        self.beyond: list[str] = []
 
     def written(self, name: str) -> bool:
         return name in self._unit.settings

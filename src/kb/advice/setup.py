@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kb.advice.post_training import post_training_of, with_fused_head
+from kb.advice.post_training import fused_loss_of, post_training_of, with_fused_head
 from kb.advice.preparation import Preparation, preparation_of
 from kb.advice.project_lengths import FULL, LENGTHS, with_lengths
 from kb.advice.run_kind import OWN_TYPE_SINCE, optimizer_of, says_training, trains, unmodelled, weights_of
@@ -102,9 +102,9 @@ def setup_of(
     post = None
     if trainer is not None and trainer not in MODELLED_TRAINERS:
         found = post_training_of(read, unit, str(trainer), method, constants, versions)
-        if found is None:
+        if found is None and not read.beyond:
             read.unresolved["script.trainer"] = None
-        else:
+        elif found is not None:
             post, length = found
             if length is not None:  # decided here: what was assumed of it before is not so
                 source = length
@@ -135,7 +135,7 @@ def setup_of(
         gradient_checkpointing=_open(read, "training.gradient_checkpointing", True, training),
         use_reentrant=bool(read.or_default("training.gradient_checkpointing_kwargs.use_reentrant")),
         label_smoothing_factor=float(read.or_default("training.label_smoothing_factor")),
-        fused_loss=bool(read.value("training.use_liger_kernel") or read.value("model.fused_loss")),
+        fused_loss=fused_loss_of(read, post),
         fused_evaluation=bool(read.value("model.fused_evaluation")),
         predict_with_generate=generates,
         prediction_loss_only=bool(read.or_default("training.prediction_loss_only")),
@@ -170,7 +170,7 @@ def setup_of(
         post=post,
         spread=spread_of(read, model.architecture.d_model if model else None, versions("transformers", FSDP2_SINCE)),
     )
-    setup = with_fused_head(setup, unit, str(trainer or ""), model, versions)
+    setup = with_fused_head(setup, read, unit, model, versions)
     beyond = unmodelled(read, trains=trained)
     unresolved = _that_matter(read.unresolved, setup) + ((NOT_MODELLED,) if beyond else ())
     setup = setup._replace(assumed=_assumed(read), unresolved=unresolved, unmodelled=beyond)

@@ -45,6 +45,15 @@ PostKind = Literal["sft", "dpo", "kto", "orpo", "cpo", "reward", "grpo", "rloo"]
 Head = Literal["fused", "rows", "copied", "wide"]
 
 
+class Liger(NamedTuple):
+    """How the installed releases of TRL and liger-kernel compute a loss with Liger. It runs outside of autocast."""
+
+    tiles: bool = True  # GRPO: a tile of tokens × words at a time (liger-kernel from 0.8); else a row's whole logits
+    frozen_gradient: bool = False  # the output layer's gradient is made where it does not train either (before 0.8.4)
+    states_kept: bool = False  # every layer's output is kept until the loss is there (DPO of TRL before 0.29)
+    autocast: bool = False  # TRL casts the adapters of 4-bit weights to bf16, and sets autocast for it (before 0.29)
+
+
 class Colocated(NamedTuple):
     """vLLM in the training process. It takes a share of the whole GPU, weights and KV cache in one."""
 
@@ -70,6 +79,7 @@ class PostTraining(NamedTuple):
     completion: int = 0  # of a length, the answer's tokens, where the run generates it
     generated_rows: int = 0  # answers that the model itself generates at once; 0: something else does, or nobody
     colocated: Colocated | None = None  # vLLM generates, in the same process
+    liger: Liger | None = None  # the policy's loss is Liger's; ``head`` is then that of the passes beside it
 
 
 # Of a data set's samples, the share that is no longer than each of the lengths by which it is described.

@@ -145,8 +145,15 @@ class Decoder(Model):
         logits = self.head(x)
         return ops.scale(logits) if self.traits.scaled_logits else logits
 
-    def base(self, ids: Tensor, padding: Any, positions: Any = None, cache: Cache | None = None) -> Tensor:
-        """From ids to the last hidden states."""
+    def base(
+        self,
+        ids: Tensor,
+        padding: Any,
+        positions: Any = None,
+        cache: Cache | None = None,
+        states: list[Tensor] | None = None,
+    ) -> Tensor:
+        """From ids to the last hidden states; ``states`` gets what goes into each layer (``output_hidden_states``)."""
         world.recording.term = "activations_decoder"
         a, options, (batch, length) = self.architecture, self.options, ids.shape
         embeds = ops.embedding(ids, self.embed)
@@ -170,6 +177,8 @@ class Decoder(Model):
         x = ops.dropout(x, DROPPED if a.embedding_dropout else 0.0)
         cos, sin = self.traits.tables(positions.shape[0], length, self.rotary_width, x.dtype)
         for layer in self.layers:
+            if states is not None:
+                states.append(x)
             x = self.layer(layer, x, mask, cos, sin, cache, positions)
         out: Tensor = self.norm(x)
         return out

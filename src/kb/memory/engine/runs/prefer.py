@@ -15,7 +15,7 @@ from kb.memory.engine.autocast import autocast
 from kb.memory.engine.families.decoder import Decoder, causal_loss
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import Model
-from kb.memory.engine.ops import log_probs
+from kb.memory.engine.ops import liger, log_probs
 from kb.memory.engine.ops.losses import row_sums, scalar_of
 from kb.memory.engine.runs.generate import decoding_of, generate
 from kb.memory.engine.tensor import BOOL, F32, I64, Tensor, bare, mark, new
@@ -36,7 +36,7 @@ class Loss:
         assert setup.post is not None
         if not isinstance(model, Decoder):
             raise NotFollowedError(f"{setup.post.kind} of {model.architecture.model_type}")
-        if model.head.a is not None and setup.post.head == "fused":
+        if model.head.a is not None and (setup.post.head == "fused" or setup.post.liger):
             raise NotFollowedError("LoRA on lm_head")
         self.model, self.setup, self.post = model, setup, setup.post
         self.reference = reference
@@ -58,6 +58,8 @@ class Loss:
         if self.post.kind == "sft":
             found = self._score(self.model, ids, padding)
             return scalar_of(row_sums(found[0])), batch
+        if self.post.liger is not None:
+            return self._chunked(ids, padding), batch
         if self.post.kind in ("orpo", "cpo"):
             return self._odds(ids, padding), batch
         if self.post.completion:  # the reference has spoken before the steps
@@ -167,6 +169,50 @@ class Loss:
         with no_gradients():
             found = self._score(model, ids, mask)
             del found
+
+    def _chunked(self, ids: Tensor, mask: Any) -> Tensor:
+        """Liger's loss, of hidden states that the backbone is asked for itself: accelerate's autocast is in the model's
+        own ``forward``, which nobody calls.
+
+        Sources: ``_compute_loss_liger`` of trl/trainer/dpo_trainer.py and kto_trainer.py, ``compute_liger_loss`` of
+        grpo_trainer.py (TRL 0.19.1 to 1.12.0).
+        """
+        recording, how, kind = world.recording, self.post.liger, self.post.kind
+        assert how is not None
+        if kind == "kto":
+            self._apart(self.model, ids, mask)
+        hidden, kept = self._hidden(self.model, ids, mask)
+        referred = beside = None
+        if kind != "grpo" and self.post.reference != "none":
+            with no_gradients(), adapters_off(self.model, self.post):
+                model: Any = self.reference or self.model
+                if kind == "kto":
+                    self._apart(model, ids, mask)
+                referred, beside = self._hidden(model, ids, mask)
+        labels = self._labels(ids)
+        recording.moment, recording.term = "loss", "loss"
+        scaled = self.setup.gradient_accumulation_steps > 1 or self.setup.fp16
+        head = liger.Head(self.model.head.weight, self.model.head.bias, how.frozen_gradient, scaled)
+        if kind == "grpo" and how.tiles:
+            loss = liger.tiled(hidden, head)
+        else:
+            with autocast(self.model.options.autocast if how.autocast else None):
+                loss = liger.compiled(hidden, referred, head, 2 if kind == "dpo" else 1, reuses=kind == "grpo")
+        del labels, kept, beside
+        return loss
+
+    def _hidden(self, model: Any, ids: Tensor, mask: Any) -> tuple[Tensor, Any]:
+        """The backbone's last hidden states of the positions that count, and what its outputs hold beside them."""
+        assert self.post.liger is not None
+        states: list[Tensor] | None = [] if self.post.liger.states_kept else None
+        with autocast(model.options.autocast if self.post.liger.autocast else None):
+            whole = model.base(ids, mask, states=states)
+        hidden = log_probs.without_last(whole)
+        if self.post.completion:
+            hidden = log_probs.last_of(hidden, self.post.completion)
+        elif self.post.kind == "dpo" and states is None:
+            hidden = ops.contiguous(hidden)
+        return hidden, (whole, states)
 
     def _metrics(self, logits: Tensor) -> None:
         """What is logged of whole logits: entropy, and the mean of chosen and rejected ones."""

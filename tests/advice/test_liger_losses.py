@@ -1,0 +1,79 @@
+"""Liger's losses in post-training: which release of TRL and liger-kernel has which, as `kb check` reads a config."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from command_runs import run_kb
+
+MODEL = "--model_name_or_path Qwen/Qwen2.5-0.5B --dataset_name d --output_dir out --per_device_train_batch_size 2"
+ROWS = "--max_length 512"
+GENERATED = "--reward_funcs acc --num_generations 2 --max_completion_length 64"
+KINDS = {"dpo": ROWS, "kto": ROWS, "grpo": GENERATED, "rloo": GENERATED, "orpo": ROWS, "sft": ROWS}
+NEWEST = {"tiles": True, "frozen_gradient": False, "states_kept": False, "autocast": False}
+
+
+def checked(folder: Path, kind: str, more: str, *pins: str) -> dict[str, Any]:
+    (folder / "train.sh").write_text(f"trl {kind} {MODEL} {KINDS[kind]} {more}\n", "utf-8")
+    (folder / "requirements.txt").write_text("\n".join(pins) + "\n", "utf-8")
+    done = run_kb(folder / "train.sh", "--gpu", "rtx-4090", "--format", "json", "--no-cache", module="kb.check")
+    (file,) = json.loads(done.stdout)["files"]
+    assert isinstance(file, dict)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("kind", "option", "pins", "liger"),
+    [
+        ("dpo", "use_liger_kernel", ("trl==1.8.0", "liger-kernel==0.8.5"), NEWEST),
+        ("dpo", "use_liger_kernel", ("trl==1.0.0", "liger-kernel==0.7.0"),
+         NEWEST | {"tiles": False, "frozen_gradient": True}),
+        ("dpo", "use_liger_loss", ("trl==0.23.1", "liger-kernel==0.8.3"), NEWEST | {"states_kept": True}),
+        ("grpo", "use_liger_kernel", ("trl==1.8.0", "liger-kernel==0.8.3"), NEWEST | {"frozen_gradient": True}),
+        ("kto", "use_liger_kernel", ("trl==1.8.0", "liger-kernel==0.8.3"), NEWEST),
+        ("dpo", "use_liger_kernel", ("trl==0.23.1",), None),  # its kernels alone: the loss is asked for by another name
+        ("grpo", "use_liger_kernel", ("trl==1.16.0",), None),  # has a fused head of its own, and takes no other
+        ("rloo", "use_liger_kernel", ("trl==1.8.0",), None),  # never had one
+        ("orpo", "use_liger_kernel", ("trl==1.8.0",), None),
+    ],
+)  # fmt: skip
+def test_whose_loss_it_is_follows_the_releases(
+    tmp_path: Path, kind: str, option: str, pins: tuple[str, ...], liger: dict[str, bool] | None
+) -> None:
+    file = checked(tmp_path, kind, f"--{option} true", *pins)
+    assert file["setup"]["post"]["liger"] == liger
+    assert file["prediction"] is not None and not file["setup"]["fused_loss"]
+    listed = {each["name"] for each in file["prediction"]["assumed"]}
+    assert ("training.use_liger_kernel" in listed) == (option == "use_liger_kernel")
+
+
+def test_of_an_unknown_release_the_newest_that_takes_the_name_is_assumed(tmp_path: Path) -> None:
+    file = checked(tmp_path, "dpo", "--use_liger_loss true")
+    assumed = {each["name"]: each["value"] for each in file["prediction"]["assumed"]}
+    assert (assumed["trl.release"], assumed["liger_kernel.release"]) == ("0.27", "0.8.5")
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "release", "said"),
+    [
+        ("dpo", "--use_liger_kernel true --use_peft", "1.4.0", "not implemented for PEFT models"),
+        ("dpo", "--use_liger_kernel true --precompute_ref_log_probs true", "1.8.0", "precomputing reference"),
+        ("kto", "--use_liger_loss true --use_peft", "0.23.1", "`use_liger_loss=True` with Peft models"),
+    ],
+)
+def test_what_a_release_refuses_has_a_finding_and_no_verdict(
+    tmp_path: Path, kind: str, more: str, release: str, said: str
+) -> None:
+    file = checked(tmp_path, kind, more, f"trl=={release}")
+    assert file["prediction"] is None
+    assert "Liger + " in file["note"]
+    (finding,) = [each for each in file["findings"] if each["rule"] == "refused-at-start"]
+    assert said in finding["message"]
+
+
+def test_sft_of_the_newest_release_takes_its_own_head_with_liger_too(tmp_path: Path) -> None:
+    file = checked(tmp_path, "sft", "--use_liger_kernel true", "trl==1.16.0")
+    assert (file["setup"]["post"]["kind"], file["setup"]["fused_loss"]) == ("sft", False)
+    assert "training.use_liger_kernel" in {each["name"] for each in file["prediction"]["assumed"]}
