@@ -1,5 +1,6 @@
 """The Python API: `kb.lint`, `kb.predict`, `kb.recommend` and what they give."""
 
+import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -51,11 +52,17 @@ def inputs_of(config: Config) -> tuple[list[Input], list[Unusable]]:
         found = discover([os.fspath(config)])
         faults = [Unusable(path=path, key=fault.key, values=fault.values) for path, fault in found.faults]
         return [Input(path=file.path, named=file.named) for file in found.files], faults
-    import json
+    return [Input(path=NAME, kind="config", raw=text_of(settings_of(config)))], []
 
-    settings = dict(config) if isinstance(config, Mapping) else _differing(config)
-    text = json.dumps(settings, default=_plain, indent=2)
-    return [Input(path=NAME, kind="config", raw=text.encode("utf-8", "surrogatepass"))], []
+
+def settings_of(config: Mapping[str, Any] | Arguments) -> dict[str, Any]:
+    """The settings of a config that is no file."""
+    return dict(config) if isinstance(config, Mapping) else _differing(config)
+
+
+def text_of(settings: Mapping[str, Any]) -> bytes:
+    """Settings as a file has them."""
+    return json.dumps(settings, default=_plain, indent=2).encode("utf-8", "surrogatepass")
 
 
 def _differing(arguments: Arguments) -> dict[str, Any]:

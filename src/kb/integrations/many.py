@@ -1,9 +1,9 @@
 """`kb.predict_many`: many configs in one session, a flat row for each; and a setup with some of it changed."""
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kb.advice.facts import UnitFacts
 from kb.advice.question import Question
 from kb.config.files import ConfigError
 from kb.core.hardware import Machine
@@ -11,7 +11,19 @@ from kb.core.memory_report import MemoryReport
 from kb.core.model import Model
 from kb.core.setup import TrainingSetup
 from kb.core.text import UserError, nearest
-from kb.integrations.api import NAME, Config, Place, inputs_of, known_model, machine_options, refuse, session, worded
+from kb.integrations.alike import Cut, Grid, cut, ready, watched
+from kb.integrations.api import (
+    NAME,
+    Config,
+    Place,
+    known_model,
+    machine_options,
+    refuse,
+    session,
+    settings_of,
+    text_of,
+    worded,
+)
 from kb.session.file import FileChecker
 
 
@@ -23,8 +35,8 @@ def predict_many(
     Each row has the same keys: ``model``, ``method``, ``train_batch``, ``verdict`` (as in :func:`kb.predict`),
     ``phase`` (the one that needs most) and its ``process_used_bytes``, ``low_bytes`` and ``high_bytes``,
     ``limit_bytes`` of the GPU, ``host_bytes`` at the upper end, and ``error``: None, or why there is no prediction, in
-    a sentence. A config that cannot be used stops none of the others. Rules and machine are read once, and a config
-    that stands there twice is predicted once.
+    a sentence. A config that cannot be used stops none of the others. Rules and machine are read once; configs that
+    differ in numbers alone (batch, length, learning rate) are read once too.
 
     Args:
         configs: dicts or ``TrainingArguments``, as in :func:`kb.lint`; of several runs in one the first counts.
@@ -37,35 +49,42 @@ def predict_many(
     found = machine if isinstance(machine, Machine) else None
     question = Question.of(**machine_options(machine))
     checker = session(question, model=None if model is None else known_model(model), machine=found)
-    done: dict[bytes, dict[str, Any]] = {}
+    grid = Grid()
     rows = []
     for config in configs:
-        inputs, _ = inputs_of(config)
-        raw = inputs[0].raw if inputs else None
-        if raw is None:
+        if isinstance(config, str | os.PathLike):
             refuse(UserError("api.not_a_dict", kind=type(config).__name__))
-        if raw not in done:
-            done[raw] = _row(raw.decode("utf-8", "replace"), checker)
-        rows.append(dict(done[raw]))
+        settings = settings_of(config)
+        apart = cut(settings)
+        alike = None if apart is None else grid.find(apart)
+        report = None if alike is None else alike.report
+        if alike is not None and report is not None and report.level == "closed":
+            rows.append(_told(alike.setup, report, None) | {"limit_bytes": checker.machine.gpu_limit_bytes})
+        else:
+            rows.append(_row(settings, checker, grid, apart))
     return rows
 
 
-def _row(text: str, checker: FileChecker) -> dict[str, Any]:
+def _row(settings: Mapping[str, Any], checker: FileChecker, grid: Grid, apart: Cut | None) -> dict[str, Any]:
+    text = text_of(settings).decode("utf-8", "replace")
     try:
         units = checker.reader.read(text, NAME, dialect=checker.dialect)
     except ConfigError as fault:
         return _told(None, None, worded(fault))
-    prepared = [checker.prepare(checker.joiner.join(unit)) for unit in units]
+    prepared = [checker.prepare(watched(checker.joiner.join(unit))) for unit in units]
     first = next((each for each in prepared if each.predicted.report is not None), prepared[0] if prepared else None)
     if first is None or first.predicted.report is None:
         key, values = (first.note if first else None) or ("no_model_named", {})
-        return _told(first, None, worded(UserError(f"note.{key}", **dict(values))))
-    return _told(first, first.predicted.report, None) | {"limit_bytes": checker.machine.gpu_limit_bytes}
+        return _told(first.setup if first else None, None, worded(UserError(f"note.{key}", **dict(values))))
+    if apart is not None and len(units) == 1:
+        one = ready(first, apart.numbers, checker.catalog.dialects)
+        if one is not None:
+            grid.keep(apart, one)
+    return _told(first.setup, first.predicted.report, None) | {"limit_bytes": checker.machine.gpu_limit_bytes}
 
 
-def _told(prepared: UnitFacts | None, report: MemoryReport | None, error: str | None) -> dict[str, Any]:
+def _told(setup: TrainingSetup | None, report: MemoryReport | None, error: str | None) -> dict[str, Any]:
     """One row; what is not known is None."""
-    setup = prepared.setup if prepared else None
     worst = max(report.phases, key=lambda phase: phase.process_used_bytes) if report and report.phases else None
     return {
         "model": setup.model_name if setup else None,

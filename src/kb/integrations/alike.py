@@ -1,0 +1,140 @@
+"""Configs of a grid that differ in numbers alone: what was made ready for one serves the next.
+
+Two things make that safe. A number that was never looked at while the first was made ready decides nothing of its run.
+One that stands in a single field of the setup, as it is written, is put there; every other number has to be the same.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from kb.advice.facts import UnitFacts
+from kb.advice.memory_facts import PredictedFacts
+from kb.core.catalog import Dialect
+from kb.core.document import Setting, Unit
+
+LARGEST = 1_000_000  # beyond it a number may be refused
+# Settings that only a field of the setup takes, as it is written: a whole number of at least one.
+FIELDS = {
+    "training.per_device_train_batch_size": "per_device_train_batch_size",
+    "training.per_device_eval_batch_size": "per_device_eval_batch_size",
+    "training.gradient_accumulation_steps": "gradient_accumulation_steps",
+    "training.dataloader_num_workers": "dataloader_num_workers",
+    "data.max_source_length": "max_source_length",
+    "trl.max_length": "max_source_length",
+    "trl.max_seq_length": "max_source_length",
+}
+
+
+class Watched(dict[str, Setting]):
+    """Settings that remember which of them were asked for."""
+
+    def __init__(self, settings: Mapping[str, Setting]) -> None:
+        super().__init__(settings)
+        self.asked: set[str] = set()
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.asked.add(name)
+        return super().get(name, default)
+
+    def __getitem__(self, name: str) -> Setting:
+        self.asked.add(name)
+        return super().__getitem__(name)
+
+
+class Cut(NamedTuple):
+    """A config taken apart: ``shape`` is all of it but its ``numbers``, which stand under top-level keys."""
+
+    shape: tuple[Any, ...]
+    numbers: dict[str, float]
+
+
+def cut(settings: Mapping[str, Any]) -> Cut | None:
+    """None where a value is none that JSON has: such a config is like no other."""
+    shape: list[Any] = []
+    numbers: dict[str, float] = {}
+    for key, value in settings.items():
+        kind = type(value)
+        if (kind is int or kind is float) and 0 < value <= LARGEST:
+            numbers[key] = value
+            shape.append((key, kind))
+        elif kind is str or kind is bool or value is None:
+            shape.append((key, kind, value))
+        else:
+            try:
+                shape.append((key, json.dumps(value)))
+            except (TypeError, ValueError):
+                return None
+    return Cut(tuple(shape), numbers)
+
+
+class Ready(NamedTuple):
+    """One config made ready. ``fixed`` are the numbers that another must share; ``fields`` those that it may change, by
+    key, with the setup's field.
+    """
+
+    predicted: PredictedFacts
+    fixed: tuple[str, ...]
+    fields: dict[str, str]
+
+    def otherwise(self, numbers: Mapping[str, float]) -> PredictedFacts:
+        """What is predicted of another config of the same shape and fixed numbers."""
+        changed: dict[str, Any] = {field: numbers[key] for key, field in self.fields.items()}
+        return self.predicted.otherwise(self.predicted.setup._replace(**changed))
+
+
+def ready(prepared: UnitFacts, numbers: Mapping[str, float], dialects: Mapping[str, Dialect]) -> Ready | None:
+    """What can be shared of a config that was made ready with :class:`Watched` settings; None where nothing can."""
+    settings, setup = prepared.unit.settings, prepared.setup
+    report = prepared.predicted.report
+    if not isinstance(settings, Watched) or report is None or report.level != "closed":
+        return None
+    if setup.post is not None or setup.lengths is not None or prepared.unit.dialect is None:
+        return None
+    meant = dialects[prepared.unit.dialect].values
+    fields: dict[str, str] = {}
+    fixed = []
+    for key, value in numbers.items():
+        said = {name: setting.value for name, setting in settings.items() if setting.path == (key,)}
+        if not said or any(found != value or name in meant for name, found in said.items()):
+            fixed.append(key)  # what it means, the format decides by the number itself
+        elif not settings.asked.isdisjoint(said):
+            field = _field(said, settings)
+            if field is None or type(value) is not int or getattr(setup, field) != value:
+                fixed.append(key)
+            else:
+                fields[key] = field
+    return Ready(prepared.predicted, tuple(fixed), fields)
+
+
+def _field(names: Iterable[str], settings: Mapping[str, Setting]) -> str | None:
+    """The one field that a key's settings go to, where no other key's do."""
+    fields = {FIELDS.get(name) for name in names}
+    field = fields.pop() if len(fields) == 1 else None
+    others = [name for name in settings if FIELDS.get(name) == field and name not in names]
+    return None if others else field
+
+
+class Grid:
+    """What has been made ready so far, by shape and by the numbers that must be the same."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Any, ...], dict[tuple[str, ...], dict[tuple[float, ...], Ready]]] = {}
+
+    def find(self, config: Cut) -> PredictedFacts | None:
+        """What is predicted of the config, by one that was ready; None where there is none like it."""
+        for fixed, found in self._known.get(config.shape, {}).items():
+            one = found.get(tuple(config.numbers[key] for key in fixed))
+            if one is not None:
+                return one.otherwise(config.numbers)
+        return None
+
+    def keep(self, config: Cut, one: Ready) -> None:
+        """A config like it can be made of this one."""
+        found = self._known.setdefault(config.shape, {}).setdefault(one.fixed, {})
+        found[tuple(config.numbers[key] for key in one.fixed)] = one
+
+
+def watched(unit: Unit) -> Unit:
+    """The unit, made ready to be found alike another."""
+    return unit._replace(settings=Watched(unit.settings))
