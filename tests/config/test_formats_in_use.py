@@ -69,7 +69,7 @@ def test_a_flag_that_says_nothing_of_a_setting_leaves_it(checker):
     "text",
     [
         LLAMAFACTORY.format(target="all", more="").replace("--stage sft", "--stage ppo"),
-        "trl reward --model_name_or_path Qwen/Qwen2-0.5B-Instruct --per_device_train_batch_size 2",
+        "trl ppo --model_name_or_path Qwen/Qwen2-0.5B-Instruct --per_device_train_batch_size 2",
         "accelerate launch trl/scripts/gkd.py --model_name_or_path Qwen/Qwen2-0.5B-Instruct --learning_rate 1e-5",
     ],
 )
@@ -85,6 +85,7 @@ def test_commands_of_methods_that_are_not_predicted_say_so(checker, text):
         ("dpo", PostTraining("dpo", reference="model")),
         ("grpo --use_vllm true --vllm_mode server", PostTraining("grpo", completion=512)),
         ("grpo", PostTraining("grpo", completion=512, generated_rows=16)),
+        ("reward", PostTraining("reward", head="rows")),
     ],
 )
 def test_post_training_by_trl_is_predicted(kind, post, tmp_path):
@@ -152,7 +153,7 @@ max_length: 1024
     assert "quoted-number" in rules_of(checked(checker, "a.py", python))
 
 
-@pytest.mark.parametrize("name", ["RewardConfig", "GKDConfig"])
+@pytest.mark.parametrize("name", ["PPOConfig", "GKDConfig"])
 def test_calls_of_methods_that_are_not_predicted_say_so(checker, name):
     text = f'm = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2-0.5B-Instruct")\na = {name}(output_dir="o")\n'
     (unit,) = checked(checker, "t.py", text).results

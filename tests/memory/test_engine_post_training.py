@@ -1,11 +1,11 @@
 """Preference and reinforcement runs of the engine against what TRL's own losses took on fake tensors."""
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 import memory_sample as sample
-from kb.core.setup import Colocated, Liger, PostTraining, TrainingSetup
+from kb.core.setup import Colocated, Liger, PostKind, PostTraining, TrainingSetup
 from kb.memory import architecture_from_config, predict
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.predict import record_runs
@@ -41,6 +41,7 @@ TRACES = [
      2, 512, 1_454_078_976, 1_619_001_344),
     (PostTraining("dpo", head="rows", reference="model"), QWEN, {"weights": "bf16"},
      2, 512, 2_164_041_216, 2_592_079_872),
+    (PostTraining("reward"), LLAMA, {"bf16": True}, 2, 512, 660_135_936, 851_443_712),
 ]  # fmt: skip
 
 
@@ -113,6 +114,15 @@ def test_grpo_with_liger_takes_what_trl_and_liger_take(row: Any) -> None:
     (recording,) = record_runs(setup, architecture_from_config(config), (8, 6))
     assert recording.phases["train"].allocated == pytest.approx(allocated, rel=0.0001)
     assert recording.phases["train"].reserved == reserved
+
+
+@pytest.mark.parametrize("method", ["full", "lora", "qlora"])
+@pytest.mark.parametrize("kind", get_args(PostKind))
+def test_every_trainer_is_followed_as_a_setup_names_it_first(kind: Any, method: Any) -> None:
+    post = PostTraining(kind, completion=16 if kind in ("grpo", "rloo") else 0)
+    setup = TrainingSetup(post=post, method=method, bf16=True, per_device_train_batch_size=2, max_source_length=64)
+    (recording,) = record_runs(setup, architecture_from_config(LLAMA), (8, 6))
+    assert 0 < recording.phases["train"].allocated <= recording.phases["train"].reserved
 
 
 def trained(post: PostTraining, config: dict[str, Any] = LLAMA, **more: Any) -> int:

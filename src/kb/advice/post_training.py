@@ -12,10 +12,10 @@ from kb.core.setup import Assumption, Colocated, Head, Liger, Method, PostKind, 
 # By what the config calls it. Others (PPO, BCO, online DPO …) have no memory model.
 KINDS: Mapping[str, PostKind] = {
     "dpo": "dpo", "ipo": "dpo", "kto": "kto", "orpo": "orpo", "cpo": "cpo", "simpo": "cpo", "grpo": "grpo",
-    "rloo": "rloo",
+    "rloo": "rloo", "reward": "reward",
 }  # fmt: skip
 GENERATING = ("grpo", "rloo")
-WITHOUT_REFERENCE = ("orpo", "cpo")
+WITHOUT_REFERENCE = ("orpo", "cpo", "reward")
 # Releases of TRL (trl-wheels): the fused head; a contiguous copy of logits; the first that was read.
 FUSED, MASKED, VIEWED, COPIED, FIRST = (1, 15), (1, 9), (1, 8), (0, 29), (0, 15)
 UNCUT = (0, 25)  # from here GRPO cuts no prompt
@@ -107,7 +107,7 @@ def _release(read: SettingsReader, unit: Unit, versions: VersionOf) -> tuple[int
 
 def _head(kind: PostKind, release: tuple[int, ...]) -> Head | None:
     """How the release of TRL makes log-probabilities; None of one that nobody has read."""
-    if release < FIRST or MASKED <= release < FUSED:
+    if release < FIRST or (MASKED <= release < FUSED and kind != "reward"):
         return None
     if kind in WITHOUT_REFERENCE:
         return "rows"

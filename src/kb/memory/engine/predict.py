@@ -111,7 +111,12 @@ def model_of(setup: TrainingSetup, architecture: Architecture) -> Model:
     layers = architecture.encoder_layers + architecture.decoder_layers
     if layers > MOST_LAYERS:
         raise NotFollowedError(f"{layers} layers")
-    return model_class(architecture)(architecture, options_of(setup, default_targets(architecture)))
+    kind = model_class(architecture)
+    if setup.post is not None and setup.post.kind == "reward":
+        from kb.memory.engine.families.decoder import Scorer  # other runs do without
+
+        kind = Scorer
+    return kind(architecture, options_of(setup, default_targets(architecture)))
 
 
 def loss_of(model: Model, setup: TrainingSetup) -> Any:

@@ -114,9 +114,14 @@ class Decoder(Model):
         self.norm = traits.norm(self, f"{stem}.{traits.final}", a.d_model)
         if not traits.rotary_first:
             self._place_rotary()
+        self.place_head()
+
+    def place_head(self) -> None:
+        """The output layer, last."""
+        a = self.architecture
         weight = self.embed if a.tied else None
         self.head = Linear(
-            self, traits.head, a.d_model, a.vocab_size, bias=a.head_bias, weight=weight, packs=False, head=True
+            self, self.traits.head, a.d_model, a.vocab_size, bias=a.head_bias, weight=weight, packs=False, head=True
         )
 
     def _place_rotary(self) -> None:
@@ -189,6 +194,18 @@ class Decoder(Model):
         last = Tensor((hidden.shape[0], 1, hidden.shape[2]), hidden.dtype, hidden.strides, hidden.storage)
         del hidden
         return self.scores(last)
+
+
+class Scorer(Decoder):
+    """``…ForSequenceClassification`` with one label, as rewards are trained: a layer of one row instead of the words'.
+
+    Source: ``GenericForSequenceClassification`` (transformers/modeling_layers.py).
+    """
+
+    generates = False
+
+    def place_head(self) -> None:
+        self.head = Linear(self, "score", self.architecture.d_model, 1, bias=False, packs=False, head=True)
 
 
 def causal_loss(logits: Tensor, labels: Tensor, *, copies: bool = False) -> Tensor:

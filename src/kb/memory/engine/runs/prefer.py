@@ -1,4 +1,5 @@
-"""Losses over answers, as TRL's trainers and LLaMA-Factory's compute them: SFT with a fused head, DPO, KTO, ORPO, CPO.
+"""Losses over answers, as TRL's trainers and LLaMA-Factory's compute them: SFT with a fused head, DPO, KTO, ORPO, CPO,
+rewards.
 
 It reads as ``_compute_loss`` of trl/trainer/dpo_trainer.py and kto_trainer.py, and ``concatenated_forward`` of
 trl/experimental/orpo/orpo_trainer.py (TRL 1.16.0, 1.8.0, 0.29.1). Every token is taken as one of the answer's.
@@ -58,6 +59,8 @@ class Loss:
         if self.post.kind == "sft":
             found = self._score(self.model, ids, padding)
             return scalar_of(row_sums(found[0])), batch
+        if self.post.kind == "reward":
+            return self._rewarded(ids, padding), batch
         if self.post.liger is not None:
             return self._chunked(ids, padding), batch
         if self.post.kind in ("orpo", "cpo"):
@@ -169,6 +172,18 @@ class Loss:
         with no_gradients():
             found = self._score(model, ids, mask)
             del found
+
+    def _rewarded(self, ids: Tensor, mask: Any) -> Tensor:
+        """A number for each token, of which the last of a row is its reward (trl/trainer/reward_trainer.py)."""
+        kind = self.model.options.autocast
+        with autocast(kind):
+            hidden = self.model.base(ids, mask)
+            world.recording.term = "activations_head"
+            rewards = self.model.head(hidden)
+        world.recording.moment, world.recording.term = "loss", "loss"
+        if kind:
+            rewards = ops.cast(rewards, F32)
+        return scalar_of(row_sums(rewards))
 
     def _chunked(self, ids: Tensor, mask: Any) -> Tensor:
         """Liger's loss, of hidden states that the backbone is asked for itself: accelerate's autocast is in the model's
