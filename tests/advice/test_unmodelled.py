@@ -52,7 +52,7 @@ def python(text: str) -> UnitResult:
         ("peft: {r: 8}", "peft"),
         ("lora: {enabled: true}", "lora"),
         ("bits: 4", "bits"),
-        ("use_4bit_quantization: true", "use_4bit_quantization"),
+        ("use_quantization: true", "use_quantization"),
     ],
 )
 def test_a_key_that_speaks_of_an_adapter_leaves_the_method_open(more: str, key: str) -> None:

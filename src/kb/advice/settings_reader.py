@@ -117,6 +117,7 @@ class SettingsReader:
 
 
 PROCESSES = "launch.num_processes"
+DEVICE_MAP = "model.device_map"
 BATCH = ("training.per_device_train_batch_size", "training.gradient_accumulation_steps")
 AUTO = -1  # as the dialect reads it
 FSDP2_SINCE = (5, 12)  # transformers that take FSDP2, and wrap the layers, where fsdp_config does not say
@@ -161,6 +162,12 @@ def processes_of(read: SettingsReader, unit: Unit, told: int | None) -> int:
     What is made for several GPUs, and does not say how many, leaves them unresolved.
     """
     count = told or read.number(PROCESSES)
+    if _placed_on_every_gpu(read) and told != 1 and read.number(PROCESSES) in (None, 1):
+        if told is not None:
+            read.unresolved[DEVICE_MAP] = None  # how much of the model lies on each is not modelled
+            return 1
+        read.assumed.append(Assumption(name=DEVICE_MAP, value=read.value(DEVICE_MAP), reason="layers_on_one_gpu"))
+        return 1
     if count is not None or PROCESSES in read.unresolved:
         return count or 1
     comments = [unit.settings[name].comment for name in BATCH if name in unit.settings]
@@ -172,6 +179,14 @@ def processes_of(read: SettingsReader, unit: Unit, told: int | None) -> int:
         read.unresolved[PROCESSES] = None
         return 1
     return int(read.or_assume(PROCESSES, None, 1, "one_gpu"))
+
+
+def _placed_on_every_gpu(read: SettingsReader) -> bool:
+    """Whether one process puts the model's layers on all the GPUs that it sees (accelerate, ``infer_auto_device_map``).
+
+    Source: accelerate, big_modeling.py and utils/modeling.py (``get_balanced_memory``).
+    """
+    return str(read.value(DEVICE_MAP)).lower() in ("auto", "balanced", "balanced_low_0", "sequential")
 
 
 def _for_several(read: SettingsReader) -> bool:

@@ -18,6 +18,7 @@ from kb.core.finding import Finding, Span
 from kb.core.hardware import Machine
 from kb.core.lint import place_of
 from kb.core.result import UnitResult
+from kb.session.commands import Commands
 from kb.session.file_result import CODE, SERVERS, FileResult, Kind, Overrides, decode_kind, each_once, kind_of
 from kb.session.seen import ProjectPrograms, Seen, read_named
 
@@ -101,6 +102,7 @@ class FileChecker:
         if programs is not None:
             self.lookups |= programs.lookups
         self.beside = self.seen.text("beside", self.lookups["beside"])
+        self._commands = Commands(catalog, programs)
         self.joiner = Joiner(self.reader, catalog.dialects, self.seen.text("named", read), checker.given)
 
     def forget(self) -> None:
@@ -173,7 +175,7 @@ class FileChecker:
         return None
 
     def _check_all(self, units: Sequence[Unit], kind: Kind) -> list[UnitResult]:
-        joined = [self.joiner.join(unit) for unit in units]
+        joined = [self._commands.with_program(self.joiner.join(unit)) for unit in units]
         if kind in ("shell", "notebook"):
             from kb.session.code_files import starts_no_run
 
@@ -182,7 +184,7 @@ class FileChecker:
 
     def check_unit(self, unit: Unit) -> UnitResult:
         """One unit's result, with what the files it names say."""
-        return self._checker.check(self.joiner.join(unit))
+        return self._checker.check(self._commands.with_program(self.joiner.join(unit)))
 
     def read(
         self, text: str, path: str, kind: Kind, events: Sequence[Event] = (), *, raw: bytes = b"", readable: bool = True
@@ -228,15 +230,11 @@ class FileChecker:
             from kb.session.code_files import code_units  # most runs meet no Python file
 
             return code_units(text, path, kind, self.catalog)
-        # most runs meet no command line: its reader is imported when one does
-        from kb.config.shell.command import CommandReader
-
-        commands = CommandReader(self.catalog.dialects, self.catalog.facts)
         if kind == "shell":
             from kb.config.shell.script import read_shell
 
-            return list(read_shell(text, path, commands))
-        unit = commands.read(text, path)
+            return list(read_shell(text, path, self._commands.reader))
+        unit = self._commands.reader.read(text, path)
         return [unit] if unit else []
 
     def _servers(self, text: str, path: str) -> list[Unit]:
@@ -245,10 +243,9 @@ class FileChecker:
         if not names_one or self.dialect is not None:
             return []
         from kb.config.manifest import servers_in  # few files are manifests
-        from kb.config.shell.command import CommandReader
         from kb.config.text.parsing import parse
 
-        return servers_in(parse(text, path), path, CommandReader(self.catalog.dialects, self.catalog.facts))
+        return servers_in(parse(text, path), path, self._commands.reader)
 
     def settle(self, results: list[UnitResult], text: str, path: str) -> list[UnitResult]:
         """Apply the project's overrides and the file's suppression comments; hear what is wrong with the comments."""

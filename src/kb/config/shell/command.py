@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kb.config.dialect.dialects import CompiledDialect
+from kb.config.dialect.dialects import LAST, CompiledDialect
 from kb.config.dialect.typos import Neighbours
 from kb.config.shell.expand import Argument, Environment
 from kb.config.shell.flag_values import read_value, setting_at, setting_of
@@ -106,6 +106,13 @@ class CommandReader:
         trains = score >= self._training.least and score > self._any.score(launch.flags) + 1
         return self._training if trains else self._any
 
+    def of_dialect(self, name: str | None) -> Speller:
+        """The flags of a format; those of the Trainer's where it is no format of flags."""
+        if name is None or name not in self._dialects:
+            return self._training
+        known = (self._training, self._trl, self._bare, self._any)
+        return next((each for each in (*known, *self._tools.values()) if each.id == name), self._training)
+
     def read(self, text: str, path: str = "--command") -> Unit | None:
         """The first command of ``text`` that starts a program with flags; None where there is none.
 
@@ -146,7 +153,7 @@ def unit_of(launch: Launch, speller: Speller, path: str, section: str | None, pl
             if setting is None:
                 continue
             if target.rank <= ranks.get(target.fact.name, target.rank):
-                settings[target.fact.name] = setting
+                settings[target.fact.name] = setting._replace(own_name=target.rank >= LAST)
                 ranks[target.fact.name] = target.rank
             if event is not None and event not in events:
                 events.append(event)

@@ -1,0 +1,43 @@
+"""Command lines in a project: what reads them, and the programs that they start. Most runs meet none."""
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from kb.core.catalog import Catalog
+from kb.core.document import Unit
+from kb.core.naming import Program
+
+if TYPE_CHECKING:
+    from kb.config.shell.command import CommandReader
+
+
+class Commands:
+    """Made with a session, and ready when a command is met.
+
+    Args:
+        catalog: the knowledge.
+        programs: looks for the sources of what a unit starts; None where there is no folder to look in.
+    """
+
+    def __init__(self, catalog: Catalog, programs: Callable[[Unit], Sequence[Program]] | None) -> None:
+        self._catalog, self._programs = catalog, programs
+
+    @cached_property
+    def reader(self) -> "CommandReader":
+        """Reads command lines; it spells out four formats, so it is made once."""
+        from kb.config.shell.command import CommandReader
+
+        return CommandReader(self._catalog.dialects, self._catalog.facts)
+
+    def with_program(self, unit: Unit) -> Unit:
+        """The unit of a command with what its program says; any other unit as it is.
+
+        The defaults of the program's own flags stand where the command leaves them out. A program that is not found
+        says nothing: then the library's defaults count, and what rests on them is told with its condition.
+        """
+        if not unit.program or unit.reader != "script" or self._programs is None:
+            return unit
+        from kb.config.shell.program_settings import with_program
+
+        return with_program(unit, self._programs(unit), self.reader.of_dialect(unit.dialect))

@@ -1,0 +1,143 @@
+"""What a command's program says of a run: the defaults of its own flags, how it places the model."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kb.advice.question import Question
+from kb.config.python.declared import declared
+from kb.core.result import UnitResult, Unusable
+from kb.knowledge.catalog import load_catalog
+from kb.session.prepare import file_checker
+from kb.session.project import find_project
+from kb.session.run import Input, check_input
+
+CATALOG = load_catalog()
+RUN = "python train.py --model_name_or_path facebook/opt-125m --output_dir out --num_train_epochs 3 --do_train {}\n"
+CLASSES = """
+from __future__ import annotations
+from dataclasses import dataclass, field
+import transformers
+
+@dataclass
+class DataArguments:
+    max_seq_length: int = field(default=333, metadata={"help": "tokens"})
+
+@dataclass
+class AdapterArguments:
+    use_peft: bool = False
+    lora_r: int = 64
+
+class Unused:
+    block_size: int = 9
+
+@dataclass
+class TrainingArguments(transformers.TrainingArguments):
+    optim: str = field(default="adafactor")
+    per_device_train_batch_size: int = 3
+    cache_dir: str | None = field(default=None)
+
+parser = transformers.HfArgumentParser((DataArguments, AdapterArguments, TrainingArguments))
+trainer = transformers.Trainer(model=model)
+"""
+ARGPARSE = """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("-l", "--max-seq-length", type=int, default=2 ** 8)
+parser.add_argument("--max_source_length", type=int, default=222)
+parser.add_argument("--per_device_train_batch_size", type=int, default=3)
+parser.add_argument("--gradient_accumulation_steps", type=int, required=True)
+parser.add_argument("--gradient_checkpointing", action="store_true")
+parser.add_argument("--learning_rate", default=1e-4)
+args = parser.parse_args()
+args.learning_rate = 3e-4
+"""
+FIRE = """
+import fire
+def train(base_model: str = "", cutoff_len: int = 256, *, micro_batch_size: int = 4, prompter=None): ...
+fire.Fire(train)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (CLASSES, {"max_seq_length": "333", "use_peft": "False", "lora_r": "64", "optim": "adafactor",
+                   "per_device_train_batch_size": "3", "cache_dir": None}),
+        (ARGPARSE, {"max_seq_length": None, "max_source_length": "222", "per_device_train_batch_size": "3",
+                    "gradient_accumulation_steps": None, "gradient_checkpointing": "False", "learning_rate": None}),
+        (FIRE, {"base_model": None, "cutoff_len": "256", "micro_batch_size": "4", "prompter": None}),
+        (ARGPARSE + CLASSES.replace("from __future__ import annotations", "") + "\nparser.add_argument('--optim')",
+         {"optim": None}),
+        ("add_argument(", {}),
+        ("print('ArgumentParser')", {}),
+    ],
+)  # fmt: skip
+def test_flags_and_their_defaults_are_read_off_the_source(text: str, expected: dict[str, str | None]) -> None:
+    found = declared(text)
+    assert {name: found[name] for name in expected} == expected
+    assert "block_size" not in found
+
+
+def checked(folder: Path, program: str, flags: str = "", command: str = RUN, **machine: Any) -> UnitResult:
+    (folder / ".git").mkdir(exist_ok=True)
+    (folder / "train.py").write_text(program, "utf-8")
+    (folder / "run.sh").write_text(command.format(flags), "utf-8")
+    question = Question.of(gpu="t4", versions={"transformers": "4.40.0"}, **machine)
+    outcome = check_input(Input(str(folder / "run.sh")), file_checker(CATALOG, find_project(str(folder)), question))
+    assert outcome is not None and not isinstance(outcome, Unusable), outcome
+    return outcome.results[0]
+
+
+def test_what_the_command_leaves_out_is_as_its_program_has_it(tmp_path: Path) -> None:
+    setup = checked(tmp_path, CLASSES).setup
+    assert setup is not None
+    assert (setup.max_source_length, setup.optim, setup.method) == (333, "adafactor", "full")
+    assert setup.per_device_train_batch_size == 3
+    given = checked(tmp_path, CLASSES, "--max_seq_length 64 --optim adamw_torch --use_peft True").setup
+    assert given is not None
+    assert (given.max_source_length, given.optim, given.method) == (64, "adamw_torch", "lora")
+    assert given.lora_r == 64  # the adapter's own default counts where there is one
+
+
+def test_without_the_program_nothing_of_it_is_known(tmp_path: Path) -> None:
+    setup = checked(tmp_path, "", command=RUN.replace("train.py", "other.py")).setup
+    assert setup is not None
+    assert (setup.optim, setup.per_device_train_batch_size) != ("adafactor", 3)
+
+
+def test_a_model_that_the_program_spreads_over_gpus_is_judged_for_one_of_them_with_a_condition(tmp_path: Path) -> None:
+    program = CLASSES + '\nmodel = AutoModel.from_pretrained(name, device_map="auto")\n'
+    large = RUN.replace("facebook/opt-125m", "facebook/opt-6.7b")
+
+    def verdict(command: str, text: str = program, **machine: Any) -> tuple[str, bool]:
+        result = checked(tmp_path, text, command=command, **machine)
+        found = [each for each in result.findings if each.rule == "training-peak-exceeds-gpu"]
+        return found[0].severity if found else "", result.prediction is not None
+
+    assert verdict(large) == ("warning", True)
+    assert verdict(large, gpus=1) == ("error", True)
+    assert verdict(large, gpus=4) == ("", False)
+    assert verdict(large, CLASSES) == ("error", True)
+    assert verdict(large, program.replace("model =", "# model =")) == ("error", True)
+    split = "import tensor_parallel as tp\n" + program
+    assert verdict(large, split) == ("", False)
+
+
+def test_evaluation_keeps_no_logits_where_the_program_has_no_metric_function(tmp_path: Path) -> None:
+    rule, flags = "eval-logits-grow-with-samples", "--evaluation_strategy steps --per_device_eval_batch_size 64"
+    said = [each.rule for each in checked(tmp_path, CLASSES, flags).findings]
+    measured = CLASSES.replace("Trainer(model=model)", "Trainer(model=model, compute_metrics=metrics)")
+    also = [each.rule for each in checked(tmp_path, measured, flags).findings]
+    assert rule not in said
+    assert rule in also
+
+
+def test_a_finding_on_a_default_of_the_program_names_the_program(tmp_path: Path) -> None:
+    program = CLASSES.replace("optim: str =", "fp16: bool = True\n    optim: str =")
+    result = checked(tmp_path, program, "--bf16 True")
+    found = next(each for each in result.findings if each.rule == "fp16-and-bf16-both")
+    assert [name for name, _ in found.related] == ["training.fp16"]
+    setting = result.unit.settings["training.fp16"]
+    assert (setting.joined, setting.path) == ("train.py", ("fp16 (train.py)",))
