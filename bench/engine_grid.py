@@ -25,6 +25,8 @@ HELD_OUT = 10  # one row in so many
 _LLAMA = {"hidden_size": 2048, "intermediate_size": 5632, "num_attention_heads": 32, "num_hidden_layers": 4}
 _BART = {"encoder_layers": 4, "decoder_layers": 4, "scale_embedding": True, "pad_token_id": 1, "eos_token_id": 2,
          "decoder_start_token_id": 2}  # fmt: skip
+_BERT = {"hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12, "num_hidden_layers": 4,
+         "vocab_size": 30522, "max_position_embeddings": 512}  # fmt: skip
 # Dimensions of published models in config.json's names, of fewer layers: a layer more is the same once more.
 MODELS: Mapping[str, dict[str, Any]] = {
     "stablelm-2": {**_LLAMA, "model_type": "stablelm", "num_key_value_heads": 32, "vocab_size": 100352,
@@ -54,9 +56,27 @@ MODELS: Mapping[str, dict[str, Any]] = {
     "llama": {**_LLAMA, "model_type": "llama", "num_key_value_heads": 8, "vocab_size": 32000, "rms_norm_eps": 1e-5},
     "gpt_neox": {"model_type": "gpt_neox", "hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12,
                  "num_hidden_layers": 4, "vocab_size": 50304, "max_position_embeddings": 2048},
+    "bert": {**_BERT, "model_type": "bert", "architectures": ["BertForSequenceClassification"], "num_labels": 3},
+    "bert-masked": {**_BERT, "model_type": "bert", "architectures": ["BertForMaskedLM"]},
+    "roberta": {**_BERT, "model_type": "roberta", "architectures": ["RobertaForTokenClassification"],
+                "vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1, "num_labels": 9},
+    "electra": {**_BERT, "model_type": "electra", "architectures": ["ElectraForSequenceClassification"],
+                "embedding_size": 128, "hidden_size": 256, "intermediate_size": 1024, "num_attention_heads": 4},
+    "distilbert": {"model_type": "distilbert", "architectures": ["DistilBertForQuestionAnswering"], "dim": 768,
+                   "hidden_dim": 3072, "n_heads": 12, "n_layers": 4, "vocab_size": 30522},
+    "albert": {**_BERT, "model_type": "albert", "architectures": ["AlbertForSequenceClassification"],
+               "embedding_size": 128, "vocab_size": 30000, "hidden_act": "gelu_new"},
 }  # fmt: skip
 SEQ2SEQ = ("marian", "m2m_100", "t5", "mt5", "bart")
-TARGETS = {"t5": ("q", "v"), "mt5": ("q", "v"), "gpt_neox": ("query_key_value",)}
+ENCODERS = ("bert", "roberta", "electra", "distilbert", "albert")
+_QUERY_VALUE = ("query", "value")
+TARGETS = {
+    **dict.fromkeys(ENCODERS, _QUERY_VALUE),
+    "distilbert": ("q_lin", "v_lin"),
+    "t5": ("q", "v"),
+    "mt5": ("q", "v"),
+    "gpt_neox": ("query_key_value",),
+}
 
 
 def main() -> int:
@@ -97,7 +117,9 @@ def drawn(name: str, rows: int) -> Iterator[dict[str, Any]]:
             setup["lora_target_modules"] = list(TARGETS.get(kind, ("q_proj", "v_proj")))
         if not setup.get("padded", True) and kind == "m2m_100":
             del setup["padded"]  # its layers are dropped at random, which a simulation of no padding takes for all
-        if draw.random() < 0.2:
+        if kind == "albert":
+            setup.pop("gradient_checkpointing", None)  # transformers refuses it
+        if draw.random() < 0.2 and kind not in ENCODERS:
             beams = draw.choice((1, 4)) if family == "bart" else 1
             setup |= {"do_predict": True, "inference_batch_size": draw.choice((1, 4)), "inference_num_beams": beams,
                       "inference_max_length": draw.choice((16, 40))}  # fmt: skip

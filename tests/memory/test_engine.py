@@ -156,3 +156,66 @@ def test_t5_has_no_flash_attention_2() -> None:
             constants=sample.CONSTANTS,
             followed=True,
         )
+
+
+BERT = {
+    "model_type": "bert", "vocab_size": 30522, "hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12,
+    "num_hidden_layers": 12, "max_position_embeddings": 512,
+}  # fmt: skip
+DISTILBERT = {
+    "model_type": "distilbert",
+    "vocab_size": 30522,
+    "dim": 768,
+    "hidden_dim": 3072,
+    "n_heads": 12,
+    "n_layers": 6,
+}
+ALBERT = {**BERT, "model_type": "albert", "vocab_size": 30000, "embedding_size": 128, "hidden_act": "gelu_new"}
+
+
+# the rows of test_memory_encoder.py, whose sources stand there: fp16 weights, no optimizer, the logits' sum as loss
+@pytest.mark.parametrize(
+    ("config", "batch", "length", "attention", "measured_mib"),
+    [
+        (DISTILBERT, 8, 256, "eager", 937.9),
+        (DISTILBERT, 8, 256, "sdpa", 761.5),
+        (ALBERT, 1, 256, "sdpa", 207.7),
+        (ALBERT, 4, 512, "eager", 1586.9),
+        (ALBERT, 4, 512, "sdpa", 1300.1),
+    ],
+)
+def test_measured_passes_of_encoders_are_met(
+    config: dict[str, Any], batch: int, length: int, attention: Any, measured_mib: float
+) -> None:
+    setup = TrainingSetup(
+        weights="fp16", attn_implementation=attention, per_device_train_batch_size=batch, max_source_length=length,
+        optim="none", padded=False,
+    )  # fmt: skip
+    masked = {**config, "architectures": ["XForMaskedLM"]}
+    train = report(setup, masked, compute_capability=(7, 5), followed=True).phase("train")
+    assert train.peak_allocated_bytes / 2**20 == pytest.approx(measured_mib, rel=0.025)
+
+
+def test_an_encoder_asked_to_generate_is_followed_without_that() -> None:
+    setup = TrainingSetup(bf16=True, do_eval=True, predict_with_generate=True, do_predict=True)
+    made = report(setup, BERT, followed=True)
+    assert [phase.name for phase in made.phases] == ["load", "train", "evaluate", "save"]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"model_type": "deberta-v2", "type_vocab_size": 0}, "deberta-v2"),
+        ({"hidden_act": "quick_gelu"}, "hidden_act quick_gelu"),
+        ({"model_type": "albert", "embedding_size": 128}, "gradient_checkpointing of albert"),
+    ],
+)
+def test_what_the_engine_does_not_follow_of_an_encoder_is_refused_by_name(change: dict[str, Any], says: str) -> None:
+    with pytest.raises(UnsupportedArchitectureError, match=says):
+        report(TrainingSetup(gradient_checkpointing=True), {**BERT, **change}, followed=True)
+
+
+def test_targets_that_match_nothing_are_said() -> None:
+    setup = TrainingSetup(method="lora", bf16=True, lora_target_modules=("query", "nowhere"))
+    assumed = {one.reason: one.value for one in report(setup, BERT, followed=True).assumed}
+    assert assumed["unmatched_targets"] == ["nowhere"]

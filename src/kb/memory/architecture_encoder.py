@@ -30,7 +30,12 @@ def architecture(config: Mapping[str, Any]) -> Architecture:
     model_type = str(config["model_type"])
     found = _distilbert(config) if model_type == "distilbert" else _bert(model_type, config)
     head = _head(config)
-    found = found._replace(head=head, labels=_labels(config, head), pooler=_has_pooler(model_type, head))
+    found = found._replace(
+        head=head,
+        labels=_labels(config, head),
+        pooler=_has_pooler(model_type, head),
+        head_dropout=_drops_in_head(found, config, head),
+    )
     if model_type == "deberta-v2":
         return _deberta(found, config)
     if model_type == "albert":
@@ -150,6 +155,16 @@ def _labels(config: Mapping[str, Any], head: Head) -> int:
     if config.get("num_labels") is None and isinstance(named, Mapping) and named:
         return min(len(named), LONGEST_LABELS)
     return number(config, "num_labels", default=2)
+
+
+def _drops_in_head(found: Architecture, config: Mapping[str, Any], head: Head) -> bool:
+    """Whether the head drops what it reads: a rate of its own, else that of the layers."""
+    if found.model_type == "distilbert":
+        names = {"sequence": ("seq_classif_dropout", 0.2), "span": ("qa_dropout", 0.1)}
+        return rate(config, *names[head][:1], default=names[head][1]) > 0 if head in names else found.hidden_dropout
+    if found.model_type == "albert":
+        return rate(config, "classifier_dropout_prob", default=0.1) > 0
+    return found.hidden_dropout if config.get("classifier_dropout") is None else rate(config, "classifier_dropout") > 0
 
 
 def _has_pooler(model_type: str, head: Head) -> bool:

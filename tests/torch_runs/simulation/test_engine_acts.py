@@ -22,6 +22,8 @@ _SEQ2SEQ = {"d_model": 128, "encoder_ffn_dim": 256, "decoder_ffn_dim": 256, "enc
             "decoder_attention_heads": 4, "encoder_layers": 2, "decoder_layers": 2, "vocab_size": 1000,
             "max_position_embeddings": 512, "scale_embedding": True, "pad_token_id": 1, "eos_token_id": 2,
             "decoder_start_token_id": 2}  # fmt: skip
+_BERT = {"hidden_size": 128, "intermediate_size": 320, "num_attention_heads": 4, "num_hidden_layers": 2,
+         "vocab_size": 1000, "max_position_embeddings": 256}  # fmt: skip
 CONFIGS: dict[str, dict[str, Any]] = {
     "llama": {**_DECODER, "model_type": "llama", "rms_norm_eps": 1e-5},
     "gpt_neox": {**_DECODER, "model_type": "gpt_neox", "num_key_value_heads": 4},
@@ -33,6 +35,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "bart": {**_SEQ2SEQ, "model_type": "bart"},
     "marian": {**_SEQ2SEQ, "model_type": "marian", "activation_function": "swish"},
     "m2m_100": {**_SEQ2SEQ, "model_type": "m2m_100", "activation_function": "relu"},
+    "bert": {**_BERT, "model_type": "bert"},
+    "bert, masked": {**_BERT, "model_type": "bert", "architectures": ["BertForMaskedLM"]},
+    "roberta": {**_BERT, "model_type": "roberta", "architectures": ["RobertaForTokenClassification"]},
+    "electra": {**_BERT, "model_type": "electra", "embedding_size": 64},
+    "distilbert": {"model_type": "distilbert", "dim": 128, "hidden_dim": 320, "n_heads": 4, "n_layers": 2,
+                   "vocab_size": 1000, "architectures": ["DistilBertForQuestionAnswering"]},
 }  # fmt: skip
 SETUPS: dict[str, dict[str, Any]] = {
     "bf16": {"bf16": True},
@@ -51,3 +59,24 @@ def test_training_asks_for_the_same_blocks_in_the_same_order(model: str, name: s
     at = parted(one, other)
     assert at is None, (one[at - 3 : at + 3], other[at - 3 : at + 3])
     assert {phase: own[phase] for phase in peaks} == peaks
+
+
+SPANS = {**_BERT, "model_type": "bert", "architectures": ["BertForQuestionAnswering"]}
+
+
+@pytest.mark.parametrize(
+    ("config", "given"),
+    [
+        (SPANS, {"do_eval": True, "eval_samples": 12, "per_device_eval_batch_size": 4}),
+        (SPANS, {"label_smoothing_factor": 0.1}),  # there are no "labels": the loss stays the model's
+        (CONFIGS["roberta"], {"label_smoothing_factor": 0.1}),
+        (CONFIGS["bert, masked"], {"label_smoothing_factor": 0.1}),
+        (CONFIGS["roberta"], {"method": "lora", "lora_target_modules": ("query", "value")}),
+    ],
+)
+def test_labels_of_encoders_are_kept_and_smoothed_as_the_trainer_does(
+    config: dict[str, Any], given: dict[str, Any]
+) -> None:
+    setup = TrainingSetup(per_device_train_batch_size=3, max_source_length=72, bf16=True, **given)
+    _, peaks = simulated(config, setup, (8, 6))
+    assert {phase: followed(config, setup, (8, 6))[1][phase] for phase in peaks} == peaks

@@ -6,6 +6,7 @@ from math import prod
 from typing import Any
 
 from kb.core.model import Architecture
+from kb.core.setup import TrainingSetup
 from kb.memory.engine import ops, quantized
 from kb.memory.engine.options import Options
 from kb.memory.engine.tape import checkpoint, checkpoint_reentrant
@@ -119,6 +120,7 @@ class Model:
 
     generates = True
     encodes = False  # an encoder-decoder
+    copies_last = False  # PEFT's class for the task copies what trains whole behind the adapters, not before them
     adapters_off = False  # PEFT's ``disable_adapter``: the model as it was before them
 
     def __init__(self, architecture: Architecture, options: Options) -> None:
@@ -138,6 +140,14 @@ class Model:
             mark(tensor, "parameters", path)
         if options.adapters is not None:
             self._adapt()
+
+    @classmethod
+    def check(cls, architecture: Architecture, setup: TrainingSetup) -> None:
+        """Refuse, by name, what the family does not follow.
+
+        Raises:
+            NotFollowedError: something of the architecture or of the run.
+        """
 
     def build(self) -> None:
         """Place parameters and buffers, in the order of ``model.to("cuda")``: children before a module's own."""
@@ -182,7 +192,7 @@ class Model:
         """LoRA's matrices, in the weights' type first and then, as ``autocast_adapter_dtype`` has it, in fp32."""
         adapters = self.options.adapters
         assert adapters is not None
-        wrapped = [linear for linear in self.linears if adapters.wraps("" if linear.head else linear.path)]
+        wrapped = [linear for linear in self.linears if adapters.wraps("" if self.spared(linear) else linear.path)]
         named = not adapters.wraps("x" * 99)  # a list or a pattern, which may name the output layer too
         if named:
             wrapped = [linear for linear in self.linears if adapters.wraps(linear.path)]
@@ -190,14 +200,14 @@ class Model:
             rows, columns = linear.weight.shape
             linear.a = new((adapters.rank, columns), self.options.dtype)
             linear.b = new((rows, adapters.rank), self.options.dtype)
-        copies = self._copied_heads(adapters.whole)
+        copies = [] if self.copies_last else self._copied_heads(adapters.whole)
         for linear in wrapped:
             for side in ("a", "b"):
                 old = getattr(linear, side)
                 setattr(linear, side, ops.cast(old, F32))
                 old = None
                 self.adapters.append(getattr(linear, side))
-        self.adapters += copies
+        self.adapters += self._copied_heads(adapters.whole) if self.copies_last else copies
         if adapters.dtype is not None:
             self._cast_trained(adapters.dtype)
         names = self.names()
@@ -207,6 +217,10 @@ class Model:
         quantization = self.options.quantization
         if quantization is not None and quantization.prepare and quantization.half_tables:
             quantized.narrow_tables(self)
+
+    def spared(self, linear: Linear) -> bool:
+        """Whether ``all-linear`` leaves a layer out: the output layer."""
+        return linear.head
 
     def _cast_trained(self, dtype: str) -> None:
         """``param.data = param.data.to(dtype)``, one after the other, as trainers do after PEFT."""
@@ -218,7 +232,7 @@ class Model:
         """``ModulesToSaveWrapper``: a copy is trained."""
         made: list[Tensor] = []
         for linear in self.linears:
-            if whole(linear.path) or (not self.generates and linear.path.split(".")[0] in KEPT_HEADS):
+            if whole(linear.path) or (not self.generates and linear.path.split(".")[0].endswith(KEPT_HEADS)):
                 copies = like(linear.weight), None if linear.bias is None else like(linear.bias)
                 linear.replaced, (linear.weight, linear.bias) = (linear.weight, linear.bias), copies
                 made += [copy for copy in copies if copy is not None]

@@ -40,7 +40,7 @@ def record_runs(
     runs: list[Callable[[TrainingSetup, Architecture, Recording], None]] = []
     if setup.do_train or setup.do_eval or not setup.do_predict:
         runs.append(_train_and_evaluate)
-    if setup.do_predict:
+    if setup.do_predict and model_class(architecture).generates:
         runs.append(_infer)
     recordings = []
     for run in runs:
@@ -92,6 +92,7 @@ def check_followed(architecture: Architecture, setup: TrainingSetup) -> None:
         NotFollowedError: it does not.
     """
     kind = model_class(architecture)
+    kind.check(architecture, setup)
     if architecture.family == "decoder":
         from kb.memory.engine.families.decoder_types import traits_of
 

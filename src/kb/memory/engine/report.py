@@ -20,7 +20,7 @@ from kb.memory.engine.predict import check_followed, record_runs, record_trainin
 from kb.memory.engine.runs.generate import MOST_TOKENS
 from kb.memory.engine.world import AMPERE, Booked, Peak, Recording
 from kb.memory.host import Loads
-from kb.memory.linear import adapter_parameters, default_targets
+from kb.memory.linear import adapter_parameters, default_targets, match_targets
 from kb.memory.process import Context, judged
 
 PHASES: tuple[PhaseName, ...] = ("load", "train", "evaluate", "generate", "save")
@@ -165,6 +165,11 @@ def report_of(
         assumed += (Assumption("training.attn_implementation", "sdpa", "flash_as_sdpa"),)
     if setup.do_eval and not (setup.predict_with_generate or setup.prediction_loss_only or setup.eval_samples):
         assumed += (Assumption("evaluation.samples", setup.eval_accumulation_steps or 1, "one_evaluation_step"),)
+    if setup.method != "full":
+        targets = setup.lora_target_modules or default_targets(architecture)
+        unmatched = match_targets(architecture, targets)[1] if targets else ()
+        if unmatched:
+            assumed += (Assumption("lora.target_modules", list(unmatched), "unmatched_targets"),)
     return MemoryReport("engine", assumed, phases, HostLedger((), 0, 0, None), verdict)
 
 

@@ -12,6 +12,7 @@ from kb.torch_runs.simulation.generate import mark_cache
 from kb.torch_runs.simulation.torch_modules import torch
 
 MOST_JOINS = 1000
+SPANS = ("start_positions", "end_positions")  # labels of question answering
 STEPS_TRACED = 6  # beyond these, predictions of the steps between are joined without their forward passes
 
 
@@ -51,7 +52,7 @@ def evaluate(
         if before_forward is not None:
             before_forward(inputs)
         loss, logits, labels = _prediction_step(model, inputs, evaluation.keeps, tracer)
-        losses.add(loss.repeat(labels.shape[0]))
+        losses.add(loss.repeat(inputs["input_ids"].shape[0]))
         if logits is not None:
             kept = sum(tensor.untyped_storage().nbytes() for tensor in _leaves(logits))
             predictions.add(logits)
@@ -84,7 +85,9 @@ def _prediction_step(model: Any, inputs: dict[str, Any], keeps: bool, tracer: An
         loss = outputs["loss"].detach().mean()
         kept = tuple(value for name, value in outputs.items() if name not in ignored) if keeps else ()
     logits = nested_detach(kept)
-    return loss, (logits[0] if len(logits) == 1 else logits) if keeps else None, nested_detach(inputs["labels"])
+    labels = tuple(inputs[name] for name in (*SPANS, "labels") if name in inputs)
+    found = nested_detach(labels[0] if len(labels) == 1 else labels)
+    return loss, (logits[0] if len(logits) == 1 else logits) if keeps else None, found
 
 
 def _join(predictions: Any, targets: Any, steps: int) -> None:

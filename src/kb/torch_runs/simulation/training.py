@@ -89,14 +89,16 @@ def _pass(model: Any, setup: TrainingSetup, tracer: "Tracer", inputs: dict[str, 
 
 def _loss(model: Any, setup: TrainingSetup, batch: dict[str, Any]) -> Any:
     """The Trainer's ``compute_loss``: the model's own loss, or the label smoother's."""
-    if not setup.label_smoothing_factor:
+    if not setup.label_smoothing_factor or "labels" not in batch:
         return model(**batch)["loss"]
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     from transformers.trainer_pt_utils import LabelSmoother
 
     labels = batch["labels"]
     rest = {name: tensor for name, tensor in batch.items() if name != "labels"}
-    shifts = not model.config.is_encoder_decoder
-    if not shifts:  # the collator has made the decoder's inputs
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    shifts = type(inner).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+    if model.config.is_encoder_decoder:  # the collator has made the decoder's inputs
         rest["decoder_input_ids"] = torch.zeros_like(labels)
     outputs = model(**rest)
     return LabelSmoother(epsilon=setup.label_smoothing_factor)(outputs, labels, shift_labels=shifts)

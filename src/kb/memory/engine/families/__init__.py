@@ -24,4 +24,8 @@ def model_class(architecture: Architecture) -> type[Model]:
         from kb.memory.engine.families.bart import Bart
 
         return Bart
+    if architecture.family == "encoder":
+        from kb.memory.engine.families.encoder import Encoder
+
+        return Encoder
     raise NotFollowedError(architecture.model_type)

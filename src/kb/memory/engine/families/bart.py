@@ -4,10 +4,10 @@ from typing import Any, NamedTuple
 
 from kb.memory.engine import ops
 from kb.memory.engine.families.attention import PairedCache, eager_forward, heads_of, sdpa_forward
-from kb.memory.engine.families.masks import causal_mask, padding_mask
+from kb.memory.engine.families.masks import causal_mask, counted_places, padding_mask
 from kb.memory.engine.families.t5 import shifted_right
 from kb.memory.engine.modules import LayerNorm, Linear, Model
-from kb.memory.engine.tensor import BOOL, F32, I32, I64, Tensor, new
+from kb.memory.engine.tensor import F32, I64, Tensor, new
 from kb.memory.engine.world import world
 
 DROPPED = 0.1
@@ -165,19 +165,7 @@ class BartStack:
 
     def counted(self, ids: Tensor) -> Tensor:
         """``M2M100SinusoidalPositionalEmbedding``: rows of a buffer, by numbers that count what is no padding."""
-        differs = new(ids.shape, BOOL)
-        mask = new(ids.shape, I32)
-        del differs
-        wide = new(ids.shape, I64)
-        narrow = new(ids.shape, I32)
-        del wide
-        shifted = new(ids.shape, I32)
-        del narrow
-        indices = new(ids.shape, I32)
-        del shifted
-        long = new(ids.shape, I64)
-        places = new(ids.shape, I64)
-        del long, indices, mask
+        places = counted_places(ids)
         table = self.model.buffers[self.buffer_at]
         out = new((*ids.shape, table.shape[1]), table.dtype)
         del places

@@ -1,6 +1,6 @@
 """Attention masks as transformers' masking_utils.py makes them: every tensor, in its order."""
 
-from kb.memory.engine.tensor import BOOL, I64, Tensor, new
+from kb.memory.engine.tensor import BOOL, I32, I64, Tensor, new
 from kb.memory.engine.world import world
 
 
@@ -135,3 +135,21 @@ def in_numbers(mask: Tensor, dtype: str | None) -> Tensor:
     out = new(mask.shape, dtype)
     del low, zero
     return out
+
+
+def counted_places(ids: Tensor) -> Tensor:
+    """``create_position_ids_from_input_ids`` (RoBERTa, M2M100): numbers that count what is no padding."""
+    differs = new(ids.shape, BOOL)
+    mask = new(ids.shape, I32)
+    del differs
+    wide = new(ids.shape, I64)
+    narrow = new(ids.shape, I32)
+    del wide
+    shifted = new(ids.shape, I32)
+    del narrow
+    indices = new(ids.shape, I32)
+    del shifted
+    long = new(ids.shape, I64)
+    places = new(ids.shape, I64)
+    del long, indices, mask
+    return places

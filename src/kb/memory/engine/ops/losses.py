@@ -128,3 +128,13 @@ def row_sums(tensor: Tensor) -> Tensor:
 def scalar_of(tensor: Tensor) -> Tensor:
     """What a loss makes of a number for each row, down to one."""
     return _sum(tensor)
+
+
+def summed(tensor: Tensor) -> Tensor:
+    """The sum as a loss: its gradient is one number, spread over all elements once a product reads it (cuBLAS knows no
+    strides of zero)."""
+    return new((), tensor.dtype, None, record(_spread_back, (tensor,), (), tensor.shape))
+
+
+def _spread_back(node: Node, grad: Tensor) -> Gradients:
+    return (new(node.extra, grad.dtype),)

@@ -58,12 +58,12 @@ def evaluate(model: Model, setup: TrainingSetup, generate: Any = None) -> None:
             generate(batch)
             recording.begin("evaluate")
         loss, kept = _prediction_step(model, batch, keeps=keeps)
-        labels = batch[2]  # a local of the loop: the last step's live until the next has its own
+        labels = batch[2:]  # a local of the loop: the last step's live until the next has its own
         recording.term = "temporaries"
         losses.add([new((rows,), loss.dtype)])
         if keeps:
             predictions.add(kept)
-        targets.add([labels])
+        targets.add(labels)
         if accumulation and (step + 1) % accumulation == 0:
             for container in (predictions, targets, losses):
                 container.tensors = []

@@ -7,6 +7,7 @@ from kb.core.setup import TrainingSetup
 from kb.memory.engine import ops
 from kb.memory.engine.autocast import autocast
 from kb.memory.engine.modules import Model
+from kb.memory.engine.ops import losses
 from kb.memory.engine.optimizers import Optimizer
 from kb.memory.engine.tape import backward
 from kb.memory.engine.tensor import F32, mark
@@ -59,7 +60,10 @@ def one_pass(model: Model, setup: TrainingSetup, source: int, own: Callable[[int
     target = max(1, setup.max_target_length * source // setup.max_source_length)
     if own is None:
         batch = inputs_of(model, setup.per_device_train_batch_size, source, target, masked=setup.padded)
-        loss = loss_of(model, batch, smoothed=setup.label_smoothing_factor > 0)
+        if setup.optim == "none" and model.architecture.head == "masked":
+            loss = summed_logits(model, batch)
+        else:
+            loss = loss_of(model, batch, smoothed=setup.label_smoothing_factor > 0)
     else:
         loss, *batch = own(source)
     if setup.gradient_accumulation_steps > 1:
@@ -90,12 +94,24 @@ def loss_of(model: Model, batch: list[Any], *, smoothed: bool = False) -> Any:
     recording.moment = "forward"
     loss, logits, release = outputs_of(model, batch, smoothed=smoothed)
     recording.moment, recording.term = "loss", "loss"
-    if smoothed:
+    if smoothed and len(batch) == 3:  # labels of spans are no "labels": their loss stays the model's
         loss = ops.smoothed_loss(logits, batch[2])
     del logits
     if release is not None:
         release()
     return loss
+
+
+def summed_logits(model: Model, batch: list[Any]) -> Any:
+    """A pass without labels, as measurements without an optimizer make it: the logits' sum is the loss.
+
+    Who measures holds the logits through backward: they stay with the batch.
+    """
+    world.recording.moment = "forward"
+    _, logits, _ = outputs_of(model, batch, smoothed=True)
+    world.recording.moment, world.recording.term = "loss", "loss"
+    batch.append(logits)
+    return losses.summed(logits)
 
 
 def outputs_of(model: Model, batch: list[Any], *, smoothed: bool = False) -> tuple[Any, Any, Callable[[], None] | None]:
@@ -104,5 +120,5 @@ def outputs_of(model: Model, batch: list[Any], *, smoothed: bool = False) -> tup
     with autocast(kind):
         loss, logits, *kept = model.forward(*batch, smoothed=smoothed)
     if kind:
-        logits = ops.cast(logits, F32)
+        logits, *_ = (ops.cast(tensor, F32) for tensor in (logits, *kept[:1]))
     return loss, logits, kept[1] if len(kept) > 1 else None

@@ -1,0 +1,283 @@
+"""Encoders as ``modeling_bert.py`` reads: BERT, RoBERTa, ELECTRA; DistilBERT and ALBERT have layers of their own.
+
+Norms come after the sum, so that what flows between layers is fp32 under autocast and each reader casts it anew.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from kb.core.model import Architecture
+from kb.core.setup import TrainingSetup
+from kb.memory.engine import ops
+from kb.memory.engine.families.attention import eager_forward, heads_of, sdpa_forward
+from kb.memory.engine.families.encoder_heads import DROPPED, activation_of, head_of
+from kb.memory.engine.families.masks import counted_places, padding_mask
+from kb.memory.engine.faults import NotFollowedError
+from kb.memory.engine.modules import LayerNorm, Linear, Model
+from kb.memory.engine.tensor import I64, Tensor, new, seen_as
+from kb.memory.engine.world import world
+
+
+class Traits(NamedTuple):
+    """What a type does differently, from its modelling file. ``counted``: positions count what is no padding."""
+
+    root: str = "bert"
+    layers: str = "encoder.layer"
+    counted: bool = False
+    widened: str = ""  # the layer from the embeddings' width to the model's, where there is one
+    always_widened: bool = False
+    checkpoints: bool = True
+
+
+_ROBERTA = Traits("roberta", counted=True)
+TYPES = {
+    "bert": Traits(),
+    "roberta": _ROBERTA,
+    "xlm-roberta": _ROBERTA,
+    "camembert": _ROBERTA,
+    "electra": Traits("electra", widened="embeddings_project"),
+    "distilbert": Traits("distilbert", "transformer.layer"),
+    "albert": Traits("albert", "encoder.albert_layer_groups.0.albert_layers", always_widened=True,
+                     widened="encoder.embedding_hidden_mapping_in", checkpoints=False),
+}  # fmt: skip
+
+
+class SelfAttention:
+    """Queries, keys, values under the names of the type, and the implementation that the setup asks for."""
+
+    def __init__(self, model: "Encoder", path: str, names: tuple[str, str, str]) -> None:
+        a = model.architecture
+        self.model, self.path, self.dropout = model, path, DROPPED if a.attention_dropout else 0.0
+        self.q, self.k, self.v = (Linear(model, f"{path}.{name}", a.d_model, a.d_model, bias=True) for name in names)
+
+    def __call__(self, x: Tensor, mask: Any, ending: Callable[[Tensor], Tensor] | None = None) -> tuple[Tensor, Any]:
+        """``ending`` is what the class itself does with the result: queries, keys and values live until then."""
+        world.inside["SelfAttention"] = self.path
+        heads = self.model.architecture.num_heads
+        q = heads_of(self.q(x), heads)
+        k = heads_of(self.k(x), heads)
+        v = heads_of(self.v(x), heads)
+        weights = None
+        if self.model.options.eager:
+            out, weights = eager_forward(q, k, v, mask, dropout=self.dropout)
+        else:
+            out = sdpa_forward(q, k, v, mask, dropout=self.dropout)
+        out = ops.reshape(out, x.shape)
+        return (out if ending is None else ending(out)), weights
+
+
+class BertLayer:
+    """``BertLayer``: its attention's weights live until it returns, its wide activation until its norm is made."""
+
+    def __init__(self, model: "Encoder", path: str) -> None:
+        a = model.architecture
+        self.path, self.dropout = path, DROPPED if a.hidden_dropout else 0.0
+        self.attention = SelfAttention(model, f"{path}.attention.self", ("query", "key", "value"))
+        self.dense = Linear(model, f"{path}.attention.output.dense", a.d_model, a.d_model, bias=True)
+        self.norm1 = LayerNorm(model, f"{path}.attention.output.LayerNorm", a.d_model)
+        self.up = Linear(model, f"{path}.intermediate.dense", a.d_model, a.d_ff, bias=True)
+        self.down = Linear(model, f"{path}.output.dense", a.d_ff, a.d_model, bias=True)
+        self.norm2 = LayerNorm(model, f"{path}.output.LayerNorm", a.d_model)
+        self.activation = activation_of(a.activation)
+
+    def __call__(self, x: Tensor, mask: Any) -> Tensor:
+        world.inside["BertLayer"] = self.path
+        attended, _ = self.attend(x, mask)
+        return self.feed_forward(attended)
+
+    def attend(self, x: Tensor, mask: Any) -> tuple[Tensor, Any]:
+        out, weights = self.attention(x, mask)
+        out = self.output(self.dense, self.norm1, out, x)
+        return out, weights
+
+    def feed_forward(self, attended: Tensor) -> Tensor:
+        wide = self.intermediate(attended)
+        return self.output(self.down, self.norm2, wide, attended)
+
+    def intermediate(self, x: Tensor) -> Tensor:
+        x = self.up(x)
+        x = self.activation(x)
+        return x
+
+    def output(self, dense: Linear, norm: LayerNorm, x: Tensor, residual: Tensor) -> Tensor:
+        x = dense(x)
+        x = ops.dropout(x, self.dropout)
+        return norm(ops.add(x, residual))
+
+
+class DistilBertLayer:
+    """``TransformerBlock`` of ``modeling_distilbert.py``: no dropout behind the attention."""
+
+    def __init__(self, model: "Encoder", path: str) -> None:
+        a = model.architecture
+        self.path, self.dropout = path, DROPPED if a.hidden_dropout else 0.0
+        self.attention = SelfAttention(model, f"{path}.attention", ("q_lin", "k_lin", "v_lin"))
+        self.dense = Linear(model, f"{path}.attention.out_lin", a.d_model, a.d_model, bias=True)
+        self.norm1 = LayerNorm(model, f"{path}.sa_layer_norm", a.d_model)
+        self.up = Linear(model, f"{path}.ffn.lin1", a.d_model, a.d_ff, bias=True)
+        self.down = Linear(model, f"{path}.ffn.lin2", a.d_ff, a.d_model, bias=True)
+        self.norm2 = LayerNorm(model, f"{path}.output_layer_norm", a.d_model)
+        self.activation = activation_of(a.activation)
+
+    def __call__(self, x: Tensor, mask: Any) -> Tensor:
+        world.inside["DistilBertLayer"] = self.path
+        out, _ = self.attention(x, mask, self.dense)
+        out = self.norm1(ops.add(out, x))
+        fed = self.feed_forward(out)
+        fed = self.norm2(ops.add(fed, out))
+        return fed
+
+    def feed_forward(self, x: Tensor) -> Tensor:
+        x = self.up(x)
+        x = self.activation(x)
+        x = self.down(x)
+        return ops.dropout(x, self.dropout)
+
+
+class AlbertLayer:
+    """``AlbertLayer``: one for all layers; no dropout behind the feed forward."""
+
+    def __init__(self, model: "Encoder", path: str) -> None:
+        a = model.architecture
+        self.path, self.dropout = path, DROPPED if a.hidden_dropout else 0.0
+        self.norm2 = LayerNorm(model, f"{path}.full_layer_layer_norm", a.d_model)
+        self.attention = SelfAttention(model, f"{path}.attention", ("query", "key", "value"))
+        self.dense = Linear(model, f"{path}.attention.dense", a.d_model, a.d_model, bias=True)
+        self.norm1 = LayerNorm(model, f"{path}.attention.LayerNorm", a.d_model)
+        self.up = Linear(model, f"{path}.ffn", a.d_model, a.d_ff, bias=True)
+        self.down = Linear(model, f"{path}.ffn_output", a.d_ff, a.d_model, bias=True)
+        self.activation = activation_of(a.activation)
+
+    def __call__(self, x: Tensor, mask: Any) -> Tensor:
+        world.inside["AlbertLayer"] = self.path
+        out, _ = self.attention(x, mask, lambda out: self.output(out, x))
+        fed = self.feed_forward(out)
+        x = self.norm2(ops.add(fed, out))
+        return x
+
+    def output(self, out: Tensor, x: Tensor) -> Tensor:
+        out = self.dense(out)
+        out = ops.dropout(out, self.dropout)
+        return self.norm1(ops.add(x, out))
+
+    def feed_forward(self, x: Tensor) -> Tensor:
+        x = self.up(x)
+        x = self.activation(x)
+        x = self.down(x)
+        return x
+
+
+LAYERS: dict[str, Any] = {"distilbert": DistilBertLayer, "albert": AlbertLayer}
+
+
+class Embeddings:
+    """``BertEmbeddings``: words, kinds of segments, positions, and a norm over their sum."""
+
+    def __init__(self, model: "Encoder", path: str, width: int) -> None:
+        a, self.model, self.path, self.counted = model.architecture, model, path, model.traits.counted
+        self.words = model.table(f"{path}.word_embeddings", a.vocab_size, width)
+        places = (f"{path}.position_embeddings", a.max_positions or 0, width)
+        self.places: Any = None if self.counted else model.table(*places)
+        self.kinds = (
+            model.table(f"{path}.token_type_embeddings", a.type_vocab_size, width) if a.type_vocab_size else None
+        )
+        self.norm = LayerNorm(model, f"{path}.LayerNorm", width)
+        if self.counted:  # RoBERTa's stand behind the norm
+            self.places = model.table(*places)
+        self.dropout = DROPPED if a.embedding_dropout else 0.0
+        for _ in range(2 if self.kinds is not None else 1):  # position_ids, token_type_ids
+            model.buffer((1, a.max_positions or 0), I64)
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        world.inside["Embeddings"] = self.path
+        rows, length = ids.shape
+        first = self.model.buffers[0]
+        places = counted_places(ids) if self.counted else seen_as(first, (1, length), first.strides)
+        kinds: Any = None
+        if self.kinds is not None:  # gathered for each row of positions
+            kinds = new(places.shape, I64)
+            kinds = seen_as(kinds, (rows, length), kinds.strides if self.counted else (0, 1))
+        words = ops.embedding(ids, self.words)
+        self.model.require_input_grads(words)
+        x, by_kind = words, None
+        if self.kinds is not None:
+            by_kind = ops.embedding(kinds, self.kinds)
+            x = ops.add(words, by_kind)
+        by_place = ops.embedding(places, self.places)
+        x = ops.add(x, by_place)
+        x = self.norm(x)
+        x = ops.dropout(x, self.dropout)
+        del words, by_kind, by_place, kinds, places
+        return x
+
+
+class Encoder(Model):
+    """An encoder with the head that its config names."""
+
+    generates = False
+
+    @classmethod
+    def check(cls, architecture: Architecture, setup: TrainingSetup) -> None:
+        kind = architecture.model_type
+        if kind not in TYPES:
+            raise NotFollowedError(kind)
+        if setup.do_train and setup.gradient_checkpointing and not TYPES[kind].checkpoints:
+            raise NotFollowedError(f"gradient_checkpointing of {kind}")  # transformers refuses that as well
+        activation_of(architecture.activation)
+
+    def build(self) -> None:
+        a, traits = self.architecture, self.traits
+        width = a.embedding_size or a.d_model
+        self.embeddings = Embeddings(self, f"{traits.root}.embeddings", width)
+        self.widen: Any = None
+        if traits.always_widened or width != a.d_model:
+            self.widen = Linear(self, f"{traits.root}.{traits.widened}", width, a.d_model, bias=True)
+        kind, path = LAYERS.get(a.model_type, BertLayer), f"{traits.root}.{traits.layers}"
+        layers = [kind(self, f"{path}.{at}") for at in range(1 if a.shared_layers else a.encoder_layers)]
+        self.layers = layers * a.encoder_layers if a.shared_layers else layers
+        self.head = head_of(self)
+
+    @property
+    def traits(self) -> Traits:
+        """What this type does differently."""
+        return TYPES[self.architecture.model_type]
+
+    @property
+    def copies_last(self) -> bool:  # type: ignore[override]
+        """PEFT's classes for labels of tokens and for spans wrap the head when the adapters are there."""
+        return self.architecture.head in ("token", "span")
+
+    def spared(self, linear: Linear) -> bool:
+        return linear.head or linear.path.partition(".")[0] == "classifier"
+
+    def batch(self, rows: int, source: int, target: int = 0) -> list[Tensor]:
+        labels: dict[str, list[tuple[int, ...]]] = {"sequence": [(rows,)], "span": [(rows,), (rows,)]}
+        shapes = labels.get(self.architecture.head, [(rows, source)])
+        return [new((rows, source), I64), new((rows, source), I64), *(new(shape, I64) for shape in shapes)]
+
+    def forward(self, *batch: Any, smoothed: bool = False) -> tuple[Any, ...]:
+        ids, padding, *labels = batch
+        sequence, pooled = self.base(ids, padding)
+        world.recording.term = "activations_head"
+        found: tuple[Any, ...] = self.head(sequence, pooled, labels, smoothed)
+        return found
+
+    def base(self, ids: Tensor, padding: Any) -> tuple[Tensor, Any]:
+        """The last layer's states, and the first token's pooled where the head reads it."""
+        world.recording.term = "activations_encoder"
+        options, (rows, length) = self.options, ids.shape
+        embedded = self.embeddings(ids)
+        if self.widen is not None and not self.traits.always_widened:
+            embedded = self.widen(embedded)
+        eager = embedded.dtype if options.eager else None
+        mask = padding_mask(rows, length, length, padding, eager=eager, padded=options.padded)
+        sequence = self.stack(embedded, mask)
+        return sequence, self.head.pooled(sequence)
+
+    def stack(self, x: Tensor, mask: Any) -> Tensor:
+        """All layers; ALBERT's come behind a layer to the model's width."""
+        if self.traits.always_widened:
+            x = self.widen(x)
+        for layer in self.layers:
+            x = self.layer(layer, x, mask)
+        return x
