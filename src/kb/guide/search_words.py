@@ -102,7 +102,7 @@ def synonyms(language: str) -> dict[str, str]:
         for name in chain(term.get(f"not_{language}", ()), [term[other]], theirs):
             if name.lower() != term[language].lower():
                 found.setdefault(name.lower(), term[language])
-    return found
+    return {**found, **_said("words").get(language, {})}
 
 
 def pages_names(path: str, language: str) -> list[str]:

@@ -1,6 +1,6 @@
 // The search of the theme, with three things added on the way to its worker (see guide/search_words.py):
 // the index is fetched when the search box is first used; a reader's word is joined by the pages' own word for it; and
-// a word that no page has is read as the nearest one that differs by one edit.
+// a word that no page has is read as the nearest one that differs by one edit, and left out where there is none.
 (() => {
   const [SETUP, QUERY] = [0, 2]; // the theme's message types
   const LONG = 4; // shorter words are near to too many others
@@ -61,6 +61,15 @@
     }
     return best ?? word;
   };
+  const inIndex = (word) => {
+    const typed = word.toLowerCase();
+    for (const one of known().keys()) if (one.startsWith(typed)) return true;
+    return false;
+  };
+  const apart = (word) => {
+    const parts = /^([0-9]{3,})([a-z]{2,})$/i.exec(word);
+    return parts && !inIndex(word) ? [parts[1], parts[2]] : [word];
+  };
   const asked = (query) => {
     if (!index || !query.trim()) return query;
     const typed = query.toLowerCase();
@@ -68,12 +77,14 @@
       /^[\x00-\x7f]+$/.test(name) ? ` ${typed.replace(/[^a-z0-9]+/g, " ")} `.includes(` ${name} `) : typed.includes(name);
     const more = Object.entries(index.config.synonyms).filter(([name]) => inside(name)).map(([, own]) => own);
     const separator = new RegExp(index.config.separator);
-    const read = query.split(/\s+/).map((word) => {
+    const read = query.replace(/\[Errno \d+\]/gi, " ").split(/\s+/).map((word) => {
       const parts = word.split(separator).filter(Boolean);
-      const better = parts.map(mended);
-      return better.some((part, at) => part !== parts[at]) ? better.join(" ") : word;
-    });
-    return [...read, ...more].join(" ");
+      // of can't the t says nothing; 4070ti is called 4070 Ti
+      const better = parts.filter((part) => parts.length < 2 || !/^[a-z]$/i.test(part)).flatMap((part) => apart(mended(part)));
+      return better.join(" ") === parts.join(" ") ? word : better.join(" ");
+    }).filter(Boolean);
+    const held = read.filter((word) => word.split(separator).some((part) => part && inIndex(part)));
+    return [...(held.length || more.length ? held : read), ...more].join(" ");
   };
   const post = Worker.prototype.postMessage;
   Worker.prototype.postMessage = function (message, ...rest) {
