@@ -21,6 +21,7 @@ from kb.guide.markup import held, text, wide_table
 from kb.guide.memory_bars import HUES, SMALL, term_colours
 from kb.guide.noted_facts import SOURCES, noted_facts
 from kb.guide.runbooks import checklist
+from kb.guide.source_tables import source_tables
 from site_needs import ROOT
 from yaml_file import read_yaml
 
@@ -165,3 +166,10 @@ def test_of_two_terms_of_one_colour_the_larger_has_it() -> None:
     found = term_colours([phase])
     assert (found["vllm"], found["loss"]) == (HUES["vllm"], SMALL)
     assert (found["parameters"], found["workspace"]) == (HUES["parameters"], SMALL)
+
+
+def test_every_note_of_a_source_stands_in_the_pages_language() -> None:
+    for name, about in LIBRARY.catalog.sources.items():
+        assert "note" not in about or set(about["note"]) == {"ko", "en"}, name
+    assert "저장된 사본을 읽었습니다" in source_tables(load_library("ko"))
+    assert "Stored copy of its config.json read" in source_tables(LIBRARY)

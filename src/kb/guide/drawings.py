@@ -8,7 +8,7 @@ from kb.core.hardware import Gpu
 from kb.core.model import Model
 from kb.guide.fits import BATCHES, LENGTHS, Map
 from kb.guide.library import Library
-from kb.guide.markup import held
+from kb.guide.markup import badge, held
 from kb.guide.site_words import say
 
 CELL_WIDTH, CELL_HEIGHT, LABEL_WIDTH, LABEL_HEIGHT = 58, 30, 74, 26
@@ -147,6 +147,6 @@ def _map(library: Library, model: Model, gpu: Gpu, found: Map) -> str:
         largest = max((batch for batch, status in zip(BATCHES, row, strict=True) if status == "fits"), default=0)
         if largest:
             said.append(say(language, "heat.row", length=length, batch=largest))
-    return f'<figure class="kb-figure" tabindex="0"><figcaption><b>{escape(title)}</b></figcaption>{drawing}' + (
-        f"<figcaption>{escape('; '.join(said))}.</figcaption></figure>"
-    )
+    named = f"<figcaption><b>{escape(title)}</b> {badge(library, 'computed')}</figcaption>"
+    found_at = f"<figcaption>{escape('; '.join(said))}.</figcaption>"
+    return f'<figure class="kb-figure" tabindex="0">{named}{drawing}{found_at}</figure>'

@@ -6,7 +6,7 @@ from html import escape
 from kb.core.memory_report import MemoryReport, Phase
 from kb.guide.drawings import Bar, Segment, bars_svg
 from kb.guide.library import Library
-from kb.guide.markup import held, table, text
+from kb.guide.markup import badge, held, table, text
 from kb.guide.site_words import say
 from kb.report.svg import HUES, SMALL, UNUSED
 
@@ -37,7 +37,7 @@ def term_bars(
     limit = f"{limit_bytes / GIB:.1f} GiB" if limit_bytes else ""
     named = [(words.named("term", name), colour) for name, colour in colours.items() if colour != SMALL]
     drawing = bars_svg(title, bars, limit_bytes, limit) + _legend(library, named, SMALL in colours.values())
-    caption = f"<figcaption><b>{escape(title)}</b></figcaption>"
+    caption = f"<figcaption><b>{escape(title)}</b> {badge(library, 'computed')}</figcaption>"
     return held(f'<figure class="kb-figure" tabindex="0">{caption}{drawing}</figure>'), bars
 
 

@@ -40,8 +40,12 @@ def _title(name: str, about: Mapping[str, Any]) -> str:
 
 
 def _said(library: Library, about: Mapping[str, Any]) -> str:
-    """What it is cited for, in English as the rules have it; of a field note what it says of itself as well."""
-    note = f'<span lang="en">{text(about["note"])}</span>' if about.get("note") else ""
+    """What it is cited for; of a field note what it says of itself as well."""
+    note = about.get("note", "")
+    if isinstance(note, Mapping):
+        note = text(note[library.language])
+    elif note:
+        note = f'<span lang="en">{text(note)}</span>'
     own = [
         text(row["text"][library.language])
         + (f": {text(row['value'])}" if "value" in row else "")
