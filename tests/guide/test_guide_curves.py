@@ -7,11 +7,12 @@ import pytest
 
 from kb.advice.attempts import WAYS
 from kb.advice.estimator import Estimator, on_gpu
-from kb.advice.recommend import alone_at_inference
+from kb.advice.recommend import alone_at_inference, base_of
 from kb.guide import all_fits as whole
 from kb.guide.curves import Curves
-from kb.guide.fits import SHOWN_WAYS, base_of, fit_of, heat_map, map_of
+from kb.guide.fits import fit_of, heat_map, map_of
 from kb.knowledge import load_catalog
+from kb.report.lesson_rows import SHOWN_WAYS
 
 CATALOG = load_catalog()
 MODELS = ("mt5-base", "kobart", "llama-3.2-1b", "klue-roberta-base", "gpt2")

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from kb.advice.attempts import OFFERED_ONLY, Attempt, attempts_of, choose, smallest_gpu
+from kb.advice.attempts import OFFERED_ONLY, Attempt, attempts_of, choose, smallest_gpu, targets_for
 from kb.advice.batches import Split, Splits, splits_of
 from kb.advice.estimator import Estimator
 from kb.advice.question import Question, RunSettings
 from kb.advice.rows_worth import Capped, evaluation_batch, inference_batch, rows_worth
-from kb.advice.usual import Precision, assumed_source_length, precision_taken, reads_target
+from kb.advice.usual import Precision, assumed_source_length, precision_for, precision_taken, reads_target
 from kb.core.hardware import Gpu
 from kb.core.memory_report import WORKING, MemoryReport, Phase
 from kb.core.model import Architecture, Model
@@ -243,3 +243,10 @@ def alone_at_inference(setup: TrainingSetup) -> TrainingSetup:
 def peaks(report: MemoryReport) -> tuple[Phase, ...]:
     """The phases that a batch decides."""
     return tuple(phase for phase in report.phases if phase.name in WORKING)
+
+
+def base_of(model: Model, estimator: Estimator) -> tuple[TrainingSetup, str]:
+    """Full training at the usual lengths in the precision for the GPU, and that precision."""
+    setup = precision_for(estimator.gpu, model.architecture).of(base_setup(RunSettings(), estimator))
+    setup = setup._replace(lora_target_modules=targets_for(model.architecture))
+    return setup, "bf16" if setup.bf16 else "fp16" if setup.fp16 else "fp32"

@@ -10,13 +10,14 @@ from kb.advice.usual import reads_target
 from kb.core.memory_report import STATUSES
 from kb.core.text import UserError
 from kb.guide.curves import Curves
-from kb.guide.fits import SHOWN_WAYS, Row, fit_of
+from kb.guide.fits import Row, fit_of
 from kb.guide.fits_table import by_family
 from kb.guide.library import Library
 from kb.guide.markup import badge, computed, fenced, quantity, table, text
 from kb.guide.memory_bars import memory_bars
 from kb.guide.site_words import say
 from kb.machine.arguments import find_gpu
+from kb.report.lesson_rows import SHOWN_WAYS
 from kb.report.recommend.choice import choice_object
 from kb.report.recommend.text import config_yaml
 from kb.report.values import short_name

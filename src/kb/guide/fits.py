@@ -3,19 +3,15 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from kb.advice.attempts import WAYS, targets_for
+from kb.advice.attempts import WAYS
 from kb.advice.estimator import Estimator, on_gpu
-from kb.advice.question import RunSettings
-from kb.advice.recommend import alone_at_inference, base_setup
-from kb.advice.usual import precision_for
+from kb.advice.recommend import alone_at_inference, base_of
 from kb.core.hardware import Gpu
 from kb.core.model import Model
-from kb.core.setup import TrainingSetup
 from kb.guide.curves import Curves
 from kb.memory import UnsupportedArchitectureError
+from kb.report.lesson_rows import SHOWN_WAYS
 
-# the one that takes most comes first
-SHOWN_WAYS = ("full", "full_checkpointing", "lora", "qlora", "qlora_checkpointing")
 LENGTHS = (128, 256, 512, 1024, 2048)  # tokens of input, of the heat maps
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 # a map where nothing fits says nothing: the way that takes least is shown then
@@ -72,13 +68,6 @@ def fit_of(model: Model, gpu: Gpu, constants: Mapping[str, float], curves: Curve
         )
     except UnsupportedArchitectureError:
         return None
-
-
-def base_of(model: Model, estimator: Estimator) -> tuple[TrainingSetup, str]:
-    """Full training at the usual lengths in the precision for the GPU, and that precision."""
-    setup = precision_for(estimator.gpu, model.architecture).of(base_setup(RunSettings(), estimator))
-    setup = setup._replace(lora_target_modules=targets_for(model.architecture))
-    return setup, "bf16" if setup.bf16 else "fp16" if setup.fp16 else "fp32"
 
 
 def heat_map(

@@ -6,10 +6,11 @@ from itertools import groupby
 
 from kb.advice.usual import reads_target
 from kb.core.model import Model
-from kb.guide.fits import SHOWN_WAYS, Row
+from kb.guide.fits import Row
 from kb.guide.library import Library
 from kb.guide.markup import filter_box, wide_table
 from kb.guide.site_words import say
+from kb.report.lesson_rows import SHOWN_WAYS
 from kb.report.values import short_name
 
 KINDS = ("seq2seq", "decoder", "encoder")

@@ -18,6 +18,8 @@ _CODE = re.compile(
     r"^(?P<fence>`{3,})(?P<language>bash|python|text|yaml)\n(?P<code>.*?)\n(?P=fence)$", re.MULTILINE | re.DOTALL
 )
 _PLACE = re.compile(r'<div data-held="(\d+)"></div>')
+# what a block brings to life, by its script; a template does not see what is held
+_SCRIPTS = {"kb-own": 'kb-own" data-given=', "kb-timeline": '<figure class="kb-timeline"'}
 _HELD: dict[str, list[str]] = {}  # by the page's file
 
 
@@ -29,7 +31,9 @@ def _hold_html(markdown: str, page: Page, config: MkDocsConfig, files: Files) ->
         held.append(block.group())
         return f'<div data-held="{len(held) - 1}"></div>'
 
-    return _BLOCK.sub(place, markdown)
+    placed = _BLOCK.sub(place, markdown)
+    page.meta["scripts"] = [name for name, sign in _SCRIPTS.items() if any(sign in block for block in held)]
+    return placed
 
 
 @event_priority(-60)  # when the text for language models is taken, which has the code

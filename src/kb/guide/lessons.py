@@ -1,7 +1,8 @@
 """The tables of the chapters: what a batch, beams, workers, a length, a precision change, by the memory model."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
+from typing import Any
 
 from kb.advice.attempts import WAYS
 from kb.advice.estimator import Estimator, on_gpu
@@ -9,13 +10,13 @@ from kb.advice.usual import precision_for
 from kb.core.memory_report import Phase
 from kb.core.setup import TrainingSetup
 from kb.core.units import GIB
-from kb.guide.fits import base_of
 from kb.guide.library import Library
-from kb.guide.markup import badge, code, held, table, text, wide_table
+from kb.guide.markup import badge, cells, code, held, own_table, table, text, wide_table
 from kb.guide.site_words import say
 from kb.machine.arguments import read_host_memory
 from kb.memory.engine.trace import trace
 from kb.report.estimate.timeline_page import MOMENTS, timeline_html
+from kb.report.lesson_rows import Case, Cell, beam_rows, case_of, effective_rows, length_rows
 from kb.report.values import short_name
 
 GB = 10**9
@@ -24,41 +25,31 @@ BATCH, EVAL_BATCH = "per_device_train_batch_size", "per_device_eval_batch_size"
 
 def effective_batches(library: Library, model: str, gpu: str, effective: int, batches: Sequence[int]) -> str:
     """Ways to one effective batch: per device × accumulation, with what training takes on the GPU in each."""
-    estimator, base = _training(library, model, gpu)
-    rows = []
-    for batch in batches:
-        phase = _phase(estimator, base._replace(per_device_train_batch_size=batch), "train")
-        steps = effective // batch
-        rows.append((str(batch), str(steps), f"<b>{batch * steps}</b>", _band(phase), _mark(library, phase)))
+    case = _case(library, model, gpu)
+    rows = effective_rows(case, library.words, effective, batches)
     head = ("batch", "accumulation", "effective", "memory", "verdict")
-    return _shown(library, "effective", head, rows, _values(estimator, base))
+    return _own(library, "effective", head, rows, case.named(), {"effective_batch": effective})
 
 
 def over_time(library: Library, model: str, gpu: str, batch: int) -> str:
     """Two steps of full training over time, as the memory engine follows them: where the peak is, and what makes it."""
-    estimator, base = _training(library, model, gpu)
-    setup = base._replace(per_device_train_batch_size=batch)
+    case = _case(library, model, gpu)
+    estimator, setup = case.estimator, case.setup._replace(per_device_train_batch_size=batch)
     device = estimator.gpu
     assert device is not None and device.compute_capability is not None  # it is on a catalogued GPU
     found = trace(setup, estimator.model.architecture, device.compute_capability, estimator.limit_bytes, MOMENTS)
-    values = {**_values(estimator, base), "batch": batch}
+    values = {**case.named(), "batch": batch}
     title = say(library.language, "lesson.over_time.title", **values)
-    return held(f"{timeline_html(found, library.words, title, estimator.limit_bytes)}")
+    drawn = timeline_html(found, library.words, title, estimator.limit_bytes)
+    return held(drawn.replace("</figcaption>", f" {badge(library, 'computed')}</figcaption>", 1))
 
 
 def beam_counts(library: Library, model: str, gpu: str, batch: int, counts: Sequence[int]) -> str:
     """Generating with a batch, by the number of beams."""
-    estimator, base = _training(library, model, gpu)
-    length = base.max_target_length
-    base = base._replace(do_train=False, do_predict=True, inference_batch_size=batch, inference_max_length=length)
-    rows = []
-    for beams in counts:
-        setup = base._replace(inference_num_beams=beams)
-        phase = _phase(estimator, setup, "generate")
-        most = estimator.largest(setup, "inference_batch_size")
-        rows.append((str(beams), str(batch * beams), _band(phase), _mark(library, phase), str(most or "–")))
-    values = {**_values(estimator, base), "batch": batch, "target": length}
-    return _shown(library, "beams", ("beams", "sequences", "memory", "verdict", "largest"), rows, values)
+    case = _case(library, model, gpu)
+    rows = beam_rows(case, library.words, batch, counts)
+    head = ("beams", "sequences", "memory", "verdict", "largest")
+    return _own(library, "beams", head, rows, {**case.named(), "batch": batch}, {"batch": batch, "counts": [*counts]})
 
 
 def worker_counts(library: Library, model: str, gpu: str, host_memory: str, counts: Sequence[int]) -> str:
@@ -68,14 +59,14 @@ def worker_counts(library: Library, model: str, gpu: str, host_memory: str, coun
     catalog = library.catalog
     machine = on_gpu(catalog.gpus[gpu])._replace(host_memory_bytes=limit)
     estimator = Estimator(catalog.models[model], machine, catalog.constants)
-    base = base_of(estimator.model, estimator)[0]._replace(do_eval=False)
+    base = _case(library, model, gpu).setup
     rows = []
     for workers in counts:
         host = estimator.predict(base._replace(dataloader_num_workers=workers)).host
         size = f"{host.low_bytes / GB:.0f}–{host.peak_bytes / GB:.0f} GB"
         claimed = f"{host.claimed_low_bytes / GB:.0f}–{host.claimed_high_bytes / GB:.0f} GB"
         rows.append((str(workers), size, _verdict(library, host.status), claimed))
-    values = {**_values(estimator, base), "limit": f"{(limit or 0) / GB:.0f} GB"}
+    values = {"model": estimator.model.name, "limit": f"{(limit or 0) / GB:.0f} GB"}
     return _shown(library, "workers", ("workers", "host", "verdict", "guide"), rows, values)
 
 
@@ -83,18 +74,14 @@ def input_lengths(library: Library, model: str, gpus: Sequence[str], way: str, l
     """The largest batch that trains in a way, by input length, and what a batch of 1 takes; a row for each GPU."""
     rows = []
     for gpu in gpus:
-        estimator, base = _training(library, model, gpu)
-        cells = []
-        for length in lengths:
-            setup = base._replace(**WAYS[way], max_source_length=length, per_device_train_batch_size=1)
-            most = estimator.largest(setup, "per_device_train_batch_size")
-            least = _phase(estimator, setup, "train").process_used_bytes / GIB
-            cells.append(f"<b>{most or '–'}</b> <small>({least:.1f} GiB)</small>")
         card = short_name(library.catalog.gpus[gpu])
-        rows.append((f'<a href="../../gpus/{gpu}/">{escape(card)}</a>', *cells))
+        found = length_rows(_case(library, model, gpu), way, lengths)
+        rows.append((f'<a href="../../gpus/{gpu}/">{escape(card)}</a>', *cells(found)))
     head = [escape(say(library.language, "lesson.gpu")), *(f"{length:,}" for length in lengths)]
-    title = say(library.language, "lesson.lengths.title", model=estimator.model.name, way=_way(library, way))
-    return _captioned(library, title, head, rows)
+    values = {"model": library.catalog.models[model].name, "way": say(library.language, f"way.{way}")}
+    title = say(library.language, "lesson.lengths.title", **values)
+    about = own_table(library, "lesson.lengths.title", values, {"table": "lengths", "way": way, "lengths": [*lengths]})
+    return f"{about}\n\n{wide_table(title, head, [('', rows)])}"
 
 
 def precisions(library: Library, gpus: Sequence[str], models: Sequence[str]) -> str:
@@ -115,7 +102,7 @@ def precisions(library: Library, gpus: Sequence[str], models: Sequence[str]) -> 
 
 def largest_batch(library: Library, model: str, gpu: str, way: str = "full") -> str:
     """The largest training batch that fits with its whole error band, at the model's usual length."""
-    estimator, base = _training(library, model, gpu)
+    estimator, base = _case(library, model, gpu)
     return f"**{estimator.largest(base._replace(**WAYS[way]), 'per_device_train_batch_size')}**"
 
 
@@ -156,23 +143,25 @@ def _reserved(phase: Phase) -> str:
     return f"<b>{phase.peak_reserved_bytes / GIB:.1f}</b> ({low / GIB:.1f}–{high / GIB:.1f}) GiB"
 
 
-def _training(library: Library, model: str, gpu: str) -> tuple[Estimator, TrainingSetup]:
+def _case(library: Library, model: str, gpu: str) -> Case:
     library.entry("models", model)
     library.entry("hardware", gpu)
-    catalog = library.catalog
-    estimator = Estimator(catalog.models[model], on_gpu(catalog.gpus[gpu]), catalog.constants)
-    return estimator, base_of(estimator.model, estimator)[0]._replace(do_eval=False)
+    return case_of(library.catalog, model, gpu)
 
 
-def _phase(estimator: Estimator, setup: TrainingSetup, name: str) -> Phase:
-    phase = estimator.predict(setup).phase(name)
-    assert phase is not None  # the setup has it
-    return phase
-
-
-def _band(phase: Phase) -> str:
-    low, used, high = (size / GIB for size in (phase.low_bytes, phase.process_used_bytes, phase.high_bytes))
-    return f"<b>{used:.1f}</b> ({low:.1f}–{high:.1f}) GiB"
+def _own(
+    library: Library,
+    name: str,
+    head: Sequence[str],
+    rows: Sequence[Sequence[Cell]],
+    values: Mapping[str, Any],
+    asked: Mapping[str, Any],
+) -> str:
+    """A table that is computed again for what the reader chose."""
+    key = f"lesson.{name}.title"
+    about = own_table(library, key, values, {"table": name, **asked})
+    shown = wide_table(say(library.language, key, **values), list(_heads(library, head)), [("", map(cells, rows))])
+    return f"{about}\n\n{shown}"
 
 
 def _mark(library: Library, phase: Phase) -> str:
@@ -184,22 +173,8 @@ def _verdict(library: Library, status: str) -> str:
     return f'<span class="kb-verdict kb-verdict--{escape(status)}">{named}</span>'
 
 
-def _values(estimator: Estimator, setup: TrainingSetup) -> dict[str, object]:
-    gpu = estimator.gpu.gpu if estimator.gpu else None
-    return {
-        "model": estimator.model.name,
-        "gpu": short_name(gpu) if gpu else "",
-        "length": setup.max_source_length,
-        "precision": "bf16" if setup.bf16 else "fp16" if setup.fp16 else "fp32",
-    }
-
-
-def _way(library: Library, way: str) -> str:
-    return say(library.language, f"way.{way}")
-
-
 def _shown(
-    library: Library, name: str, columns: Sequence[str], rows: Sequence[Sequence[str]], values: dict[str, object]
+    library: Library, name: str, columns: Sequence[str], rows: Sequence[Sequence[str]], values: Mapping[str, object]
 ) -> str:
     head = list(_heads(library, columns))
     return _captioned(library, say(library.language, f"lesson.{name}.title", **values), head, rows)

@@ -9,6 +9,7 @@ from typing import Any
 from kb.guide.library import Library
 from kb.guide.site_words import say
 from kb.report.entries.provenance import figure as figure_text
+from kb.report.lesson_rows import Cell
 from kb.report.terminal import Style
 
 PLAIN = Style(width=10_000)
@@ -90,6 +91,33 @@ def wide_table(label: str, head: Sequence[str], groups: Iterable[tuple[str, Iter
             parts.append(f'<tr><th scope="row">{first}</th>{"".join(f"<td>{cell}</td>" for cell in rest)}</tr>')
         parts.append("</tbody>")
     return held(f'<table class="kb-table">{"".join(parts)}</table>', "kb-wide", label)
+
+
+def cells(row: Iterable[Cell]) -> list[str]:
+    """Cells of a chapter's table as HTML."""
+    return ["".join(_part(text_, mark) for text_, mark in cell) for cell in row]
+
+
+def _part(said: str, mark: str) -> str:
+    if mark in ("b", "small"):
+        return f"<{mark}>{escape(said)}</{mark}>"
+    kind = f'<span class="kb-verdict kb-verdict--{escape(mark)}">' if mark else ""
+    return f"{kind}{escape(said)}</span>" if mark else escape(said)
+
+
+def own_table(library: Library, key: str, values: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
+    """The caption of the table below it, which ``kb-own.mjs`` computes again for what the reader chose.
+
+    Args:
+        key: the text of the caption; ``values`` are those of the page's example.
+        asked: what :func:`kb.integrations.own_tables.own_table` is asked for, besides the model and the GPU.
+    """
+    language = library.language
+    words = {name: say(language, f"own.{name}") for name in ("back", "failed", "for", "loading")}
+    words["title"] = say(language, key, **{name: f"{{{name}}}" for name in values})
+    given = escape(json.dumps({**asked, "words": words}, ensure_ascii=False), quote=True)
+    title = f"<span>{escape(say(language, key, **values))}</span>"
+    return held(f'<p class="kb-caption kb-own" data-given="{given}">{title} {badge(library, "computed")}</p>')
 
 
 SOURCES = "sources:"  # begins a link to the sources page from any page; hooks.py makes it whole

@@ -113,7 +113,7 @@ def path_of(text: str, kind: Kind) -> str:
 
 
 @lru_cache(maxsize=1)
-def _catalog() -> Catalog:
+def catalog_of() -> Catalog:
     """Read once: it is the larger part of a check, and nothing changes it here."""
     return load_catalog()
 
@@ -127,7 +127,7 @@ def checker_of(asked: str, language: str) -> FileChecker:
     """
     wanted = json.loads(asked)
     return file_checker(
-        _catalog(),
+        catalog_of(),
         Project(),
         Question.of(
             gpu=wanted.get("gpu") or "none",
@@ -149,7 +149,7 @@ def _versions(named: str) -> dict[str, str]:
 @lru_cache(maxsize=2)
 def words_of(language: str) -> Words:
     """The words of reports in a language."""
-    return Words(language, load_words_or_none(language), _catalog().facts)
+    return Words(language, load_words_or_none(language), catalog_of().facts)
 
 
 def _name_terms(prediction: dict[str, Any] | None, words: Words) -> None:

@@ -96,3 +96,33 @@ def test_without_webassembly_the_first_page_keeps_its_answer_and_its_table_and_s
     assert "WebAssembly" in browser.wait("document.querySelector('#kb-choose .kb-notice')?.innerText")
     assert browser.ask("return document.querySelectorAll('article table tbody tr').length") > 4
     assert browser.complaints() == []
+
+
+def test_a_chapter_shows_its_tables_for_what_was_chosen_and_its_example_again(browser: Browser) -> None:
+    first = "document.querySelector('.kb-own').closest('.kb-held').nextElementSibling.querySelector('tbody').innerText"
+    browser.visit("learn/effective-batch/")
+    example = browser.ask(f"return {first}")
+    assert not browser.ask("return document.querySelector('.kb-own-notice')")
+    browser.visit("")
+    choose(browser, model="mt5-small", gpu="t4", effective="12")
+    browser.visit("learn/effective-batch/")
+    browser.wait("window.kbOwn")
+    shown = browser.ask(f"return {first}")
+    assert shown != example and "12" in shown
+    assert "mt5-small" in browser.ask("return document.querySelector('.kb-own').innerText")
+    browser.ask("document.querySelector('.kb-own-notice button').click()")
+    assert browser.ask(f"return {first}") == example
+    # a link that says so wins over what was chosen here
+    browser.visit("learn/effective-batch/#model=t5-small&gpu=l4")
+    browser.wait("window.kbOwn")
+    assert "t5-small" in browser.ask("return document.querySelector('.kb-own').innerText")
+    browser.ask("sessionStorage.clear()")
+
+
+def test_a_chapter_that_cannot_compute_the_choice_keeps_its_example_and_says_why(browser: Browser) -> None:
+    browser.visit("learn/effective-batch/#model=no-such-model&gpu=t4")
+    assert "no-such-model" in browser.wait(
+        "document.querySelector('.kb-own-notice')?.innerText.includes('못했습니다') "
+        "&& document.querySelector('.kb-own-notice').innerText"
+    )
+    assert "t5-base" in browser.ask("return document.querySelector('.kb-own').innerText")

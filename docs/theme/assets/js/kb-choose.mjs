@@ -2,6 +2,7 @@
 // The first answer is in the page; the engine is loaded once something is changed. What is chosen stands in the address.
 import { Engine, STUCK } from "./kb-engine.mjs";
 import { filled, keepState, language, make, memoryChart, nearest, picker } from "./kb-dom.mjs";
+import { remember } from "./kb-state.mjs";
 
 const GIB = 2 ** 30;
 const METHODS = ["auto", "full", "lora", "qlora"];
@@ -48,6 +49,7 @@ function start(given) {
 
   function toAddress() {
     const kept = Object.keys(usual).filter((key) => asked[key] !== usual[key]).map((key) => [key, asked[key]]);
+    remember(kept.length ? Object.keys(usual).filter((key) => asked[key] !== "").map((key) => [key, asked[key]]) : []);
     history.replaceState(null, "", kept.length ? `#${new URLSearchParams(kept)}` : location.pathname + location.search);
   }
 
