@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 from kb.advice.decision import Walk, nominal_gb, walk
 from kb.advice.estimator import Estimator
 from kb.advice.inference import Inference, recommend_inference
-from kb.advice.notes import Notes, notes_for
+from kb.advice.notes import NO_NOTES, Notes, notes_for
 from kb.advice.question import Question, RunSettings
 from kb.advice.recommend import Training, base_setup, recommend_training
 from kb.advice.usual import precision_taken
@@ -71,7 +71,9 @@ def answer(
         UnsupportedArchitectureError: no closed form for the model's family.
     """
     precision = precision_taken(question.run.precision, estimator.gpu, estimator.model.architecture)
-    notes = notes_for(guide, catalog, estimator, precision.of(base_setup(question.run, estimator)))
+    notes = NO_NOTES  # they know no trainer of TRL
+    if question.trainer is None:
+        notes = notes_for(guide, catalog, estimator, precision.of(base_setup(question.run, estimator)))
     if task == "train":
         default = catalog.facts["training.per_device_train_batch_size"].default
         training = recommend_training(
@@ -81,7 +83,8 @@ def answer(
             world,
             noted=notes.effective,
             usual=default,
-            accumulates=_accumulates(question, estimator.model.architecture.model_type, catalog),
+            accumulates=question.trainer is not None
+            or _accumulates(question, estimator.model.architecture.model_type, catalog),
         )
         return Answer(task, question, estimator, world, training, None, notes)
     inference = recommend_inference(question.run, estimator, catalog.gpus, folds, processes)

@@ -7,6 +7,7 @@ from kb.advice.batches import Ceiling
 from kb.advice.estimator import Estimator, on_gpu
 from kb.advice.preparation import WRITTEN
 from kb.advice.question import Loads
+from kb.advice.trainer_run import LEAST_BATCH, with_reference
 from kb.core.hardware import Gpu
 from kb.core.memory_report import Phase
 from kb.core.model import Architecture
@@ -60,15 +61,22 @@ class Attempt(NamedTuple):
         return -(-effective // (self.ceiling.accumulated * world))
 
     def fits(self, effective: int, world: int) -> bool:
-        """Whether training fits at some batch, and evaluation beside it where the run has one."""
-        return self.ceiling.reaches(effective, world) and (self.evaluation >= 1 or not self.setup.do_eval)
+        """Whether training fits at some batch that its trainer takes, and evaluation beside it where there is one."""
+        post = self.setup.post
+        least = LEAST_BATCH.get(post.kind, 1) if post is not None else 1
+        enough = self.ceiling.accumulated >= least or self.ceiling.single * world >= effective
+        return self.ceiling.reaches(effective, world) and enough and (self.evaluation >= 1 or not self.setup.do_eval)
 
 
-def attempts_of(base: TrainingSetup, estimator: Estimator, loads: Loads = "usual") -> tuple[Attempt, ...]:
-    """Every way, in order. ``base`` is full training without options.
+def attempts_of(
+    base: TrainingSetup, estimator: Estimator, loads: Loads = "usual", share: int | None = None
+) -> tuple[Attempt, ...]:
+    """Every way, in order. ``base`` is full training without options; ``share`` are the samples that one GPU takes for
+    one optimizer step, of one of TRL's trainers.
 
     Weights that adapters leave as they are are loaded in bf16 where the run computes in it, since it has the range of
-    fp32, and in fp16 where the checkpoint stores them so. What ``loads`` says changes that.
+    fp32, and in fp16 where the checkpoint stores them so. What ``loads`` says changes that. One of TRL's trainers has
+    no way that shares its states out: the memory engine follows one GPU.
     """
     base = base._replace(lora_target_modules=targets_for(estimator.model.architecture))
     stored, half = estimator.model.weights_dtype, loads == "half"
@@ -76,7 +84,8 @@ def attempts_of(base: TrainingSetup, estimator: Estimator, loads: Loads = "usual
     if base.fp16 and (half or stored == "fp16"):
         frozen = "fp16"
     weights: dict[Method, WeightType | None] = {"lora": frozen, "full": "bf16" if half and base.bf16 else None}
-    setups = [(name, base._replace(**changes)) for name, changes in WAYS.items()]
+    ways = [name for name in WAYS if share is None or name not in OFFERED_ONLY]
+    setups = [(name, with_reference(base._replace(**WAYS[name]))) for name in ways]
     if loads in WRITTEN:
         trained: dict[str, Any] = {"trained_type": "fp32"} if loads == "stored" else {}
         rest = frozen or ("fp16" if base.fp16 else "bf16" if base.bf16 else "fp32")  # what is not packed stays so
@@ -84,7 +93,7 @@ def attempts_of(base: TrainingSetup, estimator: Estimator, loads: Loads = "usual
         types: dict[Method, dict[str, Any]] = {"qlora": quantized, "lora": trained, "full": {}}
         setups = [(name, setup._replace(**types[setup.method])) for name, setup in setups]
     return tuple(
-        _attempt(name, setup._replace(weights=weights.get(setup.method) or setup.weights), estimator)
+        _attempt(name, setup._replace(weights=weights.get(setup.method) or setup.weights), estimator, share)
         for name, setup in setups
     )
 
@@ -98,16 +107,34 @@ def targets_for(architecture: Architecture) -> tuple[str, ...] | None:
     return next((names for names in QUERY_AND_VALUE if leaves.issuperset(names)), None)
 
 
-def _attempt(name: str, setup: TrainingSetup, estimator: Estimator) -> Attempt:
+def _attempt(name: str, setup: TrainingSetup, estimator: Estimator, share: int | None) -> Attempt:
     alone = setup._replace(do_train=True, do_eval=False, do_predict=False, per_device_train_batch_size=1)
     train = estimator.predict(alone._replace(gradient_accumulation_steps=1)).phase("train")
     assert train is not None  # it trains
+    if share is not None:
+        return Attempt(name, setup, setup.method, train, _ceiling_of_share(alone, estimator, share), 0)
     single, accumulated = (
         estimator.largest(alone._replace(gradient_accumulation_steps=steps), "per_device_train_batch_size")
         for steps in (1, 2)
     )
     evaluation = estimator.largest(setup, "per_device_eval_batch_size") if setup.do_eval else 0
     return Attempt(name, setup, setup.method, train, Ceiling(single, accumulated), evaluation)
+
+
+def _ceiling_of_share(alone: TrainingSetup, estimator: Estimator, share: int) -> Ceiling:
+    """Of ``share`` samples for one step: all at once where they fit, else the largest part of them that does.
+
+    Each batch takes a run of the memory engine, so that no other is tried.
+    """
+    whole = alone._replace(per_device_train_batch_size=share, gradient_accumulation_steps=1)
+    usable = estimator.usable_bytes
+    if usable is None or estimator.surely_over(whole):
+        return Ceiling(0, 0)
+    train = estimator.predict(whole).phase("train")
+    if train is not None and train.high_bytes <= usable:
+        return Ceiling(share, share)
+    part = estimator.largest_share(alone._replace(gradient_accumulation_steps=share)) if share > 1 else 0
+    return Ceiling(part, part)
 
 
 def choose(attempts: tuple[Attempt, ...], method: str, effective: int, world: int) -> Attempt | None:

@@ -71,6 +71,9 @@ class Notes(NamedTuple):
         return next((row.effective for row in self.own if row.effective), None)
 
 
+NO_NOTES = Notes((), (), (), ())
+
+
 def notes_for(guide: Mapping[str, Any], catalog: Catalog, estimator: Estimator, base: TrainingSetup) -> Notes:
     """The rows for the GPU of the estimator.
 

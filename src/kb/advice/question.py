@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, get_args
 
+from kb.core.setup import PostKind
+
 Task = Literal["train", "evaluate", "generate"]
 TASKS: tuple[Task, ...] = get_args(Task)
 # usual: adapters go on weights in the half type that is computed in; stored: in the checkpoint's own; half: all weights
@@ -65,6 +67,7 @@ class Question(NamedTuple):
     effective_batch: int | None = None
     evaluate: bool = True  # of a recommended run: whether it evaluates beside training
     loads: Loads = "usual"  # of a recommended run: how what trains it loads weights
+    trainer: PostKind | None = None  # of a recommended run: which of TRL's trainers; None is plain training
 
     @classmethod
     def of(cls, **values: Any) -> "Question":

@@ -8,6 +8,7 @@ from kb.advice.batches import Split, Splits, splits_of
 from kb.advice.estimator import Estimator
 from kb.advice.question import Question, RunSettings
 from kb.advice.rows_worth import Capped, evaluation_batch, inference_batch, rows_worth
+from kb.advice.trainer_run import LEAST_BATCH, trainer_setup
 from kb.advice.usual import Precision, assumed_source_length, precision_for, precision_taken, reads_target
 from kb.core.hardware import Gpu
 from kb.core.memory_report import WORKING, MemoryReport, Phase
@@ -86,9 +87,13 @@ def recommend_training(
     """
     run, method = question.run, question.run.method or "auto"
     effective, source = _effective(question.effective_batch, noted, usual, world)
-    base = base_setup(run, estimator, world, evaluate=question.evaluate)
+    share = None
+    if question.trainer is not None:
+        base, share = trainer_setup(question.trainer, run, estimator, effective, world), -(-effective // world)
+    else:
+        base = base_setup(run, estimator, world, evaluate=question.evaluate)
     precision = precision_taken(run.precision, estimator.gpu, estimator.model.architecture)
-    attempts = attempts_of(precision.of(base), estimator, question.loads)
+    attempts = attempts_of(precision.of(base), estimator, question.loads, share)
     chosen = choose(attempts, method, effective, world)
     if chosen is None:
         larger = smallest_gpu(_alone(attempts[0].setup), estimator, gpus)
@@ -111,9 +116,23 @@ def recommend_training(
     if not accumulates and source != "asked" and 0 < chosen.ceiling.single * world < effective:
         effective, source = chosen.ceiling.single * world, "whole"
     splits = splits_of(effective, chosen.ceiling, world)
-    split = splits.exact[0] if splits.exact else splits.nearest()
-    assert split is not None  # the effective batch is at least one sample for each GPU
+    least = LEAST_BATCH.get(question.trainer or "", 1)
+    split = next((one for one in splits.exact if one.batch >= least), None) or splits.nearest()
+    split = split or splits.exact[0]
     setup, workers_reason = _fill(chosen.setup, split, run, estimator)
+    if question.trainer is not None:
+        return Training(
+            attempts=attempts,
+            chosen=chosen,
+            setup=setup,
+            report=estimator.predict(setup),
+            largest=Largest(chosen.ceiling.single, 0, 0),
+            splits=splits,
+            split=split,
+            effective_source=source,
+            precision=precision,
+            workers_reason=workers_reason,
+        )
     rows = rows_worth(estimator.gpu.gpu if estimator.gpu else None, gpus.values())
     alone = alone_at_inference(setup)
     inference = estimator.largest(alone, "inference_batch_size")
@@ -219,7 +238,10 @@ def _last(attempts: tuple[Attempt, ...], method: str) -> TrainingSetup:
 
 
 def _shorter_source(last: TrainingSetup, estimator: Estimator) -> int | None:
-    """The input length, halved as often as it takes, with which a way fits at batch 1."""
+    """The input length, halved as often as it takes, with which a way fits at batch 1; of answers that the run makes
+    itself none is proposed."""
+    if last.post is not None and last.post.completion:
+        return None
     length = last.max_source_length // 2
     while length >= SHORTEST_SOURCE:
         setup = _alone(last._replace(max_source_length=length))

@@ -11,6 +11,7 @@ from kb import __version__
 from kb.advice.answer import DECISION, Answer, answer, answer_easier
 from kb.advice.estimator import Estimator
 from kb.advice.question import Question, RunSettings
+from kb.advice.trainer_run import TRAINERS
 from kb.advice.usual import longest_input
 from kb.commands.options import MACHINE, Options, check_numbers, question_of
 from kb.core.catalog import Catalog
@@ -31,6 +32,8 @@ from kb.session.models import named_model, read_model_config
 from kb.session.prepare import named_machine
 from kb.session.project import find_project
 from kb.session.project_releases import releases_here
+
+TASKS = ("train", "inference")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,12 +56,15 @@ def command(arguments: Sequence[str], language: str) -> int:
     if not machine.gpus:
         raise UserError("recommend.no_gpu")
     _check_lengths(question.run, model)
-    if options.written_as is not None and options.use != "train":
+    trainer = options.use if options.use in TRAINERS else None
+    if options.written_as is not None and options.use == "inference":
         raise UserError("recommend.as_inference", format=options.written_as)
+    if trainer is not None and options.written_as not in (None, "trl"):
+        raise UserError("recommend.as_trainer", format=options.written_as, task=trainer)
     given = _given(options.set, guide.get("decisions", {}).get(DECISION, {}).get("variables", {}))
     ask = partial(
         answer,
-        options.use,
+        "train" if trainer else options.use,
         estimator=Estimator(model, machine, catalog.constants),
         catalog=catalog,
         guide=guide,
@@ -68,7 +74,8 @@ def command(arguments: Sequence[str], language: str) -> int:
         given=given,
     )
     try:
-        question = question._replace(loads=LOADS.get(options.written_as, "usual"))
+        loads = LOADS.get("trl" if trainer else options.written_as, "usual")
+        question = question._replace(loads=loads, trainer=trainer, evaluate=trainer is None)
         result = ask(question)
         if options.written_as is not None:
             return _write(options, question, answer_easier(question, result, ask), words, result)
@@ -106,7 +113,7 @@ def build_parser(words: cli.Words) -> cli.Parser:
     made = Options(words, "recommend")
     parser, say = made.parser, made.say
     made.add(parser, "model", "model_config")
-    parser.add_argument("--task", dest="use", choices=("train", "inference"), default="train", help=say("task"))
+    parser.add_argument("--task", dest="use", choices=(*TASKS, *TRAINERS), default="train", help=say("task"))
     made.add(made.group("machine"), *MACHINE)
     run = made.group("run")
     made.add(run, "method", choices=("auto", "full", "lora", "qlora"))

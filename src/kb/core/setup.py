@@ -42,6 +42,7 @@ class Spread(NamedTuple):
 
 
 PostKind = Literal["sft", "dpo", "kto", "orpo", "cpo", "reward", "grpo", "rloo"]
+PAIRED = ("dpo", "orpo", "cpo", "reward")  # a chosen and a rejected answer: two rows for each sample
 Head = Literal["fused", "rows", "copied", "wide"]
 
 

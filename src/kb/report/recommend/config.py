@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kb.advice.answer import Answer
+from kb.advice.trainer_run import generations_of
 from kb.advice.usual import learning_rate_for, reads_target
 from kb.core.setup import TrainingSetup, WeightType
 
@@ -53,10 +54,12 @@ def settings_of(
     the checkpoint, None where it is not known; transformers 5 loads it so unless told otherwise. ``learning_rate``:
     where it is not left to the library.
     """
-    settings: dict[str, Any] = {
-        "model.name": setup.model_name,
-        "data.max_source_length": setup.max_source_length,
-    }
+    settings: dict[str, Any] = {"model.name": setup.model_name}
+    if setup.post is not None and setup.post.completion:  # prompts are taken as long as they are
+        settings["trl.max_completion_length"] = setup.post.completion
+        settings["trl.num_generations"] = generations_of(setup.post.kind, setup.effective_batch_size)
+    else:
+        settings["data.max_source_length"] = setup.max_source_length
     if not one_sequence:
         settings["data.max_target_length"] = setup.max_target_length
     if setup.weights != "fp32" or (stored != "fp32" and not setup.load_in_4bit):

@@ -36,6 +36,14 @@ _HF: Mapping[str, str] = {
 _LENGTH_OF = {"encoder": "max_seq_length", "decoder": "block_size"}  # in the example scripts of transformers
 _TRL = {**_HF, "data.max_source_length": "max_length"}
 _TRL_LEFT_OUT = ("quantization.bnb_4bit_compute_dtype", "training.do_train", "training.do_eval")
+# What says of a file which trainer it is for, at its default: a check of the file alone reads the same run.
+_OF_TRAINER: Mapping[str, tuple[str, Any]] = {
+    "dpo": ("f_divergence_type", "reverse_kl"),
+    "kto": ("desirable_weight", 1.0),
+    "orpo": ("beta", 0.1),
+    "grpo": ("reward_funcs", ["YOUR_REWARD"]),
+    "rloo": ("normalize_advantages", False),
+}
 _AXOLOTL: Mapping[str, str] = {
     "model.name": "base_model",
     "data.max_source_length": "sequence_len",
@@ -125,6 +133,11 @@ def _trl(settings: Settings, setup: TrainingSetup, family: str) -> list[Row]:
         rows.append(("model.torch_dtype", "dtype", "bfloat16" if setup.bf16 else "float16"))
     if "training.bf16" not in settings:
         rows.append(("", "bf16", False))  # TRL turns it on by itself
+    kind = setup.post.kind if setup.post is not None else ""
+    if kind in _OF_TRAINER:
+        rows.append(("", *_OF_TRAINER[kind]))
+    if kind == "rloo":
+        rows.append(("", "reward_funcs", ["YOUR_REWARD"]))
     return [*rows, ("", "dataset_name", YOURS), ("", "output_dir", OUTPUT)]
 
 

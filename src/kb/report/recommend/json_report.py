@@ -30,7 +30,7 @@ def recommend_object(answer: Answer, words: Words, version: str, rules_version: 
     return {
         **head(version, rules_version),
         "machine": machine_object(estimator.machine),
-        "task": answer.task,
+        "task": answer.question.trainer or answer.task,
         "model": {"id": estimator.model.id, "name": estimator.model.name, "parameters": estimator.model.parameters},
         "world_size": answer.world,
         "config": settings_of_answer(answer),

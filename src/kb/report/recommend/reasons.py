@@ -9,6 +9,7 @@ from kb.advice.decision import Leaf, Walk
 from kb.advice.inference import Inference
 from kb.advice.recommend import Training
 from kb.advice.rows_worth import Capped
+from kb.core.setup import PAIRED
 from kb.core.text import fill
 from kb.report.terminal import Style, wrap
 from kb.report.values import host_limit, size
@@ -27,11 +28,25 @@ def reasons(answer: Answer, words: Words) -> list[str]:
         words(f"recommend.precision.{training.precision.reason}"),
         _workers_reason(training, answer, words),
         _largest_reason(training, answer, words),
+        *_trainer_reasons(training, words),
         *_capped(
             "evaluation", training.evaluation if training.setup and training.setup.do_eval else None, answer, words
         ),
         *_capped("inference", training.inference, answer, words),
     ]
+
+
+def _trainer_reasons(training: Training, words: Words) -> list[str]:
+    """What one of TRL's trainers holds beside the policy."""
+    post = training.setup.post if training.setup is not None else None
+    if post is None or post.kind == "sft":
+        return []
+    said = [words(f"recommend.reference.{post.reference}")]
+    if post.kind in PAIRED:
+        said.append(words("recommend.pairs"))
+    if post.generated_rows:
+        said.append(words("recommend.generated", rows=post.generated_rows, tokens=post.completion))
+    return said
 
 
 def _capped(use: str, found: Capped | None, answer: Answer, words: Words) -> list[str]:
@@ -100,6 +115,8 @@ def _largest_reason(training: Training, answer: Answer, words: Words) -> str:
         "inference": largest.inference,
     }
     encoder = answer.estimator.model.architecture.family == "encoder"
+    if answer.question.trainer is not None:
+        return words("recommend.largest_of_trainer", **values)
     return words("recommend.largest_encoder" if encoder else "recommend.largest", **values)
 
 

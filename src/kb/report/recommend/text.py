@@ -40,10 +40,11 @@ def recommend_text(answer: Answer, words: Words, style: Style) -> str:
         title = answer.decision["title"][words.language]
         lines = walk_lines(answer.walk, answer.decision, answer.given or {}, words, style)
         sections.append([style.paint(words("recommend.decision", title=title), "heading"), *lines])
-    own = own_row(answer)
-    notes = notes_lines(own, answer.notes, answer.task, words, style)
-    notes += why_lines(own, answer.notes, answer.task, words, style)
-    sections.append([style.paint(words("recommend.notes"), "heading"), *notes])
+    if answer.question.trainer is None:
+        own = own_row(answer)
+        notes = notes_lines(own, answer.notes, answer.task, words, style)
+        notes += why_lines(own, answer.notes, answer.task, words, style)
+        sections.append([style.paint(words("recommend.notes"), "heading"), *notes])
     if answer.training is not None:
         heading = style.paint(words("recommend.ways"), "heading")
         sections.append(
@@ -58,8 +59,15 @@ def _title(answer: Answer, words: Words, style: Style) -> list[str]:
     assert found is not None  # without a GPU there is nothing to recommend for
     name = short_name(found.gpu) if found.gpu else found.name
     gpus = f"{answer.world} × {name}" if answer.world > 1 else name
-    parts = (estimator.model.name, f"{gpus} {size(found.memory_total)}", words(f"recommend.task.{answer.task}"))
+    parts = (estimator.model.name, f"{gpus} {size(found.memory_total)}", _task(answer, words))
     return [style.paint(style.dot.join(parts), "heading")]
+
+
+def _task(answer: Answer, words: Words) -> str:
+    trainer = answer.question.trainer
+    return (
+        words(f"recommend.task.{answer.task}") if trainer is None else words("recommend.by_trl", task=trainer.upper())
+    )
 
 
 def config_yaml(answer: Answer, words: Words) -> str | None:
@@ -67,6 +75,8 @@ def config_yaml(answer: Answer, words: Words) -> str | None:
     setup, settings = answer.setup, settings_of_answer(answer)
     if setup is None or settings is None:
         return None
+    if answer.question.trainer is not None:
+        return config_file(answer, "trl", words)
     head = " ".join(f"export {name}={value}" for name, value in ENVIRONMENT.items())
     one_sequence = not reads_target(answer.estimator.model.architecture)
     return to_yaml(settings, _comments(answer, setup, words), head, one_sequence=one_sequence)
@@ -102,9 +112,12 @@ def config_file(
         ),
         " ".join(f"export {key}={value}" for key, value in ENVIRONMENT.items()),
     ]
+    trainer = answer.question.trainer
+    if trainer is not None:
+        head.append(words("recommend.file_run", trainer=trainer))
     if asked_length is not None:
         head.insert(2, words("recommend.file_shorter", length=setup.max_source_length, asked=asked_length))
-    if not setup.do_eval:
+    if not setup.do_eval and trainer is None:
         head.insert(2, words("recommend.file_no_evaluation"))
     if renamed and form in READ_BY_TRAINER:
         settings = {RENAMED.get(name, name): value for name, value in settings.items()}
@@ -127,6 +140,11 @@ def _comments(answer: Answer, setup: TrainingSetup, words: Words) -> dict[str, s
         ACCUMULATION: words("recommend.comment.effective", n=setup.effective_batch_size),
         INFERENCE: _most(setup.inference_batch_size, training.largest.inference, words),
     }
+    if setup.post is not None:  # only parts of the effective batch were tried
+        comments[TRAIN] = words("recommend.comment.largest_part") if accumulates else ""
+    if setup.post is not None and setup.post.completion:
+        prompt = setup.max_source_length - setup.post.completion
+        comments["trl.max_completion_length"] = words("recommend.comment.prompts", n=prompt)
     if training.workers_reason == "unknown":
         comments["training"] = words("recommend.comment.workers_unknown")
     return comments

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from kb.core.setup import PostTraining, TrainingSetup
+from kb.core.setup import PAIRED, PostTraining, TrainingSetup
 from kb.memory.engine import ops
 from kb.memory.engine.autocast import autocast
 from kb.memory.engine.families.decoder import Decoder, causal_loss
@@ -23,7 +23,6 @@ from kb.memory.engine.tensor import BOOL, F32, I64, Tensor, bare, mark, new
 from kb.memory.engine.world import world
 
 OUTPUTS = {"sft": 2, "dpo": 3, "kto": 2, "grpo": 1, "rloo": 1}  # numbers for each token beside its log-probability
-PAIRED = ("dpo", "orpo", "cpo", "reward")  # a chosen and a rejected answer: two rows for each sample
 
 
 class Loss:
