@@ -70,6 +70,12 @@ def test_a_second_model_costs_full_training_what_adapters_do_without() -> None:
     assert "full_offload" not in takes["dpo"]
 
 
+def test_where_nothing_fits_a_larger_gpu_is_named_among_those_that_can_be_told() -> None:
+    """GPUs before Ampere take another attention kernel for bf16, which nobody follows: they are left out."""
+    found = recommended("--task", "dpo", "--model", "Qwen/Qwen2.5-7B", "--method", "full", code=1)
+    assert found["yaml"] is None and found["larger_gpu"]
+
+
 def test_rewards_are_trained_without_logits() -> None:
     found = recommended("--task", "reward", "--method", "lora", "--effective-batch", "2", "--seq-in", "128")
     assert "logits" not in {term["name"] for term in found["prediction"]["phases"]["train"]["terms"]}

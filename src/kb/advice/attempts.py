@@ -12,7 +12,7 @@ from kb.core.hardware import Gpu
 from kb.core.memory_report import Phase
 from kb.core.model import Architecture
 from kb.core.setup import Method, TrainingSetup, WeightType
-from kb.memory import default_targets, modules
+from kb.memory import UnsupportedArchitectureError, default_targets, modules
 
 MethodChoice = Literal["full", "lora", "qlora", "auto"]
 
@@ -154,10 +154,18 @@ def choose(attempts: tuple[Attempt, ...], method: str, effective: int, world: in
 
 
 def smallest_gpu(setup: TrainingSetup, estimator: Estimator, gpus: Mapping[str, Gpu]) -> Gpu | None:
-    """The known GPU of least memory on which all of ``setup`` fits with its whole band; None where it fits on none."""
+    """The known GPU of least memory on which all of ``setup`` fits with its whole band; None where it fits on none.
+
+    GPUs on which the run takes kernels that the memory engine does not follow are left out.
+    """
     for gpu in sorted(gpus.values(), key=lambda gpu: (gpu.memory_total, gpu.id)):
         other = Estimator(estimator.model, on_gpu(gpu), estimator.constants)
-        phases = [phase for phase in other.predict(setup).phases if phase.name != "load"]
+        if other.surely_over(setup):
+            continue
+        try:
+            phases = [phase for phase in other.predict(setup).phases if phase.name != "load"]
+        except UnsupportedArchitectureError:
+            continue
         if other.fits(phases):
             return gpu
     return None
