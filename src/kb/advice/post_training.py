@@ -45,8 +45,8 @@ def post_training_of(
         return None
     if unit.dialect == "llamafactory":
         return _of_llamafactory(read, kind, method)
-    if unit.dialect == "axolotl" and kind in GENERATING:
-        return None  # its own options of vLLM, and a second model whose place is not known
+    if unit.dialect == "axolotl" and kind in (*GENERATING, "reward"):
+        return None  # its own options of vLLM, a second model whose place is not known; rewards of any type of model
     release = _release(read, unit, versions)
     head = _head(kind, release)
     if head is None:
