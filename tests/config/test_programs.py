@@ -1,4 +1,4 @@
-"""Programs whose flags or overrides are a format's own settings: ms-swift, OpenRLHF, verl."""
+"""Programs whose flags or overrides are a format's own settings: ms-swift, OpenRLHF, verl, llama-cookbook."""
 
 from typing import Any
 
@@ -154,3 +154,46 @@ def test_a_yaml_file_of_swift() -> None:
     assert (unit.dialect, value(unit, "lora.enabled"), value(unit, "launch.num_processes")) == ("ms-swift", False, 4)
     assert (value(unit, "deepspeed.zero_stage"), value(unit, "deepspeed.offload_param.device")) == (3, "cpu")
     assert value(unit, "training.deepspeed") == "unsaid"  # a preset, no file
+
+
+COOKBOOK = "--model_name meta-llama/Meta-Llama-3-8B --batch_size_training 2"
+
+
+@pytest.mark.parametrize(
+    ("text", "method", "processes", "batch", "length"),
+    [
+        (f"torchrun --nproc_per_node 4 a/finetuning/finetuning.py --enable_fsdp {COOKBOOK}", "full", 4, 2, 4096),
+        (f"torchrun --nnodes 2 --nproc_per_node 4 finetuning.py --enable_fsdp {COOKBOOK}", "full", 8, 2, 4096),
+        (f"torchrun --nproc_per_node 2 $HOME/llama/finetuning.py --low_cpu_fsdp {COOKBOOK}", "full", 2, 2, 4096),
+        (f"python -m llama_cookbook.finetuning --use_peft {COOKBOOK} --context_length 1024", "lora", 1, 2, 1024),
+        (f"python3 -m llama_recipes.finetuning --use_peft --quantization --lr 1e-4 {COOKBOOK}", "lora", 1, 2, 4096),
+        (f"python finetuning.py --use_peft --quantization 4bit {COOKBOOK} --micro_batch_size 1", "qlora", 1, 1, 4096),
+        (f"torchrun --nproc_per_node 8 llama_finetuning.py --enable_fsdp --pure_bf16 {COOKBOOK}", "full", 8, 2, 4096),
+    ],
+)
+def test_llama_cookbook_is_read_by_its_own_names_and_not_predicted(
+    text: str, method: str, processes: int, batch: int, length: int
+) -> None:
+    (unit,) = units(f"{text}\n")
+    assert unit.dialect == "llama-cookbook"
+    result = CHECKER.check(unit)
+    assert result.note == "not_modelled" and result.setup is not None
+    setup = result.setup
+    assert (setup.method, setup.world_size) == (method, processes)
+    assert (setup.per_device_train_batch_size, setup.max_source_length) == (batch, length)
+    assert setup.load_in_8bit == ("--quantization --lr" in text)
+
+
+def test_a_finetuning_script_of_anybody_s_own_is_no_llama_cookbook() -> None:
+    (unit,) = units("python finetuning.py --model_name t5-base --batch_size 4 --epochs 3\n")
+    assert unit.dialect == "command-training"
+    assert units("finetuning --enable_fsdp --batch_size_training 2\n") == ()
+
+
+@pytest.mark.parametrize("script", ["$HOME/work/run_clm.py", '"${DIR}/run_clm.py"', "$(pwd)/run_clm.py"])
+@pytest.mark.parametrize("launcher", ["torchrun --nproc_per_node 2", "accelerate launch --num_processes 2"])
+def test_a_script_in_a_folder_that_only_the_run_knows_is_a_script(launcher: str, script: str) -> None:
+    flags = "--model_name_or_path gpt2 --per_device_train_batch_size 4 --do_train --output_dir out"
+    (unit,) = units(f"{launcher} {script} {flags}\n")
+    assert (unit.dialect, value(unit, "launch.num_processes")) == ("hf", 2)
+    assert unit.script == "run_clm.py"

@@ -256,7 +256,7 @@ def _split_launch(launcher: str, rest: Sequence[Argument], text: str, tools: Too
             return None
         rest = rest[1:]
     for index, argument in enumerate(rest):
-        word = argument.text or ""
+        word = _script_at(argument, text) if argument.text is None and launcher != "python" else argument.text or ""
         if word in ("-m", "--module") and index + 1 < len(rest):
             return _launch(launcher, rest[:index], rest[index + 1].text or "", rest[index + 2 :], text, tools)
         if word == "-c" or (word == "-" and launcher == "python"):
@@ -266,15 +266,21 @@ def _split_launch(launcher: str, rest: Sequence[Argument], text: str, tools: Too
     return None
 
 
+def _script_at(argument: Argument, text: str) -> str:
+    """``train.py`` of ``$HOME/work/train.py``: the folder is known only when the command runs, the file is."""
+    last = text[argument.start : argument.end].strip("\"'").rpartition("/")[2]
+    return last if last.endswith(".py") and not {"$", "`"}.intersection(last) else ""
+
+
 def _launch(
     launcher: str, before: Sequence[Argument], script: str, after: Sequence[Argument], text: str, tools: Tools
 ) -> Launch | None:
     own = read_flags(before, text)
-    found = tools.module(script)
+    flags = read_flags(after, text)
+    found = tools.module(script, {flag.name for flag in flags})
     if found is not None:
         run = _tool_launch(*found, after, text)
         return run._replace(before=own) if run is not None else None
-    flags = read_flags(after, text)
     return Launch(
         script=script.rpartition("/")[2],
         flags=flags,

@@ -1,6 +1,6 @@
 """Programs that take a format's own settings on their command line: which, and how, each format of ``rules/`` says."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Any, NamedTuple
 
 from kb.core.catalog import Dialect
@@ -10,7 +10,8 @@ class Tool(NamedTuple):
     """One program, or one module that is a program.
 
     ``dialect`` is the format of its settings, ``subcommands`` those that start a run, each with the settings that it
-    makes by itself; empty where the program has none. ``sets`` are the settings that the program makes.
+    makes by itself; empty where the program has none. ``sets`` are the settings that the program makes. ``marks``
+    are flags of which one has to be there, of a file that may lie anywhere, under a name that others have too.
     """
 
     dialect: str
@@ -19,6 +20,7 @@ class Tool(NamedTuple):
     overrides: bool = False  # settings are given as name=value
     processes: str = "gpus"  # "gpus": one for each that is seen; "environment": NPROC_PER_NODE; "settings": its own
     sets: Mapping[str, Any] = {}
+    marks: Set[str] = frozenset()
 
 
 class Tools:
@@ -33,6 +35,7 @@ class Tools:
                 overrides=row.get("overrides", False),
                 processes=row.get("processes", "gpus"),
                 sets=row.get("sets", {}),
+                marks=frozenset(dialect.recognise["marks"] if row.get("anywhere") else ()),
             )
             for dialect in dialects
             for name, row in dialect.programs.items()
@@ -40,10 +43,13 @@ class Tools:
 
     def command(self, word: str) -> Tool | None:
         """The program that a word starts: ``swift``."""
-        return None if "." in word else self._by_name.get(word)
+        tool = None if "." in word else self._by_name.get(word)
+        return None if tool is not None and tool.marks else tool
 
-    def module(self, script: str) -> tuple[str, Tool] | None:
-        """The program of a module, or of a file at its place: ``swift.cli.sft``, ``…/swift/cli/sft.py``."""
+    def module(self, script: str, flags: Set[str]) -> tuple[str, Tool] | None:
+        """The program of a module, or of a file at its place: ``swift.cli.sft``, ``…/swift/cli/sft.py``; of some a file
+        of that name with ``flags`` that are the format's own.
+        """
         name = script.removesuffix(".py").replace("/", ".") if script.endswith(".py") else script
         while "." in name:
             tool = self._by_name.get(name)
@@ -52,7 +58,8 @@ class Tools:
             if not script.endswith(".py"):
                 return None
             name = name.partition(".")[2]
-        return None
+        tool = self._by_name.get(name)
+        return (name, tool) if tool is not None and not tool.marks.isdisjoint(flags) else None
 
 
 NO_TOOLS = Tools(())
