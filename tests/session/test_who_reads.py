@@ -240,3 +240,28 @@ def test_words_of_a_programs_own_are_no_names_of_modules(tmp_path: Path) -> None
     command = "python train.py --model_name_or_path Qwen/Qwen2.5-0.5B --use_peft True --target_modules all --bf16\n"
     put(tmp_path, {"run.sh": command, "train.py": PARSER + "    target_modules: str = field(default='all')\n"})
     assert said(tmp_path, "run.sh", "lora-targets-match-nothing") is None
+
+
+EVALUATION_TASK = """task: c4
+dataset_path: allenai/c4
+dataset_name: en
+dataset_kwargs: {verification_mode: no_checks}
+generation_kwargs: {do_sample: false, num_beams: 1}
+doc_to_target: !function preprocess.target
+"""
+
+
+def test_a_file_of_another_programs_own_tags_is_passed_over_unless_it_bears_a_formats_marks(tmp_path: Path) -> None:
+    marked = HF + "callback: !include callback.yaml\n"
+    put(
+        tmp_path,
+        {"task.yaml": EVALUATION_TASK, "plain.yaml": EVALUATION_TASK.replace("!function ", ""), "a.yaml": marked},
+    )
+    checker = checker_of(tmp_path)
+    assert check_input(Input(str(tmp_path / "task.yaml"), named=False), checker) is None
+    plain = check_input(Input(str(tmp_path / "plain.yaml"), named=False), checker)
+    assert plain is None or (not isinstance(plain, Unusable) and plain.results[0].unit.dialect is None)
+    for name, named in (("task.yaml", True), ("a.yaml", False)):
+        fault = check_input(Input(str(tmp_path / name), named=named), checker)
+        assert isinstance(fault, Unusable)
+        assert fault.key == "config.tag"

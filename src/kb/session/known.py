@@ -46,6 +46,10 @@ class Known:
         """Whether bytes that cannot be read as what they are say anything of a run."""
         return bool(self.familiar(raw, kind))
 
+    def marked(self, raw: bytes) -> bool:
+        """Whether the keys of such bytes are those of a format that kb knows."""
+        return bool(self._recognition.matching(_outline(_text(raw))))
+
     def familiar(self, raw: bytes, kind: str) -> tuple[str, ...]:
         """The names in such bytes that belong to a run; none where they do not suffice to tell."""
         if kind in ("python", "notebook"):

@@ -17,6 +17,7 @@ from kb.session.file_result import FileResult, Kind, kind_of
 
 STDIN = "-"
 # What a file is that can be read, and says nothing of a run.
+OWN_TAG = "config.tag"
 _NOTHING_OF_A_RUN = frozenset(
     f"config.{name}"
     for name in (
@@ -123,7 +124,10 @@ def _is_config(given: Input, raw: bytes | None, fault: str, checker: FileChecker
         if fault != "config.too-large":
             return True
         raw = read_at_most(given.path, MAX_BYTES)
-    return checker.known.belongs(raw, given.kind or kind_of(given.path))
+    kind = given.kind or kind_of(given.path)
+    if fault == OWN_TAG and kind == "config":
+        return checker.known.marked(raw)  # a loader of its own reads it: its names are as likely its own
+    return checker.known.belongs(raw, kind)
 
 
 def internal_fault(path: str, error: Exception) -> Unusable:
