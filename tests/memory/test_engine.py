@@ -98,7 +98,7 @@ def test_a_run_that_does_not_fit_the_card_is_out_of_memory() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"use_dora": True, "method": "lora"},
+        {"use_dora": True, "method": "qlora"},
         {"world_size": 2},
         {"optim": "galore_adamw"},
         {"zero_stage": 2},
@@ -219,3 +219,16 @@ def test_targets_that_match_nothing_are_said() -> None:
     setup = TrainingSetup(method="lora", bf16=True, lora_target_modules=("query", "nowhere"))
     assumed = {one.reason: one.value for one in report(setup, BERT, followed=True).assumed}
     assert assumed["unmatched_targets"] == ["nowhere"]
+
+
+def test_dora_is_followed_where_a_closed_form_would_answer_too() -> None:
+    setup = TrainingSetup(method="lora", use_dora=True, bf16=True, lora_target_modules=("query", "value"))
+    dora, plain = report(setup, BERT), report(setup._replace(use_dora=False), BERT, followed=True)
+    assert dora.level == "engine"
+    magnitudes = 12 * 2 * 768 * 4
+    assert adapters_of(dora) - adapters_of(plain) == magnitudes
+    assert report(setup._replace(method="qlora", load_in_4bit=True), BERT).level == "closed"
+
+
+def adapters_of(made: Any) -> int:
+    return sum(term.bytes for term in made.phase("train").terms if term.name == "adapters")

@@ -80,3 +80,19 @@ def test_labels_of_encoders_are_kept_and_smoothed_as_the_trainer_does(
     setup = TrainingSetup(per_device_train_batch_size=3, max_source_length=72, bf16=True, **given)
     _, peaks = simulated(config, setup, (8, 6))
     assert {phase: followed(config, setup, (8, 6))[1][phase] for phase in peaks} == peaks
+
+
+@pytest.mark.parametrize("model", ["llama", "t5", "bert"])
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"lora_dropout": 0.1}, {"weights": "bf16", "lora_dropout": 0.1}, {"gradient_checkpointing": True}],
+    ids=["plain", "dropout", "weights in bf16", "checkpointed"],
+)
+def test_dora_asks_for_the_same_blocks(model: str, given: dict[str, Any]) -> None:
+    targets = {"llama": ("q_proj", "down_proj"), "t5": ("q", "wo"), "bert": ("query", "dense")}[model]
+    setup = TrainingSetup(method="lora", use_dora=True, bf16=True, lora_target_modules=targets,
+                          per_device_train_batch_size=3, max_source_length=72, **given)  # fmt: skip
+    wanted, peaks = simulated(CONFIGS[model], setup, (8, 6))
+    found, own = followed(CONFIGS[model], setup, (8, 6))
+    assert parted(canonical(wanted), canonical(found)) is None
+    assert {phase: own[phase] for phase in peaks} == peaks

@@ -25,7 +25,7 @@ class Linear:
     ``packs`` is False of what bitsandbytes leaves wide: output layers, T5's ``wo``.
     """
 
-    __slots__ = ("a", "b", "bias", "head", "model", "packs", "path", "replaced", "state", "weight")
+    __slots__ = ("a", "b", "bias", "head", "magnitude", "model", "packs", "path", "replaced", "state", "weight")
 
     def __init__(
         self,
@@ -42,6 +42,7 @@ class Linear:
         self.model, self.path, self.packs, self.head = model, path, packs and not head, head
         self.a: Tensor | None = None
         self.b: Tensor | None = None
+        self.magnitude: Tensor | None = None  # DoRA's
         self.state: quantized.State | None = None
         self.replaced: Any = None
         self.weight = model.parameter(path + ".weight", (rows, columns)) if weight is None else weight
@@ -59,6 +60,11 @@ class Linear:
         result = ops.linear(x, self.weight, self.bias)  # peft.tuners.lora.layer.Linear.forward
         dtype = result.dtype
         x = ops.cast(x, self.a.dtype)
+        if self.magnitude is not None:
+            from kb.memory.engine import dora  # few runs need it
+
+            result = dora.forward(self, x, result)
+            return ops.cast(result, dtype)
         dropped = self.model.adapter_dropout
         result = ops.add(result, ops.scale(ops.linear(ops.linear(ops.dropout(x, dropped), self.a), self.b)))
         return ops.cast(result, dtype)
@@ -200,10 +206,16 @@ class Model:
             rows, columns = linear.weight.shape
             linear.a = new((adapters.rank, columns), self.options.dtype)
             linear.b = new((rows, adapters.rank), self.options.dtype)
+            if adapters.dora:
+                from kb.memory.engine.dora import magnitude_of
+
+                linear.magnitude = magnitude_of(linear)
         copies = [] if self.copies_last else self._copied_heads(adapters.whole)
         for linear in wrapped:
-            for side in ("a", "b"):
+            for side in ("a", "b", "magnitude"):
                 old = getattr(linear, side)
+                if old is None:
+                    continue
                 setattr(linear, side, ops.cast(old, F32))
                 old = None
                 self.adapters.append(getattr(linear, side))
@@ -251,7 +263,12 @@ class Model:
         found = {id(tensor): path for path, tensor in self.parameters}
         for linear in self.linears:
             found[id(linear.weight)] = linear.path + ".weight"  # a head of its own, where one is trained
-            for name, tensor in (("bias", linear.bias), ("lora_A", linear.a), ("lora_B", linear.b)):
+            for name, tensor in (
+                ("bias", linear.bias),
+                ("lora_A", linear.a),
+                ("lora_B", linear.b),
+                ("magnitude", linear.magnitude),
+            ):
                 if tensor is not None:
                     found[id(tensor)] = f"{linear.path}.{name}"
         return found

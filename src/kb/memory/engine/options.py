@@ -21,6 +21,7 @@ class Adapters(NamedTuple):
     rank: int
     dropout: float
     dtype: str | None = None  # what a trainer casts them to after PEFT
+    dora: bool = False
 
 
 class Quantization(NamedTuple):
@@ -69,6 +70,7 @@ def options_of(setup: TrainingSetup, defaults: tuple[str, ...] | None) -> Option
             setup.lora_r,
             setup.lora_dropout,
             TYPES.get(setup.trained_type),
+            setup.use_dora,
         )
     return Options(
         dtype=dtype,
@@ -85,7 +87,7 @@ def options_of(setup: TrainingSetup, defaults: tuple[str, ...] | None) -> Option
 def _check(setup: TrainingSetup) -> None:
     """Refuse, by name, what no part of the engine follows."""
     refused = {
-        "use_dora": setup.use_dora,
+        "use_dora of 4 bits": setup.use_dora and (setup.load_in_4bit or setup.method == "qlora"),
         "load_in_8bit": setup.load_in_8bit and not setup.load_in_4bit,
         "world_size": setup.world_size > 1 or setup.fsdp or setup.zero_stage > 0,
         "use_liger_kernel": setup.fused_loss,

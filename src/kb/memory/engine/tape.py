@@ -251,7 +251,9 @@ def _validate(node: Node, outs: list[Any]) -> None:
             outs[at] = None
             continue
         if out.shape != edge[1]:
+            fewer = len(edge[1]) < len(out.shape)  # at::sum_to: dimensions that go make its result a view
             outs[at] = out = new(edge[1], out.dtype)
+            out.based = fewer
         if out.dtype != edge[2]:
             outs[at] = like(out, edge[2])
         out = None

@@ -236,9 +236,9 @@ def layer_norm(tensor: Tensor, weight: Tensor | None, bias: Tensor | None) -> Te
 
     Source: ATen/native/cuda/layer_norm_kernel.cu, autocast_mode.h.
     """
-    tensor = widened(tensor)
-    weight, bias = weight and widened(weight), bias and widened(bias)
-    tensor = contiguous(tensor)
+    bias = bias and widened(bias)  # C++ evaluates arguments last first
+    weight = weight and widened(weight)
+    tensor = contiguous(widened(tensor))
     inputs = [t for t in (tensor, weight, bias) if t is not None]
     node = record(_layer_norm_back, inputs, (tensor, weight, bias))
     out = new(tensor.shape, tensor.dtype, None, node)
