@@ -7,6 +7,7 @@ from kb.config.notebook.reader import read_cells, suppress_in_cells
 from kb.config.python.reader import PythonReader
 from kb.config.python.syntax import declared_encoding, string_extents
 from kb.config.shell.command import CommandReader
+from kb.config.shell.script import read_shell
 from kb.config.suppressions import Suppressed, read_suppressions, suppress
 from kb.config.text.encoding import Decoded, decode
 from kb.config.text.guard import MAX_BYTES
@@ -71,6 +72,23 @@ def suppressed_in_code(
         return suppress_in_cells(findings, text, today=today, known=known, decided=decided)
     directives = read_suppressions(text, string_extents(text))
     return suppress(findings, directives, today=today, known=known, decided=decided)
+
+
+SAID_BY_ANY = ("training.output_dir", "training.seed", "training.run_name", "inference.batch_size")
+
+
+def runs_of_shell(text: str, path: str, commands: CommandReader) -> list[Unit]:
+    """The commands of a shell script that may be runs."""
+    return [unit for unit in read_shell(text, path, commands) if tells_of_a_run(unit)]
+
+
+def tells_of_a_run(unit: Unit) -> bool:
+    """Whether a command of a script says anything of training or inference: an output folder, a seed and a batch are
+    what any program may take.
+    """
+    said = (name for name in unit.settings if name not in SAID_BY_ANY)
+    told = any(name == "launch.run_config" or not name.startswith("launch.") for name in said)
+    return told or bool(unit.events) or unit.reader != "script"
 
 
 def starts_no_run(unit: Unit) -> bool:

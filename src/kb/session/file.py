@@ -231,9 +231,9 @@ class FileChecker:
 
             return code_units(text, path, kind, self.catalog)
         if kind == "shell":
-            from kb.config.shell.script import read_shell
+            from kb.session.code_files import runs_of_shell
 
-            return list(read_shell(text, path, self._commands.reader))
+            return runs_of_shell(text, path, self._commands.reader)
         unit = self._commands.reader.read(text, path)
         return [unit] if unit else []
 
