@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kb.advice.question import Question
-from kb.config.python.declared import declared
+from kb.config.python.declared import declared, device_map_of
 from kb.core.result import UnitResult, Unusable
 from kb.knowledge.catalog import load_catalog
 from kb.session.prepare import file_checker
@@ -39,6 +39,7 @@ class TrainingArguments(transformers.TrainingArguments):
     cache_dir: str | None = field(default=None)
 
 parser = transformers.HfArgumentParser((DataArguments, AdapterArguments, TrainingArguments))
+rows = tokenizer(texts, max_length=data.max_seq_length)
 trainer = transformers.Trainer(model=model)
 """
 ARGPARSE = """
@@ -60,24 +61,78 @@ fire.Fire(train)
 """
 
 
+SET_LATER = """
+import argparse
+parser = argparse.ArgumentParser()
+for flag in (1,): pass
+parser.add_argument("--a", default=1), parser.add_argument("--b", default=2), parser.add_argument("--c", default=3)
+parser.add_argument("--d", default=4), parser.add_argument("--e", default=5), parser.add_argument("--f", default=6)
+parser.set_defaults(a=9)
+args = parser.parse_args()
+args.b, args.c = 1, 2
+setattr(args, "d", 0)
+vars(args)["e"] = 0
+tokenizer.f = 7
+"""
+POST_INIT = """
+@dataclass
+class Flags(TrainingArguments):
+    optim: str = "adamw_8bit"
+    bf16: bool = field(default_factory=lambda: torch.cuda.is_bf16_supported())
+    fp16: bool = True
+    def __post_init__(self):
+        self.optim = "adamw_torch"
+HfArgumentParser(Flags)
+"""
+
+
+def told(text: str, imported: str = "") -> dict[str, str | None]:
+    """Each default; ``?`` for what cannot be told."""
+    return {name: each.text if each.can_be_told else "?" for name, each in declared(text, imported).items()}
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
         (CLASSES, {"max_seq_length": "333", "use_peft": "False", "lora_r": "64", "optim": "adafactor",
                    "per_device_train_batch_size": "3", "cache_dir": None}),
-        (ARGPARSE, {"max_seq_length": None, "max_source_length": "222", "per_device_train_batch_size": "3",
-                    "gradient_accumulation_steps": None, "gradient_checkpointing": "False", "learning_rate": None}),
+        (ARGPARSE, {"max_seq_length": "?", "max_source_length": "222", "per_device_train_batch_size": "3",
+                    "gradient_accumulation_steps": None, "gradient_checkpointing": "False", "learning_rate": "?"}),
         (FIRE, {"base_model": None, "cutoff_len": "256", "micro_batch_size": "4", "prompter": None}),
-        (ARGPARSE + CLASSES.replace("from __future__ import annotations", "") + "\nparser.add_argument('--optim')",
-         {"optim": None}),
-        ("add_argument(", {}),
-        ("print('ArgumentParser')", {}),
+        (SET_LATER, {"a": "?", "b": "?", "c": "?", "d": "?", "e": "?", "f": "6"}),
+        (POST_INIT, {"optim": "?", "bf16": "?", "fp16": "True"}),
+        (ARGPARSE + "\nparser.add_argument('--max_source_length', default=8)", {"max_source_length": "?"}),
     ],
 )  # fmt: skip
 def test_flags_and_their_defaults_are_read_off_the_source(text: str, expected: dict[str, str | None]) -> None:
-    found = declared(text)
+    found = told(text)
     assert {name: found[name] for name in expected} == expected
     assert "block_size" not in found
+
+
+def test_the_programs_own_classes_and_parser_come_before_those_that_it_imports() -> None:
+    other = CLASSES.replace("333", "32768")
+    assert told(CLASSES, other)["max_seq_length"] == "333"
+    assert told(CLASSES, ARGPARSE).get("max_source_length") is None
+    assert told("from arguments import parse\nargs = parse()", ARGPARSE)["max_source_length"] == "222"
+    assert told(ARGPARSE + "\ncommands = parser.add_subparsers()\n") == {}
+    assert told("add_argument(") == told("print('ArgumentParser')") == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ('model = AutoModel.from_pretrained(name, device_map="auto")', "auto"),
+        ('device_map = "balanced"', "balanced"),
+        ('# model = AutoModel.from_pretrained(name, device_map="auto")', None),
+        ('"""AutoModel.from_pretrained(name, device_map="auto")"""', None),
+        ('def merge():\n    AutoModel.from_pretrained(name, device_map="auto")', None),
+        ('model = AutoPeftModelForCausalLM.from_pretrained(out, device_map="auto")', None),
+        ("model = AutoModel.from_pretrained(name, device_map={'': 0})", None),
+    ],
+)
+def test_a_program_spreads_its_model_over_gpus_where_it_loads_it_so(line: str, expected: str | None) -> None:
+    assert device_map_of(line) == expected
 
 
 def checked(folder: Path, program: str, flags: str = "", command: str = RUN, **machine: Any) -> UnitResult:
@@ -139,5 +194,27 @@ def test_a_finding_on_a_default_of_the_program_names_the_program(tmp_path: Path)
     result = checked(tmp_path, program, "--bf16 True")
     found = next(each for each in result.findings if each.rule == "fp16-and-bf16-both")
     assert [name for name, _ in found.related] == ["training.fp16"]
+    assert [(edit.op, edit.value) for edit in found.fixes[0].edits] == [("set", False)]  # there is no flag to remove
     setting = result.unit.settings["training.fp16"]
-    assert (setting.joined, setting.path) == ("train.py", ("fp16 (train.py)",))
+    assert (setting.joined, setting.path) == ("train.py", ("--fp16",))
+
+
+def test_a_default_that_cannot_be_told_is_no_default_of_the_librarys(tmp_path: Path) -> None:
+    program = CLASSES.replace("per_device_train_batch_size: int = 3", "per_device_train_batch_size: int = ROWS")
+    result = checked(tmp_path, program)
+    assert result.prediction is None
+    assert "training.per_device_train_batch_size" in result.unit.settings
+
+
+def test_a_switch_without_a_memory_model_that_is_on_by_default_is_heeded(tmp_path: Path) -> None:
+    for field in ("bits: int = 4", "use_galore: bool = True"):
+        result = checked(tmp_path, CLASSES.replace("lora_r: int = 64", field))
+        assert result.prediction is None, field
+    for field in ("bits: int = 16", "use_galore: bool = False"):
+        assert checked(tmp_path, CLASSES.replace("lora_r: int = 64", field)).prediction is not None, field
+
+
+def test_of_a_pair_the_commands_word_wins_where_the_library_is_not_given_both(tmp_path: Path) -> None:
+    program = ARGPARSE.replace("args = parser", 'parser.add_argument("--fp16", default=True)\nargs = parser')
+    assert "training.fp16" not in checked(tmp_path, program, "--bf16 True").unit.settings
+    assert checked(tmp_path, program).unit.settings["training.fp16"].value is True

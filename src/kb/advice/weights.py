@@ -8,7 +8,7 @@ from kb.advice.tables import BETWEEN
 from kb.core.document import Unit
 from kb.core.expression import compile_tree
 from kb.core.facts import Certainty, certainty_of, weakest
-from kb.core.finding import Finding, Severity
+from kb.core.finding import Edit, Finding, Severity
 from kb.core.lint import lowered
 from kb.core.model import Model
 from kb.core.naming import HANDS_ON, Names
@@ -16,11 +16,23 @@ from kb.core.rule import Rule
 from kb.core.setup import Assumption, TrainingSetup
 
 
+def _instead(unit: Unit, edit: Edit) -> Edit:
+    """An edit as a command can make it: a switch that is on in its program is not there to be removed."""
+    setting = unit.settings.get(edit.name)
+    of_program = setting is not None and bool(unit.program) and setting.joined == unit.program
+    return Edit("set", edit.name, False) if of_program and edit.op == "remove" else edit
+
+
 def _barred(unit: Unit, finding: Finding) -> Finding:
     """The finding with those of its fixes marked that the file's form bars."""
     if not any(unit.bars(fix) for fix in finding.fixes):
         return finding
-    return finding._replace(fixes=tuple(fix._replace(barred=unit.bars(fix)) for fix in finding.fixes))
+    return finding._replace(
+        fixes=tuple(
+            fix._replace(barred=unit.bars(fix), edits=tuple(_instead(unit, edit) for edit in fix.edits))
+            for fix in finding.fixes
+        )
+    )
 
 
 # What a guessed model's dimensions decide: a finding that uses such a fact is as unsure as the guess.

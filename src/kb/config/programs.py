@@ -66,7 +66,7 @@ def _named(folder: str, top: str, named: str) -> Iterator[Program]:
         path = os.path.normpath(os.path.join(folder, named))
         text = _text(path)
         if text is not None:
-            yield Program(path, "\n".join((text, *_imported(path, text, top))))
+            yield Program(path, "\n".join((text, *_imported(path, text, top))), len(text))
             return
         parent = os.path.dirname(folder)
         if folder == top or parent == folder:

@@ -44,6 +44,17 @@ class Program(NamedTuple):
 
     path: str
     text: str
+    own_length: int | None = None  # of its own source, before that of the modules; None: there is no other
+
+    @property
+    def own(self) -> str:
+        """Its own source alone."""
+        return self.text if self.own_length is None else self.text[: self.own_length]
+
+    @property
+    def imported(self) -> str:
+        """The source of the modules that it imports."""
+        return "" if self.own_length is None else self.text[self.own_length :]
 
     @property
     def hands_on(self) -> bool:

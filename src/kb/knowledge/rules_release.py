@@ -9,10 +9,12 @@ import hashlib
 import json
 import lzma
 import os
+import re
 import shutil
 import tempfile
 import time
 import zipfile
+import zlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -37,6 +39,12 @@ FOLDER = PACKAGE.replace("-", "_")  # in the wheel
 MANIFEST = "release.json"
 LARGEST_BYTES = 64 << 20  # of all texts: today 5 MB
 SPARED_SECONDS = 24 * 3600  # a run that began before may still read what nothing names any more
+
+_NO_PART = re.compile(r"[\\:\x00]")  # of a path: a folder, or a drive, under Windows
+# What a damaged archive can end in, whichever of its bytes it is.
+_DAMAGE = (
+    OSError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, EOFError, ValueError, LookupError, TypeError, RuntimeError,
+)  # fmt: skip
 
 
 class Release(NamedTuple):
@@ -67,14 +75,17 @@ def read_release(path: str) -> Release:
             _refuse_format(name, manifest["format"])
             texts = _texts(_member(wheel, hashes, ARCHIVE))
         return Release(str(manifest["version"]), str(manifest["released"]), texts, sha256_of(path))
-    except (OSError, zipfile.BadZipFile, lzma.LZMAError, EOFError, ValueError, LookupError, TypeError) as error:
+    except _DAMAGE as error:
         if isinstance(error, UserError):
             raise
         raise UserError("rules.update_damaged", name=name, reason=str(error) or type(error).__name__) from None
 
 
 def _hashes(wheel: zipfile.ZipFile) -> dict[str, str]:
-    record = next(name for name in wheel.namelist() if name.endswith(".dist-info/RECORD") and name.count("/") == 1)
+    names = (name for name in wheel.namelist() if name.endswith(".dist-info/RECORD") and name.count("/") == 1)
+    record = next(names, None)
+    if record is None:
+        raise ValueError("there is no RECORD in it")
     rows = (line.split(",") for line in wheel.read(record).decode().splitlines())
     return {row[0]: row[1] for row in rows if len(row) == 3}
 
@@ -104,9 +115,12 @@ def _texts(packed: bytes) -> dict[str, str]:
     if not reader.eof:
         raise ValueError(f"{ARCHIVE} is cut off, or longer than {LARGEST_BYTES} bytes")
     texts: dict[str, str] = json.loads(data)
+    if not isinstance(texts, dict) or not all(isinstance(each, str) for each in texts.values()):
+        raise ValueError(f"{ARCHIVE} does not hold texts by name")
     for name in texts:
         parts = name.split("/")
-        if parts[0] not in ("rules", "i18n") or any(part in ("", ".", "..") or "\\" in part for part in parts):
+        astray = any(part in ("", ".", "..") or _NO_PART.search(part) for part in parts)
+        if parts[0] not in ("rules", "i18n") or astray:
             raise ValueError(f"{name!r} does not lie in rules/ or i18n/")
     return texts
 

@@ -5,95 +5,145 @@ function that ``fire`` calls.
 """
 
 import ast
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from typing import NamedTuple
 
 _PARSERS = frozenset(("HfArgumentParser", "TrlParser", "H4ArgumentParser"))
 _DECLARES = ("ArgumentParser", "TrlParser", "add_argument", "fire.Fire")
 _SWITCHES = {"store_true": "False", "store_false": "True"}
 MAX_BASES = 20  # of a class, one built on the other
+_OF_FLAGS = re.compile(r"arg|opt|cfg|conf|param", re.I)  # what a program calls the flags that it has read
+_SPREADS = ("auto", "balanced", "balanced_low_0", "sequential")
+_AFTERWARDS = re.compile(r"merge|generat|eval|infer|predict|test|export", re.I)
 
-Declared = Mapping[str, str | None]
-"""Flag without its dashes, with _ for - → its default as a command would write it; None where it cannot be told."""
+
+class Default(NamedTuple):
+    """A flag's value where nothing is given, as a command would write it; None where there is none.
+
+    Whether it ``can_be_told``, and whether it is a field of a class for ``HfArgumentParser`` (``of_class``).
+    """
+
+    text: str | None
+    can_be_told: bool = True
+    of_class: bool = False
+
+
+Row = tuple[str, Default]
+NOTHING, UNTOLD = Default(None), Default(None, can_be_told=False)
 
 
 @lru_cache(64)
-def declared(text: str) -> Declared:
-    """The flags of a program with the values that they have where nothing is given.
+def declared(own: str, imported: str = "") -> Mapping[str, Default]:
+    """The flags of a program, without dashes and with _ for -.
 
     Args:
-        text: its source, with that of the project's modules that it imports behind it.
+        own: its source.
+        imported: that of the project's modules that it imports: a class that it uses may stand there, and the parser
+            where its own source has none.
 
-    A flag without a default, one declared twice with different ones, and one that the program sets later are None. Text
-    that is no Python declares nothing.
+    One declared twice with different values and one that the program sets later cannot be told. Text that is no Python,
+    and a program with commands of its own (``add_subparsers``), declares nothing.
     """
-    if not any(mark in text for mark in _DECLARES):
+    if not any(mark in own or mark in imported for mark in _DECLARES):
         return {}
+    mine, others = _nodes(own), _nodes(imported)
+    classes: dict[str, ast.ClassDef] = {}
+    for node in (*mine, *others):
+        if isinstance(node, ast.ClassDef):
+            classes.setdefault(node.name, node)  # the program's own comes first
+    for nodes in (mine, others):
+        if any(_called(node) in ("add_subparsers", "add_parser") for node in nodes):
+            return {}
+        rows, used = _rows(nodes, classes)
+        if rows:
+            found: dict[str, Default] = {}
+            for name, value in rows:
+                found[name] = value if name not in found or found[name] == value else UNTOLD
+            return found | dict.fromkeys(_set_later(nodes, used) & found.keys(), UNTOLD)
+    return {}
+
+
+def _nodes(text: str) -> list[ast.AST]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # "\d" in a text is for the program's author to hear of
-            tree = ast.parse(text)
+            return list(ast.walk(ast.parse(text)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return {}
-    nodes = list(ast.walk(tree))
-    found: dict[str, str | None] = {}
-    for name, value in _all(nodes):
-        found[name] = value if name not in found or found[name] == value else None
-    return found | dict.fromkeys(_set_later(nodes) & found.keys())
+        return []
 
 
-def _all(nodes: list[ast.AST]) -> Iterator[tuple[str, str | None]]:
-    classes = {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
+def _called(node: ast.AST) -> str:
+    if not isinstance(node, ast.Call):
+        return ""
+    return node.func.attr if isinstance(node.func, ast.Attribute) else str(getattr(node.func, "id", ""))
+
+
+def _rows(nodes: list[ast.AST], classes: Mapping[str, ast.ClassDef]) -> tuple[list[Row], list[ast.ClassDef]]:
+    """What the parsers among these nodes declare, and the classes that they are given."""
     functions = {node.name: node for node in nodes if isinstance(node, ast.FunctionDef)}
+    rows: list[Row] = []
+    used: list[ast.ClassDef] = []
     for node in nodes:
-        if not isinstance(node, ast.Call):
+        called = _called(node)
+        if not isinstance(node, ast.Call) or not called:
             continue
-        called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         if called in _PARSERS and (node.args or node.keywords):
             given = node.args[0] if node.args else node.keywords[0].value
             for name in [each.id for each in ast.walk(given) if isinstance(each, ast.Name)]:
-                yield from _of_class(name, classes)
+                chain = _chain(name, classes)
+                used += chain
+                rows += _of_classes(chain)
         elif called == "add_argument":
-            yield from _of_argument(node)
+            rows += _of_argument(node)
         elif called == "Fire" and node.args and isinstance(node.args[0], ast.Name) and node.args[0].id in functions:
-            yield from _of_function(functions[node.args[0].id])
+            rows += _of_function(functions[node.args[0].id])
+    return rows, used
 
 
-def _of_class(name: str, classes: Mapping[str, ast.ClassDef]) -> Iterator[tuple[str, str | None]]:
-    """The fields of a class and of those of the project's own that it is built on; its own come first."""
-    seen: set[str] = set()
-    fields: set[str] = set()
+def _chain(name: str, classes: Mapping[str, ast.ClassDef]) -> list[ast.ClassDef]:
+    """A class and those of the project's own that it is built on."""
+    chain: list[ast.ClassDef] = []
     waiting = [name]
-    while waiting and len(seen) < MAX_BASES:
-        at = waiting.pop(0)
-        if at in seen or at not in classes:
-            continue
-        seen.add(at)
-        waiting += [each.id for each in classes[at].bases if isinstance(each, ast.Name)]
-        for node in classes[at].body:
+    while waiting and len(chain) < MAX_BASES:
+        found = classes.get(waiting.pop(0))
+        if found is not None and found not in chain:
+            chain.append(found)
+            waiting += [each.id for each in found.bases if isinstance(each, ast.Name)]
+    return chain
+
+
+def _of_classes(chain: list[ast.ClassDef]) -> Iterator[Row]:
+    """The fields of a class and of its bases; its own come first."""
+    fields: set[str] = set()
+    for each in chain:
+        for node in each.body:
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id not in fields:
                 fields.add(node.target.id)
-                yield node.target.id, _of_field(node.value)
+                yield node.target.id, _of_field(node.value)._replace(of_class=True)
 
 
-def _of_field(value: ast.expr | None) -> str | None:
-    if isinstance(value, ast.Call):  # field(default=…, metadata=…)
-        value = next((each.value for each in value.keywords if each.arg == "default"), None)
-    return _written(value)
+def _of_field(value: ast.expr | None) -> Default:
+    if not isinstance(value, ast.Call):
+        return _written(value)
+    given = {each.arg: each.value for each in value.keywords}  # field(default=…, metadata=…)
+    if "default_factory" in given or value.args:
+        return UNTOLD
+    return _written(given.get("default"))
 
 
-def _of_argument(call: ast.Call) -> Iterator[tuple[str, str | None]]:
+def _of_argument(call: ast.Call) -> Iterator[Row]:
     flags = [each.value for each in call.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
-    names = [flag[2:].replace("-", "_") for flag in flags if flag.startswith("--")]
     given = {each.arg: each.value for each in call.keywords}
     action = given.get("action")
     switch = _SWITCHES.get(str(action.value)) if isinstance(action, ast.Constant) else None
-    value = _written(given["default"]) if "default" in given else switch
-    yield from ((name, value) for name in names)
+    value = _written(given["default"]) if "default" in given else Default(switch)
+    yield from ((flag[2:].replace("-", "_"), value) for flag in flags if flag.startswith("--"))
 
 
-def _of_function(function: ast.FunctionDef) -> Iterator[tuple[str, str | None]]:
+def _of_function(function: ast.FunctionDef) -> Iterator[Row]:
     arguments = function.args
     placed = [*arguments.posonlyargs, *arguments.args]
     for argument, value in zip(placed[len(placed) - len(arguments.defaults) :], arguments.defaults, strict=True):
@@ -102,24 +152,80 @@ def _of_function(function: ast.FunctionDef) -> Iterator[tuple[str, str | None]]:
         yield argument.arg, _written(default)
 
 
-def _written(value: ast.expr | None) -> str | None:
-    """A constant as a command would write it; None of anything else, of nothing and of an empty text."""
+def _written(value: ast.expr | None) -> Default:
+    """A constant as a command would write it; None and an empty text are nothing, anything else cannot be told."""
+    if value is None:
+        return NOTHING
     try:
-        read = None if value is None else ast.literal_eval(value)
+        read = ast.literal_eval(value)
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
-        return None
-    return str(read) if isinstance(read, (str, bool, int, float)) and read != "" else None
+        return UNTOLD
+    if read is None or read == "":
+        return NOTHING
+    return Default(str(read)) if isinstance(read, (str, bool, int, float)) else UNTOLD
 
 
-def _set_later(nodes: list[ast.AST]) -> set[str]:
-    """The names that the program gives a value itself once it has read its flags: ``args.max_length = 512``."""
-    targets: list[ast.expr] = []
+def _set_later(nodes: list[ast.AST], used: list[ast.ClassDef]) -> set[str]:
+    """The names that the program gives a value itself: ``args.max_length = 512``, ``parser.set_defaults(…)``,
+    ``setattr(args, "max_length", 512)``, and ``self.max_length = 512`` in a class of flags.
+    """
+    found: set[str] = set()
     for node in nodes:
-        if isinstance(node, ast.Assign):
-            targets += node.targets
-        elif isinstance(node, (ast.AugAssign, ast.AnnAssign)):
-            targets.append(node.target)
-    return {
-        each.attr for each in targets
-        if isinstance(each, ast.Attribute) and isinstance(each.value, ast.Name) and each.value.id != "self"
+        for target in _targets(node):
+            if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and _flags(target.value.id):
+                found.add(target.attr)
+            elif isinstance(target, ast.Subscript) and _called(target.value) == "vars":
+                found.update(str(each.value) for each in ast.walk(target.slice) if isinstance(each, ast.Constant))
+        if isinstance(node, ast.Call) and _called(node) == "set_defaults":
+            found.update(each.arg for each in node.keywords if each.arg)
+        elif isinstance(node, ast.Call) and _called(node) == "setattr" and len(node.args) == 3:
+            found.update(str(each.value) for each in node.args[1:2] if isinstance(each, ast.Constant))
+    for each in used:
+        inner = (target for node in ast.walk(each) for target in _targets(node))
+        found.update(target.attr for target in inner if isinstance(target, ast.Attribute))
+    return found
+
+
+def _flags(name: str) -> bool:
+    return name != "self" and _OF_FLAGS.search(name) is not None
+
+
+def _targets(node: ast.AST) -> Iterator[ast.expr]:
+    """What an assignment writes to, one by one."""
+    targets: list[ast.expr] = []
+    if isinstance(node, ast.Assign):
+        targets = list(node.targets)
+    elif isinstance(node, (ast.AugAssign, ast.AnnAssign)):
+        targets = [node.target]
+    while targets:
+        target = targets.pop()
+        if isinstance(target, (ast.Tuple, ast.List)):
+            targets += target.elts
+        else:
+            yield target
+
+
+@lru_cache(64)
+def device_map_of(text: str) -> str | None:
+    """The way in which a program spreads its model over GPUs, where its source says so: ``device_map="auto"``.
+
+    Of a model that is loaded once training is over, in a function of that name or as ``AutoPeftModel``, nothing.
+    """
+    if "device_map" not in text:
+        return None
+    nodes = _nodes(text)
+    afterwards = {
+        id(inner) for node in nodes if isinstance(node, ast.FunctionDef) and _AFTERWARDS.search(node.name)
+        for inner in ast.walk(node)
     }  # fmt: skip
+    for node in nodes:
+        if id(node) in afterwards:
+            continue
+        found: ast.expr | None = None
+        if isinstance(node, ast.Call) and _called(node) == "from_pretrained" and "Peft" not in ast.unparse(node.func):
+            found = next((each.value for each in node.keywords if each.arg == "device_map"), None)
+        elif isinstance(node, ast.Assign) and any(getattr(each, "id", "") == "device_map" for each in node.targets):
+            found = node.value
+        if isinstance(found, ast.Constant) and found.value in _SPREADS:
+            return str(found.value)
+    return None

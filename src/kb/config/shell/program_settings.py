@@ -4,23 +4,25 @@ model.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from kb.config.dialect.dialects import LAST
-from kb.config.python.declared import declared
+from kb.config.dialect.dialects import LAST, Target
+from kb.config.python.declared import Default, declared, device_map_of
 from kb.config.shell.command import Speller
 from kb.config.shell.expand import Argument
 from kb.config.shell.flag_values import setting_of
 from kb.config.shell.flags import Flag
 from kb.config.text.source import Places
 from kb.core.document import Setting, Unit
-from kb.core.expression import is_unknown
+from kb.core.expression import Unknown
 from kb.core.finding import Span
 from kb.core.naming import Program
 
 BROUGHT = (
     "data.", "lora.", "quantization.", "model.name", "model.torch_dtype", "model.attn_implementation",
     "training.per_device_", "training.gradient_", "training.optim", "training.bf16", "training.fp16", "training.do_",
-    "training.dataloader_", "training.eval_accumulation_steps", "training.max_steps", "training.num_train_epochs",
+    "training.dataloader_", "training.predict_with_generate", "training.metric_for_best_model",
+    "training.eval_accumulation_steps", "training.max_steps", "training.num_train_epochs",
 )  # fmt: skip
 """What counts where the command leaves it out: what a run takes rests on it. Of a default that only wants to be tidied,
 such as a warm-up that its schedule does not have, nobody wants to hear in a command that does not say it.
@@ -33,7 +35,13 @@ SWITCHED = {
 DEVICE_MAP, NOT_MODELLED = "model.device_map", "run.not_modelled"
 LOSS_ONLY = "training.prediction_loss_only"
 OF_METRICS = ("training.predict_with_generate", "training.metric_for_best_model")  # what asks for metrics all the same
-_PLACED = re.compile(r"""^[^#\n]*\bdevice_map["']?\s*[=:]\s*["'](auto|balanced|balanced_low_0|sequential)["']""", re.M)
+# Of two that cannot both be on, what the command says of one leaves out the other, but where a library's own class of
+# arguments is given both as they are.
+PAIRS = {
+    "training.fp16": "training.bf16", "training.bf16": "training.fp16",
+    "quantization.load_in_4bit": "quantization.load_in_8bit", "quantization.load_in_8bit": "quantization.load_in_4bit",
+}  # fmt: skip
+UNMODELLED = ("run.quantized", NOT_MODELLED)
 # Libraries that split a model over GPUs by themselves, whatever the command says.
 _SPLITS = re.compile(
     r"^[ \t]*(?:from|import)[ \t]+(tensor_parallel|colossalai|megatron|fairscale|parallelformers|oslo|alpa)\b", re.M
@@ -43,7 +51,8 @@ _SPLITS = re.compile(
 def with_program(unit: Unit, programs: Sequence[Program], speller: Speller) -> Unit:
     """The unit of a command with what its program says; what the command says itself wins.
 
-    A finding about one of these settings is shown where the command begins, and names the program.
+    A finding about one of these settings is shown where the command begins, and names the program. A default that is
+    there and cannot be told is unknown.
 
     Args:
         programs: the sources of the program, where they were found.
@@ -51,55 +60,92 @@ def with_program(unit: Unit, programs: Sequence[Program], speller: Speller) -> U
     """
     if len(programs) != 1:
         return unit
-    text = programs[0].text
+    program = programs[0]
     start = unit.span
     place = Span(start.line, start.column, start.line, start.column, start.start, start.start)
-    naming = Setting(None, place, place, (unit.program,), joined=unit.program)
-    settings = dict(_defaults(unit, text, speller, naming))
-    placed, splits = _PLACED.search(text), _SPLITS.search(text)
+    naming = Setting(None, place, start, (unit.program,), joined=unit.program)
+    defaults = declared(program.own, program.imported)
+    settings = dict(_defaults(unit, program, defaults, speller, naming))
+    settings |= _unmodelled(unit, defaults, speller, naming)
+    placed, splits = device_map_of(program.own), _SPLITS.search(program.text)
     if placed is not None and unit.launcher in ("python", None):  # under another launcher its code does otherwise
-        settings[DEVICE_MAP] = naming._replace(value=placed[1], path=(f"device_map ({unit.program})",))
-    if not any(name in unit.settings for name in OF_METRICS) and _keeps_no_logits(text):
-        settings[LOSS_ONLY] = naming._replace(value=True, path=(f"compute_metrics ({unit.program})",))
+        settings[DEVICE_MAP] = naming._replace(value=placed, path=("device_map",))
+    asked = {*unit.settings, *settings}
+    if not any(name in asked for name in OF_METRICS) and _keeps_no_logits(program.text):
+        settings[LOSS_ONLY] = naming._replace(value=True, path=("compute_metrics",))
     if splits is not None:
         settings[NOT_MODELLED] = naming._replace(value=f"{splits[1]} ({unit.program})")
-    return unit._replace(settings={**settings, **unit.settings}) if settings else unit
+    kept = {name: each for name, each in settings.items() if name not in OF_METRICS}
+    return unit._replace(settings={**kept, **unit.settings}) if kept else unit
 
 
-def _defaults(unit: Unit, text: str, speller: Speller, naming: Setting) -> Iterator[tuple[str, Setting]]:
+def _defaults(
+    unit: Unit, program: Program, defaults: Mapping[str, Default], speller: Speller, naming: Setting
+) -> Iterator[tuple[str, Setting]]:
     """The settings that the program's own flags have where the command leaves them out."""
     found: dict[str, tuple[int, Setting]] = {}
-    nowhere = Places("")
-    for name, default in declared(text).items():
+    for name, default in defaults.items():
         for target in speller.targets.get(name, []):
             fact = target.fact.name
             if fact in unit.settings or fact == DEVICE_MAP or not fact.startswith(BROUGHT):
                 continue
-            if default is None:
-                setting: Setting | None = None
-            else:
-                flag = Flag(name, Argument(name, 0, 0), (Argument(default, 0, 0),), inline=True)
-                setting, event = setting_of(flag, False, target, nowhere)
-                setting = None if event is not None or (setting and is_unknown(setting.value)) else setting
-            if setting is not None and (fact not in found or target.rank < found[fact][0]):
-                made = naming._replace(
-                    value=setting.value, path=(f"{name} ({unit.program})",), own_name=target.rank >= LAST
-                )
-                found[fact] = target.rank, made
+            if _left_out(fact, default, unit.settings, own_name=target.rank >= LAST):
+                continue
+            if fact.startswith("data.") and not _is_read(name, program.text):
+                continue
+            value = _value(name, default, target)
+            if value is not None and (fact not in found or target.rank < found[fact][0]):
+                setting = naming._replace(value=value, path=(f"--{name}",), own_name=target.rank >= LAST)
+                found[fact] = target.rank, setting
     brought = {fact: setting for fact, (_, setting) in found.items()}
     yield from ((fact, each) for fact, each in brought.items() if _counts(fact, brought, unit.settings))
+
+
+def _value(name: str, default: Default, target: Target) -> Any:
+    """What a flag's default means; None where it says nothing of the setting."""
+    if not default.can_be_told:
+        return Unknown(frozenset((target.fact.name,)), "known only when the command runs")
+    if default.text is None:
+        return None
+    flag = Flag(name, Argument(name, 0, 0), (Argument(default.text, 0, 0),), inline=True)
+    setting, event = setting_of(flag, False, target, Places(""))
+    return None if setting is None or event is not None else setting.value
+
+
+def _left_out(fact: str, default: Default, said: Mapping[str, Setting], *, own_name: bool) -> bool:
+    """Whether the command says the other of a pair, and the program need not hand both on."""
+    other = said.get(PAIRS.get(fact, ""))
+    return other is not None and other.value is True and (own_name or not default.of_class)
+
+
+def _is_read(name: str, text: str) -> bool:
+    """Whether the program takes a flag's value anywhere: as an attribute, or by its name in brackets or a call."""
+    key = re.escape(name)
+    return re.search(rf"""\.{key}\b|[\[(]["']{key}["']|[(,]\s*{key}\b|=\s*{key}\b""", text) is not None
+
+
+def _unmodelled(
+    unit: Unit, defaults: Mapping[str, Default], speller: Speller, naming: Setting
+) -> Iterator[tuple[str, Setting]]:
+    """What defaults say of things without a memory model: a switch that is on, a number of bits."""
+    keys = [
+        (name, each.text, speller.ignores(name)) for name, each in defaults.items()
+        if name not in unit.keys and name not in speller.targets and each.text in ("True", "4", "8")
+    ]  # fmt: skip
+    for found in speller.unmodelled.among(keys):
+        if found.to in UNMODELLED and found.to not in unit.settings:
+            yield found.to, naming._replace(value=f"{found.text} ({unit.program})")
 
 
 def _counts(fact: str, brought: Mapping[str, Setting], said: Mapping[str, Setting]) -> bool:
     for group, switches in SWITCHED.items():
         if fact.startswith(group) and fact not in switches:
-            on = [
-                (said.get(each) or brought[each]).value is True for each in switches if each in said or each in brought
-            ]
+            told = [said.get(each) or brought.get(each) for each in switches]
+            on = [each.value is True for each in told if each is not None]
             return any(on) or (not on and any(name.startswith(group) for name in said))
     return True
 
 
 def _keeps_no_logits(text: str) -> bool:
     """Whether evaluation keeps the losses alone: no metric function is given to the trainer (``Trainer.evaluate``)."""
-    return "Trainer(" in text and "compute_metrics" not in text
+    return "Trainer(" in text and "compute_metrics" not in text and ".predict(" not in text and "Trainer(**" not in text
