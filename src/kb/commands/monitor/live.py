@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from kb.advice.diagnosis import Diagnosis, diagnose
@@ -162,20 +162,21 @@ class _Run(_Watched):
             self.speed.feed(line, text)
             diagnoser.feed(line, text)
 
-        try:
-            command = Command(self.options.command, os.environ, passed.put, take)
-        except BaseException:
-            self.screen.close()
-            raise
-        try:
-            with self._signals(command):
+        with self._signals() as going_to:
+            try:
+                command = Command(self.options.command, os.environ, passed.put, take)
+            except BaseException:
+                self.screen.close()
+                raise
+            going_to(command)
+            try:
                 self._watch(command)
                 code = command.wait()
-        finally:
-            command.wait()  # a fault of the watch is no reason to leave the run behind
-            passed.end()
-            self.screen.close()
-            self.gpus.close()
+            finally:
+                command.wait()  # a fault of the watch is no reason to leave the run behind
+                passed.end()
+                self.screen.close()
+                self.gpus.close()
         if command.fault is not None:
             raise command.fault
         kills = self.watch.summary().oom_kills
@@ -197,18 +198,32 @@ class _Run(_Watched):
         session.once()  # what the kernel killed last is counted only now
 
     @contextlib.contextmanager
-    def _signals(self, command: Command) -> Iterator[None]:
-        """Signals go on to the command; the watch ends when it does. A terminal's Ctrl-C reaches it by itself."""
+    def _signals(self) -> Iterator[Callable[[Command], None]]:
+        """Signals go on to the command; the watch ends when it does. A terminal's Ctrl-C reaches it by itself.
+
+        One that comes while the command starts waits until it is known: what is yielded makes it known.
+        """
         asked_by_terminal = sys.stdin is not None and sys.stdin.isatty()
+        known: list[Command] = []
+        waiting: list[int] = []
 
         def hand_on(number: int, _frame: Any) -> None:
             if self._asked or number != signal.SIGINT or not asked_by_terminal:
-                command.send(number)
+                waiting.append(number)
+                send()
             self._asked = True
+
+        def send() -> None:
+            while known and waiting:
+                known[0].send(waiting.pop(0))
+
+        def going_to(command: Command) -> None:
+            known.append(command)
+            send()
 
         before = {number: signal.signal(number, hand_on) for number in _handled()}
         try:
-            yield
+            yield going_to
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
