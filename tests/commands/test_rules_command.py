@@ -167,3 +167,11 @@ def test_every_unknown_name_of_an_entry_is_told_at_once_with_the_one_that_was_me
     for language, words in (("en", "is not in vocabulary.yaml; did you mean 'training."), ("ko", "아닙니까?")):
         run = kb("validate", dialect, "--lang", language)
         assert run.returncode == 2 and words in run.stderr, run.stderr
+
+
+def test_a_remedys_examples_are_run_too(folder: Path) -> None:
+    path = folder / "remedies" / "broken-pipe.yaml"
+    path.write_text(path.read_text("utf-8").replace("expect: silent", "expect: found"), "utf-8")
+    run = kb("test", "broken-pipe", "--rules", folder, "--lang", "en")
+    assert run.returncode == 1 and "broken-pipe, example 2: expected found, got gpu-" in run.stdout, run.stdout
+    assert kb("test", "gpu-oom", "--rules", folder).returncode == 0

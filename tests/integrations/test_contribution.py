@@ -54,7 +54,7 @@ def test_a_form_filled_in_makes_a_file_that_kb_rules_validate_takes(
     ("models", {**MODEL, "config": "{"}, "config", "line 1"),
     ("models", {**MODEL, "config": "[]"}, "config", "{ … }"),
     ("models", {**MODEL, "config": '{"model_type": "mamba"}'}, "config", "mamba"),
-    ("models", {**MODEL, "config": json.dumps({**T5, "tie_word_embeddings": None})}, "config", "tie_word_embeddings"),
+    ("models", {**MODEL, "config": json.dumps({**T5, "d_model": None})}, "config", "d_model"),
     ("models", {**MODEL, "id": "t5-small"}, "id", "t5-small"),
 ])  # fmt: skip
 def test_what_is_wrong_is_said_at_its_field(kind: str, form: dict[str, Any], field: str, said: str) -> None:

@@ -9,21 +9,17 @@ import re
 from functools import lru_cache
 from typing import Any
 
-import yaml
-
-from kb import __version__
+from kb.core.text import UserError
 from kb.knowledge import load_catalog, load_guide
 from kb.knowledge.compile_checks import check_entry
+from kb.knowledge.drafts import as_yaml, gpu_entry, head_of, model_entry
 from kb.knowledge.locations import current, opened
 from kb.knowledge.problems import KnowledgeError, Problem
-from kb.knowledge.rows import cited
 from kb.knowledge.schema import KINDS, SchemaSet
 from kb.knowledge.source import Located, read_source
-from kb.memory import architecture_from_config, parameter_count
+from kb.session.cli import worded
 
-READ_OFF, CONFIG = "contributed-nvidia-smi", "contributed-config"  # of rules/sources.yaml
-SOLD, BF16, COUNTED = "vendor-specifications", "cuda-guide", "parameter-count"
-BF16_FROM = 8  # the compute capability from which bf16 is computed in hardware
+SOLD = "vendor-specifications"  # of rules/sources.yaml
 RATES = {"tensor_flops": "TFLOP/s", "memory_bandwidth": "GB/s", "tdp": "W"}
 
 
@@ -43,8 +39,9 @@ def entry_file(kind: str, form: str, language: str) -> str:
     try:
         data = _gpu(given) if kind == "hardware" else _model(given)
     except ValueError as error:
-        return json.dumps({"path": "", "text": "", "problems": [{"field": "config", "message": str(error)}]})
-    path, text = f"rules/{kind}/{data['id']}.yaml", _written(kind, data)
+        message = worded(error, language) if isinstance(error, UserError) else str(error)
+        return json.dumps({"path": "", "text": "", "problems": [{"field": "config", "message": message}]})
+    path, text = f"rules/{kind}/{data['id']}.yaml", as_yaml(kind, data)
     problems = [
         {
             "field": _field(text, problem),
@@ -57,26 +54,18 @@ def entry_file(kind: str, form: str, language: str) -> str:
 
 def _gpu(given: dict[str, Any]) -> dict[str, Any]:
     """A GPU's entry; what is not filled in is left out, and the schema asks for what must not be."""
-    capability = str(given.get("capability") or "")
-    memory = [{"value": _number(given.get("reported")), "unit": "MiB", "status": "measured", "source": READ_OFF}]
-    if given.get("sold"):
-        memory.append({"value": _number(given["sold"]), "unit": "GB", "status": "claimed", "source": SOLD})
-    data: dict[str, Any] = {
-        **_head(given),
-        "memory_total": memory,
-        "compute_capability": {"value": capability, "status": "measured", "source": READ_OFF},
+    more: dict[str, Any] = {
+        name: {"value": _number(given[name]), "unit": unit, "status": "claimed", "source": SOLD}
+        for name, unit in RATES.items()
+        if given.get(name)
     }
-    if capability.partition(".")[0].isdigit():
-        native = int(capability.partition(".")[0]) >= BF16_FROM
-        data["native_bf16"] = {"value": native, "status": "claimed", "source": BF16}
-    for name, unit in RATES.items():
-        if given.get(name):
-            data[name] = {"value": _number(given[name]), "unit": unit, "status": "claimed", "source": SOLD}
-    return {**data, "sources": list(dict.fromkeys(name for _, name in cited(data)))}
+    if given.get("sold"):
+        more["memory_total"] = [{"value": _number(given["sold"]), "unit": "GB", "status": "claimed", "source": SOLD}]
+    return gpu_entry(_head(given), _number(given.get("reported")), str(given.get("capability") or ""), more=more)
 
 
 def _model(given: dict[str, Any]) -> dict[str, Any]:
-    """A model's entry, its dimensions those of its config.json that the schema knows.
+    """A model's entry.
 
     Raises:
         ValueError: the config is no JSON object, or its type is not predicted by a closed form.
@@ -84,37 +73,12 @@ def _model(given: dict[str, Any]) -> dict[str, Any]:
     config = json.loads(given.get("config") or "{}")
     if not isinstance(config, dict):
         raise ValueError("config.json: { … }")
-    found = parameter_count(architecture_from_config(config))
-    known = _dimensions(str(config.get("model_type")))
-    data = {
-        **_head(given),
-        "architecture": {name: value for name, value in config.items() if name in known and value is not None},
-        "architecture_source": CONFIG,
-        "parameters": [{"value": found, "unit": "parameters", "status": "computed", "source": COUNTED}],
-    }
-    return {**data, "sources": [CONFIG, COUNTED]}
-
-
-def _dimensions(model_type: str) -> set[str]:
-    """The names of config.json that the schema takes for a type."""
-    schema = _schema("model")
-    for row in schema["properties"]["architecture"]["allOf"]:
-        named = row["if"]["properties"].get("model_type", {})
-        if model_type in named.get("enum", [named.get("const")]) and "$ref" in row["then"]:
-            return set(schema["$defs"][row["then"]["$ref"].rpartition("/")[2]]["properties"])
-    return set()
+    return model_entry(_head(given), config, "config.json", current())
 
 
 def _head(given: dict[str, Any]) -> dict[str, Any]:
     named = [part.strip() for part in re.split(r"[,\n]", str(given.get("aliases") or ""))]
-    release = re.match(r"\d+\.\d+\.\d+", __version__)
-    return {
-        "id": str(given.get("id") or ""),
-        "version": 1,
-        "since": release[0] if release else "0.1.0",
-        "name": str(given.get("name") or ""),
-        "aliases": [part for part in named if part],
-    }
+    return head_of(str(given.get("id") or ""), str(given.get("name") or ""), [part for part in named if part])
 
 
 def _number(written: Any) -> Any:
@@ -124,12 +88,6 @@ def _number(written: Any) -> Any:
         return float(text) if "." in text else int(text)
     except ValueError:
         return text
-
-
-def _written(kind: str, data: dict[str, Any]) -> str:
-    """The entry as YAML, as the files of rules/ are written."""
-    first = f"# yaml-language-server: $schema=../schema/{KINDS[kind]}.json\n"
-    return first + yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None)
 
 
 def _problems(kind: str, path: str, text: str) -> list[Problem]:
@@ -149,12 +107,6 @@ def _beside(kind: str) -> list[Located]:
 @lru_cache(maxsize=1)
 def _sources() -> Any:
     return load_catalog(whole=True).sources
-
-
-@lru_cache(maxsize=2)
-def _schema(name: str) -> Any:
-    with open(os.path.join(opened(current()).rules, "schema", f"{name}.json"), encoding="utf-8") as stream:
-        return json.load(stream)
 
 
 _FIELDS = {

@@ -3,10 +3,12 @@
 import argparse
 import os
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Any
 
+from kb.advice.diagnosis import diagnose
 from kb.commands.rules.examples import ExampleRunner, Failure
-from kb.knowledge import load_catalog, load_table_examples
+from kb.knowledge import load_catalog, load_guide, load_table_examples
 from kb.knowledge.locations import Location
 from kb.report.rules.trial import trial_lines
 from kb.report.terminal import Style, choose_style
@@ -16,16 +18,17 @@ from kb.session.project import unknown_rule
 
 
 def run_examples(options: argparse.Namespace, location: Location, words: cli.Words) -> int:
-    """Run the examples of rules and tables, all or those that are named.
+    """Run the examples of rules, tables and remedies, all or those that are named.
 
     Raises:
-        UserError: a name is neither a rule nor a table.
+        UserError: a name is none of a rule, a table or a remedy.
     """
     catalog = load_catalog(options.rules, whole=True)
     rows = load_table_examples(options.rules)
     tables = {row["of"].partition("/")[0] for row in rows}
+    remedies = load_guide(options.rules)["remedies"]
     for name in options.ids:
-        _known(name, {**catalog.rules, **dict.fromkeys(tables)})
+        _known(name, {**catalog.rules, **dict.fromkeys(tables), **remedies})
     runner = ExampleRunner(catalog)
     language = cli.language_of(["--lang", options.lang] if options.lang else [], os.environ)
     speaker, style = Words(language, words, catalog.facts), choose_style(sys.stdout)
@@ -47,8 +50,24 @@ def run_examples(options: argparse.Namespace, location: Location, words: cli.Wor
         if fault:
             failed += 1
             _tell(row["of"], fault, speaker, style)
+    for name, remedy in remedies.items():
+        for index, example in enumerate(remedy["examples"] if not options.ids or name in options.ids else (), 1):
+            total += 1
+            fault = _of_remedy(name, example, remedies)
+            if fault:
+                failed += 1
+                _tell(f"{name}, {cli.said(words, 'rules.example', number=index)}", fault, speaker, style)
     print(cli.counted(words, "rules.tested", total, failed=failed))
     return cli.FINDINGS if failed else cli.CLEAN
+
+
+def _of_remedy(name: str, example: Mapping[str, Any], remedies: Mapping[str, Any]) -> Failure | None:
+    """What is wrong with a remedy's example: its log leads to the remedy before all others, or not to it at all."""
+    found = [cause.id for cause in diagnose(enumerate(example["log"].split("\n"), 1), remedies).causes]
+    right = found[:1] == [name] if example["expect"] == "found" else name not in found
+    if right:
+        return None
+    return Failure("rules.example_otherwise", {"expected": example["expect"], "found": ", ".join(found) or "silent"})
 
 
 def _tell(name: str, fault: Failure, words: Words, style: Style) -> None:

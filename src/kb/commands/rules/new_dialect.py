@@ -60,7 +60,8 @@ def new_dialect(options: argparse.Namespace, location: Location, words: cli.Word
         "kind": "source code",
         "note": f"Releases {read}." if read else "One release, read by kb rules new-dialect.",
     }
-    return write_draft(Draft("dialects", entry, tuple(lines), source, about), options, location, words)
+    text = "\n".join([*(lines if options.into is None else lines[1:]), ""])
+    return write_draft(Draft("dialects", entry, text, source, about), options, location, words)
 
 
 def meaning_of(name: str, catalog: Catalog) -> str | None:

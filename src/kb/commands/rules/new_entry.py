@@ -13,29 +13,26 @@ from kb.core.text import UserError
 from kb.core.units import MIB, read_size
 from kb.knowledge import KnowledgeError, load_catalog
 from kb.knowledge.compile import read_one_file
-from kb.knowledge.locations import Location, opened
-from kb.knowledge.rows import NATIVE_BF16_FROM
+from kb.knowledge.drafts import as_yaml, gpu_entry, head_of, model_entry
+from kb.knowledge.locations import Location
 from kb.machine.detect import detect
 from kb.machine.match import fold_name
-from kb.memory import architecture_from_config, parameter_count
 from kb.session import cli
 from kb.session.models import cached_config, is_hub_name, model_of_config, read_config
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 ID = re.compile(r"[a-z0-9][a-z0-9.]*(-[a-z0-9.]+)*")
 CAPABILITY = re.compile(r"\d{1,2}\.\d")
-TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
-LENGTHS = ("max_position_embeddings", "n_positions")
 
 
 class Draft(NamedTuple):
-    """An entry to be written: its folder under rules/, its id, its lines, and the source that its values have."""
+    """An entry to be written: its folder under rules/, its id, its text, and the source that is its own, if any."""
 
     kind: str
     id: str
-    lines: tuple[str, ...]
-    source: str
-    about: Mapping[str, str]
+    text: str
+    source: str = ""
+    about: Mapping[str, str] = {}
 
 
 def new_model(options: argparse.Namespace, location: Location, words: cli.Words) -> int:
@@ -49,27 +46,9 @@ def new_model(options: argparse.Namespace, location: Location, words: cli.Words)
     catalog = load_catalog(options.rules)
     folded = name.rpartition("/")[2].lower().replace("_", "-")
     entry = free_id(options.id or folded, [name], catalog.models)
-    source = f"hub-{entry}"
-    made = _dimensions(location, data, path)
-    counted = parameter_count(architecture_from_config(data))
-    lines = [
-        *_head("model", entry, name, name.rpartition("/")[2]),
-        "architecture:",
-        *(f"  {key}: {json.dumps(value)}" for key, value in made.items()),
-        f"architecture_source: {source}",
-        "parameters:",
-        f"  - {{value: {counted}, unit: parameters, status: computed, source: {source}, "
-        'note: "By the closed form of its dimensions."}',
-    ]
-    length = next((made[key] for key in LENGTHS if key in made), None)
-    if length is not None:
-        lines.append(f"max_length: {{value: {length}, unit: tokens, status: claimed, source: {source}}}")
-    stored = TYPES.get(str(data.get("dtype") or data.get("torch_dtype")).removeprefix("torch."))
-    if stored is not None:
-        lines += ["weights_dtype:", f"  - {{value: {stored}, status: claimed, source: {source}}}"]
-    about = {"title": f"{name}, config.json", "url": f"https://huggingface.co/{name}", "kind": "model hub"}
-    lines.append(f"sources: [{source}]")
-    return write_draft(Draft("models", entry, tuple(lines), source, about), options, location, words)
+    head = head_of(entry, name, [name.rpartition("/")[2]])
+    made = model_entry(head, data, path, location)
+    return write_draft(Draft("models", entry, entry_text("models", made, options)), options, location, words)
 
 
 def new_gpu(options: argparse.Namespace, location: Location, words: cli.Words) -> int:
@@ -90,18 +69,20 @@ def new_gpu(options: argparse.Namespace, location: Location, words: cli.Words) -
         measured = True
     folded = re.sub(r"[^a-z0-9]+", "-", re.sub(r"nvidia|geforce", "", name.lower())).strip("-")
     entry = free_id(options.id or folded, [name], catalog.gpus)
-    status, source = "measured" if measured else "claimed", f"read-{entry}"
-    native = str(tuple(map(int, capability.split("."))) >= NATIVE_BF16_FROM).lower()
-    lines = [
-        *_head("hardware", entry, name, fold_name(name)),
-        "memory_total:",
-        f"  - {{value: {round(memory / MIB)}, unit: MiB, status: {status}, source: {source}}}",
-        f'compute_capability: {{value: "{capability}", status: {status}, source: {source}}}',
-        f"native_bf16: {{value: {native}, status: computed, source: {source}, note: From its compute capability.}}",
-        f"sources: [{source}]",
-    ]
-    about = {"title": f"What the driver says of an {name}", "kind": "measurement", "note": how}
-    return write_draft(Draft("hardware", entry, tuple(lines), source, about), options, location, words)
+    made = gpu_entry(
+        head_of(entry, name, [fold_name(name)]),
+        round(memory / MIB),
+        capability,
+        status="measured" if measured else "claimed",
+        more={},
+        note=how,
+    )
+    return write_draft(Draft("hardware", entry, entry_text("hardware", made, options)), options, location, words)
+
+
+def entry_text(kind: str, made: Mapping[str, Any], options: argparse.Namespace) -> str:
+    """The file, for rules/ or, with ``--into``, for an overlay."""
+    return as_yaml(kind, dict(made), overlay=options.into is not None)
 
 
 def _config_of(given: str, name: str | None) -> tuple[str, str | None]:
@@ -112,52 +93,6 @@ def _config_of(given: str, name: str | None) -> tuple[str, str | None]:
     if path is None:
         raise UserError("rules.new_model_hub", name=given)
     return path, name or given
-
-
-def _dimensions(location: Location, data: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """The fields of the config that an entry of its type has; one that is left out is the type's default.
-
-    Raises:
-        UserError: a field is neither there nor told by its type, or kb keeps no entries of the type.
-    """
-    with open(os.path.join(opened(location).rules, "schema", "model.json"), encoding="utf-8") as stream:
-        schema = json.load(stream)
-    kind = str(data["model_type"])
-    part = schema["properties"]["architecture"]
-    if kind not in part["properties"]["model_type"]["enum"]:
-        raise UserError("rules.new_model_type", type=kind)
-    wanted: list[str] = []
-    known: dict[str, Any] = {}
-    for row in part["allOf"]:
-        asked = row["if"]["properties"]["model_type"]
-        if kind in asked.get("enum", [asked.get("const")]):
-            then = row["then"]
-            shape = schema["$defs"][then["$ref"].rpartition("/")[2]] if "$ref" in then else then
-            known |= {name: rule for name, rule in shape.get("properties", {}).items() if name not in known}
-            wanted += [name for name in shape.get("required", ()) if name not in wanted]
-            known |= {name: False for name, rule in shape.get("properties", {}).items() if rule is False}
-    made = {"model_type": kind} | {
-        name: data[name] for name, rule in known.items() if rule is not False and data.get(name) is not None
-    }
-    for name in wanted:
-        if name not in made:
-            made[name] = _left_out(data, name, path)
-    return {name: made[name] for name in dict.fromkeys([*wanted, *made])}
-
-
-def _left_out(data: Mapping[str, Any], name: str, path: str) -> Any:
-    """What a config means by leaving a field out: the one value that gives the same architecture when it is written."""
-    meant, beside = architecture_from_config(data), [value for value in data.values() if isinstance(value, int)]
-    alike = []
-    for value in dict.fromkeys(map(json.dumps, (True, False, *beside, 2, 32, 512, 2048))):
-        try:
-            if architecture_from_config({**data, name: json.loads(value)}) == meant:
-                alike.append(json.loads(value))
-        except ValueError:
-            continue
-    if len(alike) != 1:
-        raise UserError("model_config.missing", path=path, name=name)
-    return alike[0]
 
 
 def _found_here(catalog: Catalog) -> tuple[str, int, str, str]:
@@ -191,17 +126,6 @@ def free_id(entry: str, names: Iterable[str], known: Mapping[str, Any]) -> str:
     return entry
 
 
-def _head(schema: str, entry: str, name: str, alias: str) -> list[str]:
-    return [
-        f"# yaml-language-server: $schema=../schema/{schema}.json",
-        f"id: {entry}",
-        "version: 1",
-        f'since: "{__version__}"',
-        f"name: {json.dumps(name, ensure_ascii=False)}",
-        f"aliases: [{json.dumps(alias, ensure_ascii=False)}]",
-    ]
-
-
 def write_draft(draft: Draft, options: argparse.Namespace, location: Location, words: cli.Words) -> int:
     """Write the entry and its source; of one that would not be valid nothing is left."""
     overlay = options.into is not None
@@ -213,12 +137,11 @@ def write_draft(draft: Draft, options: argparse.Namespace, location: Location, w
     before = _text_of(sources)
     about = ", ".join(f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in draft.about.items())
     start = before.rstrip("\n") + "\n" if before else "version: 1\nsources:\n"
-    lines = draft.lines[1:] if overlay else draft.lines
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "x", encoding="utf-8", newline="\n") as stream:
-            stream.write("\n".join(lines) + "\n")
-        if f"  {draft.source}:" not in before:
+            stream.write(draft.text)
+        if draft.source and f"  {draft.source}:" not in before:
             _put(sources, f"{start}  {draft.source}: {{{about}}}\n")
     except FileExistsError:
         raise UserError("rules.new_known", name=draft.id, known=path) from None
@@ -229,7 +152,8 @@ def write_draft(draft: Draft, options: argparse.Namespace, location: Location, w
             read_one_file(location, f"{draft.kind}/{draft.id}.yaml")
         except KnowledgeError:
             os.remove(path)
-            _put(sources, before)
+            if draft.source:
+                _put(sources, before)
             raise
     print(cli.said(words, "rules.new_written", path=path, checked=root if overlay else path))
     return cli.CLEAN

@@ -1,0 +1,148 @@
+"""A GPU's or a model's entry, made of what is known of it: for `kb rules new-gpu|new-model` and for the site's forms.
+
+What is not known is left out. Entries cite sources that all such entries share, so that two of them, added side by
+side, change no file in common.
+"""
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from kb import __version__
+from kb.core.text import UserError
+from kb.knowledge.locations import Location, opened
+from kb.knowledge.rows import NATIVE_BF16_FROM, cited
+from kb.knowledge.schema import KINDS
+from kb.memory import architecture_from_config, parameter_count
+
+READ_OFF, CONFIG = "contributed-nvidia-smi", "contributed-config"  # of rules/sources.yaml
+BF16, COUNTED = "cuda-guide", "parameter-count"
+TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+LENGTHS = ("max_position_embeddings", "n_positions")
+WIDTH = 120
+
+Entry = dict[str, Any]
+
+
+def head_of(entry: str, name: str, aliases: Sequence[str]) -> Entry:
+    """What every entry begins with."""
+    release = re.match(r"\d+\.\d+\.\d+", __version__)
+    return {
+        "id": entry,
+        "version": 1,
+        "since": release[0] if release else "0.1.0",
+        "name": name,
+        "aliases": list(aliases),
+    }
+
+
+def gpu_entry(
+    head: Entry, memory_mib: Any, capability: str, *, status: str = "measured", more: Entry, note: str = ""
+) -> Entry:
+    """A GPU's entry; values that are none stay as they are given, for the schema to refuse.
+
+    Args:
+        memory_mib: as the driver reports it.
+        capability: the compute capability, ``8.9``.
+        status: of both.
+        more: what else is known; ``memory_total`` in it is added to the row of the driver.
+        note: how the memory was read.
+    """
+    reported = {"value": memory_mib, "unit": "MiB", "status": status, "source": READ_OFF}
+    data = {
+        **head,
+        "memory_total": [reported | ({"note": note} if note else {}), *more.get("memory_total", ())],
+        "compute_capability": {"value": capability, "status": status, "source": READ_OFF},
+    }
+    major, _, minor = capability.partition(".")
+    if major.isdigit():
+        native = (int(major), int(minor) if minor.isdigit() else 0) >= NATIVE_BF16_FROM
+        data["native_bf16"] = {"value": native, "status": "claimed", "source": BF16}
+    return with_cited({**data, **{name: value for name, value in more.items() if name != "memory_total"}})
+
+
+def model_entry(head: Entry, config: Mapping[str, Any], path: str, location: Location) -> Entry:
+    """A model's entry from its ``config.json``.
+
+    Args:
+        path: of the config, for what is said of it.
+
+    Raises:
+        ValueError: its type is not predicted, or a field is neither there nor told by the type.
+    """
+    made = _dimensions(location, config, path)
+    counted = parameter_count(architecture_from_config(config))
+    data = {
+        **head,
+        "architecture": made,
+        "architecture_source": CONFIG,
+        "parameters": [{"value": counted, "unit": "parameters", "status": "computed", "source": COUNTED}],
+    }
+    length = next((made[key] for key in LENGTHS if key in made), None)
+    if length is not None:
+        data["max_length"] = {"value": length, "unit": "tokens", "status": "claimed", "source": CONFIG}
+    stored = TYPES.get(str(config.get("dtype") or config.get("torch_dtype")).removeprefix("torch."))
+    if stored is not None:
+        data["weights_dtype"] = [{"value": stored, "status": "claimed", "source": CONFIG}]
+    return with_cited(data)
+
+
+def with_cited(data: Entry) -> Entry:
+    """The entry with the list of its sources."""
+    return {**data, "sources": list(dict.fromkeys(name for _, name in cited(data)))}
+
+
+def as_yaml(kind: str, data: Entry, *, overlay: bool = False) -> str:
+    """The entry as the files of rules/ are written; one of an overlay has no schema beside it."""
+    first = "" if overlay else f"# yaml-language-server: $schema=../schema/{KINDS[kind]}.json\n"
+    return first + yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=WIDTH, default_flow_style=None)
+
+
+def _dimensions(location: Location, data: Mapping[str, Any], path: str) -> Entry:
+    """The fields of the config that an entry of its type has; one that is left out is the type's default.
+
+    Raises:
+        UserError: a field is neither there nor told by its type, or kb keeps no entries of the type.
+    """
+    with open(os.path.join(opened(location).rules, "schema", "model.json"), encoding="utf-8") as stream:
+        schema = json.load(stream)
+    kind = str(data.get("model_type"))
+    part = schema["properties"]["architecture"]
+    if kind not in part["properties"]["model_type"]["enum"]:
+        raise UserError("rules.new_model_type", type=kind)
+    wanted: list[str] = []
+    known: dict[str, Any] = {}
+    for row in part["allOf"]:
+        asked = row["if"]["properties"]["model_type"]
+        if kind in asked.get("enum", [asked.get("const")]):
+            then = row["then"]
+            shape = schema["$defs"][then["$ref"].rpartition("/")[2]] if "$ref" in then else then
+            known |= {name: rule for name, rule in shape.get("properties", {}).items() if name not in known}
+            wanted += [name for name in shape.get("required", ()) if name not in wanted]
+            known |= {name: False for name, rule in shape.get("properties", {}).items() if rule is False}
+    made = {"model_type": kind} | {
+        name: data[name] for name, rule in known.items() if rule is not False and data.get(name) is not None
+    }
+    for name in wanted:
+        if name not in made:
+            made[name] = _left_out(data, name, path)
+    return {name: made[name] for name in dict.fromkeys([*wanted, *made])}
+
+
+def _left_out(data: Mapping[str, Any], name: str, path: str) -> Any:
+    """What a config means by leaving a field out: the one value that gives the same architecture when it is written."""
+    meant, beside = architecture_from_config(data), [value for value in data.values() if isinstance(value, int)]
+    alike = []
+    for value in dict.fromkeys(map(json.dumps, (True, False, *beside, 2, 32, 512, 2048))):
+        try:
+            if architecture_from_config({**data, name: json.loads(value)}) == meant:
+                alike.append(json.loads(value))
+        except ValueError:
+            continue
+    if len(alike) != 1:
+        raise UserError("model_config.missing", path=path, name=name)
+    return alike[0]
