@@ -14,6 +14,10 @@ _MARKS = re.compile(
     rb"|RLOOConfig|GKDConfig|XPOConfig|NashMDConfig|BCOConfig|PRMConfig|DictDefault|LoraConfig|BitsAndBytesConfig"
     rb"|Fast\w*Model\.from_pretrained)[ \t]*\("
 )
+# Names at the top of configs that are Python, of XTuner's: 0.x and 1.x.
+_ASSIGNED = re.compile(
+    r"^(?:optim_wrapper|train_cfg)[ \t]*=[ \t]*dict\(|^\w+[ \t]*=[ \t]*\w*TrainerConfig\(", re.MULTILINE
+)
 _SERVER = re.compile(rb"(?<!\w)LLM[ \t]*\(")  # of vLLM; other packages have a class of that name too
 _LAUNCH = re.compile(rb"(?:accelerate launch|torchrun|deepspeed|python3?)[^\n]{0,400}--\w")
 
@@ -23,9 +27,17 @@ def bears_marks(raw: bytes) -> bool:
     return _MARKS.search(raw) is not None or (b"vllm" in raw and _SERVER.search(raw) is not None)
 
 
+def is_assigned(text: str) -> bool:
+    """Whether a Python text may be a config, whose names at the top are its settings."""
+    return "xtuner" in text and _ASSIGNED.search(text) is not None
+
+
 def starts_runs(raw: bytes) -> bool:
     """Whether the bytes of a notebook hold a command line that starts a Python run with flags."""
     return _LAUNCH.search(raw) is not None
+
+
+_OF_A_RUN = re.compile(rb"^[ \t]*\[[ \t]*(?:training|train|parallelism|trainer|training_args)[ \t]*\]", re.MULTILINE)
 
 
 def names_of_calls(raw: bytes) -> tuple[str, ...]:
@@ -35,6 +47,7 @@ def names_of_calls(raw: bytes) -> tuple[str, ...]:
 
 
 SUFFIXES = (".yaml", ".yml", ".json", ".sh")
+TABLES = ".toml"  # in folders only those with a table of a run: most are of packages and tools
 CODE_SUFFIXES = (".py", ".ipynb")  # in folders only those that name a call which describes a run
 SKIPPED_FOLDERS = frozenset(("node_modules", "venv", "__pycache__", "site-packages", "dist-packages"))
 STANDARD_INPUT = "-"
@@ -154,7 +167,7 @@ def _is_skipped(folder: str) -> bool:
 
 def _is_config(entry: os.DirEntry[str]) -> bool:
     """Hidden files are no configs; nor is a link to nothing. What is too large is said when it is to be read."""
-    if entry.name.startswith(".") or not entry.name.lower().endswith(SUFFIXES + CODE_SUFFIXES):
+    if entry.name.startswith(".") or not entry.name.lower().endswith((*SUFFIXES, *CODE_SUFFIXES, TABLES)):
         return False
     try:
         return entry.is_file()
@@ -163,13 +176,19 @@ def _is_config(entry: os.DirEntry[str]) -> bool:
 
 
 def _is_worth_reading(entry: os.DirEntry[str]) -> bool:
-    """Of Python files and notebooks those that name a call which describes a run: most of a tree's do not."""
+    """Of Python files and notebooks those that name a call which describes a run, of TOML those that have a table of
+    one: most of a tree's do not.
+    """
     name = entry.name.lower()
-    if not name.endswith(CODE_SUFFIXES):
+    if not name.endswith((*CODE_SUFFIXES, TABLES)):
         return True
 
     try:
         raw = read_at_most(entry.path, most_bytes(name) + 1)
     except OSError:
         return True  # that it cannot be read is said when it is checked
+    if name.endswith(TABLES):
+        return _OF_A_RUN.search(raw) is not None
+    if b"xtuner" in raw and is_assigned(raw.decode("utf-8", "replace")):
+        return True
     return bears_marks(raw) or (name.endswith(".ipynb") and starts_runs(raw))

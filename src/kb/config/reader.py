@@ -42,7 +42,27 @@ class ConfigReader:
         """
         if dialect is not None and dialect not in self._dialects:
             raise unknown_dialect(dialect, self._dialects)
+        if path.endswith(".py"):
+            return self.read_assigned(text, path)
         return self.read_parsed(parse(text, path), path, dialect=dialect)
+
+    def read_assigned(self, text: str, path: str) -> list[Unit]:
+        """The unit of a Python file that is a config: its names at the top are the keys; none of any other file.
+
+        Raises:
+            ConfigError: the text is no Python, or over a bound.
+        """
+        from kb.config.python.assigned import parse_assigned  # few configs are Python
+
+        parsed = parse_assigned(text, self._dialects["python"].constants)
+        (document,) = parsed.documents
+        entries: dict[str, Entry] = {}
+        if document is not None:
+            flatten(document, entries)
+        for dialect in self._dialects.values():
+            if dialect.assigned and self._recognition.score(dialect, entries) >= dialect.recognise["least"]:
+                return self.read_parsed(parsed, path, dialect=dialect.id)
+        return []
 
     def read_parsed(
         self,

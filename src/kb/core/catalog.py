@@ -30,6 +30,7 @@ class Dialect(NamedTuple):
     closed: tuple[str, ...] = ()  # groups of which every name is known, `*` for the top
     exempt: tuple[str, ...] = ()  # rules, by id or area, that do not hold of this format
     converts: bool = False  # its parser turns a text at the top into the argument's type
+    assigned: bool = False  # configs are Python files, whose names at the top are the keys
     interpolates: bool = False  # ${path} stands for the value at that path
     wrapped: Mapping[str, Any] = {}  # `in` which key of an entry its value stands, and what may stand `beside` it
     telling: tuple[str, ...] = ()  # names that hardly any program but the library's has

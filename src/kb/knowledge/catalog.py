@@ -204,6 +204,7 @@ def _dialect(row: Mapping[str, Any], unmodelled: tuple[Mapping[str, Any], ...]) 
         closed=tuple(row.get("closed", ())),
         exempt=tuple(row.get("exempt", ())),
         converts=row.get("converts", False),
+        assigned=row.get("assigned", False),
         interpolates=row.get("interpolates", False),
         wrapped=row.get("wrapped", {}),
         telling=tuple(row.get("telling", ())),

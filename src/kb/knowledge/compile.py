@@ -10,7 +10,7 @@ import os
 from collections.abc import Collection, Mapping, Set
 from typing import Any
 
-from kb.core.text import LANGUAGES
+from kb.core.text import LANGUAGES, PLACEHOLDER
 from kb.knowledge.catalog import TABLE
 from kb.knowledge.compile_checks import checked, closed_sets, fact_types
 from kb.knowledge.compile_guide import compile_entry
@@ -267,8 +267,6 @@ def _model(located: Located, problems: list[Problem]) -> dict[str, Any]:
 
 def _words(location: Location) -> tuple[Parts, list[Problem]]:
     """The words of each language; both must have the same keys and the same placeholders."""
-    from kb.core.text import PLACEHOLDER
-
     problems: list[Problem] = []
     located: dict[str, Located] = {}
     for language in LANGUAGES:

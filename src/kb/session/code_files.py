@@ -3,9 +3,11 @@
 import datetime
 from collections.abc import Collection, Sequence
 
+from kb.config.discovery import is_assigned
 from kb.config.notebook.reader import read_cells, suppress_in_cells
 from kb.config.python.reader import PythonReader
 from kb.config.python.syntax import declared_encoding, string_extents
+from kb.config.reader import ConfigReader
 from kb.config.shell.command import CommandReader
 from kb.config.shell.script import read_shell
 from kb.config.suppressions import Suppressed, read_suppressions, suppress
@@ -54,7 +56,8 @@ def code_units(text: str, path: str, kind: str, catalog: Catalog) -> list[Unit]:
     """
     python = PythonReader(catalog.dialects, catalog.facts)
     if kind == "python":
-        return python.read(text, path)
+        found = ConfigReader(catalog.dialects, catalog.facts).read_assigned(text, path) if is_assigned(text) else []
+        return found or python.read(text, path)
     return read_cells(text, path, python, CommandReader(catalog.dialects, catalog.facts))
 
 

@@ -11,6 +11,7 @@ from kb.advice.facts import UnitFacts
 from kb.config.files import ConfigError
 from kb.config.joining import Joiner, ReadNamed
 from kb.config.reader import ConfigReader
+from kb.config.text.parsing import parse
 from kb.core.catalog import Catalog
 from kb.core.document import Event, Unit
 from kb.core.facts import Facts
@@ -243,7 +244,6 @@ class FileChecker:
         if not names_one or self.dialect is not None:
             return []
         from kb.config.manifest import servers_in  # few files are manifests
-        from kb.config.text.parsing import parse
 
         return servers_in(parse(text, path), path, self._commands.reader)
 

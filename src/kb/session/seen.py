@@ -99,7 +99,7 @@ LOOKUPS: dict[str, Lookup] = {
 }
 
 
-SUFFIXES = (".json", ".yaml", ".yml")
+SUFFIXES = (".json", ".yaml", ".yml", ".toml", ".py")
 MAX_FOLDERS = 8  # how far up a project's top may lie; runs are started there, and paths are relative to it
 
 

@@ -68,6 +68,7 @@ class CompiledDialect:
         self._settings = [name for name, fact in facts.items() if fact.setting]
         self._values = dialect.values
         self.fallbacks = dialect.fallbacks
+        self.own_names_at_top = dialect.assigned  # names of variables, which are the author's own
         self.interpolates, self.converts = dialect.interpolates, dialect.converts
         self._known: dict[str, str] = {}  # arguments that mean no setting → the releases that have them
         for releases, names in dialect.known.items():

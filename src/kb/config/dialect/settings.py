@@ -132,7 +132,8 @@ class Extractor:
                 Event("dated-argument", source.between(entry[1].start, entry[1].end or entry[1].start), values)
             )
         siblings = self._dialect.parents.get(parent)
-        if siblings is None or self._unknown_left <= 0 or self._dialect.ignores(path):
+        own = self._dialect.own_names_at_top and not parent
+        if siblings is None or own or self._unknown_left <= 0 or self._dialect.ignores(path):
             return
         self._unknown_left -= 1
         key = entry[1]

@@ -1,4 +1,4 @@
-"""Changing one entry of a YAML or JSON mapping: the splices for it, in the style of what stands around it."""
+"""Changing one entry of a YAML, JSON or TOML mapping: the splices for it, in the style of what stands around it."""
 
 import re
 from typing import Any
@@ -8,6 +8,7 @@ from kb.config.text.json_nodes import Place
 from kb.config.text.nodes import MAPPING, SCALAR, SEQUENCE, Node
 from kb.config.text.source import Source
 from kb.config.text.splices import Splice
+from kb.config.text.toml_nodes import TomlPlace
 
 _COMMENT = re.compile(r"(?:^|\s)#")
 
@@ -27,6 +28,7 @@ class Editor:
         self.text = source.text
         self._source = source
         self._json = isinstance(root.start, Place)
+        self._toml = isinstance(root.start, TomlPlace)
         self._newline = "\r\n" if "\r\n" in self.text else "\n"
 
     def extent(self, node: Node) -> tuple[int, int]:
@@ -55,7 +57,7 @@ class Editor:
 
     def rename(self, key: Node, name: str) -> list[Splice]:
         start, end = self.extent(key)
-        return [Splice(start, end, self._write(name, self.text[start:end]))]
+        return [Splice(start, end, name if self._toml else self._write(name, self.text[start:end]))]
 
     def insert(self, mapping: Node, after: int, name: str, value: Any) -> list[Splice]:
         """A new entry after entry number ``after`` of ``mapping``; -1 where it has none."""
@@ -65,6 +67,8 @@ class Editor:
                 raise CannotEditError("config.fix.no-place")
             return [Splice(start + 1, start + 1, self._entry(name, value))]
         key, node = mapping.value[after]
+        if self._toml and (isinstance(value, dict) or (node.kind == MAPPING and not node.flow)):
+            raise CannotEditError("config.fix.no-place")  # what stands behind a table's header is that table's
         if mapping.flow:
             return self._insert_in_flow(key, node, self._entry(name, value))
         if isinstance(value, dict):
@@ -110,6 +114,8 @@ class Editor:
         if isinstance(value, dict):
             inner = ", ".join(self._entry(n, v) for n, v in value.items())
             return f"{self._write(name)}: {{{inner}}}"
+        if self._toml:
+            return f"{name} = {self._write(value)}"
         return f"{self._write(name)}: {self._write(value)}"
 
     def _write(self, value: Any, old: str = "") -> str:

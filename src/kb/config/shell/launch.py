@@ -10,8 +10,8 @@ from kb.config.shell.processes import NOTHING_AROUND, Processes, Surroundings, p
 from kb.config.shell.serving import Started, read_server, release_of_image, spelt_out
 from kb.config.shell.tools import NO_TOOLS, Tool, Tools
 
-CONFIG_SUFFIXES = (".yaml", ".yml", ".json")
-CONFIG_FLAGS = ("config", "config_file", "config_path")
+CONFIG_SUFFIXES = (".yaml", ".yml", ".json", ".toml")
+CONFIG_FLAGS = ("config", "config_file", "config_path", "job.config_file")
 _OVERRIDE = re.compile(r"\+{0,2}[A-Za-z_][\w.]*=(?!=)")  # of Hydra: + adds a name
 
 
@@ -47,9 +47,10 @@ def trainer_of(script: str) -> str | None:
     return _SCRIPTS.get(name.removesuffix("_vlm").removesuffix("_tldr"))
 
 
-def is_config(argument: Argument) -> bool:
-    """Whether the argument looks like a config file; of an unknown one nothing is said."""
-    return argument.text is not None and argument.text.endswith(CONFIG_SUFFIXES)
+def is_config(argument: Argument, *, code: bool = False) -> bool:
+    """Whether the argument looks like a config file, perhaps one in Python; of an unknown one nothing is said."""
+    suffixes = (*CONFIG_SUFFIXES, ".py") if code else CONFIG_SUFFIXES
+    return argument.text is not None and argument.text.endswith(suffixes)
 
 
 def overrides_of(arguments: Sequence[Argument], text: str) -> list[tuple[str, Argument, Argument]]:
@@ -217,9 +218,9 @@ def _tool_launch(name: str, tool: Tool, rest: Sequence[Argument], text: str) -> 
     flags = read_flags(rest, text)
     if tool.overrides:
         flags += tuple(Flag(each, key, (value,), True, "") for each, key, value in overrides_of(rest, text))
-    named = _flagged_config(flags)
+    named = _flagged_config(flags, code=tool.code)
     if named is None and not tool.flagged:
-        named = next((argument for argument in rest if is_config(argument)), None)
+        named = next((argument for argument in rest if is_config(argument, code=tool.code)), None)
     flags = tuple(flag for flag in flags if flag.name not in CONFIG_FLAGS)
     return Launch(script=name, flags=flags, config=named, tool=tool._replace(sets=sets))
 
@@ -238,10 +239,10 @@ def server_launch(started: Started, text: str) -> Launch:
     return Launch(script=started.server.dialect, flags=flags, config=config, tool=tool, word=started.word)
 
 
-def _flagged_config(flags: Sequence[Flag]) -> Argument | None:
+def _flagged_config(flags: Sequence[Flag], *, code: bool = False) -> Argument | None:
     """The file that ``--config`` names."""
     named = [flag.values[0] for flag in flags if flag.name in CONFIG_FLAGS and flag.values]
-    return named[-1] if named and is_config(named[-1]) else None
+    return named[-1] if named and is_config(named[-1], code=code) else None
 
 
 def _config_of(flags: Sequence[Flag], after: Sequence[Argument]) -> Argument | None:

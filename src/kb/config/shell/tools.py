@@ -21,6 +21,7 @@ class Tool(NamedTuple):
     processes: str = "gpus"  # "gpus": one for each that is seen; "environment": NPROC_PER_NODE; "settings": its own
     sets: Mapping[str, Any] = {}
     marks: Set[str] = frozenset()
+    code: bool = False  # its config is Python
 
 
 class Tools:
@@ -36,6 +37,7 @@ class Tools:
                 processes=row.get("processes", "gpus"),
                 sets=row.get("sets", {}),
                 marks=frozenset(dialect.recognise["marks"] if row.get("anywhere") else ()),
+                code=dialect.assigned,
             )
             for dialect in dialects
             for name, row in dialect.programs.items()

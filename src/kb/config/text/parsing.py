@@ -1,4 +1,4 @@
-"""A text as nodes: YAML or JSON, keys that are repeated, and how far a broken one can be read."""
+"""A text as nodes: YAML, JSON or TOML, keys that are repeated, and how far a broken one can be read."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -87,7 +87,7 @@ class Parsed:
 
 
 def parse(text: str, path: str) -> Parsed:
-    """Read ``text`` as JSON or YAML, by the name of its file; where that does not tell, by its looks.
+    """Read ``text`` as JSON, TOML or YAML, by the name of its file; where that does not tell, by its looks.
 
     Raises:
         ConfigError: it is neither, over a bound, or empty; with line and column where there is a place.
@@ -109,6 +109,10 @@ def _parse_body(body: str, text: str, path: str) -> Parsed:
     shifts = None if body is text else [(0, 1)]
     if path.endswith(".json"):
         return _parse_json(body, text, shifts)
+    if path.endswith(".toml"):
+        from kb.config.text.toml_nodes import read_toml  # few configs are TOML
+
+        return Parsed(Source(text, shifts), [read_toml(body)], [])
     if path.endswith((".yaml", ".yml")) or not body.lstrip().startswith("{"):
         return _parse_yaml(body, text, shifts)
     try:
