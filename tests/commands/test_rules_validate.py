@@ -87,14 +87,14 @@ FAULTS = {
         MODEL,
         "source: t5-paper}",
         "source: t6-paper}",
-        "'t6-paper' is not in sources.yaml",
+        "'t6-paper' is not in sources.yaml or sources/",
         "출처",
     ),
     "a source of a constant": (
         "constants.yaml",
         "source: kb-traces",
         "source: kb-trace",
-        "'kb-trace' is not in sources.yaml",
+        "'kb-trace' is not in sources.yaml or sources/",
         "출처",
     ),
     "parameters beside the closed form": (

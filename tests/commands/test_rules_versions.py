@@ -12,8 +12,11 @@ import pytest
 from kb import rules
 from kb.commands.rules.versions import compare_versions
 from kb.integrations.git_files import GitError
-from kb.knowledge.compile import read_rules_folder
+from kb.knowledge import KnowledgeError
+from kb.knowledge.compile import Files, compile_files, read_rules_folder
 from kb.knowledge.locations import named
+from kb.knowledge.problems import Problem
+from kb.knowledge.schema import KINDS
 
 ROOT = Path(__file__).parents[2]
 CARD, BASE_CARD = "hardware/rtx-5070.yaml", "hardware/rtx-4090.yaml"
@@ -80,6 +83,58 @@ def test_two_branches_that_add_neighbours_merge_and_are_valid(repository: Path) 
     found = {located.data["id"] for located in read_rules_folder(named(str(repository)))["hardware"]}
     assert found == {"rtx-4090", "rtx-5070", "rtx-5080"}
     assert said(repository) == []
+
+
+def add_to_lists(folder: Path, name: str) -> None:
+    """A source in the list and one in a file of its own, and a fact, all at the same places."""
+    line = f"{name}: {{title: {name}, kind: issue}}\n"
+    with (folder / "sources.yaml").open("a", encoding="utf-8") as stream:
+        stream.write(f"  {line}")
+    (folder / "sources").mkdir(exist_ok=True)
+    (folder / f"sources/own-{name}.yaml").write_text(f"version: 1\nsources:\n  own-{line}", "utf-8")
+    fact = f"  data.{name}_rows: {{type: integer, given: true, unit: rows, ko: 행, en: rows}}"
+    edit(folder / "vocabulary.yaml", r"(?m)^(  run\.trains: .*)$", rf"\1\n{fact}")
+
+
+def faults_of_sources(files: Files) -> list[Problem]:
+    nothing_else: dict[str, list[str]] = {kind: [] for kind in KINDS}
+    return [problem for problem in compile_files(files, nothing_else)[1] if "sources" in problem.path]
+
+
+def test_two_branches_that_add_to_the_same_list_merge_and_are_valid(repository: Path) -> None:
+    shutil.copy(ROOT / ".gitattributes", repository.parent)
+    record(repository.parent, "attributes")
+    for name in ("first", "second"):
+        git(repository, "switch", "--quiet", "--create", f"add-{name}", "main")
+        add_to_lists(repository, name)
+        record(repository.parent, name)
+    git(repository, "merge", "--quiet", "--no-edit", "add-first")  # refuses where there is a conflict
+    files = read_rules_folder(named(str(repository)))
+    (listed,) = files["sources.yaml"]
+    assert {"first", "second"} <= listed.data["sources"].keys()
+    assert {name for located in files["sources"] for name in located.data["sources"]} == {"own-first", "own-second"}
+    assert {"data.first_rows", "data.second_rows"} <= files["vocabulary.yaml"][0].data["facts"].keys()
+    assert faults_of_sources(files) == [] and said(repository) == []
+
+
+def test_a_line_that_two_branches_change_is_a_fault_once_they_are_merged(repository: Path) -> None:
+    shutil.copy(ROOT / ".gitattributes", repository.parent)
+    record(repository.parent, "attributes")
+    for name in ("one", "two"):
+        git(repository, "switch", "--quiet", "--create", name, "main")
+        edit(repository / "sources.yaml", r"(?m)^(  schedulefree-1.4.1: \{title: ).*?(,)", rf"\1{name}\2")
+        record(repository.parent, name)
+    git(repository, "merge", "--quiet", "--no-edit", "one")
+    with pytest.raises(KnowledgeError, match=r"sources\.yaml:\d+:3: .*schedulefree"):
+        read_rules_folder(named(str(repository)))
+
+
+def test_a_source_is_described_once(repository: Path) -> None:
+    add_to_lists(repository, "first")
+    text = (repository / "sources/own-first.yaml").read_text("utf-8")
+    (repository / "sources/again.yaml").write_text(text, "utf-8")
+    (problem,) = faults_of_sources(read_rules_folder(named(str(repository))))
+    assert problem.path.endswith("own-first.yaml") and "again.yaml too" in problem.message
 
 
 def test_a_changed_meaning_needs_a_higher_version_and_the_message_says_which(repository: Path) -> None:

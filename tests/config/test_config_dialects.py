@@ -12,7 +12,11 @@ from kb.config.reader import ConfigReader
 
 SCHEMA = json.loads((ROOT / "rules" / "schema" / "dialect.json").read_text(encoding="utf-8"))
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
-SOURCES = load(ROOT / "rules" / "sources.yaml")["sources"]
+SOURCES = {
+    name: row
+    for path in (ROOT / "rules" / "sources.yaml", *(ROOT / "rules" / "sources").glob("*.yaml"))
+    for name, row in load(path)["sources"].items()
+}
 
 AXOLOTL_LIKE = """
 id: axolotl

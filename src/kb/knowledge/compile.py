@@ -20,10 +20,7 @@ from kb.knowledge.locations import Location, files_under, opened
 from kb.knowledge.own_names import with_own_names
 from kb.knowledge.problems import KnowledgeError, Problem
 from kb.knowledge.readings import Readings
-from kb.knowledge.rows import (
-    BYTES,
-    check_model,
-)
+from kb.knowledge.rows import BYTES, check_model, sources_of
 from kb.knowledge.schema import GUIDE, KINDS, SchemaSet
 from kb.knowledge.source import KEY, Located, read_source
 
@@ -71,9 +68,9 @@ def read_one_file(location: Location, name: str) -> Located:
 
 def _goes_with(other: str, kind: str, stem: str) -> bool:
     """Whether a file of ``kind`` and of that name is checked with ``other`` beside it."""
-    if other in ("vocabulary.yaml", "constants.yaml", "sources.yaml"):
-        return True
     theirs, _, rest = other.partition("/")
+    if theirs in ("vocabulary.yaml", "constants.yaml", "sources.yaml", "sources"):
+        return True
     if kind == "tables" and theirs in ("checks", "dialects"):
         return True  # the rules that word its rows, and the formats that they hold of
     if theirs == kind:  # aliases are unique over all files of a kind, rules by their name
@@ -90,7 +87,7 @@ def compile_files(files: Files, ids: Mapping[str, Collection[str]] | None = None
     problems: list[Problem] = []
     vocabulary = files["vocabulary.yaml"][0].data
     types, values = fact_types(vocabulary), closed_sets(files["vocabulary.yaml"][0], ids)
-    sources = files["sources.yaml"][0].data["sources"]
+    sources = sources_of([*files["sources.yaml"], *files["sources"]], problems)
     compiler = RuleCompiler(
         types=types, facts=vocabulary["facts"], events=vocabulary["events"], sources=sources, values=values
     )

@@ -37,7 +37,13 @@ class RuleCompiler:
         self._check_texts(located)
         for index, name in enumerate(data["sources"]):
             if name not in self.sources:
-                self._fail(located, ("sources", index), f"source {name!r} is not in sources.yaml", name, self.sources)
+                self._fail(
+                    located,
+                    ("sources", index),
+                    f"source {name!r} is not in sources.yaml or sources/",
+                    name,
+                    self.sources,
+                )
         for index, name in enumerate(data.get("at", [])):
             self._check_setting(located, ("at", index), name)
         fixes = [self._fix(located, index, fix) for index, fix in enumerate(data.get("fix", []))]

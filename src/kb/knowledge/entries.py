@@ -27,7 +27,7 @@ def entries_of(location: Location) -> dict[str, Entry]:
     folder = opened(location).rules
     for path in files_under(folder):
         kind, slash, rest = path.partition("/")
-        if slash and kind in KINDS and path.endswith(".yaml"):
+        if slash and kind in KINDS and kind != "sources" and path.endswith(".yaml"):
             _add(found, Entry(kind, rest.rpartition("/")[2].removesuffix(".yaml"), path))
     for laid in laid_entries(location):
         entry = Entry(laid.kind, laid.id, laid.path)  # a whole path, which stands for itself beside any folder

@@ -157,7 +157,7 @@ class _Stack:
         """Put an overlay on top; one with faults is left out, so that those above it are still looked at."""
         files, problems = read_overlay(overlay, self._schemas)
         sources = dict(self._sources)
-        for located in files["sources.yaml"]:
+        for located in (*files["sources.yaml"], *files["sources"]):
             sources |= located.data["sources"]
         found: dict[str, dict[str, Located]] = {kind: {} for kind in FOLDERS}
         for kind in FOLDERS:

@@ -17,7 +17,7 @@ from kb.knowledge.source import Located, read_source
 FORMAT = 1  # of overlays; raised when an older kb would misread a newer one
 MANIFEST, TEXTS = "knowledge.yaml", "i18n"
 FOLDERS = ("checks", "hardware", "models", "dialects", "remedies")
-PLACES = (*FOLDERS, TEXTS)
+PLACES = (*FOLDERS, "sources", TEXTS)
 FILES = {MANIFEST: "overlay", "sources.yaml": "sources"}
 MOST_FILES = 5000
 OPTIONAL = frozenset((

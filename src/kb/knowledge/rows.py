@@ -1,7 +1,7 @@
 """What JSON Schema cannot compare: figures of one row against each other, settings against their ranges, sources."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -137,6 +137,19 @@ def _larger(located: Located, path: Path, less: tuple[str, int], more: tuple[str
     )
 
 
+def sources_of(files: Iterable[Located], problems: list[Problem]) -> dict[str, Any]:
+    """What all files of sources describe; one that two describe is a fault."""
+    found: dict[str, tuple[str, Any]] = {}
+    for located in files:
+        for name, row in located.data["sources"].items():
+            if name in found:
+                message = f"source {name!r} is described in {found[name][0]} too"
+                korean = f"출처 {name!r} 항목이 {found[name][0]} 파일에도 있습니다"
+                problems.append(located.problem(("sources", name, KEY), message, korean))
+            found[name] = (located.path, row)
+    return {name: row for name, (_, row) in found.items()}
+
+
 def check_sources(rows: list[Located], sources: Mapping[str, Any]) -> list[Problem]:
     """Cited sources that sources.yaml lacks, or that the row's own list of sources leaves out."""
     problems = []
@@ -147,8 +160,8 @@ def check_sources(rows: list[Located], sources: Mapping[str, Any]) -> list[Probl
                 problems.append(
                     located.problem(
                         path,
-                        f"source {name!r} is not in sources.yaml",
-                        f"출처 {name!r} 항목이 sources.yaml에 없습니다",
+                        f"source {name!r} is not in sources.yaml or sources/",
+                        f"출처 {name!r} 항목이 sources.yaml에도 sources/에도 없습니다",
                     )
                 )
             elif isinstance(own, list) and name not in own:

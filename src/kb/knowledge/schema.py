@@ -36,6 +36,7 @@ KINDS = {
     "vocabulary.yaml": "vocabulary",
     "constants.yaml": "constants",
     "sources.yaml": "sources",
+    "sources": "sources",  # files beside it, so that two branches that each add a source have no line in common
     **GUIDE,
 }
 

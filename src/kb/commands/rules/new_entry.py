@@ -133,40 +133,35 @@ def write_draft(draft: Draft, options: argparse.Namespace, location: Location, w
         raise UserError("rules.sealed", path=location.rules)
     root = options.into if overlay else location.rules
     path = os.path.join(root, draft.kind, f"{draft.id}.yaml")
-    sources = os.path.join(root, "sources.yaml")
-    before = _text_of(sources)
-    about = ", ".join(f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in draft.about.items())
-    start = before.rstrip("\n") + "\n" if before else "version: 1\nsources:\n"
+    source = os.path.join(root, "sources", f"{draft.source}.yaml")
+    written = []
     try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "x", encoding="utf-8", newline="\n") as stream:
-            stream.write(draft.text)
-        if draft.source and f"  {draft.source}:" not in before:
-            _put(sources, f"{start}  {draft.source}: {{{about}}}\n")
-    except FileExistsError:
-        raise UserError("rules.new_known", name=draft.id, known=path) from None
+        for file, text in ((path, draft.text), *(((source, _source_text(draft, overlay)),) if draft.source else ())):
+            os.makedirs(os.path.dirname(file), exist_ok=True)
+            with open(file, "x", encoding="utf-8", newline="\n") as stream:
+                stream.write(text)
+            written.append(file)
+        if not overlay:
+            read_one_file(location, f"{draft.kind}/{draft.id}.yaml")
+    except FileExistsError as error:
+        _take_back(written)
+        raise UserError("rules.new_known", name=draft.id, known=error.filename or path) from None
     except OSError as error:
         raise UserError("fix.unwritable", path=error.filename or path, reason=error.strerror) from None
-    if not overlay:
-        try:
-            read_one_file(location, f"{draft.kind}/{draft.id}.yaml")
-        except KnowledgeError:
-            os.remove(path)
-            if draft.source:
-                _put(sources, before)
-            raise
+    except KnowledgeError:
+        _take_back(written)
+        raise
     print(cli.said(words, "rules.new_written", path=path, checked=root if overlay else path))
     return cli.CLEAN
 
 
-def _text_of(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8") as stream:
-            return stream.read()
-    except FileNotFoundError:
-        return ""
+def _source_text(draft: Draft, overlay: bool) -> str:
+    """A file of one source: two branches that each add one have no line in common."""
+    about = ", ".join(f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in draft.about.items())
+    first = "" if overlay else "# yaml-language-server: $schema=../schema/sources.json\n"
+    return f"{first}version: 1\nsources:\n  {draft.source}: {{{about}}}\n"
 
 
-def _put(path: str, text: str) -> None:
-    with open(path, "w", encoding="utf-8", newline="\n") as stream:
-        stream.write(text)
+def _take_back(written: list[str]) -> None:
+    for path in written:
+        os.remove(path)
