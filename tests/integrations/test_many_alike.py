@@ -45,6 +45,8 @@ GRIDS: dict[str, tuple[dict[str, Any], dict[str, list[Any]]]] = {
             "lora_r": [None, 8, 64],
             "per_device_train_batch_size": [1, 16],
             "use_peft": [True, False],
+            "num_train_epochs": [0, 1, 0.5, 3],
+            "max_steps": [None, -1, 100],
         },
     ),
     "llama-factory": (
@@ -64,6 +66,7 @@ GRIDS: dict[str, tuple[dict[str, Any], dict[str, list[Any]]]] = {
             "micro_batch_size": [1, 16],
             "sequence_len": [512, 4096],
             "gradient_accumulation_steps": [1, 8],
+            "output_dir": [None, "a", "b/1", "${HOME}", "none", "auto", "-1", ""],
             "tensor_parallel_size": [None, 1, 2],
             "context_parallel_size": [None, 1, 2],
             "num_epochs": [1, 3],
@@ -101,7 +104,13 @@ def test_configs_that_differ_in_numbers_alone_are_read_once(monkeypatch: pytest.
 
     monkeypatch.setattr(many, "_row", heard)
     grid = [
-        {**HF, "per_device_train_batch_size": batch, "max_source_length": length, "learning_rate": rate}
+        {
+            **HF,
+            "per_device_train_batch_size": batch,
+            "max_source_length": length,
+            "learning_rate": rate,
+            "output_dir": f"out/{batch}-{length}-{rate}",
+        }
         for batch in (1, 2, 4, 8)
         for length in (128, 512)
         for rate in (1e-5, 2e-5, 3e-5)
