@@ -10,7 +10,7 @@ from typing import Any
 from kb.core.memory_report import WORKING
 from kb.core.units import GIB
 from kb.guide.library import Library
-from kb.guide.markup import badge, prose, wide_table
+from kb.guide.markup import Told, badge, prose, told, wide_table
 from kb.guide.measured_runs import Run, measured_runs
 from kb.guide.site_words import say
 
@@ -62,9 +62,21 @@ def measured_rows(library: Library) -> str:
             f"### {prose(title)} {{ #{campaign['id']} }}",
             f"{prose(campaign['about'][language])} {source}",
             say(language, "run.where", gpu=prose(campaign["machine"].get("gpu_name", "")), stack=prose(stack)),
-            wide_table(title, [escape(say(language, key)) for key in head], [("", [_run(run) for run in runs])]),
+            wide_table(
+                title,
+                [escape(say(language, key)) for key in head],
+                [("", [_run(run) for run in runs])],
+                _both(library, campaign),
+            ),
         ]
     return "\n\n".join(parts)
+
+
+def _both(library: Library, campaign: Mapping[str, Any]) -> Told:
+    """What was measured and what kb computes beside it."""
+    marks = {"measured": badge(library, campaign["status"], campaign), "computed": badge(library, "computed")}
+    caption = say(library.language, "accuracy.both", **marks)
+    return Told(caption, told(library, campaign["status"], campaign).hover)
 
 
 def _run(run: Run) -> list[str]:
@@ -100,7 +112,7 @@ def _scores(library: Library, label: str, lines: Sequence[Mapping[str, Any]]) ->
         )
         for line in lines
     ]
-    return wide_table(say(language, label), [escape(cell) for cell in head], [("", rows)])
+    return wide_table(say(language, label), [escape(cell) for cell in head], [("", rows)], told(library, "computed"))
 
 
 def _score(score: Mapping[str, Any] | None, rows: int) -> str:

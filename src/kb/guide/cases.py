@@ -19,7 +19,7 @@ from kb.core.document import Unit
 from kb.core.setup import TrainingSetup
 from kb.core.units import GIB
 from kb.guide.library import Library, load_library
-from kb.guide.markup import PLAIN, badge, code, held, prose, table, text, wide_table
+from kb.guide.markup import PLAIN, badge, code, computed, held, prose, table, text, wide_table
 from kb.guide.site_words import say
 from kb.machine.arguments import find_gpu, read_host_memory
 from kb.report.history.memory import memory_rows
@@ -29,7 +29,6 @@ from kb.report.recommend.notes_table import COLUMNS, shown_rows, why_lines
 from kb.report.recommend.text import own_row
 from kb.report.runtime.text import bottleneck_lines, stage_rows
 from kb.report.values import short_name
-from kb.report.words import Words
 
 
 def case_history(library: Library, name: str, gpu: str, host_memory: str) -> str:
@@ -48,9 +47,18 @@ def case_history(library: Library, name: str, gpu: str, host_memory: str) -> str
     ]
     history = history_of(versions, prepare, library.catalog.facts)
     head = [say(library.language, "case.what"), *(text(version.label) for version in versions)]
-    body = [*setting_rows(history.rows, words, PLAIN), *memory_rows(history, words, PLAIN)]
-    cells = [[text(cell) for cell in line[: len(head)]] for line in body]
-    parts = [_plot(history, words), table(head, cells, numbers=range(1, len(head)))]
+    noted = badge(library, "claimed", {"source": f"history-{name}"})
+    marked = [(noted, line) for line in setting_rows(history.rows, words, PLAIN)]
+    claimed = {words(f"history.{key}") for key in ("gpu_claimed", "host_claimed", "mixed_claimed")}
+    marked += [
+        (noted if line[0] in claimed else badge(library, "computed"), line)
+        for line in memory_rows(history, words, PLAIN)
+    ]
+    # a setting's name may part behind its underscores
+    cells = [
+        [f"{text(line[0])} {mark}".replace("\\_", "\\_<wbr>"), *map(text, line[1 : len(head)])] for mark, line in marked
+    ]
+    parts = [_plot(library, history), table(head, cells, numbers=range(1, len(head)))]
     if code := row.get("code"):
         parts.append(prose(code["text"][library.language]))
     for stage in row["stages"]:
@@ -59,13 +67,15 @@ def case_history(library: Library, name: str, gpu: str, host_memory: str) -> str
     return "\n\n".join(parts)
 
 
-def _plot(history: History, words: Words) -> str:
+def _plot(library: Library, history: History) -> str:
     """The drawing of ``kb history --plot`` in the page; its ids are its own."""
-    drawing = history_svg(history, words)
+    drawing = history_svg(history, library.words)
     for name in ("title", "desc"):
         drawing = drawing.replace(f'id="{name}"', f'id="kb-history-{name}"')
     drawing = drawing.replace('aria-labelledby="title desc"', 'aria-labelledby="kb-history-title kb-history-desc"')
-    return held(f'<figure class="kb-figure kb-paper" tabindex="0">{drawing}</figure>')
+    about = f"{say(library.language, 'source.of_figure')} {badge(library, 'computed')}"
+    caption = f"<figcaption>{about}</figcaption>"
+    return held(f'<figure class="kb-figure kb-paper" tabindex="0">{caption}{drawing}</figure>')
 
 
 def run_times(library: Library, name: str, batch: int, baseline: int, pipeline: str | None = None) -> str:
@@ -78,7 +88,11 @@ def run_times(library: Library, name: str, batch: int, baseline: int, pipeline: 
     head, *rows = stage_rows(run, comparison, words, PLAIN)
     said = " ".join(line.strip() for line in bottleneck_lines(run, words, PLAIN))
     cells = [[text(cell) for cell in row] for row in rows]
-    return table([text(cell) for cell in head], cells, numbers=range(1, len(head))) + "\n\n" + prose(said)
+    shown = table([text(cell) for cell in head], cells, numbers=range(1, len(head)))
+    # the note's minutes, and what follows from them by arithmetic
+    noted = badge(library, "claimed", library.entry("runtimes", name)["baseline"])
+    about = say(library.language, "runtime.numbers", claimed=noted, computed=badge(library, "computed"))
+    return f"{shown}\n\n{about}\n\n{prose(said)} {badge(library, 'computed')}"
 
 
 _ID = re.compile(r"[a-z0-9]+(?:[-.][a-z0-9]+)+")
@@ -120,9 +134,14 @@ def _pair(library: Library, model: str, gpu: str, *, by_model: bool) -> str:
 
 def _why(library: Library, found: Answer) -> list[str]:
     lines = why_lines(own_row(found), found.notes, "train", library.words, PLAIN)
-    said = [f"- {prose(line.strip().removeprefix('- '))}" for line in lines]
+    said = [f"- {prose(line.strip().removeprefix('- '))}{_mark(library, line)}" for line in lines]
     errata = {one.id for row in found.notes.own + found.notes.others for one in row.errata}
     return [_ID.sub(lambda m: f"[{m[0]}](../errata/{m[0]}.md)" if m[0] in errata else m[0], line) for line in said]
+
+
+def _mark(library: Library, line: str) -> str:
+    """The badge of a prediction; a line of an erratum leads to it."""
+    return f" {badge(library, 'computed')}" if " GiB" in line else ""
 
 
 def _who(library: Library, row: NotesRow, number: int) -> str:
@@ -136,7 +155,8 @@ def _row_need(library: Library, row: NotesRow) -> str:
 
 def _need(library: Library, size_bytes: int, status: str) -> str:
     verdict = escape(library.words.named("verdict", status))
-    return f'{size_bytes / GIB:.1f} GiB <span class="kb-verdict kb-verdict--{escape(status)}">{verdict}</span>'
+    size = computed(library, f"{size_bytes / GIB:.1f} GiB")
+    return f'{size} <span class="kb-verdict kb-verdict--{escape(status)}">{verdict}</span>'
 
 
 def _cell(value: object) -> str:

@@ -7,13 +7,14 @@ from kb.advice.answer import answer
 from kb.advice.estimator import Estimator, on_gpu
 from kb.advice.question import Question
 from kb.advice.usual import reads_target
+from kb.core.hardware import Gpu
 from kb.core.memory_report import STATUSES
 from kb.core.text import UserError
 from kb.guide.curves import Curves
 from kb.guide.fits import Row, fit_of
 from kb.guide.fits_table import by_family
 from kb.guide.library import Library
-from kb.guide.markup import badge, computed, fenced, quantity, table, text
+from kb.guide.markup import badge, computed, fenced, origin, quantity, table, text
 from kb.guide.memory_bars import memory_bars
 from kb.guide.site_words import say
 from kb.machine.arguments import find_gpu
@@ -116,9 +117,17 @@ def chooser(library: Library, model: str, gpu: str) -> str:
     ]
     gpus = sorted(catalog.gpus.values(), key=lambda one: (one.memory_total, one.name))
     held = {"words": words, "model": model, "gpu": gpu, "models": models}
-    held["gpus"] = [[one.id, f"{short_name(one)} ({one.memory_total / 2**30:.0f} GiB)"] for one in gpus]
+    held["gpus"] = [_card(library, one) for one in gpus]
     held["chosen"] = choice_object({"model": model, "gpu": gpu}, library.words)
     shown = escape(json.dumps(held, ensure_ascii=False), quote=True)
     needs = escape(say(language, "chooser.no_script"))
     place = f'<div id="kb-choose" class="kb-choose" data-given="{shown}"></div>'
     return f'{place}\n<noscript><p class="kb-notice">{needs}</p></noscript>'
+
+
+def _card(library: Library, gpu: Gpu) -> list[str]:
+    """Its id and name with its memory, and where that comes from: the place on the sources page, and its words."""
+    rows = library.entry("hardware", gpu.id)["memory_total"]
+    datum = rows[0] if isinstance(rows, list) else rows
+    title, place = origin(library, datum["status"], datum)
+    return [gpu.id, f"{short_name(gpu)} ({gpu.memory_total / 2**30:.0f} GiB)", place, title]

@@ -4,7 +4,7 @@ memory model."""
 from html import escape
 
 from kb.guide.library import Library
-from kb.guide.markup import cells, own_table, wide_table
+from kb.guide.markup import cells, own_table, told, wide_table
 from kb.guide.memory_bars import term_bars
 from kb.guide.site_words import say
 from kb.report.lesson_rows import case_of, way_rows
@@ -36,7 +36,8 @@ def compare(
     title = say(language, "compare.title", **case.named(), batch=batch)
     asked = {"table": "ways", "what": what, "batch": batch, "source_length": length}
     about = own_table(library, "compare.title", {**case.named(), "batch": batch}, asked)
-    shown = f"{wide_table(title, [escape(cell) for cell in head], [('', rows)])}"
+    below = told(library, "computed", alone=False)
+    shown = wide_table(title, [escape(cell) for cell in head], [("", rows)], below)
     if not drawn:
         return f"{about}\n\n{shown}"
     drawing, _ = term_bars(library, phases, case.estimator.limit_bytes, title)

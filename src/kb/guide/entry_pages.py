@@ -151,7 +151,10 @@ def erratum_page(library: Library, entry: Mapping[str, Any]) -> str:
     if rows:
         head = [say(language, key) for key in ("erratum.quantity", "gpu.value", "erratum.how")]
         parts.append(table(head, rows, numbers=(1,)))
-    parts += [f"## {say(language, 'erratum.use')} {{ #use }}", prose(entry["use"][language])]
+    parts += [
+        f"## {say(language, 'erratum.use')} {{ #use }}",
+        f"{prose(entry['use'][language])} {badge(library, finding['status'])}",
+    ]
     return "\n\n".join(parts) + "\n"
 
 

@@ -8,7 +8,7 @@ from kb.advice.usual import reads_target
 from kb.core.model import Model
 from kb.guide.fits import Row
 from kb.guide.library import Library
-from kb.guide.markup import filter_box, wide_table
+from kb.guide.markup import filter_box, told, wide_table
 from kb.guide.site_words import say
 from kb.report.lesson_rows import SHOWN_WAYS
 from kb.report.values import short_name
@@ -46,7 +46,7 @@ def fits_by_model(library: Library, rows: Sequence[Row]) -> str:
             for model in models
         ]
         groups.append((title, lines))
-    shown = wide_table(say(language, "fits.heading"), _head(language, "fits.model"), groups)
+    shown = wide_table(say(language, "fits.heading"), _head(language, "fits.model"), groups, told(library, "computed"))
     return f"{filter_box(library, alone=True)}\n\n{shown}"
 
 
@@ -57,7 +57,8 @@ def fits_by_gpu(library: Library, model: Model, rows: Sequence[Row]) -> str:
         (f'<a href="../../gpus/{row.gpu}/">{escape(short_name(gpus[row.gpu]))}</a>', *_cells(model, row))
         for row in rows
     ]
-    shown = wide_table(say(language, "fits.where"), _head(language, "fits.gpu"), [("", lines)])
+    head, about = _head(language, "fits.gpu"), told(library, "computed")
+    shown = wide_table(say(language, "fits.where"), head, [("", lines)], about)
     return f"{filter_box(library, alone=True)}\n\n{shown}"
 
 

@@ -1,5 +1,6 @@
 """A formula of the notes beside the one to use, typeset, with its variables and a worked example."""
 
+import re
 from collections.abc import Mapping
 from html import escape
 from typing import Any
@@ -19,7 +20,7 @@ def formula(library: Library, name: str) -> str:
     """What ``rules/formulas/<name>.yaml`` says: as claimed, as corrected, and with numbers."""
     language = library.language
     entry = library.entry("formulas", name)
-    parts = [prose(entry["text"][language])] if "text" in entry else []
+    parts = [f"{prose(entry['text'][language])}{_of_text(library, entry)}"] if "text" in entry else []
     for kind in ("claimed", "corrected", "steps"):
         rows = entry.get(kind)
         if isinstance(rows, list) and rows and "expression_tree" in rows[0]:
@@ -33,6 +34,12 @@ def formula(library: Library, name: str) -> str:
     if example := _example(library, entry):
         parts.append(example)
     return "\n\n".join(parts)
+
+
+def _of_text(library: Library, entry: Mapping[str, Any]) -> str:
+    """The badge of numbers that the words above a formula repeat from the note."""
+    claimed = [row for row in entry.get("claimed", ()) if row.get("source")]
+    return f" {badge(library, 'claimed', claimed[0])}" if claimed and re.search(r"\d", entry["text"]["en"]) else ""
 
 
 def _line(library: Library, entry: Mapping[str, Any], row: Mapping[str, Any]) -> str:
@@ -128,5 +135,7 @@ def _example(library: Library, entry: Mapping[str, Any]) -> str:
             shown = figure(value, units.get(name) or about.get("unit"), library.words, PLAIN)
             rows.append((say(library.language, f"formula.{kind}"), text(label), shown))
     title = example["title"][library.language] if "title" in example else ""
-    head = [say(library.language, "formula.example"), text(title), say(library.language, "gpu.value")]
+    # what a claimed formula gives is the note's own sum; the others are computed again by a test
+    mark = badge(library, "claimed" if example["use"] == "claimed" else "computed", example)
+    head = [say(library.language, "formula.example"), text(title), f"{say(library.language, 'gpu.value')} {mark}"]
     return table(head, rows, numbers=(2,))

@@ -20,7 +20,7 @@ from kb.guide.coloured import reachable
 from kb.guide.export import write_llms
 from kb.guide.markup import SOURCES
 from kb.guide.pages import write_pages
-from kb.guide.search_words import FIELDS, importance, separator, synonyms
+from kb.guide.search_words import FIELDS, empty_words, importance, separator, synonyms
 from kb.guide.site_words import say
 from kb.knowledge import load_catalog
 
@@ -187,7 +187,8 @@ def on_post_build(config: MkDocsConfig) -> None:
         return
     with open(path, encoding="utf-8") as stream:
         index = json.load(stream)
-    index["config"] |= {"separator": separator(language), "fields": FIELDS, "synonyms": synonyms(language)}
+    index["config"] |= {"separator": separator(language), "fields": FIELDS}
+    index["config"] |= {"synonyms": synonyms(language), "empty": empty_words(language)}
     for entry in index["docs"]:
         if names := _NAMES.get(entry["location"]):
             entry["also"] = " ".join(dict.fromkeys(" ".join(names).split()))  # each word counts once

@@ -11,7 +11,7 @@ from kb.core.memory_report import Phase
 from kb.core.setup import TrainingSetup
 from kb.core.units import GIB
 from kb.guide.library import Library
-from kb.guide.markup import badge, cells, code, held, own_table, table, text, wide_table
+from kb.guide.markup import badge, cells, code, computed, held, own_table, sourced, table, text, told, wide_table
 from kb.guide.site_words import say
 from kb.machine.arguments import read_host_memory
 from kb.memory.engine.trace import trace
@@ -81,7 +81,7 @@ def input_lengths(library: Library, model: str, gpus: Sequence[str], way: str, l
     values = {"model": library.catalog.models[model].name, "way": say(library.language, f"way.{way}")}
     title = say(library.language, "lesson.lengths.title", **values)
     about = own_table(library, "lesson.lengths.title", values, {"table": "lengths", "way": way, "lengths": [*lengths]})
-    return f"{about}\n\n{wide_table(title, head, [('', rows)])}"
+    return f"{about}\n\n{wide_table(title, head, [('', rows)], told(library, 'computed', alone=False))}"
 
 
 def precisions(library: Library, gpus: Sequence[str], models: Sequence[str]) -> str:
@@ -94,7 +94,8 @@ def precisions(library: Library, gpus: Sequence[str], models: Sequence[str]) -> 
         answer = say(library.language, "lesson.yes" if gpu.native_bf16 else "lesson.no")
         chosen = [precision_for(device, catalog.models[model].architecture).of(TrainingSetup()) for model in models]
         named = ["bf16" if setup.bf16 else "fp16" if setup.fp16 else "fp32" for setup in chosen]
-        capability = ".".join(map(str, gpu.compute_capability))
+        datum = library.entry("hardware", name)["compute_capability"]
+        capability = sourced(library, ".".join(map(str, gpu.compute_capability)), datum["status"], datum)
         rows.append((f"[{text(short_name(gpu))}](../gpus/{name}.md)", capability, f"**{answer}**", *map(code, named)))
     head = [say(library.language, f"lesson.{key}") for key in ("gpu", "capability", "native_bf16")]
     return table([*head, *(f"[{model}](../models/{model}.md)" for model in models)], rows)
@@ -103,7 +104,8 @@ def precisions(library: Library, gpus: Sequence[str], models: Sequence[str]) -> 
 def largest_batch(library: Library, model: str, gpu: str, way: str = "full") -> str:
     """The largest training batch that fits with its whole error band, at the model's usual length."""
     estimator, base = _case(library, model, gpu)
-    return f"**{estimator.largest(base._replace(**WAYS[way]), 'per_device_train_batch_size')}**"
+    largest = estimator.largest(base._replace(**WAYS[way]), "per_device_train_batch_size")
+    return computed(library, f"**{largest}**")
 
 
 def mt5_hypotheses(library: Library) -> str:
@@ -159,8 +161,10 @@ def _own(
 ) -> str:
     """A table that is computed again for what the reader chose."""
     key = f"lesson.{name}.title"
-    about = own_table(library, key, values, {"table": name, **asked})
-    shown = wide_table(say(library.language, key, **values), list(_heads(library, head)), [("", map(cells, rows))])
+    about, below = own_table(library, key, values, {"table": name, **asked}), told(library, "computed", alone=False)
+    shown = wide_table(
+        say(library.language, key, **values), list(_heads(library, head)), [("", map(cells, rows))], below
+    )
     return f"{about}\n\n{shown}"
 
 
@@ -187,4 +191,4 @@ def _heads(library: Library, columns: Sequence[str]) -> Iterator[str]:
 
 def _captioned(library: Library, title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     about = held(f'<p class="kb-caption">{escape(title)} {badge(library, "computed")}</p>')
-    return f"{about}\n\n{wide_table(title, head, [('', rows)])}"
+    return f"{about}\n\n{wide_table(title, head, [('', rows)], told(library, 'computed', alone=False))}"

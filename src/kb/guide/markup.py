@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from typing import Any
+from typing import Any, NamedTuple
 
 from kb.guide.library import Library
 from kb.guide.site_words import say
@@ -53,6 +53,13 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequen
     return "\n".join(f"| {' | '.join(cell or ' ' for cell in line)} |" for line in lines)
 
 
+class Told(NamedTuple):
+    """Where a table's numbers come from: a line above them, and what each shows under the pointer."""
+
+    caption: str
+    hover: str
+
+
 def held(body: str, kind: str = "", label: str = "") -> str:
     """HTML as a block that Markdown passes by (``held.py``); one with a label scrolls by itself, and by keyboard."""
     scrolls = f' tabindex="0" role="region" aria-label="{escape(label, quote=True)}"' if label else ""
@@ -75,13 +82,17 @@ def filter_box(
     return f'<div class="kb-filter" data-given="{escape(json.dumps(given, ensure_ascii=False), quote=True)}"></div>'
 
 
-def wide_table(label: str, head: Sequence[str], groups: Iterable[tuple[str, Iterable[Sequence[str]]]]) -> str:
+def wide_table(
+    label: str, head: Sequence[str], groups: Iterable[tuple[str, Iterable[Sequence[str]]]], told: Told | None = None
+) -> str:
     """A table of full height with a fixed first column, whose width scrolls where it must; rows by group.
 
     Args:
         groups: each group's heading, empty for none, and its rows. All cells are HTML already.
+        told: where its numbers come from, where its cells do not say so themselves.
     """
-    parts = ["<thead><tr>", *(f'<th scope="col">{cell}</th>' for cell in head), "</tr></thead>"]
+    caption = f"<caption>{told.caption}</caption>" if told and told.caption else ""
+    parts = [caption, "<thead><tr>", *(f'<th scope="col">{cell}</th>' for cell in head), "</tr></thead>"]
     for title, rows in groups:
         parts.append("<tbody>")
         if title:
@@ -90,7 +101,8 @@ def wide_table(label: str, head: Sequence[str], groups: Iterable[tuple[str, Iter
         for first, *rest in rows:
             parts.append(f'<tr><th scope="row">{first}</th>{"".join(f"<td>{cell}</td>" for cell in rest)}</tr>')
         parts.append("</tbody>")
-    return held(f'<table class="kb-table">{"".join(parts)}</table>', "kb-wide", label)
+    about = f' title="{escape(told.hover, quote=True)}"' if told else ""
+    return held(f'<table class="kb-table"{about}>{"".join(parts)}</table>', "kb-wide", label)
 
 
 def cells(row: Iterable[Cell]) -> list[str]:
@@ -129,22 +141,42 @@ def badge(library: Library, status: str, row: Mapping[str, Any] | None = None) -
     Args:
         row: the datum, with its ``source`` and ``lines``; without one the mark leads to what its word means.
     """
-    name = library.words.named("status", status)
-    source = str((row or {}).get("source") or "")
-    if source:
-        about = library.catalog.sources.get(source) or {}
-        lines = f", {say(library.language, 'source.lines', lines=row['lines'])}" if row and row.get("lines") else ""
-        title, place = f"{name}: {about.get('title', source)}{lines}", source_anchor(source)
-    else:
-        title, place = say(library.language, f"source.status.{status}"), status
+    title, place = origin(library, status, row)
     shown = f'class="kb-badge kb-badge--{escape(status)}" href="{SOURCES}{place}" title="{escape(title, quote=True)}"'
-    return f"<a {shown}>{escape(name)}</a>"
+    return f"<a {shown}>{escape(library.words.named('status', status))}</a>"
+
+
+def origin(library: Library, status: str, row: Mapping[str, Any] | None) -> tuple[str, str]:
+    """What a badge says under the pointer, and its place on the sources page."""
+    source = str((row or {}).get("source") or "")
+    if not source:
+        return say(library.language, f"source.status.{status}"), status
+    about = library.catalog.sources.get(source) or {}
+    lines = f", {say(library.language, 'source.lines', lines=row['lines'])}" if row and row.get("lines") else ""
+    title = f"{library.words.named('status', status)}: {about.get('title', source)}{lines}"
+    return title, source_anchor(source)
+
+
+def told(library: Library, status: str, row: Mapping[str, Any] | None = None, *, alone: bool = True) -> Told:
+    """Of a table whose numbers all come from one place: what its caption and its cells say.
+
+    Args:
+        row: the datum with its source, as for :func:`badge`.
+        alone: without, a line above the table has the badge already.
+    """
+    caption = f"{say(library.language, 'source.of_table')} {badge(library, status, row)}" if alone else ""
+    return Told(caption, origin(library, status, row)[0])
+
+
+def sourced(library: Library, number: str, status: str, row: Mapping[str, Any] | None = None) -> str:
+    """A number that leads to where it comes from: where a mark beside each would hide the numbers."""
+    title, place = origin(library, status, row)
+    return f'<a class="kb-number" href="{SOURCES}{place}" title="{escape(title, quote=True)}">{number}</a>'
 
 
 def computed(library: Library, number: str) -> str:
-    """A number that kb computed, which leads to what that means: where a mark beside each would hide the numbers."""
-    title = escape(say(library.language, "source.status.computed"), quote=True)
-    return f'<a class="kb-number" href="{SOURCES}computed" title="{title}">{number}</a>'
+    """A number that kb computed."""
+    return sourced(library, number, "computed")
 
 
 def source_anchor(source: str) -> str:

@@ -70,7 +70,8 @@ def _legend(library: Library, named: Sequence[tuple[str, int]], small: bool) -> 
 
 
 def _figures(library: Library, bars: Sequence[Bar]) -> str:
-    head = [say(library.language, "memory.phase"), say(library.language, "memory.term"), "GiB"]
+    head = [say(library.language, "memory.phase"), say(library.language, "memory.term")]
+    head.append(f"GiB {badge(library, 'computed')}")
     rows = [
         (text(bar.label), text(segment.label), f"{segment.size_bytes / GIB:.2f}")
         for bar in bars

@@ -6,7 +6,7 @@ from html import escape
 from typing import Any, NamedTuple
 
 from kb.guide.library import Library
-from kb.guide.markup import prose, wide_table
+from kb.guide.markup import prose, told, wide_table
 from kb.guide.site_words import say
 from kb.knowledge import load_guide
 
@@ -49,7 +49,10 @@ def noted_facts(library: Library) -> str:
             for fact in dict.fromkeys(fact for fact in facts if fact.source == source)
         ]
         title = say(language, f"noted.{source}")
-        parts += [f"## {title} {{ #{source} }}", wide_table(title, head, [("", rows)])]
+        parts += [
+            f"## {title} {{ #{source} }}",
+            wide_table(title, head, [("", rows)], told(library, "claimed", {"source": source})),
+        ]
     return "\n\n".join(parts)
 
 

@@ -122,6 +122,7 @@ def playground(library: Library) -> str:
     language, words = library.language, library.words
     texts: dict[str, object] = {name: say(language, f"playground.{name}") for name in WORDS}
     texts |= {name: say(language, f"memory.{name}") for name in ("band", "limit")}
+    texts |= {"computed": words.named("status", "computed"), "computed_title": say(language, "source.status.computed")}
     texts["severity"] = {name: words.named("severity", name) for name in ("error", "warning", "info")}
     texts["verdict"] = {name: words.named("verdict", name) for name in (*STATUSES, "unknown")}
     held = escape(json.dumps(texts, ensure_ascii=False), quote=True)

@@ -15,7 +15,7 @@ from kb.guide.site_words import say
 from kb.report.values import short_name
 
 METHODS = ("full", "lora", "qlora")
-SIZE, LEFT, TOP, FOOT = 300, 46, 12, 44  # pixels of the drawing
+SIZE, LEFT, TOP, FOOT = 296, 46, 12, 44  # pixels of the drawing
 STEP = 4  # GiB between two marks
 
 

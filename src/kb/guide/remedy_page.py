@@ -12,7 +12,7 @@ from kb.advice.question import Question
 from kb.config.log.text import read_lines
 from kb.core.document import Unit
 from kb.guide.library import Library, load_library
-from kb.guide.markup import cited_source, code, fenced, held, prose, text
+from kb.guide.markup import badge, cited_source, code, fenced, held, prose, text
 from kb.guide.site_words import say
 from kb.report.condition import computes, sentence
 from kb.report.diagnosis_report import diagnosis_text
@@ -104,7 +104,8 @@ def _steps(library: Library, entry: Mapping[str, Any]) -> Iterator[str]:
     own = {f"condition.noun.{name}": row[library.language] for name, row in entry.get("variables", {}).items()}
     words = Words(words.language, {**words.messages, **own}, words.facts)
     for number, step in enumerate(entry["steps"], 1):
-        said = [prose(step["text"][library.language])]
+        noted = f" {badge(library, 'claimed', step['claims'][0])}" if step.get("claims") else ""
+        said = [prose(step["text"][library.language]) + noted]
         changes = ", ".join(code(_change(name, value)) for name, value in step.get("set", {}).items())
         if changes:
             said.append(changes)

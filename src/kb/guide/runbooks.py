@@ -29,7 +29,8 @@ def _answer(library: Library, row: Mapping[str, Any]) -> Iterator[str]:
     if details:
         yield "\n".join(details)
     if "correction" in row:
-        yield f"**{say(library.language, 'question.correction')}**: {prose(_filled(library, row, row['correction']))}"
+        said = prose(_filled(library, row, row["correction"]))
+        yield f"**{say(library.language, 'question.correction')}**: {said} {badge(library, 'computed')}"
 
 
 def _filled(library: Library, row: Mapping[str, Any], words: Mapping[str, str]) -> str:

@@ -105,6 +105,11 @@ def synonyms(language: str) -> dict[str, str]:
     return {**found, **_said("words").get(language, {})}
 
 
+def empty_words(language: str) -> list[str]:
+    """Words around what a reader looks for, which tell no page from another."""
+    return [str(word) for word in _said("empty").get(language, ())]
+
+
 def pages_names(path: str, language: str) -> list[str]:
     """Words for a page that ``docs/search.yaml`` gives it."""
     return [str(name) for name in _said(path).get(language, ())]

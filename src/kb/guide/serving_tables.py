@@ -5,7 +5,7 @@ from typing import Any
 
 from kb.core.release import parse_version
 from kb.guide.library import Library
-from kb.guide.markup import code, prose, table, text
+from kb.guide.markup import badge, code, computed, prose, table, text
 from kb.guide.site_words import say
 from kb.memory.serving.answer import serve
 from kb.memory.serving.cache import bytes_of_token
@@ -32,12 +32,12 @@ def serving_table(library: Library, models: list[str], gpus: list[str], engine: 
         model = served_model(row.name, row.architecture, row.max_length)
         longest = min(length, model.positions or length)
         setup = ServingSetup(engine, parse_version(data["newest"]), 0, max_model_len=longest)
-        cells = [f"[{name}](models/{name}.md)", f"{round(bytes_of_token(model, setup)):,} B"]
+        cells = [f"[{name}](models/{name}.md)", computed(library, f"{round(bytes_of_token(model, setup)):,} B")]
         for gpu in gpus:
             seen = round(catalog.gpus[gpu].memory_total * catalog.constants["usable_memory_ratio"])
             found = serve(model, setup._replace(gpu_bytes=seen, gpu_id=gpu), data, catalog.constants)
-            tokens = f"{found.kv_tokens:,} · **{found.concurrency:.1f}×**" if found.starts else "–"
-            cells.append(tokens)
+            tokens = f"{found.kv_tokens:,} · **{found.concurrency:.1f}×**"
+            cells.append(computed(library, tokens) if found.starts else "–")
         rows.append(cells)
     return table(head, rows, numbers=range(1, len(head)))
 
@@ -56,7 +56,8 @@ def serving_defaults(library: Library, engine: Engine) -> str:
             first = [shown, text(option[language])] if not number else ["", ""]
             source = library.catalog.sources[row["source"]]
             name_of = f"[{text(source['title'])}]({source['url']})"
-            rows.append([*first, _value(row, language), ", ".join(_conditions(row, language)), name_of])
+            value = f"{_value(row, language)} {badge(library, row['status'], row)}"
+            rows.append([*first, value, ", ".join(_conditions(row, language)), name_of])
     return table(head, rows)
 
 

@@ -2,12 +2,14 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
+from typing import Any
 
+from kb.core.model import Model
 from kb.guide.fits_table import by_family, kind_of
 from kb.guide.library import Library
-from kb.guide.markup import badge, code, fenced, filter_box, prose, quantity, table, text
+from kb.guide.markup import badge, code, fenced, filter_box, prose, quantity, sourced, table, text
 from kb.guide.runbooks import shown_quantity
 from kb.guide.site_words import say
 from kb.knowledge.locations import shipped
@@ -26,7 +28,7 @@ def model_table(library: Library) -> str:
         rows = [
             (
                 f"[{text(model.name)}]({model.id}.md)",
-                f"{model.parameters / 1e6:,.0f}M",
+                _parameters(library, model),
                 ", ".join(code(name) for name in model.aliases[:3]),
             )
             for model in models
@@ -34,6 +36,13 @@ def model_table(library: Library) -> str:
         kind = say(language, f"kind.{kind_of(models[0])}")
         parts.append(f"## {family} · {kind} {{ #{family} }}\n\n{table(head, rows, numbers=(1,))}")
     return "\n\n".join(parts)
+
+
+def _parameters(library: Library, model: Model) -> str:
+    """In millions, leading to the source of the count."""
+    rows = library.entry("models", model.id)["parameters"]
+    datum = next((row for row in rows if row["value"] == model.parameters), rows[0])
+    return sourced(library, f"{model.parameters / 1e6:,.0f}M", datum["status"], datum)
 
 
 def remedy_table(library: Library) -> str:
@@ -44,7 +53,7 @@ def remedy_table(library: Library) -> str:
     parts = [filter_box(library, sections=say(language, "remedy.resource"))]
     for resource in RESOURCES:
         rows = [
-            (f"[{text(entry['title'][language])}]({entry['id']}.md)", prose(entry["means"][language]))
+            (f"[{text(entry['title'][language])}]({entry['id']}.md)", _means(library, entry))
             for entry in entries
             if entry["resource"] == resource
         ]
@@ -56,15 +65,24 @@ def remedy_table(library: Library) -> str:
     return "\n\n".join(parts)
 
 
+def _means(library: Library, entry: Mapping[str, Any]) -> str:
+    """What a symptom means; a figure in it has the badge of the first source of the page."""
+    said, sources = prose(entry["means"][library.language]), entry.get("sources", ())
+    if not sources or not re.search(r"\d ?(?:%|[KMG]i?B)", entry["means"]["en"]):
+        return said
+    return f"{said} {badge(library, 'claimed', {'source': sources[0]})}"
+
+
 def errata_table(library: Library) -> str:
     """What the original guide says that is not so, and what to use."""
     language, words = library.language, library.words
     head = [say(language, key) for key in ("erratum.claim", "list.verdict", "erratum.use")]
     rows = [
         (
-            f"[{prose(entry['claim']['text'][language])}]({entry['id']}.md)",
+            f"[{prose(entry['claim']['text'][language])}]({entry['id']}.md) "
+            + badge(library, "claimed", entry["claim"]),
             escape(words.named("erratum_verdict", entry["verdict"])),
-            prose(entry["use"][language]),
+            f"{prose(entry['use'][language])} {badge(library, entry['finding']['status'])}",
         )
         for entry in library.rows("errata").values()
     ]
@@ -74,6 +92,7 @@ def errata_table(library: Library) -> str:
 def dialect_table(library: Library) -> str:
     """The config formats that are read, the marks that most tell each, and how many of its keys have a meaning."""
     head = [say(library.language, key) for key in ("dialect.format", "dialect.name", "dialect.marks", "dialect.keys")]
+    head[-1] += f" {badge(library, 'computed')}"  # counted in the format's file
     rows = []
     for name, entry in library.rows("dialects").items():
         marks = entry.get("recognise", {}).get("marks", {})
@@ -96,7 +115,7 @@ def gpu_table(library: Library) -> str:
                 _first(library, data.get("memory_total")),
                 say(language, f"bf16.{'yes' if gpu.native_bf16 else 'no'}"),
                 *(_first(library, data.get(name)) for name in ("memory_bandwidth", "tensor_flops")),
-                ".".join(map(str, gpu.compute_capability)),
+                quantity(library, data["compute_capability"]),
             )
         )
     head = [say(language, column) for column in columns]
@@ -185,7 +204,8 @@ def tradeoff(library: Library, name: str) -> str:
             value = f" **{shown_quantity(library, remark)}**" if "value" in remark else ""
             erratum = f" ([{remark['erratum']}](errata/{remark['erratum']}.md))" if "erratum" in remark else ""
             mark = say(language, f"remark.{remark['kind']}")
-            lines.append(f"    - {mark}: {prose(remark['text'][language])}{value}{erratum}")
+            source = badge(library, remark.get("status", option["status"]), remark if "source" in remark else option)
+            lines.append(f"    - {mark}: {prose(remark['text'][language])}{value} {source}{erratum}")
         title = option["title"][language].replace('"', "'")
         parts.append(f'??? note "{title}"\n\n' + "\n".join(lines))
     return "\n\n".join(parts)

@@ -1,5 +1,6 @@
 """Every kind of page in Chromium, in both languages, light and dark, wide and narrow."""
 
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -71,11 +72,39 @@ return found.violations.map(({ id, impact, nodes }) => ({ id, impact, nodes: nod
 """
 
 
+# figures with a unit, and numbers that are a table's cell, beside which nothing says where they come from
+_BARE = r"""
+const units = "(?:[GMKT]i?B\\b|bytes?\\b|바이트|%|TFLOPS|ms\\b|분(?!의)|시간|hours?\\b|minutes?\\b)";
+const unit = new RegExp(`(?<![\\w.#/])[~≈−+-]?\\d[\\d,.]*\\s?${units}`);
+const around = ["li, p, td, th, dd, figcaption, caption, summary", "tr", "figure"];
+const mark = "a.kb-badge, a.kb-number, a.kb-source, a[href*='errata/']";
+const says = (element) => element && (element.matches(mark) || element.querySelector(mark));
+const walker = document.createTreeWalker(document.querySelector("article"), NodeFilter.SHOW_TEXT);
+const found = [];
+for (let node; (node = walker.nextNode());) {
+  const at = node.parentElement, text = node.nodeValue;
+  if (at.closest("pre, code, script, noscript, option, .kb-checked, a[href*='gpus/'], title")) continue;
+  if (!unit.test(text) && !(at.closest("td") && /^\s*[\d.,–-]*\d[\d.,–-]*\s*$/.test(text))) continue;
+  if (around.some((name) => says(at.closest(name)))) continue;
+  const table = at.closest("table");
+  if (table && (says(table.tHead) || says(table.caption))) continue;
+  let whole = table;
+  while (whole && !whole.parentElement.matches("article, details, section")) whole = whole.parentElement;
+  if (whole && (says(whole.previousElementSibling) || says(whole.nextElementSibling))) continue;
+  found.push(text.trim().slice(0, 80));
+}
+return found;
+"""
+# what a source says of itself; the sizes of units; titles of rules, whose pages cite; exit codes of kb
+UNCITED = ("sources/", "expressions/", "rules/", "integrations/")
+
+
 class Seen(NamedTuple):
     complaints: list[str]
     strangers: list[str]
     missing: list[str]
     beyond: list[str]
+    bare: list[str]
     light: list[str]
     dark: list[str]
 
@@ -97,18 +126,19 @@ def seen(browser: Browser) -> Any:
         browser.visit(path)
         settle(browser)
         browser.ask(_STILL)
+        bare = browser.ask(_BARE)
         browser.resize(PHONE)
         beyond = browser.ask(_BEYOND)
         light, dark = [], []
         if path in READ_OUT:
-            browser.resize(DESKTOP)
+            browser.resize(PHONE if READ_OUT.index(path) % 2 else DESKTOP)
             browser.await_answer(_THIN, ALIKE)
             browser.ask(AXE.read_text("utf-8"))
             light = violations(browser, {})
             browser.ask(_DARKEN)
             browser.wait("document.body.dataset.mdColorScheme === 'slate'")
             dark = violations(browser, {"runOnly": ["color-contrast"]})  # nothing but colours differs
-        return Seen(browser.complaints(), browser.strangers(), list(browser.server.missing), beyond, light, dark)
+        return Seen(browser.complaints(), browser.strangers(), list(browser.server.missing), beyond, bare, light, dark)
 
     return look
 
@@ -134,6 +164,22 @@ def test_page_has_no_error_in_the_console(seen: Any, path: str) -> None:
 @every_page
 def test_page_fits_a_phone(seen: Any, path: str) -> None:
     assert seen(path).beyond == []
+
+
+@every_page
+def test_every_figure_of_a_page_says_where_it_comes_from(seen: Any, path: str) -> None:
+    if path.removeprefix("en/") not in UNCITED:
+        assert seen(path).bare == []
+
+
+def test_what_is_wider_than_a_phone_says_so_and_nothing_else_does(browser: Browser) -> None:
+    browser.visit("", size=PHONE)
+    frame = browser.wait("document.querySelector('.md-typeset__scrollwrap[data-kb-more]')")
+    said = browser.ask("return getComputedStyle(arguments[0], '::before').content", frame)
+    assert re.search(r"열 [1-5]개가 더", said)
+    assert browser.ask("return arguments[0].tabIndex", frame) == 0
+    browser.resize(DESKTOP)
+    browser.wait("!document.querySelector('[data-kb-more]')")
 
 
 @pytest.mark.parametrize("path", READ_OUT, ids=lambda path: path or "ko")

@@ -104,9 +104,9 @@ def check(browser: Browser) -> Answer:
 
 
 def examples() -> Iterator[Example]:
-    """Every example of the rules that can be typed into an editor."""
+    """The first example of each rule, which fires; ``kb rules test`` runs them all."""
     for rule in load_catalog(whole=True).rules.values():
-        for number, example in enumerate(rule.examples):
+        for number, example in enumerate(rule.examples[:1]):
             if "base64" in example:
                 continue
             asked = {name: example[name] for name in ("gpu", "gpus", "cpus") if name in example}
@@ -208,7 +208,7 @@ def test_nothing_is_loaded_before_the_reader_asks(fresh: Browser) -> None:
 
 def test_every_example_of_the_rules_gets_the_command_lines_answer(playground: Browser, tmp_path: Path) -> None:
     given = sorted(examples(), key=lambda example: json.dumps(example.asked, sort_keys=True))  # a machine is made once
-    assert len(given) > 700
+    assert len(given) > 300
     with ThreadPoolExecutor(1) as beside:
         command_line = beside.submit(from_command_line, tmp_path, given)
         there, here = from_browser(playground, given), command_line.result()
@@ -216,7 +216,7 @@ def test_every_example_of_the_rules_gets_the_command_lines_answer(playground: Br
     assert different == {}, (
         f"{len(different)} of {len(given)}: {json.dumps(dict(list(different.items())[:3]), indent=1)}"
     )
-    assert sum(len(answer["findings"]) for answer in here.values()) > 400
+    assert sum(len(answer["findings"]) for answer in here.values()) > 300
 
 
 def test_every_example_that_opens_there_shows_its_rule(playground: Browser, site: Path) -> None:

@@ -1,14 +1,15 @@
 // The small chooser: model × GPU × method × lengths → the largest batch and the setting to start from, by kb's own engine.
 // The first answer is in the page; the engine is loaded once something is changed. What is chosen stands in the address.
 import { Engine, STUCK } from "./kb-engine.mjs";
-import { filled, keepState, language, make, memoryChart, nearest, picker } from "./kb-dom.mjs";
+import { computedMark, filled, keepState, language, make, memoryChart, nearest, picker, woven } from "./kb-dom.mjs";
 import { remember } from "./kb-state.mjs";
 
 const GIB = 2 ** 30;
 const METHODS = ["auto", "full", "lora", "qlora"];
 const PRECISIONS = ["", "bf16", "fp16", "fp32"];
 const FORMS = ["", "hf", "python", "command", "trl", "axolotl", "llamafactory"];
-const SOURCES = new URL("sources/#computed", location.href).href; // below the first page
+const sourceAt = (place) => new URL(`sources/#${place}`, location.href).href; // below the first page
+const SOURCES = sourceAt("computed");
 const NUMBERS = ["source_length", "target_length", "effective_batch", "beams"];
 const root = document.getElementById("kb-choose");
 if (root) start(JSON.parse(root.dataset.given));
@@ -17,7 +18,7 @@ function start(given) {
   const { words } = given;
   const engine = new Engine();
   const models = new Map(given.models.flatMap(([, rows]) => rows.map(([id, name, reads]) => [id, { name, reads }])));
-  const gpus = new Map(given.gpus.map(([id, name]) => [id, { name }]));
+  const gpus = new Map(given.gpus.map(([id, name, place, title]) => [id, { name, place, title }]));
   const usual = { model: given.model, gpu: given.gpu, method: "auto", source_length: "", target_length: "", effective_batch: "", beams: "", precision: "", form: "" };
   const asked = { ...usual, ...fromAddress() };
   const result = make("div", { class: "kb-chosen", "aria-live": "polite" });
@@ -34,7 +35,7 @@ function start(given) {
     beams: field("beams", words.beams, "beams"),
     form: picker("kb-choose-form", words.form, FORMS.map((name) => [name, words[`form_${name || "kb"}`]]), asked.form, change("form")),
   };
-  root.append(make("div", { class: "kb-pickers" }, ...Object.values(fields)), make("p", { class: "kb-buttons" }, button, status), result);
+  root.append(make("div", { class: "kb-pickers" }, ...Object.values(fields), make("p", { class: "kb-buttons" }, button, status)), result);
   let number = 0;
   keepState();
   suit();
@@ -135,6 +136,11 @@ function start(given) {
     return value && value !== "–" ? make("a", { class: "kb-number", href: SOURCES, title: words.computed_title }, make(name, {}, String(value))) : "–";
   }
 
+  /** The card's memory, with where that is said. */
+  function ofCard(shown, { place, title }) {
+    return make("a", { class: "kb-number", href: sourceAt(place), title }, shown);
+  }
+
   /** As the page's own bars: loading is over before any batch is read. */
   function shownPhases({ prediction: { phases: { load, ...rest } } }) {
     return rest;
@@ -158,13 +164,13 @@ function start(given) {
       [words.effective, chosen.effective], [words.evaluation, chosen.evaluation || "–"], [words.inference, chosen.inference || "–"]];
     return [
       make("p", { class: "kb-answer-line" }, filled(words.answer, { ...named, ...chosen, largest: own.batch }), " ",
-        make("a", { class: "kb-badge kb-badge--computed", href: SOURCES, title: words.computed_title }, words.computed)),
+        computedMark(words, SOURCES)),
       ...(chosen.precision_note ? [make("p", { class: "kb-notice" }, chosen.precision_note)] : []),
       make("p", {}, make("span", { class: `kb-verdict kb-verdict--${verdict}` }, words.verdict[verdict]), " ",
-        filled(words.used, { way: chosen.way, used: size(train.process_used_bytes), high: size(train.high_bytes), limit: size(chosen.limit_bytes) }),
-        ...(most.batch > own.batch ? [make("br"), make("small", {}, filled(words.fits_most, { way: most.title, batch: most.batch }))] : [])),
+        ...woven(words.used, { way: chosen.way, used: linked(size(train.process_used_bytes)), high: linked(size(train.high_bytes)), limit: ofCard(size(chosen.limit_bytes), gpus.get(wanted.gpu)) }),
+        ...(most.batch > own.batch ? [make("br"), make("small", {}, ...woven(words.fits_most, { way: most.title, batch: linked(most.batch) }))] : [])),
       make("dl", { class: "kb-facts" }, ...facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, linked(value))))),
-      memoryChart({ phases }, chosen.limit_bytes, words),
+      memoryChart({ phases }, chosen.limit_bytes, words, SOURCES),
       make("details", { open: Boolean(wanted.form) }, make("summary", {}, words.config),
         chosen.config ? make("pre", {}, make("code", {}, chosen.config)) : make("p", {}, chosen.config_fault)),
       largest,

@@ -17,6 +17,12 @@ export function keepState() {
 /** A text of the page with its placeholders filled. */
 export const filled = (text, values) => text.replace(/\{(\w+)\}/g, (whole, name) => String(values[name] ?? whole));
 
+/** The same as nodes: a value may be one. */
+export const woven = (text, values) => text.split(/\{(\w+)\}/).map((part, at) => (at % 2 ? values[part] ?? "" : part));
+
+/** The mark of what kb computed; leads to what that means, and how far off it is. */
+export const computedMark = (words, href) => make("a", { class: "kb-badge kb-badge--computed", href, title: words.computed_title }, words.computed);
+
 /** A sentence of the rules: what stands between backticks is code. */
 export const prose = (text) => text.split("`").map((part, at) => (at % 2 ? make("code", {}, part) : part));
 
@@ -59,7 +65,7 @@ export function picker(id, label, options, chosen, onchange) {
 const [LABEL, BAR, ROW, WHOLE] = [18, 22, 46, 99.4]; // as of guide/drawings.py
 
 /** Stacked bars by phase with the card's limit; the same terms as in the report. Lengths are shares of the width. */
-export function memoryChart(prediction, limit, words) {
+export function memoryChart(prediction, limit, words, sources) {
   const phases = Object.values(prediction.phases).filter((phase) => phase.title && phase.process_used_bytes);
   const most = Math.max(limit || 0, ...phases.map((phase) => phase.high_bytes || phase.process_used_bytes));
   const share = (bytes) => `${((bytes / most) * WHOLE).toFixed(2)}%`;
@@ -88,7 +94,8 @@ export function memoryChart(prediction, limit, words) {
       chart.append(line("kb-band", low, high, middle, middle), line("kb-band", low, low, middle - 5, middle + 5), line("kb-band", high, high, middle - 5, middle + 5));
     }
   });
-  return make("figure", { class: "kb-figure", tabIndex: 0 }, chart, legend(phases, colours, words, limit));
+  const caption = make("figcaption", {}, make("b", {}, words.chart), " ", computedMark(words, sources));
+  return make("figure", { class: "kb-figure", tabIndex: 0 }, caption, chart, legend(phases, colours, words, limit));
 }
 
 // A term has one colour in every drawing, the guide's too (kb/report/svg.py).

@@ -142,7 +142,7 @@ class Playground {
         const limit = Math.min(...report.machine.gpus.map((gpu) => gpu.memory_total_bytes));
         const verdict = unit.prediction.verdict.status;
         this.findings.append(make("p", {}, make("span", { class: `kb-verdict kb-verdict--${verdict}` }, words.verdict[verdict])));
-        this.findings.append(memoryChart(unit.prediction, Number.isFinite(limit) ? limit : null, words));
+        this.findings.append(memoryChart(unit.prediction, Number.isFinite(limit) ? limit : null, words, new URL(`../${"sources"}/#computed`, location.href).href));
         if (unit === report.files.find(({ prediction }) => prediction)) this.findings.append(this.#overTime());
       }
       if (this.fixedAll && OVER.includes(unit.prediction?.verdict.status)) this.findings.append(this.#still(unit, report));

@@ -1,8 +1,11 @@
-// The search of the theme, with three things added on the way to its worker (see guide/search_words.py):
+// The search of the theme, with these things added on the way to its worker (see guide/search_words.py):
 // the index is fetched when the search box is first used; a reader's word is joined by the pages' own word for it; and
-// a word that no page has is read as the nearest one that differs by one edit, and left out where there is none.
+// a word that no page has is read as the nearest one that differs by one edit, and left out where there is none. Words
+// around what is looked for (how, help) are left out too, and a page must have the setting or the card that is named.
 (() => {
   const [SETUP, QUERY] = [0, 2]; // the theme's message types
+  const PASSED_OVER = /^(a|an|and|as|at|be|by|for|from|if|in|is|it|no|not|of|on|or|the|then|this|to|when|while|with)$/; // not in the index
+  const RAN_OUT = /\boom\b|out ?of ?memory|메모리 ?부족|터[지져짐]/i; // then the error is what the query is about, whatever is named
   const LONG = 4; // shorter words are near to too many others
   let first;
   const used = new Promise((done) => (first = done));
@@ -70,11 +73,30 @@
     const parts = /^([0-9]{3,})([a-z]{2,})$/i.exec(word);
     return parts && !inIndex(word) ? [parts[1], parts[2]] : [word];
   };
+  // a setting's name and a card's are what the query is about: a page must have all of such a word (the theme's quotes)
+  let cards;
+  const isCard = (word) => {
+    cards ??= new Set(index.docs.filter(({ location }) => /^gpus\/[^#]+$/.test(location))
+      .flatMap(({ title }) => title.toLowerCase().split(/[\s-]+/)).filter((part) => /\d/.test(part) && !/^\d+gb$/.test(part)));
+    return cards.has(word);
+  };
+  const demanded = (words) => {
+    if (RAN_OUT.test(words.join(" "))) return words;
+    const wanted = words.flatMap((word) => {
+      const name = /[a-z0-9]+(_[a-z0-9]+)+/i.exec(word)?.[0] ?? (isCard(word.toLowerCase()) ? word : "");
+      return name ? [name.toLowerCase().split("_")] : [];
+    });
+    const all = wanted.flat().filter((part) => !PASSED_OVER.test(part));
+    const whole = ({ title, also, text }) => `${title} ${also ?? ""} ${text}`.toLowerCase();
+    const there = all.length && all.every((part) => known().has(part)) && index.docs.some((one) => all.every((part) => whole(one).includes(part)));
+    return there ? [`"${all.join(" ")}"`, ...words] : words;
+  };
   const asked = (query) => {
     if (!index || !query.trim()) return query;
     const typed = query.toLowerCase();
+    const joined = (text) => text.replace(/\s+/g, ""); // Korean compounds are typed with and without a space
     const inside = (name) =>
-      /^[\x00-\x7f]+$/.test(name) ? ` ${typed.replace(/[^a-z0-9]+/g, " ")} `.includes(` ${name} `) : typed.includes(name);
+      /^[\x00-\x7f]+$/.test(name) ? ` ${typed.replace(/[^a-z0-9]+/g, " ")} `.includes(` ${name} `) : joined(typed).includes(joined(name));
     const more = Object.entries(index.config.synonyms).filter(([name]) => inside(name)).map(([, own]) => own);
     const separator = new RegExp(index.config.separator);
     const read = query.replace(/\[Errno \d+\]/gi, " ").split(/\s+/).map((word) => {
@@ -84,7 +106,9 @@
       return better.join(" ") === parts.join(" ") ? word : better.join(" ");
     }).filter(Boolean);
     const held = read.filter((word) => word.split(separator).some((part) => part && inIndex(part)));
-    return [...(held.length || more.length ? held : read), ...more].join(" ");
+    const telling = held.filter((word) => !index.config.empty.includes(word.toLowerCase()));
+    const kept = telling.length ? telling : held.length || more.length ? held : read;
+    return [...demanded(kept), ...more].join(" ");
   };
   const post = Worker.prototype.postMessage;
   Worker.prototype.postMessage = function (message, ...rest) {
