@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from command_runs import ENVIRON, run_kb
+from kb.commands.rules.argument_names import arguments_in
 from native.probe import compiled
 from rules_copy import copy_of_rules
 
@@ -125,6 +126,40 @@ def test_a_format_is_drafted_from_a_programs_own_arguments(folder: Path, tmp_pat
     config.write_text("base_checkpoint: a/b\nlearning_rate: 0.1\nzeta_schedule: cosine\n")
     run = run_kb("check", config, "--rules", folder, "--lang", "en", module="kb")
     assert "acme-tune" in run.stdout, run.stdout
+
+
+JOB = """\
+@dataclass
+class Loader:
+    workers: int = 0
+
+@dataclass
+class Training(Base):
+    steps: int = 1
+    loader: Loader = field(default_factory=Loader)
+    shards: list[Loader] = field(default_factory=list)
+    _own: int = 0
+
+class Job(BaseModel):
+    training: "Training"
+    seed: int = 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("files", "names"),
+    [
+        ({"a.py": JOB}, ["training.steps", "training.loader.workers", "training.shards", "seed"]),
+        ({"a.py": "def setup(train: Job | None = None, lr: float = 1.0, *, _: int = 0): ...\n"}, ["train", "lr", "_"]),
+        ({"a.py": "model = dict(type=A, r=8, inner=dict(x=1))\nlr = 1\n"}, ["model.r", "model.inner.x", "lr"]),
+        ({"a.yaml": "a: {b: 1}\n", "b.yml": "c: 2\n"}, ["a.b", "c"]),
+        ({"a.py": "parser.add_argument('--x-y', '-x')\n", "b.yaml": "c: 2\n"}, ["x_y"]),
+    ],
+)
+def test_arguments_are_read_from_the_code(tmp_path: Path, files: dict[str, str], names: list[str]) -> None:
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    assert list(arguments_in(str(tmp_path))) == names
 
 
 def test_what_a_format_cannot_be_drafted_from_is_said(tmp_path: Path) -> None:

@@ -243,10 +243,10 @@ model:
 peft: {_target_: nemo_automodel.components._peft.lora.PeftConfig, dim: 8, alpha: 32}
 optimizer: {_target_: torch.optim.Adam, lr: 2e-5, eps: 1e-8}
 """
-    for text, dialect, key in ((litgpt, "litgpt", "micro_batch_size"), (nemo, "nemo-automodel", "local_batch_size")):
+    for text, dialect, named in ((litgpt, "litgpt", "LitGPT"), (nemo, "nemo-automodel", "NeMo AutoModel")):
         (unit,) = checked(checker, "a.yaml", text).results
         assert (unit.unit.dialect, unit.setup.model_name) == (dialect, "Qwen/Qwen2-0.5B")
-        assert (unit.prediction, unit.note, unit.note_values) == (None, "no_such_run", {"settings": key})
+        assert (unit.prediction, unit.note, unit.note_values) == (None, "not_modelled", {"named": named})
         assert not unit.findings
 
 

@@ -197,3 +197,25 @@ def test_a_script_in_a_folder_that_only_the_run_knows_is_a_script(launcher: str,
     (unit,) = units(f"{launcher} {script} {flags}\n")
     assert (unit.dialect, value(unit, "launch.num_processes")) == ("hf", 2)
     assert unit.script == "run_clm.py"
+
+
+@pytest.mark.parametrize(
+    ("command", "dialect", "said"),
+    [
+        (
+            "litgpt finetune_lora --config a.yaml --train.micro_batch_size 2 --devices 4 --quantize bnb.nf4",
+            "litgpt",
+            {"lora.enabled": True, "launch.num_processes": 4, "quantization.load_in_4bit": True},
+        ),
+        ("litgpt pretrain pythia-14m --devices auto", "litgpt", {"launch.num_processes": None, "lora.enabled": False}),
+        (
+            "torchrun --nproc_per_node=2 -m flame.train --job.config_file a.toml --training.seq_len 2048",
+            "torchtitan",
+            {"launch.num_processes": 2, "data.max_source_length": 2048, "launch.run_config": "a.toml"},
+        ),
+        ("torchrun --nproc_per_node=2 -m own.train --seq_len 2048 --lr 1e-4", "command", {}),
+    ],
+)
+def test_commands_of_programs_with_loops_of_their_own(command: str, dialect: str, said: dict[str, Any]) -> None:
+    (unit,) = units(command + "\n")
+    assert unit.dialect == dialect and {name: value(unit, name) for name in said} == said

@@ -2,7 +2,7 @@
 
 import ast
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import yaml
@@ -12,15 +12,18 @@ from kb.core.text import UserError
 
 PYTHON, CONFIGS = (".py",), (".yaml", ".yml")
 MOST_FILES = 2000
+ENTRIES = ("setup", "main")
 Classes = Mapping[str, ast.ClassDef]
+Field = tuple[str, ast.expr]  # its name, and what it is annotated with
 
 
 def arguments_in(path: str) -> dict[str, None]:
-    """The names in a file, or in every Python file of a folder, each once and in their order.
+    """The names in a file, or in every Python file of a folder (every YAML file where it has none), each once.
 
     Of Python: the fields of dataclasses and of pydantic's models, of one that is a field of another by their dotted
-    path, and the long options of ``add_argument``; of a file that assigns ``dict(…)``, the dotted paths of its names at
-    the top. Of YAML: the dotted paths of all values. Nothing is run.
+    path, the long options of ``add_argument``, and what a function ``main`` or ``setup`` takes, as fire and
+    jsonargparse call it; of a file that assigns ``dict(…)``, the dotted paths of its names at the top. Of YAML: the
+    dotted paths of all values. Nothing is run.
 
     Raises:
         UserError: the path is not there, cannot be read, or holds no argument.
@@ -48,12 +51,9 @@ def arguments_in(path: str) -> dict[str, None]:
 def _files(path: str) -> list[str]:
     if os.path.isfile(path) and path.endswith(PYTHON + CONFIGS):
         return [path]
-    found = [
-        os.path.join(folder, name)
-        for folder, _, names in os.walk(path)
-        for name in sorted(names)
-        if name.endswith(PYTHON)
-    ]
+    found = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in sorted(names)]
+    # a folder of code, else one of configs
+    found = [each for each in found if each.endswith(PYTHON)] or [each for each in found if each.endswith(CONFIGS)]
     if not found:
         raise UserError("rules.new_dialect_no_file", path=path)
     return sorted(found)[:MOST_FILES]
@@ -70,15 +70,15 @@ def _of_config(text: str, tree: ast.Module) -> Iterator[str]:
 def _of_python(trees: list[ast.Module]) -> Iterator[str]:
     nodes = [node for tree in trees for node in ast.walk(tree)]
     classes = {node.name: node for node in nodes if isinstance(node, ast.ClassDef) and _holds_fields(node)}
-    within = {
-        inner.name
-        for node in classes.values()
-        for _, annotation in _fields(node)
-        if (inner := _class(annotation, classes)) is not None
-    }
+    entries = [found for tree in trees if (found := _entry(tree)) is not None]
+    held = [*(_fields(node) for node in classes.values()), *(_parameters(node) for node in entries)]
+    inner = (_class(annotation, classes) for fields in held for _, annotation in fields)
+    within = {node.name for node in inner if node is not None}
+    for entry in entries:
+        yield from _paths(_parameters(entry), classes, "", ())
     for node in nodes:
         if isinstance(node, ast.ClassDef) and classes.get(node.name) is node and node.name not in within:
-            yield from _paths(node, classes, "", ())
+            yield from _paths(_fields(node), classes, "", (node.name,))
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":
             yield from _options(node)
 
@@ -93,14 +93,27 @@ def _is_dataclass(decorator: ast.expr) -> bool:
     return (called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")) == "dataclass"
 
 
-def _paths(node: ast.ClassDef, classes: Classes, prefix: str, above: tuple[str, ...]) -> Iterator[str]:
-    """The fields of a dataclass, each one that is a dataclass itself by its fields."""
-    for name, annotation in _fields(node):
+def _paths(fields: Iterable[Field], classes: Classes, prefix: str, above: tuple[str, ...]) -> Iterator[str]:
+    """The names of fields, of each one that is a dataclass itself by the dotted paths of its own."""
+    for name, annotation in fields:
         inner = _class(annotation, classes)
         if inner is None or inner.name in above:
             yield prefix + name
         else:
-            yield from _paths(inner, classes, f"{prefix}{name}.", (*above, node.name))
+            yield from _paths(_fields(inner), classes, f"{prefix}{name}.", (*above, inner.name))
+
+
+def _entry(tree: ast.Module) -> ast.FunctionDef | None:
+    """The function that a command line calls, as far as its name says."""
+    found = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    return next((found[name] for name in ENTRIES if name in found), None)
+
+
+def _parameters(node: ast.FunctionDef) -> Iterator[Field]:
+    """What a function takes by name."""
+    for each in (*node.args.args, *node.args.kwonlyargs):
+        if each.annotation is not None:
+            yield each.arg, each.annotation
 
 
 def _class(annotation: ast.expr, classes: Classes) -> ast.ClassDef | None:
@@ -112,7 +125,7 @@ def _class(annotation: ast.expr, classes: Classes) -> ast.ClassDef | None:
     return found[0] if found and not any(name in ("list", "dict", "List", "Dict", "tuple") for name in names) else None
 
 
-def _fields(node: ast.ClassDef) -> Iterator[tuple[str, ast.expr]]:
+def _fields(node: ast.ClassDef) -> Iterator[Field]:
     for each in node.body:
         if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
             name = each.target.id

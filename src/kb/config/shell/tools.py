@@ -49,17 +49,15 @@ class Tools:
         return None if tool is not None and tool.marks else tool
 
     def module(self, script: str, flags: Set[str]) -> tuple[str, Tool] | None:
-        """The program of a module, or of a file at its place: ``swift.cli.sft``, ``…/swift/cli/sft.py``; of some a file
-        of that name with ``flags`` that are the format's own.
+        """The program of a module, or of a file at its place: ``swift.cli.sft``, ``…/swift/cli/sft.py``; of some any
+        file or module of that name, with ``flags`` that are the format's own.
         """
         name = script.removesuffix(".py").replace("/", ".") if script.endswith(".py") else script
         while "." in name:
             tool = self._by_name.get(name)
             if tool is not None:
                 return name, tool
-            if not script.endswith(".py"):
-                return None
-            name = name.partition(".")[2]
+            name = name.partition(".")[2] if script.endswith(".py") else name.rpartition(".")[2]
         tool = self._by_name.get(name)
         return (name, tool) if tool is not None and not tool.marks.isdisjoint(flags) else None
 
