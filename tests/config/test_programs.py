@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from kb.advice.check import Checker
+from kb.config.joining import Joiner
 from kb.config.reader import ConfigReader
 from kb.config.shell.command import CommandReader
 from kb.config.shell.script import read_shell
@@ -214,8 +215,31 @@ def test_a_script_in_a_folder_that_only_the_run_knows_is_a_script(launcher: str,
             {"launch.num_processes": 2, "data.max_source_length": 2048, "launch.run_config": "a.toml"},
         ),
         ("torchrun --nproc_per_node=2 -m own.train --seq_len 2048 --lr 1e-4", "command", {}),
+        (
+            "torchrun --nproc_per_node 4 tune_llama.py --enable_fsdp --peft_method lora --use_peft"
+            " --batching_strategy packing --batch_size_training 2 --context_length 1024",
+            "llama-cookbook",
+            {"launch.num_processes": 4, "data.max_source_length": 1024, "lora.enabled": True},
+        ),
+        ("python own.py --peft_method lora --val_batch_size 4 --learning_rate 1e-4", "command", {}),
     ],
 )
 def test_commands_of_programs_with_loops_of_their_own(command: str, dialect: str, said: dict[str, Any]) -> None:
     (unit,) = units(command + "\n")
     assert unit.dialect == dialect and {name: value(unit, name) for name in said} == said
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python -m torchtitan.train --module llama3 --config llama3_8b --training.steps 10",
+        "python -m torchtitan.train --job.config_file $CONFIG --training.steps 10",
+        "xtuner train internlm2_chat_7b_qlora_oasst1_e3 --deepspeed deepspeed_zero2",
+        "trl sft --config $CONFIG --max_steps 10",
+        "axolotl train $CONFIG",
+    ],
+)
+def test_of_a_config_that_is_not_here_no_default_counts(command: str) -> None:
+    joiner = Joiner(ConfigReader(CATALOG.dialects, CATALOG.facts), CATALOG.dialects, lambda path, named: None)
+    result = CHECKER.check(joiner.join(units(command + "\n")[0]))
+    assert result.prediction is None and not [each for each in result.findings if each.severity != "info"]

@@ -7,6 +7,7 @@ from kb.config.files import ConfigError
 from kb.config.reader import ConfigReader
 from kb.core.catalog import Dialect
 from kb.core.document import Setting, Unit
+from kb.core.expression import is_unknown
 from kb.core.finding import Span
 
 RUN_CONFIG = "launch.run_config"
@@ -53,6 +54,8 @@ class Joiner:
         Where the file is not there nothing that it may say is known. One of no known format is none of ours.
         """
         setting = unit.settings.get(RUN_CONFIG)
+        if setting is not None and is_unknown(setting.value):
+            return unit._replace(hidden=IN_A_RUN)
         if setting is None or not isinstance(setting.value, str):
             return unit
         text = self._read(unit.path, setting.value)

@@ -223,7 +223,9 @@ def _launch_settings(launch: Launch, dialect: str, places: Places) -> dict[str, 
     if launch.config is not None:
         start = launch.config.start
         file = Flag(CONFIG, Argument("", start, start), (launch.config,))
-        settings[RUN_CONFIG] = setting_at(launch.config.text, file, places)
+        named = launch.config.text
+        value = Unknown(frozenset((RUN_CONFIG,)), "known only when the command runs") if named is None else named
+        settings[RUN_CONFIG] = setting_at(value, file, places)
     accelerate = [flag for flag in launch.before if flag.name == "config_file" and flag.values]
     if launch.launcher == "accelerate" and accelerate:
         settings[ACCELERATE_CONFIG] = setting_at(accelerate[-1].values[0].text, accelerate[-1], places)

@@ -11,7 +11,8 @@ from kb.config.shell.serving import Started, read_server, release_of_image, spel
 from kb.config.shell.tools import NO_TOOLS, Tool, Tools
 
 CONFIG_SUFFIXES = (".yaml", ".yml", ".json", ".toml")
-CONFIG_FLAGS = ("config", "config_file", "config_path", "job.config_file")
+FOLDER = "config_path"  # of Hydra, where it names no file
+CONFIG_FLAGS = ("config", "config_file", FOLDER, "job.config_file")
 _OVERRIDE = re.compile(r"\+{0,2}[A-Za-z_][\w.]*=(?!=)")  # of Hydra: + adds a name
 
 
@@ -218,9 +219,14 @@ def _tool_launch(name: str, tool: Tool, rest: Sequence[Argument], text: str) -> 
     flags = read_flags(rest, text)
     if tool.overrides:
         flags += tuple(Flag(each, key, (value,), True, "") for each, key, value in overrides_of(rest, text))
-    named = _flagged_config(flags, code=tool.code)
+    naming = [flag for flag in flags if flag.name in CONFIG_FLAGS and flag.values]
+    named = next(
+        (each.values[0] for each in reversed(naming) if each.name != FOLDER or is_config(each.values[0])), None
+    )
     if named is None and not tool.flagged:
         named = next((argument for argument in rest if is_config(argument, code=tool.code)), None)
+        if named is None and tool.code and rest and not is_flag(rest[0]):
+            named = rest[0]  # one of the program's own configs, by its name
     flags = tuple(flag for flag in flags if flag.name not in CONFIG_FLAGS)
     return Launch(script=name, flags=flags, config=named, tool=tool._replace(sets=sets))
 
@@ -239,10 +245,10 @@ def server_launch(started: Started, text: str) -> Launch:
     return Launch(script=started.server.dialect, flags=flags, config=config, tool=tool, word=started.word)
 
 
-def _flagged_config(flags: Sequence[Flag], *, code: bool = False) -> Argument | None:
+def _flagged_config(flags: Sequence[Flag]) -> Argument | None:
     """The file that ``--config`` names."""
     named = [flag.values[0] for flag in flags if flag.name in CONFIG_FLAGS and flag.values]
-    return named[-1] if named and is_config(named[-1], code=code) else None
+    return named[-1] if named and is_config(named[-1]) else None
 
 
 def _config_of(flags: Sequence[Flag], after: Sequence[Argument]) -> Argument | None:

@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 
 from kb.core.catalog import Dialect
 
+OF_A_FORK = 3  # flags that mark a format, by which a program under another name is known for a fork
+
 
 class Tool(NamedTuple):
     """One program, or one module that is a program.
@@ -42,6 +44,7 @@ class Tools:
             for dialect in dialects
             for name, row in dialect.programs.items()
         }
+        self._anywhere = [(name, tool) for name, tool in self._by_name.items() if tool.marks]
 
     def command(self, word: str) -> Tool | None:
         """The program that a word starts: ``swift``."""
@@ -50,7 +53,8 @@ class Tools:
 
     def module(self, script: str, flags: Set[str]) -> tuple[str, Tool] | None:
         """The program of a module, or of a file at its place: ``swift.cli.sft``, ``…/swift/cli/sft.py``; of some any
-        file or module of that name, with ``flags`` that are the format's own.
+        file or module of that name, with ``flags`` that are the format's own, or of any name with several of them: a
+        fork.
         """
         name = script.removesuffix(".py").replace("/", ".") if script.endswith(".py") else script
         while "." in name:
@@ -59,7 +63,10 @@ class Tools:
                 return name, tool
             name = name.partition(".")[2] if script.endswith(".py") else name.rpartition(".")[2]
         tool = self._by_name.get(name)
-        return (name, tool) if tool is not None and not tool.marks.isdisjoint(flags) else None
+        if tool is not None and not tool.marks.isdisjoint(flags):
+            return name, tool
+        forked = (each for each in self._anywhere if len(each[1].marks & flags) >= OF_A_FORK)
+        return next(forked, None)
 
 
 NO_TOOLS = Tools(())
