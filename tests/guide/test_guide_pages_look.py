@@ -13,6 +13,7 @@ from kb.guide.accuracy import accuracy_tables, measured_rows
 from kb.guide.cases import noted_settings
 from kb.guide.coloured import coloured, reachable
 from kb.guide.compare import compare
+from kb.guide.figures import drawn
 from kb.guide.fits import fit_of
 from kb.guide.fits_table import by_family, fits_by_model
 from kb.guide.library import load_library
@@ -173,3 +174,11 @@ def test_every_note_of_a_source_stands_in_the_pages_language() -> None:
         assert "note" not in about or set(about["note"]) == {"ko", "en"}, name
     assert "저장된 사본을 읽었습니다" in source_tables(load_library("ko"))
     assert "Stored copy of its config.json read" in source_tables(LIBRARY)
+
+
+def test_a_figure_has_a_bar_for_each_count_and_refuses_what_it_does_not_know() -> None:
+    shown = drawn(LIBRARY, "beams", "mt5-base", "rtx-3090", [1, 4], 16)
+    sizes = [float(size) for size in re.findall(r"beams: \d · ([\d.]+) GiB", shown)]
+    assert len(sizes) == 2 and sizes[0] < sizes[1]
+    with pytest.raises(ValueError, match="there are: batch, precision, beams, generation"):
+        drawn(LIBRARY, "dropout", "mt5-base", "rtx-3090", [1])

@@ -10,7 +10,7 @@ from typing import Any
 from kb.core.memory_report import WORKING
 from kb.core.units import GIB
 from kb.guide.library import Library
-from kb.guide.markup import Told, badge, prose, told, wide_table
+from kb.guide.markup import Told, badge, filter_box, prose, told, wide_table
 from kb.guide.measured_runs import Run, measured_runs
 from kb.guide.site_words import say
 
@@ -50,7 +50,7 @@ def measured_rows(library: Library) -> str:
     language = library.language
     head = ["run.model", "run.method", "run.size", "run.allocated", "run.predicted", "run.error"]
     head += ["run.process", "run.predicted", "run.error"]
-    parts = []
+    parts = [filter_box(library)]
     for campaign in library.rows("measurements").values():
         runs = list(measured_runs(campaign, library.catalog))
         if not runs:

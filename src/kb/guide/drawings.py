@@ -63,7 +63,14 @@ def heat_map_svg(
     return svg(width, height, title, parts)
 
 
-def bars_svg(title: str, bars: Sequence[Bar], limit_bytes: int | None, limit_label: str, unit: float = 2**30) -> str:
+def bars_svg(
+    title: str,
+    bars: Sequence[Bar],
+    limit_bytes: int | None,
+    limit_label: str,
+    unit: float = 2**30,
+    unit_name: str = "GiB",
+) -> str:
     """Stacked bars on one scale, with the card's limit as a line and the error band as a whisker.
 
     Lengths are shares of the width, so that the drawing is as wide as its place and its letters stay as large.
@@ -83,9 +90,9 @@ def bars_svg(title: str, bars: Sequence[Bar], limit_bytes: int | None, limit_lab
     for number, bar in enumerate(bars):
         top, left = row * number + BAR_LABEL, 0
         total = sum(segment.size_bytes for segment in bar.segments)
-        parts.append(_words("0", top - 5, f"{bar.label} · {total / unit:.1f} GiB", "start"))
+        parts.append(_words("0", top - 5, f"{bar.label} · {total / unit:.1f} {unit_name}", "start"))
         for segment in bar.segments:
-            said = escape(f"{bar.label} · {segment.label}: {segment.size_bytes / unit:.2f} GiB")
+            said = escape(f"{bar.label} · {segment.label}: {segment.size_bytes / unit:.2f} {unit_name}")
             parts.append(
                 f'<g><title>{said}</title><rect class="kb-term kb-term--{segment.colour}" x="{share(left)}" y="{top}" '
                 f'width="{share(segment.size_bytes)}" height="{BAR_HEIGHT}"/></g>'

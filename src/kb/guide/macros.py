@@ -16,6 +16,7 @@ from kb.guide.decision_trees import decision_tree
 from kb.guide.entry_form import entry_form
 from kb.guide.error_search import error_search
 from kb.guide.export import data_files
+from kb.guide.figures import drawn, drawn_server, drawn_workers
 from kb.guide.formulas import formula
 from kb.guide.grammar_page import grammar_tables
 from kb.guide.lessons import (
@@ -65,6 +66,9 @@ SHOWN: dict[str, Callable[..., str]] = {
     "data_files": data_files,
     "decision_tree": decision_tree,
     "dialect_table": dialect_table,
+    "drawn": drawn,
+    "drawn_server": drawn_server,
+    "drawn_workers": drawn_workers,
     "effective_batches": effective_batches,
     "entry_file": entry_file,
     "errata_table": errata_table,

@@ -6,7 +6,7 @@ from html import escape
 from typing import Any, NamedTuple
 
 from kb.guide.library import Library
-from kb.guide.markup import prose, told, wide_table
+from kb.guide.markup import filter_box, prose, told, wide_table
 from kb.guide.site_words import say
 from kb.knowledge import load_guide
 
@@ -42,7 +42,7 @@ def noted_facts(library: Library) -> str:
     """A table for each document, in the order of its lines."""
     language, facts = library.language, sorted(_facts(library), key=lambda fact: (*_first(fact.lines), fact.says))
     head = [escape(say(language, f"noted.{name}")) for name in ("lines", "says", "used")]
-    parts = []
+    parts = [filter_box(library)]
     for source in SOURCES:
         rows = [
             (escape(fact.lines), fact.says, _link(library, fact))

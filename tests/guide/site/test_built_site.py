@@ -87,6 +87,20 @@ def test_every_badge_leads_to_the_sources_page(site: Path, pages: Pages) -> None
     assert found > 3000
 
 
+CHAPTERS = (
+    "memory", "learn/effective-batch", "learn/beams", "learn/workers", "learn/lora", "learn/checkpointing",
+    "learn/precision", "learn/post-training", "learn/many-gpus", "inference", "serving", "case",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_chapter_has_a_figure_that_says_where_its_numbers_come_from(site: Path, language: str) -> None:
+    for chapter in CHAPTERS:
+        page = (site / below(language) / chapter / "index.html").read_text("utf-8")
+        captions = re.findall(r"<figure\b.*?<figcaption>(.*?)</figcaption>", page, re.DOTALL)
+        assert captions and all("kb-badge--computed" in caption for caption in captions), chapter
+
+
 def test_no_page_loads_a_megabyte(pages: Pages, site: Path) -> None:
     """What is drawn is drawn in the build; the engine's megabytes come once a reader asks for an answer."""
     heavy = {}
