@@ -1,4 +1,5 @@
-"""What a command leaves to the program that it starts: a program with a parser of its own has defaults of its own."""
+"""What a command or a config leaves to the program that it starts or that reads it: one with settings of its own has
+defaults of its own."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -18,7 +19,10 @@ def left_to_program(
     facts: Mapping[str, FactType],
     given: Mapping[str, object] = {},
 ) -> Unit:
-    """The unit of a command, with the settings hidden that its program decides and the command does not say.
+    """A unit with the settings hidden that its program decides and the unit does not say.
+
+    Of a command, whose program is known, it is enough that the program names a setting; of a file, which any of the
+    project's programs may read, that one of them sets it.
 
     A program that hands every name on to the library's class of arguments has the library's defaults, and only its
     adapters are its own. Where the program is not found, nothing is hidden.
@@ -28,7 +32,7 @@ def left_to_program(
         facts: the vocabulary.
         given: what the project says of itself.
     """
-    if unit.reader != "script" or not unit.program or given.get(HANDS_ON) is True:
+    if unit.reader != "script" or given.get(HANDS_ON) is True:
         return unit
     programs = find(unit)
     if not programs:
@@ -56,5 +60,6 @@ def _decided(unit: Unit, programs: Sequence[Program], facts: Mapping[str, FactTy
         if not fact.setting or not name.startswith(DECIDED) or any(each in unit.settings for each in names):
             continue
         keys = [each.rpartition(".")[2] for each in names]
-        if any(program.decides(key) for program in programs for key in keys):
+        decides = Program.decides if unit.program else Program.sets
+        if any(decides(program, key) for program in programs for key in keys):
             yield name

@@ -1,6 +1,6 @@
 """Why there is no prediction for a unit, where there is none: a key of i18n under ``note.``, and its values."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from kb.core.document import NO_SUCH_RUN, Unit
@@ -11,6 +11,7 @@ from kb.core.text import UserError
 PROCESSES = "launch.num_processes"
 Note = tuple[str, Mapping[str, Any]]
 TRAINER = "script.trainer"
+MOST_NAMED = 4  # settings in one sentence
 # Notes that are errors as they stand, where a prediction was asked for.
 NO_MODEL_OF_THE_RUN = (
     "deepspeed_not_read", "engine_not_followed", "gpus_not_counted", "gpus_not_said", "method_open", "no_such_run",
@@ -70,12 +71,20 @@ def why_no_prediction(
         keys = (
             str(each.path[-1]) if each and each.path else name.rpartition(".")[2] for name, each in strange or found
         )
+        if not strange and unit.reader == "script" and unit.hidden and all(map(_hides(unit), setup.unresolved)):
+            several = tuple(keys)
+            more = "" if len(several) <= MOST_NAMED else " …"
+            return "set_by_program", {"settings": ", ".join(several[:MOST_NAMED]) + more}
         return "no_such_run" if strange else "unresolved_values", {"settings": ", ".join(keys)}
     if known:
         return _engine_note(setup, architecture, capability)
     if fault is not None:
         return fault.key.replace("model_config.", "model_config_"), dict(fault.values)
     return ("model_not_known", {"model": setup.model_name}) if setup.model_name else ("no_model_named", {})
+
+
+def _hides(unit: Unit) -> Callable[[str], bool]:
+    return lambda name: name.startswith(unit.hidden)
 
 
 def unfollowed(

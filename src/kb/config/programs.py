@@ -17,6 +17,10 @@ _IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+\(?([^\n
 _TRAINS = (b"TrainingArguments", b"ArgumentParser(", b"TrlParser(", b"Config(", b"Trainer(")
 _LOADS = (b"yaml", b"OmegaConf", b"hydra", b"json.load", b"toml", b"parse_json_file", b"parse_args")
 
+# A folder that holds one of these is a project: its configs are read by its own programs. Of the first, by no others.
+_PACKAGED = ("setup.py", "pyproject.toml", "setup.cfg")
+_PROJECT = (*_PACKAGED, "requirements.txt", "environment.yml")
+
 Top = Callable[[str], str | None]
 """The top of the project that a path belongs to; None where the path is none."""
 
@@ -42,10 +46,22 @@ class ProgramReader:
         if top is None:
             return ()
         folder = os.path.dirname(os.path.abspath(path))
-        key = (folder, named) if named else (top, "")
-        if key not in self._found:
-            self._found[key] = tuple(_named(folder, top, named) if named else _of_project(top))
-        return self._found[key]
+        if not named:
+            return self._near(folder, top)
+        if (folder, named) not in self._found:
+            self._found[folder, named] = tuple(_named(folder, top, named))
+        return self._found[folder, named]
+
+    def _near(self, folder: str, top: str) -> tuple[Program, ...]:
+        """The programs of the innermost project around a folder that has any, up to the top."""
+        if (folder, "") not in self._found:
+            parent = os.path.dirname(folder)
+            last = folder == top or parent == folder
+            held = _PROJECT if last else tuple(each for each in _PROJECT if os.path.exists(os.path.join(folder, each)))
+            found = tuple(_of_project(folder)) if held else ()
+            outward = not found and not last and not (held and held[0] in _PACKAGED)
+            self._found[folder, ""] = self._near(parent, top) if outward else found
+        return self._found[folder, ""]
 
     def digest(self, path: str, named: str) -> str:
         """What there is, in short: another text where one of the sources has changed."""

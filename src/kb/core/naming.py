@@ -73,6 +73,12 @@ class Program(NamedTuple):
             return True
         return _of_another_framework(self.text)
 
+    def sets(self, key: str) -> bool:
+        """Whether it gives a setting of this name a value itself: as an argument of a call, by assignment, or in a
+        table. Reading one, as ``args.bf16``, does not.
+        """
+        return key in self.text and re.search(rf"""\b{re.escape(key)}["']?\s*(?:=(?!=)|\]\s*=(?!=)|:)""", self.text) is not None
+
     @property
     def adds_adapter(self) -> bool:
         """Whether it trains adapters unless a flag forbids it: it makes them, and none of its flags asks for them."""

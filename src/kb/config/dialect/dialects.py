@@ -62,6 +62,7 @@ class CompiledDialect:
 
     def __init__(self, dialect: Dialect, facts: Mapping[str, FactType]) -> None:
         self.id = dialect.id
+        self.of_programs = dialect.reader == "script" and dialect.layout == "sections"
         self.unmodelled = Unmodelled(dialect.unmodelled)
         self.targets: dict[str, list[Target]] = {}
         self._facts = facts
@@ -86,6 +87,10 @@ class CompiledDialect:
         self._neighbours: dict[str, Neighbours] = {}
         facts_meant = {target.fact.name: target.fact for targets in self.targets.values() for target in targets}
         self.renames = [(name, fact.renamed) for name, fact in facts_meant.items() if fact.renamed is not None]
+
+    def fact(self, name: str) -> FactType:
+        """The vocabulary's entry for a setting."""
+        return self._facts[name]
 
     def group_of(self, parent: str) -> str:
         """The group of the vocabulary whose settings lie under this path of the file, where one is named as a whole."""

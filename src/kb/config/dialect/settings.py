@@ -12,6 +12,21 @@ from kb.core.document import Event, Setting
 from kb.core.finding import Edit, Span
 
 CONVERTED = ("number-as-text", "quoted-number", "quoted-boolean")  # traps that a parser which converts does not have
+# What decides a run's memory and has one meaning wherever its name stands in the config of a program of one's own.
+ANYWHERE = {
+    name.rpartition(".")[2]: name
+    for name in (
+        "training.gradient_checkpointing",
+        "training.gradient_accumulation_steps",
+        "training.per_device_train_batch_size",
+        "training.per_device_eval_batch_size",
+        "training.bf16",
+        "training.fp16",
+        "training.optim",
+        "quantization.load_in_4bit",
+        "quantization.load_in_8bit",
+    )
+}
 MAX_UNKNOWN = 200  # unknown keys of a document that are compared with the known ones; real configs have some 30
 
 
@@ -69,7 +84,23 @@ class Extractor:
         self._follow_renames(part)
         self._follow_fallbacks(part)
         self._take_unmodelled(beside, part, source)
+        if self._dialect.of_programs:
+            self._take_anywhere(beside, part, source)
         return part
+
+    def _take_anywhere(self, beside: list[tuple[str, Entry]], part: Part, source: Source) -> None:
+        """What stands in a group that the format does not know: read where it stands once, open where it differs."""
+        found: dict[str, list[Entry]] = {}
+        for path, entry in beside:
+            name = ANYWHERE.get(entry[1].value)
+            if name is not None and name not in part.settings and "." in path and not self._dialect.ignores(path):
+                found.setdefault(name, []).append(entry)
+        for name, entries in found.items():
+            value, _ = interpret(entries[0][2], self._dialect.fact(name).type, name)
+            if value is None or len({entry[2].value for entry in entries}) > 1:
+                part.left_open.append(name)
+            else:
+                part.settings[name] = placed(value, entries[0], source, borrowed=True)._replace(own_name=True)
 
     def _take_unmodelled(self, beside: list[tuple[str, Entry]], part: Part, source: Source) -> None:
         """What the keys that mean no setting say of things that kb has no memory model of."""
