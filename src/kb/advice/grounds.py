@@ -1,6 +1,6 @@
 """How each fact of a unit is known, and which assumption of a prediction would turn a finding. Pure."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from kb.core.document import Event, Unit
@@ -23,6 +23,7 @@ OF_PROCESSES = ("batch.effective", "run.steps", "deepspeed.disagreements")
 CHANGES_NO_RESULT = ("fit.workers_advised",)  # a wrong guess makes a run slower, never another one: its fix stays safe
 PROCESSES = "launch.num_processes"
 SHORT_INPUT, SHORT_TARGET = 64, 16  # tokens: as short as the rows of a real data set are
+MOST_NAMED = 3  # settings in one condition
 MANY = 8  # GPUs of the usual larger machine
 
 
@@ -101,6 +102,14 @@ HARMLESS = frozenset((
 
 # Reasons of what no config says and yet follows from a release, a checkpoint or a model that is known.
 SETTLED = frozenset(("checkpoint_own_type", "transformers_4_default", "trainer_default", "unmatched_targets"))
+
+
+def own_defaults(unit: Unit, names: Iterable[str]) -> tuple[Assumption, ...]:
+    """That a program runs with its own defaults, where one of these settings is such a default."""
+    found = (unit.settings[name] for name in names if name in unit.settings and unit.settings[name].by_default)
+    keys = sorted({str(each.path[-1]) for each in found if each.path})
+    more = "" if len(keys) <= MOST_NAMED else " …"
+    return (Assumption("run.own_defaults", ", ".join(keys[:MOST_NAMED]) + more, "program_default"),) if keys else ()
 
 
 def matter(assumed: tuple[Assumption, ...]) -> tuple[Assumption, ...]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from kb.advice.grounds import own_defaults
 from kb.advice.post_training import fused_loss_of, post_training_of, with_fused_head
 from kb.advice.preparation import Preparation, preparation_of
 from kb.advice.project_lengths import FULL, LENGTHS, with_lengths
@@ -171,6 +172,7 @@ def setup_of(
         spread=spread_of(read, model.architecture.d_model if model else None, versions("transformers", FSDP2_SINCE)),
     )
     setup = with_fused_head(setup, read, unit, model, versions)
+    read.assumed += own_defaults(unit, unit.settings)
     beyond = unmodelled(read, trains=trained)
     unresolved = _that_matter(read.unresolved, setup) + ((NOT_MODELLED,) if beyond else ())
     setup = setup._replace(assumed=_assumed(read), unresolved=unresolved, unmodelled=beyond)

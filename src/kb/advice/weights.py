@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from kb.advice.facts import UnitFacts
-from kb.advice.grounds import PREDICTED, as_severe, concerning, turned_by
+from kb.advice.grounds import PREDICTED, as_severe, concerning, own_defaults, turned_by
 from kb.advice.tables import BETWEEN
 from kb.core.document import Unit
 from kb.core.expression import compile_tree
@@ -47,6 +47,14 @@ def _resting(finding: Finding, model: Model | None) -> Finding:
     return finding._replace(confidence="low") if rests else finding
 
 
+def _as_started(finding: Finding, unit: Unit) -> Finding:
+    """The finding, at most likely where it rests on a program's own default, which a command line can change."""
+    resting = own_defaults(unit, (each.name for each in finding.because))
+    if not resting or any(each.name == resting[0].name for each in finding.if_so):
+        return finding
+    return lowered(finding, weakest((finding.certainty, "likely")))._replace(if_so=(*finding.if_so, *resting))
+
+
 def worded(finding: Finding) -> Finding:
     """The finding by the name of the rule that words it, which of a table's row is not the row's own."""
     return finding._replace(rule=finding.rule.partition(BETWEEN)[0]) if BETWEEN in finding.rule else finding
@@ -77,6 +85,7 @@ class Weights:
         told = self._notes or finding.severity != "info"
         if told and any(each.origin == "assumed" for each in finding.because):
             finding = self._with_assumptions(finding, rule, prepared)
+        finding = _as_started(finding, prepared.unit)
         return finding._replace(severity=self._severity(finding))
 
     def as_named(self, finding: Finding, rule: Rule, names: Names) -> Finding | None:

@@ -77,7 +77,10 @@ class Program(NamedTuple):
         """Whether it gives a setting of this name a value itself: as an argument of a call, by assignment, or in a
         table. Reading one, as ``args.bf16``, does not.
         """
-        return key in self.text and re.search(rf"""\b{re.escape(key)}["']?\s*(?:=(?!=)|\]\s*=(?!=)|:)""", self.text) is not None
+        return (
+            key in self.text
+            and re.search(rf"""\b{re.escape(key)}["']?\s*(?:=(?!=)|\]\s*=(?!=)|:)""", self.text) is not None
+        )
 
     @property
     def adds_adapter(self) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from kb.config.discovery import is_assigned
 from kb.config.notebook.reader import read_cells, suppress_in_cells
 from kb.config.python.reader import PythonReader
+from kb.config.python.references import Sources
 from kb.config.python.syntax import declared_encoding, string_extents
 from kb.config.reader import ConfigReader
 from kb.config.shell.command import CommandReader
@@ -48,8 +49,11 @@ def _decode_notebook(raw: bytes) -> Decoded:
         return decode(raw)
 
 
-def code_units(text: str, path: str, kind: str, catalog: Catalog) -> list[Unit]:
+def code_units(text: str, path: str, kind: str, catalog: Catalog, sources: Sources | None = None) -> list[Unit]:
     """The runs of a Python file or a notebook.
+
+    Args:
+        sources: the project's files around it.
 
     Raises:
         ConfigError: it cannot be read.
@@ -57,8 +61,8 @@ def code_units(text: str, path: str, kind: str, catalog: Catalog) -> list[Unit]:
     python = PythonReader(catalog.dialects, catalog.facts)
     if kind == "python":
         found = ConfigReader(catalog.dialects, catalog.facts).read_assigned(text, path) if is_assigned(text) else []
-        return found or python.read(text, path)
-    return read_cells(text, path, python, CommandReader(catalog.dialects, catalog.facts))
+        return found or python.read(text, path, sources)
+    return read_cells(text, path, python, CommandReader(catalog.dialects, catalog.facts), sources)
 
 
 def suppressed_in_code(

@@ -230,7 +230,8 @@ class FileChecker:
         if kind in CODE:
             from kb.session.code_files import code_units  # most runs meet no Python file
 
-            return code_units(text, path, kind, self.catalog)
+            files = self._programs.files() if self._programs is not None else None
+            return code_units(text, path, kind, self.catalog, files)
         if kind == "shell":
             from kb.session.code_files import runs_of_shell
 

@@ -13,6 +13,7 @@ from kb.core.model import Model
 from kb.core.naming import Program
 
 if TYPE_CHECKING:
+    from kb.config.program_files import ProgramFiles
     from kb.config.programs import ProgramReader
 
 
@@ -129,7 +130,10 @@ class ProjectPrograms:
     def __init__(self, top: Callable[[str], str | None], seen: Seen) -> None:
         self._top = top
         self.lookups: dict[str, Lookup] = {"programs": lambda path, named: self._programs().digest(path, named)}
+        self.lookups["module"] = lambda path, named: self._file("module_text", path, named)
+        self.lookups["loaded"] = lambda path, named: self._file("data_text", path, named)
         self._remember = seen.text("programs", self.lookups["programs"])
+        self._module, self._loaded = (seen.text(kind, self.lookups[kind]) for kind in ("module", "loaded"))
         self.forget()
 
     def forget(self) -> None:
@@ -143,6 +147,22 @@ class ProjectPrograms:
             return self._programs().programs(path, unit.program)
         except (OSError, ValueError):  # the working folder is gone, or the path is none
             return ()
+
+    def files(self) -> "ProgramFiles":
+        """What the programs of the project import and load."""
+        from kb.config.program_files import ProgramFiles
+
+        return ProgramFiles(self._module, self._loaded)
+
+    def _file(self, kind: str, path: str, named: str) -> str | None:
+        from kb.config import program_files
+
+        path = path if os.path.isabs(path) else os.path.join(os.curdir, path)
+        try:
+            found: str | None = getattr(program_files, kind)(self._top(path), path, named)
+        except (OSError, ValueError):  # the working folder is gone, or the path is none
+            return None
+        return found
 
     def _programs(self) -> "ProgramReader":
         if self._reader is None:

@@ -7,6 +7,7 @@ from kb.config.discovery import bears_marks
 from kb.config.files import ConfigError
 from kb.config.notebook.cells import CellText, Notebook, NotebookSource, read_notebook
 from kb.config.python.reader import PythonReader
+from kb.config.python.references import Sources
 from kb.config.python.syntax import Module, string_extents
 from kb.config.shell.command import CommandReader
 from kb.config.shell.script import read_shell
@@ -51,8 +52,13 @@ def _forth(event: Event, source: NotebookSource) -> Event:
     return event._replace(span=moved(event.span), edits=edits)
 
 
-def read_cells(text: str, path: str, python: PythonReader, commands: CommandReader) -> list[Unit]:
+def read_cells(
+    text: str, path: str, python: PythonReader, commands: CommandReader, sources: Sources | None = None
+) -> list[Unit]:
     """The runs of a notebook, each under the cell that describes it; all spans are places in the notebook file.
+
+    Args:
+        sources: the project's files around it.
 
     Raises:
         ConfigError: it is no notebook, or a cell that seems to describe a run is no Python; with the place.
@@ -61,7 +67,7 @@ def read_cells(text: str, path: str, python: PythonReader, commands: CommandRead
     for cell, _ in notebook.broken:
         if bears_marks(cell.text.encode("utf-8", "surrogatepass")):
             raise fault_of(notebook, cell)
-    analysis = python.analyse(Module(notebook.source, notebook.joined))
+    analysis = python.analyse(Module(notebook.source, notebook.joined), path, sources)
     units = python.units(analysis, path)
     units += [_moved(unit, notebook.source) for unit in read_shell(notebook.shell, path, commands) if unit.settings]
     return _named(sorted(units, key=lambda unit: unit.span.start), notebook)

@@ -6,7 +6,9 @@ from typing import Any, NamedTuple
 
 from kb.config.python.arithmetic import Collected, Symbol, UnknownValueError, bounded, is_number, operate, text_of
 from kb.config.python.names import Binding, Names, Where
+from kb.config.python.references import Held, Loaded, NoSources, References, Sources
 from kb.config.python.syntax import dotted_name
+from kb.config.python.walk import Imported
 from kb.core.expression import Unknown
 from kb.core.facts import NATIVE_BF16, NATIVE_BF16_IF_TRUE, negated
 
@@ -36,12 +38,56 @@ class Read(NamedTuple):
     at: Where | None = None
 
 
-class Expressions:
-    """Reads the expressions of one module. ``constants``: dotted names, and the texts they stand for."""
+class Shared:
+    """What the modules of one program have in common while it is read.
 
-    def __init__(self, names: Names, constants: Mapping[str, str]) -> None:
+    ``by_default``: what was read last rests on what a caller, a command line or the environment may give otherwise.
+    """
+
+    def __init__(self, sources: Sources) -> None:
+        self.sources = sources
+        self.reads = 0
+        self.by_default = False
+        self.modules: dict[str, Expressions | None] = {}
+
+
+class Expressions:
+    """Reads the expressions of one module.
+
+    Args:
+        names: the module's.
+        constants: dotted names, and the texts they stand for.
+        text: the module's, where it is a program's own.
+        path: where it lies.
+        shared: what it has in common with the modules that import it.
+    """
+
+    def __init__(
+        self, names: Names, constants: Mapping[str, str], text: str = "", path: str = "", shared: Shared | None = None
+    ) -> None:
         self._names, self._constants = names, constants
-        self._reads = 0
+        self.text, self._path = text, path
+        self.shared = shared or Shared(NoSources())
+        self.references = References(self, names)
+
+    def other(self, imported: Imported) -> "Expressions | None":
+        """The project's own module that an ``import`` names; None of any other."""
+        found = self.shared.sources.module(self._path, imported)
+        if found is None:
+            return None
+        path, text = found
+        if path not in self.shared.modules:
+            try:
+                tree = ast.parse(text)
+            except (SyntaxError, ValueError, RecursionError, MemoryError):
+                self.shared.modules[path] = None
+            else:
+                self.shared.modules[path] = Expressions(Names(tree), self._constants, text, path, self.shared)
+        return self.shared.modules[path]
+
+    def data(self, named: str) -> Any:
+        """What a file says that the program loads; None where it cannot be read."""
+        return self.shared.sources.data(self._path, named)
 
     def read(self, node: ast.expr, at: Where, depth: int = 0) -> Read:
         """What the expression says at a place.
@@ -63,8 +109,8 @@ class Expressions:
         Raises:
             UnknownValueError: there have been too many.
         """
-        self._reads += 1
-        if self._reads > MAX_READS:
+        self.shared.reads += 1
+        if self.shared.reads > MAX_READS:
             raise UnknownValueError
 
     def _constant(self, node: ast.Constant, at: Where, depth: int) -> Read:
@@ -108,9 +154,29 @@ class Expressions:
             return Read(meant, node)
         binding = self._binding(node, at)
         if binding is None or binding.value is None:
-            raise UnknownValueError
+            return self._referred(node, at, depth)
         read = self.read(binding.value, binding.where, depth + 1)
         return read if self._names.uses.get(name, 0) <= 1 else read._replace(shared=True)
+
+    def _referred(self, node: ast.expr, at: Where, depth: int) -> Read:
+        """What stands elsewhere: in a class, a call, another module, a file; no value can be put in its place here."""
+        found = self.references.follow(node, at, depth + 1)
+        if isinstance(found, Loaded):
+            return Read(_plain(found.data), node, True)
+        if not isinstance(found, Held) or found.value is node:
+            raise UnknownValueError
+        return Read(found.owner.read(found.value, found.at, depth + 1).data, node, True)
+
+    def _either(self, node: ast.BoolOp, at: Where, depth: int) -> Read:
+        """``a or b``, ``a and b``."""
+        data: Any = None
+        for each in node.values:
+            data = self.read(each, at, depth + 1).data
+            if isinstance(data, Unknown):
+                raise UnknownValueError
+            if bool(data) is isinstance(node.op, ast.Or):
+                break
+        return Read(data, node, True)
 
     def _constant_named(self, name: str) -> Symbol | None:
         for pattern, meant in self._constants.items():
@@ -169,11 +235,11 @@ class Expressions:
     def _subscript(self, node: ast.Subscript, at: Where, depth: int) -> Read:
         """``config["batch"]`` of a dictionary that is written out and never changed."""
         holder = node.value
-        if not isinstance(holder, ast.Name) or not isinstance(node.slice, ast.Constant):
+        if not isinstance(node.slice, ast.Constant):
             raise UnknownValueError
-        binding = self._names.look_up(holder.id, at)
+        binding = self._names.look_up(holder.id, at) if isinstance(holder, ast.Name) else None
         if binding is None or not isinstance(binding.value, ast.Dict):
-            raise UnknownValueError
+            return self._referred(node, at, depth)
         for key, value in zip(reversed(binding.value.keys), reversed(binding.value.values), strict=True):
             if not isinstance(key, ast.Constant):  # may be the one that is asked for
                 raise UnknownValueError
@@ -199,7 +265,7 @@ class Expressions:
         if last in _ASKED and not node.args and not node.keywords:
             return Read(_ASKED[last], node)
         if name not in _CONVERSIONS or len(node.args) != 1 or node.keywords:
-            raise UnknownValueError
+            return self._referred(node, at, depth)
         inner = self.read(node.args[0], at, depth + 1)
         if isinstance(inner.data, Symbol):
             raise UnknownValueError
@@ -224,8 +290,22 @@ _READERS: Mapping[type[ast.expr], _Reader] = {
     ast.BinOp: Expressions._binary,
     ast.Subscript: Expressions._subscript,
     ast.IfExp: Expressions._choice,
+    ast.BoolOp: Expressions._either,
     ast.Call: Expressions._called,
 }
+
+
+def _plain(data: Any) -> Any:
+    """What a file says, as a program has it: dates and the like are no settings.
+
+    Raises:
+        UnknownValueError: it is none of the plain kinds.
+    """
+    if isinstance(data, str | bool | int | float | None):
+        return data
+    if isinstance(data, list):
+        return [_plain(each) for each in data]
+    raise UnknownValueError
 
 
 def _collected(data: list[Any]) -> Collected:

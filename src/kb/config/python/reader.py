@@ -8,6 +8,7 @@ from kb.config.dialect.settings import Extractor, Part
 from kb.config.files import ConfigError
 from kb.config.python.calls import CUTTING, Call, CallTable, Run, runs_of
 from kb.config.python.names import Names
+from kb.config.python.references import Sources
 from kb.config.python.syntax import Module
 from kb.config.python.values import SOURCE, Values, alike, lengths_by_constants
 from kb.config.text import guard
@@ -47,19 +48,22 @@ class PythonReader:
         self._table = CallTable(dialects[DIALECT].calls)
         self._constants = dialects[DIALECT].constants
 
-    def read(self, text: str, path: str) -> list[Unit]:
+    def read(self, text: str, path: str, sources: Sources | None = None) -> list[Unit]:
         """The runs that a text describes, in their order; none where it makes no call that kb knows.
+
+        Args:
+            sources: the project's files around it.
 
         Raises:
             ConfigError: it is no Python, or over a bound.
         """
         guard.check_size(text)
-        return self.units(self.analyse(Module(Source(text))), path)
+        return self.units(self.analyse(Module(Source(text)), path, sources), path)
 
-    def analyse(self, module: Module) -> "Analysis":
+    def analyse(self, module: Module, path: str = "", sources: Sources | None = None) -> "Analysis":
         """The recognised calls of a module and what each says."""
         names = Names(module.tree)
-        values = Values(module, names, self._constants)
+        values = Values(module, names, self._constants, path, sources)
         calls = self._table.find(names)
         given = {call.number: _given(call, module, values) for call in calls}
         return Analysis(module, calls, given, values, names)
@@ -94,6 +98,8 @@ class PythonReader:
             part = self._part(call, analysis)
             found = part.settings
             keys = part.keys if call is run.own else keys
+            if run.own is None:  # no training stands here: whoever calls this gives it its values
+                found = {name: _told(each, name) for name, each in found.items()}
             if call in run.doubtful and call.number not in agreed:
                 found = {name: each._replace(value=_unknown(name)) for name, each in found.items()}
             settings = {**found, **settings}
@@ -138,6 +144,10 @@ class PythonReader:
         if call.kind.group in OF_OTHERS:
             entries = {path: entry for path, entry in entries.items() if path in compiled.targets}
         part = Extractor(compiled, parsed=False).extract(entries, analysis.module.source)
+        loose = {path for path, _, value in entries.values() if id(value) in analysis.values.by_default}
+        part.settings |= {
+            name: setting._replace(by_default=True) for name, setting in part.settings.items() if setting.path in loose
+        }
         for name, value in call.kind.sets.items():
             if name == TRAINER or (name not in part.settings and name not in part.silenced):
                 span = analysis.name_span(call)
@@ -232,6 +242,10 @@ def _titles(calls: list[Call]) -> dict[int, str]:
         call.number: call.target if call.target and names.count(call.target) == 1 else f"line {call.node.lineno}"
         for call in calls
     }
+
+
+def _told(setting: Setting, name: str) -> Setting:
+    return setting._replace(value=_unknown(name), by_default=False) if setting.by_default else setting
 
 
 def _unknown(name: str) -> Unknown:

@@ -5,8 +5,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kb.config.python.arithmetic import Symbol, UnknownValueError
-from kb.config.python.expressions import COMPUTED, MAX_DEPTH, Expressions, Pairs, Read
+from kb.config.python.expressions import COMPUTED, MAX_DEPTH, Expressions, Pairs, Read, Shared
 from kb.config.python.names import Names, Where
+from kb.config.python.references import NoSources, Sources
 from kb.config.python.syntax import Module
 from kb.config.text.nodes import MAPPING, SCALAR, SEQUENCE, Node
 from kb.core.document import Setting
@@ -16,14 +17,25 @@ WRITTEN = "py"  # the style of a scalar that is no text in quotes
 
 
 class Values:
-    """Reads the expressions of one module. ``constants``: dotted names, and the texts they stand for."""
+    """Reads the expressions of one module.
 
-    def __init__(self, module: Module, names: Names, constants: Mapping[str, str]) -> None:
+    Args:
+        constants: dotted names, and the texts they stand for.
+        path: where the module lies.
+        sources: the project's files around it; None: there are none.
+    """
+
+    def __init__(
+        self, module: Module, names: Names, constants: Mapping[str, str], path: str = "", sources: Sources | None = None
+    ) -> None:
         self._module, self._names = module, names
-        self._expressions = Expressions(names, constants)
+        self._expressions = Expressions(names, constants, module.text, path, Shared(sources or NoSources()))
+        self.by_default: set[int] = set()  # the nodes whose value a caller or a command line may give otherwise
 
     def node(self, expression: ast.expr, at: Where) -> Node:
         """The expression as a config's value; of a name, that of its one assignment, with the place of that."""
+        shared = self._expressions.shared
+        shared.by_default = False
         try:
             read = self._expressions.read(expression, at)
             if read.at is not None and isinstance(read.place, ast.Dict | ast.Call):
@@ -32,6 +44,8 @@ class Values:
         except (UnknownValueError, RecursionError):
             return self._scalar(expression, Unknown(frozenset(), COMPUTED))
         node.alias = read.shared
+        if shared.by_default:
+            self.by_default.add(id(node))
         return node
 
     def pairs(self, expression: ast.expr, at: Where) -> tuple[Pairs, bool, Where] | None:

@@ -1,0 +1,110 @@
+"""The files of a project that a Python program brings in: modules of its own, and configs that it loads. Never run."""
+
+import os
+import tomllib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from kb.config.files import ConfigError, read_if_any
+
+if TYPE_CHECKING:
+    from kb.config.python.walk import Imported
+
+MAX_BYTES = 1 << 20  # of one module, of one file of data
+MAX_FOLDERS = 8  # how far above a program a path may begin: runs are started from a folder above it
+_DATA = (".yaml", ".yml", ".json", ".toml")
+
+Lookup = Callable[[str, str], str | None]
+
+
+class ProgramFiles:
+    """Finds what a program imports and loads below its project's top.
+
+    Args:
+        look: looks a file up by the program that asks and what it asks for, as :func:`module_text` and
+            :func:`data_text` do: the path in the first line, the text after it.
+    """
+
+    def __init__(self, module: Lookup, data: Lookup) -> None:
+        self._module, self._data = module, data
+
+    def module(self, path: str, imported: "Imported") -> tuple[str, str] | None:
+        """The path and the text of the project's own module; None of any other."""
+        found = self._module(path, f"{'.' * imported.level}{imported.module}")
+        if found is None:
+            return None
+        where, _, text = found.partition("\n")
+        return where, text
+
+    def data(self, path: str, named: str) -> Any:
+        """What a YAML, JSON or TOML file says; None where there is none that can be read."""
+        found = self._data(path, named)
+        if found is None:
+            return None
+        where, _, text = found.partition("\n")
+        try:
+            if where.endswith(".toml"):
+                return tomllib.loads(text)
+            from kb.config.text.parsing import parse
+
+            documents = [each for each in parse(text, where).documents if each is not None]
+            return documents[0].plain() if len(documents) == 1 else None
+        except (ConfigError, ValueError, RecursionError):
+            return None
+
+
+def module_text(top: str | None, path: str, named: str) -> str | None:
+    """The module that the program at ``path`` imports as ``named``, with the dots before it; its path comes first.
+
+    Args:
+        top: the project's top above the program; None where there is none.
+    """
+    if top is None:
+        return None
+    folder = os.path.dirname(os.path.abspath(path))
+    dots = len(named) - len(named.lstrip("."))
+    parts = [part for part in named.split(".") if part]
+    starts = list(dict.fromkeys((folder, *_above(folder, top), os.path.join(top, "src"))))
+    if dots:
+        starts = [os.path.normpath(os.path.join(folder, *[".."] * (dots - 1)))]
+    for start in starts:
+        base = os.path.join(start, *parts)
+        for candidate in (base + ".py", os.path.join(base, "__init__.py")):
+            text = _text(candidate)
+            if text is not None:
+                return f"{candidate}\n{text}"
+    return None
+
+
+def data_text(top: str | None, path: str, named: str) -> str | None:
+    """The file of data that the program at ``path`` loads as ``named``, relative to it or to a folder above it; its
+    path comes first.
+    """
+    if top is None or not named.endswith(_DATA) or "$" in named:
+        return None
+    folder = os.path.dirname(os.path.abspath(path))
+    for start in (folder, *_above(folder, top)):
+        candidate = os.path.normpath(os.path.join(start, named))
+        text = _text(candidate)
+        if text is not None:
+            return f"{candidate}\n{text}"
+    return None
+
+
+def _above(folder: str, top: str) -> list[str]:
+    """The folders above one, up to the project's top."""
+    found: list[str] = []
+    while folder != top and len(found) < MAX_FOLDERS and os.path.dirname(folder) != folder:
+        folder = os.path.dirname(folder)
+        found.append(folder)
+    return found
+
+
+def _text(path: str) -> str | None:
+    raw = read_if_any(path, MAX_BYTES)
+    if raw is None:
+        return None
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return None

@@ -1,0 +1,412 @@
+"""What a name, an attribute or an entry of a Python program goes back to: through its classes, its functions, its
+command line, the project's own modules and the files that it loads. Nothing is executed.
+"""
+
+import ast
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from kb.config.python.arithmetic import UnknownValueError
+from kb.config.python.declared import declared
+from kb.config.python.names import Names
+from kb.config.python.syntax import dotted_name
+from kb.config.python.walk import Argument, Imported, Where
+
+if TYPE_CHECKING:
+    from kb.config.python.expressions import Expressions
+
+MAX_STEPS = 24  # from one name to the next
+_PARSES = ("parse_args", "parse_known_args", "parse_args_into_dataclasses", "parse_yaml_file", "parse_json_file")
+_PARSED = ("parse_args",)
+_LOADS = frozenset((
+    "yaml.safe_load", "yaml.load", "yaml.full_load", "json.load", "json.loads", "OmegaConf.load", "tomllib.load",
+    "toml.load", "safe_load",
+))  # fmt: skip
+_READS = ("open", "read_text", "read", "Path")  # around the path of a file that is loaded
+_FROM_ENVIRONMENT = ("os.environ.get", "os.getenv", "environ.get", "getenv")
+_FIELDS = ("field", "Field")  # of dataclasses, of pydantic
+_FLAGS = ("args", "opt", "opts", "flags", "cli_args", "parsed_args")  # what programs call their flags
+
+
+class Sources(Protocol):
+    """The files of the project around a program."""
+
+    def module(self, path: str, imported: Imported) -> tuple[str, str] | None:
+        """The path and the text of the project's own module; None of any other."""
+
+    def data(self, path: str, named: str) -> Any:
+        """What a YAML, JSON or TOML file says; None where there is none that can be read."""
+
+
+class NoSources:
+    """No file beside the text."""
+
+    def module(self, path: str, imported: Imported) -> tuple[str, str] | None:
+        return None
+
+    def data(self, path: str, named: str) -> Any:
+        return None
+
+
+class Held(NamedTuple):
+    """An expression, the module that it stands in, and where in that module's flow it is read."""
+
+    owner: "Expressions"
+    value: ast.expr
+    at: Where
+
+
+class Loaded(NamedTuple):
+    """What a file or a flag says."""
+
+    data: Any
+
+
+class Flags(NamedTuple):
+    """What a parser of a command line gives, by the module that declares its flags."""
+
+    owner: "Expressions"
+
+
+class Instance(NamedTuple):
+    """An object of a class, made by this call; None: by a caller that is not known."""
+
+    owner: "Expressions"
+    name: str
+    call: ast.Call | None
+    at: Where
+
+
+Found = Held | Loaded | Flags | Instance
+
+
+class References:
+    """Follows the references of one module.
+
+    Args:
+        expressions: those of the module; its ``shared`` record says what was taken for granted on the way.
+        names: its names.
+    """
+
+    def __init__(self, expressions: "Expressions", names: Names) -> None:
+        self._own, self._names = expressions, names
+
+    def follow(self, node: ast.expr, at: Where, depth: int = 0) -> Found:
+        """What an expression goes back to; the expression itself where it is no reference.
+
+        Raises:
+            UnknownValueError: it cannot be told.
+        """
+        self._own.count()
+        if depth > MAX_STEPS:
+            raise UnknownValueError
+        if isinstance(node, ast.Name):
+            return self._name(node.id, at, depth)
+        if isinstance(node, ast.Attribute):
+            return self._attribute(node, at, depth)
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+            return self._entry(self.follow(node.value, at, depth + 1), node.slice.value, None, at, depth)
+        if isinstance(node, ast.Call):
+            return self._call(node, at, depth)
+        if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or):  # cfg = cfg or Config()
+            return self.follow(node.values[-1], at, depth + 1)
+        return Held(self._own, node, at)
+
+    def top(self, name: str, depth: int) -> Found:
+        """What a name at the top of this module goes back to, for another module that imports it."""
+        if self._names.is_class(name) or self._names.returned(name):
+            return Held(self._own, ast.Name(name, ast.Load()), Where((), (), 0))
+        return self._name(name, Where((), (), 1 << 30), depth + 1)
+
+    def _name(self, name: str, at: Where, depth: int) -> Found:
+        scope = self._names.scope_of(name, at)
+        if scope is None:
+            raise UnknownValueError
+        argument = self._names.argument(name, scope)
+        if argument is not None:
+            return self._argument(name, argument, depth)
+        imported = self._names.imported(name, scope)
+        if imported is not None and imported.name is not None:
+            return self._other(imported).top(imported.name, depth + 1)
+        unpacked = self._names.unpacked(name, scope)
+        if unpacked is not None and isinstance(unpacked.value, ast.Call) and _ends(unpacked.value, _PARSES):
+            return Flags(self._own)
+        binding = self._names.look_up(name, at)
+        if binding is None or binding.value is None:
+            raise UnknownValueError
+        return self.follow(binding.value, binding.where, depth + 1)
+
+    def _other(self, imported: Imported) -> "References":
+        other = self._own.other(imported)
+        if other is None:
+            raise UnknownValueError
+        return other.references
+
+    def _module(self, imported: Imported) -> "References | None":
+        """The module that an ``import`` brings in as such: ``import config``, ``from src import config``."""
+        if imported.name is not None:
+            dots = "." if imported.module else ""
+            imported = Imported(f"{imported.module}{dots}{imported.name}", imported.level, None)
+        other = self._own.other(imported)
+        return None if other is None else other.references
+
+    def _argument(self, name: str, argument: Argument, depth: int) -> Found:
+        """What the one call of a function gives; without a call in sight its default, or any object of its type."""
+        given = [self._given(name, argument, call) for call, _ in self._names.calls_of(argument.function)]
+        if len(given) == 1 and given[0] is not None:
+            ((_, at),) = self._names.calls_of(argument.function)
+            return self.follow(given[0], at, depth + 1)
+        self._own.shared.by_default = True
+        if not any(given) and argument.default is not None and not _is_none(argument.default):
+            return self.follow(argument.default, argument.where, depth + 1)
+        kind = _class_named(argument.annotation)
+        if kind and self._class(kind, argument.where) is not None:
+            return Instance(self._own, kind, None, argument.where)
+        if name in _FLAGS and not given:
+            return Flags(self._own)
+        raise UnknownValueError
+
+    def _given(self, name: str, argument: Argument, call: ast.Call) -> ast.expr | None:
+        """What a call gives for an argument; None where it leaves it out."""
+        if any(isinstance(each, ast.Starred) for each in call.args) or any(each.arg is None for each in call.keywords):
+            raise UnknownValueError
+        if argument.position is not None and argument.position < len(call.args):
+            return call.args[argument.position]
+        return next((each.value for each in call.keywords if each.arg == name), None)
+
+    def _attribute(self, node: ast.Attribute, at: Where, depth: int) -> Found:
+        holder = node.value
+        if isinstance(holder, ast.Name):
+            if self._names.is_changed(holder.id, node.attr):
+                raise UnknownValueError
+            scope = self._names.scope_of(holder.id, at)
+            imported = self._names.imported(holder.id, scope) if scope is not None else None
+            module = self._module(imported) if imported is not None else None
+            if module is not None:
+                return module.top(node.attr, depth + 1)
+            if self._names.is_class(holder.id):
+                return self._field(holder.id, node.attr, depth)
+        found = self._holder(holder, at, depth)
+        if isinstance(found, Loaded | Flags):
+            return self._entry(found, node.attr, None, at, depth)
+        if isinstance(found, Instance):
+            return found.owner.references.attribute_of(found, node.attr, depth + 1)
+        if isinstance(found.value, ast.Name) and found.owner.references.has_class(found.value.id):
+            return found.owner.references._field(found.value.id, node.attr, depth + 1)
+        raise UnknownValueError
+
+    def _holder(self, holder: ast.expr, at: Where, depth: int) -> Found:
+        """What has the attribute; an argument that is bound anew is an object of its type all the same."""
+        try:
+            return self.follow(holder, at, depth + 1)
+        except UnknownValueError:
+            scope = self._names.scope_of(holder.id, at) if isinstance(holder, ast.Name) else None
+            argument = self._names.argument(holder.id, scope) if isinstance(holder, ast.Name) and scope else None
+            kind = _class_named(argument.annotation) if argument is not None else ""
+            if argument is None or not kind or self._class(kind, argument.where) is None:
+                raise
+            self._own.shared.by_default = True
+            return Instance(self._own, kind, None, argument.where)
+
+    def has_class(self, name: str) -> bool:
+        return self._names.is_class(name)
+
+    def _class(self, name: str, at: Where) -> "tuple[References, str] | None":
+        """The module and the name of a class of the project's own."""
+        if self._names.is_class(name):
+            return self, name
+        scope = self._names.scope_of(name, at)
+        imported = self._names.imported(name, scope) if scope is not None else None
+        other = self._own.other(imported) if imported is not None and imported.name is not None else None
+        if other is None or imported is None or imported.name is None:
+            return None
+        return (other.references, imported.name) if other.references.has_class(imported.name) else None
+
+    def attribute_of(self, instance: Instance, attribute: str, depth: int) -> Found:
+        """What an object has under a name: what its call was given, or its class says."""
+        known = self._class(instance.name, instance.at)
+        if known is None:
+            raise UnknownValueError
+        call = instance.call
+        if call is not None:
+            if call.args or any(each.arg is None for each in call.keywords):
+                raise UnknownValueError
+            given = next((each.value for each in call.keywords if each.arg == attribute), None)
+            if given is not None:
+                return self.follow(given, instance.at, depth + 1)
+        home, name = known
+        return home._field(name, attribute, depth + 1)
+
+    def _field(self, class_name: str, attribute: str, depth: int) -> Found:
+        """What a class, or one that it is built on, says of an attribute."""
+        if depth > MAX_STEPS or self._names.is_changed(class_name, attribute):
+            raise UnknownValueError
+        binding = self._names.field(class_name, attribute)
+        if binding is not None and binding.value is not None:
+            return self.follow(_of_field(binding.value), binding.where, depth + 1)
+        for base in self._names.bases(class_name):
+            known = self._class(base, Where((), (), 1 << 30))
+            if known is not None and binding is None:
+                return known[0]._field(known[1], attribute, depth + 1)
+        raise UnknownValueError
+
+    def _entry(self, held: Found, key: Any, default: ast.expr | None, at: Where, depth: int) -> Found:
+        """``held[key]``, or ``held.get(key, default)``."""
+        if isinstance(held, Flags):
+            return Loaded(self._flag(held, str(key)))
+        if isinstance(held, Loaded):
+            if isinstance(held.data, Mapping) and key in held.data:
+                return Loaded(held.data[key])
+            if isinstance(held.data, list) and isinstance(key, int) and -len(held.data) <= key < len(held.data):
+                return Loaded(held.data[key])
+            if isinstance(held.data, Mapping) and default is not None:
+                return self.follow(default, at, depth + 1)
+            raise UnknownValueError
+        if isinstance(held, Instance):
+            raise UnknownValueError
+        for name, value in _pairs(held.value):
+            if name == key:
+                return held.owner.references.follow(value, held.at, depth + 1)
+        if default is not None and isinstance(held.value, ast.Dict):
+            return self.follow(default, at, depth + 1)
+        raise UnknownValueError
+
+    def _flag(self, flags: Flags, name: str) -> Any:
+        """What a flag is where the command line does not give it."""
+        known = declared(flags.owner.text).get(name)
+        if known is None or not known.can_be_told:
+            raise UnknownValueError
+        self._own.shared.by_default = True
+        return _read(known.text)
+
+    def _call(self, node: ast.Call, at: Where, depth: int) -> Found:
+        name = dotted_name(node.func) or ""
+        if name in _FROM_ENVIRONMENT:
+            self._own.shared.by_default = True
+            if len(node.args) != 2:
+                raise UnknownValueError
+            return self.follow(node.args[1], at, depth + 1)
+        if _ends(node, _PARSED):
+            return Flags(self._own)
+        if name in _LOADS or name.endswith(".OmegaConf.load"):
+            return self._loaded(node, at)
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "get" and node.args:
+            key, default = node.args[0], node.args[1] if len(node.args) > 1 else ast.Constant(None)
+            if isinstance(key, ast.Constant):
+                return self._entry(self.follow(node.func.value, at, depth + 1), key.value, default, at, depth)
+        if isinstance(node.func, ast.Name):
+            if self._class(node.func.id, at) is not None:
+                return Instance(self._own, node.func.id, node, at)
+            return self._result(node.func.id, node, at, depth)
+        return Held(self._own, node, at)
+
+    def _result(self, function: str, node: ast.Call, at: Where, depth: int) -> Found:
+        """What a function of the project's own returns, where it says so once."""
+        returned = self._names.returned(function)
+        if returned is not None and returned.value is not None:
+            return self.follow(returned.value, returned.where, depth + 1)
+        scope = self._names.scope_of(function, at)
+        imported = self._names.imported(function, scope) if scope is not None else None
+        if imported is not None and imported.name is not None:
+            other = self._own.other(imported)
+            if other is not None and not node.args and not node.keywords:
+                return other.references._result(imported.name, node, Where((), (), 1 << 30), depth + 1)
+        return Held(self._own, node, at)
+
+    def _loaded(self, node: ast.Call, at: Where) -> Loaded:
+        """What the file says that is loaded, its path written out or the default of a flag."""
+        if not node.args:
+            raise UnknownValueError
+        path = self._path(node.args[0], at, 0)
+        data = self._own.data(path)
+        if data is None:
+            raise UnknownValueError
+        return Loaded(data)
+
+    def _path(self, node: ast.expr, at: Where, depth: int) -> str:
+        """The path of a file that is opened, read, or named."""
+        if depth > MAX_STEPS:
+            raise UnknownValueError
+        if isinstance(node, ast.Name):
+            scope = self._names.scope_of(node.id, at)
+            opened = self._names.opened(node.id, scope) if scope is not None else None
+            if opened is not None and opened.value is not None:
+                return self._path(opened.value, opened.where, depth + 1)
+        if isinstance(node, ast.Call) and _ends(node, _READS):
+            of_path = isinstance(node.func, ast.Attribute) and node.func.attr != "Path"
+            inner = node.func.value if of_path and isinstance(node.func, ast.Attribute) else (*node.args, None)[0]
+            if inner is None:
+                raise UnknownValueError
+            return self._path(inner, at, depth + 1)
+        data = self._own.read(node, at, depth + 1).data
+        if type(data) is not str:
+            raise UnknownValueError
+        return data
+
+
+def _ends(node: ast.Call, names: tuple[str, ...]) -> bool:
+    """Whether this is called, by whatever holds it."""
+    called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    return called in names
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+def _class_named(annotation: ast.expr | None) -> str:
+    """The class of ``Config``, ``"Config"``, ``Optional[Config]`` and ``Config | None``; empty of any other."""
+    if isinstance(annotation, ast.Name):
+        return annotation.id
+    if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
+        return annotation.value
+    if isinstance(annotation, ast.Subscript) and (dotted_name(annotation.value) or "").endswith("Optional"):
+        return _class_named(annotation.slice)
+    if isinstance(annotation, ast.BinOp) and isinstance(annotation.op, ast.BitOr) and _is_none(annotation.right):
+        return _class_named(annotation.left)
+    return ""
+
+
+def _of_field(value: ast.expr) -> ast.expr:
+    """The default of ``field(default=…)``, ``field(default_factory=lambda: …)`` and pydantic's ``Field(…)``."""
+    if not isinstance(value, ast.Call) or not _ends(value, _FIELDS):
+        return value
+    given = {each.arg: each.value for each in value.keywords}
+    factory = given.get("default_factory")
+    found = given.get("default") or (factory.body if isinstance(factory, ast.Lambda) else None)
+    found = found or (value.args[0] if value.args and not factory else None)
+    if found is None or (isinstance(found, ast.Constant) and found.value is ...):
+        raise UnknownValueError
+    return found
+
+
+def _pairs(node: ast.expr) -> list[tuple[Any, ast.expr]]:
+    """The entries of a dictionary that is written out, the last first.
+
+    Raises:
+        UnknownValueError: one of its keys, or all it holds, cannot be told.
+    """
+    if isinstance(node, ast.Dict):
+        if not all(isinstance(key, ast.Constant) for key in node.keys):
+            raise UnknownValueError
+        rows = [
+            (key.value, value)
+            for key, value in zip(node.keys, node.values, strict=True)
+            if isinstance(key, ast.Constant)
+        ]
+        return rows[::-1]
+    if isinstance(node, ast.Call) and dotted_name(node.func) == "dict" and not node.args:
+        if all(each.arg for each in node.keywords):
+            return [(each.arg, each.value) for each in node.keywords]
+    raise UnknownValueError
+
+
+def _read(text: str | None) -> Any:
+    """A flag's default as the program has it."""
+    if text is None:
+        return None
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return text
+    return value if isinstance(value, bool | int | float) else text

@@ -1,0 +1,289 @@
+"""One pass over the tree of a Python text: every place where a name gets a value, is used, or is called."""
+
+import ast
+from typing import NamedTuple
+
+from kb.config.python.syntax import arguments_of, bodies_of, opens_answers
+
+Branch = tuple[tuple[int, str], ...]  # the arms of if, for, while, except that a place lies in
+Scope = tuple[int, ...]  # the functions and classes that a place lies in, from the outermost
+
+
+class Where(NamedTuple):
+    """A place in the flow of a program."""
+
+    scope: Scope
+    branch: Branch
+    order: int
+
+    def holds_at(self, other: "Where") -> bool:
+        """Whether what happens here has happened for certain wherever ``other`` is reached."""
+        return self.branch == other.branch[: len(self.branch)]
+
+    def excludes(self, other: "Where") -> bool:
+        """Whether both lie in different arms of one ``if``: only one of them happens."""
+        return any(a[0] == b[0] and a[1] != b[1] for a, b in zip(self.branch, other.branch, strict=False))
+
+
+class Binding(NamedTuple):
+    """One place where a name gets a value; ``value`` is None where it gets one that no literal gives."""
+
+    value: ast.expr | None
+    where: Where
+
+
+class Argument(NamedTuple):
+    """An argument of a function: its default and its type, where they are written, and its position."""
+
+    function: str  # of ``__init__``, the class
+    default: ast.expr | None
+    annotation: ast.expr | None
+    position: int | None  # None: by keyword alone
+    where: Where  # where its default is read
+
+
+class Imported(NamedTuple):
+    """A name of another module; ``name`` is None of the module itself, ``level`` counts the dots before it."""
+
+    module: str
+    level: int
+    name: str | None
+
+
+class Walked:
+    """What a pass over a module found."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[ast.Call, Where, str | None]] = []  # each with its place and the name it is given
+        self.uses: dict[str, int] = {}
+        self.answers: list[tuple[int, int]] = []  # first and last lines of `with tokenizer.as_target_tokenizer():`
+        self.bound: dict[tuple[Scope, str], list[Binding]] = {}
+        self.all: set[str] = set()
+        self.changed: set[str] = set()  # names whose value is changed in place, or in another scope
+        self.classes: dict[str, tuple[Scope, ast.ClassDef]] = {}
+        self.functions: dict[str, tuple[ast.FunctionDef | ast.AsyncFunctionDef, Where]] = {}  # those outside classes
+        self.arguments: dict[tuple[Scope, str], Argument] = {}
+        self.imported: dict[tuple[Scope, str], Imported] = {}
+        self.opened: dict[tuple[Scope, str], Binding] = {}  # `with open(…) as file`
+        self.unpacked: dict[tuple[Scope, str], Binding] = {}  # `model_args, data_args = parser.parse_…()`
+        self.members: dict[tuple[str, str], list[Binding]] = {}  # `self.batch = …` in the methods of a class
+        self.class_scopes: set[Scope] = set()  # whose names the functions in them do not see
+
+    def bind(self, scope: Scope, name: str, binding: Binding) -> None:
+        self.bound.setdefault((scope, name), []).append(binding)
+        self.all.add(name)
+
+    def change(self, name: str) -> None:
+        self.changed.add(name)
+
+    def define(self, node: ast.ClassDef, scope: Scope) -> None:
+        self.classes[node.name] = scope, node
+        self.class_scopes.add(scope)
+
+
+def walk(tree: ast.Module) -> Walked:
+    """What a module's names stand for, place by place."""
+    found = Walked()
+    _Walk(found).go(tree)
+    return found
+
+
+CHANGING = frozenset(
+    ("update", "pop", "setdefault", "clear", "append", "extend", "insert", "remove", "sort", "reverse")
+)
+
+
+class _Walk:
+    """One pass over a tree, without recursion in expressions: they nest deeper than functions do."""
+
+    def __init__(self, names: Walked) -> None:
+        self._names, self._order = names, 0
+        self._class_names: dict[Scope, str] = {}
+
+    def go(self, tree: ast.Module) -> None:
+        self._body(tree.body, (), ())
+
+    def _body(self, body: list[ast.stmt], scope: Scope, branch: Branch) -> None:
+        for statement in body:
+            self._order += 1
+            self._statement(statement, Where(scope, branch, self._order))
+
+    def _statement(self, node: ast.stmt, at: Where) -> None:
+        names, scope, branch = self._names, at.scope, at.branch
+        target: str | None = None
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            self._definition(node, at)
+            return
+        if isinstance(node, ast.Assign):
+            target = self._assign(node, at)
+        elif isinstance(node, ast.AnnAssign):
+            if isinstance(node.target, ast.Name):
+                target = node.target.id
+                names.bind(scope, target, Binding(node.value, at))
+            else:
+                self._targets(node.target, at)
+        elif isinstance(node, ast.AugAssign | ast.For | ast.AsyncFor):
+            self._targets(node.target, at)
+            holder = self._class_names.get(scope[:-1])
+            if holder and isinstance(node.target, ast.Attribute):  # self.batch *= 2
+                names.members.setdefault((holder, node.target.attr), []).append(Binding(None, at))
+        elif isinstance(node, ast.Global | ast.Nonlocal):
+            for name in node.names:
+                names.change(name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            self._imports(node, at)
+        elif isinstance(node, ast.Delete):
+            for each in node.targets:
+                self._targets(each, at)
+        elif isinstance(node, ast.Try | ast.TryStar | ast.Match):
+            for captured in _captured(node):
+                names.bind(scope, captured, Binding(None, at))
+        if isinstance(node, ast.With) and any(opens_answers(item.context_expr) for item in node.items):
+            names.answers.append((node.lineno, node.end_lineno or node.lineno))
+        if isinstance(node, ast.With):
+            for item in node.items:
+                if isinstance(item.optional_vars, ast.Name):
+                    names.opened[scope, item.optional_vars.id] = Binding(item.context_expr, at)
+        self._parts(node, at, target)
+        for arm, body, condition in bodies_of(node):
+            self._body(body, scope, (*branch, (id(node), arm)) if condition else branch)
+
+    def _imports(self, node: ast.Import | ast.ImportFrom, at: Where) -> None:
+        names, scope = self._names, at.scope
+        for alias in node.names:
+            bound = (alias.asname or alias.name).partition(".")[0]
+            names.bind(scope, bound, Binding(None, at))
+            if isinstance(node, ast.ImportFrom):
+                names.imported[scope, bound] = Imported(node.module or "", node.level, alias.name)
+            elif alias.asname or "." not in alias.name:
+                names.imported[scope, bound] = Imported(alias.name, 0, None)
+
+    def _definition(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, at: Where) -> None:
+        names = self._names
+        names.bind(at.scope, node.name, Binding(None, at))
+        for decorator in node.decorator_list:
+            self._expression(decorator, at, None)
+        inner = (*at.scope, id(node))
+        if isinstance(node, ast.ClassDef):
+            names.define(node, inner)
+            self._class_names[inner] = node.name
+        else:
+            self._arguments(node, at, inner)
+        # a function may be called from anywhere: what is certain in it is certain of its own
+        self._body(node.body, inner, at.branch if isinstance(node, ast.ClassDef) else ())
+
+    def _arguments(self, node: ast.FunctionDef | ast.AsyncFunctionDef, at: Where, inner: Scope) -> None:
+        names, given = self._names, node.args
+        holder = self._class_names.get(at.scope)
+        if not at.scope:
+            names.functions[node.name] = node, Where(inner, (), self._order)
+        placed = [*given.posonlyargs, *given.args]
+        defaults: dict[str, ast.expr | None] = dict(
+            zip((each.arg for each in reversed(placed)), reversed(given.defaults), strict=False)
+        )
+        defaults |= {each.arg: default for each, default in zip(given.kwonlyargs, given.kw_defaults, strict=True)}
+        positions = {each.arg: number - (holder is not None) for number, each in enumerate(placed)}
+        called = holder if holder is not None and node.name == "__init__" else node.name if not at.scope else ""
+        for argument in arguments_of(given):
+            names.bind(inner, argument.arg, Binding(None, at))
+            names.arguments[inner, argument.arg] = Argument(
+                called or "", defaults.get(argument.arg), argument.annotation, positions.get(argument.arg), at
+            )
+
+    def _assign(self, node: ast.Assign, at: Where) -> str | None:
+        for target in node.targets:
+            if isinstance(target, ast.Name):
+                self._names.bind(at.scope, target.id, Binding(node.value, at))
+                continue
+            holder = self._class_names.get(at.scope[:-1])
+            if holder and isinstance(target, ast.Attribute) and getattr(target.value, "id", "") == "self":
+                self._names.members.setdefault((holder, target.attr), []).append(Binding(node.value, at))
+            if isinstance(target, ast.Tuple | ast.List) and isinstance(node.value, ast.Tuple | ast.List):
+                pairs = list(zip(target.elts, node.value.elts, strict=False))
+                if len(target.elts) == len(node.value.elts) and all(isinstance(each, ast.Name) for each, _ in pairs):
+                    for each, value in pairs:
+                        assert isinstance(each, ast.Name)
+                        self._names.bind(at.scope, each.id, Binding(value, at))
+                    continue
+            if isinstance(target, ast.Tuple | ast.List) and isinstance(node.value, ast.Call):
+                for each in target.elts:
+                    if isinstance(each, ast.Name):
+                        self._names.unpacked[at.scope, each.id] = Binding(node.value, at)
+            self._targets(target, at)
+        first = node.targets[0]
+        if isinstance(first, ast.Tuple) and first.elts and isinstance(first.elts[0], ast.Name):
+            return first.elts[0].id  # model, tokenizer = FastLanguageModel.from_pretrained(…)
+        return dotted_or_none(first)
+
+    def _targets(self, target: ast.expr, at: Where) -> None:
+        """Names that get a value which is not known, or whose value is changed."""
+        for node in ast.walk(target):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store | ast.Del):
+                self._names.bind(at.scope, node.id, Binding(None, at))
+            elif isinstance(node, ast.Name) and isinstance(target, ast.Subscript):
+                self._names.change(node.id)
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                self._names.change(f"{node.value.id}.{node.attr}")
+
+    def _parts(self, node: ast.stmt, at: Where, target: str | None) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.expr):
+                self._expression(child, at, target if child is getattr(node, "value", None) else None)
+            elif isinstance(child, ast.withitem):
+                self._expression(child.context_expr, at, None)
+                if child.optional_vars is not None:
+                    self._targets(child.optional_vars, at)
+
+    def _expression(self, root: ast.expr, at: Where, target: str | None) -> None:
+        names = self._names
+        stack: list[tuple[ast.AST, Branch, Scope]] = [(root, at.branch, at.scope)]
+        while stack:
+            node, branch, scope = stack.pop()
+            if isinstance(node, ast.Call):
+                where = at._replace(branch=branch, scope=scope)
+                names.calls.append((node, where, target if node is root else None))
+                held = node.func
+                if isinstance(held, ast.Attribute) and held.attr in CHANGING:
+                    changed = dotted_or_none(held.value)
+                    if changed is not None:
+                        names.change(changed)
+                elif isinstance(held, ast.Name) and held.id == "setattr" and node.args:
+                    names.change(dotted_or_none(node.args[0]) or "")
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+                names.uses[node.id] = names.uses.get(node.id, 0) + 1
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                member = f"{node.value.id}.{node.attr}"
+                names.uses[member] = names.uses.get(member, 0) + 1
+            elif isinstance(node, ast.NamedExpr):
+                names.bind(at.scope, node.target.id, Binding(None, at))
+            elif isinstance(node, ast.comprehension):
+                self._targets(node.target, at)
+            if isinstance(node, ast.IfExp):
+                stack.append((node.test, branch, scope))
+                stack.append((node.body, (*branch, (id(node), "body")), scope))
+                stack.append((node.orelse, (*branch, (id(node), "orelse")), scope))
+            elif isinstance(node, ast.Lambda):  # a function without a name: in it its arguments are other names
+                inner = (*scope, id(node))
+                for argument in arguments_of(node.args):
+                    names.bind(inner, argument.arg, Binding(None, at))
+                stack.append((node.body, branch, inner))
+                stack += [(each, branch, scope) for each in (*node.args.defaults, *node.args.kw_defaults) if each]
+            else:
+                stack += [(child, branch, scope) for child in reversed(list(ast.iter_child_nodes(node)))]
+
+
+def dotted_or_none(node: ast.expr) -> str | None:
+    """The name that a call's result is assigned to: ``args``, or ``self.args``."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        return f"{node.value.id}.{node.attr}"
+    return None
+
+
+def _captured(node: ast.Try | ast.TryStar | ast.Match) -> list[str]:
+    """The names that ``except … as`` and the patterns of ``case`` give a value."""
+    if not isinstance(node, ast.Match):
+        return [each.name for each in node.handlers if each.name]
+    parts = (part for case in node.cases for part in ast.walk(case.pattern))
+    return [name for part in parts if (name := getattr(part, "name", None) or getattr(part, "rest", None))]
