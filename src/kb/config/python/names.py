@@ -89,7 +89,17 @@ class Names:
 
     def is_changed(self, name: str, attribute: str) -> bool:
         """Whether ``name.attribute`` gets another value anywhere."""
-        return f"{name}.{attribute}" in self._found.changed
+        return name in self._found.changed or f"{name}.{attribute}" in self._found.changed
+
+    def has_method(self, class_name: str, begins: tuple[str, ...]) -> bool:
+        """Whether a class defines a method with a name that begins so."""
+        known = self._found.classes.get(class_name)
+        body = known[1].body if known is not None else []
+        return any(isinstance(each, ast.FunctionDef) and each.name.startswith(begins) for each in body)
+
+    def bindings(self, name: str, scope: Scope) -> list[Binding]:
+        """Every place where a name gets a value in a scope."""
+        return self._found.bound.get((scope, name), [])
 
     def argument(self, name: str, scope: Scope) -> Argument | None:
         """The argument of the function of this scope."""

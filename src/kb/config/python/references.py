@@ -10,7 +10,7 @@ from kb.config.python.arithmetic import UnknownValueError
 from kb.config.python.declared import declared
 from kb.config.python.names import Names
 from kb.config.python.syntax import dotted_name
-from kb.config.python.walk import Argument, Imported, Where
+from kb.config.python.walk import Argument, Imported, Scope, Where
 
 if TYPE_CHECKING:
     from kb.config.python.expressions import Expressions
@@ -25,6 +25,7 @@ _LOADS = frozenset((
 _READS = ("open", "read_text", "read", "Path")  # around the path of a file that is loaded
 _FROM_ENVIRONMENT = ("os.environ.get", "os.getenv", "environ.get", "getenv")
 _FIELDS = ("field", "Field")  # of dataclasses, of pydantic
+_FILLS = ("from_", "load", "parse", "read")  # beginnings of methods that make an object from a file
 _FLAGS = ("args", "opt", "opts", "flags", "cli_args", "parsed_args")  # what programs call their flags
 
 
@@ -124,7 +125,9 @@ class References:
             raise UnknownValueError
         argument = self._names.argument(name, scope)
         if argument is not None:
-            return self._argument(name, argument, depth)
+            if len(self._names.bindings(name, scope)) == 1:
+                return self._argument(name, argument, depth)
+            return self._renewed(name, scope, argument)
         imported = self._names.imported(name, scope)
         if imported is not None and imported.name is not None:
             return self._other(imported).top(imported.name, depth + 1)
@@ -156,15 +159,34 @@ class References:
         if len(given) == 1 and given[0] is not None:
             ((_, at),) = self._names.calls_of(argument.function)
             return self.follow(given[0], at, depth + 1)
-        self._own.shared.by_default = True
-        if not any(given) and argument.default is not None and not _is_none(argument.default):
+        if any(each is not None for each in given):
+            raise UnknownValueError
+        if argument.default is not None and not _is_none(argument.default):
+            self._own.shared.by_default = True
             return self.follow(argument.default, argument.where, depth + 1)
         kind = _class_named(argument.annotation)
-        if kind and self._class(kind, argument.where) is not None:
-            return Instance(self._own, kind, None, argument.where)
+        if kind:
+            return self._any_of(kind, argument.where)
         if name in _FLAGS and not given:
             return Flags(self._own)
         raise UnknownValueError
+
+    def _renewed(self, name: str, scope: Scope, argument: Argument) -> Instance:
+        """An argument that is bound anew where it is none: ``config = config or Config()``."""
+        kind = _class_named(argument.annotation)
+        made = [binding.value for binding in self._names.bindings(name, scope)[1:]]
+        calls = [each.values[-1] if isinstance(each, ast.BoolOp) else each for each in made]
+        if not kind or not all(isinstance(each, ast.Call) and dotted_name(each.func) == kind for each in calls):
+            raise UnknownValueError
+        return self._any_of(kind, argument.where)
+
+    def _any_of(self, kind: str, at: Where) -> Instance:
+        """An object of a class as its defaults make it; of one that is filled from a file, nothing is known."""
+        known = self._class(kind, at)
+        if known is None or known[0]._names.has_method(known[1], _FILLS):
+            raise UnknownValueError
+        self._own.shared.by_default = True
+        return Instance(self._own, kind, None, at)
 
     def _given(self, name: str, argument: Argument, call: ast.Call) -> ast.expr | None:
         """What a call gives for an argument; None where it leaves it out."""
@@ -186,7 +208,7 @@ class References:
                 return module.top(node.attr, depth + 1)
             if self._names.is_class(holder.id):
                 return self._field(holder.id, node.attr, depth)
-        found = self._holder(holder, at, depth)
+        found = self.follow(holder, at, depth + 1)
         if isinstance(found, Loaded | Flags):
             return self._entry(found, node.attr, None, at, depth)
         if isinstance(found, Instance):
@@ -194,19 +216,6 @@ class References:
         if isinstance(found.value, ast.Name) and found.owner.references.has_class(found.value.id):
             return found.owner.references._field(found.value.id, node.attr, depth + 1)
         raise UnknownValueError
-
-    def _holder(self, holder: ast.expr, at: Where, depth: int) -> Found:
-        """What has the attribute; an argument that is bound anew is an object of its type all the same."""
-        try:
-            return self.follow(holder, at, depth + 1)
-        except UnknownValueError:
-            scope = self._names.scope_of(holder.id, at) if isinstance(holder, ast.Name) else None
-            argument = self._names.argument(holder.id, scope) if isinstance(holder, ast.Name) and scope else None
-            kind = _class_named(argument.annotation) if argument is not None else ""
-            if argument is None or not kind or self._class(kind, argument.where) is None:
-                raise
-            self._own.shared.by_default = True
-            return Instance(self._own, kind, None, argument.where)
 
     def has_class(self, name: str) -> bool:
         return self._names.is_class(name)
@@ -395,9 +404,9 @@ def _pairs(node: ast.expr) -> list[tuple[Any, ast.expr]]:
             if isinstance(key, ast.Constant)
         ]
         return rows[::-1]
-    if isinstance(node, ast.Call) and dotted_name(node.func) == "dict" and not node.args:
-        if all(each.arg for each in node.keywords):
-            return [(each.arg, each.value) for each in node.keywords]
+    is_dict = isinstance(node, ast.Call) and dotted_name(node.func) == "dict" and not node.args
+    if is_dict and isinstance(node, ast.Call) and all(each.arg for each in node.keywords):
+        return [(each.arg, each.value) for each in node.keywords]
     raise UnknownValueError
 
 

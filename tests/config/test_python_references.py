@@ -1,0 +1,172 @@
+"""Where a Python program's values come from: its classes, its functions, its flags, its modules and its files."""
+
+from pathlib import Path
+
+import pytest
+
+from kb.advice.question import Question
+from kb.config.python.reader import PythonReader
+from kb.core.document import Setting
+from kb.core.expression import is_unknown
+from kb.core.result import UnitResult
+from kb.knowledge.catalog import load_catalog
+from kb.session.prepare import file_checker
+from kb.session.project import Project
+from kb.session.run import Input, check_input
+from kb.session.seen import still
+
+CATALOG = load_catalog()
+READER = PythonReader(CATALOG.dialects, CATALOG.facts)
+BATCH = "training.per_device_train_batch_size"
+CALL = 'TrainingArguments("out", per_device_train_batch_size={}, seed=1)\n'
+DICT = 'config = {"batch": 4}\n'
+CLASS = "class Config:\n    batch: int = 4\n"
+
+
+def batch_of(text: str) -> Setting:
+    (unit,) = READER.read(text, "train.py")
+    return unit.settings[BATCH]
+
+
+FLAG = 'parser.add_argument("--batch", default=4)\nargs = parser.parse_args()\n'
+INIT = "class Config:\n    def __init__(self, batch=4):\n        self.batch = batch\n"
+RUN = "def run(batch=4):\n    "
+OF_CONFIG = "def run(config: Config):\n    "
+MAKING = "def run(config: Config | None = None):\n    config = config or Config()\n    "
+BRANCH = 'def config():\n    if x:\n        return {}\n    return {"batch": 4}\n'
+FIELDS = """class Own:
+    batch: int = field(default=4)
+parser = HfArgumentParser(Own)
+(own,) = parser.parse_args_into_dataclasses()
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "given", "value", "by_default"),
+    [
+        # dictionaries
+        (DICT, 'config.get("batch", 8)', 4, False),
+        (DICT, 'config.get("size", 8)', 8, False),
+        ('config = {"train": {"batch": 4}}\n', 'config["train"]["batch"]', 4, False),
+        (DICT + 'config["batch"] = 8\n', 'config.get("batch", 8)', None, False),
+        (DICT + "config.update(more)\n", 'config["batch"]', None, False),
+        # classes
+        (CLASS + "config = Config()\n", "config.batch", 4, False),
+        (CLASS + "config = Config(batch=8)\n", "config.batch", 8, False),
+        (CLASS + "config = Config(**more)\n", "config.batch", None, False),
+        (CLASS + "config = Config()\nconfig.batch = 8\n", "config.batch", None, False),
+        (CLASS + "config = Config()\nfor k, v in x:\n    setattr(config, k, v)\n", "config.batch", None, False),
+        (CLASS + "class Own(Config):\n    lr = 1\n", "Own.batch", 4, False),
+        (INIT + "c = Config(8)\n", "c.batch", None, False),
+        (INIT + "c = Config(batch=8)\n", "c.batch", 8, False),
+        (CLASS + OF_CONFIG, "config.batch", 4, True),
+        (CLASS + MAKING, "config.batch", 4, True),
+        (CLASS + "    def from_yaml(path): ...\n" + OF_CONFIG, "config.batch", None, False),
+        # functions
+        (RUN, "batch", 4, True),
+        (RUN + "batch = 8\n    ", "batch", None, False),
+        ("run(16)\n" + RUN, "batch", 16, False),
+        ("run(16)\nrun()\n" + RUN, "batch", None, False),
+        ("run(**more)\n" + RUN, "batch", None, False),
+        ('def config():\n    return {"batch": 4}\n', 'config()["batch"]', 4, False),
+        (BRANCH, 'config()["batch"]', None, False),
+        # what is said outside
+        ("import os\n", 'int(os.environ.get("BATCH", "4"))', 4, True),
+        (FLAG, "args.batch", 4, True),
+        (FLAG + "args.batch = 9\n", "args.batch", None, False),
+        (FIELDS, "own.batch", 4, True),
+    ],
+)
+def test_a_value_is_followed_to_where_it_comes_from(before, given, value, by_default):
+    setting = batch_of("import argparse\n" + before + CALL.format(given))
+    assert (None if is_unknown(setting.value) else setting.value) == value
+    assert setting.by_default == by_default
+
+
+PROGRAM = """
+import argparse, yaml
+from transformers import AutoModelForCausalLM, TrainingArguments
+from src import settings
+from src.settings import LORA, Sizes
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--config", default="configs/run.yaml")
+args = parser.parse_args()
+with open(args.config) as file:
+    config = yaml.safe_load(file)
+model = AutoModelForCausalLM.from_pretrained(settings.MODEL)
+arguments = TrainingArguments(
+    "out",
+    per_device_train_batch_size=config["training"]["batch"],
+    gradient_accumulation_steps=Sizes.steps,
+    num_train_epochs=LORA["epochs"],
+    bf16=config["training"].get("bf16", True),
+)
+"""
+
+
+def project(folder: Path) -> Path:
+    for name in (".git", "src", "configs"):
+        (folder / name).mkdir()
+    (folder / "src" / "settings.py").write_text(
+        'MODEL = "facebook/opt-125m"\nLORA = {"epochs": 2}\nclass Sizes:\n    steps = 3\n', "utf-8"
+    )
+    (folder / "configs" / "run.yaml").write_text("training: {batch: 5}\n", "utf-8")
+    (folder / "train.py").write_text(PROGRAM, "utf-8")
+    return folder / "train.py"
+
+
+def given_as(path: Path) -> Input:
+    return Input(str(path), "python", path.read_bytes(), named=True)
+
+
+def checked(path: Path) -> UnitResult:
+    checker = file_checker(CATALOG, Project(), Question.of(gpu="rtx-3090"))
+    result = check_input(given_as(path), checker)
+    return result.results[0]  # type: ignore[union-attr]
+
+
+def test_a_program_is_read_with_its_modules_and_the_file_that_it_loads(tmp_path):
+    result = checked(project(tmp_path))
+    setup = result.setup
+    assert setup.model_name == "facebook/opt-125m" and setup.bf16
+    assert (setup.per_device_train_batch_size, setup.gradient_accumulation_steps) == (5, 3)
+    assert [(each.value, each.reason) for each in setup.assumed if each.name == "run.own_defaults"] == [
+        ("bf16, per_device_train_batch_size", "program_default")
+    ]
+
+
+def test_what_rests_on_a_programs_own_default_warns_and_says_so(tmp_path):
+    path = project(tmp_path)
+    (tmp_path / "configs" / "run.yaml").write_text("training: {batch: 5000}\n", "utf-8")
+    (found,) = [each for each in checked(path).findings if each.rule == "training-peak-exceeds-gpu"]
+    assert found.severity == "warning" and "run.own_defaults" in [each.name for each in found.if_so]
+    path.write_text(PROGRAM.replace("args.config", '"configs/run.yaml"'), "utf-8")
+    (found,) = [each for each in checked(path).findings if each.rule == "training-peak-exceeds-gpu"]
+    assert "run.own_defaults" not in [each.name for each in found.if_so]
+
+
+def test_a_stored_result_is_out_of_date_when_a_module_or_a_loaded_file_changes(tmp_path):
+    path = project(tmp_path)
+    checker = file_checker(CATALOG, Project(), Question.of(gpu="rtx-3090"))
+    check_input(given_as(path), checker)
+    rows = [row for row in checker.seen.take() if row[0] in ("module", "loaded")]
+    assert {row[0] for row in rows} == {"module", "loaded"} and still(rows, checker.lookups)
+    (tmp_path / "configs" / "run.yaml").write_text("training: {batch: 6}\n", "utf-8")
+    assert not still(rows, checker.lookups)
+
+
+@pytest.mark.parametrize("text", ["def (", "MODEL = " + "(" * 500, "x = 1\0"])
+def test_a_module_that_is_no_python_is_none(tmp_path, text):
+    path = project(tmp_path)
+    (tmp_path / "src" / "settings.py").write_text(text, "utf-8")
+    assert checked(path).setup.model_name is None
+
+
+def test_programs_that_go_round_in_circles_end(tmp_path):
+    path = project(tmp_path)
+    (tmp_path / "src" / "settings.py").write_text("from src.other import MODEL, LORA, Sizes\n", "utf-8")
+    (tmp_path / "src" / "other.py").write_text("from src.settings import MODEL, LORA, Sizes\n", "utf-8")
+    assert checked(path).setup.model_name is None
+    text = "def a():\n    return b()\ndef b():\n    return a()\n" + CALL.format("a()")
+    assert is_unknown(batch_of(text).value)
