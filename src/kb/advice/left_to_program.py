@@ -38,8 +38,10 @@ def left_to_program(
     if not programs:
         return unit
     hidden = {ADAPTER} if _adds_adapter(unit, programs) else set()
-    if not any(program.hands_on for program in programs):
-        hidden.update(_decided(unit, programs, facts))
+    if not unit.program:
+        hidden.update(_set_by(unit, programs, facts))
+    elif not any(program.hands_on for program in programs):
+        hidden.update(_settled(unit, programs, facts, Program.decides))
     new = sorted(name for name in hidden if name not in unit.settings and name not in given)
     return unit._replace(hidden=(*unit.hidden, *new)) if new else unit
 
@@ -49,8 +51,21 @@ def _adds_adapter(unit: Unit, programs: Iterable[Program]) -> bool:
     return not any(name in unit.settings for name in OF_ADAPTERS) and any(each.adds_adapter for each in programs)
 
 
-def _decided(unit: Unit, programs: Sequence[Program], facts: Mapping[str, FactType]) -> Iterable[str]:
-    """The settings that one of the programs names itself, under today's name or an older one."""
+def _set_by(unit: Unit, programs: Sequence[Program], facts: Mapping[str, FactType]) -> Iterable[str]:
+    """The settings that a program which may read a file sets itself.
+
+    What a parser made of the library's class hands on has the library's defaults; of the model and its adapters that
+    class says nothing.
+    """
+    handed = ("training.", "data.") if any(program.parses for program in programs) else ()
+    found = _settled(unit, programs, facts, Program.sets)
+    return (name for name in found if not name.startswith(handed))
+
+
+def _settled(
+    unit: Unit, programs: Sequence[Program], facts: Mapping[str, FactType], settles: Callable[[Program, str], bool]
+) -> Iterable[str]:
+    """The settings that one of the programs settles, under today's name or an older one."""
     older: dict[str, list[str]] = {}
     for name, fact in facts.items():
         if fact.renamed:
@@ -60,6 +75,5 @@ def _decided(unit: Unit, programs: Sequence[Program], facts: Mapping[str, FactTy
         if not fact.setting or not name.startswith(DECIDED) or any(each in unit.settings for each in names):
             continue
         keys = [each.rpartition(".")[2] for each in names]
-        decides = Program.decides if unit.program else Program.sets
-        if any(decides(program, key) for program in programs for key in keys):
+        if any(settles(program, key) for program in programs for key in keys):
             yield name

@@ -21,6 +21,8 @@ _PARSED = re.compile(r"(?:Hf|Trl|H4)ArgumentParser\(|TrlParser\(")
 _FIRST_ARGUMENT = re.compile(r"\s*(?:dataclass_types\s*=\s*)?[\[(]?([\w.,\s]*?)\s*,?\s*[\])]")
 _OTHER_FRAMEWORK = re.compile(r"^[ \t]*(?:import|from)[ \t]+(?:flax|optax|paddle|mindspore)\b", re.MULTILINE)
 _ADAPTS = re.compile(r"\b(?:get_peft_model|LoraConfig|LoraModel|PeftModel\.from_pretrained)\s*\(")
+# Both turn gradient checkpointing on where they are not told otherwise (peft/utils/other.py, unsloth/models/llama.py).
+_CHECKPOINTS = re.compile(r"\bprepare_model_for_(?:kbit|int8)_training\(|\bFastLanguageModel\.get_peft_model\(")
 _ASKS_TO = re.compile(  # a switch for adapters that is off unless it is written
     r"""^[ \t]+\w*(?:lora|peft|adapter)\w*[ \t]*:[ \t]*(?:Optional\[)?bool\]?
     [ \t]*=[ \t]*(?:field\(\s*default[ \t]*=[ \t]*)?False\b
@@ -60,6 +62,11 @@ class Program(NamedTuple):
     def hands_on(self) -> bool:
         """Whether it gives a config's names to the library's class of arguments as they are."""
         return _hands_on(self.text)
+
+    @property
+    def parses(self) -> bool:
+        """Whether it hands names on by a parser made of the library's own class, which has the library's defaults."""
+        return self.hands_on and any(parser in self.text for parser in _PARSERS)
 
     def has_own(self, key: str) -> bool:
         """Whether it names a key itself: in quotes, as a flag, as a field of a class, or as an attribute."""
