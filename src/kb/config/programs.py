@@ -79,8 +79,11 @@ def _named(folder: str, top: str, named: str) -> Iterator[Program]:
     if os.path.isabs(named) or "$" in named:
         return
     while True:
-        path = os.path.normpath(os.path.join(folder, named))
-        text = _text(path)
+        for start in (folder, os.path.join(folder, "src")):  # a module of a package lies below src as often as not
+            path = os.path.normpath(os.path.join(start, named))
+            text = _text(path)
+            if text is not None:
+                break
         if text is not None:
             yield Program(path, "\n".join((text, *_imported(path, text, top))), len(text))
             return
@@ -134,7 +137,10 @@ def _of_project(top: str) -> Iterator[Program]:
         if raw is not None:
             read += len(raw)
             if any(each in raw for each in _LOADS) and any(each in raw for each in _TRAINS):
-                yield Program(path, raw.decode("utf-8", "replace"))
+                text = raw.decode("utf-8", "replace")
+                brought = list(_imported(path, text, top))
+                read += sum(map(len, brought))
+                yield Program(path, "\n".join((text, *brought)), len(text))
 
 
 def _sources(top: str) -> Iterator[str]:
