@@ -58,7 +58,8 @@ def _set_by(unit: Unit, programs: Sequence[Program], facts: Mapping[str, FactTyp
     class says nothing.
     """
     handed = ("training.", "data.") if any(program.parses for program in programs) else ()
-    found = _settled(unit, programs, facts, Program.sets)
+    training = [program for program in programs if program.trains]
+    found = _settled(unit, training, facts, Program.sets)
     return (name for name in found if not name.startswith(handed))
 
 

@@ -11,14 +11,18 @@ MAX_READ = 4 << 20  # of all sources of a project that are read for one answer
 MAX_FILES = 400  # sources of a project that are looked into
 MAX_ENTRIES = 20_000  # names that are looked at on the way
 MAX_IMPORTED = 40  # modules of the project that a program brings in
-_SKIPPED = frozenset(("node_modules", "site-packages", "venv", "env", "build", "dist", "__pycache__", "wandb", "tests"))
+_SKIPPED = frozenset((
+    "__pycache__", "bench", "benchmark", "benchmarks", "build", "dist", "docs", "env", "node_modules", "site-packages",
+    "tests", "venv", "wandb",
+))  # fmt: skip
 _IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+\(?([^\n#]*)|import[ \t]+([\w., \t]+))", re.M)
 # What a source that reads training configs names, and by which it reads them.
 _TRAINS = (b"TrainingArguments", b"ArgumentParser(", b"TrlParser(", b"Config(", b"Trainer(")
 _LOADS = (b"yaml", b"OmegaConf", b"hydra", b"json.load", b"toml", b"parse_json_file", b"parse_args")
 
+_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # kb's own sources are nobody's training program
 # A folder that holds one of these is a project: its configs are read by its own programs. Of the first, by no others.
-_PACKAGED = ("setup.py", "pyproject.toml", "setup.cfg")
+_PACKAGED = ("kb.toml", "setup.py", "pyproject.toml", "setup.cfg")
 _PROJECT = (*_PACKAGED, "requirements.txt", "environment.yml")
 
 Top = Callable[[str], str | None]
@@ -159,7 +163,12 @@ def _sources(top: str) -> Iterator[str]:
                 return
             if row.name.endswith(".py"):
                 yield row.path
-            elif row.name not in _SKIPPED and row.name[:1] != "." and row.is_dir(follow_symlinks=False):
+            elif (
+                row.name not in _SKIPPED
+                and row.name[:1] != "."
+                and row.path != _OWN
+                and row.is_dir(follow_symlinks=False)
+            ):
                 waiting.append(row.path)
 
 

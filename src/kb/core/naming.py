@@ -21,6 +21,7 @@ _PARSED = re.compile(r"(?:Hf|Trl|H4)ArgumentParser\(|TrlParser\(")
 _FIRST_ARGUMENT = re.compile(r"\s*(?:dataclass_types\s*=\s*)?[\[(]?([\w.,\s]*?)\s*,?\s*[\])]")
 _OTHER_FRAMEWORK = re.compile(r"^[ \t]*(?:import|from)[ \t]+(?:flax|optax|paddle|mindspore)\b", re.MULTILINE)
 _ADAPTS = re.compile(r"\b(?:get_peft_model|LoraConfig|LoraModel|PeftModel\.from_pretrained)\s*\(")
+_TRAINS = re.compile(r"Trainer\(|TrainingArguments\b|\.backward\(|\.fit\(")
 # Both turn gradient checkpointing on where they are not told otherwise (peft/utils/other.py, unsloth/models/llama.py).
 _CHECKPOINTS = re.compile(r"\bprepare_model_for_(?:kbit|int8)_training\(|\bFastLanguageModel\.get_peft_model\(")
 _ASKS_TO = re.compile(  # a switch for adapters that is off unless it is written
@@ -62,6 +63,11 @@ class Program(NamedTuple):
     def hands_on(self) -> bool:
         """Whether it gives a config's names to the library's class of arguments as they are."""
         return _hands_on(self.text)
+
+    @property
+    def trains(self) -> bool:
+        """Whether a training starts there: by a Trainer, or by a loop of its own."""
+        return _TRAINS.search(self.text) is not None
 
     @property
     def parses(self) -> bool:
@@ -209,7 +215,7 @@ class Names:
         unit = self._unit
         if unit.reader != "script" or not any(each.own_name for each in unit.settings.values()):
             return False
-        if any(program.hands_on for program in self._programs):
+        if self._given is True or any(program.hands_on for program in self._programs):
             return False
         unsaid = (each for each in finding.because if each.origin == "library")
         return any(

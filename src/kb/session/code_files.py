@@ -5,8 +5,8 @@ from collections.abc import Collection, Sequence
 
 from kb.config.discovery import is_assigned
 from kb.config.notebook.reader import read_cells, suppress_in_cells
+from kb.config.python.held import Sources
 from kb.config.python.reader import PythonReader
-from kb.config.python.references import Sources
 from kb.config.python.syntax import declared_encoding, string_extents
 from kb.config.reader import ConfigReader
 from kb.config.shell.command import CommandReader

@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 from kb.config.discovery import bears_marks
 from kb.config.files import ConfigError
 from kb.config.notebook.cells import CellText, Notebook, NotebookSource, read_notebook
+from kb.config.python.held import Sources
 from kb.config.python.reader import PythonReader
-from kb.config.python.references import Sources
 from kb.config.python.syntax import Module, string_extents
 from kb.config.shell.command import CommandReader
 from kb.config.shell.script import read_shell

@@ -83,3 +83,25 @@ def operate(op: ast.operator, left: Any, right: Any) -> Any:
     if not is_number(result) or result != result or abs(result) > MAX_NUMBER:  # a complex one, or none
         raise UnknownValueError
     return result
+
+
+def plain(data: Any) -> Any:
+    """What a file says, as a program has it: dates and the like are no settings.
+
+    Raises:
+        UnknownValueError: it is none of the plain kinds.
+    """
+    if isinstance(data, str | bool | int | float | None):
+        return data
+    if isinstance(data, list):
+        return [plain(each) for each in data]
+    raise UnknownValueError
+
+
+def collected(data: list[Any]) -> Collected:
+    try:
+        if len(set(data)) == len(data):
+            return Collected(data)
+    except TypeError:  # Python refuses lists and dictionaries in a set
+        pass
+    raise UnknownValueError

@@ -4,9 +4,19 @@ import ast
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from kb.config.python.arithmetic import Collected, Symbol, UnknownValueError, bounded, is_number, operate, text_of
+from kb.config.python.arithmetic import (
+    Symbol,
+    UnknownValueError,
+    bounded,
+    collected,
+    is_number,
+    operate,
+    plain,
+    text_of,
+)
+from kb.config.python.held import Held, Loaded, NoSources, Shared
 from kb.config.python.names import Binding, Names, Where
-from kb.config.python.references import Held, Loaded, NoSources, References, Sources
+from kb.config.python.references import References
 from kb.config.python.syntax import dotted_name
 from kb.config.python.walk import Imported
 from kb.core.expression import Unknown
@@ -36,19 +46,6 @@ class Read(NamedTuple):
     place: ast.expr
     shared: bool = False
     at: Where | None = None
-
-
-class Shared:
-    """What the modules of one program have in common while it is read.
-
-    ``by_default``: what was read last rests on what a caller, a command line or the environment may give otherwise.
-    """
-
-    def __init__(self, sources: Sources) -> None:
-        self.sources = sources
-        self.reads = 0
-        self.by_default = False
-        self.modules: dict[str, Expressions | None] = {}
 
 
 class Expressions:
@@ -127,7 +124,7 @@ class Expressions:
         if isinstance(node, ast.Tuple):
             data = tuple(data)
         elif isinstance(node, ast.Set):
-            data = _collected(data)
+            data = collected(data)
         return Read(data, node, any(elsewhere(each, of) for each, of in zip(items, node.elts, strict=True)))
 
     def _choice(self, node: ast.IfExp, at: Where, depth: int) -> Read:
@@ -162,7 +159,7 @@ class Expressions:
         """What stands elsewhere: in a class, a call, another module, a file; no value can be put in its place here."""
         found = self.references.follow(node, at, depth + 1)
         if isinstance(found, Loaded):
-            return Read(_plain(found.data), node, True)
+            return Read(plain(found.data), node, True)
         if not isinstance(found, Held) or found.value is node:
             raise UnknownValueError
         return Read(found.owner.read(found.value, found.at, depth + 1).data, node, True)
@@ -293,28 +290,6 @@ _READERS: Mapping[type[ast.expr], _Reader] = {
     ast.BoolOp: Expressions._either,
     ast.Call: Expressions._called,
 }
-
-
-def _plain(data: Any) -> Any:
-    """What a file says, as a program has it: dates and the like are no settings.
-
-    Raises:
-        UnknownValueError: it is none of the plain kinds.
-    """
-    if isinstance(data, str | bool | int | float | None):
-        return data
-    if isinstance(data, list):
-        return [_plain(each) for each in data]
-    raise UnknownValueError
-
-
-def _collected(data: list[Any]) -> Collected:
-    try:
-        if len(set(data)) == len(data):
-            return Collected(data)
-    except TypeError:  # Python refuses lists and dictionaries in a set
-        pass
-    raise UnknownValueError
 
 
 def elsewhere(read: Read, written: ast.expr) -> bool:

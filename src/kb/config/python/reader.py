@@ -7,8 +7,8 @@ from kb.config.dialect.dialects import DOT, CompiledDialect, Entry
 from kb.config.dialect.settings import Extractor, Part
 from kb.config.files import ConfigError
 from kb.config.python.calls import CUTTING, Call, CallTable, Run, runs_of
+from kb.config.python.held import Sources
 from kb.config.python.names import Names
-from kb.config.python.references import Sources
 from kb.config.python.syntax import Module
 from kb.config.python.values import SOURCE, Values, alike, lengths_by_constants
 from kb.config.text import guard

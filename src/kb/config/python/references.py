@@ -4,10 +4,12 @@ command line, the project's own modules and the files that it loads. Nothing is 
 
 import ast
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any
 
 from kb.config.python.arithmetic import UnknownValueError
 from kb.config.python.declared import declared
+from kb.config.python.forms import class_named, field_default, flag_value, is_called, is_none, pairs_of
+from kb.config.python.held import Flags, Found, Held, Instance, Loaded
 from kb.config.python.names import Names
 from kb.config.python.syntax import dotted_name
 from kb.config.python.walk import Argument, Imported, Scope, Where
@@ -24,61 +26,8 @@ _LOADS = frozenset((
 ))  # fmt: skip
 _READS = ("open", "read_text", "read", "Path")  # around the path of a file that is loaded
 _FROM_ENVIRONMENT = ("os.environ.get", "os.getenv", "environ.get", "getenv")
-_FIELDS = ("field", "Field")  # of dataclasses, of pydantic
 _FILLS = ("from_", "load", "parse", "read")  # beginnings of methods that make an object from a file
 _FLAGS = ("args", "opt", "opts", "flags", "cli_args", "parsed_args")  # what programs call their flags
-
-
-class Sources(Protocol):
-    """The files of the project around a program."""
-
-    def module(self, path: str, imported: Imported) -> tuple[str, str] | None:
-        """The path and the text of the project's own module; None of any other."""
-
-    def data(self, path: str, named: str) -> Any:
-        """What a YAML, JSON or TOML file says; None where there is none that can be read."""
-
-
-class NoSources:
-    """No file beside the text."""
-
-    def module(self, path: str, imported: Imported) -> tuple[str, str] | None:
-        return None
-
-    def data(self, path: str, named: str) -> Any:
-        return None
-
-
-class Held(NamedTuple):
-    """An expression, the module that it stands in, and where in that module's flow it is read."""
-
-    owner: "Expressions"
-    value: ast.expr
-    at: Where
-
-
-class Loaded(NamedTuple):
-    """What a file or a flag says."""
-
-    data: Any
-
-
-class Flags(NamedTuple):
-    """What a parser of a command line gives, by the module that declares its flags."""
-
-    owner: "Expressions"
-
-
-class Instance(NamedTuple):
-    """An object of a class, made by this call; None: by a caller that is not known."""
-
-    owner: "Expressions"
-    name: str
-    call: ast.Call | None
-    at: Where
-
-
-Found = Held | Loaded | Flags | Instance
 
 
 class References:
@@ -132,7 +81,7 @@ class References:
         if imported is not None and imported.name is not None:
             return self._other(imported).top(imported.name, depth + 1)
         unpacked = self._names.unpacked(name, scope)
-        if unpacked is not None and isinstance(unpacked.value, ast.Call) and _ends(unpacked.value, _PARSES):
+        if unpacked is not None and isinstance(unpacked.value, ast.Call) and is_called(unpacked.value, _PARSES):
             return Flags(self._own)
         binding = self._names.look_up(name, at)
         if binding is None or binding.value is None:
@@ -161,10 +110,10 @@ class References:
             return self.follow(given[0], at, depth + 1)
         if any(each is not None for each in given):
             raise UnknownValueError
-        if argument.default is not None and not _is_none(argument.default):
+        if argument.default is not None and not is_none(argument.default):
             self._own.shared.by_default = True
             return self.follow(argument.default, argument.where, depth + 1)
-        kind = _class_named(argument.annotation)
+        kind = class_named(argument.annotation)
         if kind:
             return self._any_of(kind, argument.where)
         if name in _FLAGS and not given:
@@ -173,7 +122,7 @@ class References:
 
     def _renewed(self, name: str, scope: Scope, argument: Argument) -> Instance:
         """An argument that is bound anew where it is none: ``config = config or Config()``."""
-        kind = _class_named(argument.annotation)
+        kind = class_named(argument.annotation)
         made = [binding.value for binding in self._names.bindings(name, scope)[1:]]
         calls = [each.values[-1] if isinstance(each, ast.BoolOp) else each for each in made]
         if not kind or not all(isinstance(each, ast.Call) and dotted_name(each.func) == kind for each in calls):
@@ -213,12 +162,9 @@ class References:
             return self._entry(found, node.attr, None, at, depth)
         if isinstance(found, Instance):
             return found.owner.references.attribute_of(found, node.attr, depth + 1)
-        if isinstance(found.value, ast.Name) and found.owner.references.has_class(found.value.id):
+        if isinstance(found.value, ast.Name) and found.owner.references._names.is_class(found.value.id):
             return found.owner.references._field(found.value.id, node.attr, depth + 1)
         raise UnknownValueError
-
-    def has_class(self, name: str) -> bool:
-        return self._names.is_class(name)
 
     def _class(self, name: str, at: Where) -> "tuple[References, str] | None":
         """The module and the name of a class of the project's own."""
@@ -229,7 +175,7 @@ class References:
         other = self._own.other(imported) if imported is not None and imported.name is not None else None
         if other is None or imported is None or imported.name is None:
             return None
-        return (other.references, imported.name) if other.references.has_class(imported.name) else None
+        return (other.references, imported.name) if other.references._names.is_class(imported.name) else None
 
     def attribute_of(self, instance: Instance, attribute: str, depth: int) -> Found:
         """What an object has under a name: what its call was given, or its class says."""
@@ -252,7 +198,7 @@ class References:
             raise UnknownValueError
         binding = self._names.field(class_name, attribute)
         if binding is not None and binding.value is not None:
-            return self.follow(_of_field(binding.value), binding.where, depth + 1)
+            return self.follow(field_default(binding.value), binding.where, depth + 1)
         for base in self._names.bases(class_name):
             known = self._class(base, Where((), (), 1 << 30))
             if known is not None and binding is None:
@@ -273,7 +219,7 @@ class References:
             raise UnknownValueError
         if isinstance(held, Instance):
             raise UnknownValueError
-        for name, value in _pairs(held.value):
+        for name, value in pairs_of(held.value):
             if name == key:
                 return held.owner.references.follow(value, held.at, depth + 1)
         if default is not None and isinstance(held.value, ast.Dict):
@@ -286,7 +232,7 @@ class References:
         if known is None or not known.can_be_told:
             raise UnknownValueError
         self._own.shared.by_default = True
-        return _read(known.text)
+        return flag_value(known.text)
 
     def _call(self, node: ast.Call, at: Where, depth: int) -> Found:
         name = dotted_name(node.func) or ""
@@ -295,7 +241,7 @@ class References:
             if len(node.args) != 2:
                 raise UnknownValueError
             return self.follow(node.args[1], at, depth + 1)
-        if _ends(node, _PARSED):
+        if is_called(node, _PARSED):
             return Flags(self._own)
         if name in _LOADS or name.endswith(".OmegaConf.load"):
             return self._loaded(node, at)
@@ -341,7 +287,7 @@ class References:
             opened = self._names.opened(node.id, scope) if scope is not None else None
             if opened is not None and opened.value is not None:
                 return self._path(opened.value, opened.where, depth + 1)
-        if isinstance(node, ast.Call) and _ends(node, _READS):
+        if isinstance(node, ast.Call) and is_called(node, _READS):
             of_path = isinstance(node.func, ast.Attribute) and node.func.attr != "Path"
             inner = node.func.value if of_path and isinstance(node.func, ast.Attribute) else (*node.args, None)[0]
             if inner is None:
@@ -351,71 +297,3 @@ class References:
         if type(data) is not str:
             raise UnknownValueError
         return data
-
-
-def _ends(node: ast.Call, names: tuple[str, ...]) -> bool:
-    """Whether this is called, by whatever holds it."""
-    called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-    return called in names
-
-
-def _is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
-
-
-def _class_named(annotation: ast.expr | None) -> str:
-    """The class of ``Config``, ``"Config"``, ``Optional[Config]`` and ``Config | None``; empty of any other."""
-    if isinstance(annotation, ast.Name):
-        return annotation.id
-    if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
-        return annotation.value
-    if isinstance(annotation, ast.Subscript) and (dotted_name(annotation.value) or "").endswith("Optional"):
-        return _class_named(annotation.slice)
-    if isinstance(annotation, ast.BinOp) and isinstance(annotation.op, ast.BitOr) and _is_none(annotation.right):
-        return _class_named(annotation.left)
-    return ""
-
-
-def _of_field(value: ast.expr) -> ast.expr:
-    """The default of ``field(default=…)``, ``field(default_factory=lambda: …)`` and pydantic's ``Field(…)``."""
-    if not isinstance(value, ast.Call) or not _ends(value, _FIELDS):
-        return value
-    given = {each.arg: each.value for each in value.keywords}
-    factory = given.get("default_factory")
-    found = given.get("default") or (factory.body if isinstance(factory, ast.Lambda) else None)
-    found = found or (value.args[0] if value.args and not factory else None)
-    if found is None or (isinstance(found, ast.Constant) and found.value is ...):
-        raise UnknownValueError
-    return found
-
-
-def _pairs(node: ast.expr) -> list[tuple[Any, ast.expr]]:
-    """The entries of a dictionary that is written out, the last first.
-
-    Raises:
-        UnknownValueError: one of its keys, or all it holds, cannot be told.
-    """
-    if isinstance(node, ast.Dict):
-        if not all(isinstance(key, ast.Constant) for key in node.keys):
-            raise UnknownValueError
-        rows = [
-            (key.value, value)
-            for key, value in zip(node.keys, node.values, strict=True)
-            if isinstance(key, ast.Constant)
-        ]
-        return rows[::-1]
-    is_dict = isinstance(node, ast.Call) and dotted_name(node.func) == "dict" and not node.args
-    if is_dict and isinstance(node, ast.Call) and all(each.arg for each in node.keywords):
-        return [(each.arg, each.value) for each in node.keywords]
-    raise UnknownValueError
-
-
-def _read(text: str | None) -> Any:
-    """A flag's default as the program has it."""
-    if text is None:
-        return None
-    try:
-        value = ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return text
-    return value if isinstance(value, bool | int | float) else text

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kb.config.python.arithmetic import Symbol, UnknownValueError
-from kb.config.python.expressions import COMPUTED, MAX_DEPTH, Expressions, Pairs, Read, Shared
+from kb.config.python.expressions import COMPUTED, MAX_DEPTH, Expressions, Pairs, Read
+from kb.config.python.held import NoSources, Shared, Sources
 from kb.config.python.names import Names, Where
-from kb.config.python.references import NoSources, Sources
 from kb.config.python.syntax import Module
 from kb.config.text.nodes import MAPPING, SCALAR, SEQUENCE, Node
 from kb.core.document import Setting
