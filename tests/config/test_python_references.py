@@ -170,3 +170,15 @@ def test_programs_that_go_round_in_circles_end(tmp_path):
     assert checked(path).setup.model_name is None
     text = "def a():\n    return b()\ndef b():\n    return a()\n" + CALL.format("a()")
     assert is_unknown(batch_of(text).value)
+
+
+@pytest.mark.parametrize("how", ["absolute", "above", "link"])
+def test_no_file_outside_the_project_is_read(tmp_path, how):
+    outside = tmp_path / "other.yaml"
+    outside.write_text("training: {batch: 7}\n", "utf-8")
+    (tmp_path / "here").mkdir()
+    path = project(tmp_path / "here")
+    named = {"absolute": str(outside), "above": "../other.yaml", "link": "configs/link.yaml"}[how]
+    (tmp_path / "here" / "configs" / "link.yaml").symlink_to(outside)
+    path.write_text(PROGRAM.replace("configs/run.yaml", named), "utf-8")
+    assert BATCH in checked(path).setup.unresolved

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kb.config.files import ConfigError, read_if_any
+from kb.config.releases.files import within
+from kb.config.text.parsing import parse
 
 if TYPE_CHECKING:
     from kb.config.python.walk import Imported
@@ -21,8 +23,8 @@ class ProgramFiles:
     """Finds what a program imports and loads below its project's top.
 
     Args:
-        look: looks a file up by the program that asks and what it asks for, as :func:`module_text` and
-            :func:`data_text` do: the path in the first line, the text after it.
+        module: looks a module up by the program that asks and what it asks for, as :meth:`module_text` does.
+        data: the same of a file of data, as :meth:`data_text` does.
     """
 
     def __init__(self, module: Lookup, data: Lookup) -> None:
@@ -45,50 +47,48 @@ class ProgramFiles:
         try:
             if where.endswith(".toml"):
                 return tomllib.loads(text)
-            from kb.config.text.parsing import parse
-
             documents = [each for each in parse(text, where).documents if each is not None]
             return documents[0].plain() if len(documents) == 1 else None
         except (ConfigError, ValueError, RecursionError):
             return None
 
+    @staticmethod
+    def module_text(top: str | None, path: str, named: str) -> str | None:
+        """The module that the program at ``path`` imports as ``named``, with the dots before it; its path comes first.
 
-def module_text(top: str | None, path: str, named: str) -> str | None:
-    """The module that the program at ``path`` imports as ``named``, with the dots before it; its path comes first.
-
-    Args:
-        top: the project's top above the program; None where there is none.
-    """
-    if top is None:
+        Args:
+            top: the project's top above the program; None where there is none.
+        """
+        if top is None:
+            return None
+        folder = os.path.dirname(os.path.abspath(path))
+        dots = len(named) - len(named.lstrip("."))
+        parts = [part for part in named.split(".") if part]
+        starts = list(dict.fromkeys((folder, *_above(folder, top), os.path.join(top, "src"))))
+        if dots:
+            starts = [os.path.normpath(os.path.join(folder, *[".."] * (dots - 1)))]
+        for start in starts:
+            base = os.path.join(start, *parts)
+            for candidate in (base + ".py", os.path.join(base, "__init__.py")):
+                text = _text(candidate, top)
+                if text is not None:
+                    return f"{candidate}\n{text}"
         return None
-    folder = os.path.dirname(os.path.abspath(path))
-    dots = len(named) - len(named.lstrip("."))
-    parts = [part for part in named.split(".") if part]
-    starts = list(dict.fromkeys((folder, *_above(folder, top), os.path.join(top, "src"))))
-    if dots:
-        starts = [os.path.normpath(os.path.join(folder, *[".."] * (dots - 1)))]
-    for start in starts:
-        base = os.path.join(start, *parts)
-        for candidate in (base + ".py", os.path.join(base, "__init__.py")):
-            text = _text(candidate)
+
+    @staticmethod
+    def data_text(top: str | None, path: str, named: str) -> str | None:
+        """The file of data that the program at ``path`` loads as ``named``, relative to it or to a folder above it; its
+        path comes first.
+        """
+        if top is None or not named.endswith(_DATA) or "$" in named:
+            return None
+        folder = os.path.dirname(os.path.abspath(path))
+        for start in (folder, *_above(folder, top)):
+            candidate = os.path.normpath(os.path.join(start, named))
+            text = _text(candidate, top)
             if text is not None:
                 return f"{candidate}\n{text}"
-    return None
-
-
-def data_text(top: str | None, path: str, named: str) -> str | None:
-    """The file of data that the program at ``path`` loads as ``named``, relative to it or to a folder above it; its
-    path comes first.
-    """
-    if top is None or not named.endswith(_DATA) or "$" in named:
         return None
-    folder = os.path.dirname(os.path.abspath(path))
-    for start in (folder, *_above(folder, top)):
-        candidate = os.path.normpath(os.path.join(start, named))
-        text = _text(candidate)
-        if text is not None:
-            return f"{candidate}\n{text}"
-    return None
 
 
 def _above(folder: str, top: str) -> list[str]:
@@ -100,7 +100,10 @@ def _above(folder: str, top: str) -> list[str]:
     return found
 
 
-def _text(path: str) -> str | None:
+def _text(path: str, top: str) -> str | None:
+    """A file's text, where it lies in the project: what a stranger's program names elsewhere is not read."""
+    if not within(os.path.realpath(path), os.path.realpath(top)):
+        return None
     raw = read_if_any(path, MAX_BYTES)
     if raw is None:
         return None

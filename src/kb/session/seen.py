@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kb.config.files import read_if_any
+from kb.config.programs import ProgramReader
 from kb.config.text.encoding import decode
 from kb.config.text.guard import MAX_BYTES
 from kb.core.document import Unit
@@ -14,7 +15,6 @@ from kb.core.naming import Program
 
 if TYPE_CHECKING:
     from kb.config.program_files import ProgramFiles
-    from kb.config.programs import ProgramReader
 
 
 Row = tuple[str, str, str, str]  # what was looked up, two arguments, and what it said
@@ -130,8 +130,8 @@ class ProjectPrograms:
     def __init__(self, top: Callable[[str], str | None], seen: Seen) -> None:
         self._top = top
         self.lookups: dict[str, Lookup] = {"programs": lambda path, named: self._programs().digest(path, named)}
-        self.lookups["module"] = lambda path, named: self._file("module_text", path, named)
-        self.lookups["loaded"] = lambda path, named: self._file("data_text", path, named)
+        self.lookups["module"] = lambda path, named: self._file("module", path, named)
+        self.lookups["loaded"] = lambda path, named: self._file("loaded", path, named)
         self._remember = seen.text("programs", self.lookups["programs"])
         self._module, self._loaded = (seen.text(kind, self.lookups[kind]) for kind in ("module", "loaded"))
         self.forget()
@@ -150,24 +150,24 @@ class ProjectPrograms:
 
     def files(self) -> "ProgramFiles":
         """What the programs of the project import and load."""
-        from kb.config.program_files import ProgramFiles
+        return self._kind_of_files(self._module, self._loaded)
 
-        return ProgramFiles(self._module, self._loaded)
+    @property
+    def _kind_of_files(self) -> "type[ProgramFiles]":
+        from kb.config.program_files import ProgramFiles  # most runs meet no Python file
+
+        return ProgramFiles
 
     def _file(self, kind: str, path: str, named: str) -> str | None:
-        from kb.config import program_files
-
         path = path if os.path.isabs(path) else os.path.join(os.curdir, path)
+        look = self._kind_of_files.module_text if kind == "module" else self._kind_of_files.data_text
         try:
-            found: str | None = getattr(program_files, kind)(self._top(path), path, named)
+            return look(self._top(path), path, named)
         except (OSError, ValueError):  # the working folder is gone, or the path is none
             return None
-        return found
 
-    def _programs(self) -> "ProgramReader":
+    def _programs(self) -> ProgramReader:
         if self._reader is None:
-            from kb.config.programs import ProgramReader  # few files leave it open who reads them
-
             self._reader = ProgramReader(self._top)
         return self._reader
 
