@@ -64,6 +64,27 @@ def test_the_first_page_is_light_stands_still_and_answers_before_anything_is_loa
     assert browser.ask("return window.kbShifted || 0") < 0.05
 
 
+def test_the_first_page_is_used_by_keyboard_alone(browser: Browser) -> None:
+    from selenium.webdriver import Keys
+
+    browser.visit("")
+    browser.wait("document.querySelector('.kb-answer-line')")
+    at = "return document.activeElement.id || document.activeElement.textContent.trim().slice(0, 20)"
+    reached: list[str] = []
+    while "kb-choose-gpu" not in reached and len(reached) < 30:
+        browser.press(Keys.TAB)
+        reached.append(browser.ask(at))
+    assert reached[-2:] == ["kb-choose-model", "kb-choose-gpu"]
+    browser.press("rtx-3999", Keys.TAB)  # what it had is chosen as one comes to it
+    assert "rtx-3999" in browser.wait("document.querySelector('#kb-choose .kb-notice')?.innerText")
+    reached = []
+    for _ in range(8):
+        browser.press(Keys.TAB)
+        reached.append(browser.ask(at))
+    button = browser.ask("return document.querySelector('#kb-choose .kb-buttons button').textContent")
+    assert {"kb-choose-form", button} <= set(reached)
+
+
 def test_chooser_says_what_the_command_line_recommends(browser: Browser) -> None:
     browser.visit("")
     browser.wait("document.querySelector('.kb-answer-line')")
