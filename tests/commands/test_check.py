@@ -665,3 +665,14 @@ def test_ctrl_c_ends_a_watch_with_130(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 130
         assert "Traceback" not in process.stderr.read()
+
+
+def test_sections_of_which_there_is_nothing_to_say_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": 1}')
+    (tmp_path / "run.yaml").write_text("model_name_or_path: t5-base\nper_device_train_batch_size: 1\noutput_dir: a\n")
+    run = kb(tmp_path, *BOX, "--lang", "en")
+    said = " ".join(run.stdout.split())
+    assert "ds.json" not in said and "run.yaml" in said and "1 section names no model" in said, run.stdout
+    assert "2 files" in said
+    assert "ds.json" in kb(tmp_path, *BOX, "--lang", "en", "--verbose").stdout
+    assert "ds.json" in kb(tmp_path / "ds.json", *BOX, "--lang", "en").stdout

@@ -176,6 +176,7 @@ def _inputs(options: argparse.Namespace) -> tuple[list[Input], list[Unusable]]:
 def _check(options: argparse.Namespace, project: Project, checker: FileChecker, words: Words) -> int:
     """One pass: check, fix, report; the exit code."""
     inputs, faults = _inputs(options)
+    options.several = len(inputs) > 1
     checker.forget()
     if len(inputs) > 1:
         gc.enable()

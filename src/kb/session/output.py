@@ -33,7 +33,8 @@ def _text(shown: Shown) -> str:
         return statistics_report(result, words, style, checker.catalog.rules)
     if options.explain:
         return _explained(options.explain, result, checker, words, style)
-    return text_report(result, words, style, panel=not options.quiet, verbose=options.verbose)
+    fold = options.several and not options.verbose
+    return text_report(result, words, style, panel=not options.quiet, verbose=options.verbose, fold=fold)
 
 
 def _json(shown: Shown) -> str:

@@ -107,24 +107,28 @@ def stream_report(
     else:
 
         def render(result: CheckResult) -> str:
-            return units_text(result, words, style, panel=not options.quiet, verbose=options.verbose)
+            fold = not options.verbose
+            return units_text(result, words, style, panel=not options.quiet, verbose=options.verbose, fold=fold)
 
         between = "\n\n"
     progress = Progress(len(inputs), words, sys.stderr)
     tree = _tree(options, project, checker, render, repr(style), progress)
     tally, unusable = Tally(), list(faults)
+    shown = False
     for told in tree.tell(inputs):
         unusable += told.unusable
         if told.text:
-            put(between + told.text if tally.units else told.text)
-            tally = tally.plus(told.tally)
+            put(between + told.text if shown else told.text)
+            shown = True
+        tally = tally.plus(told.tally)
     progress.clear()
     if not tally.units and not unusable and not options.skip_unknown:
         unusable.append(Unusable(path="", key="config.none-recognised", values={}))
     if options.format == "json":
         put(json_ends(empty._replace(unusable=tuple(unusable)), words, tally.severities())[1])
     elif tally.units:
-        put(between + "\n".join(closing_lines(tally, words, style)) + "\n")
+        closing = "\n".join(closing_lines(tally, words, style, folded=not options.verbose))
+        put((between if shown else "") + closing + "\n")
     return tally, tuple(unusable)
 
 

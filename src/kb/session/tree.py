@@ -40,8 +40,7 @@ class Told(NamedTuple):
             ValueError: it is something else.
         """
         text, counts, faults, seen = data
-        tally = Tally._make((*counts[:9], tuple(counts[9]), counts[10]))
-        return Told(text, tally, tuple(Unusable(*fault) for fault in faults), tuple(map(tuple, seen)))
+        return Told(text, Tally.restored(counts), tuple(Unusable(*fault) for fault in faults), tuple(map(tuple, seen)))
 
 
 class Tree:

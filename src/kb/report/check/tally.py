@@ -1,8 +1,8 @@
 """What a whole run found: its last lines, files that could not be checked, and how often each rule fired."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from kb.core.finding import SEVERITIES
 from kb.core.result import CheckResult, UnitResult, Unusable
@@ -34,8 +34,8 @@ def shown_path(path: str) -> str:
 
 
 class Tally(NamedTuple):
-    """``needs``: the facts that fixes wait for. ``hidden``: notes that are counted and not shown. ``rule``: the first
-    one that found something.
+    """``needs``: the facts that fixes wait for. ``hidden``: notes that are counted and not shown. ``bare``: sections
+    about which there is nothing to say (:func:`is_bare`). ``rule``: the first one that found something.
     """
 
     files: int = 0
@@ -48,18 +48,34 @@ class Tally(NamedTuple):
     unsafe: int = 0
     waiting: int = 0
     hidden: int = 0
+    bare: int = 0
     needs: tuple[str, ...] = ()
     rule: str = ""
 
     def plus(self, other: "Tally") -> "Tally":
         """Both together."""
-        whole = [mine + theirs for mine, theirs in zip(self[:10], other[:10], strict=True)]
+        whole = [mine + theirs for mine, theirs in zip(self[:11], other[:11], strict=True)]
         needs = tuple(sorted({*self.needs, *other.needs})) if other.needs else self.needs
         return Tally._make((*whole, needs, self.rule or other.rule))
+
+    @staticmethod
+    def restored(data: Sequence[Any]) -> "Tally":
+        """From what JSON made of one.
+
+        Raises:
+            ValueError: it is something else.
+        """
+        *counts, needs, rule = data
+        return Tally._make((*map(int, counts), tuple(needs), str(rule)))
 
     def severities(self) -> dict[str, int]:
         """How many findings of each severity count, and how many are suppressed."""
         return {**{name: getattr(self, name) for name in SEVERITIES}, "suppressed": self.suppressed}
+
+
+def is_bare(unit: UnitResult) -> bool:
+    """Whether there is nothing to say about a section: it names no model, and nothing was found."""
+    return unit.note == "no_model_named" and not unit.counted()
 
 
 def tally_of(units: Iterable[UnitResult]) -> Tally:
@@ -80,14 +96,16 @@ def tally_of(units: Iterable[UnitResult]) -> Tally:
         unsafe=sum(finding.ready("safe") is None and finding.ready("unsafe") is not None for finding in counted),
         waiting=len(waiting),
         hidden=sum(unit.hidden_notes for unit in units),
+        bare=sum(map(is_bare, units)),
         needs=tuple(sorted({name for fix in waiting for name in fix.needs})),
         rule=min(counted, key=lambda finding: SEVERITIES.index(finding.severity)).rule if counted else "",
     )
 
 
-def closing_lines(tally: Tally, words: Words, style: Style) -> list[str]:
-    """Where to read more, and the counts."""
-    lines = wrap(words("report.explain_hint", rule=tally.rule), style.width) if tally.rule else []
+def closing_lines(tally: Tally, words: Words, style: Style, *, folded: bool = False) -> list[str]:
+    """How many sections are left out (``folded``), where to read more, and the counts."""
+    lines = wrap(words.count("report.bare", tally.bare), style.width) if folded and tally.bare else []
+    lines += wrap(words("report.explain_hint", rule=tally.rule), style.width) if tally.rule else []
     return [*lines, *(style.paint(line, "heading") for line in wrap(tally_line(tally, words), style.width))]
 
 

@@ -5,7 +5,7 @@ from kb.core.result import CheckResult, UnitResult
 from kb.report.check.changes import describe_fix, place_name
 from kb.report.check.panel import fit_panel
 from kb.report.check.source_line import SourceLines, quote_line
-from kb.report.check.tally import closing_lines, shown_path, tally_line, tally_of
+from kb.report.check.tally import closing_lines, is_bare, shown_path, tally_line, tally_of
 from kb.report.condition import condition_text
 from kb.report.terminal import Style, columns, cut, joined, unbroken, wrap
 from kb.report.values import printable
@@ -15,26 +15,36 @@ INDENT = "  "
 MAX_RELATED = 4
 
 
-def text_report(result: CheckResult, words: Words, style: Style, *, panel: bool = True, verbose: bool = False) -> str:
+def text_report(
+    result: CheckResult, words: Words, style: Style, *, panel: bool = True, verbose: bool = False, fold: bool = False
+) -> str:
     """The whole report, with a line break at its end.
 
     Args:
         panel: draw the fit panels.
         verbose: say also what each rule that could not be decided needs, and draw the host without a limit.
+        fold: of many files, count the sections about which there is nothing to say.
     """
-    blocks = [*_unit_blocks(result, words, style, panel, verbose), closing_lines(tally_of(result.units), words, style)]
+    blocks = _unit_blocks(result, words, style, panel, verbose, fold)
+    blocks.append(closing_lines(tally_of(result.units), words, style, folded=fold))
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
 
 
-def units_text(result: CheckResult, words: Words, style: Style, *, panel: bool = True, verbose: bool = False) -> str:
+def units_text(
+    result: CheckResult, words: Words, style: Style, *, panel: bool = True, verbose: bool = False, fold: bool = False
+) -> str:
     """The part of the report that is about these units alone, without a line break at its end."""
-    return "\n\n".join("\n".join(block) for block in _unit_blocks(result, words, style, panel, verbose) if block)
+    return "\n\n".join("\n".join(block) for block in _unit_blocks(result, words, style, panel, verbose, fold) if block)
 
 
-def _unit_blocks(result: CheckResult, words: Words, style: Style, panel: bool, verbose: bool) -> list[list[str]]:
+def _unit_blocks(
+    result: CheckResult, words: Words, style: Style, panel: bool, verbose: bool, fold: bool
+) -> list[list[str]]:
     sources = SourceLines(result.sources_text)
     blocks: list[list[str]] = []
     for unit in result.units:
+        if fold and is_bare(unit):
+            continue
         blocks.append(_heading(unit, words, style))
         worst_first = sorted(unit.counted(), key=lambda finding: SEVERITIES.index(finding.severity))
         blocks += [finding_lines(finding, unit, words, style, sources) for finding in worst_first]
