@@ -120,6 +120,26 @@ def test_configs_that_differ_in_numbers_alone_are_read_once(monkeypatch: pytest.
     assert len({(each["process_used_bytes"], each["train_batch"]) for each in rows}) == 8
 
 
+def test_of_trl_neither_rank_nor_epochs_nor_names_keep_configs_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Mapping[str, Any]] = []
+    row = many._row
+    monkeypatch.setattr(many, "_row", lambda settings, *rest: read.append(settings) or row(settings, *rest))
+    common = {"model_name_or_path": "Qwen/Qwen2.5-0.5B", "dataset_text_field": "text", "use_peft": True, "bf16": True}
+    grid = [
+        {
+            **common,
+            "max_seq_length": 256 * n,
+            "lora_r": 4 * n,
+            "num_train_epochs": n,
+            "warmup_steps": n,
+            "run_name": f"r{n}",
+        }
+        for n in range(1, 9)
+    ]
+    rows = kb.predict_many(grid, BOX)
+    assert len(read) == 1 and len({each["process_used_bytes"] for each in rows}) == 8
+
+
 def test_a_number_that_a_format_takes_for_something_else_is_never_shared() -> None:
     """In one shape, but for ``tensor_parallel_size``: with 2 the run is another, with 1 it is not."""
     one = {**HF, "per_device_train_batch_size": 4}

@@ -106,7 +106,9 @@ SETTLED = frozenset(("checkpoint_own_type", "transformers_4_default", "trainer_d
 
 def own_defaults(unit: Unit, names: Iterable[str]) -> tuple[Assumption, ...]:
     """That a program runs with its own defaults, where one of these settings is such a default."""
-    found = (unit.settings[name] for name in names if name in unit.settings and unit.settings[name].by_default)
+    asked = frozenset(names)
+    # all are gone through, and none is looked up: what is looked up keeps the configs of a grid apart
+    found = (each for name, each in unit.settings.items() if each.by_default and name in asked)
     keys = sorted({str(each.path[-1]) for each in found if each.path})
     more = "" if len(keys) <= MOST_NAMED else " …"
     return (Assumption("run.own_defaults", ", ".join(keys[:MOST_NAMED]) + more, "program_default"),) if keys else ()
