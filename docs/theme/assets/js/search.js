@@ -6,6 +6,7 @@
   const [SETUP, QUERY] = [0, 2]; // the theme's message types
   const PASSED_OVER = /^(a|an|and|as|at|be|by|for|from|if|in|is|it|no|not|of|on|or|the|then|this|to|when|while|with)$/; // not in the index
   const RAN_OUT = /\boom\b|out ?of ?memory|메모리 ?부족|터[지져짐]/i; // then the error is what the query is about, whatever is named
+  const NUMBERED = /^(llama|라마|gemma|젬마|qwen|phi|gpt|zero|제로|stage)$/i;
   const LONG = 4; // shorter words are near to too many others
   let first;
   const used = new Promise((done) => (first = done));
@@ -83,7 +84,7 @@
   const demanded = (words) => {
     if (RAN_OUT.test(words.join(" "))) return words;
     const wanted = words.flatMap((word) => {
-      const name = /[a-z0-9]+(_[a-z0-9]+)+/i.exec(word)?.[0] ?? (isCard(word.toLowerCase()) ? word : "");
+      const name = /[a-z0-9]+(_[a-z0-9]+)+/.exec(word)?.[0] ?? (isCard(word.toLowerCase()) ? word : "");
       return name ? [name.toLowerCase().split("_")] : [];
     });
     const all = wanted.flat().filter((part) => !PASSED_OVER.test(part));
@@ -106,7 +107,9 @@
       return better.join(" ") === parts.join(" ") ? word : better.join(" ");
     }).filter(Boolean);
     const held = read.filter((word) => word.split(separator).some((part) => part && inIndex(part)));
-    const telling = held.filter((word) => !index.config.empty.includes(word.toLowerCase()));
+    // a short number tells nothing but of what is numbered, and lunr fails where it begins too many words
+    const counts = (word, at) => /^\d{1,2}$/.test(word) && !NUMBERED.test(held[at - 1] ?? "");
+    const telling = held.filter((word, at) => !index.config.empty.includes(word.toLowerCase()) && !counts(word, at));
     const kept = telling.length ? telling : held.length || more.length ? held : read;
     return [...demanded(kept), ...more].join(" ");
   };
