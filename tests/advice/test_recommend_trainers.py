@@ -96,7 +96,6 @@ def test_the_text_says_what_lies_beside_the_policy_and_how_to_start() -> None:
         (("--task", "kto", "--effective-batch", "1"), "KTO needs at least 2 samples"),
         (("--task", "dpo", "--as", "axolotl"), "--as axolotl"),
         (("--task", "dpo", "--model", "t5-base"), "dpo of t5"),
-        (("--task", "dpo", "--gpus", "2"), "world_size"),
         (("--task", "ppo"), "ppo"),
     ],
 )

@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 import memory_sample as sample
-from kb.core.setup import TrainingSetup
+from kb.core.setup import Spread, TrainingSetup
 from kb.memory import UnsupportedArchitectureError, architecture_from_config, match_targets, parameter_count, predict
+from kb.memory.counts import count
+from kb.memory.engine.ddp import assigned
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.predict import record_runs
 
@@ -99,7 +101,7 @@ def test_a_run_that_does_not_fit_the_card_is_out_of_memory() -> None:
     "change",
     [
         {"use_dora": True, "method": "qlora"},
-        {"world_size": 2},
+        {"world_size": 2, "spread": Spread(deepspeed=True)},
         {"optim": "galore_adamw"},
         {"zero_stage": 2},
         {"do_predict": True, "inference_max_length": 10**7},
@@ -107,7 +109,7 @@ def test_a_run_that_does_not_fit_the_card_is_out_of_memory() -> None:
 )
 def test_what_the_engine_does_not_follow_is_refused_by_name(change: dict[str, Any]) -> None:
     setup = TrainingSetup(bf16=True)._replace(**change)
-    with pytest.raises(UnsupportedArchitectureError, match=r"use_dora|world_size|galore_adamw|new tokens"):
+    with pytest.raises(UnsupportedArchitectureError, match=r"use_dora|ZeRO|DeepSpeed|galore_adamw|new tokens"):
         report(setup)
 
 
@@ -232,3 +234,26 @@ def test_dora_is_followed_where_a_closed_form_would_answer_too() -> None:
 
 def adapters_of(made: Any) -> int:
     return sum(term.bytes for term in made.phase("train").terms if term.name == "adapters")
+
+
+def test_ddp_holds_buckets_as_large_as_the_gradients_and_clones_outputs() -> None:
+    setup = TrainingSetup(bf16=True, world_size=2)
+    alone, spread, known = (
+        report(each).phase("train").peak_allocated_bytes
+        for each in (setup._replace(world_size=1), setup, setup._replace(spread=Spread(find_unused=False)))
+    )
+    gradients = 4 * count(architecture_from_config(STABLELM)).total
+    assert known - alone == pytest.approx(gradients, rel=0.01)
+    assert spread >= known
+
+
+def test_buckets_are_filled_by_type_until_they_hold_their_limit() -> None:
+    sizes = [(3, "f32"), (4, "bf16"), (8, "f32"), (2, "f32"), (30, "f32"), (1, "bf16")]
+    assert assigned(sizes, (10, 20)) == [[0, 2], [1, 5], [3, 4]]
+
+
+def test_every_process_gets_what_all_evaluated() -> None:
+    setup = TrainingSetup(bf16=True, do_eval=True, do_train=False, eval_samples=64, per_device_eval_batch_size=4)
+    one, both = (report(setup._replace(world_size=ranks)).phase("evaluate").terms for ranks in (1, 2))
+    gathered = [next(term.bytes for term in terms if term.name == "gathered") for terms in (one, both)]
+    assert gathered[1] == pytest.approx(gathered[0], rel=0.05)  # as many samples in half of the steps

@@ -36,8 +36,8 @@ def test_varied_lengths_need_as_much_and_hold_no_less() -> None:
 
 
 def test_what_the_engine_does_not_follow_is_refused_by_name() -> None:
-    with pytest.raises(UnsupportedArchitectureError, match="world_size"):
-        reserved_by_lengths(TrainingSetup(world_size=2), architecture_from_config(SMALL_T5), None)
+    with pytest.raises(UnsupportedArchitectureError, match="FSDP"):
+        reserved_by_lengths(TrainingSetup(world_size=2, fsdp=True), architecture_from_config(SMALL_T5), None)
 
 
 def test_more_layers_than_can_be_followed_are_refused() -> None:

@@ -153,6 +153,7 @@ def spread_of(read: SettingsReader, d_model: int | None, transformers: tuple[int
         fsdp_version=read.number("training.fsdp_config.version", "accelerate.fsdp_version") or (1 if old else 2),
         fsdp_reshard=_reshards(read, options),
         fsdp_wrapped=_wraps(read, options, old=old),
+        find_unused=read.value("training.ddp_find_unused_parameters"),
     )
 
 

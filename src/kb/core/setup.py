@@ -39,6 +39,7 @@ class Spread(NamedTuple):
     fsdp_wrapped: bool = True  # each layer is a unit of its own
     wide_shards: bool = False  # FSDP keeps fp32 shards of what it computes in half
     gradient_as_bucket_view: bool = False
+    find_unused: bool | None = None  # DDP looks for parameters that a pass did not use; None: the Trainer's default
 
 
 PostKind = Literal["sft", "dpo", "kto", "orpo", "cpo", "reward", "grpo", "rloo"]

@@ -10,7 +10,7 @@ from kb.memory.engine.allocator import CachingAllocator
 from kb.memory.engine.colocated import beside_vllm
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.predict import check_followed, loss_of, model_of
-from kb.memory.engine.report import ELSEWHERE, OF_EVALUATION, Found, phase_found
+from kb.memory.engine.report import OF_EVALUATION, Found, on_gpu, phase_found
 from kb.memory.engine.world import AMPERE, held, world
 from kb.memory.process import Context, judged
 
@@ -48,7 +48,7 @@ def over_at_rest(
 
 def _at_rest(setup: TrainingSetup) -> TrainingSetup:
     post = setup.post and setup.post._replace(completion=0, generated_rows=0, colocated=None)
-    return setup._replace(post=post, **ELSEWHERE, **OF_EVALUATION, **OF_STEPS)  # type: ignore[arg-type]
+    return on_gpu(setup)._replace(post=post, **OF_EVALUATION, **OF_STEPS)  # type: ignore[arg-type]
 
 
 @lru_cache(maxsize=64)

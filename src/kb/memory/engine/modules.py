@@ -127,6 +127,7 @@ class Model:
     generates = True
     encodes = False  # an encoder-decoder
     copies_last = False  # PEFT's class for the task copies what trains whole behind the adapters, not before them
+    reducer: Any = None  # DDP's, where one wraps the model
     adapters_off = False  # PEFT's ``disable_adapter``: the model as it was before them
 
     def __init__(self, architecture: Architecture, options: Options) -> None:

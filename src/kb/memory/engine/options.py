@@ -89,7 +89,10 @@ def _check(setup: TrainingSetup) -> None:
     refused = {
         "use_dora of 4 bits": setup.use_dora and (setup.load_in_4bit or setup.method == "qlora"),
         "load_in_8bit": setup.load_in_8bit and not setup.load_in_4bit,
-        "world_size": setup.world_size > 1 or setup.fsdp or setup.zero_stage > 0,
+        "FSDP": setup.fsdp,
+        "ZeRO": setup.zero_stage > 0,
+        "DeepSpeed": setup.spread.deepspeed and setup.world_size > 1,
+        "tensor_parallel": setup.spread.tensor_parallel > 1 and setup.world_size > 1,
         "use_liger_kernel": setup.fused_loss,
     }
     if setup.method != "full":

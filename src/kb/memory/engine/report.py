@@ -11,6 +11,7 @@ from kb.memory.config_fields import UnsupportedArchitectureError
 from kb.memory.counts import count
 from kb.memory.engine.allocator import CachingAllocator, OutOfMemory
 from kb.memory.engine.colocated import beside_vllm
+from kb.memory.engine.ddp import finds_unused
 from kb.memory.engine.expandable import ExpandableAllocator
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.lengths import varied
@@ -49,7 +50,6 @@ class Followed(NamedTuple):
 ELSEWHERE: Mapping[str, object] = {
     "model_name": None, "dataloader_num_workers": 0, "dataloader_pin_memory": True, "dataloader_prefetch_factor": 2,
     "dataloader_persistent_workers": False, "lengths": None, "assumed": (), "unmodelled": (), "unresolved": (),
-    "spread": Spread(),
 }  # fmt: skip
 
 
@@ -58,6 +58,12 @@ OF_EVALUATION: Mapping[str, object] = {
     "do_eval": False, "per_device_eval_batch_size": 8, "eval_samples": None, "eval_accumulation_steps": None,
     "prediction_loss_only": False, "predict_with_generate": False, "inference_batch_size": None,
 }  # fmt: skip
+
+
+def on_gpu(setup: TrainingSetup) -> TrainingSetup:
+    """The setup without what changes nothing on a GPU; on one alone nothing of how a run is spread does."""
+    spread = setup.spread._replace(nodes=1) if setup.world_size > 1 else Spread()
+    return setup._replace(spread=spread, **ELSEWHERE)  # type: ignore[arg-type]
 
 
 def follow(
@@ -71,7 +77,7 @@ def follow(
     Raises:
         NotFollowedError: something that the engine does not follow.
     """
-    setup = setup._replace(**ELSEWHERE)  # type: ignore[arg-type]
+    setup = on_gpu(setup)
     if setup.post is not None and not setup.do_predict:
         setup = setup._replace(**OF_EVALUATION)  # type: ignore[arg-type]
     found = _followed(setup, architecture, capability, None)
@@ -159,6 +165,8 @@ def report_of(
     assumed = setup.assumed
     if capability is None:
         assumed += (Assumption("gpu.compute_capability", ".".join(map(str, AMPERE)), "kernels_of_ampere"),)
+    if setup.data_parallel_size > 1 and setup.do_train and setup.spread.find_unused is None:
+        assumed += (Assumption("training.ddp_find_unused_parameters", finds_unused(setup), "library_default"),)
     if setup.post is not None:
         assumed += (Assumption("training.loss", setup.post.kind, "loss_computed"),)
     if setup.attn_implementation == "flash":

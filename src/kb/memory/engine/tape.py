@@ -226,6 +226,8 @@ def _run_back(root: Any, first: Tensor) -> None:
                 target.grad = out if alone else new(target.shape, out.dtype)
                 mark(target.grad, "gradients")
             out = None
+            if world.ready is not None and target.grad is not None:
+                world.ready(target)
 
 
 def _waits(root: Node) -> dict[Any, int]:

@@ -173,8 +173,8 @@ class World:
     """The state that operators read: one run at a time."""
 
     __slots__ = (
-        "autocast", "back", "cache", "capability", "frame", "grad", "inside", "recomputed", "recording", "sequence",
-        "thread", "training", "workspaces",
+        "autocast", "back", "cache", "capability", "frame", "grad", "inside", "ready", "recomputed", "recording",
+        "sequence", "thread", "training", "workspaces",
     )  # fmt: skip
 
     recording: Recording
@@ -191,6 +191,7 @@ class World:
         self.inside: dict[str, str] = {}  # a class of modules → the path of the one that ran last, or runs
         self.autocast: str | None = None
         self.cache: dict[Any, Any] = {}  # autocast's copies of weights
+        self.ready: Any = None  # called with each leaf whose gradient has come (DDP's hook)
         self.frame: Any = None  # the checkpointed call that is running
         self.recomputed: Any = None  # what a recomputation has made again
         self.thread = "main"

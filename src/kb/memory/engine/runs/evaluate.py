@@ -45,7 +45,8 @@ def evaluate(model: Model, setup: TrainingSetup, generate: Any = None) -> None:
     rows, accumulation = setup.per_device_eval_batch_size, setup.eval_accumulation_steps
     samples = setup.eval_samples or rows * (accumulation or 1)
     keeps = not (generate is not None or setup.prediction_loss_only)
-    steps = -(-samples // rows)
+    ranks = setup.data_parallel_size
+    steps = -(-samples // (rows * ranks)) if setup.eval_samples else accumulation or 1
     if not keeps:
         steps = min(steps, 2)
     predictions, targets, losses = Kept("gathered"), Kept("temporaries"), Kept("temporaries")
@@ -60,7 +61,9 @@ def evaluate(model: Model, setup: TrainingSetup, generate: Any = None) -> None:
         loss, kept = _prediction_step(model, batch, keeps=keeps)
         labels = batch[2:]  # a local of the loop: the last step's live until the next has its own
         recording.term = "temporaries"
-        losses.add([new((rows,), loss.dtype)])
+        losses.add([new((rows * ranks,), loss.dtype)])
+        if ranks > 1:
+            kept, labels = _from_all(kept, ranks), _from_all(labels, ranks)
         if keeps:
             predictions.add(kept)
         targets.add(labels)
@@ -69,6 +72,11 @@ def evaluate(model: Model, setup: TrainingSetup, generate: Any = None) -> None:
                 container.tensors = []
             del loss, kept, batch, labels
             recording.empty_cache()
+
+
+def _from_all(tensors: list[Tensor], ranks: int) -> list[Tensor]:
+    """``gather_for_metrics``: every process gets what all of them found (``_gpu_gather``, accelerate 1.15.0)."""
+    return [new((tensor.shape[0] * ranks, *tensor.shape[1:]), tensor.dtype) for tensor in tensors]
 
 
 def _steps(steps: int, accumulation: int | None) -> list[int]:

@@ -13,6 +13,7 @@ from typing import Any
 from kb.core.setup import PAIRED, PostTraining, TrainingSetup
 from kb.memory.engine import ops
 from kb.memory.engine.autocast import autocast
+from kb.memory.engine.ddp import through_sink
 from kb.memory.engine.families.decoder import Decoder, causal_loss
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import Model
@@ -145,6 +146,8 @@ class Loss:
         if kind or self.post.head == "wide":
             logits = ops.cast(logits, F32)
             mark(logits, "logits")
+        if world.grad:
+            (logits,) = through_sink(model, (logits,))
         return logits  # type: ignore[no-any-return]
 
     def _chosen(self, logits: Tensor, ids: Tensor) -> Tensor:

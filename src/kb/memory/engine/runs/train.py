@@ -6,6 +6,7 @@ from typing import Any
 from kb.core.setup import TrainingSetup
 from kb.memory.engine import ops
 from kb.memory.engine.autocast import autocast
+from kb.memory.engine.ddp import reducer_of, through_sink
 from kb.memory.engine.modules import Model
 from kb.memory.engine.ops import losses
 from kb.memory.engine.optimizers import Optimizer
@@ -36,11 +37,13 @@ def train(
     """
     world.recording.begin("train")
     world.training = True
+    model.reducer = reducer = reducer_of(model, setup)
     optimizer = Optimizer(model, setup.optim)
     passes = min(setup.gradient_accumulation_steps, MOST_PASSES)
     recording = world.recording
     start = recording.here()
-    repeats = recording.repeats and sources is None and optimizer.alike
+    same = reducer is None or reducer.finds_unused  # else buckets are made again after the first
+    repeats = recording.repeats and sources is None and optimizer.alike and same
     lengths = sources or (setup.max_source_length,) * (STEPS * passes)
     for at in range(0, len(lengths), passes):
         if at and repeats:
@@ -49,9 +52,12 @@ def train(
         recording.moment, recording.term = "forward", "temporaries"
         if before is not None:
             before()
-        for source in lengths[at : at + passes]:
+        for number, source in enumerate(lengths[at : at + passes], 1):
+            if reducer is not None:
+                reducer.reduces = number == passes
             one_pass(model, setup, source, loss)
         optimizer.step()
+    world.ready = None
     return optimizer
 
 
@@ -60,11 +66,15 @@ def one_pass(model: Model, setup: TrainingSetup, source: int, own: Callable[[int
     target = max(1, setup.max_target_length * source // setup.max_source_length)
     if own is None:
         batch = inputs_of(model, setup.per_device_train_batch_size, source, target, masked=setup.padded)
+        if model.reducer is not None:
+            model.reducer.before_pass()
         if setup.optim == "none" and model.architecture.head == "masked":
             loss = summed_logits(model, batch)
         else:
             loss = loss_of(model, batch, smoothed=setup.label_smoothing_factor > 0)
     else:
+        if model.reducer is not None:
+            model.reducer.before_pass()
         loss, *batch = own(source)
     if setup.gradient_accumulation_steps > 1:
         loss = ops.scale(loss)
@@ -121,4 +131,6 @@ def outputs_of(model: Model, batch: list[Any], *, smoothed: bool = False) -> tup
         loss, logits, *kept = model.forward(*batch, smoothed=smoothed)
     if kind:
         logits, *_ = (ops.cast(tensor, F32) for tensor in (logits, *kept[:1]))
+    if model.reducer is not None:
+        loss, logits, *_ = through_sink(model, (loss, logits, *kept[:1]))
     return loss, logits, kept[1] if len(kept) > 1 else None

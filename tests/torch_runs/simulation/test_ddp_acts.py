@@ -1,0 +1,45 @@
+"""The engine and torch's DistributedDataParallel ask the allocator for the same blocks in the same order."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulation_needs import require_simulator
+
+require_simulator()
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
+from engine_diff import canonical, followed, parted  # noqa: E402
+
+from kb.core.setup import Spread, TrainingSetup  # noqa: E402
+from wrapped_in_ddp import simulated_in_ddp  # noqa: E402
+
+LLAMA = {"model_type": "llama", "hidden_size": 128, "intermediate_size": 320, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "num_hidden_layers": 2, "vocab_size": 1000, "max_position_embeddings": 512,
+         "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "rms_norm_eps": 1e-5}  # fmt: skip
+T5 = {"model_type": "t5", "d_model": 128, "d_ff": 256, "num_heads": 4, "d_kv": 32, "num_layers": 2, "vocab_size": 1000}
+VIEW = Spread(gradient_as_bucket_view=True)
+
+
+@pytest.mark.parametrize(
+    ("config", "given"),
+    [
+        (LLAMA, {}),  # unused parameters are looked for: outputs are cloned
+        (LLAMA, {"gradient_checkpointing": True, "gradient_accumulation_steps": 2, "spread": VIEW}),
+        (T5, {"gradient_checkpointing": True}),  # buckets are made again after the first step
+        (LLAMA, {"method": "lora", "lora_target_modules": ("q_proj", "down_proj"), "gradient_accumulation_steps": 2}),
+    ],
+    ids=["llama", "views of buckets", "made again", "lora"],
+)
+def test_ddp_asks_for_the_same_blocks(
+    config: dict[str, Any], given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup = TrainingSetup(bf16=True, per_device_train_batch_size=3, max_source_length=72, world_size=2, **given)
+    wanted, peaks = simulated_in_ddp(config, setup, (8, 6), monkeypatch)
+    found, own = followed(config, setup, (8, 6))
+    one, other = canonical(wanted), canonical(found)
+    at = parted(one, other)
+    assert at is None, (one[at - 3 : at + 3], other[at - 3 : at + 3])
+    assert {phase: own[phase] for phase in peaks} == peaks
