@@ -182,3 +182,25 @@ def test_no_file_outside_the_project_is_read(tmp_path, how):
     (tmp_path / "here" / "configs" / "link.yaml").symlink_to(outside)
     path.write_text(PROGRAM.replace("configs/run.yaml", named), "utf-8")
     assert BATCH in checked(path).setup.unresolved
+
+
+UNSLOTH = """
+model, tokenizer = FastLanguageModel.from_pretrained("unsloth/Llama-3.2-1B", load_in_4bit=True)
+trainer = SFTTrainer(model=model, args=SFTConfig("out", eval_strategy="steps", per_device_train_batch_size=8))
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "fused", "fused_evaluation", "loss_only"),
+    [
+        ("", True, True, True),
+        ("import os\nos.environ['UNSLOTH_RETURN_LOGITS'] = '1'\n", False, False, True),
+        ("compute_metrics = None\n", True, False, False),
+    ],
+)
+def test_unsloth_makes_no_logits_unless_it_is_told_to(tmp_path, before, fused, fused_evaluation, loss_only):
+    path = tmp_path / "train.py"
+    path.write_text(before + UNSLOTH, "utf-8")
+    setup = checked(path).setup
+    found = (setup.fused_loss, setup.fused_evaluation, setup.prediction_loss_only)
+    assert found == (fused, fused_evaluation, loss_only)

@@ -21,6 +21,7 @@ class Kind(NamedTuple):
     literal: tuple[str, ...]
     sets: Mapping[str, Any]
     unknown: tuple[str, ...] = ()  # settings of which no value is right
+    unless: Mapping[str, tuple[str, ...]] = {}  # a word in the file → what of ``sets`` it keeps away
     module: str = ""  # the package that a file must import for the name to be this one
 
 
@@ -96,6 +97,7 @@ def _kind(row: Mapping[str, Any]) -> Kind:
         literal=tuple(row.get("literal", ())),
         sets=row.get("sets", {}),
         unknown=tuple(row.get("unknown", ())),
+        unless={word: tuple(names) for word, names in row.get("unless", {}).items()},
         module=row.get("module", ""),
     )
 

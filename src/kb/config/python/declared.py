@@ -9,7 +9,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 _PARSERS = frozenset(("HfArgumentParser", "TrlParser", "H4ArgumentParser"))
 _DECLARES = ("ArgumentParser", "TrlParser", "add_argument", "fire.Fire")
@@ -229,3 +229,18 @@ def device_map_of(text: str) -> str | None:
         if isinstance(found, ast.Constant) and found.value in _SPREADS:
             return str(found.value)
     return None
+
+
+LOSS_ONLY = "training.prediction_loss_only"
+OF_METRICS = ("training.predict_with_generate", "training.metric_for_best_model")
+_NO_METRIC = ("eval_loss", "loss", False, None)
+
+
+def asks_for_metrics(settings: Mapping[str, Any]) -> bool:
+    """Whether settings, by name, ask for metrics of evaluation, whatever the source shows: the loss is none."""
+    return any(settings.get(name) not in _NO_METRIC for name in OF_METRICS)
+
+
+def keeps_no_logits(text: str) -> bool:
+    """Whether evaluation keeps the losses alone: no metric function is given to the trainer (``Trainer.evaluate``)."""
+    return "Trainer(" in text and "compute_metrics" not in text and ".predict(" not in text and "Trainer(**" not in text

@@ -7,6 +7,7 @@ from kb.config.dialect.dialects import DOT, CompiledDialect, Entry
 from kb.config.dialect.settings import Extractor, Part
 from kb.config.files import ConfigError
 from kb.config.python.calls import CUTTING, Call, CallTable, Run, runs_of
+from kb.config.python.declared import LOSS_ONLY, asks_for_metrics, keeps_no_logits
 from kb.config.python.held import Sources
 from kb.config.python.names import Names
 from kb.config.python.syntax import Module
@@ -110,6 +111,9 @@ class PythonReader:
             told.update(event.span for event in part.events)
         if not any(name in settings for name in (SOURCE, "trl.max_length", "trl.max_seq_length")):
             settings |= lengths_by_constants(analysis.module, analysis.names, analysis.values)
+        asked = {name: each.value for name, each in settings.items()}
+        if run.own is not None and LOSS_ONLY not in settings and not asks_for_metrics(asked):
+            settings |= _loss_only(analysis, run.own)
         hides = run.own is not None and analysis.given[run.own.number].hides
         place = run.own or (*run.certain, *run.doubtful)[0]
         return Unit(
@@ -148,7 +152,10 @@ class PythonReader:
         part.settings |= {
             name: setting._replace(by_default=True) for name, setting in part.settings.items() if setting.path in loose
         }
+        kept = {name for word, names in call.kind.unless.items() if word in analysis.module.text for name in names}
         for name, value in call.kind.sets.items():
+            if name in kept:
+                continue
             if name == TRAINER or (name not in part.settings and name not in part.silenced):
                 span = analysis.name_span(call)
                 path = (call.name,) if name == TRAINER else (str(call.number),)
@@ -242,6 +249,17 @@ def _titles(calls: list[Call]) -> dict[int, str]:
         call.number: call.target if call.target and names.count(call.target) == 1 else f"line {call.node.lineno}"
         for call in calls
     }
+
+
+def _loss_only(analysis: Analysis, call: Call) -> dict[str, Setting]:
+    """That evaluation keeps no logits, where a trainer is made here and nothing speaks of a metric function.
+
+    Source: transformers, trainer.py, ``evaluate``: ``prediction_loss_only`` where ``compute_metrics`` is None.
+    """
+    if not keeps_no_logits(analysis.module.text):
+        return {}
+    span = analysis.name_span(call)
+    return {LOSS_ONLY: Setting(True, span, span, ("compute_metrics",), alias=True)}
 
 
 def _told(setting: Setting, name: str) -> Setting:

@@ -7,7 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kb.config.dialect.dialects import LAST, Target
-from kb.config.python.declared import Default, declared, device_map_of
+from kb.config.python.declared import (
+    LOSS_ONLY,
+    OF_METRICS,
+    Default,
+    asks_for_metrics,
+    declared,
+    device_map_of,
+    keeps_no_logits,
+)
 from kb.config.shell.command import Speller
 from kb.config.shell.expand import Argument
 from kb.config.shell.flag_values import setting_of
@@ -33,8 +41,6 @@ SWITCHED = {
     "quantization.": ("quantization.load_in_4bit", "quantization.load_in_8bit"),
 }
 DEVICE_MAP, NOT_MODELLED = "model.device_map", "run.not_modelled"
-LOSS_ONLY = "training.prediction_loss_only"
-OF_METRICS = ("training.predict_with_generate", "training.metric_for_best_model")  # what asks for metrics all the same
 # Of two that cannot both be on, what the command says of one leaves out the other, but where a library's own class of
 # arguments is given both as they are.
 PAIRS = {
@@ -70,8 +76,8 @@ def with_program(unit: Unit, programs: Sequence[Program], speller: Speller) -> U
     placed, splits = device_map_of(program.own), _SPLITS.search(program.text)
     if placed is not None and unit.launcher in ("python", None):  # under another launcher its code does otherwise
         settings[DEVICE_MAP] = naming._replace(value=placed, path=("device_map",))
-    asked = {*unit.settings, *settings}
-    if not any(name in asked for name in OF_METRICS) and _keeps_no_logits(program.text):
+    asked = {name: each.value for name, each in {**settings, **unit.settings}.items()}
+    if not asks_for_metrics(asked) and keeps_no_logits(program.text):
         settings[LOSS_ONLY] = naming._replace(value=True, path=("compute_metrics",))
     if splits is not None:
         settings[NOT_MODELLED] = naming._replace(value=f"{splits[1]} ({unit.program})")
@@ -144,8 +150,3 @@ def _counts(fact: str, brought: Mapping[str, Setting], said: Mapping[str, Settin
             on = [each.value is True for each in told if each is not None]
             return any(on) or (not on and any(name.startswith(group) for name in said))
     return True
-
-
-def _keeps_no_logits(text: str) -> bool:
-    """Whether evaluation keeps the losses alone: no metric function is given to the trainer (``Trainer.evaluate``)."""
-    return "Trainer(" in text and "compute_metrics" not in text and ".predict(" not in text and "Trainer(**" not in text
