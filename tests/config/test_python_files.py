@@ -57,6 +57,7 @@ def test_a_training_call_is_a_run_with_the_settings_of_the_calls_around_it():
         "model.loader": "transformers",
         "model.torch_dtype": "bfloat16",
         "training.output_dir": "out",
+        "training.prediction_loss_only": True,  # the trainer is given no metric function
         "training.per_device_train_batch_size": 8,
         "training.gradient_accumulation_steps": 4,
         "training.gradient_checkpointing_kwargs.use_reentrant": False,
