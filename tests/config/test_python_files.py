@@ -302,7 +302,7 @@ def test_a_byte_order_mark_shifts_no_place():
 def test_a_file_that_does_not_parse_is_exit_2_with_its_place_named_or_found_in_a_tree(tmp_path: Path):
     broken, good = tmp_path / "broken.py", tmp_path / "train.py"
     broken.write_text("args = TrainingArguments('o',\n  fp16==True)\ndef f(:\n", encoding="utf-8")
-    good.write_text("args = TrainingArguments('o', per_device_train_batch_size=8)\n", encoding="utf-8")
+    good.write_text("args = TrainingArguments('o', fp16=True, bf16=True)\n", encoding="utf-8")
     named = kb(str(broken))
     assert named.returncode == 2
     assert f"{broken}:3:7:" in named.stderr
