@@ -30,6 +30,8 @@ CATALOG, GUIDE = load_catalog(), load_guide()
 WORDS = Words("en", cli.load_words_or_none("en"), CATALOG.facts)
 RELEASES = {"transformers": "5.23.0"}
 # What is true of the method that was asked for, on this model.
+# The older of two names, which every release before transformers 6 takes: what is written is for any of them.
+TAKEN_BY_EVERY_RELEASE = ("gradient-checkpointing-renamed",)
 OF_THE_METHOD = {("t5-quantization-keeps-wo-unquantized", "qlora")}
 
 
@@ -77,7 +79,11 @@ def case(model: str, gpu: str, method: str, task: Literal["train", "inference"],
     name = {"command": "run.sh", "python": "run.py"}.get(form, "run.yaml")
     (file,) = run([Input(name, raw=text.encode())], checker).files
     (result,) = file.results
-    said = [each.rule for each in result.findings if (each.rule, method) not in OF_THE_METHOD]
+    said = [
+        each.rule
+        for each in result.findings
+        if (each.rule, method) not in OF_THE_METHOD and each.rule not in TAKEN_BY_EVERY_RELEASE
+    ]
     said += [str(result.note)] if result.note else []
     if result.prediction is None or result.prediction.verdict.status != "fits":
         said.append(f"verdict {result.prediction and result.prediction.verdict.status}")
