@@ -20,7 +20,7 @@ READER = PythonReader(CATALOG.dialects, CATALOG.facts)
 BATCH = "training.per_device_train_batch_size"
 CALL = 'TrainingArguments("out", per_device_train_batch_size={}, seed=1)\n'
 DICT = 'config = {"batch": 4}\n'
-CLASS = "class Config:\n    batch: int = 4\n"
+CLASS = "@dataclass\nclass Config:\n    batch: int = 4\n"
 
 
 def batch_of(text: str) -> Setting:
@@ -70,6 +70,27 @@ parser = HfArgumentParser(Own)
         ("run(**more)\n" + RUN, "batch", None, False),
         ('def config():\n    return {"batch": 4}\n', 'config()["batch"]', 4, False),
         (BRANCH, 'config()["batch"]', None, False),
+        # what changes a value elsewhere, or makes another of it
+        (DICT + 'other = config\nother["batch"] = 6\n', 'config["batch"]', None, False),
+        (DICT + 'def change(x):\n    x["batch"] = 6\nchange(config)\n', 'config["batch"]', None, False),
+        ('config = {"t": {"batch": 4}}\nconfig["t"].update(more)\n', 'config["t"]["batch"]', None, False),
+        (
+            CLASS + "    def __post_init__(self):\n        self.batch += 1\nc = Config(batch=6)\n",
+            "c.batch",
+            None,
+            False,
+        ),
+        (INIT.replace("= batch", "= batch * 2") + "c = Config(batch=6)\n", "c.batch", 12, False),
+        (CLASS + "type(Config()).batch = 6\n", "Config.batch", None, False),
+        (CLASS + "def f():\n    class Config:\n        batch = 6\n", "Config.batch", None, False),
+        ("later(run)\n" + RUN, "batch", None, False),
+        ("@twice\n" + RUN, "batch", None, False),
+        ("def size(x=0):\n    if x:\n        return 4\n", "size()", None, False),
+        (DICT + CLASS + "c = config or Config()\n", "c.batch", None, False),
+        ("from more import *\n" + CLASS + "config = Config()\n", "config.batch", None, False),
+        (FLAG.replace("args =", "parser.set_defaults(batch=6)\nargs ="), "args.batch", None, False),
+        (FLAG.replace("parse_args()", 'parse_args(["--batch", "6"])'), "args.batch", None, False),
+        ('import os\nos.environ["BATCH"] = "6"\n', 'int(os.environ.get("BATCH", "4"))', None, False),
         # what is said outside
         ("import os\n", 'int(os.environ.get("BATCH", "4"))', 4, True),
         (FLAG, "args.batch", 4, True),

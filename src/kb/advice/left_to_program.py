@@ -2,6 +2,7 @@
 defaults of its own."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 
 from kb.core.document import Unit
 from kb.core.facts import FactType
@@ -41,7 +42,7 @@ def left_to_program(
     if not unit.program:
         hidden.update(_set_by(unit, programs, facts))
     elif not any(program.hands_on for program in programs):
-        hidden.update(_settled(unit, programs, facts, Program.decides))
+        hidden.update(_settled(unit, facts, lambda key: any(program.decides(key) for program in programs)))
     new = sorted(name for name in hidden if name not in unit.settings and name not in given)
     return unit._replace(hidden=(*unit.hidden, *new)) if new else unit
 
@@ -57,16 +58,23 @@ def _set_by(unit: Unit, programs: Sequence[Program], facts: Mapping[str, FactTyp
     What a parser made of the library's class hands on has the library's defaults; of the model and its adapters that
     class says nothing.
     """
-    handed = ("training.", "data.") if any(program.parses for program in programs) else ()
-    training = [program for program in programs if program.trains]
-    found = _settled(unit, training, facts, Program.sets)
+    keys = frozenset(name.rpartition(".")[2] for name, fact in facts.items() if fact.setting)
+    given, parsed = _of_all(tuple(programs), keys)
+    handed = ("training.", "data.") if parsed else ()
+    found = _settled(unit, facts, given.__contains__)
     return (name for name in found if not name.startswith(handed))
 
 
-def _settled(
-    unit: Unit, programs: Sequence[Program], facts: Mapping[str, FactType], settles: Callable[[Program, str], bool]
-) -> Iterable[str]:
-    """The settings that one of the programs settles, under today's name or an older one."""
+@lru_cache(8)
+def _of_all(programs: tuple[Program, ...], keys: frozenset[str]) -> tuple[frozenset[str], bool]:
+    """Which keys the programs that train set, and whether one hands names on by a parser; once for many files."""
+    training = [program for program in programs if program.trains]
+    given = frozenset(key for key in keys if any(program.sets(key) for program in training))
+    return given, any(program.parses for program in programs)
+
+
+def _settled(unit: Unit, facts: Mapping[str, FactType], settles: Callable[[str], bool]) -> Iterable[str]:
+    """The settings that the programs settle, by the last part of their name, today's or an older one."""
     older: dict[str, list[str]] = {}
     for name, fact in facts.items():
         if fact.renamed:
@@ -76,5 +84,5 @@ def _settled(
         if not fact.setting or not name.startswith(DECIDED) or any(each in unit.settings for each in names):
             continue
         keys = [each.rpartition(".")[2] for each in names]
-        if any(settles(program, key) for program in programs for key in keys):
+        if any(map(settles, keys)):
             yield name

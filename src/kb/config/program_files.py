@@ -10,7 +10,7 @@ from kb.config.releases.files import within
 from kb.config.text.parsing import parse
 
 if TYPE_CHECKING:
-    from kb.config.python.walk import Imported
+    from kb.config.python.places import Imported
 
 MAX_BYTES = 1 << 20  # of one module, of one file of data
 MAX_FOLDERS = 8  # how far above a program a path may begin: runs are started from a folder above it

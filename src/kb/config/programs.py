@@ -39,6 +39,7 @@ class ProgramReader:
     def __init__(self, top: Top) -> None:
         self._top = top
         self._found: dict[tuple[str, str], tuple[Program, ...]] = {}
+        self._digests: dict[int, str] = {}  # by the programs, which are kept as long as this is
 
     def programs(self, path: str, named: str) -> tuple[Program, ...]:
         """The sources of what reads the file at ``path``; none where they are not to be found.
@@ -72,10 +73,13 @@ class ProgramReader:
         import zlib
 
         found = self.programs(path, named)
+        if id(found) in self._digests:
+            return self._digests[id(found)]
         sums = [
             f"{each.path}:{len(each.text)}:{zlib.crc32(each.text.encode('utf-8', 'replace')):08x}" for each in found
         ]
-        return "\n".join(sums)
+        self._digests[id(found)] = "\n".join(sums)
+        return self._digests[id(found)]
 
 
 def _named(folder: str, top: str, named: str) -> Iterator[Program]:

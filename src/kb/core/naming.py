@@ -21,6 +21,8 @@ _PARSED = re.compile(r"(?:Hf|Trl|H4)ArgumentParser\(|TrlParser\(")
 _FIRST_ARGUMENT = re.compile(r"\s*(?:dataclass_types\s*=\s*)?[\[(]?([\w.,\s]*?)\s*,?\s*[\])]")
 _OTHER_FRAMEWORK = re.compile(r"^[ \t]*(?:import|from)[ \t]+(?:flax|optax|paddle|mindspore)\b", re.MULTILINE)
 _ADAPTS = re.compile(r"\b(?:get_peft_model|LoraConfig|LoraModel|PeftModel\.from_pretrained)\s*\(")
+_GIVEN = re.compile(r"""\b(\w+)["']?\s*(?:=(?!=)|\]\s*=(?!=)|:)""")
+MOST_PROGRAMS = 1024  # whose sources' marks are remembered
 _TRAINS = re.compile(r"Trainer\(|TrainingArguments\b|\.backward\(|\.fit\(")
 # Both turn gradient checkpointing on where they are not told otherwise (peft/utils/other.py, unsloth/models/llama.py).
 _CHECKPOINTS = re.compile(r"\bprepare_model_for_(?:kbit|int8)_training\(|\bFastLanguageModel\.get_peft_model\(")
@@ -90,23 +92,34 @@ class Program(NamedTuple):
         """Whether it gives a setting of this name a value itself: as an argument of a call, by assignment, or in a
         table. Reading one, as ``args.bf16``, does not.
         """
-        return (
-            key in self.text
-            and re.search(rf"""\b{re.escape(key)}["']?\s*(?:=(?!=)|\]\s*=(?!=)|:)""", self.text) is not None
-        )
+        if key == "gradient_checkpointing" and _CHECKPOINTS.search(self.text) is not None:
+            return True
+        given = _given(self.text)
+        return key in given or f"use_{key}" in given
 
     @property
     def adds_adapter(self) -> bool:
         """Whether it trains adapters unless a flag forbids it: it makes them, and none of its flags asks for them."""
-        return _ADAPTS.search(self.text) is not None and _ASKS_TO.search(self.text) is None
+        return _adds_adapter(self.text)
 
 
-@lru_cache(256)
+@lru_cache(MOST_PROGRAMS)
+def _given(text: str) -> frozenset[str]:
+    """Every name that a source gives a value, as an argument, by assignment, or in a table."""
+    return frozenset(_GIVEN.findall(text))
+
+
+@lru_cache(MOST_PROGRAMS)
+def _adds_adapter(text: str) -> bool:
+    return _ADAPTS.search(text) is not None and _ASKS_TO.search(text) is None
+
+
+@lru_cache(MOST_PROGRAMS)
 def _of_another_framework(text: str) -> bool:
     return _OTHER_FRAMEWORK.search(text) is not None
 
 
-@lru_cache(256)
+@lru_cache(MOST_PROGRAMS)
 def _hands_on(text: str) -> bool:
     if _of_another_framework(text):
         return False

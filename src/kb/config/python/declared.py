@@ -140,6 +140,10 @@ def _of_argument(call: ast.Call) -> Iterator[Row]:
     action = given.get("action")
     switch = _SWITCHES.get(str(action.value)) if isinstance(action, ast.Constant) else None
     value = _written(given["default"]) if "default" in given else Default(switch)
+    made = given.get("type")
+    if isinstance(given.get("default"), ast.Constant) and isinstance(getattr(given["default"], "value", None), str):
+        plain = made is None or getattr(made, "id", "") in ("str", "int", "float")
+        value = value if plain else UNTOLD  # argparse makes something else of a text
     yield from ((flag[2:].replace("-", "_"), value) for flag in flags if flag.startswith("--"))
 
 

@@ -16,9 +16,9 @@ from kb.config.python.arithmetic import (
 )
 from kb.config.python.held import Held, Loaded, NoSources, Shared
 from kb.config.python.names import Binding, Names, Where
+from kb.config.python.places import Imported
 from kb.config.python.references import References
 from kb.config.python.syntax import dotted_name
-from kb.config.python.walk import Imported
 from kb.core.expression import Unknown
 from kb.core.facts import NATIVE_BF16, NATIVE_BF16_IF_TRUE, negated
 
@@ -237,6 +237,8 @@ class Expressions:
         binding = self._names.look_up(holder.id, at) if isinstance(holder, ast.Name) else None
         if binding is None or not isinstance(binding.value, ast.Dict):
             return self._referred(node, at, depth)
+        if self._names.is_stored(node.slice.value):
+            raise UnknownValueError
         for key, value in zip(reversed(binding.value.keys), reversed(binding.value.values), strict=True):
             if not isinstance(key, ast.Constant):  # may be the one that is asked for
                 raise UnknownValueError

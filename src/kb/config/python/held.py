@@ -3,7 +3,7 @@
 import ast
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from kb.config.python.walk import Imported, Where
+from kb.config.python.places import Imported, Where
 
 if TYPE_CHECKING:
     from kb.config.python.expressions import Expressions

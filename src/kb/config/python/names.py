@@ -2,7 +2,9 @@
 
 import ast
 
-from kb.config.python.walk import Argument, Binding, Imported, Scope, Where, walk
+from kb.config.python.places import Argument, Binding, Imported, Scope, Where
+from kb.config.python.syntax import dotted_name
+from kb.config.python.walk import walk
 
 __all__ = ["Binding", "Names", "Scope", "Where"]
 
@@ -65,27 +67,49 @@ class Names:
 
     def member(self, name: str, attribute: str, at: Where) -> Binding | None:
         """``CFG.batch`` of a class that assigns it once."""
-        if self.look_up(name, at) is None or name not in self._found.classes:
+        if self.look_up(name, at) is None or self.is_changed(name, attribute) or self.is_stored(attribute):
             return None
-        return self.field(name, attribute) if not self.is_changed(name, attribute) else None
+        return self.field(name, attribute)
 
     def field(self, class_name: str, attribute: str) -> Binding | None:
-        """What a class assigns to a name in its body, or once in its ``__init__`` to ``self``."""
-        known = self._found.classes.get(class_name)
-        if known is None:
+        """What the body of a class assigns to a name once."""
+        known = self.class_of(class_name)
+        found = self._found.bound.get((known[0], attribute), ()) if known is not None else ()
+        return found[0] if len(found) == 1 else None
+
+    def set_on_self(self, class_name: str, attribute: str) -> list[Binding]:
+        """What the methods of a class assign to ``self.attribute``."""
+        return self._found.members.get((class_name, attribute), [])
+
+    def class_of(self, name: str) -> tuple[Scope, ast.ClassDef] | None:
+        """A class that is what its text says: defined once, without a metaclass, and plain or a dataclass."""
+        known = self._found.classes.get(name)
+        if known is None or name in self._found.twice or known[1].keywords:
             return None
-        found = [*self._found.bound.get((known[0], attribute), ())]
-        own = self._found.members.get((class_name, attribute), [])
-        every = [*found, *own]
-        return every[0] if len(every) == 1 else None
+        return known if all(_is_dataclass(each) for each in known[1].decorator_list) else None
+
+    def is_dataclass(self, name: str) -> bool:
+        """Whether the fields of a class are the arguments of its call."""
+        known = self.class_of(name)
+        based = ("BaseModel", "BaseSettings", "NamedTuple")
+        return known is not None and (bool(known[1].decorator_list) or any(base in based for base in self.bases(name)))
 
     def bases(self, class_name: str) -> list[str]:
         """The names of the classes that a class is built on."""
         known = self._found.classes.get(class_name)
-        return [] if known is None else [each.id for each in known[1].bases if isinstance(each, ast.Name)]
+        return [] if known is None else [dotted_name(each) or "?" for each in known[1].bases]
 
     def is_class(self, name: str) -> bool:
-        return name in self._found.classes
+        return self.class_of(name) is not None
+
+    def is_stored(self, key: object) -> bool:
+        """Whether an attribute or a key of this name gets a value on anything in the module, or anything may."""
+        return str(key) in self._found.stored or self._found.takes_all or "self" in self._found.changed
+
+    def is_called_alone(self, function: str) -> bool:
+        """Whether a function is defined once, and no code holds it but to call it."""
+        once = len(self._found.bound.get(((), function), ())) == 1
+        return once and self.uses.get(function, 0) == len(self.calls_of(function))
 
     def is_changed(self, name: str, attribute: str) -> bool:
         """Whether ``name.attribute`` gets another value anywhere."""
@@ -118,16 +142,22 @@ class Names:
         return self._found.unpacked.get((scope, name))
 
     def returned(self, function: str) -> Binding | None:
-        """What a function outside classes returns, where it says so once."""
+        """What a function outside classes returns, where that is its last statement and its only one of the kind."""
         known = self._found.functions.get(function)
-        if known is None:
+        if known is None or len(self._found.bound.get(((), function), ())) != 1:
             return None
         node, where = known
-        values = [each.value for each in ast.walk(node) if isinstance(each, ast.Return)]
-        return Binding(values[0], where) if len(values) == 1 and values[0] is not None else None
+        values = [each for each in ast.walk(node) if isinstance(each, ast.Return | ast.Yield | ast.YieldFrom)]
+        last = node.body[-1]
+        return Binding(last.value, where) if isinstance(last, ast.Return) and last.value and len(values) == 1 else None
 
     def calls_of(self, function: str) -> list[tuple[ast.Call, Where]]:
         """The calls of a function or class by its own name."""
         return [
             (node, at) for node, at, _ in self.calls if isinstance(node.func, ast.Name) and node.func.id == function
         ]
+
+
+def _is_dataclass(decorator: ast.expr) -> bool:
+    called = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return (dotted_name(called) or "").rpartition(".")[2] == "dataclass"

@@ -10,9 +10,10 @@ from kb.config.python.arithmetic import UnknownValueError
 from kb.config.python.declared import declared
 from kb.config.python.forms import class_named, field_default, flag_value, is_called, is_none, pairs_of
 from kb.config.python.held import Flags, Found, Held, Instance, Loaded
+from kb.config.python.loads import loaded
 from kb.config.python.names import Names
+from kb.config.python.places import Argument, Imported, Scope, Where
 from kb.config.python.syntax import dotted_name
-from kb.config.python.walk import Argument, Imported, Scope, Where
 
 if TYPE_CHECKING:
     from kb.config.python.expressions import Expressions
@@ -24,10 +25,13 @@ _LOADS = frozenset((
     "yaml.safe_load", "yaml.load", "yaml.full_load", "json.load", "json.loads", "OmegaConf.load", "tomllib.load",
     "toml.load", "safe_load",
 ))  # fmt: skip
-_READS = ("open", "read_text", "read", "Path")  # around the path of a file that is loaded
 _FROM_ENVIRONMENT = ("os.environ.get", "os.getenv", "environ.get", "getenv")
 _FILLS = ("from_", "load", "parse", "read")  # beginnings of methods that make an object from a file
-_FLAGS = ("args", "opt", "opts", "flags", "cli_args", "parsed_args")  # what programs call their flags
+_MAKES = ("__post_init__", "__getattr", "__setattr__", "__new__")  # methods that give an object other values
+_SETS_FLAGS = ("set_defaults", "namespace=", "dest=", "def parse_args(self")  # what gives a flag another value or name
+
+
+END = Where((), (), 1 << 30)  # of a module, once all of it has run
 
 
 class References:
@@ -58,15 +62,13 @@ class References:
             return self._entry(self.follow(node.value, at, depth + 1), node.slice.value, None, at, depth)
         if isinstance(node, ast.Call):
             return self._call(node, at, depth)
-        if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or):  # cfg = cfg or Config()
-            return self.follow(node.values[-1], at, depth + 1)
         return Held(self._own, node, at)
 
     def top(self, name: str, depth: int) -> Found:
         """What a name at the top of this module goes back to, for another module that imports it."""
         if self._names.is_class(name) or self._names.returned(name):
             return Held(self._own, ast.Name(name, ast.Load()), Where((), (), 0))
-        return self._name(name, Where((), (), 1 << 30), depth + 1)
+        return self._name(name, END, depth + 1)
 
     def _name(self, name: str, at: Where, depth: int) -> Found:
         scope = self._names.scope_of(name, at)
@@ -104,6 +106,8 @@ class References:
 
     def _argument(self, name: str, argument: Argument, depth: int) -> Found:
         """What the one call of a function gives; without a call in sight its default, or any object of its type."""
+        if not self._names.is_called_alone(argument.function):
+            raise UnknownValueError
         given = [self._given(name, argument, call) for call, _ in self._names.calls_of(argument.function)]
         if len(given) == 1 and given[0] is not None:
             ((_, at),) = self._names.calls_of(argument.function)
@@ -116,8 +120,6 @@ class References:
         kind = class_named(argument.annotation)
         if kind:
             return self._any_of(kind, argument.where)
-        if name in _FLAGS and not given:
-            return Flags(self._own)
         raise UnknownValueError
 
     def _renewed(self, name: str, scope: Scope, argument: Argument) -> Instance:
@@ -155,7 +157,7 @@ class References:
             module = self._module(imported) if imported is not None else None
             if module is not None:
                 return module.top(node.attr, depth + 1)
-            if self._names.is_class(holder.id):
+            if self._names.is_class(holder.id) and not self._names.is_stored(node.attr):
                 return self._field(holder.id, node.attr, depth)
         found = self.follow(holder, at, depth + 1)
         if isinstance(found, Loaded | Flags):
@@ -182,31 +184,55 @@ class References:
         known = self._class(instance.name, instance.at)
         if known is None:
             raise UnknownValueError
+        home, name = known
         call = instance.call
+        if self._names.is_stored(attribute) or home._names.has_method(name, _MAKES):
+            raise UnknownValueError
         if call is not None:
             if call.args or any(each.arg is None for each in call.keywords):
                 raise UnknownValueError
             given = next((each.value for each in call.keywords if each.arg == attribute), None)
-            if given is not None:
+            if given is not None and home._has_fields(name):
                 return self.follow(given, instance.at, depth + 1)
-        home, name = known
+            if given is not None and not home._names.has_method(name, ("__init__",)):
+                raise UnknownValueError
         return home._field(name, attribute, depth + 1)
 
+    def _has_fields(self, name: str) -> bool:
+        """Whether the arguments of a class's call are its fields, by itself or by a class that it is built on."""
+        return self._names.is_dataclass(name) or any(
+            known is not None and known[0]._names.is_dataclass(known[1])
+            for known in (self._class(base, END) for base in self._names.bases(name))
+        )
+
     def _field(self, class_name: str, attribute: str, depth: int) -> Found:
-        """What a class, or one that it is built on, says of an attribute."""
-        if depth > MAX_STEPS or self._names.is_changed(class_name, attribute):
+        """What a class, or the one that it is built on, says of an attribute."""
+        names = self._names
+        bases = names.bases(class_name)
+        if depth > MAX_STEPS or len(bases) > 1 or names.is_changed(class_name, attribute):
             raise UnknownValueError
-        binding = self._names.field(class_name, attribute)
-        if binding is not None and binding.value is not None:
-            return self.follow(field_default(binding.value), binding.where, depth + 1)
-        for base in self._names.bases(class_name):
-            known = self._class(base, Where((), (), 1 << 30))
-            if known is not None and binding is None:
-                return known[0]._field(known[1], attribute, depth + 1)
-        raise UnknownValueError
+        if names.is_stored(attribute) or names.has_method(class_name, _MAKES):
+            raise UnknownValueError
+        own, binding = names.set_on_self(class_name, attribute), names.field(class_name, attribute)
+        based = self._class(bases[0], END) if bases else None
+        if based is not None and based[0]._sets(based[1], attribute):
+            raise UnknownValueError
+        if own:
+            binding = own[0] if len(own) == 1 and binding is None else None
+        elif binding is None and based is not None:
+            return based[0]._field(based[1], attribute, depth + 1)
+        if binding is None or binding.value is None:
+            raise UnknownValueError
+        return self.follow(field_default(binding.value), binding.where, depth + 1)
+
+    def _sets(self, class_name: str, attribute: str) -> bool:
+        """Whether methods of a class give its objects the attribute."""
+        return bool(self._names.set_on_self(class_name, attribute)) or self._names.has_method(class_name, _MAKES)
 
     def _entry(self, held: Found, key: Any, default: ast.expr | None, at: Where, depth: int) -> Found:
         """``held[key]``, or ``held.get(key, default)``."""
+        if self._names.is_stored(key):
+            raise UnknownValueError
         if isinstance(held, Flags):
             return Loaded(self._flag(held, str(key)))
         if isinstance(held, Loaded):
@@ -228,8 +254,9 @@ class References:
 
     def _flag(self, flags: Flags, name: str) -> Any:
         """What a flag is where the command line does not give it."""
-        known = declared(flags.owner.text).get(name)
-        if known is None or not known.can_be_told:
+        text = flags.owner.text
+        known = declared(text).get(name)
+        if known is None or not known.can_be_told or any(each in text for each in _SETS_FLAGS):
             raise UnknownValueError
         self._own.shared.by_default = True
         return flag_value(known.text)
@@ -238,13 +265,14 @@ class References:
         name = dotted_name(node.func) or ""
         if name in _FROM_ENVIRONMENT:
             self._own.shared.by_default = True
-            if len(node.args) != 2:
+            name_of = node.args[0] if len(node.args) == 2 else None
+            if not isinstance(name_of, ast.Constant) or self._names.is_stored(name_of.value):
                 raise UnknownValueError
             return self.follow(node.args[1], at, depth + 1)
-        if is_called(node, _PARSED):
+        if is_called(node, _PARSED) and not node.args and not node.keywords:
             return Flags(self._own)
         if name in _LOADS or name.endswith(".OmegaConf.load"):
-            return self._loaded(node, at)
+            return Loaded(loaded(self._own, self._names, node, at))
         if isinstance(node.func, ast.Attribute) and node.func.attr == "get" and node.args:
             key, default = node.args[0], node.args[1] if len(node.args) > 1 else ast.Constant(None)
             if isinstance(key, ast.Constant):
@@ -265,35 +293,5 @@ class References:
         if imported is not None and imported.name is not None:
             other = self._own.other(imported)
             if other is not None and not node.args and not node.keywords:
-                return other.references._result(imported.name, node, Where((), (), 1 << 30), depth + 1)
+                return other.references._result(imported.name, node, END, depth + 1)
         return Held(self._own, node, at)
-
-    def _loaded(self, node: ast.Call, at: Where) -> Loaded:
-        """What the file says that is loaded, its path written out or the default of a flag."""
-        if not node.args:
-            raise UnknownValueError
-        path = self._path(node.args[0], at, 0)
-        data = self._own.data(path)
-        if data is None:
-            raise UnknownValueError
-        return Loaded(data)
-
-    def _path(self, node: ast.expr, at: Where, depth: int) -> str:
-        """The path of a file that is opened, read, or named."""
-        if depth > MAX_STEPS:
-            raise UnknownValueError
-        if isinstance(node, ast.Name):
-            scope = self._names.scope_of(node.id, at)
-            opened = self._names.opened(node.id, scope) if scope is not None else None
-            if opened is not None and opened.value is not None:
-                return self._path(opened.value, opened.where, depth + 1)
-        if isinstance(node, ast.Call) and is_called(node, _READS):
-            of_path = isinstance(node.func, ast.Attribute) and node.func.attr != "Path"
-            inner = node.func.value if of_path and isinstance(node.func, ast.Attribute) else (*node.args, None)[0]
-            if inner is None:
-                raise UnknownValueError
-            return self._path(inner, at, depth + 1)
-        data = self._own.read(node, at, depth + 1).data
-        if type(data) is not str:
-            raise UnknownValueError
-        return data

@@ -1,96 +1,55 @@
 """One pass over the tree of a Python text: every place where a name gets a value, is used, or is called."""
 
 import ast
-from typing import NamedTuple
 
+from kb.config.python.places import Argument, Binding, Branch, Imported, Scope, Walked, Where
 from kb.config.python.syntax import arguments_of, bodies_of, opens_answers
-
-Branch = tuple[tuple[int, str], ...]  # the arms of if, for, while, except that a place lies in
-Scope = tuple[int, ...]  # the functions and classes that a place lies in, from the outermost
-
-
-class Where(NamedTuple):
-    """A place in the flow of a program."""
-
-    scope: Scope
-    branch: Branch
-    order: int
-
-    def holds_at(self, other: "Where") -> bool:
-        """Whether what happens here has happened for certain wherever ``other`` is reached."""
-        return self.branch == other.branch[: len(self.branch)]
-
-    def excludes(self, other: "Where") -> bool:
-        """Whether both lie in different arms of one ``if``: only one of them happens."""
-        return any(a[0] == b[0] and a[1] != b[1] for a, b in zip(self.branch, other.branch, strict=False))
-
-
-class Binding(NamedTuple):
-    """One place where a name gets a value; ``value`` is None where it gets one that no literal gives."""
-
-    value: ast.expr | None
-    where: Where
-
-
-class Argument(NamedTuple):
-    """An argument of a function: its default and its type, where they are written, and its position."""
-
-    function: str  # of ``__init__``, the class
-    default: ast.expr | None
-    annotation: ast.expr | None
-    position: int | None  # None: by keyword alone
-    where: Where  # where its default is read
-
-
-class Imported(NamedTuple):
-    """A name of another module; ``name`` is None of the module itself, ``level`` counts the dots before it."""
-
-    module: str
-    level: int
-    name: str | None
-
-
-class Walked:
-    """What a pass over a module found."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[ast.Call, Where, str | None]] = []  # each with its place and the name it is given
-        self.uses: dict[str, int] = {}
-        self.answers: list[tuple[int, int]] = []  # first and last lines of `with tokenizer.as_target_tokenizer():`
-        self.bound: dict[tuple[Scope, str], list[Binding]] = {}
-        self.all: set[str] = set()
-        self.changed: set[str] = set()  # names whose value is changed in place, or in another scope
-        self.classes: dict[str, tuple[Scope, ast.ClassDef]] = {}
-        self.functions: dict[str, tuple[ast.FunctionDef | ast.AsyncFunctionDef, Where]] = {}  # those outside classes
-        self.arguments: dict[tuple[Scope, str], Argument] = {}
-        self.imported: dict[tuple[Scope, str], Imported] = {}
-        self.opened: dict[tuple[Scope, str], Binding] = {}  # `with open(…) as file`
-        self.unpacked: dict[tuple[Scope, str], Binding] = {}  # `model_args, data_args = parser.parse_…()`
-        self.members: dict[tuple[str, str], list[Binding]] = {}  # `self.batch = …` in the methods of a class
-        self.class_scopes: set[Scope] = set()  # whose names the functions in them do not see
-
-    def bind(self, scope: Scope, name: str, binding: Binding) -> None:
-        self.bound.setdefault((scope, name), []).append(binding)
-        self.all.add(name)
-
-    def change(self, name: str) -> None:
-        self.changed.add(name)
-
-    def define(self, node: ast.ClassDef, scope: Scope) -> None:
-        self.classes[node.name] = scope, node
-        self.class_scopes.add(scope)
 
 
 def walk(tree: ast.Module) -> Walked:
     """What a module's names stand for, place by place."""
     found = Walked()
     _Walk(found).go(tree)
+    _follow_aliases(found)
     return found
 
 
-CHANGING = frozenset(
-    ("update", "pop", "setdefault", "clear", "append", "extend", "insert", "remove", "sort", "reverse")
-)
+def _follow_aliases(found: Walked) -> None:
+    """What is changed under one name is changed under those that it was taken from: ``part = config["train"]``."""
+    while True:
+        more = {
+            root
+            for (_, name), bindings in found.bound.items()
+            if name in found.changed
+            for binding in bindings
+            if binding.value is not None and not isinstance(binding.value, ast.Call)
+            if (root := root_name(binding.value)) is not None and root not in found.changed
+        }
+        if not more:
+            return
+        found.changed |= more
+
+
+def root_name(node: ast.expr) -> str | None:
+    """The name that ``a.b["c"].get("d")``, ``vars(a)`` and ``a`` begin with."""
+    while True:
+        if isinstance(node, ast.Name):
+            return node.id
+        if isinstance(node, ast.Attribute | ast.Subscript | ast.Starred):
+            node = node.value
+        elif isinstance(node, ast.Call):
+            called = node.func
+            holds = isinstance(called, ast.Attribute) and called.attr in ("get", "setdefault")
+            of_object = isinstance(called, ast.Name) and called.id in ("vars", "type") and node.args
+            node = node.args[0] if of_object else called if holds else ast.Constant(None)
+        else:
+            return None
+
+
+CHANGING = frozenset((
+    "__setattr__", "__setitem__", "append", "clear", "extend", "insert", "pop", "popitem", "remove", "reverse",
+    "set_defaults", "setdefault", "sort", "update",
+))  # fmt: skip
 
 
 class _Walk:
@@ -151,6 +110,7 @@ class _Walk:
     def _imports(self, node: ast.Import | ast.ImportFrom, at: Where) -> None:
         names, scope = self._names, at.scope
         for alias in node.names:
+            names.takes_all |= alias.name == "*"
             bound = (alias.asname or alias.name).partition(".")[0]
             names.bind(scope, bound, Binding(None, at))
             if isinstance(node, ast.ImportFrom):
@@ -175,7 +135,7 @@ class _Walk:
     def _arguments(self, node: ast.FunctionDef | ast.AsyncFunctionDef, at: Where, inner: Scope) -> None:
         names, given = self._names, node.args
         holder = self._class_names.get(at.scope)
-        if not at.scope:
+        if not at.scope and not node.decorator_list:
             names.functions[node.name] = node, Where(inner, (), self._order)
         placed = [*given.posonlyargs, *given.args]
         defaults: dict[str, ast.expr | None] = dict(
@@ -183,11 +143,14 @@ class _Walk:
         )
         defaults |= {each.arg: default for each, default in zip(given.kwonlyargs, given.kw_defaults, strict=True)}
         positions = {each.arg: number - (holder is not None) for number, each in enumerate(placed)}
-        called = holder if holder is not None and node.name == "__init__" else node.name if not at.scope else ""
+        called = holder if holder is not None and node.name == "__init__" else node.name if not at.scope else None
+        started = all((called_name(each) or "") in STARTING for each in node.decorator_list)
         for argument in arguments_of(given):
             names.bind(inner, argument.arg, Binding(None, at))
+            if called is None or not started:
+                continue
             names.arguments[inner, argument.arg] = Argument(
-                called or "", defaults.get(argument.arg), argument.annotation, positions.get(argument.arg), at
+                called, defaults.get(argument.arg), argument.annotation, positions.get(argument.arg), at
             )
 
     def _assign(self, node: ast.Assign, at: Where) -> str | None:
@@ -224,6 +187,28 @@ class _Walk:
                 self._names.change(node.id)
             elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
                 self._names.change(f"{node.value.id}.{node.attr}")
+            stores = isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load)
+            if stores and isinstance(node, ast.Attribute) and getattr(node.value, "id", "") != "self":
+                self._names.stored.add(node.attr)
+            elif stores and isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+                self._names.stored.add(str(node.slice.value))
+
+    def _changes(self, node: ast.Call, held: ast.expr) -> None:
+        """What a call changes: ``config.update(…)``, ``setattr(config, "batch", 8)``."""
+        names = self._names
+        by_name = isinstance(held, ast.Name) and held.id == "setattr"
+        if isinstance(held, ast.Attribute) and held.attr in CHANGING:
+            for changed in (dotted_or_none(held.value), root_name(held.value)):
+                if changed is not None and (changed != "self" or held.attr.startswith("__")):
+                    names.change(changed)
+        elif not by_name:
+            return
+        if node.args and (by_name or (isinstance(held, ast.Attribute) and held.attr.startswith("__"))):
+            names.change(root_name(node.args[0]) or "")
+        names.stored |= {each.arg for each in node.keywords if each.arg}
+        for given in node.args[:2]:
+            keys = given.keys if isinstance(given, ast.Dict) else [given]
+            names.stored |= {str(key.value) for key in keys if isinstance(key, ast.Constant)}
 
     def _parts(self, node: ast.stmt, at: Where, target: str | None) -> None:
         for child in ast.iter_child_nodes(node):
@@ -243,12 +228,7 @@ class _Walk:
                 where = at._replace(branch=branch, scope=scope)
                 names.calls.append((node, where, target if node is root else None))
                 held = node.func
-                if isinstance(held, ast.Attribute) and held.attr in CHANGING:
-                    changed = dotted_or_none(held.value)
-                    if changed is not None:
-                        names.change(changed)
-                elif isinstance(held, ast.Name) and held.id == "setattr" and node.args:
-                    names.change(dotted_or_none(node.args[0]) or "")
+                self._changes(node, held)
             elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
                 names.uses[node.id] = names.uses.get(node.id, 0) + 1
             elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
@@ -270,6 +250,15 @@ class _Walk:
                 stack += [(each, branch, scope) for each in (*node.args.defaults, *node.args.kw_defaults) if each]
             else:
                 stack += [(child, branch, scope) for child in reversed(list(ast.iter_child_nodes(node)))]
+
+
+STARTING = ("command", "main", "record")  # decorators of what a command line starts: click, typer, hydra, torch
+
+
+def called_name(node: ast.expr) -> str | None:
+    """The last name of ``app.command()``, ``hydra.main(…)``, ``record``."""
+    node = node.func if isinstance(node, ast.Call) else node
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else None
 
 
 def dotted_or_none(node: ast.expr) -> str | None:
