@@ -4,6 +4,7 @@ A process that imports the Trainer takes ten seconds to start, so that only thos
 """
 
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,7 @@ def told(folder: Path, asked: Trial, code: int = 0) -> Told:
     require_trainer()
     (folder / "trial.json").write_text(json.dumps(as_json(asked)), "utf-8")
     assert worker.main(str(folder / "trial.json"), str(folder / "events.jsonl")) == code
+    assert "host-peak" not in {thread.name for thread in threading.enumerate()}, "it would go on looking for ever"
     return read_events(str(folder / "events.jsonl"))
 
 

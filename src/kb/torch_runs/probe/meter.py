@@ -25,6 +25,13 @@ class Meter:
         self.phases: dict[str, Sizes] = {}
         self._host = None if self.cuda else _HostPeak()
 
+    def __enter__(self) -> "Meter":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._host is not None:
+            self._host.close()
+
     def start(self) -> None:
         if self._host is not None:
             self._host.start()
@@ -53,13 +60,19 @@ class Meter:
 
 
 class _HostPeak:
-    """The highest unique set while a phase runs, looked at from a thread."""
+    """The highest unique set while a phase runs, looked at from a thread until it is closed."""
 
     def __init__(self) -> None:
         self._process = psutil.Process()
         self._highest = 0
         self._lock = threading.Lock()
-        threading.Thread(target=self._watch, daemon=True, name="host-peak").start()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True, name="host-peak")
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closed.set()
+        self._thread.join()
 
     def start(self) -> None:
         with self._lock:
@@ -76,8 +89,7 @@ class _HostPeak:
             self._highest = max(self._highest, size)
 
     def _watch(self) -> None:
-        pause = threading.Event()
-        while not pause.wait(LOOK_SECONDS):
+        while not self._closed.wait(LOOK_SECONDS):
             self._look()
 
 

@@ -8,9 +8,13 @@ import json
 import sys
 import tempfile
 import traceback
+from typing import TYPE_CHECKING
 
 from kb.torch_runs.probe.events import GPU_WORDS, HOST_WORDS, Teller
 from kb.torch_runs.probe.trial import Trial, setup_of, trial_from
+
+if TYPE_CHECKING:
+    from kb.torch_runs.probe.meter import Meter
 
 PACKAGES = ("torch", "transformers", "accelerate", "peft", "bitsandbytes")
 BACKSTOP_BYTES = 2 << 30  # above the limit that is watched from outside: what no watch between two looks would catch
@@ -37,11 +41,17 @@ def main(trial_path: str, events_path: str) -> int:
 def _run(trial: Trial, teller: Teller) -> None:
     teller.begin("load")
     from kb.torch_runs.probe.meter import Meter, machine_of
-    from kb.torch_runs.probe.trainer_run import Clock, build_model, phase_runs, trainer_of
 
     device = "cuda" if trial.backend == "cuda" else "cpu"
     teller.fact(stack=stack(), machine=machine_of(device))
-    setup, meter, clock = setup_of(trial), Meter(device), Clock()
+    with Meter(device) as meter:
+        _measure(trial, teller, meter, device)
+
+
+def _measure(trial: Trial, teller: Teller, meter: "Meter", device: str) -> None:
+    from kb.torch_runs.probe.trainer_run import Clock, build_model, phase_runs, trainer_of
+
+    setup, clock = setup_of(trial), Clock()
     assert trial.config is not None  # only a command has none
     model = build_model(trial.config, setup, device).to(device)
     meter.start()
