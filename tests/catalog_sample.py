@@ -1,8 +1,24 @@
-"""The shipped catalogue, and a machine of one of its GPUs."""
+"""The shipped catalogue and guide, read once for all of a process's tests, and a machine of one of its GPUs."""
 
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from kb import knowledge
 from kb.advice.estimator import on_gpu
+from kb.core.catalog import Catalog
 from kb.core.hardware import Machine
-from kb.knowledge import load_catalog
+
+
+@cache
+def load_catalog(*, whole: bool = False) -> Catalog:
+    return knowledge.load_catalog(whole=whole)
+
+
+@cache
+def load_guide() -> Mapping[str, Any]:
+    return knowledge.load_guide()
+
 
 CATALOG = load_catalog()
 

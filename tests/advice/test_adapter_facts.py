@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
+from catalog_sample import load_catalog
 from kb.advice.check import Checker
 from kb.config.reader import ConfigReader
 from kb.core.expression import is_unknown
 from kb.core.hardware import Machine
-from kb.knowledge.catalog import load_catalog
 
 CATALOG = load_catalog()
 READER = ConfigReader(CATALOG.dialects, CATALOG.facts)

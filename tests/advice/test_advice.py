@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from catalog_sample import load_catalog
 from kb.advice.check import Checker
 from kb.advice.models import ModelIndex
 from kb.advice.places import said_effective_batch
@@ -11,7 +12,6 @@ from kb.config.reader import ConfigReader
 from kb.core.document import Unit
 from kb.core.expression import is_unknown
 from kb.core.hardware import Machine
-from kb.knowledge import load_catalog
 from kb.machine.detect import detect
 
 CATALOG = load_catalog()

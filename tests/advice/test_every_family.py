@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from catalog_sample import load_catalog, load_guide
 from kb.advice.answer import answer
 from kb.advice.estimate import estimate
 from kb.advice.estimator import Estimator
@@ -17,7 +18,6 @@ from kb.advice.question import PRECISIONS, Question, RunSettings
 from kb.core.model import Model
 from kb.core.setup import TrainingSetup
 from kb.core.text import UserError
-from kb.knowledge import load_catalog, load_guide
 from kb.memory import architecture_from_config, modules, parameter_count
 from kb.memory.throughput import work_of
 from kb.report.check.json_report import json_report

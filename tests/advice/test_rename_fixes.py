@@ -2,12 +2,12 @@
 
 import pytest
 
+from catalog_sample import load_catalog
 from kb.advice.check import Checker, Disk
 from kb.config.reader import ConfigReader
 from kb.core.finding import Finding
 from kb.core.lint import facts_of
 from kb.core.naming import Program
-from kb.knowledge import load_catalog
 from kb.machine.detect import detect
 
 CATALOG = load_catalog()

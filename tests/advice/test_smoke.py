@@ -1,7 +1,7 @@
 """The ramp of batches."""
 
+from catalog_sample import load_guide
 from kb.advice.formulas import ramp
-from kb.knowledge import load_guide
 
 GUIDE = load_guide()
 

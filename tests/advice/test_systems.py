@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from catalog_sample import load_catalog, load_guide
 from kb.advice.batch_seek import Seen, seek, tried_by_accelerate
 from kb.advice.batches import Ceiling, Split, splits_of
 from kb.advice.decision import walk
@@ -22,7 +23,6 @@ from kb.advice.targets import judge
 from kb.commands import COMMANDS
 from kb.config.text.mojibake import find_mojibake
 from kb.core.units import GIB
-from kb.knowledge import load_catalog, load_guide
 from kb.machine import cgroup, host
 from kb.machine.gpu_csv import read_gpu_csv
 from warm_runs import run_text

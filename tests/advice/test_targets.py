@@ -2,10 +2,10 @@
 
 import pytest
 
+from catalog_sample import load_guide
 from kb.advice.targets import judge
 from kb.core.snapshot import Sample
 from kb.core.units import GIB, MIB
-from kb.knowledge import load_guide
 from kb.machine.gpu_csv import read_gpu_csv
 
 TARGETS = load_guide()["formulas"]["targets"]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from catalog_sample import load_catalog
 from kb.advice.check import Checker
 from kb.advice.estimate import estimate
 from kb.config.python.reader import PythonReader
@@ -16,7 +17,6 @@ from kb.core.document import Unit
 from kb.core.result import UnitResult
 from kb.core.text import UserError
 from kb.core.unmodelled import Unmodelled
-from kb.knowledge import load_catalog
 from kb.machine.detect import detect
 
 CATALOG = load_catalog()

@@ -2,11 +2,11 @@
 
 import pytest
 
+from catalog_sample import load_guide
 from kb.advice.watch_records import Trend
 from kb.advice.watching import Watch
 from kb.core.snapshot import GpuProcess, GpuState, HostState, Snapshot, SpeedState, TreeState
 from kb.core.units import GIB
-from kb.knowledge import load_guide
 
 TARGETS = load_guide()["formulas"]["targets"]
 

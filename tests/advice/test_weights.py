@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from catalog_sample import load_catalog, load_guide
 from kb.advice.check import Checker
 from kb.advice.estimator import Estimator, on_gpu
 from kb.advice.flags import unit_of
@@ -17,7 +18,6 @@ from kb.config.reader import read_units
 from kb.core.document import Unit
 from kb.core.hardware import Machine
 from kb.core.setup import TrainingSetup
-from kb.knowledge import load_catalog, load_guide
 from kb.session.models import read_model_config
 
 CATALOG = load_catalog()

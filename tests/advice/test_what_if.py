@@ -2,10 +2,10 @@
 
 import pytest
 
+from catalog_sample import load_catalog
 from kb.advice.estimator import Estimator, on_gpu
 from kb.advice.what_if import Saving, what_if
 from kb.core.setup import PostTraining, TrainingSetup
-from kb.knowledge.catalog import load_catalog
 
 CATALOG = load_catalog()
 

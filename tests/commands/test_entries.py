@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
+from catalog_sample import load_catalog, load_guide
 from config_sample import ROOT
 from kb.advice.formulas import work_out
 from kb.commands.rules.command import main
 from kb.commands.rules.entries import explain_entry, find_entry
 from kb.core.text import UserError
-from kb.knowledge import load_catalog, load_guide, load_words
+from kb.knowledge import load_words
 from kb.knowledge.entries import Entry, entries_of, written
 from kb.knowledge.locations import named, shipped
 from kb.report.terminal import Style

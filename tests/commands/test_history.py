@@ -12,13 +12,13 @@ from xml.etree import ElementTree
 import jsonschema
 import pytest
 
+from catalog_sample import load_guide
 from kb.advice.history import Version, change, distinct, held_against, host_status, unit_of
 from kb.advice.noted_history import noted_versions, with_measured, with_notes
 from kb.commands.history_versions import labels_of
 from kb.core.memory_report import HostLedger
 from kb.core.text import UserError
 from kb.integrations.git_files import GitError, file_history
-from kb.knowledge import load_guide
 from kb.report.history.memory import percent
 from warm_runs import run_text
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from catalog_sample import load_catalog, load_guide
 from kb.advice.watching import Watch
 from kb.commands.monitor.columns import csv_header, csv_rows
 from kb.commands.monitor.command import main
@@ -15,7 +16,6 @@ from kb.commands.monitor.json_rows import json_line, snapshot_from_json
 from kb.commands.monitor.replay import Replay
 from kb.core.snapshot import ServerState, Snapshot
 from kb.core.text import UserError
-from kb.knowledge import load_catalog, load_guide
 from kb.machine.served import ServerWatch
 
 VLLM = """# HELP vllm:num_requests_running Number of requests in model execution batches.

@@ -9,7 +9,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from catalog_sample import CATALOG, machine
+from catalog_sample import CATALOG, load_guide, machine
 from command_runs import ROOT
 from command_runs import run_kb as kb
 from kb.advice.estimator import Estimator
@@ -17,7 +17,6 @@ from kb.advice.plan import Plan, combined, steps_from
 from kb.advice.plan_gpu import plan_gpu
 from kb.advice.plan_host import plan_host
 from kb.core.setup import TrainingSetup
-from kb.knowledge import load_guide
 
 sys.path.insert(0, str(ROOT / "bench"))
 from plan_check import tried

@@ -10,9 +10,9 @@ from typing import Any
 import jsonschema
 import pytest
 
+from catalog_sample import load_catalog
 from kb.commands.probe.command import main
 from kb.commands.probe.serve import start
-from kb.knowledge import load_catalog
 from packages import ROOT
 
 # As releases 0.8 to 0.11 print it, with the figures of a server that others published.

@@ -7,7 +7,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from catalog_sample import CATALOG, machine
+from catalog_sample import CATALOG, load_guide, machine
 from command_runs import ROOT, run_kb
 from kb.advice.answer import Answer, answer
 from kb.advice.attempts import OFFERED_ONLY
@@ -17,7 +17,7 @@ from kb.advice.estimator import Estimator
 from kb.advice.question import Question
 from kb.config.reader import ConfigReader
 from kb.core.text import UserError
-from kb.knowledge import load_guide, load_words
+from kb.knowledge import load_words
 from kb.report.recommend.config import scalar
 from kb.report.recommend.text import config_yaml
 from kb.report.words import Words

@@ -11,12 +11,13 @@ from typing import Any
 import jsonschema
 import pytest
 
+from catalog_sample import load_catalog, load_guide
 from kb.advice import rule_flips
 from kb.advice.rule_diff import Edition, entries_of, readable_by_this_code
 from kb.advice.rule_flips import Flips, Recommended, flips_of
 from kb.core.units import GIB
 from kb.integrations.git_files import GitError, resolve
-from kb.knowledge import load_catalog, load_guide, load_words
+from kb.knowledge import load_words
 from kb.report.rules.diff import MOST_ROWS, rule_diff_markdown
 from kb.report.words import Words
 from rules_copy import copy_of_rules

@@ -9,12 +9,12 @@ from typing import Any
 import jsonschema
 import pytest
 
+from catalog_sample import load_guide
 from kb.advice.pipelines import differing_claims, erratum_at, pipeline_of
 from kb.advice.runtime import Minutes, RunTime, Stage, TrainingTime, compare, known_batches, run_time, with_samples
 from kb.advice.speed_log import MAX_BARS, MAX_READINGS, pace, read_speed
 from kb.config.log.pieces import pieces
 from kb.core.text import Text, UserError
-from kb.knowledge import load_guide
 from warm_runs import run_module
 
 ROOT = Path(__file__).parents[2]

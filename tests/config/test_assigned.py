@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from catalog_sample import load_catalog
 from kb.config.discovery import discover, is_assigned
 from kb.config.python.assigned import parse_assigned
 from kb.config.reader import ConfigReader
@@ -12,7 +13,6 @@ from kb.config.shell.command import CommandReader
 from kb.config.shell.script import read_shell
 from kb.core.document import Unit
 from kb.core.expression import is_unknown
-from kb.knowledge import load_catalog
 from kb.session.code_files import code_units
 
 CATALOG = load_catalog()

@@ -2,12 +2,12 @@
 
 import pytest
 
+from catalog_sample import load_catalog
 from kb.advice.check import Checker
 from kb.config.joining import Joiner
 from kb.config.reader import ConfigReader
 from kb.core.result import UnitResult
 from kb.core.setup import PostTraining
-from kb.knowledge.catalog import load_catalog
 from kb.machine.detect import detect
 
 CATALOG = load_catalog()

@@ -2,11 +2,11 @@
 
 import pytest
 
+from catalog_sample import load_catalog
 from config_sample import FACTS, dialect_of
 from kb.config.reader import ConfigReader, read_units
 from kb.core.document import Unit
 from kb.core.expression import is_unknown
-from kb.knowledge import load_catalog
 
 DIALECT = {
     "id": "demo",

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from catalog_sample import load_catalog
 from kb.advice.models import ModelIndex
 from kb.advice.question import Question
 from kb.config.discovery import bears_marks
 from kb.config.hydra.tree import _upwards
 from kb.core.result import Unusable
 from kb.core.setup import PostTraining
-from kb.knowledge.catalog import load_catalog
 from kb.session.file_result import FileResult
 from kb.session.prepare import file_checker
 from kb.session.project import find_project

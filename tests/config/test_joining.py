@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from catalog_sample import load_catalog
 from kb.config.joining import Joiner
 from kb.config.reader import ConfigReader
 from kb.core.document import Unit
 from kb.core.expression import is_unknown
 from kb.core.finding import Edit, Fix
 from kb.core.text import Text
-from kb.knowledge.catalog import load_catalog
 from kb.session.seen import read_named
 
 CATALOG = load_catalog()

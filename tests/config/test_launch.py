@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from catalog_sample import load_catalog
 from kb.advice.check import Checker
 from kb.config.reader import ConfigReader
 from kb.config.shell.allotment import read_allotment
@@ -13,7 +14,6 @@ from kb.core.document import Unit, speaks_of_several_gpus
 from kb.core.expression import is_unknown
 from kb.core.hardware import Machine
 from kb.core.result import UnitResult
-from kb.knowledge import load_catalog
 from kb.machine.detect import detect
 
 CATALOG = load_catalog()

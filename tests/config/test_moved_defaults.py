@@ -4,12 +4,12 @@ from collections.abc import Mapping
 
 import pytest
 
+from catalog_sample import load_catalog
 from kb.advice.check import Checker
 from kb.config.reader import read_units
 from kb.core.facts import default_is_open, default_of
 from kb.core.hardware import Machine
 from kb.core.setup import TrainingSetup
-from kb.knowledge import load_catalog
 
 CATALOG = load_catalog()
 HF = "model_name_or_path: google/mt5-base\nper_device_train_batch_size: 4\nlearning_rate: 0.001\n"

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from catalog_sample import load_catalog
 from kb.config.files import ConfigError
 from kb.config.notebook.cells import read_notebook
 from kb.config.notebook.reader import read_cells
@@ -14,7 +15,6 @@ from kb.config.python.reader import PythonReader
 from kb.config.shell.command import CommandReader
 from kb.config.text.guard import MAX_NOTEBOOK_BYTES
 from kb.core.document import Unit
-from kb.knowledge.catalog import load_catalog
 from warm_runs import run_text
 
 CATALOG = load_catalog()

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from catalog_sample import load_catalog
 from kb.advice.check import Checker
 from kb.config.joining import Joiner
 from kb.config.reader import ConfigReader
@@ -11,7 +12,6 @@ from kb.config.shell.command import CommandReader
 from kb.config.shell.script import read_shell
 from kb.core.document import Unit
 from kb.core.expression import is_unknown
-from kb.knowledge import load_catalog
 from kb.machine.detect import detect
 
 CATALOG = load_catalog()

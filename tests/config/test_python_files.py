@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from catalog_sample import load_catalog
 from kb.config.discovery import CODE_SUFFIXES, bears_marks, discover
 from kb.config.files import ConfigError
 from kb.config.python.reader import MAX_RUNS, PythonReader
 from kb.core.document import Unit
 from kb.core.expression import is_unknown
-from kb.knowledge.catalog import load_catalog
 from warm_runs import run_text
 
 CATALOG = load_catalog()

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from catalog_sample import load_catalog
 from kb.advice.question import Question
 from kb.config.python.reader import PythonReader
 from kb.core.document import Setting
 from kb.core.expression import is_unknown
 from kb.core.result import UnitResult
-from kb.knowledge.catalog import load_catalog
 from kb.session.prepare import file_checker
 from kb.session.project import Project
 from kb.session.run import Input, check_input

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from catalog_sample import load_catalog
 from kb.config.joining import RUN_CONFIG, Joiner
 from kb.config.reader import ConfigReader
 from kb.config.shell.command import CommandReader
 from kb.core.document import Unit
 from kb.core.finding import Edit, Fix
 from kb.core.text import Text
-from kb.knowledge.catalog import load_catalog
 from warm_runs import run_text
 
 CATALOG = load_catalog()

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from catalog_sample import load_catalog
 from kb.advice.check import Checker
 from kb.config.notebook.reader import read_cells
 from kb.config.python.reader import PythonReader
@@ -11,7 +12,6 @@ from kb.config.shell.command import CommandReader
 from kb.config.shell.script import read_shell
 from kb.core.document import Unit
 from kb.core.setup import TrainingSetup
-from kb.knowledge import load_catalog
 from kb.machine.detect import detect
 
 CATALOG = load_catalog()

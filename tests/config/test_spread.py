@@ -1,9 +1,9 @@
 """What a config says of many GPUs: DeepSpeed's buckets and offload, FSDP's options old and new, tensor parallelism."""
 
+from catalog_sample import load_catalog
 from kb.advice.settings_reader import SettingsReader, offloads_fsdp, spread_of, uses_fsdp
 from kb.config.reader import read_units
 from kb.core.setup import Spread
-from kb.knowledge import load_catalog
 
 CATALOG = load_catalog()
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from catalog_sample import load_catalog
 from kb.config.dialect.dialects import CompiledDialect
 from kb.config.discovery import discover
 from kb.config.files import ConfigError
@@ -16,7 +17,6 @@ from kb.config.shell.script import read_shell
 from kb.config.text.parsing import parse
 from kb.config.text.splices import splice
 from kb.core.expression import is_unknown
-from kb.knowledge import load_catalog
 
 CATALOG = load_catalog()
 READER = ConfigReader(CATALOG.dialects, CATALOG.facts)

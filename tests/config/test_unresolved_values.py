@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from catalog_sample import load_catalog
 from kb.advice.check import Checker, Disk
 from kb.config.reader import ConfigReader
 from kb.config.shell.command import CommandReader
@@ -12,7 +13,6 @@ from kb.core.document import Unit
 from kb.core.expression import is_unknown
 from kb.core.facts import coerce
 from kb.core.result import UnitResult
-from kb.knowledge import load_catalog
 from kb.machine.detect import detect
 from kb.session.file import FileChecker
 from kb.session.models import model_in_folder

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from catalog_sample import load_catalog
 from kb.core.text import UserError
 from kb.core.units import BYTES_PER_UNIT, GIB, MIB, parse_bytes, read_size
-from kb.knowledge import load_catalog, load_words
+from kb.knowledge import load_words
 from kb.report.values import host_limit, host_size, is_of_host
 from kb.report.words import Words
 from warm_runs import run_text

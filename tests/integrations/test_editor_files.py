@@ -10,10 +10,11 @@ import jsonschema
 import pytest
 import yaml
 
+from catalog_sample import load_catalog
 from kb.commands.rules.command import main as rules
 from kb.commands.rules.config_schemas import config_schemas
 from kb.integrations.editor import session
-from kb.knowledge import load_catalog, load_words
+from kb.knowledge import load_words
 from kb.report.words import Words
 from kb.session.project import LIBRARIES
 from packages import ROOT, call, missing

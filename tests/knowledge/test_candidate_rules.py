@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kb.knowledge import load_catalog
+from catalog_sample import load_catalog
 from yaml_file import read_yaml
 
 DATA = Path(__file__).parents[1] / "data"

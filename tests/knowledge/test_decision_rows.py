@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from catalog_sample import load_guide
 from kb.advice.decision import Values, nominal_gb, walk
 from kb.core.expression import Tree, compile_tree, fact_names
 from kb.core.text import PLACEHOLDER
-from kb.knowledge import load_guide
 
 DECISIONS: dict[str, Any] = dict(load_guide()["decisions"])
 TREES = [(name, tree["id"]) for name, row in DECISIONS.items() for tree in row["trees"]]

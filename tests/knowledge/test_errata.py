@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
+from catalog_sample import load_catalog, load_guide
 from kb.advice.recompute import Basis, RecipeError, recompute
-from kb.knowledge import load_catalog, load_guide
 from kb.knowledge.compile_guide import compile_entry
 from kb.knowledge.source import read_source
 

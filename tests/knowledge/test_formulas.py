@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from catalog_sample import load_catalog, load_guide
 from kb.advice.formulas import work_out
 from kb.core.expression import is_unknown
 from kb.guide.formulas import formula as guide_formula
 from kb.guide.library import load_library
-from kb.knowledge import load_catalog, load_guide
 
 FORMULAS: dict[str, Any] = dict(load_guide()["formulas"])
 WORKED = {name: formula for name, formula in FORMULAS.items() if "variables" in formula}

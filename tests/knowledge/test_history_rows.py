@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kb.knowledge import load_catalog, load_guide
+from catalog_sample import load_catalog, load_guide
 
 MT5: dict[str, Any] = load_guide()["histories"]["mt5-qlora"]
 STAGES = ("init", "cut-1", "cut-2")

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import memory_sample as sample
+from catalog_sample import load_catalog, load_guide
 from kb.core.units import MIB
-from kb.knowledge import load_catalog, load_guide
 from kb.memory import architecture_from_config, parameter_count
 
 CAMPAIGNS: dict[str, dict[str, Any]] = dict(load_guide()["measurements"])

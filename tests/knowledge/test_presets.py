@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from catalog_sample import load_catalog, load_guide
 from kb.advice.inference import together
 from kb.advice.setup import setup_of
 from kb.core.document import Setting, Unit
 from kb.core.finding import Span
 from kb.core.hardware import Gpu
 from kb.core.memory_report import STATUSES
-from kb.knowledge import load_catalog, load_guide
 from kb.memory import predict
 
 CATALOG = load_catalog()

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from catalog_sample import load_catalog, load_guide
 from kb.core.text import PLACEHOLDER
 from kb.core.units import GIB
-from kb.knowledge import load_catalog, load_guide
 from kb.machine.detect import detect
 from report_sample import PARTICLE
 

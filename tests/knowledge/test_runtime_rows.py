@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from catalog_sample import load_catalog, load_guide
 from kb.core.expression import compile_tree
-from kb.knowledge import load_catalog, load_guide
 
 RUNTIMES: dict[str, Any] = dict(load_guide()["runtimes"])
 KFOLD: dict[str, Any] = RUNTIMES["kfold-summarization"]

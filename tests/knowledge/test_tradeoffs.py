@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kb.knowledge import load_catalog, load_guide
+from catalog_sample import load_catalog, load_guide
 
 TRADEOFFS: dict[str, Any] = dict(load_guide()["tradeoffs"])
 each_tradeoff = pytest.mark.parametrize("tradeoff", TRADEOFFS.values(), ids=TRADEOFFS)

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from kb.knowledge import load_catalog, load_words
+from catalog_sample import load_catalog
+from kb.knowledge import load_words
 
 SOURCE = Path(__file__).parents[2] / "src" / "kb"
 GROUPS = ("cli", "config", "machine", "project", "rules", "fix", "watch", "model_config", "report", "explain", "note")

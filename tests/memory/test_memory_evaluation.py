@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from catalog_sample import load_catalog
 from kb.core.setup import TrainingSetup
 from kb.core.units import MIB
-from kb.knowledge import load_catalog
 from kb.memory import architecture_from_config, predict
 from kb.memory.remainders import copies_of, kept_states, moments_remainder, reused_remainder
 from kb.memory.workspaces import kept_workspace

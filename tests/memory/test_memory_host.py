@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import memory_sample as sample
+from catalog_sample import load_catalog
 from kb.advice.check import Checker
 from kb.advice.estimator import on_gpu
 from kb.config.reader import read_units
 from kb.core.hardware import Machine
 from kb.core.memory_report import HostLedger
 from kb.core.setup import Spread, TrainingSetup
-from kb.knowledge import load_catalog
 from kb.memory import predict
 
 GB = 10**9

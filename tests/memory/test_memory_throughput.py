@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 import memory_sample as sample
+from catalog_sample import load_catalog, load_guide
 from kb.core.hardware import Gpu
 from kb.core.setup import Spread, TrainingSetup
-from kb.knowledge import load_catalog, load_guide
 from kb.memory import architecture_from_config
 from kb.memory.throughput import Throughput, throughput_of, work_of
 

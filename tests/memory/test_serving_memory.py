@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from catalog_sample import load_catalog, load_guide
 from kb.core.units import GIB
-from kb.knowledge import load_catalog, load_guide
 from kb.memory.config_fields import UnsupportedArchitectureError
 from kb.memory.serving.answer import Served, changes, load, serve, smallest
 from kb.memory.serving.cache import bytes_of_request, bytes_of_token

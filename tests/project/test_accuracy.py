@@ -7,7 +7,7 @@ from statistics import mean
 
 import pytest
 
-from kb.knowledge import load_catalog, load_guide
+from catalog_sample import load_catalog, load_guide
 from kb.memory import architecture_from_config, predict
 
 ROOT = Path(__file__).parents[2]

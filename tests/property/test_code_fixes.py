@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from catalog_sample import load_catalog
 from kb.config.files import ConfigError
 from kb.config.fixing.fixes import Fixer, Request
 from kb.config.notebook.reader import read_cells
@@ -16,7 +17,6 @@ from kb.config.shell.command import CommandReader
 from kb.core.document import Unit
 from kb.core.finding import Edit, Fix
 from kb.core.text import Text
-from kb.knowledge.catalog import load_catalog
 
 CATALOG = load_catalog()
 PYTHON = PythonReader(CATALOG.dialects, CATALOG.facts)

@@ -5,8 +5,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from catalog_sample import load_guide
 from kb.advice.decision import walk
-from kb.knowledge import load_guide
 
 INFERENCE: dict[str, Any] = load_guide()["decisions"]["inference-batch"]
 ANSWERS = st.fixed_dictionaries(

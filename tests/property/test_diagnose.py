@@ -8,13 +8,13 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from catalog_sample import load_guide
 from kb.advice.diagnosis import Diagnosis, diagnose
 from kb.advice.log_lines import clean, is_quoted, message_start
 from kb.advice.log_scan import LogLine
 from kb.config.files import ConfigError
 from kb.config.log.pieces import pieces
 from kb.config.log.text import read_lines
-from kb.knowledge import load_guide
 from kb.report.diagnosis_report import diagnosis_json
 from report_sample import words
 from yaml_file import read_yaml

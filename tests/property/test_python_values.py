@@ -7,13 +7,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from catalog_sample import load_catalog
 from kb.config.python.names import Names, Where
 from kb.config.python.reader import PythonReader
 from kb.config.python.syntax import Module
 from kb.config.python.values import Values
 from kb.config.text.source import Source
 from kb.core.expression import is_unknown
-from kb.knowledge.catalog import load_catalog
 
 CATALOG = load_catalog()
 READER = PythonReader(CATALOG.dialects, CATALOG.facts)

@@ -4,11 +4,11 @@ batch is held where any batch holds it."""
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from catalog_sample import load_catalog
 from kb.advice.batches import Ceiling, splits_of
 from kb.advice.estimator import Estimator, on_gpu
 from kb.advice.question import Question
 from kb.advice.recommend import recommend_training
-from kb.knowledge import load_catalog
 
 CATALOG = load_catalog()
 MODELS = st.sampled_from(sorted(CATALOG.models))

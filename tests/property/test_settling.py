@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from catalog_sample import load_catalog
 from kb.advice.question import Question
 from kb.commands.rules.examples import KINDS, ExampleRunner
 from kb.core.text import UserError
-from kb.knowledge import load_catalog
 from kb.session.file_result import FileResult, Kind, kind_of
 from kb.session.prepare import file_checker
 from kb.session.project import Project

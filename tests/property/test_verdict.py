@@ -8,10 +8,10 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from catalog_sample import load_catalog
 from kb.advice.check import Checker
 from kb.config.reader import ConfigReader
 from kb.core.memory_report import OVER
-from kb.knowledge import load_catalog
 from kb.machine.detect import detect
 
 CATALOG = load_catalog()

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from catalog_sample import load_catalog
 from kb.commands.check import main
 from kb.commands.diagnose import main as diagnose
 from kb.core.finding import Fix
 from kb.core.grammar import parse
 from kb.core.text import Text
-from kb.knowledge import load_catalog, load_words
+from kb.knowledge import load_words
 from kb.report.condition import condition_text, sentence
 from kb.report.words import Words
 

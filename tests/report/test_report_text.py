@@ -6,11 +6,11 @@ import re
 import pytest
 
 import report_sample as sample
+from catalog_sample import load_catalog
 from kb.core.finding import Finding, Fix, NotEvaluated, Span
 from kb.core.result import CheckResult
 from kb.core.setup import Assumption
 from kb.core.text import Text
-from kb.knowledge import load_catalog
 from kb.report.check.panel import assumed_lines, not_evaluated_lines
 from kb.report.check.rows import gpu_table, short_name
 from kb.report.check.tally import statistics_report

@@ -5,8 +5,9 @@ import io
 import pytest
 
 import memory_sample as sample
+from catalog_sample import load_catalog
 from kb.core.setup import TrainingSetup
-from kb.knowledge import load_catalog, load_words
+from kb.knowledge import load_words
 from kb.memory.throughput import Throughput, throughput_of
 from kb.report.estimate.text import throughput_lines, throughput_object
 from kb.report.terminal import choose_style

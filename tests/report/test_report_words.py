@@ -8,11 +8,11 @@ from itertools import product
 import pytest
 
 import report_sample as sample
+from catalog_sample import load_catalog
 from kb.core.finding import SEVERITIES, Finding, Span
 from kb.core.memory_report import MemoryReport
 from kb.core.setup import TrainingSetup
 from kb.core.text import PLACEHOLDER, Text
-from kb.knowledge import load_catalog
 from kb.memory import predict
 from kb.report.check.panel import need_of
 from kb.report.words import Words

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from catalog_sample import load_catalog
 from kb.advice.question import Question
 from kb.config.files import ConfigError
 from kb.core.expression import compile_tree, deciding_facts, is_unknown
 from kb.core.finding import Finding
 from kb.core.memory_report import OVER
 from kb.core.release import ProjectRelease, exact_release, just_below
-from kb.knowledge import load_catalog
 from kb.session.file import FileChecker
 from kb.session.prepare import Checking, file_checker
 from kb.session.project import Project

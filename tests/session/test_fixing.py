@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from catalog_sample import load_catalog
 from kb.advice.question import Question
 from kb.core.finding import Edit, Finding, Fix, Span
 from kb.core.result import CheckResult
 from kb.core.text import Text
-from kb.knowledge import load_catalog
 from kb.session.choosing import Choice, chosen_fix, effective
 from kb.session.file import FileChecker
 from kb.session.fixing import FixedRun, fix_files, replacements_of

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from catalog_sample import load_catalog
 from kb.advice.models import ModelGuesser
 from kb.core.catalog import Catalog
-from kb.knowledge import load_catalog
 from kb.session.models import cached_config, hub_folder, is_hub_name
 from warm_runs import ENVIRON, run_text
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from catalog_sample import load_catalog
 from kb.advice.question import Question
 from kb.config.hydra.composing import Composed, compose
 from kb.core.catalog import Catalog
 from kb.core.result import UnitResult
-from kb.knowledge import load_catalog
 from kb.session.composed import GroupFolders, read_below
 from kb.session.file import FileChecker
 from kb.session.file_result import FileResult

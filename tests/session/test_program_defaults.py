@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from catalog_sample import load_catalog
 from kb.advice.question import Question
 from kb.config.python.declared import declared, device_map_of
 from kb.core.result import UnitResult, Unusable
-from kb.knowledge.catalog import load_catalog
 from kb.session.prepare import file_checker
 from kb.session.project import find_project
 from kb.session.run import Input, check_input

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from catalog_sample import load_catalog
 from kb.advice.check import Checker
 from kb.advice.question import Question
 from kb.core.expression import is_unknown
@@ -13,7 +14,6 @@ from kb.core.facts import FactType
 from kb.core.hardware import Machine
 from kb.core.result import UnitResult
 from kb.core.text import Text, UserError
-from kb.knowledge import load_catalog
 from kb.session.file import FileChecker
 from kb.session.given import given_facts
 from kb.session.prepare import _installed, file_checker

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from catalog_sample import load_catalog
 from kb.advice.question import Question
 from kb.core.finding import Edit, Finding, Fix
 from kb.core.text import Text
-from kb.knowledge import load_catalog
 from kb.session.file import FileChecker
 from kb.session.file_result import FileResult
 from kb.session.prepare import file_checker

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from catalog_sample import load_catalog
 from kb.advice.question import Question
 from kb.config.sweep.sweep import Sweep, combinations, read_sweep
 from kb.config.text.parsing import parse
 from kb.core.result import UnitResult
-from kb.knowledge import load_catalog
 from kb.session.file import FileChecker
 from kb.session.fixing import fix_files
 from kb.session.prepare import file_checker

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from catalog_sample import load_catalog
 from kb.advice.question import Question
 from kb.config.discovery import discover
-from kb.knowledge import load_catalog, load_words
+from kb.knowledge import load_words
 from kb.report.check.text import summary_line, text_report
 from kb.report.terminal import Style
 from kb.report.words import Words

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from catalog_sample import load_catalog
 from kb.advice.question import Question
 from kb.core.finding import Finding
 from kb.core.result import Unusable
-from kb.knowledge.catalog import load_catalog
 from kb.session.file import FileChecker
 from kb.session.prepare import file_checker
 from kb.session.project import find_project

@@ -16,8 +16,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
+from catalog_sample import load_catalog
 from kb.core.text import LANGUAGES
-from kb.knowledge import load_catalog
 from site_browser import DESKTOP, PHONE, Browser
 from site_needs import ROOT
 

@@ -4,8 +4,9 @@ import re
 from functools import cache
 from pathlib import Path
 
+from catalog_sample import load_catalog
 from kb.guide.site_words import site_texts
-from kb.knowledge import load_catalog, load_words
+from kb.knowledge import load_words
 from site_needs import ROOT
 
 PLACEHOLDER = re.compile(r"\{(\w+)[^}]*\}")

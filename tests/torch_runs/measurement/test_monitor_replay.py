@@ -9,6 +9,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from catalog_sample import load_guide
 from kb.advice.watching import Watch
 from kb.commands.monitor.columns import csv_header, csv_rows, stamp
 from kb.commands.monitor.command import main
@@ -16,7 +17,6 @@ from kb.commands.monitor.json_rows import json_line
 from kb.commands.monitor.replay import BrokenRecording, Replay
 from kb.core.snapshot import GpuState, HostState, ProcessState, Snapshot, SpeedState, TreeState
 from kb.core.units import GIB
-from kb.knowledge import load_guide
 
 ROOT = Path(__file__).parents[3]
 RECORDINGS = ROOT / "tests" / "data" / "recordings"

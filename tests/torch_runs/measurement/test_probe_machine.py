@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from catalog_sample import load_catalog
 from kb.core.hardware import Machine
 from kb.core.setup import TrainingSetup
-from kb.knowledge import load_catalog, load_words
+from kb.knowledge import load_words
 from kb.report.json_parts import machine_object
 from kb.report.probe.json_report import probe_object
 from kb.report.probe.text import probe_text

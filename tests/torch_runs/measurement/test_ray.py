@@ -16,8 +16,8 @@ from typing import Any
 import psutil
 import pytest
 
+from catalog_sample import load_catalog
 from kb.core.text import UserError
-from kb.knowledge import load_catalog
 from kb.machine.match import names_of
 from kb.torch_runs.probe.ray_cluster import accelerator_of, offered_by
 from kb.torch_runs.probe.trial import Trial
