@@ -2,7 +2,7 @@
 # Needs Python 3.11 or newer, make and git. Everything is installed into .venv/ (bench/.venv/ for the benches).
 
 # The first of these that is new enough and can make a virtual environment; `make PYTHON=/path/to/python` overrides.
-CANDIDATES := python3 python3.13 python3.12 python3.11 python
+CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11 python
 SUITS := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for each in $(CANDIDATES); do "$$each" -c '$(SUITS)' 2>/dev/null && echo "$$each" && break; done)
 
@@ -21,6 +21,11 @@ PIP := -m pip install --quiet --disable-pip-version-check --constraint constrain
 DEMO := $(VENV)/.installed
 DEV := $(VENV)/.dev-installed
 DOCS := $(VENV)/.docs-installed
+# What is released is built with these alone, each by its hash; tests and their tools are not there.
+PINNED := ci/requirements
+BUILD := $(VENV)/build
+SBOM := $(VENV)/sbom
+BY_HASH := -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $(PINNED)
 MADE_FROM := pyproject.toml constraints.txt hatch_build.py
 
 # A PYTHONPATH or a user's site-packages must not decide what is tested.
@@ -28,7 +33,7 @@ unexport PYTHONPATH
 export PYTHONNOUSERSITE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint format rules site serve bench bench-accuracy bench-grid bench-gpu bench-host bench-site dist dist-rules sbom constraints clean
+.PHONY: help demo test quick lint format rules site serve bench bench-accuracy bench-grid bench-gpu bench-host bench-site dist dist-rules sbom constraints hashes clean
 
 help:
 	@echo 'make demo         install into $(VENV)/ and check the configs in examples/'
@@ -46,7 +51,7 @@ help:
 	@echo 'make bench-site   time the build of the site and the playground in Chromium; results in bench/results/'
 	@echo 'make dist sbom    build wheel and sdist, the same bytes each time, and list what an installation consists of'
 	@echo 'make dist-rules   build a release of the rules alone, for kb rules update'
-	@echo 'make constraints  pin again what a fresh install gives'
+	@echo 'make constraints  pin again what a fresh install gives; make hashes (UV=/path/to/uv) the files of what is released'
 	@echo 'make clean        remove what the above made'
 
 $(RUN):
@@ -147,25 +152,32 @@ bench-host: $(BENCH_TORCH)/.installed
 bench-site: $(DEV)
 	$(RUN) bench/site.py $(ARGS)
 
+$(BUILD)/.installed: $(PINNED)/build.txt | $(RUN)
+	$(PYTHON) -m venv --clear $(BUILD)
+	$(BUILD)/$(BIN)/python $(BY_HASH)/build.txt
+	@touch $@
+
 # Twice the same bytes from the same commit: the archives' times are those of the commit.
 dist: export SOURCE_DATE_EPOCH := $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
-dist: $(DEV)
+dist: $(BUILD)/.installed
 	rm -rf dist
-	$(RUN) -m hatchling build -d dist
+	$(BUILD)/$(BIN)/python -m hatchling build -d dist
 	cd dist && sha256sum *.whl *.tar.gz > SHA256SUMS
 
 # The rules alone, for `kb rules update`: a release of their own, without a new kb.
-dist-rules: $(DEV)
+dist-rules: $(BUILD)/.installed
 	rm -rf dist
-	cd packages/gpu-memory-kb-rules && $(abspath $(RUN)) -m hatchling build -t wheel -d ../../dist
+	cd packages/gpu-memory-kb-rules && $(abspath $(BUILD)/$(BIN)/python) -m hatchling build -t wheel -d ../../dist
 	cd dist && sha256sum *.whl > SHA256SUMS
 
 # What an installation consists of, as CycloneDX: of the wheel alone, in an environment of its own.
-sbom: $(DEV)
-	rm -rf $(VENV)/sbom && $(PYTHON) -m venv --without-pip $(VENV)/sbom
-	$(RUN) -m pip --python $(VENV)/sbom/$(BIN)/python install --quiet --disable-pip-version-check --constraint constraints.txt dist/*.whl
-	$(RUN) -m cyclonedx_py environment --output-reproducible --pyproject pyproject.toml --output-file dist/gpu-memory-kb.cdx.json $(VENV)/sbom/$(BIN)/python
-	rm -rf $(VENV)/sbom
+sbom: | $(RUN)
+	rm -rf $(SBOM) && $(PYTHON) -m venv $(SBOM)/tool && $(PYTHON) -m venv --without-pip $(SBOM)/kb
+	$(SBOM)/tool/$(BIN)/python $(BY_HASH)/sbom.txt
+	$(SBOM)/tool/$(BIN)/python -m pip --python $(SBOM)/kb/$(BIN)/python $(subst -m pip,,$(BY_HASH))/run.txt
+	$(SBOM)/tool/$(BIN)/python -m pip --python $(SBOM)/kb/$(BIN)/python install --quiet --no-index --no-deps dist/*.whl
+	$(SBOM)/tool/$(BIN)/python -m cyclonedx_py environment --output-reproducible --pyproject pyproject.toml --output-file dist/gpu-memory-kb.cdx.json $(SBOM)/kb/$(BIN)/python
+	rm -rf $(SBOM)
 
 # In a fresh environment, with no constraints, so that what is pinned is what was installed and nothing else.
 constraints:
@@ -174,7 +186,19 @@ constraints:
 	$(VENV)/constraints/$(BIN)/python -m pip install --quiet --disable-pip-version-check '.[dev,docs,torch]'
 	@{ echo '# What `make constraints` installed: kb with every extra, and the tools for tests, lint and the site.'; \
 	  $(VENV)/constraints/$(BIN)/python -m pip freeze --exclude gpu-memory-kb | sed 's/+cpu//'; } > constraints.txt
+	$(VENV)/constraints/$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(MAKE) hashes UV=$(VENV)/constraints/$(BIN)/uv
 	rm -rf $(VENV)/constraints
+
+# The same versions with the hash of every file that an index has of them, for each system and Python that kb runs on.
+UV ?= uv
+LOCK = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
+  --constraint constraints.txt --custom-compile-command 'make constraints'
+hashes:
+	$(LOCK) --output-file $(PINNED)/run.txt pyproject.toml
+	$(RUN) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
+	  | $(LOCK) --output-file $(PINNED)/build.txt -
+	echo cyclonedx-bom | $(LOCK) --output-file $(PINNED)/sbom.txt -
 
 clean:
 	rm -rf $(VENV) $(BENCH) $(BENCH_TORCH) bench/.venv-rivals build dist site rules/.bundle .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
