@@ -1,24 +1,95 @@
 """The wheel's data: rules/ and i18n/ packed into one file, with the bundle compiled from them; the manual pages.
 
 An editable installation gets none of it: it reads both folders from the checkout.
+
+``KB_PROJECT_URL``, the repository's address, is the one variable that everything public is made from: the project's
+URLs, the README's links as an index shows them, and the pages that findings name. Where it is empty, nobody has said
+where this is published, and nothing is said of it.
 """
 
 import datetime
 import json
 import lzma
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from typing import Any
+from urllib.parse import urlsplit
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 MANUALS = "man"
 ARCHIVE = "sources.json.xz"  # as kb.knowledge.packed reads it
 PROJECT = "rules/schema/project.json"  # each start in a project with a kb.toml reads it
+SITE = "site_url"  # as kb.knowledge.locations reads it
 OF_THE_GUIDE = (".*", "site.yaml", "glossary.yaml")  # made from a checkout alone
+
+
+PROJECT_URL = "KB_PROJECT_URL"
+LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)\s]+)\)")
+
+
+def project_url() -> str:
+    """The repository's address without ``/`` at the end; empty where nobody says it."""
+    said = os.environ.get(PROJECT_URL, "").strip().rstrip("/")
+    if said and not said.startswith("https://"):
+        raise SystemExit(f"{PROJECT_URL} is the repository's address, https://…, and not {said}")
+    return said
+
+
+def site_of(project: str) -> str:
+    """The site that the repository's workflow publishes: on GitHub its Pages; elsewhere ``KB_SITE_URL`` says it."""
+    said = os.environ.get("KB_SITE_URL", "").strip()
+    address = urlsplit(project)
+    owner, _, name = address.path.strip("/").partition("/")
+    if said or address.netloc != "github.com" or not name:
+        return said
+    root = f"https://{owner.lower()}.github.io/"
+    return root if name == f"{owner.lower()}.github.io" else f"{root}{name}/"
+
+
+def linked(readme: str, project: str, version: str, root: str) -> str:
+    """The README with links that lead somewhere from an index's page too: to the files of the same release."""
+
+    def absolute(match: re.Match[str]) -> str:
+        kind = "tree" if os.path.isdir(os.path.join(root, match[1].partition("#")[0])) else "blob"
+        return f"]({project}/{kind}/v{version}/{match[1]})"
+
+    return LINK.sub(absolute, readme) if project else readme
+
+
+def site_file(folder: str) -> dict[str, str]:
+    """What says in the package where the rules' pages are, and its place there; nothing where no site is known."""
+    site = site_of(project_url())
+    if not site:
+        return {}
+    path = os.path.join(folder, SITE)
+    with open(path, "w", encoding="utf-8") as stream:
+        stream.write(site)
+    return {path: f"kb/_data/{SITE}"}
+
+
+class PublicHook(MetadataHookInterface):
+    """The metadata that depends on where the project is published."""
+
+    PLUGIN_NAME = "custom"
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        project = project_url()
+        with open(os.path.join(self.root, "README.md"), encoding="utf-8") as stream:
+            text = linked(stream.read(), project, metadata["version"], self.root)
+        metadata["readme"] = {"content-type": "text/markdown", "text": text}
+        urls = {
+            "Repository": project,
+            "Issues": f"{project}/issues",
+            "Changelog": f"{project}/blob/v{metadata['version']}/CHANGELOG.md",
+            "Documentation": site_of(project),
+        }
+        metadata["urls"] = {name: url for name, url in urls.items() if project and url}
 
 
 def stage(root: str, folder: str, day: str) -> None:
@@ -83,6 +154,7 @@ class KnowledgeHook(BuildHookInterface):
         for path, place in (("ko/kb.1", "share/man/ko/man1/kb.1"), ("en/kb.1", "share/man/man1/kb.1")):
             build_data["shared_data"][os.path.join(pages, path)] = place
         build_data["force_include"][os.path.join(self.staging, "rules", ".bundle")] = "kb/_data/rules/.bundle"
+        build_data["force_include"] |= site_file(self.staging)
         for name in (PROJECT, ARCHIVE):
             build_data["force_include"][os.path.join(self.staging, name)] = f"kb/_data/{name}"
 

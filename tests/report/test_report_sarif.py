@@ -14,6 +14,7 @@ from kb.core.finding import Finding, Fix, Span
 from kb.core.result import CheckResult
 from kb.report.ci.formats import relative_path, uri
 from kb.report.ci.sarif import sarif_report
+from kb.report.words import RulePages
 
 SCHEMA = os.path.join(
     os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "data", "sarif", "sarif-2.1.0-rtm.5.json"
@@ -64,7 +65,17 @@ def test_rules_and_results_refer_to_each_other() -> None:
     assert fp16["defaultConfiguration"] == {"level": "error"}
     assert "pretrained in bf16" in fp16["help"]["markdown"]
     assert "kb rules explain t5-fp16-overflow" in fp16["help"]["text"]
-    assert "helpUri" not in fp16, "no page is promised where none may be"
+    assert "helpUri" not in fp16, "no page is promised where no site is known"
+
+
+def test_a_rule_has_its_page_where_the_site_is_known(validator: Draft4Validator) -> None:
+    words = sample.words("en")
+    words.pages = RulePages("https://kb.example/guide/", {"effective-batch-not-as-said"})
+    made = json.loads(sarif_report(sample.check_result(), words, sample.RULES, base="/projects"))
+    assert [error.message for error in validator.iter_errors(made)] == []
+    uris = {rule["id"]: rule.get("helpUri") for rule in made["runs"][0]["tool"]["driver"]["rules"]}
+    assert uris["t5-fp16-overflow"] == "https://kb.example/guide/en/rules/t5-fp16-overflow/"
+    assert uris["effective-batch-not-as-said"] is None, "the site has no page of a team's own rule"
 
 
 def test_columns_count_characters_and_say_so() -> None:

@@ -120,6 +120,51 @@ def test_the_editor_shows_the_private_rule_and_reads_it_again_when_it_changes(pr
     assert "acme-batch-over-queue" not in {finding.rule for _, finding in session.check(CONFIG, path).findings()}
 
 
+SITE = "https://kb.example/guide"
+WITH_FAULTS = "model_name_or_path: google/mt5-base\nper_device_train_batch_size: 8\nfp16: true\noutput_dir: o\n"
+
+
+def pages(language: str, path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, list[str | None]]:
+    """The page of each rule that fires: in JSON, in SARIF, in the editor."""
+    from lsprotocol import types
+
+    from kb.integrations.editor.answers import Answers
+    from kb.integrations.editor.positions import Positions
+    from kb.integrations.editor.session import Session
+
+    found: dict[str, list[str | None]] = {}
+    arguments = [str(path), "--gpu", "acme-card", "--lang", language]
+    assert check.main([*arguments, "--format", "json"]) == 1
+    for finding in json.loads(capsys.readouterr().out)["files"][0]["findings"]:
+        found[finding["rule"]] = [finding.get("doc_url")]
+    assert check.main([*arguments, "--format", "sarif"]) == 1
+    for rule in json.loads(capsys.readouterr().out)["runs"][0]["tool"]["driver"]["rules"]:
+        found[rule["id"]].append(rule.get("helpUri"))
+    session = Session(language, {"gpu": "acme-card"})
+    read = session.check(path.read_text("utf-8"), str(path))
+    answers = Answers(session, read, "file:///c", Positions(WITH_FAULTS, types.PositionEncodingKind.Utf16))
+    for each in answers.diagnostics():
+        assert each.code_description is not None
+        found.setdefault(str(each.code), []).append(each.code_description.href)
+    return found
+
+
+def test_a_finding_names_its_page_where_the_site_is_known_and_has_one(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pygls")
+    write(project, "train.yaml", WITH_FAULTS)
+    monkeypatch.setenv("KB_SITE_URL", SITE)
+    for language, below in (("ko", "rules"), ("en", "en/rules")):
+        found = pages(language, project / "train.yaml", capsys)
+        assert found["t5-fp16-overflow"] == [f"{SITE}/{below}/t5-fp16-overflow/"] * 3
+        own = found["acme-batch-over-queue"]
+        assert own[:2] == [None, None] and str(own[2]).endswith(CHECKED), "of a team's rule the site has no page"
+    monkeypatch.setenv("KB_SITE_URL", "")
+    without = pages("en", project / "train.yaml", capsys)["t5-fp16-overflow"]
+    assert without[:2] == [None, None] and str(without[2]).startswith("file://"), "no address is made up"
+
+
 def test_what_changes_in_an_overlay_changes_the_version_by_which_results_are_kept(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -46,7 +46,8 @@ def no_table(name: str) -> Mapping[str, Any]:
 
 
 class Catalog(NamedTuple):
-    """``version`` is the rules' own; ``sources`` and ``constants`` are plain data by id;
+    """``version`` is the rules' own; ``laid`` are the rules that an overlay holds, of which the site has no page;
+    ``sources`` and ``constants`` are plain data by id;
     ``events`` maps a kind to its values' types; ``triggers`` maps a format to what a row of its tables begins with, and
     ``table`` reads those rows."""
 
@@ -61,6 +62,7 @@ class Catalog(NamedTuple):
     sources: Mapping[str, Any]
     triggers: Mapping[str, tuple[str, ...]] = {}
     table: Callable[[str], Mapping[str, Any]] = no_table
+    laid: frozenset[str] = frozenset()
     serving: Callable[[], Mapping[str, Any]] = dict  # inference engines by id, read when first needed
 
     def fact_types(self) -> dict[str, str]:

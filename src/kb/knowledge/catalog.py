@@ -45,6 +45,7 @@ def load_catalog(rules: Rules = None, *, whole: bool = False) -> Catalog:
         sources=cold["sources"],
         triggers={name: tuple(keys) for name, keys in hot["tables"].items()},
         table=lambda name: load_part(location, TABLE + name, beside=True),
+        laid=frozenset(hot.get("laid", ())),
         serving=partial(load_part, location, "serving"),
     )
 

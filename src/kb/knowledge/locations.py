@@ -14,6 +14,8 @@ from kb.knowledge.updated import updated
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _PACKAGED = os.path.join(_PACKAGE, "_data")
 _CHECKOUT = os.path.dirname(os.path.dirname(_PACKAGE))
+SITE = "KB_SITE_URL"  # the site's address, as the site itself is built with it
+_BUILT_WITH = "site_url"  # the same in an installed package, where its build knew one
 
 
 class Overlay(NamedTuple):
@@ -50,6 +52,21 @@ def shipped() -> Location:
     if os.path.isdir(_PACKAGED):
         return Location(os.path.join(_PACKAGED, "rules"), os.path.join(_PACKAGED, "i18n"), True)
     return Location(os.path.join(_CHECKOUT, "rules"), os.path.join(_CHECKOUT, "i18n"), False)
+
+
+def site_address() -> str:
+    """Where the rules' pages are, with ``/`` at the end: as the environment says, or the build of this package did.
+
+    Empty where neither says so: no page is promised that may not be there.
+    """
+    said = os.environ.get(SITE, "").strip()
+    if not said:
+        try:
+            with open(os.path.join(_PACKAGED, _BUILT_WITH), encoding="utf-8") as stream:
+                said = stream.read().strip()
+        except OSError:
+            return ""
+    return f"{said.rstrip('/')}/" if said.startswith(("https://", "http://")) else ""
 
 
 def current() -> Location:

@@ -49,7 +49,7 @@ def overlaid(location: Location, part: str) -> Any:
     base = load_part(location._replace(overlays=()), part)
     layer = layer_of(location)
     if part == "hot":
-        merged = {**base, "version": f"{base['version']}+{layer['digest']}"}
+        merged = {**base, "version": f"{base['version']}+{layer['digest']}", "laid": [*layer["hot"]["rules"]]}
         for name in HOT.values():
             merged[name] = {**base[name], **layer["hot"][name]}
         return {**merged, "rules": dict(sorted(merged["rules"].items()))}

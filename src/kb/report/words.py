@@ -1,8 +1,8 @@
 """One language: the texts of i18n, the facts' meanings and units, and how they are put together."""
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from kb.core.expression import is_unknown
 from kb.core.facts import FactType
@@ -16,15 +16,39 @@ from kb.report.values import UNKNOWN, format_value, host_size, is_of_host
 _SENTENCE_END = re.compile(r"(?<=[.])\s+(?=\S)")
 
 
+class RulePages(NamedTuple):
+    """The rules' pages: the address of the site, empty where it is not known, and the rules that it has no page of."""
+
+    site: str = ""
+    without: Collection[str] = ()
+
+    def path(self, rule: str, language: str) -> str | None:
+        """A rule's page below the root of the site."""
+        if rule in self.without:
+            return None
+        return f"{'' if language == 'ko' else f'{language}/'}rules/{rule}/"
+
+    def address(self, rule: str, language: str) -> str | None:
+        """A rule's page, to be opened; None where there is none, or none is known."""
+        below = self.path(rule, language)
+        return f"{self.site}{below}" if self.site and below else None
+
+
+NO_SITE = RulePages()
+
+
 class Words:
-    """What a report needs to speak: the language (``ko`` or ``en``), its texts by key, and the vocabulary."""
+    """What a report needs to speak: the language (``ko`` or ``en``), its texts by key, the vocabulary, the pages."""
 
-    __slots__ = ("facts", "language", "messages")
+    __slots__ = ("facts", "language", "messages", "pages")
 
-    def __init__(self, language: str, messages: Mapping[str, str], facts: Mapping[str, FactType]) -> None:
+    def __init__(
+        self, language: str, messages: Mapping[str, str], facts: Mapping[str, FactType], pages: RulePages = NO_SITE
+    ) -> None:
         self.language = language
         self.messages = messages
         self.facts = facts
+        self.pages = pages
 
     def __call__(self, key: str, /, **values: Any) -> str:
         """The text of ``key`` with its placeholders filled; a key without a text shows itself."""

@@ -8,10 +8,10 @@ from functools import cache
 from kb.core.catalog import Catalog
 from kb.core.text import UserError
 from kb.knowledge import load_catalog, load_words
-from kb.knowledge.locations import Location, Overlay, Rules, cache_folder, located
+from kb.knowledge.locations import Location, Overlay, Rules, cache_folder, current, located, site_address
 from kb.machine.software import entry_points
 from kb.report.values import printable
-from kb.report.words import Words
+from kb.report.words import RulePages, Words
 from kb.session import cli
 from kb.session.project import Project
 
@@ -39,7 +39,8 @@ def open_knowledge(
     catalog = load_catalog(rules, whole=whole)
     if isinstance(rules, Location):
         messages = load_words(language, rules)
-    return catalog, Words(language, messages, catalog.facts)
+    shown = located(rules).rules == current().rules  # the site has pages of no others
+    return catalog, Words(language, messages, catalog.facts, RulePages(site_address() if shown else "", catalog.laid))
 
 
 class Teller:

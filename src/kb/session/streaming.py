@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 from kb import __version__
 from kb.core.result import CheckResult, Unusable
-from kb.knowledge.locations import cache_folder, located
+from kb.knowledge.locations import cache_folder, located, site_address
 from kb.machine.software import installed_versions
 from kb.report.check.json_report import json_ends, units_json
 from kb.report.check.tally import Tally, closing_lines
@@ -172,6 +172,7 @@ def _asked(options: argparse.Namespace, project: Project, checker: FileChecker, 
         "folder": os.getcwd(),
         "language": options.spoken,
         "hub": hub_folder(os.environ),
+        "site": site_address(),
     }
 
 

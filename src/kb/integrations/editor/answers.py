@@ -13,13 +13,14 @@ from kb.core.result import CheckResult, UnitResult
 from kb.core.rule import Rule
 from kb.integrations.editor.positions import Positions, covers
 from kb.integrations.editor.session import Checked, Session
+from kb.knowledge.locations import site_address
 from kb.report.check.changes import place_name
 from kb.report.check.panel import fit_panel
 from kb.report.condition import condition_text
 from kb.report.markdown import code, escaped, fenced
 from kb.report.rules.explain import explain
 from kb.report.terminal import Style
-from kb.report.words import Words
+from kb.report.words import RulePages, Words
 from kb.session.file import FileChecker
 from kb.session.fixing import fix_once, replacements_of
 
@@ -79,7 +80,10 @@ class Answers:
         )
 
     def _described(self, rule: str, path: str) -> types.CodeDescription | None:
-        """The link under a finding's id: the rule's own file, which lies beside kb and needs no network."""
+        """The link under a finding's id: the rule's page, where a known site has it; else the rule's own file."""
+        pages = RulePages(site_address(), self._session.checker(path).catalog.laid)
+        if page := pages.address(rule, self._words.language):
+            return types.CodeDescription(href=page)
         file = self._session.rule_file(rule, path)
         return types.CodeDescription(href=from_fs_path(file) or "") if file else None
 

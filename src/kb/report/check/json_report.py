@@ -109,9 +109,11 @@ def _finding(finding: Finding, words: Words) -> Object:
         "facts": {name: _fact(name, value, words) for name, value in finding.facts.items()},
         "because": [_because(each, words) for each in finding.because],
         "fix": fix_object(fix) if (fix := finding.ready("safe") or finding.ready("unsafe")) else None,
-        "doc": doc_path(finding.rule, words.language),
+        "doc": words.pages.path(finding.rule, words.language),
         "suppressed": _suppression(finding.suppressed) if finding.suppressed else None,
     }
+    if page := words.pages.address(finding.rule, words.language):
+        made["doc_url"] = page
     if finding.if_so:
         made["assumes"] = [_assumption(each) for each in finding.if_so]
     if finding.on_releases:
@@ -149,11 +151,6 @@ def _place(span: Span) -> Object:
         "end_line": span.end_line,
         "end_column": span.end_column,
     }
-
-
-def doc_path(rule: str, language: str) -> str:
-    """The rule's page, relative to the root of the site."""
-    return f"{'' if language == 'ko' else f'{language}/'}rules/{rule}/"
 
 
 def _fact(name: str, value: Any, words: Words) -> Any:

@@ -93,8 +93,10 @@ def _rule(name: str, rule: Rule | None, words: Words) -> Object:
     hint = words("report.explain_hint", rule=name)
     sources = "".join(f"\n- {source}" for source in rule.sources)
     markdown = f"{why}\n\n`kb rules explain {name}`" + (f"\n\n{words('explain.sources')}\n{sources}" if sources else "")
+    page = words.pages.address(name, words.language)
     return {
         "id": name,
+        **({"helpUri": page} if page else {}),
         "shortDescription": {"text": title},
         "fullDescription": {"text": why},
         "help": {"text": f"{why}\n\n{hint}", "markdown": markdown},
