@@ -91,7 +91,7 @@ class Reducer:
 
 def reducer_of(model: Model, setup: TrainingSetup) -> Reducer | None:
     """DDP's, where a run on several GPUs has one."""
-    return Reducer(model, setup) if setup.data_parallel_size > 1 else None
+    return Reducer(model, setup) if setup.data_parallel_size > 1 and not setup.fsdp else None
 
 
 def through_sink(model: Model, outputs: Sequence[Any]) -> list[Any]:

@@ -82,13 +82,13 @@ class ExpandableAllocator(CachingAllocator):
     def _start(self, size: int, small: bool) -> Block:
         """The lowest free or unmapped block from which ``size`` bytes of addresses are unused."""
         for block in sorted(self._blocks.values(), key=lambda block: block.address):
-            if block.mapped or block.small is not small:
+            if block.mapped or block.cache is not self._free[small]:
                 continue
             first = block.before if block.before is not None and block.before.free else block
             if self._unused_from(first, size) >= size:
                 return first
         self._next_segment -= RANGE_BYTES
-        block = self._blocks[self._next_segment] = Block(self._next_segment, RANGE_BYTES, small)
+        block = self._blocks[self._next_segment] = Block(self._next_segment, RANGE_BYTES, small, self._free[small])
         block.mapped = False
         return block
 
@@ -126,7 +126,7 @@ class ExpandableAllocator(CachingAllocator):
 
     def empty_cache(self) -> None:
         """Unmap every page without a tensor on it."""
-        for entries in self._free.values():
+        for entries in (entries for pools in self._streams.values() for entries in pools.values()):
             for entry in list(entries):
                 self._unmap(self._blocks[entry[1]])
 
@@ -155,7 +155,9 @@ class ExpandableAllocator(CachingAllocator):
 
     def _cut(self, block: Block, size: int) -> None:
         """Leave ``size`` bytes to ``block``; the rest becomes its neighbour, which is not yet cached."""
-        rest = self._blocks[block.address + size] = Block(block.address + size, block.size - size, block.small)
+        rest = self._blocks[block.address + size] = Block(
+            block.address + size, block.size - size, block.small, block.cache
+        )
         rest.mapped = block.mapped
         rest.before, rest.after = block, block.after
         if block.after is not None:
@@ -164,10 +166,10 @@ class ExpandableAllocator(CachingAllocator):
         block.size = size
 
     def _cache(self, block: Block) -> None:
-        insort(self._free[block.small], (block.size, block.address))
+        insort(block.cache, (block.size, block.address))
 
     def _uncache(self, block: Block) -> None:
-        entries = self._free[block.small]
+        entries = block.cache
         entries.pop(bisect_left(entries, (block.size, block.address)))
 
     def _merged(self, block: Block) -> Block:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -128,6 +129,7 @@ class Model:
     encodes = False  # an encoder-decoder
     copies_last = False  # PEFT's class for the task copies what trains whole behind the adapters, not before them
     reducer: Any = None  # DDP's, where one wraps the model
+    units: Any = None  # FSDP's, where it shards the model
     adapters_off = False  # PEFT's ``disable_adapter``: the model as it was before them
 
     def __init__(self, architecture: Architecture, options: Options) -> None:
@@ -283,8 +285,22 @@ class Model:
         if self.options.checkpointing and self.options.adapters is not None:
             embeds.needs = True
 
+    def run(self, *batch: Any, smoothed: bool = False) -> Any:
+        """:meth:`forward`, as what wraps the model has it."""
+        if self.units is None:
+            return self.forward(*batch, smoothed=smoothed)
+        with self.units.running():
+            outputs = self.forward(*batch, smoothed=smoothed)
+        return self.units.given(outputs)
+
+    def part(self, name: str, call: Callable[..., Any], *args: Any) -> Any:
+        """Run a module that FSDP may have sharded, under its name."""
+        return call(*args) if self.units is None else self.units.through(name, call, *args)
+
     def layer(self, call: Callable[..., Any], *args: Any) -> Any:
         """Run a layer, checkpointed where the setup asks for it and the model trains."""
+        if self.units is not None:
+            call = partial(self.units.through, call.path, call)  # type: ignore[attr-defined]
         if self.options.checkpointing and world.training:
             if self.options.reentrant:
                 return checkpoint_reentrant(call, *args)

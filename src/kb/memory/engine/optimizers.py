@@ -9,7 +9,6 @@ from typing import Any
 
 from kb.memory.engine import ops
 from kb.memory.engine.faults import NotFollowedError
-from kb.memory.engine.modules import Model
 from kb.memory.engine.tensor import F32, I8, Tensor, like, mark, new
 from kb.memory.engine.world import world
 
@@ -31,10 +30,10 @@ class Optimizer:
         NotFollowedError: an optimizer that the engine does not follow.
     """
 
-    def __init__(self, model: Model, name: str) -> None:
+    def __init__(self, model: Any, name: str, *, foreach: bool = True) -> None:
         if name not in KNOWN:
             raise NotFollowedError(f"optim {name}")
-        self.model, self.name, self.names = model, name, model.names()
+        self.model, self.name, self.names, self.foreach = model, name, model.names(), foreach
         self.states: dict[int, tuple[Tensor, ...]] = {}
         self.tables: tuple[Tensor, ...] = ()
         self.sizes: dict[int, Tensor] = {}  # Adafactor's RMS of each parameter
@@ -68,7 +67,9 @@ class Optimizer:
                     self.states[id(tensor)] = self._made(tensor)
                     for state in self.states[id(tensor)]:
                         mark(state, "optimizer", self.names[id(tensor)])
-            if self.name in FOREACH:
+            if self.name in FOREACH and not self.foreach:
+                _one_by_one(group)
+            elif self.name in FOREACH:
                 roots = [like(tensor) for tensor in group]  # _foreach_sqrt
                 del roots
 
@@ -125,6 +126,16 @@ class Optimizer:
             del size, ratio
             negative = like(update)
             del negative
+
+
+def _one_by_one(group: list[Tensor]) -> None:
+    """``_single_tensor_adam``: of each a root and what it is divided to, whose name outlives its turn."""
+    divisor: Any = None
+    for tensor in group:
+        root = like(tensor)
+        divisor = like(tensor)
+        del root
+    del divisor
 
 
 def _squared(grad: Tensor) -> Tensor:

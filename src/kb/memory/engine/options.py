@@ -10,6 +10,7 @@ from kb.memory.engine.tensor import BF16, F16, F32
 
 # How transformers names its tables of words and positions: an adapter on one, or a copy that trains, is not followed.
 TABLES = ("embed_tokens", "embed_in", "wte", "wpe", "shared", "embed_positions", "word_embeddings")
+OF_FSDP = ("adamw_torch_fused", "adamw_torch", "adamw_hf", "sgd", "none")  # optimizers whose steps on shards are known
 TYPES = {"fp32": F32, "fp16": F16, "bf16": BF16}
 
 
@@ -57,6 +58,9 @@ def options_of(setup: TrainingSetup, defaults: tuple[str, ...] | None) -> Option
     adapters = quantization = None
     dtype = TYPES[setup.weights]
     autocast = F16 if setup.fp16 else BF16 if setup.bf16 else None
+    trained_type = TYPES.get(setup.trained_type)
+    if setup.fsdp and autocast:  # gathered as such; there is no autocast (accelerate's ``_prepare_fsdp2``)
+        dtype, trained_type, autocast = autocast, autocast, None
     if setup.load_in_4bit or setup.method == "qlora":
         if dtype == F32:
             dtype = F16 if setup.fp16 else BF16
@@ -69,7 +73,7 @@ def options_of(setup: TrainingSetup, defaults: tuple[str, ...] | None) -> Option
             _matcher(setup.modules_to_save or ()),
             setup.lora_r,
             setup.lora_dropout,
-            TYPES.get(setup.trained_type),
+            trained_type,
             setup.use_dora,
         )
     return Options(
@@ -89,7 +93,7 @@ def _check(setup: TrainingSetup) -> None:
     refused = {
         "use_dora of 4 bits": setup.use_dora and (setup.load_in_4bit or setup.method == "qlora"),
         "load_in_8bit": setup.load_in_8bit and not setup.load_in_4bit,
-        "FSDP": setup.fsdp,
+        **_of_fsdp(setup),
         "ZeRO": setup.zero_stage > 0,
         "DeepSpeed": setup.spread.deepspeed and setup.world_size > 1,
         "tensor_parallel": setup.spread.tensor_parallel > 1 and setup.world_size > 1,
@@ -102,6 +106,23 @@ def _check(setup: TrainingSetup) -> None:
     for name, refuses in refused.items():
         if refuses:
             raise NotFollowedError(name)
+
+
+def _of_fsdp(setup: TrainingSetup) -> dict[str, bool]:
+    """What of a sharded run is not followed."""
+    if not setup.fsdp:
+        return {}
+    return {
+        "FSDP1": setup.spread.fsdp_version == 1,
+        "FSDP on one GPU": setup.world_size < 2,
+        "FSDP of 4 bits": setup.load_in_4bit or setup.method == "qlora",
+        "FSDP with use_dora": setup.use_dora,
+        "FSDP with modules_to_save": bool(setup.modules_to_save),
+        "FSDP with use_reentrant": setup.gradient_checkpointing and setup.use_reentrant,
+        "FSDP with predict_with_generate": setup.do_eval and setup.predict_with_generate,
+        f"FSDP with optim {setup.optim}": setup.optim not in OF_FSDP,
+        f"FSDP of {setup.post and setup.post.kind}": setup.post is not None,
+    }
 
 
 def _matcher(targets: tuple[str, ...] | str) -> Callable[[str], bool]:

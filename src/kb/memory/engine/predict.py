@@ -9,6 +9,7 @@ from kb.core.setup import TrainingSetup
 from kb.memory.engine.allocator import CachingAllocator
 from kb.memory.engine.families import model_class
 from kb.memory.engine.faults import NotFollowedError
+from kb.memory.engine.fsdp import shard_model
 from kb.memory.engine.modules import Model
 from kb.memory.engine.options import options_of
 from kb.memory.engine.runs.evaluate import evaluate
@@ -117,7 +118,8 @@ def model_of(setup: TrainingSetup, architecture: Architecture) -> Model:
         from kb.memory.engine.families.decoder import Scorer  # other runs do without
 
         kind = Scorer
-    return kind(architecture, options_of(setup, default_targets(architecture)))
+    build = partial(kind, architecture, options_of(setup, default_targets(architecture)))
+    return shard_model(build, setup) if setup.fsdp else build()
 
 
 def loss_of(model: Model, setup: TrainingSetup) -> Any:

@@ -171,10 +171,14 @@ def _references() -> tuple[int, int]:
 ALONE, HELD_ONCE = _references()
 
 
-def backward(loss: Tensor) -> None:
-    """From a scalar to the gradients of the leaves, node by node, the newest first."""
+def backward(loss: Tensor, then: Callable[[], None] | None = None) -> None:
+    """From a scalar to the gradients of the leaves, node by node, the newest first; ``then`` is called at its end."""
     world.grad, world.thread = False, "autograd"
-    _run_back(loss.node, new(loss.shape, loss.dtype))
+    first = new(loss.shape, loss.dtype)
+    _run_back(loss.node, first)
+    if then is not None:
+        then()
+    del first
     world.grad, world.thread = True, "main"
 
 
@@ -182,9 +186,11 @@ def _run_back(root: Any, first: Tensor) -> None:
     """Backward from a node, whose own gradient ``first`` lives to the end."""
     waits = _waits(root)
     buffers: dict[Any, Tensor | None] = {root: first}
-    ready = [(-root.sequence, root)]
+    ready, hooks = [(-root.sequence, root)], world.hooks
     while ready:
         node = heapq.heappop(ready)[1]
+        if hooks and node in hooks:
+            hooks.pop(node)()
         world.back = node.sequence
         grad: Any
         if not node.results:
@@ -220,6 +226,8 @@ def _run_back(root: Any, first: Tensor) -> None:
             if type(target) is Node:
                 heapq.heappush(ready, (-target.sequence, target))
                 continue
+            if hooks and target in hooks:
+                hooks.pop(target)()
             out = buffers.pop(target, None)
             if target.grad is None and out is not None:
                 alone = getrefcount(out) == ALONE and out.strides == target.strides

@@ -54,6 +54,7 @@ class Recording:
         self.phases: dict[str, Peak] = {}
         self.starts: list[tuple[int, str]] = []  # entry of the log with which a phase begins
         self.emptied: list[int] = []  # entries before which free segments were given back
+        self.streams: dict[int, int] = {}  # of which stream an entry was asked, where not of the first
         self._phase = ""
         self._start = 0
 
@@ -63,7 +64,10 @@ class Recording:
         address = pool.malloc(size)
         log = self.log
         log.append(_booked(Booked, (pool.allocated, size, self.moment, self.term)))
-        return address, len(log) - 1
+        number = len(log) - 1
+        if pool.stream:
+            self.streams[number] = pool.stream
+        return address, number
 
     def free(self, address: int, number: int) -> None:
         """Give back the block at ``address``, which entry ``number`` made."""
@@ -81,7 +85,7 @@ class Recording:
         again: what stays is made once (states of an optimizer, workspaces).
         """
         start, begun = since
-        log, terms, paths = self.log, self.terms, self.paths
+        log, terms, paths, streams = self.log, self.terms, self.paths, self.streams
         phases: dict[int, list[str]] = {}  # begun before an entry
         for entry_at, phase in self.starts[begun:]:
             phases.setdefault(entry_at, []).append(phase)
@@ -102,6 +106,10 @@ class Recording:
                     at += 1
             elif number in passing:
                 _, requested, moment, term = entry  # type: ignore[misc]
+                if streams:
+                    pool.switch(streams.get(number, 0))
+                    if pool.stream:
+                        streams[at] = pool.stream
                 made[number] = malloc(requested), at
                 append(_booked(Booked, (pool.allocated, requested, moment, term)))
                 if number in terms:
@@ -109,6 +117,7 @@ class Recording:
                 if number in paths:
                     paths[at] = paths[number]
                 at += 1
+        pool.switch(0)
 
     def empty_cache(self) -> None:
         """``torch.cuda.empty_cache``."""
@@ -127,6 +136,7 @@ class Recording:
                 if number == start:
                     pool.reset_peaks()
             if isinstance(entry, Booked):
+                pool.switch(self.streams.get(number, 0))
                 addresses[number] = pool.malloc(entry.requested)
             else:
                 pool.free(addresses.pop(entry))
@@ -173,7 +183,7 @@ class World:
     """The state that operators read: one run at a time."""
 
     __slots__ = (
-        "autocast", "back", "cache", "capability", "frame", "grad", "inside", "ready", "recomputed", "recording",
+        "autocast", "back", "cache", "capability", "frame", "grad", "hooks", "inside", "ready", "recomputed", "recording",
         "sequence", "thread", "training", "workspaces",
     )  # fmt: skip
 
@@ -192,6 +202,7 @@ class World:
         self.autocast: str | None = None
         self.cache: dict[Any, Any] = {}  # autocast's copies of weights
         self.ready: Any = None  # called with each leaf whose gradient has come (DDP's hook)
+        self.hooks: dict[Any, Any] = {}  # a node or leaf → what runs before it gets its gradient (FSDP's)
         self.frame: Any = None  # the checkpointed call that is running
         self.recomputed: Any = None  # what a recomputation has made again
         self.thread = "main"

@@ -10,6 +10,7 @@ from kb.memory.engine.families.attention import Cache, eager_forward, heads_of, 
 from kb.memory.engine.families.decoder_types import Traits, traits_of
 from kb.memory.engine.families.masks import causal_mask
 from kb.memory.engine.faults import NotFollowedError
+from kb.memory.engine.fsdp import Group
 from kb.memory.engine.modules import LayerNorm, Linear, Model
 from kb.memory.engine.ops.log_probs import without_last
 from kb.memory.engine.tensor import F32, I64, Tensor, new
@@ -147,7 +148,7 @@ class Decoder(Model):
 
     def scores(self, x: Tensor) -> Tensor:
         """The head's logits, scaled where the type scales them."""
-        logits = self.head(x)
+        logits = self.part("head", self.head, x)
         return ops.scale(logits) if self.traits.scaled_logits else logits
 
     def base(
@@ -161,8 +162,7 @@ class Decoder(Model):
         """From ids to the last hidden states; ``states`` gets what goes into each layer (``output_hidden_states``)."""
         world.recording.term = "activations_decoder"
         a, options, (batch, length) = self.architecture, self.options, ids.shape
-        embeds = ops.embedding(ids, self.embed)
-        self.require_input_grads(embeds)
+        embeds = self.part("embed", self.looked_up, ids)
         if positions is None:
             plain = new((length,), I64)
             positions = new((1, length), I64)
@@ -185,8 +185,28 @@ class Decoder(Model):
             if states is not None:
                 states.append(x)
             x = self.layer(layer, x, mask, cos, sin, cache, positions)
-        out: Tensor = self.norm(x)
+        out: Tensor = self.part("norm", self.norm, x)
         return out
+
+    def looked_up(self, ids: Tensor) -> Tensor:
+        """The words' embeddings."""
+        embeds = ops.embedding(ids, self.embed)
+        self.require_input_grads(embeds)
+        return embeds
+
+    def units_of_fsdp(self, *, layers: bool) -> list[Group]:
+        """As accelerate 1.15.0 wraps it: where adapters wrap the model, its last norm is not found."""
+        traits = self.traits
+        stem = traits.stem
+        embed, norm = f"{stem}.{traits.embed}.", f"{stem}.{traits.final}."
+        found = self.options.adapters is None and "." not in stem
+        tail = ((norm, "norm"),) if found else ()
+        blocks = [Group("layer", (layer.path + ".",), (layer.path,)) for layer in self.layers] if layers else []
+        if self.architecture.tied:
+            paths, names = zip(*tail, (self.head.path + ".", "head"), strict=True)
+            return [Group("tail", paths, (*names, "embed")), *blocks]
+        paths, names = zip(*tail, (self.head.path + ".", "head"), strict=True)
+        return [Group("embed", (embed,), ("embed",)), *blocks, Group("tail", paths, names)]
 
     def step(self, ids: Tensor, padding: Any, positions: Tensor, cache: Cache) -> Tensor:
         """One step of decoding: the logits of the last token (``logits_to_keep=1``)."""

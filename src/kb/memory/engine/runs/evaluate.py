@@ -119,7 +119,7 @@ def evaluated(model: Model, batch: list[Any]) -> tuple[Tensor, list[Tensor], Any
 
     kind = model.options.autocast
     with autocast(kind):
-        loss, logits, *kept = model.forward(*batch)
+        loss, logits, *kept = model.run(*batch)
     outputs = [logits, *kept[:1]]
     del logits
     if kind:

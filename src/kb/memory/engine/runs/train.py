@@ -38,7 +38,8 @@ def train(
     world.recording.begin("train")
     world.training = True
     model.reducer = reducer = reducer_of(model, setup)
-    optimizer = Optimizer(model, setup.optim)
+    units = model.units
+    optimizer = Optimizer(units or model, setup.optim, foreach=units is None)  # none of sharded tensors
     passes = min(setup.gradient_accumulation_steps, MOST_PASSES)
     recording = world.recording
     start = recording.here()
@@ -55,6 +56,8 @@ def train(
         for number, source in enumerate(lengths[at : at + passes], 1):
             if reducer is not None:
                 reducer.reduces = number == passes
+            if units is not None:
+                units.reduces = number == passes
             one_pass(model, setup, source, loss)
         optimizer.step()
     world.ready = None
@@ -80,7 +83,7 @@ def one_pass(model: Model, setup: TrainingSetup, source: int, own: Callable[[int
         loss = ops.scale(loss)
     recording = world.recording
     recording.moment, recording.term = "backward", "temporaries"
-    backward(loss)
+    backward(loss, None if model.units is None else model.units.finish)
 
 
 def inputs_of(model: Model, rows: int, source: int, target: int, *, masked: bool = True) -> list[Any]:
@@ -128,7 +131,7 @@ def outputs_of(model: Model, batch: list[Any], *, smoothed: bool = False) -> tup
     """Loss, logits, and what lets go of a cache that the outputs hold."""
     kind = model.options.autocast
     with autocast(kind):
-        loss, logits, *kept = model.forward(*batch, smoothed=smoothed)
+        loss, logits, *kept = model.run(*batch, smoothed=smoothed)
     if kind:
         logits, *_ = (ops.cast(tensor, F32) for tensor in (logits, *kept[:1]))
     if model.reducer is not None:
