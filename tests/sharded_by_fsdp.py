@@ -1,6 +1,8 @@
-"""Level 1 with torch's own FSDP around the model, prepared by accelerate's own code, on torch's fake process group.
+"""Level 1 with torch's own FSDP2 around the model, prepared by accelerate's own code, on torch's fake process group.
 
-A GPU that is not there has no streams: a stand-in counts them, so that blocks of each come from pools of their own.
+A GPU that is not there has no streams: a stand-in counts them, and the allocator's model learns which one asks. Until
+FSDP moves a parameter to the GPU it lies on the host: nothing of it is booked before. Storages that FSDP empties and
+fills again are told of by hand, as no operator does it.
 """
 
 import gc
@@ -22,8 +24,16 @@ import torch  # after the simulation, which prepares it
 import torch.distributed as dist
 from accelerate.utils import FullyShardedDataParallelPlugin, fsdp_utils
 from torch.distributed import device_mesh
-from torch.distributed.fsdp._fully_shard import _fsdp_collectives, _fsdp_init, _fsdp_param, _fsdp_param_group, _fsdp_state, _fully_shard
+from torch.distributed.fsdp._fully_shard import (
+    _fsdp_collectives,
+    _fsdp_init,
+    _fsdp_param,
+    _fsdp_param_group,
+    _fsdp_state,
+)
 from torch.testing._internal.distributed.fake_pg import FakeStore
+
+ASK_FOR_STREAMS = (device_mesh, _fsdp_collectives, _fsdp_init, _fsdp_param_group, _fsdp_state)
 
 
 class Stream:
@@ -33,35 +43,42 @@ class Stream:
         self.number = number
 
     def wait_stream(self, _: Any) -> None:
-        pass
+        """There is nothing to wait for."""
 
     def wait_event(self, _: Any) -> None:
-        pass
+        """There is nothing to wait for."""
 
     def record_event(self) -> Any:
         return None
 
 
 class Streams:
-    """``torch.cuda`` as far as FSDP2 asks for streams; the allocator learns which one is current."""
+    """``torch.cuda`` as far as FSDP2 asks it."""
 
     def __init__(self) -> None:
         self.allocator: Any = None
         self.now = Stream()
         self.made = 0
+        self.answers: dict[str, Any] = {
+            "Stream": self.another,
+            "Event": lambda: SimpleNamespace(record=lambda: None, synchronize=lambda: None),
+            "current_stream": lambda: self.now,
+            "current_device": lambda: 0,
+            "is_available": lambda: True,
+            "is_initialized": lambda: True,
+            "device_count": lambda: 8,
+            "set_device": lambda _: None,
+        }
 
-    def Stream(self, **_: Any) -> Any:
+    def __getattr__(self, name: str) -> Any:
+        return self.answers[name]
+
+    def another(self, **_: Any) -> Stream:
         self.made += 1
         return Stream(self.made)
 
-    def Event(self) -> Any:
-        return SimpleNamespace(record=_nothing, synchronize=_nothing)
-
-    def current_stream(self) -> Any:
-        return self.now
-
     @contextmanager
-    def stream(self, stream: Any) -> Iterator[None]:
+    def stream(self, stream: Stream) -> Iterator[None]:
         before, self.now = self.now, stream
         self.allocator.switch(stream.number)
         try:
@@ -70,60 +87,23 @@ class Streams:
             self.now = before
             self.allocator.switch(before.number)
 
-    def __getattr__(self, name: str) -> Any:
-        return {"current_device": lambda: 0, "is_available": lambda: True, "device_count": lambda: 8,
-                "set_device": _nothing, "is_initialized": lambda: True}[name]
-
-
-def _moved(tracer: Any, parameters: Any, buffers: Any, device: Any) -> None:
-    """``_move_states_to_device``: what was on the host takes its block."""
-    gc.collect()  # a fake parameter holds itself
-    tracer._op = "to"
-    for tensor in (*parameters, *buffers):
-        tracer.book(tensor)
-
-
-def _resized(tracer: Any, tensor: Any, *, full: bool) -> None:
-    """``alloc_storage`` and ``free_storage``, of which no operator tells."""
-    storage = tensor.untyped_storage()
-    storage.resize_(tensor.numel() * tensor.itemsize if full else 0)
-    if full:
-        tracer._op = "alloc_storage"
-        tracer.book(tensor)
-    else:
-        tracer._died(storage._cdata)
-
-
-def _nothing(*_: Any, **__: Any) -> None:
-    return None
-
 
 def simulated_in_fsdp(
     config: Mapping[str, Any], setup: TrainingSetup, capability: tuple[int, int], patch: Any
 ) -> tuple[list[Act], dict[str, tuple[int, int]]]:
+    """What level 1's allocator was asked on the first GPU, and the peaks of its phases. ``patch`` is monkeypatch."""
     streams = Streams()
-    for module in (device_mesh, _fsdp_collectives, _fsdp_init, _fsdp_param, _fsdp_param_group, _fsdp_state, _fully_shard):
-        if hasattr(module, "_get_device_handle"):
-            patch.setattr(module, "_get_device_handle", lambda *_: streams)
+    for module in ASK_FOR_STREAMS:
+        patch.setattr(module, "_get_device_handle", lambda *_: streams)
     patch.setattr(torch.Tensor, "pin_memory", lambda tensor, *_: tensor)
-    real_session = simulator.open_session
+    real_session, real_train, one_pass = simulator.open_session, training.train, training._pass
 
     @contextmanager
     def session(**given: Any) -> Iterator[Any]:
         with real_session(**given) as tracer:
             streams.allocator = tracer.allocator
-            book = tracer.book
-            patch.setattr(tracer, "book", lambda tensor: book(getattr(tensor, "_local_tensor", tensor)))
-            patch.setattr(_fsdp_init, "_move_states_to_device", partial(_moved, tracer))
-            patch.setattr(_fsdp_param, "alloc_storage", lambda tensor: _resized(tracer, tensor, full=True))
-            patch.setattr(_fsdp_param_group, "alloc_storage", lambda tensor: _resized(tracer, tensor, full=True))
-            patch.setattr(_fsdp_param, "free_storage", lambda tensor: _resized(tracer, tensor, full=False))
+            _watch(tracer, patch)
             yield tracer
-
-    patch.setattr(simulator, "open_session", session)
-    patch.setattr(simulator, "build_model", lambda config, setup, tracer, **_: _sharded(config, setup, tracer, mesh))
-    patch.setattr(simulator, "as_accelerate", lambda model, _: model)
-    real, one_pass = training.train, training._pass
 
     def train(model: Any, asked: TrainingSetup, tracer: Any) -> Any:
         passes = iter(range(1, 1000))
@@ -133,11 +113,14 @@ def simulated_in_fsdp(
             one_pass(*args)
 
         patch.setattr(training, "_pass", synchronized)
-        return real(model, asked, tracer)
+        return real_train(model, asked, tracer)
 
-    patch.setattr(simulator, "train", train)
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=setup.world_size)
     mesh = device_mesh.init_device_mesh("cuda", (setup.world_size,), mesh_dim_names=("shard",))
+    patch.setattr(simulator, "open_session", session)
+    patch.setattr(simulator, "build_model", lambda config, setup, tracer, **_: _built(config, setup, tracer, mesh))
+    patch.setattr(simulator, "as_accelerate", lambda model, _: model)  # FSDP2 has no autocast
+    patch.setattr(simulator, "train", train)
     try:
         acts: list[Act] = []
         peaks: dict[str, tuple[int, int]] = {}
@@ -150,42 +133,70 @@ def simulated_in_fsdp(
         dist.destroy_process_group()
 
 
-def _sharded(config: Any, setup: Any, tracer: Any, mesh: Any) -> Any:
-    return _prepared(_on_host(config, setup, tracer), setup, mesh, tracer)
+def _watch(tracer: Any, patch: Any) -> None:
+    """Book of a sharded tensor what this process has of it, and follow storages through their changes of size."""
+    book = tracer.book
+
+    def moved(parameters: Any, buffers: Any, _: Any) -> None:
+        gc.collect()  # a fake parameter is in a circle of references; a real one goes at once
+        tracer._op = "to"
+        for tensor in (*parameters, *buffers):
+            tracer.book(tensor)
+
+    patch.setattr(tracer, "book", lambda tensor: book(getattr(tensor, "_local_tensor", tensor)))
+    patch.setattr(_fsdp_init, "_move_states_to_device", moved)
+    for module in (_fsdp_param, _fsdp_param_group):
+        patch.setattr(module, "alloc_storage", partial(_resize, tracer, full=True))
+    patch.setattr(_fsdp_param, "free_storage", partial(_resize, tracer, full=False))
 
 
-def _on_host(config: Any, setup: Any, tracer: Any) -> Any:
-    """The model as it lies in host memory: of its tensors nothing is booked before they are moved."""
+def _resize(tracer: Any, tensor: Any, *, full: bool) -> None:
+    storage = tensor.untyped_storage()
+    storage.resize_(tensor.numel() * tensor.itemsize if full else 0)
+    if full:
+        tracer._op = "alloc_storage"
+        tracer.book(tensor)
+    else:
+        tracer._died(storage._cdata)
+
+
+def _built(config: Mapping[str, Any], setup: TrainingSetup, tracer: Any, mesh: Any) -> Any:
+    """The model on the host, in fp32 where it trains under mixed precision, and then sharded."""
     with tracer.unbooked():
         model: Any = loading.meta_model(config, setup)
         loading.move(model, tracer)
         model.config.use_cache = False
         if setup.gradient_checkpointing:
-            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": setup.use_reentrant})
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         if setup.method != "full":
             model = loading._with_adapters(model, setup, tracer)
         for module in model.modules():
-            for name, parameter in list(module._parameters.items()):
-                if parameter is not None and parameter.requires_grad and setup.autocast and parameter.dtype != torch.float32:
-                    module._parameters[name] = torch.nn.Parameter(torch.empty_like(parameter, dtype=torch.float32))
+            for name, tensor in list(module._parameters.items()):
+                if tensor is not None and tensor.requires_grad and setup.autocast and tensor.dtype != torch.float32:
+                    module._parameters[name] = torch.nn.Parameter(torch.empty_like(tensor, dtype=torch.float32))
     tracer.name_modules(model)
-    return model
+    return _sharded(model, setup, mesh)
 
 
-def _prepared(model: Any, setup: TrainingSetup, mesh: Any, tracer: Any) -> Any:
+def _sharded(model: Any, setup: TrainingSetup, mesh: Any) -> Any:
     mixed = "bf16" if setup.bf16 else "fp16" if setup.fp16 else "no"
     plugin = FullyShardedDataParallelPlugin(
-        fsdp_version=2, reshard_after_forward=setup.spread.fsdp_reshard, cpu_offload=setup.offload_param,
+        fsdp_version=2,
+        reshard_after_forward=setup.spread.fsdp_reshard,
+        cpu_offload=setup.offload_param,
         auto_wrap_policy="transformer_based_wrap" if setup.spread.fsdp_wrapped else "no_wrap",
         cpu_ram_efficient_loading=False,
     )
     if mixed != "no":
         plugin.set_mixed_precision(mixed)
     accelerator: Any = SimpleNamespace(
-        state=SimpleNamespace(fsdp_plugin=plugin), mixed_precision=mixed, is_main_process=False,
-        torch_device_mesh={("shard",): mesh}, parallelism_config=SimpleNamespace(fsdp_dim_names=("shard",)),
+        state=SimpleNamespace(fsdp_plugin=plugin),
+        mixed_precision=mixed,
+        is_main_process=False,
+        torch_device_mesh={("shard",): mesh},
+        parallelism_config=SimpleNamespace(fsdp_dim_names=("shard",)),
     )
-    model.state_dict = dict  # it would hold what is let go once it is sharded
+    model.state_dict = dict  # it would hold what lies on the host, which here has the same storages
     sharded = fsdp_utils.fsdp2_prepare_model(accelerator, model)
     del model.state_dict
     gc.collect()

@@ -62,7 +62,8 @@ def predict(
     if architecture.engine or setup.post or followed or _is_followed_better(setup, architecture, capability):
         context = context_of(constants, capability, gpu)
         report: MemoryReport = _engine().report_of(setup, architecture, constants, context, memory, capability)
-        loads = loads_of(setup, architecture, None, checkpoint_bytes)
+        alike = setup if architecture.engine or setup.post else as_run(setup)
+        loads = loads_of(alike, architecture, None, checkpoint_bytes)
         host = host_ledger(setup, loads, constants=constants, limit_bytes=host_limit_bytes)
         return report._replace(host=host)
     hopper = capability is not None and capability[0] >= HOPPER

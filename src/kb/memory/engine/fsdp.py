@@ -151,7 +151,7 @@ class Unit:
         self._let_go()
         if not group.reduces:
             return
-        group.scattering = None
+        group.scattering.clear()
         if not found:
             return
         sizes = [one.padded for one in found]
@@ -166,7 +166,7 @@ class Unit:
         for one in found:
             if not group.on_host:
                 one.shard.grad = Tensor(one.shard.shape, one.shard.dtype, one.shard.strides, kept.storage)
-        group.scattering = sent
+        group.scattering.append(sent)
 
     def finish(self) -> None:
         """At the end of backward, for what no gradient of an input ended."""
@@ -180,7 +180,7 @@ class Unit:
 class Units:
     """A model whose parameters are sharded, unit by unit; what an optimizer finds of it are the shards.
 
-    ``copied`` is the last result of an all-gather in forward, ``scattering`` the last input of a reduce-scatter.
+    ``copied`` is the last result of an all-gather in forward, ``scattering`` the input of the last reduce-scatter.
     """
 
     def __init__(self, model: Model, setup: TrainingSetup) -> None:
@@ -190,7 +190,7 @@ class Units:
         self.reduces = True
         self.order: list[Unit] = []
         self.copied: Tensor | None = None
-        self.scattering: Tensor | None = None
+        self.scattering: list[Tensor] = []
         trained = set(map(id, model.trained()))
         self.shards: dict[int, Tensor] = {}
         self.named: dict[str, Unit] = {}
@@ -285,7 +285,7 @@ class Units:
         for unit in self.every:
             unit.finish()
         self.order.clear()
-        self.scattering = None
+        self.scattering.clear()
         world.hooks.clear()
 
     # What an optimizer asks of a model.

@@ -127,6 +127,7 @@ class Model:
 
     generates = True
     encodes = False  # an encoder-decoder
+    shards = False  # whether FSDP2 is followed: :meth:`units_of_fsdp`
     copies_last = False  # PEFT's class for the task copies what trains whole behind the adapters, not before them
     reducer: Any = None  # DDP's, where one wraps the model
     units: Any = None  # FSDP's, where it shards the model
@@ -168,6 +169,10 @@ class Model:
 
     def forward(self, *batch: Tensor, smoothed: bool = False) -> tuple[Any, ...]:
         """Loss (None where the Trainer computes it), logits, and what else the outputs keep alive."""
+        raise NotImplementedError
+
+    def units_of_fsdp(self, *, layers: bool) -> list[Any]:
+        """What is gathered together (:class:`fsdp.Group`), as modules are named; ``layers`` have units of their own."""
         raise NotImplementedError
 
     def parameter(self, path: str, shape: Shape, *, decays: bool = True, dtype: str | None = None) -> Tensor:

@@ -100,6 +100,8 @@ def check_followed(architecture: Architecture, setup: TrainingSetup) -> None:
         traits_of(architecture.model_type)
     if setup.post is not None and (kind.encodes or not kind.generates):
         raise NotFollowedError(f"{setup.post.kind} of {architecture.model_type}")
+    if setup.fsdp and not kind.shards:  # newest torch and accelerate refuse to shard tables that modules share
+        raise NotFollowedError(f"FSDP of {architecture.model_type}")
     if setup.attn_implementation == "flash" and architecture.family == "t5":
         raise NotFollowedError("flash_attention_2")  # there is none for T5
     if kind.encodes and setup.gradient_checkpointing and setup.use_reentrant and setup.do_train:

@@ -23,6 +23,7 @@ from kb.memory.engine.world import AMPERE, Booked, Peak, Recording
 from kb.memory.host import Loads
 from kb.memory.linear import adapter_parameters, default_targets, match_targets
 from kb.memory.process import Context, judged
+from kb.memory.zero import ranks_of_a_node
 
 PHASES: tuple[PhaseName, ...] = ("load", "train", "evaluate", "generate", "save")
 REMAINDERS = "allocator_remainders"
@@ -165,7 +166,9 @@ def report_of(
     assumed = setup.assumed
     if capability is None:
         assumed += (Assumption("gpu.compute_capability", ".".join(map(str, AMPERE)), "kernels_of_ampere"),)
-    if setup.data_parallel_size > 1 and setup.do_train and setup.spread.find_unused is None:
+    if setup.fsdp:
+        assumed += (Assumption("parallel.world_size", setup.world_size, "first_process"),)
+    elif setup.data_parallel_size > 1 and setup.do_train and setup.spread.find_unused is None:
         assumed += (Assumption("training.ddp_find_unused_parameters", finds_unused(setup), "library_default"),)
     if setup.post is not None:
         assumed += (Assumption("training.loss", setup.post.kind, "loss_computed"),)
@@ -188,12 +191,26 @@ def engine_loads(setup: TrainingSetup, architecture: Architecture) -> Loads:
     parameters = counts.total * width
     if setup.load_in_4bit or setup.method == "qlora":
         parameters = counts.quantizable // 2 + (counts.total - counts.quantizable) * 2
-    saved = parameters
+    saved, trained = parameters, counts.total
     if setup.method != "full":
         targets = setup.lora_target_modules or default_targets(architecture)
-        saved = 4 * adapter_parameters(architecture, targets, setup.lora_r) if targets else 0
+        trained = adapter_parameters(architecture, targets, setup.lora_r) if targets else 0
+        saved = 4 * trained
     gathered = _predictions(setup, architecture) if setup.do_eval else 0
-    return Loads(parameters, saved if setup.do_train else 0, 0, gathered)
+    offloaded = _offloaded(setup, parameters, trained) if setup.fsdp and setup.offload_param else 0
+    return Loads(parameters, saved if setup.do_train else 0, offloaded, gathered)
+
+
+def _offloaded(setup: TrainingSetup, parameters: int, trained: int) -> int:
+    """Bytes of one node's host memory under FSDP's ``CPUOffloadPolicy``: shards, their gradients and AdamW's moments.
+
+    What trains is fp32 under mixed precision, and adapters are so without it too.
+    """
+    wide = 4 if setup.autocast or setup.weights == "fp32" or setup.method != "full" else 2
+    frozen = parameters if setup.method != "full" else 0
+    moments = 2 if setup.do_train and setup.optim.startswith("adamw") else 0
+    gradients = 1 if setup.do_train else 0
+    return (frozen + trained * wide * (1 + gradients + moments)) * ranks_of_a_node(setup) // setup.world_size
 
 
 def reserved_by_lengths(

@@ -183,8 +183,8 @@ class World:
     """The state that operators read: one run at a time."""
 
     __slots__ = (
-        "autocast", "back", "cache", "capability", "frame", "grad", "hooks", "inside", "ready", "recomputed", "recording",
-        "sequence", "thread", "training", "workspaces",
+        "autocast", "back", "cache", "capability", "frame", "grad", "hooks", "inside", "ready", "recomputed",
+        "recording", "sequence", "thread", "training", "workspaces",
     )  # fmt: skip
 
     recording: Recording

@@ -97,6 +97,8 @@ class Layer:
 class Decoder(Model):
     """A causal language model with its head."""
 
+    shards = True
+
     def build(self) -> None:
         a, traits = self.architecture, self.traits
         if a.windowed_layers not in (0, a.decoder_layers):

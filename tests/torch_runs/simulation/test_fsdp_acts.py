@@ -1,0 +1,49 @@
+"""The engine and torch's FSDP2, as accelerate prepares it, ask the allocator for the same blocks in the same order."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulation_needs import require_simulator
+
+require_simulator()
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
+from engine_diff import canonical, followed, parted  # noqa: E402
+
+from kb.core.setup import Spread, TrainingSetup  # noqa: E402
+from sharded_by_fsdp import simulated_in_fsdp  # noqa: E402
+
+LLAMA = {"model_type": "llama", "hidden_size": 128, "intermediate_size": 320, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "num_hidden_layers": 2, "vocab_size": 1000, "max_position_embeddings": 512,
+         "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "rms_norm_eps": 1e-5}  # fmt: skip
+TIED = {**LLAMA, "model_type": "starcoder2", "tie_word_embeddings": True}  # one unit with the last norm
+LORA = {"method": "lora", "lora_target_modules": ("q_proj", "down_proj")}
+
+
+@pytest.mark.parametrize(
+    ("config", "given"),
+    [
+        (LLAMA, {"world_size": 4, "gradient_accumulation_steps": 2}),  # gradients stay whole until the last pass
+        (TIED, {"gradient_checkpointing": True, "world_size": 8}),
+        (LLAMA, {**LORA, "weights": "bf16", "gradient_checkpointing": True}),
+        (LLAMA, {**LORA, "weights": "bf16", "bf16": False}),  # gathered as bytes: two types in a unit
+        (LLAMA, {"spread": Spread(fsdp_reshard=False), "optim": "adamw_torch"}),
+        (LLAMA, {"spread": Spread(fsdp_wrapped=False), "bf16": False}),
+        (LLAMA, {"offload_param": True}),
+    ],
+    ids=["accumulated", "tied", "lora", "two types", "not resharded", "one unit", "offloaded"],
+)
+def test_fsdp_asks_for_the_same_blocks(
+    config: dict[str, Any], given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = TrainingSetup(bf16=True, per_device_train_batch_size=3, max_source_length=72, world_size=2, fsdp=True)
+    setup = base._replace(**given)
+    wanted, peaks = simulated_in_fsdp(config, setup, (8, 6), monkeypatch)
+    found, own = followed(config, setup, (8, 6))
+    one, other = canonical(wanted), canonical(found)
+    at = parted(one, other)
+    assert at is None, (one[at - 3 : at + 3], other[at - 3 : at + 3])
+    assert {phase: own[phase] for phase in peaks} == peaks
