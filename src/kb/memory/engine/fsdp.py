@@ -187,6 +187,7 @@ class Units:
         self.model, self.ranks, self.on_host = model, setup.world_size, setup.offload_param
         self.output = TYPES["bf16" if setup.bf16 else "fp16"] if setup.autocast else None
         self.loaded, self.words = TYPES[setup.weights], model.architecture.vocab_size
+        self.paths, self.adapters = model.names(), set(map(id, model.adapters))
         self.reduces = True
         self.order: list[Unit] = []
         self.copied: Tensor | None = None
@@ -201,8 +202,7 @@ class Units:
     def _wrap(self, trained: set[int], setup: TrainingSetup) -> None:
         """``fsdp2_prepare_model``: layers, then the embedding, the last norm and the head, then what is left."""
         model, reshards = self.model, setup.spread.fsdp_reshard
-        names = model.names()
-        left = {names[id(tensor)]: tensor for tensor in with_adapters(model)}
+        left = {self.paths[id(tensor)]: tensor for tensor in with_adapters(model)}
         groups = model.units_of_fsdp(layers=setup.spread.fsdp_wrapped)
         made: dict[int, Unit] = {}
         held: list[Tensor] = []  # local names keep both tables and the last parameter whole to the end
@@ -236,10 +236,9 @@ class Units:
         held += [each for old, each in zip(tensors, moved, strict=True) if old is last or self._is_table(old)]
         del moved
         world.recording.term = before
-        names = self.model.names()
         for one in found if not self.on_host else ():
-            term = "adapters" if any(one.whole is each for each in self.model.adapters) else "parameters"
-            mark(one.shard, term, names[id(one.whole)])
+            term = "adapters" if id(one.whole) in self.adapters else "parameters"
+            mark(one.shard, term, self.paths[id(one.whole)])
         return found
 
     def _is_table(self, tensor: Tensor) -> bool:
@@ -298,7 +297,7 @@ class Units:
         return [self.shards[id(tensor)] for tensor in self.model.trained()]
 
     def names(self) -> dict[int, str]:
-        return {id(self.shards[key]): name for key, name in self.model.names().items() if key in self.shards}
+        return {id(self.shards[key]): name for key, name in self.paths.items() if key in self.shards}
 
     def decays(self, shard: Tensor) -> bool:
         return id(shard) not in self.plain

@@ -107,9 +107,11 @@ class Recording:
             elif number in passing:
                 _, requested, moment, term = entry  # type: ignore[misc]
                 if streams:
-                    pool.switch(streams.get(number, 0))
-                    if pool.stream:
-                        streams[at] = pool.stream
+                    stream = streams.get(number, 0)
+                    if stream != pool.stream:
+                        pool.switch(stream)
+                    if stream:
+                        streams[at] = stream
                 made[number] = malloc(requested), at
                 append(_booked(Booked, (pool.allocated, requested, moment, term)))
                 if number in terms:
