@@ -80,6 +80,25 @@ def test_a_run_without_a_memory_model_is_named(command: str, note: str, named: s
     assert any(named.lower() in str(each).lower() for each in result.note_values.values()), result.note_values
 
 
+@pytest.mark.parametrize(
+    ("command", "lora"),
+    [
+        (f"megatron sft {SWIFT}", False),  # its own default, and not that of `swift sft`
+        (f"megatron pt {SWIFT} --tuner_type lora", True),
+        (f"swift sft {SWIFT}", "unsaid"),
+        ("python -m verl.trainer.main_ppo actor_rollout_ref.model.lora_adapter_path=a", True),
+    ],
+)
+def test_a_program_trains_as_it_does_where_nothing_is_said(command: str, lora: object) -> None:
+    assert value(units(f"{command}\n")[0], "lora.enabled") == lora
+
+
+@pytest.mark.parametrize("dot", [".", "_"])
+def test_openrlhf_places_the_policy_on_nodes_of_so_many_gpus(dot: str) -> None:
+    command = f"python -m openrlhf.cli.train_ppo_ray --actor{dot}num_nodes 2 --actor{dot}num_gpus_per_node 4"
+    assert value(units(f"{command} --ref{dot}num_gpus_per_node 8\n")[0], "launch.num_processes") == 8
+
+
 def test_openrlhf_hands_its_flags_on_in_a_variable() -> None:
     text = """\
 read -r -d '' training_commands <<EOF
@@ -135,7 +154,13 @@ def test_overrides_of_hydra() -> None:
     assert value(unit, "trl.max_prompt_length") == 1024 and value(unit, "lora.r") == 32
     assert value(unit, "model.name") is None and value(unit, "launch.num_processes") == 8
     (many,) = units("python -m verl.trainer.main_ppo trainer.n_gpus_per_node=8 trainer.nnodes=4\n")
-    assert value(many, "launch.num_processes") is None and value(many, "launch.num_machines") == 4
+    assert value(many, "launch.num_processes") == 32 and value(many, "launch.num_machines") == 4
+    (open_,) = units("python -m verl.trainer.main_ppo trainer.n_gpus_per_node=8 trainer.nnodes=$NNODES\n")
+    assert value(open_, "launch.num_processes") is None
+    micro = "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8"
+    for dynamic, batch in (("True", None), ("False", 8)):
+        (unit,) = units(f"python -m verl.trainer.main_ppo {micro} actor_rollout_ref.actor.use_dynamic_bsz={dynamic}\n")
+        assert value(unit, "training.per_device_train_batch_size") == batch
 
 
 @pytest.mark.parametrize("flag", ["--nproc_per_node=$N", "--nproc-per-node=${N:-$M}", "--nproc_per_node $N"])

@@ -93,6 +93,10 @@ def test_environment_prefixes_wrappers_and_redirections_are_passed_over() -> Non
         ('ARGS="--batch_size 16 --tf32"\npython x.py $ARGS', 16),
         ('args=(\n  --batch_size 16  # 배치\n  --tf32\n)\npython x.py "${args[@]}"', 16),
         ('args=(--tf32)\nargs+=(--batch_size 16)\npython x.py "${args[@]}"', 16),
+        ("python x.py --batch_size $((8 * 2))", 16),
+        ('A=3\nB=$(( (A + 1) * 8 / 2 ))\npython x.py --batch_size "$B"', 16),
+        ("A=5\npython x.py --batch_size=$(($A % 3 + ${A} * 3 - 1))", 16),
+        ("python x.py --batch_size $((-7 / 2 + 19))", 16),
     ],
 )
 def test_plain_variables_are_filled_in(script: str, batch: int) -> None:
@@ -107,7 +111,11 @@ def test_plain_variables_are_filled_in(script: str, batch: int) -> None:
         "python x.py --batch_size $(cat batch)",
         "python x.py --batch_size `cat batch`",
         "python x.py --batch_size $BATCH",
-        "python x.py --batch_size $((8 * 2))",
+        "python x.py --batch_size $((NODES * 2))",
+        "N=08\npython x.py --batch_size $((N * 2))",
+        "python x.py --batch_size $((8 / 0))",
+        "python x.py --batch_size $((8 > 2))",
+        "python x.py --batch_size $((2 ** 99999))",
         "BATCH=$(nproc)\npython x.py --batch_size $BATCH",
         'BATCH=8\nif [ -n "$BIG" ]; then BATCH=16; fi\npython x.py --batch_size $BATCH',
         "for BATCH in 8 16; do\n  python x.py --batch_size $BATCH\ndone",

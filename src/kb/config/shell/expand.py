@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from kb.config.shell.arithmetic import reckoned
 from kb.config.shell.words import Command, Piece, Word
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
@@ -150,12 +151,25 @@ class Environment:
             return _Literal(piece.text, tuple(range(piece.start, piece.start + len(piece.text))))
         if piece.kind == "unknown":
             return None
+        if piece.kind == "sum":
+            return self._reckoned(piece)
         if piece.text in self.variables:
             value = self.variables[piece.text]
             return value if value is None or (value.items is None) == (piece.kind == "variable") else None
         if piece.default is None:
             return None
         return _Literal(piece.default, (piece.start,) * len(piece.default))
+
+    def _reckoned(self, piece: Piece) -> _Literal | None:
+        """The value of ``$((…))``, where the script's own variables give it; one that it never sets may be anything."""
+
+        def look_up(name: str) -> str | None:
+            held = self.variables.get(name)
+            return None if held is None or held.items is not None else held.text
+
+        number = reckoned(piece.text, look_up)
+        text = str(number)
+        return None if number is None else _Literal(text, (piece.start,) * len(text))
 
     def known(self, piece: Piece) -> tuple[str, tuple[int, ...]] | None:
         """The text of a piece and where each character of it stands; None where it is not known, or an array."""
@@ -170,7 +184,7 @@ class Environment:
             piece = word.pieces[-1]
             value = self._lookup(piece)
             if value is None:
-                return (Argument(None, word.start, word.end, options=bool(_OPTIONS.search(piece.text))),)
+                return (Argument(None, word.start, word.end, options=_seems_options(piece)),)
             if value.items is not None:
                 return value.items
             if not piece.quoted and any(character.isspace() for character in value.text):
@@ -188,6 +202,10 @@ class Environment:
 def _assigned(word: Word) -> re.Match[str] | None:
     first = word.pieces[0] if word.pieces else None
     return _ASSIGNMENT.match(first.text) if first and first.kind == "literal" and not first.quoted else None
+
+
+def _seems_options(piece: Piece) -> bool:
+    return piece.kind != "sum" and _OPTIONS.search(piece.text) is not None
 
 
 def _join(before: _Literal | None, added: _Literal) -> _Literal | None:

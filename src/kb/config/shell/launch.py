@@ -156,9 +156,7 @@ def read_launch(
         return None
     wrapper = arguments[:start] if start and wraps(arguments[0].text or "") else ()
     processes = processes_of(launcher, launch.before, wrapper=wrapper, script=launch.flags, around=around)
-    if launch.tool is not None and launch.tool.processes == "settings":
-        processes = None
-    elif launch.tool is not None and launcher == "python" and not wrapper:
+    if launch.tool is not None and (launch.tool.by_settings or (launcher == "python" and not wrapper)):
         processes = tool_processes(launch.script, launch.flags, around, launch.tool.processes)
     if arguments[0].text is None:  # `$RUN train.py`: it may stand for a launcher
         return launch._replace(word=arguments[0])

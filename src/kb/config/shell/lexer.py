@@ -203,6 +203,8 @@ class _Lexer:
             return Piece("variable", inner[1], start, quoted, default)
         if text.startswith("$(", start):
             self.at = _closing(text, start + 2, "(", ")")
+            if text.startswith("$((", start) and text[self.at - 2 : self.at] == "))":
+                return Piece("sum", text[start + 3 : self.at - 2], start, quoted)
         elif text[start] == "`":
             self.at = _or_end(text, text.find("`", start + 1)) + 1
         elif text.startswith("$'", start):

@@ -1,5 +1,6 @@
 """How many processes a command starts, and on how many machines: from its launcher, its wrapper and its script."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -159,14 +160,19 @@ def _srun(told: Mapping[str, int | None], allotment: Allotment) -> Processes:
     return Processes(allotment.steps, nodes)
 
 
-def tool_processes(name: str, flags: Sequence[Flag], around: Surroundings, how: str = "gpus") -> Processes | None:
+def tool_processes(
+    name: str, flags: Sequence[Flag], around: Surroundings, how: str | tuple[str, ...] = "gpus"
+) -> Processes | None:
     """The processes of a program with a config file: what its flags or its environment say; None where they do not.
 
     Args:
         how: ``environment`` starts one process where no variable says more, and spreads a model over the GPUs that it
-            sees; ``settings`` leaves it to its settings.
+            sees; ``settings`` leaves it to its settings; of several names, machines first, it is the product (old
+            releases write a name of a group with _ in place of the dot).
     """
     last = last_flags(flags)
+    if isinstance(how, tuple):
+        return _product([last.get(each) or last.get(each.replace(".", "_")) for each in how])
     if how == "settings":
         return None
     flag = last.get("num_processes") or last.get("nproc_per_node")
@@ -184,6 +190,16 @@ def tool_processes(name: str, flags: Sequence[Flag], around: Surroundings, how: 
         return Processes(around.visible_gpus)
     forced = around.variables.get("FORCE_TORCHRUN", "0") not in ("0", "false", "")
     return Processes(around.allotment.gpus) if forced or around.allotment.gpus else None
+
+
+def _product(flags: Sequence[Flag | None]) -> Processes | None:
+    """So many machines, with so many processes on each: where both are said."""
+    said = [flag for flag in flags if flag is not None]
+    if len(said) < len(flags):
+        return None
+    numbers = [_number(flag) for flag in said]
+    known = [number for number in numbers if number is not None]
+    return Processes(math.prod(known) if len(known) == len(said) else None, numbers[0], said[-1])
 
 
 def _machines(flag: Flag | None) -> int | None:

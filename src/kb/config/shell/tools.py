@@ -20,10 +20,15 @@ class Tool(NamedTuple):
     subcommands: Mapping[str, Mapping[str, Any]] = {}
     flagged: bool = False  # the config file is named by --config, not by its place
     overrides: bool = False  # settings are given as name=value
-    processes: str = "gpus"  # "gpus": one for each that is seen; "environment": NPROC_PER_NODE; "settings": its own
+    processes: str | tuple[str, ...] = "gpus"  # "environment": NPROC_PER_NODE; "settings": its own; or their product
     sets: Mapping[str, Any] = {}
     marks: Set[str] = frozenset()
     code: bool = False  # its config is Python
+
+    @property
+    def by_settings(self) -> bool:
+        """Whether its own settings say how many processes it starts, whatever starts it."""
+        return self.processes == "settings" or isinstance(self.processes, tuple)
 
 
 class Tools:
@@ -36,7 +41,7 @@ class Tools:
                 row.get("subcommands", {}),
                 flagged=row.get("config") == "flag",
                 overrides=row.get("overrides", False),
-                processes=row.get("processes", "gpus"),
+                processes=_how_many(row.get("processes", "gpus")),
                 sets=row.get("sets", {}),
                 marks=frozenset(dialect.recognise["marks"] if row.get("anywhere") else ()),
                 code=dialect.assigned,
@@ -67,6 +72,10 @@ class Tools:
             return name, tool
         forked = (each for each in self._anywhere if len(each[1].marks & flags) >= OF_A_FORK)
         return next(forked, None)
+
+
+def _how_many(said: str | list[str]) -> str | tuple[str, ...]:
+    return said if isinstance(said, str) else tuple(said)
 
 
 NO_TOOLS = Tools(())

@@ -2,11 +2,12 @@
 
 from typing import Literal, NamedTuple
 
-PieceKind = Literal["literal", "variable", "array", "unknown"]
+PieceKind = Literal["literal", "variable", "array", "sum", "unknown"]
 
 
 class Piece(NamedTuple):
-    """Part of a word. ``text`` is the literal text, or a variable's name; ``default`` that of ``${NAME:-default}``."""
+    """Part of a word. ``text`` is the literal text, a variable's name, or what stands in ``$((…))``; ``default`` that
+    of ``${NAME:-default}``."""
 
     kind: PieceKind
     text: str

@@ -82,7 +82,7 @@ def _setup(setup: TrainingSetup, unit: UnitResult) -> Object:
         if each not in ("model_name", "assumed"):
             made[each] = plain(getattr(setup, each))
     made["method"] = setup.method if setup.method_known else None
-    made["effective_batch_size"] = setup.effective_batch_size
+    made["effective_batch_size"] = setup.effective_batch_size if setup.batch_known else None
     return made
 
 
