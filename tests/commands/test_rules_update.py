@@ -161,13 +161,18 @@ def test_a_folder_of_wheels_is_as_good_and_an_older_one_changes_nothing(
     assert after in updated("rules", "update", folder) and updated.version() == after
 
 
+def contents(kb: Installed) -> dict[str, bytes | None]:
+    """What lies among its updates: a start reads nothing else of them."""
+    found = kb.data.parent.rglob("*")
+    return {str(path): path.read_bytes() if path.is_file() else None for path in found}
+
+
 def same(kb: Installed, arguments: list[str | Path], *words: str) -> None:
     """The command ends with 2 and says these words; the rules, and what lies beside them, are as they were."""
-    before = (kb.version(), sorted(path.name for path in kb.data.parent.rglob("*")) if kb.data.exists() else [])
+    before = contents(kb)
     said = kb("rules", "update", *arguments, code=2)
     assert all(word in said for word in words), said
-    after = (kb.version(), sorted(path.name for path in kb.data.parent.rglob("*")) if kb.data.exists() else [])
-    assert after == before
+    assert contents(kb) == before
 
 
 def test_another_hash_than_the_index_or_the_user_gives_changes_nothing(fresh: Installed, newer: Path) -> None:
@@ -225,6 +230,8 @@ def test_an_update_that_is_killed_leaves_the_rules_that_counted(fresh: Installed
     run.wait()
     assert list(fresh.data.glob(moment))
     assert fresh.version() == before and "id: rtx-3090" in fresh("rules", "show", "rtx-3090")
+    if "hot.json" not in moment:
+        return
     (left,) = fresh.data.iterdir()
     long_ago = time.time() - SPARED_SECONDS - 60
     os.utime(left, (long_ago, long_ago))

@@ -135,7 +135,7 @@ def test_a_larger_limit_never_makes_the_verdict_worse(workers, batch, ranks, met
 # --- what the rules make of it ---------------------------------------------------------------------------------------
 
 CATALOG = load_catalog()
-LIMITS = tuple(round(size * GB) for size in (0.5, 1, 2, 4, 8, 12.7, 14, 16, 24, 32, 48, 60, 96, 128, 251, 1000))
+LIMITS = tuple(round(size * GB) for size in (0.5, 2, 8, 16, 32, 60, 128, 1000))
 SEVERITIES = ("info", "warning", "error")
 
 
@@ -151,9 +151,17 @@ def on_host(text: str, limit: int, gpus: int = 1) -> dict[str, str]:
     return {each.rule: each.severity for each in found if each.rule.startswith("host-")}
 
 
-@pytest.mark.parametrize("model", ["google-bert/bert-base-uncased", "google/mt5-xl", "Qwen/Qwen2.5-7B"])
-@pytest.mark.parametrize("more", ["", "dataloader_num_workers: 4", "dataloader_num_workers: 32"])
-@pytest.mark.parametrize("gpus", [1, 8])
+@pytest.mark.parametrize(
+    ("model", "more", "gpus"),
+    [
+        ("google-bert/bert-base-uncased", "", 1),
+        ("google-bert/bert-base-uncased", "dataloader_num_workers: 32", 8),
+        ("google/mt5-xl", "dataloader_num_workers: 32", 1),
+        ("google/mt5-xl", "", 8),
+        ("Qwen/Qwen2.5-7B", "dataloader_num_workers: 4", 1),
+        ("Qwen/Qwen2.5-7B", "dataloader_num_workers: 4", 8),
+    ],
+)
 def test_a_larger_limit_never_brings_a_worse_finding(model: str, more: str, gpus: int) -> None:
     text = (
         f"model_name_or_path: {model}\noutput_dir: o\nlearning_rate: 1.0e-4\nper_device_train_batch_size: 4\n{more}\n"

@@ -12,7 +12,6 @@ import pytest
 from kb.core.setup import TrainingSetup
 from kb.torch_runs.probe import worker
 from kb.torch_runs.probe.events import Told, read_events
-from kb.torch_runs.probe.running import run_trial
 from kb.torch_runs.probe.trial import Limits, Trial, as_json, setup_json
 from probe_sample import TINY_T5, probe, require
 from trainer_runs import require_trainer
@@ -51,17 +50,6 @@ def told(folder: Path, asked: Trial, code: int = 0) -> Told:
     return read_events(str(folder / "events.jsonl"))
 
 
-def test_a_seq2seq_model_trains_evaluates_and_generates() -> None:
-    outcome = run_trial(trial(TINY_T5))
-    assert outcome.status == "ok", outcome
-    assert list(outcome.phases) == ["load", "forward", "backward", "step", "train", "evaluate", "generate"]
-    assert all(sizes["host_bytes"] > 0 for sizes in outcome.phases.values())
-    assert outcome.host["peak_rss_bytes"] >= outcome.host["peak_uss_bytes"] > 0
-    assert outcome.trainable == 45696 and outcome.step_seconds and outcome.samples_per_second
-    assert outcome.stack["transformers"] and "gpu_name" not in outcome.machine
-    assert outcome.peak_bytes is None  # nothing of a CPU is GPU memory
-
-
 def test_adapters_and_accumulation_of_a_decoder(tmp_path: Path) -> None:
     setup = SMALL._replace(
         method="lora", lora_target_modules=("q_proj", "v_proj"), bf16=True, gradient_accumulation_steps=2,
@@ -86,13 +74,22 @@ def test_a_config_that_is_no_model_is_a_crash_with_transformers_words(tmp_path: 
     assert "nonsense" in said.fault["reason"]
 
 
-def test_a_config_json_is_measured_from_the_command_line(tmp_path: Path) -> None:
+def test_a_seq2seq_config_json_is_measured_from_the_command_line(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(TINY_T5))
     run = probe(tmp_path, "smoke", "--model-config", "config.json", "--backend", "cpu", "--batch", "2",
-                "--seq-in", "16", "--seq-out", "8", "--phases", "train", "--steps", "4", language="ko")  # fmt: skip
+                "--seq-in", "16", "--seq-out", "8", "--steps", "4", language="ko")  # fmt: skip
     assert run.returncode == 0, run.stderr
     assert "4스텝을 실행했고 아무것도 저장하지 않았습니다." in run.stdout
     assert {path.name for path in tmp_path.iterdir()} == {"config.json", "kb-probe.jsonl"}
+    _, run_line, _ = (tmp_path / "kb-probe.jsonl").read_text("utf-8").splitlines()
+    outcome = json.loads(run_line)["outcome"]
+    assert outcome["status"] == "ok", outcome
+    assert list(outcome["phases"]) == ["load", "forward", "backward", "step", "train", "evaluate", "generate"]
+    assert all(sizes["host_bytes"] > 0 for sizes in outcome["phases"].values())
+    assert outcome["host"]["peak_rss_bytes"] >= outcome["host"]["peak_uss_bytes"] > 0
+    assert outcome["trainable"] == 45696 and outcome["step_seconds"] and outcome["samples_per_second"]
+    assert outcome["stack"]["transformers"] and "gpu_name" not in outcome["machine"]
+    assert "peak_bytes" not in outcome  # nothing of a CPU is GPU memory
 
 
 def test_workers_of_a_real_loader_are_counted_with_what_they_hold(tmp_path: Path) -> None:
