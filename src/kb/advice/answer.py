@@ -1,7 +1,7 @@
 """The whole answer of ``kb.recommend``: the recommendation, the notes' rows beside it, the decision tree. Pure."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from kb.advice.decision import Walk, nominal_gb, walk
 from kb.advice.estimator import Estimator
@@ -11,6 +11,7 @@ from kb.advice.question import Question, RunSettings
 from kb.advice.recommend import Training, base_setup, recommend_training
 from kb.advice.usual import precision_taken
 from kb.core.catalog import Catalog
+from kb.core.record import NamedTuple
 from kb.core.release import parse_version
 from kb.core.setup import TrainingSetup
 

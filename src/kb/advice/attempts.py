@@ -1,7 +1,7 @@
 """Ways to make training fit a GPU, the cheapest first: what each needs at batch 1, and the batch it allows."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from kb.advice.batches import Ceiling
 from kb.advice.estimator import Estimator, on_gpu
@@ -11,6 +11,7 @@ from kb.advice.trainer_run import LEAST_BATCH, with_reference
 from kb.core.hardware import Gpu
 from kb.core.memory_report import Phase
 from kb.core.model import Architecture
+from kb.core.record import NamedTuple
 from kb.core.setup import Method, TrainingSetup, WeightType
 from kb.memory import UnsupportedArchitectureError, default_targets, modules
 

@@ -7,8 +7,9 @@ stand beside it: that one only ever shrinks, and leaves accumulation alone.
 """
 
 from collections.abc import Callable, Generator
-from typing import Literal, NamedTuple
+from typing import Literal
 
+from kb.core.record import NamedTuple
 from kb.memory.search import LARGEST_BATCH, largest_within
 
 Expected = Callable[[int], int]

@@ -1,6 +1,6 @@
 """Effective batch = per device × accumulation × GPUs: what holds one exactly, and what comes nearest."""
 
-from typing import NamedTuple
+from kb.core.record import NamedTuple
 
 
 class Split(NamedTuple):

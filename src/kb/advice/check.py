@@ -1,7 +1,7 @@
 """One unit → its result: setup, prediction, facts, findings. What `kb.check`, the tests and the browser all call."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.advice.estimator import Estimator
 from kb.advice.facts import SERVERS, Known, UnitFacts
@@ -25,6 +25,7 @@ from kb.core.lint import Linter, LintResult, Release, nothing_pinned, place_of
 from kb.core.memory_report import OVER
 from kb.core.model import Model, ModelIdentity
 from kb.core.naming import Names, Program
+from kb.core.record import NamedTuple
 from kb.core.release import ProjectRelease
 from kb.core.result import UnitResult
 from kb.core.rule import Rule

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 from math import ceil
-from typing import NamedTuple
 
+from kb.core.record import NamedTuple
 from kb.core.setup import LENGTH_SHARES
 
 USUAL = tuple(2**power for power in range(6, 21))  # lengths that people set as max_length

@@ -5,10 +5,11 @@ ends in the same leaf.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.core.expression import Unknown, compile_tree, is_unknown
 from kb.core.facts import coerce
+from kb.core.record import NamedTuple
 from kb.core.text import Text, text_of
 from kb.core.units import GIB
 

@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.advice.log_errors import ErrorLine, telling_errors
 from kb.advice.log_scan import Evidence, LogLine, LogScanner, Scan
 from kb.advice.remedy_steps import Step, steps_of
 from kb.core.expression import Unknown, compile_tree, is_unknown
 from kb.core.finding import Confidence
+from kb.core.record import NamedTuple
 from kb.core.text import Text, text_of
 from kb.core.units import parse_bytes
 

@@ -1,7 +1,7 @@
 """One run's estimate: what is wrong with the run itself, else its closed-form prediction. Pure."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kb.advice.estimator import Estimator
 from kb.advice.facts import UnitFacts
@@ -14,6 +14,7 @@ from kb.core.document import Unit
 from kb.core.hardware import Machine
 from kb.core.memory_report import OVER, MemoryReport
 from kb.core.model import Architecture, Model
+from kb.core.record import NamedTuple
 from kb.core.result import GpuFit
 from kb.core.setup import Assumption, TrainingSetup
 from kb.core.text import UserError

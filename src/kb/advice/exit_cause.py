@@ -1,8 +1,9 @@
 """Why a watched command ended: its exit code, a signal, the kernel's memory killer, or what its output says. Pure."""
 
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from kb.advice.diagnosis import Cause, Diagnosis
+from kb.core.record import NamedTuple
 
 Kind = Literal["normal", "code", "signal", "oom_kill", "asked"]
 KILLED = 9

@@ -1,7 +1,7 @@
 """Every fact of the vocabulary, for one unit on one machine: settings, model, machine, prediction, what would fit."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.advice.distributed_facts import DistributedFacts, hidden_behind, stage_in_name
 from kb.advice.estimator import usable_on
@@ -18,6 +18,7 @@ from kb.core.facts import Facts, FactType, coerce, default_of
 from kb.core.hardware import DetectedGpu, Machine
 from kb.core.lint import Release
 from kb.core.model import Model, ModelIdentity
+from kb.core.record import NamedTuple
 from kb.core.setup import Assumption, TrainingSetup
 
 SERVERS = ("vllm", "sglang", "tgi", "llama-server")  # dialects of what starts an inference server

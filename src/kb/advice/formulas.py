@@ -1,9 +1,10 @@
 """Formulas of the rules worked out with numbers, and the ramp of batches."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from kb.core.expression import Unknown, compile_tree
+from kb.core.record import NamedTuple
 
 Use = Literal["claimed", "corrected"]
 End = Literal["low", "high"]

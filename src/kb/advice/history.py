@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from kb.advice.memory_facts import PredictedFacts
 from kb.advice.no_prediction import why_no_prediction
@@ -10,6 +10,7 @@ from kb.core.document import Setting, Unit
 from kb.core.facts import FactType
 from kb.core.finding import Span
 from kb.core.memory_report import HostLedger, MemoryReport, Phase, Status
+from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
 
 EFFECTIVE = "batch.effective"

@@ -1,7 +1,6 @@
 """Model × GPU → the batch to generate with, alone or several folds of a model at once. Pure."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from kb.advice.estimator import Estimator, on_gpu
 from kb.advice.question import RunSettings
@@ -10,6 +9,7 @@ from kb.advice.rows_worth import Capped, inference_batch, rows_worth
 from kb.advice.usual import precision_for
 from kb.core.hardware import Gpu
 from kb.core.memory_report import MemoryReport, Phase, Term
+from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup, WeightType
 from kb.core.text import UserError
 from kb.memory.search import LARGEST_BATCH, largest_within

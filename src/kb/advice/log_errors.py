@@ -1,9 +1,9 @@
 """The lines of a log that raise an error, whatever it is: what is shown where no cause is known. Pure."""
 
 import re
-from typing import NamedTuple
 
 from kb.advice.log_lines import clean, is_source, message_start
+from kb.core.record import NamedTuple
 
 MOST_KEPT = 8  # of one log: the first of a failure tells most, the last is what Python ended with
 _HINTS = ("Error", "Exception", "rror: ", "panicked at", "command not found", "open file", "what():")

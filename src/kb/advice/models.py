@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 from kb.core.catalog import Catalog
 from kb.core.model import Model
+from kb.core.record import NamedTuple
 from kb.core.text import UserError, nearest
 
 _TOKEN = re.compile(

@@ -1,7 +1,7 @@
 """What the original guide recommends for a GPU, row by row, with what the memory model says of each row. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.advice.estimator import Estimator
 from kb.advice.inference import together
@@ -14,6 +14,7 @@ from kb.core.document import Setting, Unit
 from kb.core.finding import Span
 from kb.core.memory_report import STATUSES, Phase, Status, phase_status
 from kb.core.model import Model
+from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
 from kb.memory import UnsupportedArchitectureError
 

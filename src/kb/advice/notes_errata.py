@@ -1,7 +1,9 @@
 """Which errata are about a row of the original guide. Pure."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
+
+from kb.core.record import NamedTuple
 
 
 class Erratum(NamedTuple):

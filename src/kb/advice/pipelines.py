@@ -1,10 +1,11 @@
 """A row of ``rules/runtimes`` as the stages, claims and training of :mod:`kb.advice.runtime`. Pure."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.advice.runtime import Calls, Comparison, Minutes, Stage, TrainingTime
 from kb.core.expression import Unknown, compile_tree
+from kb.core.record import NamedTuple
 from kb.core.text import Text, UserError, nearest, text_of
 
 MINUTES = {"min": 1.0, "s": 1 / 60}

@@ -1,7 +1,7 @@
 """The plan of a run: what each resource needs, the ways there are, and the steps for host memory."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from kb.advice.attempts import targets_for
 from kb.advice.estimator import Estimator
@@ -11,6 +11,7 @@ from kb.advice.usual import precision_for
 from kb.core.facts import FactType
 from kb.core.hardware import Gpu
 from kb.core.memory_report import HostLedger, MemoryReport, Phase
+from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
 from kb.memory import default_targets
 

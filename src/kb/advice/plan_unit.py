@@ -1,7 +1,7 @@
 """The plan of one config, and what it changes there, in the config's own format."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.advice.estimator import Estimator
 from kb.advice.plan import Plan, Steps, combined
@@ -10,6 +10,7 @@ from kb.advice.plan_host import plan_host
 from kb.config.dialect.spelling import Speller, Written
 from kb.core.document import Unit
 from kb.core.hardware import Gpu
+from kb.core.record import NamedTuple
 from kb.core.result import UnitResult
 from kb.core.setup import TrainingSetup
 

@@ -7,12 +7,12 @@ LLaMA-Factory (``model/adapter.py``: what trains is cast to fp32, nothing is pre
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from kb.advice.question import Loads
 from kb.advice.settings_reader import SettingsReader
 from kb.core.document import Unit
 from kb.core.facts import VersionOf
+from kb.core.record import NamedTuple
 from kb.core.setup import Assumption, TrainedType
 
 # The release of TRL from which a trainer leaves a quantized model as it was loaded and casts what trains to bf16.

@@ -1,8 +1,9 @@
 """What is asked: which run, on which machine. One record for every command, the editor, the API and the playground."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
+from kb.core.record import NamedTuple
 from kb.core.setup import PostKind
 
 Task = Literal["train", "evaluate", "generate"]

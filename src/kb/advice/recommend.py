@@ -1,7 +1,7 @@
 """Model × GPU → the config to start training from: batches, accumulation, precision, workers, method. Pure."""
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from kb.advice.attempts import OFFERED_ONLY, Attempt, attempts_of, choose, smallest_gpu, targets_for
 from kb.advice.batches import Split, Splits, splits_of
@@ -13,6 +13,7 @@ from kb.advice.usual import Precision, assumed_source_length, precision_for, pre
 from kb.core.hardware import Gpu
 from kb.core.memory_report import WORKING, MemoryReport, Phase
 from kb.core.model import Architecture, Model
+from kb.core.record import NamedTuple
 from kb.core.setup import Assumption, TrainingSetup
 from kb.core.text import UserError
 

@@ -5,12 +5,13 @@ compared with what comes out here, so that no figure of theirs is only typed in.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.core.expression import Unknown, compile_tree
 from kb.core.hardware import Gpu
 from kb.core.memory_report import MemoryReport
 from kb.core.model import Model
+from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
 from kb.core.units import BYTES_PER_UNIT
 from kb.memory import parameter_count, predict

@@ -1,9 +1,10 @@
 """The steps of a remedy, with the values that a config and the log's numbers give. Pure."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.core.expression import Tree, compile_tree, is_unknown
+from kb.core.record import NamedTuple
 from kb.core.text import Text, text_of
 
 # What only a prediction gives. A step that needs one is no use to a reader without it; other unknowns they can see.

@@ -1,11 +1,12 @@
 """How many rows at once are worth it: beyond some batch a GPU is busy, and a larger one only takes memory. Pure."""
 
 from collections.abc import Iterable
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from kb.advice.estimator import Estimator
 from kb.core.hardware import Gpu
 from kb.core.memory_report import Phase
+from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
 from kb.memory.search import largest_within
 

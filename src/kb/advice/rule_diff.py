@@ -4,9 +4,10 @@ What the change does to recommendations and verdicts is in :mod:`kb.advice.rule_
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.core.catalog import Catalog
+from kb.core.record import NamedTuple
 from kb.core.text import LANGUAGES
 
 

@@ -4,7 +4,7 @@ Both editions are asked by the same code, so that only the rules can make a diff
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.advice.check import Checker
 from kb.advice.estimator import Estimator, on_gpu
@@ -16,6 +16,7 @@ from kb.advice.recommend import base_setup, recommend_training
 from kb.advice.rule_diff import Edition, readable_by_this_code
 from kb.advice.usual import precision_for
 from kb.core.memory_report import Status
+from kb.core.record import NamedTuple
 from kb.memory import UnsupportedArchitectureError
 
 

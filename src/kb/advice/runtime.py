@@ -5,8 +5,8 @@ takes nine tenths of the time, the batch decides about the last tenth.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
+from kb.core.record import NamedTuple
 from kb.core.text import Text, UserError
 
 

@@ -6,7 +6,8 @@ takes one redrawn line at a time. Memory stays bounded however long the log is.
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+
+from kb.core.record import NamedTuple
 
 SLOW_RATIO = 1.5  # step time over the baseline's, from which something holds the run up (systems S21)
 LATEST = 5  # readings whose median is the present speed

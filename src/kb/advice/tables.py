@@ -6,7 +6,7 @@ as any other: by the facts, on the releases that the project allows.
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.config.dialect.typos import Neighbours
 from kb.core.catalog import Catalog
@@ -15,6 +15,7 @@ from kb.core.expression import Lookup, Tree, Unknown, is_unknown
 from kb.core.facts import Facts, Ground, coerce
 from kb.core.finding import Finding
 from kb.core.lint import Linter, LintResult, Release
+from kb.core.record import NamedTuple
 from kb.core.release import LATEST, ProjectRelease, parse_version
 from kb.core.rule import Rule, RuleFix
 from kb.core.text import Text, nearest

@@ -1,9 +1,10 @@
 """Readings of a run held against the notes' targets and danger lines (rules/formulas/targets). Pure."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from kb.advice.decision import nominal_gb
+from kb.core.record import NamedTuple
 from kb.core.snapshot import Sample
 from kb.core.units import GIB
 

@@ -1,10 +1,11 @@
 """What is taken where nothing is said: usual lengths, and the precision that a GPU is good at."""
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from kb.core.hardware import DetectedGpu
 from kb.core.model import Architecture, Model
+from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup, WeightType
 
 PADDING_POSITIONS = {"roberta": 2, "xlm-roberta": 2, "camembert": 2}

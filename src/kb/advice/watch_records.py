@@ -2,9 +2,10 @@
 
 from collections import Counter, deque
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.advice.targets import Judged
+from kb.core.record import NamedTuple
 from kb.core.snapshot import GpuState, HostState, ServerState, SpeedState
 
 MOST_SAMPLES = 120

@@ -1,10 +1,11 @@
 """What each memory option would save: the same run with one setting changed, predicted beside it."""
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.advice.estimator import Estimator
 from kb.core.memory_report import MemoryReport
+from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
 from kb.memory import UnsupportedArchitectureError
 

@@ -3,7 +3,7 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.advice.diagnosis import diagnose
 from kb.advice.question import NamedMachine
@@ -12,6 +12,7 @@ from kb.config.files import ConfigError
 from kb.config.log.text import log_lines
 from kb.core.catalog import Catalog
 from kb.core.document import Unit
+from kb.core.record import NamedTuple
 from kb.core.text import UserError
 from kb.knowledge import load_guide
 from kb.report.diagnosis_report import diagnosis_json, diagnosis_text

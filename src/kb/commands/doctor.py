@@ -3,11 +3,12 @@
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kb import __version__
 from kb.commands.options import Options
 from kb.core.hardware import Machine
+from kb.core.record import NamedTuple
 from kb.core.text import UserError
 from kb.knowledge import load_catalog
 from kb.knowledge.locations import Location, Overlay, Rules, cache_folder, current, shipped

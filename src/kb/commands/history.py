@@ -4,7 +4,7 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb import __version__
 from kb.advice.history import History, Version, distinct, history_of
@@ -13,6 +13,7 @@ from kb.advice.noted_history import noted_versions, with_measured, with_notes
 from kb.commands.history_versions import file_versions, git_versions, read_measured
 from kb.commands.options import MACHINE, Options, question_of
 from kb.core.document import Unit
+from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
 from kb.core.text import UserError
 from kb.knowledge import load_guide

@@ -2,9 +2,10 @@
 
 import argparse
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.advice.question import ATTENTIONS, METHODS, PRECISIONS, TASKS, NamedMachine, Question, RunSettings
+from kb.core.record import NamedTuple
 from kb.core.text import LANGUAGES, UserError
 from kb.session import cli
 

@@ -8,10 +8,11 @@ import json
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.config.files import ConfigError
 from kb.core.finding import Finding, Suppression
+from kb.core.record import NamedTuple
 
 VERSION = 1
 _FIELDS = ("path", "rule", "setting", "hash")

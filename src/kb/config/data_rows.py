@@ -7,8 +7,9 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, Any, cast
 
+from kb.core.record import NamedTuple
 from kb.core.text import UserError
 
 CHUNK = 1 << 20  # characters

@@ -3,46 +3,45 @@
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
 
 from kb.config.files import ConfigError, is_no_file, read_at_most
 from kb.config.text.guard import most_bytes, too_large
+from kb.core.record import NamedTuple
 
+# Texts of patterns, which `re` compiles when a file of such a kind is met, and keeps.
 # The calls that describe one: `layout: python` in rules/dialects. Where none is named the file is not parsed.
-_MARKS = re.compile(
+_MARKS = (
     rb"(?:TrainingArguments|SFTConfig|DPOConfig|GRPOConfig|RewardConfig|KTOConfig|ORPOConfig|CPOConfig|PPOConfig"
     rb"|RLOOConfig|GKDConfig|XPOConfig|NashMDConfig|BCOConfig|PRMConfig|DictDefault|LoraConfig|BitsAndBytesConfig"
     rb"|Fast\w*Model\.from_pretrained)[ \t]*\("
 )
 # Names at the top of configs that are Python, of XTuner's: 0.x and 1.x.
-_ASSIGNED = re.compile(
-    r"^(?:optim_wrapper|train_cfg)[ \t]*=[ \t]*dict\(|^\w+[ \t]*=[ \t]*\w*TrainerConfig\(", re.MULTILINE
-)
-_SERVER = re.compile(rb"(?<!\w)LLM[ \t]*\(")  # of vLLM; other packages have a class of that name too
-_LAUNCH = re.compile(rb"(?:accelerate launch|torchrun|deepspeed|python3?)[^\n]{0,400}--\w")
+_ASSIGNED = r"(?m)^(?:optim_wrapper|train_cfg)[ \t]*=[ \t]*dict\(|^\w+[ \t]*=[ \t]*\w*TrainerConfig\("
+_SERVER = rb"(?<!\w)LLM[ \t]*\("  # of vLLM; other packages have a class of that name too
+_LAUNCH = rb"(?:accelerate launch|torchrun|deepspeed|python3?)[^\n]{0,400}--\w"
 
 
 def bears_marks(raw: bytes) -> bool:
     """Whether the bytes name a call that describes a run."""
-    return _MARKS.search(raw) is not None or (b"vllm" in raw and _SERVER.search(raw) is not None)
+    return re.search(_MARKS, raw) is not None or (b"vllm" in raw and re.search(_SERVER, raw) is not None)
 
 
 def is_assigned(text: str) -> bool:
     """Whether a Python text may be a config, whose names at the top are its settings."""
-    return "xtuner" in text and _ASSIGNED.search(text) is not None
+    return "xtuner" in text and re.search(_ASSIGNED, text) is not None
 
 
 def starts_runs(raw: bytes) -> bool:
     """Whether the bytes of a notebook hold a command line that starts a Python run with flags."""
-    return _LAUNCH.search(raw) is not None
+    return re.search(_LAUNCH, raw) is not None
 
 
-_OF_A_RUN = re.compile(rb"^[ \t]*\[[ \t]*(?:training|train|parallelism|trainer|training_args)[ \t]*\]", re.MULTILINE)
+_OF_A_RUN = rb"(?m)^[ \t]*\[[ \t]*(?:training|train|parallelism|trainer|training_args)[ \t]*\]"
 
 
 def names_of_calls(raw: bytes) -> tuple[str, ...]:
     """The names of those calls, each once."""
-    found = (match[0].rstrip(b" \t(").decode("ascii", "replace") for match in _MARKS.finditer(raw))
+    found = (match[0].rstrip(b" \t(").decode("ascii", "replace") for match in re.finditer(_MARKS, raw))
     return tuple(dict.fromkeys(found))
 
 
@@ -188,7 +187,7 @@ def _is_worth_reading(entry: os.DirEntry[str]) -> bool:
     except OSError:
         return True  # that it cannot be read is said when it is checked
     if name.endswith(TABLES):
-        return _OF_A_RUN.search(raw) is not None
+        return re.search(_OF_A_RUN, raw) is not None
     if b"xtuner" in raw and is_assigned(raw.decode("utf-8", "replace")):
         return True
     return bears_marks(raw) or (name.endswith(".ipynb") and starts_runs(raw))

@@ -7,11 +7,11 @@ that: a section, or a command with its continuation lines. ``# kb: ignore-file[r
 import datetime
 import re
 from collections.abc import Collection, Iterable, Sequence
-from typing import NamedTuple
 
 from kb.config.text.source import Places
 from kb.core.document import Event
 from kb.core.finding import Edit, Finding, Span, Suppression
+from kb.core.record import NamedTuple
 from kb.core.text import nearest
 
 _DIRECTIVE = re.compile(r"(?:^|(?<=[ \t]))#[ \t]*kb:[ \t]*(ignore(?:-file)?)\b[ \t]*(\[[^\]\n]*\])?([^\r\n]*)", re.M)

@@ -1,12 +1,13 @@
 """Everything that ``rules/`` holds, as one frozen object. ``knowledge/`` reads it from disk."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.core.document import Reader
 from kb.core.facts import FactType, MovedDefault
 from kb.core.hardware import Gpu
 from kb.core.model import Model
+from kb.core.record import NamedTuple
 from kb.core.rule import Rule
 
 

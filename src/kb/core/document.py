@@ -3,10 +3,11 @@
 import re
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from kb.core.expression import is_unknown
 from kb.core.finding import Edit, Fix, Span
+from kb.core.record import NamedTuple
 
 NO_SUCH_RUN = "kb has no memory model of such a run"  # why a setting is unknown that the file gives plainly
 

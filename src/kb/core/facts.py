@@ -1,9 +1,10 @@
 """Facts: their types, where each value comes from, how certain it is, and values that wait for a fact."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from kb.core.expression import LARGEST_NUMBER, Unknown
+from kb.core.record import NamedTuple
 from kb.core.text import Text
 
 Origin = Literal["written", "joined", "given", "pinned", "ranged", "detected", "library", "assumed"]

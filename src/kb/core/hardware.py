@@ -1,6 +1,8 @@
 """GPUs as catalogued and as found, and the machine around them. Sizes in bytes."""
 
-from typing import Literal, NamedTuple
+from typing import Literal
+
+from kb.core.record import NamedTuple
 
 
 class Gpu(NamedTuple):

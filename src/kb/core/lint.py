@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.core.document import Event
 from kb.core.expression import (
@@ -18,6 +18,7 @@ from kb.core.expression import (
 )
 from kb.core.facts import CERTAINTIES, Certainty, Facts, Origin, certainty_of, weakest
 from kb.core.finding import Because, Edit, Finding, Fix, NotEvaluated, OnRelease, Span
+from kb.core.record import NamedTuple
 from kb.core.release import Bound, ProjectRelease, just_below
 from kb.core.rule import Computed, Rule, RuleFix
 

@@ -1,7 +1,8 @@
 """A model's architecture, as its ``config.json`` gives it, and its entry in ``rules/models``."""
 
-from typing import Literal, NamedTuple
+from typing import Literal
 
+from kb.core.record import NamedTuple
 from kb.core.setup import WeightType
 
 Family = Literal["t5", "bart", "decoder", "encoder"]

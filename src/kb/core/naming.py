@@ -3,43 +3,41 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.core.document import Unit
 from kb.core.facts import Certainty
 from kb.core.finding import Finding
+from kb.core.record import NamedTuple
 
 OF_OMEGACONF = ("hydra",)  # formats that OmegaConf reads as often as not
 HANDS_ON = "script.passes_training_arguments"
 """The fact by which a project says that its program hands every name on."""
+# Texts of patterns, which `re` compiles when a program is met and keeps: most runs meet none.
 # Each begins with the letters that are looked for: that is what makes the search quick.
 _PARSERS = ("HfArgumentParser(", "TrlParser(", "H4ArgumentParser(")
-_CLASS = re.compile(r"TrainingArguments\b|Config\b")
-_CALLED = (re.compile(r"TrainingArguments\s*\("), re.compile(r"Config\s*\("))
-_FILLED = re.compile(r"[^()]{0,2000}\*\*\s*\w")
-_PARSED = re.compile(r"(?:Hf|Trl|H4)ArgumentParser\(|TrlParser\(")
-_FIRST_ARGUMENT = re.compile(r"\s*(?:dataclass_types\s*=\s*)?[\[(]?([\w.,\s]*?)\s*,?\s*[\])]")
-_OTHER_FRAMEWORK = re.compile(r"^[ \t]*(?:import|from)[ \t]+(?:flax|optax|paddle|mindspore)\b", re.MULTILINE)
-_ADAPTS = re.compile(r"\b(?:get_peft_model|LoraConfig|LoraModel|PeftModel\.from_pretrained)\s*\(")
-_GIVEN = re.compile(r"""\b(\w+)["']?\s*(?:=(?!=)|\]\s*=(?!=)|:)""")
+_CLASS = r"TrainingArguments\b|Config\b"
+_CALLED = (r"TrainingArguments\s*\(", r"Config\s*\(")
+_FILLED = r"[^()]{0,2000}\*\*\s*\w"
+_PARSED = r"(?:Hf|Trl|H4)ArgumentParser\(|TrlParser\("
+_FIRST_ARGUMENT = r"\s*(?:dataclass_types\s*=\s*)?[\[(]?([\w.,\s]*?)\s*,?\s*[\])]"
+_OTHER_FRAMEWORK = r"(?m)^[ \t]*(?:import|from)[ \t]+(?:flax|optax|paddle|mindspore)\b"
+_ADAPTS = r"\b(?:get_peft_model|LoraConfig|LoraModel|PeftModel\.from_pretrained)\s*\("
+_GIVEN = r"""\b(\w+)["']?\s*(?:=(?!=)|\]\s*=(?!=)|:)"""
 MOST_PROGRAMS = 1024  # whose sources' marks are remembered
-_TRAINS = re.compile(r"Trainer\(|TrainingArguments\b|\.backward\(|\.fit\(")
+_TRAINS = r"Trainer\(|TrainingArguments\b|\.backward\(|\.fit\("
 # Both turn gradient checkpointing on where they are not told otherwise (peft/utils/other.py, unsloth/models/llama.py).
-_CHECKPOINTS = re.compile(r"\bprepare_model_for_(?:kbit|int8)_training\(|\bFastLanguageModel\.get_peft_model\(")
-_ASKS_TO = re.compile(  # a switch for adapters that is off unless it is written
-    r"""^[ \t]+\w*(?:lora|peft|adapter)\w*[ \t]*:[ \t]*(?:Optional\[)?bool\]?
+_CHECKPOINTS = r"\bprepare_model_for_(?:kbit|int8)_training\(|\bFastLanguageModel\.get_peft_model\("
+# a switch for adapters that is off unless it is written
+_ASKS_TO = r"""(?mxi)^[ \t]+\w*(?:lora|peft|adapter)\w*[ \t]*:[ \t]*(?:Optional\[)?bool\]?
     [ \t]*=[ \t]*(?:field\(\s*default[ \t]*=[ \t]*)?False\b
     |add_argument\(\s*["']--\w*(?:lora|peft|adapter)[\w-]*["'][^()]*?(?:store_true|default[ \t]*=[ \t]*False)
-    |\bget_peft_config\(""",
-    re.MULTILINE | re.VERBOSE | re.IGNORECASE,
-)
+    |\bget_peft_config\("""
 _WRITTEN = "written."
 _SET_BY_PROGRAMS = ("training.", "data.", "generation.", "lora.", "quantization.")
 # OmegaConf reads 5e-5 as a number, PyYAML as text.
-_BY_OMEGACONF = re.compile(r"\bOmegaConf\b|\bhydra\.main\b|\bHydraConfig\b")
-_BY_PYYAML = re.compile(
-    r"\byaml\.(?:safe_load|load|full_load)\b|\bparse_yaml_file\b|\b(?:Trl|H4)ArgumentParser\b|\bTrlParser\b"
-)
+_BY_OMEGACONF = r"\bOmegaConf\b|\bhydra\.main\b|\bHydraConfig\b"
+_BY_PYYAML = r"\byaml\.(?:safe_load|load|full_load)\b|\bparse_yaml_file\b|\b(?:Trl|H4)ArgumentParser\b|\bTrlParser\b"
 _OF_TRL = ("SFT", "DPO", "GRPO", "Reward", "KTO", "ORPO", "CPO", "PPO", "RLOO", "GKD", "XPO", "NashMD", "BCO", "PRM")
 _ABOUT_VALUES = ("text",)  # types of which a wrong value is wrong for any program
 
@@ -69,7 +67,7 @@ class Program(NamedTuple):
     @property
     def trains(self) -> bool:
         """Whether a training starts there: by a Trainer, or by a loop of its own."""
-        return _TRAINS.search(self.text) is not None
+        return re.search(_TRAINS, self.text) is not None
 
     @property
     def parses(self) -> bool:
@@ -92,7 +90,7 @@ class Program(NamedTuple):
         """Whether it gives a setting of this name a value itself: as an argument of a call, by assignment, or in a
         table. Reading one, as ``args.bf16``, does not.
         """
-        if key == "gradient_checkpointing" and _CHECKPOINTS.search(self.text) is not None:
+        if key == "gradient_checkpointing" and re.search(_CHECKPOINTS, self.text) is not None:
             return True
         given = _given(self.text)
         return key in given or f"use_{key}" in given
@@ -106,17 +104,17 @@ class Program(NamedTuple):
 @lru_cache(MOST_PROGRAMS)
 def _given(text: str) -> frozenset[str]:
     """Every name that a source gives a value, as an argument, by assignment, or in a table."""
-    return frozenset(_GIVEN.findall(text))
+    return frozenset(re.findall(_GIVEN, text))
 
 
 @lru_cache(MOST_PROGRAMS)
 def _adds_adapter(text: str) -> bool:
-    return _ADAPTS.search(text) is not None and _ASKS_TO.search(text) is None
+    return re.search(_ADAPTS, text) is not None and re.search(_ASKS_TO, text) is None
 
 
 @lru_cache(MOST_PROGRAMS)
 def _of_another_framework(text: str) -> bool:
-    return _OTHER_FRAMEWORK.search(text) is not None
+    return re.search(_OTHER_FRAMEWORK, text) is not None
 
 
 @lru_cache(MOST_PROGRAMS)
@@ -124,19 +122,19 @@ def _hands_on(text: str) -> bool:
     if _of_another_framework(text):
         return False
     if any(parser in text for parser in _PARSERS):
-        named = [_classes(text, match.end()) for match in _PARSED.finditer(text)]
+        named = [_classes(text, match.end()) for match in re.finditer(_PARSED, text)]
         if named and all(classes is not None for classes in named):
             return any(_is_arguments(text, name) for classes in named for name in classes or ())
-        return any(_of_arguments(text, match) for match in _CLASS.finditer(text))
+        return any(_of_arguments(text, match) for match in re.finditer(_CLASS, text))
     if "**" not in text:
         return False
-    calls = (match for called in _CALLED for match in called.finditer(text))
-    return any(_of_arguments(text, match) and _FILLED.match(text, match.end()) for match in calls)
+    calls = (match for called in _CALLED for match in re.finditer(called, text))
+    return any(_of_arguments(text, match) and re.compile(_FILLED).match(text, match.end()) for match in calls)
 
 
 def _classes(text: str, at: int) -> tuple[str, ...] | None:
     """The classes that a parser is made of, as they are named; None where they are not told there."""
-    match = _FIRST_ARGUMENT.match(text, at)
+    match = re.compile(_FIRST_ARGUMENT).match(text, at)
     names = tuple(name.strip().rpartition(".")[2] for name in match[1].split(",")) if match else ()
     names = tuple(name for name in names if name)
     return names if names and all(name[:1].isupper() for name in names) else None
@@ -144,11 +142,11 @@ def _classes(text: str, at: int) -> tuple[str, ...] | None:
 
 def _is_arguments(text: str, name: str) -> bool:
     """Whether a class is one of training arguments, or is built on one."""
-    match = _CLASS.search(name)
+    match = re.search(_CLASS, name)
     if match is not None and match.end() == len(name) and _of_arguments(name, match):
         return True
     base = re.search(rf"^class {re.escape(name)}\(([^()]*)\)", text, re.MULTILINE)
-    return base is not None and any(_of_arguments(base[1], each) for each in _CLASS.finditer(base[1]))
+    return base is not None and any(_of_arguments(base[1], each) for each in re.finditer(_CLASS, base[1]))
 
 
 def _of_arguments(text: str, match: re.Match[str]) -> bool:
@@ -242,9 +240,9 @@ class Names:
         if self._unit.reader != "script":
             return "certain"
         texts = [program.text for program in self._programs]
-        if any(_BY_PYYAML.search(text) for text in texts):
+        if any(re.search(_BY_PYYAML, text) for text in texts):
             return "certain"
-        if any(_BY_OMEGACONF.search(text) for text in texts):
+        if any(re.search(_BY_OMEGACONF, text) for text in texts):
             return None
         return "likely" if self._unit.dialect in OF_OMEGACONF else "certain"
 

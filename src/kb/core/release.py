@@ -2,9 +2,9 @@
 
 import re
 from functools import lru_cache
-from typing import NamedTuple
 
 from kb.core.facts import Origin
+from kb.core.record import NamedTuple
 
 _NUMBERS = re.compile(r"\d{1,6}(?:\.\d{1,6})*")
 

@@ -1,13 +1,14 @@
 """What a check found, unit by unit. Every report is made from this and from nothing else."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.core.document import Unit
 from kb.core.finding import SEVERITIES, Finding, NotEvaluated
 from kb.core.hardware import Gpu, Machine
 from kb.core.memory_report import MemoryReport, Verdict
 from kb.core.model import Model
+from kb.core.record import NamedTuple
 from kb.core.setup import Assumption, TrainingSetup
 
 INTERNAL = "config.internal"

@@ -1,10 +1,11 @@
 """A lint rule, as ``rules/checks/<area>/<id>.yaml`` gives it."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.core.expression import Tree
 from kb.core.finding import Confidence, Safety, Severity
+from kb.core.record import NamedTuple
 from kb.core.text import Text
 
 

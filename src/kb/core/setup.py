@@ -1,6 +1,8 @@
 """What a config asks for, in the field's own names; read from a file by ``config/``, or from flags."""
 
-from typing import Literal, NamedTuple
+from typing import Literal
+
+from kb.core.record import NamedTuple
 
 Method = Literal["full", "lora", "qlora"]
 Attention = Literal["eager", "sdpa", "flash"]

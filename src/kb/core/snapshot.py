@@ -1,6 +1,6 @@
 """What was read of a run at one moment: GPUs, host, the watched processes, speed. Bytes; None is not known."""
 
-from typing import NamedTuple
+from kb.core.record import NamedTuple
 
 
 class GpuProcess(NamedTuple):

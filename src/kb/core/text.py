@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
+
+from kb.core.record import NamedTuple
 
 
 class UserError(ValueError):

@@ -1,7 +1,9 @@
 """Keys that no format places and that change what a run takes: an adapter of a program's own, GaLore, offloading."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
+
+from kb.core.record import NamedTuple
 
 _NO = frozenset(("", "false", "no", "none", "null", "off", "0", "0.0", "~"))
 OF_METHOD = ("run.adapter", "run.quantized")  # a format's own words for these are what it says of them

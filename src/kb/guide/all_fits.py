@@ -6,9 +6,10 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.core.catalog import Catalog
+from kb.core.record import NamedTuple
 from kb.guide.curves import Curves
 from kb.guide.fits import Map, Row, fit_of, map_of
 from kb.knowledge import load_catalog

@@ -1,8 +1,9 @@
 """Every table of the guide, flat: what pages show, as rows that a program reads. Bytes, tokens and samples."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from kb.core.record import NamedTuple
 from kb.core.text import LANGUAGES
 from kb.guide.accuracy import bench_results
 from kb.guide.all_fits import Fits

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import NamedTuple
 
 from kb.core.hardware import Gpu
 from kb.core.model import Model
+from kb.core.record import NamedTuple
 from kb.guide.fits import BATCHES, LENGTHS, Map
 from kb.guide.library import Library
 from kb.guide.markup import badge, held

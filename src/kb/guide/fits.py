@@ -1,13 +1,13 @@
 """What fits where: the largest batches of a model on a GPU, and the verdict by batch and length."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from kb.advice.attempts import WAYS
 from kb.advice.estimator import Estimator, on_gpu
 from kb.advice.recommend import alone_at_inference, base_of
 from kb.core.hardware import Gpu
 from kb.core.model import Model
+from kb.core.record import NamedTuple
 from kb.guide.curves import Curves
 from kb.memory import UnsupportedArchitectureError
 from kb.report.lesson_rows import SHOWN_WAYS

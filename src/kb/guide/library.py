@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.core.catalog import Catalog
+from kb.core.record import NamedTuple
 from kb.core.text import Text, nearest
 from kb.knowledge import load_catalog, load_guide, load_words
 from kb.knowledge.bundle import load_part

@@ -4,8 +4,9 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from typing import Any, NamedTuple
+from typing import Any
 
+from kb.core.record import NamedTuple
 from kb.guide.library import Library
 from kb.guide.site_words import say
 from kb.report.entries.provenance import figure as figure_text

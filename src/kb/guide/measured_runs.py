@@ -1,12 +1,13 @@
 """The measured training runs of ``rules/measurements``, each predicted again by the closed forms."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.advice.flags import optimizer_named, unit_of
 from kb.advice.question import RunSettings
 from kb.advice.setup import setup_of
 from kb.core.catalog import Catalog
+from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
 from kb.memory import architecture_from_config, predict
 

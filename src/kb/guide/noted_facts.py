@@ -3,8 +3,9 @@
 import re
 from collections.abc import Iterator, Mapping
 from html import escape
-from typing import Any, NamedTuple
+from typing import Any
 
+from kb.core.record import NamedTuple
 from kb.guide.library import Library
 from kb.guide.markup import filter_box, prose, told, wide_table
 from kb.guide.site_words import say

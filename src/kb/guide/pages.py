@@ -3,8 +3,8 @@
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
 
+from kb.core.record import NamedTuple
 from kb.guide.all_fits import Fits, all_fits
 from kb.guide.entry_pages import erratum_page, erratum_title, gpu_page, model_page
 from kb.guide.library import Library, load_library

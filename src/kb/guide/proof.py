@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from functools import lru_cache
 from html import escape
-from typing import NamedTuple
 
+from kb.core.record import NamedTuple
 from kb.core.units import GIB
 from kb.guide.accuracy import bench_results
 from kb.guide.drawings import svg, svg_text

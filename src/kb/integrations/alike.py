@@ -7,12 +7,13 @@ One that stands in a single field of the setup, as it is written, is put there; 
 import json
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.advice.facts import UnitFacts
 from kb.advice.memory_facts import PredictedFacts
 from kb.core.catalog import Dialect
 from kb.core.document import Setting, Unit
+from kb.core.record import NamedTuple
 
 NAMES = ("output_dir", "run_name", "logging_dir")  # keys whose texts tell the runs of a grid apart
 _NAME = re.compile(r"(?![Nn](?:one|ull)\Z)[\w./ -]*[A-Za-z][\w./ =-]*")

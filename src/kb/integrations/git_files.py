@@ -4,8 +4,8 @@ import io
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
+from kb.core.record import NamedTuple
 from kb.core.text import UserError
 
 TIMEOUT_SECONDS = 30.0

@@ -2,8 +2,8 @@
 
 import os
 import re
-from typing import NamedTuple
 
+from kb.core.record import NamedTuple
 from kb.knowledge.locations import Location, files_under, opened
 from kb.knowledge.overlay import laid_entries
 from kb.knowledge.schema import KINDS

@@ -5,8 +5,8 @@ And where what is made of them is kept.
 
 import os
 import sys
-from typing import NamedTuple
 
+from kb.core.record import NamedTuple
 from kb.core.text import UserError
 from kb.knowledge.packed import ARCHIVE, unpacked
 from kb.knowledge.updated import updated

@@ -2,8 +2,9 @@
 
 import hashlib
 import json
-from typing import Any, NamedTuple
+from typing import Any
 
+from kb.core.record import NamedTuple
 from kb.core.text import LANGUAGES
 from kb.knowledge.compile import Files, read_rules_folder
 from kb.knowledge.locations import Location

@@ -7,9 +7,10 @@ sizes and times of their files.
 import os
 import zlib
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb import __version__
+from kb.core.record import NamedTuple
 from kb.core.text import LANGUAGES
 from kb.knowledge.bundle import load_part, read_data, write_data
 from kb.knowledge.locations import Location, Overlay, opened

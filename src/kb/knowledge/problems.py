@@ -1,6 +1,6 @@
 """Faults in the knowledge, each with its place."""
 
-from typing import NamedTuple
+from kb.core.record import NamedTuple
 
 
 class Problem(NamedTuple):

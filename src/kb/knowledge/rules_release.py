@@ -16,11 +16,12 @@ import time
 import zipfile
 import zlib
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
 from kb import __version__
+from kb.core.record import NamedTuple
 from kb.core.text import LANGUAGES, UserError
 from kb.knowledge.bundle import load_part, write_data
 from kb.knowledge.catalog import load_words_alone

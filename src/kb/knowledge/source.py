@@ -1,10 +1,11 @@
 """A YAML file of rules/ or i18n/, read into plain data that remembers where each value stands."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
+from kb.core.record import NamedTuple
 from kb.knowledge.problems import KnowledgeError, Problem
 
 Path = tuple[str | int, ...]

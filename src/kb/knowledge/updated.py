@@ -7,9 +7,9 @@ Each release of kb has its own, since rules are checked by the kb that reads the
 import json
 import os
 import sys
-from typing import NamedTuple
 
 from kb import __version__
+from kb.core.record import NamedTuple
 
 
 class Update(NamedTuple):

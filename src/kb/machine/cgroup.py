@@ -8,7 +8,9 @@ the mount are not visible from inside a container; v1's ``hierarchical_memory_li
 
 import os
 import re
-from typing import Literal, NamedTuple
+from typing import Literal
+
+from kb.core.record import NamedTuple
 
 Version = Literal[1, 2]
 

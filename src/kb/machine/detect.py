@@ -6,9 +6,10 @@ this package are NamedTuples: making a frozen dataclass takes 0.5 ms at start-up
 
 import os
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from kb.core.hardware import DetectedGpu, Gpu, Machine
+from kb.core.record import NamedTuple
 from kb.machine.arguments import AUTO, NONE, check_gpu_count, named_gpus, read_cpus, read_host_memory
 from kb.machine.reading import NO_DRIVER, Note
 

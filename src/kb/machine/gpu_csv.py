@@ -1,8 +1,8 @@
 """What ``nvidia-smi --query-gpu=… --format=csv`` printed or saved, so that no GPU is needed to judge a record. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
+from kb.core.record import NamedTuple
 from kb.core.snapshot import GpuState, Sample
 from kb.core.units import MIB
 

@@ -1,8 +1,9 @@
 """The host's side: memory, CPUs and /dev/shm that this process may use. Unknown where there is no /proc."""
 
 import os
-from typing import Literal, NamedTuple
+from typing import Literal
 
+from kb.core.record import NamedTuple
 from kb.machine import cgroup
 
 HostMemorySource = Literal["cgroup-v2", "cgroup-v1", "meminfo", "unknown"]

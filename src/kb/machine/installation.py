@@ -5,8 +5,8 @@ import platform
 import shutil
 import sys
 from collections.abc import Mapping
-from typing import NamedTuple
 
+from kb.core.record import NamedTuple
 from kb.machine.software import installed_versions
 
 # Each with what it is for (a key of i18n under ``doctor.for.``), and the extra that brings it; None: part of kb itself.

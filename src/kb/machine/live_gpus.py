@@ -7,8 +7,9 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
+from kb.core.record import NamedTuple
 from kb.core.snapshot import GpuProcess, GpuState
 from kb.machine import live_nvml, live_smi, surroundings, visible
 from kb.machine.cgroup import read_text

@@ -3,9 +3,10 @@
 import os
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from kb.core.hardware import DetectedGpu
+from kb.core.record import NamedTuple
 from kb.machine.reading import Note, Reading, Reported, Unanswered
 
 LIBRARY = "libnvidia-ml.so.1"

@@ -1,8 +1,9 @@
 """What every source of GPU information answers with, before ``CUDA_VISIBLE_DEVICES`` and the catalogue."""
 
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from kb.core.hardware import DetectedGpu
+from kb.core.record import NamedTuple
 
 # Each has its sentence in i18n, under `machine.`.
 Note = Literal[

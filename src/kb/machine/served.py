@@ -4,9 +4,10 @@ import http.client
 import urllib.error
 import urllib.request
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
+from kb.core.record import NamedTuple
 from kb.core.snapshot import ServerState
 from kb.core.text import UserError
 

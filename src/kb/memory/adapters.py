@@ -1,9 +1,9 @@
 """What LoRA adapters keep for backward, from the modules they wrap."""
 
 from functools import lru_cache
-from typing import NamedTuple
 
 from kb.core.model import Architecture
+from kb.core.record import NamedTuple
 from kb.memory.linear import LinearModule
 from kb.memory.shape import Shape
 

@@ -1,9 +1,10 @@
 """Decoder-only models' ``config.json`` fields as an architecture: GPT-2, OPT, GPT-NeoX, Llama and its kin."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.core.model import Architecture, Norm, QkNorm
+from kb.core.record import NamedTuple
 from kb.memory.config_fields import UnsupportedArchitectureError, flag, head_size, number, rate, word
 
 

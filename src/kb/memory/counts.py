@@ -1,9 +1,9 @@
 """Parameter counts by part of the model, from the dimensions alone."""
 
 from functools import lru_cache
-from typing import NamedTuple
 
 from kb.core.model import Architecture
+from kb.core.record import NamedTuple
 
 
 class Counts(NamedTuple):

@@ -3,8 +3,7 @@
 Derived from transformers' modeling_bert, _roberta, _electra, _deberta_v2, _distilbert and _albert, checked by traces.
 """
 
-from typing import NamedTuple
-
+from kb.core.record import NamedTuple
 from kb.memory.encoder_attention import Core, attention
 from kb.memory.encoder_head import EncoderHead, head
 from kb.memory.encoder_parts import embedded, modules_of

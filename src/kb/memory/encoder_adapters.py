@@ -1,7 +1,6 @@
 """What LoRA adapters keep in an encoder-only model, and what its first layer leaves out beside them."""
 
-from typing import NamedTuple
-
+from kb.core.record import NamedTuple
 from kb.memory.adapters import DROPOUT_MASK, dora_bytes, input_bytes, shared_inputs, shares_inputs
 from kb.memory.linear import LinearModule
 from kb.memory.shape import Shape

@@ -1,7 +1,6 @@
 """The attention of encoder-only models: what its core keeps, and what its passes hold on top."""
 
-from typing import NamedTuple
-
+from kb.core.record import NamedTuple
 from kb.memory.encoder_parts import relative_rows
 from kb.memory.shape import Shape
 

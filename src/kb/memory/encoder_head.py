@@ -1,7 +1,6 @@
 """The heads of encoder-only models and their losses: what they keep, and what their passes hold on top."""
 
-from typing import NamedTuple
-
+from kb.core.record import NamedTuple
 from kb.memory.encoder_parts import embedded, head_layers
 from kb.memory.saved import Loss
 from kb.memory.shape import Shape

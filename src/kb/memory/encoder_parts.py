@@ -1,8 +1,7 @@
 """Encoder-only models by their parts: the modules under transformers' names, and the parameters they hold."""
 
-from typing import NamedTuple
-
 from kb.core.model import Architecture
+from kb.core.record import NamedTuple
 from kb.memory.counts import Counts
 from kb.memory.linear import LinearModule
 

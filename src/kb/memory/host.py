@@ -10,9 +10,9 @@ nothing.
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from kb.core.memory_report import HostLedger, Term
+from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
 from kb.memory.zero import ranks_of_a_node
 

@@ -1,7 +1,8 @@
 """Terms in bytes at a moment, and the moment at which their sum is largest."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+
+from kb.core.record import NamedTuple
 
 Terms = dict[str, int]
 

@@ -4,9 +4,10 @@ Sources: torch 2.13.0 (DistributedDataParallel, FSDP1, FSDP2), DeepSpeed 0.19.8 
 Communicators of NCCL lie outside torch's allocator and are not in here.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from kb.core.model import Architecture
+from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
 from kb.memory.counts import Counts, count
 from kb.memory.zero import REDUCE_BUCKET, flattened, moments, ranks_of_a_node, width_of, zero_shared_out

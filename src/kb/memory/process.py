@@ -1,10 +1,10 @@
 """From allocated bytes to what the process uses on the GPU, with its band; and the verdict against a card."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from kb.core.hardware import Gpu
 from kb.core.memory_report import STATUSES, Phase, PhaseName, Term, Verdict, phase_status
+from kb.core.record import NamedTuple
 from kb.core.units import rounded_down
 from kb.memory.ledger import Peak
 

@@ -1,6 +1,6 @@
 """What one pass keeps for its backward, and what the backward needs on top, by stack."""
 
-from typing import NamedTuple
+from kb.core.record import NamedTuple
 
 
 class Layer(NamedTuple):

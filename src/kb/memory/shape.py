@@ -1,8 +1,7 @@
 """What the closed forms of one pass need: lengths, byte widths and switches, from a setup and an architecture."""
 
-from typing import NamedTuple
-
 from kb.core.model import Architecture
+from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
 
 

@@ -1,8 +1,7 @@
 """Bytes that stay from step to step: parameters, adapters, quantization state, gradients, optimizer states."""
 
-from typing import NamedTuple
-
 from kb.core.model import Architecture
+from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
 from kb.memory.counts import Counts, count
 from kb.memory.linear import LinearModule, UnknownTargetsError, match_targets

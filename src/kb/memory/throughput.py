@@ -6,10 +6,11 @@ launches, loading); the band is what was measured. Communication between GPUs is
 """
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from kb.core.hardware import Gpu
 from kb.core.model import Architecture
+from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
 from kb.memory.adapters import reach
 from kb.memory.counts import count

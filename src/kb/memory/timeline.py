@@ -1,7 +1,8 @@
 """A run over time, as one draws it: what is allocated, role by role, what the allocator holds, and who holds most."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+
+from kb.core.record import NamedTuple
 
 ROLES = ("weights", "optimizer", "gradients", "activations", "logits", "workspace")
 _ROLE_OF = {

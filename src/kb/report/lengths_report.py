@@ -1,9 +1,10 @@
 """The lengths of a data set, for a terminal and as JSON (schema 1: ``rules/schema/output/lengths.json``)."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.advice.data_lengths import Cut, LengthSpread
+from kb.core.record import NamedTuple
 from kb.core.setup import LENGTH_SHARES
 from kb.report.terminal import Style, table, wrap
 from kb.report.values import printable

@@ -5,7 +5,7 @@ built and a script show the same.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.advice.attempts import WAYS
 from kb.advice.estimator import Estimator, on_gpu
@@ -13,6 +13,7 @@ from kb.advice.models import unknown_model
 from kb.advice.recommend import base_of
 from kb.core.catalog import Catalog
 from kb.core.memory_report import Phase
+from kb.core.record import NamedTuple
 from kb.core.setup import Colocated, Method, PostTraining, TrainingSetup
 from kb.core.units import GIB
 from kb.machine.arguments import find_gpu

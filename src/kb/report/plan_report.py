@@ -1,12 +1,13 @@
 """What `kb plan` says, as text and as JSON."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.advice.plan import NEGLIGIBLE, Ledger, Level, Plan, Step
 from kb.advice.plan_unit import PlannedUnit
 from kb.config.dialect.spelling import Written
 from kb.core.document import Unit
+from kb.core.record import NamedTuple
 from kb.core.units import format_bytes
 from kb.report.check.changes import as_written, key_of
 from kb.report.json_parts import head, machine_object, plain, prediction_object, to_json

@@ -2,10 +2,11 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.config.releases.reader import Releases
 from kb.config.releases.statements import Problem
+from kb.core.record import NamedTuple
 from kb.core.release import OR, ProjectRelease, Source, pinned_version
 from kb.report.terminal import Style, table, wrap
 from kb.report.values import printable

@@ -4,7 +4,9 @@ import os
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
+
+from kb.core.record import NamedTuple
 
 TAB = 4
 _JOINER, _EMOJI_STYLE = "\u200d", "\ufe0f"

@@ -1,12 +1,13 @@
 """Which fixes to make in one pass over a file: those that may be made, and of rivals for the same memory only one."""
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.config.fixing.fixes import Request
 from kb.core.document import Unit
 from kb.core.facts import FactType
 from kb.core.finding import SEVERITIES, Edit, Finding, Fix
+from kb.core.record import NamedTuple
 from kb.core.result import UnitResult
 from kb.session.file_result import FileResult
 

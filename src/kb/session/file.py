@@ -4,7 +4,7 @@ import datetime
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from kb.advice.check import Checker
 from kb.advice.facts import UnitFacts
@@ -18,6 +18,7 @@ from kb.core.facts import Facts
 from kb.core.finding import Finding, Span
 from kb.core.hardware import Machine
 from kb.core.lint import place_of
+from kb.core.record import NamedTuple
 from kb.core.result import UnitResult
 from kb.session.commands import Commands
 from kb.session.file_result import CODE, SERVERS, FileResult, Kind, Overrides, decode_kind, each_once, kind_of

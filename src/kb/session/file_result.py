@@ -1,11 +1,12 @@
 """What a file is by its name, its text, and what was found in it."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from kb.config.files import ConfigError
 from kb.config.text.encoding import Decoded, decode
 from kb.core.finding import Finding, Severity
+from kb.core.record import NamedTuple
 from kb.core.result import UnitResult
 
 Kind = Literal["config", "shell", "command", "text", "python", "notebook"]

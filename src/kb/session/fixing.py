@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Collection, Sequence
-from typing import NamedTuple
 
 from kb.config.files import ConfigError
 from kb.config.fixing.fixes import Fixer, FixResult, Request, unified_diff
@@ -11,6 +10,7 @@ from kb.config.text.encoding import encode
 from kb.config.text.source import Places
 from kb.core.document import Unit
 from kb.core.finding import Finding, Fix, Span
+from kb.core.record import NamedTuple
 from kb.core.result import CheckResult, Unusable
 from kb.core.text import UserError
 from kb.session.choosing import Choice

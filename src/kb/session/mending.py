@@ -1,9 +1,8 @@
 """A file without the faults that have nothing to do with memory: what a plan for its memory begins with."""
 
-from typing import NamedTuple
-
 from kb.config.fixing.fixes import unified_diff
 from kb.config.text.encoding import encode
+from kb.core.record import NamedTuple
 from kb.session.file import FileChecker
 from kb.session.file_result import FileResult, Kind
 from kb.session.fixing import fix_once

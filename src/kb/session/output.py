@@ -3,9 +3,10 @@
 import argparse
 import os
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, TextIO
+from typing import TextIO
 
 from kb.core.finding import SEVERITIES, Severity
+from kb.core.record import NamedTuple
 from kb.core.result import CheckResult, Unusable
 from kb.core.text import UserError
 from kb.report.check.tally import statistics_report

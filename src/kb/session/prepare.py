@@ -3,7 +3,7 @@
 import datetime
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.advice.check import Checker, Disk
 from kb.advice.project_lengths import LENGTHS
@@ -15,6 +15,7 @@ from kb.core.expression import Unknown
 from kb.core.finding import Span
 from kb.core.hardware import Machine
 from kb.core.model import Model
+from kb.core.record import NamedTuple
 from kb.core.result import UnitResult
 from kb.core.setup import LENGTH_SHARES, DataLengths
 from kb.core.text import UserError

@@ -4,10 +4,11 @@ import json
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.config.files import read_at_most
 from kb.core.finding import SEVERITIES, Severity
+from kb.core.record import NamedTuple
 from kb.core.text import UserError, nearest
 from kb.knowledge.locations import shipped
 

@@ -3,12 +3,12 @@
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
 
 from kb import __version__
 from kb.config.files import ConfigError, NotAFileError, read_at_most
 from kb.config.text.guard import MAX_BYTES, most_bytes, too_large
 from kb.core.finding import Finding
+from kb.core.record import NamedTuple
 from kb.core.result import INTERNAL, CheckResult, UnitResult, Unusable
 from kb.core.text import UserError, described
 from kb.knowledge.problems import KnowledgeError

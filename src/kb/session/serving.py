@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.advice.serving_facts import LENGTHS, SHARES, TOKENS
 from kb.config.files import read_at_most
@@ -11,6 +11,7 @@ from kb.core.catalog import Catalog
 from kb.core.document import Unit
 from kb.core.expression import is_unknown
 from kb.core.facts import Facts
+from kb.core.record import NamedTuple
 from kb.core.release import parse_version
 from kb.core.text import UserError
 from kb.memory import UnsupportedArchitectureError, architecture_from_config

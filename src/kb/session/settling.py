@@ -1,10 +1,10 @@
 """One file's fixes carried to where they rest: a second run finds nothing to change, and no value goes to and fro."""
 
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
 
 from kb.config.fixing.fixes import Fixer, FixResult, Refused
 from kb.config.text.encoding import encode
+from kb.core.record import NamedTuple
 from kb.core.result import UnitResult
 from kb.session.choosing import Candidate, Choice, Key, Place, request_of
 from kb.session.file import FileChecker

@@ -2,11 +2,12 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.advice.estimate import Estimated, ModelFiles
 from kb.advice.models import unknown_model
 from kb.core.catalog import Catalog
+from kb.core.record import NamedTuple
 from kb.core.text import UserError
 from kb.knowledge import load_guide
 from kb.knowledge.locations import Rules

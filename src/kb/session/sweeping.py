@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from kb.config.files import ConfigError
 from kb.config.reader import ConfigReader
@@ -12,6 +12,7 @@ from kb.config.text.parsing import Parsed, parse
 from kb.core.document import Event, Unit
 from kb.core.finding import SEVERITIES, Finding, Fix, Span
 from kb.core.memory_report import STATUSES
+from kb.core.record import NamedTuple
 from kb.core.result import UnitResult
 from kb.session.file_result import FileResult
 

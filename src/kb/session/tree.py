@@ -2,9 +2,10 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb import __version__
+from kb.core.record import NamedTuple
 from kb.core.result import CheckResult, Unusable
 from kb.report.check.tally import Tally, tally_of
 from kb.session.cache import ResultCache, key_of

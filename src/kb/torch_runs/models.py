@@ -5,8 +5,9 @@ shim before it.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
+from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
 from kb.torch_runs.adapters import is_quantized
 

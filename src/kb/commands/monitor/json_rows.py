@@ -2,9 +2,10 @@
 
 import json
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.commands.monitor.columns import BadCell, checked, stamp, time_of
+from kb.core.record import NamedTuple
 from kb.core.snapshot import GpuProcess, GpuState, HostState, ProcessState, ServerState, Snapshot, SpeedState, TreeState
 
 FORMAT = 1

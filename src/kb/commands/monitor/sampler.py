@@ -3,10 +3,11 @@
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from kb.advice.watch_records import Alert
 from kb.advice.watching import Watch
+from kb.core.record import NamedTuple
 from kb.core.snapshot import GpuProcess, GpuState, HostState, ServerState, Snapshot, SpeedState, TreeState
 
 MOST_BEHIND = 5.0  # intervals; a machine that slept is not read over and over to make up for it

@@ -1,7 +1,7 @@
 """Trials of a model with random weights: from flags or a config to a setup, its prediction, and one trial a batch."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kb.advice.estimate import Estimated
 from kb.advice.estimator import Estimator
@@ -11,6 +11,7 @@ from kb.commands.probe.request import ProbeRequest
 from kb.core.catalog import Catalog
 from kb.core.memory_report import WORKING
 from kb.core.model import Model
+from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
 from kb.core.text import UserError
 from kb.memory import UnsupportedArchitectureError

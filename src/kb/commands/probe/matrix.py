@@ -1,13 +1,14 @@
 """GPUs × models × batches on a Ray cluster: every trial of the matrix, journalled as any other."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from kb.commands.probe.built_in import built_in
 from kb.commands.probe.place import Place, read_script
 from kb.commands.probe.request import ProbeRequest
 from kb.core.catalog import Catalog
 from kb.core.hardware import Gpu, Machine
+from kb.core.record import NamedTuple
 from kb.core.text import UserError
 from kb.machine.arguments import find_gpu, named_gpus
 from kb.machine.match import names_of

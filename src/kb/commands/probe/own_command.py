@@ -5,10 +5,11 @@ import re
 import shlex
 import shutil
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from kb.commands.probe.place import Place
 from kb.commands.probe.request import ProbeRequest
+from kb.core.record import NamedTuple
 from kb.core.text import UserError
 from kb.torch_runs.probe.trial import Limits, Trial
 

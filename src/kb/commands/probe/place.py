@@ -2,12 +2,13 @@
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kb.commands.probe.request import ProbeRequest
 from kb.config.files import read_at_most
 from kb.core.catalog import Catalog
 from kb.core.hardware import DetectedGpu, Machine
+from kb.core.record import NamedTuple
 from kb.core.text import UserError
 from kb.machine.arguments import named_gpus
 from kb.machine.detect import detect

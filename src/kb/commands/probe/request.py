@@ -1,11 +1,12 @@
 """What the command line asks of a probe, checked where that needs nothing but the arguments."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.advice.flags import optimizer_named
 from kb.advice.question import Question, RunSettings
 from kb.commands.options import LARGEST_NUMBER, check_numbers, question_of
 from kb.core.memory_report import WORKING
+from kb.core.record import NamedTuple
 from kb.core.text import UserError
 from kb.core.units import read_size
 from kb.knowledge.locations import Rules

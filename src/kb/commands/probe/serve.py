@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb import __version__
 from kb.advice.diagnosis import diagnose
@@ -23,6 +23,7 @@ from kb.commands import estimate_serving
 from kb.commands.options import Options
 from kb.config.files import ConfigError
 from kb.core.catalog import Catalog
+from kb.core.record import NamedTuple
 from kb.core.text import UserError
 from kb.core.units import GIB, MIB
 from kb.knowledge import load_guide

@@ -5,7 +5,7 @@ import datetime
 import json
 import posixpath
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.advice.check import Checker, Disk
 from kb.advice.tables import Tables
@@ -17,6 +17,7 @@ from kb.core.expression import Lookup, Tree
 from kb.core.hardware import Machine
 from kb.core.model import Model, ModelIdentity
 from kb.core.naming import Program
+from kb.core.record import NamedTuple
 from kb.core.release import parse_version
 from kb.core.result import UnitResult
 from kb.core.rule import Rule

@@ -5,10 +5,11 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb import __version__
 from kb.core.catalog import Catalog
+from kb.core.record import NamedTuple
 from kb.core.text import UserError
 from kb.core.units import MIB, read_size
 from kb.knowledge import KnowledgeError, load_catalog

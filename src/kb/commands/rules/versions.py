@@ -1,8 +1,8 @@
 """Versions of entries against git's history: no lock is kept, since git holds what each entry said before."""
 
 import os
-from typing import NamedTuple
 
+from kb.core.record import NamedTuple
 from kb.integrations.git_files import GitError, contents_at, git, resolve
 from kb.knowledge import KnowledgeError
 from kb.knowledge.compile import Files

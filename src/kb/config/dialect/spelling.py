@@ -3,12 +3,13 @@ vocabulary is ``quantization_bit: 4`` of LLaMA-Factory.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.config.dialect.dialects import LAST, CompiledDialect, Target
 from kb.core.catalog import Dialect
 from kb.core.document import Unit
 from kb.core.facts import FactType
+from kb.core.record import NamedTuple
 
 _READ_AS: Mapping[str, Any] = {"true": True, "false": False}
 

@@ -1,7 +1,7 @@
 """Fixes put into a text. The result is read again: a fix is refused unless it changed just what it said it would."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kb.config.dialect.dialects import CompiledDialect
 from kb.config.files import ConfigError
@@ -19,6 +19,7 @@ from kb.core.catalog import Dialect
 from kb.core.document import Unit
 from kb.core.facts import FactType
 from kb.core.finding import Edit, Fix, Span
+from kb.core.record import NamedTuple
 
 if TYPE_CHECKING:
     from kb.config.notebook.edits import CodeText

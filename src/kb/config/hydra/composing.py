@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from kb.config.hydra.defaults import defaults_of
 from kb.config.hydra.interpolation import resolve
@@ -12,6 +11,7 @@ from kb.config.text.nodes import MAPPING, SCALAR, Node
 from kb.config.text.parsing import Parsed, duplicate_events
 from kb.config.text.source import Source
 from kb.core.document import Event
+from kb.core.record import NamedTuple
 from kb.core.text import nearest
 
 Names = Callable[[str], Sequence[str]]

@@ -1,10 +1,10 @@
 """Hydra's defaults lists, and objects that are built by `_target_`."""
 
 import re
-from typing import NamedTuple
 
 from kb.config.dialect.dialects import Entry
 from kb.config.text.nodes import MAPPING, SCALAR, SEQUENCE, Node
+from kb.core.record import NamedTuple
 
 SELF = "_self_"
 MISSING = "???"

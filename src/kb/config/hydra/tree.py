@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.config.files import ConfigError
 from kb.config.hydra.defaults import MISSING, SELF, Default, defaults_of, package_header
@@ -10,6 +10,7 @@ from kb.config.text.encoding import decode
 from kb.config.text.nodes import MAPPING, Node
 from kb.config.text.parsing import Parsed, parse
 from kb.core.document import Event
+from kb.core.record import NamedTuple
 
 MAX_FILES = 100
 MAX_DEPTH = 20

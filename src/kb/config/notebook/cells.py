@@ -5,13 +5,13 @@ import json
 import re
 from bisect import bisect_right
 from functools import lru_cache
-from typing import NamedTuple
 
 from kb.config.files import ConfigError
 from kb.config.notebook.scan import Cell, code_cells
 from kb.config.text.guard import MAX_BYTES, MAX_NOTEBOOK_BYTES
 from kb.config.text.source import BYTE_ORDER_MARK, Source
 from kb.core.finding import Span
+from kb.core.record import NamedTuple
 
 _ESCAPE = re.compile(r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|.)")
 _MAGIC = re.compile(r"^([ \t]*)(?:(?:[%!]|pip3? install |conda install ).*|\?{1,2}\w.*|[\w.]+\?{1,2}[ \t]*)$", re.M)

@@ -1,10 +1,9 @@
 """Where a place of a notebook file lies as its reader sees it: the cell, and the line in it."""
 
-from typing import NamedTuple
-
 from kb.config.files import ConfigError
 from kb.config.notebook.cells import Notebook, read_notebook
 from kb.core.finding import Span
+from kb.core.record import NamedTuple
 
 
 class CellPlace(NamedTuple):

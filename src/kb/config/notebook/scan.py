@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from kb.config.files import ConfigError
 from kb.config.text.json_nodes import Place
+from kb.core.record import NamedTuple
 
 MAX_DEPTH = 1000
 _STRING = re.compile(r'"([^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+)"')

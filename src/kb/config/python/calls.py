@@ -3,10 +3,11 @@
 import ast
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.config.python.names import Names, Scope, Where
 from kb.config.python.syntax import dotted_name
+from kb.core.record import NamedTuple
 
 _ANSWERS = ("labels", "label", "targets", "target", "decoder_inputs")  # ends of names that answers are given
 CUTTING = ("tokenizer", "target")  # groups of the calls that cut texts

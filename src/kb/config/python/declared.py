@@ -9,7 +9,9 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
+
+from kb.core.record import NamedTuple
 
 _PARSERS = frozenset(("HfArgumentParser", "TrlParser", "H4ArgumentParser"))
 _DECLARES = ("ArgumentParser", "TrlParser", "add_argument", "fire.Fire")

@@ -2,7 +2,7 @@
 
 import ast
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.config.fixing.entries import CannotEditError
 from kb.config.fixing.tree_edits import GONE, Change, Path, refuse_unresolved
@@ -13,6 +13,7 @@ from kb.config.text.nodes import MAPPING
 from kb.config.text.splices import Splice
 from kb.core.document import KEY, Unit
 from kb.core.finding import Edit, Span
+from kb.core.record import NamedTuple
 
 
 def as_python(value: Any, old: str = "", constants: Mapping[str, str] = {}) -> str:

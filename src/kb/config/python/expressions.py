@@ -2,7 +2,7 @@
 
 import ast
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.config.python.arithmetic import (
     Symbol,
@@ -21,6 +21,7 @@ from kb.config.python.references import References
 from kb.config.python.syntax import dotted_name
 from kb.core.expression import Unknown
 from kb.core.facts import NATIVE_BF16, NATIVE_BF16_IF_TRUE, negated
+from kb.core.record import NamedTuple
 
 MAX_DEPTH = 24  # of names that stand for names, and of expressions
 MAX_READS = 100_000  # of one file: names that stand for names twice over double with every level

@@ -1,9 +1,10 @@
 """What the references of a Python program go back to, and the files of the project that they may lead through."""
 
 import ast
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kb.config.python.places import Imported, Where
+from kb.core.record import NamedTuple
 
 if TYPE_CHECKING:
     from kb.config.python.expressions import Expressions

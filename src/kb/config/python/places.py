@@ -1,7 +1,8 @@
 """Places in the flow of a Python program, and what names stand for there."""
 
 import ast
-from typing import NamedTuple
+
+from kb.core.record import NamedTuple
 
 Branch = tuple[tuple[int, str], ...]  # the arms of if, for, while, except that a place lies in
 Scope = tuple[int, ...]  # the functions and classes that a place lies in, from the outermost

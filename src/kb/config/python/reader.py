@@ -1,7 +1,7 @@
 """Python files: the literal calls that describe a run as units, each setting with its place. Nothing is executed."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.config.dialect.dialects import DOT, CompiledDialect, Entry
 from kb.config.dialect.settings import Extractor, Part
@@ -20,6 +20,7 @@ from kb.core.document import NO_SUCH_RUN, Event, Setting, Unit
 from kb.core.expression import Unknown
 from kb.core.facts import FactType
 from kb.core.finding import Span
+from kb.core.record import NamedTuple
 
 DIALECT = "python"
 OF_OTHERS = frozenset((*CUTTING, "trainer", "tokenized", "prepared", "adapter", "peft", "format"))  # most of their

@@ -2,10 +2,11 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from kb.config.releases.files import MAX_FILES, Folder, within
 from kb.config.releases.statements import CONSTRAINTS, MAIN, OPTIONAL, settle, voices
+from kb.core.record import NamedTuple
 
 if TYPE_CHECKING:
     from kb.config.releases.files import Folder, Stamp

@@ -1,8 +1,9 @@
 """What single files say of releases, and how several statements come to one record: the nearer file wins."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from kb.core.record import NamedTuple
 from kb.core.release import OR, ProjectRelease, Source, agree, parse_version, pinned_version
 
 LOCK, MAIN, CONSTRAINTS, DECLARED, OPTIONAL, IMAGE, ELSEWHERE = range(7)

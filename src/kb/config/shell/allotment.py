@@ -1,7 +1,8 @@
 """What a script says of the machines that it is given: by ``#SBATCH`` lines, or the GPUs that a job asks for."""
 
 import re
-from typing import NamedTuple
+
+from kb.core.record import NamedTuple
 
 _NUMBER = re.compile(r"[0-9]{1,6}\Z")
 _DIRECTIVE = re.compile(r"^[ \t]*#SBATCH[ \t]+(.*)$", re.M)

@@ -3,10 +3,10 @@
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from kb.config.shell.arithmetic import reckoned
 from kb.config.shell.words import Command, Piece, Word
+from kb.core.record import NamedTuple
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
 _DECLARATIONS = frozenset(("export", "readonly", "declare", "typeset", "local"))

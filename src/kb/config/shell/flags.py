@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from kb.config.shell.expand import Argument
+from kb.core.record import NamedTuple
 
 _FLAG = re.compile(r"--?[A-Za-z]")
 

@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from kb.config.shell.expand import Argument
 from kb.config.shell.flags import Flag, is_flag, read_flags
 from kb.config.shell.processes import NOTHING_AROUND, Processes, Surroundings, processes_of, tool_processes
 from kb.config.shell.serving import Started, read_server, release_of_image, spelt_out
 from kb.config.shell.tools import NO_TOOLS, Tool, Tools
+from kb.core.record import NamedTuple
 
 CONFIG_SUFFIXES = (".yaml", ".yml", ".json", ".toml")
 FOLDER = "config_path"  # of Hydra, where it names no file

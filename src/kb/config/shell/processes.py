@@ -3,11 +3,11 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from kb.config.shell.allotment import Allotment, slurm_options
 from kb.config.shell.expand import Argument
 from kb.config.shell.flags import Flag, last_flags
+from kb.core.record import NamedTuple
 
 _NUMBER = re.compile(r"[0-9]{1,6}\Z")
 ASKED = ("CUDA_VISIBLE_DEVICES", "NPROC_PER_NODE", "NNODES", "FORCE_TORCHRUN")  # what a command's environment may say

@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from kb.config.shell.expand import Argument
+from kb.core.record import NamedTuple
 
 
 class Server(NamedTuple):

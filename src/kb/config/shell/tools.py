@@ -1,9 +1,10 @@
 """Programs that take a format's own settings on their command line: which, and how, each format of ``rules/`` says."""
 
 from collections.abc import Iterable, Mapping, Set
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.core.catalog import Dialect
+from kb.core.record import NamedTuple
 
 OF_A_FORK = 3  # flags that mark a format, by which a program under another name is known for a fork
 

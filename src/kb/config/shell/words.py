@@ -1,6 +1,8 @@
 """The parts of a shell text: words, the pieces that they are put together from, commands, faults of joining lines."""
 
-from typing import Literal, NamedTuple
+from typing import Literal
+
+from kb.core.record import NamedTuple
 
 PieceKind = Literal["literal", "variable", "array", "sum", "unknown"]
 

@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from kb.config.text.nodes import MAPPING, SCALAR, SEQUENCE, Node, number_meant
 from kb.config.text.parsing import Parsed
+from kb.core.record import NamedTuple
 
 METHODS = ("grid", "random", "bayes")
 _FORMS = ("value", "values", "min", "max", "distribution", "parameters", "mu")

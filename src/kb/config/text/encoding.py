@@ -1,11 +1,11 @@
 """From the bytes of a file to its text. Strict UTF-8, or the reason why not; a code page is named, never assumed."""
 
 import re
-from typing import NamedTuple
 
 from kb.config.files import ConfigError
 from kb.core.document import Event
 from kb.core.finding import Edit, Span
+from kb.core.record import NamedTuple
 
 MARKS = (
     (b"\xef\xbb\xbf", "utf-8-sig", "utf-8"),

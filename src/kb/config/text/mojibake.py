@@ -6,11 +6,11 @@ characters, bytes are missing from the text, and no reading brings them back: su
 """
 
 import re
-from typing import NamedTuple
 
 from kb.config.text.source import Places
 from kb.core.document import Event
 from kb.core.finding import Edit, Span
+from kb.core.record import NamedTuple
 
 PAGES = {"windows-1252": "cp1252", "windows-1254": "cp1254", "latin-1": "latin-1"}
 SHOWN_PLACES, RELATED_PLACES = 3, 20

@@ -1,7 +1,8 @@
 """Replacing pieces of a text by offset, and nothing else."""
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+
+from kb.core.record import NamedTuple
 
 
 class Splice(NamedTuple):

@@ -2,11 +2,12 @@
 
 import os
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.advice.question import Question
 from kb.core.catalog import Catalog
 from kb.core.finding import Finding
+from kb.core.record import NamedTuple
 from kb.core.result import INTERNAL, UnitResult
 from kb.core.text import LANGUAGES, UserError, described
 from kb.knowledge import load_catalog, load_words

@@ -1,9 +1,9 @@
 """A prediction beside its measurement, as a record for trackers. Bytes in, GiB out: the names carry the unit."""
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from kb.core.memory_report import MemoryReport
+from kb.core.record import NamedTuple
 from kb.core.units import GIB
 from kb.integrations.trainer.meter import Reading
 

@@ -1,7 +1,9 @@
 """How long the rows are that a run trains on: from a dataset that can be read without running anyone's code."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
+
+from kb.core.record import NamedTuple
 
 MOST_ROWS = 2000  # of a dataset that has to be looked at row by row
 

@@ -2,13 +2,14 @@
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.advice.models import ModelIndex
 from kb.config.fixing.written import as_yaml
 from kb.config.reader import ConfigReader
 from kb.core.catalog import Catalog
 from kb.core.model import Model
+from kb.core.record import NamedTuple
 from kb.integrations.trainer.lengths import UNKNOWN_LENGTHS, Lengths
 from kb.memory import UnsupportedArchitectureError, architecture_from_config
 

@@ -1,9 +1,11 @@
 """What a run takes, as measured: PyTorch's own counters on CUDA, the process's memory elsewhere."""
 
 import sys
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
+
+from kb.core.record import NamedTuple
 
 
 class Reading(NamedTuple):

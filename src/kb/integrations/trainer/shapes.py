@@ -2,7 +2,9 @@
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
+
+from kb.core.record import NamedTuple
 
 
 class Seen(NamedTuple):

@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Callable
-from typing import NamedTuple
 
+from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.tensor import BF16, F16, F32

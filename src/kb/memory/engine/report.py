@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import NamedTuple
 
 from kb.core.memory_report import HostLedger, MemoryReport, Phase, PhaseName, TakenByLengths, Term, Verdict
 from kb.core.model import Architecture
+from kb.core.record import NamedTuple
 from kb.core.setup import Assumption, Spread, TrainingSetup
 from kb.memory.config_fields import UnsupportedArchitectureError
 from kb.memory.counts import count

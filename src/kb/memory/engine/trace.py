@@ -7,9 +7,10 @@ module the one that was entered last of the innermost class (``world.inside``).
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.core.model import Architecture
+from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
 from kb.memory.engine.allocator import CachingAllocator, OutOfMemory
 from kb.memory.engine.predict import record_runs

@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
+from kb.core.record import NamedTuple
 from kb.memory.serving.budget import Budget, Resolved, budget_of, resolve
 from kb.memory.serving.cache import bytes_of_request, bytes_of_token
 from kb.memory.serving.setup import ServingSetup

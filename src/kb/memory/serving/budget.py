@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
+from kb.core.record import NamedTuple
 from kb.core.units import MIB
 from kb.memory.serving.defaults import default_of
 from kb.memory.serving.setup import FLOATS, ServingSetup

@@ -1,6 +1,8 @@
 """How a server is started: the options that decide its memory, in vLLM's names."""
 
-from typing import Literal, NamedTuple
+from typing import Literal
+
+from kb.core.record import NamedTuple
 
 Engine = Literal["vllm", "sglang", "tgi", "llama.cpp", "transformers"]
 ENGINES: tuple[Engine, ...] = ("vllm", "sglang", "tgi", "llama.cpp", "transformers")

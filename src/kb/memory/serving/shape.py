@@ -1,9 +1,10 @@
 """What a server holds of a model: parameters by how tensor parallelism splits them, and its layers by their cache."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.core.model import Architecture
+from kb.core.record import NamedTuple
 from kb.memory.config_fields import UnsupportedArchitectureError, number
 from kb.memory.counts import count
 

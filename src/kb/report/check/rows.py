@@ -1,10 +1,10 @@
 """Rows of the memory panel: each phase as a bar with its terms, and the verdict on known GPUs."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from kb.core.hardware import Gpu
 from kb.core.memory_report import Term
+from kb.core.record import NamedTuple
 from kb.core.result import GpuFit
 from kb.core.units import BYTES_PER_UNIT, GIB, format_bytes, rounded_down, rounded_up
 from kb.report.terminal import Style, columns, cut, pad, unbroken, wrap

@@ -1,10 +1,11 @@
 """An entry of the knowledge as text, an erratum among them: what it says, with its figures and sources."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.advice.notes_errata import erratum_of, overlap
 from kb.advice.recompute import Basis, RecipeError, Recomputed, recompute
+from kb.core.record import NamedTuple
 from kb.core.text import fill
 from kb.report.entries.provenance import (
     INDENT,

@@ -1,8 +1,9 @@
 """What ``kb estimate --engine`` says of a server, as text and as JSON."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from kb.core.record import NamedTuple
 from kb.core.units import GIB
 from kb.memory.serving.answer import Change, Load, Served
 from kb.memory.serving.budget import OPTION_NAMES, Budget

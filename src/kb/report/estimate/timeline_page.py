@@ -7,8 +7,9 @@ other moments under a pointer or a slider. Lengths are shares of the drawing's, 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
-from typing import Any, NamedTuple
+from typing import Any
 
+from kb.core.record import NamedTuple
 from kb.core.units import GIB, MIB
 from kb.memory.timeline import ROLES, Moment, Point, Timeline, TopTensor, role_of, thinned
 from kb.report.svg import HUES

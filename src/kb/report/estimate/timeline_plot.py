@@ -1,9 +1,9 @@
 """A run's GPU memory over time as an SVG: allocated by role, and reserved, with what is alive at each phase's peak."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from kb.advice.estimate import Estimated
+from kb.core.record import NamedTuple
 from kb.core.units import GIB, MIB
 from kb.memory.timeline import ROLES, Timeline
 from kb.report.svg import FAINT, INK, area, diamond, document, group, line, path, rect, text

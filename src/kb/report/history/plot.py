@@ -1,10 +1,10 @@
 """A config's history as an SVG: GPU memory by phase and host memory, version by version, against their limits."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from kb.advice.history import Entry, History
 from kb.core.memory_report import WORKING
+from kb.core.record import NamedTuple
 from kb.core.units import GIB
 from kb.report.history.memory import GB, gpu_verdict, host_verdict
 from kb.report.svg import FAINT, diamond, document, group, line, rect, text

@@ -1,10 +1,11 @@
 """What `kb history` says, as text and as JSON."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.advice.history import EFFECTIVE, Entry, History, Measured, Row, held_against, host_status
 from kb.core.hardware import Machine
+from kb.core.record import NamedTuple
 from kb.report.check.panel import assumed_lines
 from kb.report.history.memory import held_lines, memory_rows, overall, percent
 from kb.report.json_parts import machine_object, plain, prediction_object

@@ -1,9 +1,9 @@
 """One reading as lines: GPUs, host, /dev/shm, the watched processes, the speed, each with what the targets say."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from kb.advice.targets import Judged
+from kb.core.record import NamedTuple
 from kb.core.snapshot import GpuState, HostState, ServerState, Snapshot, SpeedState, TreeState
 from kb.core.units import format_bytes
 from kb.report.monitor.verdicts import speaking, verdicts

@@ -1,9 +1,10 @@
 """What ``kb probe serve`` found: each predicted figure beside what the server printed."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.advice.exit_cause import ExitCause
+from kb.core.record import NamedTuple
 from kb.core.units import GIB
 from kb.memory.serving.answer import Served
 from kb.report.estimate.serving import Answer

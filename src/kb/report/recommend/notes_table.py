@@ -1,10 +1,11 @@
 """The original guide's rows beside kb's own, in one table, and what is to be said of each."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.advice.notes import ACCUMULATION, EVALUATE, INFERENCE, TRAIN, WORKERS, Notes, NotesRow
 from kb.core.memory_report import Phase
+from kb.core.record import NamedTuple
 from kb.report.terminal import Style, table, wrap
 from kb.report.values import size
 from kb.report.words import Words

@@ -1,10 +1,11 @@
 """The procedures of ``kb.probe``: which trials follow one another, and what comes of them. The runner runs them."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.advice.batch_seek import Expected, Seen, Sought, after, seek
 from kb.advice.targets import judge
+from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
 from kb.core.snapshot import Sample
 from kb.memory.search import largest_within

@@ -11,8 +11,9 @@ import re
 import signal
 import time
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
+from kb.core.record import NamedTuple
 from kb.torch_runs.probe.keeper import CANNOT_START, COULD_NOT_START
 
 

@@ -11,8 +11,9 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
+from kb.core.record import NamedTuple
 from kb.core.text import UserError
 
 CONNECT_SECONDS = 5.0

@@ -3,8 +3,9 @@
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from kb.core.record import NamedTuple
 from kb.core.text import UserError
 from kb.torch_runs.probe.ray_cluster import PREFIX, Cluster, accelerator_of, connect, node_name, offered_by
 from kb.torch_runs.probe.trial import Outcome, Trial, as_json, outcome_from, trial_from

@@ -8,8 +8,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, Protocol
 
+from kb.core.record import NamedTuple
 from kb.torch_runs.probe import keeper
 from kb.torch_runs.probe.events import (
     Told,

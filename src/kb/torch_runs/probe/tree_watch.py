@@ -4,9 +4,11 @@ import contextlib
 import importlib
 import os
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 import psutil
+
+from kb.core.record import NamedTuple
 
 FULL_SECONDS = 0.5  # between two looks at the pages themselves: the kernel walks the whole address space for them
 

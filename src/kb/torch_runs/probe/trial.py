@@ -6,9 +6,10 @@ Sizes in bytes, times in seconds, utilisation as a ratio. What is not known is N
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 from kb.core.hardware import Gpu
+from kb.core.record import NamedTuple
 from kb.core.setup import Spread, TrainingSetup
 
 Kind = Literal["smoke", "ramp", "max-batch", "host"]

@@ -7,8 +7,9 @@ Import only in the simulator's process.
 import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from kb.core.record import NamedTuple
 from kb.torch_runs.simulation.attention import Attention, flash_attn_functions
 
 if TYPE_CHECKING:

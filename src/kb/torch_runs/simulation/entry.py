@@ -1,10 +1,11 @@
 """The way in: a setup, a ``config.json`` and a GPU go in, a report comes out; torch stays in its subprocess."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.core.hardware import Gpu
 from kb.core.memory_report import PHASES, HostLedger, MemoryReport, Phase, PhaseName, Term, Verdict
+from kb.core.record import NamedTuple
 from kb.core.setup import Assumption, TrainingSetup
 from kb.memory.host import Loads, host_ledger
 from kb.memory.process import Context, context_of, judged

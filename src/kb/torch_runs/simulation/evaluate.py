@@ -6,8 +6,9 @@ Import only in the simulator's process.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
+from kb.core.record import NamedTuple
 from kb.torch_runs.simulation.generate import mark_cache
 from kb.torch_runs.simulation.torch_modules import torch
 

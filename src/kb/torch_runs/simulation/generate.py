@@ -11,8 +11,9 @@ Import only in the simulator's process.
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
+from kb.core.record import NamedTuple
 from kb.torch_runs.simulation.torch_modules import torch
 
 DECODED_FIRST, DECODED_LAST = 2, 2  # tokens that the whole model decodes; between them only the cache grows

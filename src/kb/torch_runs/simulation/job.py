@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
+from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
 from kb.torch_runs.simulation.faults import BadJobError, BadModelError
 

@@ -11,8 +11,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any
 
+from kb.core.record import NamedTuple
 from kb.torch_runs.simulation.faults import (
     BY_NAME,
     CrashedError,

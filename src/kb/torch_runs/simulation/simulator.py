@@ -5,8 +5,9 @@ with nothing but the model. Import only in the simulator's process.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
 from kb.torch_runs.adapters import is_quantized, kept_head
 from kb.torch_runs.simulation.evaluate import Evaluation, evaluate

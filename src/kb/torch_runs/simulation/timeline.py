@@ -7,8 +7,9 @@ and phase.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
+from kb.core.record import NamedTuple
 from kb.memory.timeline import ROLES, Point, Timeline, TopTensor, role_of, spans_of, thinned, top_tensors
 
 Action = Literal["alloc", "free", "segment_alloc", "segment_free"]

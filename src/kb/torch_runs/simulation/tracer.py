@@ -9,8 +9,9 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from kb.core.record import NamedTuple
 from kb.memory.engine.allocator import CachingAllocator
 from kb.torch_runs.simulation.timeline import Event
 

@@ -1,7 +1,8 @@
 """BART as ``modeling_bart.py`` reads; what mBART, Pegasus, Marian and M2M100 do otherwise is a row of data."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
+from kb.core.record import NamedTuple
 from kb.memory.engine import ops
 from kb.memory.engine.families.attention import PairedCache, eager_forward, heads_of, sdpa_forward
 from kb.memory.engine.families.masks import causal_mask, counted_places, padding_mask

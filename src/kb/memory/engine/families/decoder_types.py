@@ -4,8 +4,9 @@ The dimensions, biases and rates are the architecture's; here is what a ``config
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
+from kb.core.record import NamedTuple
 from kb.memory.engine.families import decoder_parts as parts
 from kb.memory.engine.families.attention import rotary, rotary_tables
 from kb.memory.engine.faults import NotFollowedError

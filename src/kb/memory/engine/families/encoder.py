@@ -4,9 +4,10 @@ Norms come after the sum, so that what flows between layers is fp32 under autoca
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.core.model import Architecture
+from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
 from kb.memory.engine import ops
 from kb.memory.engine.families.attention import eager_forward, heads_of, sdpa_forward

@@ -7,8 +7,7 @@ compiled for a CPU): logits in their type, an fp32 tensor as large that the grad
 and the logits' gradient.
 """
 
-from typing import NamedTuple
-
+from kb.core.record import NamedTuple
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.ops.shapes import cast
 from kb.memory.engine.tape import Gradients, Node, record, save, saved

@@ -3,8 +3,9 @@
 Between the second token and the last ones only the cache grows, so there nothing else is followed.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
+from kb.core.record import NamedTuple
 from kb.memory.engine import ops
 from kb.memory.engine.autocast import autocast
 from kb.memory.engine.families.attention import Cache, PairedCache
