@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from kb.core.expression import is_unknown
 from kb.core.facts import FactType
 from kb.core.finding import Finding, Fix, OnRelease
 from kb.core.memory_report import Phase
+from kb.core.record import NamedTuple
 from kb.core.setup import Assumption
 from kb.core.text import PLACEHOLDER, Text, fill
 from kb.core.units import GIB, rounded_down, rounded_up
