@@ -103,13 +103,17 @@ def test_a_run_that_does_not_fit_the_card_is_out_of_memory() -> None:
         {"use_dora": True, "method": "qlora"},
         {"world_size": 2, "spread": Spread(deepspeed=True)},
         {"optim": "galore_adamw"},
-        {"zero_stage": 2},
+        {"zero_stage": 3},
+        {"zero_stage": 2, "bf16": False, "fp16": True},
+        {"world_size": 2, "fsdp": True, "spread": Spread(fsdp_version=1)},
         {"do_predict": True, "inference_max_length": 10**7},
     ],
 )
 def test_what_the_engine_does_not_follow_is_refused_by_name(change: dict[str, Any]) -> None:
     setup = TrainingSetup(bf16=True)._replace(**change)
-    with pytest.raises(UnsupportedArchitectureError, match=r"use_dora|ZeRO|DeepSpeed|galore_adamw|new tokens"):
+    with pytest.raises(
+        UnsupportedArchitectureError, match=r"use_dora|ZeRO-3|ZeRO in fp16|FSDP1|DeepSpeed|galore_adamw|new tokens"
+    ):
         report(setup)
 
 
@@ -257,3 +261,35 @@ def test_every_process_gets_what_all_evaluated() -> None:
     one, both = (report(setup._replace(world_size=ranks)).phase("evaluate").terms for ranks in (1, 2))
     gathered = [next(term.bytes for term in terms if term.name == "gathered") for terms in (one, both)]
     assert gathered[1] == pytest.approx(gathered[0], rel=0.05)  # as many samples in half of the steps
+
+
+def terms_of(made: Any) -> dict[str, int]:
+    return {term.name: term.bytes for term in made.phase("train").terms}
+
+
+def test_fsdp_keeps_gradients_whole_while_they_accumulate() -> None:
+    setup = TrainingSetup(bf16=True, world_size=8, fsdp=True, per_device_train_batch_size=1, max_source_length=16)
+    once, often = (report(setup._replace(gradient_accumulation_steps=number)) for number in (1, 4))
+    whole = 2 * count(architecture_from_config(STABLELM)).total
+    assert terms_of(often)["gradients"] == pytest.approx(whole, rel=0.01)
+    assert terms_of(once)["gradients"] < whole * 0.7
+    assert once.level == "engine"
+
+
+def test_zero_shares_out_masters_and_says_that_no_run_confirms_it() -> None:
+    setup = TrainingSetup(bf16=True, zero_stage=2, world_size=4, per_device_train_batch_size=1, max_source_length=16)
+    made = report(setup._replace(spread=Spread(deepspeed=True, reduce_bucket=10**6)))
+    total = count(architecture_from_config(STABLELM)).total
+    terms = terms_of(made)
+    assert terms["parameters"] == pytest.approx(2 * total, rel=0.01)
+    assert terms["optimizer"] == pytest.approx(3 * 4 * total / 4, rel=0.01)
+    assert "deepspeed_source" in {one.reason for one in made.assumed}
+    first = report(setup._replace(zero_stage=1, gradient_accumulation_steps=2))
+    assert first.phase("train").peak_allocated_bytes > made.phase("train").peak_allocated_bytes
+
+
+def test_offloaded_optimizers_of_zero_are_on_the_host() -> None:
+    setup = TrainingSetup(bf16=True, zero_stage=2, world_size=2, per_device_train_batch_size=1, max_source_length=16)
+    here, away = report(setup), report(setup._replace(offload_optimizer=True))
+    assert "optimizer" not in terms_of(away)
+    assert away.host.low_bytes - here.host.low_bytes > 15 * count(architecture_from_config(STABLELM)).total

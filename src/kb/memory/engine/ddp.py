@@ -91,7 +91,8 @@ class Reducer:
 
 def reducer_of(model: Model, setup: TrainingSetup) -> Reducer | None:
     """DDP's, where a run on several GPUs has one."""
-    return Reducer(model, setup) if setup.data_parallel_size > 1 and not setup.fsdp else None
+    alone = setup.data_parallel_size < 2 or setup.fsdp or setup.zero_stage
+    return None if alone else Reducer(model, setup)
 
 
 def through_sink(model: Model, outputs: Sequence[Any]) -> list[Any]:

@@ -130,6 +130,7 @@ class Model:
     shards = False  # whether FSDP2 is followed: :meth:`units_of_fsdp`
     copies_last = False  # PEFT's class for the task copies what trains whole behind the adapters, not before them
     reducer: Any = None  # DDP's, where one wraps the model
+    zero: Any = None  # DeepSpeed's, where it shares out what trains
     units: Any = None  # FSDP's, where it shards the model
     adapters_off = False  # PEFT's ``disable_adapter``: the model as it was before them
 

@@ -50,11 +50,12 @@ class Optimizer:
         trained = [tensor for tensor in self.model.trained() if tensor.grad is not None]
         if self.name != "none":
             _clip(trained)
-            self._update(trained)
+            self.update(trained)
         for tensor in trained:
             tensor.grad = None
 
-    def _update(self, trained: list[Tensor]) -> None:
+    def update(self, trained: list[Tensor]) -> None:
+        """One step of these, whose gradients are there: states at first, and what it holds on top."""
         if self.name == "sgd":
             return
         if self.name == "adafactor":

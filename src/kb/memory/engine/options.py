@@ -59,7 +59,7 @@ def options_of(setup: TrainingSetup, defaults: tuple[str, ...] | None) -> Option
     dtype = TYPES[setup.weights]
     autocast = F16 if setup.fp16 else BF16 if setup.bf16 else None
     trained_type = TYPES.get(setup.trained_type)
-    if setup.fsdp and autocast:  # gathered as such; there is no autocast (accelerate's ``_prepare_fsdp2``)
+    if (setup.fsdp or setup.zero_stage) and autocast:  # weights are cast; there is no autocast (accelerate)
         dtype, trained_type, autocast = autocast, autocast, None
     if setup.load_in_4bit or setup.method == "qlora":
         if dtype == F32:
@@ -94,8 +94,7 @@ def _check(setup: TrainingSetup) -> None:
         "use_dora of 4 bits": setup.use_dora and (setup.load_in_4bit or setup.method == "qlora"),
         "load_in_8bit": setup.load_in_8bit and not setup.load_in_4bit,
         **_of_fsdp(setup),
-        "ZeRO": setup.zero_stage > 0,
-        "DeepSpeed": setup.spread.deepspeed and setup.world_size > 1,
+        **_of_zero(setup),
         "tensor_parallel": setup.spread.tensor_parallel > 1 and setup.world_size > 1,
         "use_liger_kernel": setup.fused_loss,
     }
@@ -122,6 +121,22 @@ def _of_fsdp(setup: TrainingSetup) -> dict[str, bool]:
         "FSDP with predict_with_generate": setup.do_eval and setup.predict_with_generate,
         f"FSDP with optim {setup.optim}": setup.optim not in OF_FSDP,
         f"FSDP of {setup.post and setup.post.kind}": setup.post is not None,
+    }
+
+
+def _of_zero(setup: TrainingSetup) -> dict[str, bool]:
+    """What of a run with DeepSpeed is not followed."""
+    if not setup.zero_stage:
+        return {"DeepSpeed": setup.spread.deepspeed and setup.world_size > 1}
+    return {
+        "ZeRO-3": setup.zero_stage > 2,
+        "ZeRO with offload_param": setup.offload_param,
+        "ZeRO of 4 bits": setup.load_in_4bit or setup.method == "qlora",
+        "ZeRO in fp16": setup.fp16 or setup.weights == "fp16",
+        "ZeRO without contiguous_gradients": not setup.spread.contiguous_gradients,
+        "ZeRO with modules_to_save": bool(setup.modules_to_save),
+        "ZeRO with adafactor": setup.optim == "adafactor",
+        "ZeRO with predict_with_generate": setup.do_eval and setup.predict_with_generate,
     }
 
 

@@ -155,7 +155,7 @@ def report_of(
     limit = None if memory is None else memory - context.low
     found = _follow_or_refuse(setup, architecture, capability, limit)
     quantized = setup.load_in_4bit or setup.method == "qlora"
-    band = constants["band_simulated"]
+    band = constants["band_train" if setup.zero_stage else "band_simulated"]  # no run confirms what ZeRO is read to do
     upper = constants["band_simulated_quantized"] if quantized else band
     phases = tuple(phase_found(name, found.phases[name], setup, context, band, upper) for name in found.phases)
     if setup.post is not None and setup.post.colocated and memory is not None:
@@ -166,8 +166,9 @@ def report_of(
     assumed = setup.assumed
     if capability is None:
         assumed += (Assumption("gpu.compute_capability", ".".join(map(str, AMPERE)), "kernels_of_ampere"),)
-    if setup.fsdp:
-        assumed += (Assumption("parallel.world_size", setup.world_size, "first_process"),)
+    if setup.fsdp or setup.zero_stage:
+        reason = "deepspeed_source" if setup.zero_stage else "first_process"
+        assumed += (Assumption("parallel.world_size", setup.world_size, reason),)
     elif setup.data_parallel_size > 1 and setup.do_train and setup.spread.find_unused is None:
         assumed += (Assumption("training.ddp_find_unused_parameters", finds_unused(setup), "library_default"),)
     if setup.post is not None:
@@ -197,7 +198,11 @@ def engine_loads(setup: TrainingSetup, architecture: Architecture) -> Loads:
         trained = adapter_parameters(architecture, targets, setup.lora_r) if targets else 0
         saved = 4 * trained
     gathered = _predictions(setup, architecture) if setup.do_eval else 0
-    offloaded = _offloaded(setup, parameters, trained) if setup.fsdp and setup.offload_param else 0
+    offloaded = 0
+    if setup.fsdp and setup.offload_param:
+        offloaded = _offloaded(setup, parameters, trained)
+    elif setup.zero_stage and setup.offload_optimizer:  # masters, their gradients and moments; 16 bits to copy back
+        offloaded = (4 * 4 + 2) * trained * ranks_of_a_node(setup) // setup.data_parallel_size
     return Loads(parameters, saved if setup.do_train else 0, offloaded, gathered)
 
 

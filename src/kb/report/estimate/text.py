@@ -248,6 +248,8 @@ def _level(
             if phase.name in WORKING
         ]
         text = words("estimate.level.closed", bands=", ".join(bands))
+    elif report.level == "engine" and any(each.reason == "deepspeed_source" for each in report.assumed):
+        text = words("estimate.level.engine_read", band=constants["band_train"])
     elif report.level == "engine":
         text = words("estimate.level.engine", band=constants["band_simulated"])
     else:

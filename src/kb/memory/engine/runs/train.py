@@ -7,6 +7,7 @@ from kb.core.setup import TrainingSetup
 from kb.memory.engine import ops
 from kb.memory.engine.autocast import autocast
 from kb.memory.engine.ddp import reducer_of, through_sink
+from kb.memory.engine.deepspeed import Zero
 from kb.memory.engine.modules import Model
 from kb.memory.engine.ops import losses
 from kb.memory.engine.optimizers import Optimizer
@@ -24,7 +25,7 @@ def train(
     sources: Sequence[int] | None = None,
     loss: Callable[[int], Any] | None = None,
     before: Callable[[], None] | None = None,
-) -> Optimizer:
+) -> Any:
     """Optimizer steps of a setup on ``model``, in the phase ``train``; the optimizer, whose states stay.
 
     Args:
@@ -39,7 +40,8 @@ def train(
     world.training = True
     model.reducer = reducer = reducer_of(model, setup)
     units = model.units
-    optimizer = Optimizer(units or model, setup.optim, foreach=units is None)  # none of sharded tensors
+    model.zero = zero = Zero(model, setup) if setup.zero_stage else None
+    optimizer = zero or Optimizer(units or model, setup.optim, foreach=units is None)  # none of sharded tensors
     passes = min(setup.gradient_accumulation_steps, MOST_PASSES)
     recording = world.recording
     start = recording.here()
@@ -59,6 +61,8 @@ def train(
             if units is not None:
                 units.reduces = number == passes
             one_pass(model, setup, source, loss)
+            if zero is not None:
+                zero.after_pass(last=number == passes)
         optimizer.step()
     world.ready = None
     return optimizer
@@ -69,21 +73,25 @@ def one_pass(model: Model, setup: TrainingSetup, source: int, own: Callable[[int
     target = max(1, setup.max_target_length * source // setup.max_source_length)
     if own is None:
         batch = inputs_of(model, setup.per_device_train_batch_size, source, target, masked=setup.padded)
-        if model.reducer is not None:
-            model.reducer.before_pass()
+        _wrapper_begins(model)
         if setup.optim == "none" and model.architecture.head == "masked":
             loss = summed_logits(model, batch)
         else:
             loss = loss_of(model, batch, smoothed=setup.label_smoothing_factor > 0)
     else:
-        if model.reducer is not None:
-            model.reducer.before_pass()
+        _wrapper_begins(model)
         loss, *batch = own(source)
     if setup.gradient_accumulation_steps > 1:
         loss = ops.scale(loss)
     recording = world.recording
     recording.moment, recording.term = "backward", "temporaries"
     backward(loss, None if model.units is None else model.units.finish)
+
+
+def _wrapper_begins(model: Model) -> None:
+    for wrapper in (model.reducer, model.zero):
+        if wrapper is not None:
+            wrapper.before_pass()
 
 
 def inputs_of(model: Model, rows: int, source: int, target: int, *, masked: bool = True) -> list[Any]:
