@@ -175,3 +175,10 @@ def test_a_remedys_examples_are_run_too(folder: Path) -> None:
     run = kb("test", "broken-pipe", "--rules", folder, "--lang", "en")
     assert run.returncode == 1 and "broken-pipe, example 2: expected found, got gpu-" in run.stdout, run.stdout
     assert kb("test", "gpu-oom", "--rules", folder).returncode == 0
+    copy = folder / "remedies" / "a-new-one.yaml"  # copied, its patterns not yet its own
+    copy.write_text(
+        (folder / "remedies" / "disk-full.yaml").read_text("utf-8").replace("id: disk-full", "id: a-new-one"), "utf-8"
+    )
+    run = kb("test", "a-new-one", "disk-full", "--rules", folder, "--lang", "en")
+    assert run.returncode == 1 and "a log leads to" not in run.stdout
+    assert " before " in run.stdout and "patterns of its own" in run.stdout, run.stdout

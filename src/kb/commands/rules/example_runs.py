@@ -67,6 +67,8 @@ def _of_remedy(name: str, example: Mapping[str, Any], remedies: Mapping[str, Any
     right = found[:1] == [name] if example["expect"] == "found" else name not in found
     if right:
         return None
+    if example["expect"] == "found" and name in found:
+        return Failure("rules.example_shared", {"others": ", ".join(found[: found.index(name)]), "name": name})
     return Failure("rules.example_otherwise", {"expected": example["expect"], "found": ", ".join(found) or "silent"})
 
 
