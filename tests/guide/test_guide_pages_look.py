@@ -19,10 +19,10 @@ from kb.guide.fits_table import by_family, fits_by_model
 from kb.guide.library import load_library
 from kb.guide.macros import SHOWN
 from kb.guide.markup import held, text, wide_table
-from kb.guide.memory_bars import HUES, SMALL, term_colours
 from kb.guide.noted_facts import SOURCES, noted_facts
 from kb.guide.runbooks import checklist
 from kb.guide.source_tables import source_tables
+from kb.report.bars import HUES, SMALL, term_colours
 from site_needs import ROOT
 from yaml_file import read_yaml
 

@@ -8,9 +8,20 @@ from typing import Any
 import pytest
 
 from kb.guide.compare import compare
-from kb.guide.lessons import beam_counts, effective_batches, input_lengths
+from kb.guide.figures import drawn, drawn_server, drawn_workers
+from kb.guide.lessons import (
+    beam_counts,
+    cache_sizes,
+    effective_batches,
+    input_lengths,
+    mt5_hypotheses,
+    precision_bytes,
+    serving_lengths,
+    worker_counts,
+)
 from kb.guide.library import load_library
-from kb.integrations.own_tables import own_table
+from kb.integrations.own_tables import own_figure, own_table
+from kb.report.lesson_rows import case_of
 
 LIBRARY = load_library("en")
 
@@ -39,7 +50,7 @@ def given(html: str) -> dict[str, Any]:
     found = re.search(r'data-given="([^"]*)"', html)
     assert found
     kept: dict[str, Any] = json.loads(unescape(found[1]))
-    return {name: value for name, value in kept.items() if name != "words"}
+    return kept
 
 
 @pytest.mark.parametrize(
@@ -48,16 +59,59 @@ def given(html: str) -> dict[str, Any]:
         effective_batches(LIBRARY, "t5-small", "t4", 16, [1, 2, 4, 8, 16]),
         beam_counts(LIBRARY, "t5-small", "t4", 4, [1, 4]),
         input_lengths(LIBRARY, "t5-small", ["t4"], "lora", [128, 256]),
+        worker_counts(LIBRARY, "t5-small", "t4", "16GB", [0, 4]),
+        cache_sizes(LIBRARY, "llama-3.2-1b", "t4", [1, 8], [64, 256]),
+        serving_lengths(LIBRARY, "llama-3.2-1b", "t4", [2048, 8192]),
     ],
 )
 def test_the_readers_table_is_the_pages_own_for_the_same_case(page: str) -> None:
-    assert said(asked(**given(page), model="t5-small", gpu="t4")["rows"]) == texts(page)
+    assert said(asked(**given(page))["rows"]) == texts(page)
 
 
-@pytest.mark.parametrize("what", ["method", "attention", "checkpointing", "gpus"])
-def test_a_comparison_keeps_the_pages_names_of_its_ways(what: str) -> None:
-    page = compare(LIBRARY, what, "t5-small", "t4", 2)
-    assert said(asked(**given(page), model="t5-small", gpu="t4")["rows"]) == [row[1:] for row in texts(page)]
+@pytest.mark.parametrize(
+    "page",
+    [
+        *(compare(LIBRARY, what, "t5-small", "t4", 2) for what in ("method", "attention", "checkpointing", "gpus")),
+        precision_bytes(LIBRARY, "t5-small", "t4", ["fp32", "fp16", "bf16_weights"], 2),
+        mt5_hypotheses(LIBRARY),
+    ],
+)
+def test_a_comparison_keeps_the_pages_names_of_its_ways(page: str) -> None:
+    assert said(asked(**given(page))["rows"]) == [row[1:] for row in texts(page)]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        drawn(LIBRARY, "beams", "t5-small", "t4", [1, 4], 4),
+        drawn(LIBRARY, "batch", "t5-small", "t4", [1, 4]),
+        drawn_workers(LIBRARY, "t5-small", "t4", "16GB", [0, 4]),
+        drawn_server(LIBRARY, "llama-3.2-1b", ["t4"], 8192),
+    ],
+)
+def test_the_readers_figure_is_the_pages_own_for_the_same_case(page: str) -> None:
+    answer = json.loads(own_figure(json.dumps(given(page)), "en"))
+    badge = re.compile(r" <a class=\"kb-badge.*?</a>")
+    assert answer["figure"] in badge.sub("", page)
+
+
+def test_the_readers_own_number_of_what_a_page_varies_is_a_row_of_its_own() -> None:
+    page = given(worker_counts(LIBRARY, "t5-small", "t4", "16GB", [0, 4]))
+    rows = said(asked(**{**page, "workers": 6, "prefetch": 4, "batch": 64, "source_length": 1024})["rows"])
+    assert [row[0] for row in rows] == ["0", "4", "6"]
+    target = case_of(LIBRARY.catalog, "t5-small", "t4").setup.max_target_length
+    # ids and mask of the input, labels; made ahead in shared memory and page-locked
+    assert rows[-1][1] == f"{2 * 6 * 4 * 64 * (2 * 1024 + target) * 8 / 10**6:.1f} MB"
+    caches = asked(**{**given(cache_sizes(LIBRARY, "t5-small", "t4", [1, 8], [64])), "target_length": 200, "batch": 3})
+    assert caches["columns"] == [64, 200]
+    assert [row[0] for row in said(caches["rows"])] == ["1", "3", "8"]
+
+
+def test_the_cache_is_that_of_the_servers_arithmetic() -> None:
+    """2 × layers × KV heads × head size × 2 bytes a token, of Llama-3.2-1B: 16 layers, 8 heads of 64."""
+    row = asked(**given(cache_sizes(LIBRARY, "llama-3.2-1b", "a100-80gb", [32], [1024])))["rows"][0]
+    tokens = 32 * (1024 + 1024)
+    assert row[1][0][0] == f"{2 * 16 * 8 * 64 * 2 * tokens / 2**30:.2f}"
 
 
 def test_a_longer_input_takes_more() -> None:

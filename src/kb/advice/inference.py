@@ -76,8 +76,12 @@ def recommend_inference(
     if estimator.model.architecture.family == "encoder":
         raise UserError("recommend.encoder_generates_nothing", model=estimator.model.name)
     base = base_setup(run, estimator)
-    base = alone_at_inference(base)._replace(optim="none", predict_with_generate=False, weights=_types(estimator)[0])
-    ways = tuple(_weights(base._replace(weights=weights), estimator, folds, processes) for weights in _types(estimator))
+    base = alone_at_inference(base)._replace(
+        optim="none", predict_with_generate=False, weights=weight_types(estimator)[0]
+    )
+    ways = tuple(
+        _weights(base._replace(weights=weights), estimator, folds, processes) for weights in weight_types(estimator)
+    )
     chosen = next((way for way in ways if way.largest_batch), None)
     in_turn = _weights(base, estimator, 1, processes).largest_batch
     if chosen is None:
@@ -92,7 +96,7 @@ def recommend_inference(
     return Inference(folds, processes, ways, setup, report, generate, in_turn, capped=capped)
 
 
-def _types(estimator: Estimator) -> tuple[WeightType, ...]:
+def weight_types(estimator: Estimator) -> tuple[WeightType, ...]:
     """The types to try, the preferred first: a checkpoint that is stored in half gains nothing by being widened."""
     half = precision_for(estimator.gpu, estimator.model.architecture).autocast
     if half == "fp32":

@@ -68,14 +68,23 @@ def case_history(library: Library, name: str, gpu: str, host_memory: str) -> str
 
 
 def _plot(library: Library, history: History) -> str:
-    """The drawing of ``kb history --plot`` in the page; its ids are its own."""
-    drawing = history_svg(history, library.words)
-    for name in ("title", "desc"):
-        drawing = drawing.replace(f'id="{name}"', f'id="kb-history-{name}"')
-    drawing = drawing.replace('aria-labelledby="title desc"', 'aria-labelledby="kb-history-title kb-history-desc"')
+    """The drawing of ``kb history --plot`` in the page, and one that a phone has room for; ids are their own."""
     about = f"{say(library.language, 'source.of_figure')} {badge(library, 'computed')}"
-    caption = f"<figcaption>{about}</figcaption>"
-    return held(f'<figure class="kb-figure kb-paper" tabindex="0">{caption}{drawing}</figure>')
+    drawings = "".join(
+        f'<div class="kb-paper kb-paper--{kind}">{_named(drawing, kind)}</div>'
+        for kind, drawing in (
+            ("wide", history_svg(history, library.words)),
+            ("narrow", history_svg(history, library.words, narrow=True)),
+        )
+    )
+    return held(f'<figure class="kb-figure" tabindex="0"><figcaption>{about}</figcaption>{drawings}</figure>')
+
+
+def _named(drawing: str, kind: str) -> str:
+    for name in ("title", "desc"):
+        drawing = drawing.replace(f'id="{name}"', f'id="kb-history-{kind}-{name}"')
+    labelled = f'aria-labelledby="kb-history-{kind}-title kb-history-{kind}-desc"'
+    return drawing.replace('aria-labelledby="title desc"', labelled)
 
 
 def run_times(library: Library, name: str, batch: int, baseline: int, pipeline: str | None = None) -> str:

@@ -93,10 +93,10 @@ WORDS = (
     "accumulation", "answer", "auto", "batch", "beams", "chart", "compute", "config", "done", "effective",
     "evaluation", "failed", "fits_most", "form", "form_axolotl", "form_command", "form_hf", "form_kb",
     "form_llamafactory", "form_python", "form_trl", "full", "gpu", "inference", "largest", "loading", "lora",
-    "method", "model", "no_such", "no_wasm", "nothing", "precision", "precision_auto", "qlora", "small", "source",
-    "stuck", "target", "unused", "used", "usual", "way", "whole",
+    "method", "model", "no_such", "no_wasm", "nothing", "precision", "precision_auto", "qlora", "source",
+    "stuck", "target", "used", "usual", "way", "whole",
 )  # fmt: skip
-SHARED = {"chart", "done", "failed", "loading", "small", "stuck", "unused"}  # said by the playground too
+SHARED = {"chart", "done", "failed", "loading", "stuck"}  # said by the playground too
 
 
 def chooser(library: Library, model: str, gpu: str) -> str:
@@ -107,7 +107,7 @@ def chooser(library: Library, model: str, gpu: str) -> str:
     words: dict[str, object] = {
         name: say(language, f"{'playground' if name in SHARED else 'chooser'}.{name}") for name in WORDS
     }
-    words |= {name: say(language, f"memory.{name}") for name in ("band", "limit")}
+    words |= {name: library.words(f"bars.{name}") for name in ("band", "limit", "small", "unused")}
     words["computed"] = library.words.named("status", "computed")
     words["computed_title"] = say(language, "source.status.computed")
     words["verdict"] = {name: library.words.named("verdict", name) for name in (*STATUSES, "unknown")}

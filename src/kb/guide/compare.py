@@ -3,9 +3,9 @@ memory model."""
 
 from html import escape
 
+from kb.guide.figures import own_figure
 from kb.guide.library import Library
 from kb.guide.markup import cells, own_table, told, wide_table
-from kb.guide.memory_bars import term_bars
 from kb.guide.site_words import say
 from kb.report.lesson_rows import case_of, way_rows
 
@@ -27,18 +27,20 @@ def compare(
     library.entry("hardware", gpu)
     language = library.language
     case = case_of(library.catalog, model, gpu, length)
-    rows, phases = [], []
-    for name, phase, found in way_rows(case, library.words, what, batch):
-        named = say(language, f"way.{name}" if what == "method" else f"compare.{what}.{name}")
-        phases.append((named, phase))
-        rows.append((escape(named), *cells(found)))
+    found = way_rows(case, library.words, what, batch)
+    labels = {
+        name: say(language, f"way.{name}" if what == "method" else f"compare.{what}.{name}") for name, _, _ in found
+    }
+    rows = [(escape(labels[name]), *cells(row)) for name, _, row in found]
     head = [say(language, f"compare.{key}") for key in ("way", "verdict", "process", "states", "rest")]
     title = say(language, "compare.title", **case.named(), batch=batch)
-    asked = {"table": "ways", "what": what, "batch": batch, "source_length": length}
-    about = own_table(library, "compare.title", {**case.named(), "batch": batch}, asked)
+    asked = {"what": what, "batch": batch, "source_length": length, "model": model, "gpu": gpu}
+    about = own_table(library, "compare.title", {**case.named(), "batch": batch}, {"table": "ways", **asked})
     below = told(library, "computed", alone=False)
     shown = wide_table(title, [escape(cell) for cell in head], [("", rows)], below)
-    if not drawn:
-        return f"{about}\n\n{shown}"
-    drawing, _ = term_bars(library, phases, case.estimator.limit_bytes, title)
-    return f"{drawing}\n\n{about}\n\n{shown}"
+    drawing = (
+        [own_figure(library, "compare.title", model, gpu, {"figure": "ways", **asked, "labels": labels})]
+        if drawn
+        else []
+    )
+    return "\n\n".join([*drawing, about, shown])

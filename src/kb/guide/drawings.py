@@ -1,4 +1,4 @@
-"""Drawings of the guide: bars, trees and heat maps."""
+"""Drawings of the guide: heat maps, and the frame of the others."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -12,25 +12,6 @@ from kb.guide.markup import badge, held
 from kb.guide.site_words import say
 
 CELL_WIDTH, CELL_HEIGHT, LABEL_WIDTH, LABEL_HEIGHT = 58, 30, 74, 26
-BAR_HEIGHT, BAR_LABEL, BAR_GAP = 22, 18, 6  # of a bar, of the words above it, below it
-WHOLE = 99.4  # percent of the width that the largest takes: a line at its end is seen whole
-
-
-class Segment(NamedTuple):
-    """One term of a bar: its label, its size in bytes, and the number of its colour (0 to 9)."""
-
-    label: str
-    size_bytes: int
-    colour: int
-
-
-class Bar(NamedTuple):
-    """A stacked bar with its label; ``low_bytes`` and ``high_bytes`` are the ends of its error band."""
-
-    label: str
-    segments: Sequence[Segment]
-    low_bytes: int
-    high_bytes: int
 
 
 def heat_map_svg(
@@ -61,56 +42,6 @@ def heat_map_svg(
                 f"{svg_text(left + CELL_WIDTH / 2, top + 19, marks[status], 'middle', 'kb-on')}</g>"
             )
     return svg(width, height, title, parts)
-
-
-def bars_svg(
-    title: str,
-    bars: Sequence[Bar],
-    limit_bytes: int | None,
-    limit_label: str,
-    unit: float = 2**30,
-    unit_name: str = "GiB",
-) -> str:
-    """Stacked bars on one scale, with the card's limit as a line and the error band as a whisker.
-
-    Lengths are shares of the width, so that the drawing is as wide as its place and its letters stay as large.
-    """
-    largest = max([bar.high_bytes for bar in bars] + ([limit_bytes] if limit_bytes else []))
-    row = BAR_LABEL + BAR_HEIGHT + BAR_GAP
-    parts = []
-
-    def share(size: float) -> str:
-        return f"{WHOLE * size / largest:.2f}%"
-
-    if limit_bytes:
-        at = share(limit_bytes)
-        parts.append(f'<line class="kb-limit" x1="{at}" x2="{at}" y1="2" y2="{row * len(bars)}"/>')
-        side = "end" if limit_bytes > largest / 2 else "start"
-        parts.append(_words(at, row * len(bars) + 14, limit_label, side))
-    for number, bar in enumerate(bars):
-        top, left = row * number + BAR_LABEL, 0
-        total = sum(segment.size_bytes for segment in bar.segments)
-        parts.append(_words("0", top - 5, f"{bar.label} · {total / unit:.1f} {unit_name}", "start"))
-        for segment in bar.segments:
-            said = escape(f"{bar.label} · {segment.label}: {segment.size_bytes / unit:.2f} {unit_name}")
-            parts.append(
-                f'<g><title>{said}</title><rect class="kb-term kb-term--{segment.colour}" x="{share(left)}" y="{top}" '
-                f'width="{share(segment.size_bytes)}" height="{BAR_HEIGHT}"/></g>'
-            )
-            left += segment.size_bytes
-        parts += _whisker(share(bar.low_bytes), share(bar.high_bytes), top + BAR_HEIGHT // 2)
-    height = row * len(bars) + (20 if limit_bytes else 0)
-    head = f'<svg class="kb-drawing kb-bars" role="img" width="100%" height="{height}">'
-    return f"{head}<title>{escape(title)}</title>{''.join(parts)}</svg>"
-
-
-def _whisker(low: str, high: str, middle: int) -> list[str]:
-    lines = [(low, high, middle, middle), (low, low, middle - 5, middle + 5), (high, high, middle - 5, middle + 5)]
-    return [f'<line class="kb-band" x1="{x1}" x2="{x2}" y1="{y1}" y2="{y2}"/>' for x1, x2, y1, y2 in lines]
-
-
-def _words(x: str, y: int, words: str, anchor: str) -> str:
-    return f'<text class="kb-label" x="{x}" y="{y}" text-anchor="{anchor}">{escape(words)}</text>'
 
 
 def svg(width: float, height: float, title: str, parts: Sequence[str]) -> str:

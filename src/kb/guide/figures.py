@@ -1,33 +1,20 @@
-"""The figures of the chapters: one run with more of one thing, a bar for each; a worker's and a server's memory."""
+"""The figures of the chapters: one run with more of one thing, a bar for each; a worker's and a server's memory; a run
+over time. Each is drawn again for what its reader chose (``kb-own.mjs``)."""
 
+import json
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from kb.advice.estimator import Estimator, on_gpu
-from kb.core.memory_report import Phase
-from kb.core.setup import TrainingSetup
-from kb.core.units import GIB
-from kb.guide.drawings import Bar, Segment, bars_svg
 from kb.guide.library import Library
-from kb.guide.markup import badge, held
-from kb.guide.memory_bars import term_bars
-from kb.guide.serving_tables import served_on
+from kb.guide.markup import held
+from kb.guide.memory_bars import marked
 from kb.guide.site_words import say
-from kb.machine.arguments import read_host_memory
-from kb.report.lesson_rows import Case, case_of
-from kb.report.svg import HUES, UNUSED
-from kb.report.values import short_name
+from kb.integrations.over_time import chapter_timeline
+from kb.report.lesson_figures import DRAWN, figure_of
+from kb.report.lesson_rows import case_of
 
-GB = 10**9
-PRECISIONS: Mapping[str, Mapping[str, Any]] = {
-    "fp32": {"fp16": False, "bf16": False},
-    "fp16": {"fp16": True, "bf16": False},
-    "bf16": {"fp16": False, "bf16": True},
-}
-TRAINED = ("batch", "precision")
-DRAWN = (*TRAINED, "beams", "generation")
-SERVER_HUES = {"weights": HUES["parameters"], "activations": HUES["activations_encoder"]}
+BY_BATCH = ("batch", "generation")  # what these vary is the batch
 
 
 def drawn(library: Library, what: str, model: str, gpu: str, counts: Sequence[Any], batch: int = 1) -> str:
@@ -43,79 +30,67 @@ def drawn(library: Library, what: str, model: str, gpu: str, counts: Sequence[An
     """
     if what not in DRAWN:
         raise ValueError(f"nothing to draw by {what!r}; there are: {', '.join(DRAWN)}")
-    library.entry("models", model)
-    library.entry("hardware", gpu)
-    case = case_of(library.catalog, model, gpu)
-    title = say(library.language, f"drawn.{what}", **case.named(), batch=batch)
-    phases = [
-        (say(library.language, f"drawn.{what}.label", n=count), _phase(case, what, count, batch)) for count in counts
-    ]
-    return term_bars(library, phases, case.estimator.limit_bytes, title)[0]
-
-
-def _phase(case: Case, what: str, count: Any, batch: int) -> Phase:
-    base = case.setup._replace(per_device_train_batch_size=batch)
-    generating = _generating(case.setup, batch)
-    setup = {
-        "batch": lambda: base._replace(per_device_train_batch_size=count),
-        "precision": lambda: base._replace(**PRECISIONS[count]),
-        "beams": lambda: generating._replace(inference_num_beams=count),
-        "generation": lambda: generating._replace(inference_batch_size=count),
-    }[what]()
-    phase = case.estimator.predict(setup).phase("train" if what in TRAINED else "generate")
-    assert phase is not None  # the setup has it
-    return phase
-
-
-def _generating(setup: TrainingSetup, batch: int) -> TrainingSetup:
-    length = setup.max_target_length
-    return setup._replace(do_train=False, do_predict=True, inference_batch_size=batch, inference_max_length=length)
+    asked: dict[str, Any] = {"figure": what, "counts": [*counts], "label": say(library.language, f"drawn.{what}.label")}
+    if what not in BY_BATCH:
+        asked["batch"] = batch
+    return own_figure(library, f"drawn.{what}", model, gpu, asked)
 
 
 def drawn_workers(library: Library, model: str, gpu: str, host_memory: str, counts: Sequence[int]) -> str:
     """Host memory by the number of workers: a bar to the low end, a whisker to the high one. In GB."""
-    library.entry("models", model)
-    limit = read_host_memory(host_memory) or 0
-    machine = on_gpu(library.catalog.gpus[gpu])._replace(host_memory_bytes=limit)
-    estimator = Estimator(library.catalog.models[model], machine, library.catalog.constants)
-    base, bars = case_of(library.catalog, model, gpu).setup, []
-    for count in counts:
-        host = estimator.predict(base._replace(dataloader_num_workers=count)).host
-        label = say(library.language, "drawn.workers.label", n=count)
-        bars.append(
-            Bar(label, [Segment(label, host.low_bytes, HUES["kv_cache_self"])], host.low_bytes, host.peak_bytes)
-        )
-    title = say(library.language, "drawn.workers", model=estimator.model.name, limit=f"{limit / GB:.0f} GB")
-    return _figure(library, title, bars_svg(title, bars, limit, f"{limit / GB:.0f} GB", GB, "GB"))
+    label = say(library.language, "drawn.workers.label")
+    asked = {"figure": "workers", "counts": [*counts], "host_memory": host_memory, "label": label}
+    return own_figure(library, "drawn.workers", model, gpu, asked)
 
 
 def drawn_server(library: Library, model: str, gpus: Sequence[str], length: int) -> str:
     """What vLLM puts on each GPU: weights, activations, what is outside PyTorch, and the KV cache that is left."""
-    bars, named = [], {}
-    for gpu in gpus:
-        found = served_on(library, model, gpu, "vllm", length)
-        if found.budget is None:
-            continue
-        parts = []
-        for term in found.budget.terms:
-            title = library.words(f"serving_term.{term.name}")
-            hue = SERVER_HUES.get(term.name, UNUSED)
-            named[title] = hue
-            parts.append(Segment(title, term.bytes, hue))
-        left = say(library.language, "drawn.server.cache")
-        named[left] = HUES["kv_cache_self"]
-        parts.append(Segment(left, max(found.budget.kv, 0), named[left]))
-        used = sum(part.size_bytes for part in parts)
-        card = short_name(library.catalog.gpus[gpu])
-        bars.append(Bar(card, parts, used - found.budget.kv + found.budget.kv_low, used))
-    title = say(library.language, "drawn.server", model=library.catalog.models[model].name)
-    items = "".join(
-        f'<li><span class="kb-swatch kb-term--{hue}"></span>{escape(name)}</li>' for name, hue in named.items()
-    )
-    legend = f'<ul class="kb-legend" aria-hidden="true">{items}</ul>'
-    return _figure(library, title, bars_svg(title, bars, None, "", GIB) + legend)
+    asked = {"figure": "server", "gpus": [*gpus], "length": length}
+    return own_figure(library, "drawn.server", model, gpus[0], asked)
 
 
-def _figure(library: Library, title: str, drawing: str) -> str:
-    caption = f"<figcaption><b>{escape(title)}</b> {badge(library, 'computed')}</figcaption>"
-    return held(f'<figure class="kb-figure" tabindex="0">{caption}{drawing}</figure>')
+def over_time(library: Library, model: str, gpu: str, batch: int) -> str:
+    """Two steps of full training over time, as the memory engine follows them: where the peak is, and what makes it."""
+    return own_figure(library, "lesson.over_time.title", model, gpu, {"figure": "over_time", "batch": batch})
+
+
+def own_figure(library: Library, key: str, model: str, gpu: str, asked: Mapping[str, Any]) -> str:
+    """A figure of a model on a GPU, with what its script asks for to draw it for another.
+
+    Args:
+        key: the text of its title, whose placeholders the figure fills.
+        asked: as of :func:`kb.report.lesson_figures.figure_of`, without the title.
+    """
+    library.entry("models", model)
+    library.entry("hardware", gpu)
+    asked = {**asked, "title": say(library.language, key)}
+    case = case_of(library.catalog, model, gpu, asked.get("source_length"))
+    draw = chapter_timeline if asked["figure"] == "over_time" else figure_of
+    shown = marked(library, draw(case, library.words, asked))
+    given = escape(json.dumps({**asked, "model": model, "gpu": gpu}, ensure_ascii=False), quote=True)
+    return held(f'<div class="kb-own" data-given="{given}">{shown}</div>')
+
+
+FIELDS = ("model", "gpu", "source_length", "target_length", "batch", "effective_batch", "beams", "workers", "prefetch",
+          "host_memory")  # fmt: skip
+WORDS = ("back", "close", "compute", "failed", "for", "loading", "no_wasm", "open", "usual", "whole")
+
+
+def own_numbers(library: Library, *fields: str) -> str:
+    """The form in which a reader gives the numbers that the page's tables and figures are computed again for.
+
+    Args:
+        fields: of ``FIELDS``, in their order on the page.
+
+    Raises:
+        ValueError: there is no such field.
+    """
+    if wrong := [name for name in fields if name not in FIELDS]:
+        raise ValueError(f"no field {wrong[0]!r}; there are: {', '.join(FIELDS)}")
+    language = library.language
+    given = {
+        "fields": [[name, say(language, f"own.field.{name}")] for name in fields],
+        "words": {name: say(language, f"own.{name}") for name in WORDS},
+    }
+    shown = escape(json.dumps(given, ensure_ascii=False), quote=True)
+    return held(f'<div class="kb-numbers" data-given="{shown}"></div>')

@@ -16,17 +16,19 @@ from kb.guide.decision_trees import decision_tree
 from kb.guide.entry_form import entry_form
 from kb.guide.error_search import error_search
 from kb.guide.export import data_files
-from kb.guide.figures import drawn, drawn_server, drawn_workers
+from kb.guide.figures import drawn, drawn_server, drawn_workers, over_time, own_numbers
 from kb.guide.formulas import formula
 from kb.guide.grammar_page import grammar_tables
 from kb.guide.lessons import (
     beam_counts,
+    cache_sizes,
     effective_batches,
     input_lengths,
     largest_batch,
     mt5_hypotheses,
-    over_time,
+    precision_bytes,
     precisions,
+    serving_lengths,
     worker_counts,
 )
 from kb.guide.library import Library, load_library
@@ -54,6 +56,7 @@ SHOWN: dict[str, Callable[..., str]] = {
     "accuracy_tables": accuracy_tables,
     "api_reference": api_reference,
     "beam_counts": beam_counts,
+    "cache_sizes": cache_sizes,
     "case_history": case_history,
     "badge": badge,
     "checklist": checklist,
@@ -85,7 +88,9 @@ SHOWN: dict[str, Callable[..., str]] = {
     "note_figure": note_figure,
     "noted_facts": noted_facts,
     "over_time": over_time,
+    "own_numbers": own_numbers,
     "playground": playground,
+    "precision_bytes": precision_bytes,
     "precisions": precisions,
     "proof_chart": proof_chart,
     "proof_line": proof_line,
@@ -95,6 +100,7 @@ SHOWN: dict[str, Callable[..., str]] = {
     "rule_table": rule_table,
     "run_times": run_times,
     "serving_defaults": serving_defaults,
+    "serving_lengths": serving_lengths,
     "serving_messages": serving_messages,
     "serving_table": serving_table,
     "source_tables": source_tables,

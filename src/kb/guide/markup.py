@@ -123,12 +123,10 @@ def own_table(library: Library, key: str, values: Mapping[str, Any], asked: Mapp
 
     Args:
         key: the text of the caption; ``values`` are those of the page's example.
-        asked: what :func:`kb.integrations.own_tables.own_table` is asked for, besides the model and the GPU.
+        asked: what :func:`kb.integrations.own_tables.own_table` is asked for.
     """
     language = library.language
-    words = {name: say(language, f"own.{name}") for name in ("back", "failed", "for", "loading")}
-    words["title"] = say(language, key, **{name: f"{{{name}}}" for name in values})
-    given = escape(json.dumps({**asked, "words": words}, ensure_ascii=False), quote=True)
+    given = escape(json.dumps({**asked, "title": say(language, key)}, ensure_ascii=False), quote=True)
     title = f"<span>{escape(say(language, key, **values))}</span>"
     return held(f'<p class="kb-caption kb-own" data-given="{given}">{title} {badge(library, "computed")}</p>')
 

@@ -113,7 +113,7 @@ def _choices() -> str:
 WORDS = (
     "chart", "check", "copied", "copy_by_hand", "cpus", "done", "editor", "example", "examples", "failed", "fix",
     "fix_all", "fix_unsafe", "gpu", "gpus", "host", "loading", "no_gpu", "no_wasm", "nothing", "over_time", "share",
-    "small", "still", "stuck", "too_long", "unused", "versions",
+    "still", "stuck", "too_long", "versions",
 )  # fmt: skip
 
 
@@ -121,7 +121,7 @@ def playground(library: Library) -> str:
     """The playground's place on the page; without a script it says what it needs."""
     language, words = library.language, library.words
     texts: dict[str, object] = {name: say(language, f"playground.{name}") for name in WORDS}
-    texts |= {name: say(language, f"memory.{name}") for name in ("band", "limit")}
+    texts |= {name: words(f"bars.{name}") for name in ("band", "limit", "small", "unused")}
     texts |= {"computed": words.named("status", "computed"), "computed_title": say(language, "source.status.computed")}
     texts["severity"] = {name: words.named("severity", name) for name in ("error", "warning", "info")}
     texts["verdict"] = {name: words.named("verdict", name) for name in (*STATUSES, "unknown")}

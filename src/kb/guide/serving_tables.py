@@ -3,14 +3,13 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kb.core.release import parse_version
 from kb.guide.library import Library
 from kb.guide.markup import badge, code, computed, prose, table, text
 from kb.guide.site_words import say
-from kb.memory.serving.answer import Served, serve
 from kb.memory.serving.cache import bytes_of_token
-from kb.memory.serving.setup import Engine, ServingSetup
-from kb.memory.serving.shape import served_model
+from kb.memory.serving.setup import Engine
+from kb.report.lesson_rows import case_of
+from kb.report.lesson_serving import served_on
 from kb.report.values import short_name
 
 
@@ -28,25 +27,13 @@ def serving_table(library: Library, models: list[str], gpus: list[str], engine: 
     for name in models:
         library.entry("models", name)
         cells = [f"[{name}](models/{name}.md)"]
-        for gpu in gpus:
-            found = served_on(library, name, gpu, engine, length)
+        for _, found in served_on(case_of(catalog, name, gpus[0]), gpus, engine, length):
             if len(cells) == 1:
                 cells.append(computed(library, f"{round(bytes_of_token(found.model, found.setup)):,} B"))
             tokens = f"{found.kv_tokens:,} · **{found.concurrency:.1f}×**"
             cells.append(computed(library, tokens) if found.starts else "–")
         rows.append(cells)
     return table(head, rows, numbers=range(1, len(head)))
-
-
-def served_on(library: Library, name: str, gpu: str, engine: Engine, length: int) -> Served:
-    """A model on one GPU for requests of ``length`` tokens, or its longest: 16-bit weights, the newest defaults."""
-    catalog, data = library.catalog, library.entry("serving", engine)
-    row, card = catalog.models[name], catalog.gpus[gpu]
-    model = served_model(row.name, row.architecture, row.max_length)
-    seen = round(card.memory_total * catalog.constants["usable_memory_ratio"])
-    longest = min(length, model.positions or length)
-    setup = ServingSetup(engine, parse_version(data["newest"]), seen, max_model_len=longest, gpu_id=gpu)
-    return serve(model, setup, data, catalog.constants)
 
 
 def serving_defaults(library: Library, engine: Engine) -> str:

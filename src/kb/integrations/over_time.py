@@ -1,12 +1,19 @@
-"""What the playground calls for the run over time: a module of its own, which is loaded when a reader asks for it."""
+"""What the playground and a chapter call for the run over time: a module of its own, loaded when it is asked for."""
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 from kb.advice.estimate import Estimated, estimate, with_timeline
 from kb.core.catalog import Catalog
 from kb.core.text import UserError
-from kb.integrations.browser import checker_of, kind_of, path_of, words_of
+from kb.integrations.browser import catalog_of, checker_of, kind_of, path_of, words_of
+from kb.memory import UnsupportedArchitectureError
+from kb.memory.engine.trace import trace
 from kb.report.estimate.timeline_page import MOMENTS, timeline_html
+from kb.report.lesson_figures import title_of
+from kb.report.lesson_rows import Case, case_of
+from kb.report.words import Words
 from kb.session.cli import load_words_or_none, said
 from kb.session.prepare import first_training
 
@@ -51,3 +58,37 @@ def _followed(one: Estimated, catalog: Catalog) -> tuple[Estimated, str]:
         reason, values = found.notes[-1]
         raise UserError(reason, **values)
     return found, "timeline.of_training"
+
+
+def chapter(asked: str, language: str) -> str:
+    """Two steps of full training over time, of the model and GPU that a chapter's reader chose.
+
+    Args:
+        asked: JSON: as of :func:`kb.integrations.own_tables.own_figure`.
+
+    Returns:
+        ``{"figure": HTML}``, or ``{"fault": sentence}`` where the run cannot be followed.
+    """
+    wanted = json.loads(asked)
+    try:
+        case = case_of(
+            catalog_of(), wanted["model"], wanted["gpu"], wanted.get("source_length"), wanted.get("target_length")
+        )
+        return json.dumps({"figure": chapter_timeline(case, words_of(language), wanted)}, ensure_ascii=False)
+    except UnsupportedArchitectureError:
+        return json.dumps({"fault": words_of(language)("own.not_followed", model=wanted["model"])}, ensure_ascii=False)
+    except UserError as error:
+        return json.dumps({"fault": said(load_words_or_none(language), error.key, **error.values)}, ensure_ascii=False)
+
+
+def chapter_timeline(case: Case, words: Words, asked: Mapping[str, Any]) -> str:
+    """The figure of full training with ``batch``; ``title`` is a text with placeholders.
+
+    Raises:
+        UnsupportedArchitectureError: the engine does not follow the model's type.
+    """
+    estimator, setup = case.estimator, case.setup._replace(per_device_train_batch_size=asked["batch"])
+    device = estimator.gpu
+    assert device is not None and device.compute_capability is not None  # it is on a catalogued GPU
+    found = trace(setup, estimator.model.architecture, device.compute_capability, estimator.limit_bytes, MOMENTS)
+    return timeline_html(found, words, title_of(case, asked), estimator.limit_bytes)

@@ -1,58 +1,124 @@
-"""What a chapter's page calls for the tables of the model and the GPU that its reader chose."""
+"""What a chapter's page calls for its tables and figures of the model, the GPU and the numbers that its reader gave."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kb.core.text import UserError
 from kb.integrations.browser import catalog_of, words_of
 from kb.memory import UnsupportedArchitectureError
-from kb.report.lesson_rows import Case, Cell, beam_rows, case_of, effective_rows, length_rows, way_rows
+from kb.report.lesson_figures import figure_of
+from kb.report.lesson_rows import (
+    Case,
+    Cell,
+    beam_rows,
+    cache_rows,
+    case_of,
+    effective_rows,
+    length_rows,
+    plain,
+    precision_rows,
+    setup_rows,
+    way_rows,
+    worker_rows,
+)
+from kb.report.lesson_serving import serving_rows
 from kb.report.words import Words
 from kb.session.cli import load_words_or_none, said
 
 MOST = 4096  # an effective batch beyond it has no table of its own
+GENERATED = ("beams", "generation", "caches")  # what a model of an encoder alone has not
+COLUMNS = {"lengths": "source_length", "caches": "target_length"}  # whose columns are lengths
+OWN_COUNT = {"workers": "workers", "beams": "beams", "generation": "batch", "batch": "batch"}
 
 
 def own_table(asked: str, language: str) -> str:
     """A table of a chapter again, for another model and GPU.
 
     Args:
-        asked: JSON: ``table`` (effective, beams, lengths or ways), ``model``, ``gpu``, ``source_length``,
-            ``target_length``, ``effective_batch``, and what the page's own table has: ``batch``, ``counts``, ``way``,
-            ``lengths``, ``what``.
+        asked: JSON: ``table`` (effective, beams, lengths, ways, workers, precisions, caches, serving or setups),
+            ``model``, ``gpu``, ``source_length``, ``target_length``, ``effective_batch``, ``workers``, ``prefetch``,
+            ``host_memory``, and what the page's own table has: ``batch``, ``counts``, ``way``, ``lengths``, ``what``.
 
     Returns:
-        ``{"rows": cells by row, "values": of the caption}``, or ``{"fault": sentence}``. Rows of a comparison lack
-        their first cell, which the page has; a row of lengths begins with the GPU.
+        ``{"rows": cells by row, "values": of the caption, "columns": lengths or null}``, or ``{"fault": sentence}``.
+        Rows of ``ways``, ``precisions`` and ``setups`` lack their first cell, which the page has; a row of lengths
+        begins with the GPU.
     """
-    wanted = json.loads(asked)
+
+    def made(wanted: dict[str, Any], case: Case, words: Words) -> dict[str, Any]:
+        if wanted["table"] in COLUMNS:
+            wanted["lengths"] = _with(wanted["lengths"], wanted.get(COLUMNS[wanted["table"]]))
+        values = {**case.named(), **{name: wanted.get(name) for name in ("batch", "prefetch")}}
+        values["limit"] = wanted.get("host_memory")
+        return {"rows": _rows(wanted, case, words), "values": values, "columns": wanted.get("lengths")}
+
+    return _answer(asked, language, made)
+
+
+def own_figure(asked: str, language: str) -> str:
+    """A figure of a chapter again, for another model and GPU.
+
+    Args:
+        asked: JSON: as of :func:`own_table`, and what the page's own figure has (:func:`figure_of`).
+
+    Returns:
+        ``{"figure": HTML}``, every text in it escaped, or ``{"fault": sentence}``.
+    """
+
+    def made(wanted: dict[str, Any], case: Case, words: Words) -> dict[str, Any]:
+        wanted["counts"] = _counts(wanted)
+        if wanted["figure"] == "server":
+            wanted["gpus"] = [wanted["gpu"]]
+        return {"figure": figure_of(case, words, wanted)}
+
+    return _answer(asked, language, made)
+
+
+def _answer(asked: str, language: str, made: Callable[[dict[str, Any], Case, Words], dict[str, Any]]) -> str:
+    wanted, words = json.loads(asked), words_of(language)
     try:
         case = case_of(
             catalog_of(), wanted["model"], wanted["gpu"], wanted.get("source_length"), wanted.get("target_length")
         )
-        rows = _rows(wanted, case, words_of(language))
+        if (
+            wanted.get("table") or wanted["figure"]
+        ) in GENERATED and case.estimator.model.architecture.family == "encoder":
+            raise UserError("estimate.encoder_generates_nothing", model=case.estimator.model.name)
+        return json.dumps(made(wanted, case, words), ensure_ascii=False)
     except UnsupportedArchitectureError:  # of what the table compares, the model has none
-        return json.dumps({"fault": words_of(language)("own.not_followed", model=wanted["model"])}, ensure_ascii=False)
+        return json.dumps({"fault": words("own.not_followed", model=wanted["model"])}, ensure_ascii=False)
     except UserError as error:
         return json.dumps({"fault": said(load_words_or_none(language), error.key, **error.values)}, ensure_ascii=False)
-    values = {**case.named(), "batch": wanted.get("batch")}
-    return json.dumps({"rows": rows, "values": values}, ensure_ascii=False)
 
 
 def _rows(wanted: Mapping[str, Any], case: Case, words: Words) -> Sequence[Sequence[Cell]]:
     if wanted["table"] == "effective":
         effective = min(int(wanted["effective_batch"]), MOST)
         return effective_rows(case, words, effective, _divisors(effective))
-    model = case.estimator.model
-    if wanted["table"] == "beams":
-        if model.architecture.family == "encoder":
-            raise UserError("estimate.encoder_generates_nothing", model=model.name)
-        return beam_rows(case, words, wanted["batch"], wanted["counts"])
-    if wanted["table"] == "lengths":
-        gpu: Cell = ((case.named()["gpu"], ""),)
-        return [[gpu, *length_rows(case, wanted["way"], wanted["lengths"])]]
-    return [cells for _, _, cells in way_rows(case, words, wanted["what"], wanted["batch"])]
+    made: Mapping[str, Callable[[], Sequence[Sequence[Cell]]]] = {
+        "beams": lambda: beam_rows(case, words, wanted["batch"], _counts(wanted)),
+        "lengths": lambda: [[plain(case.named()["gpu"]), *length_rows(case, wanted["way"], wanted["lengths"])]],
+        "ways": lambda: [cells for _, _, cells in way_rows(case, words, wanted["what"], wanted["batch"])],
+        "workers": lambda: worker_rows(case, words, {**wanted, "counts": _counts(wanted)}),
+        "precisions": lambda: precision_rows(case, words, wanted["names"], wanted["batch"]),
+        "caches": lambda: cache_rows(case, words, _with(wanted["counts"], wanted.get("batch")), wanted["lengths"]),
+        "serving": lambda: serving_rows(
+            case, wanted["gpu"], "vllm", _with(wanted["lengths"], wanted.get("source_length"))
+        ),
+        "setups": lambda: setup_rows(case, words, wanted["setups"]),
+    }
+    return made[wanted["table"]]()
+
+
+def _counts(wanted: Mapping[str, Any]) -> list[Any]:
+    """What the page varies, with the reader's own number of it."""
+    own = wanted.get(OWN_COUNT.get(wanted.get("table") or wanted["figure"], ""))
+    return _with(wanted.get("counts", ()), own)
+
+
+def _with(counts: Sequence[Any], own: Any) -> list[Any]:
+    return sorted({*counts, int(own)}) if own else [*counts]
 
 
 def _divisors(effective: int) -> list[int]:

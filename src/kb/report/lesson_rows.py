@@ -9,18 +9,27 @@ from typing import Any
 
 from kb.advice.attempts import WAYS
 from kb.advice.estimator import Estimator, on_gpu
+from kb.advice.inference import weight_types
 from kb.advice.models import unknown_model
 from kb.advice.recommend import base_of
 from kb.core.catalog import Catalog
-from kb.core.memory_report import Phase
+from kb.core.memory_report import HostLedger, Phase
 from kb.core.record import NamedTuple
 from kb.core.setup import Colocated, Method, PostTraining, TrainingSetup
 from kb.core.units import GIB
-from kb.machine.arguments import find_gpu
+from kb.machine.arguments import find_gpu, read_host_memory
+from kb.memory.states import states_of
 from kb.report.values import short_name
 from kb.report.words import Words
 
 Cell = tuple[tuple[str, str], ...]
+GB, MB = 10**9, 10**6
+PRECISIONS: Mapping[str, Mapping[str, Any]] = {
+    "fp32": {"fp16": False, "bf16": False},
+    "fp16": {"fp16": True, "bf16": False},
+    "bf16": {"fp16": False, "bf16": True},
+    "bf16_weights": {"fp16": False, "bf16": False, "weights": "bf16"},
+}
 # the one that takes most comes first
 SHOWN_WAYS = ("full", "full_checkpointing", "lora", "qlora", "qlora_checkpointing")
 STATES = (
@@ -55,6 +64,7 @@ class Case(NamedTuple):
 
     estimator: Estimator
     setup: TrainingSetup
+    catalog: Catalog
 
     def named(self) -> dict[str, Any]:
         """What a title says of it."""
@@ -79,7 +89,8 @@ def case_of(catalog: Catalog, model: str, gpu: str, source: int | None = None, t
     estimator = Estimator(catalog.models[model], on_gpu(find_gpu(gpu, catalog.gpus)), catalog.constants)
     setup = base_of(estimator.model, estimator)[0]._replace(do_eval=False)
     setup = setup if source is None else setup._replace(max_source_length=source)
-    return Case(estimator, setup if target is None else setup._replace(max_target_length=target))
+    setup = setup if target is None else setup._replace(max_target_length=target)
+    return Case(estimator, setup, catalog)
 
 
 def effective_rows(case: Case, words: Words, effective: int, batches: Sequence[int]) -> list[list[Cell]]:
@@ -89,21 +100,124 @@ def effective_rows(case: Case, words: Words, effective: int, batches: Sequence[i
         phase = _phase(case.estimator, case.setup._replace(per_device_train_batch_size=batch), "train")
         steps = effective // batch
         product = ((str(batch * steps), "b"),)
-        rows.append([_plain(batch), _plain(steps), product, band(phase), verdict(words, phase.status)])
+        rows.append([plain(batch), plain(steps), product, band(phase), verdict(words, phase.status)])
     return rows
 
 
 def beam_rows(case: Case, words: Words, batch: int, counts: Sequence[int]) -> list[list[Cell]]:
     """Generating with a batch, by the number of beams: sequences, memory, verdict, the largest batch."""
-    length = case.setup.max_target_length
-    base = case.setup._replace(do_train=False, do_predict=True, inference_batch_size=batch, inference_max_length=length)
     rows = []
     for beams in counts:
-        setup = base._replace(inference_num_beams=beams)
+        setup = generating(case, batch)._replace(inference_num_beams=beams)
         phase = _phase(case.estimator, setup, "generate")
-        most = _plain(case.estimator.largest(setup, "inference_batch_size") or "–")
-        rows.append([_plain(beams), _plain(batch * beams), band(phase), verdict(words, phase.status), most])
+        most = plain(case.estimator.largest(setup, "inference_batch_size") or "–")
+        rows.append([plain(beams), plain(batch * beams), band(phase), verdict(words, phase.status), most])
     return rows
+
+
+def generating(case: Case, batch: int, length: int | None = None) -> TrainingSetup:
+    """Generating alone, up to ``length`` tokens or to the target length, in the type that kb recommends."""
+    return case.setup._replace(
+        do_train=False,
+        do_predict=True,
+        inference_batch_size=batch,
+        inference_max_length=case.setup.max_target_length if length is None else length,
+        weights=weight_types(case.estimator)[0],
+    )
+
+
+def cache_rows(case: Case, words: Words, batches: Sequence[int], lengths: Sequence[int]) -> list[list[Cell]]:
+    """Generating, the KV cache of whole answers by batch and by their length; in brackets what the process uses."""
+    sizes = [_cache_of_one(case, length) for length in lengths]
+    rows = []
+    for batch in batches:
+        phases = [_phase(case.estimator, generating(case, batch, length), "generate") for length in lengths]
+        rows.append([plain(batch), *(_cache(words, batch * size, p) for size, p in zip(sizes, phases, strict=True))])
+    return rows
+
+
+def _cache_of_one(case: Case, length: int) -> int:
+    """Bytes of the KV cache of one prompt and its whole answer.
+
+    Read off the prediction for a prompt of one token, whose peak is at the last token: a decoder then generates the
+    rest of the prompt too; of an encoder-decoder's prompt each token takes what the one does.
+    """
+    source, decoder = case.setup.max_source_length, case.estimator.model.architecture.family == "decoder"
+    setup = generating(case, 1, length + source - 1 if decoder else length)._replace(max_source_length=1)
+    terms = {term.name: term.bytes for term in _phase(case.estimator, setup, "generate").terms}
+    return terms.get("kv_cache_self", 0) + source * terms.get("kv_cache_cross", 0)
+
+
+def _cache(words: Words, size: int, phase: Phase) -> Cell:
+    over = () if phase.status == "fits" else ((" ", ""), *verdict(words, phase.status))
+    return ((f"{size / GIB:.2f}", "b"), (f" ({phase.process_used_bytes / GIB:.1f}) GiB", "small"), *over)
+
+
+def worker_hosts(case: Case, asked: Mapping[str, Any]) -> list[tuple[int, HostLedger]]:
+    """Each of ``counts`` workers with host memory of training; ``batch`` and ``prefetch`` as asked, else as they are.
+
+    Raises:
+        UserError: ``host_memory`` is no size.
+    """
+    machine = case.estimator.machine._replace(host_memory_bytes=read_host_memory(asked["host_memory"]))
+    estimator = Estimator(case.estimator.model, machine, case.estimator.constants)
+    setup = case.setup._replace(
+        per_device_train_batch_size=asked.get("batch") or case.setup.per_device_train_batch_size,
+        dataloader_prefetch_factor=asked.get("prefetch") or case.setup.dataloader_prefetch_factor,
+    )
+    return [(n, estimator.predict(setup._replace(dataloader_num_workers=n)).host) for n in asked["counts"]]
+
+
+def worker_rows(case: Case, words: Words, asked: Mapping[str, Any]) -> list[list[Cell]]:
+    """By the number of workers: batches on their way, host memory from the low end to the high one, verdict, and what
+    the original guide would count."""
+    rows = []
+    for count, host in worker_hosts(case, asked):
+        ahead = sum(term.bytes for term in host.measured if term.name in ("batches_in_flight", "pinned"))
+        sizes = ((host.low_bytes, host.peak_bytes), (host.claimed_low_bytes, host.claimed_high_bytes))
+        size, claimed = (plain(f"{low / GB:.0f}–{high / GB:.0f} GB") for low, high in sizes)
+        rows.append([plain(count), plain(f"{ahead / MB:.1f} MB"), size, verdict(words, host.status), claimed])
+    return rows
+
+
+def precision_rows(case: Case, words: Words, names: Sequence[str], batch: int) -> list[list[Cell]]:
+    """By precision: bytes a parameter of weights, gradients and optimizer; these together; the step; verdict."""
+    rows = []
+    for name in names:
+        setup = case.setup._replace(per_device_train_batch_size=batch, **PRECISIONS[name])
+        states, phase = states_of(setup, case.estimator.model.architecture), _phase(case.estimator, setup, "train")
+        parts = (states.parameters, states.gradients, states.optimizer)
+        each = " + ".join(f"{part / states.trainable:.0f}" for part in parts)
+        whole = f"{sum(parts) / states.trainable:.0f} B"
+        rows.append(
+            [
+                ((f"{each} = ", ""), (whole, "b")),
+                plain(f"{sum(parts) / GIB:.1f} GiB"),
+                band(phase),
+                verdict(words, phase.status),
+            ]
+        )
+    return rows
+
+
+def setup_rows(case: Case, words: Words, setups: Sequence[Mapping[str, Any]]) -> list[list[Cell]]:
+    """Of whole setups: what PyTorch holds in training, evaluation and generation, with its band and the verdict."""
+    rows = []
+    for setup in setups:
+        given: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in setup.items()
+        }
+        report = case.estimator.predict(TrainingSetup(**given))
+        phases = [phase for name in ("train", "evaluate", "generate") if (phase := report.phase(name))]
+        rows.append([(*_reserved(phase), *verdict(words, phase.status)) for phase in phases])
+    return rows
+
+
+def _reserved(phase: Phase) -> Cell:
+    """What PyTorch holds, with the band of the process's memory moved to it."""
+    context = phase.process_used_bytes - phase.peak_reserved_bytes
+    low, high = phase.low_bytes - context, phase.high_bytes - context
+    return ((f"{phase.peak_reserved_bytes / GIB:.1f}", "b"), (f" ({low / GIB:.1f}–{high / GIB:.1f}) GiB ", ""))
 
 
 def length_rows(case: Case, way: str, lengths: Sequence[int]) -> list[Cell]:
@@ -158,7 +272,7 @@ def way_rows(case: Case, words: Words, what: str, batch: int) -> list[tuple[str,
         assert phase is not None  # it trains
         states = sum(term.bytes for term in phase.terms if term.name in STATES)
         sizes = (phase.process_used_bytes, states, phase.peak_allocated_bytes - states)
-        cells = [verdict(words, report.verdict.status), *(_plain(f"{size / GIB:.1f} GiB") for size in sizes)]
+        cells = [verdict(words, report.verdict.status), *(plain(f"{size / GIB:.1f} GiB") for size in sizes)]
         rows.append((name, phase, cells))
     return rows
 
@@ -174,7 +288,8 @@ def verdict(words: Words, status: str) -> Cell:
     return ((words.named("verdict", status), status),)
 
 
-def _plain(value: object) -> Cell:
+def plain(value: object) -> Cell:
+    """A value without a mark."""
     return ((str(value), ""),)
 
 

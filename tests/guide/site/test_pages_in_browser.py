@@ -173,13 +173,30 @@ def test_every_figure_of_a_page_says_where_it_comes_from(seen: Any, path: str) -
 
 
 def test_what_is_wider_than_a_phone_says_so_and_nothing_else_does(browser: Browser) -> None:
-    browser.visit("", size=PHONE)
-    frame = browser.wait("document.querySelector('.md-typeset__scrollwrap[data-kb-more]')")
+    browser.visit("gpus/rtx-3090/", size=PHONE)
+    frame = browser.wait("document.querySelector('.kb-wide[data-kb-more]')")  # a row for each model
     said = browser.ask("return getComputedStyle(arguments[0], '::before').content", frame)
-    assert re.search(r"열 [1-5]개가 더", said)
-    assert browser.ask("return arguments[0].tabIndex", frame) == 0
-    browser.resize(DESKTOP)
+    assert re.search(r"열 [1-9]개가 더", said)
+    browser.visit("", size=PHONE)
     browser.wait("!document.querySelector('[data-kb-more]')")
+
+
+@pytest.mark.parametrize("path", ["serving/", "en/case/"])
+def test_on_a_phone_a_table_that_does_not_fit_is_shown_row_by_row(browser: Browser, path: str) -> None:
+    browser.visit(path, size=PHONE)
+    cells = browser.wait("document.querySelector('.kb-stack tbody tr')?.cells")
+    heads = browser.ask(
+        "return [...document.querySelector('.kb-stack thead tr').cells].map((cell) => cell.textContent.trim())"
+    )
+    assert browser.ask("return [...arguments[0]].map((cell) => cell.dataset.kbLabel)", cells) == heads
+    assert (
+        browser.ask(
+            "return [...document.querySelectorAll('.kb-figure, .md-typeset__scrollwrap')].filter((one) => one.scrollWidth > one.clientWidth + 1).length"
+        )
+        == 0
+    )  # noqa: E501
+    browser.resize(DESKTOP)
+    browser.wait("!document.querySelector('.kb-stack')")
 
 
 @pytest.mark.parametrize("path", READ_OUT, ids=lambda path: path or "ko")

@@ -55,6 +55,9 @@ const draw = (name, given, ...children) => {
   return made;
 };
 
+/** A figure that kb's engine made (report/bars.py), every text in it escaped there. */
+export const parsed = (html) => new DOMParser().parseFromString(html, "text/html").body.firstElementChild;
+
 /** A labelled select; options are [value, text]. */
 export function picker(id, label, options, chosen, onchange) {
   const select = make("select", { id, onchange });

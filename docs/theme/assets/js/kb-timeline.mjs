@@ -1,8 +1,10 @@
 // A run over time: what is alive at the moment under the pointer or the slider. The figure is whole without it.
 
+import { parsed } from "./kb-dom.mjs";
+
 /** A figure that kb's engine made (report/estimate/timeline_page.py), every text in it escaped there. */
 export function parsedTimeline(html) {
-  const figure = new DOMParser().parseFromString(html, "text/html").body.firstElementChild;
+  const figure = parsed(html);
   enliven(figure);
   return figure;
 }

@@ -1,5 +1,8 @@
-// What is wider than its place says so: a line at its top tells how much lies beyond the edge, and the edge fades.
+// A table that is wider than a phone is shown row by row, each cell beside its column's name. What is wider than its
+// place otherwise says so: a line at its top tells how much lies beyond the edge, and the edge fades.
 const FRAMES = ".md-typeset__scrollwrap, .kb-wide, .kb-figure";
+const PHONE = matchMedia("(max-width: 30em)");
+const MOST_ROWS = 24; // of a table that is shown row by row: a longer one has a filter, and is compared down its columns
 const words = document.getElementById("kb-more")?.dataset;
 const seen = new ResizeObserver((rows) => rows.forEach(({ target }) => tell(target)));
 
@@ -19,11 +22,34 @@ function watch() {
 }
 
 function tell(frame) {
+  stack(frame);
   const beyond = frame.scrollWidth > frame.clientWidth + 1;
   if (beyond) frame.dataset.kbMore = sentence(frame); // kb.css shows it
   else delete frame.dataset.kbMore;
   reach(frame, beyond);
   fade(frame);
+}
+
+/** On a phone a table that does not fit is rows of names and values; on a wider screen it is a table again. */
+function stack(frame) {
+  const table = frame.querySelector("table");
+  if (!table?.tHead || frame.querySelectorAll("table").length > 1) return;
+  if (!PHONE.matches) return void table.classList.remove("kb-stack");
+  if (table.classList.contains("kb-stack") || frame.scrollWidth <= frame.clientWidth + 1) return;
+  const rows = [...table.tBodies].flatMap((body) => [...body.rows]).filter((row) => row.cells.length > 1);
+  if (rows.length > MOST_ROWS) return;
+  const heads = [...table.tHead.rows[0].cells].map((cell) => cell.innerText.replace(/\s+/g, " ").trim());
+  // what is no longer laid out as a table is still read out as one
+  table.setAttribute("role", "table");
+  for (const part of [table.tHead, ...table.tBodies]) part.setAttribute("role", "rowgroup");
+  for (const row of table.rows) row.setAttribute("role", "row");
+  for (const cell of table.tHead.rows[0].cells) cell.setAttribute("role", "columnheader");
+  for (const row of rows)
+    [...row.cells].forEach((cell, at) => {
+      cell.dataset.kbLabel = heads[at] ?? "";
+      cell.setAttribute("role", at ? "cell" : "rowheader");
+    });
+  table.classList.add("kb-stack");
 }
 
 /** How many columns no reader sees without moving it; of a drawing only that there is more. */

@@ -15,10 +15,23 @@ from kb.report.words import Words
 # Okabe and Ito's colours, which people with any colour vision can tell apart.
 COLOURS = {"train": "#0072b2", "evaluate": "#e69f00", "generate": "#009e73", "host": "#56b4e9"}
 LIMIT = "#d55e00"
-LEFT, RIGHT, BELOW, PANEL, FIRST = 64, 72, 76, 190, 112  # pixels: margins, under a panel, its height, the first's top
-SLOT, NARROWEST = 112, 600
+BELOW, PANEL = 76, 190  # pixels: under a panel, its height
 LABEL = 16  # columns of a version's name
 STEPS = (1, 2, 5, 10, 20, 25, 50, 100, 200, 500, 1000, 2000, 5000)
+
+
+class Frame(NamedTuple):
+    """Pixels: margins, the top of the first panel, the first line of the legend, a version's room, the least width."""
+
+    left: int
+    right: int
+    first: int
+    legend: int
+    slot: int
+    narrowest: int
+
+
+WIDE, PHONE = Frame(64, 72, 112, 44, 112, 600), Frame(28, 8, 150, 6, 100, 340)
 
 
 class Bar(NamedTuple):
@@ -51,19 +64,20 @@ class Panel(NamedTuple):
         return max([*shown, self.limit or 0, 1]) * 1.08
 
 
-def history_svg(history: History, words: Words) -> str:
-    """The drawing of two panels."""
-    width = max(LEFT + RIGHT + SLOT * len(history.entries), NARROWEST)
+def history_svg(history: History, words: Words, *, narrow: bool = False) -> str:
+    """The drawing of two panels; ``narrow`` for a phone, where few versions have room beside each other."""
+    frame = PHONE if narrow else WIDE
+    width = max(frame.left + frame.right + frame.slot * len(history.entries), frame.narrowest)
     gpu, host = _gpu_panel(history, words), _host_panel(history, words)
     shown = {bar.role for column in gpu.columns for bar in column.bars}
     title = words("history.plot_title")
     parts = [
-        text(LEFT, 28, title, size=16, bold=True),
-        *_legend([role for role in WORKING if role in shown], words, width),
-        *_panel(gpu, FIRST, width, words),
-        *_panel(host, FIRST + PANEL + BELOW + 24, width, words),
+        *([] if narrow else [text(frame.left, 28, title, size=16, bold=True)]),
+        *_legend([role for role in WORKING if role in shown], words, frame, width),
+        *_panel(gpu, frame.first, frame, width, words),
+        *_panel(host, frame.first + PANEL + BELOW + 24, frame, width, words),
     ]
-    return document(width, FIRST + 2 * (PANEL + BELOW) + 24, title, _described(history, words), parts)
+    return document(width, frame.first + 2 * (PANEL + BELOW) + 24, title, _described(history, words), parts)
 
 
 def _gpu_panel(history: History, words: Words) -> Panel:
@@ -105,7 +119,7 @@ def _described(history: History, words: Words) -> str:
     return " ".join(parts)
 
 
-def _legend(phases: Sequence[str], words: Words, width: int) -> list[str]:
+def _legend(phases: Sequence[str], words: Words, frame: Frame, width: int) -> list[str]:
     """What each mark means, over as many lines as it takes."""
     marks = [(rect(0, 0, 14, 12, COLOURS[role]), words.named("phase", role)) for role in phases]
     marks.append((rect(0, 0, 14, 12, COLOURS["host"]), words("history.plot_low")))
@@ -113,33 +127,36 @@ def _legend(phases: Sequence[str], words: Words, width: int) -> list[str]:
     marks.append((line(0, 6, 14, 6, LIMIT, dashed=True, thick=2), words("history.plot_limit")))
     marks.append((diamond(7, 6), words("history.plot_measured")))
     parts = []
-    x, y = float(LEFT), 44.0
+    x, y = float(frame.left), float(frame.legend)
     for mark, label in marks:
         wide = 14 + 6 + 6.6 * columns(label) + 16
-        if x + wide > width - RIGHT and x > LEFT:
-            x, y = float(LEFT), y + 18
+        if x + wide > width - frame.right and x > frame.left:
+            x, y = float(frame.left), y + 18
         parts.append(group(x, y, [mark, text(20, 10, label, size=11)]))
         x += wide
     return parts
 
 
-def _panel(panel: Panel, top: float, width: int, words: Words) -> list[str]:
+def _panel(panel: Panel, top: float, frame: Frame, width: int, words: Words) -> list[str]:
     """Axis, bars, limit and names; ``top`` is the y of the highest value."""
+    left, right = frame.left, width - frame.right
     scale = PANEL / panel.top
     base = top + PANEL
-    parts = [text(LEFT, top - 10, panel.title, bold=True)]
+    parts = [text(left, top - 10, panel.title, bold=True)]
     step = next((step for step in STEPS if panel.top / step <= 6), STEPS[-1])
     for tick in range(0, int(panel.top) + 1, step):
         y = base - tick * scale
-        parts += [line(LEFT, y, width - RIGHT, y, FAINT), text(LEFT - 8, y + 4, str(tick), size=11, anchor="end")]
-    slot = (width - LEFT - RIGHT) / len(panel.columns)
+        parts += [line(left, y, right, y, FAINT), text(left - 8, y + 4, str(tick), size=11, anchor="end")]
+    slot = (right - left) / len(panel.columns)
     for at, column in enumerate(panel.columns):
-        parts += _column(column, LEFT + slot * (at + 0.5), slot, base, scale)
+        parts += _column(column, left + slot * (at + 0.5), slot, base, scale)
     if panel.limit is not None:
         y = base - panel.limit * scale
-        parts.append(line(LEFT, y, width - RIGHT, y, LIMIT, dashed=True, thick=2))
+        parts.append(line(left, y, right, y, LIMIT, dashed=True, thick=2))
+        said = words("history.plot_limit_at", limit=f"{panel.limit:.1f}")
+        beside = frame.right > len(said) * 4  # else it stands over the line's end
         parts.append(
-            text(width - RIGHT + 6, y + 4, words("history.plot_limit_at", limit=f"{panel.limit:.1f}"), size=11)
+            text(right + 6, y + 4, said, size=11) if beside else text(right, y - 5, said, size=11, anchor="end")
         )
     return parts
 
@@ -159,5 +176,14 @@ def _column(column: Column, middle: float, slot: float, base: float, scale: floa
         parts += [diamond(x + 8, y), text(x + 16, y + 4, f"{column.measured:.1f}", size=10)]
     parts.append(text(middle, base + 18, column.label, anchor="middle"))
     if column.verdict:
-        parts.append(text(middle, base + 34, column.verdict, size=11, anchor="middle"))
+        parts += _verdict(column.verdict, middle, base + 34, slot)
     return parts
+
+
+def _verdict(said: str, middle: float, y: float, slot: float) -> list[str]:
+    """A verdict under its version, over two lines where one has no room."""
+    parts, lines = said.split(" "), [said]
+    if 6.2 * columns(said) > slot and len(parts) > 1:
+        half = min(range(1, len(parts)), key=lambda at: abs(len(" ".join(parts[:at])) - len(" ".join(parts[at:]))))
+        lines = [" ".join(parts[:half]), " ".join(parts[half:])]
+    return [text(middle, y + 14 * number, line_, size=11, anchor="middle") for number, line_ in enumerate(lines)]
