@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from kb.commands.rules.examples import ExampleRunner
 from kb.core.text import PLACEHOLDER
 from kb.knowledge import KnowledgeError, load_catalog, load_words, load_words_alone
 from kb.knowledge.bundle import build, load_part, read_data, write_data
 from kb.knowledge.locations import named
 from kb.knowledge.readings import FILE, Readings
 from kb.knowledge.schema import _RIGHT, SchemaSet
+from kb.session.rule_examples import ExampleRunner
 from rules_copy import copy_of_rules
 
 ROOT = Path(__file__).parents[2]

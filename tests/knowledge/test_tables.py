@@ -8,12 +8,12 @@ import yaml
 
 from kb.advice.check import Checker
 from kb.advice.tables import Tables
-from kb.commands.rules.examples import ExampleRunner
 from kb.config.reader import ConfigReader
 from kb.core.hardware import Machine
 from kb.core.release import parse_version
 from kb.core.result import UnitResult
 from kb.knowledge import KnowledgeError, load_catalog, load_table_examples
+from kb.session.rule_examples import ExampleRunner
 from rules_copy import copy_of_rules
 
 RULES = Path(__file__).parents[2] / "rules"

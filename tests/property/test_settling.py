@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from catalog_sample import load_catalog
 from kb.advice.question import Question
-from kb.commands.rules.examples import KINDS, ExampleRunner
 from kb.core.text import UserError
 from kb.session.file_result import FileResult, Kind, kind_of
 from kb.session.prepare import file_checker
 from kb.session.project import Project
+from kb.session.rule_examples import KINDS, ExampleRunner
 from kb.session.settling import Settling
 
 CATALOG = load_catalog(whole=True)

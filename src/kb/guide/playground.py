@@ -13,7 +13,8 @@ import yaml
 from kb.core.memory_report import STATUSES
 from kb.guide.library import Library
 from kb.guide.site_words import say
-from kb.knowledge import load_catalog
+from kb.integrations.rule_trial import VOCABULARY
+from kb.knowledge import load_catalog, load_guide
 from kb.knowledge.bundle import encoded, load_part
 from kb.knowledge.catalog import TABLE
 from kb.knowledge.locations import shipped
@@ -41,17 +42,26 @@ def write_playground(root: str) -> None:
 
 
 def _validator() -> Iterator[tuple[str, str]]:
-    """What the form of the Contribute page needs besides: jsonschema and its own, the schemas, every GPU and model."""
+    """What the forms of the Contribute page need besides: jsonschema and its own, the schemas, every GPU and model, the
+    vocabulary, which files have the names of measurements."""
     for name in ("attr", "attrs", "jsonschema", "jsonschema_specifications", "referencing"):
         spec = find_spec(name)
         assert spec is not None and spec.origin is not None  # a dependency of kb
         yield from _modules(os.path.dirname(spec.origin), name, (".py", ".json"))
     with open(os.path.join(os.path.dirname(__file__), "rpds.py"), encoding="utf-8") as stream:
         yield "rpds.py", stream.read()
-    for name in ("hardware", "model"):
+    for name in ("check", "hardware", "measurement", "model", "sources"):
         with open(os.path.join(shipped().rules, "schema", f"{name}.json"), encoding="utf-8") as stream:
             yield f"kb/_data/rules/schema/{name}.json", stream.read()
-    yield "kb/_data/rules/.bundle/guide.json", encoded(_guide((*PAGE_KINDS, "hardware", "models")))
+    guide = _guide((*PAGE_KINDS, "hardware", "models"))
+    guide["measurements"] = {name: {} for name in load_guide()["measurements"]}
+    yield "kb/_data/rules/.bundle/guide.json", encoded(guide)
+    with open(os.path.join(shipped().rules, "vocabulary.yaml"), encoding="utf-8") as stream:
+        vocabulary = yaml.load(stream, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    yield (
+        f"kb/_data/rules/{VOCABULARY}",
+        json.dumps(vocabulary, ensure_ascii=False),
+    )  # as JSON: a page would parse YAML for seconds
 
 
 def _guide(kinds: Sequence[str]) -> dict[str, Any]:

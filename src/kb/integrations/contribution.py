@@ -1,4 +1,5 @@
-"""What the Contribute page calls: a GPU or a model as its form has it, made a file of rules/ and checked as one.
+"""What the Contribute page calls: a GPU, a model, a rule or a measurement as its form has it, made a file of rules/ and
+checked as one.
 
 Runs in Pyodide beside ``browser.py``, with jsonschema and the schemas that the page loads for it.
 """
@@ -6,15 +7,19 @@ Runs in Pyodide beside ``browser.py``, with jsonschema and the schemas that the 
 import json
 import os
 import re
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from kb.core.text import UserError
+from kb.integrations.rule_trial import fixed_by, rule_problems
 from kb.knowledge import load_catalog, load_guide
 from kb.knowledge.compile_checks import check_entry
-from kb.knowledge.drafts import as_yaml, gpu_entry, head_of, model_entry
+from kb.knowledge.contributed import measurement_entry, number, rule_entry, source_entry
+from kb.knowledge.drafts import Entry, as_yaml, gpu_entry, head_of, model_entry
 from kb.knowledge.locations import current, opened
 from kb.knowledge.problems import KnowledgeError, Problem
+from kb.knowledge.rows import check_measurement, check_sources
 from kb.knowledge.schema import KINDS, SchemaSet
 from kb.knowledge.source import Located, read_source
 from kb.session.cli import worded
@@ -23,45 +28,84 @@ SOLD = "vendor-specifications"  # of rules/sources.yaml
 RATES = {"tensor_flops": "TFLOP/s", "memory_bandwidth": "GB/s", "tdp": "W"}
 
 
+class File(NamedTuple):
+    """A file of rules/: its kind, its path, its data and its text."""
+
+    kind: str
+    path: str
+    data: Entry
+    text: str
+
+
 def entry_file(kind: str, form: str, language: str) -> str:
     """The file that a form makes, and what is wrong with it.
 
     Args:
-        kind: ``hardware`` or ``models``.
+        kind: ``hardware``, ``models``, ``checks`` or ``measurements``.
         form: JSON: of a GPU ``id``, ``name``, ``aliases``, ``reported`` (MiB), ``capability``, ``sold`` (GB) and the
-            names of ``RATES``; of a model ``id``, ``name``, ``aliases`` and ``config`` (its config.json as text).
+            names of ``RATES``; of a model ``id``, ``name``, ``aliases`` and ``config`` (its config.json as text); of
+            the others as of :mod:`kb.knowledge.contributed`.
         language: ``ko`` or ``en``.
 
     Returns:
-        ``{"path": …, "text": …, "problems": [{"field": …, "message": …}]}``; a field that no problem names is right.
+        ``{"path": …, "text": …, "beside": [{"path": …, "text": …}], "problems": [{"field": …, "message": …}]}``; a
+        field that no problem names is right.
     """
     given = json.loads(form)
     try:
-        data = _gpu(given) if kind == "hardware" else _model(given)
+        data = MAKES[kind](given)
     except ValueError as error:
         message = worded(error, language) if isinstance(error, UserError) else str(error)
-        return json.dumps({"path": "", "text": "", "problems": [{"field": "config", "message": message}]})
-    path, text = f"rules/{kind}/{data['id']}.yaml", as_yaml(kind, data)
-    problems = [
+        field = "set" if kind == "checks" else "config"
+        return json.dumps({"path": "", "text": "", "beside": [], "problems": [{"field": field, "message": message}]})
+    files, problems = _checked(_file(kind, data), source_entry(given) if kind == "checks" else None, language)
+    shown = [{"path": file.path, "text": file.text} for file in files]
+    told = [
         {
-            "field": _field(text, problem),
+            "field": _field(file, problem),
             "message": problem.korean if language == "ko" and problem.korean else problem.message,
         }
-        for problem in _problems(kind, path, text)
+        for file in files
+        for problem in problems
+        if problem.path == file.path
     ]
-    return json.dumps({"path": path, "text": text, "problems": problems}, ensure_ascii=False)
+    return json.dumps({**shown[0], "beside": shown[1:], "problems": told}, ensure_ascii=False)
+
+
+def _checked(own: File, source: Entry | None, language: str) -> tuple[list[File], list[Problem]]:
+    """The file first, then that of the source which comes with it; and every fault of both."""
+    sources: Entry = source["sources"] if source else {}
+    beside = (
+        [File("sources", f"rules/sources/{own.data['id']}.yaml", source, as_yaml("sources", source))] if source else []
+    )
+    problems = [problem for file in (own, *beside) for problem in _schema_problems(file)]
+    if problems:
+        return [own, *beside], problems
+    located = read_source(own.path, own.text)
+    if own.kind != "checks":
+        return [own], _entry_problems(own.kind, located)
+    if "fix" in own.data and (fixed := fixed_by(located, sources)) is not None:
+        own.data["examples"][0]["fixed"] = fixed
+        own = own._replace(text=as_yaml(own.kind, own.data))
+        located = read_source(own.path, own.text)
+    return [own, *beside], rule_problems(located, sources, language)
+
+
+def _file(kind: str, data: Entry) -> File:
+    name = f"{data['area']}/{data['id']}" if kind == "checks" else data["id"]
+    return File(kind, f"rules/{kind}/{name}.yaml", data, as_yaml(kind, data))
 
 
 def _gpu(given: dict[str, Any]) -> dict[str, Any]:
     """A GPU's entry; what is not filled in is left out, and the schema asks for what must not be."""
     more: dict[str, Any] = {
-        name: {"value": _number(given[name]), "unit": unit, "status": "claimed", "source": SOLD}
+        name: {"value": number(given[name]), "unit": unit, "status": "claimed", "source": SOLD}
         for name, unit in RATES.items()
         if given.get(name)
     }
     if given.get("sold"):
-        more["memory_total"] = [{"value": _number(given["sold"]), "unit": "GB", "status": "claimed", "source": SOLD}]
-    return gpu_entry(_head(given), _number(given.get("reported")), str(given.get("capability") or ""), more=more)
+        more["memory_total"] = [{"value": number(given["sold"]), "unit": "GB", "status": "claimed", "source": SOLD}]
+    return gpu_entry(_head(given), number(given.get("reported")), str(given.get("capability") or ""), more=more)
 
 
 def _model(given: dict[str, Any]) -> dict[str, Any]:
@@ -81,22 +125,31 @@ def _head(given: dict[str, Any]) -> dict[str, Any]:
     return head_of(str(given.get("id") or ""), str(given.get("name") or ""), [part for part in named if part])
 
 
-def _number(written: Any) -> Any:
-    """A number as one; what is none stays text, and the schema says so at its field."""
-    text = str(written or "").replace(",", "").strip()
-    try:
-        return float(text) if "." in text else int(text)
-    except ValueError:
-        return text
+MAKES: dict[str, Callable[[dict[str, Any]], Entry]] = {
+    "hardware": _gpu,
+    "models": _model,
+    "checks": rule_entry,
+    "measurements": measurement_entry,
+}
 
 
-def _problems(kind: str, path: str, text: str) -> list[Problem]:
+def _schema_problems(file: File) -> list[Problem]:
     try:
-        located = read_source(path, text)
+        located = read_source(file.path, file.text)
     except KnowledgeError as error:
         return error.problems
-    faults = SchemaSet(os.path.join(opened(current()).rules, "schema")).check(KINDS[kind], located)
-    return faults or check_entry(kind, located, _beside(kind), _sources())
+    return SchemaSet(os.path.join(opened(current()).rules, "schema")).check(KINDS[file.kind], located)
+
+
+def _entry_problems(kind: str, located: Located) -> list[Problem]:
+    catalog = load_catalog(whole=True)
+    if kind != "measurements":
+        return check_entry(kind, located, _beside(kind), catalog.sources)
+    problems = check_measurement(located, catalog.gpus) + check_sources([located], catalog.sources)
+    name = located.data["id"]
+    if name in load_guide()["measurements"]:
+        problems.append(located.problem(("id",), f"{name!r} is there already", f"{name!r} 항목이 이미 있습니다"))
+    return problems
 
 
 @lru_cache(maxsize=2)
@@ -104,26 +157,40 @@ def _beside(kind: str) -> list[Located]:
     return [Located(f"rules/{kind}/{name}.yaml", data, {}) for name, data in load_guide()[kind].items()]
 
 
-@lru_cache(maxsize=1)
-def _sources() -> Any:
-    return load_catalog(whole=True).sources
-
-
+# by kind, where a part of the file is filled in; its own name where nothing is said
 _FIELDS = {
-    "compute_capability": "capability",
-    "native_bf16": "capability",
-    "architecture": "config",
-    "parameters": "config",
-    "weights_dtype": "config",
-}
+    "hardware": {"compute_capability": "capability", "native_bf16": "capability", "memory_total": "reported"},
+    "models": {"architecture": "config", "parameters": "config", "weights_dtype": "config"},
+    "checks": {"at": "when", "sources": "source", "fix/safety": "safety", "fix/set": "set", "examples/0": "fires",
+               "examples/1": "silent", "examples": "fires"},
+    "measurements": {"machine": "gpu_name", "machine/gpu": "gpu", "machine/gpu_memory_bytes": "memory",
+                     "models": "config", "models/name": "model", "rows": "allocated"},
+    "sources": {"title": "source_title", "kind": "source_kind", "url": "source"},
+}  # fmt: skip
 
 
-def _field(text: str, problem: Problem) -> str:
+def _field(file: File, problem: Problem) -> str:
     """The form's field that a problem is of, by the place in the file that the form made."""
-    places = read_source("", text).places
+    places = read_source("", file.text).places
     before = [path for path, place in places.items() if path and place <= (problem.line, problem.column)]
     at = max(before, key=lambda path: (places[path], len(path)), default=())
     if at[:2] == ("memory_total", 1):
         return "sold"
-    top = str(at[0]) if at else "id"
-    return {"memory_total": "reported"}.get(top) or _FIELDS.get(top, top)
+    words = [str(part).partition("\0")[0] for part in at]
+    if file.kind == "checks" and words[:1] == ["fix"] and "title" in words:
+        return f"fix_{words[-1]}"
+    if file.kind == "checks" and words[:1] in (["title"], ["message"], ["why"]):
+        return "_".join(words)
+    if file.kind == "measurements" and words[:1] == ["rows"] and len(words) > 2:
+        if "phases" in words:
+            return words[-1].removesuffix("_bytes") if words[-1].endswith("_bytes") else "allocated"
+        return words[2]
+    if file.kind == "sources":
+        return _FIELDS["sources"].get(words[-1] if words else "", "source")
+    known, plain = _FIELDS[file.kind], [word for word in words if not (word.isdigit() and words[0] != "examples")]
+    if file.kind == "measurements" and words[:1] == ["models"]:
+        plain = ["models", *words[2:]]
+    for length in (2, 1):
+        if found := known.get("/".join(plain[:length])):
+            return found
+    return plain[0] if plain else "id"

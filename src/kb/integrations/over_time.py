@@ -60,7 +60,7 @@ def _followed(one: Estimated, catalog: Catalog) -> tuple[Estimated, str]:
     return found, "timeline.of_training"
 
 
-def chapter(asked: str, language: str) -> str:
+def own_figure(asked: str, language: str) -> str:
     """Two steps of full training over time, of the model and GPU that a chapter's reader chose.
 
     Args:

@@ -37,7 +37,7 @@ def load_catalog(rules: Rules = None, *, whole: bool = False) -> Catalog:
         version=hot["version"],
         facts=_facts(hot["facts"], cold["meanings"]),
         events=hot["events"],
-        rules={name: _rule(name, row, cold["rules"].get(name, {})) for name, row in hot["rules"].items()},
+        rules={name: rule_of(name, row, cold["rules"].get(name, {})) for name, row in hot["rules"].items()},
         gpus={name: _gpu(row) for name, row in hot["gpus"].items()},
         models={name: _model(row) for name, row in hot["models"].items()},
         dialects={name: _dialect(row, tuple(hot["unmodelled"])) for name, row in hot["dialects"].items()},
@@ -121,7 +121,8 @@ def _moved(rows: Iterable[Mapping[str, Any]]) -> tuple[MovedDefault, ...]:
     return tuple(MovedDefault(row["library"], parse_version(row["below"]), row["value"]) for row in rows)
 
 
-def _rule(name: str, row: Mapping[str, Any], cold: Mapping[str, Any]) -> Rule:
+def rule_of(name: str, row: Mapping[str, Any], cold: Mapping[str, Any]) -> Rule:
+    """A compiled rule: ``row`` is what linting needs of it, ``cold`` the rest, which may be empty."""
     return Rule(
         id=name,
         version=row["version"],

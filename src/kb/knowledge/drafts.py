@@ -98,8 +98,22 @@ def with_cited(data: Entry) -> Entry:
 
 def as_yaml(kind: str, data: Entry, *, overlay: bool = False) -> str:
     """The entry as the files of rules/ are written; one of an overlay has no schema beside it."""
-    first = "" if overlay else f"# yaml-language-server: $schema=../schema/{KINDS[kind]}.json\n"
-    return first + yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=WIDTH, default_flow_style=None)
+    up = "../../" if kind == "checks" else "../"
+    first = "" if overlay else f"# yaml-language-server: $schema={up}schema/{KINDS[kind]}.json\n"
+    return first + yaml.dump(
+        data, Dumper=_Blocks, sort_keys=False, allow_unicode=True, width=WIDTH, default_flow_style=None
+    )
+
+
+class _Blocks(yaml.SafeDumper):
+    """Texts of several lines as such."""
+
+
+def _lines(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Blocks.add_representer(str, _lines)
 
 
 def _dimensions(location: Location, data: Mapping[str, Any], path: str) -> Entry:

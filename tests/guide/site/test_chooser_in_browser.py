@@ -120,25 +120,25 @@ def test_without_webassembly_the_first_page_keeps_its_answer_and_its_table_and_s
 
 
 def test_a_chapter_shows_its_tables_for_what_was_chosen_and_its_example_again(browser: Browser) -> None:
-    first = "document.querySelector('.kb-own').closest('.kb-held').nextElementSibling.querySelector('tbody').innerText"
+    first = "document.querySelector('p.kb-own').closest('.kb-held').nextElementSibling.querySelector('tbody').innerText"
     browser.visit("learn/effective-batch/")
     browser.ask("sessionStorage.clear()")  # what another test chose in this tab
     browser.visit("learn/effective-batch/")
     example = browser.ask(f"return {first}")
-    assert not browser.ask("return document.querySelector('.kb-own-notice')")
+    assert not browser.ask("return document.querySelector('.kb-own-notice:not([hidden])')")
     browser.visit("")
     choose(browser, model="mt5-small", gpu="t4", effective="12")
     browser.visit("learn/effective-batch/")
     browser.wait("window.kbOwn")
     shown = browser.ask(f"return {first}")
     assert shown != example and "12" in shown
-    assert "mt5-small" in browser.ask("return document.querySelector('.kb-own').innerText")
+    assert "mt5-small" in browser.ask("return document.querySelector('p.kb-own').innerText")
     browser.ask("document.querySelector('.kb-own-notice button').click()")
     assert browser.ask(f"return {first}") == example
     # a link that says so wins over what was chosen here
     browser.visit("learn/effective-batch/#model=t5-small&gpu=l4")
     browser.wait("window.kbOwn")
-    assert "t5-small" in browser.ask("return document.querySelector('.kb-own').innerText")
+    assert "t5-small" in browser.ask("return document.querySelector('p.kb-own').innerText")
     browser.ask("sessionStorage.clear()")
 
 
@@ -148,4 +148,30 @@ def test_a_chapter_that_cannot_compute_the_choice_keeps_its_example_and_says_why
         "document.querySelector('.kb-own-notice')?.innerText.includes('못했습니다') "
         "&& document.querySelector('.kb-own-notice').innerText"
     )
-    assert "t5-base" in browser.ask("return document.querySelector('.kb-own').innerText")
+    assert "t5-base" in browser.ask("return document.querySelector('p.kb-own').innerText")
+
+
+def test_a_chapter_computes_with_the_numbers_that_its_form_is_given(browser: Browser) -> None:
+    browser.visit("en/learn/workers/")
+    browser.ask("sessionStorage.clear()")
+    browser.visit("en/learn/workers/")
+    figure = "document.querySelector('div.kb-own').innerText"
+    example = browser.ask(f"return {figure}")
+    browser.wait("document.querySelector('.kb-numbers summary')").click()
+    field = browser.wait("document.getElementById('kb-own-workers')")
+    assert field.get_attribute("placeholder")
+    field.send_keys("many")
+    field.submit()
+    assert "workers" in browser.wait("document.querySelector('.kb-own-notice:not([hidden])')?.innerText")
+    browser.ask("arguments[0].value = '12'; document.getElementById('kb-own-host_memory').value = '32GB'", field)
+    field.submit()
+    browser.wait("window.kbOwn")
+    assert "workers: 12" in browser.ask(f"return {figure}") and "32 GB" in browser.ask(f"return {figure}")
+    assert "12" in browser.ask(
+        "return [...document.querySelectorAll('.kb-table tbody th')].map((one) => one.innerText)"
+    )
+    assert browser.ask("return location.hash") == "#workers=12&host_memory=32GB"
+    browser.ask("document.querySelector('.kb-own-notice button').click()")
+    assert browser.ask(f"return {figure}") == example
+    browser.ask("sessionStorage.clear()")
+    assert browser.complaints() == [] and browser.strangers() == []

@@ -20,6 +20,13 @@ LOG = """Traceback (most recent call last):
     trainer.train()
 torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 3.50 GiB. GPU 0 has a total capacity of 23.69 GiB of which 1.00 GiB is free.
 """  # noqa: E501
+RULE = {
+    "id": "batch-over-a-hundred", "area": "batch", "when": "training.per_device_train_batch_size > 100",
+    "title_ko": "배치가 백을 넘음", "title_en": "A batch over a hundred", "message_ko": "배치가 큽니다.",
+    "message_en": "The batch is large.", "why_ko": "까닭을 적습니다.", "why_en": "A reason.",
+    "fires": "training: {per_device_train_batch_size: 128}", "silent": "training: {per_device_train_batch_size: 8}",
+    "source": "https://example.org/batches", "source_title": "On batches",
+}  # fmt: skip
 CONFIG = "general: {model_name: google/mt5-base}\ntraining: {per_device_train_batch_size: 16, bf16: true}\n"
 _LINKS = "[...document.querySelectorAll('.kb-fix-result ul a')].map((one) => new URL(one.href).pathname)"
 _ROWS = "[...document.querySelectorAll('article tbody tr')].filter((row) => row.offsetParent).map((row) => row.cells[0].innerText)"  # noqa: E501
@@ -138,4 +145,26 @@ def test_a_gpu_is_added_by_form_with_faults_at_their_fields(browser: Browser) ->
     assert dict(parse_qsl(parts.query)) == {"filename": "rules/hardware/l400.yaml", "value": answer["text"]}
     browser.resize(PHONE)
     assert browser.ask("return document.documentElement.scrollWidth") <= PHONE[0]
+    assert browser.complaints() == [] and browser.strangers() == []
+
+
+def test_a_rule_is_added_by_form_its_examples_run_and_its_source_beside_it(browser: Browser) -> None:
+    """The same form as in the test of the engine, in the browser's own Python."""
+    browser.visit("contribute/")
+    browser.wait("document.getElementById('kb-entry-checks-when')")
+    fill = "for (const [name, value] of Object.entries(arguments[0])) document.getElementById(`kb-entry-checks-${name}`).value = value"  # noqa: E501
+    browser.ask(fill, {**RULE, "fires": RULE["silent"]})
+    press = "document.getElementById('kb-entry-checks-id').form.requestSubmit()"
+    browser.ask(press)
+    answer = browser.wait("window.kbEntry")
+    assert [problem["field"] for problem in answer["problems"]] == ["fires"]
+    browser.ask("window.kbEntry = null")
+    browser.ask(fill, RULE)
+    browser.ask(press)
+    answer = browser.wait("window.kbEntry")
+    assert answer["problems"] == []
+    links = browser.wait("[...document.querySelectorAll('.kb-entry a.md-button')].map((one) => one.href)")
+    files = [dict(parse_qsl(urlsplit(link).query)) for link in links]
+    assert files == [{"filename": one["path"], "value": one["text"]} for one in (answer, *answer["beside"])]
+    assert len(files) == 2
     assert browser.complaints() == [] and browser.strangers() == []

@@ -1,5 +1,5 @@
-// The forms of the Contribute page: fields → the file of a GPU or a model, checked by kb's own engine, and the link that
-// opens it as a new file on the repository's host.
+// The forms of the Contribute page: fields → the file of a GPU, a model, a rule or a measurement, checked by kb's own
+// engine, and the link that opens it as a new file on the repository's host.
 import { Engine, STUCK } from "./kb-engine.mjs";
 import { filled, language, make } from "./kb-dom.mjs";
 
@@ -8,11 +8,9 @@ for (const place of document.querySelectorAll(".kb-entry")) formOf(place, JSON.p
 
 function formOf(place, { kind, fields, words }) {
   const id = (name) => `kb-entry-${kind}-${name}`;
-  const inputs = new Map(fields.map(({ name }) => [name, name === "config"
-    ? make("textarea", { id: id(name), rows: 8, spellcheck: "false", autocomplete: "off" })
-    : make("input", { id: id(name), spellcheck: "false", autocomplete: "off" })]));
+  const inputs = new Map(fields.map((field) => [field.name, inputOf(field, id(field.name))]));
   const told = new Map(fields.map(({ name }) => [name, make("span", { id: `${id(name)}-fault`, class: "kb-fault" })]));
-  const rows = fields.map(({ name, label, hint }) => make("div", { class: `kb-entry-field${name === "config" ? " kb-entry-wide" : ""}` },
+  const rows = fields.map(({ name, label, hint, rows }) => make("div", { class: `kb-entry-field${rows ? " kb-entry-wide" : ""}` },
     make("label", { for: id(name) }, label), inputs.get(name), ...(hint ? [make("small", {}, hint)] : []), told.get(name)));
   const status = make("span", { role: "status", class: "kb-status" });
   const result = make("div", { "aria-live": "polite" });
@@ -22,7 +20,7 @@ function formOf(place, { kind, fields, words }) {
     make("textarea", { id: id("paste"), rows: 2, spellcheck: "false", placeholder: "NVIDIA L4, 23034 MiB, 8.9", oninput: (event) => take(event.target.value) }))] : [];
   place.append(make("form", { novalidate: true, onsubmit: check }, ...paste, make("div", { class: "kb-entry-fields" }, ...rows),
     make("p", { class: "kb-buttons" }, button, status)), result);
-  inputs.get("name").addEventListener("change", name);
+  inputs.get("name")?.addEventListener("change", name);
   let named = false; // whether the id was typed rather than made from the name
   inputs.get("id").addEventListener("input", () => (named = true));
 
@@ -39,7 +37,7 @@ function formOf(place, { kind, fields, words }) {
   function name() {
     const plain = inputs.get("name").value.split("/").pop().replace(/^NVIDIA\s+(GeForce\s+)?/i, "").trim();
     if (!named) inputs.get("id").value = plain.toLowerCase().replace(/[^a-z0-9.]+/g, "-").replace(/^-|-$/g, "");
-    if (!inputs.get("aliases").value && plain) inputs.get("aliases").value = plain;
+    if (inputs.has("aliases") && !inputs.get("aliases").value && plain) inputs.get("aliases").value = plain;
   }
 
   async function check(event) {
@@ -74,20 +72,35 @@ function formOf(place, { kind, fields, words }) {
     [...inputs].find(([, input]) => input.hasAttribute("aria-invalid"))?.[1].focus();
   }
 
-  function show({ path, text, problems }) {
+  function show({ path, text, beside, problems }) {
     const unplaced = problems.filter(({ field }) => !inputs.has(field)).map(({ message }) => make("p", { class: "kb-notice" }, `${words.unplaced}: ${message}`));
     const verdict = make("p", { class: problems.length ? "kb-notice" : "kb-answer-line" }, problems.length ? filled(words.wrong, { n: problems.length }) : words.right);
-    const file = text ? [make("p", {}, make("code", {}, path)), make("pre", { tabindex: 0 }, make("code", {}, text))] : [];
+    const right = problems.length === 0;
+    const files = [{ path, text }, ...beside].filter((file) => file.text);
+    result.replaceChildren(verdict, ...unplaced, ...files.flatMap((file, at) => [
+      ...(at ? [make("p", {}, words.beside)] : []), ...shown(file), ...(right ? opened(file) : [])]),
+    ...(right && files.length ? [make("p", { class: "kb-when" }, newFile(path, text) ? words.open_note : words.no_address)] : []));
+  }
+
+  function shown(file) {
+    return [make("p", {}, make("code", {}, file.path)), make("pre", { tabindex: 0 }, make("code", {}, file.text))];
+  }
+
+  function opened(file) {
+    const address = newFile(file.path, file.text);
     const copy = make("button", { type: "button", class: "md-button", onclick: async () => {
-      await navigator.clipboard.writeText(text);
+      await navigator.clipboard.writeText(file.text);
       status.textContent = words.copied;
     } }, words.copy);
-    const address = newFile(path, text);
-    const open = problems.length || !text ? [] : [make("p", { class: "kb-buttons" },
-      ...(address ? [make("a", { class: "md-button md-button--primary", href: address, rel: "noopener" }, words.open)] : []), copy),
-      ...(address ? [make("p", { class: "kb-when" }, words.open_note)] : [])];
-    result.replaceChildren(verdict, ...unplaced, ...file, ...open);
+    const open = address ? [make("a", { class: "md-button md-button--primary", href: address, rel: "noopener" }, words.open)] : [];
+    return [make("p", { class: "kb-buttons" }, ...open, copy)];
   }
+}
+
+/** A line, a text of several, or a list to choose from. */
+function inputOf({ rows, options }, id) {
+  if (options.length) return make("select", { id }, ...options.map(([value, text]) => make("option", { value }, text)));
+  return make(rows ? "textarea" : "input", { id, ...(rows ? { rows } : {}), spellcheck: "false", autocomplete: "off" });
 }
 
 /** Where the repository's host takes a new file; the page's own edit link says where that is. */

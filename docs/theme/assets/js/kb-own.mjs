@@ -137,7 +137,7 @@ function back() {
 /** Fills a table or a figure; says why beside it, and returns it, where the example stays. */
 async function show(one, own) {
   const { place, asked } = one;
-  const call = asked.figure === "over_time" ? "over_time.chapter" : asked.figure ? "own_tables.own_figure" : "own_tables.own_table";
+  const call = asked.figure === "over_time" ? "over_time.own_figure" : asked.figure ? "own_tables.own_figure" : "own_tables.own_table";
   const answer = await engine.call(call, JSON.stringify({ ...asked, ...own }), language);
   place.querySelector(".kb-own-fault")?.remove();
   if (answer.fault) {

@@ -41,6 +41,7 @@ function stack(frame) {
   const heads = [...table.tHead.rows[0].cells].map((cell) => cell.innerText.replace(/\s+/g, " ").trim());
   // what is no longer laid out as a table is still read out as one
   table.setAttribute("role", "table");
+  table.caption?.setAttribute("role", "caption");
   for (const part of [table.tHead, ...table.tBodies]) part.setAttribute("role", "rowgroup");
   for (const row of table.rows) row.setAttribute("role", "row");
   for (const cell of table.tHead.rows[0].cells) cell.setAttribute("role", "columnheader");

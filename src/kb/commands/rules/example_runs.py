@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from kb.advice.diagnosis import diagnose
-from kb.commands.rules.examples import ExampleRunner, Failure
 from kb.knowledge import load_catalog, load_guide, load_table_examples
 from kb.knowledge.locations import Location
 from kb.report.rules.trial import trial_lines
@@ -15,6 +14,7 @@ from kb.report.terminal import Style, choose_style
 from kb.report.words import Words
 from kb.session import cli
 from kb.session.project import unknown_rule
+from kb.session.rule_examples import ExampleRunner, Failure
 
 
 def run_examples(options: argparse.Namespace, location: Location, words: cli.Words) -> int:
