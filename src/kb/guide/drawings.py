@@ -5,7 +5,6 @@ from html import escape
 
 from kb.core.hardware import Gpu
 from kb.core.model import Model
-from kb.core.record import NamedTuple
 from kb.guide.fits import BATCHES, LENGTHS, Map
 from kb.guide.library import Library
 from kb.guide.markup import badge, held

@@ -4,8 +4,8 @@
 import json
 from collections.abc import Sequence
 from html import escape
-from typing import NamedTuple
 
+from kb.core.record import NamedTuple
 from kb.guide.library import Library
 from kb.guide.site_words import say
 

@@ -9,8 +9,9 @@ import os
 import re
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
+from kb.core.record import NamedTuple
 from kb.core.text import UserError
 from kb.integrations.rule_trial import fixed_by, rule_problems
 from kb.knowledge import load_catalog, load_guide

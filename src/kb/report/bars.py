@@ -5,9 +5,9 @@ Lengths are shares of the width, so that a drawing is as wide as its place and i
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import NamedTuple
 
 from kb.core.memory_report import Phase
+from kb.core.record import NamedTuple
 from kb.core.units import GIB
 from kb.report.svg import HUES, SMALL, UNUSED
 from kb.report.words import Words
