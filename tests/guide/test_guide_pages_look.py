@@ -182,3 +182,22 @@ def test_a_figure_has_a_bar_for_each_count_and_refuses_what_it_does_not_know() -
     assert len(sizes) == 2 and sizes[0] < sizes[1]
     with pytest.raises(ValueError, match="there are: batch, precision, beams, generation"):
         drawn(LIBRARY, "dropout", "mt5-base", "rtx-3090", [1])
+
+
+SCOPE = (
+    '__md_scope=new URL("{}",location),__md_hash=e=>[...e].reduce(((e,_)=>(e<<5)-e+_.charCodeAt(0)),0),'
+    '__md_get=(e,_=localStorage,t=__md_scope)=>JSON.parse(_.getItem(t.pathname+"."+e)),'
+)
+
+
+@pytest.mark.parametrize("script", ["alert(1)", '__md_scope=new URL("..",location);alert(1)', SCOPE.format("..")])
+def test_a_script_that_is_none_of_the_themes_stops_the_build(script: str) -> None:
+    pytest.importorskip("mkdocs")
+    from mkdocs.exceptions import PluginError
+
+    from kb.guide.hooks import with_policy
+
+    with pytest.raises(PluginError, match="none of the theme's"):
+        with_policy(f"<html><head></head><body><script>{script}</script></body></html>")
+    data = with_policy("<html><head></head><script type=application/json>{}</script></html>")
+    assert "script-src 'self' 'wasm-unsafe-eval';" in data
