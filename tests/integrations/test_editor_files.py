@@ -79,9 +79,15 @@ def test_the_extension_is_whole_and_asks_for_settings_that_the_server_reads() ->
     call(["node", "--check", EXTENSION / "extension.js"], EXTENSION)
     package = json.loads((EXTENSION / "package.json").read_text("utf-8"))
     lock = json.loads((EXTENSION / "package-lock.json").read_text("utf-8"))
-    assert (EXTENSION / package["main"]).is_file()
-    assert lock["packages"][""]["dependencies"] == package["dependencies"]
-    script = (EXTENSION / package["main"]).read_text("utf-8")
+    bundle = package["scripts"]["bundle"].split()  # one file, whose only import is the editor's own
+    assert "--bundle" in bundle and "--external:vscode" in bundle and package["scripts"]["vscode:prepublish"]
+    assert f"--outfile={package['main'].removeprefix('./')}" in bundle and (EXTENSION / bundle[1]).is_file()
+    left_out = (EXTENSION / ".vscodeignore").read_text("utf-8").split()
+    assert {"node_modules/**", bundle[1]} <= set(left_out) and "--no-dependencies" in package["scripts"]["package"]
+    for kind in ("dependencies", "devDependencies"):
+        assert lock["packages"][""][kind] == package[kind]
+        assert all(version[0].isdigit() for version in package[kind].values()), "pinned"
+    script = (EXTENSION / bundle[1]).read_text("utf-8")
     settings = {name.removeprefix("kb.") for name in package["contributes"]["configuration"]["properties"]} - {
         "command"
     }
