@@ -1,5 +1,6 @@
 """What a test needs, and what is made once for all tests: the wheel, and an environment that holds it."""
 
+import gc
 import os
 import re
 import subprocess
@@ -67,6 +68,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         more = {item for item in items if any(map(item.get_closest_marker, MARKERS))}
         config.hook.pytest_deselected(items=list(more))
         items[:] = [item for item in items if item not in more]
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays: looking through it for what nobody holds any more took a third of many tests' time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
