@@ -37,7 +37,7 @@ export PYTHONNOUSERSITE := 1
 
 help:
 	@echo 'make demo         install into $(VENV)/ and check the configs in examples/'
-	@echo 'make test         install what the tests need, then run them (ARGS="-k name" narrows; WORKERS=5 at once)'
+	@echo 'make test         install what the tests need, then run them (ARGS="-k name" narrows; WORKERS=4 at once)'
 	@echo 'make quick        the tests that need no torch, browser, wheel or process: under a minute'
 	@echo 'make lint         ruff (lint and format), vulture (dead code) and mypy --strict'
 	@echo 'make format       let ruff rewrite what it can'
@@ -85,8 +85,8 @@ demo: $(DEMO)
 	else echo "The demo failed: findings and exit code 1 were expected, not $$code." >&2; exit 1; fi
 
 # A file's tests stay together, since some share what takes long to make, in the order that tests/conftest.py gives.
-# Many wait, for a program or a page: five workers keep two cores busy.
-WORKERS ?= 5
+# Many wait, for a program or a page: four workers keep two cores busy; each more collects all tests once more.
+WORKERS ?= 4
 SPREAD = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 test: $(DEV)
 	$(RUN) -m pytest -ra $(SPREAD) $(ARGS)

@@ -12,11 +12,16 @@ from typing import Any, TextIO
 
 from kb.advice.question import Question
 from kb.commands.options import MACHINE, Options, question_of
+from kb.config.discovery import discover
 from kb.core.catalog import Catalog
 from kb.core.finding import SEVERITIES
 from kb.core.result import CheckResult, Unusable
 from kb.core.text import UserError
 from kb.knowledge import load_table_rows
+from kb.report.check.panel import need_of
+from kb.report.check.tally import fault_line
+from kb.report.check.text import summary_line
+from kb.report.terminal import choose_style
 from kb.report.values import printable
 from kb.report.words import Words
 from kb.session import cli
@@ -165,8 +170,6 @@ def _inputs(options: argparse.Namespace) -> tuple[list[Input], list[Unusable]]:
         paths = [STDIN]
     if not paths:
         return inputs, []
-    from kb.config.discovery import discover
-
     found = discover(paths)
     inputs += [Input(path=file.path, named=file.named and not options.skip_unknown) for file in found.files]
     faults = [Unusable(path=path, key=fault.key, values=fault.values) for path, fault in found.faults]
@@ -242,8 +245,6 @@ def _report(
 ) -> CheckResult:
     """The report, and the result that it shows; beside a diff only what it would leave, on standard error."""
     if options.diff:
-        from kb.report.check.text import summary_line
-
         print(words("fix.would_leave", summary=summary_line(result, words)), file=sys.stderr)
         return result
     if not result.units and options.format == "text":
@@ -258,7 +259,6 @@ def _report(
 
 def _explain_alone(options: argparse.Namespace, catalog: Catalog, words: Words) -> int:
     from kb.report.rules.explain import explain
-    from kb.report.terminal import choose_style
 
     style = choose_style(sys.stdout, options.color)
     rule = catalog.rules[options.explain]
@@ -277,8 +277,6 @@ def _notice(words: Words) -> Callable[..., None]:
         if values.get("reason") in words.messages:
             values["reason"] = words(values["reason"], **values)
         if "needs" in values:
-            from kb.report.check.panel import need_of
-
             values["needs"] = sorted({words(f"need.{need_of(name)}") for name in values["needs"]})
         if "n" in values:
             key = f"{key}.{'one' if values['n'] == 1 else 'many'}"
@@ -288,7 +286,5 @@ def _notice(words: Words) -> Callable[..., None]:
 
 
 def _say_unusable(faults: Sequence[Unusable], words: Words) -> None:
-    from kb.report.check.tally import fault_line
-
     for fault in faults:
         print(fault_line(fault, words), file=sys.stderr)

@@ -8,7 +8,6 @@ import sys
 
 from kb.core.record import NamedTuple
 from kb.core.text import UserError
-from kb.knowledge.packed import ARCHIVE, unpacked
 from kb.knowledge.updated import updated
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -109,6 +108,8 @@ def opened(location: Location) -> Location:
     Raises:
         UserError: they cannot be unpacked.
     """
+    from kb.knowledge.packed import ARCHIVE, unpacked  # a check reads the compiled bundle, and unpacks nothing
+
     archive = os.path.join(os.path.dirname(location.rules), ARCHIVE)
     if not location.sealed or not os.path.isfile(archive):
         return location

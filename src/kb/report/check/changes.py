@@ -6,7 +6,6 @@ from kb.core.document import KEY, Unit
 from kb.core.expression import is_unknown
 from kb.core.finding import Edit, Fix
 from kb.report.check.source_line import SourceLines
-from kb.report.formula import unparse
 from kb.report.terminal import Style, cut, unbroken
 from kb.report.values import printable
 from kb.report.words import Words
@@ -27,7 +26,11 @@ def place_name(name: str, unit: Unit, words: Words) -> str | None:
 
 def condition_of(fix: Fix) -> str:
     """What must hold for a fix that is only offered: ``gpu.native_bf16``; empty where nothing must."""
-    return unparse(fix.when) if fix.when is not None else ""
+    if fix.when is None:
+        return ""
+    from kb.report.formula import unparse  # hardly a fix has one
+
+    return unparse(fix.when)
 
 
 def describe_fix(fix: Fix, unit: Unit, words: Words, style: Style, sources: SourceLines) -> str:

@@ -6,7 +6,6 @@ from kb.report.check.changes import describe_fix, place_name
 from kb.report.check.panel import fit_panel
 from kb.report.check.source_line import SourceLines, quote_line
 from kb.report.check.tally import closing_lines, is_bare, shown_path, tally_line, tally_of
-from kb.report.condition import condition_text
 from kb.report.terminal import Style, columns, cut, joined, unbroken, wrap
 from kb.report.values import printable
 from kb.report.words import Words
@@ -176,6 +175,8 @@ def _fix(
     if fix.certain:
         label = words("report.fix" if first else "report.other_fix", safety=safety)
     else:
+        from kb.report.condition import condition_text  # hardly a fix has one
+
         label = f"{words('report.offered', condition=condition_text(fix, words))} {words('report.fix', safety=safety)}"
     changes = describe_fix(fix, unit.unit, words, style, sources)
     text = f"{label} {title}" + (f" {changes}" if changes else "")
