@@ -7,8 +7,8 @@ the first process, whose partitions are full. What NCCL takes is not in here.
 """
 
 from math import prod
-from typing import NamedTuple
 
+from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
 from kb.memory.engine.modules import Model
 from kb.memory.engine.optimizers import Optimizer
