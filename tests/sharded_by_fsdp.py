@@ -1,4 +1,4 @@
-"""Level 1 with torch's own FSDP2 around the model, prepared by accelerate's own code, on torch's fake process group.
+"""Level 1 with torch's own FSDP around the model, on torch's fake process group; accelerate's code prepares FSDP2.
 
 A GPU that is not there has no streams: a stand-in counts them, and the allocator's model learns which one asks. Until
 FSDP moves a parameter to the GPU it lies on the host: nothing of it is booked before. Storages that FSDP empties and
@@ -7,7 +7,7 @@ fills again are told of by hand, as no operator does it.
 
 import gc
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +23,10 @@ from kb.torch_runs.simulation.timeline import peaks_of
 import torch  # after the simulation, which prepares it
 import torch.distributed as dist
 from accelerate.utils import FullyShardedDataParallelPlugin, fsdp_utils
+from accelerate.utils.dataclasses import get_module_class_from_name
 from torch.distributed import device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, _flat_param, _init_utils
+from torch.distributed.fsdp._common_utils import _FSDPDeviceHandle
 from torch.distributed.fsdp._fully_shard import (
     _fsdp_collectives,
     _fsdp_init,
@@ -31,6 +34,7 @@ from torch.distributed.fsdp._fully_shard import (
     _fsdp_param_group,
     _fsdp_state,
 )
+from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 ASK_FOR_STREAMS = (device_mesh, _fsdp_collectives, _fsdp_init, _fsdp_param_group, _fsdp_state)
@@ -62,7 +66,8 @@ class Streams:
         self.answers: dict[str, Any] = {
             "Stream": self.another,
             "Event": lambda: SimpleNamespace(record=lambda: None, synchronize=lambda: None),
-            "current_stream": lambda: self.now,
+            "current_stream": lambda *_: self.now,
+            "is_current_stream_capturing": lambda: False,
             "current_device": lambda: 0,
             "is_available": lambda: True,
             "is_initialized": lambda: True,
@@ -95,7 +100,10 @@ def simulated_in_fsdp(
     streams = Streams()
     for module in ASK_FOR_STREAMS:
         patch.setattr(module, "_get_device_handle", lambda *_: streams)
+    patch.setattr(_FSDPDeviceHandle, "from_device", lambda *_: streams)
     patch.setattr(torch.Tensor, "pin_memory", lambda tensor, *_: tensor)
+    patch.setattr(torch.Tensor, "record_stream", lambda *_: None)
+    patch.setattr(simulator, "save", lambda *_: 0)  # it waits for the GPU
     real_session, real_train, one_pass = simulator.open_session, training.train, training._pass
 
     @contextmanager
@@ -109,7 +117,12 @@ def simulated_in_fsdp(
         passes = iter(range(1, 1000))
 
         def synchronized(*args: Any) -> None:
-            model.set_requires_gradient_sync(next(passes) % asked.gradient_accumulation_steps == 0)
+            last = next(passes) % asked.gradient_accumulation_steps == 0
+            if isinstance(model, FullyShardedDataParallel):
+                with nullcontext() if last else model.no_sync():
+                    one_pass(*args)
+                return
+            model.set_requires_gradient_sync(last)
             one_pass(*args)
 
         patch.setattr(training, "_pass", synchronized)
@@ -119,7 +132,7 @@ def simulated_in_fsdp(
     mesh = device_mesh.init_device_mesh("cuda", (setup.world_size,), mesh_dim_names=("shard",))
     patch.setattr(simulator, "open_session", session)
     patch.setattr(simulator, "build_model", lambda config, setup, tracer, **_: _built(config, setup, tracer, mesh))
-    patch.setattr(simulator, "as_accelerate", lambda model, _: model)  # FSDP2 has no autocast
+    patch.setattr(simulator, "as_accelerate", lambda model, _: model)  # FSDP2 has no autocast, FSDP1 has it inside
     patch.setattr(simulator, "train", train)
     try:
         acts: list[Act] = []
@@ -137,7 +150,7 @@ def _watch(tracer: Any, patch: Any) -> None:
     """Book of a sharded tensor what this process has of it, and follow storages through their changes of size."""
     book = tracer.book
 
-    def moved(parameters: Any, buffers: Any, _: Any) -> None:
+    def moved(parameters: Any, buffers: Any, *_: Any) -> None:
         gc.collect()  # a fake parameter is in a circle of references; a real one goes at once
         tracer._op = "to"
         for tensor in (*parameters, *buffers):
@@ -145,9 +158,23 @@ def _watch(tracer: Any, patch: Any) -> None:
 
     patch.setattr(tracer, "book", lambda tensor: book(getattr(tensor, "_local_tensor", tensor)))
     patch.setattr(_fsdp_init, "_move_states_to_device", moved)
+    patch.setattr(_init_utils, "_move_module_to_device", lambda module, *_: moved(*_breadth_first(module)))
+    patch.setattr(_flat_param, "_free_storage", partial(_resize, tracer, full=False))
+    patch.setattr(_flat_param, "_alloc_storage", lambda tensor, _: _resize(tracer, tensor, full=True))
     for module in (_fsdp_param, _fsdp_param_group):
         patch.setattr(module, "alloc_storage", partial(_resize, tracer, full=True))
     patch.setattr(_fsdp_param, "free_storage", partial(_resize, tracer, full=False))
+
+
+def _breadth_first(module: Any) -> tuple[list[Any], list[Any]]:
+    """Parameters and buffers of a module without those of units within, as ``_move_module_to_device`` collects."""
+    queue, parameters, buffers = [module], [], []
+    while queue:
+        one = queue.pop(0)
+        parameters += one.parameters(recurse=False)
+        buffers += one.buffers(recurse=False)
+        queue += [child for child in one.children() if not isinstance(child, FullyShardedDataParallel)]
+    return parameters, buffers
 
 
 def _resize(tracer: Any, tensor: Any, *, full: bool) -> None:
@@ -172,10 +199,11 @@ def _built(config: Mapping[str, Any], setup: TrainingSetup, tracer: Any, mesh: A
             model = loading._with_adapters(model, setup, tracer)
         for module in model.modules():
             for name, tensor in list(module._parameters.items()):
-                if tensor is not None and tensor.requires_grad and setup.autocast and tensor.dtype != torch.float32:
+                wide = tensor is None or tensor.dtype == torch.float32
+                if setup.spread.fsdp_version > 1 and setup.autocast and not wide and tensor.requires_grad:
                     module._parameters[name] = torch.nn.Parameter(torch.empty_like(tensor, dtype=torch.float32))
     tracer.name_modules(model)
-    return _sharded(model, setup, mesh)
+    return (_sharded if setup.spread.fsdp_version > 1 else _flat)(model, setup, mesh)
 
 
 def _sharded(model: Any, setup: TrainingSetup, mesh: Any) -> Any:
@@ -200,4 +228,29 @@ def _sharded(model: Any, setup: TrainingSetup, mesh: Any) -> Any:
     sharded = fsdp_utils.fsdp2_prepare_model(accelerator, model)
     del model.state_dict
     gc.collect()
+    return sharded
+
+
+def _flat(model: Any, setup: TrainingSetup, _: Any) -> Any:
+    """FSDP1 as the Trainer asks for it: no prefetching, original parameters, everything in the type of products."""
+    mixed = torch.bfloat16 if setup.bf16 else None
+    if mixed is not None:
+        training.as_accelerate(model, "bfloat16")
+    kinds = {get_module_class_from_name(model, name) for name in model._no_split_modules}
+    policy = partial(transformer_auto_wrap_policy, transformer_layer_cls=kinds)
+    sharded = FullyShardedDataParallel(
+        model,
+        auto_wrap_policy=policy if setup.spread.fsdp_wrapped else None,
+        mixed_precision=mixed and MixedPrecision(param_dtype=mixed, reduce_dtype=mixed, buffer_dtype=mixed),
+        use_orig_params=True,
+        device_id=torch.device("cuda", 0),
+        limit_all_gathers=True,
+        forward_prefetch=False,
+        backward_prefetch=None,
+    )
+    for module in FullyShardedDataParallel.fsdp_modules(sharded) if mixed else ():  # as accelerate widens what trains
+        flat = module._flat_param
+        if flat.dtype != torch.float32:
+            flat.data = flat.data.to(torch.float32)
+            module._handle._orig_param_dtype = torch.float32
     return sharded

@@ -105,7 +105,7 @@ def test_a_run_that_does_not_fit_the_card_is_out_of_memory() -> None:
         {"optim": "galore_adamw"},
         {"zero_stage": 3},
         {"zero_stage": 2, "bf16": False, "fp16": True},
-        {"world_size": 2, "fsdp": True, "spread": Spread(fsdp_version=1)},
+        {"world_size": 2, "fsdp": True, "method": "lora", "spread": Spread(fsdp_version=1)},
         {"do_predict": True, "inference_max_length": 10**7},
     ],
 )

@@ -184,6 +184,8 @@ class Units:
     ``copied`` is the last result of an all-gather in forward, ``scattering`` the input of the last reduce-scatter.
     """
 
+    outside = False  # of checkpoints: hooks run again with the layer
+
     def __init__(self, model: Model, setup: TrainingSetup) -> None:
         self.model, self.ranks, self.on_host = model, setup.world_size, setup.offload_param
         self.output = TYPES["bf16" if setup.bf16 else "fp16"] if setup.autocast else None
@@ -370,5 +372,10 @@ def shard_model(build: Callable[[], Model], setup: TrainingSetup) -> Model:
         model = build()
         for tensor in (*(each for _, each in model.parameters), *model.adapters, *model.buffers):
             drop(tensor)
-    model.units = Units(model, setup)
+    if setup.spread.fsdp_version == 1:
+        from kb.memory.engine.fsdp1 import Flats  # which builds on this module
+
+        model.units = Flats(model, setup)
+    else:
+        model.units = Units(model, setup)
     return model

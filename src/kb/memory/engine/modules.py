@@ -127,6 +127,7 @@ class Model:
 
     generates = True
     encodes = False  # an encoder-decoder
+    flattens = False  # whether FSDP1 is followed: :meth:`layer_paths`
     shards = False  # whether FSDP2 is followed: :meth:`units_of_fsdp`
     copies_last = False  # PEFT's class for the task copies what trains whole behind the adapters, not before them
     reducer: Any = None  # DDP's, where one wraps the model
@@ -299,14 +300,24 @@ class Model:
             outputs = self.forward(*batch, smoothed=smoothed)
         return self.units.given(outputs)
 
+    def layer_paths(self) -> list[str]:
+        """The paths of layers that FSDP1 wraps."""
+        raise NotImplementedError
+
     def part(self, name: str, call: Callable[..., Any], *args: Any) -> Any:
         """Run a module that FSDP may have sharded, under its name."""
         return call(*args) if self.units is None else self.units.through(name, call, *args)
 
     def layer(self, call: Callable[..., Any], *args: Any) -> Any:
         """Run a layer, checkpointed where the setup asks for it and the model trains."""
+        path = getattr(call, "path", "")
+        if self.units is not None and self.units.outside:
+            return self.units.through(path, self._checkpointed, call, *args)
         if self.units is not None:
-            call = partial(self.units.through, call.path, call)  # type: ignore[attr-defined]
+            call = partial(self.units.through, path, call)
+        return self._checkpointed(call, *args)
+
+    def _checkpointed(self, call: Callable[..., Any], *args: Any) -> Any:
         if self.options.checkpointing and world.training:
             if self.options.reentrant:
                 return checkpoint_reentrant(call, *args)

@@ -60,7 +60,9 @@ def options_of(setup: TrainingSetup, defaults: tuple[str, ...] | None) -> Option
     autocast = F16 if setup.fp16 else BF16 if setup.bf16 else None
     trained_type = TYPES.get(setup.trained_type)
     if (setup.fsdp or setup.zero_stage) and autocast:  # weights are cast; there is no autocast (accelerate)
-        dtype, trained_type, autocast = autocast, autocast, None
+        dtype = trained_type = autocast
+        if not setup.fsdp or setup.spread.fsdp_version > 1:  # FSDP1's weights are cast and autocast is on
+            autocast = None
     if setup.load_in_4bit or setup.method == "qlora":
         if dtype == F32:
             dtype = F16 if setup.fp16 else BF16
@@ -112,7 +114,7 @@ def _of_fsdp(setup: TrainingSetup) -> dict[str, bool]:
     if not setup.fsdp:
         return {}
     return {
-        "FSDP1": setup.spread.fsdp_version == 1,
+        **_of_fsdp1(setup),
         "FSDP on one GPU": setup.world_size < 2,
         "FSDP of 4 bits": setup.load_in_4bit or setup.method == "qlora",
         "FSDP with use_dora": setup.use_dora,
@@ -121,6 +123,16 @@ def _of_fsdp(setup: TrainingSetup) -> dict[str, bool]:
         "FSDP with predict_with_generate": setup.do_eval and setup.predict_with_generate,
         f"FSDP with optim {setup.optim}": setup.optim not in OF_FSDP,
         f"FSDP of {setup.post and setup.post.kind}": setup.post is not None,
+    }
+
+
+def _of_fsdp1(setup: TrainingSetup) -> dict[str, bool]:
+    first = setup.spread.fsdp_version == 1
+    return {
+        "FSDP1 in fp16": first and (setup.fp16 or setup.weights == "fp16"),
+        "FSDP1 with adapters": first and setup.method != "full",
+        "FSDP1 with offload": first and setup.offload_param,
+        "FSDP1 without reshard_after_forward": first and not setup.spread.fsdp_reshard,
     }
 
 

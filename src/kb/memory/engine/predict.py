@@ -100,7 +100,8 @@ def check_followed(architecture: Architecture, setup: TrainingSetup) -> None:
         traits_of(architecture.model_type)
     if setup.post is not None and (kind.encodes or not kind.generates):
         raise NotFollowedError(f"{setup.post.kind} of {architecture.model_type}")
-    if setup.fsdp and not kind.shards:  # newest torch and accelerate refuse to shard tables that modules share
+    flat = setup.spread.fsdp_version == 1
+    if setup.fsdp and not (kind.flattens if flat else kind.shards):  # FSDP2 refuses tables that modules share
         raise NotFollowedError(f"FSDP of {architecture.model_type}")
     if setup.attn_implementation == "flash" and architecture.family == "t5":
         raise NotFollowedError("flash_attention_2")  # there is none for T5

@@ -97,7 +97,7 @@ class Layer:
 class Decoder(Model):
     """A causal language model with its head."""
 
-    shards = True
+    flattens = shards = True
 
     def build(self) -> None:
         a, traits = self.architecture, self.traits
@@ -195,6 +195,9 @@ class Decoder(Model):
         embeds = ops.embedding(ids, self.embed)
         self.require_input_grads(embeds)
         return embeds
+
+    def layer_paths(self) -> list[str]:
+        return [layer.path for layer in self.layers]
 
     def units_of_fsdp(self, *, layers: bool) -> list[Group]:
         """As accelerate 1.15.0 wraps it: where adapters wrap the model, its last norm is not found."""

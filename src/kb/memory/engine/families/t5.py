@@ -266,6 +266,7 @@ class T5(Model):
     """``T5ForConditionalGeneration``."""
 
     encodes = True
+    flattens = True
     special_tokens, forces_end = 3, False
 
     def build(self) -> None:
@@ -277,6 +278,9 @@ class T5(Model):
         self.decoder = T5Stack(self, "decoder", a.decoder_layers)
         weight = self.shared if a.tied else None
         self.head = Linear(self, "lm_head", a.d_model, a.vocab_size, weight=weight, packs=False, head=True)
+
+    def layer_paths(self) -> list[str]:
+        return [block.path for stack in (self.encoder, self.decoder) for block in stack.blocks]
 
     def batch(self, rows: int, source: int, target: int) -> list[Tensor]:
         return [new((rows, source), I64), new((rows, source), I64), new((rows, target), I64)]

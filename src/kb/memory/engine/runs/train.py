@@ -41,7 +41,9 @@ def train(
     model.reducer = reducer = reducer_of(model, setup)
     units = model.units
     model.zero = zero = Zero(model, setup) if setup.zero_stage else None
-    optimizer = zero or Optimizer(units or model, setup.optim, foreach=units is None)  # none of sharded tensors
+    optimizer = zero or Optimizer(
+        units or model, setup.optim, foreach=units is None or units.outside
+    )  # none of sharded tensors
     passes = min(setup.gradient_accumulation_steps, MOST_PASSES)
     recording = world.recording
     start = recording.here()

@@ -1,0 +1,220 @@
+"""FSDP1 (``FullyShardedDataParallel``) around each layer and around the rest: one flat parameter for each.
+
+Sources: torch 2.13.0, torch/distributed/fsdp/_flat_param.py (``init_flat_param_attributes``, ``pre_unshard``,
+``unshard``, ``_use_unsharded_views``) and _runtime_utils.py (``_post_backward_hook``, ``_reduce_grad``), with
+``use_orig_params`` and no prefetching, as the Trainer has it; accelerate 1.15.0 (``prepare_model``) for types. What
+NCCL takes is not in here, nor blocks that wait for another stream before they are used again.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from math import prod
+from typing import Any
+
+from kb.core.setup import TrainingSetup
+from kb.memory.engine.fsdp import asking, before_backward, drop, fill
+from kb.memory.engine.modules import Model
+from kb.memory.engine.options import TYPES
+from kb.memory.engine.tape import Node, record
+from kb.memory.engine.tensor import F32, WIDTH, Storage, Tensor, mark, new
+from kb.memory.engine.world import world
+
+PRE_GATHER, GATHER, REDUCE = 1, 2, 3  # streams that ask for blocks, beside the first
+
+
+class Flat:
+    """``FlatParamHandle``: parameters laid one after the other, of which each process has a part."""
+
+    def __init__(self, group: "Flats", tensors: Sequence[Tensor], buffers: Sequence[Tensor] | None = None) -> None:
+        self.group, self.tensors, self.root = group, tensors, buffers is not None
+        size = sum(prod(tensor.shape) for tensor in tensors)
+        self.part = -(-size // group.ranks)
+        before, world.recording.term = world.recording.term, "parameters"
+        moved = [new(tensor.shape, group.loaded) for tensor in sorted(tensors, key=group.depth)]
+        for buffer in buffers or ():
+            fill(buffer, prod(buffer.shape))
+        joined = new((self.part * group.ranks,), group.loaded)
+        self.shard = new((self.part,), group.loaded)
+        del moved, joined
+        world.recording.term = before
+        self.whole = Tensor((self.part * group.ranks,), tensors[0].dtype, (1,), Storage(0))
+        self.whole.needs = True
+        for tensor in tensors:
+            tensor.storage = self.whole.storage
+        self.gathered = self.ran = False
+        self.pieces: list[tuple[Tensor, Tensor]] = []
+        self.narrow = group.output is not None  # gathered in another type than that of the shard
+
+    def widen(self) -> None:
+        """accelerate: what trains is fp32 under mixed precision; the parameters are parts of the old until gathered."""
+        self.old: Tensor | None = self.shard
+        if self.narrow and self.shard.dtype != F32:
+            self.shard = new((self.part,), F32)
+        mark(self.shard, "parameters")
+        self.pieces = self._pieces()
+
+    def _pieces(self) -> list[tuple[Tensor, Tensor]]:
+        """Parameters with what of them is in this process's part (the first's)."""
+        found, at = [], 0
+        for tensor in self.tensors:
+            own = min(prod(tensor.shape), self.part - at)
+            if own > 0:
+                found.append((tensor, Tensor((own,), self.shard.dtype, (1,), self.shard.storage)))
+            at += prod(tensor.shape)
+        return found
+
+    def tried(self) -> None:
+        """Each buffer is made once, and let go, before the first pass."""
+        sizes = [(self.part, self.whole.dtype), (self.part * self.group.ranks, self.whole.dtype)]
+        for size, dtype in (*sizes, (self.part * self.group.ranks, F32)) if self.narrow else sizes[1:]:
+            tried = new((size,), dtype)
+            del tried
+
+    def gather(self) -> None:
+        if self.gathered:
+            return
+        sent = None
+        if self.narrow:
+            with asking("gathered_parameters", PRE_GATHER):
+                sent = new((self.part,), self.whole.dtype)
+        with asking("gathered_parameters", GATHER):
+            fill(self.whole, self.part * self.group.ranks)
+            del sent
+        self.gathered = True
+
+    def let_go(self) -> None:
+        if self.gathered:
+            drop(self.whole)
+            self.gathered = False
+
+    def enter(self) -> None:
+        self.gather()
+        self.old = None
+        if world.grad:
+            node = record(self._joined, (self.whole,))
+            assert node is not None
+            node.results = len(self.tensors)
+            for at, tensor in enumerate(self.tensors):
+                tensor.node, tensor.needs = (node, at), True
+            self.ran = False
+
+    def _joined(self, _: Node, grads: Any) -> tuple[Tensor]:
+        """``SplitWithSizesBackward``: the gradients of all, one after the other."""
+        with asking("gradients"):
+            return (new(self.whole.shape, self.whole.dtype),)
+
+    def leave(self, out: Any) -> None:
+        if not self.root:
+            self.let_go()
+        before_backward(out, self._before_backward)
+
+    def _before_backward(self) -> None:
+        if not self.ran:
+            self.ran = True
+            self.gather()
+
+    def reduced(self) -> None:
+        """The flat gradient is there: parameters go, and of the gradient this process's part stays, in fp32."""
+        self.let_go()
+        if not self.group.reduces:
+            return
+        grad, self.whole.grad = self.whole.grad, None
+        with asking("gradients", REDUCE):
+            kept = new((self.part,), self.whole.dtype)
+            kept = kept if kept.dtype == self.shard.dtype else new((self.part,), self.shard.dtype)
+        for _, piece in self.pieces:
+            piece.grad = Tensor(piece.shape, piece.dtype, (1,), kept.storage)
+        del grad
+
+    def finish(self) -> None:
+        self.let_go()
+        for tensor in self.tensors:
+            tensor.node = None
+
+
+class Flats:
+    """A model whose layers, and whose rest, are flat parameters; what an optimizer finds are their parts."""
+
+    outside = True  # of checkpoints: hooks stand around the layer that is checkpointed
+
+    def __init__(self, model: Model, setup: TrainingSetup) -> None:
+        self.model, self.ranks = model, setup.world_size
+        self.output = TYPES["bf16" if setup.bf16 else "fp16"] if setup.autocast else None
+        self.loaded = TYPES[setup.weights]
+        self.reduces, self.begun = True, False
+        self.paths = model.names()
+        left = dict(model.parameters)
+        self.named: dict[str, Flat] = {}
+        for path in model.layer_paths() if setup.spread.fsdp_wrapped else ():
+            own = [left.pop(each) for each in list(left) if each.startswith(path + ".")]
+            self.named[path] = Flat(self, own)
+        self.root = Flat(self, list(left.values()), model.buffers)
+        self.every = [self.root, *self.named.values()]
+        for flat in self.every:
+            flat.widen()
+        self.by_flat = {id(flat.whole): flat for flat in self.every}
+        found = {id(tensor): piece for flat in self.every for tensor, piece in flat.pieces}
+        self.shards = [(tensor, found[id(tensor)]) for tensor in model.trained() if id(tensor) in found]
+        self.plain = {id(piece) for tensor, piece in self.shards if not model.decays(tensor)}
+
+    def depth(self, tensor: Tensor) -> int:
+        """How deep a parameter lies: modules are moved breadth first."""
+        return self.paths[id(tensor)].count(".")
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """The root's forward."""
+        if not self.begun:
+            self.begun = True
+            if self.output is not None:
+                for buffer in self.model.buffers:
+                    buffer.dtype = self.output
+                    buffer.storage = Storage(prod(buffer.shape) * WIDTH[self.output])
+            for flat in self.every:
+                flat.tried()
+        world.ready = self._ready
+        self.root.enter()
+        yield
+        self.root.leave(())
+
+    def _ready(self, tensor: Tensor) -> None:
+        flat = self.by_flat.get(id(tensor))
+        if flat is not None:
+            flat.reduced()
+
+    def through(self, name: str, call: Callable[..., Any], *args: Any) -> Any:
+        """Run a layer."""
+        flat = self.named.get(name)
+        if flat is None:
+            return call(*args)
+        flat.enter()
+        out = call(*args)
+        flat.leave(out)
+        return out
+
+    def given(self, outputs: Sequence[Any]) -> list[Any]:
+        """The root's outputs: backward begins at them."""
+        for each in outputs:
+            before_backward(each, self.root._before_backward)
+        return list(outputs)
+
+    def finish(self) -> None:
+        """``_post_backward_final_callback``."""
+        for flat in self.every:
+            flat.finish()
+        world.hooks.clear()
+
+    # What an optimizer asks of a model.
+
+    @property
+    def wide(self) -> set[int]:
+        return set()
+
+    def trained(self) -> list[Tensor]:
+        return [piece for _, piece in self.shards]
+
+    def names(self) -> dict[int, str]:
+        return {id(piece): self.paths[id(tensor)] for tensor, piece in self.shards}
+
+    def decays(self, piece: Tensor) -> bool:
+        return id(piece) not in self.plain
