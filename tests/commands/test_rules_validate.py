@@ -20,6 +20,13 @@ GPU, MODEL, RUNS = "hardware/rtx-3090.yaml", "models/t5-base.yaml", "measurement
 RULE = "checks/batch/t5-learning-rate-too-low.yaml"
 # file, what stands there, what is planted, what is said in English, and a word of the Korean sentence
 FAULTS = {
+    "a placeholder that one language has alone": (
+        RULE,
+        "is trained at learning rate {training.learning_rate}",
+        "is trained at learning rate {training.optim}",
+        "the placeholders differ: only ko has {training.learning_rate}; only en has {training.optim}",
+        "en에만 있는 것: {training.optim}",
+    ),
     "a rate in a unit of size": (
         GPU,
         "936, unit: GB/s",

@@ -10,7 +10,7 @@ import os
 from collections.abc import Collection, Mapping, Set
 from typing import Any
 
-from kb.core.text import LANGUAGES, PLACEHOLDER
+from kb.core.text import LANGUAGES
 from kb.knowledge.catalog import TABLE
 from kb.knowledge.compile_checks import checked, closed_sets, fact_types
 from kb.knowledge.compile_guide import compile_entry
@@ -22,7 +22,7 @@ from kb.knowledge.problems import KnowledgeError, Problem
 from kb.knowledge.readings import Readings
 from kb.knowledge.rows import BYTES, check_model, sources_of
 from kb.knowledge.schema import GUIDE, KINDS, SchemaSet
-from kb.knowledge.source import KEY, Located, read_source
+from kb.knowledge.source import KEY, Located, placeholders_apart, read_source
 
 Parts = dict[str, Any]
 PARTS = ("hot", "cold", "guide", "serving", *LANGUAGES)
@@ -284,7 +284,7 @@ def _words(location: Location) -> tuple[Parts, list[Problem]]:
             present = located["en" if missing == "ko" else "ko"]
             problems.append(present.problem((key, KEY), f"{key!r} has no text in {missing}.yaml"))
         else:
-            named = [{m[1] for m in PLACEHOLDER.finditer(str(text[key]))} for text in (korean, english)]
-            if named[0] != named[1]:
-                problems.append(located["en"].problem((key,), f"{key!r}: placeholders differ from ko.yaml"))
+            apart = placeholders_apart(str(korean[key]), str(english[key]))
+            if apart is not None:
+                problems.append(located["en"].problem((key,), *(f"{key!r}: {said}" for said in apart)))
     return {"ko": korean, "en": english}, problems

@@ -10,9 +10,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from kb.core.grammar import ExpressionError, parse
-from kb.core.text import PLACEHOLDER
 from kb.knowledge.problems import Problem
-from kb.knowledge.source import Located, Path
+from kb.knowledge.source import Located, Path, placeholders_apart
 
 EXPRESSIONS = {"when": "bool", "compute": None, "expression": None}
 PATTERNS = ("match", "unless", "find")  # regular expressions
@@ -64,6 +63,6 @@ def _walk(
 
 
 def _check_text(located: Located, text: Mapping[str, Any], path: Path, problems: list[Problem]) -> None:
-    found = [{match[0] for match in PLACEHOLDER.finditer(str(text[language]))} for language in ("ko", "en")]
-    if found[0] != found[1]:
-        problems.append(located.problem((*path, "en"), "the placeholders of ko and en differ"))
+    apart = placeholders_apart(str(text["ko"]), str(text["en"]))
+    if apart is not None:
+        problems.append(located.problem((*path, "en"), *apart))

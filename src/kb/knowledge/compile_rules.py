@@ -7,7 +7,7 @@ from kb.core.expression import Tree
 from kb.core.grammar import ExpressionError, parse
 from kb.core.text import PLACEHOLDER, nearest
 from kb.knowledge.problems import Problem
-from kb.knowledge.source import KEY, Located, Path
+from kb.knowledge.source import KEY, Located, Path, placeholders_apart
 
 
 class RuleCompiler:
@@ -117,9 +117,9 @@ class RuleCompiler:
         pairs: list[tuple[Path, Mapping[str, str]]] = [((key,), data[key]) for key in ("title", "message", "why")]
         pairs += [(("fix", index, "title"), fix["title"]) for index, fix in enumerate(data.get("fix", []))]
         for path, text in pairs:
-            found = {language: {m[0] for m in PLACEHOLDER.finditer(text[language])} for language in ("ko", "en")}
-            if found["ko"] != found["en"]:
-                self._fail(located, (*path, "en"), "the placeholders of ko and en differ")
+            apart = placeholders_apart(text["ko"], text["en"])
+            if apart is not None:
+                self.problems.append(located.problem((*path, "en"), *apart))
             for match in PLACEHOLDER.finditer(text["ko"]):
                 if match[1] not in allowed:
                     self._fail(located, (*path, "ko"), f"placeholder {match[1]!r} is not known", match[1], allowed)

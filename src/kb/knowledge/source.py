@@ -6,6 +6,7 @@ from typing import Any
 import yaml
 
 from kb.core.record import NamedTuple
+from kb.core.text import PLACEHOLDER
 from kb.knowledge.problems import KnowledgeError, Problem
 
 Path = tuple[str | int, ...]
@@ -30,6 +31,19 @@ class Located(NamedTuple):
     def problem(self, path: Path, message: str, korean: str = "") -> Problem:
         line, column = self.place(path)
         return Problem(self.path, line, column, message, korean)
+
+
+def placeholders_apart(korean: str, english: str) -> tuple[str, str] | None:
+    """Which placeholders one of two texts has alone, said in English and in Korean; None where both have the same."""
+    ko, en = ({match[0] for match in PLACEHOLDER.finditer(text)} for text in (korean, english))
+    if ko == en:
+        return None
+    alone = [("ko", sorted(ko - en)), ("en", sorted(en - ko))]
+    said = [(name, ", ".join(each)) for name, each in alone if each]
+    return (
+        "the placeholders differ: " + "; ".join(f"only {name} has {each}" for name, each in said),
+        "자리 표시가 서로 다릅니다. " + ", ".join(f"{name}에만 있는 것: {each}" for name, each in said),
+    )
 
 
 KEY = "\0key"
