@@ -111,7 +111,7 @@ def surely_out_of_memory(
 
 def _is_followed_better(setup: TrainingSetup, architecture: Architecture, capability: tuple[int, int] | None) -> bool:
     """An output layer in fp32 that trains beside adapters (LLaMA-Factory), and DoRA, which asks the base layer again
-    beside a dropout: closed forms are up to 7 % too low there. FSDP2: they are 30 % too low where gradients accumulate,
+    beside a dropout: closed forms are up to 7 % too low there. FSDP: they are 30 % too low where gradients accumulate,
     which stay whole until the last pass, and up to 90 % too high with offloading.
     """
     own_head = setup.trained_type == "fp32" and setup.modules_to_save
