@@ -15,7 +15,7 @@ NAVIGATION = (
     "", "gpus/", "models/", "memory/", "learn/effective-batch/", "learn/beams/", "learn/workers/", "learn/lora/",
     "learn/precision/", "learn/checkpointing/",
     "learn/post-training/", "learn/many-gpus/", "contribute/", "noted/", "inference/", "serving/",
-    "trouble/", "trouble/questions/",
+    "trouble/", "trouble/questions/", "trouble/memory-grows/",
     "expressions/", "trouble/checklists/", "case/",
     "rules/", "errata/", "accuracy/", "sources/", "systems/", "playground/", "data/",
     "measure/", "integrations/", "overlays/", "commands/", "api/", "check/",
