@@ -112,6 +112,8 @@ def cells(row: Iterable[Cell]) -> list[str]:
 
 
 def _part(said: str, mark: str) -> str:
+    if mark == "br":
+        return "<br>"
     if mark in ("b", "small"):
         return f"<{mark}>{escape(said)}</{mark}>"
     kind = f'<span class="kb-verdict kb-verdict--{escape(mark)}">' if mark else ""

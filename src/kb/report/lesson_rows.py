@@ -1,7 +1,7 @@
 """The rows of the chapters' tables: of a page's example, and of the model and GPU that its reader chose.
 
-A cell is its parts, each a text and its mark (``b``, ``small``, a verdict's status, or none), so that a page that is
-built and a script show the same.
+A cell is its parts, each a text and its mark (``b``, ``br``, ``small``, a verdict's status, or none), so that a page
+that is built and a script show the same.
 """
 
 from collections.abc import Mapping, Sequence
@@ -209,7 +209,7 @@ def setup_rows(case: Case, words: Words, setups: Sequence[Mapping[str, Any]]) ->
         }
         report = case.estimator.predict(TrainingSetup(**given))
         phases = [phase for name in ("train", "evaluate", "generate") if (phase := report.phase(name))]
-        rows.append([(*_reserved(phase), *verdict(words, phase.status)) for phase in phases])
+        rows.append([(*_reserved(phase), ("", "br"), *verdict(words, phase.status)) for phase in phases])
     return rows
 
 
@@ -217,7 +217,7 @@ def _reserved(phase: Phase) -> Cell:
     """What PyTorch holds, with the band of the process's memory moved to it."""
     context = phase.process_used_bytes - phase.peak_reserved_bytes
     low, high = phase.low_bytes - context, phase.high_bytes - context
-    return ((f"{phase.peak_reserved_bytes / GIB:.1f}", "b"), (f" ({low / GIB:.1f}–{high / GIB:.1f}) GiB ", ""))
+    return ((f"{phase.peak_reserved_bytes / GIB:.1f}", "b"), (f" ({low / GIB:.1f}–{high / GIB:.1f}) GiB", ""))
 
 
 def length_rows(case: Case, way: str, lengths: Sequence[int]) -> list[Cell]:

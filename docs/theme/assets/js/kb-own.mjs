@@ -171,6 +171,7 @@ function fill({ asked, title, table, example }, { rows, values, columns }) {
 }
 
 function part([text, mark]) {
+  if (mark === "br") return make("br");
   if (mark === "b" || mark === "small") return make(mark, {}, text);
   return mark ? make("span", { class: `kb-verdict kb-verdict--${mark}` }, text) : text;
 }

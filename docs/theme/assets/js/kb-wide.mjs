@@ -34,7 +34,11 @@ function tell(frame) {
 function stack(frame) {
   const table = frame.querySelector("table");
   if (!table?.tHead || frame.querySelectorAll("table").length > 1) return;
-  if (!PHONE.matches) return void table.classList.remove("kb-stack");
+  if (!PHONE.matches) {
+    table.classList.remove("kb-stack");
+    if (!table.classList.length) table.removeAttribute("class"); // the theme's tables have none
+    return;
+  }
   if (table.classList.contains("kb-stack") || frame.scrollWidth <= frame.clientWidth + 1) return;
   const rows = [...table.tBodies].flatMap((body) => [...body.rows]).filter((row) => row.cells.length > 1);
   if (rows.length > MOST_ROWS) return;

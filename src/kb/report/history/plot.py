@@ -31,7 +31,7 @@ class Frame(NamedTuple):
     narrowest: int
 
 
-WIDE, PHONE = Frame(64, 72, 112, 44, 112, 600), Frame(28, 8, 150, 6, 100, 340)
+WIDE, PHONE = Frame(64, 72, 112, 44, 112, 600), Frame(28, 36, 128, 6, 92, 340)
 
 
 class Bar(NamedTuple):
@@ -142,7 +142,10 @@ def _panel(panel: Panel, top: float, frame: Frame, width: int, words: Words) -> 
     left, right = frame.left, width - frame.right
     scale = PANEL / panel.top
     base = top + PANEL
-    parts = [text(left, top - 10, panel.title, bold=True)]
+    limit = words("history.plot_limit_at", limit=f"{panel.limit:.1f}") if panel.limit is not None else ""
+    narrow = frame.right < WIDE.right  # no room beside the line's end: the title says it
+    title = f"{panel.title} · {limit}" if narrow and limit else panel.title
+    parts = [text(left, top - 10, title, bold=True)]
     step = next((step for step in STEPS if panel.top / step <= 6), STEPS[-1])
     for tick in range(0, int(panel.top) + 1, step):
         y = base - tick * scale
@@ -153,11 +156,8 @@ def _panel(panel: Panel, top: float, frame: Frame, width: int, words: Words) -> 
     if panel.limit is not None:
         y = base - panel.limit * scale
         parts.append(line(left, y, right, y, LIMIT, dashed=True, thick=2))
-        said = words("history.plot_limit_at", limit=f"{panel.limit:.1f}")
-        beside = frame.right > len(said) * 4  # else it stands over the line's end
-        parts.append(
-            text(right + 6, y + 4, said, size=11) if beside else text(right, y - 5, said, size=11, anchor="end")
-        )
+        if not narrow:
+            parts.append(text(right + 6, y + 4, limit, size=11))
     return parts
 
 
