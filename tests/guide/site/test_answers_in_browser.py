@@ -77,7 +77,9 @@ ENGLISH = {
     "Llama-3-8B with QLoRA at 4,096": Task(r"Meta-Llama-3-8B on RTX 3090: a batch of \d+ fits", "choose"),
     "the same, read": Task(r"RTX 3090.*?\d+ \([\d.]+ GiB\)", "search", "8B QLoRA 4096 24GB"),
     "beams": Task(r"batch × beams", "search", "memory of beams"),
-    "workers and host memory": Task(r"1/3 of the CPU.*\b32\s+[\d.]+ MB\s+\d+–\d+ GB", "search", "how many workers host memory"),
+    "workers and host memory": Task(
+        r"1/3 of the CPU.*\b32\s+[\d.]+ MB\s+\d+–\d+ GB", "search", "how many workers host memory"
+    ),
     "why 18 GB": Task(r"full training in fp32 with no message.*fits better", "search", "why 18 GB"),
     "effective batch": Task(r"Effective batch = batch per device × accumulation × GPUs", "search", "effective batch"),
     "how accurate": Task(r"Over \d+ measured trainings.*within [\d.]+ %.*Not measured", "search", "how accurate"),
