@@ -59,7 +59,7 @@ trainer = TrainerConfig(
 
 
 def read(text: str) -> Unit:
-    (unit,) = code_units(text, "a.py", "python", CATALOG)
+    (unit,) = code_units(text, "a.py", "python", CATALOG, CommandReader(CATALOG.dialects, CATALOG.facts))
     return unit
 
 

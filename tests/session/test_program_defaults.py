@@ -97,7 +97,7 @@ def told(text: str, imported: str = "") -> dict[str, str | None]:
         (CLASSES, {"max_seq_length": "333", "use_peft": "False", "lora_r": "64", "optim": "adafactor",
                    "per_device_train_batch_size": "3", "cache_dir": None}),
         (ARGPARSE, {"max_seq_length": "?", "max_source_length": "222", "per_device_train_batch_size": "3",
-                    "gradient_accumulation_steps": None, "gradient_checkpointing": "False", "learning_rate": "?"}),
+                    "gradient_accumulation_steps": "?", "gradient_checkpointing": "False", "learning_rate": "?"}),
         (FIRE, {"base_model": None, "cutoff_len": "256", "micro_batch_size": "4", "prompter": None}),
         (SET_LATER, {"a": "?", "b": "?", "c": "?", "d": "?", "e": "?", "f": "6"}),
         (POST_INIT, {"optim": "?", "bf16": "?", "fp16": "True"}),

@@ -229,7 +229,7 @@ class Checker:
             given=self.given,
             capability=self.machine.smallest_gpu.compute_capability if self.machine.smallest_gpu else None,
         )
-        predictable = predictable and not (note is not None and note[0] == "engine_not_followed")
+        predictable = predictable and not (note is not None and note[0] in ("engine_not_followed", "quantized_alone"))
         estimator = Estimator(model, self.machine, constants) if model is not None and predictable else None
         return UnitFacts(
             unit=unit,

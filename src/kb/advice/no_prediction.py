@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kb.core.document import NO_SUCH_RUN, Unit
+from kb.core.document import NO_SUCH_RUN, Setting, Unit
 from kb.core.model import Architecture
 from kb.core.setup import TrainingSetup
 from kb.core.text import UserError
@@ -68,19 +68,26 @@ def why_no_prediction(
     if setup.unresolved and (known or "model.name" in setup.unresolved):
         found = [(name, unit.settings.get(name)) for name in setup.unresolved]
         strange = [each for each in found if each[1] and getattr(each[1].value, "reason", "") == NO_SUCH_RUN]
-        keys = (
-            str(each.path[-1]) if each and each.path else name.rpartition(".")[2] for name, each in strange or found
-        )
+        keys = tuple(dict.fromkeys(_written_as(name, each) for name, each in strange or found))
+        several = {"settings": ", ".join(keys[:MOST_NAMED]) + ("" if len(keys) <= MOST_NAMED else " …")}
         if not strange and unit.reader == "script" and unit.hidden and all(map(_hides(unit), setup.unresolved)):
-            several = tuple(keys)
-            more = "" if len(several) <= MOST_NAMED else " …"
-            return "set_by_program", {"settings": ", ".join(several[:MOST_NAMED]) + more}
-        return "no_such_run" if strange else "unresolved_values", {"settings": ", ".join(keys)}
+            return "set_by_program", several
+        return "no_such_run" if strange else "unresolved_values", several
+    if known and setup.do_train and setup.method == "full" and (setup.load_in_4bit or setup.load_in_8bit):
+        return "quantized_alone", {}
     if known:
         return _engine_note(setup, architecture, capability)
     if fault is not None:
         return fault.key.replace("model_config.", "model_config_"), dict(fault.values)
     return ("model_not_known", {"model": setup.model_name}) if setup.model_name else ("no_model_named", {})
+
+
+def _written_as(name: str, setting: Setting | None) -> str:
+    """The key that a setting is written under; of an argument that is given by its place, the argument's name."""
+    key = str(setting.path[-1]) if setting is not None and setting.path else ""
+    if name == "model.name" and key in ("", "name"):
+        return "pretrained_model_name_or_path"
+    return name.rpartition(".")[2] if not key or key.isdigit() else key
 
 
 def _hides(unit: Unit) -> Callable[[str], bool]:

@@ -163,12 +163,17 @@ def processes_of(read: SettingsReader, unit: Unit, told: int | None) -> int:
     What is made for several GPUs, and does not say how many, leaves them unresolved.
     """
     count = told or read.number(PROCESSES)
-    if _placed_on_every_gpu(read) and told != 1 and read.number(PROCESSES) in (None, 1):
+    placed = _placed(read)
+    if placed == OFF_GPU:
+        read.unresolved[DEVICE_MAP] = None  # what is left on the GPU is not modelled
+    elif placed == SPREAD and told != 1 and read.number(PROCESSES) in (None, 1):
         if told is not None:
             read.unresolved[DEVICE_MAP] = None  # how much of the model lies on each is not modelled
             return 1
         read.assumed.append(Assumption(name=DEVICE_MAP, value=read.value(DEVICE_MAP), reason="layers_on_one_gpu"))
         return 1
+    elif placed == UNTOLD:
+        read.assumed.append(Assumption(name=DEVICE_MAP, value=None, reason="device_map_not_told"))
     if count is not None or PROCESSES in read.unresolved:
         return count or 1
     comments = [unit.settings[name].comment for name in BATCH if name in unit.settings]
@@ -182,12 +187,29 @@ def processes_of(read: SettingsReader, unit: Unit, told: int | None) -> int:
     return int(read.or_assume(PROCESSES, None, 1, "one_gpu"))
 
 
-def _placed_on_every_gpu(read: SettingsReader) -> bool:
-    """Whether one process puts the model's layers on all the GPUs that it sees (accelerate, ``infer_auto_device_map``).
+ONE_GPU, SPREAD, OFF_GPU, UNTOLD = "one", "spread", "off", "untold"
+_EVERY_GPU = ("auto", "balanced", "balanced_low_0", "sequential")
+_OFF = ("cpu", "disk", "meta", "mps")
 
-    Source: accelerate, big_modeling.py and utils/modeling.py (``get_balanced_memory``).
+
+def _placed(read: SettingsReader) -> str:
+    """Where one process puts the model's layers: on one GPU, on all that it sees, also elsewhere, or not told.
+
+    Source: accelerate, big_modeling.py and utils/modeling.py (``get_balanced_memory``); transformers,
+    integrations/accelerate.py: ``{"": 0}`` is the whole model on one device.
     """
-    return str(read.value(DEVICE_MAP)).lower() in ("auto", "balanced", "balanced_low_0", "sequential")
+    written = read.as_written(DEVICE_MAP)
+    if isinstance(written, Mapping):
+        devices = [str(device).lower() for device in written.values() if not is_unknown(device)]
+        if any(device in _OFF for device in devices):
+            return OFF_GPU
+        if len(devices) < len(written):
+            return ONE_GPU if len(written) == 1 else UNTOLD  # {"": local_rank}: a GPU of each process's own
+        return ONE_GPU if len(set(devices)) == 1 else SPREAD
+    if is_unknown(written):
+        return UNTOLD
+    named = str(read.value(DEVICE_MAP)).lower()
+    return SPREAD if named in _EVERY_GPU else OFF_GPU if named in _OFF else ONE_GPU
 
 
 def _for_several(read: SettingsReader) -> bool:

@@ -38,17 +38,17 @@ class ProgramFiles:
         where, _, text = found.partition("\n")
         return where, text
 
-    def data(self, path: str, named: str) -> Any:
-        """What a YAML, JSON or TOML file says; None where there is none that can be read."""
+    def data(self, path: str, named: str) -> tuple[str, Any] | None:
+        """The path of a YAML, JSON or TOML file and what it says; None where there is none that can be read."""
         found = self._data(path, named)
         if found is None:
             return None
         where, _, text = found.partition("\n")
         try:
             if where.endswith(".toml"):
-                return tomllib.loads(text)
+                return where, tomllib.loads(text)
             documents = [each for each in parse(text, where).documents if each is not None]
-            return documents[0].plain() if len(documents) == 1 else None
+            return (where, documents[0].plain()) if len(documents) == 1 else None
         except (ConfigError, ValueError, RecursionError):
             return None
 

@@ -109,6 +109,7 @@ class Unit(NamedTuple):
     program: str = ""  # of a command: the program that it starts, as it is written
     typical: bool = False  # where a program of its own reads it: its names are as those of a library's arguments
     launcher: str | None = None  # of a command: what starts the script (python, torchrun, accelerate, deepspeed)
+    read_by: str = ""  # of a config that a program of the project reads in its own way: where that lies
     keys: Mapping[str, Setting] = {}  # everything that it says, by its path as the format itself writes it
 
     def setting(self, name: str) -> Setting | None:
@@ -119,6 +120,8 @@ class Unit(NamedTuple):
         """Whether the fix would write over an alias or a value that something else fills in, or into another file: no
         fix does.
         """
+        if self.read_by:  # its keys are the program's own
+            return True
         known = [(edit.op, each) for edit in fix.edits if (each := self.setting(edit.name)) is not None]
         written = [each for op, each in known if op == "set"]
         if any(each.joined for _, each in known):

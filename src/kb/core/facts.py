@@ -47,8 +47,21 @@ def negated(value: Unknown) -> Unknown:
     return Unknown(value.needs, value.reason)
 
 
-def settled(value: Unknown, native_bf16: bool) -> bool | None:
+_BETWEEN = " | "
+
+
+def either(test: Unknown, yes: str, no: str) -> Unknown:
+    """One of two texts, by an answer that waits for a fact: ``"bfloat16" if is_bf16_supported() else "float16"``."""
+    return Unknown(test.needs, f"{test.reason}: {yes}{_BETWEEN}{no}")
+
+
+def settled(value: Unknown, native_bf16: bool) -> bool | str | None:
     """What the value is on a GPU with or without native bf16; None where that does not tell."""
+    reason, _, texts = value.reason.partition(": ")
+    if texts:
+        answer = settled(Unknown(value.needs, reason), native_bf16)
+        yes, _, no = texts.partition(_BETWEEN)
+        return None if answer is None else yes if answer else no
     if value.needs != NATIVE_BF16.needs:
         return None
     if value.reason.endswith("where that is true") and not native_bf16:

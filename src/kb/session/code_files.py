@@ -2,10 +2,10 @@
 
 import datetime
 from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
 from kb.config.discovery import is_assigned
 from kb.config.notebook.reader import read_cells, suppress_in_cells
-from kb.config.python.held import Sources
 from kb.config.python.reader import PythonReader
 from kb.config.python.syntax import declared_encoding, string_extents
 from kb.config.reader import ConfigReader
@@ -17,6 +17,10 @@ from kb.config.text.guard import MAX_BYTES
 from kb.core.catalog import Catalog
 from kb.core.document import Unit
 from kb.core.finding import Finding
+from kb.session.read_by_program import as_its_program_reads
+
+if TYPE_CHECKING:
+    from kb.session.seen import ProjectPrograms
 
 
 def decode_code(raw: bytes, kind: str) -> Decoded:
@@ -49,20 +53,35 @@ def _decode_notebook(raw: bytes) -> Decoded:
         return decode(raw)
 
 
-def code_units(text: str, path: str, kind: str, catalog: Catalog, sources: Sources | None = None) -> list[Unit]:
-    """The runs of a Python file or a notebook.
+def code_units(
+    text: str,
+    path: str,
+    kind: str,
+    catalog: Catalog,
+    commands: CommandReader,
+    programs: "ProjectPrograms | None" = None,
+    units: Sequence[Unit] = (),
+) -> list[Unit]:
+    """The runs of a Python file, a notebook or a script; of a config, its units as its program reads them.
 
     Args:
-        sources: the project's files around it.
+        programs: those of the project around it.
+        units: of a config, as its names alone would have it.
 
     Raises:
         ConfigError: it cannot be read.
     """
+    if kind == "shell":
+        return runs_of_shell(text, path, commands)
+    files = programs.files() if programs is not None else None
+    if kind == "config":
+        trains = [each for each in programs(units[0]) if each.trains] if programs is not None else []
+        return as_its_program_reads(units, text, trains, catalog, files) if files is not None else list(units)
     python = PythonReader(catalog.dialects, catalog.facts)
     if kind == "python":
         found = ConfigReader(catalog.dialects, catalog.facts).read_assigned(text, path) if is_assigned(text) else []
-        return found or python.read(text, path, sources)
-    return read_cells(text, path, python, CommandReader(catalog.dialects, catalog.facts), sources)
+        return found or python.read(text, path, files)
+    return read_cells(text, path, python, CommandReader(catalog.dialects, catalog.facts), files)
 
 
 def suppressed_in_code(

@@ -226,19 +226,21 @@ class FileChecker:
     def _units(self, text: str, path: str, kind: Kind) -> list[Unit]:
         if kind == "text":
             return []
+        if kind == "command":
+            return [unit for unit in (self._commands.reader.read(text, path),) if unit]
+        units: list[Unit] = []
         if kind == "config":
-            return self._servers(text, path) or list(self.reader.read(text, path, dialect=self.dialect))
-        if kind in CODE:
-            from kb.session.code_files import code_units  # most runs meet no Python file
+            units = self._servers(text, path) or list(self.reader.read(text, path, dialect=self.dialect))
+            if self.dialect is not None or not self._has_own_names(units):
+                return units
+        from kb.session.code_files import code_units  # most runs meet no Python file, and no config of one's own
 
-            files = self._programs.files() if self._programs is not None else None
-            return code_units(text, path, kind, self.catalog, files)
-        if kind == "shell":
-            from kb.session.code_files import runs_of_shell
+        return code_units(text, path, kind, self.catalog, self._commands.reader, self._programs, units)
 
-            return runs_of_shell(text, path, self._commands.reader)
-        unit = self._commands.reader.read(text, path)
-        return [unit] if unit else []
+    def _has_own_names(self, units: Sequence[Unit]) -> bool:
+        """Whether a program of the project may read the config in a way of its own."""
+        own = bool(units) and all(each.reader == "script" for each in units)
+        return own and self._programs is not None and any(each.trains for each in self._programs(units[0]))
 
     def _servers(self, text: str, path: str) -> list[Unit]:
         """The inference servers that the containers of a manifest start; none of any other file."""

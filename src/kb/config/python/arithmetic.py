@@ -22,6 +22,10 @@ class UnknownValueError(Exception):
     """The expression has no value that can be told from the text."""
 
 
+class FromOutsideError(UnknownValueError):
+    """What starts the program gives the value, and nothing else does."""
+
+
 class Symbol(str):
     """The text that a library's own name stands for, ``torch.bfloat16``: as a setting it is the text, in any other
     place it is an object of the library.

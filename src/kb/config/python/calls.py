@@ -3,11 +3,14 @@
 import ast
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kb.config.python.names import Names, Scope, Where
 from kb.config.python.syntax import dotted_name
 from kb.core.record import NamedTuple
+
+if TYPE_CHECKING:
+    from kb.config.python.expressions import Expressions
 
 _ANSWERS = ("labels", "label", "targets", "target", "decoder_inputs")  # ends of names that answers are given
 CUTTING = ("tokenizer", "target")  # groups of the calls that cut texts
@@ -26,8 +29,22 @@ class Kind(NamedTuple):
     module: str = ""  # the package that a file must import for the name to be this one
 
 
+class Home(NamedTuple):
+    """Where a call stands that another module makes for the program.
+
+    ``at`` is its place in the flow of the module ``owner``; ``place`` the call of the program that leads to it.
+    """
+
+    owner: "Expressions"
+    at: Where
+    place: ast.Call
+
+
 class Call(NamedTuple):
-    """One recognised call; ``number`` counts them in the order of the text."""
+    """One recognised call; ``number`` counts them in the order of the text.
+
+    ``home`` is set of one that another module makes; ``where`` is then the place of the program that leads to it.
+    """
 
     number: int
     name: str
@@ -35,6 +52,12 @@ class Call(NamedTuple):
     node: ast.Call
     where: Where
     target: str | None
+    home: Home | None = None
+
+    @property
+    def place(self) -> ast.Call:
+        """What the program itself calls."""
+        return self.node if self.home is None else self.home.place
 
     def keywords(self) -> Iterable[tuple[ast.keyword | None, str | None, ast.expr]]:
         """Keyword, its name and the value; of what is given by position no keyword, of ``**more`` no name.
@@ -168,7 +191,8 @@ def _run(own: Call | None, others: list[Call]) -> Run:
     anchor = trainer or own
     certain: list[Call] = [trainer] if trainer is not None else []
     doubtful: list[Call] = []
-    for group, candidates in groups.items():
+    for group, met in groups.items():
+        candidates = [call for call in met if call.home is None] or met
         cuts = group in CUTTING  # each cuts its own rows, so that none stands for the others
         chosen = _before(candidates, anchor) if cuts else _chosen(candidates, anchor, _linked_names(trainer))
         for call in chosen:
@@ -179,7 +203,7 @@ def _run(own: Call | None, others: list[Call]) -> Run:
 
 def _apart(call: Call, anchor: Call) -> bool:
     """A call in a function of its own, without conditions there: it is taken for one that the run makes."""
-    return call.where.scope != anchor.where.scope[: len(call.where.scope)] and not call.where.branch
+    return call.where.scope != anchor.where.scope[: len(call.where.scope)] and not call.where.certainly
 
 
 def _trainer_of(own: Call | None, trainers: list[Call]) -> Call | None:
@@ -194,7 +218,7 @@ def _trainer_of(own: Call | None, trainers: list[Call]) -> Call | None:
             after = trainer.number > own.number or trainer.where.scope != own.where.scope
             if after:
                 return trainer
-    return trainers[0] if len(trainers) == 1 and own.target is None else None
+    return trainers[0] if len(trainers) == 1 and (own.target is None or trainers[0].home is not None) else None
 
 
 def _linked_names(trainer: Call | None) -> set[str]:
@@ -214,7 +238,9 @@ def _chosen(candidates: list[Call], anchor: Call | None, linked: set[str]) -> li
         candidates = before or candidates
     named = [each for each in candidates if each.target in linked]
     candidates = named or [each for each in candidates if not _is_reference(each)] or candidates
-    if anchor is not None and candidates[-1].where.holds_at(anchor.where):
+    last = candidates[-1].where
+    instead = any(each.where.excludes(last) for each in candidates[:-1])
+    if anchor is not None and last.holds_at(anchor.where) and not instead:
         return candidates[-1:]
     return candidates
 

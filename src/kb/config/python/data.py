@@ -8,7 +8,8 @@ from kb.config.fixing.entries import CannotEditError
 from kb.config.fixing.outcome import Region, form, meet
 from kb.config.fixing.tree_edits import Path
 from kb.config.python.calls import Call, Run, runs_of
-from kb.config.python.reader import Analysis, Given, PythonReader
+from kb.config.python.given import Given
+from kb.config.python.reader import Analysis, PythonReader
 from kb.config.python.syntax import Module
 from kb.config.text.nodes import MAPPING
 from kb.config.text.source import Source

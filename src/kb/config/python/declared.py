@@ -146,7 +146,14 @@ def _of_argument(call: ast.Call) -> Iterator[Row]:
     if isinstance(given.get("default"), ast.Constant) and isinstance(getattr(given["default"], "value", None), str):
         plain = made is None or getattr(made, "id", "") in ("str", "int", "float")
         value = value if plain else UNTOLD  # argparse makes something else of a text
-    yield from ((flag[2:].replace("-", "_"), value) for flag in flags if flag.startswith("--"))
+    required = given.get("required")
+    if isinstance(required, ast.Constant) and required.value is True:
+        value = UNTOLD
+    for flag in flags:
+        if flag.startswith("--"):
+            yield flag[2:].replace("-", "_"), value
+        elif not flag.startswith("-"):  # by its place: a command always gives it
+            yield flag, UNTOLD
 
 
 def _of_function(function: ast.FunctionDef) -> Iterator[Row]:
@@ -159,9 +166,11 @@ def _of_function(function: ast.FunctionDef) -> Iterator[Row]:
 
 
 def _written(value: ast.expr | None) -> Default:
-    """A constant as a command would write it; None and an empty text are nothing, anything else cannot be told."""
+    """A constant as a command would write it; None and an empty text are nothing, anything else cannot be told, nor can
+    what has to be given.
+    """
     if value is None:
-        return NOTHING
+        return UNTOLD
     try:
         read = ast.literal_eval(value)
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):

@@ -8,7 +8,8 @@ from kb.config.fixing.entries import CannotEditError
 from kb.config.fixing.tree_edits import GONE, Change, Path, refuse_unresolved
 from kb.config.python.calls import Call, Run
 from kb.config.python.data import PythonData
-from kb.config.python.reader import DIALECT, OWN, Given, PythonReader
+from kb.config.python.given import Given
+from kb.config.python.reader import DIALECT, OWN, PythonReader
 from kb.config.text.nodes import MAPPING
 from kb.config.text.splices import Splice
 from kb.core.document import KEY, Unit

@@ -4,6 +4,7 @@ import ast
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from kb.config.python.answers import called, compared
 from kb.config.python.arithmetic import (
     Symbol,
     UnknownValueError,
@@ -14,14 +15,14 @@ from kb.config.python.arithmetic import (
     plain,
     text_of,
 )
-from kb.config.python.held import Held, Loaded, NoSources, Shared
+from kb.config.python.branches import last_reached
+from kb.config.python.held import Held, Loaded, NoSources, Read, Shared, elsewhere
 from kb.config.python.names import Binding, Names, Where
 from kb.config.python.places import Imported
 from kb.config.python.references import References
 from kb.config.python.syntax import dotted_name
 from kb.core.expression import Unknown
-from kb.core.facts import NATIVE_BF16, NATIVE_BF16_IF_TRUE, negated
-from kb.core.record import NamedTuple
+from kb.core.facts import NATIVE_BF16, either, negated
 
 MAX_DEPTH = 24  # of names that stand for names, and of expressions
 MAX_READS = 100_000  # of one file: names that stand for names twice over double with every level
@@ -29,24 +30,6 @@ MAX_BITS = 1024  # of a whole number: more of them no float holds
 COMPUTED = "known only when the program runs"
 
 Pairs = list[tuple[ast.expr | ast.keyword, str, ast.expr]]
-
-
-# What these say is known once the GPU is; of older GPUs newer versions of torch say yes too, so a no is not certain.
-_ASKED = {"is_bfloat16_supported": NATIVE_BF16, "is_bf16_supported": NATIVE_BF16_IF_TRUE}
-_CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {"int": int, "float": float, "str": text_of}
-
-
-class Read(NamedTuple):
-    """What an expression says: ``data``, where it is written (``place``), and whether other code depends on it there.
-
-    ``shared``: it stands in an assignment that is used in more places than one, or is computed from names, so that
-    no other value can be put in its place. ``at``: of a dictionary, where in the program its own values are read.
-    """
-
-    data: Any
-    place: ast.expr
-    shared: bool = False
-    at: Where | None = None
 
 
 class Expressions:
@@ -63,14 +46,15 @@ class Expressions:
     def __init__(
         self, names: Names, constants: Mapping[str, str], text: str = "", path: str = "", shared: Shared | None = None
     ) -> None:
-        self._names, self._constants = names, constants
-        self.text, self._path = text, path
+        self.names, self.constants = names, constants
+        self.text, self.path = text, path
         self.shared = shared or Shared(NoSources())
+        self.shared.stored[path] = names.stored
         self.references = References(self, names)
 
     def other(self, imported: Imported) -> "Expressions | None":
         """The project's own module that an ``import`` names; None of any other."""
-        found = self.shared.sources.module(self._path, imported)
+        found = self.shared.sources.module(self.path, imported)
         if found is None:
             return None
         path, text = found
@@ -80,12 +64,12 @@ class Expressions:
             except (SyntaxError, ValueError, RecursionError, MemoryError):
                 self.shared.modules[path] = None
             else:
-                self.shared.modules[path] = Expressions(Names(tree), self._constants, text, path, self.shared)
+                self.shared.modules[path] = Expressions(Names(tree), self.constants, text, path, self.shared)
         return self.shared.modules[path]
 
-    def data(self, named: str) -> Any:
-        """What a file says that the program loads; None where it cannot be read."""
-        return self.shared.sources.data(self._path, named)
+    def data(self, named: str) -> tuple[str, Any] | None:
+        """The path of a file that the program loads and what it says; None where it cannot be read."""
+        return self.shared.sources.data(self.path, named)
 
     def read(self, node: ast.expr, at: Where, depth: int = 0) -> Read:
         """What the expression says at a place.
@@ -141,6 +125,8 @@ class Expressions:
             return Read(negated(test), node, True)
         if isinstance(body, int | float | str | None) and type(body) is type(other) and body == other:
             return Read(body, node, True)
+        if isinstance(body, str) and type(body) is type(other) and test.needs == NATIVE_BF16.needs:
+            return Read(either(test, str(body), str(other)), node, True)
         raise UnknownValueError
 
     def _named(self, node: ast.Name | ast.Attribute, at: Where, depth: int) -> Read:
@@ -152,52 +138,62 @@ class Expressions:
             return Read(meant, node)
         binding = self._binding(node, at)
         if binding is None or binding.value is None:
-            return self._referred(node, at, depth)
-        read = self.read(binding.value, binding.where, depth + 1)
-        return read if self._names.uses.get(name, 0) <= 1 else read._replace(shared=True)
+            return self.referred(node, at, depth)
+        read = self.read(binding.value, binding.where.told(at), depth + 1)
+        return read if self.names.uses.get(name, 0) <= 1 else read._replace(shared=True)
 
-    def _referred(self, node: ast.expr, at: Where, depth: int) -> Read:
+    def referred(self, node: ast.expr, at: Where, depth: int) -> Read:
         """What stands elsewhere: in a class, a call, another module, a file; no value can be put in its place here."""
         found = self.references.follow(node, at, depth + 1)
         if isinstance(found, Loaded):
-            return Read(plain(found.data), node, True)
+            return Read(plain(found.data), node, True, origin=found.origin, of_file=True)
         if not isinstance(found, Held) or found.value is node:
             raise UnknownValueError
-        return Read(found.owner.read(found.value, found.at, depth + 1).data, node, True)
+        read = found.owner.read(found.value, found.at, depth + 1)
+        return Read(read.data, node, True, origin=read.origin, of_file=read.of_file)
 
     def _either(self, node: ast.BoolOp, at: Where, depth: int) -> Read:
         """``a or b``, ``a and b``."""
         data: Any = None
         for each in node.values:
             data = self.read(each, at, depth + 1).data
-            if isinstance(data, Unknown):
+            if isinstance(data, Unknown):  # what the GPU answers, where all before it leaves it open
+                if each is node.values[-1]:
+                    return Read(data, node, True)
                 raise UnknownValueError
             if bool(data) is isinstance(node.op, ast.Or):
                 break
         return Read(data, node, True)
 
     def _constant_named(self, name: str) -> Symbol | None:
-        for pattern, meant in self._constants.items():
+        for pattern, meant in self.constants.items():
             if pattern == name or name.endswith("." + pattern):
                 return Symbol(meant)
             if pattern.endswith(".*") and name.split(".")[-2:-1] == pattern[:-2].split(".")[-1:]:
                 return Symbol(name.rpartition(".")[2])
         return None
 
+    def bound(self, name: str, at: Where) -> Binding | None:
+        """The binding of a name that holds at a place; of several the last before it that is reached for certain."""
+        found = self.names.look_up(name, at)
+        found = found if found is not None else last_reached(name, at, self)
+        at_top = found is not None and not found.where.scope
+        return None if at_top and self.shared.is_set_elsewhere(name, self.path) else found
+
     def _binding(self, node: ast.Name | ast.Attribute, at: Where) -> Binding | None:
         if isinstance(node, ast.Name):
-            return self._names.look_up(node.id, at)
-        return self._names.member(node.value.id, node.attr, at) if isinstance(node.value, ast.Name) else None
+            return self.bound(node.id, at)
+        return self.names.member(node.value.id, node.attr, at) if isinstance(node.value, ast.Name) else None
 
     def _dictionary(self, node: ast.Dict, at: Where, depth: int) -> Read:
         data: dict[Any, Any] = {}
         for key, value in zip(node.keys, node.values, strict=True):
             if not isinstance(key, ast.Constant) or not isinstance(key.value, str):
                 raise UnknownValueError
-            data[key.value] = self._or_unknown(value, at, depth)
+            data[key.value] = self.or_unknown(value, at, depth)
         return Read(data, node, at=at)
 
-    def _or_unknown(self, node: ast.expr, at: Where, depth: int) -> Any:
+    def or_unknown(self, node: ast.expr, at: Where, depth: int) -> Any:
         try:
             return self.read(node, at, depth + 1).data
         except UnknownValueError:
@@ -235,45 +231,17 @@ class Expressions:
         holder = node.value
         if not isinstance(node.slice, ast.Constant):
             raise UnknownValueError
-        binding = self._names.look_up(holder.id, at) if isinstance(holder, ast.Name) else None
+        binding = self.bound(holder.id, at) if isinstance(holder, ast.Name) else None
         if binding is None or not isinstance(binding.value, ast.Dict):
-            return self._referred(node, at, depth)
-        if self._names.is_stored(node.slice.value):
+            return self.referred(node, at, depth)
+        if self.names.is_stored(node.slice.value) or self.shared.is_stored(node.slice.value):
             raise UnknownValueError
         for key, value in zip(reversed(binding.value.keys), reversed(binding.value.values), strict=True):
             if not isinstance(key, ast.Constant):  # may be the one that is asked for
                 raise UnknownValueError
             if key.value == node.slice.value:
-                return self.read(value, binding.where, depth + 1)._replace(shared=True)
+                return self.read(value, binding.where.told(at), depth + 1)._replace(shared=True)
         raise UnknownValueError
-
-    def _called(self, node: ast.Call, at: Where, depth: int) -> Read:
-        """``int(…)``, ``float(…)``, ``str(…)`` of something known; ``dict(a=1)``; ``getattr(torch, "bfloat16")``."""
-        name = node.func.id if isinstance(node.func, ast.Name) else ""
-        if self._names.binds(name):
-            name = ""  # the module's own function of that name
-        if name == "dict" and not node.args and all(each.arg for each in node.keywords):
-            return Read({str(each.arg): self._or_unknown(each.value, at, depth) for each in node.keywords}, node, at=at)
-        if name == "getattr" and len(node.args) == 2:
-            attribute = self.read(node.args[1], at, depth + 1).data
-            if type(attribute) is not str:
-                raise UnknownValueError
-            meant = self._constants.get(f"{dotted_name(node.args[0])}.{attribute}")
-            if meant is not None:
-                return Read(Symbol(meant), node, True)
-        last = (dotted_name(node.func) or "").rpartition(".")[2]
-        if last in _ASKED and not node.args and not node.keywords:
-            return Read(_ASKED[last], node)
-        if name not in _CONVERSIONS or len(node.args) != 1 or node.keywords:
-            return self._referred(node, at, depth)
-        inner = self.read(node.args[0], at, depth + 1)
-        if isinstance(inner.data, Symbol):
-            raise UnknownValueError
-        try:
-            made = _CONVERSIONS[name](inner.data)
-        except (TypeError, ValueError, OverflowError):
-            raise UnknownValueError from None
-        return Read(bounded(made), node, elsewhere(inner, node.args[0]))
 
 
 _Reader = Callable[[Expressions, Any, Where, int], Read]
@@ -291,10 +259,6 @@ _READERS: Mapping[type[ast.expr], _Reader] = {
     ast.Subscript: Expressions._subscript,
     ast.IfExp: Expressions._choice,
     ast.BoolOp: Expressions._either,
-    ast.Call: Expressions._called,
+    ast.Compare: compared,
+    ast.Call: called,
 }
-
-
-def elsewhere(read: Read, written: ast.expr) -> bool:
-    """Whether what is read stands somewhere else than where it is used."""
-    return read.shared or read.place is not written

@@ -1,9 +1,11 @@
 """What the references of a Python program go back to, and the files of the project that they may lead through."""
 
 import ast
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kb.config.python.places import Imported, Where
+from kb.config.text.nodes import MAPPING, Node
 from kb.core.record import NamedTuple
 
 if TYPE_CHECKING:
@@ -16,8 +18,8 @@ class Sources(Protocol):
     def module(self, path: str, imported: Imported) -> tuple[str, str] | None:
         """The path and the text of the project's own module; None of any other."""
 
-    def data(self, path: str, named: str) -> Any:
-        """What a YAML, JSON or TOML file says; None where there is none that can be read."""
+    def data(self, path: str, named: str) -> tuple[str, Any] | None:
+        """The path of a YAML, JSON or TOML file and what it says; None where there is none that can be read."""
 
 
 class NoSources:
@@ -26,8 +28,28 @@ class NoSources:
     def module(self, path: str, imported: Imported) -> tuple[str, str] | None:
         return None
 
-    def data(self, path: str, named: str) -> Any:
+    def data(self, path: str, named: str) -> tuple[str, Any] | None:
         return None
+
+
+class GivenConfig:
+    """A config that a program is started with: what it loads by a path that its command line gives.
+
+    ``found`` are the keys that the program asks for and finds there; ``missed`` is set once it asks in vain.
+    """
+
+    def __init__(self, path: str, root: Node) -> None:
+        self.path, self.root = path, root
+        self.found: set[tuple[str, ...]] = set()
+        self.missed = False
+
+
+class Origin(NamedTuple):
+    """Where a value stands in the config that the program is given."""
+
+    config: GivenConfig
+    node: Node
+    path: tuple[str, ...] = ()
 
 
 class Held(NamedTuple):
@@ -42,6 +64,25 @@ class Loaded(NamedTuple):
     """What a file or a flag says."""
 
     data: Any
+    origin: Origin | None = None
+
+    def has(self, key: Any) -> bool:
+        return isinstance(self.data, Mapping) and key in self.data
+
+    def entry(self, key: Any) -> "Loaded":
+        """What stands under a key that it has."""
+        if self.origin is None:
+            return Loaded(self.data[key])
+        config, node, above = self.origin
+        path = (*above, str(key))
+        config.found.add(path)
+        pair = node.entries().get(str(key)) if node.kind == MAPPING else None
+        return Loaded(self.data[key], Origin(config, pair[1], path) if pair is not None else None)
+
+    def miss(self) -> None:
+        """The program asks for a key that is not there."""
+        if self.origin is not None:
+            self.origin.config.missed = True
 
 
 class Flags(NamedTuple):
@@ -59,17 +100,62 @@ class Instance(NamedTuple):
     at: Where
 
 
+class Caller(NamedTuple):
+    """A call that another module makes."""
+
+    owner: "Expressions"
+    node: ast.Call
+    at: Where
+
+
 Found = Held | Loaded | Flags | Instance
 
 
 class Shared:
     """What the modules of one program have in common while it is read.
 
+    ``callers``: the calls of a module's functions and classes by other modules, by its path and their name.
     ``by_default``: what was read last rests on what a caller, a command line or the environment may give otherwise.
     """
 
-    def __init__(self, sources: Sources) -> None:
-        self.sources = sources
+    def __init__(self, sources: Sources, config: GivenConfig | None = None) -> None:
+        self.sources, self.config = sources, config
         self.reads = 0
         self.by_default = False
         self.modules: dict[str, Expressions | None] = {}
+        self.stored: dict[str, set[str]] = {}  # what each module gives a value on anything, by the module's path
+        self.callers: dict[tuple[str, str], list[Caller]] = {}
+
+    def is_stored(self, key: object) -> bool:
+        """Whether one of the other modules gives an attribute or a key of this name a value, on whatever holds it."""
+        return self.is_set_elsewhere(str(key), "")
+
+    def is_set_elsewhere(self, name: str, path: str) -> bool:
+        """Whether another module than the one at ``path`` gives an attribute of this name a value."""
+        return any(name in stored for where, stored in self.stored.items() if where != path)
+
+    def called(self, path: str, name: str, caller: "Caller") -> None:
+        """Another module calls what the module at ``path`` defines under ``name``."""
+        known = self.callers.setdefault((path, name), [])
+        if all(each.node is not caller.node for each in known):
+            known.append(caller)
+
+
+class Read(NamedTuple):
+    """What an expression says: ``data``, where it is written (``place``), and whether other code depends on it there.
+
+    ``shared``: it stands in an assignment that is used in more places than one, or is computed from names, so that
+    no other value can be put in its place. ``at``: of a dictionary, where in the program its own values are read.
+    """
+
+    data: Any
+    place: ast.expr
+    shared: bool = False
+    at: Where | None = None
+    origin: Origin | None = None
+    of_file: bool = False
+
+
+def elsewhere(read: Read, written: ast.expr) -> bool:
+    """Whether what is read stands somewhere else than where it is used."""
+    return read.shared or read.place is not written

@@ -1,6 +1,7 @@
 """What the names of a Python text stand for: assigned once and for certain, or unknown."""
 
 import ast
+from collections.abc import Iterator
 
 from kb.config.python.places import Argument, Binding, Imported, Scope, Where
 from kb.config.python.syntax import dotted_name
@@ -16,6 +17,7 @@ class Names:
         self._tree = tree
         self._found = walk(tree)
         self.calls, self.uses, self.answers = self._found.calls, self._found.uses, self._found.answers
+        self.stored = self._found.stored
 
     def imports(self, package: str) -> bool:
         """Whether the module imports the package, or a part of it, anywhere."""
@@ -61,7 +63,7 @@ class Names:
     def only(self, name: str) -> tuple[ast.expr, Where] | None:
         """The value that a name at the top has throughout, and where it gets it; None where that is not certain."""
         found = self._found.bound.get(((), name), ())
-        if len(found) != 1 or name in self._found.changed or found[0].where.branch or found[0].value is None:
+        if len(found) != 1 or name in self._found.changed or found[0].where.certainly or found[0].value is None:
             return None
         return found[0].value, found[0].where
 
@@ -111,6 +113,19 @@ class Names:
         once = len(self._found.bound.get(((), function), ())) == 1
         return once and self.uses.get(function, 0) == len(self.calls_of(function))
 
+    def is_changed_in_place(self, name: str) -> bool:
+        """Whether the value that a name holds is changed in place."""
+        return name in self._found.changed
+
+    def change(self, name: str) -> None:
+        """Another module changes what this name holds."""
+        self._found.change(name)
+
+    def parameter(self, scope: Scope, position: int) -> str | None:
+        """The name of a function's argument by its place."""
+        rows = self._found.arguments.items()
+        return next((name for (at, name), each in rows if at == scope and each.position == position), None)
+
     def is_changed(self, name: str, attribute: str) -> bool:
         """Whether ``name.attribute`` gets another value anywhere."""
         return name in self._found.changed or f"{name}.{attribute}" in self._found.changed
@@ -133,6 +148,10 @@ class Names:
         """What an ``import`` in this scope brings in under a name."""
         return self._found.imported.get((scope, name))
 
+    def imports_of(self, name: str) -> Iterator[tuple[tuple[Scope, str], Imported]]:
+        """Every ``import`` that brings in something under a name."""
+        return ((key, found) for key, found in self._found.imported.items() if key[1] == name)
+
     def opened(self, name: str, scope: Scope) -> Binding | None:
         """The call whose result ``with … as name`` holds."""
         return self._found.opened.get((scope, name))
@@ -140,6 +159,27 @@ class Names:
     def unpacked(self, name: str, scope: Scope) -> Binding | None:
         """The call of whose results this name is one."""
         return self._found.unpacked.get((scope, name))
+
+    def test(self, condition: int) -> tuple[ast.expr, Where] | None:
+        """What an ``if`` asks, and where."""
+        return self._found.tests.get(condition)
+
+    def body_of(self, name: str) -> Scope | None:
+        """The scope of a function or class at the top of the module that is defined once."""
+        if len(self._found.bound.get(((), name), ())) != 1:
+            return None
+        function, known = self._found.functions.get(name), self.class_of(name)
+        if function is not None and any(isinstance(each, ast.Yield | ast.YieldFrom) for each in ast.walk(function[0])):
+            return None  # how far it is gone through, who asks it says
+        return function[1].scope if function is not None else known[0] if known is not None else None
+
+    def class_around(self, scope: Scope) -> str | None:
+        """The class whose method a place lies in."""
+        return next((name for n in range(len(scope), 0, -1) if (name := self._found.methods.get(scope[:n]))), None)
+
+    def unpacked_at(self, name: str, scope: Scope) -> int:
+        """Which of a call's results an unpacked name is, from 0."""
+        return self._found.unpacked_at[scope, name]
 
     def returned(self, function: str) -> Binding | None:
         """What a function outside classes returns, where that is its last statement and its only one of the kind."""
@@ -149,6 +189,8 @@ class Names:
         node, where = known
         values = [each for each in ast.walk(node) if isinstance(each, ast.Return | ast.Yield | ast.YieldFrom)]
         last = node.body[-1]
+        while isinstance(last, ast.With):  # with open(path) as file: return yaml.safe_load(file)
+            last = last.body[-1]
         return Binding(last.value, where) if isinstance(last, ast.Return) and last.value and len(values) == 1 else None
 
     def calls_of(self, function: str) -> list[tuple[ast.Call, Where]]:

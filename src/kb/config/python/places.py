@@ -1,27 +1,61 @@
 """Places in the flow of a Python program, and what names stand for there."""
 
 import ast
+from typing import TYPE_CHECKING
 
 from kb.core.record import NamedTuple
 
+if TYPE_CHECKING:
+    from kb.config.python.expressions import Expressions
+
+AFTER = "after"  # of an ``if`` that returns: what stands behind it is its other arm
 Branch = tuple[tuple[int, str], ...]  # the arms of if, for, while, except that a place lies in
 Scope = tuple[int, ...]  # the functions and classes that a place lies in, from the outermost
 
 
+class Made(NamedTuple):
+    """A call of a function: its arguments are what this gives.
+
+    ``scope`` is the function's; ``owner`` the module in which the call stands, at ``at`` of its flow.
+    """
+
+    scope: Scope
+    owner: "Expressions"
+    node: ast.Call
+    at: "Where"
+
+
 class Where(NamedTuple):
-    """A place in the flow of a program."""
+    """A place in the flow of a program; ``made`` is the call by which it is met, where it lies in a function."""
 
     scope: Scope
     branch: Branch
     order: int
+    made: Made | None = None
+
+    def told(self, other: "Where") -> "Where":
+        """This place as it is met from ``other``: under the same call of the function that both lie in."""
+        made = other.made
+        inside = made is not None and self.scope[: len(made.scope)] == made.scope
+        return self._replace(made=made) if inside and self.made is None else self
 
     def holds_at(self, other: "Where") -> bool:
         """Whether what happens here has happened for certain wherever ``other`` is reached."""
-        return self.branch == other.branch[: len(self.branch)]
+        own = self.certainly
+        return own == other.certainly[: len(own)]
+
+    @property
+    def certainly(self) -> Branch:
+        """The arms that it lies in, without the ways out that come before it."""
+        return tuple(each for each in self.branch if each[1] != AFTER)
 
     def excludes(self, other: "Where") -> bool:
         """Whether both lie in different arms of one ``if``: only one of them happens."""
         return any(a[0] == b[0] and a[1] != b[1] for a, b in zip(self.branch, other.branch, strict=False))
+
+
+MAX_STEPS = 24  # from one name to the next
+END = Where((), (), 1 << 30)  # of a module, once all of it has run
 
 
 class Binding(NamedTuple):
@@ -65,6 +99,9 @@ class Walked:
         self.imported: dict[tuple[Scope, str], Imported] = {}
         self.opened: dict[tuple[Scope, str], Binding] = {}  # `with open(…) as file`
         self.unpacked: dict[tuple[Scope, str], Binding] = {}  # `model_args, data_args = parser.parse_…()`
+        self.tests: dict[int, tuple[ast.expr, Where]] = {}  # of each if, by the id of its node
+        self.unpacked_at: dict[tuple[Scope, str], int] = {}  # which of the results
+        self.methods: dict[Scope, str] = {}  # the scope of a method, and the name of its class
         self.members: dict[tuple[str, str], list[Binding]] = {}  # `self.batch = …` in the methods of a class
         self.class_scopes: set[Scope] = set()  # whose names the functions in them do not see
         self.stored: set[str] = set()  # names of attributes and keys that get a value on whatever holds them

@@ -1,19 +1,21 @@
 """Python files: the literal calls that describe a run as units, each setting with its place. Nothing is executed."""
 
+import ast
 from collections.abc import Mapping
-from typing import Any
 
 from kb.config.dialect.dialects import DOT, CompiledDialect, Entry
 from kb.config.dialect.settings import Extractor, Part
 from kb.config.files import ConfigError
+from kb.config.python.brought import calls_of
 from kb.config.python.calls import CUTTING, Call, CallTable, Run, runs_of
 from kb.config.python.declared import LOSS_ONLY, asks_for_metrics, keeps_no_logits
-from kb.config.python.held import Sources
+from kb.config.python.given import Arguments, given_to
+from kb.config.python.held import GivenConfig, Sources
 from kb.config.python.names import Names
 from kb.config.python.syntax import Module
 from kb.config.python.values import SOURCE, Values, alike, lengths_by_constants
 from kb.config.text import guard
-from kb.config.text.nodes import MAPPING, Node
+from kb.config.text.nodes import MAPPING
 from kb.config.text.source import Source
 from kb.core.catalog import Dialect
 from kb.core.document import NO_SUCH_RUN, Event, Setting, Unit
@@ -30,15 +32,13 @@ TRAINER = "script.trainer"  # the class that is called says it, whatever its key
 
 
 OWN = ("training.", "trl.")  # settings that are keywords of a training call itself
+OF_MODELS = ("lora.enabled", "quantization.load_in_4bit", "quantization.load_in_8bit", "model.torch_dtype")
+HIDDEN = {  # settings that the ``**more`` of a call of each group may hold
+    "lora": ("lora.",),
+    "quantization": ("quantization.",),
+    "model": (*OF_MODELS[1:], "model.attn_implementation"),
+}
 MAX_RUNS = 200  # each is checked and predicted by itself; a real file has one or two
-
-
-class Given(NamedTuple):
-    """One keyword of a call: its path (the call's number, its name, names within), its key and its value."""
-
-    path: tuple[str, ...]
-    key: Node
-    value: Node
 
 
 class PythonReader:
@@ -62,13 +62,26 @@ class PythonReader:
         guard.check_size(text)
         return self.units(self.analyse(Module(Source(text)), path, sources), path)
 
-    def analyse(self, module: Module, path: str = "", sources: Sources | None = None) -> "Analysis":
+    def as_read(self, program: Module, path: str, sources: Sources, config: GivenConfig, source: Source) -> list[Unit]:
+        """The runs of a program that is started with a config, as units of that; none where it does not read it.
+
+        Args:
+            program: the program, which lies at ``path``.
+            source: the config's text.
+        """
+        analysis = self.analyse(program, path, sources, config)._replace(source=source)
+        units = self.units(analysis, config.path) if any(call.kind.dialect for call in analysis.calls) else []
+        return [] if config.missed else [unit._replace(read_by=path) for unit in units]
+
+    def analyse(
+        self, module: Module, path: str = "", sources: Sources | None = None, config: GivenConfig | None = None
+    ) -> "Analysis":
         """The recognised calls of a module and what each says."""
         names = Names(module.tree)
-        values = Values(module, names, self._constants, path, sources)
-        calls = self._table.find(names)
-        given = {call.number: _given(call, module, values) for call in calls}
-        return Analysis(module, calls, given, values, names)
+        values = Values(module, names, self._constants, path, sources, config)
+        calls, by_default = calls_of(values.expressions, self._table)
+        given = {call.number: given_to(call, module, values) for call in calls}
+        return Analysis(module, calls, given, values, names, by_default, module.source)
 
     def compiled(self, name: str) -> CompiledDialect:
         if name not in self._compiled:
@@ -92,7 +105,7 @@ class PythonReader:
         unknown_keys: list[str] = []
         left_open: list[str] = []
         keys: Mapping[str, Setting] = {}
-        cuts = [call for call in run.doubtful if call.kind.group in CUTTING and not call.where.branch]
+        cuts = [call for call in run.doubtful if call.kind.group in CUTTING and not call.where.certainly]
         agreed = {call.number for group in CUTTING for call in self._agreeing(group, cuts, run, analysis)}
         for call in (run.own, *run.certain, *run.doubtful):
             if call is None:
@@ -102,12 +115,16 @@ class PythonReader:
             keys = part.keys if call is run.own else keys
             if run.own is None:  # no training stands here: whoever calls this gives it its values
                 found = {name: _told(each, name) for name, each in found.items()}
+            if analysis.by_default and call is not run.own:
+                found = {name: each._replace(by_default=True) for name, each in found.items()}
             if call in run.doubtful and call.number not in agreed:
                 found = {name: each._replace(value=_unknown(name)) for name, each in found.items()}
             settings = {**found, **settings}
             nulls |= {name: span for name, span in part.silenced.items() if name not in settings}
-            unknown_keys += part.unknown_keys
             left_open += part.left_open
+            if call.home is not None:  # what is wrong in another module is told of that
+                continue
+            unknown_keys += part.unknown_keys
             events += [_as_python(event) for event in part.events if event.span not in told]
             told.update(event.span for event in part.events)
         if not any(name in settings for name in (SOURCE, "trl.max_length", "trl.max_seq_length")):
@@ -115,7 +132,12 @@ class PythonReader:
         asked = {name: each.value for name, each in settings.items()}
         if run.own is not None and LOSS_ONLY not in settings and not asks_for_metrics(asked):
             settings |= _loss_only(analysis, run.own)
-        hides = run.own is not None and analysis.given[run.own.number].hides
+        calls = [call for call in (run.own, *run.certain, *run.doubtful) if call is not None]
+        hidden = [name for call in calls for name in _hidden_by(call, analysis)]
+        if run.own is None and any(call.kind.group == "trainer" and call.argument("args") for call in calls):
+            hidden += OWN  # its arguments are made elsewhere
+        if run.own is not None and "model.name" not in settings:  # where the model comes from is not seen
+            hidden += OF_MODELS
         place = run.own or (*run.certain, *run.doubtful)[0]
         return Unit(
             path=path,
@@ -127,7 +149,7 @@ class PythonReader:
             nulls={name: span for name, span in nulls.items() if name not in settings},
             left_open=tuple(left_open),
             unknown_keys=tuple(unknown_keys),
-            hidden=OWN if hides else (),
+            hidden=tuple(dict.fromkeys(hidden)),
             keys=keys,
         )
 
@@ -148,12 +170,13 @@ class PythonReader:
         compiled = self.compiled(call.kind.dialect or DIALECT)
         if call.kind.group in OF_OTHERS:
             entries = {path: entry for path, entry in entries.items() if path in compiled.targets}
-        part = Extractor(compiled, parsed=False).extract(entries, analysis.module.source)
+        part = Extractor(compiled, parsed=False).extract(entries, analysis.source)
         loose = {path for path, _, value in entries.values() if id(value) in analysis.values.by_default}
         part.settings |= {
             name: setting._replace(by_default=True) for name, setting in part.settings.items() if setting.path in loose
         }
-        kept = {name for word, names in call.kind.unless.items() if word in analysis.module.text for name in names}
+        text = analysis.module.text if call.home is None else call.home.owner.text
+        kept = {name for word, names in call.kind.unless.items() if word in text for name in names}
         for name, value in call.kind.sets.items():
             if name in kept:
                 continue
@@ -169,13 +192,6 @@ class PythonReader:
         return part
 
 
-class Arguments(NamedTuple):
-    """What a call is given: what is written out, and whether there is a ``**more`` that cannot be told."""
-
-    known: tuple[Given, ...]
-    hides: bool
-
-
 class Analysis(NamedTuple):
     """The recognised calls of one module."""
 
@@ -184,6 +200,8 @@ class Analysis(NamedTuple):
     given: Mapping[int, Arguments]
     values: Values
     names: Names
+    by_default: bool  # which calls are made rests on what a command line may give otherwise
+    source: Source  # the text whose places the values have: the module's, or that of a config that it is given
 
     def says_something(self, run: Run) -> bool:
         """Whether at least one keyword is literal: a call with nothing but other code's values describes no run."""
@@ -192,54 +210,24 @@ class Analysis(NamedTuple):
         return any(node.kind == MAPPING or not isinstance(node.data, Unknown) for node in found)
 
     def span(self, call: Call) -> Span:
-        start, end = self.module.extent(call.node)
-        return self.module.source.between(self.module.place(start), self.module.place(end))
+        return self._span(call.place)
 
     def name_span(self, call: Call) -> Span:
         """The called name."""
-        start, end = self.module.extent(call.node.func)
-        return self.module.source.between(self.module.place(start), self.module.place(end))
+        return self._span(call.place.func)
+
+    def _span(self, node: ast.expr) -> Span:
+        if self.source is not self.module.source:
+            return Span(1, 1, 1, 1, 0, 0)
+        start, end = self.module.extent(node)
+        return self.source.between(self.module.place(start), self.module.place(end))
 
 
-def _given(call: Call, module: Module, values: Values) -> Arguments:
-    known: dict[tuple[str, ...], Given] = {}
-    hides = False
-    first = str(call.number)
-    for keyword, name, expression in call.keywords():
-        if name is None:
-            pairs = values.pairs(expression, call.where)
-            if pairs is None:
-                hides = True
-                continue
-            for key, inner, value in pairs[0]:
-                node = values.node(value, pairs[2])
-                node.alias = node.alias or pairs[1]
-                start, end = module.extent(key)
-                _add(known, Given((first, inner), values.key((start, end), inner, _quote(key, module)), node))
-            continue
-        node = values.node(expression, call.where)
-        if name in call.kind.literal and isinstance(node.data, Unknown):
-            continue
-        start, _ = module.extent(keyword or expression)
-        key_node = values.key((start, start + len(name)) if keyword else module.extent(expression), name)
-        if keyword is not None and (first, name) in known:
-            raise ConfigError(
-                "config.python-syntax", *module.at_offset(start), reason=f"keyword argument repeated: {name}"
-            )
-        _add(known, Given((first, name), key_node, node))
-    return Arguments(tuple(known.values()), hides)
-
-
-def _quote(key: Any, module: Module) -> str:
-    start, end = module.extent(key)
-    return module.text[start] if module.text[start : start + 1] in ("'", '"') and end > start else ""
-
-
-def _add(known: dict[tuple[str, ...], Given], given: Given) -> None:
-    known[given.path] = given
-    if given.value.kind == MAPPING:
-        for key, value in given.value.value:
-            _add(known, Given((*given.path, key.value), key, value))
+def _hidden_by(call: Call, analysis: Analysis) -> tuple[str, ...]:
+    """What the ``**more`` of a call may hold."""
+    if not analysis.given[call.number].hides:
+        return ()
+    return OWN if call.kind.dialect is not None else HIDDEN.get(call.kind.group, ())
 
 
 def _titles(calls: list[Call]) -> dict[int, str]:

@@ -6,19 +6,19 @@ import ast
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from kb.config.python.arithmetic import UnknownValueError
+from kb.config.python.arithmetic import FromOutsideError, UnknownValueError
 from kb.config.python.declared import declared
-from kb.config.python.forms import class_named, field_default, flag_value, is_called, is_none, pairs_of
-from kb.config.python.held import Flags, Found, Held, Instance, Loaded
+from kb.config.python.forms import class_named, flag_value, is_called, is_none, pairs_of
+from kb.config.python.held import Caller, Flags, Found, Held, Instance, Loaded
 from kb.config.python.loads import loaded
 from kb.config.python.names import Names
-from kb.config.python.places import Argument, Imported, Scope, Where
+from kb.config.python.objects import Objects
+from kb.config.python.places import END, MAX_STEPS, Argument, Imported, Made, Scope, Where
 from kb.config.python.syntax import dotted_name
 
 if TYPE_CHECKING:
     from kb.config.python.expressions import Expressions
 
-MAX_STEPS = 24  # from one name to the next
 _PARSES = ("parse_args", "parse_known_args", "parse_args_into_dataclasses", "parse_yaml_file", "parse_json_file")
 _PARSED = ("parse_args",)
 _LOADS = frozenset((
@@ -27,14 +27,10 @@ _LOADS = frozenset((
 ))  # fmt: skip
 _FROM_ENVIRONMENT = ("os.environ.get", "os.getenv", "environ.get", "getenv")
 _FILLS = ("from_", "load", "parse", "read")  # beginnings of methods that make an object from a file
-_MAKES = ("__post_init__", "__getattr", "__setattr__", "__new__")  # methods that give an object other values
 _SETS_FLAGS = ("set_defaults", "namespace=", "dest=", "def parse_args(self")  # what gives a flag another value or name
 
 
-END = Where((), (), 1 << 30)  # of a module, once all of it has run
-
-
-class References:
+class References(Objects):
     """Follows the references of one module.
 
     Args:
@@ -62,6 +58,12 @@ class References:
             return self._entry(self.follow(node.value, at, depth + 1), node.slice.value, None, at, depth)
         if isinstance(node, ast.Call):
             return self._call(node, at, depth)
+        if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or) and len(node.values) == 2:
+            first = self.follow(node.values[0], at, depth + 1)  # yaml.safe_load(file) or {}, config or Config()
+            if isinstance(first, Instance) or (isinstance(first, Loaded) and first.data):
+                return first
+            if isinstance(first, Held) and is_none(first.value):
+                return self.follow(node.values[1], at, depth + 1)
         return Held(self._own, node, at)
 
     def top(self, name: str, depth: int) -> Found:
@@ -75,20 +77,52 @@ class References:
         if scope is None:
             raise UnknownValueError
         argument = self._names.argument(name, scope)
+        if name == "self":
+            return self._object(scope)
         if argument is not None:
-            if len(self._names.bindings(name, scope)) == 1:
-                return self._argument(name, argument, depth)
-            return self._renewed(name, scope, argument)
+            bound = self._own.bound(name, at)
+            if bound is not None and bound.where == argument.where:
+                return self._argument(name, argument, scope, at, depth)
+            if bound is None:
+                return self._renewed(name, scope, argument)
         imported = self._names.imported(name, scope)
-        if imported is not None and imported.name is not None:
+        if imported is not None and imported.name is not None and len(self._names.bindings(name, scope)) == 1:
             return self._other(imported).top(imported.name, depth + 1)
         unpacked = self._names.unpacked(name, scope)
         if unpacked is not None and isinstance(unpacked.value, ast.Call) and is_called(unpacked.value, _PARSES):
             return Flags(self._own)
-        binding = self._names.look_up(name, at)
+        if unpacked is not None and unpacked.value is not None and len(self._names.bindings(name, scope)) == 1:
+            return self._part(unpacked.value, self._names.unpacked_at(name, scope), unpacked.where.told(at), depth)
+        binding = self._own.bound(name, at)
         if binding is None or binding.value is None:
             raise UnknownValueError
-        return self.follow(binding.value, binding.where, depth + 1)
+        return self.follow(binding.value, binding.where.told(at), depth + 1)
+
+    def _part(self, call: ast.expr, number: int, at: Where, depth: int) -> Found:
+        """One of the results of ``model, lora, data = make(…)``."""
+        found = self.follow(call, at, depth + 1)
+        if not isinstance(found, Held) or not isinstance(found.value, ast.Tuple) or number >= len(found.value.elts):
+            raise UnknownValueError
+        return found.owner.references.follow(found.value.elts[number], found.at, depth + 1)
+
+    def _object(self, scope: Scope) -> Instance:
+        """The object whose method this is, where the program makes one of its class."""
+        kind = self._names.class_around(scope)
+        made = self.calls_of(kind) if kind is not None else []
+        if len(made) != 1 or not isinstance(made[0].node.func, ast.Name):
+            raise UnknownValueError
+        return Instance(made[0].owner, made[0].node.func.id, made[0].node, made[0].at)
+
+    def calls_of(self, function: str) -> list[Caller]:
+        """The calls of what this module defines, by itself and by the modules of the program that bring it in.
+
+        Raises:
+            UnknownValueError: code holds it but to call it, or it is defined more than once.
+        """
+        if not self._names.is_called_alone(function):
+            raise UnknownValueError
+        own = [Caller(self._own, node, at) for node, at in self._names.calls_of(function)]
+        return [*own, *self._own.shared.callers.get((self._own.path, function), ())]
 
     def _other(self, imported: Imported) -> "References":
         other = self._own.other(imported)
@@ -104,23 +138,24 @@ class References:
         other = self._own.other(imported)
         return None if other is None else other.references
 
-    def _argument(self, name: str, argument: Argument, depth: int) -> Found:
+    def _argument(self, name: str, argument: Argument, scope: Scope, at: Where, depth: int) -> Found:
         """What the one call of a function gives; without a call in sight its default, or any object of its type."""
-        if not self._names.is_called_alone(argument.function):
-            raise UnknownValueError
-        given = [self._given(name, argument, call) for call, _ in self._names.calls_of(argument.function)]
+        by_this = at.made is not None and at.made.scope == scope
+        calls = [Caller(*at.made[1:])] if by_this and at.made is not None else self.calls_of(argument.function)
+        given = [self._given(name, argument, call.node) for call in calls]
         if len(given) == 1 and given[0] is not None:
-            ((_, at),) = self._names.calls_of(argument.function)
-            return self.follow(given[0], at, depth + 1)
+            return calls[0].owner.references.follow(given[0], calls[0].at, depth + 1)
         if any(each is not None for each in given):
             raise UnknownValueError
-        if argument.default is not None and not is_none(argument.default):
-            self._own.shared.by_default = True
+        if argument.default is not None and (calls or not is_none(argument.default)):
+            self._own.shared.by_default |= not calls
             return self.follow(argument.default, argument.where, depth + 1)
+        if calls:
+            raise UnknownValueError
         kind = class_named(argument.annotation)
         if kind:
             return self._any_of(kind, argument.where)
-        raise UnknownValueError
+        raise FromOutsideError
 
     def _renewed(self, name: str, scope: Scope, argument: Argument) -> Instance:
         """An argument that is bound anew where it is none: ``config = config or Config()``."""
@@ -149,7 +184,7 @@ class References:
 
     def _attribute(self, node: ast.Attribute, at: Where, depth: int) -> Found:
         holder = node.value
-        if isinstance(holder, ast.Name):
+        if isinstance(holder, ast.Name) and holder.id != "self":  # what methods give it, its class knows
             if self._names.is_changed(holder.id, node.attr):
                 raise UnknownValueError
             scope = self._names.scope_of(holder.id, at)
@@ -179,69 +214,20 @@ class References:
             return None
         return (other.references, imported.name) if other.references._names.is_class(imported.name) else None
 
-    def attribute_of(self, instance: Instance, attribute: str, depth: int) -> Found:
-        """What an object has under a name: what its call was given, or its class says."""
-        known = self._class(instance.name, instance.at)
-        if known is None:
-            raise UnknownValueError
-        home, name = known
-        call = instance.call
-        if self._names.is_stored(attribute) or home._names.has_method(name, _MAKES):
-            raise UnknownValueError
-        if call is not None:
-            if call.args or any(each.arg is None for each in call.keywords):
-                raise UnknownValueError
-            given = next((each.value for each in call.keywords if each.arg == attribute), None)
-            if given is not None and home._has_fields(name):
-                return self.follow(given, instance.at, depth + 1)
-            if given is not None and not home._names.has_method(name, ("__init__",)):
-                raise UnknownValueError
-        return home._field(name, attribute, depth + 1)
-
-    def _has_fields(self, name: str) -> bool:
-        """Whether the arguments of a class's call are its fields, by itself or by a class that it is built on."""
-        return self._names.is_dataclass(name) or any(
-            known is not None and known[0]._names.is_dataclass(known[1])
-            for known in (self._class(base, END) for base in self._names.bases(name))
-        )
-
-    def _field(self, class_name: str, attribute: str, depth: int) -> Found:
-        """What a class, or the one that it is built on, says of an attribute."""
-        names = self._names
-        bases = names.bases(class_name)
-        if depth > MAX_STEPS or len(bases) > 1 or names.is_changed(class_name, attribute):
-            raise UnknownValueError
-        if names.is_stored(attribute) or names.has_method(class_name, _MAKES):
-            raise UnknownValueError
-        own, binding = names.set_on_self(class_name, attribute), names.field(class_name, attribute)
-        based = self._class(bases[0], END) if bases else None
-        if based is not None and based[0]._sets(based[1], attribute):
-            raise UnknownValueError
-        if own:
-            binding = own[0] if len(own) == 1 and binding is None else None
-        elif binding is None and based is not None:
-            return based[0]._field(based[1], attribute, depth + 1)
-        if binding is None or binding.value is None:
-            raise UnknownValueError
-        return self.follow(field_default(binding.value), binding.where, depth + 1)
-
-    def _sets(self, class_name: str, attribute: str) -> bool:
-        """Whether methods of a class give its objects the attribute."""
-        return bool(self._names.set_on_self(class_name, attribute)) or self._names.has_method(class_name, _MAKES)
-
     def _entry(self, held: Found, key: Any, default: ast.expr | None, at: Where, depth: int) -> Found:
         """``held[key]``, or ``held.get(key, default)``."""
-        if self._names.is_stored(key):
+        if self._names.is_stored(key) or self._own.shared.is_stored(key):
             raise UnknownValueError
         if isinstance(held, Flags):
             return Loaded(self._flag(held, str(key)))
         if isinstance(held, Loaded):
-            if isinstance(held.data, Mapping) and key in held.data:
-                return Loaded(held.data[key])
+            if held.has(key):
+                return held.entry(key)
             if isinstance(held.data, list) and isinstance(key, int) and -len(held.data) <= key < len(held.data):
                 return Loaded(held.data[key])
             if isinstance(held.data, Mapping) and default is not None:
                 return self.follow(default, at, depth + 1)
+            held.miss()
             raise UnknownValueError
         if isinstance(held, Instance):
             raise UnknownValueError
@@ -256,7 +242,9 @@ class References:
         """What a flag is where the command line does not give it."""
         text = flags.owner.text
         known = declared(text).get(name)
-        if known is None or not known.can_be_told or any(each in text for each in _SETS_FLAGS):
+        if known is not None and not known.can_be_told:
+            raise FromOutsideError
+        if known is None or any(each in text for each in _SETS_FLAGS):
             raise UnknownValueError
         self._own.shared.by_default = True
         return flag_value(known.text)
@@ -272,7 +260,7 @@ class References:
         if is_called(node, _PARSED) and not node.args and not node.keywords:
             return Flags(self._own)
         if name in _LOADS or name.endswith(".OmegaConf.load"):
-            return Loaded(loaded(self._own, self._names, node, at))
+            return loaded(self._own, self._names, node, at)
         if isinstance(node.func, ast.Attribute) and node.func.attr == "get" and node.args:
             key, default = node.args[0], node.args[1] if len(node.args) > 1 else ast.Constant(None)
             if isinstance(key, ast.Constant):
@@ -285,13 +273,16 @@ class References:
 
     def _result(self, function: str, node: ast.Call, at: Where, depth: int) -> Found:
         """What a function of the project's own returns, where it says so once."""
+        home, name = self, function
         returned = self._names.returned(function)
-        if returned is not None and returned.value is not None:
-            return self.follow(returned.value, returned.where, depth + 1)
-        scope = self._names.scope_of(function, at)
-        imported = self._names.imported(function, scope) if scope is not None else None
-        if imported is not None and imported.name is not None:
-            other = self._own.other(imported)
-            if other is not None and not node.args and not node.keywords:
-                return other.references._result(imported.name, node, END, depth + 1)
-        return Held(self._own, node, at)
+        if returned is None:
+            scope = self._names.scope_of(function, at)
+            imported = self._names.imported(function, scope) if scope is not None else None
+            other = self._own.other(imported) if imported is not None and imported.name is not None else None
+            if other is not None and imported is not None and imported.name is not None:
+                home, name = other.references, imported.name
+                returned = home._names.returned(name)
+        if returned is None or returned.value is None:
+            return Held(self._own, node, at)
+        where = returned.where._replace(made=Made(returned.where.scope, self._own, node, at))
+        return home.follow(returned.value, where, depth + 1)

@@ -2,17 +2,21 @@
 
 import ast
 from collections.abc import Iterable, Mapping
+from copy import copy
 from typing import Any
 
 from kb.config.python.arithmetic import Symbol, UnknownValueError
-from kb.config.python.expressions import COMPUTED, MAX_DEPTH, Expressions, Pairs, Read
-from kb.config.python.held import NoSources, Shared, Sources
+from kb.config.python.expressions import COMPUTED, MAX_DEPTH, Expressions, Pairs
+from kb.config.python.held import GivenConfig, Loaded, NoSources, Read, Shared, Sources
 from kb.config.python.names import Names, Where
 from kb.config.python.syntax import Module
+from kb.config.text.json_nodes import Place
 from kb.config.text.nodes import MAPPING, SCALAR, SEQUENCE, Node
+from kb.config.text.source import Source
 from kb.core.document import Setting
 from kb.core.expression import Unknown, is_unknown
 
+FIRST = Place(0, 0, 0)
 WRITTEN = "py"  # the style of a scalar that is no text in quotes
 
 
@@ -23,26 +27,45 @@ class Values:
         constants: dotted names, and the texts they stand for.
         path: where the module lies.
         sources: the project's files around it; None: there are none.
+        config: the config that the program is started with. Everything then stands where that says it, or at its
+            beginning: it is a reading of that file.
     """
 
     def __init__(
-        self, module: Module, names: Names, constants: Mapping[str, str], path: str = "", sources: Sources | None = None
+        self,
+        module: Module,
+        names: Names,
+        constants: Mapping[str, str],
+        path: str = "",
+        sources: Sources | None = None,
+        config: GivenConfig | None = None,
     ) -> None:
-        self._module, self._names = module, names
-        self._expressions = Expressions(names, constants, module.text, path, Shared(sources or NoSources()))
+        self._module, self._names, self.of_config = module, names, config is not None
+        self.expressions = Expressions(names, constants, module.text, path, Shared(sources or NoSources(), config))
         self.by_default: set[int] = set()  # the nodes whose value a caller or a command line may give otherwise
+
+    def of(self, other: Expressions) -> "Values":
+        """The values of another module of the same program."""
+        made = copy(self)
+        made._module, made._names, made.expressions = Module(Source(other.text)), other.names, other
+        return made
 
     def node(self, expression: ast.expr, at: Where) -> Node:
         """The expression as a config's value; of a name, that of its one assignment, with the place of that."""
-        shared = self._expressions.shared
+        shared = self.expressions.shared
         shared.by_default = False
         try:
-            read = self._expressions.read(expression, at)
+            read = self.expressions.read(expression, at)
             if read.at is not None and isinstance(read.place, ast.Dict | ast.Call):
                 return self._mapping(read, read.at)
-            node = self._data_node(read.data, expression if read.shared else read.place)
+            if read.origin is not None:
+                node = self._placed(read.data, read.origin.node, expression)
+            else:
+                node = self._data_node(read.data, expression if read.shared else read.place)
         except (UnknownValueError, RecursionError):
             return self._scalar(expression, Unknown(frozenset(), COMPUTED))
+        if read.of_file and node.kind == SCALAR:
+            node.style = ""  # as the file's own parser gives it: 2e-5 of YAML is text there, too
         node.alias = read.shared
         if shared.by_default:
             self.by_default.add(id(node))
@@ -57,24 +80,62 @@ class Values:
         for _ in range(MAX_DEPTH):
             if not isinstance(expression, ast.Name):
                 break
-            binding = self._names.look_up(expression.id, at)
+            binding = self.expressions.bound(expression.id, at)
             if binding is None or binding.value is None:
                 return None
             shared = shared or self._names.uses.get(expression.id, 0) > 1
-            expression, at = binding.value, binding.where
+            expression, at = binding.value, binding.where.told(at)
         found = _entries_of(expression)
         return None if found is None else (found, shared, at)
+
+    def loaded(self, expression: ast.expr, at: Where) -> list[tuple[str, Node]] | None:
+        """The entries of a mapping that a file says: ``**config["training"]``; None of anything else."""
+        try:
+            found = self.expressions.references.follow(expression, at)
+        except (UnknownValueError, RecursionError):
+            return None
+        if not isinstance(found, Loaded) or not isinstance(found.data, Mapping):
+            return None
+        rows: list[tuple[str, Node]] = []
+        for key in found.data:
+            held = found.entry(key)
+            of_config = held.origin.node if held.origin is not None else None
+            rows.append(
+                (
+                    str(key),
+                    self._placed(held.data, of_config, expression)
+                    if of_config
+                    else self._held_node(held.data, expression),
+                )
+            )
+        return rows
+
+    def _placed(self, data: Any, of_config: Node, place: ast.expr) -> Node:
+        """What a config says, at its place there."""
+        if of_config.kind != SCALAR:
+            return of_config.aliased(of_config.start, of_config.end or of_config.start)
+        node = self._scalar(place, data)
+        node.start, node.end = of_config.start, of_config.end
+        return node
+
+    def _held_node(self, data: Any, place: ast.expr) -> Node:
+        if not isinstance(data, Mapping):
+            return self._data_node(data, place)
+        node = self._at(MAPPING, [], "", place)
+        extent = self._module.extent(place)
+        node.value = [(self.key(extent, str(key)), self._held_node(value, place)) for key, value in data.items()]
+        return node
 
     def scalar_of(self, expression: ast.expr, at: Where) -> Any:
         """The plain value of an expression; Unknown where it cannot be told."""
         try:
-            return self._expressions.read(expression, at).data
+            return self.expressions.read(expression, at).data
         except (UnknownValueError, RecursionError):
             return Unknown(frozenset(), COMPUTED)
 
     def key(self, extent: tuple[int, int], name: str, style: str = "") -> Node:
         """The node of a key that stands at these offsets."""
-        start, end = (self._module.place(offset) for offset in extent)
+        start, end = (FIRST, FIRST) if self.of_config else [self._module.place(offset) for offset in extent]
         return Node(SCALAR, name, None, style, start, end)
 
     def _mapping(self, read: Read, at: Where) -> Node:
@@ -86,7 +147,7 @@ class Values:
         return node
 
     def _data_node(self, data: Any, place: ast.expr) -> Node:
-        self._expressions.count()
+        self.expressions.count()
         if isinstance(data, list | tuple):
             node = self._at(SEQUENCE, [], "", place)
             items = place.elts if isinstance(place, ast.List | ast.Tuple | ast.Set) else []
@@ -106,6 +167,8 @@ class Values:
         return node
 
     def _at(self, kind: int, value: Any, style: str, place: ast.expr) -> Node:
+        if self.of_config:
+            return Node(kind, value, None, style, FIRST, FIRST)
         start, end = self._module.extent(place)
         return Node(kind, value, None, style, self._module.place(start), self._module.place(end))
 
@@ -128,6 +191,15 @@ def _entries_of(expression: ast.expr) -> Pairs | None:
 def key_style(key: ast.expr | ast.keyword) -> str:
     """The quote of a dictionary's key; none of a keyword."""
     return '"' if isinstance(key, ast.Constant) else ""
+
+
+def moved(node: Node, start: Place, end: Place) -> Node:
+    """A value that stands in another module, at the place that leads to it; no other can be put in its place."""
+    node.start, node.end, node.alias = start, end, True
+    for child in node.value if node.kind != SCALAR else ():
+        for each in child if isinstance(child, tuple) else (child,):
+            moved(each, start, end)
+    return node
 
 
 SOURCE, TARGET = "data.max_source_length", "data.max_target_length"

@@ -2,7 +2,7 @@
 
 import ast
 
-from kb.config.python.places import Argument, Binding, Branch, Imported, Scope, Walked, Where
+from kb.config.python.places import AFTER, Argument, Binding, Branch, Imported, Scope, Walked, Where
 from kb.config.python.syntax import arguments_of, bodies_of, opens_answers
 
 
@@ -66,6 +66,8 @@ class _Walk:
         for statement in body:
             self._order += 1
             self._statement(statement, Where(scope, branch, self._order))
+            if isinstance(statement, ast.If) and not statement.orelse and isinstance(statement.body[-1], ast.Return):
+                branch = (*branch, (id(statement), AFTER))
 
     def _statement(self, node: ast.stmt, at: Where) -> None:
         names, scope, branch = self._names, at.scope, at.branch
@@ -104,6 +106,8 @@ class _Walk:
                 if isinstance(item.optional_vars, ast.Name):
                     names.opened[scope, item.optional_vars.id] = Binding(item.context_expr, at)
         self._parts(node, at, target)
+        if isinstance(node, ast.If):
+            names.tests[id(node)] = node.test, at
         for arm, body, condition in bodies_of(node):
             self._body(body, scope, (*branch, (id(node), arm)) if condition else branch)
 
@@ -135,6 +139,8 @@ class _Walk:
     def _arguments(self, node: ast.FunctionDef | ast.AsyncFunctionDef, at: Where, inner: Scope) -> None:
         names, given = self._names, node.args
         holder = self._class_names.get(at.scope)
+        if holder is not None:
+            names.methods[inner] = holder
         if not at.scope and not node.decorator_list:
             names.functions[node.name] = node, Where(inner, (), self._order)
         placed = [*given.posonlyargs, *given.args]
@@ -169,9 +175,10 @@ class _Walk:
                         self._names.bind(at.scope, each.id, Binding(value, at))
                     continue
             if isinstance(target, ast.Tuple | ast.List) and isinstance(node.value, ast.Call):
-                for each in target.elts:
+                for number, each in enumerate(target.elts):
                     if isinstance(each, ast.Name):
                         self._names.unpacked[at.scope, each.id] = Binding(node.value, at)
+                        self._names.unpacked_at[at.scope, each.id] = number
             self._targets(target, at)
         first = node.targets[0]
         if isinstance(first, ast.Tuple) and first.elts and isinstance(first.elts[0], ast.Name):
@@ -239,6 +246,7 @@ class _Walk:
             elif isinstance(node, ast.comprehension):
                 self._targets(node.target, at)
             if isinstance(node, ast.IfExp):
+                names.tests[id(node)] = node.test, at._replace(branch=branch, scope=scope)
                 stack.append((node.test, branch, scope))
                 stack.append((node.body, (*branch, (id(node), "body")), scope))
                 stack.append((node.orelse, (*branch, (id(node), "orelse")), scope))

@@ -53,6 +53,8 @@ def _unit(unit: UnitResult, words: Words) -> Object:
         "setup": _setup(unit.setup, unit) if unit.setup else None,
         "prediction": prediction_object(unit.prediction) if unit.prediction else None,
     }
+    if unit.unit.read_by:
+        made["read_by"] = unit.unit.read_by
     if unit.prediction is None and unit.note:
         made["note"] = words(f"note.{unit.note}", **unit.note_values)
     if unit.gpu_fits:

@@ -63,6 +63,8 @@ def _heading(unit: UnitResult, words: Words, style: Style) -> list[str]:
 def about(unit: UnitResult, words: Words) -> list[str]:
     """Format, model, method and batch: what the reader should see was understood."""
     parts = [words("report.dialect", name=unit.unit.dialect) if unit.unit.dialect else words("report.no_dialect")]
+    if unit.unit.read_by:
+        parts[0] = words("report.read_by", program=shown_path(unit.unit.read_by))
     setup = unit.setup
     if setup is None or unit.unit.dialect is None:
         return parts

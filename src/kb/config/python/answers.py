@@ -1,0 +1,109 @@
+"""Conversions, comparisons and questions to the GPU in a program's expressions."""
+
+import ast
+import operator
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from kb.config.python.arithmetic import Symbol, UnknownValueError, bounded, text_of
+from kb.config.python.held import Read, elsewhere
+from kb.config.python.places import Where
+from kb.config.python.syntax import dotted_name
+from kb.core.expression import Unknown
+from kb.core.facts import NATIVE_BF16, NATIVE_BF16_IF_TRUE
+
+if TYPE_CHECKING:
+    from kb.config.python.expressions import Expressions
+
+# What these say is known once the GPU is; of older GPUs newer versions of torch say yes too, so a no is not certain.
+_ASKED = {"is_bfloat16_supported": NATIVE_BF16, "is_bf16_supported": NATIVE_BF16_IF_TRUE}
+_CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {
+    "bool": bool,
+    "int": int,
+    "float": float,
+    "str": text_of,
+    "list": list,
+    "tuple": tuple,
+}
+_TYPES = {each.__name__: each for each in (bool, int, float, str, list, tuple, dict)}
+_COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Is: operator.is_,
+    ast.IsNot: operator.is_not,
+    ast.In: lambda one, many: one in many,
+    ast.NotIn: lambda one, many: one not in many,
+}
+
+
+def compared(own: "Expressions", node: ast.Compare, at: Where, depth: int) -> Read:
+    """``a == b``, ``a is not None``, ``a in (b, c)``, ``a > b``, of plain values."""
+    if _asks_for_ampere(own, node, at):
+        return Read(NATIVE_BF16, node)
+    sides = [own.read(each, at, depth + 1).data for each in (node.left, *node.comparators)]
+    compare = _COMPARISONS.get(type(node.ops[0]))
+    if compare is None or len(sides) != 2 or any(isinstance(each, Unknown | Symbol) for each in sides):
+        raise UnknownValueError
+    try:
+        return Read(bool(compare(*sides)), node, True)
+    except TypeError:
+        raise UnknownValueError from None
+
+
+def _asks_for_ampere(own: "Expressions", node: ast.Compare, at: Where) -> bool:
+    """``torch.cuda.get_device_capability()[0] >= 8``, also of ``major, minor = …get_device_capability()``:
+    these GPUs have bf16 themselves.
+    """
+    left, right = node.left, node.comparators[0]
+    asked: ast.expr | None = None
+    if isinstance(left, ast.Subscript) and isinstance(left.slice, ast.Constant) and left.slice.value == 0:
+        asked = left.value
+    elif isinstance(left, ast.Name):
+        scope = own.names.scope_of(left.id, at)
+        binding = own.names.unpacked(left.id, scope) if scope is not None else None
+        if scope is not None and binding is not None and own.names.unpacked_at(left.id, scope) == 0:
+            asked = binding.value
+    called = (dotted_name(asked.func) or "") if isinstance(asked, ast.Call) else ""
+    eight = isinstance(right, ast.Constant) and right.value == 8 and type(node.ops[0]) is ast.GtE
+    return eight and called.endswith("get_device_capability")
+
+
+def called(own: "Expressions", node: ast.Call, at: Where, depth: int) -> Read:
+    """``int(…)``, ``float(…)``, ``str(…)`` of something known; ``dict(a=1)``; ``getattr(torch, "bfloat16")``."""
+    name = node.func.id if isinstance(node.func, ast.Name) else ""
+    if own.names.binds(name):
+        name = ""  # the module's own function of that name
+    if name == "dict" and not node.args and all(each.arg for each in node.keywords):
+        return Read({str(each.arg): own.or_unknown(each.value, at, depth) for each in node.keywords}, node, at=at)
+    if name == "getattr" and len(node.args) == 2:
+        attribute = own.read(node.args[1], at, depth + 1).data
+        if type(attribute) is not str:
+            raise UnknownValueError
+        meant = own.constants.get(f"{dotted_name(node.args[0])}.{attribute}")
+        if meant is not None:
+            return Read(Symbol(meant), node, True)
+    asked = dotted_name(node.func) or ""
+    last = asked.rpartition(".")[2]
+    kind = _TYPES.get(getattr(node.args[1], "id", "")) if name == "isinstance" and len(node.args) == 2 else None
+    if kind is not None:
+        return Read(isinstance(own.read(node.args[0], at, depth + 1).data, kind), node, True)
+    if last in _ASKED and not node.args and not node.keywords:
+        return Read(_ASKED[last], node)
+    if asked.endswith("cuda.is_available"):  # what is asked of kb is a run on a GPU
+        return Read(True, node, True)
+    if name not in _CONVERSIONS or len(node.args) != 1 or node.keywords:
+        return own.referred(node, at, depth)
+    inner = own.read(node.args[0], at, depth + 1)
+    if name in ("list", "tuple") and not isinstance(inner.data, list | tuple):
+        raise UnknownValueError
+    if isinstance(inner.data, Symbol):
+        raise UnknownValueError
+    try:
+        made = _CONVERSIONS[name](inner.data)
+    except (TypeError, ValueError, OverflowError):
+        raise UnknownValueError from None
+    return Read(bounded(made), node, elsewhere(inner, node.args[0]), origin=inner.origin)

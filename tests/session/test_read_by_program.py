@@ -1,0 +1,157 @@
+"""A config with names of its own, read as the program of its project reads it."""
+
+from pathlib import Path
+
+import pytest
+
+from catalog_sample import load_catalog
+from kb.advice.question import Question
+from kb.core.document import Unit
+from kb.core.result import UnitResult, Unusable
+from kb.knowledge import load_words
+from kb.report.check.text import about
+from kb.report.words import Words
+from kb.session.prepare import file_checker
+from kb.session.project import find_project
+from kb.session.run import Input, check_input
+from kb.session.seen import LOOKUPS, still
+
+CATALOG = load_catalog()
+MODEL = """
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+from peft import LoraConfig, get_peft_model
+
+def load(section, four_bit):
+    quantized = None
+    if four_bit:
+        quantized = BitsAndBytesConfig(load_in_4bit=True)
+    return AutoModelForCausalLM.from_pretrained(section["base"], quantization_config=quantized, device_map={"": 0})
+
+class Adapter:
+    def __init__(self, section):
+        self.section = section
+    def put_on(self, model):
+        return get_peft_model(model, LoraConfig(r=self.section["rank"], target_modules=["q_proj", "v_proj"]))
+"""
+TRAIN = """
+import argparse, yaml
+from transformers import Trainer, TrainingArguments
+from src.model import Adapter, load
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--config", required=True)
+    config = read(parser.parse_args().config)
+    model = Adapter(config["lora"]).put_on(load(config["model"], config["model"]["four_bit"]))
+    arguments = TrainingArguments(
+        "out", per_device_train_batch_size=config["run"]["rows"], gradient_checkpointing=True, bf16=True,
+        learning_rate=float(config["run"]["speed"]), eval_strategy="no", **config["more"],
+    )
+    Trainer(model=model, args=arguments).train()
+
+def read(path):
+    with open(path) as file:
+        return yaml.safe_load(file)
+
+main()
+"""
+CONFIG = """
+model: {base: facebook/opt-125m, four_bit: true}
+lora:
+  rank: 8
+run:
+  rows: 4096
+  speed: 1e-4
+more: {gradient_accumulation_steps: 3, optim: adamw_torch}
+training: {learning_rate: 0.1}
+"""
+
+
+def project(folder: Path, train: str = TRAIN, config: str = CONFIG, **more: str) -> Path:
+    files = {"train.py": train, "src/model.py": MODEL, "configs/a.yaml": config, **more}
+    (folder / ".git").mkdir(exist_ok=True)
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, "utf-8")
+    return folder / "configs" / "a.yaml"
+
+
+def checked(path: Path) -> UnitResult:
+    checker = file_checker(CATALOG, find_project(str(path.parent)), Question.of(gpu="rtx-3090"))
+    outcome = check_input(Input(str(path)), checker)
+    assert not isinstance(outcome, Unusable), outcome
+    return outcome.results[0]
+
+
+def read(path: Path) -> Unit:
+    return checked(path).unit
+
+
+def test_a_config_says_what_its_program_makes_of_it(tmp_path: Path) -> None:
+    result = checked(project(tmp_path))
+    setup = result.setup
+    assert setup is not None
+    assert (setup.model_name, setup.method, setup.lora_r) == ("facebook/opt-125m", "qlora", 8)
+    assert (setup.per_device_train_batch_size, setup.gradient_accumulation_steps) == (4096, 3)
+    assert setup.gradient_checkpointing and setup.bf16 and setup.optim == "adamw_torch"
+    assert Path(result.unit.read_by).name == "train.py"
+    assert not any(each.name == "run.own_defaults" for each in setup.assumed)
+
+
+def test_a_finding_stands_where_the_config_says_it_and_no_fix_is_written_there(tmp_path: Path) -> None:
+    result = checked(project(tmp_path))
+    (found,) = [each for each in result.findings if each.rule == "training-peak-exceeds-gpu"]
+    assert (found.span.line, found.span.column) == (6, 9)
+    assert found.fixes and all(fix.barred for fix in found.fixes)
+
+
+def test_the_report_names_the_program(tmp_path: Path) -> None:
+    shown = about(checked(project(tmp_path)), Words("en", load_words("en"), CATALOG.facts))
+    assert "train.py reads it" in shown[0]
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (CONFIG.replace("true", "false"), "lora"),
+        (CONFIG.replace("rows: 4096", "batch: 4096"), None),  # the program asks for rows in vain
+        ("training: {per_device_train_batch_size: 4}\n", None),
+    ],
+)
+def test_what_the_config_does_not_say_is_not_taken_from_the_program(tmp_path: Path, config: str, expected: str) -> None:
+    result = checked(project(tmp_path, config=config))
+    assert bool(result.unit.read_by) is (expected is not None)
+    if expected is not None:
+        assert result.setup is not None and result.setup.method == expected
+
+
+def test_of_two_programs_that_read_it_alike_none_is_chosen(tmp_path: Path) -> None:
+    assert read(project(tmp_path, **{"other.py": TRAIN.replace("bf16=True", "fp16=True")})).read_by == ""
+
+
+def test_a_program_whose_reading_is_not_understood_leaves_it_open(tmp_path: Path) -> None:
+    strange = TRAIN.replace("yaml.safe_load(file)", "resolve(yaml.safe_load(file))")
+    assert read(project(tmp_path, **{"other.py": strange})).read_by == ""
+
+
+def test_a_path_that_the_program_has_itself_is_read_too(tmp_path: Path) -> None:
+    fixed = TRAIN.replace("read(parser.parse_args().config)", 'read("configs/a.yaml")')
+    path = project(tmp_path, fixed)
+    assert read(path).read_by
+    (tmp_path / "configs" / "b.yaml").write_text(CONFIG, "utf-8")
+    assert read(tmp_path / "configs" / "b.yaml").read_by == ""
+
+
+def test_a_stored_result_is_out_of_date_when_the_program_changes(tmp_path: Path) -> None:
+    path = project(tmp_path)
+    checker = file_checker(CATALOG, find_project(str(tmp_path)), Question.of(gpu="rtx-3090"))
+    check_input(Input(str(path)), checker)
+    rows = checker.seen.take()
+    assert {"programs", "module"} <= {row[0] for row in rows}
+    lookups = LOOKUPS | checker.lookups
+    checker.forget()
+    assert still(rows, lookups)
+    (tmp_path / "src" / "model.py").write_text(MODEL + "# other\n", "utf-8")
+    checker.forget()
+    assert not still(rows, lookups)
