@@ -13,13 +13,24 @@ if TYPE_CHECKING:
 else:
     _WAITING = ("__new__", "_make")  # what makes a record, and so a named tuple of its class first
 
+    def _fields_of(names: dict[str, Any]) -> tuple[str, ...]:
+        """The annotated names of a class body. From Python 3.14 on a function in it makes them when it is asked."""
+        if "__annotations__" in names:
+            return tuple(names["__annotations__"])
+        made = names.get("__annotate__") or names.get("__annotate_func__")
+        if made is None:
+            return ()
+        import annotationlib
+
+        return tuple(annotationlib.call_annotate_function(made, annotationlib.Format.FORWARDREF))
+
     class _Records(type):
         """Makes a class of tuples of one whose fields are annotated; what is assigned to a field is its default."""
 
         def __new__(cls, name: str, bases: tuple[type, ...], names: dict[str, Any]) -> type:
             if not bases:
                 return super().__new__(cls, name, bases, names)  # NamedTuple itself
-            fields = tuple(names.get("__annotations__", ()))
+            fields = _fields_of(names)
             defaults = {field: names.pop(field) for field in fields if field in names}
 
             def new(kind: type, /, *values: Any, **named: Any) -> Any:
