@@ -96,7 +96,7 @@ def test_a_rule_comes_with_its_source_and_the_config_that_its_fix_makes(tmp_path
     ("checks", {**RULE, "fires": RULE["silent"]}, "fires", "실제: silent"),
     ("checks", {**RULE, "silent": RULE["fires"]}, "silent", "실제: fires"),
     ("checks", {**RULE, "title_ko": ""}, "title_ko", "비어"),
-    ("checks", {**RULE, "message_en": "no number"}, "message_en", "placeholders"),
+    ("checks", {**RULE, "message_en": "no number"}, "message_en", "자리 표시"),
     ("checks", {**RULE, "set": "lower it"}, "set", "name: value"),
     ("checks", {**RULE, "set": "training.no: 3"}, "set", "training.no"),
     ("checks", {**RULE, "source": "no-such"}, "source", "no-such"),
