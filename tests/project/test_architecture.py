@@ -31,8 +31,8 @@ UPWARD = (("kb.guide.command_reference", "kb.commands"),)
 PURE = ("core", "memory", "advice")
 # What the pure floors may use of the standard library: nothing that reads, writes, waits or prints.
 PURE_LIBRARY = {
-    "__future__", "annotationlib", "ast", "bisect", "collections", "contextlib", "dataclasses", "difflib", "enum", "functools",
-    "heapq", "itertools", "math", "operator", "packaging", "re", "types", "typing", "warnings",
+    "__future__", "annotationlib", "ast", "bisect", "collections", "contextlib", "dataclasses", "difflib",
+    "enum", "functools", "heapq", "itertools", "math", "operator", "packaging", "re", "types", "typing", "warnings",
 }  # fmt: skip
 # Two modules of the memory engine use one function each: it counts references as PyTorch does, and follows one run at a
 # time whatever thread asks.
