@@ -1,15 +1,14 @@
 """Command lines in a project: what reads them, and the programs that they start. Most runs meet none."""
 
-from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from kb.core.catalog import Catalog
 from kb.core.document import Unit
-from kb.core.naming import Program
 
 if TYPE_CHECKING:
     from kb.config.shell.command import CommandReader
+    from kb.session.seen import ProjectPrograms
 
 
 class Commands:
@@ -20,7 +19,7 @@ class Commands:
         programs: looks for the sources of what a unit starts; None where there is no folder to look in.
     """
 
-    def __init__(self, catalog: Catalog, programs: Callable[[Unit], Sequence[Program]] | None) -> None:
+    def __init__(self, catalog: Catalog, programs: "ProjectPrograms | None") -> None:
         self._catalog, self._programs = catalog, programs
 
     @cached_property
@@ -39,5 +38,8 @@ class Commands:
         if not unit.program or unit.reader != "script" or self._programs is None:
             return unit
         from kb.config.shell.program_settings import with_program
+        from kb.session.read_by_program import as_its_program_takes
 
-        return with_program(unit, self._programs(unit), self.reader.of_dialect(unit.dialect))
+        programs = self._programs(unit)
+        taken = as_its_program_takes(unit, programs, self._catalog, self._programs.files())
+        return taken or with_program(unit, programs, self.reader.of_dialect(unit.dialect))

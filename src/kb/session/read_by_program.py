@@ -1,24 +1,31 @@
-"""A config with names of its own, as the program of its project reads it."""
+"""A config with names of its own, or a command, as the program of its project reads it."""
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kb.config.files import ConfigError
 from kb.config.program_files import ProgramFiles
-from kb.config.python.held import GivenConfig
+from kb.config.python.held import CommandLine, GivenConfig
 from kb.config.python.reader import PythonReader
 from kb.config.python.syntax import Module
 from kb.config.text.nodes import MAPPING, Node
 from kb.config.text.parsing import parse
 from kb.config.text.source import Source
 from kb.core.catalog import Catalog
-from kb.core.document import Unit
+from kb.core.document import Event, Setting, Unit
+from kb.core.expression import is_unknown
+from kb.core.finding import Span
 from kb.core.naming import Program
 
 BATCH = "training.per_device_train_batch_size"
 NAMED = 0.5  # of a config's keys, those that a program which may read it names at least
 MOST_PROGRAMS = 12  # that are gone through for one config
+PROCESSES, MACHINES = "launch.num_processes", "launch.num_machines"
+DISTRIBUTED = ("torchrun", "accelerate", "deepspeed")  # launchers that say in the environment how many there are
+OF_THE_CALL = ("training.", "trl.")
+BY_ITS_CALLS = (*OF_THE_CALL, "data.", "lora.", "quantization.", "model.", "generation.", "run.")
+"""Settings that the program's calls say; what else the command says, its launcher's, stays."""
 
 
 def as_its_program_reads(
@@ -56,6 +63,75 @@ def as_its_program_reads(
     found.sort(key=lambda each: -each[0])
     told = bool(found) and (len(found) == 1 or found[0][0] > found[1][0])
     return [found[0][1]._replace(read_by=_shown(found[0][1].read_by))] if told else list(units)
+
+
+def as_its_program_takes(unit: Unit, programs: Sequence[Program], catalog: Catalog, files: ProgramFiles) -> Unit | None:
+    """The run that a command's program makes of its flags; None where it cannot be told, or its names are handed on.
+
+    A finding about what the program itself says is shown where the command begins, and names the program.
+
+    Args:
+        unit: the command as its flags' names alone would have it.
+        programs: the program's source, where it was found.
+        files: what it imports and loads.
+    """
+    if len(programs) != 1 or not unit.keys or "Arguments" not in programs[0].text:
+        return None
+    program = programs[0]
+    given = CommandLine(unit.path, unit.keys, _environment(unit))
+    python = PythonReader(catalog.dialects, catalog.facts)
+    try:
+        runs = python.as_read(Module(Source(program.own)), program.path, files, given, Source(""))
+    except ConfigError:
+        return None
+    trains = [each for each in runs if any(name.startswith(OF_THE_CALL) for name in each.settings)]
+    if len(runs) != 1 or not trains or not given.found or is_unknown(_value(runs[0], BATCH)):
+        return None
+    return _told_in_command(unit, runs[0])
+
+
+def _environment(unit: Unit) -> Mapping[str, str] | None:
+    """What the launcher of a command says to each of its processes; None where it cannot be told."""
+    if unit.launcher == "python":
+        return {}
+    processes = _value(unit, PROCESSES)
+    if unit.launcher not in DISTRIBUTED or not isinstance(processes, int) or MACHINES in unit.settings:
+        return None
+    return {"WORLD_SIZE": str(processes), "LOCAL_RANK": "0", "RANK": "0"}
+
+
+def _value(unit: Unit, name: str) -> object:
+    setting = unit.settings.get(name)
+    return None if setting is None else setting.value
+
+
+def _told_in_command(unit: Unit, run: Unit) -> Unit:
+    """The command's unit with what its program makes of it."""
+    start = unit.span
+    place = Span(start.line, start.column, start.line, start.column, start.start, start.start)
+
+    def placed(setting: Setting) -> Setting:
+        if setting.span.end > 0:
+            return setting
+        return setting._replace(span=place, key_span=start, joined=unit.program)
+
+    def heard(event: Event) -> Event:
+        return event if event.span.end > 0 else event._replace(span=place, edits=())
+
+    kept = {name: each for name, each in unit.settings.items() if not name.startswith(BY_ITS_CALLS)}
+    return run._replace(
+        section=unit.section,
+        settings={**{name: placed(each) for name, each in run.settings.items()}, **kept},
+        span=start,
+        events=tuple(map(heard, run.events)),
+        nulls=dict.fromkeys(run.nulls, place),
+        keys={name: placed(each) for name, each in run.keys.items()},
+        script=unit.script,
+        launcher=unit.launcher,
+        joined=unit.joined,
+        unread=unit.unread,
+        read_by=_shown(run.read_by),
+    )
 
 
 def _shown(path: str) -> str:

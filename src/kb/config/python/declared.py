@@ -16,6 +16,8 @@ from kb.core.record import NamedTuple
 _PARSERS = frozenset(("HfArgumentParser", "TrlParser", "H4ArgumentParser"))
 _DECLARES = ("ArgumentParser", "TrlParser", "add_argument", "fire.Fire")
 _SWITCHES = {"store_true": "False", "store_false": "True"}
+LITERAL, YES_NO, ON, OFF, UNTOLD_MADE = "literal", "yes or no", "on", "off", "?"
+_ACTIONS = {"store_true": ON, "store_false": OFF, "BooleanOptionalAction": ON}
 MAX_BASES = 20  # of a class, one built on the other
 _OF_FLAGS = re.compile(r"arg|opt|cfg|conf|param", re.I)  # what a program calls the flags that it has read
 _SPREADS = ("auto", "balanced", "balanced_low_0", "sequential")
@@ -25,12 +27,18 @@ _AFTERWARDS = re.compile(r"merge|generat|eval|infer|predict|test|export", re.I)
 class Default(NamedTuple):
     """A flag's value where nothing is given, as a command would write it; None where there is none.
 
-    Whether it ``can_be_told``, and whether it is a field of a class for ``HfArgumentParser`` (``of_class``).
+    Whether it ``can_be_told``, and whether it is a field of a class for ``HfArgumentParser`` (``of_class``). ``value``
+    is the default as the source has it, ``spelt`` are all ways to write the flag, and ``made`` is what becomes of the
+    text that a command gives; ``many`` where it takes several.
     """
 
     text: str | None
     can_be_told: bool = True
     of_class: bool = False
+    value: ast.expr | None = None
+    spelt: tuple[str, ...] = ()
+    made: str = "str"
+    many: bool = False
 
 
 Row = tuple[str, Default]
@@ -63,7 +71,8 @@ def declared(own: str, imported: str = "") -> Mapping[str, Default]:
         if rows:
             found: dict[str, Default] = {}
             for name, value in rows:
-                found[name] = value if name not in found or found[name] == value else UNTOLD
+                same = name not in found or found[name]._replace(value=None) == value._replace(value=None)
+                found[name] = value if same else UNTOLD
             return found | dict.fromkeys(_set_later(nodes, used) & found.keys(), UNTOLD)
     return {}
 
@@ -149,6 +158,12 @@ def _of_argument(call: ast.Call) -> Iterator[Row]:
     required = given.get("required")
     if isinstance(required, ast.Constant) and required.value is True:
         value = UNTOLD
+    value = value._replace(
+        value=given.get("default"),
+        spelt=tuple(flag[2:].replace("-", "_") if flag.startswith("--") else flag for flag in flags),
+        made=_made(given, action),
+        many=isinstance(given.get("nargs"), ast.Constant),
+    )
     for flag in flags:
         if flag.startswith("--"):
             yield flag[2:].replace("-", "_"), value
@@ -160,9 +175,23 @@ def _of_function(function: ast.FunctionDef) -> Iterator[Row]:
     arguments = function.args
     placed = [*arguments.posonlyargs, *arguments.args]
     for argument, value in zip(placed[len(placed) - len(arguments.defaults) :], arguments.defaults, strict=True):
-        yield argument.arg, _written(value)
+        yield argument.arg, _written(value)._replace(value=value, spelt=(argument.arg,), made=LITERAL)
     for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
-        yield argument.arg, _written(default)
+        yield argument.arg, _written(default)._replace(value=default, spelt=(argument.arg,), made=LITERAL)
+
+
+def _made(given: Mapping[str | None, ast.expr], action: ast.expr | None) -> str:
+    """What ``add_argument`` makes of the text that a command gives, by its ``type`` and ``action``."""
+    if action is not None and getattr(action, "value", "") != "store":
+        named = action.value if isinstance(action, ast.Constant) else getattr(action, "attr", getattr(action, "id", ""))
+        return _ACTIONS.get(str(named), UNTOLD_MADE)
+    made = given.get("type")
+    if made is None:
+        return "str"
+    name = getattr(made, "id", getattr(made, "attr", ""))
+    if name in ("str", "int", "float", "bool"):
+        return str(name)
+    return YES_NO if "bool" in name.casefold() else UNTOLD_MADE
 
 
 def _written(value: ast.expr | None) -> Default:

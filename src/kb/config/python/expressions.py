@@ -154,16 +154,16 @@ class Expressions:
 
     def _either(self, node: ast.BoolOp, at: Where, depth: int) -> Read:
         """``a or b``, ``a and b``."""
-        data: Any = None
+        read = Read(None, node)
         for each in node.values:
-            data = self.read(each, at, depth + 1).data
-            if isinstance(data, Unknown):  # what the GPU answers, where all before it leaves it open
+            read = self.read(each, at, depth + 1)
+            if isinstance(read.data, Unknown):  # what the GPU answers, where all before it leaves it open
                 if each is node.values[-1]:
-                    return Read(data, node, True)
+                    return Read(read.data, node, True)
                 raise UnknownValueError
-            if bool(data) is isinstance(node.op, ast.Or):
+            if bool(read.data) is isinstance(node.op, ast.Or):
                 break
-        return Read(data, node, True)
+        return Read(read.data, node, True, origin=read.origin, of_file=read.of_file)
 
     def _constant_named(self, name: str) -> Symbol | None:
         for pattern, meant in self.constants.items():
@@ -230,7 +230,7 @@ class Expressions:
         """``config["batch"]`` of a dictionary that is written out and never changed."""
         holder = node.value
         if not isinstance(node.slice, ast.Constant):
-            raise UnknownValueError
+            return self.referred(node, at, depth)
         binding = self.bound(holder.id, at) if isinstance(holder, ast.Name) else None
         if binding is None or not isinstance(binding.value, ast.Dict):
             return self.referred(node, at, depth)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kb.config.python.places import Imported, Where
 from kb.config.text.nodes import MAPPING, Node
+from kb.core.document import Setting
 from kb.core.record import NamedTuple
 
 if TYPE_CHECKING:
@@ -44,10 +45,28 @@ class GivenConfig:
         self.missed = False
 
 
-class Origin(NamedTuple):
-    """Where a value stands in the config that the program is given."""
+class CommandLine:
+    """The flags that a program is started with.
 
-    config: GivenConfig
+    Args:
+        path: the file of the command.
+        flags: each as it is written, by its name with _ for -: a text, several, true where it stands alone. One without
+            a name stands for others that cannot be told.
+        environment: what the launcher sets; None where it cannot be told.
+
+    ``found`` are the flags that the program asks for and that are there.
+    """
+
+    def __init__(self, path: str, flags: Mapping[str, Setting], environment: Mapping[str, str] | None) -> None:
+        self.path, self.flags, self.environment = path, flags, environment
+        self.found: set[tuple[str, ...]] = set()
+        self.missed = False
+
+
+class Origin(NamedTuple):
+    """Where a value stands in the config or the command that the program is given."""
+
+    config: GivenConfig | CommandLine
     node: Node
     path: tuple[str, ...] = ()
 
@@ -118,8 +137,10 @@ class Shared:
     ``by_default``: what was read last rests on what a caller, a command line or the environment may give otherwise.
     """
 
-    def __init__(self, sources: Sources, config: GivenConfig | None = None) -> None:
-        self.sources, self.config = sources, config
+    def __init__(self, sources: Sources, given: GivenConfig | CommandLine | None = None) -> None:
+        self.sources = sources
+        self.config = given if isinstance(given, GivenConfig) else None
+        self.command = given if isinstance(given, CommandLine) else None
         self.reads = 0
         self.by_default = False
         self.modules: dict[str, Expressions | None] = {}

@@ -10,7 +10,7 @@ from kb.config.python.brought import calls_of
 from kb.config.python.calls import CUTTING, Call, CallTable, Run, runs_of
 from kb.config.python.declared import LOSS_ONLY, asks_for_metrics, keeps_no_logits
 from kb.config.python.given import Arguments, given_to
-from kb.config.python.held import GivenConfig, Sources
+from kb.config.python.held import CommandLine, GivenConfig, Sources
 from kb.config.python.names import Names
 from kb.config.python.syntax import Module
 from kb.config.python.values import SOURCE, Values, alike, lengths_by_constants
@@ -62,23 +62,30 @@ class PythonReader:
         guard.check_size(text)
         return self.units(self.analyse(Module(Source(text)), path, sources), path)
 
-    def as_read(self, program: Module, path: str, sources: Sources, config: GivenConfig, source: Source) -> list[Unit]:
-        """The runs of a program that is started with a config, as units of that; none where it does not read it.
+    def as_read(
+        self, program: Module, path: str, sources: Sources, given: GivenConfig | CommandLine, source: Source
+    ) -> list[Unit]:
+        """The runs of a program that is started with a config or with flags, as units of their file; none where it does
+        not read them.
 
         Args:
             program: the program, which lies at ``path``.
-            source: the config's text.
+            source: the text of the config, or of the command's file.
         """
-        analysis = self.analyse(program, path, sources, config)._replace(source=source)
-        units = self.units(analysis, config.path) if any(call.kind.dialect for call in analysis.calls) else []
-        return [] if config.missed else [unit._replace(read_by=path) for unit in units]
+        analysis = self.analyse(program, path, sources, given)._replace(source=source)
+        units = self.units(analysis, given.path) if any(call.kind.dialect for call in analysis.calls) else []
+        return [] if given.missed else [unit._replace(read_by=path) for unit in units]
 
     def analyse(
-        self, module: Module, path: str = "", sources: Sources | None = None, config: GivenConfig | None = None
+        self,
+        module: Module,
+        path: str = "",
+        sources: Sources | None = None,
+        started: GivenConfig | CommandLine | None = None,
     ) -> "Analysis":
         """The recognised calls of a module and what each says."""
         names = Names(module.tree)
-        values = Values(module, names, self._constants, path, sources, config)
+        values = Values(module, names, self._constants, path, sources, started)
         calls, by_default = calls_of(values.expressions, self._table)
         given = {call.number: given_to(call, module, values) for call in calls}
         return Analysis(module, calls, given, values, names, by_default, module.source)

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kb.config.python.arithmetic import FromOutsideError, UnknownValueError
-from kb.config.python.declared import declared
-from kb.config.python.forms import class_named, flag_value, is_called, is_none, pairs_of
+from kb.config.python.flagged import is_fired, of_flag
+from kb.config.python.forms import class_named, is_called, is_none, pairs_of
 from kb.config.python.held import Caller, Flags, Found, Held, Instance, Loaded
 from kb.config.python.loads import loaded
 from kb.config.python.names import Names
@@ -25,9 +25,9 @@ _LOADS = frozenset((
     "yaml.safe_load", "yaml.load", "yaml.full_load", "json.load", "json.loads", "OmegaConf.load", "tomllib.load",
     "toml.load", "safe_load",
 ))  # fmt: skip
+OF_LAUNCHERS = ("WORLD_SIZE", "LOCAL_RANK", "RANK")  # variables that torchrun and accelerate set
 _FROM_ENVIRONMENT = ("os.environ.get", "os.getenv", "environ.get", "getenv")
 _FILLS = ("from_", "load", "parse", "read")  # beginnings of methods that make an object from a file
-_SETS_FLAGS = ("set_defaults", "namespace=", "dest=", "def parse_args(self")  # what gives a flag another value or name
 
 
 class References(Objects):
@@ -54,8 +54,8 @@ class References(Objects):
             return self._name(node.id, at, depth)
         if isinstance(node, ast.Attribute):
             return self._attribute(node, at, depth)
-        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
-            return self._entry(self.follow(node.value, at, depth + 1), node.slice.value, None, at, depth)
+        if isinstance(node, ast.Subscript) and not isinstance(node.slice, ast.Slice):
+            return self._entry(self.follow(node.value, at, depth + 1), self._key(node, at, depth), None, at, depth)
         if isinstance(node, ast.Call):
             return self._call(node, at, depth)
         if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or) and len(node.values) == 2:
@@ -65,6 +65,15 @@ class References(Objects):
             if isinstance(first, Held) and is_none(first.value):
                 return self.follow(node.values[1], at, depth + 1)
         return Held(self._own, node, at)
+
+    def _key(self, node: ast.Subscript, at: Where, depth: int) -> Any:
+        """What stands in the brackets: a text, a number, or what is known to be one: ``MODELS[args.model]``."""
+        if isinstance(node.slice, ast.Constant):
+            return node.slice.value
+        key = self._own.read(node.slice, at, depth + 1).data
+        if type(key) not in (str, int):
+            raise UnknownValueError
+        return key
 
     def top(self, name: str, depth: int) -> Found:
         """What a name at the top of this module goes back to, for another module that imports it."""
@@ -140,6 +149,8 @@ class References(Objects):
 
     def _argument(self, name: str, argument: Argument, scope: Scope, at: Where, depth: int) -> Found:
         """What the one call of a function gives; without a call in sight its default, or any object of its type."""
+        if self._own.shared.command is not None and is_fired(self._own, argument.function):
+            return of_flag(self._own, Flags(self._own), name)
         by_this = at.made is not None and at.made.scope == scope
         calls = [Caller(*at.made[1:])] if by_this and at.made is not None else self.calls_of(argument.function)
         given = [self._given(name, argument, call.node) for call in calls]
@@ -219,7 +230,7 @@ class References(Objects):
         if self._names.is_stored(key) or self._own.shared.is_stored(key):
             raise UnknownValueError
         if isinstance(held, Flags):
-            return Loaded(self._flag(held, str(key)))
+            return of_flag(self._own, held, str(key))
         if isinstance(held, Loaded):
             if held.has(key):
                 return held.entry(key)
@@ -238,26 +249,11 @@ class References(Objects):
             return self.follow(default, at, depth + 1)
         raise UnknownValueError
 
-    def _flag(self, flags: Flags, name: str) -> Any:
-        """What a flag is where the command line does not give it."""
-        text = flags.owner.text
-        known = declared(text).get(name)
-        if known is not None and not known.can_be_told:
-            raise FromOutsideError
-        if known is None or any(each in text for each in _SETS_FLAGS):
-            raise UnknownValueError
-        self._own.shared.by_default = True
-        return flag_value(known.text)
-
     def _call(self, node: ast.Call, at: Where, depth: int) -> Found:
         name = dotted_name(node.func) or ""
         if name in _FROM_ENVIRONMENT:
-            self._own.shared.by_default = True
-            name_of = node.args[0] if len(node.args) == 2 else None
-            if not isinstance(name_of, ast.Constant) or self._names.is_stored(name_of.value):
-                raise UnknownValueError
-            return self.follow(node.args[1], at, depth + 1)
-        if is_called(node, _PARSED) and not node.args and not node.keywords:
+            return self._from_environment(node, at, depth)
+        if is_called(node, _PARSED) and not node.keywords and all(map(_is_command_line, node.args)):
             return Flags(self._own)
         if name in _LOADS or name.endswith(".OmegaConf.load"):
             return loaded(self._own, self._names, node, at)
@@ -270,6 +266,23 @@ class References(Objects):
                 return Instance(self._own, node.func.id, node, at)
             return self._result(node.func.id, node, at, depth)
         return Held(self._own, node, at)
+
+    def _from_environment(self, node: ast.Call, at: Where, depth: int) -> Found:
+        """What the environment says, where the launcher sets it; else the default, which an environment may change."""
+        shared, name = self._own.shared, node.args[0] if node.args else None
+        if not isinstance(name, ast.Constant) or self._names.is_stored(name.value):
+            raise UnknownValueError
+        launched = shared.command is not None and name.value in OF_LAUNCHERS
+        if launched and shared.command is not None:
+            if shared.command.environment is None:
+                raise UnknownValueError
+            said = shared.command.environment.get(str(name.value))
+            if said is not None:
+                return Loaded(said)
+        shared.by_default |= not launched
+        if len(node.args) != 2:
+            raise UnknownValueError
+        return self.follow(node.args[1], at, depth + 1)
 
     def _result(self, function: str, node: ast.Call, at: Where, depth: int) -> Found:
         """What a function of the project's own returns, where it says so once."""
@@ -286,3 +299,8 @@ class References(Objects):
             return Held(self._own, node, at)
         where = returned.where._replace(made=Made(returned.where.scope, self._own, node, at))
         return home.follow(returned.value, where, depth + 1)
+
+
+def _is_command_line(argument: ast.expr) -> bool:
+    """``parse_args(sys.argv[1:])``, or an argument that a test of the program may fill: ``parse_args(argv)``."""
+    return ast.unparse(argument) in ("sys.argv[1:]", "argv", "args", "argv[1:]")

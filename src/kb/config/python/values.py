@@ -7,7 +7,7 @@ from typing import Any
 
 from kb.config.python.arithmetic import Symbol, UnknownValueError
 from kb.config.python.expressions import COMPUTED, MAX_DEPTH, Expressions, Pairs
-from kb.config.python.held import GivenConfig, Loaded, NoSources, Read, Shared, Sources
+from kb.config.python.held import CommandLine, GivenConfig, Loaded, NoSources, Read, Shared, Sources
 from kb.config.python.names import Names, Where
 from kb.config.python.syntax import Module
 from kb.config.text.json_nodes import Place
@@ -27,8 +27,8 @@ class Values:
         constants: dotted names, and the texts they stand for.
         path: where the module lies.
         sources: the project's files around it; None: there are none.
-        config: the config that the program is started with. Everything then stands where that says it, or at its
-            beginning: it is a reading of that file.
+        given: the config or the flags that the program is started with. Everything then stands where these say it, or
+            at the beginning: it is a reading of their file.
     """
 
     def __init__(
@@ -38,10 +38,10 @@ class Values:
         constants: Mapping[str, str],
         path: str = "",
         sources: Sources | None = None,
-        config: GivenConfig | None = None,
+        given: GivenConfig | CommandLine | None = None,
     ) -> None:
-        self._module, self._names, self.of_config = module, names, config is not None
-        self.expressions = Expressions(names, constants, module.text, path, Shared(sources or NoSources(), config))
+        self._module, self._names, self.of_config = module, names, given is not None
+        self.expressions = Expressions(names, constants, module.text, path, Shared(sources or NoSources(), given))
         self.by_default: set[int] = set()  # the nodes whose value a caller or a command line may give otherwise
 
     def of(self, other: Expressions) -> "Values":

@@ -181,7 +181,7 @@ def unit_of(launch: Launch, speller: Speller, path: str, section: str | None, pl
         reader="library" if launch.tool is not None or launch.script.startswith("trl.scripts.") else "script",
         program=launch.program,
         typical=launch.typical or (launch.typical is None and speller.tells(launch.flags)),
-        keys={flag.name: _as_written(flag, places) for flag in launch.flags},
+        keys={flag.name: _as_written(flag, places) for flag in (*launch.flags, *launch.short)},
     )
 
 

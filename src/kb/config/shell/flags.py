@@ -19,6 +19,27 @@ class Flag(NamedTuple):
     dashes: str = "--"  # of ``name=value`` none
 
 
+def short_flags(arguments: Sequence[Argument], text: str) -> tuple[Flag, ...]:
+    """The flags of one letter, ``-b 8`` or ``-b8``, by their letter with its dash; one without a name stands for
+    arguments that cannot be told, ``$ARGUMENTS``.
+    """
+    flags: list[Flag] = []
+    for index, argument in enumerate(arguments):
+        if argument.options and argument.text is None:
+            flags.append(Flag(name="", key=argument, values=(argument,), dashes=""))
+        written = argument.text if argument.text is not None else argument.begins
+        if written.startswith("--") or not is_flag(argument):
+            continue
+        key = Argument(written[:2], argument.start, argument.end, argument.shared, argument.from_variable)
+        values = [argument._replace(text=written[2:] if argument.text is not None else None)] if written[2:] else []
+        for each in arguments[index + 1 :] if not values else ():
+            if is_flag(each) or each.options:
+                break
+            values.append(each)
+        flags.append(Flag(name=written[:2], key=key, values=tuple(values), dashes=""))
+    return tuple(flags)
+
+
 def read_flags(arguments: Sequence[Argument], text: str) -> tuple[Flag, ...]:
     """The long flags among the arguments, each with all that stands before the next flag."""
     flags: list[Flag] = []

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from kb.config.shell.expand import Argument
-from kb.config.shell.flags import Flag, is_flag, read_flags
+from kb.config.shell.flags import Flag, is_flag, read_flags, short_flags
 from kb.config.shell.processes import NOTHING_AROUND, Processes, Surroundings, processes_of, tool_processes
 from kb.config.shell.serving import Started, read_server, release_of_image, spelt_out
 from kb.config.shell.tools import NO_TOOLS, Tool, Tools
@@ -103,6 +103,7 @@ class Launch(NamedTuple):
     config: Argument | None = None  # the config file that the run reads
     tool: Tool | None = None
     program: str = ""  # the script with its folders, as it is written
+    short: tuple[Flag, ...] = ()  # its flags of one letter
 
     @property
     def typical(self) -> bool | None:
@@ -294,4 +295,5 @@ def _launch(
         before=own,
         config=_config_of(flags, after),
         program=script if script.endswith(".py") else script.replace(".", "/") + ".py",
+        short=short_flags(after, text),
     )
