@@ -2,23 +2,26 @@
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from kb.config.files import ConfigError
 from kb.config.program_files import ProgramFiles
 from kb.config.python.held import CommandLine, GivenConfig
 from kb.config.python.reader import PythonReader
+from kb.config.python.rewritten import rewritten
 from kb.config.python.syntax import Module
 from kb.config.text.nodes import MAPPING, Node
 from kb.config.text.parsing import parse
 from kb.config.text.source import Source
 from kb.core.catalog import Catalog
 from kb.core.document import Event, Setting, Unit
-from kb.core.expression import is_unknown
+from kb.core.expression import Unknown, is_unknown
 from kb.core.finding import Span
 from kb.core.naming import Program
 
 BATCH = "training.per_device_train_batch_size"
+REWRITTEN = "its program gives it another value"
+TWO_PROGRAMS = "two programs read it, each in its own way"
 NAMED = 0.5  # of a config's keys, those that a program which may read it names at least
 MOST_PROGRAMS = 12  # that are gone through for one config
 PROCESSES, MACHINES = "launch.num_processes", "launch.num_machines"
@@ -45,9 +48,10 @@ def as_its_program_reads(
     if len(documents) != 1 or documents[0].kind != MAPPING:
         return list(units)
     root = documents[0]
-    named = [each for each in programs if _names_keys(each, root)]
+    named = [each for each in programs if _share(each, root) >= NAMED]
+    by_names = _without_rewritten(units, named, root)
     if len(named) > MOST_PROGRAMS:
-        return list(units)
+        return by_names
     python = PythonReader(catalog.dialects, catalog.facts)
     found: list[tuple[int, Unit]] = []
     for program in named:
@@ -57,12 +61,45 @@ def as_its_program_reads(
         except ConfigError:
             continue
         if runs and not given.found:  # how it comes by its values is not understood: it may be the one
-            return list(units)
+            return by_names
         if len(runs) == 1 and _says(runs[0], BATCH):
             found.append((len(given.found), runs[0]))
     found.sort(key=lambda each: -each[0])
     told = bool(found) and (len(found) == 1 or found[0][0] > found[1][0])
-    return [found[0][1]._replace(read_by=_shown(found[0][1].read_by))] if told else list(units)
+    if not told:
+        return by_names
+    unit = _agreed(found[0][1], [other for _, other in found[1:]])
+    return [unit._replace(read_by=_shown(unit.read_by))]
+
+
+def _agreed(unit: Unit, others: Sequence[Unit]) -> Unit:
+    """The reading of one program, less what another that reads fewer of the keys says otherwise."""
+    settings = dict(unit.settings)
+    for other in others:
+        for name in (*unit.settings, *other.settings):
+            known = settings.get(name) or other.settings[name]
+            if any(name not in each or each[name].value != known.value for each in (settings, other.settings)):
+                settings[name] = known._replace(value=Unknown(frozenset((name,)), TWO_PROGRAMS))
+    return unit._replace(settings=settings)
+
+
+def _without_rewritten(units: Sequence[Unit], programs: Sequence[Program], root: Node) -> list[Unit]:
+    """The config as its names have it, less the values that the programs which name most of its keys change."""
+    keys = set(_keys(root))
+    shares = [_share(each, root) for each in programs]
+    most = [each for each, share in zip(programs, shares, strict=True) if share == max(shares)]
+    changed = frozenset(key for each in most for key in rewritten(each.text, keys))
+    return [_less(unit, changed) for unit in units] if changed else list(units)
+
+
+def _less(unit: Unit, changed: Collection[str]) -> Unit:
+    """A unit that knows nothing of these keys."""
+
+    def told(name: str, setting: Setting) -> Setting:
+        known = setting.joined or not setting.path or setting.path[-1] not in changed
+        return setting if known else setting._replace(value=Unknown(frozenset((name,)), REWRITTEN))
+
+    return unit._replace(settings={name: told(name, each) for name, each in unit.settings.items()})
 
 
 def as_its_program_takes(unit: Unit, programs: Sequence[Program], catalog: Catalog, files: ProgramFiles) -> Unit | None:
@@ -148,9 +185,14 @@ def _says(unit: Unit, name: str) -> bool:
     return setting is not None and setting.span.end > 0
 
 
-def _names_keys(program: Program, root: Node) -> bool:
-    """Whether a program names enough of a config's keys to be the one that reads it."""
-    keys = [key.value for key, _ in root.pairs()]
-    keys += [key.value for _, group in root.pairs() if group.kind == MAPPING for key, _ in group.pairs()]
+def _share(program: Program, root: Node) -> float:
+    """The part of a config's keys that a program names: by half of them it may be the one that reads it."""
+    keys = _keys(root)
     words = set(re.findall(r"\w+", program.text))
-    return bool(keys) and sum(key in words for key in keys) >= NAMED * len(keys)
+    return sum(key in words for key in keys) / len(keys) if keys else 0.0
+
+
+def _keys(root: Node) -> list[str]:
+    """The keys of a config, and those of its groups."""
+    keys = [key.value for key, _ in root.pairs()]
+    return keys + [key.value for _, group in root.pairs() if group.kind == MAPPING for key, _ in group.pairs()]

@@ -1,0 +1,159 @@
+"""A command as its program takes its flags: argparse and fire, followed to the training call."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from catalog_sample import load_catalog
+from kb.advice.question import Question
+from kb.core.expression import is_unknown
+from kb.core.result import UnitResult
+from kb.session.prepare import Checking, file_checker
+from kb.session.project import Project
+
+CATALOG = load_catalog()
+HEAD = """
+import argparse, os, sys, torch
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig, Trainer, TrainingArguments
+from peft import LoraConfig, get_peft_model
+"""
+TRAINING = """
+    model = AutoModelForCausalLM.from_pretrained(args.model, torch_dtype=torch.bfloat16)
+    run = TrainingArguments("out", per_device_train_batch_size=args.bs, bf16=args.half, learning_rate=args.rate)
+    Trainer(model=model, args=run).train()
+
+main()
+"""
+PROGRAM = (
+    HEAD
+    + """
+def main(argv=None):
+    p = argparse.ArgumentParser()
+    p.add_argument("--model", required=True)
+    p.add_argument("-b", "--bs", "--rows", type=int, default=4)
+    p.add_argument("--half", action="store_true")
+    p.add_argument("--rate", type=float, default=2e-4)
+    p.add_argument("--gpu_bs", type=int, default=0)
+    args = p.parse_args(argv)
+"""
+    + TRAINING
+)
+NAME = "per_device_train_batch_size"
+
+
+def result(folder: Path, command: str, program: str) -> UnitResult:
+    (folder / "train.py").write_text(program, "utf-8")
+    checker = file_checker(CATALOG, Project(), Question.of(gpu="rtx-4090"), Checking(root=str(folder)))
+    return next(iter(checker.check(command.encode(), str(folder / "run.sh")).results))
+
+
+def value(told: UnitResult, name: str) -> Any:
+    setting = told.unit.settings.get(f"training.{name}")
+    return None if setting is None else "?" if is_unknown(setting.value) else setting.value
+
+
+@pytest.mark.parametrize(
+    ("flags", "batch", "half"),
+    [
+        ("--bs 16 --half", 16, True),
+        ("-b 8", 8, False),
+        ("-b8", 8, False),
+        ("--rows=2", 2, False),
+        ("--half", 4, True),
+        ("--ro 3 --half", "?", True),  # argparse takes the beginning of a name for it
+        ("--bs 3 --bs 5", 5, False),
+        ("--bs 2 $EXTRA_ARGS", 2, "?"),
+    ],
+)
+def test_flags_are_read_as_the_parser_reads_them(tmp_path: Path, flags: str, batch: Any, half: Any) -> None:
+    told = result(tmp_path, f"python train.py --model Qwen/Qwen2.5-0.5B {flags}\n", PROGRAM)
+    if batch == "?":  # read by names: nothing is known of it
+        assert not told.unit.read_by
+        return
+    assert (value(told, NAME), value(told, "bf16")) == (batch, half)
+    assert told.unit.read_by.endswith("train.py")
+    assert told.setup.model_name == "Qwen/Qwen2.5-0.5B"
+
+
+def test_a_finding_stands_at_the_flag_that_says_it_or_where_the_command_begins(tmp_path: Path) -> None:
+    told = result(tmp_path, "cd .\npython train.py --model meta-llama/Llama-2-7b-hf --bs 64\n", PROGRAM)
+    found = next(each for each in told.findings if each.rule == "training-peak-exceeds-gpu")
+    assert (found.span.line, found.span.column) == (2, 55)
+    told = result(tmp_path, "cd .\npython train.py --model meta-llama/Llama-2-7b-hf\n", PROGRAM)
+    found = next(each for each in told.findings if each.rule == "training-peak-exceeds-gpu")
+    assert (found.span.line, found.span.column) == (2, 1)
+
+
+FIRED = (
+    HEAD
+    + """
+import fire
+
+def train(
+    base_model: str = "", micro_batch_size: int = 4, batch_size: int = 128, targets: list = ["q_proj", "v_proj"], r=8
+):
+    steps = batch_size // micro_batch_size
+    world = int(os.environ.get("WORLD_SIZE", 1))
+    if world != 1:
+        steps = steps // world
+    model = AutoModelForCausalLM.from_pretrained(base_model, load_in_8bit=True)
+    model = get_peft_model(model, LoraConfig(r=r, target_modules=targets))
+    run = TrainingArguments(
+        "out", per_device_train_batch_size=micro_batch_size, gradient_accumulation_steps=steps, fp16=True
+    )
+    Trainer(model=model, args=run).train()
+
+fire.Fire(train)
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "flags", "micro", "steps", "targets"),
+    [
+        ("python", "--micro_batch_size 2", 2, 64, ["q_proj", "v_proj"]),
+        ("python", "--targets '[q_proj,k_proj]'", 4, 32, ["q_proj", "k_proj"]),
+        ("torchrun --nproc_per_node=4", "--batch_size=64", 4, 4, ["q_proj", "v_proj"]),
+        ("torchrun --nproc_per_node=$N", "--batch_size=64", 4, "?", ["q_proj", "v_proj"]),
+    ],
+)
+def test_fire_and_the_number_of_processes(
+    tmp_path: Path, launcher: str, flags: str, micro: int, steps: Any, targets: list[str]
+) -> None:
+    told = result(tmp_path, f"{launcher} train.py --base_model huggyllama/llama-7b {flags}\n", FIRED)
+    assert told.unit.read_by
+    assert (value(told, NAME), value(told, "gradient_accumulation_steps")) == (micro, steps)
+    assert list(told.unit.settings["lora.target_modules"].value) == targets
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        PROGRAM.replace("args = p.parse_args(argv)", "args = p.parse_args(argv); args.bs = 2 * args.bs"),
+        PROGRAM.replace("default=4)\n", "default=4)\n    p.set_defaults(bs=2)\n"),
+        PROGRAM.replace("type=int, default=4", "type=lambda text: 2 * int(text), default=4"),
+        HEAD + "from transformers import HfArgumentParser\nrun, = HfArgumentParser(TrainingArguments).parse_args()\n",
+    ],
+)
+def test_what_the_program_makes_otherwise_is_not_told(tmp_path: Path, program: str) -> None:
+    told = result(tmp_path, "python train.py --model Qwen/Qwen2.5-0.5B --bs 16\n", program)
+    assert not told.unit.read_by
+
+
+def test_a_table_of_the_program_is_looked_up_by_a_flag(tmp_path: Path) -> None:
+    table = 'SIZES = {"small": {"bs": 2, "name": "Qwen/Qwen2.5-0.5B"}, "large": {"bs": 1, "name": "Qwen/Qwen2.5-7B"}}\n'
+    program = PROGRAM.replace("def main", table + "def main").replace("args.model,", 'SIZES[args.model]["name"],')
+    program = program.replace("size=args.bs", 'size=args.gpu_bs or SIZES[args.model]["bs"]')
+    assert value(result(tmp_path, "python train.py --model large\n", program), NAME) == 1
+    told = result(tmp_path, "python train.py --model small --gpu_bs 32\n", program)
+    assert (value(told, NAME), told.setup.model_name) == (32, "Qwen/Qwen2.5-0.5B")
+
+
+def test_adafactor_of_a_command_that_only_predicts_is_left_alone(tmp_path: Path) -> None:
+    program = HEAD + "from transformers import HfArgumentParser\nHfArgumentParser(TrainingArguments)\n"
+    flags = "--optim adafactor --output_dir out --per_device_eval_batch_size 1 --learning_rate 1e-5"
+    for does, found in (("--do_predict", False), ("--do_train", True)):
+        told = result(tmp_path, f"python train.py {does} {flags}\n", program)
+        rules = [each.rule for each in told.findings]
+        assert ("adafactor-with-default-learning-rate" in rules) is found
