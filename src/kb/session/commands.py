@@ -37,9 +37,7 @@ class Commands:
         """
         if not unit.program or unit.reader != "script" or self._programs is None:
             return unit
-        from kb.config.shell.program_settings import with_program
         from kb.session.read_by_program import as_its_program_takes
 
-        programs = self._programs(unit)
-        taken = as_its_program_takes(unit, programs, self._catalog, self._programs.files())
-        return taken or with_program(unit, programs, self.reader.of_dialect(unit.dialect))
+        speller = self.reader.of_dialect(unit.dialect)
+        return as_its_program_takes(unit, self._programs(unit), self._catalog, self._programs.files(), speller)

@@ -10,6 +10,8 @@ from kb.config.python.held import CommandLine, GivenConfig
 from kb.config.python.reader import PythonReader
 from kb.config.python.rewritten import rewritten
 from kb.config.python.syntax import Module
+from kb.config.shell.command import Speller
+from kb.config.shell.program_settings import with_program
 from kb.config.text.nodes import MAPPING, Node
 from kb.config.text.parsing import parse
 from kb.config.text.source import Source
@@ -102,8 +104,11 @@ def _less(unit: Unit, changed: Collection[str]) -> Unit:
     return unit._replace(settings={name: told(name, each) for name, each in unit.settings.items()})
 
 
-def as_its_program_takes(unit: Unit, programs: Sequence[Program], catalog: Catalog, files: ProgramFiles) -> Unit | None:
-    """The run that a command's program makes of its flags; None where it cannot be told, or its names are handed on.
+def as_its_program_takes(
+    unit: Unit, programs: Sequence[Program], catalog: Catalog, files: ProgramFiles, speller: Speller
+) -> Unit:
+    """The run that a command's program makes of its flags; where that cannot be told, what the names of the flags say,
+    and the program's defaults.
 
     A finding about what the program itself says is shown where the command begins, and names the program.
 
@@ -111,7 +116,12 @@ def as_its_program_takes(unit: Unit, programs: Sequence[Program], catalog: Catal
         unit: the command as its flags' names alone would have it.
         programs: the program's source, where it was found.
         files: what it imports and loads.
+        speller: the dialect of its flags.
     """
+    return _taken(unit, programs, catalog, files) or with_program(unit, programs, speller)
+
+
+def _taken(unit: Unit, programs: Sequence[Program], catalog: Catalog, files: ProgramFiles) -> Unit | None:
     if len(programs) != 1 or not unit.keys or "Arguments" not in programs[0].text:
         return None
     program = programs[0]

@@ -52,6 +52,11 @@ def of_flag(own: "Expressions", flags: Flags, name: str) -> Found:
     return Held(flags.owner, known.value, END)
 
 
+def is_command_line(argument: ast.expr) -> bool:
+    """``parse_args(sys.argv[1:])``, or an argument that a test of the program may fill: ``parse_args(argv)``."""
+    return ast.unparse(argument) in ("sys.argv[1:]", "argv", "args", "argv[1:]")
+
+
 def is_fired(own: "Expressions", function: str) -> bool:
     """Whether a function takes the flags of the command: ``fire.Fire(train)``."""
     return "Fire(" in own.text and re.search(rf"\bFire\(\s*{re.escape(function)}\s*[,)]", own.text) is not None

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kb.config.python.arithmetic import FromOutsideError, UnknownValueError
-from kb.config.python.flagged import is_fired, of_flag
+from kb.config.python.flagged import is_command_line, is_fired, of_flag
 from kb.config.python.forms import class_named, is_called, is_none, pairs_of
 from kb.config.python.held import Caller, Flags, Found, Held, Instance, Loaded
 from kb.config.python.loads import loaded
@@ -253,7 +253,7 @@ class References(Objects):
         name = dotted_name(node.func) or ""
         if name in _FROM_ENVIRONMENT:
             return self._from_environment(node, at, depth)
-        if is_called(node, _PARSED) and not node.keywords and all(map(_is_command_line, node.args)):
+        if is_called(node, _PARSED) and not node.keywords and all(map(is_command_line, node.args)):
             return Flags(self._own)
         if name in _LOADS or name.endswith(".OmegaConf.load"):
             return loaded(self._own, self._names, node, at)
@@ -268,16 +268,15 @@ class References(Objects):
         return Held(self._own, node, at)
 
     def _from_environment(self, node: ast.Call, at: Where, depth: int) -> Found:
-        """What the environment says, where the launcher sets it; else the default, which an environment may change."""
-        shared, name = self._own.shared, node.args[0] if node.args else None
+        """What the launcher sets in the environment; else the default, which an environment may change."""
+        shared, name = self._own.shared, (*node.args, None)[0]
         if not isinstance(name, ast.Constant) or self._names.is_stored(name.value):
             raise UnknownValueError
         launched = shared.command is not None and name.value in OF_LAUNCHERS
         if launched and shared.command is not None:
             if shared.command.environment is None:
                 raise UnknownValueError
-            said = shared.command.environment.get(str(name.value))
-            if said is not None:
+            if (said := shared.command.environment.get(str(name.value))) is not None:
                 return Loaded(said)
         shared.by_default |= not launched
         if len(node.args) != 2:
@@ -299,8 +298,3 @@ class References(Objects):
             return Held(self._own, node, at)
         where = returned.where._replace(made=Made(returned.where.scope, self._own, node, at))
         return home.follow(returned.value, where, depth + 1)
-
-
-def _is_command_line(argument: ast.expr) -> bool:
-    """``parse_args(sys.argv[1:])``, or an argument that a test of the program may fill: ``parse_args(argv)``."""
-    return ast.unparse(argument) in ("sys.argv[1:]", "argv", "args", "argv[1:]")
