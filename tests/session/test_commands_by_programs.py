@@ -113,7 +113,7 @@ fire.Fire(train)
     ("launcher", "flags", "micro", "steps", "targets"),
     [
         ("python", "--micro_batch_size 2", 2, 64, ["q_proj", "v_proj"]),
-        ("python", "--targets '[q_proj,k_proj]'", 4, 32, ["q_proj", "k_proj"]),
+        ("python", "--micro_batch_size 4 --targets '[q_proj,k_proj]'", 4, 32, ["q_proj", "k_proj"]),
         ("torchrun --nproc_per_node=4", "--batch_size=64", 4, 4, ["q_proj", "v_proj"]),
         ("torchrun --nproc_per_node=$N", "--batch_size=64", 4, "?", ["q_proj", "v_proj"]),
     ],
@@ -157,3 +157,54 @@ def test_adafactor_of_a_command_that_only_predicts_is_left_alone(tmp_path: Path)
         told = result(tmp_path, f"python train.py {does} {flags}\n", program)
         rules = [each.rule for each in told.findings]
         assert ("adafactor-with-default-learning-rate" in rules) is found
+
+
+ARGUMENTS = """
+from dataclasses import dataclass, field
+from typing import Optional
+from transformers import HfArgumentParser
+
+@dataclass
+class TrainingArguments:
+    rows: int = field(default=1)
+    mixed: Optional[str] = field(default="bf16")
+
+@dataclass
+class LoraArguments:
+    use_lora: bool = field(default=True)
+
+def parse_args():
+    return HfArgumentParser((TrainingArguments, LoraArguments)).parse_args_into_dataclasses()
+"""
+
+
+@pytest.mark.parametrize(
+    ("flags", "batch", "bf16", "method"),
+    [("--rows 3", 3, True, "lora"), ("--mixed fp16 --use_lora False", 1, None, "full")],
+)
+def test_classes_of_its_own_that_have_a_librarys_name(
+    tmp_path: Path, flags: str, batch: int, bf16: bool | None, method: str
+) -> None:
+    (tmp_path / "arguments.py").write_text(ARGUMENTS)
+    program = (
+        HEAD.replace(", TrainingArguments", "").replace(
+            "import argparse", "from arguments import parse_args\nimport argparse"
+        )
+        + """
+from transformers import TrainingArguments as Library
+from trl import SFTConfig, SFTTrainer
+
+args = parse_args()
+run = args[0]
+lora = args[1]
+model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-0.5B")
+run = SFTConfig("out", per_device_train_batch_size=run.rows, bf16=True if run.mixed == "bf16" else None)
+if lora.use_lora:
+    model = get_peft_model(model, LoraConfig(r=8, target_modules=["q_proj"]))
+SFTTrainer(model=model, args=run).train()
+"""
+    )
+    told = result(tmp_path, f"python train.py --output_dir out --fp16 False {flags}\n", program)
+    assert told.unit.read_by
+    assert (value(told, NAME), value(told, "bf16")) == (batch, bf16)
+    assert told.setup.method == method

@@ -309,12 +309,16 @@ def _as_written(unit: Unit, names: Iterable[str]) -> Iterator[str]:
     seen = set()
     for name in names:
         setting = unit.setting(name)
-        if setting is None or setting.key_span in seen or name.startswith("script."):
+        if setting is None or name.startswith("script."):
             continue
-        seen.add(setting.key_span)
         key = str(setting.path[-1]) if setting.path else name
         key = name if key.isdigit() else key  # what a call says by itself
-        written = next((each for each in unit.keys.values() if each.key_span == setting.key_span), setting)
+        there = [each for each in unit.keys.values() if each.key_span == setting.key_span]
+        spot = setting.key_span, key if len(there) > 1 else ""  # what a program says by itself has one place in all
+        if spot in seen:
+            continue
+        seen.add(spot)
+        written = there[0] if len(there) == 1 else unit.keys.get(key, setting)
         shown = _short(written.value)
         yield key if shown is None else f"{key}: {shown}"
 

@@ -157,7 +157,7 @@ def _is_arguments(text: str, name: str) -> bool:
     """Whether a class is one of training arguments, or is built on one."""
     match = re.search(_CLASS, name)
     if match is not None and match.end() == len(name) and _of_arguments(name, match):
-        return True
+        return re.search(rf"^class {re.escape(name)}[ \t]*(?:\([ \t]*\))?:", text, re.MULTILINE) is None  # its own
     base = re.search(rf"^class {re.escape(name)}\(([^()]*)\)", text, re.MULTILINE)
     return base is not None and any(_of_arguments(base[1], each) for each in re.finditer(_CLASS, base[1]))
 

@@ -133,7 +133,19 @@ def _of_classes(chain: list[ast.ClassDef]) -> Iterator[Row]:
         for node in each.body:
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id not in fields:
                 fields.add(node.target.id)
-                yield node.target.id, _of_field(node.value)._replace(of_class=True)
+                made, many = _made_of(node.annotation)
+                found = _of_field(node.value)
+                yield node.target.id, found._replace(of_class=True, spelt=(node.target.id,), made=made, many=many)
+
+
+def _made_of(annotation: ast.expr) -> tuple[str, bool]:
+    """What ``HfArgumentParser`` makes of a text for a field of this type, and whether it takes several."""
+    words = re.findall(r"\w+", ast.unparse(annotation))
+    kinds = {each for each in words if each in ("str", "int", "float", "bool")}
+    if len(kinds) != 1 or not {*words} <= {*kinds, "Optional", "None", "List", "list", "typing", "Union"}:
+        return UNTOLD_MADE, False
+    kind = kinds.pop()
+    return YES_NO if kind == "bool" else kind, "List" in words or "list" in words
 
 
 def _of_field(value: ast.expr | None) -> Default:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _SETS_FLAGS = ("set_defaults", "namespace=", "dest=", "def parse_args(self")  # what gives a flag another value or name
 _YES, _NO = ("yes", "true", "t", "y", "1", "on"), ("no", "false", "f", "n", "0", "off")
+OF_LAUNCHERS = ("WORLD_SIZE", "LOCAL_RANK", "RANK")  # variables that torchrun and accelerate set
 REST = ""  # the name under which a command holds arguments that cannot be told
 
 
@@ -50,6 +51,22 @@ def of_flag(own: "Expressions", flags: Flags, name: str) -> Found:
     if known.can_be_told or known.value is None:
         return Loaded(flag_value(known.text))
     return Held(flags.owner, known.value, END)
+
+
+def of_launcher(own: "Expressions", name: str) -> Loaded | None:
+    """What a launcher sets a variable of the environment to; None where it sets none of this name.
+
+    Raises:
+        UnknownValueError: it sets one, and which value cannot be told.
+    """
+    command = own.shared.command
+    if command is None or name not in OF_LAUNCHERS:
+        own.shared.by_default = True
+        return None
+    if command.environment is None:
+        raise UnknownValueError
+    said = command.environment.get(name)
+    return None if said is None else Loaded(said)
 
 
 def is_command_line(argument: ast.expr) -> bool:

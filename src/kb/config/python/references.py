@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kb.config.python.arithmetic import FromOutsideError, UnknownValueError
-from kb.config.python.flagged import is_command_line, is_fired, of_flag
+from kb.config.python.flagged import is_command_line, is_fired, of_flag, of_launcher
 from kb.config.python.forms import class_named, is_called, is_none, pairs_of
 from kb.config.python.held import Caller, Flags, Found, Held, Instance, Loaded
 from kb.config.python.loads import loaded
@@ -20,12 +20,11 @@ if TYPE_CHECKING:
     from kb.config.python.expressions import Expressions
 
 _PARSES = ("parse_args", "parse_known_args", "parse_args_into_dataclasses", "parse_yaml_file", "parse_json_file")
-_PARSED = ("parse_args",)
+_PARSED = ("parse_args", "parse_args_into_dataclasses")
 _LOADS = frozenset((
     "yaml.safe_load", "yaml.load", "yaml.full_load", "json.load", "json.loads", "OmegaConf.load", "tomllib.load",
     "toml.load", "safe_load",
 ))  # fmt: skip
-OF_LAUNCHERS = ("WORLD_SIZE", "LOCAL_RANK", "RANK")  # variables that torchrun and accelerate set
 _FROM_ENVIRONMENT = ("os.environ.get", "os.getenv", "environ.get", "getenv")
 _FILLS = ("from_", "load", "parse", "read")  # beginnings of methods that make an object from a file
 
@@ -99,7 +98,7 @@ class References(Objects):
             return self._other(imported).top(imported.name, depth + 1)
         unpacked = self._names.unpacked(name, scope)
         if unpacked is not None and isinstance(unpacked.value, ast.Call) and is_called(unpacked.value, _PARSES):
-            return Flags(self._own)
+            return self._flags(unpacked.value, unpacked.where.told(at), depth)
         if unpacked is not None and unpacked.value is not None and len(self._names.bindings(name, scope)) == 1:
             return self._part(unpacked.value, self._names.unpacked_at(name, scope), unpacked.where.told(at), depth)
         binding = self._own.bound(name, at)
@@ -229,8 +228,8 @@ class References(Objects):
         """``held[key]``, or ``held.get(key, default)``."""
         if self._names.is_stored(key) or self._own.shared.is_stored(key):
             raise UnknownValueError
-        if isinstance(held, Flags):
-            return of_flag(self._own, held, str(key))
+        if isinstance(held, Flags):  # by a number, one of the objects that hold them
+            return held if isinstance(key, int) else of_flag(self._own, held, str(key))
         if isinstance(held, Loaded):
             if held.has(key):
                 return held.entry(key)
@@ -254,7 +253,7 @@ class References(Objects):
         if name in _FROM_ENVIRONMENT:
             return self._from_environment(node, at, depth)
         if is_called(node, _PARSED) and not node.keywords and all(map(is_command_line, node.args)):
-            return Flags(self._own)
+            return self._flags(node, at, depth)
         if name in _LOADS or name.endswith(".OmegaConf.load"):
             return loaded(self._own, self._names, node, at)
         if isinstance(node.func, ast.Attribute) and node.func.attr == "get" and node.args:
@@ -267,33 +266,34 @@ class References(Objects):
             return self._result(node.func.id, node, at, depth)
         return Held(self._own, node, at)
 
+    def _flags(self, call: ast.Call, at: Where, depth: int) -> Flags:
+        """What parses the command line: the parser of this module, or a function of the project's own."""
+        own = isinstance(call.func, ast.Name)
+        found = self._result(call.func.id, call, at, depth + 1) if isinstance(call.func, ast.Name) else None
+        if own and not isinstance(found, Flags):
+            raise UnknownValueError
+        return found if isinstance(found, Flags) else Flags(self._own)
+
     def _from_environment(self, node: ast.Call, at: Where, depth: int) -> Found:
         """What the launcher sets in the environment; else the default, which an environment may change."""
-        shared, name = self._own.shared, (*node.args, None)[0]
+        name = (*node.args, None)[0]
         if not isinstance(name, ast.Constant) or self._names.is_stored(name.value):
             raise UnknownValueError
-        launched = shared.command is not None and name.value in OF_LAUNCHERS
-        if launched and shared.command is not None:
-            if shared.command.environment is None:
-                raise UnknownValueError
-            if (said := shared.command.environment.get(str(name.value))) is not None:
-                return Loaded(said)
-        shared.by_default |= not launched
-        if len(node.args) != 2:
+        said = of_launcher(self._own, str(name.value))
+        if said is None and len(node.args) != 2:
             raise UnknownValueError
-        return self.follow(node.args[1], at, depth + 1)
+        return said or self.follow(node.args[1], at, depth + 1)
 
     def _result(self, function: str, node: ast.Call, at: Where, depth: int) -> Found:
         """What a function of the project's own returns, where it says so once."""
-        home, name = self, function
-        returned = self._names.returned(function)
+        home, returned = self, self._names.returned(function)
         if returned is None:
             scope = self._names.scope_of(function, at)
             imported = self._names.imported(function, scope) if scope is not None else None
-            other = self._own.other(imported) if imported is not None and imported.name is not None else None
-            if other is not None and imported is not None and imported.name is not None:
-                home, name = other.references, imported.name
-                returned = home._names.returned(name)
+            wanted = imported.name if imported is not None else None
+            other = self._own.other(imported) if imported is not None and wanted is not None else None
+            if other is not None and wanted is not None:
+                home, returned = other.references, other.names.returned(wanted)
         if returned is None or returned.value is None:
             return Held(self._own, node, at)
         where = returned.where._replace(made=Made(returned.where.scope, self._own, node, at))
