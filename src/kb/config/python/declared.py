@@ -9,7 +9,6 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import Any
 
 from kb.core.record import NamedTuple
 
@@ -20,8 +19,6 @@ LITERAL, YES_NO, ON, OFF, UNTOLD_MADE = "literal", "yes or no", "on", "off", "?"
 _ACTIONS = {"store_true": ON, "store_false": OFF, "BooleanOptionalAction": ON}
 MAX_BASES = 20  # of a class, one built on the other
 _OF_FLAGS = re.compile(r"arg|opt|cfg|conf|param", re.I)  # what a program calls the flags that it has read
-_SPREADS = ("auto", "balanced", "balanced_low_0", "sequential")
-_AFTERWARDS = re.compile(r"merge|generat|eval|infer|predict|test|export", re.I)
 
 
 class Default(NamedTuple):
@@ -59,13 +56,13 @@ def declared(own: str, imported: str = "") -> Mapping[str, Default]:
     """
     if not any(mark in own or mark in imported for mark in _DECLARES):
         return {}
-    mine, others = _nodes(own), _nodes(imported)
+    mine, others = nodes_of(own), nodes_of(imported)
     classes: dict[str, ast.ClassDef] = {}
     for node in (*mine, *others):
         if isinstance(node, ast.ClassDef):
             classes.setdefault(node.name, node)  # the program's own comes first
     for nodes in (mine, others):
-        if any(_called(node) in ("add_subparsers", "add_parser") for node in nodes):
+        if any(called_name(node) in ("add_subparsers", "add_parser") for node in nodes):
             return {}
         rows, used = _rows(nodes, classes)
         if rows:
@@ -77,7 +74,7 @@ def declared(own: str, imported: str = "") -> Mapping[str, Default]:
     return {}
 
 
-def _nodes(text: str) -> list[ast.AST]:
+def nodes_of(text: str) -> list[ast.AST]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # "\d" in a text is for the program's author to hear of
@@ -86,7 +83,7 @@ def _nodes(text: str) -> list[ast.AST]:
         return []
 
 
-def _called(node: ast.AST) -> str:
+def called_name(node: ast.AST) -> str:
     if not isinstance(node, ast.Call):
         return ""
     return node.func.attr if isinstance(node.func, ast.Attribute) else str(getattr(node.func, "id", ""))
@@ -98,7 +95,7 @@ def _rows(nodes: list[ast.AST], classes: Mapping[str, ast.ClassDef]) -> tuple[li
     rows: list[Row] = []
     used: list[ast.ClassDef] = []
     for node in nodes:
-        called = _called(node)
+        called = called_name(node)
         if not isinstance(node, ast.Call) or not called:
             continue
         if called in _PARSERS and (node.args or node.keywords):
@@ -230,11 +227,11 @@ def _set_later(nodes: list[ast.AST], used: list[ast.ClassDef]) -> set[str]:
         for target in _targets(node):
             if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and _flags(target.value.id):
                 found.add(target.attr)
-            elif isinstance(target, ast.Subscript) and _called(target.value) == "vars":
+            elif isinstance(target, ast.Subscript) and called_name(target.value) == "vars":
                 found.update(str(each.value) for each in ast.walk(target.slice) if isinstance(each, ast.Constant))
-        if isinstance(node, ast.Call) and _called(node) == "set_defaults":
+        if isinstance(node, ast.Call) and called_name(node) == "set_defaults":
             found.update(each.arg for each in node.keywords if each.arg)
-        elif isinstance(node, ast.Call) and _called(node) == "setattr" and len(node.args) == 3:
+        elif isinstance(node, ast.Call) and called_name(node) == "setattr" and len(node.args) == 3:
             found.update(str(each.value) for each in node.args[1:2] if isinstance(each, ast.Constant))
     for each in used:
         inner = (target for node in ast.walk(each) for target in _targets(node))
@@ -259,44 +256,3 @@ def _targets(node: ast.AST) -> Iterator[ast.expr]:
             targets += target.elts
         else:
             yield target
-
-
-@lru_cache(64)
-def device_map_of(text: str) -> str | None:
-    """The way in which a program spreads its model over GPUs, where its source says so: ``device_map="auto"``.
-
-    Of a model that is loaded once training is over, in a function of that name or as ``AutoPeftModel``, nothing.
-    """
-    if "device_map" not in text:
-        return None
-    nodes = _nodes(text)
-    afterwards = {
-        id(inner) for node in nodes if isinstance(node, ast.FunctionDef) and _AFTERWARDS.search(node.name)
-        for inner in ast.walk(node)
-    }  # fmt: skip
-    for node in nodes:
-        if id(node) in afterwards:
-            continue
-        found: ast.expr | None = None
-        if isinstance(node, ast.Call) and _called(node) == "from_pretrained" and "Peft" not in ast.unparse(node.func):
-            found = next((each.value for each in node.keywords if each.arg == "device_map"), None)
-        elif isinstance(node, ast.Assign) and any(getattr(each, "id", "") == "device_map" for each in node.targets):
-            found = node.value
-        if isinstance(found, ast.Constant) and found.value in _SPREADS:
-            return str(found.value)
-    return None
-
-
-LOSS_ONLY = "training.prediction_loss_only"
-OF_METRICS = ("training.predict_with_generate", "training.metric_for_best_model")
-_NO_METRIC = ("eval_loss", "loss", False, None)
-
-
-def asks_for_metrics(settings: Mapping[str, Any]) -> bool:
-    """Whether settings, by name, ask for metrics of evaluation, whatever the source shows: the loss is none."""
-    return any(settings.get(name) not in _NO_METRIC for name in OF_METRICS)
-
-
-def keeps_no_logits(text: str) -> bool:
-    """Whether evaluation keeps the losses alone: no metric function is given to the trainer (``Trainer.evaluate``)."""
-    return "Trainer(" in text and "compute_metrics" not in text and ".predict(" not in text and "Trainer(**" not in text

@@ -8,10 +8,10 @@ from kb.config.dialect.settings import Extractor, Part
 from kb.config.files import ConfigError
 from kb.config.python.brought import calls_of
 from kb.config.python.calls import CUTTING, Call, CallTable, Run, runs_of
-from kb.config.python.declared import LOSS_ONLY, asks_for_metrics, keeps_no_logits
 from kb.config.python.given import Arguments, given_to
 from kb.config.python.held import CommandLine, GivenConfig, Sources
 from kb.config.python.names import Names
+from kb.config.python.placing import LOSS_ONLY, asks_for_metrics, keeps_no_logits
 from kb.config.python.syntax import Module
 from kb.config.python.values import SOURCE, Values, alike, lengths_by_constants
 from kb.config.text import guard

@@ -7,15 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kb.config.dialect.dialects import LAST, Target
-from kb.config.python.declared import (
-    LOSS_ONLY,
-    OF_METRICS,
-    Default,
-    asks_for_metrics,
-    declared,
-    device_map_of,
-    keeps_no_logits,
-)
+from kb.config.python.declared import Default, declared
+from kb.config.python.placing import LOSS_ONLY, OF_METRICS, asks_for_metrics, device_map_of, keeps_no_logits
 from kb.config.shell.command import Speller
 from kb.config.shell.expand import Argument
 from kb.config.shell.flag_values import setting_of
