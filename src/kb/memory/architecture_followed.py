@@ -122,6 +122,24 @@ def _cohere(config: Mapping[str, Any]) -> Architecture:
     )
 
 
+def _glm(config: Mapping[str, Any]) -> Architecture:
+    """GLM-4: ``glm`` as first published, ``glm4`` with norms behind attention and feed-forward too."""
+    return _decoder(
+        config,
+        kv_heads=_kv_heads(config, 2),
+        d_kv=number(config, "head_dim", default=128),
+        tied=flag(config, "tie_word_embeddings", False),
+        gated=True,
+        fused_gates=True,
+        activation=word(config, "hidden_act", default="silu"),
+        norm="rms",
+        norms=4 if config["model_type"] == "glm4" else 2,
+        qkv_bias=flag(config, "attention_bias", True),
+        rotary=_rotary_share(config, 0.5),
+        attention_dropout=rate(config, "attention_dropout") > 0,
+    )
+
+
 def _seq2seq(config: Mapping[str, Any], positions: int) -> Architecture:
     """Marian, M2M100 and NLLB: BART's dimensions, positions that are computed and not learned."""
     width = number(config, "d_model")
@@ -207,6 +225,8 @@ TYPES: Mapping[str, Callable[[Mapping[str, Any]], Architecture]] = {
     "stablelm": _stablelm,
     "starcoder2": _starcoder2,
     "cohere": _cohere,
+    "glm": _glm,
+    "glm4": _glm,
     "marian": _marian,
     "m2m_100": _m2m_100,
     "modernbert": _modernbert,

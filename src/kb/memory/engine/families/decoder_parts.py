@@ -6,7 +6,7 @@ from typing import Any
 from kb.memory.engine import ops
 from kb.memory.engine.families.attention import rotary
 from kb.memory.engine.modules import Linear, Model
-from kb.memory.engine.tensor import F32, Tensor
+from kb.memory.engine.tensor import F32, Tensor, new
 from kb.memory.engine.world import world
 
 ACTIVATIONS = {
@@ -116,6 +116,25 @@ def rotary_interleaved(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[
     return ops.cast(q_embed, dtype), ops.cast(k_embed, dtype)
 
 
+def rotary_pairs_part(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """GLM: neighbours of a head's first dimensions are turned; each half of the tables is put twice side by side."""
+    width = cos.shape[-1]
+    cos = _twice(ops.part(cos, width // 2))
+    sin = _twice(ops.part(sin, width // 2))
+    q_rot, q_pass = ops.part(q, width), ops.part(q, q.shape[-1] - width)
+    k_rot, k_pass = ops.part(k, width), ops.part(k, k.shape[-1] - width)
+    q_embed = ops.add(ops.mul(q_rot, cos), ops.mul(_rotated_pairs(q_rot), sin))
+    k_embed = ops.add(ops.mul(k_rot, cos), ops.mul(_rotated_pairs(k_rot), sin))
+    q_embed = ops.cat((q_embed, q_pass))
+    k_embed = ops.cat((k_embed, k_pass))
+    return q_embed, k_embed
+
+
+def _twice(table: Tensor) -> Tensor:
+    """``repeat_interleave(2, dim=-1)`` of a table, which nothing trains."""
+    return new((*table.shape[:-1], 2 * table.shape[-1]), table.dtype)
+
+
 # --- norms ----------------------------------------------------------------------------------------------------------
 
 
@@ -155,6 +174,23 @@ class GatedMlp:
         return self.down(ops.mul(self.act(self.gate(x)), self.up(x)))
 
 
+class FusedGatedMlp:
+    """GLM: gate and up are halves of one product."""
+
+    def __init__(self, model: Model, path: str) -> None:
+        a, self.path = model.architecture, path
+        self.gate_up = Linear(model, f"{path}.gate_up_proj", a.d_model, 2 * a.d_ff, bias=a.mlp_bias)
+        self.down = Linear(model, f"{path}.down_proj", a.d_ff, a.d_model, bias=a.mlp_bias)
+        self.act, self.width = activation_of(a.activation), a.d_ff
+
+    def __call__(self, x: Tensor) -> Tensor:
+        world.inside["FusedGatedMlp"] = self.path
+        up = self.gate_up(x)
+        gate, up = ops.split(up, (self.width, self.width))
+        up = ops.mul(up, self.act(gate))
+        return self.down(up)
+
+
 class PlainMlp:
     """Two layers with an activation between; ``dropped``: dropout behind them."""
 
@@ -191,6 +227,20 @@ def sequential(layer: Any, x: Tensor, *rest: Any) -> Tensor:
     residual = x
     x = layer.norm2(x)
     x = layer.mlp(x)
+    return ops.add(residual, x)
+
+
+def sandwiched(layer: Any, x: Tensor, *rest: Any) -> Tensor:
+    """GLM-4: a norm before and after each of the two."""
+    residual = x
+    x = layer.norm1(x)
+    x, _ = layer.attention(x, *rest)
+    x = layer.norm3(x)
+    x = ops.add(residual, x)
+    residual = x
+    x = layer.norm2(x)
+    x = layer.mlp(x)
+    x = layer.norm4(x)
     return ops.add(residual, x)
 
 

@@ -66,6 +66,12 @@ TYPES = {
         norm=parts.CohereNorm, turn=parts.rotary_interleaved, tables=parts.tables_interleaved,
         wiring=parts.parallel, order=("attention", "mlp", "norm1"), scaled_logits=True,
     ),
+    "glm": Traits(turn=parts.rotary_pairs_part, mlp=parts.FusedGatedMlp),
+    "glm4": Traits(
+        turn=parts.rotary_pairs_part, mlp=parts.FusedGatedMlp, wiring=parts.sandwiched,
+        order=("attention", "mlp", "norm1", "norm2", "norm3", "norm4"),
+        norms=("input_layernorm", "post_attention_layernorm", "post_self_attn_layernorm", "post_mlp_layernorm"),
+    ),
     "phi": Traits(
         final="final_layernorm", rotary_first=True, order=("attention", "mlp", "norm1"), output="dense",
         norm=LayerNorm, turn=parts.rotary_part_here, mlp=parts.named_mlp("fc1", "fc2"), wiring=parts.phi,
