@@ -49,6 +49,7 @@ class Architecture(NamedTuple):
     head_bias: bool = False
     qk_norm: QkNorm = "none"
     rotary: float = 0.0  # share of each head's dimensions that is turned; 0: no rotary positions
+    alibi: bool = False  # no positions: scores fall with a token's distance, by a slope for each head
     parallel: bool = False  # attention and feed-forward read one input and are added together
     fused_qkv: bool = False  # one linear layer for q, k and v
     fused_gates: bool = False  # one linear layer for gate and up

@@ -25,15 +25,15 @@ def architecture(config: Mapping[str, Any]) -> Architecture:
 
 def _decoder(config: Mapping[str, Any], **known: Any) -> Architecture:
     """The fields that most decoder-only types share."""
-    width = number(config, "hidden_size", "n_embd")
-    heads = number(config, "num_attention_heads", "n_head")
+    width = number(config, "hidden_size", "n_embd", "n_embed")
+    heads = number(config, "num_attention_heads", "n_head", "num_heads")
     found: dict[str, Any] = {
         "family": "decoder",
         "model_type": str(config["model_type"]),
         "d_model": width,
         "num_heads": heads,
         "encoder_layers": 0,
-        "decoder_layers": number(config, "num_hidden_layers", "n_layer"),
+        "decoder_layers": number(config, "num_hidden_layers", "n_layer", "num_layers"),
         "vocab_size": number(config, "vocab_size"),
         "kv_heads": heads,
         "engine": True,
@@ -140,6 +140,68 @@ def _glm(config: Mapping[str, Any]) -> Architecture:
     )
 
 
+def _gptj(config: Mapping[str, Any]) -> Architecture:
+    width, heads = number(config, "n_embd", "hidden_size"), number(config, "n_head", "num_attention_heads")
+    size, turned = head_size(width, heads, "n_head"), number(config, "rotary_dim", default=64)
+    if turned > size:
+        raise UnsupportedArchitectureError(f"config.json: rotary_dim {turned} of heads of {size}")
+    return _decoder(
+        config,
+        d_ff=number(config, "n_inner", default=4 * width),
+        d_kv=size,
+        tied=flag(config, "tie_word_embeddings", False),
+        activation=word(config, "activation_function", default="gelu_new"),
+        max_positions=number(config, "n_positions", "max_position_embeddings", default=2048),
+        norm="layer",
+        norms=1,
+        parallel=True,
+        mlp_bias=True,
+        head_bias=True,
+        rotary=turned / size,
+        hidden_dropout=rate(config, "resid_pdrop") > 0,
+        embedding_dropout=rate(config, "embd_pdrop") > 0,
+        attention_dropout=rate(config, "attn_pdrop") > 0,
+    )
+
+
+def _gpt_neo(config: Mapping[str, Any]) -> Architecture:
+    """Local attention masks what it does not see in whole scores: a window saves no memory."""
+    width = number(config, "hidden_size")
+    return _decoder(
+        config,
+        d_ff=number(config, "intermediate_size", default=4 * width),
+        tied=flag(config, "tie_word_embeddings", True),
+        activation=word(config, "activation_function", default="gelu_new"),
+        max_positions=number(config, "max_position_embeddings", default=2048),
+        norm="layer",
+        output_bias=True,
+        mlp_bias=True,
+        hidden_dropout=rate(config, "resid_dropout") > 0,
+        embedding_dropout=rate(config, "embed_dropout") > 0,
+        attention_dropout=rate(config, "attention_dropout") > 0,
+    )
+
+
+def _bloom(config: Mapping[str, Any]) -> Architecture:
+    _refuse(config, "apply_residual_connection_post_layernorm")
+    if number(config, "pretraining_tp", default=1) > 1:
+        _refuse(config, "slow_but_exact")
+    width = number(config, "hidden_size", "n_embed")
+    return _decoder(
+        config,
+        d_ff=4 * width,
+        tied=flag(config, "tie_word_embeddings", True),
+        norm="layer",
+        qkv_bias=True,
+        output_bias=True,
+        mlp_bias=True,
+        fused_qkv=True,
+        alibi=True,
+        hidden_dropout=rate(config, "hidden_dropout") > 0,
+        attention_dropout=rate(config, "attention_dropout") > 0,
+    )
+
+
 def _seq2seq(config: Mapping[str, Any], positions: int) -> Architecture:
     """Marian, M2M100 and NLLB: BART's dimensions, positions that are computed and not learned."""
     width = number(config, "d_model")
@@ -225,6 +287,9 @@ TYPES: Mapping[str, Callable[[Mapping[str, Any]], Architecture]] = {
     "stablelm": _stablelm,
     "starcoder2": _starcoder2,
     "cohere": _cohere,
+    "bloom": _bloom,
+    "gptj": _gptj,
+    "gpt_neo": _gpt_neo,
     "glm": _glm,
     "glm4": _glm,
     "marian": _marian,

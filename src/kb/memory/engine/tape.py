@@ -133,22 +133,34 @@ def checkpoint(call: Callable[..., Any], *args: Any) -> Any:
         world.frame = None
 
 
-def checkpoint_reentrant(call: Callable[..., Any], x: Tensor, *rest: Any) -> Tensor:
+def checkpoint_reentrant(call: Callable[..., Any], x: Tensor, *rest: Any) -> Any:
     """``use_reentrant=True``: nothing of ``call`` is recorded; backward runs it again, with a backward of its own.
 
-    Source: ``CheckpointFunction`` (torch/utils/checkpoint.py); of the arguments only ``x`` can get a gradient.
+    Source: ``CheckpointFunction`` (torch/utils/checkpoint.py); of the arguments only ``x`` can get a gradient. A second
+    result (a block's attention weights) is one that nothing reads.
     """
     node = record(_reentrant_back, (x,), (x,), (call, rest, world.autocast))
     before, world.grad = world.grad, False
-    out: Tensor = call(x, *rest)
+    out = call(x, *rest)
     world.grad = before
-    out.node, out.needs = node, node is not None
+    results = out if type(out) is tuple else (out,)
+    if node is not None and len(results) > 1:
+        node.results = len(results)
+        node.extra = (*node.extra, [(one.shape, one.dtype) for one in results[1:] if one is not None])
+    for at, result in enumerate(results):
+        if result is not None:
+            result.node, result.needs = node and ((node, at) if node.results else node), node is not None
     return out
 
 
-def _reentrant_back(node: Node, grad: Tensor) -> Gradients:
+def _reentrant_back(node: Node, grad: Any) -> Gradients:
+    """Of a result that nothing read the gradient is zeros (``materialize_grads``), and runs back with the other."""
     (x,) = saved(node)
-    call, rest, kind = node.extra
+    call, rest, kind, *shapes = node.extra
+    unread: list[Tensor] = []
+    if node.results:
+        grad = grad[0]
+        unread = [new(*shape) for shape in shapes[0]]
     detached = bare(x)
     detached.needs = True
     recording = world.recording
@@ -157,7 +169,8 @@ def _reentrant_back(node: Node, grad: Tensor) -> Gradients:
     out = call(detached, *rest)
     world.autocast, world.cache, recording.moment, recording.term = before
     world.grad = False
-    _run_back(out.node, grad)
+    out, *others = out if type(out) is tuple else (out,)
+    _run_back(out.node, grad, [(other.node, zeros) for other, zeros in zip(others, unread, strict=False)])
     return (detached.grad,)
 
 
@@ -182,10 +195,10 @@ def backward(loss: Tensor, then: Callable[[], None] | None = None) -> None:
     world.grad, world.thread = True, "main"
 
 
-def _run_back(root: Any, first: Tensor) -> None:
-    """Backward from a node, whose own gradient ``first`` lives to the end."""
+def _run_back(root: Any, first: Tensor, more: Sequence[tuple[Any, Tensor]] = ()) -> None:
+    """Backward from a node, whose own gradient ``first`` lives to the end; ``more``: gradients of nodes before it."""
     waits = _waits(root)
-    buffers: dict[Any, Tensor | None] = {root: first}
+    buffers: dict[Any, Tensor | None] = {root: first, **dict(more)}
     ready, hooks = [(-root.sequence, root)], world.hooks
     while ready:
         node = heapq.heappop(ready)[1]

@@ -7,16 +7,14 @@ from typing import Any
 
 from kb.memory.engine import ops
 from kb.memory.engine.families.attention import Cache, eager_forward, heads_of, sdpa_forward
-from kb.memory.engine.families.decoder_types import Traits, traits_of
-from kb.memory.engine.families.masks import causal_mask
+from kb.memory.engine.families.decoder_inputs import DROPPED, turned
+from kb.memory.engine.families.decoder_types import traits_of
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.fsdp import Group
 from kb.memory.engine.modules import LayerNorm, Linear, Model
 from kb.memory.engine.ops.log_probs import without_last
 from kb.memory.engine.tensor import F32, I64, Tensor, new
 from kb.memory.engine.world import world
-
-DROPPED = 0.1  # any rate but 0 allocates the same
 
 
 class Attention:
@@ -40,9 +38,16 @@ class Attention:
             ]
         self.o = Linear(model, f"{path}.{traits.output}", inner, a.d_model, bias=a.output_bias)
         self.norms = [traits.norm(model, f"{path}.{name}", a.d_kv) for name in traits.qk_norms]
+        self.turned = round(a.d_kv * a.rotary)
+        self.table = traits.table(a)
+        if self.table:
+            model.buffer(*self.table)
 
     def __call__(self, x: Tensor, mask: Any, cos: Any, sin: Any, cache: Cache | None) -> tuple[Tensor, Any]:
         world.inside["Attention"] = self.path
+        if self.traits.written is not None:
+            found: tuple[Tensor, Any] = self.traits.written(self, x, mask, cos, sin, cache)
+            return found
         batch, length, _ = x.shape
         q, k, v = self.traits.project(self, x)
         q, k, *held = self.traits.turn(q, k, cos, sin)
@@ -58,7 +63,7 @@ class Attention:
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Any) -> tuple[Tensor, Any]:
         """The implementation that the setup asks for."""
-        if self.model.options.eager:
+        if self.model.eager:
             return eager_forward(q, k, v, mask, dropout=self.dropout, wide=True)
         return sdpa_forward(q, k, v, mask, causal=True, dropout=self.dropout), None
 
@@ -84,11 +89,13 @@ class Layer:
                 if a.norms > 1 or part == "norm1":
                     setattr(self, part, traits.norm(model, f"{path}.{name}", a.d_model))
 
-    def __call__(self, x: Tensor, mask: Any, cos: Any, sin: Any, cache: Cache | None, positions: Tensor) -> Tensor:
-        """``positions`` are only held: a checkpointed layer keeps its arguments."""
+    def __call__(self, x: Tensor, mask: Any, cos: Any, sin: Any, cache: Cache | None, positions: Any) -> Any:
+        """``positions`` are only held: a checkpointed layer keeps its arguments.
+
+        Older types give the attention's weights back too, which their caller holds until the next block is done.
+        """
         world.inside["Layer"] = self.path
-        out: Tensor = self.model.traits.wiring(self, x, mask, cos, sin, cache)
-        return out
+        return self.model.traits.wiring(self, x, mask, cos, sin, cache)
 
     def drop(self, x: Tensor) -> Tensor:
         return ops.dropout(x, self.dropout)
@@ -100,7 +107,9 @@ class Decoder(Model):
     flattens = shards = True
 
     def build(self) -> None:
-        a, traits = self.architecture, self.traits
+        a = self.architecture
+        self.traits = traits = traits_of(a.model_type)
+        self.numbers = traits.numbers
         if a.windowed_layers not in (0, a.decoder_layers):
             raise NotFollowedError("layer_types")
         stem = traits.stem
@@ -111,7 +120,7 @@ class Decoder(Model):
             self.positions = self.table(f"{stem}.{traits.positions}", rows, a.d_model)
         self.embed_norm = traits.embed_norm and LayerNorm(self, f"{stem}.{traits.embed_norm}", a.d_model)
         self.layers = [Layer(self, f"{stem}.{traits.layers}.{at}", at) for at in range(a.decoder_layers)]
-        self.rotary_width = int(a.d_kv * a.rotary)
+        self.rotary_width = int(a.d_kv * a.rotary) if traits.inputs is turned else 0
         if traits.rotary_first:
             self._place_rotary()
         self.norm = traits.norm(self, f"{stem}.{traits.final}", a.d_model)
@@ -134,9 +143,9 @@ class Decoder(Model):
             self.buffer((self.rotary_width // 2,), F32)
 
     @property
-    def traits(self) -> Traits:
-        """What this type does differently."""
-        return traits_of(self.architecture.model_type)
+    def eager(self) -> bool:
+        """Whether attention is computed eagerly: where the setup asks for it, or the type has nothing else."""
+        return self.options.eager or self.traits.eager_only
 
     def batch(self, rows: int, source: int, target: int = 0) -> list[Tensor]:
         return [new((rows, source), I64) for _ in range(3)]
@@ -163,31 +172,15 @@ class Decoder(Model):
     ) -> Tensor:
         """From ids to the last hidden states; ``states`` gets what goes into each layer (``output_hidden_states``)."""
         world.recording.term = "activations_decoder"
-        a, options, (batch, length) = self.architecture, self.options, ids.shape
         embeds = self.part("embed", self.looked_up, ids)
-        if positions is None:
-            plain = new((length,), I64)
-            positions = new((1, length), I64)
-            del plain
-        keys = length if padding is None else padding.shape[1]
-        mask = causal_mask(
-            batch,
-            length,
-            keys,
-            padding,
-            eager=embeds.dtype if options.eager else None,
-            padded=options.padded,
-            positions=cache is None,
-            window=a.window,
-        )
-        x = embeds
-        x = ops.dropout(x, DROPPED if a.embedding_dropout else 0.0)
-        cos, sin = self.part("turn", self.traits.tables, positions.shape[0], length, self.rotary_width, x.dtype)
+        x, mask, cos, sin, positions, *held = self.traits.inputs(self, embeds, padding, positions, cache)
         for layer in self.layers:
             if states is not None:
                 states.append(x)
-            x = self.layer(layer, x, mask, cos, sin, cache, positions)
+            outputs = self.layer(layer, x, mask, cos, sin, cache, positions)
+            x = outputs[0] if type(outputs) is tuple else outputs
         out: Tensor = self.part("norm", self.norm, x)
+        del held
         return out
 
     def looked_up(self, ids: Tensor) -> Tensor:
@@ -245,7 +238,7 @@ def causal_loss(logits: Tensor, labels: Tensor, *, copies: bool = False) -> Tens
     batch, length, vocabulary = logits.shape
     logits = ops.cast(logits, F32)
     longer = new((batch, length + 1), I64)
-    labels = new((batch, length), I64)
+    labels = new((batch, length), I64) if batch > 1 else longer  # one row without its first is contiguous as it is
     logits = ops.view(logits, (batch * length, vocabulary))
     loss = ops.cross_entropy(logits, labels)
     del longer

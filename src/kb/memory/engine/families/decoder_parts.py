@@ -98,7 +98,7 @@ def tables_interleaved(batch: int, length: int, width: int, dtype: str) -> tuple
     return rotary_tables(batch, length, width, dtype)
 
 
-def _rotated_pairs(x: Tensor) -> Tensor:
+def rotated_pairs(x: Tensor) -> Tensor:
     """``rotate_half`` of neighbours: every second element negated, stacked and flattened."""
     half_width = x.shape[-1] // 2
     first, second = ops.part(x, half_width), ops.part(x, half_width)
@@ -111,8 +111,8 @@ def rotary_interleaved(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[
     dtype = q.dtype
     q = ops.cast(q, F32)
     k = ops.cast(k, F32)
-    q_embed = ops.add(ops.mul(q, cos), ops.mul(_rotated_pairs(q), sin))
-    k_embed = ops.add(ops.mul(k, cos), ops.mul(_rotated_pairs(k), sin))
+    q_embed = ops.add(ops.mul(q, cos), ops.mul(rotated_pairs(q), sin))
+    k_embed = ops.add(ops.mul(k, cos), ops.mul(rotated_pairs(k), sin))
     return ops.cast(q_embed, dtype), ops.cast(k_embed, dtype)
 
 
@@ -123,8 +123,8 @@ def rotary_pairs_part(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[T
     sin = _twice(ops.part(sin, width // 2))
     q_rot, q_pass = ops.part(q, width), ops.part(q, q.shape[-1] - width)
     k_rot, k_pass = ops.part(k, width), ops.part(k, k.shape[-1] - width)
-    q_embed = ops.add(ops.mul(q_rot, cos), ops.mul(_rotated_pairs(q_rot), sin))
-    k_embed = ops.add(ops.mul(k_rot, cos), ops.mul(_rotated_pairs(k_rot), sin))
+    q_embed = ops.add(ops.mul(q_rot, cos), ops.mul(rotated_pairs(q_rot), sin))
+    k_embed = ops.add(ops.mul(k_rot, cos), ops.mul(rotated_pairs(k_rot), sin))
     q_embed = ops.cat((q_embed, q_pass))
     k_embed = ops.cat((k_embed, k_pass))
     return q_embed, k_embed
@@ -210,6 +210,22 @@ class PlainMlp:
         return x
 
 
+class BloomMlp:
+    """BLOOM: GELU by a function of its own, and what came in is added here."""
+
+    def __init__(self, model: Model, path: str) -> None:
+        a, self.path = model.architecture, path
+        self.first = Linear(model, f"{path}.dense_h_to_4h", a.d_model, a.d_ff, bias=True)
+        self.second = Linear(model, f"{path}.dense_4h_to_h", a.d_ff, a.d_model, bias=True)
+        self.dropout = 0.1 if a.hidden_dropout else 0.0
+
+    def __call__(self, x: Tensor, residual: Tensor) -> Tensor:
+        world.inside["BloomMlp"] = self.path
+        x = ops.gelu_by_function(self.first(x))
+        between = self.second(x)
+        return ops.add(residual, ops.dropout(between, self.dropout))
+
+
 def named_mlp(first: str, second: str, dropped: bool = False) -> Callable[[Model, str], PlainMlp]:
     """A plain feed-forward whose layers have these names."""
     return lambda model, path: PlainMlp(model, path, (first, second), dropped)
@@ -261,6 +277,35 @@ def phi(layer: Any, x: Tensor, *rest: Any) -> Tensor:
     attended = layer.drop(attended)
     fed = layer.drop(layer.mlp(x))
     return ops.add(ops.add(attended, fed), residual)
+
+
+def gptj(layer: Any, x: Tensor, *rest: Any) -> tuple[Tensor, Any]:
+    """GPT-J: one norm for both, the residual added last; they drop out themselves."""
+    residual = x
+    x = layer.norm1(x)
+    attended, weights = layer.attention(x, *rest)
+    fed = layer.mlp(x)
+    return ops.add(ops.add(attended, fed), residual), weights
+
+
+def gpt_neo(layer: Any, x: Tensor, *rest: Any) -> tuple[Tensor, Any]:
+    """GPT-Neo: as Llama, but what attention gave keeps its name."""
+    residual = x
+    x = layer.norm1(x)
+    attended, weights = layer.attention(x, *rest)
+    x = ops.add(attended, residual)
+    residual = x
+    x = layer.norm2(x)
+    fed = layer.mlp(x)
+    return ops.add(residual, fed), weights
+
+
+def bloom(layer: Any, x: Tensor, mask: Any, alibi: Any, _: Any, cache: Any) -> tuple[Tensor, Any]:
+    """BLOOM: attention and feed-forward add what came in themselves."""
+    normed = layer.norm1(x)
+    attended, weights = layer.attention(normed, mask, alibi, x, cache)
+    normed = layer.norm2(attended)
+    return layer.mlp(normed, attended), weights
 
 
 def neox(layer: Any, x: Tensor, *rest: Any) -> Tensor:

@@ -6,11 +6,19 @@ The dimensions, biases and rates are the architecture's; here is what a ``config
 from collections.abc import Callable
 from typing import Any
 
+from kb.core.model import Architecture
 from kb.core.record import NamedTuple
+from kb.memory.engine.families import decoder_inputs as inputs
 from kb.memory.engine.families import decoder_parts as parts
+from kb.memory.engine.families import decoder_written as written
 from kb.memory.engine.families.attention import rotary, rotary_tables
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import LayerNorm, RmsNorm
+
+
+def no_table(a: Architecture) -> Any:
+    """Most attentions have no buffer."""
+    return None
 
 
 class Traits(NamedTuple):
@@ -42,6 +50,11 @@ class Traits(NamedTuple):
     mlp: Callable[..., Any] = parts.GatedMlp
     wiring: Callable[..., Any] = parts.sequential
     scaled_logits: bool = False
+    inputs: Callable[..., Any] = inputs.turned
+    written: Callable[..., Any] | None = None  # attention as the type writes it out, of ``decoder_written``
+    numbers: bool = True  # generate hands the positions on
+    eager_only: bool = False  # transformers has no other implementation of its attention
+    table: Callable[..., Any] = no_table  # a buffer of every attention: its shape and type
     dropped_output: bool = False  # dropout behind attention's output layer, inside of it
 
 
@@ -71,6 +84,24 @@ TYPES = {
         turn=parts.rotary_pairs_part, mlp=parts.FusedGatedMlp, wiring=parts.sandwiched,
         order=("attention", "mlp", "norm1", "norm2", "norm3", "norm4"),
         norms=("input_layernorm", "post_attention_layernorm", "post_self_attn_layernorm", "post_mlp_layernorm"),
+    ),
+    "gptj": Traits(
+        stem="transformer", embed="wte", layers="h", final="ln_f", order=("norm1", "attention", "mlp"),
+        norms=("ln_1",), attention="attn", output="out_proj", norm=LayerNorm, inputs=inputs.numbered,
+        written=written.gptj, eager_only=True, table=written.table_of_angles,
+        mlp=parts.named_mlp("fc_in", "fc_out", dropped=True), wiring=parts.gptj,
+    ),
+    "gpt_neo": Traits(
+        stem="transformer", embed="wte", positions="wpe", layers="h", final="ln_f",
+        order=("norm1", "attention", "norm2", "mlp"), norms=("ln_1", "ln_2"), attention="attn.attention",
+        output="out_proj", norm=LayerNorm, inputs=inputs.placed, written=written.gpt_neo, eager_only=True,
+        table=written.table_of_sight, mlp=parts.named_mlp("c_fc", "c_proj", dropped=True), wiring=parts.gpt_neo,
+    ),
+    "bloom": Traits(
+        stem="transformer", embed="word_embeddings", embed_norm="word_embeddings_layernorm", layers="h", final="ln_f",
+        order=("norm1", "attention", "norm2", "mlp"), attention="self_attention", qkv=("query_key_value",),
+        output="dense", norm=LayerNorm, inputs=inputs.sloped, written=written.bloom, eager_only=True,
+        numbers=False, mlp=parts.BloomMlp, wiring=parts.bloom,
     ),
     "phi": Traits(
         final="final_layernorm", rotary_first=True, order=("attention", "mlp", "norm1"), output="dense",

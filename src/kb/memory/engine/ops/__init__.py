@@ -4,8 +4,10 @@ from kb.memory.engine.ops.attention import sdpa
 from kb.memory.engine.ops.losses import cross_entropy, smoothed_loss
 from kb.memory.engine.ops.pointwise import (
     add,
+    chosen,
     dropout,
     gelu,
+    gelu_by_function,
     gelu_new,
     layer_norm,
     mean,
@@ -24,7 +26,7 @@ from kb.memory.engine.ops.pointwise import (
     tanh,
     where,
 )
-from kb.memory.engine.ops.products import linear, linear_by_function, matmul
+from kb.memory.engine.ops.products import baddbmm, bmm, linear, linear_by_function, matmul
 from kb.memory.engine.ops.shapes import (
     cast,
     cat,
@@ -46,8 +48,11 @@ from kb.memory.engine.ops.shapes import (
 
 __all__ = [
     "add",
+    "baddbmm",
+    "bmm",
     "cast",
     "cat",
+    "chosen",
     "clone",
     "contiguous",
     "copied",
@@ -56,6 +61,7 @@ __all__ = [
     "embedding",
     "expand",
     "gelu",
+    "gelu_by_function",
     "gelu_new",
     "indexed",
     "layer_norm",

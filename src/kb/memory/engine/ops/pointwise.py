@@ -4,7 +4,7 @@ from functools import lru_cache
 
 from kb.memory.engine.ops.shapes import contiguous
 from kb.memory.engine.tape import Gradients, Node, record, save, saved
-from kb.memory.engine.tensor import BOOL, F32, SHAPES, Shape, Tensor, arranged, bare, like, new
+from kb.memory.engine.tensor import BOOL, F16, F32, SHAPES, Shape, Tensor, arranged, bare, like, new
 from kb.memory.engine.world import world
 
 
@@ -167,6 +167,53 @@ def gelu_new(tensor: Tensor) -> Tensor:
     return mul(scale(tensor), plus(tanh(scale(add(tensor, scale(power(tensor)))))))
 
 
+def gelu_by_function(tensor: Tensor) -> Tensor:
+    """``GeLUFunction`` (models/bloom/modeling_bloom.py): elementwise operators, of which only the input is kept."""
+    node = record(_gelu_back, (tensor,), (tensor,))
+    halved = like(tensor)
+    bent = _bent(tensor)
+    bent = like(tensor)  # tanh
+    bent = like(tensor)
+    out = like(tensor, None, node)
+    del halved, bent
+    return out
+
+
+def _bent(tensor: Tensor) -> Tensor:
+    """``0.79788456 * x * (1 + 0.044715 * x * x)``."""
+    scaled = like(tensor)
+    squared = like(tensor)
+    squared = like(tensor)
+    squared = like(tensor)
+    out = like(tensor)
+    del scaled, squared
+    return out
+
+
+def _gelu_back(node: Node, grad: Tensor) -> Gradients:
+    """``bloom_gelu_back``, in its order."""
+    (tensor,) = saved(node)
+    bent = _bent(tensor)
+    bent = like(tensor)  # tanh
+    halved = like(tensor)
+    flat = like(tensor)
+    flat = like(tensor)
+    steep = like(tensor)
+    steep = like(tensor)
+    steep = like(tensor)
+    inner = like(tensor)
+    del flat, steep
+    left = like(tensor)
+    del halved, inner
+    right = like(tensor)
+    right = like(tensor)
+    slope = like(tensor)
+    del left, right
+    out = like(grad)
+    del slope, bent, tensor
+    return (out,)
+
+
 def relu_squared(tensor: Tensor) -> Tensor:
     """``ReLUSquaredActivation`` (transformers/activations.py)."""
     return power(relu(tensor))
@@ -204,6 +251,12 @@ def where(mask: Tensor, tensor: Tensor) -> Tensor:
     return out
 
 
+def chosen(tensor: Tensor) -> Tensor:
+    """``torch.where`` of a mask and a number that are there already; the mask, a buffer's part, is kept."""
+    node = record(_where_back, (tensor,), (new((0,), BOOL),))
+    return like(tensor, None, node)
+
+
 def _where_back(node: Node, grad: Tensor) -> Gradients:
     kept = saved(node)
     zero = new((), grad.dtype)
@@ -213,11 +266,15 @@ def _where_back(node: Node, grad: Tensor) -> Gradients:
 
 
 def softmax(tensor: Tensor, dtype: str | None = None) -> Tensor:
-    """With ``dtype=float32``, or in fp32 under autocast (autocast_mode.h). The result is kept."""
-    if tensor.dtype != F32 and (dtype or world.autocast is not None):
+    """With ``dtype=float32``, or in fp32 under autocast (autocast_mode.h). The result is kept.
+
+    The kernel widens fp16 itself (``half_to_float``, ATen/native/SoftMax.cpp); bf16 is copied to fp32 before it.
+    """
+    wide = tensor.dtype != F32 and (dtype is not None or world.autocast is not None)
+    if wide and tensor.dtype != F16:
         tensor = like(tensor, F32, record(_passed, (tensor,)))
-    node = record(_softmax_back, (tensor,))
-    out = new(tensor.shape, tensor.dtype, None, node)
+    node = record(_softmax_back, (tensor,), (), tensor.dtype)
+    out = new(tensor.shape, F32 if wide else tensor.dtype, None, node)
     save(node, (bare(out),))
     return out
 
@@ -225,7 +282,7 @@ def softmax(tensor: Tensor, dtype: str | None = None) -> Tensor:
 def _softmax_back(node: Node, grad: Tensor) -> Gradients:
     """The kernel makes gradient × result first (softmax_backward_cuda_out, ATen/native/cuda/SoftMax.cu)."""
     kept = saved(node)
-    out = like(grad)
+    out = like(grad, node.extra)
     product = like(grad)
     del kept, product
     return (out,)

@@ -102,6 +102,39 @@ def _bmm(first: Tensor, second: Tensor) -> Tensor:
     return out
 
 
+def bmm(first: Tensor, second: Tensor) -> Tensor:
+    """A batch of products, in autocast's type."""
+    second = half(second)
+    return _bmm(half(first), second)
+
+
+def baddbmm(bias: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    """A batch of products, scaled and added to ``bias``, which nothing trains."""
+    second, first = half(second), half(first)
+    kept = (second if first.needs else None, first if second.needs else None)
+    bias = half(bias)
+    node = record(_baddbmm_back, (first, second), kept)
+    out = new((*first.shape[:-1], second.shape[-1]), first.dtype, None, node)
+    world.multiplied()
+    del bias
+    return out
+
+
+def _baddbmm_back(node: Node, grad: Tensor) -> Gradients:
+    """Each product is scaled behind (``maybe_multiply``, FunctionsManual.cpp)."""
+    kept = saved(node)
+    outs: list[Tensor | None] = []
+    for edge in node.edges:
+        outs.append(None)
+        if edge is not None:
+            product = new(edge[1], grad.dtype)
+            world.multiplied()
+            outs[-1] = new(edge[1], grad.dtype)
+            del product
+    del kept
+    return outs
+
+
 def _bmm_back(node: Node, grad: Tensor) -> Gradients:
     kept = saved(node)
     first, second = node.edges

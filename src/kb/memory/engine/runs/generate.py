@@ -74,8 +74,10 @@ def greedy(model: Any, batch: list[Any], decoding: Decoding) -> None:
         return new((rows,), I64)
 
     ends = [small(), small()]
-    position, scratch = new((rows, length), I64), new((rows, length), I64)
-    del scratch
+    position: Any = None
+    if model.numbers:
+        position, scratch = new((rows, length), I64), new((rows, length), I64)
+        del scratch
     unfinished, cache = small(), Cache()
     logits: Any
     chosen: Any
@@ -86,7 +88,7 @@ def greedy(model: Any, batch: list[Any], decoding: Decoding) -> None:
     step = 0
     while step < decoding.tokens:
         inputs = new((rows, length), I64) if step == 0 else new((rows, 1), I64)
-        place = position if step == 0 else new((rows, 1), I64)
+        place = position if step == 0 or position is None else new((rows, 1), I64)
         held = inputs, mask, place
         out = model_call(model, lambda held=held: model.step(*held, cache), decoding.wrapped)
         inputs = place = None
@@ -97,7 +99,7 @@ def greedy(model: Any, batch: list[Any], decoding: Decoding) -> None:
         if grown:
             cache.grow(grown)
             step += grown
-        position = _longer(position, rows, length + step)
+        position = position and _longer(position, rows, length + step)
         mask = new((rows, length + step), I64)
         logits = new((rows, out.shape[-1]), F32)
         mark(logits, "logits")

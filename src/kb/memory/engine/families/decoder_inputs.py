@@ -1,0 +1,115 @@
+"""What decoder-only types make before their blocks: positions, the mask, tables of angles.
+
+Each function gets the words' embeddings and returns a block's input, the mask, two things that every block gets
+(cosines and sines, or whatever the type has in their place), the positions, and what is only held.
+"""
+
+from typing import Any
+
+from kb.memory.engine import ops
+from kb.memory.engine.families.masks import causal_mask
+from kb.memory.engine.tensor import F32, I32, I64, Tensor, new
+
+DROPPED = 0.1  # any rate but 0 allocates the same
+
+
+def turned(model: Any, embeds: Tensor, padding: Any, positions: Any, cache: Any) -> tuple[Any, ...]:
+    """Llama: cosines and sines for the whole model."""
+    positions = _numbered(embeds, positions)
+    mask = masked(model, embeds, padding, cache)
+    x = _dropped(model, embeds)
+    cos, sin = model.part("turn", model.traits.tables, positions.shape[0], x.shape[1], model.rotary_width, x.dtype)
+    return x, mask, cos, sin, positions
+
+
+def numbered(model: Any, embeds: Tensor, padding: Any, positions: Any, cache: Any) -> tuple[Any, ...]:
+    """GPT-J: blocks get the positions, and turn by tables of their own."""
+    positions = _numbered(embeds, positions)
+    mask = masked(model, embeds, padding, cache)
+    return _dropped(model, embeds), mask, positions, None, positions
+
+
+def placed(model: Any, embeds: Tensor, padding: Any, positions: Any, cache: Any) -> tuple[Any, ...]:
+    """GPT-Neo: learned positions, added to the words. Blocks do not get the positions."""
+    positions = _numbered(embeds, positions)
+    mask = masked(model, embeds, padding, cache)
+    places = ops.embedding(positions, model.positions)
+    x = _dropped(model, ops.add(embeds, places))
+    return x, mask, None, None, None, places, positions
+
+
+def sloped(model: Any, embeds: Tensor, padding: Any, positions: Any, cache: Any) -> tuple[Any, ...]:
+    """BLOOM: the embeddings' norm, and a slope for each head over the keys (``build_alibi_tensor``) for all blocks."""
+    x = model.part("embed_norm", model.embed_norm, embeds)
+    batch, length, _ = embeds.shape
+    heads, held = model.architecture.num_heads, None
+    if padding is None:
+        held = slopes(heads)
+        past = cache.length() if cache is not None else 0
+        keys = new((past + length,), I64)
+        alike = new((heads, 1, past + length), F32)
+        del keys
+        wide = new((batch * heads, 1, past + length), F32)
+        del alike
+        alibi = ops.cast(wide, x.dtype)
+        del wide
+    else:
+        steep = slopes(heads)
+        counted = counted_keys(padding)
+        wide = new((batch, heads, padding.shape[1]), F32)
+        alibi = ops.cast(wide, x.dtype)
+        del steep, counted, wide
+    mask = masked(model, embeds, padding, cache, looks=False)
+    return x, mask, alibi, None, None, held
+
+
+def slopes(heads: int) -> Tensor:
+    """``_get_alibi_slopes``: powers of a base, and of a second where the heads are no power of two."""
+    near = 1 << (heads.bit_length() - 1)
+    base, powers = new((), F32), new((near,), I32)
+    found = new((near,), F32)
+    if near != heads:
+        more = heads - near
+        extra_base, extra_powers = new((), F32), new((more,), I32)
+        extra = new((more,), F32)
+        found = new((heads,), F32)
+        del extra, extra_base, extra_powers
+    del base, powers
+    return found
+
+
+def counted_keys(padding: Tensor) -> Tensor:
+    """``(mask.cumsum(-1) - 1) * mask``."""
+    counted = new(padding.shape, I64)
+    less = new(padding.shape, I64)
+    del counted
+    found = new(padding.shape, I64)
+    del less
+    return found
+
+
+def _numbered(embeds: Tensor, positions: Any) -> Tensor:
+    if positions is None:
+        plain = new((embeds.shape[1],), I64)
+        positions = new((1, embeds.shape[1]), I64)
+        del plain
+    return positions  # type: ignore[no-any-return]
+
+
+def _dropped(model: Any, x: Tensor) -> Tensor:
+    return ops.dropout(x, DROPPED if model.architecture.embedding_dropout else 0.0)
+
+
+def masked(model: Any, embeds: Tensor, padding: Any, cache: Any, *, looks: bool = True) -> Tensor | None:
+    """``create_causal_mask`` as the model's attention takes it; ``looks``: it gets the positions, and looks at them."""
+    batch, length, _ = embeds.shape
+    return causal_mask(
+        batch,
+        length,
+        length if padding is None else padding.shape[1],
+        padding,
+        eager=embeds.dtype if model.eager else None,
+        padded=model.options.padded,
+        positions=looks and cache is None,
+        window=model.architecture.window,
+    )

@@ -1,0 +1,149 @@
+"""Attention as types write it out themselves, beside transformers' interface: from a block's input to its output.
+
+There is no ``scaled_dot_product_attention`` of GPT-J, GPT-Neo and BLOOM: transformers computes them eagerly.
+"""
+
+from typing import Any
+
+from kb.core.model import Architecture
+from kb.memory.engine import ops
+from kb.memory.engine.families.decoder_parts import rotated_pairs
+from kb.memory.engine.tensor import BOOL, F32, I64, Shape, Tensor, new
+
+
+def table_of_angles(a: Architecture) -> tuple[Shape, str]:
+    """GPT-J's ``embed_positions``: sines and cosines of every position."""
+    return (a.max_positions or 0, round(a.d_kv * a.rotary)), F32
+
+
+def table_of_sight(a: Architecture) -> tuple[Shape, str]:
+    """GPT-Neo's ``bias``: which tokens a token sees."""
+    positions = a.max_positions or 0
+    return (1, 1, positions, positions), BOOL
+
+
+def gptj(attention: Any, x: Tensor, mask: Any, positions: Tensor, _: Any, cache: Any) -> tuple[Tensor, Any]:
+    """GPT-J: every layer looks sines and cosines up in a table of its own; scores are computed in fp32.
+
+    Source: ``GPTJAttention.forward`` (models/gptj/modeling_gptj.py).
+    """
+    to_q, to_k, to_v = attention.projections
+    query = to_q(x)
+    key = to_k(x)
+    value = to_v(x)
+    batch, length, _ = x.shape
+    query, key = (ops.view(one, (batch, length, attention.heads, attention.width)) for one in (query, key))
+    value = attention.head(value)
+    turned, ((rows, _), _) = attention.turned, attention.table
+    table = new((positions.shape[0], rows, turned), F32)  # repeat
+    places = new((positions.shape[0], length, turned), I64)
+    sincos = ops.cast(new((positions.shape[0], length, turned), F32), key.dtype)
+    sin = cos = Tensor((*sincos.shape[:-1], turned // 2), sincos.dtype, sincos.strides, sincos.storage)
+    k_rot, k_pass = ops.part(key, turned), ops.part(key, attention.width - turned)
+    q_rot, q_pass = ops.part(query, turned), ops.part(query, attention.width - turned)
+    k_rot = _turned_pairs(k_rot, sin, cos)
+    q_rot = _turned_pairs(q_rot, sin, cos)
+    key = ops.cat((k_rot, k_pass))
+    query = ops.cat((q_rot, q_pass))
+    key = ops.permute(key, (0, 2, 1, 3))
+    query = ops.permute(query, (0, 2, 1, 3))
+    if cache is not None:
+        key, value = cache.update(attention.at, key, value)
+    out, weights = _in_fp32(attention, query, key, value, mask)
+    out = _merged(out)
+    out = attention.o(out)
+    out = ops.dropout(out, attention.output_dropout)
+    del table, places
+    return out, weights
+
+
+def _turned_pairs(tensor: Tensor, sin: Tensor, cos: Tensor) -> Tensor:
+    """``apply_rotary_pos_emb``: each number of the tables twice (``repeat_interleave``), for all heads."""
+    batch, length, half_width = sin.shape
+    sin = new((batch, length, 1, 2 * half_width), sin.dtype)
+    cos = new((batch, length, 1, 2 * half_width), cos.dtype)
+    return ops.add(ops.mul(tensor, cos), ops.mul(rotated_pairs(tensor), sin))
+
+
+def gpt_neo(attention: Any, x: Tensor, mask: Any, _: Any, __: Any, cache: Any) -> tuple[Tensor, Any]:
+    """GPT-Neo: which tokens a layer sees is a table of its own, of all of them or of a window; no scaling.
+
+    Source: ``GPTNeoSelfAttention`` (models/gpt_neo/modeling_gpt_neo.py).
+    """
+    to_q, to_k, to_v = attention.projections
+    query = to_q(x)
+    key = to_k(x)
+    value = to_v(x)
+    query, key, value = attention.head(query), attention.head(key), attention.head(value)
+    if cache is not None:
+        key, value = cache.update(attention.at, key, value)
+    out, weights = _in_fp32(attention, query, key, value, mask, seen=True)
+    out = _merged(out)
+    out = attention.o(out)
+    return ops.dropout(out, attention.output_dropout), weights
+
+
+def bloom(attention: Any, x: Tensor, mask: Any, alibi: Tensor, residual: Tensor, cache: Any) -> tuple[Tensor, Any]:
+    """BLOOM: the heads' slopes are what products are added to, and the block's input is added here.
+
+    Source: ``BloomAttention.forward`` (models/bloom/modeling_bloom.py).
+    """
+    batch, length, _ = x.shape
+    heads, width = attention.heads, attention.width
+    (to_qkv,) = attention.projections
+    fused = to_qkv(x)
+    query, key, value = thirds(fused, heads, width)
+    if cache is not None:
+        key, value = cache.update(attention.at, key, value)
+    keys = key.shape[2]
+    query = ops.reshape(query, (batch * heads, length, width))
+    key = ops.transpose(ops.reshape(key, (batch * heads, keys, width)), 1, 2)
+    value = ops.reshape(value, (batch * heads, keys, width))
+    scores = ops.baddbmm(alibi, query, key)
+    weights = ops.view(scores, (batch, heads, length, keys))
+    if mask is not None:
+        weights = ops.add(weights, mask)
+    shares = ops.cast(ops.softmax(weights, F32), query.dtype)
+    shares = ops.dropout(shares, attention.dropout)
+    context = ops.bmm(ops.view(shares, (batch * heads, length, keys)), value)
+    context = _merged(ops.view(context, (batch, heads, length, width)))
+    out = attention.o(context)
+    out = ops.add(residual, ops.dropout(out, attention.output_dropout))
+    del fused, scores, context
+    return out, shares
+
+
+def thirds(fused: Tensor, heads: int, width: int) -> tuple[Tensor, ...]:
+    """A head's query, key and value, which lie side by side: views, seen by heads."""
+    batch, length, _ = fused.shape
+    fused = ops.view(fused, (batch, length, heads, 3, width))
+    return tuple(ops.transpose(ops.indexed(fused, 3), 1, 2) for _ in range(3))
+
+
+def _in_fp32(
+    attention: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, *, seen: bool = False
+) -> tuple[Tensor, Tensor]:
+    """``_attn`` of both: queries and keys in fp32; ``seen``: scores outside of the layer's table are replaced."""
+    query = ops.cast(query, F32)
+    key = ops.cast(key, F32)
+    weights = ops.matmul(query, ops.transpose(key, 2, 3))
+    lowest = None
+    if seen:
+        lowest = new((), weights.dtype)
+        weights = ops.chosen(weights)
+    else:
+        weights = ops.scale(weights)
+    if mask is not None:
+        weights = ops.add(weights, mask)
+    weights = ops.softmax(weights)
+    weights = ops.cast(weights, value.dtype)
+    weights = ops.dropout(weights, attention.dropout)
+    out = ops.matmul(weights, value)
+    del lowest
+    return out, weights
+
+
+def _merged(out: Tensor) -> Tensor:
+    """``_merge_heads``: a copy with the heads side by side."""
+    out = ops.contiguous(ops.permute(out, (0, 2, 1, 3)))
+    return ops.view(out, (*out.shape[:2], out.shape[2] * out.shape[3]))
