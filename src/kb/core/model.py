@@ -52,6 +52,7 @@ class Architecture(NamedTuple):
     alibi: bool = False  # no positions: scores fall with a token's distance, by a slope for each head
     parallel: bool = False  # attention and feed-forward read one input and are added together
     fused_qkv: bool = False  # one linear layer for q, k and v
+    grouped_qkv: bool = False  # whose rows are those of groups: their queries, the key and the value that they share
     fused_gates: bool = False  # one linear layer for gate and up
     window: int | None = None  # tokens that a sliding layer sees
     windowed_layers: int = 0  # how many layers slide

@@ -202,6 +202,44 @@ def _bloom(config: Mapping[str, Any]) -> Architecture:
     )
 
 
+def _falcon(config: Mapping[str, Any]) -> Architecture:
+    """Falcon 7B shares one key and value among all heads; 40B and later (``new_decoder_architecture``) among groups,
+    with one norm for both parts or one for each; Falcon-RW has ALiBi, biases and one part after the other."""
+    width = number(config, "hidden_size", "n_embed")
+    heads = number(config, "num_attention_heads", "n_head")
+    grouped = flag(config, "new_decoder_architecture", False)
+    parallel = flag(config, "parallel_attn", True)
+    shared = 1 if flag(config, "multi_query", True) else heads
+    norms = number(config, "num_ln_in_parallel_attn", default=2 if grouped else 1)
+    if (grouped and not parallel) or norms > 2 or (norms == 2 and not grouped):
+        raise UnsupportedArchitectureError(
+            "config.json: parallel_attn and num_ln_in_parallel_attn contradict each other"
+        )
+    kv_heads = number(config, "num_kv_heads", default=heads) if grouped else shared
+    if heads % kv_heads:
+        raise UnsupportedArchitectureError(f"config.json: {heads} heads are not shared by num_kv_heads {kv_heads}")
+    biased = flag(config, "bias", False)
+    return _decoder(
+        config,
+        d_ff=number(config, "ffn_hidden_size", default=4 * width),
+        kv_heads=kv_heads,
+        tied=flag(config, "tie_word_embeddings", True),
+        activation=word(config, "activation", default="gelu"),
+        norm="layer",
+        norms=norms if parallel else 2,
+        parallel=parallel,
+        alibi=flag(config, "alibi", False),
+        qkv_bias=biased,
+        output_bias=biased,
+        mlp_bias=biased,
+        rotary=1.0,
+        fused_qkv=True,
+        grouped_qkv=grouped,
+        hidden_dropout=rate(config, "hidden_dropout") > 0,
+        attention_dropout=rate(config, "attention_dropout") > 0,
+    )
+
+
 def _seq2seq(config: Mapping[str, Any], positions: int) -> Architecture:
     """Marian, M2M100 and NLLB: BART's dimensions, positions that are computed and not learned."""
     width = number(config, "d_model")
@@ -288,6 +326,7 @@ TYPES: Mapping[str, Callable[[Mapping[str, Any]], Architecture]] = {
     "starcoder2": _starcoder2,
     "cohere": _cohere,
     "bloom": _bloom,
+    "falcon": _falcon,
     "gptj": _gptj,
     "gpt_neo": _gpt_neo,
     "glm": _glm,

@@ -8,6 +8,11 @@ from kb.memory.engine.tensor import F32, Tensor, like, mark
 from kb.memory.engine.world import world
 
 
+def narrowed(tensor: Tensor) -> Tensor:
+    """The tensor in autocast's type, by a copy that is not kept for the next."""
+    return tensor if world.autocast is None or tensor.dtype != F32 else _cast(tensor)
+
+
 def half(tensor: Tensor) -> Tensor:
     """The tensor in autocast's type; copies of leaves that train are kept until autocast ends (``cached_cast``)."""
     if world.autocast is None or tensor.dtype != F32:

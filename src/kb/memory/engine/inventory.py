@@ -73,6 +73,7 @@ def _counts(model: Model, weights: set[str]) -> Counts:
     sizes = {path: prod(tensor.shape) for path, tensor in model.parameters}
     tables = [path for path, tensor in model.parameters if id(tensor) in model.wide]
     heads = {linear.path + ".weight" for linear in model.linears if linear.head}
+    wide = {linear.path + ".weight" for linear in model.linears if not linear.packs}
     block = weights - heads - set(tables)
     encoder = sum(sizes[path] for path in block if _stack(path, head=False, model=model) == "encoder")
     biases = sum(size for path, size in sizes.items() if path.removesuffix(".bias") + ".weight" in weights)
@@ -86,6 +87,6 @@ def _counts(model: Model, weights: set[str]) -> Counts:
         encoder_linear=encoder,
         decoder_linear=linear - encoder,
         biases=biases,
-        kept_wide=0,
+        kept_wide=sum(sizes[path] for path in block & wide),
         norms=sum(sizes.values()) - known - biases,
     )

@@ -23,10 +23,25 @@ KEPT_HEADS = ("classifier", "score", "qa_outputs")
 class Linear:
     """A linear layer under its path in the model; ``a`` and ``b`` are LoRA's, ``state`` that of 4 bits.
 
-    ``packs`` is False of what bitsandbytes leaves wide: output layers, T5's ``wo``.
+    ``packs`` is False of what bitsandbytes leaves wide: output layers, T5's ``wo``, and what is no ``torch.nn.Linear``
+    but a class of the model's own (``_replace_with_bnb_linear``, transformers 5.23). ``product`` is its own way to
+    multiply, where it has one.
     """
 
-    __slots__ = ("a", "b", "bias", "head", "magnitude", "model", "packs", "path", "replaced", "state", "weight")
+    __slots__ = (
+        "a",
+        "b",
+        "bias",
+        "head",
+        "magnitude",
+        "model",
+        "packs",
+        "path",
+        "product",
+        "replaced",
+        "state",
+        "weight",
+    )
 
     def __init__(
         self,
@@ -39,8 +54,11 @@ class Linear:
         weight: Tensor | None = None,
         packs: bool = True,
         head: bool = False,
+        product: Callable[..., Tensor] | None = None,
     ) -> None:
-        self.model, self.path, self.packs, self.head = model, path, packs and not head, head
+        self.product = product
+        packs = packs and not head and product is None  # only torch's own class is replaced
+        self.model, self.path, self.packs, self.head = model, path, packs, head
         self.a: Tensor | None = None
         self.b: Tensor | None = None
         self.magnitude: Tensor | None = None  # DoRA's
@@ -57,8 +75,10 @@ class Linear:
             return quantized.linear(x, self) if plain else self._adapted_quantized(x)
         if self.a is None or self.b is None or plain:
             weight, bias = self.replaced if self.replaced and self.model.adapters_off else (self.weight, self.bias)
-            return self.model.product(x, weight, bias)
-        result = self.model.product(x, self.weight, self.bias)  # peft.tuners.lora.layer.Linear.forward
+            return (self.product or self.model.product)(x, weight, bias)
+        result = (self.product or self.model.product)(
+            x, self.weight, self.bias
+        )  # peft.tuners.lora.layer.Linear.forward
         dtype = result.dtype
         x = ops.cast(x, self.a.dtype)
         if self.magnitude is not None:

@@ -42,16 +42,6 @@ def _nothing(*_: Any, **__: Any) -> None:
     return None
 
 
-def _moved(make: Callable[..., Any]) -> Callable[..., Any]:
-    """``torch.tensor`` of data for a device: made on the CPU and moved there, as torch does itself."""
-
-    def tensor(*args: Any, device: Any = None, **named: Any) -> Any:
-        made = make(*args, **named)
-        return made if device is None else made.to(device)
-
-    return tensor
-
-
 def patches(tracer: "Tracer", attention: Attention) -> list[Patch]:
     """All of them. An owner that is not installed, or has no such name, is passed over."""
     return [
@@ -69,12 +59,6 @@ def patches(tracer: "Tracer", attention: Attention) -> list[Patch]:
                 "Fake tensors count as tracing: a mask is built that a real run, which looks at its input, does not.",
             )
             for module in ("masking_utils", "modeling_attn_mask_utils", "modeling_flash_attention_utils")
-        ),
-        Patch(
-            "torch",
-            "tensor",
-            _moved(torch.tensor),
-            "The thread that runs backward does not know that data is lifted on the CPU, and asks CUDA for memory.",
         ),
         Patch(
             "torch.nn.Module",

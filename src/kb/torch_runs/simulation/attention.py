@@ -53,10 +53,7 @@ class Attention:
                 return _flash(query, key, value, dropout_p, is_causal, scale)
             if backend == "efficient":
                 return _efficient(query, key, value, mask, dropout_p, is_causal, scale)
-            out: torch.Tensor = torch.ops.aten._scaled_dot_product_attention_math(
-                query, key, value, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-            )[0]
-            return out
+            return _composite(query, key, value, mask, dropout_p, is_causal, scale, enable_gqa)
 
     def backend(
         self,
@@ -140,6 +137,34 @@ def _efficient(
         mask = mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
     kernel = torch.ops.aten._scaled_dot_product_efficient_attention
     out: torch.Tensor = kernel(query, key, value, mask, keeps, dropout, causal, scale=scale)[0]
+    return out
+
+
+def _composite(
+    query: Any, key: Any, value: Any, mask: Any, dropout: float, causal: bool, scale: float | None, grouped: bool
+) -> "torch.Tensor":
+    """``_scaled_dot_product_attention_math``, which adds a mask in place; to a tensor subclass it would not."""
+    kept = query.dtype
+    if kept in (torch.float16, torch.bfloat16):
+        query, key, value = query.float(), key.float(), value.float()
+    root = math.sqrt(1 / math.sqrt(query.shape[-1]) if scale is None else abs(scale))
+    times = torch.ops.aten.mul.Scalar
+    scaled = times(query, -root if scale is not None and scale < 0 else root)
+    if causal:
+        ones = torch.ones((query.shape[-2], key.shape[-2]), dtype=torch.bool, device=query.device).tril()
+        mask = _autocast(scaled, key, value, ones)[3]
+    if grouped and query.shape[1] != key.shape[1]:
+        key = key.repeat_interleave(query.shape[1] // key.shape[1], -3)
+        value = value.repeat_interleave(query.shape[1] // value.shape[1], -3)
+    shares = torch.matmul(scaled, times(key.transpose(-2, -1), root))
+    if mask is not None:
+        shares += mask
+    shares = torch.ops.aten._safe_softmax(shares, -1)
+    if dropout:
+        shares = torch.dropout(shares, dropout, True)
+    second = shares.to(kept)  # the operator's second result, made before its first
+    out: torch.Tensor = torch.matmul(shares, value).to(kept)
+    del second
     return out
 
 

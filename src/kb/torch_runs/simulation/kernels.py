@@ -4,6 +4,7 @@ Each entry names its source in PyTorch or bitsandbytes. Sizes in bytes.
 Import only in the simulator's process.
 """
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,7 @@ def install(tracer: "Tracer") -> None:
     tracer.replaced[aten.nonzero.default] = every_element
     tracer.replaced[aten.embedding_dense_backward.default] = embedding_backward
     tracer.replaced[aten._grouped_mm.default] = grouped_product
+    tracer.replaced[aten._safe_softmax.default] = safe_softmax
     for name in ("_fused_adamw_", "_fused_adam_", "_fused_sgd_", "_fused_adagrad_"):
         packet = getattr(aten, name, None)
         for overload in packet.overloads() if packet is not None else ():
@@ -85,6 +87,19 @@ def grouped_product(
     width = _up(shape[-1], ALIGNMENT_BYTES // dtype.itemsize)
     strides = (shape[-2] * width, width, 1)[-len(shape) :]
     return torch.empty_strided(shape, strides, dtype=dtype, device=left.device)
+
+
+def safe_softmax(
+    tracer: "Tracer", tensor: "torch.Tensor", dim: int, dtype: "torch.dtype | None" = None
+) -> "torch.Tensor":
+    """Rows without any key are made zeros, where the fake kernel has one output (``_safe_softmax``,
+    aten/src/ATen/native/transformers/attention.cpp)."""
+    out = torch.ops.aten._softmax(tensor if dtype is None else tensor.to(dtype), dim, False)
+    lowest = torch.full((), -math.inf, dtype=out.dtype, device=out.device)
+    masked = tensor.eq(lowest)
+    rows = masked.all(dim, keepdim=True)
+    zero = torch.full((), 0.0, dtype=out.dtype, device=out.device)
+    return torch.where(rows, zero, out)
 
 
 def embedding_backward(

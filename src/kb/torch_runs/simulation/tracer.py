@@ -131,6 +131,8 @@ class Tracer(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if not torch._C._only_lift_cpu_tensors():  # backward's thread: data would be asked of a CUDA that is not there
+            torch._C._set_only_lift_cpu_tensors(True)
         if func is torch.ops.aten._local_scalar_dense.default and getattr(args[0], "constant", None) is None:
             return self.answer(args[0])
         replacement = self.replaced.get(func)
@@ -208,8 +210,11 @@ class Tracer(TorchDispatchMode):
         """The storage into which autograd would add in place, were this not a tensor subclass.
 
         ``InputBuffer::accumulate`` (torch/csrc/autograd/input_buffer.cpp) adds into the gradient it already has where
-        that has no other holder; for a subclass, as fake tensors are, it makes a new one.
+        that has no other holder; for a subclass, as fake tensors are, it makes a new one. So does ``index_backward``
+        (FunctionsManual.cpp), which puts gradients into zeros.
         """
+        if func is torch.ops.aten.index_put.default and self._called_by_engine():
+            return int(args[0].untyped_storage()._cdata)
         if func is not torch.ops.aten.add.Tensor or torch.is_grad_enabled() or not isinstance(args[1], torch.Tensor):
             return None
         old = args[0]

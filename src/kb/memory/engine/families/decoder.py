@@ -7,7 +7,7 @@ from typing import Any
 
 from kb.memory.engine import ops
 from kb.memory.engine.families.attention import Cache, eager_forward, heads_of, sdpa_forward
-from kb.memory.engine.families.decoder_inputs import DROPPED, turned
+from kb.memory.engine.families.decoder_inputs import DROPPED
 from kb.memory.engine.families.decoder_types import traits_of
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.fsdp import Group
@@ -29,14 +29,16 @@ class Attention:
         self.output_dropout = DROPPED if a.hidden_dropout else 0.0
         if a.fused_qkv:
             rows = inner + 2 * narrow
-            self.projections = [Linear(model, f"{path}.{traits.qkv[0]}", a.d_model, rows, bias=a.qkv_bias)]
+            self.projections = [
+                Linear(model, f"{path}.{traits.qkv[0]}", a.d_model, rows, bias=a.qkv_bias, product=traits.product)
+            ]
         else:
             sizes = {"q": inner, "k": narrow, "v": narrow}
             self.projections = [
                 Linear(model, f"{path}.{name}", a.d_model, sizes[letter], bias=a.qkv_bias)
                 for letter, name in zip("qkv", traits.qkv, strict=True)
             ]
-        self.o = Linear(model, f"{path}.{traits.output}", inner, a.d_model, bias=a.output_bias)
+        self.o = Linear(model, f"{path}.{traits.output}", inner, a.d_model, bias=a.output_bias, product=traits.product)
         self.norms = [traits.norm(model, f"{path}.{name}", a.d_kv) for name in traits.qk_norms]
         self.turned = round(a.d_kv * a.rotary)
         self.table = traits.table(a)
@@ -108,7 +110,7 @@ class Decoder(Model):
 
     def build(self) -> None:
         a = self.architecture
-        self.traits = traits = traits_of(a.model_type)
+        self.traits = traits = traits_of(a.model_type, a)
         self.numbers = traits.numbers
         if a.windowed_layers not in (0, a.decoder_layers):
             raise NotFollowedError("layer_types")
@@ -120,7 +122,7 @@ class Decoder(Model):
             self.positions = self.table(f"{stem}.{traits.positions}", rows, a.d_model)
         self.embed_norm = traits.embed_norm and LayerNorm(self, f"{stem}.{traits.embed_norm}", a.d_model)
         self.layers = [Layer(self, f"{stem}.{traits.layers}.{at}", at) for at in range(a.decoder_layers)]
-        self.rotary_width = int(a.d_kv * a.rotary) if traits.inputs is turned else 0
+        self.rotary_width = 0 if traits.table(a) else int(a.d_kv * a.rotary)
         if traits.rotary_first:
             self._place_rotary()
         self.norm = traits.norm(self, f"{stem}.{traits.final}", a.d_model)

@@ -7,8 +7,8 @@ Each function gets the words' embeddings and returns a block's input, the mask, 
 from typing import Any
 
 from kb.memory.engine import ops
-from kb.memory.engine.families.masks import causal_mask
-from kb.memory.engine.tensor import F32, I32, I64, Tensor, new
+from kb.memory.engine.families.masks import causal_mask, in_numbers
+from kb.memory.engine.tensor import BF16, BOOL, F32, I32, I64, Tensor, new
 
 DROPPED = 0.1  # any rate but 0 allocates the same
 
@@ -63,6 +63,51 @@ def sloped(model: Any, embeds: Tensor, padding: Any, positions: Any, cache: Any)
     return x, mask, alibi, None, None, held
 
 
+def falcon(model: Any, embeds: Tensor, padding: Any, positions: Any, cache: Any) -> tuple[Any, ...]:
+    """Falcon: the mask is always made; slopes, where there are any, go into it. Blocks get them beside the angles."""
+    a, (batch, length, _) = model.architecture, embeds.shape
+    whole = alibi = None
+    if a.alibi:
+        past = cache.length() if cache is not None else 0
+        whole = new((batch, past + length), I64) if padding is None else padding
+        alibi = _slanted(whole, a.num_heads, embeds.dtype)
+    positions = _numbered(embeds, positions)
+    mask: Any = masked(model, embeds, padding, cache, looks=False, skips=False)
+    if alibi is not None:
+        mask = in_numbers(mask, embeds.dtype) if mask.dtype == BOOL else mask
+        shares = new(alibi.shape, alibi.dtype)  # divided by the root of the heads' width
+        hidden = new(mask.shape, BOOL)
+        mask = new((batch, a.num_heads, *mask.shape[2:]), embeds.dtype)
+        del shares, hidden
+    tables = model.part("turn", model.traits.tables, positions.shape[0], length, model.rotary_width, embeds.dtype)
+    return embeds, mask, tables, alibi, positions, whole
+
+
+def _slanted(mask: Tensor, heads: int, dtype: str) -> Tensor:
+    """``build_alibi_tensor`` of Falcon: as BLOOM's, but multiplied in bf16."""
+    near = 1 << (heads.bit_length() - 1)
+    base, powers = new((), F32), new((near,), I32)
+    steep, extra = new((near,), F32), ()
+    if near != heads:
+        extra = new((), F32), new((heads - near,), I32)
+        more = new((heads - near,), F32)
+        steep = new((heads,), F32)
+        del more
+    counted = counted_keys(mask)
+    narrow = new((heads, 1), BF16)
+    wide = new((mask.shape[0], heads, mask.shape[1]), BF16)
+    del narrow
+    found = Tensor(
+        (mask.shape[0], heads, 1, mask.shape[1]),
+        BF16,
+        (heads * mask.shape[1], mask.shape[1], mask.shape[1], 1),
+        wide.storage,
+    )
+    found = ops.cast(found, dtype)
+    del base, powers, steep, extra, counted, wide
+    return found
+
+
 def slopes(heads: int) -> Tensor:
     """``_get_alibi_slopes``: powers of a base, and of a second where the heads are no power of two."""
     near = 1 << (heads.bit_length() - 1)
@@ -100,8 +145,13 @@ def _dropped(model: Any, x: Tensor) -> Tensor:
     return ops.dropout(x, DROPPED if model.architecture.embedding_dropout else 0.0)
 
 
-def masked(model: Any, embeds: Tensor, padding: Any, cache: Any, *, looks: bool = True) -> Tensor | None:
-    """``create_causal_mask`` as the model's attention takes it; ``looks``: it gets the positions, and looks at them."""
+def masked(
+    model: Any, embeds: Tensor, padding: Any, cache: Any, *, looks: bool = True, skips: bool = True
+) -> Tensor | None:
+    """``create_causal_mask`` as the model's attention takes it.
+
+    ``looks``: it gets the positions, and looks at them. ``skips``: it is left out where attention is told to be causal.
+    """
     batch, length, _ = embeds.shape
     return causal_mask(
         batch,
@@ -112,4 +162,5 @@ def masked(model: Any, embeds: Tensor, padding: Any, cache: Any, *, looks: bool 
         padded=model.options.padded,
         positions=looks and cache is None,
         window=model.architecture.window,
+        skips=skips,
     )

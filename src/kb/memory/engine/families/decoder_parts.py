@@ -194,10 +194,11 @@ class FusedGatedMlp:
 class PlainMlp:
     """Two layers with an activation between; ``dropped``: dropout behind them."""
 
-    def __init__(self, model: Model, path: str, names: tuple[str, str], dropped: bool) -> None:
+    def __init__(self, model: Any, path: str, names: tuple[str, str], dropped: bool) -> None:
         a, self.path = model.architecture, path
-        self.first = Linear(model, f"{path}.{names[0]}", a.d_model, a.d_ff, bias=a.mlp_bias)
-        self.second = Linear(model, f"{path}.{names[1]}", a.d_ff, a.d_model, bias=a.mlp_bias)
+        product = model.traits.product
+        self.first = Linear(model, f"{path}.{names[0]}", a.d_model, a.d_ff, bias=a.mlp_bias, product=product)
+        self.second = Linear(model, f"{path}.{names[1]}", a.d_ff, a.d_model, bias=a.mlp_bias, product=product)
         self.act = activation_of(a.activation)
         self.dropout = 0.1 if dropped and a.hidden_dropout else 0.0
 
@@ -306,6 +307,21 @@ def bloom(layer: Any, x: Tensor, mask: Any, alibi: Any, _: Any, cache: Any) -> t
     attended, weights = layer.attention(normed, mask, alibi, x, cache)
     normed = layer.norm2(attended)
     return layer.mlp(normed, attended), weights
+
+
+def falcon(layer: Any, x: Tensor, *rest: Any) -> tuple[Tensor, Any]:
+    """Falcon: parallel behind one norm or one for each, or one after the other."""
+    a, residual = layer.model.architecture, x
+    normed = layer.norm1(x)
+    fed_with = layer.norm2(x) if a.parallel and a.norms > 1 else normed
+    attended, weights = layer.attention(normed, *rest)
+    if not a.parallel:
+        residual = ops.add(residual, ops.dropout(attended, layer.attention.dropout))
+        fed_with = layer.norm2(residual)
+    fed = layer.mlp(fed_with)
+    if a.parallel:
+        fed = ops.add_here(fed, attended)
+    return ops.add(residual, layer.drop(fed)), weights
 
 
 def neox(layer: Any, x: Tensor, *rest: Any) -> Tensor:

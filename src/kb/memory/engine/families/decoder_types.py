@@ -8,6 +8,7 @@ from typing import Any
 
 from kb.core.model import Architecture
 from kb.core.record import NamedTuple
+from kb.memory.engine import ops
 from kb.memory.engine.families import decoder_inputs as inputs
 from kb.memory.engine.families import decoder_parts as parts
 from kb.memory.engine.families import decoder_written as written
@@ -55,6 +56,7 @@ class Traits(NamedTuple):
     numbers: bool = True  # generate hands the positions on
     eager_only: bool = False  # transformers has no other implementation of its attention
     table: Callable[..., Any] = no_table  # a buffer of every attention: its shape and type
+    product: Callable[..., Any] | None = None  # of the blocks' linear layers, where it is the type's own
     dropped_output: bool = False  # dropout behind attention's output layer, inside of it
 
 
@@ -103,6 +105,11 @@ TYPES = {
         output="dense", norm=LayerNorm, inputs=inputs.sloped, written=written.bloom, eager_only=True,
         numbers=False, mlp=parts.BloomMlp, wiring=parts.bloom,
     ),
+    "falcon": Traits(
+        stem="transformer", embed="word_embeddings", layers="h", final="ln_f", attention="self_attention",
+        qkv=("query_key_value",), output="dense", norm=LayerNorm, inputs=inputs.falcon, written=written.falcon,
+        product=ops.linear_by_hand, mlp=parts.named_mlp("dense_h_to_4h", "dense_4h_to_h"), wiring=parts.falcon,
+    ),
     "phi": Traits(
         final="final_layernorm", rotary_first=True, order=("attention", "mlp", "norm1"), output="dense",
         norm=LayerNorm, turn=parts.rotary_part_here, mlp=parts.named_mlp("fc1", "fc2"), wiring=parts.phi,
@@ -110,12 +117,15 @@ TYPES = {
 }  # fmt: skip
 
 
-def traits_of(model_type: str) -> Traits:
-    """The row of a type.
+def traits_of(model_type: str, a: Architecture | None = None) -> Traits:
+    """The row of a type; Falcon's norms are named by what they come before, where each has its own.
 
     Raises:
         NotFollowedError: the type has none.
     """
     if model_type not in TYPES:
         raise NotFollowedError(model_type)
-    return TYPES[model_type]
+    traits = TYPES[model_type]
+    if a is not None and model_type == "falcon" and a.grouped_qkv and a.norms > 1:
+        return traits._replace(norms=("ln_attn", "ln_mlp"))
+    return traits

@@ -7,8 +7,10 @@ from typing import Any
 
 from kb.core.model import Architecture
 from kb.memory.engine import ops
+from kb.memory.engine.families.attention import rotary
 from kb.memory.engine.families.decoder_parts import rotated_pairs
 from kb.memory.engine.tensor import BOOL, F32, I64, Shape, Tensor, new
+from kb.memory.engine.world import world
 
 
 def table_of_angles(a: Architecture) -> tuple[Shape, str]:
@@ -118,6 +120,73 @@ def thirds(fused: Tensor, heads: int, width: int) -> tuple[Tensor, ...]:
     batch, length, _ = fused.shape
     fused = ops.view(fused, (batch, length, heads, 3, width))
     return tuple(ops.transpose(ops.indexed(fused, 3), 1, 2) for _ in range(3))
+
+
+def falcon(attention: Any, x: Tensor, mask: Any, tables: Any, alibi: Any, cache: Any) -> tuple[Tensor, Any]:
+    """Falcon: keys and values of groups become those of every head, one that all share stays one.
+
+    Source: ``FalconAttention.forward`` (models/falcon/modeling_falcon.py).
+    """
+    batch, length, _ = x.shape
+    heads, width = attention.heads, attention.width
+    (to_qkv,) = attention.projections
+    fused = to_qkv(x)
+    query, key, value = _apart(attention, fused)
+    query, key, value = (ops.transpose(one, 1, 2) for one in (query, key, value))
+    if alibi is None:
+        query, key = rotary(query, key, *tables)
+    if cache is not None:
+        key, value = cache.update(attention.at, key, value)
+    weights = None
+    if attention.model.eager:
+        out, weights, *held = _eagerly(attention, x, mask, alibi, query, key, value)
+        out = ops.view(out, (batch, heads, length, width)) if alibi is None else out
+    else:
+        held = []
+        dropped = attention.dropout if alibi is not None and world.training else 0.0
+        out = ops.sdpa(query, key, value, mask, dropout=dropped)
+    out = ops.reshape(ops.transpose(out, 1, 2), (batch, length, heads * width))
+    out = attention.o(out)
+    del fused, held
+    return out, weights
+
+
+def _eagerly(
+    attention: Any, x: Tensor, mask: Any, alibi: Any, query: Tensor, key: Tensor, value: Tensor
+) -> tuple[Tensor, ...]:
+    """Scores as they are written out, in the type of the block's input; slopes are added in fp32, and once more in the
+    mask."""
+    scores = ops.matmul(query, ops.transpose(key, 2, 3))
+    if alibi is None:
+        scores = ops.scale_here(scores)
+        scores = ops.softmax(ops.add(scores, mask), x.dtype)
+        return ops.matmul(scores, value), scores
+    wide = ops.cast(scores, F32) if scores.dtype != F32 else scores
+    logits = ops.add(wide, alibi)
+    logits = ops.scale_here(logits)
+    shares = ops.softmax(ops.add(logits, mask), x.dtype)
+    shares = ops.dropout(shares, attention.dropout)
+    return ops.matmul(shares, value), shares, scores, wide, logits
+
+
+def _apart(attention: Any, fused: Tensor) -> tuple[Tensor, ...]:
+    """``_split_heads``: (batch, length, heads, width) each."""
+    batch, length, _ = fused.shape
+    heads, shared, width = attention.heads, attention.kv_heads, attention.width
+    if attention.model.architecture.grouped_qkv:
+        each = heads // shared
+        qkv = ops.view(fused, (batch, length, shared, each + 2, width))
+        query = ops.cut(qkv, 3, each)
+        key = ops.picked(qkv, 3)
+        value = ops.picked(qkv, 3)
+        key = ops.expand(key, query.shape)
+        value = ops.expand(value, query.shape)
+        return tuple(ops.reshape(one, (batch, length, heads, width)) for one in (query, key, value))
+    if shared > 1:
+        fused = ops.view(fused, (batch, length, heads, 3, width))
+        return ops.indexed(fused, 3), ops.indexed(fused, 3), ops.indexed(fused, 3)
+    fused = ops.view(fused, (batch, length, heads + 2, width))
+    return ops.cut(fused, 2, heads), ops.picked(fused, 2), ops.picked(fused, 2)
 
 
 def _in_fp32(

@@ -21,6 +21,7 @@ def causal_mask(
     padded: bool,
     positions: bool = True,
     window: int | None = None,
+    skips: bool = True,
 ) -> Tensor | None:
     """``create_causal_mask``: bool, or numbers of the type ``eager``; None where attention is told to be causal.
 
@@ -29,13 +30,14 @@ def causal_mask(
         padded: whether some of it is padding, which decides whether the mask can be left out.
         positions: position ids were given, and no cache: packed sequences are looked for where there is no mask.
         window: tokens that a sliding layer sees (``create_sliding_window_causal_mask``).
+        skips: whether the mask may be left out (``allow_is_causal_skip``).
     """
     flags = None
     if padding is not None:
         flags = new((batch, keys), BOOL)
     elif positions and world.grad:
         _packed_sequences(batch, keys)
-    if eager is None and not (window is not None and keys >= window):
+    if skips and eager is None and not (window is not None and keys >= window):
         same = queries == keys
         if flags is not None:
             if queries == 1 or same:

@@ -7,7 +7,10 @@ flash_attn/flash_api.cpp.
 
 from kb.memory.engine.autocast import half
 from kb.memory.engine.faults import NotFollowedError
-from kb.memory.engine.ops.shapes import expand, swapped
+from kb.memory.engine.ops.pointwise import add_here, safe_softmax, scale
+from kb.memory.engine.ops.pointwise import dropout as drop_out
+from kb.memory.engine.ops.products import matmul
+from kb.memory.engine.ops.shapes import cast, expand, swapped, transpose
 from kb.memory.engine.tape import Gradients, Node, record, save, saved
 from kb.memory.engine.tensor import BOOL, F16, F32, I64, Storage, Tensor, bare, like, new, seen_as
 from kb.memory.engine.world import AMPERE, world
@@ -26,7 +29,7 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, causal: bool =
     """Attention of (batch, heads, length, width); ``mask`` is bool or added numbers.
 
     Raises:
-        NotFollowedError: the GPU would take the composite ("math") kernel.
+        NotFollowedError: flash attention would pad the heads.
     """
     q, k, v = half(q), half(k), half(v)
     bias = None
@@ -39,7 +42,8 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, causal: bool =
             bias = half(mask)
     if _takes_flash(q, k, v, bias, causal, dropout):
         return _flash(q, k, v)
-    _check_efficient(q, k, v)
+    if not _takes_efficient(q, k, v):
+        return _composite(q, k, v, bias, causal, dropout)
     if bias is None:
         return _efficient(q, k, v, None)
     aligned = expand(_aligned(bias), (*q.shape[:3], k.shape[2]))  # level 1 keeps both; attention.cpp lets bias go
@@ -58,17 +62,43 @@ def _takes_flash(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: b
     return head <= FLASH_GRADIENT_HEAD or (not dropout and head > 224)
 
 
-def _check_efficient(q: Tensor, k: Tensor, v: Tensor) -> None:
+def _takes_efficient(q: Tensor, k: Tensor, v: Tensor) -> bool:
     capability, narrow = world.capability, q.dtype != F32
     if not q.shape[1] == k.shape[1] == v.shape[1]:
-        raise NotFollowedError("scaled_dot_product_attention: math")
+        return False
     if capability < AMPERE and q.dtype not in (F16, F32):
-        raise NotFollowedError("scaled_dot_product_attention: math")
+        return False
     tensor_cores = capability >= AMPERE or (capability >= (7, 0) and narrow)
     least = 4 if capability >= AMPERE else 1
     step = max(least, 128 // (16 if narrow else 32)) if tensor_cores else least
-    if q.shape[-1] % step or v.shape[-1] % step:
-        raise NotFollowedError("scaled_dot_product_attention: math")
+    return not (q.shape[-1] % step or v.shape[-1] % step)
+
+
+def _composite(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, dropout: float) -> Tensor:
+    """``_scaled_dot_product_attention_math``: in fp32, with all scores; the mask is added in place.
+
+    It is below autocast, and so makes no copies of its own.
+    """
+    kept, before = q.dtype, world.autocast
+    world.autocast = None
+    wide_q, wide_k, wide_v = cast(q, F32), cast(k, F32), cast(v, F32)
+    scaled = scale(wide_q)
+    if causal:
+        ones = new((q.shape[2], k.shape[2]), BOOL)
+        seen = new(ones.shape, BOOL)
+        zero, low = new((), F32), new((), F32)
+        mask = new(seen.shape, F32)
+        del ones, seen, zero, low
+    shares = matmul(scaled, scale(transpose(wide_k, 2, 3)))
+    if mask is not None:
+        shares = add_here(shares, mask)
+    shares = safe_softmax(shares)
+    shares = drop_out(shares, dropout)
+    second = cast(shares, kept)  # the operator's second result, made before its first
+    out = cast(matmul(shares, wide_v), kept)
+    world.autocast = before
+    del second, wide_q, wide_k, wide_v, scaled, shares, mask
+    return out
 
 
 def _aligned(mask: Tensor) -> Tensor:

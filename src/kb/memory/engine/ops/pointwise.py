@@ -65,6 +65,21 @@ def _add_back(node: Node, grad: Tensor) -> Gradients:
     return grad, grad
 
 
+def add_here(first: Tensor, second: Tensor) -> Tensor:
+    """``first += second``."""
+    return seen_again(first, record(_add_back, (first, second)))
+
+
+def scale_here(tensor: Tensor) -> Tensor:
+    """``tensor *= number``."""
+    return seen_again(tensor, record(_new_one, (tensor,)))
+
+
+def seen_again(tensor: Tensor, node: Node | None) -> Tensor:
+    """What an operator made of a tensor in its place."""
+    return Tensor(tensor.shape, tensor.dtype, tensor.strides, tensor.storage, node)
+
+
 def sub(first: Tensor, second: Tensor) -> Tensor:
     shape, strides = broadcast(first, second)
     return new(shape, promoted(first, second), strides, record(_sub_back, (first, second)))
@@ -266,16 +281,28 @@ def _where_back(node: Node, grad: Tensor) -> Gradients:
 
 
 def softmax(tensor: Tensor, dtype: str | None = None) -> Tensor:
-    """With ``dtype=float32``, or in fp32 under autocast (autocast_mode.h). The result is kept.
+    """In the type ``dtype``, where it is asked for, or in fp32 under autocast (autocast_mode.h). The result is kept.
 
-    The kernel widens fp16 itself (``half_to_float``, ATen/native/SoftMax.cpp); bf16 is copied to fp32 before it.
+    The kernel widens fp16 itself (``half_to_float``, ATen/native/SoftMax.cpp); else there is a copy before it.
     """
-    wide = tensor.dtype != F32 and (dtype is not None or world.autocast is not None)
-    if wide and tensor.dtype != F16:
-        tensor = like(tensor, F32, record(_passed, (tensor,)))
+    dtype = dtype or (F32 if world.autocast is not None else tensor.dtype)
+    if tensor.dtype != dtype and not (tensor.dtype == F16 and dtype == F32):
+        tensor = like(tensor, dtype, record(_passed, (tensor,)))
     node = record(_softmax_back, (tensor,), (), tensor.dtype)
-    out = new(tensor.shape, F32 if wide else tensor.dtype, None, node)
+    out = new(tensor.shape, dtype, None, node)
     save(node, (bare(out),))
+    return out
+
+
+def safe_softmax(tensor: Tensor) -> Tensor:
+    """``_safe_softmax``: rows without any key become zeros (ATen/native/transformers/attention.cpp)."""
+    node = record(_softmax_back, (tensor,), (), tensor.dtype)
+    plain, lowest = new(tensor.shape, tensor.dtype), new((), tensor.dtype)
+    masked = new(tensor.shape, BOOL)
+    rows, zero = new((*tensor.shape[:-1], 1), BOOL), new((), tensor.dtype)
+    out = new(tensor.shape, tensor.dtype, None, node)
+    save(node, (bare(out),))
+    del plain, lowest, masked, rows, zero
     return out
 
 

@@ -1,7 +1,8 @@
 """Products, with autocast's casts around them and cuBLAS's workspaces below them."""
 
-from kb.memory.engine.autocast import half
-from kb.memory.engine.ops.shapes import reshape, rows, view
+from kb.memory.engine.autocast import half, narrowed
+from kb.memory.engine.ops.pointwise import add
+from kb.memory.engine.ops.shapes import expand, reshape, rows, view
 from kb.memory.engine.tape import Gradients, Node, record, saved
 from kb.memory.engine.tensor import Tensor, new
 from kb.memory.engine.world import world
@@ -71,6 +72,22 @@ def linear_by_function(x: Tensor, weight: Tensor, bias: Tensor | None = None) ->
     return out
 
 
+def linear_by_hand(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``FalconLinear``: ``x @ weight.T + bias``. Autocast's copy of a transposed weight is not kept in its cache."""
+    out = _by_transposed(x, weight)
+    return out if bias is None else add(out, bias)
+
+
+def _by_transposed(x: Tensor, weight: Tensor) -> Tensor:
+    weight = narrowed(weight)
+    given, x = x, half(x)
+    node = record(_mm_back, (x, weight), (weight if x.needs else None, x if weight.needs else None))
+    out = new((rows(x.shape), weight.shape[0]), x.dtype, None, node)
+    world.multiplied()
+    del given
+    return view(out, (*x.shape[:-1], weight.shape[0]))
+
+
 def _function_back(node: Node, grad: Tensor) -> Gradients:
     """By the input first, then by the weight, then the bias's sum."""
     kept = saved(node)
@@ -86,8 +103,16 @@ def _function_back(node: Node, grad: Tensor) -> Gradients:
 def matmul(first: Tensor, second: Tensor) -> Tensor:
     """Of four dimensions: a batch of products, each side copied where its batch cannot be flattened."""
     second_half, first_half = half(second), half(first)
-    out = _bmm(_flat(first_half), _flat(second_half))
-    return view(out, (*first.shape[:-1], second.shape[-1]))
+    heads = max(first.shape[1], second.shape[1])
+    out = _bmm(_flat(_of_heads(first_half, heads)), _flat(_of_heads(second_half, heads)))
+    return view(out, (first.shape[0], heads, first.shape[2], second.shape[3]))
+
+
+def _of_heads(tensor: Tensor, heads: int) -> Tensor:
+    """One head's seen as those of all."""
+    if tensor.shape[1] == heads:
+        return tensor
+    return expand(tensor, (tensor.shape[0], heads, *tensor.shape[2:]))
 
 
 def _flat(tensor: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from math import prod
 
 from kb.memory.engine.tape import Gradients, Node, record, saved
-from kb.memory.engine.tensor import Shape, Tensor, like, new, packed, viewed
+from kb.memory.engine.tensor import I64, Shape, Tensor, like, new, packed, viewed
 
 
 def _passed(node: Node, grad: Tensor) -> Gradients:
@@ -116,6 +116,28 @@ def indexed(tensor: Tensor, at: int) -> Tensor:
     node = record(_part_back, (tensor,), (), tensor.shape)
     shape, strides = (*tensor.shape[:at], *tensor.shape[at + 1 :]), (*tensor.strides[:at], *tensor.strides[at + 1 :])
     return Tensor(shape, tensor.dtype, strides, tensor.storage, node)
+
+
+def cut(tensor: Tensor, at: int, size: int) -> Tensor:
+    """``size`` of a dimension's elements: a view, whose gradient is as wide as the whole."""
+    node = record(_part_back, (tensor,), (), tensor.shape)
+    shape = (*tensor.shape[:at], size, *tensor.shape[at + 1 :])
+    return Tensor(shape, tensor.dtype, tensor.strides, tensor.storage, node)
+
+
+def picked(tensor: Tensor, at: int) -> Tensor:
+    """``tensor[..., [i], …]``: a copy, as of any list of indices; its gradient is put into zeros of the whole
+    (``index_backward``, FunctionsManual.cpp)."""
+    index = new((1,), I64)
+    node = record(_picked_back, (tensor,), (index,), tensor.shape)
+    return new((*tensor.shape[:at], 1, *tensor.shape[at + 1 :]), tensor.dtype, None, node)
+
+
+def _picked_back(node: Node, grad: Tensor) -> Gradients:
+    kept = saved(node)
+    whole = new(node.extra, grad.dtype)
+    del kept
+    return (whole,)
 
 
 def split(tensor: Tensor, sizes: Shape) -> tuple[Tensor, ...]:
