@@ -95,9 +95,9 @@ def check_followed(architecture: Architecture, setup: TrainingSetup) -> None:
     kind = model_class(architecture)
     kind.check(architecture, setup)
     if architecture.family == "decoder":
-        from kb.memory.engine.families.decoder_types import traits_of
+        from kb.memory.engine.families.decoder_types import check_run
 
-        traits_of(architecture.model_type)
+        check_run(architecture, setup)
     if setup.post is not None and (kind.encodes or not kind.generates):
         raise NotFollowedError(f"{setup.post.kind} of {architecture.model_type}")
     flat = setup.spread.fsdp_version == 1

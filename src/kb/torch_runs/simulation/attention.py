@@ -153,17 +153,19 @@ def _composite(
     if causal:
         ones = torch.ones((query.shape[-2], key.shape[-2]), dtype=torch.bool, device=query.device).tril()
         mask = _autocast(scaled, key, value, ones)[3]
+        del ones
+    keys, values = key, value
     if grouped and query.shape[1] != key.shape[1]:
-        key = key.repeat_interleave(query.shape[1] // key.shape[1], -3)
-        value = value.repeat_interleave(query.shape[1] // value.shape[1], -3)
-    shares = torch.matmul(scaled, times(key.transpose(-2, -1), root))
+        keys = key.repeat_interleave(query.shape[1] // key.shape[1], -3)
+        values = value.repeat_interleave(query.shape[1] // value.shape[1], -3)
+    shares = torch.matmul(scaled, times(keys.transpose(-2, -1), root))
     if mask is not None:
         shares += mask
     shares = torch.ops.aten._safe_softmax(shares, -1)
     if dropout:
         shares = torch.dropout(shares, dropout, True)
     second = shares.to(kept)  # the operator's second result, made before its first
-    out: torch.Tensor = torch.matmul(shares, value).to(kept)
+    out: torch.Tensor = torch.matmul(shares, values).to(kept)
     del second
     return out
 

@@ -184,7 +184,8 @@ def sdpa_forward(
     if groups > 1 and mask is not None:
         k = repeat_kv(k, groups)
         v = repeat_kv(v, groups)
-    out = ops.sdpa(q, k, v, mask, causal=causal and mask is None and length > 1, dropout=p)
+        groups = 1
+    out = ops.sdpa(q, k, v, mask, causal=causal and mask is None and length > 1, dropout=p, grouped=groups > 1)
     return ops.contiguous(ops.transpose(out, 1, 2))
 
 

@@ -111,7 +111,7 @@ class Decoder(Model):
     def build(self) -> None:
         a = self.architecture
         self.traits = traits = traits_of(a.model_type, a)
-        self.numbers = traits.numbers
+        self.numbers, self.special_tokens = traits.numbers, traits.special_tokens
         if a.windowed_layers not in (0, a.decoder_layers):
             raise NotFollowedError("layer_types")
         stem = traits.stem
@@ -157,7 +157,7 @@ class Decoder(Model):
         x = self.base(ids, padding)
         world.recording.term = "activations_head"
         logits = self.scores(x)
-        return causal_loss(logits, labels), logits
+        return None if smoothed else causal_loss(logits, labels), logits
 
     def scores(self, x: Tensor) -> Tensor:
         """The head's logits, scaled where the type scales them."""

@@ -87,7 +87,8 @@ def _slanted(mask: Tensor, heads: int, dtype: str) -> Tensor:
     """``build_alibi_tensor`` of Falcon: as BLOOM's, but multiplied in bf16."""
     near = 1 << (heads.bit_length() - 1)
     base, powers = new((), F32), new((near,), I32)
-    steep, extra = new((near,), F32), ()
+    steep = new((near,), F32)
+    extra: Any = None
     if near != heads:
         extra = new((), F32), new((heads - near,), I32)
         more = new((heads - near,), F32)

@@ -8,6 +8,7 @@ from typing import Any
 
 from kb.core.model import Architecture
 from kb.core.record import NamedTuple
+from kb.core.setup import TrainingSetup
 from kb.memory.engine import ops
 from kb.memory.engine.families import decoder_inputs as inputs
 from kb.memory.engine.families import decoder_parts as parts
@@ -53,6 +54,7 @@ class Traits(NamedTuple):
     scaled_logits: bool = False
     inputs: Callable[..., Any] = inputs.turned
     written: Callable[..., Any] | None = None  # attention as the type writes it out, of ``decoder_written``
+    special_tokens: int = 3  # that generate makes tensors of, by the defaults of the type's config
     numbers: bool = True  # generate hands the positions on
     eager_only: bool = False  # transformers has no other implementation of its attention
     table: Callable[..., Any] = no_table  # a buffer of every attention: its shape and type
@@ -64,8 +66,8 @@ LLAMA = Traits()
 TYPES = {
     "llama": LLAMA,
     "mistral": LLAMA,
-    "qwen2": LLAMA,
-    "qwen3": Traits(qk_norms=("q_norm", "k_norm"), project=parts.project_normed),
+    "qwen2": Traits(special_tokens=2),
+    "qwen3": Traits(special_tokens=2, qk_norms=("q_norm", "k_norm"), project=parts.project_normed),
     "gpt_neox": Traits(
         stem="gpt_neox", embed="embed_in", final="final_layer_norm", order=("norm1", "norm2", "attention", "mlp"),
         attention="attention", qkv=("query_key_value",), output="dense", norm=LayerNorm, project=parts.project_fused,
@@ -81,8 +83,9 @@ TYPES = {
         norm=parts.CohereNorm, turn=parts.rotary_interleaved, tables=parts.tables_interleaved,
         wiring=parts.parallel, order=("attention", "mlp", "norm1"), scaled_logits=True,
     ),
-    "glm": Traits(turn=parts.rotary_pairs_part, mlp=parts.FusedGatedMlp),
+    "glm": Traits(special_tokens=2, turn=parts.rotary_pairs_part, mlp=parts.FusedGatedMlp),
     "glm4": Traits(
+        special_tokens=2,
         turn=parts.rotary_pairs_part, mlp=parts.FusedGatedMlp, wiring=parts.sandwiched,
         order=("attention", "mlp", "norm1", "norm2", "norm3", "norm4"),
         norms=("input_layernorm", "post_attention_layernorm", "post_self_attn_layernorm", "post_mlp_layernorm"),
@@ -129,3 +132,27 @@ def traits_of(model_type: str, a: Architecture | None = None) -> Traits:
     if a is not None and model_type == "falcon" and a.grouped_qkv and a.norms > 1:
         return traits._replace(norms=("ln_attn", "ln_mlp"))
     return traits
+
+
+def check_run(a: Architecture, setup: TrainingSetup) -> None:
+    """Refuse, by name, what is not followed of a type whose attention is its own.
+
+    Raises:
+        NotFollowedError: the type has no row, or the run shards it, trains a reward model or wants flash attention.
+    """
+    if traits_of(a.model_type).written is None:
+        return
+    refused = {
+        "flash_attention_2": setup.attn_implementation == "flash",
+        "FSDP": setup.fsdp,
+        "ZeRO-3": setup.zero_stage == 3,
+        "reward": setup.post is not None and setup.post.kind == "reward",
+    }
+    for name, refuses in refused.items():
+        if refuses:
+            raise NotFollowedError(f"{name} of {a.model_type}")
+
+
+def without_sdpa(a: Architecture) -> bool:
+    """Whether transformers computes a type's attention eagerly where nothing else is asked for."""
+    return a.family == "decoder" and a.model_type in TYPES and TYPES[a.model_type].eager_only

@@ -159,12 +159,16 @@ def _eagerly(
     scores = ops.matmul(query, ops.transpose(key, 2, 3))
     if alibi is None:
         scores = ops.scale_here(scores)
-        scores = ops.softmax(ops.add(scores, mask), x.dtype)
+        summed = ops.add(scores, mask)
+        scores = ops.softmax(summed, x.dtype)
+        del summed
         return ops.matmul(scores, value), scores
     wide = ops.cast(scores, F32) if scores.dtype != F32 else scores
     logits = ops.add(wide, alibi)
     logits = ops.scale_here(logits)
-    shares = ops.softmax(ops.add(logits, mask), x.dtype)
+    summed = ops.add(logits, mask)
+    shares = ops.softmax(summed, x.dtype)
+    del summed
     shares = ops.dropout(shares, attention.dropout)
     return ops.matmul(shares, value), shares, scores, wide, logits
 

@@ -10,7 +10,7 @@ from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.ops.pointwise import add_here, safe_softmax, scale
 from kb.memory.engine.ops.pointwise import dropout as drop_out
 from kb.memory.engine.ops.products import matmul
-from kb.memory.engine.ops.shapes import cast, expand, swapped, transpose
+from kb.memory.engine.ops.shapes import cast, clone, expand, swapped, transpose, unsqueeze, view
 from kb.memory.engine.tape import Gradients, Node, record, save, saved
 from kb.memory.engine.tensor import BOOL, F16, F32, I64, Storage, Tensor, bare, like, new, seen_as
 from kb.memory.engine.world import AMPERE, world
@@ -25,8 +25,17 @@ TILE_LOCK = 16
 MOST_SPLITS = 200
 
 
-def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, causal: bool = False, dropout: float = 0.0) -> Tensor:
-    """Attention of (batch, heads, length, width); ``mask`` is bool or added numbers.
+def sdpa(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    *,
+    causal: bool = False,
+    dropout: float = 0.0,
+    grouped: bool = False,
+) -> Tensor:
+    """Attention of (batch, heads, length, width); ``mask`` is bool or added numbers, ``grouped`` is ``enable_gqa``.
 
     Raises:
         NotFollowedError: flash attention would pad the heads.
@@ -43,7 +52,7 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, causal: bool =
     if _takes_flash(q, k, v, bias, causal, dropout):
         return _flash(q, k, v)
     if not _takes_efficient(q, k, v):
-        return _composite(q, k, v, bias, causal, dropout)
+        return _composite(q, k, v, bias, causal=causal, dropout=dropout, grouped=grouped)
     if bias is None:
         return _efficient(q, k, v, None)
     aligned = expand(_aligned(bias), (*q.shape[:3], k.shape[2]))  # level 1 keeps both; attention.cpp lets bias go
@@ -74,7 +83,9 @@ def _takes_efficient(q: Tensor, k: Tensor, v: Tensor) -> bool:
     return not (q.shape[-1] % step or v.shape[-1] % step)
 
 
-def _composite(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, dropout: float) -> Tensor:
+def _composite(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, causal: bool, dropout: float, grouped: bool
+) -> Tensor:
     """``_scaled_dot_product_attention_math``: in fp32, with all scores; the mask is added in place.
 
     It is below autocast, and so makes no copies of its own.
@@ -84,21 +95,32 @@ def _composite(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: boo
     wide_q, wide_k, wide_v = cast(q, F32), cast(k, F32), cast(v, F32)
     scaled = scale(wide_q)
     if causal:
-        ones = new((q.shape[2], k.shape[2]), BOOL)
-        seen = new(ones.shape, BOOL)
+        seen = new((q.shape[2], k.shape[2]), BOOL)
+        seen = new(seen.shape, BOOL)  # tril
         zero, low = new((), F32), new((), F32)
         mask = new(seen.shape, F32)
-        del ones, seen, zero, low
-    shares = matmul(scaled, scale(transpose(wide_k, 2, 3)))
+        del seen, zero, low
+    keys, values = wide_k, wide_v
+    if grouped and q.shape[1] != k.shape[1]:
+        keys = _repeated(keys, q.shape[1])
+        values = _repeated(values, q.shape[1])
+    shares = matmul(scaled, scale(transpose(keys, 2, 3)))
     if mask is not None:
         shares = add_here(shares, mask)
     shares = safe_softmax(shares)
     shares = drop_out(shares, dropout)
     second = cast(shares, kept)  # the operator's second result, made before its first
-    out = cast(matmul(shares, wide_v), kept)
+    out = cast(matmul(shares, values), kept)
     world.autocast = before
-    del second, wide_q, wide_k, wide_v, scaled, shares, mask
+    del second, wide_q, wide_k, wide_v, keys, values, scaled, shares, mask
     return out
+
+
+def _repeated(tensor: Tensor, heads: int) -> Tensor:
+    """``repeat_interleave`` of heads: a copy."""
+    batch, few, length, width = tensor.shape
+    tensor = expand(unsqueeze(tensor, 2), (batch, few, heads // few, length, width))
+    return view(clone(tensor), (batch, heads, length, width))
 
 
 def _aligned(mask: Tensor) -> Tensor:

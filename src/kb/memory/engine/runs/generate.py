@@ -73,7 +73,7 @@ def greedy(model: Any, batch: list[Any], decoding: Decoding) -> None:
     def small() -> Tensor:
         return new((rows,), I64)
 
-    ends = [small(), small()]
+    ends = [new((), I64) for _ in range(model.special_tokens)]
     position: Any = None
     if model.numbers:
         position, scratch = new((rows, length), I64), new((rows, length), I64)

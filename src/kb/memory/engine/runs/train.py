@@ -10,9 +10,10 @@ from kb.memory.engine.ddp import reducer_of, through_sink
 from kb.memory.engine.deepspeed import Zero
 from kb.memory.engine.modules import Model
 from kb.memory.engine.ops import losses
+from kb.memory.engine.ops.log_probs import without_last
 from kb.memory.engine.optimizers import Optimizer
 from kb.memory.engine.tape import backward
-from kb.memory.engine.tensor import F32, mark
+from kb.memory.engine.tensor import F32, I64, Tensor, mark, new
 from kb.memory.engine.world import world
 
 MOST_PASSES = 2  # of one step: the second finds the gradients of the first, and so does every later one
@@ -128,11 +129,20 @@ def loss_of(model: Model, batch: list[Any], *, smoothed: bool = False) -> Any:
     loss, logits, release = outputs_of(model, batch, smoothed=smoothed)
     recording.moment, recording.term = "loss", "loss"
     if smoothed and len(batch) == 3:  # labels of spans are no "labels": their loss stays the model's
-        loss = ops.smoothed_loss(logits, batch[2])
+        loss = _shifted_loss(model, logits, batch[2])
     del logits
     if release is not None:
         release()
     return loss
+
+
+def _shifted_loss(model: Model, logits: Tensor, labels: Tensor) -> Tensor:
+    """The smoother's loss; a causal model's tokens are compared with those behind them (``shift_labels``)."""
+    if model.encodes or not model.generates:
+        return ops.smoothed_loss(logits, labels)
+    logits = ops.contiguous(without_last(logits))
+    rows, length, _ = logits.shape
+    return ops.smoothed_loss(logits, new((rows, length), I64) if rows > 1 else labels)
 
 
 def summed_logits(model: Model, batch: list[Any]) -> Any:
