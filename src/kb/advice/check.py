@@ -226,7 +226,6 @@ class Checker:
             architecture=model.architecture if model is not None else None,
             fault=fault,
             given=self.given,
-            capability=self.machine.smallest_gpu.compute_capability if self.machine.smallest_gpu else None,
         )
         predictable = predictable and not (note is not None and note[0] in ("engine_not_followed", "quantized_alone"))
         estimator = Estimator(model, self.machine, constants) if model is not None and predictable else None

@@ -137,7 +137,7 @@ def with_timeline(one: Estimated, catalog: Catalog, moments: int = 0) -> Estimat
     capability = gpu.compute_capability if gpu else None
     if one.model is None:
         return one._replace(notes=(*one.notes, ("estimate.timeline_no_model", {})))
-    what = unfollowed(one.setup, one.model.architecture, capability)
+    what = unfollowed(one.setup, one.model.architecture)
     if what is not None:
         return one._replace(notes=(*one.notes, ("estimate.timeline_not_followed", {"what": what})))
     from kb.memory.engine.trace import trace  # only this option needs it

@@ -34,7 +34,6 @@ def why_no_prediction(
     architecture: Architecture | None = None,
     fault: UserError | None = None,
     given: Mapping[str, Any] = {},
-    capability: tuple[int, int] | None = None,
 ) -> Note | None:
     """The reason, None where nothing stands in the way.
 
@@ -43,7 +42,6 @@ def why_no_prediction(
         architecture: its architecture, where it is known.
         fault: why the ``config.json`` of the model's folder cannot be used, where there is one.
         given: what the project says of its runs.
-        capability: the GPU's compute capability, where it is known.
     """
     named = unit.settings.get("launch.run_config")
     if "launch.run_config" in unit.unread and named is not None:
@@ -77,7 +75,7 @@ def why_no_prediction(
     if known and setup.do_train and setup.method == "full" and (setup.load_in_4bit or setup.load_in_8bit):
         return "quantized_alone", {}
     if known:
-        return _engine_note(setup, architecture, capability)
+        return _engine_note(setup, architecture)
     if fault is not None:
         return fault.key.replace("model_config.", "model_config_"), dict(fault.values)
     return ("model_not_known", {"model": setup.model_name}) if setup.model_name else ("no_model_named", {})
@@ -95,22 +93,18 @@ def _hides(unit: Unit) -> Callable[[str], bool]:
     return lambda name: name.startswith(unit.hidden)
 
 
-def unfollowed(
-    setup: TrainingSetup, architecture: Architecture, capability: tuple[int, int] | None = None
-) -> str | None:
+def unfollowed(setup: TrainingSetup, architecture: Architecture) -> str | None:
     """What of a run the memory engine does not follow; None where it follows all of it."""
     from kb.memory.engine.report import why_not  # few models need it
 
-    return why_not(setup, architecture, capability)
+    return why_not(setup, architecture)
 
 
-def _engine_note(
-    setup: TrainingSetup, architecture: Architecture | None, capability: tuple[int, int] | None
-) -> Note | None:
+def _engine_note(setup: TrainingSetup, architecture: Architecture | None) -> Note | None:
     """What of the run the memory engine does not follow, for a model that has no closed form."""
     if architecture is None or not (architecture.engine or setup.post):
         return None
-    what = unfollowed(setup, architecture, capability)
+    what = unfollowed(setup, architecture)
     return None if what is None else ("engine_not_followed", {"type": architecture.model_type, "what": what})
 
 

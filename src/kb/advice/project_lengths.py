@@ -39,9 +39,7 @@ def with_taken(
     """
     if report is None or model is None or setup.lengths is None or not setup.do_train:
         return report
-    gpu = machine.smallest_gpu
-    capability = gpu.compute_capability if gpu else None
-    if unfollowed(setup, model.architecture, capability) is not None:
+    if unfollowed(setup, model.architecture) is not None:
         return report
     try:
         found = taken_by_lengths(setup, model, machine)

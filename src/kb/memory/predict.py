@@ -59,7 +59,7 @@ def predict(
         )
     capability = compute_capability or (gpu.compute_capability if gpu else None)
     memory = gpu_memory_bytes if gpu_memory_bytes is not None else (gpu.memory_total if gpu else None)
-    if architecture.engine or setup.post or followed or _is_followed_better(setup, architecture, capability):
+    if architecture.engine or setup.post or followed or _is_followed_better(setup, architecture):
         context = context_of(constants, capability, gpu)
         report: MemoryReport = _engine().report_of(setup, architecture, constants, context, memory, capability)
         alike = setup if architecture.engine or setup.post else as_run(setup)
@@ -109,7 +109,7 @@ def surely_out_of_memory(
     return over_at_rest(setup, architecture, constants, context, memory, capability)
 
 
-def _is_followed_better(setup: TrainingSetup, architecture: Architecture, capability: tuple[int, int] | None) -> bool:
+def _is_followed_better(setup: TrainingSetup, architecture: Architecture) -> bool:
     """An output layer in fp32 that trains beside adapters (LLaMA-Factory), and DoRA, which asks the base layer again
     beside a dropout: closed forms are up to 7 % too low there. FSDP: they are 30 % too low where gradients accumulate,
     which stay whole until the last pass, and up to 90 % too high with offloading. ZeRO-3: up to 13 % too low, and
@@ -120,7 +120,7 @@ def _is_followed_better(setup: TrainingSetup, architecture: Architecture, capabi
     shards = setup.do_train and (setup.fsdp or setup.zero_stage == 3)
     if not (adapted or shards):
         return False
-    return _engine().why_not(setup, architecture, capability) is None
+    return _engine().why_not(setup, architecture) is None
 
 
 def _engine() -> Any:

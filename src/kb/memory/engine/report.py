@@ -247,11 +247,8 @@ def reserved_by_lengths(
     return TakenByLengths(fixed.allocated, fixed.reserved, varying.reserved, paged)
 
 
-def why_not(setup: TrainingSetup, architecture: Architecture, capability: tuple[int, int] | None = None) -> str | None:
+def why_not(setup: TrainingSetup, architecture: Architecture) -> str | None:
     """What of a run the engine does not follow, in the field's words; None where it follows all of it."""
-    sixteen = setup.bf16 or setup.weights == "bf16"
-    if sixteen and setup.attn_implementation != "eager" and capability is not None and capability < AMPERE:
-        return f"bf16 on compute capability {capability[0]}.{capability[1]}"  # attention's math kernel
     try:
         options_of(setup, default_targets(architecture) or ())
         check_followed(architecture, setup)

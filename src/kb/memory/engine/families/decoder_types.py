@@ -12,6 +12,7 @@ from kb.core.setup import TrainingSetup
 from kb.memory.engine import ops
 from kb.memory.engine.families import decoder_inputs as inputs
 from kb.memory.engine.families import decoder_parts as parts
+from kb.memory.engine.families import decoder_wirings as wirings
 from kb.memory.engine.families import decoder_written as written
 from kb.memory.engine.families.attention import rotary, rotary_tables
 from kb.memory.engine.faults import NotFollowedError
@@ -24,7 +25,7 @@ def no_table(a: Architecture) -> Any:
 
 
 class Traits(NamedTuple):
-    """Names are those of the modelling file; functions are of ``decoder_parts``.
+    """Names are those of the modelling file; functions are of ``decoder_parts`` and the modules beside it.
 
     ``order`` is that in which a block's parts are registered; ``norms`` the names of its first and second norm.
     """
@@ -50,7 +51,7 @@ class Traits(NamedTuple):
     turn: Callable[..., Any] = rotary
     tables: Callable[..., Any] = rotary_tables
     mlp: Callable[..., Any] = parts.GatedMlp
-    wiring: Callable[..., Any] = parts.sequential
+    wiring: Callable[..., Any] = wirings.sequential
     scaled_logits: bool = False
     inputs: Callable[..., Any] = inputs.turned
     written: Callable[..., Any] | None = None  # attention as the type writes it out, of ``decoder_written``
@@ -71,22 +72,22 @@ TYPES = {
     "gpt_neox": Traits(
         stem="gpt_neox", embed="embed_in", final="final_layer_norm", order=("norm1", "norm2", "attention", "mlp"),
         attention="attention", qkv=("query_key_value",), output="dense", norm=LayerNorm, project=parts.project_fused,
-        turn=parts.rotary_part, mlp=parts.named_mlp("dense_h_to_4h", "dense_4h_to_h"), wiring=parts.neox,
+        turn=parts.rotary_part, mlp=parts.named_mlp("dense_h_to_4h", "dense_4h_to_h"), wiring=wirings.neox,
     ),
     "stablelm": Traits(
-        norm=LayerNorm, project=parts.project_together, turn=parts.rotary_part_here, wiring=parts.stablelm,
+        norm=LayerNorm, project=parts.project_together, turn=parts.rotary_part_here, wiring=wirings.stablelm,
     ),
     "starcoder2": Traits(
         norm=LayerNorm, mlp=parts.named_mlp("c_fc", "c_proj", dropped=True), dropped_output=True,
     ),
     "cohere": Traits(
         norm=parts.CohereNorm, turn=parts.rotary_interleaved, tables=parts.tables_interleaved,
-        wiring=parts.parallel, order=("attention", "mlp", "norm1"), scaled_logits=True,
+        wiring=wirings.parallel, order=("attention", "mlp", "norm1"), scaled_logits=True,
     ),
     "glm": Traits(special_tokens=2, turn=parts.rotary_pairs_part, mlp=parts.FusedGatedMlp),
     "glm4": Traits(
         special_tokens=2,
-        turn=parts.rotary_pairs_part, mlp=parts.FusedGatedMlp, wiring=parts.sandwiched,
+        turn=parts.rotary_pairs_part, mlp=parts.FusedGatedMlp, wiring=wirings.sandwiched,
         order=("attention", "mlp", "norm1", "norm2", "norm3", "norm4"),
         norms=("input_layernorm", "post_attention_layernorm", "post_self_attn_layernorm", "post_mlp_layernorm"),
     ),
@@ -94,28 +95,28 @@ TYPES = {
         stem="transformer", embed="wte", layers="h", final="ln_f", order=("norm1", "attention", "mlp"),
         norms=("ln_1",), attention="attn", output="out_proj", norm=LayerNorm, inputs=inputs.numbered,
         written=written.gptj, eager_only=True, table=written.table_of_angles,
-        mlp=parts.named_mlp("fc_in", "fc_out", dropped=True), wiring=parts.gptj,
+        mlp=parts.named_mlp("fc_in", "fc_out", dropped=True), wiring=wirings.gptj,
     ),
     "gpt_neo": Traits(
         stem="transformer", embed="wte", positions="wpe", layers="h", final="ln_f",
         order=("norm1", "attention", "norm2", "mlp"), norms=("ln_1", "ln_2"), attention="attn.attention",
         output="out_proj", norm=LayerNorm, inputs=inputs.placed, written=written.gpt_neo, eager_only=True,
-        table=written.table_of_sight, mlp=parts.named_mlp("c_fc", "c_proj", dropped=True), wiring=parts.gpt_neo,
+        table=written.table_of_sight, mlp=parts.named_mlp("c_fc", "c_proj", dropped=True), wiring=wirings.gpt_neo,
     ),
     "bloom": Traits(
         stem="transformer", embed="word_embeddings", embed_norm="word_embeddings_layernorm", layers="h", final="ln_f",
         order=("norm1", "attention", "norm2", "mlp"), attention="self_attention", qkv=("query_key_value",),
         output="dense", norm=LayerNorm, inputs=inputs.sloped, written=written.bloom, eager_only=True,
-        numbers=False, mlp=parts.BloomMlp, wiring=parts.bloom,
+        numbers=False, mlp=parts.BloomMlp, wiring=wirings.bloom,
     ),
     "falcon": Traits(
         stem="transformer", embed="word_embeddings", layers="h", final="ln_f", attention="self_attention",
         qkv=("query_key_value",), output="dense", norm=LayerNorm, inputs=inputs.falcon, written=written.falcon,
-        product=ops.linear_by_hand, mlp=parts.named_mlp("dense_h_to_4h", "dense_4h_to_h"), wiring=parts.falcon,
+        product=ops.linear_by_hand, mlp=parts.named_mlp("dense_h_to_4h", "dense_4h_to_h"), wiring=wirings.falcon,
     ),
     "phi": Traits(
         final="final_layernorm", rotary_first=True, order=("attention", "mlp", "norm1"), output="dense",
-        norm=LayerNorm, turn=parts.rotary_part_here, mlp=parts.named_mlp("fc1", "fc2"), wiring=parts.phi,
+        norm=LayerNorm, turn=parts.rotary_part_here, mlp=parts.named_mlp("fc1", "fc2"), wiring=wirings.phi,
     ),
 }  # fmt: skip
 
