@@ -104,3 +104,21 @@ def test_dora_asks_for_the_same_blocks(model: str, given: dict[str, Any]) -> Non
     found, own = followed(CONFIGS[model], setup, (8, 6))
     assert parted(canonical(wanted), canonical(found)) is None
     assert {phase: own[phase] for phase in peaks} == peaks
+
+
+@pytest.mark.parametrize(
+    ("model", "given"),
+    [
+        ("llama", {"fp16": True, "weights": "fp16", "gradient_checkpointing": True}),  # each layer keeps its input
+        ("llama", {"bf16": True, "weights": "bf16", "prepare_for_kbit": False, "per_device_train_batch_size": 1}),
+        ("starcoder2", {"gradient_checkpointing": True, "use_reentrant": True, "optim": "paged_adamw_8bit"}),  # biases
+        ("t5", {"bf16": True, "optim": "paged_adamw_8bit", "do_eval": True, "eval_samples": 6}),
+    ],
+)
+def test_weights_in_8_bits_peak_where_bitsandbytes_own_layers_do(model: str, given: dict[str, Any]) -> None:
+    targets = {"t5": ("q", "v")}.get(model, ("q_proj", "v_proj"))
+    base = TrainingSetup(method="lora", load_in_8bit=True, lora_target_modules=targets, lora_r=64, lora_dropout=0.1,
+                         per_device_train_batch_size=3, max_source_length=72)  # fmt: skip
+    setup = base._replace(**given)
+    _, peaks = simulated(CONFIGS[model], setup, (8, 6))
+    assert {phase: followed(CONFIGS[model], setup, (8, 6))[1][phase] for phase in peaks} == peaks

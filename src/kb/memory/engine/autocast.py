@@ -4,8 +4,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from kb.memory.engine.tape import record
-from kb.memory.engine.tensor import F32, Tensor, like, mark
+from kb.memory.engine.tensor import BF16, F16, F32, Tensor, like, mark
 from kb.memory.engine.world import world
+
+FLOATS = (F32, F16, BF16)
 
 
 def narrowed(tensor: Tensor) -> Tensor:
@@ -15,9 +17,9 @@ def narrowed(tensor: Tensor) -> Tensor:
 
 def half(tensor: Tensor) -> Tensor:
     """The tensor in autocast's type; copies of leaves that train are kept until autocast ends (``cached_cast``)."""
-    if world.autocast is None or tensor.dtype != F32:
+    if world.autocast is None or tensor.dtype == world.autocast or tensor.dtype not in FLOATS:
         return tensor
-    if tensor.needs and tensor.node is None:
+    if tensor.needs and tensor.node is None and tensor.dtype == F32:
         copy = world.cache.get(tensor)
         if copy is None:
             copy = world.cache[tensor] = _cast(tensor)

@@ -21,7 +21,7 @@ KEPT_HEADS = ("classifier", "score", "qa_outputs")
 
 
 class Linear:
-    """A linear layer under its path in the model; ``a`` and ``b`` are LoRA's, ``state`` that of 4 bits.
+    """A linear layer under its path in the model; ``a`` and ``b`` are LoRA's, ``state`` that of 4 or 8 bits.
 
     ``packs`` is False of what bitsandbytes leaves wide: output layers, T5's ``wo``, and what is no ``torch.nn.Linear``
     but a class of the model's own (``_replace_with_bnb_linear``, transformers 5.23). ``product`` is its own way to
@@ -62,7 +62,7 @@ class Linear:
         self.a: Tensor | None = None
         self.b: Tensor | None = None
         self.magnitude: Tensor | None = None  # DoRA's
-        self.state: quantized.State | None = None
+        self.state: quantized.State | Tensor | None = None
         self.replaced: Any = None
         self.weight = model.parameter(path + ".weight", (rows, columns)) if weight is None else weight
         self.bias = model.parameter(path + ".bias", (rows,)) if bias else None
@@ -92,10 +92,11 @@ class Linear:
         return ops.cast(result, dtype)
 
     def _adapted_quantized(self, x: Tensor) -> Tensor:
-        """``peft.tuners.lora.bnb.Linear4bit.forward``: the base's result is cloned first."""
+        """``peft.tuners.lora.bnb.Linear4bit.forward``: the base's result is cloned first; not so in 8 bits."""
         assert self.a is not None and self.b is not None
         result = quantized.linear(x, self)
-        result = ops.clone(result)
+        if not isinstance(self.state, Tensor):
+            result = ops.clone(result)
         dtype = result.dtype
         convert = world.autocast is None
         if convert:
@@ -229,7 +230,11 @@ class Model:
         self.buffers.append((shape, dtype) if quantization is not None else new(shape, dtype))
 
     def _adapt(self) -> None:
-        """LoRA's matrices, in the weights' type first and then, as ``autocast_adapter_dtype`` has it, in fp32."""
+        """LoRA's matrices, in the weights' type first and then, as ``autocast_adapter_dtype`` has it, in fp32.
+
+        Beside weights of integers they are fp32 from the start (``_move_adapter_to_device_of_base_layer``); in 4 bits
+        PEFT asks for the layer's compute type.
+        """
         adapters = self.options.adapters
         assert adapters is not None
         wrapped = [linear for linear in self.linears if adapters.wraps("" if self.spared(linear) else linear.path)]
@@ -238,8 +243,8 @@ class Model:
             wrapped = [linear for linear in self.linears if adapters.wraps(linear.path)]
         for linear in wrapped:
             rows, columns = linear.weight.shape
-            linear.a = new((adapters.rank, columns), self.options.dtype)
-            linear.b = new((rows, adapters.rank), self.options.dtype)
+            dtype = F32 if isinstance(linear.state, Tensor) else self.options.dtype
+            linear.a, linear.b = new((adapters.rank, columns), dtype), new((rows, adapters.rank), dtype)
             if adapters.dora:
                 from kb.memory.engine.dora import magnitude_of
 
@@ -254,15 +259,16 @@ class Model:
                 old = None
                 self.adapters.append(getattr(linear, side))
         self.adapters += self._copied_heads(adapters.whole) if self.copies_last else copies
+        for tensor in self.adapters:
+            tensor.needs = True
+        quantization = self.options.quantization
+        if quantization is not None and quantization.prepare and quantization.half_tables:
+            quantized.narrow_tables(self)
         if adapters.dtype is not None:
             self._cast_trained(adapters.dtype)
         names = self.names()
         for tensor in self.adapters:
-            tensor.needs = True
             mark(tensor, "adapters", names[id(tensor)])
-        quantization = self.options.quantization
-        if quantization is not None and quantization.prepare and quantization.half_tables:
-            quantized.narrow_tables(self)
 
     def spared(self, linear: Linear) -> bool:
         """Whether ``all-linear`` leaves a layer out: the output layer."""

@@ -16,8 +16,11 @@ FUSED = ("adamw_torch_fused",)
 FOREACH = ("adamw_torch", "adamw_hf")  # adamw_hf is adamw_torch since transformers 5
 EIGHT_BITS = ("adamw_bnb_8bit", "adamw_8bit", "paged_adamw_8bit")
 PAGED = ("paged_adamw_8bit", "paged_adamw_32bit", "paged_adamw", "paged_lion_8bit", "paged_lion_32bit")
-LION = ("lion_32bit", "lion_8bit")  # one state; bitsandbytes keeps it in fp32, whatever the weights are
+LION = ("lion_32bit", "lion_8bit", "paged_lion_32bit", "paged_lion_8bit")  # one state
+# bitsandbytes keeps these in fp32, whatever the weights are
+THIRTY_TWO_BITS = ("lion_32bit", "paged_lion_32bit", "paged_adamw_32bit", "paged_adamw")
 KNOWN = (*FUSED, *FOREACH, *EIGHT_BITS, *PAGED, *LION, "sgd", "none", "adafactor")
+SMALLEST_PAGED = 100_000  # elements; states of fewer stay on the GPU (``get_state_buffer``)
 SMALLEST_EIGHT_BITS = 4096  # elements; below, and for embeddings, states stay in 32 bits
 BLOCK = 256
 TABLE = (256,)
@@ -75,22 +78,21 @@ class Optimizer:
                 del roots
 
     def _made(self, tensor: Tensor) -> tuple[Tensor, ...]:
-        if self.name in PAGED:
-            return ()
         if self.name in FUSED:
             return new((), F32), like(tensor), like(tensor)
         if self.name in FOREACH:
             return like(tensor), like(tensor)
         count = 1 if self.name in LION else 2
         small = prod(tensor.shape) < SMALLEST_EIGHT_BITS or id(tensor) in self.model.wide
-        if small or self.name == "lion_32bit":
-            return tuple(like(tensor, F32) for _ in range(count))
+        paged = self.name in PAGED and prod(tensor.shape) >= SMALLEST_PAGED
+        if small or self.name in THIRTY_TWO_BITS:
+            return () if paged else tuple(like(tensor, F32) for _ in range(count))
         if not self.tables:
             self.tables = tuple(new(TABLE, F32) for _ in range(count))
             for table in self.tables:
                 mark(table, "optimizer")
         blocks = (-(-prod(tensor.shape) // BLOCK),)
-        packed = tuple(like(tensor, I8) for _ in range(count))
+        packed = () if paged else tuple(like(tensor, I8) for _ in range(count))
         return *packed, *(new(blocks, F32) for _ in range(count))
 
     def _adafactor(self, trained: list[Tensor]) -> None:

@@ -26,13 +26,14 @@ class Adapters(NamedTuple):
 
 
 class Quantization(NamedTuple):
-    """bitsandbytes' 4 bits. ``compute`` is the 16-bit type of products; ``prepare`` widens what is not packed, of which
-    ``half_tables`` narrows embeddings and output layer again."""
+    """bitsandbytes' 4 bits, or 8 where ``eight``. ``compute`` is the 16-bit type of loading, and in 4 bits of products;
+    ``prepare`` widens what is not packed, of which ``half_tables`` narrows embeddings and output layer again."""
 
     compute: str
     double: bool
     prepare: bool
     half_tables: bool = False
+    eight: bool = False
 
 
 class Options(NamedTuple):
@@ -63,11 +64,12 @@ def options_of(setup: TrainingSetup, defaults: tuple[str, ...] | None) -> Option
         dtype = trained_type = autocast
         if not setup.fsdp or setup.spread.fsdp_version > 1:  # FSDP1's weights are cast and autocast is on
             autocast = None
-    if setup.load_in_4bit or setup.method == "qlora":
+    if _packs(setup):
         if dtype == F32:
             dtype = F16 if setup.fp16 else BF16
         prepare = setup.prepare_for_kbit and setup.method != "full"
-        quantization = Quantization(dtype, setup.bnb_4bit_use_double_quant, prepare, setup.half_tables)
+        eight = setup.load_in_8bit and not setup.load_in_4bit
+        quantization = Quantization(dtype, setup.bnb_4bit_use_double_quant, prepare, setup.half_tables, eight)
     if setup.method != "full":
         targets = setup.lora_target_modules or defaults or ()  # PEFT itself refuses where neither says any
         adapters = Adapters(
@@ -90,11 +92,19 @@ def options_of(setup: TrainingSetup, defaults: tuple[str, ...] | None) -> Option
     )
 
 
+def _packs(setup: TrainingSetup) -> bool:
+    """Whether bitsandbytes packs the weights, in 4 or in 8 bits."""
+    return setup.load_in_4bit or setup.load_in_8bit or setup.method == "qlora"
+
+
+def _bits(setup: TrainingSetup) -> str:
+    return "8 bits" if setup.load_in_8bit and not setup.load_in_4bit else "4 bits"
+
+
 def _check(setup: TrainingSetup) -> None:
     """Refuse, by name, what no part of the engine follows."""
     refused = {
-        "use_dora of 4 bits": setup.use_dora and (setup.load_in_4bit or setup.method == "qlora"),
-        "load_in_8bit": setup.load_in_8bit and not setup.load_in_4bit,
+        f"use_dora of {_bits(setup)}": setup.use_dora and _packs(setup),
         **_of_fsdp(setup),
         **_of_zero(setup),
         "tensor_parallel": setup.spread.tensor_parallel > 1 and setup.world_size > 1,
@@ -116,7 +126,7 @@ def _of_fsdp(setup: TrainingSetup) -> dict[str, bool]:
     return {
         **_of_fsdp1(setup),
         "FSDP on one GPU": setup.world_size < 2,
-        "FSDP of 4 bits": setup.load_in_4bit or setup.method == "qlora",
+        f"FSDP of {_bits(setup)}": _packs(setup),
         "FSDP with use_dora": setup.use_dora,
         "FSDP with modules_to_save": bool(setup.modules_to_save),
         "FSDP with use_reentrant": setup.gradient_checkpointing and setup.use_reentrant,
@@ -143,7 +153,7 @@ def _of_zero(setup: TrainingSetup) -> dict[str, bool]:
     return {
         **_of_zero3(setup),
         "ZeRO with offload_param": setup.offload_param and setup.zero_stage < 3,
-        "ZeRO of 4 bits": setup.load_in_4bit or setup.method == "qlora",
+        f"ZeRO of {_bits(setup)}": _packs(setup),
         "ZeRO in fp16": setup.fp16 or setup.weights == "fp16",
         "ZeRO without contiguous_gradients": not setup.spread.contiguous_gradients,
         "ZeRO with modules_to_save": bool(setup.modules_to_save),

@@ -1,9 +1,10 @@
-"""QLoRA: what bitsandbytes' 4-bit layers, kernels and loaders allocate, in their order (bitsandbytes 0.50)."""
+"""What bitsandbytes' 4-bit layers, kernels and loaders allocate, in their order (bitsandbytes 0.50)."""
 
 import re
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from kb.memory.engine import eight_bit
 from kb.memory.engine.autocast import half
 from kb.memory.engine.kernel_choice import takes_one_kernel
 from kb.memory.engine.ops.pointwise import plus
@@ -71,7 +72,7 @@ def natural(path: str) -> list[tuple[int, int | str]]:
 
 
 def load(model: "Model") -> None:
-    """``from_pretrained`` with a 4-bit config: in the order of names, each weight in 16 bits, let go once packed.
+    """``from_pretrained`` in 4 or 8 bits: in the order of names, each weight in 16 bits, let go once packed.
 
     One block of the loaded size comes first (``caching_allocator_warmup``). ``prepare_model_for_kbit_training`` then
     widens whatever is not packed, embeddings and output layer too (transformers core_model_loading.py,
@@ -80,8 +81,9 @@ def load(model: "Model") -> None:
     quantization = model.options.quantization
     assert quantization is not None
     packing = {id(linear.weight): linear for linear in model.linears if linear.packs}
+    width = 1.0 if quantization.eight else 0.5
     size = sum(
-        int(prod(t.shape) * (0.5 if id(t) in packing else WIDTH[quantization.compute])) for _, t in model.parameters
+        int(prod(t.shape) * (width if id(t) in packing else WIDTH[quantization.compute])) for _, t in model.parameters
     )
     del_later = Storage(size)
     del del_later
@@ -90,7 +92,9 @@ def load(model: "Model") -> None:
             tensor.storage = Storage(prod(tensor.shape) * WIDTH[tensor.dtype])
             continue
         wide = new(tensor.shape, quantization.compute)
-        stored, packing[id(tensor)].state = quantize(wide, quantization.double)
+        stored, packing[id(tensor)].state = (
+            eight_bit.quantize(wide) if quantization.eight else quantize(wide, quantization.double)
+        )
         tensor.storage = stored.storage
         del wide, stored
     model.buffers = [new(shape, dtype) for shape, dtype in model.buffers]
@@ -115,6 +119,8 @@ def linear(x: Tensor, layer: "Linear") -> Tensor:
     """``Linear4bit.forward``: the input is cast to the compute type, the result back; a bias is narrowed for good."""
     quantization = layer.model.options.quantization
     assert quantization is not None
+    if quantization.eight:
+        return eight_bit.linear(x, layer)
     kept = x.dtype
     x = cast(x, quantization.compute)
     if layer.bias is not None and layer.bias.dtype != quantization.compute:

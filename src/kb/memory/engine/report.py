@@ -155,7 +155,7 @@ def report_of(
     """
     limit = None if memory is None else memory - context.low
     found = _follow_or_refuse(setup, architecture, capability, limit)
-    quantized = setup.load_in_4bit or setup.method == "qlora"
+    quantized = setup.load_in_4bit or setup.load_in_8bit or setup.method == "qlora"
     read = setup.zero_stage in (
         1,
         2,
@@ -176,6 +176,8 @@ def report_of(
         assumed += (Assumption("parallel.world_size", setup.world_size, reason),)
     elif setup.data_parallel_size > 1 and setup.do_train and setup.spread.find_unused is None:
         assumed += (Assumption("training.ddp_find_unused_parameters", finds_unused(setup), "library_default"),)
+    if setup.load_in_8bit and not setup.load_in_4bit:
+        assumed += (Assumption("quantization.load_in_8bit", True, "no_outliers"),)
     if setup.post is not None:
         assumed += (Assumption("training.loss", setup.post.kind, "loss_computed"),)
     if setup.attn_implementation == "sdpa" and architecture.engine and without_sdpa(architecture):
@@ -197,8 +199,9 @@ def engine_loads(setup: TrainingSetup, architecture: Architecture) -> Loads:
     width = 4 if setup.weights == "fp32" else 2
     counts = count(architecture)
     parameters = counts.total * width
-    if setup.load_in_4bit or setup.method == "qlora":
-        parameters = counts.quantizable // 2 + (counts.total - counts.quantizable) * 2
+    if setup.load_in_4bit or setup.load_in_8bit or setup.method == "qlora":
+        eight = setup.load_in_8bit and not setup.load_in_4bit
+        parameters = counts.quantizable // (1 if eight else 2) + (counts.total - counts.quantizable) * 2
     saved, trained = parameters, counts.total
     if setup.method != "full":
         targets = setup.lora_target_modules or default_targets(architecture)

@@ -238,7 +238,9 @@ def _quantize(layer: Any, weight: "torch.Tensor", double_quant: bool, tracer: "T
     import bitsandbytes
 
     if isinstance(layer, bitsandbytes.nn.Linear8bitLt):
-        stored, scales, _ = bitsandbytes.functional.int8_vectorwise_quant(weight.to(torch.float16))
+        again = torch.empty_like(weight, dtype=torch.float16)  # it goes to the host and comes back (Bnb8bitQuantize)
+        stored, scales, _ = bitsandbytes.functional.int8_vectorwise_quant(again)
+        del again
         parameter: Any = torch.nn.Parameter(stored, requires_grad=False)
         parameter.CB, parameter.SCB, parameter.has_fp16_weights = stored, scales, False
         layer._parameters["weight"] = parameter

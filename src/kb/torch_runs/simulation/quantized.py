@@ -94,7 +94,8 @@ def int8_vectorwise_quant(
     out = torch.empty(inputs.shape, device=inputs.device, dtype=torch.int8)
     if threshold <= 0.0:
         return out, stats, None
-    _ = inputs.abs() >= threshold
+    outliers = inputs.abs() >= threshold
+    outliers.any()
     return out, stats, torch.empty(0, device=inputs.device, dtype=torch.int64)
 
 
@@ -107,11 +108,13 @@ def int8_scaled_mm(
     bias: "torch.Tensor | None" = None,
     dtype: "torch.dtype | None" = None,
 ) -> "torch.Tensor":
-    """The product in int32 first, then its dequantized copy."""
+    """The product in int32 first, then its copy in fp16 (``int8_mm_dequant``), then that in ``dtype``.
+
+    The first has a name in its caller (``int8_scaled_mm``, backends/default/ops.py): it lives until the last is there.
+    """
     shape = (*inputs.shape[:-1], weight.shape[0])
     product = torch.empty(shape, device=inputs.device, dtype=torch.int32)
-    out = torch.empty(shape, device=inputs.device, dtype=torch.float16)
-    del product
+    out = torch.empty_like(product, dtype=torch.float16)
     return out.to(dtype or torch.float16)
 
 

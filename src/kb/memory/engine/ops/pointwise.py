@@ -4,8 +4,10 @@ from functools import lru_cache
 
 from kb.memory.engine.ops.shapes import contiguous
 from kb.memory.engine.tape import Gradients, Node, record, save, saved
-from kb.memory.engine.tensor import BOOL, F16, F32, SHAPES, Shape, Tensor, arranged, bare, like, new
+from kb.memory.engine.tensor import BF16, BOOL, F16, F32, SHAPES, Shape, Tensor, arranged, bare, like, new
 from kb.memory.engine.world import world
+
+HALF = (F16, BF16)
 
 
 def _passed(node: Node, grad: Tensor) -> Gradients:
@@ -52,8 +54,9 @@ def _broadcast(first: Shape, first_strides: Shape, second: Shape, second_strides
 
 
 def promoted(first: Tensor, second: Tensor) -> str:
-    """The type of the two together: fp32 where one is."""
-    return F32 if F32 in (first.dtype, second.dtype) else first.dtype
+    """The type of the two together: fp32 where one is, and of the two half types."""
+    one, other = first.dtype, second.dtype
+    return F32 if F32 in (one, other) or (one != other and one in HALF and other in HALF) else one
 
 
 def add(first: Tensor, second: Tensor) -> Tensor:
