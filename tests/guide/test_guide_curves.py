@@ -11,6 +11,7 @@ from kb.advice.recommend import alone_at_inference, base_of
 from kb.guide import all_fits as whole
 from kb.guide.curves import Curves
 from kb.guide.fits import fit_of, heat_map, map_of
+from kb.guide.kept import KEPT
 from kb.knowledge import load_catalog
 from kb.report.lesson_rows import SHOWN_WAYS
 
@@ -59,7 +60,7 @@ def test_everything_is_computed_once_and_read_again(tmp_path: Path, monkeypatch:
     few = CATALOG._replace(models={name: CATALOG.models[name] for name in MODELS[:2]})
     monkeypatch.setattr(whole, "load_catalog", lambda: few)
     whole.all_fits.cache_clear()
-    for number in range(whole.KEPT + 2):
+    for number in range(KEPT + 2):
         (tmp_path / f"fits-{number}.json").write_text("[]", "utf-8")
     try:
         first = whole.all_fits(str(tmp_path))
@@ -70,4 +71,4 @@ def test_everything_is_computed_once_and_read_again(tmp_path: Path, monkeypatch:
     assert {row.model for row in first.rows} == set(MODELS[:2])
     assert ("mt5-base", "b200") in first.maps and ("kobart", "t4") in first.maps
     kept = list(tmp_path.glob("fits-*.json"))
-    assert len(kept) == whole.KEPT and any(json.loads(path.read_text("utf-8")) for path in kept)
+    assert len(kept) == KEPT and any(json.loads(path.read_text("utf-8")) for path in kept)

@@ -1,10 +1,6 @@
 """Every model on every GPU, computed once for both languages and data/, on all cores; kept until it would change."""
 
-import hashlib
-import json
-import os
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -12,12 +8,12 @@ from kb.core.catalog import Catalog
 from kb.core.record import NamedTuple
 from kb.guide.curves import Curves
 from kb.guide.fits import Map, Row, fit_of, map_of
+from kb.guide.kept import kept, mark_of
 from kb.knowledge import load_catalog
 
 # models and GPUs whose maps stand on the pages of GPUs and models
 TYPICAL_MODELS = ("mt5-base", "kobart", "llama-3.2-1b", "klue-roberta-base")
 USUAL_GPUS = ("t4", "rtx-3090", "rtx-4090", "l40s", "a100-80gb")
-KEPT = 3  # results of former rules or code that are not yet thrown away: branches take turns
 
 
 class Fits(NamedTuple):
@@ -30,19 +26,7 @@ class Fits(NamedTuple):
 @lru_cache(maxsize=1)
 def all_fits(folder: str) -> Fits:
     """Everything, from ``folder`` where models, GPUs, figures and memory model are those it was computed from."""
-    mark = _mark()
-    path = os.path.join(folder, f"fits-{mark}.json")
-    try:
-        with open(path, encoding="utf-8") as stream:
-            parts = json.load(stream)
-    except (OSError, ValueError):
-        parts = _computed(load_catalog())
-        os.makedirs(folder, exist_ok=True)
-        temporary = f"{path}.{os.getpid()}.tmp"
-        with open(temporary, "w", encoding="utf-8") as stream:
-            json.dump(parts, stream, separators=(",", ":"))
-        os.replace(temporary, path)
-        _throw_away(folder)
+    parts = kept(folder, "fits", _mark(), lambda: _computed(load_catalog()))
     rows = [Row(*row) for part in parts for row in part["rows"]]
     maps = {(model, gpu): Map(*shown) if shown else None for part in parts for model, gpu, shown in part["maps"]}
     return Fits(rows, maps)
@@ -72,24 +56,8 @@ def _of_model(name: str) -> dict[str, Any]:
     return {"rows": rows, "maps": maps}
 
 
-def _throw_away(folder: str) -> None:
-    """All but the newest few of what former builds have left."""
-    names = [name for name in os.listdir(folder) if name.startswith("fits-") and name.endswith(".json")]
-    with suppress(FileNotFoundError):  # another build threw it away
-        paths = sorted((os.path.join(folder, name) for name in names), key=os.path.getmtime, reverse=True)
-        for path in paths[KEPT:]:
-            os.remove(path)
-
-
 def _mark() -> str:
     """A hash of everything that it depends on: models, GPUs, figures, and the code that computes."""
     catalog = load_catalog()
-    seen = hashlib.sha256(repr((catalog.models, catalog.gpus, catalog.constants)).encode())
-    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    folders = [os.path.join(package, floor) for floor in ("advice", "core", "memory")]
-    code = [os.path.join(folder, name) for folder in folders for name in os.listdir(folder) if name.endswith(".py")]
-    own = [os.path.join(package, "guide", name) for name in ("all_fits.py", "curves.py", "fits.py")]
-    for path in [*sorted(code), *own]:
-        with open(path, "rb") as stream:
-            seen.update(stream.read())
-    return seen.hexdigest()[:16]
+    own = (f"guide/{name}.py" for name in ("all_fits", "curves", "fits"))
+    return mark_of((catalog.models, catalog.gpus, catalog.constants), ("advice", "core", "memory"), own)

@@ -12,6 +12,7 @@ from kb.guide.all_fits import all_fits
 from kb.guide.assets import fetch_assets
 from kb.guide.export import atom_feed, library_tables, write_data
 from kb.guide.playground import write_playground
+from kb.guide.rule_page import rules_that_open
 from kb.knowledge import load_catalog, load_guide
 
 # Material prints a notice about its successor at each build; it is known, and says nothing of this site
@@ -35,12 +36,14 @@ def build_site(root: str, say: Callable[[str], None], target: str | None = None)
         UserError: an asset cannot be fetched, or a page is wrong (the builder's own message says where).
         KnowledgeError: the rules have faults; nothing is fetched or built then.
     """
-    load_catalog(whole=True)
+    catalog = load_catalog(whole=True)
     load_guide()
     if fetch_assets(root, say):
         say("assets fetched")
     write_playground(root)
-    all_fits(os.path.join(root, "build"))  # before both languages ask for it
+    kept = os.path.join(root, "build")
+    all_fits(kept)  # before both languages ask for it
+    rules_that_open(kept, catalog)
     site, made = (target, f"{target}.made") if target else _places(root)
     shutil.rmtree(made, ignore_errors=True)
     _build_languages(root, made, say)

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 
 from kb.core.record import NamedTuple
 from kb.core.rule import Rule
@@ -10,7 +10,7 @@ from kb.guide.all_fits import Fits, all_fits
 from kb.guide.entry_pages import erratum_page, erratum_title, gpu_page, model_page
 from kb.guide.library import Library, load_library
 from kb.guide.remedy_page import remedy_page
-from kb.guide.rule_page import rule_page
+from kb.guide.rule_page import rule_page, rules_that_open
 from kb.guide.search_words import importance, other_names
 
 FRONT = (
@@ -29,7 +29,7 @@ class Page(NamedTuple):
     area: str | None = None
 
 
-def generated_pages(library: Library, fits: Fits) -> Iterator[tuple[str, Page]]:
+def generated_pages(library: Library, fits: Fits, opening: Set[str]) -> Iterator[tuple[str, Page]]:
     """Each generated page with its path below docs/<language>/."""
     language, catalog = library.language, library.catalog
 
@@ -51,7 +51,7 @@ def generated_pages(library: Library, fits: Fits) -> Iterator[tuple[str, Page]]:
     for rule in library.catalog.rules.values():
         made_from, title = f"rules/checks/{rule.area}/{rule.id}.yaml", library.words.described(rule.title)
         also = other_names("rules", {"id": rule.id, "title": rule.title, "aliases": _settings(rule)}, language)
-        yield f"rules/{rule.id}.md", Page(title, made_from, rule_page(library, rule), also, rule.area)
+        yield f"rules/{rule.id}.md", Page(title, made_from, rule_page(library, rule, opening), also, rule.area)
 
 
 def _settings(rule: Rule) -> list[str]:
@@ -65,8 +65,8 @@ def write_pages(docs: str, language: str, say: Callable[[str], None] = lambda li
     Returns:
         How many files changed.
     """
-    fits = all_fits(os.path.join(os.path.dirname(docs), "build"))
-    pages = dict(generated_pages(load_library(language), fits))
+    folder, library = os.path.join(os.path.dirname(docs), "build"), load_library(language)
+    pages = dict(generated_pages(library, all_fits(folder), rules_that_open(folder, library.catalog)))
     changed = 0
     for path, page in pages.items():
         front = FRONT.format(

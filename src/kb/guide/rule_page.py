@@ -1,13 +1,14 @@
 """A rule's page: what it finds, when, why, a bad and a good config, the fix, where it is known from."""
 
 import json
-from collections.abc import Mapping
-from functools import lru_cache
+from collections.abc import Mapping, Set
 from html import escape
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from kb.core.catalog import Catalog
 from kb.core.rule import Computed, Rule, RuleFix
+from kb.guide.kept import kept, mark_of
 from kb.guide.library import Library
 from kb.guide.markup import cited_source, code, fenced, prose, table, text
 from kb.guide.site_words import say
@@ -22,8 +23,8 @@ _MACHINE = ("gpu", "gpus", "host_memory", "cpus")
 _NOT_IN_PLAYGROUND = ("files", "project", "facts", "shm", "gpu_processes", "base64")
 
 
-def rule_page(library: Library, rule: Rule) -> str:
-    """The page as Markdown, its heading first."""
+def rule_page(library: Library, rule: Rule, opening: Set[str]) -> str:
+    """The page as Markdown, its heading first. ``opening`` are the rules of :func:`rules_that_open`."""
     language = library.language
     parts = [
         f"# {text(library.words.described(rule.title))}",
@@ -32,7 +33,7 @@ def rule_page(library: Library, rule: Rule) -> str:
         _section(language, "rule.when", _condition(library, rule)),
         _section(language, "rule.rows", _rows(library, rule)),
         _section(language, "rule.why", prose(library.words.described(rule.why))),
-        _section(language, "rule.bad", _example(library, rule, "fires")),
+        _section(language, "rule.bad", _example(library, rule, "fires", opens=rule.id in opening)),
         _section(language, "rule.fix", _fixes(library, rule)),
         _section(language, "rule.fixed", _fixed(rule)),
         _section(language, "rule.good", _example(library, rule, "silent")),
@@ -109,37 +110,49 @@ def _first(rule: Rule, expect: str) -> Mapping[str, Any] | None:
     return next((one for one in rule.examples if one.get("expect") == expect and "config" in one), None)
 
 
-def _example(library: Library, rule: Rule, expect: str) -> str:
+def _example(library: Library, rule: Rule, expect: str, *, opens: bool = False) -> str:
     example = _first(rule, expect)
     if example is None:
         return ""
     given = [f"{name}: {as_written(example[name])}" for name in _MACHINE if name in example]
     given += [f"{name} {version}" for name, version in example.get("versions", {}).items()]
     head = say(library.language, "rule.on_machine", machine=text(", ".join(given))) + "\n\n" if given else ""
-    config = str(example["config"])
-    return (
-        f"{head}{fenced(config, _language(example))}{_playground(library, rule, example) if expect == 'fires' else ''}"
-    )
+    link = _playground(library, example) if opens else ""
+    return f"{head}{fenced(str(example['config']), _language(example))}{link}"
 
 
-def playground_state(rule: Rule, example: Mapping[str, Any]) -> dict[str, str] | None:
-    """What the playground is to open with; None where it cannot hold what the example needs.
+# what a check of a text is made of
+_CHECKING = ("advice", "config", "core", "integrations", "knowledge", "memory", "report", "session")
 
-    It does not know which program reads a text, so what rests on names may be silent there: that is tried.
+
+def rules_that_open(folder: str, catalog: Catalog) -> frozenset[str]:
+    """The rules whose example shows its finding in the playground; from ``folder`` where that was tried before.
+
+    It is tried since the playground does not know which program reads a text: what rests on names may be silent there.
     """
-    if any(name in example for name in _NOT_IN_PLAYGROUND):
-        return None
+
+    def tried() -> list[str]:
+        examples = ((rule.id, _first(rule, "fires")) for rule in catalog.rules.values())
+        return [name for name, example in examples if example and _shows(name, example)]
+
+    return frozenset(kept(folder, "opening", mark_of(catalog.version, _CHECKING, ["guide/rule_page.py"]), tried))
+
+
+def _state(example: Mapping[str, Any]) -> dict[str, str]:
+    """What the playground is to open with."""
     state = {name: str(example[name]) for name in (*_MACHINE, "config") if name in example}
     if "versions" in example:
         state["versions"] = " ".join(f"{name}=={version}" for name, version in example["versions"].items())
     if "dialect" in example:
         state["kind"] = str(example["dialect"])
-    return state if _fires(rule.id, json.dumps(state)) else None
+    return state
 
 
-@lru_cache(maxsize=512)
-def _fires(rule: str, state: str) -> bool:
-    asked = json.loads(state)
+def _shows(rule: str, example: Mapping[str, Any]) -> bool:
+    """Whether the playground can hold what the example needs, and finds there what the rule is about."""
+    if any(name in example for name in _NOT_IN_PLAYGROUND):
+        return False
+    asked: dict[str, Any] = _state(example)
     config = asked.pop("config")  # what else is asked is the same of many, and prepared once
     if "gpus" in asked:
         asked["gpus"] = int(asked["gpus"])
@@ -147,12 +160,9 @@ def _fires(rule: str, state: str) -> bool:
     return any(finding["rule"] == rule for unit in report["files"] for finding in unit["findings"])
 
 
-def _playground(library: Library, rule: Rule, example: Mapping[str, Any]) -> str:
+def _playground(library: Library, example: Mapping[str, Any]) -> str:
     """A link that opens the example there; the state is in the fragment, which no server sees."""
-    state = playground_state(rule, example)
-    if state is None:
-        return ""
-    address = f"../../playground/#{escape(urlencode(state, quote_via=quote))}"
+    address = f"../../playground/#{escape(urlencode(_state(example), quote_via=quote))}"
     return f'\n\n<a class="md-button" href="{address}">{say(library.language, "rule.try")}</a>'
 
 
