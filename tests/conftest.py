@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from packages import ROOT, build, call, made_once, missing
+from packages import CONSTRAINED, ROOT, build, call, made_once, missing
 
 # The tests start Python hundreds of times: without what was compiled before, each start takes three times as long.
 sys.dont_write_bytecode = False
@@ -108,10 +108,10 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     def make(folder: Path) -> None:
         call([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], folder)
         pip = [sys.executable, "-m", "pip", "--python", folder / "venv" / bin_name / "python"]
-        install = [*pip, "install", "--quiet", "--disable-pip-version-check", "--constraint", ROOT / "constraints.txt"]
         run = subprocess.run(
-            [*map(str, install), str(wheel)], cwd=folder, capture_output=True, text=True, timeout=300, check=False
-        )
+            [*pip, "install", "--quiet", "--disable-pip-version-check", wheel],
+            cwd=folder, env={**os.environ, **CONSTRAINED}, capture_output=True, text=True, timeout=300, check=False,
+        )  # fmt: skip
         if run.returncode:
             missing(f"no package registry answers: {run.stderr.strip()[-500:]}")
 

@@ -14,6 +14,10 @@ ROOT = Path(__file__).resolve().parent.parent
 # Of a folder that all workers build from: another of them may be writing these while it is copied.
 BEING_WRITTEN = shutil.ignore_patterns("__pycache__", ".bundle")
 
+# pip as the tests call it: the versions that are tested, and modules compiled where they are imported, which few are.
+# (To pip's environment, "no" to "no compile" is what turns compiling off.)
+CONSTRAINED = {"PIP_CONSTRAINT": str(ROOT / "constraints.txt"), "PIP_NO_COMPILE": "no"}
+
 
 def missing(what: str) -> None:
     """Skip where something is missing; where CI is set, that is a failure."""

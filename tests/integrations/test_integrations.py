@@ -15,14 +15,13 @@ from typing import Any
 import pytest
 import yaml
 
-from packages import BEING_WRITTEN, ROOT, call, missing
+from packages import BEING_WRITTEN, CONSTRAINED, ROOT, call, missing
 from yaml_file import read_yaml
 
 BAD = "model_name_or_path: google/mt5-base\nper_device_train_batch_size: 8\nfp16: true\noutput_dir: out\n"
 BROKEN = "model_name_or_path: google/mt5-base\nper_device_train_batch_size: 8\noutput_dir: 'out\n"
 FOREIGN = "services: {web: {image: nginx}}\n"
 PRE_COMMIT = (sys.executable, "-m", "pre_commit")
-CONSTRAINED = {"PIP_CONSTRAINT": str(ROOT / "constraints.txt")}
 
 
 @pytest.fixture

@@ -1,20 +1,18 @@
 """The GPUs of ``rules/hardware``, read straight from their files."""
 
-import os
-
-import yaml
+from functools import cache
+from pathlib import Path
 
 from kb.core.hardware import Gpu
 from kb.core.units import BYTES_PER_UNIT
+from yaml_file import read_yaml
 
-FOLDER = os.path.join(os.path.dirname(__file__), "..", "..", "rules", "hardware")
+FOLDER = Path(__file__).parents[2] / "rules" / "hardware"
 
 
+@cache
 def gpus() -> dict[str, Gpu]:
-    rows = []
-    for name in sorted(os.listdir(FOLDER)):
-        with open(os.path.join(FOLDER, name), encoding="utf-8") as file:
-            rows.append(yaml.safe_load(file))
+    rows = [read_yaml(path) for path in sorted(FOLDER.iterdir())]
     return {row["id"]: _gpu(row) for row in rows}
 
 

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -50,6 +51,7 @@ def defined(stub: Path) -> list[set[str]]:
     return [{name for name in names_on(system, body) if not name.startswith("_")} for system in SYSTEMS]
 
 
+@cache
 def lacking_names() -> set[str]:
     found = set()
     for module, stub in PARTLY.items():
@@ -58,13 +60,11 @@ def lacking_names() -> set[str]:
     return found
 
 
+@cache
 def lacking_modules() -> set[str]:
     """Modules that have nothing in them on one of the systems."""
     found = {stub.stem: defined(stub) for stub in TYPESHED.glob("*.pyi")}
     return {name for name, on in found.items() if any(on) and not all(on)}
-
-
-LACKING, MODULES = lacking_names(), lacking_modules()
 
 
 def asks(node: ast.AST, name: str) -> bool:
@@ -80,11 +80,12 @@ def uses(tree: ast.AST, above: tuple[ast.AST, ...] = ()) -> Iterator[tuple[str, 
     for node in ast.iter_child_nodes(tree):
         around = (*above, tree)
         if isinstance(node, ast.Import):
-            yield from ((alias.name, node.lineno, around) for alias in node.names if alias.name in MODULES)
+            yield from ((alias.name, node.lineno, around) for alias in node.names if alias.name in lacking_modules())
         elif isinstance(node, ast.ImportFrom):
             full = [f"{node.module}.{alias.name}" for alias in node.names]
-            yield from ((name, node.lineno, around) for name in full if name in LACKING or node.module in MODULES)
-        elif isinstance(node, ast.Attribute) and ast.unparse(node) in LACKING:
+            whole = node.module in lacking_modules()
+            yield from ((name, node.lineno, around) for name in full if whole or name in lacking_names())
+        elif isinstance(node, ast.Attribute) and ast.unparse(node) in lacking_names():
             yield ast.unparse(node), node.lineno, around
         elif isinstance(node, ast.keyword) and node.arg in REFUSED_KEYWORDS:
             yield node.arg, node.lineno, around
@@ -109,10 +110,11 @@ def unguarded(source: str, module: str) -> list[str]:
 
 
 def test_what_a_system_lacks_is_known() -> None:
-    assert {"os.killpg", "os.pread", "os.fchown", "os.sched_getaffinity", "signal.SIGKILL", "signal.SIGHUP"} <= LACKING
-    assert {"fcntl", "resource", "pwd", "termios"} <= MODULES
-    assert not {"os.open", "os.replace", "os.getpid", "signal.SIGINT", "signal.SIGTERM", "time.monotonic"} & LACKING
-    assert not {"os", "json", "subprocess", "tempfile", "sys"} & MODULES
+    names, modules = lacking_names(), lacking_modules()
+    assert {"os.killpg", "os.pread", "os.fchown", "os.sched_getaffinity", "signal.SIGKILL", "signal.SIGHUP"} <= names
+    assert {"fcntl", "resource", "pwd", "termios"} <= modules
+    assert not {"os.open", "os.replace", "os.getpid", "signal.SIGINT", "signal.SIGTERM", "time.monotonic"} & names
+    assert not {"os", "json", "subprocess", "tempfile", "sys"} & modules
 
 
 def test_what_a_system_may_lack_is_asked_for_first() -> None:
