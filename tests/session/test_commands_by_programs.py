@@ -208,3 +208,44 @@ SFTTrainer(model=model, args=run).train()
     assert told.unit.read_by
     assert (value(told, NAME), value(told, "bf16")) == (batch, bf16)
     assert told.setup.method == method
+
+
+HANDED_ON = (
+    HEAD
+    + """
+from transformers import HfArgumentParser
+from trl import ModelConfig, SFTConfig
+
+run, model_config = HfArgumentParser((SFTConfig, ModelConfig)).parse_args_into_dataclasses()
+{more}
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("more", "known"),
+    [
+        ("", True),
+        ("if model_config.lora_target_modules == 'all':\n    model_config.lora_target_modules = ['q_proj']\n", False),
+        ("if model_config.lora_target_modules is None:\n    model_config.lora_target_modules = ['q_proj']\n", True),
+    ],
+)
+def test_a_flag_that_its_program_gives_another_value_is_not_known(tmp_path: Path, more: str, known: bool) -> None:
+    flags = "--model_name_or_path Qwen/Qwen2.5-0.5B --output_dir out --use_peft --lora_target_modules all"
+    told = result(tmp_path, f"python train.py {flags}\n", HANDED_ON.replace("{more}", more))
+    assert any(each.rule == "lora-targets-match-nothing" for each in told.findings) is known
+
+
+def test_adapters_of_a_layer_of_its_own_are_no_full_fine_tuning(tmp_path: Path) -> None:
+    program = HEAD + (
+        "class LoRALinear(torch.nn.Module):\n    pass\n\n"
+        "quantized = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type='nf4')\n"
+        "model = AutoModelForCausalLM.from_pretrained('Qwen/Qwen2.5-7B', quantization_config=quantized)\n"
+        "run = TrainingArguments('out', learning_rate=1e-4, per_device_train_batch_size=4)\n"
+        "Trainer(model=model, args=run).train()\n"
+    )
+    for text, found in ((program, False), (program.replace("class LoRALinear", "class Other"), True)):
+        (tmp_path / "train.py").write_text(text)
+        checker = file_checker(CATALOG, Project(), Question.of(gpu="rtx-4090"), Checking(root=str(tmp_path)))
+        told = checker.check(text.encode(), str(tmp_path / "train.py")).results[0]
+        assert any(each.rule == "quantized-without-adapter" for each in told.findings) is found

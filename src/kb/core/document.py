@@ -11,6 +11,8 @@ from kb.core.record import NamedTuple
 
 NO_SUCH_RUN = "kb has no memory model of such a run"  # why a setting is unknown that the file gives plainly
 
+REWRITTEN = "its program gives it another value"
+
 # Why the number of processes is unknown: it is that of the machine's GPUs, or nothing says it.
 EVERY_GPU, NOT_COUNTED = "one for each GPU of the machine", "nothing says how many"
 

@@ -16,13 +16,12 @@ from kb.config.text.nodes import MAPPING, Node
 from kb.config.text.parsing import parse
 from kb.config.text.source import Source
 from kb.core.catalog import Catalog
-from kb.core.document import Event, Setting, Unit
+from kb.core.document import REWRITTEN, Event, Setting, Unit
 from kb.core.expression import Unknown, is_unknown
 from kb.core.finding import Span
 from kb.core.naming import Program
 
 BATCH = "training.per_device_train_batch_size"
-REWRITTEN = "its program gives it another value"
 TWO_PROGRAMS = "two programs read it, each in its own way"
 NAMED = 0.5  # of a config's keys, those that a program which may read it names at least
 MOST_PROGRAMS = 12  # that are gone through for one config

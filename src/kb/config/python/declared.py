@@ -239,6 +239,23 @@ def _set_later(nodes: list[ast.AST], used: list[ast.ClassDef]) -> set[str]:
     return found
 
 
+@lru_cache(64)
+def set_anyway(text: str) -> frozenset[str]:
+    """The flags that a program gives a value of its own whatever a command says: ``args.targets = [...]``; not one that
+    it fills in where a command leaves it out, ``if args.targets is None: …``.
+    """
+    nodes = nodes_of(text)
+    filled = {
+        target
+        for node in nodes
+        if isinstance(node, ast.If)
+        for each in node.body
+        for target in _set_later([each], [])
+        if re.search(rf"\.{re.escape(target)} is None|not \w+\.{re.escape(target)}\b", ast.unparse(node.test))
+    }
+    return frozenset(_set_later(nodes, [])) - filled
+
+
 def _flags(name: str) -> bool:
     return name != "self" and _OF_FLAGS.search(name) is not None
 

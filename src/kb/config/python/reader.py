@@ -1,6 +1,7 @@
 """Python files: the literal calls that describe a run as units, each setting with its place. Nothing is executed."""
 
 import ast
+import re
 from collections.abc import Mapping
 
 from kb.config.dialect.dialects import DOT, CompiledDialect, Entry
@@ -31,6 +32,8 @@ TRAINING = "hf"  # whose defaults hold where a file has no training call
 TRAINER = "script.trainer"  # the class that is called says it, whatever its keywords hint at
 
 
+ADAPTER = "run.adapter"
+OWN_LAYER = re.compile(r"^class (\w*(?:lora|adapter)\w*)\((?:\w+\.)*(?:Module|Linear\w*)\b", re.I | re.M)
 OWN = ("training.", "trl.")  # settings that are keywords of a training call itself
 OF_MODELS = ("lora.enabled", "quantization.load_in_4bit", "quantization.load_in_8bit", "model.torch_dtype")
 HIDDEN = {  # settings that the ``**more`` of a call of each group may hold
@@ -136,6 +139,8 @@ class PythonReader:
             told.update(event.span for event in part.events)
         if not any(name in settings for name in (SOURCE, "trl.max_length", "trl.max_seq_length")):
             settings |= lengths_by_constants(analysis.module, analysis.names, analysis.values)
+        if run.own is not None and not any(name.startswith("lora.") for name in settings):
+            settings |= _own_adapter(analysis, run.own)
         asked = {name: each.value for name, each in settings.items()}
         if run.own is not None and LOSS_ONLY not in settings and not asks_for_metrics(asked):
             settings |= _loss_only(analysis, run.own)
@@ -256,6 +261,13 @@ def _loss_only(analysis: Analysis, call: Call) -> dict[str, Setting]:
         return {}
     span = analysis.name_span(call)
     return {LOSS_ONLY: Setting(True, span, span, ("compute_metrics",), alias=True)}
+
+
+def _own_adapter(analysis: Analysis, call: Call) -> dict[str, Setting]:
+    """The adapters that a program makes by a layer of its own, ``class LoRALinear(nn.Module)``."""
+    named = OWN_LAYER.search(analysis.module.text)
+    span = analysis.name_span(call)
+    return {ADAPTER: Setting(named[1], span, span, (named[1],), alias=True)} if named else {}
 
 
 def _told(setting: Setting, name: str) -> Setting:

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kb.config.dialect.dialects import LAST, Target
-from kb.config.python.declared import Default, declared
+from kb.config.python.declared import Default, declared, set_anyway
 from kb.config.python.placing import LOSS_ONLY, OF_METRICS, asks_for_metrics, device_map_of, keeps_no_logits
 from kb.config.shell.command import Speller
 from kb.config.shell.expand import Argument
 from kb.config.shell.flag_values import setting_of
 from kb.config.shell.flags import Flag
 from kb.config.text.source import Places
-from kb.core.document import Setting, Unit
+from kb.core.document import REWRITTEN, Setting, Unit
 from kb.core.expression import Unknown
 from kb.core.finding import Span
 from kb.core.naming import Program
@@ -75,7 +75,20 @@ def with_program(unit: Unit, programs: Sequence[Program], speller: Speller) -> U
     if splits is not None:
         settings[NOT_MODELLED] = naming._replace(value=f"{splits[1]} ({unit.program})")
     kept = {name: each for name, each in settings.items() if name not in OF_METRICS}
-    return unit._replace(settings={**kept, **unit.settings}) if kept else unit
+    return unit._replace(settings={**kept, **_said(unit, program)})
+
+
+def _said(unit: Unit, program: Program) -> Mapping[str, Setting]:
+    """What the command says, less what its program makes another value of."""
+    changed = set_anyway(program.own)
+
+    def told(name: str, setting: Setting) -> Setting:
+        key = str(setting.path[-1]) if setting.path else ""
+        if not key.startswith("--") or key[2:].replace("-", "_") not in changed:
+            return setting
+        return setting._replace(value=Unknown(frozenset((name,)), REWRITTEN))
+
+    return {name: told(name, each) for name, each in unit.settings.items()} if changed else unit.settings
 
 
 def _defaults(
