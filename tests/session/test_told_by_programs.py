@@ -189,3 +189,22 @@ def test_the_class_of_a_program_says_which_head_a_model_has(tmp_path: Path) -> N
     assert sequence and masked and masked > 1.5 * sequence  # logits over the whole vocabulary
     assert peak(tmp_path, "Qwen/Qwen2.5-0.5B", "AutoModelForSequenceClassification") is None
     assert peak(tmp_path, "Qwen/Qwen2.5-0.5B", "AutoModelForCausalLM")
+
+
+@pytest.mark.parametrize(
+    ("head", "told_of"),
+    [
+        ("from trainer import SFTTrainer", False),
+        ("from trl import SFTTrainer", True),
+        ("from transformers import Trainer as Base", True),
+    ],
+)
+def test_a_parser_without_the_librarys_class_has_none_of_its_defaults(tmp_path: Path, head: str, told_of: bool) -> None:
+    (tmp_path / "train.py").write_text(
+        f"import argparse\n{head}\nparser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--train_batch_size', type=int)\n"
+        "parser.add_argument('--eval_steps', type=int, default=-1)\n"
+    )
+    command = "python train.py --train_batch_size 8 --learning_rate 1e-5 --eval_steps 10 --bf16\n"
+    told = result(tmp_path, command, "run.sh")
+    assert any(each.rule == "eval-steps-without-eval-strategy" for each in told.findings) is told_of

@@ -38,8 +38,9 @@ def left_to_program(
     project's programs may read, that one of them sets it.
 
     A program that hands every name on to the library's class of arguments has the library's defaults, and only its
-    adapters are its own. Of one that is not found all that the command leaves out is hidden where it says nothing that
-    such a program is told: then the parser is likely its own, with defaults of its own.
+    adapters are its own; one with neither that class nor a trainer of the library has none of them. Of one that is not
+    found all that the command leaves out is hidden where it says nothing that such a program is told: then the parser
+    is likely its own, with defaults of its own.
 
     Args:
         find: looks for the sources of what reads the unit.
@@ -61,7 +62,8 @@ def left_to_program(
     if not unit.program:
         hidden.update(_set_by(unit, programs, facts))
     elif not any(program.hands_on for program in programs):
-        hidden.update(_settled(unit, facts, lambda key: any(program.decides(key) for program in programs)))
+        own = unit.dialect == OF_TRAINING and not any(program.is_of_trainer for program in programs)
+        hidden.update(_settled(unit, facts, lambda key: own or any(program.decides(key) for program in programs)))
     return _without(unit, hidden, given)
 
 

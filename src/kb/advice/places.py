@@ -14,7 +14,7 @@ def _said() -> re.Pattern[str]:
     """``유효 배치 48 유지``, ``효과적 배치 크기 = 4``, ``effective batch size: 32``."""
     name = r"(?:유효|효과적|실효|실질|effective)\s*(?:배치|batch)(?:\s*(?:크기|사이즈|size))?"
     # a size, a share or a product is another number than the batch
-    number = r"(\d{1,6})(?!\s*[\d.]*\s*(?:gb|gib|%|×|x|\*))"
+    number = r"(\d{1,6})(?!\s*(?:\([^)]*\)|[\d.]*)\s*(?:gb|gib|%|×|x|\*))"
     return re.compile(rf"{name}\s*(?:는|은|를|을)?\s*[=:≈]?\s*{number}", re.IGNORECASE)
 
 

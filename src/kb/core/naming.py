@@ -36,6 +36,7 @@ _ASKS_TO = r"""(?mxi)^[ \t]+\w*(?:lora|peft|adapter)\w*[ \t]*:[ \t]*(?:Optional\
     [ \t]*=[ \t]*(?:field\(\s*default[ \t]*=[ \t]*)?False\b
     |add_argument\(\s*["']--\w*(?:lora|peft|adapter)[\w-]*["'][^()]*?(?:store_true|default[ \t]*=[ \t]*False)
     |\bget_peft_config\("""
+_IMPORTS_TRAINER = r"(?m)^[ \t]*(?:from|import)[ \t]+(?:trl\b|transformers\b[^\n]*\bTrainer\b)|^[ \t]+Trainer,"
 _WRITTEN = "written."
 _SET_BY_PROGRAMS = ("training.", "data.", "generation.", "lora.", "quantization.")
 # OmegaConf reads 5e-5 as a number, PyYAML as text.
@@ -71,6 +72,11 @@ class Program(NamedTuple):
     def trains(self) -> bool:
         """Whether a training starts there: by a Trainer, or by a loop of its own."""
         return re.search(_TRAINS, self.text) is not None
+
+    @property
+    def is_of_trainer(self) -> bool:
+        """Whether the library's class of arguments, or a trainer of the library, is there: its defaults may count."""
+        return "TrainingArguments" in self.text or re.search(_IMPORTS_TRAINER, self.text) is not None
 
     @property
     def parses(self) -> bool:
