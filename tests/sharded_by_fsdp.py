@@ -24,6 +24,7 @@ import torch  # after the simulation, which prepares it
 import torch.distributed as dist
 from accelerate.utils import FullyShardedDataParallelPlugin, fsdp_utils
 from accelerate.utils.dataclasses import get_module_class_from_name
+from peft.utils.other import fsdp_auto_wrap_policy
 from torch.distributed import device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, _flat_param, _init_utils
 from torch.distributed.fsdp._common_utils import _FSDPDeviceHandle
@@ -106,6 +107,7 @@ def simulated_in_fsdp(
     patch.setattr(_FSDPDeviceHandle, "from_device", lambda *_: streams)
     patch.setattr(torch.Tensor, "pin_memory", lambda tensor, *_: tensor)
     patch.setattr(torch.Tensor, "record_stream", lambda *_: None)
+    patch.setattr(torch.Tensor, "data_ptr", lambda tensor: tensor.untyped_storage()._cdata)  # all are 0 of fake ones
     patch.setattr(simulator, "save", lambda *_: 0)  # it waits for the GPU
     real_session, real_train, one_pass = simulator.open_session, training.train, training._pass
 
@@ -241,9 +243,11 @@ def _flat(model: Any, setup: TrainingSetup, _: Any) -> Any:
         training.as_accelerate(model, "bfloat16")
     kinds = {get_module_class_from_name(model, name) for name in model._no_split_modules}
     policy = partial(transformer_auto_wrap_policy, transformer_layer_cls=kinds)
+    if setup.method != "full":  # the Trainer's update_fsdp_plugin_peft
+        policy = fsdp_auto_wrap_policy(model)
     sharded = FullyShardedDataParallel(
         model,
-        auto_wrap_policy=policy if setup.spread.fsdp_wrapped else None,
+        auto_wrap_policy=policy if setup.spread.fsdp_wrapped or setup.method != "full" else None,
         mixed_precision=mixed and MixedPrecision(param_dtype=mixed, reduce_dtype=mixed, buffer_dtype=mixed),
         use_orig_params=True,
         device_id=torch.device("cuda", 0),
@@ -253,7 +257,7 @@ def _flat(model: Any, setup: TrainingSetup, _: Any) -> Any:
     )
     for module in FullyShardedDataParallel.fsdp_modules(sharded) if mixed else ():  # as accelerate widens what trains
         flat = module._flat_param
-        if flat.dtype != torch.float32:
+        if flat.dtype != torch.float32 and flat.requires_grad:
             flat.data = flat.data.to(torch.float32)
             module._handle._orig_param_dtype = torch.float32
     return sharded

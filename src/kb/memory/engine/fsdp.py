@@ -316,7 +316,9 @@ def with_adapters(model: Model) -> list[Tensor]:
 
 
 def before_backward(out: Any, hook: Callable[[], None]) -> None:
-    """``register_hook`` on each result that gets a gradient."""
+    """``register_hook`` on each result that gets a gradient; what a checkpoint makes again gets none."""
+    if world.recomputed is not None:
+        return
     for tensor in out if isinstance(out, (tuple, list)) else (out,):
         if isinstance(tensor, Tensor) and tensor.needs and world.grad:
             node = tensor.node or tensor

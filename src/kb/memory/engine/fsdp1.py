@@ -1,5 +1,7 @@
 """FSDP1 (``FullyShardedDataParallel``) around each layer and around the rest: one flat parameter for each.
 
+Beside adapters the Trainer wraps each of their matrices too, so that what trains lies in flat parameters of its own
+(``update_fsdp_plugin_peft`` of transformers/distributed/fsdp.py 5.23.0, ``fsdp_auto_wrap_policy`` of PEFT 0.21).
 Sources: torch 2.13.0, torch/distributed/fsdp/_flat_param.py (``init_flat_param_attributes``, ``pre_unshard``,
 ``unshard``, ``_use_unsharded_views``) and _runtime_utils.py (``_post_backward_hook``, ``_reduce_grad``), with
 ``use_orig_params`` and no prefetching, as the Trainer has it; accelerate 1.15.0 (``prepare_model``) for types. What
@@ -12,7 +14,7 @@ from math import prod
 from typing import Any
 
 from kb.core.setup import TrainingSetup
-from kb.memory.engine.fsdp import asking, before_backward, drop, fill
+from kb.memory.engine.fsdp import asking, before_backward, drop, fill, with_adapters
 from kb.memory.engine.modules import Model
 from kb.memory.engine.options import TYPES
 from kb.memory.engine.tape import Node, record
@@ -29,28 +31,31 @@ class Flat:
         self.group, self.tensors, self.root = group, tensors, buffers is not None
         size = sum(prod(tensor.shape) for tensor in tensors)
         self.part = -(-size // group.ranks)
-        before, world.recording.term = world.recording.term, "parameters"
-        moved = [new(tensor.shape, group.loaded) for tensor in sorted(tensors, key=group.depth)]
+        self.trains, loaded = id(tensors[0]) in group.trained_ids, group.loaded_as(tensors[0])
+        self.term = "adapters" if id(tensors[0]) in group.adapters else "parameters"
+        before, world.recording.term = world.recording.term, self.term
+        moved = [new(tensor.shape, loaded) for tensor in sorted(tensors, key=group.depth)]
         for buffer in buffers or ():
             fill(buffer, prod(buffer.shape))
-        joined = new((self.part * group.ranks,), group.loaded)
-        self.shard = new((self.part,), group.loaded)
+        joined = new((self.part * group.ranks,), loaded)
+        self.shard = new((self.part,), loaded)
         del moved, joined
         world.recording.term = before
         self.whole = Tensor((self.part * group.ranks,), tensors[0].dtype, (1,), Storage(0))
-        self.whole.needs = True
+        self.whole.needs = self.trains
         for tensor in tensors:
             tensor.storage = self.whole.storage
         self.gathered = self.ran = False
         self.pieces: list[tuple[Tensor, Tensor]] = []
-        self.narrow = group.output is not None  # gathered in another type than that of the shard
+        # gathered in another type than that of the shard: what trains is widened
+        self.narrow = group.output is not None and (self.trains or loaded != group.output)
 
     def widen(self) -> None:
         """accelerate: what trains is fp32 under mixed precision; the parameters are parts of the old until gathered."""
         self.old: Tensor | None = self.shard
-        if self.narrow and self.shard.dtype != F32:
+        if self.narrow and self.trains and self.shard.dtype != F32:
             self.shard = new((self.part,), F32)
-        mark(self.shard, "parameters")
+        mark(self.shard, self.term)
         self.pieces = self._pieces()
 
     def _pieces(self) -> list[tuple[Tensor, Tensor]]:
@@ -87,10 +92,16 @@ class Flat:
             drop(self.whole)
             self.gathered = False
 
-    def enter(self) -> None:
+    def enter(self, *args: Any) -> None:
+        """Before a module's forward. What does not train is let go once its inputs have their gradients."""
+        if self.ran and world.recomputed is not None:  # a checkpointed call that runs again, in backward
+            return
         self.gather()
         self.old = None
-        if world.grad:
+        if world.grad and not self.trains:
+            before_backward(args, self.let_go)
+            self.ran = False
+        elif world.grad:
             node = record(self._joined, (self.whole,))
             assert node is not None
             node.results = len(self.tensors)
@@ -104,6 +115,8 @@ class Flat:
             return (new(self.whole.shape, self.whole.dtype),)
 
     def leave(self, out: Any) -> None:
+        if self.ran and world.recomputed is not None:
+            return
         if not self.root:
             self.let_go()
         before_backward(out, self._before_backward)
@@ -143,23 +156,48 @@ class Flats:
         self.loaded = TYPES[setup.weights]
         self.reduces, self.begun = True, False
         self.paths = model.names()
+        self.adapters, self.trained_type = set(map(id, model.adapters)), TYPES.get(setup.trained_type, F32)
+        self.adapted = {id(each) for one in model.linears if one.a is not None for each in (one.weight, one.bias)}
+        self.trained_ids = set(map(id, model.trained()))
         left = dict(model.parameters)
         self.named: dict[str, Flat] = {}
-        for path in model.layer_paths() if setup.spread.fsdp_wrapped else ():
+        self.every: list[Flat] = []  # the root first, the others as the model names them
+        for path in model.layer_paths() if setup.spread.fsdp_wrapped or self.adapters else ():
+            within = self._wrap_adapters(path + ".")
             own = [left.pop(each) for each in list(left) if each.startswith(path + ".")]
             self.named[path] = Flat(self, own)
+            self.every += [self.named[path], *within]
+        self.every += self._wrap_adapters("")
         self.root = Flat(self, list(left.values()), model.buffers)
-        self.every = [self.root, *self.named.values()]
+        self.every.insert(0, self.root)
         for flat in self.every:
             flat.widen()
+        if self.output is not None:
+            model.adapter_type = F32
         self.by_flat = {id(flat.whole): flat for flat in self.every}
         found = {id(tensor): piece for flat in self.every for tensor, piece in flat.pieces}
         self.shards = [(tensor, found[id(tensor)]) for tensor in model.trained() if id(tensor) in found]
         self.plain = {id(piece) for tensor, piece in self.shards if not model.decays(tensor)}
 
+    def _wrap_adapters(self, prefix: str) -> list[Flat]:
+        """Adapters are units of their own, made before that of the layer around them."""
+        made = []
+        for tensor in with_adapters(self.model):
+            path = self.paths[id(tensor)]
+            if id(tensor) in self.adapters and path not in self.named and path.startswith(prefix):
+                self.named[path] = Flat(self, [tensor])
+                made.append(self.named[path])
+        return made
+
+    def loaded_as(self, tensor: Tensor) -> str:
+        """The type of a parameter before it is sharded."""
+        if id(tensor) not in self.adapters:
+            return self.loaded
+        return self.trained_type if self.output is not None else tensor.dtype
+
     def depth(self, tensor: Tensor) -> int:
-        """How deep a parameter lies: modules are moved breadth first."""
-        return self.paths[id(tensor)].count(".")
+        """How deep a parameter lies: modules are moved breadth first. PEFT's layer lies around what it adapts."""
+        return self.paths[id(tensor)].count(".") + (id(tensor) in self.adapted)
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -187,7 +225,7 @@ class Flats:
         flat = self.named.get(name)
         if flat is None:
             return call(*args)
-        flat.enter()
+        flat.enter(*args)
         out = call(*args)
         flat.leave(out)
         return out

@@ -80,16 +80,22 @@ class Linear:
             x, self.weight, self.bias
         )  # peft.tuners.lora.layer.Linear.forward
         dtype = result.dtype
-        x = ops.cast(x, self.a.dtype)
+        x = ops.cast(x, self.model.adapter_type or self.a.dtype)
         if self.magnitude is not None:
             from kb.memory.engine import dora  # few runs need it
 
             result = dora.forward(self, x, result)
             return ops.cast(result, dtype)
-        dropped = self.model.adapter_dropout
-        product = self.model.product
-        result = ops.add(result, ops.scale(product(product(self.model.drop(x, dropped), self.a), self.b)))
+        through, dropped = self._through, self.model.adapter_dropout
+        result = ops.add(result, ops.scale(through("lora_B", through("lora_A", self.model.drop(x, dropped)))))
         return ops.cast(result, dtype)
+
+    def _through(self, name: str, x: Tensor) -> Tensor:
+        """One of LoRA's matrices, which FSDP1 wraps by itself."""
+        weight: Any = self.a if name == "lora_A" else self.b
+        if self.model.units is None:
+            return self.model.product(x, weight)
+        return self.model.part(f"{self.path}.{name}", self.model.product, x, weight)  # type: ignore[no-any-return]
 
     def _adapted_quantized(self, x: Tensor) -> Tensor:
         """``peft.tuners.lora.bnb.Linear4bit.forward``: the base's result is cloned first; not so in 8 bits."""
@@ -155,6 +161,7 @@ class Model:
     reducer: Any = None  # DDP's, where one wraps the model
     zero: Any = None  # DeepSpeed's, where it shares out what trains
     units: Any = None  # FSDP's, where it shards the model
+    adapter_type: str | None = None  # as PEFT finds adapters, where FSDP1 shows it their shards
     product = staticmethod(ops.linear)  # of linear layers: DeepSpeed has one of its own
     kept_heads: tuple[str, ...] = KEPT_HEADS
     drop = staticmethod(ops.dropout)  # before LoRA's first matrix

@@ -140,7 +140,6 @@ def _of_fsdp1(setup: TrainingSetup) -> dict[str, bool]:
     first = setup.spread.fsdp_version == 1
     return {
         "FSDP1 in fp16": first and (setup.fp16 or setup.weights == "fp16"),
-        "FSDP1 with adapters": first and setup.method != "full",
         "FSDP1 with offload": first and setup.offload_param,
         "FSDP1 without reshard_after_forward": first and not setup.spread.fsdp_reshard,
     }
