@@ -105,14 +105,15 @@ def test_a_run_that_does_not_fit_the_card_is_out_of_memory() -> None:
         {"optim": "galore_adamw"},
         {"zero_stage": 3},
         {"zero_stage": 2, "bf16": False, "fp16": True},
-        {"world_size": 2, "fsdp": True, "method": "lora", "spread": Spread(fsdp_version=1)},
+        {"world_size": 2, "fsdp": True, "method": "lora", "load_in_8bit": True},
         {"do_predict": True, "inference_max_length": 10**7},
     ],
 )
 def test_what_the_engine_does_not_follow_is_refused_by_name(change: dict[str, Any]) -> None:
     setup = TrainingSetup(bf16=True)._replace(**change)
     with pytest.raises(
-        UnsupportedArchitectureError, match=r"use_dora|ZeRO-3|ZeRO in fp16|FSDP1|DeepSpeed|galore_adamw|new tokens"
+        UnsupportedArchitectureError,
+        match=r"use_dora|ZeRO-3|ZeRO in fp16|FSDP of 8 bits|DeepSpeed|galore_adamw|new tokens",
     ):
         report(setup)
 

@@ -61,8 +61,11 @@ T5 = {"model_type": "t5", "d_model": 128, "d_ff": 256, "num_heads": 4, "d_kv": 3
         (LLAMA, {"weights": "bf16", "gradient_checkpointing": True}),
         (LLAMA, {"spread": Spread(fsdp_version=1, fsdp_wrapped=False), "bf16": False}),
         (T5, {"gradient_checkpointing": True, "world_size": 8}),
+        (LLAMA, {**LORA, "lora_dropout": 0.1, "gradient_accumulation_steps": 2}),
+        (LLAMA, {**LORA, "weights": "bf16", "gradient_checkpointing": True, "world_size": 4}),
+        (T5, {"method": "lora", "lora_target_modules": ("q", "wo"), "bf16": False}),
     ],
-    ids=["accumulated", "weights in bf16", "one unit", "t5"],
+    ids=["accumulated", "weights in bf16", "one unit", "t5", "lora", "lora, checkpointed", "lora of t5 in fp32"],
 )
 def test_fsdp1_peaks_where_torchs_does(
     config: dict[str, Any], given: dict[str, Any], monkeypatch: pytest.MonkeyPatch

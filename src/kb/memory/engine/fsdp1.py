@@ -46,6 +46,7 @@ class Flat:
         for tensor in tensors:
             tensor.storage = self.whole.storage
         self.gathered = self.ran = False
+        self.awaited = 0  # inputs whose gradients are still to come
         self.pieces: list[tuple[Tensor, Tensor]] = []
         # gathered in another type than that of the shard: what trains is widened
         self.narrow = group.output is not None and (self.trains or loaded != group.output)
@@ -93,14 +94,15 @@ class Flat:
             self.gathered = False
 
     def enter(self, *args: Any) -> None:
-        """Before a module's forward. What does not train is let go once its inputs have their gradients."""
+        """Before a module's forward. What does not train is let go once all its inputs have their gradients."""
         if self.ran and world.recomputed is not None:  # a checkpointed call that runs again, in backward
             return
         self.gather()
         self.old = None
         if world.grad and not self.trains:
-            before_backward(args, self.let_go)
-            self.ran = False
+            awaited = [each for each in args if isinstance(each, Tensor) and each.needs]
+            self.awaited, self.ran = len(awaited), False
+            before_backward(awaited, self._had_one)
         elif world.grad:
             node = record(self._joined, (self.whole,))
             assert node is not None
@@ -108,6 +110,11 @@ class Flat:
             for at, tensor in enumerate(self.tensors):
                 tensor.node, tensor.needs = (node, at), True
             self.ran = False
+
+    def _had_one(self) -> None:
+        self.awaited -= 1
+        if not self.awaited:
+            self.let_go()
 
     def _joined(self, _: Node, grads: Any) -> tuple[Tensor]:
         """``SplitWithSizesBackward``: the gradients of all, one after the other."""

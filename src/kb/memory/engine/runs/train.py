@@ -50,6 +50,7 @@ def train(
     recording = world.recording
     start = recording.here()
     same = reducer is None or reducer.finds_unused  # else buckets are made again after the first
+    same = same and (units is None or not units.outside)  # FSDP1 tries its buffers before the first
     repeats = recording.repeats and sources is None and optimizer.alike and same
     lengths = sources or (setup.max_source_length,) * (STEPS * passes)
     for at in range(0, len(lengths), passes):
