@@ -156,9 +156,12 @@ def _told_in_command(unit: Unit, run: Unit) -> Unit:
     start = unit.span
     place = Span(start.line, start.column, start.line, start.column, start.start, start.start)
 
+    flags = {flag.span: flag for flag in unit.keys.values()}
+
     def placed(setting: Setting) -> Setting:
-        if setting.span.end > 0:
-            return setting
+        flag = flags.get(setting.span)
+        if flag is not None:  # named as the command names it
+            return setting._replace(path=flag.path, key_span=flag.key_span)
         return setting._replace(span=place, key_span=start, joined=unit.program)
 
     def heard(event: Event) -> Event:
