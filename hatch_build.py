@@ -111,10 +111,11 @@ def stage(root: str, folder: str, day: str) -> None:
     except KnowledgeError as error:
         lines = (str(problem).replace(folder + os.sep, "") for problem in error.problems)
         raise SystemExit("\n".join([*lines, "the rules have faults: nothing was built"])) from None
-    cold = os.path.join(location.bundle, "cold.json")  # whys and examples, which a check does not read
-    with open(cold, "rb") as part, open(cold + PACKED, "wb") as packed_part:
-        packed_part.write(lzma.compress(part.read(), preset=9 | lzma.PRESET_EXTREME))
-    os.remove(cold)
+    for name in ("cold.json", "guide.json"):  # whys and examples, what the guide shows: a check reads none of them
+        path = os.path.join(location.bundle, name)
+        with open(path, "rb") as part, open(path + PACKED, "wb") as packed_part:
+            packed_part.write(lzma.compress(part.read(), preset=9 | lzma.PRESET_EXTREME))
+        os.remove(path)
     os.remove(os.path.join(location.bundle, FILE))  # what was read of each: an installed package's do not change
     texts: dict[str, str] = {}
     for name in files_under(folder):

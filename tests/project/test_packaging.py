@@ -46,7 +46,9 @@ def test_the_wheel_carries_every_rule_and_text_and_the_bundle(wheel: Path) -> No
     packed = json.loads(lzma.decompress(built.read("kb/_data/sources.json.xz")))
     for name in data_of(ROOT / "rules") | {"i18n/ko.yaml", "i18n/en.yaml"}:
         assert packed[name] == (ROOT / name).read_bytes().decode()
-    assert {f"kb/_data/rules/.bundle/{part}" for part in ("hot.json", "cold.json.xz", "ko.json", "en.json")} <= names
+    assert {
+        f"kb/_data/rules/.bundle/{part}" for part in ("hot.json", "cold.json.xz", "guide.json.xz", "ko.json", "en.json")
+    } <= names
 
 
 def test_the_wheel_stays_small(wheel: Path) -> None:
