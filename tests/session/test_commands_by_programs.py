@@ -133,6 +133,7 @@ def test_fire_and_the_number_of_processes(
         PROGRAM.replace("args = p.parse_args(argv)", "args = p.parse_args(argv); args.bs = 2 * args.bs"),
         PROGRAM.replace("default=4)\n", "default=4)\n    p.set_defaults(bs=2)\n"),
         PROGRAM.replace("type=int, default=4", "type=lambda text: 2 * int(text), default=4"),
+        PROGRAM + 'other = argparse.ArgumentParser()\nother.add_argument("--bs", default="8")\n',
         HEAD + "from transformers import HfArgumentParser\nrun, = HfArgumentParser(TrainingArguments).parse_args()\n",
     ],
 )

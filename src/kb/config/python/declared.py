@@ -39,7 +39,7 @@ class Default(NamedTuple):
 
 
 Row = tuple[str, Default]
-NOTHING, UNTOLD = Default(None), Default(None, can_be_told=False)
+NOTHING, UNTOLD = Default(None), Default(None, can_be_told=False, made=UNTOLD_MADE)
 
 
 @lru_cache(64)
