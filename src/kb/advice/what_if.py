@@ -66,9 +66,15 @@ def _is_wide(setup: TrainingSetup) -> bool:
     return not setup.autocast and setup.weights == "fp32"
 
 
+def _keeps_inputs(setup: TrainingSetup) -> bool:
+    """Layers in 8 bits hold their inputs past a checkpoint that is not reentrant."""
+    return setup.load_in_8bit and setup.gradient_checkpointing and not setup.use_reentrant and setup.world_size == 1
+
+
 LIGER = "use_liger_kernel: true"
 OPTIONS = (
     Option("gradient_checkpointing: true", _when(lambda s: not s.gradient_checkpointing, gradient_checkpointing=True)),
+    Option("gradient_checkpointing_kwargs: {use_reentrant: true}", _when(_keeps_inputs, use_reentrant=True)),
     Option("per_device_train_batch_size / 2, gradient_accumulation_steps × 2", _halved),
     Option("bf16: true", _when(_is_wide, bf16=True)),
     Option("fp16: true", _when(_is_wide, fp16=True)),

@@ -177,7 +177,7 @@ def report_of(
     elif setup.data_parallel_size > 1 and setup.do_train and setup.spread.find_unused is None:
         assumed += (Assumption("training.ddp_find_unused_parameters", finds_unused(setup), "library_default"),)
     if setup.load_in_8bit and not setup.load_in_4bit:
-        assumed += (Assumption("quantization.load_in_8bit", True, "no_outliers"),)
+        assumed += (Assumption("lora.load_in_8bit", True, "no_outliers"),)
     if setup.post is not None:
         assumed += (Assumption("training.loss", setup.post.kind, "loss_computed"),)
     if setup.attn_implementation == "sdpa" and architecture.engine and without_sdpa(architecture):
