@@ -30,8 +30,9 @@ VIEW = Spread(gradient_as_bucket_view=True)
         (LLAMA, {"gradient_checkpointing": True, "gradient_accumulation_steps": 2, "spread": VIEW}),
         (T5, {"gradient_checkpointing": True}),  # buckets are made again after the first step
         (LLAMA, {"method": "lora", "lora_target_modules": ("q_proj", "down_proj"), "gradient_accumulation_steps": 2}),
+        (LLAMA, {"method": "lora", "load_in_8bit": True, "prepare_for_kbit": False, "weights": "bf16"}),
     ],
-    ids=["llama", "views of buckets", "made again", "lora"],
+    ids=["llama", "views of buckets", "made again", "lora", "8 bits"],
 )
 def test_ddp_asks_for_the_same_blocks(
     config: dict[str, Any], given: dict[str, Any], monkeypatch: pytest.MonkeyPatch

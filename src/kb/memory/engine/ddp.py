@@ -107,7 +107,7 @@ def _broadcast(tensors: Sequence[Tensor], moment: str) -> None:
     """``_sync_module_states``: tensors are flattened into buffers of 250 MiB, two of them at a time."""
     recording = world.recording
     recording.moment, before, recording.term = moment, recording.term, "temporaries"
-    sizes = [(tensor.storage.size, tensor.dtype) for tensor in tensors]
+    sizes = [(tensor.storage.size, _stored_as(tensor)) for tensor in tensors]
     flying: list[Tensor] = []
     for bucket in assigned(sizes, (BROADCAST_BYTES,)):
         if len(flying) == IN_FLIGHT:
@@ -116,6 +116,12 @@ def _broadcast(tensors: Sequence[Tensor], moment: str) -> None:
             flying.append(new((sum(sizes[at][0] for at in bucket),), I8))
     del flying
     recording.term = before
+
+
+def _stored_as(tensor: Tensor) -> str:
+    """The type that decides what is sent together: what bitsandbytes packed is integers."""
+    whole = prod(tensor.shape) * WIDTH[tensor.dtype]
+    return tensor.dtype if tensor.storage.size == whole else I8
 
 
 def _buckets(tensors: Sequence[Tensor], limits: tuple[int, ...]) -> Iterator[list[Tensor]]:
