@@ -151,6 +151,15 @@ def test_a_table_of_the_program_is_looked_up_by_a_flag(tmp_path: Path) -> None:
     assert (value(told, NAME), told.setup.model_name) == (32, "Qwen/Qwen2.5-0.5B")
 
 
+def test_a_length_by_its_name_stays_where_the_program_does_not_show_what_it_is_for(tmp_path: Path) -> None:
+    program = PROGRAM.replace('"--bs"', '"--train_batch_size"').replace("args.bs", "args.train_batch_size")
+    program = program.replace("    args =", '    p.add_argument("--max_seq_length", type=int)\n    args =')
+    command = "python train.py --model Qwen/Qwen2.5-0.5B --train_batch_size 2 --max_seq_length 256\n"
+    told = result(tmp_path, command, program)
+    assert told.unit.read_by
+    assert told.setup.max_source_length == 256
+
+
 def test_adafactor_of_a_command_that_only_predicts_is_left_alone(tmp_path: Path) -> None:
     program = HEAD + "from transformers import HfArgumentParser\nHfArgumentParser(TrainingArguments)\n"
     flags = "--optim adafactor --output_dir out --per_device_eval_batch_size 1 --learning_rate 1e-5"

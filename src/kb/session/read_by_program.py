@@ -28,8 +28,8 @@ MOST_PROGRAMS = 12  # that are gone through for one config
 PROCESSES, MACHINES = "launch.num_processes", "launch.num_machines"
 DISTRIBUTED = ("torchrun", "accelerate", "deepspeed")  # launchers that say in the environment how many there are
 OF_THE_CALL = ("training.", "trl.")
-BY_ITS_CALLS = (*OF_THE_CALL, "data.", "lora.", "quantization.", "model.", "generation.", "run.")
-"""Settings that the program's calls say; what else the command says, its launcher's, stays."""
+BY_ITS_CALLS = (*OF_THE_CALL, "lora.", "quantization.", "model.", "run.")
+"""Settings that the program's calls say; what else the command says, its launcher's and lengths of its rows, stays."""
 
 
 def as_its_program_reads(
@@ -170,7 +170,7 @@ def _told_in_command(unit: Unit, run: Unit) -> Unit:
     kept = {name: each for name, each in unit.settings.items() if not name.startswith(BY_ITS_CALLS)}
     return run._replace(
         section=unit.section,
-        settings={**{name: placed(each) for name, each in run.settings.items()}, **kept},
+        settings={**kept, **{name: placed(each) for name, each in run.settings.items()}},
         span=start,
         events=tuple(map(heard, run.events)),
         nulls=dict.fromkeys(run.nulls, place),
