@@ -179,6 +179,7 @@ class Flats:
         self.every.insert(0, self.root)
         for flat in self.every:
             flat.widen()
+        model.wraps_adapters = bool(self.adapters)
         if self.output is not None:
             model.adapter_type = F32
         self.by_flat = {id(flat.whole): flat for flat in self.every}

@@ -93,7 +93,7 @@ class Linear:
     def _through(self, name: str, x: Tensor) -> Tensor:
         """One of LoRA's matrices, which FSDP1 wraps by itself."""
         weight: Any = self.a if name == "lora_A" else self.b
-        if self.model.units is None:
+        if not self.model.wraps_adapters:
             return self.model.product(x, weight)
         return self.model.part(f"{self.path}.{name}", self.model.product, x, weight)  # type: ignore[no-any-return]
 
@@ -161,6 +161,7 @@ class Model:
     reducer: Any = None  # DDP's, where one wraps the model
     zero: Any = None  # DeepSpeed's, where it shares out what trains
     units: Any = None  # FSDP's, where it shards the model
+    wraps_adapters = False  # FSDP1 wraps each of their matrices
     adapter_type: str | None = None  # as PEFT finds adapters, where FSDP1 shows it their shards
     product = staticmethod(ops.linear)  # of linear layers: DeepSpeed has one of its own
     kept_heads: tuple[str, ...] = KEPT_HEADS
