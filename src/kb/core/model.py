@@ -74,6 +74,8 @@ class Architecture(NamedTuple):
     share_att_key: bool = False  # DeBERTa: position keys come from the content's projections
     conv: int = 0  # DeBERTa v2: kernel size of the convolution beside the first layer
     relative_norm: bool = False  # DeBERTa: a layer norm over the position embeddings
+    mel_bins: int = 0  # Whisper: rows of its log-mel features
+    audio_positions: int = 0  # Whisper: positions of its encoder, which its convolutions make of twice as many frames
     engine: bool = False  # no closed form: the memory engine predicts it
 
 

@@ -278,6 +278,23 @@ def _m2m_100(config: Mapping[str, Any]) -> Architecture:
     )
 
 
+def _whisper(config: Mapping[str, Any]) -> Architecture:
+    """Whisper that writes down what it hears. SpecAugment changes the features in place: no byte of a peak."""
+    for name in config.get("architectures") or ():
+        if name != "WhisperForConditionalGeneration":
+            raise UnsupportedArchitectureError(f"config.json: {str(name)[:80]}: no prediction for that")
+    for name in ("encoder_layerdrop", "decoder_layerdrop"):
+        if rate(config, name) > 0:  # layers that some steps leave out
+            raise UnsupportedArchitectureError(f"config.json: {name}: no prediction for that")
+    found = _seq2seq(config, 448)
+    return found._replace(
+        max_positions=number(config, "max_target_positions", default=448),
+        hidden_dropout=rate(config, "dropout") > 0,
+        mel_bins=number(config, "num_mel_bins", default=80),
+        audio_positions=number(config, "max_source_positions", default=1500),
+    )
+
+
 def _modernbert(config: Mapping[str, Any]) -> Architecture:
     """ModernBERT; which layers slide is given by name, or by a period (one of so many sees all tokens)."""
     for name in ("norm_bias", "classifier_bias", "sparse_prediction"):
@@ -334,4 +351,5 @@ TYPES: Mapping[str, Callable[[Mapping[str, Any]], Architecture]] = {
     "marian": _marian,
     "m2m_100": _m2m_100,
     "modernbert": _modernbert,
+    "whisper": _whisper,
 }

@@ -90,7 +90,7 @@ def model_class(read: Any, config: Mapping[str, Any], code_folder: str | None = 
     """The class to build, or transformers' automatic one.
 
     It is the first of ``architectures`` that transformers has and that computes a loss: a masked language model too.
-    Else it is a seq2seq model, a classifier of sequences for an encoder, or a causal language model.
+    Else it is a seq2seq model (of text, or of speech), a classifier of sequences for an encoder, or a causal language model.
     """
     import transformers
 
@@ -102,7 +102,7 @@ def model_class(read: Any, config: Mapping[str, Any], code_folder: str | None = 
         names = (*config["auto_map"], "AutoModelForCausalLM")
         return getattr(transformers, next(name for name in names if name.startswith("AutoModelFor")))
     if getattr(read, "is_encoder_decoder", False):
-        return transformers.AutoModelForSeq2SeqLM
+        return transformers.AutoModelForSpeechSeq2Seq if _hears(config) else transformers.AutoModelForSeq2SeqLM
     if _is_encoder(str(config["model_type"])):
         return transformers.AutoModelForSequenceClassification
     return transformers.AutoModelForCausalLM
@@ -155,6 +155,13 @@ def _is_encoder(model_type: str) -> bool:
     from transformers.models.auto import modeling_auto
 
     return model_type in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+
+def _hears(config: Mapping[str, Any]) -> bool:
+    """Whether the type writes down what it hears, as Whisper does."""
+    from transformers.models.auto import modeling_auto
+
+    return config["model_type"] in modeling_auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES
 
 
 def _tied(config: Mapping[str, Any]) -> bool:

@@ -155,3 +155,13 @@ def mark(tensor: Tensor, term: str, path: str = "") -> None:
         storage.recording.terms[storage.number] = term
         if path:
             storage.recording.paths[storage.number] = path
+
+
+def scratch(*sizes: int) -> None:
+    """What a kernel holds while it runs, in bytes."""
+    recording = world.recording
+    before, recording.term = recording.term, "temporaries"
+    held = [Storage(size) for size in sizes]
+    recording.term = before
+    while held:
+        held.pop(0)

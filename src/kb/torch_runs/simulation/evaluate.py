@@ -53,7 +53,7 @@ def evaluate(
         if before_forward is not None:
             before_forward(inputs)
         loss, logits, labels = _prediction_step(model, inputs, evaluation.keeps, tracer)
-        losses.add(loss.repeat(inputs["input_ids"].shape[0]))
+        losses.add(loss.repeat(len(next(iter(inputs.values())))))
         if logits is not None:
             kept = sum(tensor.untyped_storage().nbytes() for tensor in _leaves(logits))
             predictions.add(logits)

@@ -17,6 +17,8 @@ from kb.core.record import NamedTuple
 from kb.torch_runs.simulation.torch_modules import torch
 
 DECODED_FIRST, DECODED_LAST = 2, 2  # tokens that the whole model decodes; between them only the cache grows
+PROMPT = 4  # tokens with which Whisper's answer begins
+SUPPRESSED = range(4, 92)  # as many as openai/whisper-small's generation_config.json has; their numbers change no byte
 FEWEST_SKIPPED = 20  # below that, decoding them all is quick enough
 
 
@@ -33,10 +35,12 @@ class Decoding(NamedTuple):
 class Progress:
     """Tokens decoded so far, and what the host's questions are answered with."""
 
-    def __init__(self, decoding: Decoding, padded: bool) -> None:
+    def __init__(self, decoding: Decoding, padded: bool, frames: int = 0) -> None:
         self.decoding = decoding
         self.padded = padded
         self.tokens = 0
+        self.frames = frames
+        self.asked = 0
 
     @property
     def finished(self) -> bool:
@@ -48,6 +52,8 @@ class Progress:
         frame = sys._getframe(1)
         while frame is not None:
             place, name = frame.f_code.co_filename, frame.f_code.co_name
+            if place.endswith("generation_whisper.py"):
+                return self._of_sound(name, yes_or_no=yes_or_no)
             if "masking_utils" in place:
                 return not self.padded  # "is everything visible?"
             if "generation" in place and place.endswith("utils.py"):
@@ -60,6 +66,15 @@ class Progress:
             frame = frame.f_back  # type: ignore[assignment]
         return False if yes_or_no else 0
 
+    def _of_sound(self, name: str, *, yes_or_no: bool) -> bool | int:
+        """Whisper's own loop: one segment, which is all of the features, and every answer as long as the others."""
+        if name == "generate":
+            return not self.finished  # "is there more to hear?"
+        if name == "_get_input_segment":  # from where, to where: asked in turn
+            self.asked += 1
+            return 0 if self.asked % 2 else self.frames
+        return False if yes_or_no else 0
+
 
 def generate(model: Any, inputs: dict[str, Any], decoding: Decoding, tracer: Any) -> Any:
     """Generate as the Trainer's evaluation does, under the tracer's current phase; the fake tokens.
@@ -68,7 +83,11 @@ def generate(model: Any, inputs: dict[str, Any], decoding: Decoding, tracer: Any
         model: a model of :mod:`kb.torch_runs.simulation.loading`, or what PEFT made of it.
         inputs: fake tensors by their names; ``labels`` are left out.
     """
-    progress = Progress(decoding, tracer.padded)
+    frames = 0
+    if "input_features" in inputs:
+        frames = inputs["input_features"].shape[-1]
+        decoding = _name_speech(model, decoding)
+    progress = Progress(decoding, tracer.padded, frames)
     settings: dict[str, Any] = {"cache_implementation": "static"} if decoding.static_cache else {}
     given = {name: value for name, value in inputs.items() if name != "labels"}
     with torch.no_grad(), _answering(tracer, progress.answer), _watching(model, progress, tracer):
@@ -81,6 +100,23 @@ def generate(model: Any, inputs: dict[str, Any], decoding: Decoding, tracer: Any
             disable_compile=True,
             **settings,
         )
+
+
+def _name_speech(model: Any, decoding: Decoding) -> Decoding:
+    """What a checkpoint's generation_config.json names and a fine-tuning program sets: language and task.
+
+    The answer begins with four tokens (start, language, task, no timestamps); with them it has at most as many as
+    the decoder has positions (``_set_max_new_tokens_and_length``, generation_whisper.py).
+    """
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    last = inner.config.vocab_size - 1
+    known = {"is_multilingual": True, "lang_to_id": {"<|en|>": last}, "task_to_id": {"transcribe": last},
+             "no_timestamps_token_id": last, "language": "en", "task": "transcribe", "forced_decoder_ids": None,
+             "suppress_tokens": list(SUPPRESSED), "begin_suppress_tokens": [2, 3],
+             "decoder_start_token_id": inner.config.decoder_start_token_id, "max_length": None}  # fmt: skip
+    for name, value in known.items():
+        setattr(inner.generation_config, name, value)
+    return decoding._replace(new_tokens=min(decoding.new_tokens, inner.config.max_target_positions - PROMPT))
 
 
 @contextmanager

@@ -50,8 +50,11 @@ def install(tracer: "Tracer") -> None:
         aten._flash_attention_backward.default: packed_flash_backward_scratch,
         aten.multinomial.default: multinomial_scratch,
         aten.logsumexp.default: logsumexp_scratch,
+        aten.native_layer_norm.default: layer_norm_scratch,
+        aten.native_layer_norm_backward.default: layer_norm_backward_scratch,
     }
     tracer.replaced[aten.nonzero.default] = every_element
+    tracer.replaced[aten.index_put.default] = put_in
     tracer.replaced[aten.embedding_dense_backward.default] = embedding_backward
     tracer.replaced[aten._grouped_mm.default] = grouped_product
     tracer.replaced[aten._safe_softmax.default] = safe_softmax
@@ -113,6 +116,14 @@ def embedding_backward(
     return out
 
 
+def put_in(
+    tracer: "Tracer", zeros: "torch.Tensor", places: Any, values: "torch.Tensor", accumulate: bool = False
+) -> "torch.Tensor":
+    """A gradient of what was indexed is added to its zeros in place; only fake tensors get a copy (``index_backward``,
+    torch/csrc/autograd/FunctionsManual.cpp)."""
+    return zeros if accumulate else zeros.clone()
+
+
 def every_element(tracer: "Tracer", tensor: "torch.Tensor") -> "torch.Tensor":
     """The indices of what is not zero, where nobody can look: of every element, as in a mask without padding."""
     return torch.empty((tensor.numel(), tensor.dim()), dtype=torch.int64, device=tensor.device)
@@ -131,6 +142,18 @@ def multinomial_scratch(tracer: "Tracer", shares: "torch.Tensor", count: int, *r
 def logsumexp_scratch(tracer: "Tracer", tensor: "torch.Tensor", *rest: Any, **named: Any) -> Stages:
     """Exponentials of what is below the maximum are as large as the input (aten/src/ATen/native/ReduceOps.cpp)."""
     return ((tensor.numel() * tensor.element_size(),),)
+
+
+def layer_norm_scratch(tracer: "Tracer", tensor: "torch.Tensor", *rest: Any) -> Stages:
+    """What is not contiguous is copied first (``expect_contiguous``, aten/src/ATen/native/cuda/layer_norm_kernel.cu)."""
+    return () if tensor.is_contiguous() else ((tensor.numel() * tensor.element_size(),),)
+
+
+def layer_norm_backward_scratch(
+    tracer: "Tracer", grad: "torch.Tensor", tensor: "torch.Tensor", *rest: Any
+) -> Stages:
+    """The same of the norm's input."""
+    return layer_norm_scratch(tracer, tensor)
 
 
 def efficient_scratch(

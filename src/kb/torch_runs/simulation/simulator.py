@@ -18,7 +18,7 @@ from kb.torch_runs.simulation.loading import build_model
 from kb.torch_runs.simulation.session import open_session
 from kb.torch_runs.simulation.timeline import Event
 from kb.torch_runs.simulation.torch_modules import torch
-from kb.torch_runs.simulation.training import as_accelerate, batch_of, save, train
+from kb.torch_runs.simulation.training import as_accelerate, batch_of, hears, save, train
 
 ENDED = "ended"
 BITS_AND_BYTES = ("paged", "lion", "ademamix", "rmsprop", "adamw_8bit", "adamw_bnb")  # optimizers that are its own
@@ -69,9 +69,9 @@ def _run(job: Job, limit_bytes: int | None, *, inference: bool) -> Run:
         expandable_segments=job.expandable_segments,
         bits_and_bytes=_needs_bits_and_bytes(setup),
     ) as tracer:
-        tracer.padded = setup.padded
         tracer.phase = "load"
         model: Any = build_model(job.config, setup, tracer, code_folder=job.code_folder)
+        tracer.padded = setup.padded and not hears(model)
         _check_positions(model, setup)
         passed = _infer(job, model, tracer) if inference else _train_and_evaluate(job, model, tracer)
         generative = _inner(model).can_generate()
@@ -169,6 +169,8 @@ def _check_positions(model: Any, setup: TrainingSetup) -> None:
             continue
         offset = getattr(module, "offset", 0) or (module.padding_idx + 1 if module.padding_idx is not None else 0)
         decodes = encoded and "decoder" in name
+        if not decodes and hears(_inner(model)):
+            continue  # its input is as long as the table
         length = setup.max_target_length if decodes else setup.max_source_length
         if length > module.num_embeddings - offset:
             raise BeyondPositionsError(length=length, positions=module.num_embeddings - offset)

@@ -45,7 +45,7 @@ def train(
         OutOfMemory: the run would have run out.
     """
     tracer.phase = "train:inputs"
-    tracer.padded = setup.padded
+    tracer.padded = setup.padded and not hears(model)
     model.train()
     optimizer = optimizer_of(model, setup)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -112,15 +112,33 @@ def _mark_states(optimizer: "torch.optim.Optimizer", tracer: "Tracer") -> None:
 
 
 def batch_of(model: Any, setup: TrainingSetup, rows: int) -> dict[str, Any]:
-    """Token ids, mask and labels for ``rows`` samples, on the fake GPU."""
+    """Token ids, mask and labels for ``rows`` samples, on the fake GPU; of sound its features and no mask."""
 
     def numbers(*shape: int, value: int = 0) -> Any:
         return torch.full((rows, *shape), value, dtype=torch.long, device="cuda")
 
-    source = setup.max_source_length
     labels = labels_of(model, setup)
-    batch = {"input_ids": numbers(source), "attention_mask": numbers(source, value=1)}
+    if hears(model):
+        batch = {"input_features": _features(model, setup, rows)}
+    else:
+        source = setup.max_source_length
+        batch = {"input_ids": numbers(source), "attention_mask": numbers(source, value=1)}
     return batch | {name: numbers(*labels.shape) for name in labels.names}
+
+
+def hears(model: Any) -> bool:
+    """Whether a model's input is sound, as features of a fixed length (Whisper)."""
+    return getattr(model, "main_input_name", "") == "input_features"
+
+
+def _features(model: Any, setup: TrainingSetup, rows: int) -> Any:
+    """Log-mel features as the feature extractor gives them, padded to what the encoder takes: two frames a position.
+
+    They are fp32, which only autocast takes for weights of 16 bits; without it a program casts them.
+    """
+    config = model.config
+    dtype = torch.float32 if setup.autocast else next(model.parameters()).dtype
+    return torch.zeros((rows, config.num_mel_bins, 2 * config.max_source_positions), dtype=dtype, device="cuda")
 
 
 def as_accelerate(model: "torch.nn.Module", dtype: str) -> "torch.nn.Module":

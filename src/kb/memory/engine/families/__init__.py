@@ -20,6 +20,10 @@ def model_class(architecture: Architecture) -> type[Model]:
         from kb.memory.engine.families.t5 import T5
 
         return T5
+    if architecture.model_type == "whisper":
+        from kb.memory.engine.families.whisper import Whisper
+
+        return Whisper
     if architecture.family == "bart":
         from kb.memory.engine.families.bart import Bart
 

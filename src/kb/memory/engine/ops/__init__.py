@@ -6,6 +6,7 @@ from kb.memory.engine.ops.pointwise import (
     add,
     add_here,
     chosen,
+    clamp,
     dropout,
     gelu,
     gelu_by_function,
@@ -28,7 +29,7 @@ from kb.memory.engine.ops.pointwise import (
     tanh,
     where,
 )
-from kb.memory.engine.ops.products import baddbmm, bmm, linear, linear_by_function, linear_by_hand, matmul
+from kb.memory.engine.ops.products import baddbmm, bmm, conv1d, linear, linear_by_function, linear_by_hand, matmul
 from kb.memory.engine.ops.shapes import (
     cast,
     cat,
@@ -39,6 +40,7 @@ from kb.memory.engine.ops.shapes import (
     embedding,
     expand,
     indexed,
+    looked_up,
     part,
     permute,
     picked,
@@ -58,8 +60,10 @@ __all__ = [
     "cast",
     "cat",
     "chosen",
+    "clamp",
     "clone",
     "contiguous",
+    "conv1d",
     "copied",
     "cross_entropy",
     "cut",
@@ -74,6 +78,7 @@ __all__ = [
     "linear",
     "linear_by_function",
     "linear_by_hand",
+    "looked_up",
     "matmul",
     "mean",
     "mul",

@@ -12,7 +12,7 @@ from kb.memory.engine.ops.pointwise import dropout as drop_out
 from kb.memory.engine.ops.products import matmul
 from kb.memory.engine.ops.shapes import cast, clone, expand, swapped, transpose, unsqueeze, view
 from kb.memory.engine.tape import Gradients, Node, record, save, saved
-from kb.memory.engine.tensor import BOOL, F16, F32, I64, Storage, Tensor, bare, like, new, seen_as
+from kb.memory.engine.tensor import BOOL, F16, F32, I64, Tensor, bare, like, new, scratch, seen_as
 from kb.memory.engine.world import AMPERE, world
 
 FLOAT = 4
@@ -148,22 +148,12 @@ def _efficient(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     seed = new((), I64)
     offset = new((), I64)
     if q.dtype != F32 and v.shape[-1] > WIDE_HEAD:  # kNeedsOutputAccumulatorBuffer
-        _scratch(batch * heads * length * v.shape[-1] * FLOAT)
+        scratch(batch * heads * length * v.shape[-1] * FLOAT)
     shape = (batch, heads, length, v.shape[-1])
     out = Tensor(shape, out.dtype, swapped(out.strides, 1, 2), out.storage, node)
     save(node, (sums, bare(out), offset, seed))
     del offset, seed, sums
     return out
-
-
-def _scratch(*sizes: int) -> None:
-    """What a kernel holds while it runs."""
-    recording = world.recording
-    before, recording.term = recording.term, "temporaries"
-    held = [Storage(size) for size in sizes]
-    recording.term = before
-    while held:
-        held.pop(0)
 
 
 def _by_heads(tensor: Tensor, dtype: str) -> Tensor:
@@ -204,8 +194,8 @@ def _efficient_backward_scratch(q: Tensor, k: Tensor, head: int) -> None:
         splits = max(1, min(-(-k.shape[2] // TILE_COLUMNS), MOST_SPLITS // (batch * heads)))
         elements += 2 * splits * TILE_COLUMNS * -(-head // rows) * rows
     if not narrow:
-        _scratch(delta * head, delta, delta)
-    _scratch(delta, batch * heads * -(-elements // 4) * 4 * FLOAT)
+        scratch(delta * head, delta, delta)
+    scratch(delta, batch * heads * -(-elements // 4) * 4 * FLOAT)
 
 
 def _tile(head: int, narrow: bool) -> tuple[int, bool]:
@@ -242,7 +232,7 @@ def _flash_back(node: Node, grad: Tensor) -> Gradients:
     batch, heads, length, head = q.shape
     padded = -(-length // 128) * 128
     expanded = batch * heads * k.shape[2] * head * 2 if k.shape[1] != heads else 0
-    _scratch(batch * heads * padded * FLOAT, batch * heads * padded * -(-head // 32) * 32 * FLOAT, expanded, expanded)
+    scratch(batch * heads * padded * FLOAT, batch * heads * padded * -(-head // 32) * 32 * FLOAT, expanded, expanded)
     del k, q, v, kept
     return outs
 

@@ -1,10 +1,25 @@
 """Elementwise operators, and reductions over the last dimension. Sources: ATen's derivatives.yaml for what is saved."""
 
 from functools import lru_cache
+from math import prod
 
-from kb.memory.engine.ops.shapes import contiguous
+from kb.memory.engine.ops.shapes import is_contiguous
 from kb.memory.engine.tape import Gradients, Node, record, save, saved
-from kb.memory.engine.tensor import BF16, BOOL, F16, F32, SHAPES, Shape, Tensor, arranged, bare, like, new
+from kb.memory.engine.tensor import (
+    BF16,
+    BOOL,
+    F16,
+    F32,
+    SHAPES,
+    WIDTH,
+    Shape,
+    Tensor,
+    arranged,
+    bare,
+    like,
+    new,
+    scratch,
+)
 from kb.memory.engine.world import world
 
 HALF = (F16, BF16)
@@ -177,6 +192,22 @@ def relu(tensor: Tensor) -> Tensor:
     return out
 
 
+def clamp(tensor: Tensor) -> Tensor:
+    """Between two numbers. Backward compares twice and takes the gradient where both hold (``clamp_backward``)."""
+    return like(tensor, None, record(_clamp_back, (tensor,), (tensor,)))
+
+
+def _clamp_back(node: Node, grad: Tensor) -> Gradients:
+    (tensor,) = saved(node)
+    zero = new((), grad.dtype)
+    above, below = like(tensor, BOOL), like(tensor, BOOL)
+    both = like(tensor, BOOL)
+    del above, below
+    out = like(grad)
+    del both, zero, tensor
+    return (out,)
+
+
 tanh = relu  # tanh, too, keeps its result
 
 
@@ -325,19 +356,27 @@ def layer_norm(tensor: Tensor, weight: Tensor | None, bias: Tensor | None) -> Te
     """
     bias = bias and widened(bias)  # C++ evaluates arguments last first
     weight = weight and widened(weight)
-    tensor = contiguous(widened(tensor))
+    tensor = widened(tensor)
     inputs = [t for t in (tensor, weight, bias) if t is not None]
     node = record(_layer_norm_back, inputs, (tensor, weight, bias))
     out = new(tensor.shape, tensor.dtype, None, node)
     rows = (*tensor.shape[:-1], 1)
     averages, deviations = new(rows, F32), new(rows, F32)
     save(node, (averages, deviations))
+    _copied_for_norm(tensor)
     return out
+
+
+def _copied_for_norm(tensor: Tensor) -> None:
+    """The kernels' own copy of what is not contiguous (``expect_contiguous``), as Whisper's convolutions leave it."""
+    if not is_contiguous(tensor):
+        scratch(prod(tensor.shape) * WIDTH[tensor.dtype])
 
 
 def _layer_norm_back(node: Node, grad: Tensor) -> Gradients:
     """Input's, weight's and bias's gradient at once, only those wanted."""
     kept = saved(node)
     outs = [None if edge is None else new(edge[1], edge[2]) for edge in node.edges]
+    _copied_for_norm(kept[0])
     del kept
     return outs

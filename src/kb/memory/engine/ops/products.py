@@ -167,3 +167,25 @@ def _bmm_back(node: Node, grad: Tensor) -> Gradients:
     by_first = None if first is None else new(first[1], grad.dtype)
     del kept
     return by_first, by_second
+
+
+def conv1d(x: Tensor, weight: Tensor, bias: Tensor, stride: int) -> Tensor:
+    """``torch.nn.functional.conv1d`` of (batch, rows, length), padded so that only ``stride`` shortens it.
+
+    cuDNN's workspace, which it picks as it runs, is not booked. Source: ``convolution`` (ATen/native/Convolution.cpp);
+    autocast casts bias, weight, input in that order.
+    """
+    bias, weight = half(bias), half(weight)
+    given, x = x, half(x)
+    node = record(_conv_back, (x, weight, bias), (x, weight))
+    out = new((x.shape[0], weight.shape[0], -(-x.shape[2] // stride)), x.dtype, None, node)
+    del given
+    return out
+
+
+def _conv_back(node: Node, grad: Tensor) -> Gradients:
+    """Input's, weight's and bias's gradient at once, only those wanted (``convolution_backward``)."""
+    kept = saved(node)
+    outs = [None if edge is None else new(edge[1], grad.dtype) for edge in node.edges]
+    del kept
+    return outs

@@ -20,12 +20,16 @@ def clone(tensor: Tensor) -> Tensor:
     return like(tensor, None, record(_passed, (tensor,)))
 
 
-def contiguous(tensor: Tensor) -> Tensor:
-    """Dimensions of one element do not count (``is_contiguous``)."""
+def is_contiguous(tensor: Tensor) -> bool:
+    """Dimensions of one element do not count."""
     for size, have, want in zip(tensor.shape, tensor.strides, packed(tensor.shape), strict=True):
         if size > 1 and have != want:
-            return new(tensor.shape, tensor.dtype, None, record(_passed, (tensor,)))
-    return tensor
+            return False
+    return True
+
+
+def contiguous(tensor: Tensor) -> Tensor:
+    return tensor if is_contiguous(tensor) else new(tensor.shape, tensor.dtype, None, record(_passed, (tensor,)))
 
 
 def copied(tensor: Tensor) -> Tensor:
@@ -190,6 +194,22 @@ def _embedding_back(node: Node, grad: Tensor) -> Gradients:
     kept = saved(node)
     if grad.strides != packed(grad.shape):
         grad = new(grad.shape, grad.dtype)
+    out = new(node.extra, grad.dtype)
+    del kept
+    return (out,)
+
+
+def looked_up(weight: Tensor, places: Tensor) -> Tensor:
+    """``weight[places]``, rows of a table by indexing it.
+
+    Backward adds to zeros of the whole table in place (``index_backward``, FunctionsManual.cpp).
+    """
+    node = record(_looked_up_back, (weight,), (places,), weight.shape)
+    return new((*places.shape, weight.shape[1]), weight.dtype, None, node)
+
+
+def _looked_up_back(node: Node, grad: Tensor) -> Gradients:
+    kept = saved(node)
     out = new(node.extra, grad.dtype)
     del kept
     return (out,)

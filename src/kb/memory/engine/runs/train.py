@@ -114,7 +114,8 @@ def inputs_of(model: Model, rows: int, source: int, target: int, *, masked: bool
     recording.moment, recording.term = "forward", "inputs"
     batch: list[Any] = list(model.batch(rows, source, target))
     for tensor in batch:
-        mark(tensor, "inputs")
+        if tensor is not None:
+            mark(tensor, "inputs")
     if not masked:
         batch[1] = None
     return batch
