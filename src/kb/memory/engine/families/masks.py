@@ -36,7 +36,7 @@ def causal_mask(
     if padding is not None:
         flags = new((batch, keys), BOOL)
     elif positions and world.grad:
-        _packed_sequences(batch, keys)
+        packed_sequences(batch, keys)
     if skips and eager is None and not (window is not None and keys >= window):
         same = queries == keys
         if flags is not None:
@@ -146,8 +146,8 @@ def _range(length: int) -> Tensor:
     return shifted
 
 
-def _packed_sequences(batch: int, length: int) -> None:
-    """``find_packed_sequence_indices``: positions are compared with their neighbours."""
+def packed_sequences(batch: int, length: int) -> None:
+    """``find_packed_sequence_indices``, where there is neither a mask nor a cache: positions are compared with their neighbours."""
     first = new((batch, 1), I64)
     longer = new((batch, length + 1), I64)
     differences = new((batch, length), I64)

@@ -4,7 +4,7 @@ from typing import Any
 
 from kb.memory.engine import ops
 from kb.memory.engine.families.attention import PairedCache, eager_forward, heads_of, sdpa_forward
-from kb.memory.engine.families.masks import causal_mask
+from kb.memory.engine.families.masks import causal_mask, packed_sequences
 from kb.memory.engine.families.t5 import shifted_right
 from kb.memory.engine.modules import LayerNorm, Linear, Model
 from kb.memory.engine.tensor import F16, F32, I64, Tensor, new
@@ -171,7 +171,9 @@ class WhisperDecoder:
         x = ops.add(embeds, positions)
         x = ops.dropout(x, DROPPED if model.architecture.hidden_dropout else 0.0)
         eager = embeds.dtype if model.options.eager else None
-        mask = causal_mask(batch, length, past + length, None, eager=eager, padded=False, positions=cache is None)
+        if cache is None:
+            packed_sequences(batch, length)
+        mask = causal_mask(batch, length, past + length, None, eager=eager, padded=False, positions=False)
         for layer in self.layers:
             x = model.layer(layer, x, mask, other, cache)
         x = self.norm(x)

@@ -193,18 +193,17 @@ def relu(tensor: Tensor) -> Tensor:
 
 
 def clamp(tensor: Tensor) -> Tensor:
-    """Between two numbers. Backward compares twice and takes the gradient where both hold (``clamp_backward``)."""
+    """Between two numbers; the input is kept."""
     return like(tensor, None, record(_clamp_back, (tensor,), (tensor,)))
 
 
 def _clamp_back(node: Node, grad: Tensor) -> Gradients:
+    """The gradient where two comparisons hold, laid out as they are (``clamp_backward``, FunctionsManual.cpp)."""
     (tensor,) = saved(node)
     zero = new((), grad.dtype)
     above, below = like(tensor, BOOL), like(tensor, BOOL)
-    both = like(tensor, BOOL)
-    del above, below
-    out = like(grad)
-    del both, zero, tensor
+    out = like(above, grad.dtype)
+    del above, below, zero, tensor
     return (out,)
 
 
