@@ -90,7 +90,7 @@ def model_class(read: Any, config: Mapping[str, Any], code_folder: str | None = 
     """The class to build, or transformers' automatic one.
 
     It is the first of ``architectures`` that transformers has and that computes a loss: a masked language model too.
-    Else it is a seq2seq model (of text, or of speech), a classifier of sequences for an encoder, or a causal language model.
+    Else it is a seq2seq model (of text or speech), a classifier of sequences for an encoder, or a causal LM.
     """
     import transformers
 

@@ -35,6 +35,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "bart": {**_SEQ2SEQ, "model_type": "bart"},
     "marian": {**_SEQ2SEQ, "model_type": "marian", "activation_function": "swish"},
     "m2m_100": {**_SEQ2SEQ, "model_type": "m2m_100", "activation_function": "relu"},
+    "whisper": {**_SEQ2SEQ, "model_type": "whisper", "max_source_positions": 50, "decoder_start_token_id": 5},
     "bert": {**_BERT, "model_type": "bert"},
     "bert, masked": {**_BERT, "model_type": "bert", "architectures": ["BertForMaskedLM"]},
     "roberta": {**_BERT, "model_type": "roberta", "architectures": ["RobertaForTokenClassification"]},
@@ -122,3 +123,20 @@ def test_weights_in_8_bits_peak_where_bitsandbytes_own_layers_do(model: str, giv
     setup = base._replace(**given)
     _, peaks = simulated(CONFIGS[model], setup, (8, 6))
     assert {phase: followed(CONFIGS[model], setup, (8, 6))[1][phase] for phase in peaks} == peaks
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"method": "lora", "lora_target_modules": ("q_proj", "v_proj"), "gradient_checkpointing": True, "fp16": True},
+        {"method": "lora", "load_in_8bit": True, "lora_target_modules": ("q_proj", "v_proj"), "fp16": True},
+        {"weights": "fp16", "do_eval": True, "eval_samples": 9},  # whose encoder clamps; there is no autocast
+        {"fp16": True, "do_eval": True, "predict_with_generate": True, "generation_max_length": 30},
+        {"do_train": False, "do_predict": True, "inference_max_length": 448, "inference_num_beams": 4},
+    ],
+    ids=["lora, checkpointed", "8 bits", "fp16 weights", "greedy", "beams"],
+)
+def test_whisper_peaks_where_the_simulation_does(given: dict[str, Any]) -> None:
+    setup = TrainingSetup(per_device_train_batch_size=3, max_target_length=40, **given)
+    _, peaks = simulated(CONFIGS["whisper"], setup, (7, 5))
+    assert {phase: followed(CONFIGS["whisper"], setup, (7, 5))[1][phase] for phase in peaks} == peaks

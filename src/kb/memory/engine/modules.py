@@ -155,6 +155,8 @@ class Model:
 
     generates = True
     encodes = False  # an encoder-decoder
+    hears = False  # its input is sound, and has no mask
+    prompt = 1  # tokens with which an encoder-decoder's answer begins
     flattens = False  # whether FSDP1 is followed: :meth:`layer_paths`
     shards = False  # whether FSDP2 is followed: :meth:`units_of_fsdp`
     copies_last = False  # PEFT's class for the task copies what trains whole behind the adapters, not before them

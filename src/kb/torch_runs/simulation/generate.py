@@ -40,6 +40,7 @@ class Progress:
         self.padded = padded
         self.tokens = 0
         self.frames = frames
+        self.prompt = PROMPT if frames else 0
         self.asked = 0
 
     @property
@@ -58,7 +59,7 @@ class Progress:
                 return not self.padded  # "is everything visible?"
             if "generation" in place and place.endswith("utils.py"):
                 if name == "_beam_search":
-                    return not self.finished if yes_or_no else self.decoding.new_tokens
+                    return not self.finished if yes_or_no else self.prompt + self.decoding.new_tokens
                 if name in ("__call__", "_sample", "_has_unfinished_sequences"):
                     return self.finished
                 if name == "generate":
@@ -110,8 +111,8 @@ def _name_speech(model: Any, decoding: Decoding) -> Decoding:
     """
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     last = inner.config.vocab_size - 1
-    known = {"is_multilingual": True, "lang_to_id": {"<|en|>": last}, "task_to_id": {"transcribe": last},
-             "no_timestamps_token_id": last, "language": "en", "task": "transcribe", "forced_decoder_ids": None,
+    known = {"is_multilingual": True, "lang_to_id": {"<|en|>": last}, "task_to_id": {"transcribe": last - 1},
+             "no_timestamps_token_id": last - 2, "language": "en", "task": "transcribe", "forced_decoder_ids": None,
              "suppress_tokens": list(SUPPRESSED), "begin_suppress_tokens": [2, 3],
              "decoder_start_token_id": inner.config.decoder_start_token_id, "max_length": None}  # fmt: skip
     for name, value in known.items():

@@ -145,13 +145,11 @@ def logsumexp_scratch(tracer: "Tracer", tensor: "torch.Tensor", *rest: Any, **na
 
 
 def layer_norm_scratch(tracer: "Tracer", tensor: "torch.Tensor", *rest: Any) -> Stages:
-    """What is not contiguous is copied first (``expect_contiguous``, aten/src/ATen/native/cuda/layer_norm_kernel.cu)."""
+    """What is not contiguous is copied first (``expect_contiguous``, aten/.../cuda/layer_norm_kernel.cu)."""
     return () if tensor.is_contiguous() else ((tensor.numel() * tensor.element_size(),),)
 
 
-def layer_norm_backward_scratch(
-    tracer: "Tracer", grad: "torch.Tensor", tensor: "torch.Tensor", *rest: Any
-) -> Stages:
+def layer_norm_backward_scratch(tracer: "Tracer", grad: "torch.Tensor", tensor: "torch.Tensor", *rest: Any) -> Stages:
     """The same of the norm's input."""
     return layer_norm_scratch(tracer, tensor)
 

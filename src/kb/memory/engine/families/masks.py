@@ -147,7 +147,7 @@ def _range(length: int) -> Tensor:
 
 
 def packed_sequences(batch: int, length: int) -> None:
-    """``find_packed_sequence_indices``, where there is neither a mask nor a cache: positions are compared with their neighbours."""
+    """``find_packed_sequence_indices``, without a mask and a cache: positions are compared with their neighbours."""
     first = new((batch, 1), I64)
     longer = new((batch, length + 1), I64)
     differences = new((batch, length), I64)

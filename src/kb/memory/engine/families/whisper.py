@@ -184,11 +184,11 @@ class WhisperDecoder:
 class Whisper(Model):
     """``WhisperForConditionalGeneration``."""
 
-    encodes = True
+    encodes = hears = True
     stack = "encoder"
     special_tokens = 4
     forces_end = False
-    prompt = 4  # tokens with which an answer begins: start, language, task, no timestamps
+    prompt = 4  # start, language, task, no timestamps
 
     def build(self) -> None:
         a = self.architecture

@@ -20,7 +20,7 @@ def search(
 ) -> None:
     """The loop over tokens; old scores live until the next step has made its own."""
     beams, tokens = decoding.beams, decoding.tokens
-    keep, length, vocabulary, cache = 2 * beams, tokens + 1, model.architecture.vocab_size, PairedCache()
+    keep, length, vocabulary, cache = 2 * beams, tokens + model.prompt, model.architecture.vocab_size, PairedCache()
     forced = None
     if model.forces_end:
         forced = new((), I64)
@@ -38,10 +38,11 @@ def search(
     decoded = 0
     while decoded < tokens:
         flat = running if decoded else start  # a view: the running sequences live on
-        ids = new((rows * beams, 1), I64)  # prepare_inputs_for_generation
+        first = not decoded
+        ids = new((rows * beams, model.prompt if first else 1), I64)  # prepare_inputs_for_generation
         outputs: Any = model_call(model, lambda ids=ids: model.step(ids, mask, encoded, cache), decoding.wrapped)
         world.recording.term = "temporaries"
-        if not decoded:
+        if first:
             ids = None  # of _prefill
         decoded += 1
         grown = middle(decoded, tokens)
@@ -50,20 +51,35 @@ def search(
             decoded += grown
         logits = _scores((rows * beams, vocabulary))
         log_probs = _scores((rows * beams, vocabulary))
+        if model.hears:
+            log_probs = suppressed(log_probs, first=first)
         if model.forces_end and decoded == tokens:  # ForcedEOSTokenLogitsProcessor: full_like
             log_probs = _scores((rows * beams, vocabulary))
         outputs = None
         log_probs = _scores((rows, beams, vocabulary))
-        kept_scores, kept, kept_indices = _top_continuations(rows, keep, length)
+        kept_scores, kept, kept_indices = _top_continuations(rows, keep, length, tokens)
         hits = _stopping(rows * keep)
-        running, running_scores, running_indices = _running_beams(rows, beams, keep, length)
-        sequences, scores, indices, finished = _finished_beams(rows, beams, keep, length)
+        running, running_scores, running_indices = _running_beams(rows, beams, keep, length, tokens)
+        sequences, scores, indices, finished = _finished_beams(rows, beams, keep, length, tokens)
         beam_idx = running_indices  # a view of them, too
         cache.reorder()
         unsatisfied = _early_stop(rows)
         _unfinished()
     del forced, top_mask, sequences, running_scores, scores, finished, unsatisfied, hits, indices
     del logits, log_probs, kept, kept_scores, kept_indices, ids, flat, outputs, beam_idx
+
+
+def suppressed(scores: Tensor, *, first: bool) -> Tensor:
+    """Whisper's scores without what it never says, and at first without what no answer begins with
+    (``SuppressTokensAtBeginLogitsProcessor``, ``SuppressTokensLogitsProcessor``, generation/logits_process.py)."""
+    for applies in (first, True):
+        numbers, listed = new(scores.shape[-1:], I64), new(scores.shape[-1:], BOOL)
+        if applies:
+            low = new((), F32)
+            scores = _scores(scores.shape)
+            del low
+        del numbers, listed
+    return scores
 
 
 def _scores(shape: tuple[int, ...]) -> Tensor:
@@ -80,10 +96,10 @@ def _gathered(shape: tuple[int, ...], dtype: str) -> Tensor:
     return out
 
 
-def _top_continuations(rows: int, keep: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
+def _top_continuations(rows: int, keep: int, length: int, tokens: int) -> tuple[Tensor, Tensor, Tensor]:
     values, at = new((rows, keep), F32), new((rows, keep), I64)
     beams = new((rows, keep), I64)
-    kept_indices = _gathered((rows, keep, length - 1), I32)
+    kept_indices = _gathered((rows, keep, tokens), I32)
     kept = _gathered((rows, keep, length), I64)
     ids = new((rows, keep), I64)
     row = new((rows,), I64)
@@ -107,7 +123,7 @@ def _stopping(rows: int) -> Tensor:
     return out
 
 
-def _running_beams(rows: int, beams: int, keep: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
+def _running_beams(rows: int, beams: int, keep: int, length: int, tokens: int) -> tuple[Tensor, Tensor, Tensor]:
     numbers = new((rows, keep), F32)
     low = new((rows, keep), F32)
     del numbers
@@ -118,7 +134,7 @@ def _running_beams(rows: int, beams: int, keep: int, length: int) -> tuple[Tenso
     out = (
         _gathered((rows, beams, length), I64),
         _gathered((rows, beams), F32),
-        _gathered((rows, beams, length - 1), I32),
+        _gathered((rows, beams, tokens), I32),
     )
     del scores, at
     return out
@@ -132,7 +148,7 @@ def _penalty(shape: tuple[int, ...], *dtypes: str) -> None:
     del tensor
 
 
-def _finished_beams(rows: int, beams: int, keep: int, length: int) -> tuple[Tensor, ...]:
+def _finished_beams(rows: int, beams: int, keep: int, length: int, tokens: int) -> tuple[Tensor, ...]:
     just = new((rows, keep), BOOL)
     scores = new((rows, keep), F32)
     every = new((rows, 1), BOOL)
@@ -141,7 +157,7 @@ def _finished_beams(rows: int, beams: int, keep: int, length: int) -> tuple[Tens
     _penalty((rows, 1), F32, F32)
     _penalty((rows, 1), BOOL, F32, F32)
     _penalty((rows, keep), BOOL, F32)
-    kinds: tuple[tuple[tuple[int, ...], str], ...] = (((length,), I64), ((), F32), ((length - 1,), I32), ((), BOOL))
+    kinds: tuple[tuple[tuple[int, ...], str], ...] = (((length,), I64), ((), F32), ((tokens,), I32), ((), BOOL))
     merged = [new((rows, beams + keep, *more), dtype) for more, dtype in kinds]
     values, at = new((rows, beams), F32), new((rows, beams), I64)
     del values

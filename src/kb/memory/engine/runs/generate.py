@@ -11,11 +11,12 @@ from kb.memory.engine.autocast import autocast
 from kb.memory.engine.families.attention import Cache, PairedCache
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import Model
-from kb.memory.engine.runs.beams import search
+from kb.memory.engine.runs.beams import search, suppressed
 from kb.memory.engine.tensor import BOOL, F32, I64, Tensor, mark, new
 from kb.memory.engine.world import world
 
 MOST_TOKENS = 1 << 14  # of one answer: each grows the cache of every layer
+SUPPRESSED, SUPPRESSED_AT_FIRST = 88, 2  # as many as openai/whisper-small's generation_config.json lists
 FIRST, LAST, FEWEST = 2, 2, 20  # tokens that are decoded before and after the middle, and the shortest middle
 
 
@@ -125,8 +126,10 @@ def _longer(position: Tensor, rows: int, length: int) -> Tensor:
 
 def _encoder_decoder(model: Any, batch: list[Any], decoding: Decoding) -> None:
     ids, mask = batch[:2]
-    rows, length = ids.shape
-    beams = decoding.beams
+    rows, beams, prompt = ids.shape[0], decoding.beams, model.prompt
+    lists: Any = None
+    if model.hears:
+        ids, *lists = _segment(ids, prompt)
     special = [new((), I64) for _ in range(model.special_tokens)]
     asked(())  # is padding an end?
     asked(())
@@ -134,20 +137,30 @@ def _encoder_decoder(model: Any, batch: list[Any], decoding: Decoding) -> None:
     mark(encoded, "encoder_output")
     world.recording.term = "temporaries"
     ones = new((rows, 1), I64)
-    start = new((rows, 1), I64)
+    start = new((rows, prompt), I64)
     ones = start
     if beams > 1:
-        start = new((rows * beams, 1), I64)  # repeat_interleave
-        mask = new((rows * beams, length), I64)
+        start = new((rows * beams, prompt), I64)  # repeat_interleave
+        mask = mask and new((rows * beams, mask.shape[1]), I64)
         encoded = new((rows * beams, *encoded.shape[1:]), encoded.dtype)
         mark(encoded, "encoder_output")
     del ones
-    asked((rows, length))
+    if mask is not None:
+        asked((rows, mask.shape[1]))
     if beams > 1:
         search(model, rows, decoding, start, mask, encoded, model_call, middle)
     else:
         _greedy_answer(model, rows, decoding, mask, encoded)
-    del special
+    del special, lists
+
+
+def _segment(features: Tensor, prompt: int) -> list[Tensor]:
+    """What Whisper's own ``generate`` holds around transformers': the features, cut into segments and joined, and
+    lists of tokens: how an answer begins, and what is never said (generation_whisper.py)."""
+    lists = [new((size,), I64) for size in (prompt, SUPPRESSED, SUPPRESSED_AT_FIRST)]
+    segment = new(features.shape, features.dtype)
+    mark(segment, "inputs")
+    return [segment, new((features.shape[0], prompt), I64), *lists]
 
 
 def _greedy_answer(model: Any, rows: int, decoding: Decoding, mask: Tensor, encoded: Tensor) -> None:
@@ -158,10 +171,11 @@ def _greedy_answer(model: Any, rows: int, decoding: Decoding, mask: Tensor, enco
     out = logits = scores = chosen = ids = answer = None
     step = 0
     while step < decoding.tokens:
-        ids = new((rows, 1), I64)
+        ids = new((rows, 1 if step else model.prompt), I64)
         out = model_call(model, lambda ids=ids: model.step(ids, mask, encoded, cache), decoding.wrapped)
         world.recording.term = "temporaries"
-        if not step:
+        first = not step
+        if first:
             ids = None
         step += 1
         grown = middle(step, decoding.tokens)
@@ -169,12 +183,12 @@ def _greedy_answer(model: Any, rows: int, decoding: Decoding, mask: Tensor, enco
             cache.own.grow(grown)
             step += grown
         logits = new((rows, out.shape[-1]), F32)
-        scores = logits
         mark(logits, "logits")
+        scores = suppressed(logits, first=first) if model.hears else logits
         if model.forces_end and step == decoding.tokens:  # ForcedEOSTokenLogitsProcessor: full_like
             scores = new((rows, out.shape[-1]), F32)
         chosen = new((rows,), I64)
-        answer = new((rows, 1 + step), I64)
+        answer = new((rows, model.prompt + step), I64)
         unfinished = new((rows,), I64)
         out = None
     del forced, unfinished, logits, scores, chosen, ids, answer
@@ -189,5 +203,7 @@ def asked(shape: tuple[int, ...]) -> None:
 
 def decoding_of(model: Model, tokens: int, beams: int, *, trained: bool) -> Decoding:
     """How a run generates; alone, nothing wraps the model's forward."""
-    options = model.options
+    options, most = model.options, model.architecture.max_positions
+    if model.hears and most is not None:  # _set_max_new_tokens_and_length, generation_whisper.py
+        tokens = min(tokens, most - model.prompt)
     return Decoding(tokens, beams, options.autocast if trained and options.adapters is None else None)
