@@ -194,7 +194,7 @@ def _check_run(setup: TrainingSetup, model: Model) -> None:
     """
     if setup.do_predict and model.architecture.family == "encoder":
         raise UserError("estimate.encoder_generates_nothing", model=model.name)
-    most = longest_input(model)
+    most = model.architecture.max_positions if model.architecture.hears else longest_input(model)
     for name, length in _lengths(setup, model.architecture).items():
         if most is not None and length > most:
             raise UserError("estimate.too_long", name=name, length=length, model=model.name, most=most)
@@ -216,7 +216,7 @@ def _check_targets(targets: tuple[str, ...] | None, model: Model) -> None:
 
 def _lengths(setup: TrainingSetup, arch: Architecture) -> Mapping[str, int]:
     """The longest row of positions of each part of the run, by the setting that decides it."""
-    found = {"max_source_length": setup.max_source_length}
+    found = {} if arch.hears else {"max_source_length": setup.max_source_length}
     if arch.family in ("t5", "bart"):
         if setup.do_train or setup.do_eval:
             found["max_target_length"] = setup.max_target_length

@@ -205,7 +205,7 @@ def lengths_of(
     """Input and target lengths, as asked, else as a config that says none is read."""
     assumed: list[Assumption] = []
     source, target = run.source_length, run.target_length or run.generation_length
-    if source is None:
+    if source is None or model.architecture.hears:
         source, reason = assumed_source_length(model, constants)
         assumed.append(Assumption("data.max_source_length", source, reason))
     if target is None:
@@ -240,8 +240,8 @@ def _last(attempts: tuple[Attempt, ...], method: str) -> TrainingSetup:
 
 def _shorter_source(last: TrainingSetup, estimator: Estimator) -> int | None:
     """The input length, halved as often as it takes, with which a way fits at batch 1; of answers that the run makes
-    itself none is proposed."""
-    if last.post is not None and last.post.completion:
+    itself, and of sound, none is proposed."""
+    if (last.post is not None and last.post.completion) or estimator.model.architecture.hears:
         return None
     length = last.max_source_length // 2
     while length >= SHORTEST_SOURCE:

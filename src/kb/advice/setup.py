@@ -142,7 +142,7 @@ def setup_of(
         prediction_loss_only=bool(read.or_default("training.prediction_loss_only")),
         eval_accumulation_steps=read.number("training.eval_accumulation_steps"),
         eval_samples=_samples(read),
-        generation_max_length=read.number("training.generation_max_length", "generation.max_length") or target,
+        generation_max_length=_answer_length(read, model, target, training and evaluates and generates),
         generation_num_beams=read.number("training.generation_num_beams", "generation.num_beams") or 1,
         inference_batch_size=inference_batch,
         inference_num_beams=read.number("inference.num_beams", "generation.num_beams", "training.generation_num_beams")
@@ -176,7 +176,8 @@ def setup_of(
     beyond = unmodelled(read, trains=trained)
     unresolved = _that_matter(read.unresolved, setup) + ((NOT_MODELLED,) if beyond else ())
     setup = setup._replace(assumed=_assumed(read), unresolved=unresolved, unmodelled=beyond)
-    return with_lengths(setup, given.get(LENGTHS), unit)
+    heard = model is not None and model.architecture.hears
+    return setup if heard else with_lengths(setup, given.get(LENGTHS), unit)
 
 
 def _open(read: SettingsReader, name: str, usual: bool, matters: bool) -> bool:
@@ -236,6 +237,8 @@ def _targets(read: SettingsReader) -> tuple[str, ...] | None:
 def _lengths(
     read: SettingsReader, model: Model | None, constants: Mapping[str, float], script: str | None
 ) -> tuple[int, int]:
+    if model is not None and model.architecture.hears:
+        return _lengths_of_sound(read, model, constants)
     one_row = model is not None and not reads_target(model.architecture)
     # of sequence-to-sequence runs a bare max_length may be the generation's
     source = read.number("data.max_source_length", *(("trl.max_length", "trl.max_seq_length") if one_row else ()))
@@ -249,6 +252,26 @@ def _lengths(
     if target is None and one_row:
         return int(source), usual
     return int(source), int(read.or_assume("data.max_target_length", target, usual, "usual_length"))
+
+
+def _lengths_of_sound(read: SettingsReader, model: Model, constants: Mapping[str, float]) -> tuple[int, int]:
+    """What a model that hears encodes is of one length, whatever a config says; how long answers may be generated
+    says nothing of its labels."""
+    source = read.or_assume("data.max_source_length", None, *assumed_source_length(model, constants))
+    usual = int(constants["assumed_target_length"])
+    target = read.number("data.max_target_length")
+    return int(source), int(read.or_assume("data.max_target_length", target, usual, "usual_length"))
+
+
+def _answer_length(read: SettingsReader, model: Model | None, target: int, generates: bool) -> int:
+    """Tokens that evaluation generates at most; of Whisper, where nothing says it, as many as it has positions."""
+    length = read.number("training.generation_max_length", "generation.max_length")
+    if length is None and model is not None and model.architecture.hears and model.architecture.max_positions:
+        most = model.architecture.max_positions  # max_length of its generation_config.json
+        return (
+            int(read.or_assume("training.generation_max_length", None, most, "longest_of_model")) if generates else most
+        )
+    return int(length or target)
 
 
 def _generated(read: SettingsReader, model: Model | None, target: int, generates: bool) -> int:

@@ -10,7 +10,7 @@ from kb.core.setup import TrainingSetup, WeightType
 
 PADDING_POSITIONS = {"roberta": 2, "xlm-roberta": 2, "camembert": 2}
 
-LengthReason = Literal["longest_of_model", "longest_of_tokenizer", "usual_length", "script_default"]
+LengthReason = Literal["longest_of_model", "longest_of_tokenizer", "usual_length", "script_default", "fixed_by_model"]
 # Lengths that the example scripts of transformers have by default where their models allow more (4.57 to 5.23).
 OF_SCRIPTS = {"run_glue": 128, "run_xnli": 128, "run_qa": 384, "run_qa_beam_search": 384}
 
@@ -27,6 +27,8 @@ def assumed_source_length(
     Of decoder-only models no more than the usual length: their positions reach far beyond what a run is packed to
     (131,072 tokens of Llama 3.1, where TRL cuts to 1,024).
     """
+    if model is not None and model.architecture.hears:
+        return model.architecture.audio_positions, "fixed_by_model"
     usual = int(constants["assumed_source_length"])
     if tokenizer is not None:
         return tokenizer, "longest_of_tokenizer"
@@ -40,10 +42,12 @@ def assumed_source_length(
 
 
 def longest_input(model: Model) -> int | None:
-    """Tokens for which learned positions exist; None where positions are computed.
+    """Tokens for which learned positions exist; None where positions are computed, or no run says the length.
 
     RoBERTa and its kin keep the first two of their positions for padding: 514 are for 512 tokens.
     """
+    if model.architecture.hears:
+        return None
     positions, kept = model.architecture.max_positions, PADDING_POSITIONS.get(model.architecture.model_type, 0)
     return positions - kept if positions is not None and positions > kept else positions
 
@@ -55,10 +59,10 @@ def reads_target(architecture: Architecture | None) -> bool:
 
 # Activations of these pass fp16's largest number, 65504 (transformers issues 5651, 10956).
 OVERFLOWS_IN_FP16 = ("t5", "mt5", "umt5", "longt5")
-# Used in fp16 since before GPUs had bf16, or trained in it (OPT, GPT-NeoX).
+# Used in fp16 since before GPUs had bf16, or trained in it (OPT, GPT-NeoX); Whisper's encoder clamps for it.
 USED_IN_FP16 = (
     "bart", "mbart", "bert", "roberta", "xlm-roberta", "camembert", "electra", "distilbert", "albert", "gpt2", "opt",
-    "gpt_neox",
+    "gpt_neox", "whisper",
 )  # fmt: skip
 
 # Fine-tuned already by those who published them: what suits a first fine-tuning may undo it.

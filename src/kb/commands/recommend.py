@@ -129,7 +129,7 @@ def build_parser(words: cli.Words) -> cli.Parser:
 
 def _check_lengths(run: RunSettings, model: Model) -> None:
     """Learned positions end somewhere: a longer input is an index error, not a matter of memory."""
-    most = longest_input(model)
+    most = model.architecture.max_positions if model.architecture.hears else longest_input(model)
     lengths = {"--seq-in": run.source_length, "--seq-out": run.target_length, "--gen-length": run.generation_length}
     for option, value in lengths.items():
         if most is not None and value is not None and value > most:

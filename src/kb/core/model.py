@@ -78,6 +78,11 @@ class Architecture(NamedTuple):
     audio_positions: int = 0  # Whisper: positions of its encoder, which its convolutions make of twice as many frames
     engine: bool = False  # no closed form: the memory engine predicts it
 
+    @property
+    def hears(self) -> bool:
+        """Whether the input is sound, of one length whatever a run says (Whisper)."""
+        return bool(self.audio_positions)
+
 
 class ModelIdentity(NamedTuple):
     """What a ``config.json`` says of a model, whether or not kb has a closed form for its architecture."""

@@ -20,6 +20,7 @@ _KEYS = {
     "lora.r": ("lora", "lora_rank"),
 }
 _KEYS_OF_ONE_SEQUENCE = _KEYS | {"data.max_source_length": ("tokenizer", "max_length")}
+_LENGTHS = ("data.max_source_length", "data.max_target_length")
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./-]*")
 _READ_OTHERWISE = re.compile(r"(?i:true|false|yes|no|on|off|null|y|n)|[\d_.]+(?:[eE][\d_.+-]+)?|0[xob]\w+")
 MILLIONTH = 1e-6
@@ -31,13 +32,16 @@ def settings_of_answer(answer: Answer) -> dict[str, Any] | None:
     setup, model = answer.setup, answer.estimator.model
     if setup is None:
         return None
-    return settings_of(
+    settings = settings_of(
         setup,
         workers_known=answer.training is not None and answer.training.workers_reason != "unknown",
         one_sequence=not reads_target(model.architecture),
         stored=model.weights_dtype,
         learning_rate=learning_rate_for(model, setup, answer.estimator.constants),
     )
+    if model.architecture.hears:  # nothing is cut: sound is of one length, and labels are as long as they are
+        settings = {name: value for name, value in settings.items() if name not in _LENGTHS}
+    return settings
 
 
 def settings_of(

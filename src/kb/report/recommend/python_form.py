@@ -14,6 +14,15 @@ _CLASSES = {
     "token": "AutoModelForTokenClassification",
     "span": "AutoModelForQuestionAnswering",
 }
+_HEARING = (
+    "processor = AutoProcessor.from_pretrained(MODEL)",
+    "",
+    "",
+    "def heard(row):",
+    '    sound, rate = row["audio"]["array"], row["audio"]["sampling_rate"]',
+    "    features = processor.feature_extractor(sound, sampling_rate=rate).input_features[0]",
+    '    return {"input_features": features, "labels": processor.tokenizer(row["text"]).input_ids}',
+)
 
 
 def python_script(
@@ -27,8 +36,11 @@ def python_script(
     """
     seq2seq = architecture.family in ("t5", "bart")
     model_class = "AutoModelForSeq2SeqLM" if seq2seq else _CLASSES[architecture.head]
+    reader = "AutoTokenizer"
+    if architecture.hears:
+        model_class, reader = "AutoModelForSpeechSeq2Seq", "AutoProcessor"
     arguments = "Seq2SeqTrainingArguments" if seq2seq else "TrainingArguments"
-    from_transformers = sorted((model_class, "AutoTokenizer", arguments))
+    from_transformers = sorted((model_class, reader, arguments))
     from_peft = ["LoraConfig", "get_peft_model"]
     if setup.load_in_4bit:
         from_transformers = sorted((*from_transformers, "BitsAndBytesConfig"))
@@ -38,8 +50,11 @@ def python_script(
         lines.append(f"from peft import {', '.join(from_peft)}")
     lines += [f"from transformers import {', '.join(from_transformers)}", ""]
     lines += [f"MODEL = {settings['model.name']!r}".replace("'", '"')]
-    lines += ["tokenizer = AutoTokenizer.from_pretrained(MODEL)", "", "", "def tokenized(rows):"]
-    lines += _tokenizing(settings, seq2seq=seq2seq)
+    if architecture.hears:
+        lines += _HEARING
+    else:
+        lines += ["tokenizer = AutoTokenizer.from_pretrained(MODEL)", "", "", "def tokenized(rows):"]
+        lines += _tokenizing(settings, seq2seq=seq2seq)
     lines += ["", "", *_model(settings, model_class, setup)]
     if setup.method != "full":
         lines += _adapter(settings, setup)
