@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from kb.advice.batches import Ceiling
 from kb.advice.estimator import Estimator, on_gpu
+from kb.advice.no_prediction import unfollowed
 from kb.advice.preparation import WRITTEN
 from kb.advice.question import Loads
 from kb.advice.trainer_run import LEAST_BATCH, with_reference
@@ -93,10 +94,18 @@ def attempts_of(
         quantized = {**WRITTEN[loads]._asdict(), "weights": rest}
         types: dict[Method, dict[str, Any]] = {"qlora": quantized, "lora": trained, "full": {}}
         setups = [(name, setup._replace(**types[setup.method])) for name, setup in setups]
-    return tuple(
-        _attempt(name, setup._replace(weights=weights.get(setup.method) or setup.weights), estimator, share)
+    setups = [
+        (name, setup._replace(weights=weights.get(setup.method) or setup.weights))
         for name, setup in setups
-    )
+        if name not in OFFERED_ONLY or _is_predicted(setup, estimator)
+    ]
+    return tuple(_attempt(name, setup, estimator, share) for name, setup in setups)
+
+
+def _is_predicted(setup: TrainingSetup, estimator: Estimator) -> bool:
+    """Whether a prediction can be made: the memory engine does not follow every way of a type without a closed form."""
+    architecture = estimator.model.architecture
+    return not architecture.engine or unfollowed(setup, architecture) is None
 
 
 def targets_for(architecture: Architecture) -> tuple[str, ...] | None:

@@ -131,7 +131,7 @@ def test_weights_in_8_bits_peak_where_bitsandbytes_own_layers_do(model: str, giv
         {"method": "lora", "lora_target_modules": ("q_proj", "v_proj"), "gradient_checkpointing": True, "fp16": True},
         {"method": "lora", "load_in_8bit": True, "lora_target_modules": ("q_proj", "v_proj"), "fp16": True},
         {"weights": "fp16", "do_eval": True, "eval_samples": 9},  # whose encoder clamps; there is no autocast
-        {"fp16": True, "do_eval": True, "predict_with_generate": True, "generation_max_length": 30},
+        {"fp16": True, "do_eval": True, "predict_with_generate": True, "generation_max_length": 12},
         {"do_train": False, "do_predict": True, "inference_max_length": 448, "inference_num_beams": 4},
     ],
     ids=["lora, checkpointed", "8 bits", "fp16 weights", "greedy", "beams"],
