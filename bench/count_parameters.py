@@ -48,13 +48,21 @@ def main() -> int:
 def count(architecture: dict[str, Any]) -> tuple[int, int]:
     """Parameters, shared ones once, and elements of buffers, of the model that is trained."""
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoModelForSequenceClassification
+    from transformers import (
+        AutoConfig,
+        AutoModelForCausalLM,
+        AutoModelForSeq2SeqLM,
+        AutoModelForSequenceClassification,
+        AutoModelForSpeechSeq2Seq,
+    )
     from transformers.initialization import no_init_weights
 
     kind = architecture["model_type"]
     model_class = AutoModelForCausalLM
     if kind in ENCODER_DECODERS:
         model_class = AutoModelForSeq2SeqLM
+    elif kind == "whisper":
+        model_class = AutoModelForSpeechSeq2Seq
     elif kind in ENCODERS:
         model_class = AutoModelForSequenceClassification
     if kind == "exaone":
