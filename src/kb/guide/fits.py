@@ -45,7 +45,12 @@ class Map(NamedTuple):
 
 
 def fit_of(model: Model, gpu: Gpu, constants: Mapping[str, float], curves: Curves | None = None) -> Row | None:
-    """None where the model's family has no closed form. ``curves`` are the model's, where it is asked about often."""
+    """None where the model's family has no closed form: following each run takes too long for all GPUs.
+
+    ``curves`` are the model's, where it is asked about often.
+    """
+    if model.architecture.engine:
+        return None
     curves = curves or Curves(model, constants)
     try:
         base, precision = base_of(model, Estimator(model, on_gpu(gpu), constants))

@@ -18,7 +18,7 @@ from kb.torch_runs.simulation.torch_modules import torch
 
 DECODED_FIRST, DECODED_LAST = 2, 2  # tokens that the whole model decodes; between them only the cache grows
 PROMPT = 4  # tokens with which Whisper's answer begins
-SUPPRESSED = range(4, 92)  # as many as openai/whisper-small's generation_config.json has; their numbers change no byte
+SUPPRESSED = range(4, 90)  # as many as openai/whisper-small's config.json lists; their numbers change no byte
 FEWEST_SKIPPED = 20  # below that, decoding them all is quick enough
 
 

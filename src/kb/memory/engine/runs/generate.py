@@ -16,7 +16,7 @@ from kb.memory.engine.tensor import BOOL, F32, I64, Tensor, mark, new
 from kb.memory.engine.world import world
 
 MOST_TOKENS = 1 << 14  # of one answer: each grows the cache of every layer
-SUPPRESSED, SUPPRESSED_AT_FIRST = 88, 2  # as many as openai/whisper-small's generation_config.json lists
+SUPPRESSED, SUPPRESSED_AT_FIRST = 86, 2  # as many as openai/whisper-small's config.json lists
 FIRST, LAST, FEWEST = 2, 2, 20  # tokens that are decoded before and after the middle, and the shortest middle
 
 
