@@ -155,6 +155,7 @@ class Model:
 
     generates = True
     encodes = False  # an encoder-decoder
+    reenters = True  # whether reentrant checkpointing is followed
     hears = False  # its input is sound, and has no mask
     prompt = 1  # tokens with which an encoder-decoder's answer begins
     flattens = False  # whether FSDP1 is followed: :meth:`layer_paths`

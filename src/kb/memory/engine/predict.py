@@ -107,8 +107,8 @@ def check_followed(architecture: Architecture, setup: TrainingSetup) -> None:
         raise NotFollowedError(f"ZeRO-3 of {architecture.model_type}")
     if setup.attn_implementation == "flash" and architecture.family == "t5":
         raise NotFollowedError("flash_attention_2")  # there is none for T5
-    if kind.encodes and setup.gradient_checkpointing and setup.use_reentrant and setup.do_train:
-        raise NotFollowedError(f"use_reentrant of {architecture.model_type}")  # a decoder's block has two inputs
+    if not kind.reenters and setup.gradient_checkpointing and setup.use_reentrant and setup.do_train:
+        raise NotFollowedError(f"use_reentrant of {architecture.model_type}")  # its blocks hand on more than states
     if setup.post is not None and setup.post.completion >= setup.max_source_length:
         raise NotFollowedError(f"{setup.post.completion} of {setup.max_source_length} tokens generated")
 

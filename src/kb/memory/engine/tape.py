@@ -136,10 +136,13 @@ def checkpoint(call: Callable[..., Any], *args: Any) -> Any:
 def checkpoint_reentrant(call: Callable[..., Any], x: Tensor, *rest: Any) -> Any:
     """``use_reentrant=True``: nothing of ``call`` is recorded; backward runs it again, with a backward of its own.
 
-    Source: ``CheckpointFunction`` (torch/utils/checkpoint.py); of the arguments only ``x`` can get a gradient. A second
-    result (a block's attention weights) is one that nothing reads.
+    Source: ``CheckpointFunction`` (torch/utils/checkpoint.py). What a gradient reaches beside ``x`` (an encoder's
+    result) is an input too. A second result (a block's attention weights) is one that nothing reads.
     """
-    node = record(_reentrant_back, (x,), (x,), (call, rest, world.autocast))
+    places = [at for at, each in enumerate(rest) if isinstance(each, Tensor) and each.needs]
+    inputs = (x, *(rest[at] for at in places))
+    others = tuple(None if at in places else each for at, each in enumerate(rest))
+    node = record(_reentrant_back, inputs, inputs, (call, others, places, world.autocast))
     before, world.grad = world.grad, False
     out = call(x, *rest)
     world.grad = before
@@ -155,23 +158,26 @@ def checkpoint_reentrant(call: Callable[..., Any], x: Tensor, *rest: Any) -> Any
 
 def _reentrant_back(node: Node, grad: Any) -> Gradients:
     """Of a result that nothing read the gradient is zeros (``materialize_grads``), and runs back with the other."""
-    (x,) = saved(node)
-    call, rest, kind, *shapes = node.extra
+    call, rest, places, kind, *shapes = node.extra
+    given, inputs = list(rest), [bare(each) for each in saved(node)]
     unread: list[Tensor] = []
     if node.results:
         grad = grad[0]
         unread = [new(*shape) for shape in shapes[0]]
-    detached = bare(x)
-    detached.needs = True
+    for at, each in zip((None, *places), inputs, strict=True):
+        each.needs = True
+        if at is not None:
+            given[at] = each
     recording = world.recording
     before = world.autocast, world.cache, recording.moment, recording.term
     world.grad, world.autocast, world.cache = True, kind, {}
-    out = call(detached, *rest)
+    out = call(inputs[0], *given)
     world.autocast, world.cache, recording.moment, recording.term = before
     world.grad = False
     out, *others = out if type(out) is tuple else (out,)
     _run_back(out.node, grad, [(other.node, zeros) for other, zeros in zip(others, unread, strict=False)])
-    return (detached.grad,)
+    del given
+    return tuple(each.grad for each in inputs)
 
 
 def _references() -> tuple[int, int]:

@@ -234,6 +234,7 @@ class Bart(Model):
     """``BartForConditionalGeneration``."""
 
     encodes = True
+    reenters = False
     stack = "encoder"
 
     @property

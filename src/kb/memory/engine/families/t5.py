@@ -266,6 +266,7 @@ class T5(Model):
     """``T5ForConditionalGeneration``."""
 
     encodes = True
+    reenters = False
     flattens = True
     special_tokens, forces_end = 3, False
 

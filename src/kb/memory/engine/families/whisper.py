@@ -43,7 +43,7 @@ class WhisperAttention:
     def heads(self, x: Tensor) -> Tensor:
         return ops.contiguous(heads_of(x, self.model.architecture.num_heads))
 
-    def __call__(self, x: Tensor, mask: Any, other: Any = None, cache: PairedCache | None = None) -> Tensor:
+    def __call__(self, x: Tensor, mask: Any, other: Any = None, cache: PairedCache | None = None) -> tuple[Tensor, Any]:
         world.inside["WhisperAttention"] = self.path
         q = self.heads(ops.scale(self.q(x)))
         states = x if other is None else other
@@ -62,8 +62,7 @@ class WhisperAttention:
             out, weights = sdpa_forward(q, k, v, mask, causal=causal, dropout=self.dropout), None
         out = ops.reshape(out, x.shape)
         out = self.o(out)
-        del weights
-        return out
+        return out, weights
 
 
 class WhisperLayer:
@@ -89,13 +88,13 @@ class WhisperLayer:
         world.inside["WhisperLayer"] = self.path
         residual = x
         x = self.norm1(x)
-        x = self.attention(x, mask, None, cache)
+        x, _ = self.attention(x, mask, None, cache)
         x = ops.dropout(x, self.dropout)
         x = ops.add(residual, x)
         if self.cross is not None:
             residual = x
             x = self.norm2(x)
-            x = self.cross(x, None, other, cache)
+            x, _ = self.cross(x, None, other, cache)
             x = ops.dropout(x, self.dropout)
             x = ops.add(residual, x)
         residual = x
