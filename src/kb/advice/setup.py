@@ -6,7 +6,7 @@ from typing import Any
 from kb.advice.grounds import own_defaults
 from kb.advice.post_training import fused_loss_of, post_training_of, with_fused_head
 from kb.advice.preparation import Preparation, preparation_of
-from kb.advice.project_lengths import FULL, LENGTHS, with_lengths
+from kb.advice.project_lengths import FULL, LENGTHS, answer_length, lengths_of_sound, with_lengths
 from kb.advice.run_kind import OWN_TYPE_SINCE, optimizer_of, says_training, trains, unmodelled, weights_of
 from kb.advice.settings_reader import (
     FSDP2_SINCE,
@@ -30,7 +30,6 @@ ATTENTIONS: Mapping[str, Attention] = {
     "flash_attention_3": "flash",
     "flash": "flash",
 }
-
 
 # Settings that decide nothing where the run does not train, does not evaluate, does not infer, or has no adapter.
 NOT_MODELLED = "run.not_modelled"
@@ -142,7 +141,7 @@ def setup_of(
         prediction_loss_only=bool(read.or_default("training.prediction_loss_only")),
         eval_accumulation_steps=read.number("training.eval_accumulation_steps"),
         eval_samples=_samples(read),
-        generation_max_length=_answer_length(read, model, target, training and evaluates and generates),
+        generation_max_length=answer_length(read, model, target, training and evaluates and generates),
         generation_num_beams=read.number("training.generation_num_beams", "generation.num_beams") or 1,
         inference_batch_size=inference_batch,
         inference_num_beams=read.number("inference.num_beams", "generation.num_beams", "training.generation_num_beams")
@@ -176,8 +175,7 @@ def setup_of(
     beyond = unmodelled(read, trains=trained)
     unresolved = _that_matter(read.unresolved, setup) + ((NOT_MODELLED,) if beyond else ())
     setup = setup._replace(assumed=_assumed(read), unresolved=unresolved, unmodelled=beyond)
-    heard = model is not None and model.architecture.hears
-    return setup if heard else with_lengths(setup, given.get(LENGTHS), unit)
+    return with_lengths(setup, given.get(LENGTHS), unit, model)
 
 
 def _open(read: SettingsReader, name: str, usual: bool, matters: bool) -> bool:
@@ -238,9 +236,8 @@ def _lengths(
     read: SettingsReader, model: Model | None, constants: Mapping[str, float], script: str | None
 ) -> tuple[int, int]:
     if model is not None and model.architecture.hears:
-        return _lengths_of_sound(read, model, constants)
-    one_row = model is not None and not reads_target(model.architecture)
-    # of sequence-to-sequence runs a bare max_length may be the generation's
+        return lengths_of_sound(read, model, constants)
+    one_row = model is not None and not reads_target(model.architecture)  # else max_length may be the generation's
     source = read.number("data.max_source_length", *(("trl.max_length", "trl.max_seq_length") if one_row else ()))
     usual_source = read.default("data.max_source_length")
     if usual_source is not None:  # the format's own
@@ -252,26 +249,6 @@ def _lengths(
     if target is None and one_row:
         return int(source), usual
     return int(source), int(read.or_assume("data.max_target_length", target, usual, "usual_length"))
-
-
-def _lengths_of_sound(read: SettingsReader, model: Model, constants: Mapping[str, float]) -> tuple[int, int]:
-    """What a model that hears encodes is of one length, whatever a config says; how long answers may be generated
-    says nothing of its labels."""
-    source = read.or_assume("data.max_source_length", None, *assumed_source_length(model, constants))
-    usual = int(constants["assumed_target_length"])
-    target = read.number("data.max_target_length")
-    return int(source), int(read.or_assume("data.max_target_length", target, usual, "usual_length"))
-
-
-def _answer_length(read: SettingsReader, model: Model | None, target: int, generates: bool) -> int:
-    """Tokens that evaluation generates at most; of Whisper, where nothing says it, as many as it has positions."""
-    length = read.number("training.generation_max_length", "generation.max_length")
-    if length is None and model is not None and model.architecture.hears and model.architecture.max_positions:
-        most = model.architecture.max_positions  # max_length of its generation_config.json
-        return (
-            int(read.or_assume("training.generation_max_length", None, most, "longest_of_model")) if generates else most
-        )
-    return int(length or target)
 
 
 def _generated(read: SettingsReader, model: Model | None, target: int, generates: bool) -> int:

@@ -82,7 +82,7 @@ def lora_config(model: Any, setup: TrainingSetup) -> Any:
 def _task_type(model: Any) -> str | None:
     """PEFT's name for the task; it has none for a masked language model, which does not generate, nor for speech."""
     kind = type(model).__name__
-    if model.main_input_name == "input_features":  # its class for seq2seq hands the model input ids
+    if getattr(model, "main_input_name", "") == "input_features":  # its class for seq2seq hands the model input ids
         return None
     generates = "CAUSAL_LM" if model.can_generate() else None
     return next((task for ending, task in TASK_TYPES if kind.endswith(ending)), generates)
