@@ -7,7 +7,8 @@ import pytest
 
 from catalog_sample import load_catalog
 from kb.advice.question import Question
-from kb.config.python.declared import declared, device_map_of
+from kb.config.python.declared import declared
+from kb.config.python.placing import device_map_of
 from kb.core.result import UnitResult, Unusable
 from kb.session.prepare import file_checker
 from kb.session.project import find_project
