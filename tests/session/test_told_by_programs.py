@@ -208,3 +208,23 @@ def test_a_parser_without_the_librarys_class_has_none_of_its_defaults(tmp_path: 
     command = "python train.py --train_batch_size 8 --learning_rate 1e-5 --eval_steps 10 --bf16\n"
     told = result(tmp_path, command, "run.sh")
     assert any(each.rule == "eval-steps-without-eval-strategy" for each in told.findings) is told_of
+
+
+@pytest.mark.parametrize(("model", "predicted"), [("facebook/opt-6.7b", False), ("huggyllama/llama-7b", True)])
+def test_in_8_bits_with_checkpointing_only_what_the_engine_follows_is_predicted(
+    tmp_path: Path, model: str, predicted: bool
+) -> None:
+    program = (
+        "from transformers import AutoModelForCausalLM, BitsAndBytesConfig, Trainer, TrainingArguments\n"
+        "from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training\n"
+        "quantized = BitsAndBytesConfig(load_in_8bit=True)\n"
+        f"model = AutoModelForCausalLM.from_pretrained('{model}', quantization_config=quantized)\n"
+        "model = prepare_model_for_kbit_training(model, gradient_checkpointing_kwargs={'use_reentrant': False})\n"
+        "model = get_peft_model(model, LoraConfig(r=8, target_modules=['q_proj', 'v_proj']))\n"
+        "arguments = TrainingArguments('out', per_device_train_batch_size=4, fp16=True, learning_rate=1e-4,\n"
+        "    gradient_checkpointing=True, gradient_checkpointing_kwargs={'use_reentrant': False})\n"
+        "Trainer(model=model, args=arguments).train()\n"
+    )
+    told = result(tmp_path, program)
+    assert (told.prediction is not None) is predicted
+    assert predicted or told.note == "engine_not_followed"
