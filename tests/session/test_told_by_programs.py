@@ -228,3 +228,22 @@ def test_in_8_bits_with_checkpointing_only_what_the_engine_follows_is_predicted(
     told = result(tmp_path, program)
     assert (told.prediction is not None) is predicted
     assert predicted or told.note == "engine_not_followed"
+
+
+@pytest.mark.parametrize(
+    ("frozen", "predicted"),
+    [
+        ("", True),
+        ("for each in model.base_model.parameters():\n    each.requires_grad = False\n", False),
+        ("model.base_model.requires_grad_(False)\n", False),
+        ("model.freeze_encoder()\n", False),
+        ("# each.requires_grad = False\n", True),
+    ],
+)
+def test_a_part_that_does_not_train_is_no_full_fine_tuning(tmp_path: Path, frozen: str, predicted: bool) -> None:
+    program = (
+        "from transformers import AutoModelForSeq2SeqLM, Trainer, TrainingArguments\n"
+        f"model = AutoModelForSeq2SeqLM.from_pretrained('facebook/bart-base')\n{frozen}"
+        "Trainer(model=model, args=TrainingArguments('out', per_device_train_batch_size=4)).train()\n"
+    )
+    assert (result(tmp_path, program).prediction is not None) is predicted

@@ -32,7 +32,8 @@ TRAINING = "hf"  # whose defaults hold where a file has no training call
 TRAINER = "script.trainer"  # the class that is called says it, whatever its keywords hint at
 
 
-ADAPTER = "run.adapter"
+ADAPTER, LORA = "run.adapter", "lora.enabled"
+FROZEN = re.compile(r"^[^#\n]*\.requires_grad(?:_\(\s*False\b|\s*=\s*False\b)", re.M)
 OWN_LAYER = re.compile(r"^class (\w*(?:lora|adapter)\w*)\((?:\w+\.)*(?:Module|Linear\w*)\b", re.I | re.M)
 OWN = ("training.", "trl.")  # settings that are keywords of a training call itself
 OF_MODELS = ("lora.enabled", "quantization.load_in_4bit", "quantization.load_in_8bit", "model.torch_dtype")
@@ -264,10 +265,16 @@ def _loss_only(analysis: Analysis, call: Call) -> dict[str, Setting]:
 
 
 def _own_adapter(analysis: Analysis, call: Call) -> dict[str, Setting]:
-    """The adapters that a program makes by a layer of its own, ``class LoRALinear(nn.Module)``."""
-    named = OWN_LAYER.search(analysis.module.text)
-    span = analysis.name_span(call)
-    return {ADAPTER: Setting(named[1], span, span, (named[1],), alias=True)} if named else {}
+    """The adapters that a program makes by a layer of its own, ``class LoRALinear(nn.Module)``; and that it lets a part
+    of the weights not train, ``parameter.requires_grad = False``: then the run is no full fine-tuning.
+    """
+    named, span = OWN_LAYER.search(analysis.module.text), analysis.name_span(call)
+    if named is not None:
+        return {ADAPTER: Setting(named[1], span, span, (named[1],), alias=True)}
+    if FROZEN.search(analysis.module.text) is None:
+        return {}
+    unknown = Unknown(frozenset((LORA,)), NO_SUCH_RUN)
+    return {LORA: Setting(unknown, span, span, ("requires_grad",), alias=True)}
 
 
 def _told(setting: Setting, name: str) -> Setting:
