@@ -254,7 +254,9 @@ class Model:
             wrapped = [linear for linear in self.linears if adapters.wraps(linear.path)]
         for linear in wrapped:
             rows, columns = linear.weight.shape
-            dtype = F32 if isinstance(linear.state, Tensor) else self.options.dtype
+            dtype = linear.weight.dtype if linear.state is None else self.options.dtype
+            if isinstance(linear.state, Tensor):
+                dtype = F32
             linear.a, linear.b = new((adapters.rank, columns), dtype), new((rows, adapters.rank), dtype)
             if adapters.dora:
                 from kb.memory.engine.dora import magnitude_of

@@ -13,7 +13,7 @@ from kb.memory.engine.allocator import CachingAllocator, OutOfMemory
 from kb.memory.engine.colocated import beside_vllm
 from kb.memory.engine.ddp import finds_unused
 from kb.memory.engine.expandable import ExpandableAllocator
-from kb.memory.engine.families.decoder_types import without_sdpa
+from kb.memory.engine.families.decoder_types import packs_nothing, without_sdpa
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.lengths import varied
 from kb.memory.engine.optimizers import KNOWN
@@ -182,6 +182,8 @@ def report_of(
         assumed += (Assumption("training.loss", setup.post.kind, "loss_computed"),)
     if setup.attn_implementation == "sdpa" and architecture.engine and without_sdpa(architecture):
         assumed += (Assumption("training.attn_implementation", "eager", "no_sdpa_of_the_type"),)
+    if quantized and architecture.engine and packs_nothing(architecture):
+        assumed += (Assumption("quantization.load_in_4bit", False, "no_layer_is_packed"),)
     if setup.attn_implementation == "flash":
         assumed += (Assumption("training.attn_implementation", "sdpa", "flash_as_sdpa"),)
     if setup.do_eval and not (setup.predict_with_generate or setup.prediction_loss_only or setup.eval_samples):

@@ -55,7 +55,7 @@ class Traits(NamedTuple):
     scaled_logits: bool = False
     inputs: Callable[..., Any] = inputs.turned
     written: Callable[..., Any] | None = None  # attention as the type writes it out, of ``decoder_written``
-    special_tokens: int = 3  # that generate makes tensors of, by the defaults of the type's config
+    special_tokens: int = 2  # that generate makes tensors of, as published configs name them: most have no padding
     numbers: bool = True  # generate hands the positions on
     eager_only: bool = False  # transformers has no other implementation of its attention
     table: Callable[..., Any] = no_table  # a buffer of every attention: its shape and type
@@ -67,8 +67,8 @@ LLAMA = Traits()
 TYPES = {
     "llama": LLAMA,
     "mistral": LLAMA,
-    "qwen2": Traits(special_tokens=2),
-    "qwen3": Traits(special_tokens=2, qk_norms=("q_norm", "k_norm"), project=parts.project_normed),
+    "qwen2": LLAMA,
+    "qwen3": Traits(qk_norms=("q_norm", "k_norm"), project=parts.project_normed),
     "gpt_neox": Traits(
         stem="gpt_neox", embed="embed_in", final="final_layer_norm", order=("norm1", "norm2", "attention", "mlp"),
         attention="attention", qkv=("query_key_value",), output="dense", norm=LayerNorm, project=parts.project_fused,
@@ -81,12 +81,12 @@ TYPES = {
         norm=LayerNorm, mlp=parts.named_mlp("c_fc", "c_proj", dropped=True), dropped_output=True,
     ),
     "cohere": Traits(
+        special_tokens=3,
         norm=parts.CohereNorm, turn=parts.rotary_interleaved, tables=parts.tables_interleaved,
         wiring=wirings.parallel, order=("attention", "mlp", "norm1"), scaled_logits=True,
     ),
-    "glm": Traits(special_tokens=2, turn=parts.rotary_pairs_part, mlp=parts.FusedGatedMlp),
+    "glm": Traits(turn=parts.rotary_pairs_part, mlp=parts.FusedGatedMlp),
     "glm4": Traits(
-        special_tokens=2,
         turn=parts.rotary_pairs_part, mlp=parts.FusedGatedMlp, wiring=wirings.sandwiched,
         order=("attention", "mlp", "norm1", "norm2", "norm3", "norm4"),
         norms=("input_layernorm", "post_attention_layernorm", "post_self_attn_layernorm", "post_mlp_layernorm"),
@@ -104,6 +104,7 @@ TYPES = {
         table=written.table_of_sight, mlp=parts.named_mlp("c_fc", "c_proj", dropped=True), wiring=wirings.gpt_neo,
     ),
     "bloom": Traits(
+        special_tokens=3,
         stem="transformer", embed="word_embeddings", embed_norm="word_embeddings_layernorm", layers="h", final="ln_f",
         order=("norm1", "attention", "norm2", "mlp"), attention="self_attention", qkv=("query_key_value",),
         output="dense", norm=LayerNorm, inputs=inputs.sloped, written=written.bloom, eager_only=True,
@@ -157,3 +158,9 @@ def check_run(a: Architecture, setup: TrainingSetup) -> None:
 def without_sdpa(a: Architecture) -> bool:
     """Whether transformers computes a type's attention eagerly where nothing else is asked for."""
     return a.family == "decoder" and a.model_type in TYPES and TYPES[a.model_type].eager_only
+
+
+def packs_nothing(a: Architecture) -> bool:
+    """Whether 4-bit loading leaves a type's blocks as they are: their linear layers are a class of the model's own,
+    which transformers 5.23 does not replace (integrations/bitsandbytes.py); releases that ask ``isinstance`` do."""
+    return a.family == "decoder" and a.model_type in TYPES and TYPES[a.model_type].product is not None
