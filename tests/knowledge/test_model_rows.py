@@ -266,8 +266,8 @@ def test_eenzeenee_has_the_dimensions_of_pko_t5_base() -> None:
 
 # whose config.json nobody could show
 NO_RECORD = {
-    "exaone-3.5-2.4b", "exaone-3.5-7.8b", "gemma-2-27b", "bloom-560m", "bloom-7b1", "whisper-tiny", "whisper-base", "whisper-medium",
-    "whisper-large-v2", "whisper-large-v3-turbo",
+    "exaone-3.5-2.4b", "exaone-3.5-7.8b", "gemma-2-27b", "bloom-560m", "bloom-7b1", "whisper-tiny", "whisper-base",
+    "whisper-medium", "whisper-large-v2", "whisper-large-v3-turbo",
 }  # fmt: skip
 
 

@@ -227,10 +227,15 @@ class Tracer(TorchDispatchMode):
 
     @staticmethod
     def _called_by_engine() -> bool:
-        """Whether no Python stands between autograd's thread and the operator but torch's own wrappers."""
+        """Whether no Python stands between autograd's engine and the operator but torch's own wrappers.
+
+        The engine is where its thread begins, or where a backward inside of one (``CheckpointFunction``) starts it.
+        """
         frame: Any = sys._getframe(2)
         while frame is not None:
             code = frame.f_code
+            if code.co_name == "_engine_run_backward":
+                return True
             if code.co_name not in ("_fn", "inner", "__torch_dispatch__", "_engine_accumulates"):
                 return False
             frame = frame.f_back

@@ -170,7 +170,8 @@ def _eagerly(
     shares = ops.softmax(summed, x.dtype)
     del summed
     shares = ops.dropout(shares, attention.dropout)
-    return ops.matmul(shares, value), shares, scores, wide, logits
+    seen = ops.view(shares, shares.shape)
+    return ops.matmul(seen, value), shares, scores, wide, logits
 
 
 def _apart(attention: Any, fused: Tensor) -> tuple[Tensor, ...]:
