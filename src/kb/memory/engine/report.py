@@ -183,7 +183,8 @@ def report_of(
     if setup.attn_implementation == "sdpa" and architecture.engine and without_sdpa(architecture):
         assumed += (Assumption("training.attn_implementation", "eager", "no_sdpa_of_the_type"),)
     if quantized and architecture.engine and packs_nothing(architecture):
-        assumed += (Assumption("quantization.load_in_4bit", False, "no_layer_is_packed"),)
+        bits = 8 if setup.load_in_8bit else 4
+        assumed += (Assumption(f"quantization.load_in_{bits}bit", False, "no_layer_is_packed"),)
     if setup.attn_implementation == "flash":
         assumed += (Assumption("training.attn_implementation", "sdpa", "flash_as_sdpa"),)
     if setup.do_eval and not (setup.predict_with_generate or setup.prediction_loss_only or setup.eval_samples):
