@@ -6,6 +6,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
@@ -147,41 +148,52 @@ def test_a_hydra_group_file_counts_too(kb: Runner) -> None:
     assert "a.yaml [config.yaml]" in told
 
 
-@pytest.mark.parametrize("damage", ["text", "zeros inside", "no permission", "a folder", "wrong values"])
-def test_a_damaged_cache_changes_nothing(kb: Runner, damage: str) -> None:
-    right = kb("--quiet").stdout
-    table = kb.table
-    if damage == "text":
-        table.write_text("this is no database, " * 1000)
-    elif damage == "zeros inside":
-        raw = bytearray(table.read_bytes())
-        raw[4096 : len(raw) // 2] = bytes(len(raw) // 2 - 4096)
-        table.write_bytes(raw)
-    elif damage == "no permission":
-        shutil.rmtree(kb.cache)
-        kb.cache.write_text("a file where the folder should be")
-    elif damage == "a folder":
-        table.unlink()
-        table.mkdir()
-    else:
-        with sqlite3.connect(table) as rows:
-            rows.execute("UPDATE results SET value = x'00'")
-    for _ in range(2):
-        again = kb("--quiet")
-        assert again.stdout == right
-        assert again.stderr == ""
+def _text(table: Path) -> None:
+    table.write_text("this is no database, " * 1000)
 
 
-def test_values_of_another_shape_are_as_good_as_none(kb: Runner) -> None:
-    right = kb("--quiet").stdout
-    import zlib
+def _zeros_inside(table: Path) -> None:
+    raw = bytearray(table.read_bytes())
+    raw[4096 : len(raw) // 2] = bytes(len(raw) // 2 - 4096)
+    table.write_bytes(raw)
 
-    with sqlite3.connect(kb.table) as rows:
+
+def _no_permission(table: Path) -> None:
+    cache = table.parents[1]
+    shutil.rmtree(cache)
+    cache.write_text("a file where the folder should be")
+
+
+def _a_folder(table: Path) -> None:
+    table.unlink()
+    table.mkdir()
+
+
+def _wrong_values(table: Path) -> None:
+    with sqlite3.connect(table) as rows:
+        rows.execute("UPDATE results SET value = x'00'")
+
+
+def _another_shape(table: Path) -> None:
+    with sqlite3.connect(table) as rows:
         for (key,) in rows.execute("SELECT key FROM results").fetchall():
             value = zlib.compress(json.dumps(["x", [1, 2]]).encode())
             checked = zlib.crc32(value, zlib.crc32(key))
             rows.execute("UPDATE results SET value = ?, check_sum = ? WHERE key = ?", (value, checked, key))
-    assert kb("--quiet").stdout == right
+
+
+def test_a_damaged_cache_changes_nothing(kb: Runner) -> None:
+    """A tree checked once, its cache laid there again before each damage."""
+    right = kb("--quiet").stdout
+    whole = kb.folder / "whole"
+    kb.cache.rename(whole)
+    for damage in (_text, _zeros_inside, _no_permission, _a_folder, _wrong_values, _another_shape):
+        shutil.copytree(whole, kb.cache)
+        damage(kb.table)
+        for _ in range(2):
+            again = kb("--quiet")
+            assert (again.stdout, again.stderr) == (right, ""), damage
+        shutil.rmtree(kb.cache) if kb.cache.is_dir() else kb.cache.unlink()
 
 
 def test_two_runs_at_once_are_both_right(kb: Runner, still_kb: Path) -> None:

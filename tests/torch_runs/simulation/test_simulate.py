@@ -76,7 +76,7 @@ DECODER = TrainingSetup(
 
 @cache
 def small_decoder() -> Simulated:
-    return in_a_process(DECODER, LLAMA)
+    return run(DECODER, LLAMA)
 
 
 def test_a_long_answer_whose_middle_only_grows_the_cache_agrees_with_its_trace() -> None:
@@ -158,7 +158,7 @@ def test_the_timeline_holds_the_peaks_and_draws() -> None:
         assert f"{train.peak_allocated_bytes / GIB:.2f}" in drawing
 
 
-def test_the_same_question_has_the_same_answer_and_its_snapshot(tmp_path: Path) -> None:
+def test_the_simulators_own_process_has_the_same_answer_and_its_snapshot(tmp_path: Path) -> None:
     path = tmp_path / "snapshot.pickle"
     again = in_a_process(DECODER, LLAMA, snapshot_path=str(path))
     assert again.report == small_decoder().report
@@ -208,5 +208,5 @@ def test_a_model_that_cannot_be_simulated_is_named(
     config: dict[str, Any], settings: dict[str, Any], kind: type[SimulationError]
 ) -> None:
     with pytest.raises(kind) as caught:
-        (in_a_process if kind is RemoteCodeError else run)(TrainingSetup(**settings), config)
+        run(TrainingSetup(**settings), config)
     assert not isinstance(caught.value, CrashedError)
