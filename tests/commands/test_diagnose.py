@@ -14,6 +14,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from every_row import for_every
 from kb.advice.diagnosis import Diagnosis, diagnose
 from kb.advice.log_scan import BLOCK, WINDOW, LogLine, contexts_of, evidence_of
 from kb.commands.diagnose import main
@@ -28,7 +29,9 @@ from yaml_file import read_yaml
 ROOT = Path(__file__).resolve().parents[2]
 REMEDIES: Mapping[str, Any] = load_guide()["remedies"]
 EXCERPTS = read_yaml(ROOT / "tests" / "data" / "logs" / "excerpts.yaml")
-EXAMPLES = [(name, at, example) for name, data in REMEDIES.items() for at, example in enumerate(data["examples"])]
+EXAMPLES = {
+    f"{name}-{at}": (name, example) for name, data in REMEDIES.items() for at, example in enumerate(data["examples"])
+}
 OOM = (
     "RuntimeError: CUDA out of memory. Tried to allocate 96.00 MiB (GPU 0; 23.70 GiB total capacity; "
     "22.41 GiB already allocated; 40.50 MiB free; 22.62 GiB reserved in total by PyTorch)"
@@ -62,7 +65,7 @@ def first(text: str) -> tuple[str | None, str]:
 # --- what logs say ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("row", EXCERPTS, ids=[row["id"] for row in EXCERPTS])
+@for_every({row["id"]: row for row in EXCERPTS})
 def test_an_excerpt_is_put_down_to_its_resource(row: dict[str, Any]) -> None:
     cause, resource = first(row["log"])
     assert resource == row["resource"], cause
@@ -70,8 +73,9 @@ def test_an_excerpt_is_put_down_to_its_resource(row: dict[str, Any]) -> None:
         assert cause == row["cause"]
 
 
-@pytest.mark.parametrize(("name", "at", "example"), EXAMPLES, ids=[f"{name}-{at}" for name, at, _ in EXAMPLES])
-def test_every_example_of_a_remedy_comes_out_as_it_says(name: str, at: int, example: dict[str, str]) -> None:
+@for_every(EXAMPLES)
+def test_every_example_of_a_remedy_comes_out_as_it_says(given: tuple[str, dict[str, str]]) -> None:
+    name, example = given
     found = [cause.id for cause in of(example["log"]).causes]
     assert (found[:1] == [name]) if example["expect"] == "found" else name not in found
 

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from config_sample import DIALECT_FILES, DIALECTS, FACTS, ROOT, dialect_of, load, read, read_one
+from every_row import for_every
 from kb.config.dialect.dialects import CompiledDialect
 from kb.config.reader import ConfigReader
 
@@ -52,7 +53,7 @@ def aims(meant: object) -> list[str]:
     return [name for each in meant for name in aims(each)]
 
 
-@pytest.mark.parametrize("path", DIALECT_FILES, ids=lambda path: path.stem)
+@for_every({path.stem: path for path in DIALECT_FILES})
 def test_a_shipped_dialect_answers_to_the_schema(path):
     data = load(path)
     assert [error.message for error in VALIDATOR.iter_errors(data)] == []
@@ -61,7 +62,7 @@ def test_a_shipped_dialect_answers_to_the_schema(path):
     assert set(data["sources"]) <= set(SOURCES)
 
 
-@pytest.mark.parametrize("dialect", DIALECTS.values(), ids=lambda dialect: dialect.id)
+@for_every(DIALECTS)
 def test_every_name_a_dialect_aims_at_is_a_setting(dialect):
     for meant in dialect.keys.values():
         for name in aims(meant):
@@ -72,21 +73,21 @@ def test_every_name_a_dialect_aims_at_is_a_setting(dialect):
         assert name == "*" or FACTS[name].setting, name
 
 
-@pytest.mark.parametrize("dialect", DIALECTS.values(), ids=lambda dialect: dialect.id)
+@for_every(DIALECTS)
 def test_the_rules_a_format_is_exempt_from_exist(dialect):
     rules = {path.stem for path in (ROOT / "rules" / "checks").rglob("*.yaml")}
     areas = {path.name for path in (ROOT / "rules" / "checks").iterdir()}
     assert set(dialect.exempt) <= rules | areas
 
 
-@pytest.mark.parametrize("dialect", DIALECTS.values(), ids=lambda dialect: dialect.id)
+@for_every(DIALECTS)
 def test_no_argument_is_listed_twice(dialect):
     listed = [name for names in dialect.known.values() for name in names]
     assert len(set(listed)) == len(listed)
     assert not [name for name in listed if name in dialect.keys]
 
 
-@pytest.mark.parametrize("dialect", DIALECTS.values(), ids=lambda dialect: dialect.id)
+@for_every(DIALECTS)
 def test_no_ignored_key_is_also_a_listed_one(dialect):
     assert not set(dialect.ignore) & set(dialect.keys)
 

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from catalog_sample import load_catalog, load_guide
+from every_row import for_every
 from kb.advice.recompute import Basis, RecipeError, recompute
 from kb.knowledge.compile_guide import compile_entry
 from kb.knowledge.source import read_source
@@ -22,7 +23,7 @@ CATALOG = load_catalog(whole=True)
 BASIS = Basis(models=CATALOG.models, gpus=CATALOG.gpus, constants=CATALOG.constants)
 ERRATA: list[dict[str, Any]] = load_guide()["errata"]["errata"]
 BY_ID = {entry["id"]: entry for entry in ERRATA}
-each_erratum = pytest.mark.parametrize("entry", ERRATA, ids=list(BY_ID))
+each_erratum = for_every(BY_ID)
 
 NOTE_LINES = {"guide-batch-by-gpu": 169, "guide-memory": 194, "guide-batch-inference": 462, "history-mt5-qlora": 151}
 # What is known to be wrong in each note. An entry that goes missing here was settled in silence.

@@ -8,6 +8,7 @@ import jsonschema
 import pytest
 import yaml
 
+from every_row import for_every
 from yaml_file import read_yaml
 
 RULES = Path(__file__).parents[2] / "rules"
@@ -47,7 +48,7 @@ def rows() -> dict[str, dict[str, Any]]:
 
 ROWS = rows()
 SOURCES = read_yaml(RULES / "sources.yaml")["sources"]
-each_row = pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+each_row = for_every(ROWS)
 
 
 def quantities(row: dict[str, Any]) -> list[dict[str, Any]]:

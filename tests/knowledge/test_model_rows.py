@@ -10,6 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from every_row import for_every
 from kb.memory import architecture_from_config, parameter_count
 from yaml_file import read_yaml
 
@@ -99,7 +100,7 @@ def rows() -> dict[str, dict[str, Any]]:
 
 ROWS = rows()
 SOURCES = read_yaml(RULES / "sources.yaml")["sources"]
-each_row = pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+each_row = for_every(ROWS)
 
 
 def counted_parameters(row: dict[str, Any]) -> int:

@@ -10,6 +10,8 @@ from typing import get_args
 
 import pytest
 
+from every_row import for_every
+from kb.core.hardware import Gpu
 from kb.core.text import PLACEHOLDER, UserError
 from kb.machine.arguments import UnknownGpu, find_gpu
 from kb.machine.detect import detect
@@ -42,9 +44,8 @@ def test_gpu_is_found_by_id_alias_or_name_in_any_spelling(name: str, gpu_id: str
     assert find_gpu(name, CATALOGUE).id == gpu_id
 
 
-@pytest.mark.parametrize("gpu_id", sorted(CATALOGUE))
-def test_every_id_name_and_alias_means_its_own_gpu(gpu_id: str) -> None:
-    gpu = CATALOGUE[gpu_id]
+@for_every(CATALOGUE)
+def test_every_id_name_and_alias_means_its_own_gpu(gpu: Gpu) -> None:
     for name in (gpu.id, gpu.name, *gpu.aliases):
         assert find_gpu(name, CATALOGUE) is gpu
         assert find_gpu(name.upper(), CATALOGUE) is gpu

@@ -2,6 +2,8 @@
 
 import pytest
 
+from every_row import for_every
+from kb.core.hardware import Gpu
 from kb.core.units import MIB
 from kb.machine.match import match_gpu
 from native.hardware import gpus
@@ -87,7 +89,6 @@ def test_another_gpu_matches_nothing(name: str, memory_mib: int) -> None:
     assert match_gpu(name, memory_mib * MIB, CATALOGUE) is None
 
 
-@pytest.mark.parametrize("gpu_id", sorted(CATALOGUE))
-def test_catalogue_names_match_their_own_row(gpu_id: str) -> None:
-    gpu = CATALOGUE[gpu_id]
+@for_every(CATALOGUE)
+def test_catalogue_names_match_their_own_row(gpu: Gpu) -> None:
     assert match_gpu(gpu.name, gpu.memory_total, CATALOGUE) is gpu

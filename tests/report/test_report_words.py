@@ -4,11 +4,11 @@ import os
 import re
 from collections.abc import Iterator
 from itertools import product
-
-import pytest
+from typing import Any
 
 import report_sample as sample
 from catalog_sample import load_catalog
+from every_row import for_every
 from kb.core.finding import SEVERITIES, Finding, Span
 from kb.core.memory_report import MemoryReport
 from kb.core.setup import TrainingSetup
@@ -117,10 +117,9 @@ def glossary() -> dict[str, dict[str, object]]:
     return terms
 
 
-@pytest.mark.parametrize("term", glossary())
-def test_texts_keep_to_the_glossary(term: str) -> None:
-    entry = glossary()[term]
-    allowed = [entry["ko"], *entry.get("also_ko", [])]  # type: ignore[misc]
+@for_every(glossary())
+def test_texts_keep_to_the_glossary(entry: dict[str, Any]) -> None:
+    allowed = [entry["ko"], *entry.get("also_ko", [])]
     word = re.compile(rf"(?<![\w-]){re.escape(str(entry['en']))}(?![\w-])", re.IGNORECASE)
     for key in KOREAN:
         if word.search(PLACEHOLDER.sub("", ENGLISH[key])):
