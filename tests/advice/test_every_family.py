@@ -41,7 +41,7 @@ WORDS = Words("en", cli.load_words_or_none("en"), CATALOG.facts)
 METHODS = ("full", "lora", "qlora", "dora")
 STYLE = Style(width=88)
 # What says how it is that nothing is predicted; anything else is a fault.
-REASONS = ("estimate.encoder_generates_nothing", "estimate.too_long")
+REASONS = ("estimate.encoder_generates_nothing", "estimate.too_long", "note.engine_not_followed")
 
 
 def models() -> Iterator[Model]:
