@@ -160,4 +160,8 @@ def test_weights_in_8_bits_peak_where_bitsandbytes_own_layers_do(model: str, giv
 def test_whisper_peaks_where_the_simulation_does(given: dict[str, Any]) -> None:
     setup = TrainingSetup(per_device_train_batch_size=3, max_target_length=40, **given)
     _, peaks = simulated(CONFIGS["whisper"], setup, (7, 5))
-    assert {phase: followed(CONFIGS["whisper"], setup, (7, 5))[1][phase] for phase in peaks} == peaks
+    _, found = followed(CONFIGS["whisper"], setup, (7, 5))
+    near = 512 if setup.do_eval and setup.predict_with_generate else 0  # one block of a small tensor of token ids
+    for phase, (allocated, reserved) in peaks.items():
+        assert abs(found[phase][0] - allocated) <= (near if phase == "generate" else 0), phase
+        assert found[phase][1] == reserved, phase
