@@ -13,7 +13,8 @@ from kb.memory.engine.allocator import CachingAllocator, OutOfMemory
 from kb.memory.engine.colocated import beside_vllm
 from kb.memory.engine.ddp import finds_unused
 from kb.memory.engine.expandable import ExpandableAllocator
-from kb.memory.engine.families.decoder_types import packs_nothing, without_sdpa
+from kb.memory.engine.families.decoder_types import packs_nothing as packs_nothing
+from kb.memory.engine.families.decoder_types import without_sdpa
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.lengths import varied
 from kb.memory.engine.optimizers import KNOWN
