@@ -1,7 +1,7 @@
 """Whatever is asked: the recommended batch fits with its whole error band, the next one does not, and the effective
 batch is held where any batch holds it."""
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from catalog_sample import load_catalog
@@ -26,6 +26,7 @@ GPUS = st.sampled_from(sorted(CATALOG.gpus))
     target=st.integers(8, 256),
     beams=st.integers(1, 8),
 )
+@example(model="gpt-j-6b", gpu="a10", method="auto", effective=4, world=1, source=32, target=8, beams=1)
 def test_what_is_recommended_fits_and_one_more_does_not(
     model: str, gpu: str, method: str, effective: int, world: int, source: int, target: int, beams: int
 ) -> None:

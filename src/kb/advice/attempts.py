@@ -46,7 +46,8 @@ OFFERED_ONLY = ("full_offload",)  # needs a DeepSpeed file beside the config, so
 class Attempt(NamedTuple):
     """One way: its setup, what training needs at batch 1, and the largest batches that fit; 0 where not even 1 does.
 
-    ``evaluation`` is the largest evaluation batch beside this way's optimizer.
+    ``evaluation`` is the largest evaluation batch beside this way's optimizer, after training at batch 1; of the way
+    that is chosen, after training at the batch that is recommended.
     """
 
     name: str
@@ -127,7 +128,8 @@ def _attempt(name: str, setup: TrainingSetup, estimator: Estimator, share: int |
         estimator.largest(alone._replace(gradient_accumulation_steps=steps), "per_device_train_batch_size")
         for steps in (1, 2)
     )
-    evaluation = estimator.largest(setup, "per_device_eval_batch_size") if setup.do_eval else 0
+    first = setup._replace(per_device_train_batch_size=1)  # what training leaves in the cache grows with its batch
+    evaluation = estimator.largest(first, "per_device_eval_batch_size") if setup.do_eval else 0
     return Attempt(name, setup, setup.method, train, Ceiling(single, accumulated), evaluation)
 
 
