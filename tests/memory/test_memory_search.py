@@ -8,7 +8,7 @@ import memory_sample as sample
 from kb.core.setup import TrainingSetup
 from kb.core.units import GIB
 from kb.memory import largest_batch, predict, workers_that_fit
-from kb.memory.search import BatchField, largest_dividing
+from kb.memory.search import LARGEST_BATCH, BatchField, largest_dividing, largest_within
 
 T5 = sample.architecture(sample.T5_BASE)
 MT5 = sample.architecture(sample.MT5_BASE)
@@ -76,3 +76,39 @@ def test_the_largest_divisor_within_a_limit_is_found_from_any_of_them(
     assert found == max((number for number in divisors if number <= limit), default=0)
     assert asked[0] == first
     assert len(asked) <= len(divisors).bit_length() + 1
+
+
+@given(
+    fixed=st.integers(0, 10**6),
+    each=st.integers(0, 10**5),
+    bend=st.integers(0, 200),
+    chunk=st.integers(1, 5000),
+    limit=st.integers(1, 10**8),
+    slope=st.integers(0, 10**5),
+    first=st.integers(1, LARGEST_BATCH),
+)
+def test_what_is_found_fits_and_one_more_does_not_from_any_first_guess(
+    fixed: int, each: int, bend: int, chunk: int, limit: int, slope: int, first: int
+) -> None:
+    asked: list[int] = []
+
+    def used(batch: int) -> int:
+        asked.append(batch)
+        return 1 + (fixed + each * batch + bend * batch**2) // chunk * chunk
+
+    found = largest_within(used, limit, 1, LARGEST_BATCH, slope, first)
+    count = len(asked)
+    assert found == 0 or used(found) <= limit
+    assert found == LARGEST_BATCH or used(found + 1) > limit
+    assert count <= 22  # bisection alone asks 12
+
+
+def test_a_straight_line_is_known_after_four() -> None:
+    asked: list[int] = []
+
+    def used(batch: int) -> int:
+        asked.append(batch)
+        return 5534 + 98 * batch
+
+    assert largest_within(used, 24064, 1, LARGEST_BATCH) == 189
+    assert len(asked) == 4

@@ -124,10 +124,9 @@ def _attempt(name: str, setup: TrainingSetup, estimator: Estimator, share: int |
     assert train is not None  # it trains
     if share is not None:
         return Attempt(name, setup, setup.method, train, _ceiling_of_share(alone, estimator, share), 0)
-    single, accumulated = (
-        estimator.largest(alone._replace(gradient_accumulation_steps=steps), "per_device_train_batch_size")
-        for steps in (1, 2)
-    )
+    single = estimator.largest(alone._replace(gradient_accumulation_steps=1), "per_device_train_batch_size")
+    twice = alone._replace(gradient_accumulation_steps=2)
+    accumulated = single and estimator.largest(twice, "per_device_train_batch_size", first=single)
     first = setup._replace(per_device_train_batch_size=1)  # what training leaves in the cache grows with its batch
     evaluation = estimator.largest(first, "per_device_eval_batch_size") if setup.do_eval else 0
     return Attempt(name, setup, setup.method, train, Ceiling(single, accumulated), evaluation)

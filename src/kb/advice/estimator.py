@@ -90,9 +90,9 @@ class Estimator:
         usable = self.usable_bytes
         return usable is None or all(phase.high_bytes <= usable for phase in phases)
 
-    def largest(self, setup: TrainingSetup, field: BatchField, most: int = LARGEST_BATCH) -> int:
+    def largest(self, setup: TrainingSetup, field: BatchField, most: int = LARGEST_BATCH, first: int = 1) -> int:
         """The largest value, up to ``most``, of a batch setting whose phases fit with their whole band; 0 where not
-        even 1 does.
+        even 1 does. ``first`` is asked about first: the answer of a like question.
 
         0 too where the model has no such phase: an encoder generates nothing.
         """
@@ -111,6 +111,7 @@ class Estimator:
             compute_capability=self.gpu.compute_capability if self.gpu else None,
             cautious=True,
             most=most,
+            first=first,
         )
 
     def largest_share(self, setup: TrainingSetup) -> int:
