@@ -216,6 +216,7 @@ LLAMA = {"model_type": "llama", "hidden_size": 1024, "intermediate_size": 2816, 
          "num_key_value_heads": 4, "num_hidden_layers": 6, "vocab_size": 32000, "max_position_embeddings": 2048,
          "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "rms_norm_eps": 1e-5}  # fmt: skip
 SMALL = {**LLAMA, "hidden_size": 128, "intermediate_size": 320, "num_hidden_layers": 2, "vocab_size": 1000}
+DEEP = {**LLAMA, "num_hidden_layers": 8, "vocab_size": 1000}  # what is gathered, and not the logits, decides its peak
 TIED = {**LLAMA, "model_type": "qwen2", "tie_word_embeddings": True}
 BIASED = {**SMALL, "model_type": "stablelm", "use_qkv_bias": True, "partial_rotary_factor": 0.25}
 BASE: dict[str, Any] = {"bf16": True, "world_size": 2, "zero_stage": 3, "per_device_train_batch_size": 2}
@@ -239,6 +240,7 @@ ROWS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]
     "tied": (TIED, {"gradient_checkpointing": True, "world_size": 4}, LATE),
     "lora": (LLAMA, LORA, LATE),
     "lora, checkpointed": (LLAMA, {**LORA, **AGAIN, "gradient_accumulation_steps": 2}, LATE),
+    "lora, checkpointed, reentrant": (DEEP, {**LORA, **AGAIN, "use_reentrant": True, "max_source_length": 64}, LATE),
     "fp32": (LLAMA, {"bf16": False}, {}),
     "biases, adamw_torch": (BIASED, {"optim": "adamw_torch", "gradient_accumulation_steps": 2}, {}),
     "evaluated": (LLAMA, {"do_eval": True, "prediction_loss_only": True, "per_device_eval_batch_size": 2}, LATE),

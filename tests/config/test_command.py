@@ -218,6 +218,28 @@ def test_the_switches_of_accelerate_launch_are_settings_at_their_places() -> Non
     assert text[settings["launch.use_fsdp"].span.start :].startswith("--use_fsdp")
 
 
+def test_what_accelerate_launch_says_of_fsdp_is_read() -> None:
+    settings = read(
+        "accelerate launch --use_fsdp --fsdp_version 1 --fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP "
+        "--fsdp_offload_params true train.py --bf16"
+    ).settings
+    said = {name: each.value for name, each in settings.items() if name.startswith("accelerate.")}
+    assert said == {
+        "accelerate.fsdp_version": 1,
+        "accelerate.fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+        "accelerate.fsdp_offload_params": True,
+    }
+
+
+def test_a_json_object_says_the_settings_inside_of_it_and_nothing_there_is_mended() -> None:
+    text = "python t.py --bf16 --do_train --output_dir o --gradient_checkpointing_kwargs '{\"use_reentrant\": false}'"
+    setting = read(text).settings["training.gradient_checkpointing_kwargs.use_reentrant"]
+    assert setting.value is False
+    assert setting.inherited
+    broken = text.replace("false}", "false")
+    assert "training.gradient_checkpointing_kwargs.use_reentrant" not in read(broken).settings
+
+
 def test_the_flags_of_a_trl_script_are_read_as_trls() -> None:
     unit = read("python grpo.py --model_name_or_path x --num_generations 8 --max_completion_length 256 --bf16")
     assert unit.dialect == "trl"

@@ -51,6 +51,7 @@ def test_swift_sft_is_predicted_with_its_own_defaults() -> None:
         ("CUDA_VISIBLE_DEVICES=3 ", 1),
         ("CUDA_VISIBLE_DEVICES=0,1 ", None),  # one process spreads the model over both
         ("CUDA_VISIBLE_DEVICES=0,1 NPROC_PER_NODE=2 ", 2),
+        ("CUDA_VISIBLE_DEVICES=0,1,2,3 NPROC_PER_NODE=2 ", None),  # each of two over two
         ("", "unsaid"),
     ],
 )

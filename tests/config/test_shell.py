@@ -97,6 +97,8 @@ def test_environment_prefixes_wrappers_and_redirections_are_passed_over() -> Non
         ('A=3\nB=$(( (A + 1) * 8 / 2 ))\npython x.py --batch_size "$B"', 16),
         ("A=5\npython x.py --batch_size=$(($A % 3 + ${A} * 3 - 1))", 16),
         ("python x.py --batch_size $((-7 / 2 + 19))", 16),
+        ("n=4\npython x.py --batch_size $(expr 64 / $n)", 16),
+        ("n=4 nodes=2\npython x.py --batch_size $(expr $n \\* $nodes + 8)", 16),
         ('A=${A:-"--batch_size 16"}\npython x.py $A', 16),  # blanks of a quoted default part where the variable is used
         ("$PYTHON x.py --batch_size ${B:-'16'}", 16),
         ("$PYTHON -m pack.train --batch_size 16", 16),
@@ -113,6 +115,8 @@ def test_plain_variables_are_filled_in(script: str, batch: int) -> None:
     [
         "python x.py --batch_size $1",
         "python x.py --batch_size $(cat batch)",
+        "python x.py --batch_size $(expr 64 / $UNKNOWN)",
+        "python x.py --batch_size $(expr length word)",
         "python x.py --batch_size `cat batch`",
         "python x.py --batch_size $BATCH",
         "python x.py --batch_size $((NODES * 2))",

@@ -63,3 +63,16 @@ def test_version_and_wrapping_have_the_defaults_of_transformers() -> None:
 
 def test_tensor_parallel_size_is_read() -> None:
     assert spread(TRAINING + "parallelism_config: {tp_size: 4}\n").tensor_parallel == 4
+
+
+def test_fsdp_of_accelerates_own_file_has_accelerates_defaults() -> None:
+    plain = "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nmachine_rank: 0\nnum_machines: 1\n"
+    found = spread(plain + "fsdp_config: {fsdp_sharding_strategy: FULL_SHARD}\n", "fsdp.yaml")
+    assert (found.fsdp_version, found.fsdp_wrapped, found.fsdp_reshard) == (1, False, True)
+    wrapped = (
+        plain + "fsdp_config: {fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP, fsdp_sharding_strategy: FULL_SHARD}\n"
+    )
+    for transformers in (None, (4, 57)):
+        found = spread(wrapped, "fsdp.yaml", transformers)
+        assert (found.fsdp_version, found.fsdp_wrapped, found.fsdp_reshard) == (1, True, True)
+    assert spread(wrapped.replace("{", "{fsdp_version: 2, ", 1), "fsdp.yaml").fsdp_version == 2

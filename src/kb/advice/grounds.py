@@ -84,6 +84,7 @@ OTHERWISE: Mapping[str, tuple[Callable[[TrainingSetup], TrainingSetup], ...]] = 
         lambda setup: setup._replace(gradient_checkpointing=not setup.gradient_checkpointing),
     ),
     "training.bf16": (lambda setup: setup._replace(bf16=not setup.bf16),),
+    "model.logits_of_answers": (lambda setup: setup._replace(fused_loss=True, fused_evaluation=True),),  # of few tokens
 }
 # What is assumed and does no harm: the longest row counts wherever a length is known, and a library's default holds.
 HARMLESS = frozenset((
@@ -111,7 +112,8 @@ def own_defaults(unit: Unit, names: Iterable[str]) -> tuple[Assumption, ...]:
     asked = frozenset(names)
     # all are gone through, and none is looked up: what is looked up keeps the configs of a grid apart
     found = (each for name, each in unit.settings.items() if each.by_default and name in asked)
-    keys = sorted({str(each.path[-1]) for each in found if each.path})
+    # what a call says by being there (an adapter, a loader) has the call's number in place of a name
+    keys = sorted({key for each in found if each.path and not (key := str(each.path[-1])).isdigit()})
     more = "" if len(keys) <= MOST_NAMED else " …"
     return (Assumption("run.own_defaults", ", ".join(keys[:MOST_NAMED]) + more, "program_default"),) if keys else ()
 

@@ -150,7 +150,8 @@ def spread_of(read: SettingsReader, d_model: int | None, transformers: tuple[int
         optimizer_offload_ratio=1.0 if ratio is None else min(max(float(ratio), 0.0), 1.0),
         optimizer_on_disk=read.value("deepspeed.offload_optimizer.device") == "nvme",
         params_on_disk=read.value("deepspeed.offload_param.device") == "nvme",
-        fsdp_version=read.number("training.fsdp_config.version", "accelerate.fsdp_version") or (1 if old else 2),
+        fsdp_version=read.number("training.fsdp_config.version", "accelerate.fsdp_version")
+        or (1 if old or _of_accelerate(read) else 2),
         fsdp_reshard=_reshards(read, options),
         fsdp_wrapped=_wraps(read, options, old=old),
         find_unused=read.value("training.ddp_find_unused_parameters"),
@@ -268,7 +269,17 @@ def _reshards(read: SettingsReader, options: list[str]) -> bool:
 
 
 def _wraps(read: SettingsReader, options: list[str], *, old: bool) -> bool:
+    """Whether FSDP shards layer by layer: without a policy accelerate's own plugin does not (dataclasses.py)."""
     policy = read.value("training.fsdp_config.auto_wrap_policy")
+    if policy is None and _of_accelerate(read):
+        policy = read.value("accelerate.fsdp_auto_wrap_policy") or "no_wrap"
     if policy is not None:
         return str(policy).casefold() != "no_wrap"
     return "auto_wrap" in options or not old
+
+
+def _of_accelerate(read: SettingsReader) -> bool:
+    """Whether FSDP is what `accelerate launch` says, by its file or its flags, and not the Trainer."""
+    return not read.value("training.fsdp") and (
+        read.value("accelerate.distributed_type") == "FSDP" or read.value("launch.use_fsdp") is True
+    )

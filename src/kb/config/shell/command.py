@@ -7,7 +7,7 @@ from kb.config.dialect.dialects import LAST, CompiledDialect
 from kb.config.dialect.typos import Neighbours
 from kb.config.shell.expand import Argument, Environment
 from kb.config.shell.flag_values import read_value, setting_at, setting_of
-from kb.config.shell.flags import Flag
+from kb.config.shell.flags import Flag, opened
 from kb.config.shell.launch import Launch, read_launch
 from kb.config.shell.lexer import split_commands
 from kb.config.shell.processes import ASKED, Surroundings
@@ -63,11 +63,13 @@ RUN_CONFIG, CONFIG = "launch.run_config", "config"
 ACCELERATE_CONFIG = "launch.config_file"
 # Switches of `accelerate launch`; each means the setting of its name under launch.
 SWITCHES = ("multi_gpu", "use_fsdp", "use_deepspeed", "cpu", "tpu")
-# Flags of `accelerate launch` in place of a DeepSpeed file.
-OF_DEEPSPEED = {
+OF_FSDP = ("version", "auto_wrap_policy", "sharding_strategy", "reshard_after_forward", "offload_params")
+# Flags of `accelerate launch` in place of a file of DeepSpeed's or accelerate's.
+OF_LAUNCHER = {
     "zero_stage": "deepspeed.zero_stage",
     "offload_optimizer_device": "deepspeed.offload_optimizer.device",
     "offload_param_device": "deepspeed.offload_param.device",
+    **{f"fsdp_{name}": f"accelerate.fsdp_{name}" for name in OF_FSDP},
 }
 OF_ADAPTERS = frozenset(("lora", "qlora", "peft", "dora"))  # words in the name of a script that adds one
 BATCH = "training.per_device_train_batch_size"
@@ -138,7 +140,7 @@ def unit_of(launch: Launch, speller: Speller, path: str, section: str | None, pl
     ranks: dict[str, int] = {}
     seen: dict[str, Flag] = {}
     known: list[str] = []
-    for flag in launch.flags:
+    for flag in opened(launch.flags):
         name, negated = _known_name(flag, speller)
         targets = speller.targets.get(name, [])
         if targets:
@@ -233,15 +235,16 @@ def _launch_settings(launch: Launch, dialect: str, places: Places) -> dict[str, 
     if launch.launcher == "accelerate":
         on = [flag for flag in launch.before if flag.name in SWITCHES and not flag.values]
         settings |= {f"launch.{flag.name}": setting_at(True, flag, places, bare=True) for flag in on}
-        told = [flag for flag in launch.before if flag.name in OF_DEEPSPEED and flag.values]
-        settings |= {OF_DEEPSPEED[flag.name]: _launchers(flag, OF_DEEPSPEED[flag.name], places) for flag in told}
+        told = [flag for flag in launch.before if flag.name in OF_LAUNCHER and flag.values]
+        settings |= {OF_LAUNCHER[flag.name]: _launchers(flag, OF_LAUNCHER[flag.name], places) for flag in told}
     return settings
 
 
 def _launchers(flag: Flag, name: str, places: Places) -> Setting:
-    """What a flag of the launcher says of DeepSpeed."""
+    """What a flag of the launcher says of DeepSpeed or FSDP."""
     text = flag.values[0].text
-    value = None if text is None else read_value(text, "integer" if name.endswith("_stage") else "text")
+    kind = "integer" if name.endswith(("_stage", "_version")) else "bool" if name.endswith("_params") else "text"
+    value = None if text is None else read_value(text, kind)
     return setting_at(
         Unknown(frozenset((name,)), "known only when the command runs") if value is None else value, flag, places
     )

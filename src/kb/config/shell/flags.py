@@ -1,12 +1,15 @@
 """The flags among the arguments of a program: each with its values and its place."""
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from kb.config.shell.expand import Argument
 from kb.core.record import NamedTuple
 
 _FLAG = re.compile(r"--?[A-Za-z]")
+# Fields of TrainingArguments that are dictionaries, and that a command line says as JSON (_VALID_DICT_FIELDS).
+_OBJECTS = ("accelerator_config", "fsdp_config", "gradient_checkpointing_kwargs")
 
 
 class Flag(NamedTuple):
@@ -87,3 +90,23 @@ def is_flag(argument: Argument) -> bool:
 def last_flags(flags: Sequence[Flag]) -> Mapping[str, Flag]:
     """The flags by name; of one given twice the last counts, as it does for argparse."""
     return {flag.name: flag for flag in flags}
+
+
+def opened(flags: Sequence[Flag]) -> Iterator[Flag]:
+    """The flags, and after one whose value is a JSON object those of its keys: ``--fsdp_config '{"version": 2}'`` says
+    ``fsdp_config.version``. Nothing can be mended inside of such a text.
+    """
+    for flag in flags:
+        yield flag
+        text = flag.values[0].text if len(flag.values) == 1 and flag.name in _OBJECTS else None
+        if text is None or not text.startswith("{"):
+            continue
+        try:
+            said = json.loads(text)
+        except ValueError:
+            continue
+        for key, value in said.items():
+            if isinstance(value, (str, bool, int, float)):
+                written = value if isinstance(value, str) else json.dumps(value)
+                inside = flag.values[0]._replace(text=written, shared=True)
+                yield flag._replace(name=f"{flag.name}.{key}", values=(inside,), inline=True)

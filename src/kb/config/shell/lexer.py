@@ -15,6 +15,7 @@ _COMMENT_LINES = re.compile(r"(?:[ \t]*#[^\n]*\n)+(?=[ \t]*-)")
 _REDIRECTION = re.compile(r"(?:\d*|&)(?:<<<|>>|>\||[<>]&?)[ \t]*")
 _HEREDOC = re.compile(r"\d*<<-?[ \t]*(['\"]?)([A-Za-z0-9_.-]+)\1")
 _OPERATOR = re.compile(r";;&?|;&|&&|\|\|?&?|[;&()]")
+_EXPR = re.compile(r"\s*expr\s((?:[\w\s${}+/%-]|\\\*)+)")  # of whole numbers, as ``$(expr 16 / $processes)``
 _SIMPLE_VARIABLE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
 _BRACED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:(\[[@*]\])|:?[-=](.*))?\Z", re.S)
 _DOUBLE_PLAIN = re.compile(r"[^\"\\$`]+")
@@ -206,6 +207,8 @@ class _Lexer:
             self.at = _closing(text, start + 2, "(", ")")
             if text.startswith("$((", start) and text[self.at - 2 : self.at] == "))":
                 return Piece("sum", text[start + 3 : self.at - 2], start, quoted)
+            if (program := _EXPR.fullmatch(text, start + 2, self.at - 1)) is not None:
+                return Piece("sum", program[1].replace("\\*", "*"), start, quoted)
         elif text[start] == "`":
             self.at = _or_end(text, text.find("`", start + 1)) + 1
         elif text.startswith("$'", start):

@@ -183,6 +183,8 @@ def tool_processes(
     if "NPROC_PER_NODE" in around.variables or "NNODES" in around.variables:  # LLaMA-Factory's own
         each = around.number("NPROC_PER_NODE") or around.visible_gpus
         machines = around.number("NNODES") if "NNODES" in around.variables else 1
+        if how == "environment" and each and (around.visible_gpus or 0) >= 2 * each:
+            return Processes(None)  # each process spreads its model over several GPUs
         return _on(machines, each, None, every=False)
     if how == "environment":
         return None if around.gpus is None else Processes(1 if around.gpus == 1 else None)

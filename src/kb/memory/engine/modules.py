@@ -355,7 +355,7 @@ class Model:
         """Run a layer, checkpointed where the setup asks for it and the model trains."""
         path = getattr(call, "path", "")
         if self.units is not None and self.units.outside:
-            return self.units.through(path, self._checkpointed, call, *args)
+            return self.units.through(path, partial(self._checkpointed, call), *args)
         if self.units is not None:
             call = partial(self.units.through, path, call)
         return self._checkpointed(call, *args)

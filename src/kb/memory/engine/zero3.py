@@ -27,7 +27,7 @@ REDUCE = 2  # the stream that gradients are reduced in, where that overlaps
 class Zero3:
     """``DeepSpeedZeroOptimizer_Stage3`` with the hooks that it puts on a model's modules."""
 
-    outside = False  # of checkpoints: hooks run again with the layer
+    outside = True  # of checkpoints: hooks stand around the layer that is checkpointed (modeling_layers.py)
 
     def __init__(self, model: Model, setup: TrainingSetup) -> None:
         spread = setup.spread
