@@ -4,7 +4,6 @@ import pytest
 
 from catalog_sample import load_catalog, load_guide
 from kb.advice.answer import Answer, answer
-from kb.advice.attempts import targets_for
 from kb.advice.check import Checker
 from kb.advice.estimator import Estimator, on_gpu
 from kb.advice.question import Question
@@ -14,7 +13,7 @@ from kb.core.hardware import Machine
 from kb.core.setup import TrainingSetup
 from kb.core.text import UserError
 from kb.knowledge import load_words
-from kb.memory import match_targets, predict
+from kb.memory import match_targets, predict, targets_for
 from kb.report.recommend.text import config_yaml
 from kb.report.words import Words
 

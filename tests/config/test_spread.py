@@ -1,7 +1,7 @@
 """What a config says of many GPUs: DeepSpeed's buckets and offload, FSDP's options old and new, tensor parallelism."""
 
 from catalog_sample import load_catalog
-from kb.advice.settings_reader import SettingsReader, offloads_fsdp, spread_of, uses_fsdp
+from kb.advice.settings_reader import SettingsReader, checkpoints_by_fsdp, offloads_fsdp, spread_of, uses_fsdp
 from kb.config.reader import read_units
 from kb.core.setup import Spread
 
@@ -76,3 +76,12 @@ def test_fsdp_of_accelerates_own_file_has_accelerates_defaults() -> None:
         found = spread(wrapped, "fsdp.yaml", transformers)
         assert (found.fsdp_version, found.fsdp_wrapped, found.fsdp_reshard) == (1, True, True)
     assert spread(wrapped.replace("{", "{fsdp_version: 2, ", 1), "fsdp.yaml").fsdp_version == 2
+
+
+def test_fsdps_own_checkpointing_counts_where_fsdp_runs() -> None:
+    plain = "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nmachine_rank: 0\nnum_machines: 1\n"
+    checkpoints = "fsdp_config: {fsdp_activation_checkpointing: true, fsdp_version: 2}\n"
+    assert checkpoints_by_fsdp(reader(plain + checkpoints, "fsdp.yaml"))
+    assert not checkpoints_by_fsdp(reader(plain.replace("FSDP", "MULTI_GPU") + checkpoints, "fsdp.yaml"))
+    assert not checkpoints_by_fsdp(reader(plain + "fsdp_config: {fsdp_version: 2}\n", "fsdp.yaml"))
+    assert checkpoints_by_fsdp(reader(TRAINING + "fsdp: true\nfsdp_config: {activation_checkpointing: true}\n"))

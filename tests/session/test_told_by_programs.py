@@ -247,3 +247,49 @@ def test_a_part_that_does_not_train_is_no_full_fine_tuning(tmp_path: Path, froze
         "Trainer(model=model, args=TrainingArguments('out', per_device_train_batch_size=4)).train()\n"
     )
     assert (result(tmp_path, program).prediction is not None) is predicted
+
+
+@pytest.mark.parametrize(
+    ("lines", "predicted"),
+    [
+        ("", True),
+        ("for each in model.model.parameters():\n    each.requires_grad = False\n", False),
+        ("class Model(LlamaForCausalLM):\n    def forward(self): ...\n", False),
+        ("loss = linear_cross_entropy(states, weight, labels)\n", False),
+        ("# nothing of linear_cross_entropy\n", True),
+    ],
+)
+@pytest.mark.parametrize("parses", [False, True])
+def test_what_a_program_does_with_weights_and_loss_decides_whether_its_command_is_predicted(
+    tmp_path: Path, lines: str, predicted: bool, parses: bool
+) -> None:
+    arguments = "TrainingArguments('out', per_device_train_batch_size=4)"
+    if parses:
+        arguments = "HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()[0]"
+    (tmp_path / "train.py").write_text(
+        "from transformers import AutoModelForCausalLM, HfArgumentParser, LlamaForCausalLM, Trainer, TrainingArguments\n"
+        "model = AutoModelForCausalLM.from_pretrained('huggyllama/llama-7b')\n"
+        f"{lines}"
+        f"Trainer(model=model, args={arguments}).train()\n"
+    )
+    if not parses:
+        assert (result(tmp_path, (tmp_path / "train.py").read_text()).prediction is not None) is predicted
+        return
+    command = (
+        "python train.py --model_name_or_path huggyllama/llama-7b --do_train --output_dir out --bf16 "
+        "--per_device_train_batch_size 4 --block_size 512\n"
+    )
+    assert (result(tmp_path, command, "run.sh").prediction is not None) is predicted
+
+
+def test_a_compiled_model_is_predicted_as_eager_code_and_says_so(tmp_path: Path) -> None:
+    config = "model_name_or_path: huggyllama/llama-7b\nper_device_train_batch_size: 64\nlearning_rate: 0.001\n"
+    (finding,) = (each for each in result(tmp_path, config, "a.yaml").findings if "training-peak" in each.rule)
+    (compiled,) = (
+        each
+        for each in result(tmp_path, config + "torch_compile: true\n", "b.yaml").findings
+        if "training-peak" in each.rule
+    )
+    assert finding.rule == compiled.rule
+    assert "training.torch_compile" not in {each.name for each in finding.if_so}
+    assert "training.torch_compile" in {each.name for each in compiled.if_so}

@@ -11,10 +11,9 @@ from kb.advice.question import Loads
 from kb.advice.trainer_run import LEAST_BATCH, with_reference
 from kb.core.hardware import Gpu
 from kb.core.memory_report import Phase
-from kb.core.model import Architecture
 from kb.core.record import NamedTuple
 from kb.core.setup import Method, TrainingSetup, WeightType
-from kb.memory import UnsupportedArchitectureError, default_targets, modules
+from kb.memory import UnsupportedArchitectureError, targets_for
 
 MethodChoice = Literal["full", "lora", "qlora", "auto"]
 
@@ -38,8 +37,6 @@ WAYS: Mapping[str, Mapping[str, Any]] = {
     "qlora_checkpointing": {**_QLORA, **_CHECKPOINTING},
     "full_offload": {**_CHECKPOINTING, **_OFFLOAD},
 }
-# what model types call the projections that PEFT adapts by default
-QUERY_AND_VALUE = (("q", "v"), ("q_proj", "v_proj"), ("query", "value"), ("q_lin", "v_lin"), ("qkv_proj",))
 OFFERED_ONLY = ("full_offload",)  # needs a DeepSpeed file beside the config, so it is named and not chosen
 
 
@@ -107,15 +104,6 @@ def _is_predicted(setup: TrainingSetup, estimator: Estimator) -> bool:
     """Whether a prediction can be made: the memory engine does not follow every way of a type without a closed form."""
     architecture = estimator.model.architecture
     return not architecture.engine or unfollowed(setup, architecture) is None
-
-
-def targets_for(architecture: Architecture) -> tuple[str, ...] | None:
-    """PEFT's default targets, or of a type that PEFT does not list, its query and value projections."""
-    known = default_targets(architecture)
-    if known is not None:
-        return known
-    leaves = {module.leaf for module in modules(architecture)}
-    return next((names for names in QUERY_AND_VALUE if leaves.issuperset(names)), None)
 
 
 def _attempt(name: str, setup: TrainingSetup, estimator: Estimator, share: int | None) -> Attempt:

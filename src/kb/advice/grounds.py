@@ -112,8 +112,8 @@ def own_defaults(unit: Unit, names: Iterable[str]) -> tuple[Assumption, ...]:
     asked = frozenset(names)
     # all are gone through, and none is looked up: what is looked up keeps the configs of a grid apart
     found = (each for name, each in unit.settings.items() if each.by_default and name in asked)
-    # what a call says by being there (an adapter, a loader) has the call's number in place of a name
-    keys = sorted({key for each in found if each.path and not (key := str(each.path[-1])).isdigit()})
+    # what a call says by being there (an adapter, a trainer) has its number or its class in place of a name
+    keys = sorted({key for each in found if each.path and (key := str(each.path[-1]))[:1].islower()})
     more = "" if len(keys) <= MOST_NAMED else " …"
     return (Assumption("run.own_defaults", ", ".join(keys[:MOST_NAMED]) + more, "program_default"),) if keys else ()
 

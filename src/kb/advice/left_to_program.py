@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from kb.core.document import Unit
 from kb.core.facts import FactType
-from kb.core.naming import HANDS_ON, Program
+from kb.core.naming import HANDS_ON, Program, freezes, has_own_loss
 
 DECIDED = ("training.", "data.", "lora.", "quantization.", "model.torch_dtype", "model.attn_implementation")
 """Settings that a program fills in itself where the command does not say them."""
@@ -59,6 +59,8 @@ def left_to_program(
     hidden = {ADAPTER} if _adds_adapter(unit, programs) else set()
     if any(program.loads_by_unsloth for program in programs):
         hidden.update(OF_UNSLOTH)
+    if any(has_own_loss(program.own_text) for program in programs):
+        hidden.add("model.fused_loss")
     if not unit.program:
         hidden.update(_set_by(unit, programs, facts))
     elif not any(program.hands_on for program in programs):
@@ -83,9 +85,9 @@ def _without_defaults(unit: Unit, names: Sequence[str]) -> Unit:
 
 
 def _adds_adapter(unit: Unit, programs: Iterable[Program]) -> bool:
-    """Whether the program trains adapters though nothing in the command asks for them."""
+    """Whether the program trains adapters, or not all weights, though nothing in the command asks for that."""
     asked = any(name in unit.settings for name in OF_ADAPTERS)
-    return not asked and any(each.adds_adapter or each.loads_adapters for each in programs)
+    return not asked and any(each.adds_adapter or each.loads_adapters or freezes(each.own_text) for each in programs)
 
 
 def _set_by(unit: Unit, programs: Sequence[Program], facts: Mapping[str, FactType]) -> Iterable[str]:

@@ -7,7 +7,7 @@ from kb.advice.estimator import Estimator
 from kb.core.hardware import Machine
 from kb.core.memory_report import MemoryReport, Status
 from kb.core.setup import TrainingSetup
-from kb.memory import UnsupportedArchitectureError
+from kb.memory import UnsupportedArchitectureError, targets_for
 
 # Which terms of a phase's ledger make up a fact.
 TERMS_OF = {
@@ -153,9 +153,15 @@ class PredictedFacts:
         train = self.report and self.report.phase("train")
         if not train:
             return None
-        changed = self._predict(self.setup._replace(**CHANGES[name]))
+        changed = self._predict(self._changed(name))
         after = changed and changed.phase("train")
         return train.process_used_bytes - after.process_used_bytes if after else None
+
+    def _changed(self, name: str) -> TrainingSetup:
+        setup = self.setup._replace(**CHANGES[name])
+        if setup.method == "lora" and setup.lora_target_modules is None and self.estimator is not None:
+            return setup._replace(lora_target_modules=targets_for(self.estimator.model.architecture))
+        return setup
 
 
 def memory_fact(report: MemoryReport, name: str) -> Any:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from kb.advice.attempts import targets_for
 from kb.advice.estimator import Estimator
 from kb.advice.recommend import SHORTEST_SOURCE
 from kb.advice.run_kind import NAMES
@@ -13,7 +12,7 @@ from kb.core.hardware import Gpu
 from kb.core.memory_report import HostLedger, MemoryReport, Phase
 from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
-from kb.memory import default_targets
+from kb.memory import default_targets, targets_for
 
 # enough: fits with its whole band. over_target: within the limit, over the share the notes advise (host only).
 # tight: the limit lies inside the band. short: even the low end is over it. unknown: there is no limit.

@@ -158,6 +158,8 @@ def fused_loss_of(read: SettingsReader, post: PostTraining | None) -> bool:
     Liger's kernels in the layers are counted as.
     """
     kernel = bool(read.value("training.use_liger_kernel"))
+    if read.value("training.torch_compile"):
+        read.assumed.append(Assumption(name="training.torch_compile", value=True, reason="compiled_as_eager"))
     if read.or_default("model.logits_of_answers") and read.value("script.trainer") != "pretraining":
         read.assumed.append(Assumption(name="model.logits_of_answers", value=True, reason="every_token_an_answer"))
     if post is None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Literal
 
-from kb.advice.attempts import OFFERED_ONLY, Attempt, attempts_of, choose, smallest_gpu, targets_for
+from kb.advice.attempts import OFFERED_ONLY, Attempt, attempts_of, choose, smallest_gpu
 from kb.advice.batches import Split, Splits, splits_of
 from kb.advice.estimator import Estimator
 from kb.advice.question import Question, RunSettings
@@ -16,6 +16,7 @@ from kb.core.model import Architecture, Model
 from kb.core.record import NamedTuple
 from kb.core.setup import Assumption, TrainingSetup
 from kb.core.text import UserError
+from kb.memory import targets_for
 
 SEQ2SEQ = ("t5", "bart")
 USUAL_BATCH = TrainingSetup().per_device_train_batch_size  # of one GPU

@@ -94,6 +94,10 @@ class SettingsReader:
         value = self.value(name)
         return self.default(name) if value is None else value
 
+    def decide(self, name: str, value: object) -> None:
+        """What was assumed of a setting is not so, unless it is this value."""
+        self.assumed[:] = [each for each in self.assumed if each.name != name or each.value == value]
+
     def default(self, name: str) -> Any:
         """The library's default, in the release at hand or the newest."""
         return default_of(self._facts[name], self._versions)
@@ -246,6 +250,12 @@ def offloads_fsdp(read: SettingsReader) -> bool:
     words = str(read.value("training.fsdp") or "").replace(",", " ").split()
     named = ("training.fsdp_config.cpu_offload", "accelerate.fsdp_offload_params")
     return "offload" in words or any(read.value(name) is True for name in named)
+
+
+def checkpoints_by_fsdp(read: SettingsReader) -> bool:
+    """Whether FSDP's own wrapper checkpoints each layer; it is never reentrant (accelerate, utils/fsdp_utils.py)."""
+    named = ("training.fsdp_config.activation_checkpointing", "accelerate.fsdp_activation_checkpointing")
+    return uses_fsdp(read) and any(read.value(name) is True for name in named)
 
 
 def _elements(read: SettingsReader, name: str, d_model: int | None, factor: float) -> int | None:

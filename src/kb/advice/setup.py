@@ -11,6 +11,7 @@ from kb.advice.run_kind import OWN_TYPE_SINCE, optimizer_of, says_training, trai
 from kb.advice.settings_reader import (
     FSDP2_SINCE,
     SettingsReader,
+    checkpoints_by_fsdp,
     offloads_fsdp,
     processes_of,
     spread_of,
@@ -108,11 +109,10 @@ def setup_of(
             post, length = found
             if length is not None:  # decided here: what was assumed of it before is not so
                 source = length
-                kept = [each for each in read.assumed if each.name != "data.max_source_length" or each.value == length]
-                read.assumed[:] = kept
+                read.decide("data.max_source_length", length)
     fp16 = bool(read.or_default("training.fp16"))
     bf16 = _open(read, "training.bf16", not fp16, training)
-    adapted = method != "full" and training
+    adapted, by_fsdp = method != "full" and training, checkpoints_by_fsdp(read)
     prepared = Preparation(False)
     if adapted:
         prepared = preparation_of(read, unit, str(trainer or ""), quantized=quantized, bf16=bf16, versions=versions)
@@ -132,8 +132,8 @@ def setup_of(
         max_source_length=source,
         max_target_length=target,
         optim=_optimizer(read, trained),
-        gradient_checkpointing=_open(read, "training.gradient_checkpointing", True, training),
-        use_reentrant=bool(read.or_default("training.gradient_checkpointing_kwargs.use_reentrant")),
+        gradient_checkpointing=by_fsdp or _open(read, "training.gradient_checkpointing", True, training),
+        use_reentrant=not by_fsdp and bool(read.or_default("training.gradient_checkpointing_kwargs.use_reentrant")),
         label_smoothing_factor=float(read.or_default("training.label_smoothing_factor")),
         fused_loss=fused_loss_of(read, post),
         fused_evaluation=bool(read.value("model.fused_evaluation")),

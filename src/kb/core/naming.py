@@ -25,6 +25,10 @@ _OTHER_FRAMEWORK = r"(?m)^[ \t]*(?:import|from)[ \t]+(?:flax|optax|paddle|mindsp
 _ADAPTS = r"\b(?:get_peft_model|LoraConfig|LoraModel|PeftModel\.from_pretrained)\s*\("
 # Loads the adapters that lie in the model's folder, whatever flags say.
 _LOADS_ADAPTERS = r"(?m)^[^#\n]*\bAutoPeftModel\w*\.from_pretrained\s*\("
+_FREEZES = r"(?m)^[^#\n]*\.requires_grad(?:_\(\s*False\b|\s*=\s*False\b)"
+# A loss that never holds all logits, or a language model's class with a forward of its own.
+_OWN_LOSS = r"""(?mx) \b(?:linear_cross_entropy|cce_patch|apply_liger_kernel_to_\w+|LigerFusedLinear\w+)\(
+    | \bAutoLigerKernelFor | ^class[ ]\w+\([^)\n]*\w(?:ForCausalLM|ForConditionalGeneration)\b"""
 _BY_UNSLOTH = r"(?m)^[^#\n]*\bFast(?:Language|Vision|Text)?Model\.from_pretrained\s*\("
 _GIVEN = r"""\b(\w+)["']?\s*(?:=(?!=)|\]\s*=(?!=)|:)"""
 MOST_PROGRAMS = 1024  # whose sources' marks are remembered
@@ -118,6 +122,21 @@ class Program(NamedTuple):
     def adds_adapter(self) -> bool:
         """Whether it trains adapters unless a flag forbids it: it makes them, and none of its flags asks for them."""
         return _adds_adapter(self.text)
+
+    @property
+    def own_text(self) -> str:
+        """Its own source, without that of the modules."""
+        return self.text[: self.own_length]
+
+
+def freezes(text: str) -> bool:
+    """Whether a source lets weights not train (``parameter.requires_grad = False``): that is no full fine-tuning."""
+    return "requires_grad" in text and re.search(_FREEZES, text) is not None
+
+
+def has_own_loss(text: str) -> bool:
+    """Whether a source has a loss of its own that need not hold all logits."""
+    return re.search(_OWN_LOSS, text) is not None
 
 
 @lru_cache(MOST_PROGRAMS)

@@ -10,6 +10,7 @@ from kb.memory.linear import (
     default_targets,
     match_targets,
     modules,
+    targets_for,
 )
 from kb.memory.predict import predict, surely_out_of_memory
 from kb.memory.search import largest_batch, workers_that_fit
@@ -27,5 +28,6 @@ __all__ = [
     "parameter_count",
     "predict",
     "surely_out_of_memory",
+    "targets_for",
     "workers_that_fit",
 ]

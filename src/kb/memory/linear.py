@@ -37,6 +37,8 @@ DEFAULT_TARGETS = {
     "gptj": _QV,
     "gpt_neo": _QV,
 }
+# What model types call the projections that PEFT adapts by default.
+QUERY_AND_VALUE = (("q", "v"), ("q_proj", "v_proj"), ("query", "value"), ("q_lin", "v_lin"), ("qkv_proj",))
 
 Kind = Literal["linear", "embedding"]
 Stack = Literal["encoder", "decoder", "head", "embedding"]
@@ -147,6 +149,15 @@ def _bart_modules(a: Architecture) -> tuple[LinearModule, ...]:
 def default_targets(architecture: Architecture) -> tuple[str, ...] | None:
     """PEFT's default target modules for a model type; None where PEFT demands that they be named."""
     return DEFAULT_TARGETS.get(architecture.model_type)
+
+
+def targets_for(architecture: Architecture) -> tuple[str, ...] | None:
+    """PEFT's default targets, or of a type that PEFT does not list, its query and value projections."""
+    known = default_targets(architecture)
+    if known is not None:
+        return known
+    leaves = {module.leaf for module in modules(architecture)}
+    return next((names for names in QUERY_AND_VALUE if leaves.issuperset(names)), None)
 
 
 @lru_cache(maxsize=256)

@@ -23,6 +23,7 @@ from kb.core.document import NO_SUCH_RUN, Event, Setting, Unit
 from kb.core.expression import Unknown
 from kb.core.facts import FactType
 from kb.core.finding import Span
+from kb.core.naming import freezes, has_own_loss
 from kb.core.record import NamedTuple
 
 DIALECT = "python"
@@ -32,8 +33,7 @@ TRAINING = "hf"  # whose defaults hold where a file has no training call
 TRAINER = "script.trainer"  # the class that is called says it, whatever its keywords hint at
 
 
-ADAPTER, LORA = "run.adapter", "lora.enabled"
-FROZEN = re.compile(r"^[^#\n]*\.requires_grad(?:_\(\s*False\b|\s*=\s*False\b)", re.M)
+ADAPTER, LORA, FUSED = "run.adapter", "lora.enabled", "model.fused_loss"
 OWN_LAYER = re.compile(r"^class (\w*(?:lora|adapter)\w*)\((?:\w+\.)*(?:Module|Linear\w*)\b", re.I | re.M)
 OWN = ("training.", "trl.")  # settings that are keywords of a training call itself
 OF_MODELS = ("lora.enabled", "quantization.load_in_4bit", "quantization.load_in_8bit", "model.torch_dtype")
@@ -142,6 +142,9 @@ class PythonReader:
             settings |= lengths_by_constants(analysis.module, analysis.names, analysis.values)
         if run.own is not None and not any(name.startswith("lora.") for name in settings):
             settings |= _own_adapter(analysis, run.own)
+        if run.own is not None and FUSED not in settings and has_own_loss(analysis.module.text):
+            span = analysis.name_span(run.own)
+            settings[FUSED] = Setting(_unknown(FUSED), span, span, ("forward",), alias=True)
         asked = {name: each.value for name, each in settings.items()}
         if run.own is not None and LOSS_ONLY not in settings and not asks_for_metrics(asked):
             settings |= _loss_only(analysis, run.own)
@@ -271,7 +274,7 @@ def _own_adapter(analysis: Analysis, call: Call) -> dict[str, Setting]:
     named, span = OWN_LAYER.search(analysis.module.text), analysis.name_span(call)
     if named is not None:
         return {ADAPTER: Setting(named[1], span, span, (named[1],), alias=True)}
-    if FROZEN.search(analysis.module.text) is None:
+    if not freezes(analysis.module.text):
         return {}
     unknown = Unknown(frozenset((LORA,)), NO_SUCH_RUN)
     return {LORA: Setting(unknown, span, span, ("requires_grad",), alias=True)}

@@ -63,8 +63,8 @@ RUN_CONFIG, CONFIG = "launch.run_config", "config"
 ACCELERATE_CONFIG = "launch.config_file"
 # Switches of `accelerate launch`; each means the setting of its name under launch.
 SWITCHES = ("multi_gpu", "use_fsdp", "use_deepspeed", "cpu", "tpu")
-OF_FSDP = ("version", "auto_wrap_policy", "sharding_strategy", "reshard_after_forward", "offload_params")
 # Flags of `accelerate launch` in place of a file of DeepSpeed's or accelerate's.
+OF_FSDP = ("version", "auto_wrap_policy", "sharding_strategy", "reshard_after_forward", "offload_params")
 OF_LAUNCHER = {
     "zero_stage": "deepspeed.zero_stage",
     "offload_optimizer_device": "deepspeed.offload_optimizer.device",
@@ -229,10 +229,10 @@ def _launch_settings(launch: Launch, dialect: str, places: Places) -> dict[str, 
         value = Unknown(frozenset((RUN_CONFIG,)), "known only when the command runs") if named is None else named
         settings[RUN_CONFIG] = setting_at(value, file, places)
     accelerate = [flag for flag in launch.before if flag.name == "config_file" and flag.values]
-    if launch.launcher == "accelerate" and accelerate:
-        settings[ACCELERATE_CONFIG] = setting_at(accelerate[-1].values[0].text, accelerate[-1], places)
     settings |= _processes(launch, dialect, places)
     if launch.launcher == "accelerate":
+        if accelerate:
+            settings[ACCELERATE_CONFIG] = setting_at(accelerate[-1].values[0].text, accelerate[-1], places)
         on = [flag for flag in launch.before if flag.name in SWITCHES and not flag.values]
         settings |= {f"launch.{flag.name}": setting_at(True, flag, places, bare=True) for flag in on}
         told = [flag for flag in launch.before if flag.name in OF_LAUNCHER and flag.values]
@@ -242,12 +242,10 @@ def _launch_settings(launch: Launch, dialect: str, places: Places) -> dict[str, 
 
 def _launchers(flag: Flag, name: str, places: Places) -> Setting:
     """What a flag of the launcher says of DeepSpeed or FSDP."""
-    text = flag.values[0].text
+    text, unknown = flag.values[0].text, Unknown(frozenset((name,)), "known only when the command runs")
     kind = "integer" if name.endswith(("_stage", "_version")) else "bool" if name.endswith("_params") else "text"
     value = None if text is None else read_value(text, kind)
-    return setting_at(
-        Unknown(frozenset((name,)), "known only when the command runs") if value is None else value, flag, places
-    )
+    return setting_at(unknown if value is None else value, flag, places)
 
 
 def _processes(launch: Launch, dialect: str, places: Places) -> dict[str, Setting]:

@@ -94,6 +94,8 @@ def check_followed(architecture: Architecture, setup: TrainingSetup) -> None:
     """
     kind = model_class(architecture)
     kind.check(architecture, setup)
+    if setup.method != "full" and not (setup.lora_target_modules or default_targets(architecture)):
+        raise NotFollowedError("lora_target_modules")  # PEFT has none for the type, and refuses
     if architecture.family == "decoder":
         from kb.memory.engine.families.decoder_types import check_run
 
