@@ -267,7 +267,7 @@ def test_what_a_program_does_with_weights_and_loss_decides_whether_its_command_i
     if parses:
         arguments = "HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()[0]"
     (tmp_path / "train.py").write_text(
-        "from transformers import AutoModelForCausalLM, HfArgumentParser, LlamaForCausalLM, Trainer, TrainingArguments\n"
+        "from transformers import AutoModelForCausalLM, HfArgumentParser, Trainer, TrainingArguments\n"
         "model = AutoModelForCausalLM.from_pretrained('huggyllama/llama-7b')\n"
         f"{lines}"
         f"Trainer(model=model, args={arguments}).train()\n"
