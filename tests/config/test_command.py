@@ -218,6 +218,14 @@ def test_the_switches_of_accelerate_launch_are_settings_at_their_places() -> Non
     assert text[settings["launch.use_fsdp"].span.start :].startswith("--use_fsdp")
 
 
+@pytest.mark.parametrize(
+    ("again", "told"), [("--bf16 false", True), ("--bf16", False), ('--bf16 "$X"', False), ("--seed 2", True)]
+)
+def test_a_flag_given_twice_is_told_where_it_says_something_else(again: str, told: bool) -> None:
+    unit = read(f"python t.py --do_train --output_dir o --seed 1 --bf16 {again}")
+    assert any(event.kind == "duplicate-key" for event in unit.events) is told
+
+
 def test_what_accelerate_launch_says_of_fsdp_is_read() -> None:
     settings = read(
         "accelerate launch --use_fsdp --fsdp_version 1 --fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP "

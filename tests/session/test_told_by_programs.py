@@ -293,3 +293,35 @@ def test_a_compiled_model_is_predicted_as_eager_code_and_says_so(tmp_path: Path)
     assert finding.rule == compiled.rule
     assert "training.torch_compile" not in {each.name for each in finding.if_so}
     assert "training.torch_compile" in {each.name for each in compiled.if_so}
+
+
+def test_a_flag_of_ones_own_that_asks_for_adapters_is_no_full_fine_tuning(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "from transformers import HfArgumentParser, Seq2SeqTrainer, Seq2SeqTrainingArguments\n"
+        "arguments = HfArgumentParser(Seq2SeqTrainingArguments).parse_args_into_dataclasses()[0]\n"
+        "Seq2SeqTrainer(args=arguments).train()\n"
+    )
+    command = (
+        "python train.py --model_name_or_path google/mt5-base --do_train --output_dir out "
+        "--per_device_train_batch_size 4 --max_source_length 512"
+    )
+    assert result(tmp_path, f"{command}\n", "run.sh").prediction is not None
+    assert result(tmp_path, f"{command} --enable_peft false\n", "run.sh").prediction is not None
+    assert result(tmp_path, f"{command} --enable_peft\n", "run.sh").prediction is None
+
+
+def test_a_length_that_is_only_the_programs_default_is_assumed(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "from dataclasses import dataclass, field\n"
+        "from transformers import AutoModelForSeq2SeqLM, HfArgumentParser, Seq2SeqTrainer, Seq2SeqTrainingArguments\n"
+        "@dataclass\nclass Data:\n    model_name_or_path: str = field()\n"
+        "    max_source_length: int = field(default=1024)\n"
+        "data, arguments = HfArgumentParser((Data, Seq2SeqTrainingArguments)).parse_args_into_dataclasses()\n"
+        "model = AutoModelForSeq2SeqLM.from_pretrained(data.model_name_or_path)\n"
+        "Seq2SeqTrainer(model=model, args=arguments).train()\n"
+    )
+    command = "python train.py --model_name_or_path google/mt5-base --do_train --output_dir out"
+    command += " --per_device_train_batch_size 32"
+    assert "data.max_source_length" in assumed(result(tmp_path, f"{command}\n", "run.sh"))
+    written = result(tmp_path, f"{command} --max_source_length 1024\n", "run.sh")
+    assert "data.max_source_length" not in assumed(written)

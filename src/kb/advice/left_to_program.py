@@ -4,7 +4,7 @@ defaults of its own."""
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 
-from kb.core.document import Unit
+from kb.core.document import Setting, Unit
 from kb.core.facts import FactType
 from kb.core.naming import HANDS_ON, Program, freezes, has_own_loss
 
@@ -23,6 +23,8 @@ OF_UNSLOTH = (
     "training.gradient_checkpointing",
 )  # fmt: skip
 """What a model that Unsloth loads has otherwise than transformers' default."""
+ADAPTING = frozenset(("peft", "lora", "qlora", "dora", "adapter", "adapters"))  # words in a flag's name
+NOT_SAID = ("false", "0", "no", "none", "")
 OF_ADAPTERS = (ADAPTER, "lora.r", "lora.target_modules", "run.adapter")
 
 
@@ -87,7 +89,16 @@ def _without_defaults(unit: Unit, names: Sequence[str]) -> Unit:
 def _adds_adapter(unit: Unit, programs: Iterable[Program]) -> bool:
     """Whether the program trains adapters, or not all weights, though nothing in the command asks for that."""
     asked = any(name in unit.settings for name in OF_ADAPTERS)
-    return not asked and any(each.adds_adapter or each.loads_adapters or freezes(each.own_text) for each in programs)
+    said = not asked and any(map(_asks_for_adapter, unit.keys.items()))
+    return said or (
+        not asked and any(each.adds_adapter or each.loads_adapters or freezes(each.own_text) for each in programs)
+    )
+
+
+def _asks_for_adapter(flag: tuple[str, Setting]) -> bool:
+    """Whether a flag of the program's own asks for adapters: ``--enable_peft``."""
+    name, said = flag
+    return not ADAPTING.isdisjoint(name.casefold().split("_")) and str(said.value).casefold() not in NOT_SAID
 
 
 def _set_by(unit: Unit, programs: Sequence[Program], facts: Mapping[str, FactType]) -> Iterable[str]:

@@ -98,6 +98,12 @@ class SettingsReader:
         """What was assumed of a setting is not so, unless it is this value."""
         self.assumed[:] = [each for each in self.assumed if each.name != name or each.value == value]
 
+    def assume_default(self, name: str) -> None:
+        """A length that is only its program's default says nothing of the data."""
+        setting = self._unit.settings.get(name)
+        if setting and setting.joined and setting.joined == self._unit.program:
+            self.assumed.append(Assumption(name=name, value=setting.value, reason="script_default"))
+
     def default(self, name: str) -> Any:
         """The library's default, in the release at hand or the newest."""
         return default_of(self._facts[name], self._versions)
@@ -238,11 +244,7 @@ def zero_stage_of(read: SettingsReader, unit: Unit) -> int:
 
 
 def uses_fsdp(read: SettingsReader) -> bool:
-    return (
-        bool(read.or_default("training.fsdp"))
-        or read.value("accelerate.distributed_type") == "FSDP"
-        or read.value("launch.use_fsdp") is True
-    )
+    return bool(read.or_default("training.fsdp")) or _of_accelerate(read)
 
 
 def offloads_fsdp(read: SettingsReader) -> bool:

@@ -193,6 +193,7 @@ def _assumed(read: SettingsReader) -> tuple[Assumption, ...]:
         read.or_assume("launch.base_config", None, base, "not_read")
     for name in read.unread:
         read.or_assume(name, None, read.value(name), "not_read")
+    read.assume_default("data.max_source_length")
     first = ("not_read", "guessed_from_name")
     return tuple(sorted(read.assumed, key=lambda each: (each.reason not in first, "batch" not in each.name)))
 
@@ -246,9 +247,8 @@ def _lengths(
     source = read.or_assume("data.max_source_length", source, *assumed)
     target = read.number("data.max_target_length", "training.generation_max_length", "generation.max_length")
     usual = int(constants["assumed_target_length"])
-    if target is None and one_row:
-        return int(source), usual
-    return int(source), int(read.or_assume("data.max_target_length", target, usual, "usual_length"))
+    one = target is None and one_row
+    return int(source), usual if one else int(read.or_assume("data.max_target_length", target, usual, "usual_length"))
 
 
 def _generated(read: SettingsReader, model: Model | None, target: int, generates: bool) -> int:

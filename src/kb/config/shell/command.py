@@ -6,7 +6,7 @@ from typing import Any
 from kb.config.dialect.dialects import LAST, CompiledDialect
 from kb.config.dialect.typos import Neighbours
 from kb.config.shell.expand import Argument, Environment
-from kb.config.shell.flag_values import read_value, setting_at, setting_of
+from kb.config.shell.flag_values import read_value, repeated, setting_at, setting_of
 from kb.config.shell.flags import Flag, opened
 from kb.config.shell.launch import Launch, read_launch
 from kb.config.shell.lexer import split_commands
@@ -146,7 +146,7 @@ def unit_of(launch: Launch, speller: Speller, path: str, section: str | None, pl
         if targets:
             known.append(name)
             if name in seen:
-                events.append(_repeated(seen[name], flag, places))
+                events += repeated(seen[name], flag, places)
             seen[name] = flag
         elif not speller.ignores(name) and (meant := speller.meant_by(name)) is not None:
             events.append(_misspelt(flag, meant, speller, launch.flags, places))
@@ -290,11 +290,3 @@ def _misspelt(flag: Flag, meant: str, speller: Speller, flags: Sequence[Flag], p
     free = not flag.key.shared and not flag.key.from_variable and all(other.name != meant for other in flags)
     edits = (Edit("replace", speller.targets[meant][0].fact.name, flag.dashes + meant, span),) if free else ()
     return Event(kind="unknown-key", span=span, values=values, edits=edits)
-
-
-def _repeated(first: Flag, again: Flag, places: Places) -> Event:
-    used, dropped = (" ".join(value.text or "…" for value in flag.values) for flag in (again, first))
-    line = places.at(first.key.start)[0]
-    values: Mapping[str, Any] = {"key": again.dashes + again.name, "first_line": line, "used": used, "dropped": dropped}
-    related = (("", places.span(first.key.start, first.key.end)),)
-    return Event(kind="duplicate-key", span=places.span(again.key.start, again.key.end), values=values, related=related)

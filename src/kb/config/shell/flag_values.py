@@ -109,5 +109,16 @@ def event_at(kind: str, argument: Argument, places: Places, **values: Any) -> Ev
     return Event(kind=kind, span=places.span(argument.start, argument.end), values=values)
 
 
+def repeated(first: Flag, again: Flag, places: Places) -> list[Event]:
+    """The event for a flag that says one thing and then another; what is not known may say the same."""
+    texts = [tuple(value.text for value in flag.values) for flag in (again, first)]
+    if texts[0] == texts[1] or any(None in each for each in texts):
+        return []
+    used, dropped = (" ".join(map(str, each)) or "true" for each in texts)
+    line, span = places.at(first.key.start)[0], places.span(again.key.start, again.key.end)
+    values = {"key": again.dashes + again.name, "first_line": line, "used": used, "dropped": dropped}
+    return [Event("duplicate-key", span, values, related=(("", places.span(first.key.start, first.key.end)),))]
+
+
 def _wrong(flag: Flag, at: Argument, want: str, raw: str, places: Places) -> Event:
     return event_at("wrong-type", at, places, key=flag.dashes + flag.name, raw=raw, want=want)
