@@ -249,6 +249,12 @@ def test_a_json_object_says_the_settings_inside_of_it_and_nothing_there_is_mende
     assert "training.gradient_checkpointing_kwargs.use_reentrant" not in read(broken).settings
 
 
+@pytest.mark.parametrize("program", ["dpo.py", "-m dpo", "-m train.run_dpo", "scripts/train_dpo.py"])
+def test_a_module_says_its_trainer_as_its_file_does(program: str) -> None:
+    unit = read(f"torchrun --nproc_per_node 8 {program} --model_name_or_path x --max_length 8192 --bf16")
+    assert unit.settings["script.trainer"].value == "dpo"
+
+
 def test_the_flags_of_a_trl_script_are_read_as_trls() -> None:
     unit = read("python grpo.py --model_name_or_path x --num_generations 8 --max_completion_length 256 --bf16")
     assert unit.dialect == "trl"

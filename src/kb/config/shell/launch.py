@@ -113,7 +113,7 @@ class Launch(NamedTuple):
     @property
     def trainer(self) -> str | None:
         """The kind of post-training that the program's name says."""
-        return trainer_of(self.script)
+        return trainer_of(self.script) or trainer_of(self.program.rpartition("/")[2])
 
     def on_chosen_gpus(self, chosen: bool) -> "Launch":
         """The same run where the script chooses the GPUs: one process then need not mean DataParallel over all."""
