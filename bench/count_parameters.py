@@ -51,6 +51,7 @@ def count(architecture: dict[str, Any]) -> tuple[int, int]:
     from transformers import (
         AutoConfig,
         AutoModelForCausalLM,
+        AutoModelForImageTextToText,
         AutoModelForSeq2SeqLM,
         AutoModelForSequenceClassification,
         AutoModelForSpeechSeq2Seq,
@@ -63,6 +64,8 @@ def count(architecture: dict[str, Any]) -> tuple[int, int]:
         model_class = AutoModelForSeq2SeqLM
     elif kind == "whisper":
         model_class = AutoModelForSpeechSeq2Seq
+    elif kind in ("qwen2_vl", "qwen2_5_vl"):
+        model_class = AutoModelForImageTextToText
     elif kind in ENCODERS:
         model_class = AutoModelForSequenceClassification
     if kind == "exaone":

@@ -8,14 +8,14 @@ from kb.core.model import Architecture
 from kb.core.setup import TrainingSetup
 from kb.core.text import UserError
 
-PROCESSES = "launch.num_processes"
+PROCESSES, PIXELS = "launch.num_processes", "data.image_max_pixels"
 Note = tuple[str, Mapping[str, Any]]
 TRAINER = "script.trainer"
 MOST_NAMED = 4  # settings in one sentence
 # Notes that are errors as they stand, where a prediction was asked for.
 NO_MODEL_OF_THE_RUN = (
     "deepspeed_not_read", "engine_not_followed", "gpus_not_counted", "gpus_not_said", "method_open", "no_such_run",
-    "not_modelled", "preference_not_predicted", "server", "trainer_not_predicted", "width_open",
+    "not_modelled", "pictures_not_said", "preference_not_predicted", "server", "trainer_not_predicted", "width_open",
 )  # fmt: skip
 _SPELT = {
     "distillation": "Distillation",
@@ -64,6 +64,8 @@ def why_no_prediction(
         return key, {"said": str(word.path[-1])} if key == "gpus_not_counted" and word is not None else {}
     if known and setup.unresolved == ("deepspeed.zero_stage",) and unit.unread:
         return "deepspeed_not_read", {"path": str(unit.settings[unit.unread[0]].value)}
+    if known and setup.unresolved == (PIXELS,):
+        return "pictures_not_said", {"model": setup.model_name}
     if setup.unresolved and (known or "model.name" in setup.unresolved):
         found = [(name, unit.settings.get(name)) for name in setup.unresolved]
         strange = [each for each in found if each[1] and getattr(each[1].value, "reason", "") == NO_SUCH_RUN]

@@ -214,7 +214,7 @@ def _options(setup: TrainingSetup, estimator: Estimator, steps: Steps) -> Iterat
         quantized = {"load_in_4bit": True, "bnb_4bit_use_double_quant": True, "prepare_for_kbit": True}
         yield Option("qlora", {"method": "qlora", **quantized, **adapter})
     length = setup.max_source_length // 2
-    if length >= SHORTEST_SOURCE and not architecture.hears:
+    if length >= SHORTEST_SOURCE and not architecture.uncut:
         yield Option(SHORTER, {"max_source_length": length})
 
 

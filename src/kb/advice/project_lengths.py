@@ -1,6 +1,7 @@
-"""How long the samples of a project's data are (``[lengths]`` of ``kb.toml``), and what a run makes of that."""
+"""How long the samples of a project's data are (``[lengths]`` of ``kb.toml``), what pictures they have, and what a run
+makes of that."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from kb.advice.no_prediction import unfollowed
 from kb.advice.settings_reader import SettingsReader
@@ -8,14 +9,26 @@ from kb.advice.usual import assumed_source_length
 from kb.core.document import Unit
 from kb.core.hardware import Machine
 from kb.core.memory_report import MemoryReport, TakenByLengths
-from kb.core.model import Model
-from kb.core.setup import Assumption, DataLengths, TrainingSetup
+from kb.core.model import Model, Vision
+from kb.core.setup import Assumption, DataLengths, Images, TrainingSetup, WeightType
 from kb.memory import UnsupportedArchitectureError
 
 # What formats call it that every batch is as long as it may be: padded to that, or filled with several samples.
 FILLS = frozenset(("pad_to_max_length", "pad_to_sequence_len", "packing", "sample_packing", "neat_packing"))
 LENGTHS = "data.lengths"  # among what a project says of itself
 FULL = Assumption(name=LENGTHS, value="full", reason="full_length")
+
+
+COUNT, PIXELS, VIDEOS = "data.images_per_sample", "data.image_max_pixels", "data.has_videos"
+WIDEST = 1.5  # of a picture's sides, the longer over the shorter
+OF_ITS_OWN = "llamafactory"  # the format whose trainer checkpoints only what it trains
+NO_PICTURES = Images(0, 0, 0)
+# The parts of Qwen2-VL and its kin, by transformers' names.
+PARTS = {
+    "model.freeze_vision_tower": ("visual.patch_embed", "visual.blocks"),
+    "model.freeze_projector": ("visual.merger",),
+    "model.freeze_language_model": ("language_model", "lm_head"),
+}
 
 
 def with_lengths(setup: TrainingSetup, known: DataLengths | None, unit: Unit, model: Model | None) -> TrainingSetup:
@@ -87,3 +100,61 @@ def answer_length(read: SettingsReader, model: Model | None, target: int, genera
             int(read.or_assume("training.generation_max_length", None, most, "longest_of_model")) if generates else most
         )
     return int(length or target)
+
+
+def with_pictures(setup: TrainingSetup, read: SettingsReader, unit: Unit, model: Model | None) -> TrainingSetup:
+    """The setup of a model that sees, with its pictures and frozen parts; of others as it is.
+
+    LLaMA-Factory widens only what it trains: what it freezes stays in the type that is computed in
+    (``cast_trainable_params_to_fp32``, src/llamafactory/model/adapter.py).
+    """
+    if model is None or model.architecture.vision is None:
+        return setup
+    frozen = tuple(part for name, parts in PARTS.items() if read.or_default(name) for part in parts)
+    narrow: WeightType | None = "bf16" if setup.bf16 else "fp16" if setup.fp16 else None
+    widened = setup.method == "full" and setup.weights == "fp32" and bool(frozen)
+    if read.value(VIDEOS):
+        read.beyond.append("video")
+    return setup._replace(
+        images=_images(read, model.architecture.vision),
+        frozen=frozen,
+        frozen_weights=narrow if widened else None,
+        checkpoints_trained=unit.dialect == OF_ITS_OWN,
+    )
+
+
+def _images(read: SettingsReader, vision: Vision) -> Images | None:
+    """Each sample's pictures, all as large as the run lets them be; None where nobody says how large that is."""
+    count = read.number(COUNT, least=0)
+    if count == 0:
+        return NO_PICTURES
+    pixels, default = read.number(PIXELS), read.default(PIXELS)
+    if pixels is None and default is None:
+        read.unresolved[PIXELS] = None
+    if count is None and COUNT not in read.unresolved:
+        count = int(read.or_assume(COUNT, None, 1, "one_image"))
+    if count is None or PIXELS in read.unresolved:
+        return None
+    most = int(default if pixels is None else pixels)
+    reason = "largest_image_by_default" if pixels is None else "largest_image"
+    read.assumed.append(Assumption(name=PIXELS, value=most, reason=reason))
+    rows, columns = largest_grid(most, vision)
+    return Images(count, rows, columns)
+
+
+def largest_grid(pixels: int, vision: Vision) -> tuple[int, int]:
+    """Rows and columns of patches of the picture with the most tokens among those of so many pixels at most.
+
+    Processors resize to whole tokens and keep the shape (``smart_resize``, transformers'
+    image_processing_qwen2_vl.py); shapes up to 3:2 count.
+    """
+    most = max(pixels // vision.side**2, 1)
+    shorter, longer = max(_shapes(most), key=lambda sides: (sides[0] * sides[1], sides[0]))
+    return shorter * vision.merge, longer * vision.merge
+
+
+def _shapes(tokens: int) -> Iterator[tuple[int, int]]:
+    side = 1
+    while side * side <= tokens:
+        yield side, max(side, min(tokens // side, int(side * WIDEST)))
+        side += 1

@@ -245,7 +245,7 @@ def _last(attempts: tuple[Attempt, ...], method: str) -> TrainingSetup:
 def _shorter_source(last: TrainingSetup, estimator: Estimator) -> int | None:
     """The input length, halved as often as it takes, with which a way fits at batch 1; of answers that the run makes
     itself, and of sound, none is proposed."""
-    if (last.post is not None and last.post.completion) or estimator.model.architecture.hears:
+    if (last.post is not None and last.post.completion) or estimator.model.architecture.uncut:
         return None
     length = last.max_source_length // 2
     while length >= SHORTEST_SOURCE:

@@ -6,7 +6,7 @@ from typing import Any
 from kb.advice.grounds import own_defaults
 from kb.advice.post_training import fused_loss_of, post_training_of, with_fused_head
 from kb.advice.preparation import Preparation, preparation_of
-from kb.advice.project_lengths import FULL, LENGTHS, answer_length, lengths_of_sound, with_lengths
+from kb.advice.project_lengths import FULL, LENGTHS, answer_length, lengths_of_sound, with_lengths, with_pictures
 from kb.advice.run_kind import OWN_TYPE_SINCE, optimizer_of, says_training, trains, unmodelled, weights_of
 from kb.advice.settings_reader import (
     FSDP2_SINCE,
@@ -170,7 +170,7 @@ def setup_of(
         post=post,
         spread=spread_of(read, model.architecture.d_model if model else None, versions("transformers", FSDP2_SINCE)),
     )
-    setup = with_fused_head(setup, read, unit, model, versions)
+    setup = with_pictures(with_fused_head(setup, read, unit, model, versions), read, unit, model)
     read.assumed += own_defaults(unit, unit.settings)
     beyond = unmodelled(read, trains=trained)
     unresolved = _that_matter(read.unresolved, setup) + ((NOT_MODELLED,) if beyond else ())

@@ -11,6 +11,27 @@ QkNorm = Literal["none", "head", "whole"]  # over each head's dimensions, or ove
 Head = Literal["causal", "masked", "sequence", "token", "span"]  # span: question answering
 
 
+class Vision(NamedTuple):
+    """A tower of layers that sees pictures as patches, and what merges them into a decoder's tokens (Qwen2-VL)."""
+
+    depth: int
+    width: int
+    ff: int
+    heads: int
+    channels: int
+    patch: int  # pixels, of each side
+    frames: int  # that a patch holds: a picture is put there twice
+    merge: int  # patches of each side that become a token
+    activation: str
+    window: int = 0  # pixels, of each side, that a windowed layer sees; 0: all layers see all
+    full_layers: tuple[int, ...] = ()  # that see all, where others are windowed
+
+    @property
+    def side(self) -> int:
+        """Pixels of each side of a token."""
+        return self.patch * self.merge
+
+
 class Architecture(NamedTuple):
     """Dimensions, in the names of the closed forms (04-memory).
 
@@ -76,12 +97,18 @@ class Architecture(NamedTuple):
     relative_norm: bool = False  # DeBERTa: a layer norm over the position embeddings
     mel_bins: int = 0  # Whisper: rows of its log-mel features
     audio_positions: int = 0  # Whisper: positions of its encoder, which its convolutions make of twice as many frames
+    vision: Vision | None = None  # what it sees with
     engine: bool = False  # no closed form: the memory engine predicts it
 
     @property
     def hears(self) -> bool:
         """Whether the input is sound, of one length whatever a run says (Whisper)."""
         return bool(self.audio_positions)
+
+    @property
+    def uncut(self) -> bool:
+        """Whether inputs are not made shorter to save memory: sound is of one length, images stay whole."""
+        return self.hears or self.vision is not None
 
 
 class ModelIdentity(NamedTuple):

@@ -101,6 +101,19 @@ class DataLengths(NamedTuple):
     target: tuple[int, ...] = ()
 
 
+class Images(NamedTuple):
+    """The pictures of one sample: how many, and each one's patches, as rows and columns of the vision tower's grid."""
+
+    number: int
+    rows: int
+    columns: int
+
+    @property
+    def patches(self) -> int:
+        """Of all of the sample's pictures."""
+        return self.number * self.rows * self.columns
+
+
 # What trains beside frozen weights: as PEFT makes it (adapters fp32, modules to save as loaded), or all of one type.
 TrainedType = Literal["peft", "fp32", "bf16"]
 
@@ -157,6 +170,10 @@ class TrainingSetup(NamedTuple):
     prepare_for_kbit: bool = True  # peft's fp32 upcast of what is not 4-bit
     half_tables: bool = False  # after that, embeddings and output layer back in bf16 (TRL before 0.26)
     trained_type: TrainedType = "peft"
+    images: Images | None = None  # of each sample, where the model sees; None: nobody says
+    frozen: tuple[str, ...] = ()  # parts of modules' names: what there is is not trained, nor gets adapters
+    checkpoints_trained: bool = False  # layers without anything that trains are neither checkpointed nor run backward
+    frozen_weights: WeightType | None = None  # of those, where only what is trained is in ``weights``
 
     dataloader_num_workers: int = 0
     dataloader_pin_memory: bool = True

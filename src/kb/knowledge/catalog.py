@@ -7,7 +7,7 @@ from typing import Any
 from kb.core.catalog import Catalog, Dialect
 from kb.core.facts import FactType, MovedDefault
 from kb.core.hardware import Gpu
-from kb.core.model import Architecture, Model
+from kb.core.model import Architecture, Model, Vision
 from kb.core.release import parse_version
 from kb.core.rule import Computed, Rule, RuleFix
 from kb.core.text import Text
@@ -179,12 +179,19 @@ def _model(row: Mapping[str, Any]) -> Model:
         id=row["id"],
         name=row["name"],
         aliases=tuple(row["aliases"]),
-        architecture=Architecture(**row["architecture"]),
+        architecture=_architecture(row["architecture"]),
         parameters=row["parameters"],
         max_length=row["max_length"],
         weights_dtype=row["weights_dtype"],
         other_weights=tuple((name, stored) for name, stored in row["other_weights"]),
     )
+
+
+def _architecture(row: Mapping[str, Any]) -> Architecture:
+    if "vision" in row:
+        seen = Vision(*row["vision"])
+        row = {**row, "vision": seen._replace(full_layers=tuple(seen.full_layers))}
+    return Architecture(**row)
 
 
 def _dialect(row: Mapping[str, Any], unmodelled: tuple[Mapping[str, Any], ...]) -> Dialect:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kb.core.model import Architecture
+from kb.core.model import Architecture, Vision
 from kb.memory.architecture_encoder import head_of, labels_of
 from kb.memory.config_fields import UnsupportedArchitectureError, equal, flag, head_size, number, rate, word
 
@@ -295,6 +295,56 @@ def _whisper(config: Mapping[str, Any]) -> Architecture:
     )
 
 
+def _qwen_vl(config: Mapping[str, Any]) -> Architecture:
+    """Qwen2-VL and Qwen2.5-VL. Configs on the hub have the language model's fields at the top, newer ones apart."""
+    inner, seen = config.get("text_config"), config.get("vision_config")
+    text: Mapping[str, Any] = inner if isinstance(inner, Mapping) else config
+    if not isinstance(seen, Mapping):
+        raise UnsupportedArchitectureError("config.json: no vision_config")
+    _refuse(text, "use_sliding_window")
+    tied = flag(config, "tie_word_embeddings", False) or flag(text, "tie_word_embeddings", False)
+    return _decoder(
+        {**text, "model_type": config["model_type"]},
+        kv_heads=_kv_heads(text, 8),
+        tied=tied,
+        gated=True,
+        activation=word(text, "hidden_act", default="silu"),
+        norm="rms",
+        qkv_bias=True,
+        rotary=1.0,
+        attention_dropout=rate(text, "attention_dropout") > 0,
+        vision=_tower(str(config["model_type"]), seen),
+    )
+
+
+def _tower(model_type: str, seen: Mapping[str, Any]) -> Vision:
+    """A vision tower's fields, with the defaults of ``Qwen2VLVisionConfig`` and ``Qwen2_5_VLVisionConfig``."""
+    sizes: dict[str, Any] = {
+        "depth": number(seen, "depth", default=32),
+        "heads": number(seen, "num_heads", default=16),
+        "channels": number(seen, "in_channels", "in_chans", default=3),
+        "patch": number(seen, "patch_size", default=14),
+        "frames": number(seen, "temporal_patch_size", default=2),
+        "merge": number(seen, "spatial_merge_size", default=2),
+    }
+    if model_type == "qwen2_vl":
+        width = number(seen, "embed_dim", default=1280)
+        wider = number(seen, "mlp_ratio", default=4)
+        acts = word(seen, "hidden_act", default="quick_gelu")
+        return Vision(width=width, ff=width * wider, activation=acts, **sizes)
+    full = seen.get("fullatt_block_indexes", (7, 15, 23, 31))
+    if not isinstance(full, list | tuple) or not all(isinstance(each, int) for each in full):
+        raise UnsupportedArchitectureError("config.json: fullatt_block_indexes: a list of layers' numbers")
+    return Vision(
+        width=number(seen, "hidden_size", default=3584),
+        ff=number(seen, "intermediate_size", default=3420),
+        activation=word(seen, "hidden_act", default="silu"),
+        window=number(seen, "window_size", default=112),
+        full_layers=tuple(full),
+        **sizes,
+    )
+
+
 def _modernbert(config: Mapping[str, Any]) -> Architecture:
     """ModernBERT; which layers slide is given by name, or by a period (one of so many sees all tokens)."""
     for name in ("norm_bias", "classifier_bias", "sparse_prediction"):
@@ -351,5 +401,7 @@ TYPES: Mapping[str, Callable[[Mapping[str, Any]], Architecture]] = {
     "marian": _marian,
     "m2m_100": _m2m_100,
     "modernbert": _modernbert,
+    "qwen2_vl": _qwen_vl,
+    "qwen2_5_vl": _qwen_vl,
     "whisper": _whisper,
 }

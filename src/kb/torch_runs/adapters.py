@@ -3,6 +3,7 @@
 Nothing is imported before it is used: the simulator loads its shim before torch.
 """
 
+import re
 from typing import Any
 
 from kb.core.setup import TrainingSetup
@@ -74,6 +75,7 @@ def lora_config(model: Any, setup: TrainingSetup) -> Any:
         target_modules=targets,
         modules_to_save=list(setup.modules_to_save) or None,
         use_dora=setup.use_dora,
+        exclude_modules=f".*(?:{'|'.join(map(re.escape, setup.frozen))}).*" if setup.frozen else None,
         bias="none",
         task_type=_task_type(model),
     )
@@ -85,6 +87,8 @@ def _task_type(model: Any) -> str | None:
     if getattr(model, "main_input_name", "") == "input_features":  # its class for seq2seq hands the model input ids
         return None
     generates = "CAUSAL_LM" if model.can_generate() else None
+    if not model.config.is_encoder_decoder and kind.endswith("ForConditionalGeneration"):  # of pictures and text
+        return generates
     return next((task for ending, task in TASK_TYPES if kind.endswith(ending)), generates)
 
 

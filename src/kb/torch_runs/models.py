@@ -68,6 +68,7 @@ def build(
         else:
             model = kind.from_config(read, dtype=dtype)
         model.tie_weights()
+        _freeze(model, setup, getattr(torch, DTYPES.get(setup.frozen_weights or "", ""), None))
         if not _tied(config):
             _untie(model)
     except (NoModelError, torch.OutOfMemoryError, MemoryError):
@@ -75,6 +76,41 @@ def build(
     except Exception as error:  # each architecture fails in its own way, and all of them mean the config
         raise NoModelError(f"{type(error).__name__}: {error}") from error
     return model
+
+
+def _freeze(model: Any, setup: TrainingSetup, dtype: Any) -> None:
+    """What is not trained, by parts of its name, in its own type where it has one."""
+    for name, parameter in model.named_parameters() if setup.frozen else ():
+        if any(part in name for part in setup.frozen):
+            parameter.requires_grad_(False)
+            if dtype is not None:
+                parameter.data = parameter.data.to(dtype)
+
+
+def checkpoint_trained(model: Any) -> None:
+    """LLaMA-Factory's checkpointing: a layer's input gets a gradient where the layer trains, and other layers run as
+    they are (``custom_gradient_checkpointing_func``, llamafactory/model/model_utils/checkpointing.py).
+
+    Its releases pin a transformers that gives the patches' embedding no gradient.
+    """
+    for module in model.modules():
+        for number, hook in list(module._forward_hooks.items()):
+            if getattr(hook, "__name__", "") == "make_inputs_require_grads":
+                del module._forward_hooks[number]
+
+    def of(checkpoint: Any) -> Any:
+        def run(forward: Any, *args: Any, **kwargs: Any) -> Any:
+            layer = forward.args[0]
+            if not any(parameter.requires_grad for parameter in layer.parameters()):
+                return forward(*args, **kwargs)
+            args[0].requires_grad_(True)
+            return checkpoint(forward, *args, **kwargs)
+
+        return run
+
+    for module in model.modules():
+        if "_gradient_checkpointing_func" in vars(module):
+            module._gradient_checkpointing_func = of(module._gradient_checkpointing_func)
 
 
 def load_dtype(setup: TrainingSetup) -> Any:

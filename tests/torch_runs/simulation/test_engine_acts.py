@@ -13,7 +13,7 @@ require_simulator()
 sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
 from engine_diff import canonical, followed, parted, simulated  # noqa: E402
 
-from kb.core.setup import TrainingSetup  # noqa: E402
+from kb.core.setup import Images, TrainingSetup  # noqa: E402
 
 _DECODER = {"hidden_size": 128, "intermediate_size": 320, "num_attention_heads": 4, "num_key_value_heads": 2,
             "num_hidden_layers": 2, "vocab_size": 1000, "max_position_embeddings": 512, "pad_token_id": 0,
@@ -165,3 +165,39 @@ def test_whisper_peaks_where_the_simulation_does(given: dict[str, Any]) -> None:
     for phase, (allocated, reserved) in peaks.items():
         assert abs(found[phase][0] - allocated) <= (near if phase == "generate" else 0), phase
         assert found[phase][1] == reserved, phase
+
+
+_SEES = {**_DECODER, "max_position_embeddings": 1024, "rope_scaling": {"type": "mrope", "mrope_section": [4, 6, 6]},
+         "image_token_id": 5, "video_token_id": 6, "vision_start_token_id": 7, "vision_end_token_id": 8}  # fmt: skip
+_TOWER = {"depth": 2, "num_heads": 4, "in_channels": 3, "patch_size": 14, "temporal_patch_size": 2,
+          "spatial_merge_size": 2}  # fmt: skip
+SEEING: dict[str, dict[str, Any]] = {
+    "qwen2_vl": {**_SEES, "model_type": "qwen2_vl", "architectures": ["Qwen2VLForConditionalGeneration"],
+                 "vision_config": {**_TOWER, "embed_dim": 96, "mlp_ratio": 4, "hidden_size": 128}},
+    "qwen2_5_vl": {**_SEES, "model_type": "qwen2_5_vl", "architectures": ["Qwen2_5_VLForConditionalGeneration"],
+                   "vision_config": {**_TOWER, "hidden_size": 96, "intermediate_size": 212, "out_hidden_size": 128,
+                                     "window_size": 112, "fullatt_block_indexes": [1]}},
+}  # fmt: skip
+_FROZEN = {"frozen": ("visual.",), "checkpoints_trained": True, "gradient_checkpointing": True, "use_reentrant": True}
+
+
+@pytest.mark.parametrize(
+    ("model", "images", "given"),
+    [
+        ("qwen2_vl", (1, 10, 14), {"bf16": True, "do_eval": True, "eval_samples": 6}),
+        ("qwen2_5_vl", (2, 10, 18), {"bf16": True, "method": "lora", "lora_target_modules": ("q_proj", "v_proj")}),
+        ("qwen2_5_vl", (1, 16, 16), {"weights": "bf16", "gradient_checkpointing": True, "padded": False}),
+        ("qwen2_vl", (1, 12, 12), {"method": "qlora", "load_in_4bit": True, "bf16": True, **_FROZEN,
+                                   "lora_target_modules": ("all-linear",)}),
+        ("qwen2_5_vl", (1, 10, 14), {"bf16": True, **_FROZEN, "frozen_weights": "bf16"}),
+        ("qwen2_5_vl", (0, 0, 0), {"attn_implementation": "eager"}),
+    ],
+    ids=["whole, evaluated", "lora, two images", "checkpointed", "4 bits, tower frozen", "tower frozen", "no image"],
+)  # fmt: skip
+def test_models_that_see_peak_where_the_simulation_does(
+    model: str, images: tuple[int, int, int], given: dict[str, Any]
+) -> None:
+    setup = TrainingSetup(per_device_train_batch_size=2, max_source_length=200, images=Images(*images), **given)
+    _, peaks = simulated(SEEING[model], setup, (8, 6))
+    _, found = followed(SEEING[model], setup, (8, 6))
+    assert {phase: found[phase] for phase in peaks} == peaks

@@ -130,13 +130,13 @@ class LayerNorm:
 
 
 class RmsNorm:
-    """``LlamaRMSNorm``: computed in fp32, the weight in its own type."""
+    """``LlamaRMSNorm``: computed in fp32, the weight in its own type; ``decays`` where nothing in its name tells."""
 
     __slots__ = ("path", "weight")
 
-    def __init__(self, model: "Model", path: str, width: int) -> None:
+    def __init__(self, model: "Model", path: str, width: int, *, decays: bool = False) -> None:
         self.path = path
-        self.weight = model.parameter(path + ".weight", (width,), decays=False)
+        self.weight = model.parameter(path + ".weight", (width,), decays=decays)
 
     def __call__(self, x: Tensor) -> Tensor:
         world.inside["RmsNorm"] = self.path
@@ -156,6 +156,7 @@ class Model:
     generates = True
     encodes = False  # an encoder-decoder
     reenters = True  # whether reentrant checkpointing is followed
+    inputs: int | None = None  # of a batch, how many come before what is no label; None: none do
     hears = False  # its input is sound, and has no mask
     prompt = 1  # tokens with which an encoder-decoder's answer begins
     flattens = False  # whether FSDP1 is followed: :meth:`layer_paths`
@@ -169,6 +170,7 @@ class Model:
     product = staticmethod(ops.linear)  # of linear layers: DeepSpeed has one of its own
     kept_heads: tuple[str, ...] = KEPT_HEADS
     drop = staticmethod(ops.dropout)  # before LoRA's first matrix
+    _trained_stems: set[str] | None = None  # names of what trains, where they were asked for
     adapters_off = False  # PEFT's ``disable_adapter``: the model as it was before them
 
     def __init__(self, architecture: Architecture, options: Options) -> None:
@@ -215,12 +217,16 @@ class Model:
 
     def parameter(self, path: str, shape: Shape, *, decays: bool = True, dtype: str | None = None) -> Tensor:
         """A parameter; of a quantized model it has no storage until it is loaded."""
-        dtype = dtype or self.options.dtype
+        untrained = any(part in path for part in self.options.frozen)
+        dtype = dtype or (untrained and self.options.frozen_dtype) or self.options.dtype
         if self.options.quantization is not None:
             tensor = Tensor(shape, dtype, packed(shape), None)
         else:
             tensor = new(shape, dtype)
         tensor.needs = self.options.adapters is None
+        if untrained:
+            tensor.needs = False
+            self.frozen.add(id(tensor))
         self.parameters.append((path, tensor))
         if not decays or UNDECAYED.search(path.lower()) is not None:
             self.plain.add(id(tensor))
@@ -331,9 +337,10 @@ class Model:
         return id(tensor) not in self.plain
 
     def require_input_grads(self, embeds: Tensor) -> None:
-        """``enable_input_require_grads``: a hook on the words' embedding, where adapters train with checkpointing."""
-        if self.options.checkpointing and self.options.adapters is not None:
-            embeds.needs = True
+        """``enable_input_require_grads``: a hook on embeddings, which matters where they do not train themselves."""
+        options = self.options
+        if options.checkpointing and not options.checkpoints_trained:
+            embeds.needs = embeds.needs or options.adapters is not None or bool(options.frozen)
 
     def run(self, *batch: Any, smoothed: bool = False) -> Any:
         """:meth:`forward`, as what wraps the model has it."""
@@ -362,7 +369,20 @@ class Model:
 
     def _checkpointed(self, call: Callable[..., Any], *args: Any) -> Any:
         if self.options.checkpointing and world.training:
+            if self.options.checkpoints_trained:
+                if not self._trains(call.path + "."):  # type: ignore[attr-defined]
+                    return call(*args)
+                args[
+                    0
+                ].needs = True  # custom_gradient_checkpointing_func, llamafactory/model/model_utils/checkpointing.py
             if self.options.reentrant:
                 return checkpoint_reentrant(call, *args)
             return checkpoint(call, *args)
         return call(*args)
+
+    def _trains(self, stem: str) -> bool:
+        """Whether something under a path is trained."""
+        if self._trained_stems is None:
+            names = self.names()
+            self._trained_stems = {names[id(tensor)] for tensor in self.trained()}
+        return any(name.startswith(stem) for name in self._trained_stems)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 
 from kb.core.record import NamedTuple
-from kb.core.setup import TrainingSetup
+from kb.core.setup import Images, TrainingSetup
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.tensor import BF16, F16, F32
 
@@ -47,6 +47,10 @@ class Options(NamedTuple):
     padded: bool = True
     adapters: Adapters | None = None
     quantization: Quantization | None = None
+    images: Images | None = None
+    frozen: tuple[str, ...] = ()  # parts of a path: nothing there trains, nor gets an adapter
+    checkpoints_trained: bool = False  # as LLaMA-Factory: of layers, those that have something to train
+    frozen_dtype: str | None = None  # of that, where it is not ``dtype``
 
 
 def options_of(setup: TrainingSetup, defaults: tuple[str, ...] | None) -> Options:
@@ -73,7 +77,7 @@ def options_of(setup: TrainingSetup, defaults: tuple[str, ...] | None) -> Option
     if setup.method != "full":
         targets = setup.lora_target_modules or defaults or ()  # PEFT itself refuses where neither says any
         adapters = Adapters(
-            _matcher(targets),
+            _outside(setup.frozen, _matcher(targets)),
             _matcher(setup.modules_to_save or ()),
             setup.lora_r,
             setup.lora_dropout,
@@ -89,6 +93,10 @@ def options_of(setup: TrainingSetup, defaults: tuple[str, ...] | None) -> Option
         padded=setup.padded and setup.attn_implementation != "flash",  # of packed sequences there is no mask
         adapters=adapters,
         quantization=quantization,
+        images=setup.images,
+        frozen=setup.frozen,
+        checkpoints_trained=setup.checkpoints_trained,
+        frozen_dtype=None if setup.fsdp or setup.zero_stage else TYPES.get(setup.frozen_weights or ""),
     )
 
 
@@ -175,6 +183,13 @@ def _of_zero3(setup: TrainingSetup) -> dict[str, bool]:
         "ZeRO-3 without optim": third and setup.optim == "none",
         f"ZeRO-3 of {setup.post and setup.post.kind}": third and setup.post is not None,
     }
+
+
+def _outside(frozen: tuple[str, ...], wraps: Callable[[str], bool]) -> Callable[[str], bool]:
+    """``wraps`` of what is not frozen, by parts of its path (PEFT's ``exclude_modules``)."""
+    if not frozen:
+        return wraps
+    return lambda path: wraps(path) and not any(part in path for part in frozen)
 
 
 def _matcher(targets: tuple[str, ...] | str) -> Callable[[str], bool]:

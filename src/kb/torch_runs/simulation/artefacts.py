@@ -42,6 +42,16 @@ def _nothing(*_: Any, **__: Any) -> None:
     return None
 
 
+def _made(data: Any, *args: Any, **named: Any) -> Any:
+    """``torch.tensor``, with numbers in the place of tensors that hold one."""
+    if isinstance(data, list):
+        data = [each.item() if isinstance(each, torch.Tensor) and not each.dim() else each for each in data]
+    return _torch_tensor(data, *args, **named)
+
+
+_torch_tensor = torch.tensor
+
+
 def patches(tracer: "Tracer", attention: Attention) -> list[Patch]:
     """All of them. An owner that is not installed, or has no such name, is passed over."""
     return [
@@ -84,6 +94,7 @@ def patches(tracer: "Tracer", attention: Attention) -> list[Patch]:
             )
             for module in ("torch.optim.optimizer", "torch.utils._foreach_utils")
         ),
+        Patch("torch", "tensor", _made, "A list of fake tensors is read past whoever knows their numbers."),
         Patch("torch.cuda", "empty_cache", tracer.allocator.empty_cache, "The cache to empty is the model's."),
         Patch("torch.cuda", "synchronize", _nothing, "There is no stream to wait for."),
         Patch("torch.cuda", "is_current_stream_capturing", _never, "There is no stream to ask."),

@@ -18,6 +18,7 @@ else:
 Stages = Sequence[Sequence[int]]  # what is held together, one after another
 aten = torch.ops.aten
 FLOAT = 4
+WIDE_INTEGER = 8
 TILE_COLUMNS = 64
 TILE_LOCK = 16
 MOST_SPLITS = 200
@@ -55,6 +56,8 @@ def install(tracer: "Tracer") -> None:
     }
     tracer.replaced[aten.nonzero.default] = every_element
     tracer.replaced[aten.index_put.default] = put_in
+    tracer.replaced[aten.masked_scatter.default] = masked_scatter
+    tracer.replaced[aten.masked_scatter_backward.default] = masked_scatter_backward
     tracer.replaced[aten.embedding_dense_backward.default] = embedding_backward
     tracer.replaced[aten._grouped_mm.default] = grouped_product
     tracer.replaced[aten._safe_softmax.default] = safe_softmax
@@ -122,6 +125,33 @@ def put_in(
     """A gradient of what was indexed is added to its zeros in place; only fake tensors get a copy (``index_backward``,
     torch/csrc/autograd/FunctionsManual.cpp)."""
     return zeros if accumulate else zeros.clone()
+
+
+def masked_scatter(
+    tracer: "Tracer", tensor: "torch.Tensor", mask: "torch.Tensor", source: "torch.Tensor"
+) -> "torch.Tensor":
+    """A copy, into which elements are put by the places that a sum of the mask tells: a number for each element, beside
+    the mask as wide as the tensor (``masked_scatter__cuda``, aten/src/ATen/native/cuda/IndexKernel.cpp and .cu)."""
+    out = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+    tracer._book_scratch(
+        ((out.numel() * WIDE_INTEGER, 0 if mask.shape == out.shape else out.numel()),), "masked_scatter"
+    )
+    return out
+
+
+def masked_scatter_backward(
+    tracer: "Tracer", grad: "torch.Tensor", mask: "torch.Tensor", sizes: Sequence[int]
+) -> "torch.Tensor":
+    """``masked_select``: the mask as wide as the gradient, the places of what it picks, and what is there
+    (``masked_scatter_backward_symint``, TensorAdvancedIndexing.cpp; ``nonzero``, cuda/Nonzero.cu)."""
+    elements = math.prod(sizes)
+    copy = 0 if mask.shape == grad.shape else tracer.hold(grad.numel(), "masked_scatter_backward", "workspace")
+    places = tracer.hold(elements * grad.dim() * WIDE_INTEGER, "masked_scatter_backward", "workspace")
+    if copy:
+        tracer.release(copy)
+    out = torch.empty(elements, dtype=grad.dtype, device=grad.device)
+    tracer.release(places)
+    return out.view(tuple(sizes))
 
 
 def every_element(tracer: "Tracer", tensor: "torch.Tensor") -> "torch.Tensor":

@@ -61,6 +61,8 @@ def build_model(
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": setup.use_reentrant})
     if setup.method != "full":
         model = _with_adapters(model, setup, tracer)
+    if setup.gradient_checkpointing and setup.checkpoints_trained:
+        models.checkpoint_trained(model)
     tracer.name_modules(model)
     return model  # type: ignore[no-any-return]
 

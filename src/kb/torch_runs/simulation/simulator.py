@@ -14,6 +14,7 @@ from kb.torch_runs.simulation.evaluate import Evaluation, evaluate
 from kb.torch_runs.simulation.faults import BeyondPositionsError
 from kb.torch_runs.simulation.generate import Decoding, generate
 from kb.torch_runs.simulation.job import Job
+from kb.torch_runs.simulation.known import SHAPED, Known
 from kb.torch_runs.simulation.loading import build_model
 from kb.torch_runs.simulation.session import open_session
 from kb.torch_runs.simulation.timeline import Event
@@ -72,13 +73,15 @@ def _run(job: Job, limit_bytes: int | None, *, inference: bool) -> Run:
         tracer.phase = "load"
         model: Any = build_model(job.config, setup, tracer, code_folder=job.code_folder)
         tracer.padded = setup.padded and not hears(model)
+        if setup.images is not None and setup.images.number:
+            tracer.known, tracer.shaped = Known(), SHAPED
         _check_positions(model, setup)
         passed = _infer(job, model, tracer) if inference else _train_and_evaluate(job, model, tracer)
         generative = _inner(model).can_generate()
         sole = None if model.config.is_encoder_decoder else ("decoder" if generative else "encoder")
         ended = next((number for number, event in enumerate(tracer.events) if event.phase == ENDED), len(tracer.events))
         head = kept_head(model, setup)
-        return Run(tracer.events[:ended], tracer.roles, passed, sole, model.config.vocab_size, head)
+        return Run(tracer.events[:ended], tracer.roles, passed, sole, model.config.get_text_config().vocab_size, head)
 
 
 def _needs_bits_and_bytes(setup: TrainingSetup) -> bool:
@@ -88,7 +91,7 @@ def _needs_bits_and_bytes(setup: TrainingSetup) -> bool:
 def _infer(job: Job, model: Any, tracer: Any) -> Passed:
     setup = job.setup
     model.eval()
-    _generate(model, batch_of(model, setup, inference_rows(setup)), inference_decoding(job), tracer)
+    _generate(model, batch_of(model, setup, inference_rows(setup), tracer.known), inference_decoding(job), tracer)
     tracer.phase = ENDED
     return Passed()
 
@@ -127,7 +130,7 @@ def _evaluate(job: Job, model: Any, tracer: Any) -> int:
     tracer.phase = "evaluate"
     kept = evaluate(
         model,
-        lambda: batch_of(model, setup, rows),
+        lambda: batch_of(model, setup, rows, tracer.known),
         Evaluation(steps, setup.eval_accumulation_steps, keeps),
         tracer,
         generate_first if generates else None,

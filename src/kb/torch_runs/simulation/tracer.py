@@ -63,6 +63,8 @@ class Tracer(TorchDispatchMode):
         self.names: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
         self.engine_count = 4
         self.replaced: dict[Any, Callable[..., Any]] = {}
+        self.known: Any = None  # numbers of fake tensors, where a model asks for them
+        self.shaped: Sequence[Any] = ()
         self.scratch: dict[Any, Callable[..., Sequence[Sequence[int]]]] = {}
         self.workspaces: dict[Any, Callable[..., Sequence[int]]] = {}
         self.spans: list[Span] = []
@@ -134,7 +136,11 @@ class Tracer(TorchDispatchMode):
         if not torch._C._only_lift_cpu_tensors():  # backward's thread: data would be asked of a CUDA that is not there
             torch._C._set_only_lift_cpu_tensors(True)
         if func is torch.ops.aten._local_scalar_dense.default and getattr(args[0], "constant", None) is None:
-            return self.answer(args[0])
+            number = self.known and self.known.number(args[0])
+            return self.answer(args[0]) if number is None else number
+        numbers = self.known and self.known.result(func, args, kwargs)
+        if numbers is not None and func in self.shaped:
+            return self._shaped(func, args, numbers)
         replacement = self.replaced.get(func)
         if replacement is not None:
             with self:
@@ -143,6 +149,8 @@ class Tracer(TorchDispatchMode):
         out = func(*args, **kwargs)
         if grown is not None:
             self.pass_on(grown, out)
+        if numbers is not None:
+            self.known.keep(out, numbers)
         self._op = func.__name__
         for leaf in out if isinstance(out, (tuple, list)) else (out,):
             if isinstance(leaf, torch.Tensor):
@@ -157,6 +165,16 @@ class Tracer(TorchDispatchMode):
                 self._book_workspace(size)
         if func in self.scratch:
             self._book_scratch(self.scratch[func](self, *args, **kwargs), func.__name__)
+        return out
+
+    def _shaped(self, func: Any, args: Any, numbers: Any) -> Any:
+        """A result whose shape only numbers tell, which are known; a mask is first made a list of places."""
+        device = next(each.device for each in args if isinstance(each, torch.Tensor))
+        with self:
+            out = torch.utils._pytree.tree_map(
+                lambda each: torch.empty(each.shape, dtype=each.dtype, device=device), numbers
+            )
+        self.known.keep(out, numbers)
         return out
 
     def _mark_copy(self, source: "torch.Tensor", copy: "torch.Tensor") -> None:

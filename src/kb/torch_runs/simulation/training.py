@@ -69,7 +69,7 @@ def train(
 def _pass(model: Any, setup: TrainingSetup, tracer: "Tracer", inputs: dict[str, Any] | None) -> None:
     """One forward and backward pass; the batch lives until its end, the outputs do not outlive the loss."""
     tracer.phase = "train:inputs"
-    batch = batch_of(model, setup, setup.per_device_train_batch_size) if inputs is None else dict(inputs)
+    batch = batch_of(model, setup, setup.per_device_train_batch_size, tracer.known) if inputs is None else dict(inputs)
     if not setup.padded:
         batch.pop("attention_mask", None)
     for tensor in batch.values():
@@ -111,8 +111,11 @@ def _mark_states(optimizer: "torch.optim.Optimizer", tracer: "Tracer") -> None:
                 tracer.mark(value, "optimizer")
 
 
-def batch_of(model: Any, setup: TrainingSetup, rows: int) -> dict[str, Any]:
-    """Token ids, mask and labels for ``rows`` samples, on the fake GPU; of sound its features and no mask."""
+def batch_of(model: Any, setup: TrainingSetup, rows: int, known: Any = None) -> dict[str, Any]:
+    """Token ids, mask and labels for ``rows`` samples, on the fake GPU; of sound its features and no mask.
+
+    ``known`` remembers the sizes of pictures (:class:`known.Known`), where samples have them.
+    """
 
     def numbers(*shape: int, value: int = 0) -> Any:
         return torch.full((rows, *shape), value, dtype=torch.long, device="cuda")
@@ -120,6 +123,8 @@ def batch_of(model: Any, setup: TrainingSetup, rows: int) -> dict[str, Any]:
     labels = labels_of(model, setup)
     if hears(model):
         batch = {"input_features": _features(model, setup, rows)}
+    elif setup.images is not None and setup.images.number:
+        batch = known.pictured(model, setup.max_source_length, setup.images, rows)
     else:
         source = setup.max_source_length
         batch = {"input_ids": numbers(source), "attention_mask": numbers(source, value=1)}

@@ -12,6 +12,10 @@ def model_class(architecture: Architecture) -> type[Model]:
         NotFollowedError: none that the engine follows.
     """
     # imported where used: a prediction pays for the one family that it is of
+    if architecture.vision is not None:
+        from kb.memory.engine.families.qwen_vl import QwenVl
+
+        return QwenVl
     if architecture.family == "decoder":
         from kb.memory.engine.families.decoder import Decoder
 

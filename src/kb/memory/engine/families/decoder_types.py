@@ -69,6 +69,8 @@ TYPES = {
     "mistral": LLAMA,
     "qwen2": LLAMA,
     "qwen3": Traits(qk_norms=("q_norm", "k_norm"), project=parts.project_normed),
+    "qwen2_vl": Traits(stem="model.language_model", project=parts.project_together),
+    "qwen2_5_vl": Traits(stem="model.language_model", project=parts.project_together),
     "gpt_neox": Traits(
         stem="gpt_neox", embed="embed_in", final="final_layer_norm", order=("norm1", "norm2", "attention", "mlp"),
         attention="attention", qkv=("query_key_value",), output="dense", norm=LayerNorm, project=parts.project_fused,

@@ -215,6 +215,11 @@ def gelu_new(tensor: Tensor) -> Tensor:
     return mul(scale(tensor), plus(tanh(scale(add(tensor, scale(power(tensor)))))))
 
 
+def quick_gelu(tensor: Tensor) -> Tensor:
+    """``QuickGELUActivation`` (transformers/activations.py), as it is written; the sigmoid's result is kept."""
+    return mul(tensor, tanh(scale(tensor)))  # as of a tanh, the result of a sigmoid is kept
+
+
 def gelu_by_function(tensor: Tensor) -> Tensor:
     """``GeLUFunction`` (models/bloom/modeling_bloom.py): elementwise operators, of which only the input is kept."""
     node = record(_gelu_back, (tensor,), (tensor,))

@@ -25,10 +25,11 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return view(out, (*x.shape[:-1], weight.shape[0]))
 
 
-def _product(shape: tuple[int, ...], dtype: str) -> Tensor:
-    """A gradient that is a product; it is a view of what the kernel made, so nothing is added to it in place."""
+def _product(shape: tuple[int, ...], dtype: str, *, flat: bool = False) -> Tensor:
+    """A gradient that is a product. An input's of more than two dimensions is a view of what the kernel made, as a
+    weight's is, so that nothing is added to it in place."""
     out = new(shape, dtype)
-    out.based = True
+    out.based = not flat
     world.multiplied()
     return out
 
@@ -38,7 +39,7 @@ def _mm_back(node: Node, grad: Tensor) -> Gradients:
     kept = saved(node)
     x, weight = node.edges
     by_weight = None if weight is None else _product(weight[1], grad.dtype)
-    by_x = None if x is None else _product(x[1], grad.dtype)
+    by_x = None if x is None else _product(x[1], grad.dtype, flat=len(x[1]) == 2)
     del kept
     return by_x, by_weight
 
@@ -57,7 +58,7 @@ def _addmm_back(node: Node, grad: Tensor) -> Gradients:
     """Input, then weight; the bias's sum is ``validate_outputs``' own, after both products."""
     kept = saved(node)
     bias, x, weight = node.edges
-    by_x = None if x is None else _product(x[1], grad.dtype)
+    by_x = None if x is None else _product(x[1], grad.dtype, flat=len(x[1]) == 2)
     by_weight = None if weight is None else _product(weight[1], grad.dtype)
     del kept
     return grad if bias is not None else None, by_x, by_weight
@@ -179,6 +180,16 @@ def conv1d(x: Tensor, weight: Tensor, bias: Tensor, stride: int) -> Tensor:
     given, x = x, half(x)
     node = record(_conv_back, (x, weight, bias), (x, weight))
     out = new((x.shape[0], weight.shape[0], -(-x.shape[2] // stride)), x.dtype, None, node)
+    del given
+    return out
+
+
+def patches(x: Tensor, weight: Tensor) -> Tensor:
+    """``torch.nn.functional.conv3d`` without a bias, whose strides are its kernel: each input becomes one row."""
+    weight = half(weight)
+    given, x = x, half(x)
+    node = record(_conv_back, (x, weight), (x, weight))
+    out = new((x.shape[0], weight.shape[0], 1, 1, 1), x.dtype, None, node)
     del given
     return out
 

@@ -1,9 +1,10 @@
 """Views, copies and look-ups: what they allocate, and what their backward does."""
 
+from collections.abc import Sequence
 from math import prod
 
 from kb.memory.engine.tape import Gradients, Node, record, saved
-from kb.memory.engine.tensor import I64, Shape, Tensor, like, new, packed, viewed
+from kb.memory.engine.tensor import BOOL, I64, WIDTH, Shape, Tensor, like, new, packed, scratch, viewed
 
 
 def _passed(node: Node, grad: Tensor) -> Gradients:
@@ -32,9 +33,10 @@ def contiguous(tensor: Tensor) -> Tensor:
     return tensor if is_contiguous(tensor) else new(tensor.shape, tensor.dtype, None, record(_passed, (tensor,)))
 
 
-def copied(tensor: Tensor) -> Tensor:
-    """``torch.cat`` of nothing and ``tensor``: what an empty cache does (cache_utils.py, DynamicLayer.update)."""
-    return new(tensor.shape, tensor.dtype, None, record(_passed_view, (tensor,)))
+def copied(tensor: Tensor, dtype: str | None = None) -> Tensor:
+    """``torch.cat`` of nothing and ``tensor``: what an empty cache does (cache_utils.py, DynamicLayer.update); nothing
+    may be of a wider type."""
+    return new(tensor.shape, dtype or tensor.dtype, None, record(_passed_view, (tensor,)))
 
 
 def _passed_view(node: Node, grad: Tensor) -> Gradients:
@@ -172,11 +174,25 @@ def unbind(tensor: Tensor, at: int) -> list[Tensor]:
     ]
 
 
-def cat(tensors: tuple[Tensor, ...]) -> Tensor:
-    """``torch.cat`` along the last dimension; the gradients are views of one."""
+def pieces(tensor: Tensor, at: int, sizes: Shape) -> list[Tensor]:
+    """``tensor.split(sizes, dim=at)``: views whose gradients are joined by one ``cat``."""
+    node = record(_split_back, (tensor,), (), tensor.shape)
+    if node is not None:
+        node.results = len(sizes)
+    before, behind = tensor.shape[:at], tensor.shape[at + 1 :]
+    return [
+        Tensor((*before, size, *behind), tensor.dtype, tensor.strides, tensor.storage, node and (node, number))
+        for number, size in enumerate(sizes)
+    ]
+
+
+def cat(tensors: Sequence[Tensor], at: int = -1) -> Tensor:
+    """``torch.cat``, along the last dimension or another; the gradients are views of one."""
     node = record(_cat_back, tensors, (), tuple(tensor.shape for tensor in tensors))
     first = tensors[0]
-    return new((*first.shape[:-1], sum(tensor.shape[-1] for tensor in tensors)), first.dtype, None, node)
+    shape = list(first.shape)
+    shape[at] = sum(tensor.shape[at] for tensor in tensors)
+    return new(tuple(shape), first.dtype, None, node)
 
 
 def _cat_back(node: Node, grad: Tensor) -> Gradients:
@@ -213,6 +229,34 @@ def _looked_up_back(node: Node, grad: Tensor) -> Gradients:
     out = new(node.extra, grad.dtype)
     del kept
     return (out,)
+
+
+def put_where(tensor: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    """``tensor.masked_scatter(mask, source)`` with a mask of rows: a copy, a sum of the mask that numbers
+    each element, and the mask as wide as that (``masked_scatter__cuda``, ATen/native/cuda/IndexKernel.cpp and .cu)."""
+    node = record(_put_back, (tensor, source), (mask,))
+    out = new(tensor.shape, tensor.dtype, None, node)
+    elements = prod(tensor.shape)
+    scratch(elements * WIDTH[I64], elements)
+    return out
+
+
+def _put_back(node: Node, grad: Tensor) -> Gradients:
+    """``masked_fill`` for the tensor; ``masked_select`` for what was put there, by its places
+    (``masked_scatter_backward``, ATen/native/TensorAdvancedIndexing.cpp)."""
+    kept = saved(node)
+    tensor, source = node.edges
+    by_tensor = None if tensor is None else like(grad)
+    by_source = None
+    if source is not None:
+        wide = new(grad.shape, BOOL)
+        places = new((prod(source[1]), len(grad.shape)), I64)
+        del wide
+        by_source = new(source[1], grad.dtype)
+        by_source.based = True
+        del places
+    del kept
+    return by_tensor, by_source
 
 
 def rows(shape: Shape) -> int:

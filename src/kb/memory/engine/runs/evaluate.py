@@ -59,7 +59,7 @@ def evaluate(model: Model, setup: TrainingSetup, generate: Any = None) -> None:
             generate(batch)
             recording.begin("evaluate")
         loss, kept = _prediction_step(model, batch, keeps=keeps)
-        labels = batch[2:]  # a local of the loop: the last step's live until the next has its own
+        labels = batch[2 : model.inputs]  # a local of the loop: the last step's live until the next has its own
         recording.term = "temporaries"
         losses.add([new((rows * ranks,), loss.dtype)])
         if ranks > 1:
@@ -120,7 +120,7 @@ def evaluated(model: Model, batch: list[Any]) -> tuple[Tensor, list[Tensor], Any
     kind = model.options.autocast
     with autocast(kind):
         loss, logits, *kept = model.run(*batch)
-    outputs = [logits, *kept[:1]]
+    outputs = [logits, *(tensor for tensor in kept[:1] if tensor is not None)]
     del logits
     if kind:
         for at, tensor in enumerate(outputs):

@@ -164,8 +164,10 @@ def outputs_of(model: Model, batch: list[Any], *, smoothed: bool = False) -> tup
     kind = model.options.autocast
     with autocast(kind):
         loss, logits, *kept = model.run(*batch, smoothed=smoothed)
+    more = [tensor for tensor in kept[:1] if tensor is not None]
     if kind:
-        logits, *_ = (ops.cast(tensor, F32) for tensor in (logits, *kept[:1]))
+        logits, *_ = (ops.cast(tensor, F32) for tensor in (logits, *more))
     if model.reducer is not None:
-        loss, logits, *_ = through_sink(model, (loss, logits, *kept[:1]))
+        loss, logits, *_ = through_sink(model, (loss, logits, *more))
+    del more
     return loss, logits, kept[1] if len(kept) > 1 else None

@@ -1,0 +1,186 @@
+"""Where pictures' patches are: what transformers works out of their sizes on the GPU, tensor by tensor.
+
+Sources: transformers/vision_utils.py, ``get_rope_index`` (models/qwen2_5_vl/modeling_qwen2_5_vl.py).
+"""
+
+from typing import Any
+
+from kb.core.model import Vision
+from kb.core.setup import Images
+from kb.memory.engine.tensor import BOOL, F32, I32, I64, Tensor, new
+
+AXES = 3  # time, height and width
+
+
+class Sizes:
+    """The pictures of a batch: all of one size, some in each sample.
+
+    ``pictures`` and ``windows`` are the patches of each that is attended to by itself, ``tokens`` each picture's.
+    """
+
+    def __init__(self, images: Images, vision: Vision, samples: int) -> None:
+        self.images, self.vision = images, vision
+        self.count = samples * images.number
+        self.patches = images.rows * images.columns
+        self.pictures = (self.patches,) * self.count
+        self.tokens = (self.patches // vision.merge**2,) * self.count
+        self.windows = self._windows() * self.count
+
+    def _windows(self) -> tuple[int, ...]:
+        """Patches of each window of a picture, row by row; those at its edges are cut."""
+        vision = self.vision
+        if not vision.window:
+            return ()
+        side = vision.window // vision.merge // vision.patch
+        rows, columns = (
+            [min(side, tokens - at) for at in range(0, tokens, side)]
+            for tokens in (self.images.rows // vision.merge, self.images.columns // vision.merge)
+        )
+        return tuple(height * width * vision.merge**2 for height in rows for width in columns)
+
+    def places(self) -> Tensor:
+        """``get_vision_position_ids``: each patch's row and column."""
+        rows, columns, patches = self.images.rows, self.images.columns, self.patches
+        merge = new((1,), I64)
+        found, height, width = [], None, None
+        for _ in range(self.count):
+            first, second = new((rows,), I64), new((columns,), I64)
+            height = width = None
+            height = new((patches,), I64)
+            del first
+            width = new((patches,), I64)
+            del second
+            both = new((patches, 2), I64)
+            found.append(new((patches, 2), I64))
+            del both
+        out = new((self.count * patches, 2), I64)
+        del merge, found, height, width
+        return out
+
+    def bounds(self) -> Tensor:
+        """``get_vision_cu_seqlens``."""
+        areas = new((self.count,), I64)
+        repeats = new((self.count,), I64)
+        lengths = new((self.count,), I64)
+        del areas, repeats
+        summed = new((self.count,), I32)
+        out = new((self.count + 1,), I32)
+        del summed, lengths
+        return out
+
+    def window_bounds(self) -> Tensor:
+        """``get_vision_window_index``: worked out on the host, but for the windows' bounds."""
+        side = self.vision.window // self.vision.merge // self.vision.patch
+        rows, columns = (each // self.vision.merge // side + 1 for each in (self.images.rows, self.images.columns))
+        padded = new((rows * columns * self.count + 1,), I32)  # an edge of its own, without patches, where none is cut
+        out = new((len(self.windows) + 1,), I32)
+        del padded
+        return out
+
+
+def angles(places: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """``Qwen2_5_VLVisionRotaryEmbedding``: cosines and sines of a patch's two places, over a head's width."""
+    count = places.shape[0]
+    numbers = new((count, 2, 1), F32)
+    freqs = new((count, 2, width // 4), F32)
+    del numbers
+    raw = new(freqs.shape, F32)
+    cos = new(freqs.shape, F32)
+    del raw
+    raw = new(freqs.shape, F32)
+    sin = new(freqs.shape, F32)
+    del raw
+    cos = _twice(cos)
+    sin = _twice(sin)
+    del freqs
+    return cos, sin
+
+
+def _twice(freqs: Tensor) -> Tensor:
+    count, _, quarter = freqs.shape
+    both = new((count, 2 * quarter), F32)
+    out = new((count, 4 * quarter), F32)
+    del both
+    return out
+
+
+def told_places(ids: Tensor, padding: Any, images: Images, vision: Vision) -> tuple[Tensor, Tensor]:
+    """``get_rope_index``: every token's place in time, height and width, and by how much a sample's last is moved."""
+    rows, length = ids.shape
+    height, width = images.rows // vision.merge, images.columns // vision.merge
+    out = new((AXES, rows, length), I64)
+    deltas: list[Tensor] = []
+    found: list[Tensor] = []
+    current = picture = together = taken = kinds = None
+    for _ in range(rows):
+        taken = kinds = None
+        if padding is not None:
+            taken = _picked(length)
+            kinds = _picked(length)
+        current, found = None, []
+        left = length
+        for _ in range(images.number):
+            found.append(_text(1))
+            picture = _picture(height, width, spaced=not vision.window)
+            found.append(picture)
+            current = _moved(current)
+            left -= 1 + height * width
+        found.append(_text(left))
+        together = new((AXES, length), I64)
+        if padding is not None:
+            mask = new((length,), BOOL)
+            del mask
+        highest = new((), I64)
+        after = new((), I64)
+        del highest
+        deltas.append(new((), I64))
+        del after
+    moved = new((rows,), I64)
+    del deltas, kinds, taken, found, current, picture, together
+    return out, moved
+
+
+def _picked(length: int) -> Tensor:
+    """A sample's numbers without its padding."""
+    mask = new((length,), BOOL)
+    out = new((length,), I64)
+    del mask
+    return out
+
+
+def _text(length: int) -> Tensor:
+    plain = new((length,), I64)
+    out = new((AXES, length), I64)
+    del plain
+    return out
+
+
+def _moved(current: Any) -> Tensor:
+    """Behind a picture: a number on the host until the first, then one that is added to in place."""
+    further = new((), BOOL)
+    del further
+    side = new((), I64)
+    if current is None:
+        current = new((), I64)
+    del side
+    return current  # type: ignore[no-any-return]
+
+
+def _picture(height: int, width: int, *, spaced: bool) -> Tensor:
+    """``get_vision_position_ids``: three axes, each counted and moved to where the picture begins.
+
+    ``spaced``: time is counted in spaces of some seconds first, in fp32 (Qwen2-VL).
+    """
+    moved: list[Tensor] = []
+    for count in (1, height, width):
+        plain = new((count,), I64)
+        if spaced and not moved:
+            times = new((count,), F32)
+            del plain
+            plain = times
+            del times
+        moved.append(new((count,), I64))
+        del plain
+    out = new((AXES, 1, height, width), I64)
+    del moved
+    return out

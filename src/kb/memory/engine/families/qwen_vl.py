@@ -1,0 +1,174 @@
+"""Qwen2-VL and Qwen2.5-VL: a tower that sees pictures as patches, a merger, and Qwen2 with places of three numbers.
+
+It reads as ``modeling_qwen2_vl.py`` and ``modeling_qwen2_5_vl.py``: names that live on there live on here.
+"""
+
+from typing import Any
+
+from kb.core.model import Architecture, Vision
+from kb.core.setup import Images, TrainingSetup
+from kb.memory.engine import ops
+from kb.memory.engine.families.decoder import Decoder, causal_loss
+from kb.memory.engine.families.decoder_parts import ACTIVATIONS
+from kb.memory.engine.families.masks import causal_mask
+from kb.memory.engine.families.picture_places import AXES, Sizes, told_places
+from kb.memory.engine.families.vision_tower import Tower
+from kb.memory.engine.faults import NotFollowedError
+from kb.memory.engine.tensor import BOOL, F32, I64, Tensor, new
+from kb.memory.engine.world import world
+
+
+def placeholders(ids: Tensor) -> tuple[Tensor, Tensor]:
+    """``get_placeholder_mask``: where pictures are, and films; the first are counted, and what is given."""
+    pictures, films = new(ids.shape, BOOL), new(ids.shape, BOOL)
+    counted = new((), I64)
+    elements = new((), I64)
+    same = new((), BOOL)
+    del elements
+    every = new((), BOOL)
+    del same, every
+    none = new((), I64)
+    del counted, none
+    return pictures, films
+
+
+class Held:
+    """The cache that the language model keeps in training too: the Trainer turns it off in the outer config alone
+    (``model.config.use_cache``), and the inner model reads its own (``merge_with_config_defaults``)."""
+
+    def __init__(self) -> None:
+        self.tensors: list[Tensor] = []
+
+    def update(self, at: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """A layer's keys and values, joined to none before them, which are of the keys' type."""
+        wide = ops.promoted(key, value)
+        key = ops.copied(key)
+        value = ops.copied(value, wide)
+        self.tensors += (key, value)
+        return key, value
+
+
+class QwenVl(Decoder):
+    """``Qwen2VLForConditionalGeneration`` and ``Qwen2_5_VLForConditionalGeneration``."""
+
+    flattens = shards = False
+    inputs = 3  # ids, mask and labels; pictures come behind
+
+    @classmethod
+    def check(cls, architecture: Architecture, setup: TrainingSetup) -> None:
+        vision, images = architecture.vision, setup.images
+        assert vision is not None
+        refused = {
+            "flash_attention_2": setup.attn_implementation == "flash",
+            "generation": setup.do_predict or (setup.do_eval and setup.predict_with_generate),
+            "label_smoothing_factor": setup.label_smoothing_factor > 0,
+            "ZeRO-3": setup.zero_stage == 3,
+            "packing": setup.lengths is not None,
+            **({str(setup.post.kind): setup.post.kind != "sft"} if setup.post is not None else {}),
+            f"activation {vision.activation}": vision.activation not in (*ACTIVATIONS, "quick_gelu"),
+        }
+        for name, refuses in refused.items():
+            if refuses:
+                raise NotFollowedError(name)
+        if images is None:
+            raise NotFollowedError("images of unknown size")
+        tokens = images.patches // vision.merge**2 + images.number
+        if images.rows % vision.merge or images.columns % vision.merge or tokens >= setup.max_source_length:
+            raise NotFollowedError(f"{tokens - images.number} image tokens in {setup.max_source_length}")
+
+    def build(self) -> None:
+        assert self.architecture.vision is not None
+        self.vision: Vision = self.architecture.vision
+        self.visual = Tower(self, self.vision)
+        super().build()
+
+    def batch(self, rows: int, source: int, target: int = 0) -> list[Tensor]:
+        images, vision = self.options.images, self.vision
+        if images is None or not images.number:
+            return super().batch(rows, source, target)
+        ids, mask, types = (new((rows, source), I64) for _ in range(3))
+        sizes = new((rows * images.number, AXES), I64)
+        width = vision.channels * vision.frames * vision.patch**2
+        pixels = new((rows * images.patches, width), F32)
+        return [ids, mask, new((rows, source), I64), types, sizes, pixels]
+
+    def forward(self, *batch: Any, smoothed: bool = False) -> tuple[Any, ...]:
+        ids, padding, labels, *pictures = batch
+        cache = None if self.options.checkpointing and world.training else Held()
+        x = self.pictured(ids, padding, cache, *pictures)
+        world.recording.term = "activations_head"
+        logits = self.scores(x)
+        loss = None if smoothed else causal_loss(logits, labels)
+        if cache is None:
+            return loss, logits
+        return loss, logits, None, cache.tensors.clear
+
+    def pictured(self, ids: Tensor, padding: Any, cache: Any, *pictures: Tensor) -> Tensor:
+        """``Qwen2_5_VLModel``: pictures in the place of their tokens, then the language model."""
+        images = self.options.images
+        embeds = self.looked_up(ids)
+        held: Any = None
+        positions = None
+        if images is not None and images.number:
+            embeds, held = self.seen(ids, embeds, images, pictures[-1])
+            positions, self.deltas = told_places(ids, padding, images, self.vision)
+        x = self.decoded(embeds, padding, positions, cache)
+        del held
+        return x
+
+    def seen(self, ids: Tensor, embeds: Tensor, images: Images, pixels: Tensor) -> tuple[Tensor, Any]:
+        """Words with what the tower made of pictures, and what lives as long."""
+        sizes = Sizes(images, self.vision, ids.shape[0])
+        dtype = self.visual.patch_embed.weight.dtype
+        pixels = ops.cast(pixels, dtype)
+        states, merged = self.visual(pixels, sizes)
+        world.recording.term = "activations_decoder"
+        merged_pieces = ops.pieces(merged, 0, sizes.tokens)
+        areas = new((sizes.count,), I64)
+        shares_of = new((sizes.count,), I64)
+        del areas, shares_of, pixels
+        image_embeds = ops.cast(ops.cat(merged_pieces, 0), embeds.dtype)
+        masks = placeholders(ids)
+        return ops.put_where(embeds, masks[0], image_embeds), (states, merged, merged_pieces, image_embeds, masks)
+
+    def decoded(self, embeds: Tensor, padding: Any, positions: Any, cache: Any) -> Tensor:
+        """``Qwen2_5_VLTextModel``."""
+        world.recording.term = "activations_decoder"
+        batch, length, _ = embeds.shape
+        if positions is None:
+            first = new((length,), I64)
+            positions = new((length,), I64)
+            del first
+        eager = embeds.dtype if self.eager else None
+        mask = causal_mask(batch, length, length, padding, eager=eager, padded=self.options.padded, positions=False)
+        cos, sin = self.tables(batch, length, embeds.dtype)
+        x = embeds
+        for layer in self.layers:
+            x = self.layer(layer, x, mask, cos, sin, cache, None)
+        return self.norm(x)  # type: ignore[no-any-return]
+
+    def tables(self, batch: int, length: int, dtype: str) -> tuple[Tensor, Tensor]:
+        """``Qwen2_5_VLRotaryEmbedding``: angles of three places, of each of which a share is taken."""
+        half = self.rotary_width // 2
+        numbers = new((AXES, batch, length, 1), F32)
+        freqs = new((AXES, batch, length, half), F32)
+        del numbers
+        cos = ops.scale(new((AXES, batch, length, half), F32))
+        sin = ops.scale(new((AXES, batch, length, half), F32))
+        sin = shares(sin)
+        cos = shares(cos)
+        out = ops.cast(cos, dtype), ops.cast(sin, dtype)
+        del freqs, cos, sin
+        return ops.unsqueeze(out[0], 1), ops.unsqueeze(out[1], 1)
+
+    def base(self, *_: Any, **__: Any) -> Tensor:
+        raise NotFollowedError(f"generation of {self.architecture.model_type}")
+
+
+def shares(freqs: Tensor) -> Tensor:
+    """``recomposition_frequencies``: of each place its share, and that twice."""
+    _, batch, length, half = freqs.shape
+    taken = new((batch, length, half), F32)
+    out = new((batch, length, 2 * half), F32)
+    del taken
+    return out

@@ -1,0 +1,174 @@
+"""The vision tower of Qwen2-VL and Qwen2.5-VL: patches in, tokens of the language model out.
+
+It reads as ``modeling_qwen2_vl.py`` and ``modeling_qwen2_5_vl.py``: names that live on there live on here.
+"""
+
+from functools import partial
+from typing import Any
+
+from kb.core.model import Vision
+from kb.memory.engine import ops
+from kb.memory.engine.families.attention import eager_forward, rotary, sdpa_forward
+from kb.memory.engine.families.decoder_parts import ACTIVATIONS
+from kb.memory.engine.families.picture_places import Sizes, angles
+from kb.memory.engine.modules import LayerNorm, Linear, Model, RmsNorm
+from kb.memory.engine.tensor import F32, I32, I64, Tensor, new, packed
+from kb.memory.engine.world import world
+
+
+class PatchEmbed:
+    """A convolution of three dimensions whose strides are its kernel."""
+
+    def __init__(self, model: Model, path: str, vision: Vision) -> None:
+        kernel = (vision.channels, vision.frames, vision.patch, vision.patch)
+        self.model, self.path, self.kernel = model, path, kernel
+        self.weight = model.parameter(f"{path}.proj.weight", (vision.width, *kernel))
+
+    def __call__(self, pixels: Tensor) -> Tensor:
+        world.inside["PatchEmbed"] = self.path
+        x = ops.view(pixels, (pixels.shape[0], *self.kernel))
+        x = ops.view(ops.patches(ops.cast(x, self.weight.dtype), self.weight), (pixels.shape[0], self.weight.shape[0]))
+        self.model.require_input_grads(x)
+        return x
+
+
+class VisionAttention:
+    """Attention of each stretch of patches by itself: of a picture, or of a window."""
+
+    def __init__(self, model: Model, path: str, vision: Vision) -> None:
+        self.model, self.path, self.heads = model, path, vision.heads
+        self.qkv = Linear(model, f"{path}.qkv", vision.width, 3 * vision.width, bias=True)
+        self.proj = Linear(model, f"{path}.proj", vision.width, vision.width, bias=True)
+
+    def __call__(self, x: Tensor, stretches: tuple[int, ...], cos: Tensor, sin: Tensor) -> Tensor:
+        world.inside["VisionAttention"] = self.path
+        count, width = x.shape
+        shape = (count, 3, self.heads, width // self.heads)
+        q, k, v = ops.unbind(ops.permute(ops.reshape(self.qkv(x), shape), (1, 0, 2, 3)), 0)
+        q, k = turned_wide(q, k, cos, sin)
+        q, k, v = (ops.unsqueeze(ops.transpose(each, 0, 1), 0) for each in (q, k, v))
+        lengths = new((len(stretches),), I32)
+        split = [ops.pieces(each, 2, stretches) for each in (q, k, v)]
+        outs = [self.attend(*each) for each in zip(*split, strict=True)]
+        out = ops.cat(outs, 1)
+        out = ops.contiguous(ops.reshape(out, (count, width)))
+        out = self.proj(out)
+        del lengths
+        return out
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """The implementation that the setup asks for."""
+        if self.model.options.eager:
+            return eager_forward(q, k, v, None, wide=True)[0]
+        return sdpa_forward(q, k, v, None)
+
+
+def turned_wide(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """``apply_rotary_pos_emb_vision``: in fp32, and cast back."""
+    dtype = q.dtype
+    q, k = ops.cast(q, F32), ops.cast(k, F32)
+    q_embed, k_embed = rotary(q, k, ops.unsqueeze(cos, 1), ops.unsqueeze(sin, 1))
+    q_embed = ops.cast(q_embed, dtype)
+    k_embed = ops.cast(k_embed, dtype)
+    return q_embed, k_embed
+
+
+class VisionMlp:
+    """Gated in Qwen2.5-VL (``gate_proj``, ``up_proj``, ``down_proj``), else two layers (``fc1``, ``fc2``)."""
+
+    def __init__(self, model: Model, path: str, vision: Vision) -> None:
+        names = ("gate_proj", "up_proj", "down_proj") if vision.window else ("fc1", "fc2")
+        self.first = [Linear(model, f"{path}.{name}", vision.width, vision.ff, bias=True) for name in names[:-1]]
+        self.down = Linear(model, f"{path}.{names[-1]}", vision.ff, vision.width, bias=True)
+        self.act = ops.quick_gelu if vision.activation == "quick_gelu" else ACTIVATIONS[vision.activation]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        first, *up = self.first
+        if up:
+            return self.down(ops.mul(self.act(first(x)), up[0](x)))
+        return self.down(self.act(first(x)))
+
+
+class VisionBlock:
+    """Attention and feed-forward, each behind its norm and added to what came in."""
+
+    def __init__(self, model: Model, path: str, vision: Vision) -> None:
+        norm = partial(RmsNorm, decays=True) if vision.window else LayerNorm
+        self.path = path
+        self.norm1 = norm(model, f"{path}.norm1", vision.width)
+        self.norm2 = norm(model, f"{path}.norm2", vision.width)
+        self.attn = VisionAttention(model, f"{path}.attn", vision)
+        self.mlp = VisionMlp(model, f"{path}.mlp", vision)
+
+    def __call__(self, x: Tensor, stretches: tuple[int, ...], cos: Tensor, sin: Tensor, held: Any) -> Tensor:
+        """``held``: the stretches' bounds, which a checkpointed block keeps."""
+        world.inside["VisionBlock"] = self.path
+        x = ops.add(x, self.attn(self.norm1(x), stretches, cos, sin))
+        return ops.add(x, self.mlp(self.norm2(x)))
+
+
+class Merger:
+    """``PatchMerger``: neighbours side by side, through two layers."""
+
+    def __init__(self, model: Model, path: str, vision: Vision, out: int) -> None:
+        self.wide = vision.width * vision.merge**2
+        self.path = path
+        norm = partial(RmsNorm, decays=True) if vision.window else LayerNorm
+        self.norm = norm(model, f"{path}.ln_q", vision.width)
+        self.first = Linear(model, f"{path}.mlp.0", self.wide, self.wide, bias=True)
+        self.second = Linear(model, f"{path}.mlp.2", self.wide, out, bias=True)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        world.inside["Merger"] = self.path
+        x = ops.view(self.norm(x), (x.shape[0] * x.shape[1] // self.wide, self.wide))
+        return self.second(ops.gelu(self.first(x)))
+
+
+class Tower:
+    """The vision transformer: patches in, tokens of the language model out."""
+
+    def __init__(self, model: Model, vision: Vision) -> None:
+        path = "model.visual"
+        self.model, self.vision, self.path = model, vision, path
+        self.patch_embed = PatchEmbed(model, f"{path}.patch_embed", vision)
+        quarter = vision.width // vision.heads // 4
+        model.buffer((quarter,), F32)
+        model.buffer((quarter,), F32)
+        self.blocks = [VisionBlock(model, f"{path}.blocks.{at}", vision) for at in range(vision.depth)]
+        self.merger = Merger(model, f"{path}.merger", vision, model.architecture.d_model)
+
+    def __call__(self, pixels: Tensor, sizes: Sizes) -> tuple[Tensor, Tensor]:
+        """The last states and the tokens."""
+        world.inside["Tower"] = self.path
+        world.recording.term = "activations_encoder"
+        vision, count = self.vision, pixels.shape[0]
+        places = sizes.places()
+        whole = sizes.bounds()
+        windows = sizes.window_bounds() if vision.window else None
+        x = self.patch_embed(pixels)
+        if vision.window:
+            x = self.reordered(x)
+        cos, sin = angles(places, vision.width // vision.heads)
+        if vision.window:
+            cos, sin = self.reordered(cos), self.reordered(sin)
+        for at, block in enumerate(self.blocks):
+            sees_all = not vision.window or at in vision.full_layers
+            stretches, bounds = (sizes.pictures, whole) if sees_all else (sizes.windows, windows)
+            x = self.model.layer(block, x, stretches, cos, sin, bounds)
+        merged = self.merger(x)
+        if vision.window:
+            merged = ops.looked_up(merged, on_host(count // vision.merge**2))
+        del places, whole, windows, cos, sin
+        return x, merged
+
+    def reordered(self, x: Tensor) -> Tensor:
+        """``permute_input_for_window_attn``: tokens' patches window by window, by numbers on the host."""
+        count, width = x.shape
+        tokens = count // self.vision.merge**2
+        x = ops.view(x, (tokens, width * self.vision.merge**2))
+        return ops.view(ops.looked_up(x, on_host(tokens)), (count, width))
+
+
+def on_host(count: int) -> Tensor:
+    """Numbers that are not on the GPU."""
+    return Tensor((count,), I64, packed((count,)), None)

@@ -1,0 +1,112 @@
+"""Numbers that are known although their tensors are fake: sizes of pictures, and what is worked out from them.
+
+A vision tower asks the GPU how large its pictures are, and cuts its states by the answer. Tensors whose numbers are
+told here keep them, and so does what operators make of them. Import only in the simulator's process.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from kb.core.setup import Images
+
+if TYPE_CHECKING:
+    import torch
+else:
+    from kb.torch_runs.simulation.torch_modules import torch
+
+from torch.utils import _pytree as trees
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.weak import WeakTensorKeyDictionary
+
+MOST = 1 << 22  # elements of a tensor that is followed
+aten = torch.ops.aten
+# What makes a tensor of nothing but numbers, and results whose shape only the numbers tell.
+MADE = (aten.arange.default, aten.arange.start, aten.arange.start_step, aten.full.default, aten.zeros.default)
+SHAPED = (aten.unique_consecutive.default, aten.repeat_interleave.Tensor, aten.index.Tensor)
+
+
+class Known:
+    """The numbers behind fake tensors of whole numbers, by tensor."""
+
+    def __init__(self) -> None:
+        self._numbers: Any = WeakTensorKeyDictionary()
+
+    def tell(self, tensor: "torch.Tensor", numbers: Any) -> None:
+        """The numbers of a fake tensor."""
+        with _disable_current_modes():
+            self._numbers[tensor] = torch.as_tensor(numbers, dtype=tensor.dtype).reshape(tensor.shape)
+
+    def forget(self, tensor: "torch.Tensor") -> None:
+        """Nobody knows them: of a mask, whether something is padded is the setup's to say."""
+        self._numbers.pop(tensor, None)
+
+    def number(self, tensor: "torch.Tensor") -> Any:
+        """The one number of a tensor; None where it is not known."""
+        found = self._numbers.get(tensor)
+        with _disable_current_modes():
+            return None if found is None else found.item()
+
+    def result(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """What ``func`` gives for the numbers behind its arguments, where all of those are known; else None.
+
+        A mask that nobody knows picks every element, as everywhere in a simulation.
+        """
+        leaves = trees.tree_leaves((args, kwargs))
+        tensors = [each for each in leaves if isinstance(each, torch.Tensor)]
+        picked = func is aten.index.Tensor
+        if not tensors and (func not in MADE or any(isinstance(each, float) for each in leaves)):
+            return None
+        if not all(each in self._numbers or _plain(each) or (picked and _mask(each)) for each in tensors):
+            if func._schema.is_mutable and isinstance(args[0], torch.Tensor):
+                self._numbers.pop(args[0], None)
+            return None
+        with _disable_current_modes():
+            given, named = trees.tree_map(self._behind, (args, kwargs))
+            if "device" in named:
+                named = {**named, "device": torch.device("cpu")}
+            return func(*given, **named)
+
+    def _behind(self, each: Any) -> Any:
+        if not isinstance(each, torch.Tensor):
+            return each
+        found = self._numbers.get(each)
+        if found is None:
+            found = each if _plain(each) else torch.ones(each.shape, dtype=torch.bool)
+        return found
+
+    def keep(self, out: Any, numbers: Any) -> None:
+        """Remember the numbers of what an operator gave."""
+        for fake, real in zip(trees.tree_leaves(out), trees.tree_leaves(numbers), strict=True):
+            if isinstance(fake, torch.Tensor) and real.numel() <= MOST and not real.is_floating_point():
+                self._numbers[fake] = real
+
+    def pictured(self, model: Any, length: int, images: Images, rows: int) -> dict[str, Any]:
+        """Samples with pictures as transformers' processors give them: a token of text before each, the rest behind.
+
+        Pictures are lists of patches, in fp32, with the size of each.
+        """
+        config = (model.get_base_model() if hasattr(model, "get_base_model") else model).config
+        vision = config.vision_config
+        tokens = images.rows * images.columns // vision.spatial_merge_size**2
+        kinds = ([0] + [1] * tokens) * images.number
+        kinds += [0] * (length - len(kinds))
+        ids = torch.zeros((rows, length), dtype=torch.long, device="cuda")
+        mask = torch.full((rows, length), 1, dtype=torch.long, device="cuda")
+        types = torch.zeros((rows, length), dtype=torch.long, device="cuda")
+        grid = torch.zeros((rows * images.number, 3), dtype=torch.long, device="cuda")
+        width = vision.in_channels * vision.temporal_patch_size * vision.patch_size**2
+        pixels = torch.zeros((rows * images.patches, width), dtype=torch.float32, device="cuda")
+        self.forget(mask)
+        self.tell(ids, [[config.image_token_id if kind else 0 for kind in kinds]] * rows)
+        self.tell(types, [kinds] * rows)
+        self.tell(grid, [[1, images.rows, images.columns]] * (rows * images.number))
+        sizes = {"pixel_values": pixels, "image_grid_thw": grid}
+        return {"input_ids": ids, "attention_mask": mask, "mm_token_type_ids": types, **sizes}
+
+
+def _plain(tensor: "torch.Tensor") -> bool:
+    """A tensor of the host with its own numbers."""
+    return type(tensor) is torch.Tensor and tensor.device.type == "cpu"
+
+
+def _mask(tensor: "torch.Tensor") -> bool:
+    return tensor.dtype == torch.bool
