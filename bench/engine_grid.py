@@ -3,95 +3,65 @@
     python bench/engine_grid.py                  # what is missing; stop and start again as you like
     python bench/engine_grid.py --models nllb --rows 8
 
-Rows are drawn by a model's name, as bench/grid.py draws them; every tenth is held out: never look at it while the
-engine is changed. Needs torch, transformers, peft and bitsandbytes, and no GPU.
+Rows are drawn by a model's name; every tenth is held out: never look at it while the engine is changed. A row names only
+what is not the default, and no target modules where they are its model's (``targets``). ``lengths`` are those of the
+batches of a run whose padding is dynamic, targets in their share. Needs torch, transformers, peft and bitsandbytes, and
+no GPU.
 """
 
 import argparse
+import json
 import random
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 import grid
+from engine_models import MODELS
+
+from kb.core.setup import TrainingSetup
+from kb.memory import architecture_from_config
 
 PATH = grid.ROOT / "tests" / "data" / "engine_traces.json"
-ROWS = 20
+ROWS = 15
 HELD_OUT = 10  # one row in so many
-_LLAMA = {"hidden_size": 2048, "intermediate_size": 5632, "num_attention_heads": 32, "num_hidden_layers": 4}
-_BART = {"encoder_layers": 4, "decoder_layers": 4, "scale_embedding": True, "pad_token_id": 1, "eos_token_id": 2,
-         "decoder_start_token_id": 2}  # fmt: skip
-_BERT = {"hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12, "num_hidden_layers": 4,
-         "vocab_size": 30522, "max_position_embeddings": 512}  # fmt: skip
-# Dimensions of published models in config.json's names, of fewer layers: a layer more is the same once more.
-MODELS: Mapping[str, dict[str, Any]] = {
-    "stablelm-2": {**_LLAMA, "model_type": "stablelm", "num_key_value_heads": 32, "vocab_size": 100352,
-                   "use_qkv_bias": True, "partial_rotary_factor": 0.25, "max_position_embeddings": 4096},
-    "stablelm-parallel": {**_LLAMA, "model_type": "stablelm", "num_key_value_heads": 8, "vocab_size": 50304,
-                          "use_parallel_residual": True, "max_position_embeddings": 4096, "hidden_dropout": 0.1},
-    "starcoder2": {"model_type": "starcoder2", "hidden_size": 3072, "intermediate_size": 12288,
-                   "num_attention_heads": 24, "num_key_value_heads": 2, "num_hidden_layers": 3, "vocab_size": 49152,
-                   "residual_dropout": 0.1, "embedding_dropout": 0.1, "attention_dropout": 0.1,
-                   "max_position_embeddings": 16384},
-    "cohere": {"model_type": "cohere", "hidden_size": 2048, "intermediate_size": 5632, "num_attention_heads": 16,
-               "num_key_value_heads": 8, "num_hidden_layers": 3, "vocab_size": 64000, "pad_token_id": 0,
-               "bos_token_id": 5, "eos_token_id": 6},
-    "opus-mt": {**_BART, "model_type": "marian", "d_model": 512, "encoder_ffn_dim": 2048, "decoder_ffn_dim": 2048,
-                "encoder_attention_heads": 8, "decoder_attention_heads": 8, "vocab_size": 65001,
-                "max_position_embeddings": 512, "activation_function": "swish"},
-    "nllb": {**_BART, "model_type": "m2m_100", "d_model": 1024, "encoder_ffn_dim": 4096, "decoder_ffn_dim": 4096,
-             "encoder_attention_heads": 16, "decoder_attention_heads": 16, "vocab_size": 256206,
-             "max_position_embeddings": 1024, "activation_function": "relu", "attention_dropout": 0.1},
-    "t5": {"model_type": "t5", "d_model": 512, "d_ff": 2048, "num_heads": 8, "d_kv": 64, "num_layers": 4,
-           "vocab_size": 32128},
-    "mt5": {"model_type": "mt5", "d_model": 512, "d_ff": 1024, "num_heads": 6, "d_kv": 64, "num_layers": 4,
-            "vocab_size": 250112, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
-    "bart": {**_BART, "model_type": "bart", "d_model": 768, "encoder_ffn_dim": 3072, "decoder_ffn_dim": 3072,
-             "encoder_attention_heads": 12, "decoder_attention_heads": 12, "vocab_size": 50265,
-             "max_position_embeddings": 1024, "attention_dropout": 0.1},
-    "llama": {**_LLAMA, "model_type": "llama", "num_key_value_heads": 8, "vocab_size": 32000, "rms_norm_eps": 1e-5},
-    "gpt_neox": {"model_type": "gpt_neox", "hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12,
-                 "num_hidden_layers": 4, "vocab_size": 50304, "max_position_embeddings": 2048},
-    "falcon-7b": {"model_type": "falcon", "hidden_size": 4544, "num_hidden_layers": 2, "num_attention_heads": 71,
-                  "vocab_size": 65024},
-    "falcon-40b": {"model_type": "falcon", "hidden_size": 8192, "num_hidden_layers": 2, "num_attention_heads": 128,
-                   "num_kv_heads": 8, "new_decoder_architecture": True, "vocab_size": 65024},
-    "falcon-rw": {"model_type": "falcon", "hidden_size": 2048, "num_hidden_layers": 3, "num_attention_heads": 32,
-                  "multi_query": False, "parallel_attn": False, "alibi": True, "bias": True, "vocab_size": 50304},
-    "bloom": {"model_type": "bloom", "hidden_size": 1024, "n_layer": 3, "n_head": 16, "vocab_size": 250880,
-              "pad_token_id": 3},
-    "gpt-j": {"model_type": "gptj", "n_embd": 4096, "n_layer": 2, "n_head": 16, "rotary_dim": 64, "vocab_size": 50400},
-    "gpt-neo": {"model_type": "gpt_neo", "hidden_size": 2048, "num_layers": 4, "num_heads": 16, "vocab_size": 50257,
-                "attention_types": [[["global", "local"], 2]], "attention_dropout": 0.1},
-    "glm": {"model_type": "glm", "hidden_size": 4096, "intermediate_size": 13696, "num_hidden_layers": 2,
-            "num_attention_heads": 32, "num_key_value_heads": 2, "head_dim": 128, "vocab_size": 151552},
-    "glm4": {"model_type": "glm4", "hidden_size": 4096, "intermediate_size": 13696, "num_hidden_layers": 2,
-             "num_attention_heads": 32, "num_key_value_heads": 2, "head_dim": 128, "vocab_size": 151552},
-    "bert": {**_BERT, "model_type": "bert", "architectures": ["BertForSequenceClassification"], "num_labels": 3},
-    "bert-masked": {**_BERT, "model_type": "bert", "architectures": ["BertForMaskedLM"]},
-    "roberta": {**_BERT, "model_type": "roberta", "architectures": ["RobertaForTokenClassification"],
-                "vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1, "num_labels": 9},
-    "electra": {**_BERT, "model_type": "electra", "architectures": ["ElectraForSequenceClassification"],
-                "embedding_size": 128, "hidden_size": 256, "intermediate_size": 1024, "num_attention_heads": 4},
-    "distilbert": {"model_type": "distilbert", "architectures": ["DistilBertForQuestionAnswering"], "dim": 768,
-                   "hidden_dim": 3072, "n_heads": 12, "n_layers": 4, "vocab_size": 30522},
-    "albert": {**_BERT, "model_type": "albert", "architectures": ["AlbertForSequenceClassification"],
-               "embedding_size": 128, "vocab_size": 30000, "hidden_act": "gelu_new"},
-}  # fmt: skip
-SEQ2SEQ = ("marian", "m2m_100", "t5", "mt5", "bart")
-ENCODERS = ("bert", "roberta", "electra", "distilbert", "albert")
+ROWS_OF_A_PROCESS = 60
+SEQ2SEQ = ("marian", "m2m_100", "t5", "mt5", "bart", "mbart", "pegasus", "whisper")
+ENCODERS = ("bert", "roberta", "xlm-roberta", "electra", "distilbert", "albert", "modernbert")
 _QUERY_VALUE = ("query", "value")
 TARGETS = {
     **dict.fromkeys(ENCODERS, _QUERY_VALUE),
     "distilbert": ("q_lin", "v_lin"),
+    "modernbert": ("Wqkv",),
     "t5": ("q", "v"),
     "mt5": ("q", "v"),
+    "gpt2": ("c_attn",),
     **dict.fromkeys(("gpt_neox", "falcon", "bloom"), ("query_key_value",)),
 }
+METHODS: tuple[Mapping[str, Any], ...] = (
+    *({},) * 4,
+    *({"method": "lora"},) * 3,
+    *({"method": "qlora", "load_in_4bit": True},) * 2,
+    {"method": "qlora", "load_in_4bit": True, "bnb_4bit_use_double_quant": True},
+    {"method": "lora", "load_in_8bit": True},
+    {"method": "lora", "use_dora": True},
+)
+PRECISIONS: tuple[Mapping[str, Any], ...] = (
+    {}, {"bf16": True}, {"bf16": True}, {"fp16": True}, {"weights": "bf16"}, {"weights": "bf16", "bf16": True},
+)  # fmt: skip
+OPTIMIZERS = ("adamw_torch_fused",) * 3 + (
+    "adamw_torch", "adamw_bnb_8bit", "paged_adamw_8bit", "paged_adamw_32bit", "adafactor", "sgd", "lion_32bit",
+    "lion_8bit", "paged_lion_8bit",
+)  # fmt: skip
+SOURCES = (24, 48, 100, 128, 200, 256, 333, 512, 777, 1024, 2048)
+TARGET_LENGTHS = (7, 16, 64, 130)
 
 
 def main() -> int:
@@ -100,45 +70,159 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=ROWS, help=f"of each model ({ROWS})")
     options = parser.parse_args()
     document = grid._read(PATH)
-    known = {grid._key(row["model"], row["setup"]) for row in document["rows"]}
-    pool = grid._pool()
-    for name in options.models or MODELS:
-        document["models"][name] = MODELS[name]
-        for number, setup in enumerate(drawn(name, options.rows)):
-            if grid._key(name, setup) in known:
+    document.setdefault("targets", {})
+    known = {_key(row) for row in document["rows"]}
+    pool = _pool()
+    for number in range(options.rows):
+        for name in options.models or MODELS:
+            document["models"][name] = MODELS[name]
+            document["targets"][name] = targets_of(name)
+            row = drawn(name, number)
+            if _key(row) in known:
                 continue
             start = time.monotonic()
             try:
-                phases = pool.submit(grid.trace, MODELS[name], setup).result()
+                row["phases"] = pool.submit(trace, name, row).result()
             except Exception as error:
-                print(f"{name} {number}: {type(error).__name__}: {str(error)[:160]}; {setup}", flush=True)
+                print(f"{name} {number}: {type(error).__name__}: {str(error)[:160]}; {row}", flush=True)
+                if isinstance(error, BrokenProcessPool):
+                    pool = _pool()
                 continue
-            part = "held out" if number % HELD_OUT == HELD_OUT - 1 else "derived"
-            document["rows"].append({"model": name, "part": part, "setup": setup, "phases": phases})
-            grid._write(PATH, document)
+            document["rows"].append(row)
+            if len(document["rows"]) % 10 == 0:
+                write(document)
             print(f"{name} {number}: {time.monotonic() - start:.1f} s", flush=True)
+    write(document)
     pool.shutdown()
     return 0
 
 
-def drawn(name: str, rows: int) -> Iterator[dict[str, Any]]:
-    """The setups of one model: bench/grid.py's, with the targets named and inference of its own now and then."""
+def _pool() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=ROWS_OF_A_PROCESS)
+
+
+def write(document: Mapping[str, Any]) -> None:
+    """A line for each model and each row, rows by model in the order of their making."""
+    order = {name: at for at, name in enumerate(document["models"])}
+    rows = sorted(document["rows"], key=lambda row: order[row["model"]])
+    parts = [f'"about": {json.dumps(document["about"])}', f'"software": {json.dumps(document["software"])}']
+    for part in ("models", "targets"):
+        lines = ",\n".join(f"{json.dumps(name)}: {_line(value)}" for name, value in document[part].items())
+        parts.append(f'"{part}": {{\n{lines}\n}}')
+    parts.append('"rows": [\n' + ",\n".join(map(_line, rows)) + "\n]")
+    temporary = PATH.with_suffix(".tmp")
+    temporary.write_text("{\n" + ",\n".join(parts) + "\n}\n", "utf-8")
+    temporary.replace(PATH)
+
+
+def _line(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _key(row: Mapping[str, Any]) -> str:
+    return json.dumps([row["model"], row["setup"], row.get("lengths")], sort_keys=True)
+
+
+def targets_of(name: str) -> list[str]:
+    """The modules that adapters of a model wrap where its row names none."""
+    return list(TARGETS.get(str(MODELS[name]["model_type"]), ("q_proj", "v_proj")))
+
+
+def drawn(name: str, number: int) -> dict[str, Any]:
+    """One row of a model, drawn by its name and number."""
     config = MODELS[name]
     kind = str(config["model_type"])
-    draw = random.Random(f"engine {name}")
-    family = "bart" if kind in SEQ2SEQ else "decoder"
-    for setup in grid.setups_of(name, family, rows, config):
-        if setup.get("method", "full") != "full":
-            setup["lora_target_modules"] = list(TARGETS.get(kind, ("q_proj", "v_proj")))
-        if not setup.get("padded", True) and kind == "m2m_100":
-            del setup["padded"]  # its layers are dropped at random, which a simulation of no padding takes for all
-        if kind == "albert":
-            setup.pop("gradient_checkpointing", None)  # transformers refuses it
-        if draw.random() < 0.2 and kind not in ENCODERS:
-            beams = draw.choice((1, 4)) if family == "bart" else 1
-            setup |= {"do_predict": True, "inference_batch_size": draw.choice((1, 4)), "inference_num_beams": beams,
-                      "inference_max_length": draw.choice((16, 40))}  # fmt: skip
-        yield setup
+    draw = random.Random(f"engine {name} {number}")
+    most = min(architecture_from_config(config).max_positions or SOURCES[-1], SOURCES[-1])
+    source = draw.choice([length for length in SOURCES if length <= most])
+    setup: dict[str, Any] = {
+        **draw.choice(METHODS),
+        **draw.choice(PRECISIONS),
+        "per_device_train_batch_size": draw.choice([n for n in grid.BATCHES if n * source <= grid.MOST_TOKENS]),
+        "max_source_length": source,
+        "attn_implementation": draw.choice(grid.ATTENTIONS),
+        "optim": draw.choice(OPTIMIZERS),
+        "gradient_checkpointing": draw.random() < 0.4,
+        "gradient_accumulation_steps": draw.choice((1, 1, 1, 2)),
+        "padded": draw.random() < 0.65,
+        "label_smoothing_factor": draw.choice((0.0, 0.0, 0.0, 0.1)),
+    }
+    setup["use_reentrant"] = setup["gradient_checkpointing"] and draw.random() < 0.3
+    if setup.get("method", "full") != "full":
+        setup |= _adapters(draw, setup, kind)
+    if kind in SEQ2SEQ:
+        setup["max_target_length"] = draw.choice(TARGET_LENGTHS)
+    lengths = None
+    if draw.random() < 0.15 and kind != "whisper":  # which hears a fixed length
+        lengths = _lengths(draw, setup)
+    elif draw.random() < 0.55:
+        setup |= _evaluation(draw, kind)
+    if lengths is None and draw.random() < 0.2 and kind not in ENCODERS:
+        beams = draw.choice((1, 1, 3)) if kind in SEQ2SEQ else 1
+        setup |= {"do_predict": True, "inference_batch_size": draw.choice((1, 3, 4)), "inference_num_beams": beams,
+                  "inference_max_length": draw.choice((7, 12))}  # fmt: skip
+    if kind == "albert":
+        setup |= {"gradient_checkpointing": False, "use_reentrant": False}  # transformers refuses it
+    if kind == "m2m_100":
+        setup["padded"] = True  # its layers are dropped at random, which a simulation of no padding takes for all
+    row = {"model": name, "setup": grid._shortened(setup)}
+    if number % HELD_OUT == HELD_OUT - 1:
+        row["part"] = "held out"
+    return row if lengths is None else row | {"lengths": lengths}
+
+
+def _adapters(draw: random.Random, setup: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    made: dict[str, Any] = {"lora_r": draw.choice((8, 16, 64)), "lora_dropout": draw.choice((0.0, 0.05))}
+    if draw.random() < 0.35:
+        made["lora_target_modules"] = ["all-linear"]
+    if setup.get("load_in_4bit") or setup.get("load_in_8bit"):
+        made["prepare_for_kbit"] = draw.random() < 0.75
+        made["half_tables"] = kind not in SEQ2SEQ + ENCODERS and draw.random() < 0.2
+    made["trained_type"] = draw.choice(("peft",) * 6 + ("fp32", "bf16"))
+    return made
+
+
+def _evaluation(draw: random.Random, kind: str) -> dict[str, Any]:
+    """Evaluation after training, or of its own; by generating now and then where the model can."""
+    made: dict[str, Any] = {"do_eval": True, "per_device_eval_batch_size": draw.choice((1, 2, 4, 7))}
+    made["do_train"] = draw.random() < 0.85
+    if kind in SEQ2SEQ and draw.random() < 0.4:
+        return made | {"predict_with_generate": True, "generation_num_beams": draw.choice((1, 2, 4)),
+                       "generation_max_length": draw.choice((8, 12))}  # fmt: skip
+    made["prediction_loss_only"] = draw.random() < 0.5
+    if not made["prediction_loss_only"] and draw.random() < 0.3:
+        made["eval_accumulation_steps"] = draw.choice((1, 2))
+        made["eval_samples"] = draw.choice((5, 16))
+    return made
+
+
+def _lengths(draw: random.Random, setup: Mapping[str, Any]) -> list[int]:
+    """Padded lengths of some steps' batches, the longest anywhere among them."""
+    most = setup["max_source_length"]
+    passes = draw.choice((2, 3, 5)) * setup["gradient_accumulation_steps"]
+    found = [draw.randint(min(16, most), most) for _ in range(passes)]
+    found[draw.randrange(passes)] = most
+    return found
+
+
+def setup_of(row: Mapping[str, Any], targets: Sequence[str]) -> dict[str, Any]:
+    """A row's settings with its model's targets where it has adapters and names none."""
+    adapted = row["setup"].get("method", "full") != "full"
+    given: dict[str, Any] = {"lora_target_modules": list(targets)} if adapted else {}
+    return given | row["setup"]
+
+
+def trace(name: str, row: Mapping[str, Any]) -> dict[str, list[int]]:
+    """Peaks of allocated and reserved bytes by phase; in this process, which has torch loaded already."""
+    setup = setup_of(row, targets_of(name))
+    if "lengths" not in row:
+        return grid.trace(MODELS[name], setup)
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in setup.items()}
+    from kb.torch_runs.simulation.simulator import training_run
+    from kb.torch_runs.simulation.timeline import peaks_of
+
+    events = training_run(MODELS[name], TrainingSetup(**given), grid.CAPABILITY, row["lengths"])
+    return {phase: [peak.allocated_bytes, peak.reserved_bytes] for phase, peak in peaks_of(events).items()}
 
 
 if __name__ == "__main__":

@@ -175,7 +175,8 @@ def _missing_kernels() -> "torch.library.Library | None":
 def apply_to_parameters(
     module: "torch.nn.Module", change: Callable[["torch.Tensor"], "torch.Tensor"], recurse: bool = True
 ) -> "torch.nn.Module":
-    """``torch.nn.Module._apply``, with new parameters where a tensor changes: children first, then own, as there."""
+    """``torch.nn.Module._apply``: children first, then own. A parameter whose type changes stays itself, as there, so that a
+    table which two modules share is changed for both."""
     if recurse:
         for child in module.children():
             child._apply(change)
@@ -184,7 +185,11 @@ def apply_to_parameters(
             continue
         with torch.no_grad():
             changed = change(parameter)
-        if changed is not parameter:
+        if changed is parameter:
+            continue
+        if changed.device == parameter.device:  # a fake tensor stays where it is
+            parameter.data = changed
+        else:
             module._parameters[name] = torch.nn.Parameter(changed.detach(), parameter.requires_grad)
     for name, buffer in list(module._buffers.items()):
         if buffer is not None:

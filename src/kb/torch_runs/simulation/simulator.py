@@ -4,7 +4,7 @@ Evaluation after training finds the optimizer's states and the cache that traini
 with nothing but the model. Import only in the simulator's process.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kb.core.record import NamedTuple
@@ -60,6 +60,22 @@ def runs_of(job: Job, limit_bytes: int | None = None) -> list[Run]:
     if setup.do_predict:
         runs.append(_run(job, limit_bytes, inference=True))
     return runs
+
+
+def training_run(
+    config: Mapping[str, Any], setup: TrainingSetup, capability: tuple[int, int], lengths: Sequence[int]
+) -> Sequence[Event]:
+    """What training alone does, with batches of these padded lengths in turn (in tokens)."""
+    with open_session(capability=capability, bits_and_bytes=_needs_bits_and_bytes(setup)) as tracer:
+        tracer.phase = "load"
+        model: Any = build_model(config, setup, tracer)
+        tracer.padded = setup.padded and not hears(model)
+        if setup.autocast:
+            as_accelerate(model, "float16" if setup.fp16 else "bfloat16")
+        optimizer = train(model, setup, tracer, lengths=lengths)
+        tracer.phase = ENDED
+        del optimizer
+        return tuple(event for event in tracer.events if event.phase != ENDED)
 
 
 def _run(job: Job, limit_bytes: int | None, *, inference: bool) -> Run:

@@ -6,7 +6,7 @@ Import only in the simulator's process.
 
 import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -35,10 +35,12 @@ def train(
     *,
     steps: int = STEPS,
     inputs: dict[str, Any] | None = None,
+    lengths: Sequence[int] = (),
 ) -> "torch.optim.Optimizer | None":
     """Run ``steps`` optimizer steps; the phases are ``train:inputs``, ``:forward``, ``:backward`` and ``:optimizer``.
 
-    ``inputs`` is one batch to repeat; without it a new one is made for each pass.
+    ``inputs`` is one batch to repeat; without it a new one is made for each pass. ``lengths`` are the padded lengths of
+    those batches in tokens, targets in their share, and take the place of ``steps``.
 
     Raises:
         BadJobError: the optimizer is none of the Trainer's, or checkpointing cannot be reentrant in this model.
@@ -49,10 +51,12 @@ def train(
     model.train()
     optimizer = optimizer_of(model, setup)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    passes = setup.gradient_accumulation_steps
+    lengths = lengths or (setup.max_source_length,) * (steps * passes)
     with paged_on_host():
-        for _ in range(steps):
-            for _ in range(setup.gradient_accumulation_steps):
-                _pass(model, setup, tracer, inputs)
+        for at in range(0, len(lengths), passes):
+            for length in lengths[at : at + passes]:
+                _pass(model, _as_long(setup, length), tracer, inputs)
             tracer.phase = "train:optimizer"
             for parameter in parameters:
                 if parameter.grad is not None:
@@ -64,6 +68,12 @@ def train(
             for parameter in parameters:
                 parameter.grad = None
     return optimizer
+
+
+def _as_long(setup: TrainingSetup, length: int) -> TrainingSetup:
+    """The setup with inputs of ``length`` tokens, and targets as much shorter as they are."""
+    target = max(1, setup.max_target_length * length // setup.max_source_length)
+    return setup._replace(max_source_length=length, max_target_length=target)
 
 
 def _pass(model: Any, setup: TrainingSetup, tracer: "Tracer", inputs: dict[str, Any] | None) -> None:

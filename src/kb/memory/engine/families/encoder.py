@@ -51,8 +51,9 @@ class SelfAttention:
         self.model, self.path, self.dropout = model, path, DROPPED if a.attention_dropout else 0.0
         self.q, self.k, self.v = (Linear(model, f"{path}.{name}", a.d_model, a.d_model, bias=True) for name in names)
 
-    def __call__(self, x: Tensor, mask: Any, ending: Callable[[Tensor], Tensor] | None = None) -> tuple[Tensor, Any]:
-        """``ending`` is what the class itself does with the result: queries, keys and values live until then."""
+    def __call__(self, x: Tensor, mask: Any, *ending: Callable[[Tensor], Tensor]) -> tuple[Tensor, Any]:
+        """``ending`` is what the class itself does with the result, one name for each step's: queries, keys and values
+        live until then."""
         world.inside["SelfAttention"] = self.path
         heads = self.model.architecture.num_heads
         q = heads_of(self.q(x), heads)
@@ -64,7 +65,9 @@ class SelfAttention:
         else:
             out = sdpa_forward(q, k, v, mask, dropout=self.dropout)
         out = ops.reshape(out, x.shape)
-        return (out if ending is None else ending(out)), weights
+        for step in ending:
+            out = step(out)
+        return out, weights
 
 
 class BertLayer:
@@ -151,15 +154,13 @@ class AlbertLayer:
 
     def __call__(self, x: Tensor, mask: Any) -> Tensor:
         world.inside["AlbertLayer"] = self.path
-        out, _ = self.attention(x, mask, lambda out: self.output(out, x))
+        out, _ = self.attention(x, mask, self.dense, self.dropped, lambda out: self.norm1(ops.add(x, out)))
         fed = self.feed_forward(out)
         x = self.norm2(ops.add(fed, out))
         return x
 
-    def output(self, out: Tensor, x: Tensor) -> Tensor:
-        out = self.dense(out)
-        out = ops.dropout(out, self.dropout)
-        return self.norm1(ops.add(x, out))
+    def dropped(self, x: Tensor) -> Tensor:
+        return ops.dropout(x, self.dropout)
 
     def feed_forward(self, x: Tensor) -> Tensor:
         x = self.up(x)
