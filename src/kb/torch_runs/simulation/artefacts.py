@@ -187,7 +187,8 @@ def apply_to_parameters(
             changed = change(parameter)
         if changed is parameter:
             continue
-        if changed.device == parameter.device:  # a fake tensor stays where it is
+        # a fake tensor stays on its device whatever data it is given
+        if changed.device == parameter.device and torch._has_compatible_shallow_copy_type(parameter, changed):
             parameter.data = changed
         else:
             module._parameters[name] = torch.nn.Parameter(changed.detach(), parameter.requires_grad)

@@ -51,7 +51,7 @@ class Attention:
             found: tuple[Tensor, Any] = self.traits.written(self, x, mask, cos, sin, cache)
             return found
         batch, length, _ = x.shape
-        q, k, v = self.traits.project(self, x)
+        q, k, v, *whole = self.traits.project(self, x)
         q, k, *held = self.traits.turn(q, k, cos, sin)
         if cache is not None:
             k, v = cache.update(self.at, k, v)
@@ -60,7 +60,7 @@ class Attention:
         out = self.o(out)
         if self.traits.dropped_output:
             out = ops.dropout(out, self.output_dropout)
-        del held
+        del held, whole
         return out, weights
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Any) -> tuple[Tensor, Any]:

@@ -56,14 +56,14 @@ def project_normed(attention: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return q, k, v
 
 
-def project_fused(attention: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """GPT-NeoX: one product, a head's query, key and value side by side."""
+def project_fused(attention: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """GPT-NeoX: one product, a head's query, key and value side by side; its name lives as long as attention runs."""
     batch, length, _ = x.shape
     width = attention.width
     (to_qkv,) = attention.projections
     qkv = ops.transpose(ops.view(to_qkv(x), (batch, length, attention.heads, 3 * width)), 1, 2)
     q, k, v = ops.split(qkv, (width, width, width))
-    return q, k, v
+    return q, k, v, qkv
 
 
 # --- rotary positions -----------------------------------------------------------------------------------------------
