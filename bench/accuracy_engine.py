@@ -103,7 +103,9 @@ def compared(run: Traced) -> list[Compared]:
         recordings = [record_training(run.setup, architecture, CachingAllocator(None), TRACED_ON, run.lengths)]
     peaks = {phase: peak for recording in recordings for phase, peak in recording.phases.items()}
     return [
-        Compared(run, architecture.family, phase, (allocated, peaks[phase].allocated), (reserved, peaks[phase].reserved))
+        Compared(
+            run, architecture.family, phase, (allocated, peaks[phase].allocated), (reserved, peaks[phase].reserved)
+        )
         for phase, (allocated, reserved) in run.phases.items()
         if phase in peaks and phase != "save"
     ]

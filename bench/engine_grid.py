@@ -3,10 +3,10 @@
     python bench/engine_grid.py                  # what is missing; stop and start again as you like
     python bench/engine_grid.py --models nllb --rows 8
 
-Rows are drawn by a model's name; every tenth is held out: never look at it while the engine is changed. A row names only
-what is not the default, and no target modules where they are its model's (``targets``). ``lengths`` are those of the
-batches of a run whose padding is dynamic, targets in their share. Needs torch, transformers, peft and bitsandbytes, and
-no GPU.
+Rows are drawn by a model's name; every tenth is held out: never look at it while the engine is changed. A row names
+only what is not the default, and no target modules where they are its model's (``targets``). ``lengths`` are those of
+the batches of a run whose padding is dynamic, targets in their share. Needs torch, transformers, peft and bitsandbytes,
+and no GPU.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import json
 import random
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context

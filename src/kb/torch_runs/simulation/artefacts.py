@@ -175,8 +175,8 @@ def _missing_kernels() -> "torch.library.Library | None":
 def apply_to_parameters(
     module: "torch.nn.Module", change: Callable[["torch.Tensor"], "torch.Tensor"], recurse: bool = True
 ) -> "torch.nn.Module":
-    """``torch.nn.Module._apply``: children first, then own. A parameter whose type changes stays itself, as there, so that a
-    table which two modules share is changed for both."""
+    """``torch.nn.Module._apply``: children first, then own. A parameter whose type changes stays itself, as there, so
+    that a table which two modules share is changed for both."""
     if recurse:
         for child in module.children():
             child._apply(change)

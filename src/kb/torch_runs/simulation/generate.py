@@ -57,6 +57,8 @@ class Progress:
                 return self._of_sound(name, yes_or_no=yes_or_no)
             if "masking_utils" in place:
                 return not self.padded  # "is everything visible?"
+            if place.endswith("logits_process.py") and name == "__init__":
+                return False  # "is a token's number below zero?"
             if "generation" in place and place.endswith("utils.py"):
                 if name == "_beam_search":
                     return not self.finished if yes_or_no else self.prompt + self.decoding.new_tokens

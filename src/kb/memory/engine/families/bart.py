@@ -36,8 +36,8 @@ TYPES = {
     "bart": Traits(),
     "mbart": Traits(norm_first=True, closing_norm=True),
     "pegasus": Traits(norm_first=True, closing_norm=True, embedding_norm=False, positions="fixed", offset=0,
-                      hook_before_scale=True, forces_end=False),
-    "marian": Traits(embedding_norm=False, positions="fixed", offset=0, hook_before_scale=True, forces_end=False),
+                      hook_before_scale=True),
+    "marian": Traits(embedding_norm=False, positions="fixed", offset=0, hook_before_scale=True),
     "m2m_100": Traits(norm_first=True, closing_norm=True, embedding_norm=False, positions="counted",
                       logits_bias=False, forces_end=False),
 }  # fmt: skip

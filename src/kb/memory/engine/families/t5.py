@@ -220,11 +220,28 @@ class T5Block:
     ) -> tuple[Tensor, Any, Any]:
         world.inside["T5Block"] = self.path
         x, own_bias, _ = self.self_attention(x, mask, bias)
+        if x.dtype == F16:
+            x, _limit = bounded(x)
         cross_bias = None
         if self.decoder:
             x, cross_bias, _ = self.cross_attention(x, other, other_mask, other_bias)
+            if x.dtype == F16:
+                x, _limit = bounded(x)
         x = self.feed_forward(x)
+        if x.dtype == F16:
+            x, _limit = bounded(x)
         return x, own_bias, cross_bias
+
+
+def bounded(x: Tensor) -> tuple[Tensor, Tensor]:
+    """States of fp16 clamped to the largest number, or to less where one is infinite; that limit's name lives on."""
+    infinite = new(x.shape, BOOL)
+    found = new((), BOOL)
+    del infinite
+    less, largest = new((), F32), new((), F32)
+    most = new((), F32)
+    del less, largest, found
+    return ops.clamp(x, new((), F32), most), most
 
 
 class T5Stack:

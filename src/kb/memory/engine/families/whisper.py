@@ -197,9 +197,12 @@ class Whisper(Model):
         self.output = Linear(self, "proj_out", a.d_model, a.vocab_size, weight=weight, packs=False, head=True)
 
     def batch(self, rows: int, source: int, target: int) -> list[Any]:
-        """Features of one length whatever ``source`` is, and no mask; autocast alone takes fp32 for narrow weights."""
-        a, options = self.architecture, self.options
-        dtype = F32 if options.autocast else options.dtype
+        """Features of one length whatever ``source`` is, and no mask; autocast alone takes fp32 for narrow weights.
+
+        Preparation for training in 4 or 8 bits makes the convolutions fp32, and with them what they are given.
+        """
+        a = self.architecture
+        dtype = F32 if self.options.autocast else self.encoder.conv1.weight.dtype
         features = new((rows, a.mel_bins, FRAMES * a.audio_positions), dtype)
         return [features, None, new((rows, target), I64)]
 

@@ -192,18 +192,19 @@ def relu(tensor: Tensor) -> Tensor:
     return out
 
 
-def clamp(tensor: Tensor) -> Tensor:
-    """Between two numbers; the input is kept."""
-    return like(tensor, None, record(_clamp_back, (tensor,), (tensor,)))
+def clamp(tensor: Tensor, *limits: Tensor) -> Tensor:
+    """Between two numbers, or tensors of one; the input is kept, and so are they."""
+    return like(tensor, None, record(_clamp_back, (tensor,), (tensor, *limits)))
 
 
 def _clamp_back(node: Node, grad: Tensor) -> Gradients:
     """The gradient where two comparisons hold, laid out as they are (``clamp_backward``, FunctionsManual.cpp)."""
-    (tensor,) = saved(node)
+    tensor, *limits = saved(node)
     zero = new((), grad.dtype)
     above, below = like(tensor, BOOL), like(tensor, BOOL)
-    out = like(above, grad.dtype)
-    del above, below, zero, tensor
+    both = like(above) if limits else above
+    out = like(both, grad.dtype)
+    del above, below, both, zero, tensor, limits
     return (out,)
 
 

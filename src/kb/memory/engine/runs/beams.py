@@ -15,7 +15,7 @@ def search(
     start: Tensor,
     mask: Tensor,
     encoded: Tensor,
-    model_call: Callable[..., Tensor],
+    model_call: Callable[..., Any],
     middle: Callable[[int, int], int],
 ) -> None:
     """The loop over tokens; old scores live until the next step has made its own."""
@@ -40,7 +40,9 @@ def search(
         flat = running if decoded else start  # a view: the running sequences live on
         first = not decoded
         ids = new((rows * beams, model.prompt if first else 1), I64)  # prepare_inputs_for_generation
-        outputs: Any = model_call(model, lambda ids=ids: model.step(ids, mask, encoded, cache), decoding.wrapped)
+        outputs: Any = model_call(
+            model, lambda ids=ids: model.step(ids, mask, encoded, cache), decoding.wrapped, encoded
+        )
         world.recording.term = "temporaries"
         if first:
             ids = None  # of _prefill

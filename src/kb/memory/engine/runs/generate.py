@@ -49,15 +49,19 @@ def generate(model: Any, decoding: Decoding, batch: list[Any]) -> None:
         greedy(model, batch, decoding)
 
 
-def model_call(model: Any, call: Any, kind: str | None) -> Tensor:
+def model_call(model: Any, call: Any, kind: str | None, encoded: Any = None) -> tuple[Tensor, Any]:
     """``self(**model_inputs)``, wrapped by accelerate where the run trains in mixed precision.
 
-    With adapters it is PEFT's model that is wrapped; ``generate`` calls the one inside, which computes as it is.
+    With adapters it is PEFT's model that is wrapped; ``generate`` calls the one inside, which computes as it is. The
+    encoder's states are outputs of each step too, and made fp32 where they are not (``convert_to_fp32``): the second
+    of what is returned.
     """
     with autocast(kind):
         logits: Tensor = call()
     mark(logits, "logits")
-    return ops.cast(logits, F32) if kind else logits
+    if not kind:
+        return logits, None
+    return ops.cast(logits, F32), None if encoded is None else ops.cast(encoded, F32)
 
 
 def middle(decoded: int, tokens: int) -> int:
@@ -91,7 +95,7 @@ def greedy(model: Any, batch: list[Any], decoding: Decoding) -> None:
         inputs = new((rows, length), I64) if step == 0 else new((rows, 1), I64)
         place = position if step == 0 or position is None else new((rows, 1), I64)
         held = inputs, mask, place
-        out = model_call(model, lambda held=held: model.step(*held, cache), decoding.wrapped)
+        out, _ = model_call(model, lambda held=held: model.step(*held, cache), decoding.wrapped)
         inputs = place = None
         if step == 0:
             held = None
@@ -168,11 +172,12 @@ def _greedy_answer(model: Any, rows: int, decoding: Decoding, mask: Tensor, enco
     cache = PairedCache()
     forced = new((), I64) if model.forces_end else None
     unfinished = new((rows,), I64)
-    out = logits = scores = chosen = ids = answer = None
+    out: Any = None
+    logits = scores = made = chosen = ids = answer = None
     step = 0
     while step < decoding.tokens:
         ids = new((rows, 1 if step else model.prompt), I64)
-        out = model_call(model, lambda ids=ids: model.step(ids, mask, encoded, cache), decoding.wrapped)
+        out = model_call(model, lambda ids=ids: model.step(ids, mask, encoded, cache), decoding.wrapped, encoded)
         world.recording.term = "temporaries"
         first = not step
         if first:
@@ -182,11 +187,12 @@ def _greedy_answer(model: Any, rows: int, decoding: Decoding, mask: Tensor, enco
         if grown:
             cache.own.grow(grown)
             step += grown
-        logits = new((rows, out.shape[-1]), F32)
+        logits = new((rows, out[0].shape[-1]), F32)
         mark(logits, "logits")
-        scores = suppressed(logits, first=first) if model.hears else logits
+        made = suppressed(logits, first=first) if model.hears else logits
         if model.forces_end and step == decoding.tokens:  # ForcedEOSTokenLogitsProcessor: full_like
-            scores = new((rows, out.shape[-1]), F32)
+            made = new((rows, out[0].shape[-1]), F32)
+        scores, made = made, None  # those of the step before lived until now
         chosen = new((rows,), I64)
         answer = new((rows, model.prompt + step), I64)
         unfinished = new((rows,), I64)
