@@ -19,6 +19,8 @@ from accuracy_engine import DERIVED, HELD_OUT, Traced, all_compared, engine_trac
 
 TRACES = list(engine_traces())
 BLOCK = 512
+# All that bench/results/accuracy.md lists: 1.0 % of ALBERT's allocated memory in bf16, 8.3 % of what BART reserved once.
+KNOWN_FAR = {("albert", "train"), ("albert", "evaluate"), ("bart-large", "train")}
 STABLELM = next(run.config for run in TRACES if run.model == "stablelm-2")
 
 
@@ -49,9 +51,9 @@ def test_nearly_every_phase_equals_its_trace_to_a_block(part: str, of_a_model: i
         row for row in rows if abs(row.allocated[0] - row.allocated[1]) > BLOCK or row.reserved[0] != row.reserved[1]
     ]
     assert len(wrong) <= len(rows) * 0.05, [(row.run.model, row.run.setup, row.phase) for row in wrong]
-    far = [(row.run.model, row.phase) for row in rows if row.far]  # three of 3,620 are known, of ALBERT and BART
-    assert len(far) <= len(rows) * 0.01, far
-    assert all(abs(row.error("allocated")) <= 0.011 and abs(row.error("reserved")) <= 0.09 for row in rows), far
+    far = {(row.run.model, row.phase) for row in rows if row.far}
+    assert far <= KNOWN_FAR
+    assert all(abs(row.error("allocated")) <= 0.011 and abs(row.error("reserved")) <= 0.09 for row in rows)
 
 
 def report(setup: TrainingSetup, config: dict[str, Any] = STABLELM, **more: Any) -> Any:
