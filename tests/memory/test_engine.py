@@ -19,7 +19,7 @@ from accuracy_engine import DERIVED, HELD_OUT, Traced, all_compared, engine_trac
 
 TRACES = list(engine_traces())
 BLOCK = 512
-# All that bench/results/accuracy.md lists: 1.0 % of ALBERT's allocated memory in bf16, 8.3 % of what BART reserved once.
+# All that bench/results/accuracy.md lists: 1.0 % of ALBERT in bf16, 8.3 % of what BART reserved once.
 KNOWN_FAR = {("albert", "train"), ("albert", "evaluate"), ("bart-large", "train")}
 STABLELM = next(run.config for run in TRACES if run.model == "stablelm-2")
 
