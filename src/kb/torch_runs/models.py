@@ -16,6 +16,7 @@ DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}  # torch's n
 # Classes whose head is its own tensor in a checkpoint that says so; transformers 5 ties it in a model from the config.
 T5_TYPES = ("t5", "mt5", "umt5", "longt5", "switch_transformers")
 UNTIED_BY_DEFAULT = ("mt5",)
+SEEING = ("qwen2_vl", "qwen2_5_vl")  # types of images and text, whose causal class would be of text alone
 PAD, END = 0, 1  # token ids: with random weights any do
 
 
@@ -126,7 +127,7 @@ def model_class(read: Any, config: Mapping[str, Any], code_folder: str | None = 
     """The class to build, or transformers' automatic one.
 
     It is the first of ``architectures`` that transformers has and that computes a loss: a masked language model too.
-    Else it is a seq2seq model (of text or speech), a classifier of sequences for an encoder, or a causal LM.
+    Else it is a seq2seq model (of text or speech), a model of images and text, a classifier of sequences for an encoder, or a causal LM.
     """
     import transformers
 
@@ -139,6 +140,8 @@ def model_class(read: Any, config: Mapping[str, Any], code_folder: str | None = 
         return getattr(transformers, next(name for name in names if name.startswith("AutoModelFor")))
     if getattr(read, "is_encoder_decoder", False):
         return transformers.AutoModelForSpeechSeq2Seq if _hears(config) else transformers.AutoModelForSeq2SeqLM
+    if config["model_type"] in SEEING:
+        return transformers.AutoModelForImageTextToText
     if _is_encoder(str(config["model_type"])):
         return transformers.AutoModelForSequenceClassification
     return transformers.AutoModelForCausalLM

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kb.core.record import NamedTuple
-from kb.core.setup import TrainingSetup
+from kb.core.setup import Images, TrainingSetup
 from kb.torch_runs.simulation.faults import BadJobError, BadModelError
 
 COUNTED = (
@@ -84,5 +84,7 @@ def read_job(text: str) -> Job:
     """The job that :func:`job_text` wrote."""
     data = json.loads(text)
     given: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in data["setup"].items()}
+    if given.get("images"):
+        given["images"] = Images(*given["images"])
     setup: TrainingSetup = TrainingSetup()._replace(**given)
     return Job(**{**data, "setup": setup, "compute_capability": tuple(data["compute_capability"])})
