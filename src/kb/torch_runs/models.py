@@ -127,7 +127,8 @@ def model_class(read: Any, config: Mapping[str, Any], code_folder: str | None = 
     """The class to build, or transformers' automatic one.
 
     It is the first of ``architectures`` that transformers has and that computes a loss: a masked language model too.
-    Else it is a seq2seq model (of text or speech), a model of images and text, a classifier of sequences for an encoder, or a causal LM.
+    Else it is a seq2seq model (of text or speech), one of images and text, a classifier of sequences for an encoder,
+    or a causal LM.
     """
     import transformers
 
