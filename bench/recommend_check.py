@@ -18,6 +18,7 @@ from kb.advice.question import METHODS, Question
 from kb.core.result import UnitResult
 from kb.core.text import UserError
 from kb.knowledge import load_catalog, load_guide
+from kb.memory import UnsupportedArchitectureError
 from kb.report.recommend.formats import FORMATS, LOADS
 from kb.report.recommend.text import config_file, config_yaml
 from kb.report.words import Words
@@ -72,7 +73,7 @@ def case(model: str, gpu: str, method: str, task: Literal["train", "inference"],
     try:
         found = answer_easier(question, ask(question), ask)
         text = config_file(found, form, WORDS, renamed=True) if task == "train" else config_yaml(found, WORDS)
-    except UserError:
+    except (UserError, UnsupportedArchitectureError):  # images of no known size
         return None
     if text is None:
         return None

@@ -10,7 +10,7 @@ from kb.advice.question import Question
 from kb.advice.usual import assumed_source_length, longest_input, precision_for, reads_target
 from kb.config.reader import ConfigReader
 from kb.core.hardware import Machine
-from kb.core.setup import TrainingSetup
+from kb.core.setup import Images, TrainingSetup
 from kb.core.text import UserError
 from kb.knowledge import load_words
 from kb.memory import match_targets, predict, targets_for
@@ -124,6 +124,8 @@ def test_every_moment_and_term_of_a_prediction_has_words(model) -> None:
         do_predict=model.architecture.family != "encoder", inference_batch_size=4,
         lora_target_modules=targets_for(model.architecture),
     )  # fmt: skip
+    if model.architecture.vision is not None:
+        base = base._replace(images=Images(1, 16, 16), do_predict=False, prediction_loss_only=True)
     for changes in ({}, {"gradient_checkpointing": True}, {"method": "lora"}, {"attn_implementation": "eager"}):
         for batch in (1, 64):
             setup = base._replace(per_device_train_batch_size=batch, **changes)

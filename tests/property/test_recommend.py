@@ -9,6 +9,7 @@ from kb.advice.batches import Ceiling, splits_of
 from kb.advice.estimator import Estimator, on_gpu
 from kb.advice.question import Question
 from kb.advice.recommend import recommend_training
+from kb.memory import UnsupportedArchitectureError
 
 CATALOG = load_catalog()
 MODELS = st.sampled_from(sorted(CATALOG.models))
@@ -34,7 +35,12 @@ def test_what_is_recommended_fits_and_one_more_does_not(
     asked = Question.of(
         method=method, effective_batch=effective, source_length=source, target_length=target, beams=beams
     )
-    found = recommend_training(asked, estimator, CATALOG.gpus, world)
+    try:
+        found = recommend_training(asked, estimator, CATALOG.gpus, world)
+    except UnsupportedArchitectureError:  # images of no known size, beams of a decoder: said by name
+        assert estimator.model.architecture.engine
+        assert beams > 1 or estimator.model.architecture.vision is not None
+        return
     if found.setup is None:
         assert all(not way.fits(effective, world) for way in found.attempts if method in ("auto", way.method)) or (
             found.attempts[-1].fits(effective, world)  # offload alone fits: it is offered, not chosen

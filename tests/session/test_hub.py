@@ -171,7 +171,7 @@ def catalog() -> Catalog:
         ("x/llama-3-ko", None),
         ("x/R1-Distill-Qwen-7B", None),
         # another architecture, other weights, or another size beside
-        ("Qwen/Qwen2-VL-7B-Instruct", None),
+        ("x/Qwen2-Audio-7B-Instruct", None),
         ("google/gemma-3n-e2b-it", None),
         ("google/t5-efficient-base", None),
         ("KETI-AIR/ke-t5-base", None),

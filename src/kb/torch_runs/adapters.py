@@ -87,7 +87,7 @@ def _task_type(model: Any) -> str | None:
     if getattr(model, "main_input_name", "") == "input_features":  # its class for seq2seq hands the model input ids
         return None
     generates = "CAUSAL_LM" if model.can_generate() else None
-    if not model.config.is_encoder_decoder and kind.endswith("ForConditionalGeneration"):  # of pictures and text
+    if kind.endswith("ForConditionalGeneration") and not model.config.is_encoder_decoder:  # of pictures and text
         return generates
     return next((task for ending, task in TASK_TYPES if kind.endswith(ending)), generates)
 
