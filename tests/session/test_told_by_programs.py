@@ -295,7 +295,7 @@ def test_a_compiled_model_is_predicted_as_eager_code_and_says_so(tmp_path: Path)
     assert "training.torch_compile" in {each.name for each in compiled.if_so}
 
 
-def test_a_flag_of_ones_own_that_asks_for_adapters_is_no_full_fine_tuning(tmp_path: Path) -> None:
+def test_a_flag_of_ones_own_by_which_not_all_weights_train_is_no_full_fine_tuning(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         "from transformers import HfArgumentParser, Seq2SeqTrainer, Seq2SeqTrainingArguments\n"
         "arguments = HfArgumentParser(Seq2SeqTrainingArguments).parse_args_into_dataclasses()[0]\n"
@@ -308,6 +308,7 @@ def test_a_flag_of_ones_own_that_asks_for_adapters_is_no_full_fine_tuning(tmp_pa
     assert result(tmp_path, f"{command}\n", "run.sh").prediction is not None
     assert result(tmp_path, f"{command} --enable_peft false\n", "run.sh").prediction is not None
     assert result(tmp_path, f"{command} --enable_peft\n", "run.sh").prediction is None
+    assert result(tmp_path, f"{command} --freeze_encoder\n", "run.sh").prediction is None
 
 
 def test_a_length_that_is_only_the_programs_default_is_assumed(tmp_path: Path) -> None:

@@ -23,7 +23,8 @@ OF_UNSLOTH = (
     "training.gradient_checkpointing",
 )  # fmt: skip
 """What a model that Unsloth loads has otherwise than transformers' default."""
-ADAPTING = frozenset(("peft", "lora", "qlora", "dora", "adapter", "adapters"))  # words in a flag's name
+# Words in a flag's name by which not all weights train.
+PARTLY = frozenset(("peft", "lora", "qlora", "dora", "adapter", "adapters", "freeze", "frozen"))
 NOT_SAID = ("false", "0", "no", "none", "")
 OF_ADAPTERS = (ADAPTER, "lora.r", "lora.target_modules", "run.adapter")
 
@@ -89,16 +90,17 @@ def _without_defaults(unit: Unit, names: Sequence[str]) -> Unit:
 def _adds_adapter(unit: Unit, programs: Iterable[Program]) -> bool:
     """Whether the program trains adapters, or not all weights, though nothing in the command asks for that."""
     asked = any(name in unit.settings for name in OF_ADAPTERS)
-    said = not asked and any(map(_asks_for_adapter, unit.keys.items()))
-    return said or (
-        not asked and any(each.adds_adapter or each.loads_adapters or freezes(each.own_text) for each in programs)
+    if asked:
+        return False
+    return any(map(_trains_partly, unit.keys.items())) or any(
+        each.adds_adapter or each.loads_adapters or freezes(each.own_text) for each in programs
     )
 
 
-def _asks_for_adapter(flag: tuple[str, Setting]) -> bool:
-    """Whether a flag of the program's own asks for adapters: ``--enable_peft``."""
+def _trains_partly(flag: tuple[str, Setting]) -> bool:
+    """Whether a flag of the program's own asks for adapters, or for frozen parts: ``--enable_peft``."""
     name, said = flag
-    return not ADAPTING.isdisjoint(name.casefold().split("_")) and str(said.value).casefold() not in NOT_SAID
+    return not PARTLY.isdisjoint(name.casefold().split("_")) and str(said.value).casefold() not in NOT_SAID
 
 
 def _set_by(unit: Unit, programs: Sequence[Program], facts: Mapping[str, FactType]) -> Iterable[str]:
