@@ -1,5 +1,6 @@
 """The page of each GPU, model, remedy and erratum."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -75,7 +76,11 @@ def model_page(library: Library, model: Model, fits: Fits) -> str:
     data = library.entry("models", model.id)
     gpus = library.catalog.gpus
     mine = sorted((row for row in fits.rows if row.model == model.id), key=lambda row: gpus[row.gpu].memory_total)
-    fields = [(code(name), code(value)) for name, value in data["architecture"].items()]
+    # as config.json writes them
+    written = {
+        name: value if isinstance(value, str) else json.dumps(value) for name, value in data["architecture"].items()
+    }
+    fields = [(code(name), code(value)) for name, value in written.items()]
     parts = [
         f"# {text(model.name)}",
         say(language, "model.names", names=", ".join(f"`{name}`" for name in (model.id, *model.aliases))),
