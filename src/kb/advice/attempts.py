@@ -97,7 +97,11 @@ def attempts_of(
         for name, setup in setups
         if name not in OFFERED_ONLY or _is_predicted(setup, estimator)
     ]
-    return tuple(_attempt(name, setup, estimator, share) for name, setup in setups)
+    attempts: list[Attempt] = []
+    for name, setup in setups:
+        alike = attempts[-1].evaluation if attempts else 0
+        attempts.append(_attempt(name, setup, estimator, share, alike))
+    return tuple(attempts)
 
 
 def _is_predicted(setup: TrainingSetup, estimator: Estimator) -> bool:
@@ -106,7 +110,8 @@ def _is_predicted(setup: TrainingSetup, estimator: Estimator) -> bool:
     return not architecture.engine or unfollowed(setup, architecture) is None
 
 
-def _attempt(name: str, setup: TrainingSetup, estimator: Estimator, share: int | None) -> Attempt:
+def _attempt(name: str, setup: TrainingSetup, estimator: Estimator, share: int | None, alike: int) -> Attempt:
+    """What a way allows; ``alike`` is the evaluation batch that another allows, 0 where none is known."""
     alone = setup._replace(do_train=True, do_eval=False, do_predict=False, per_device_train_batch_size=1)
     train = estimator.predict(alone._replace(gradient_accumulation_steps=1)).phase("train")
     assert train is not None  # it trains
@@ -115,8 +120,10 @@ def _attempt(name: str, setup: TrainingSetup, estimator: Estimator, share: int |
     single = estimator.largest(alone._replace(gradient_accumulation_steps=1), "per_device_train_batch_size")
     twice = alone._replace(gradient_accumulation_steps=2)
     accumulated = single and estimator.largest(twice, "per_device_train_batch_size", first=single)
-    first = setup._replace(per_device_train_batch_size=1)  # what training leaves in the cache grows with its batch
-    evaluation = estimator.largest(first, "per_device_eval_batch_size") if setup.do_eval else 0
+    least = setup._replace(per_device_train_batch_size=1)  # what training leaves in the cache grows with its batch
+    evaluation = 0
+    if setup.do_eval:
+        evaluation = estimator.largest(least, "per_device_eval_batch_size", first=alike or 1)
     return Attempt(name, setup, setup.method, train, Ceiling(single, accumulated), evaluation)
 
 

@@ -136,11 +136,12 @@ def recommend_training(
             workers_reason=workers_reason,
         )
     if setup.do_eval and setup.per_device_train_batch_size > 1:
-        after = chosen._replace(evaluation=estimator.largest(setup, "per_device_eval_batch_size"))
+        batch = estimator.largest(setup, "per_device_eval_batch_size", first=chosen.evaluation or 1)
+        after = chosen._replace(evaluation=batch)
         attempts, chosen = tuple(after if one is chosen else one for one in attempts), after
     rows = rows_worth(estimator.gpu.gpu if estimator.gpu else None, gpus.values())
     alone = alone_at_inference(setup)
-    inference = estimator.largest(alone, "inference_batch_size")
+    inference = estimator.largest(alone, "inference_batch_size", first=chosen.evaluation or 1)
     evaluated = evaluation_batch(chosen.evaluation, setup, rows)
     if run.eval_batch:
         evaluated = Capped(run.eval_batch, "asked", rows)

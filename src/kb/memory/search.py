@@ -1,7 +1,7 @@
 """The largest batch that fits, and the workers that fit in host memory; both grow in nearly straight pieces."""
 
 from collections.abc import Callable, Mapping
-from math import ceil, isqrt
+from math import floor, isqrt
 from typing import Literal
 
 from kb.core.hardware import Gpu
@@ -16,6 +16,7 @@ from kb.memory.predict import loads_of, predict
 BatchField = Literal["per_device_train_batch_size", "per_device_eval_batch_size", "inference_batch_size"]
 LARGEST_BATCH = 4096
 MOST_WORKERS = 256
+ENDLESS = 1 << 60  # bytes of a GPU that is never full
 _GROWING = ("activations", "encoder_output", "gathered", "inputs", "kv_cache", "logits", "loss", "temporaries")
 FIRST_STRIDE = 8  # from the lowest number to the second, for the slope: the allocator's rounding weighs little in it
 PATIENCE = 8  # steps along a line before bisection takes over
@@ -46,10 +47,19 @@ def largest_batch(
     of a like question.
     """
     phases = _phases_by_batch(setup, architecture, field, constants, gpu, compute_capability)
-    growing = max((_growing_bytes(phase) for phase in phases(first)), default=0)
-    return largest_within(
-        lambda batch: _most_used(phases(batch), cautious), limit_bytes, 1, most, slope=growing / first, first=first
-    )
+    growing = max((_growing_bytes(phase) for phase in phases(first, ENDLESS)), default=0)
+
+    def used(batch: int) -> int:
+        """Bytes without a limit, which grow evenly; inside of the GPU where only what the allocator holds is too much,
+        since it gives that back."""
+        without = phases(batch, ENDLESS)
+        bytes_used = _most_used(without, cautious)
+        if bytes_used <= limit_bytes or _most_used(without, cautious, alive=True) > limit_bytes:
+            return bytes_used
+        inside = _most_used(phases(batch, None), cautious)
+        return inside if inside <= limit_bytes else bytes_used
+
+    return largest_within(used, limit_bytes, 1, most, slope=growing / first, first=first)
 
 
 def use_by_batch(
@@ -64,7 +74,7 @@ def use_by_batch(
 ) -> Callable[[int], int]:
     """What :func:`largest_batch` compares with a limit: bytes of the phases that ``field`` governs, by its value."""
     phases = _phases_by_batch(setup, architecture, field, constants, gpu, compute_capability)
-    return lambda batch: _most_used(phases(batch), cautious)
+    return lambda batch: _most_used(phases(batch, None), cautious)
 
 
 def _phases_by_batch(
@@ -74,15 +84,19 @@ def _phases_by_batch(
     constants: Mapping[str, float],
     gpu: Gpu | None,
     compute_capability: tuple[int, int] | None,
-) -> Callable[[int], list[Phase]]:
+) -> Callable[[int, int | None], list[Phase]]:
+    """The phases by the batch, on a GPU of so many bytes; None: of its own."""
     setup = _only(setup, field)
+    # vLLM takes a share of the GPU: of its own bytes, always
+    beside = None if setup.post is not None and setup.post.colocated else ENDLESS
 
-    def phases(batch: int) -> list[Phase]:
+    def phases(batch: int, memory: int | None) -> list[Phase]:
         report = predict(
             setup._replace(**{field: batch}),  # type: ignore[arg-type]
             architecture,
             constants=constants,
             gpu=gpu,
+            gpu_memory_bytes=memory and beside,
             compute_capability=compute_capability,
         )
         return [phase for phase in report.phases if phase.name in _PHASES[field]]
@@ -90,8 +104,15 @@ def _phases_by_batch(
     return phases
 
 
-def _most_used(phases: list[Phase], cautious: bool) -> int:
-    return max((phase.high_bytes if cautious else phase.process_used_bytes for phase in phases), default=0)
+def _most_used(phases: list[Phase], cautious: bool, *, alive: bool = False) -> int:
+    """The most that a phase takes; with ``alive`` no more than a GPU that is full makes of it: the share of what is
+    reserved that is allocated."""
+    return max((_used(phase, cautious, alive) for phase in phases), default=0)
+
+
+def _used(phase: Phase, cautious: bool, alive: bool) -> int:
+    size = phase.high_bytes if cautious else phase.process_used_bytes
+    return size * phase.peak_allocated_bytes // max(phase.peak_reserved_bytes, 1) if alive else size
 
 
 def _growing_bytes(phase: Phase) -> int:
@@ -118,13 +139,14 @@ def largest_within(
         first: the number to ask about first: one whose answer is likely, or that is likely known.
     """
     low, high = _Asked(lowest - 1), _Asked(highest + 1)
-    guess, steps = min(max(first or lowest, lowest), highest), 0
+    guess, last, steps = min(max(first or lowest, lowest), highest), None, 0
     while high.number - low.number > 1:
-        asked, steps = _Asked(guess, used(guess)), steps + 1
-        before, (low, high) = low, ((asked, high) if asked.bytes <= limit_bytes else (low, asked))
-        if low.bytes and before.bytes and low is not before:
-            slope = (low.bytes - before.bytes) / (low.number - before.number)
-        guess = min(max(_next(low, high, limit_bytes, slope, steps), low.number + 1), high.number - 1)
+        before, last, steps = last, _Asked(guess, used(guess)), steps + 1
+        low, high = (last, high) if last.bytes <= limit_bytes else (low, last)
+        if before is not None:
+            between = (last.bytes - before.bytes) / (last.number - before.number)
+            slope = between if between > 0 else slope
+        guess = min(max(_next(low, high, last, limit_bytes, slope, steps), low.number + 1), high.number - 1)
     return low.number
 
 
@@ -135,19 +157,22 @@ class _Asked(NamedTuple):
     bytes: int = 0
 
 
-def _next(low: _Asked, high: _Asked, limit_bytes: int, slope: float, steps: int) -> int:
-    """Where the line meets the limit: between a number that fits and one that does not, or beyond the one known."""
-    if high.bytes and steps > PATIENCE:
-        return (low.number + high.number) // 2  # no line: a curve takes little longer than bisection
-    if high.bytes and low.bytes:
-        share = (limit_bytes - low.bytes) / (high.bytes - low.bytes)
-        return low.number + int(share * (high.number - low.number))
-    if high.bytes:
-        return high.number - ceil((high.bytes - limit_bytes) / slope) if slope > 0 else (low.number + high.number) // 2
-    if slope <= 0:
-        return low.number * FIRST_STRIDE
-    reach = low.number + int((limit_bytes - low.bytes) / slope)
-    return max(reach, 2 * low.number) if steps > PATIENCE else reach
+def _next(low: _Asked, high: _Asked, last: _Asked, limit_bytes: int, slope: float, steps: int) -> int:
+    """Where the line meets the limit: that of the last two numbers, which follows a curve, or where it leaves what is
+    known, the one between a number that fits and one that does not.
+    """
+    reach = last.number + floor((limit_bytes - last.bytes) / slope) if slope > 0 else None
+    if not high.bytes:
+        beyond = low.number * FIRST_STRIDE if reach is None else reach
+        return max(beyond, 2 * low.number) if steps > PATIENCE else beyond
+    if steps > PATIENCE:
+        return (low.number + high.number) // 2  # no line: a staircase takes little longer than bisection
+    if reach is not None and low.number <= reach < high.number:
+        return reach
+    if not low.bytes:
+        return (low.number + high.number) // 2
+    share = (limit_bytes - low.bytes) / (high.bytes - low.bytes)
+    return low.number + int(share * (high.number - low.number))
 
 
 def largest_dividing(used: Callable[[int], int], limit_bytes: int, whole: int, first: int) -> int:

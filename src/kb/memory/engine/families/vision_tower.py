@@ -3,17 +3,21 @@
 It reads as ``modeling_qwen2_vl.py`` and ``modeling_qwen2_5_vl.py``: names that live on there live on here.
 """
 
-from functools import partial
+from collections import Counter
+from functools import lru_cache, partial
 from typing import Any
 
 from kb.core.model import Vision
 from kb.memory.engine import ops
+from kb.memory.engine.allocator import SMALL_REQUEST
 from kb.memory.engine.families.attention import eager_forward, rotary, sdpa_forward
 from kb.memory.engine.families.decoder_parts import ACTIVATIONS
 from kb.memory.engine.families.picture_places import Sizes, angles
 from kb.memory.engine.modules import LayerNorm, Linear, Model, RmsNorm
-from kb.memory.engine.tensor import F32, I32, I64, Tensor, new, packed
+from kb.memory.engine.tensor import F32, I32, I64, WIDTH, Tensor, new, packed
 from kb.memory.engine.world import world
+
+MOST_STRETCHES = 48  # that are attended to one by one
 
 
 class PatchEmbed:
@@ -32,6 +36,25 @@ class PatchEmbed:
         return x
 
 
+@lru_cache(16)
+def together(stretches: tuple[int, ...], bytes_each: int) -> tuple[tuple[int, int], ...]:
+    """Stretches as a size and how many of that size one call attends to: one, or of very many some at once.
+
+    transformers calls for each by itself. A batch of large pictures has thousands in every layer, and a minute would go
+    by. Some at once are as many bytes, and while the allocator takes them from small segments too they are cached
+    alike: by 0.005 % allocated and 0.03 % reserved memory differ.
+    """
+    most = min(-(-len(stretches) // MOST_STRETCHES), SMALL_REQUEST // (max(stretches) * bytes_each))
+    if most <= 1:
+        return tuple((size, 1) for size in stretches)
+    found = []
+    for size, count in Counter(stretches).items():
+        found += [(size, most)] * (count // most)
+        if count % most:
+            found.append((size, count % most))
+    return tuple(found)
+
+
 class VisionAttention:
     """Attention of each stretch of patches by itself: of a picture, or of a window."""
 
@@ -48,8 +71,17 @@ class VisionAttention:
         q, k = turned_wide(q, k, cos, sin)
         q, k, v = (ops.unsqueeze(ops.transpose(each, 0, 1), 0) for each in (q, k, v))
         lengths = new((len(stretches),), I32)
-        split = [ops.pieces(each, 2, stretches) for each in (q, k, v)]
-        outs = [self.attend(*each) for each in zip(*split, strict=True)]
+        # eager attention keeps the scores of one stretch after another
+        bytes_each = SMALL_REQUEST if self.model.options.eager else width * WIDTH[q.dtype]
+        alike = together(stretches, bytes_each)
+        sizes = tuple(size * times for size, times in alike)
+        split = [ops.pieces(each, 2, sizes) for each in (q, k, v)]
+        outs = []
+        for (_, times), *each in zip(alike, *split, strict=True):
+            if times > 1:
+                each = [ops.folded(tensor, times) for tensor in each]
+            one = self.attend(*each)
+            outs.append(ops.view(one, (1, times * one.shape[1], *one.shape[2:])) if times > 1 else one)
         out = ops.cat(outs, 1)
         out = ops.contiguous(ops.reshape(out, (count, width)))
         out = self.proj(out)

@@ -186,6 +186,19 @@ def pieces(tensor: Tensor, at: int, sizes: Shape) -> list[Tensor]:
     ]
 
 
+def folded(tensor: Tensor, times: int) -> Tensor:
+    """(1, heads, times × length, width) seen as (times, heads, length, width)."""
+    node = record(_folded_back, (tensor,), (), tensor.shape)
+    _, heads, length, width = tensor.shape
+    _, *steps = tensor.strides
+    shape, strides = (times, heads, length // times, width), (length // times * steps[1], *steps)
+    return Tensor(shape, tensor.dtype, strides, tensor.storage, node)
+
+
+def _folded_back(node: Node, grad: Tensor) -> Gradients:
+    return (Tensor(node.extra, grad.dtype, packed(node.extra), grad.storage, based=True),)
+
+
 def cat(tensors: Sequence[Tensor], at: int = -1) -> Tensor:
     """``torch.cat``, along the last dimension or another; the gradients are views of one."""
     node = record(_cat_back, tensors, (), tuple(tensor.shape for tensor in tensors))
