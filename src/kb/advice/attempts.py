@@ -68,8 +68,20 @@ class Attempt(NamedTuple):
         return self.ceiling.reaches(effective, world) and enough and (self.evaluation >= 1 or not self.setup.do_eval)
 
 
+class Sought(NamedTuple):
+    """What a way must allow: training by ``method``, an effective batch, on so many GPUs."""
+
+    method: str  # or `auto`
+    effective: int
+    world: int
+
+
 def attempts_of(
-    base: TrainingSetup, estimator: Estimator, loads: Loads = "usual", share: int | None = None
+    base: TrainingSetup,
+    estimator: Estimator,
+    loads: Loads = "usual",
+    share: int | None = None,
+    until: Sought | None = None,
 ) -> tuple[Attempt, ...]:
     """Every way, in order. ``base`` is full training without options; ``share`` are the samples that one GPU takes for
     one optimizer step, of one of TRL's trainers.
@@ -77,6 +89,8 @@ def attempts_of(
     Weights that adapters leave as they are are loaded in bf16 where the run computes in it, since it has the range of
     fp32, and in fp16 where the checkpoint stores them so. What ``loads`` says changes that. One of TRL's trainers has
     no way that shares its states out: the memory engine follows one GPU.
+
+    All ways are asked, to be shown beside each other; with ``until`` no more than it takes to :func:`choose` for it.
     """
     base = base._replace(lora_target_modules=targets_for(estimator.model.architecture))
     stored, half = estimator.model.weights_dtype, loads == "half"
@@ -99,6 +113,8 @@ def attempts_of(
     ]
     attempts: list[Attempt] = []
     for name, setup in setups:
+        if until and attempts and setup.method != attempts[-1].method and choose(tuple(attempts), *until) is not None:
+            break
         alike = attempts[-1].evaluation if attempts else 0
         attempts.append(_attempt(name, setup, estimator, share, alike))
     return tuple(attempts)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Literal
 
-from kb.advice.attempts import OFFERED_ONLY, Attempt, attempts_of, choose, smallest_gpu
+from kb.advice.attempts import OFFERED_ONLY, Attempt, Sought, attempts_of, choose, smallest_gpu
 from kb.advice.batches import Split, Splits, splits_of
 from kb.advice.estimator import Estimator
 from kb.advice.question import Question, RunSettings
@@ -74,6 +74,7 @@ def recommend_training(
     noted: int | None = None,
     usual: int = USUAL_BATCH,
     accumulates: bool = True,
+    all_ways: bool = True,
 ) -> Training:
     """The config to start from on ``world`` GPUs like the smallest of the machine.
 
@@ -82,6 +83,7 @@ def recommend_training(
         usual: the library's own for one GPU. The first counts that is known of the question's, ``noted`` and this.
         accumulates: whether accumulation gives the gradients of one large batch; where it does not, no more is taken
             for an effective batch than fits without, unless one is asked for.
+        all_ways: whether ways that are not needed to choose one are asked too, to be shown.
 
     Raises:
         UserError: an effective batch of fewer samples than there are GPUs.
@@ -95,7 +97,8 @@ def recommend_training(
     else:
         base = base_setup(run, estimator, world, evaluate=question.evaluate)
     precision = precision_taken(run.precision, estimator.gpu, estimator.model.architecture)
-    attempts = attempts_of(precision.of(base), estimator, question.loads, share)
+    until = None if all_ways else Sought(method, effective, world)
+    attempts = attempts_of(precision.of(base), estimator, question.loads, share, until)
     chosen = choose(attempts, method, effective, world)
     if chosen is None:
         larger = smallest_gpu(_alone(attempts[0].setup), estimator, gpus)

@@ -154,7 +154,7 @@ def _recommended(edition: Edition, model: str, gpu: str) -> Recommended | None:
     rows = [row for preset in _presets(edition, model, gpu) for row in preset["rows"]]
     noted = next((int(row["effective_batch"]["value"]) for row in rows if "effective_batch" in row), None)
     try:
-        answer = recommend_training(Question(), estimator, edition.catalog.gpus, noted=noted)
+        answer = recommend_training(Question(), estimator, edition.catalog.gpus, noted=noted, all_ways=False)
     except UnsupportedArchitectureError:
         return None
     setup = answer.setup
