@@ -92,3 +92,33 @@ def test_a_script_that_prepares_the_model_says_so(tmp_path: Path, called: bool) 
     assert file["setup"]["prepare_for_kbit"]
     assumed = {each["name"] for each in file["prediction"]["assumed"]}
     assert ("quantization.prepared" in assumed) is not called
+
+
+TRAINED_BY_TRL = (
+    SCRIPT.replace("Trainer, TrainingArguments", "Trainer")
+    .replace("TrainingArguments(", "SFTConfig(")
+    .replace("\nTrainer(", "\nSFTTrainer(")
+    .replace("from peft", "from trl import SFTConfig, SFTTrainer\nfrom peft")
+)
+
+
+@pytest.mark.parametrize(
+    ("release", "called", "prepared", "half_tables", "trained_type"),
+    [
+        ("0.18.1", True, True, False, "peft"),
+        ("0.18.1", False, False, False, "peft"),  # TRL left a model that has its adapters as it was
+        ("0.22.0", False, True, True, "peft"),
+        ("1.0.0", True, True, False, "bf16"),
+        ("1.0.0", False, False, False, "bf16"),
+    ],
+)
+def test_adapters_that_a_script_adds_itself_are_prepared_by_it_or_by_some_releases_of_trl(
+    tmp_path: Path, release: str, called: bool, prepared: bool, half_tables: bool, trained_type: str
+) -> None:
+    text = TRAINED_BY_TRL.format(prepare="model = prepare_model_for_kbit_training(model)" if called else "")
+    (tmp_path / "train.py").write_text(text, "utf-8")
+    (tmp_path / "requirements.txt").write_text(f"trl=={release}\n", "utf-8")
+    done = run_kb(tmp_path / "train.py", "--gpu", "l4", "--format", "json", "--no-cache", module="kb.check")
+    setup = json.loads(done.stdout)["files"][0]["setup"]
+    said = setup["prepare_for_kbit"], setup["half_tables"], setup["trained_type"]
+    assert said == (prepared, half_tables, trained_type)

@@ -54,6 +54,13 @@ def test_transformers_5_keeps_the_type_of_the_checkpoint(model, version, weights
     assert [each.reason for each in read.assumed] == ([reason] if reason else [])
 
 
+@pytest.mark.parametrize("packed", ["load_in_4bit", "load_in_8bit"])
+@pytest.mark.parametrize(("version", "weights"), [((4, 36), "fp16"), ((4, 57, 6), "fp16"), ((5, 0), "bf16")])
+def test_transformers_4_loads_what_bitsandbytes_does_not_pack_in_fp16(packed, version, weights) -> None:
+    read = SettingsReader(unit(dtype=f"{packed}: true"), CATALOG.facts)
+    assert weights_of(read, BF16, {}, version) == weights
+
+
 QWEN = "Qwen/Qwen2.5-7B"  # stored in bf16
 TRL = f"model_name_or_path: {QWEN}\ndataset_text_field: text\npacking: true\nmax_length: 512\n"
 LLAMA_FACTORY = f"model_name_or_path: {QWEN}\nstage: sft\ncutoff_len: 512\ntemplate: qwen\ndataset: a\n"

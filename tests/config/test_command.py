@@ -133,6 +133,10 @@ def test_the_last_of_a_repeated_flag_counts_and_is_told() -> None:
     assert event.values == {"key": "--batch_size", "first_line": 1, "used": "4", "dropped": "8"}
 
 
+def test_names_that_a_program_of_its_own_is_given_one_by_one_are_a_list() -> None:
+    assert not read("python evaluate.py --model a --model b --batch_size 8").events
+
+
 def test_a_misspelt_flag_is_told_with_the_right_one() -> None:
     text = "python x.py --per_device_train_batchsize 4 --do_train"
     (event,) = read(text).events

@@ -259,3 +259,51 @@ def test_adapters_of_a_layer_of_its_own_are_no_full_fine_tuning(tmp_path: Path) 
         checker = file_checker(CATALOG, Project(), Question.of(gpu="rtx-4090"), Checking(root=str(tmp_path)))
         told = checker.check(text.encode(), str(tmp_path / "train.py")).results[0]
         assert any(each.rule == "quantized-without-adapter" for each in told.findings) is found
+
+
+@pytest.mark.parametrize(
+    ("named", "found"),
+    [
+        ("scripts/code/train.py", True),
+        ("/home/me/project/code/train.py", True),
+        ("scripts/other/train.py", False),
+        ("/home/me/train.py", False),  # of so short an end many programs have the like
+    ],
+)
+def test_a_program_is_found_by_the_end_of_a_path_of_elsewhere(tmp_path: Path, named: str, found: bool) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text(PROGRAM, "utf-8")
+    checker = file_checker(CATALOG, Project(), Question.of(gpu="rtx-4090"), Checking(root=str(tmp_path)))
+    text = f"python {named} --model t5-base --bs 16"
+    (told,) = checker.check(text.encode(), str(tmp_path / "run.sh")).results
+    assert (value(told, NAME) == 16) is found
+
+
+@pytest.mark.parametrize("flag", ["--sft_adapter_path saved", "--init_lora_rank 32"])
+def test_a_flag_of_adapters_of_a_program_that_is_not_here_is_no_full_fine_tuning(tmp_path: Path, flag: str) -> None:
+    checker = file_checker(CATALOG, Project(), Question.of(gpu="rtx-4090"), Checking(root=str(tmp_path)))
+    command = "python grpo.py --model_name_or_path Qwen/Qwen2.5-7B --output_dir o --num_generations 4 --bf16 "
+    plain, own = (
+        next(iter(checker.check(text.encode(), str(tmp_path / "run.sh")).results))
+        for text in (command + "--max_completion_length 96", command + "--max_completion_length 96 " + flag)
+    )
+    assert plain.prediction is not None
+    assert own.prediction is None
+
+
+def test_a_byte_order_mark_is_no_harm_to_python(tmp_path: Path) -> None:
+    checker = file_checker(CATALOG, Project(), Question.of(gpu="rtx-4090"), Checking(root=str(tmp_path)))
+    found = checker.check(b"\xef\xbb\xbf" + PROGRAM.encode(), str(tmp_path / "train.py"))
+    assert "byte-order-mark" not in {finding.rule for each in found.results for finding in each.findings}
+
+
+def test_an_unquoted_no_of_accelerates_file_starts_one_process(tmp_path: Path) -> None:
+    text = "compute_environment: LOCAL_MACHINE\ndistributed_type: NO\nmixed_precision: {}\nnum_processes: 1\n"
+    checker = file_checker(CATALOG, Project(), Question.of(gpu="rtx-4090"), Checking(root=str(tmp_path)))
+    said = {
+        word: {each.rule for result in checker.check(text.format(word).encode(), "a.yaml").results
+               for each in result.findings}
+        for word in ("bf16", "no")
+    }  # fmt: skip
+    assert said["bf16"] == set()
+    assert "yaml-no-became-false" in said["no"]  # accelerate stops there

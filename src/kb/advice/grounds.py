@@ -103,7 +103,14 @@ HARMLESS = frozenset((
 
 # Reasons of what no config says and yet follows from a release, a checkpoint or a model that is known.
 SETTLED = frozenset(
-    ("checkpoint_own_type", "transformers_4_default", "trainer_default", "unmatched_targets", "release_by_names")
+    (
+        "checkpoint_own_type",
+        "transformers_4_default",
+        "transformers_4_quantized",
+        "trainer_default",
+        "unmatched_targets",
+        "release_by_names",
+    )
 )
 
 

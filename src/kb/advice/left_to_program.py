@@ -56,7 +56,10 @@ def left_to_program(
     if not programs:
         own = bool(unit.program) and unit.dialect != OF_COMMANDS and not unit.typical
         own = own and (unit.dialect == OF_TRAINING or not any(map(_is_told, unit.settings)))
-        return _without(unit, _settled(unit, facts, lambda key: True), given) if own else unit
+        hidden = set(_settled(unit, facts, lambda key: True)) if own else set()
+        if unit.program and _adds_adapter(unit, ()):
+            hidden.add(ADAPTER)
+        return _without(unit, hidden, given)
     if unit.program and any(program.loads_adapters for program in programs):
         unit = _without_defaults(unit, OF_ADAPTERS)
     hidden = {ADAPTER} if _adds_adapter(unit, programs) else set()

@@ -19,6 +19,9 @@ from kb.core.setup import Assumption, TrainedType
 AS_LOADED = {"sft": (0, 26), "reward": (0, 26), "grpo": (0, 26), "rloo": (0, 26), "dpo": (0, 29), "kto": (1, 8),
              "preference": (0, 29)}  # fmt: skip
 NEVER = ("orpo", "cpo", "simpo")  # these still prepare it in the newest release that was read
+# The release from which a trainer prepares a model too that the program gave its adapters itself; others do not.
+PREPARES_ADAPTED = {"sft": (0, 20), "reward": (0, 22), "grpo": (0, 22), "rloo": (0, 22)}
+OWN_ADAPTERS = ("get_peft_model", "PeftModel", "AutoPeftModel")  # what a program calls for them
 OPEN = "quantization.prepared"  # what is assumed where neither trainer nor script says it
 
 
@@ -66,11 +69,16 @@ def preparation_of(
 
 
 def _of_trl(read: SettingsReader, trainer: str, bf16: bool, versions: VersionOf) -> Preparation:
+    prepared = read.value(OPEN) is True  # by the program itself
     older = Preparation(True, half_tables=bf16 and trainer != "reward")
-    if trainer in NEVER:
-        return older
     since = AS_LOADED.get(trainer, AS_LOADED["sft"])
     release = versions("trl", since)
-    if release is None:
+    if read.value("run.adapter") in OWN_ADAPTERS:
+        prepares = PREPARES_ADAPTED.get(trainer)
+        if trainer in NEVER or (release is not None and release < (prepares or since)):
+            return Preparation(prepared)
+    if trainer in NEVER:
+        return older
+    if release is None and not prepared:
         read.assumed.append(Assumption(name=OPEN, value=False, reason="release_of_trainer"))
-    return older if release is not None and release < since else Preparation(False, trained_type="bf16")
+    return older if release is not None and release < since else Preparation(prepared, trained_type="bf16")

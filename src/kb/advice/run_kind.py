@@ -76,7 +76,11 @@ def _usual(read: SettingsReader, transformers: tuple[int, ...] | None) -> tuple[
         return usual, "trainer_default_newest" if newest else "trainer_default"
     if transformers is None:
         return OWN, "checkpoint_own_type_newest"
-    return (OWN, "checkpoint_own_type") if transformers >= OWN_TYPE_SINCE else ("float32", "transformers_4_default")
+    if transformers >= OWN_TYPE_SINCE:
+        return OWN, "checkpoint_own_type"
+    # update_torch_dtype of quantizer_bnb_4bit.py and quantizer_bnb_8bit.py in every release of transformers 4
+    packed = read.value("quantization.load_in_4bit") is True or read.value("quantization.load_in_8bit") is True
+    return ("float16", "transformers_4_quantized") if packed else ("float32", "transformers_4_default")
 
 
 ADAMW = ("adam", "adamw", "torch.optim.adam", "torch.optim.adamw")  # other words for PyTorch's own

@@ -86,21 +86,40 @@ class ProgramReader:
 
 
 def _named(folder: str, top: str, named: str) -> Iterator[Program]:
-    """The program that a command names, beside its script or in a folder above."""
-    if os.path.isabs(named) or "$" in named:
+    """The program that a command names, beside its script or in a folder above.
+
+    A script is often written for where its author's copy lies: ``/home/me/project/src/train.py``. The end of such a
+    path counts where the project has it.
+    """
+    if "$" in named:
         return
+    for end in _ends(named):
+        path = _upward(folder, top, end)
+        text = None if path is None else _text(path)
+        if path is not None and text is not None:
+            yield Program(path, "\n".join((text, *_imported(path, text, top))), len(text))
+            return
+
+
+def _ends(named: str) -> Iterator[str]:
+    """A relative path, and then what is left of any path without its first folders, of one folder more than a name:
+    many programs have the same name."""
+    parts = named.replace(os.sep, "/").split("/")
+    if not os.path.isabs(named):
+        yield named
+    yield from ("/".join(parts[at:]) for at in range(1, len(parts) - 1) if ".." not in parts[at:])
+
+
+def _upward(folder: str, top: str, named: str) -> str | None:
+    """Where a relative path lies: from a folder, from its ``src``, or from those above it up to the top."""
     while True:
         for start in (folder, os.path.join(folder, "src")):  # a module of a package lies below src as often as not
             path = os.path.normpath(os.path.join(start, named))
-            text = _text(path)
-            if text is not None:
-                break
-        if text is not None:
-            yield Program(path, "\n".join((text, *_imported(path, text, top))), len(text))
-            return
+            if os.path.isfile(path):
+                return path
         parent = os.path.dirname(folder)
         if folder == top or parent == folder:
-            return
+            return None
         folder = parent
 
 

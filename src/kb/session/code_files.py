@@ -34,6 +34,8 @@ def decode_code(raw: bytes, kind: str) -> Decoded:
 
 def _decode_python(raw: bytes) -> Decoded:
     decoded = decode(raw)
+    harmless = tuple(event for event in decoded.events if event.kind != "byte-order-mark")  # Python reads past it
+    decoded = decoded._replace(events=harmless)
     name = declared_encoding(raw) if decoded.text is None or b"coding" in raw[:200] else None
     if name is None or name.startswith("utf-8") or raw.isascii():
         return decoded

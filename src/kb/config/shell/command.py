@@ -19,6 +19,8 @@ from kb.core.expression import Unknown
 from kb.core.facts import FactType
 from kb.core.finding import Edit, Span
 
+OF_OWN_PARSERS = ("command-training", "command")  # dialects of flags that a program names by itself
+
 
 class Speller:
     """What each flag means in one dialect."""
@@ -89,8 +91,8 @@ class CommandReader:
         self._tools: dict[str, Speller] = {}
         self._training = Speller(dialects["hf"], facts)
         self._trl = Speller(dialects["trl"], facts)
-        self._bare = Speller(dialects["command-training"], facts)
-        self._any = Speller(dialects["command"], facts)
+        self._bare = Speller(dialects[OF_OWN_PARSERS[0]], facts)
+        self._any = Speller(dialects[OF_OWN_PARSERS[1]], facts)
 
     def speller(self, launch: Launch) -> Speller:
         """The dialect of a run's flags."""
@@ -145,7 +147,8 @@ def unit_of(launch: Launch, speller: Speller, path: str, section: str | None, pl
         targets = speller.targets.get(name, [])
         if targets:
             known.append(name)
-            if name in seen:
+            listed = speller.id in OF_OWN_PARSERS and targets[0].fact.type == "text"  # by argparse's ``append``
+            if name in seen and not listed:
                 events += repeated(seen[name], flag, places)
             seen[name] = flag
         elif not speller.ignores(name) and (meant := speller.meant_by(name)) is not None:
