@@ -307,3 +307,44 @@ def test_an_unquoted_no_of_accelerates_file_starts_one_process(tmp_path: Path) -
     }  # fmt: skip
     assert said["bf16"] == set()
     assert "yaml-no-became-false" in said["no"]  # accelerate stops there
+
+
+def test_what_a_program_writes_into_the_table_of_its_arguments_is_not_left_out_of_its_config(tmp_path: Path) -> None:
+    table = """
+def main(argv=None):
+    p = argparse.ArgumentParser()
+    p.add_argument("--config")
+    p.add_argument("--model", default="t5-base")
+    read = json.load(open(p.parse_args(argv).config))["training"]
+    told = {"output_dir": "o", "evaluation_strategy": "steps", "eval_steps": int(read["eval_steps"]), **extra(read)}
+    if "eval_strategy" in inspect.signature(TrainingArguments.__init__).parameters:
+        told["eval_strategy"] = told.pop("evaluation_strategy")
+    Trainer(model=AutoModelForCausalLM.from_pretrained("t5-base"), args=TrainingArguments(**told)).train()
+"""
+    config = '{"model": {"name_or_path": "t5-base"}, "training": {"output_dir": "o", "eval_steps": 20, "bf16": true}}'
+    (tmp_path / "sft.json").write_text(config, "utf-8")
+    told = result(tmp_path, "python train.py --config sft.json", HEAD + "import inspect, json\n" + table)
+    assert "eval-steps-without-eval-strategy" not in {finding.rule for finding in told.findings}
+
+
+QUANTIZED_ELSEWHERE = (
+    HEAD
+    + """
+def ask():
+    packed = BitsAndBytesConfig(load_in_4bit=True)
+    return AutoModelForCausalLM.from_pretrained("a/b", quantization_config=packed)
+
+def train(name):
+    model = {model}
+    args = TrainingArguments("o", per_device_train_batch_size=1, learning_rate=1e-4)
+    Trainer(model=model, args=args).train()
+"""
+)
+
+
+@pytest.mark.parametrize(("model", "fires"), [("AutoModelForCausalLM.from_pretrained(name)", False), ("ask()", True)])
+def test_the_quantization_of_another_functions_model_is_not_the_runs(tmp_path: Path, model: str, fires: bool) -> None:
+    checker = file_checker(CATALOG, Project(), Question.of(gpu="rtx-4090"), Checking(root=str(tmp_path)))
+    found = checker.check(QUANTIZED_ELSEWHERE.format(model=model).encode(), str(tmp_path / "train.py"))
+    rules = {finding.rule for each in found.results for finding in each.findings}
+    assert ("quantized-without-adapter" in rules) is fires

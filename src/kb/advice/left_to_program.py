@@ -72,6 +72,9 @@ def left_to_program(
     elif not any(program.hands_on for program in programs):
         own = unit.dialect == OF_TRAINING and not any(program.is_of_trainer for program in programs)
         hidden.update(_settled(unit, facts, lambda key: own or any(program.decides(key) for program in programs)))
+    else:  # the class is made of a table that the program writes: what stands in it is not left to the class
+        set_there = _settled(unit, facts, lambda key: any(program.sets(key) for program in programs))
+        hidden.update(name for name in set_there if name.startswith("training."))
     return _without(unit, hidden, given)
 
 

@@ -206,7 +206,21 @@ def _run(own: Call | None, others: list[Call]) -> Run:
         for call in chosen:
             sure = len(chosen) == 1 and (anchor is None or call.where.holds_at(anchor.where) or _apart(call, anchor))
             (certain if sure else doubtful).append(call)
+    if anchor is not None and _loads_whole(certain, anchor):
+        certain, doubtful = ([each for each in calls if not _elsewhere(each, anchor)] for calls in (certain, doubtful))
     return Run(own, tuple(certain), tuple(doubtful))
+
+
+def _loads_whole(certain: Iterable[Call], anchor: Call) -> bool:
+    """Whether the run's own function loads its model, and hands no quantization on."""
+    beside = [each for each in certain if each.kind.group == "model" and each.where.scope == anchor.where.scope]
+    spread = any(keyword.arg is None for each in beside for keyword in each.node.keywords)
+    return bool(beside) and not spread and all(each.argument("quantization_config") is None for each in beside)
+
+
+def _elsewhere(call: Call, anchor: Call) -> bool:
+    """The quantization of another function's model."""
+    return call.kind.group == "quantization" and not _within(anchor, call.where.scope)
 
 
 def _apart(call: Call, anchor: Call) -> bool:
