@@ -16,7 +16,7 @@ MODELS = st.sampled_from(sorted(CATALOG.models))
 GPUS = st.sampled_from(sorted(CATALOG.gpus))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     model=MODELS,
     gpu=GPUS,
