@@ -88,7 +88,7 @@ class ProgramReader:
 def _named(folder: str, top: str, named: str) -> Iterator[Program]:
     """The program that a command names, beside its script or in a folder above.
 
-    A script is often written for where its author's copy lies: ``/home/me/project/src/train.py``. The end of such a
+    A script is often written for where its author's copy lies: ``/workspace/project/src/train.py``. The end of such a
     path counts where the project has it.
     """
     if "$" in named:

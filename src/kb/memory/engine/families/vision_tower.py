@@ -42,7 +42,7 @@ def together(stretches: tuple[int, ...], bytes_each: int) -> tuple[tuple[int, in
 
     transformers calls for each by itself. A batch of large pictures has thousands in every layer, and a minute would go
     by. Some at once are as many bytes, and while the allocator takes them from small segments too they are cached
-    alike: by 0.005 % allocated and 0.03 % reserved memory differ.
+    alike: allocated memory differs by 0.007 % at most, reserved by 0.05 %.
     """
     most = min(-(-len(stretches) // MOST_STRETCHES), SMALL_REQUEST // (max(stretches) * bytes_each))
     if most <= 1:
