@@ -9,13 +9,15 @@ import pytest
 
 from kb.core.memory_report import Phase, Term
 from kb.core.text import LANGUAGES
-from kb.guide.accuracy import accuracy_tables, measured_rows
+from kb.guide.accuracy import accuracy_tables, bench_results, engine_scores, measured_rows
 from kb.guide.cases import noted_settings
+from kb.guide.choose import choose_table
 from kb.guide.coloured import coloured, reachable
 from kb.guide.compare import compare
 from kb.guide.figures import drawn
 from kb.guide.fits import fit_of
 from kb.guide.fits_table import by_family, fits_by_model
+from kb.guide.formulas import formula
 from kb.guide.library import load_library
 from kb.guide.macros import SHOWN
 from kb.guide.markup import held, text, wide_table
@@ -23,6 +25,7 @@ from kb.guide.noted_facts import SOURCES, noted_facts
 from kb.guide.runbooks import checklist
 from kb.guide.source_tables import source_tables
 from kb.report.bars import HUES, SMALL, term_colours
+from kb.report.recommend.choice import choice_object
 from site_needs import ROOT
 from yaml_file import read_yaml
 
@@ -76,6 +79,33 @@ def test_every_measured_run_stands_with_its_prediction_and_error() -> None:
 def test_accuracy_shows_other_programs_beside_kb() -> None:
     shown = accuracy_tables(LIBRARY)
     assert "fitcheck-llm" in shown and "kb, level 0" in shown
+
+
+def test_the_engine_is_judged_by_the_phases_that_were_held_out() -> None:
+    lines = bench_results()["engine"]["lines"]
+    held_out = [line for line in lines if line["part"] == "held out"]
+    single = [line for line in held_out if not line["group"].startswith("all, ")]
+    phases, equal = (sum(line[key] for line in single) for key in ("rows", "equal"))
+    worst = max(abs(line["allocated"]["worst"]) for line in single)
+    shown = re.sub(r"<[^>]*>", "", engine_scores(LIBRARY))
+    assert 0 < equal <= phases
+    assert f"Of {phases} phases that were **held out" in shown and f"{equal} are equal to the byte" in shown
+    assert f"differ by {100 * worst:.2g} % at most" in shown and "none of this was measured on a GPU" in shown
+
+
+@pytest.mark.parametrize(("model", "gpu"), [("mt5-base", "rtx-3090"), ("mt5-xl", "rtx-3090"), ("t5-base", "a100-80gb")])
+def test_the_first_table_says_what_the_chooser_says(model: str, gpu: str) -> None:
+    ways = choice_object({"model": model, "gpu": gpu}, LIBRARY.words)["ways"]
+    own = next(way for way in ways if way["chosen"])
+    most = max((way for way in ways if not way["offered"]), key=lambda way: int(way["batch"]))
+    cell = re.sub(r"<[^>]*>", "", choose_table(LIBRARY, [model], [gpu])).splitlines()[2]
+    assert f"**{own['batch']}** {own['title']}" in cell
+    assert (f"{most['batch']} {most['title']}" in cell) == (most["batch"] > own["batch"])
+
+
+def test_a_column_that_says_nothing_is_left_out() -> None:
+    shown = formula(LIBRARY, "kfold-inference-memory")
+    assert "| variable | value |" in shown and "choices" not in shown
 
 
 def test_lora_leaves_activations_and_takes_states() -> None:

@@ -14,6 +14,7 @@ from kb.guide.grammar_page import EXAMPLES, grammar_tables
 from kb.guide.library import UnknownIdError, load_library
 from kb.guide.markup import code
 from kb.guide.remedy_page import remedy_page
+from kb.guide.search_words import other_names, phrases
 from kb.guide.tables import dialect_table, remedy_table
 
 KO, EN = load_library("ko"), load_library("en")
@@ -136,3 +137,21 @@ def test_a_remedys_conditions_stand_in_words(language: str) -> None:
             for name, row in entry.get("variables", {}).items():  # what is read in the log has a name of its own
                 assert not re.search(rf"\b{name}\b", said.replace(row[language], "")), said
     assert seen > 50
+
+
+@pytest.mark.parametrize("language", ["ko", "en"])
+def test_a_remedys_values_stand_in_words(language: str) -> None:
+    library, worked_out = load_library(language), 0
+    half = {"ko": "절반, 1 이상", "en": "half of it, at least 1"}[language]
+    for entry in library.rows("remedies").values():
+        page = remedy_page(library, entry).partition("{ #steps }")[2].partition("\n## ")[0]
+        assert not re.search(r" // |\bmax\(|: (?:training|data|fit|serving)\.|: …", page), entry["id"]
+        worked_out += sum("compute" in str(step.get("set")) for step in entry["steps"])
+    assert worked_out > 20
+    assert f"per_device_eval_batch_size</code>: {half}" in remedy_page(library, library.entry("remedies", "gpu-oom"))
+
+
+def test_names_of_several_words_are_known_to_the_search() -> None:
+    assert phrases(["OOM", "GPU  utilization low", "gpu utilization low", "a " * 9]) == ["gpu utilization low"]
+    names = other_names("trouble", load_library("en").entry("remedies", "serving-length-over-cache"), "en")
+    assert "vllm" in names and "stored in KV cache" in names  # the program, and what its log says

@@ -31,17 +31,17 @@ def said(expression: str, language: str = "en") -> str:
     [
         ("training.adafactor", "adafactor is on", "adafactor 설정이 켜져 있음"),
         ("not gpu.native_bf16", "the GPU does not compute in bf16", "GPU가 bf16을 하드웨어로 지원하지 않음"),
-        ('config.dialect != "team"', "the config's format is not team", "설정의 형식 값이 team 아님"),
-        ("gpu.count > 1", "the number of GPUs is over 1", "GPU 수 값이 1 초과"),
+        ('config.dialect != "team"', "the config's format is not team", "설정의 형식: team 아님"),
+        ("gpu.count > 1", "the number of GPUs is over 1", "GPU 수: 1 초과"),
         (
             'versions.transformers < "4.41"',
             "the transformers version is older than 4.41",
-            "transformers 버전 값이 4.41 미만",
+            "transformers 버전: 4.41 미만",
         ),
         (
             'training.bf16 and not model.family in ["t5", "mt5"]',
             "bf16 is on and the model family is none of t5, mt5",
-            "bf16 설정이 켜져 있음 그리고 모델 계열 값이 t5, mt5 밖의 값",
+            "bf16 설정이 켜져 있음 그리고 모델 계열: t5, mt5 제외",
         ),
         (
             "(not training.group_by_length or written.training.seed) and training.bf16",

@@ -16,6 +16,9 @@ from kb.guide.site_words import say
 
 PREDICTORS = ("kb, level 0", "kb, level 1", "fitcheck-llm", "accelerate", "DeepSpeed", "the notes' formula")
 QUANTITIES = ("allocated", "reserved", "process")
+HELD_OUT = "held out"  # as bench/accuracy_engine.py calls rows that decided nothing about the engine
+_WHOLE = "all, "  # begins the lines over all families
+_LIVE = {"allocated": "accuracy.allocated", "reserved": "accuracy.reserved"}
 
 
 def accuracy_tables(library: Library) -> str:
@@ -43,6 +46,55 @@ def accuracy_tables(library: Library) -> str:
             ),
         ]
     )
+
+
+def engine_scores(library: Library) -> str:
+    """The memory engine beside traces of the real code, by phase: those it was made with, and those held out.
+
+    Raises:
+        ValueError: the bench's results are not there.
+    """
+    language, found = library.language, bench_results()["engine"]
+    lines = [line for line in found["lines"] if line["group"].startswith(_WHOLE)]
+    held_out = [line for line in lines if line["part"] == HELD_OUT]
+    values = {
+        "date": found["date"],
+        "runs": f"{found['runs']:,}",
+        "followed": f"{found['runs'] - found['not_followed']:,}",
+        "held_out": _sum(held_out, "rows"),
+        "equal": _sum(held_out, "equal"),
+        "worst": _furthest(held_out),
+        "older": _sum(found["older"], "rows"),
+        "older_equal": _sum(found["older"], "equal"),
+        "older_worst": _furthest(found["older"]),
+    }
+    mark = badge(library, "computed")
+    said = [f"{say(language, f'engine_scores.{key}', **values)} {mark}" for key in ("about", "held_out", "older")]
+    keys = ("accuracy.group", "engine_scores.part", "engine_scores.phases", "engine_scores.equal", *_LIVE.values())
+    head = [escape(say(language, key)) for key in keys]
+    rows = [_engine_row(library, line) for line in lines]
+    title = say(language, "engine_scores.table")
+    return "\n\n".join([*said[:2], wide_table(title, head, [("", rows)], told(library, "computed")), said[2]])
+
+
+def _engine_row(library: Library, line: Mapping[str, Any]) -> list[str]:
+    part = "held_out" if line["part"] == HELD_OUT else "derived"
+    return [
+        escape(_group(library, line["group"].removeprefix(_WHOLE))),
+        escape(say(library.language, f"engine_scores.part.{part}")),
+        f"{line['rows']:,}",
+        f"{line['equal']:,}",
+        *(_score({**line[quantity], "rows": line["rows"]}, line["rows"]) for quantity in _LIVE),
+    ]
+
+
+def _sum(lines: Sequence[Mapping[str, Any]], key: str) -> str:
+    return f"{sum(line[key] for line in lines):,}"
+
+
+def _furthest(lines: Sequence[Mapping[str, Any]]) -> str:
+    """The worst error of live tensors, up or down."""
+    return f"{100 * max(abs(line['allocated']['worst']) for line in lines):.2g} %"
 
 
 def measured_rows(library: Library) -> str:

@@ -96,13 +96,14 @@ def run_times(library: Library, name: str, batch: int, baseline: int, pipeline: 
     run = run_time(chosen.stages, batch)
     comparison = compare(run_time(chosen.stages, baseline), run)
     head, *rows = stage_rows(run, comparison, words, PLAIN)
-    said = " ".join(line.strip() for line in bottleneck_lines(run, words, PLAIN))
-    cells = [[text(cell) for cell in row] for row in rows]
+    computed = badge(library, "computed")
+    said = "\n".join(f"- {prose(line.strip())} {computed}" for line in bottleneck_lines(run, words, PLAIN))
+    cells = [[text(cell) if cell.strip() else "–" for cell in row] for row in rows]
     shown = table([text(cell) for cell in head], cells, numbers=range(1, len(head)))
     # the note's minutes, and what follows from them by arithmetic
     noted = badge(library, "claimed", library.entry("runtimes", name)["baseline"])
-    about = say(library.language, "runtime.numbers", claimed=noted, computed=badge(library, "computed"))
-    return f"{shown}\n\n{about}\n\n{prose(said)} {badge(library, 'computed')}"
+    about = say(library.language, "runtime.numbers", claimed=noted, computed=computed)
+    return f"{shown}\n\n{about}\n\n{said}"
 
 
 _ID = re.compile(r"[a-z0-9]+(?:[-.][a-z0-9]+)+")

@@ -1,7 +1,9 @@
 """What to choose for a model on a GPU: the table of batches, and the small chooser of the first page."""
 
 import json
+from collections.abc import Mapping, Sequence
 from html import escape
+from typing import Any
 
 from kb.advice.answer import answer
 from kb.advice.estimator import Estimator, on_gpu
@@ -10,22 +12,20 @@ from kb.advice.usual import reads_target
 from kb.core.hardware import Gpu
 from kb.core.memory_report import STATUSES
 from kb.core.text import UserError
-from kb.guide.curves import Curves
-from kb.guide.fits import Row, fit_of
 from kb.guide.fits_table import by_family
 from kb.guide.library import Library
 from kb.guide.markup import badge, computed, fenced, origin, quantity, table, text
 from kb.guide.memory_bars import memory_bars
 from kb.guide.site_words import say
 from kb.machine.arguments import find_gpu
-from kb.report.lesson_rows import SHOWN_WAYS
 from kb.report.recommend.choice import choice_object
 from kb.report.recommend.text import config_yaml
 from kb.report.values import short_name
 
 
 def choose_table(library: Library, models: list[str], gpus: list[str]) -> str:
-    """For each model and GPU the largest training batch that fits, and how; each leads to its pages."""
+    """For each model and GPU the way that the chooser starts from, with the largest batch that fits in it, and the way
+    that fits most; each leads to its pages."""
     language, catalog = library.language, library.catalog
     head = [say(language, "fits.model")]
     for gpu in gpus:
@@ -34,25 +34,22 @@ def choose_table(library: Library, models: list[str], gpus: list[str]) -> str:
     rows = []
     for name in models:
         library.entry("models", name)
-        cells, curves = [f"[{name}](models/{name}.md)"], Curves(catalog.models[name], catalog.constants)
-        for gpu in gpus:
-            row = fit_of(catalog.models[name], catalog.gpus[gpu], catalog.constants, curves)
-            cells.append(_ways(library, row) if row else "–")
-        rows.append(cells)
+        cells = [_ways(library, choice_object({"model": name, "gpu": gpu}, library.words)["ways"]) for gpu in gpus]
+        rows.append([f"[{name}](models/{name}.md)", *cells])
     return f"{table(head, rows)}\n\n{badge(library, 'computed')} {say(language, 'fits.all_computed')}"
 
 
-def _ways(library: Library, row: Row) -> str:
-    """The simplest way that fits with its largest batch, and the way that fits most."""
-    language = library.language
-    simplest = next((way for way in SHOWN_WAYS if row.train[way]), None)
-    if simplest is None:
+def _ways(library: Library, ways: Sequence[Mapping[str, Any]]) -> str:
+    """The way that is recommended with its largest batch, and the way that fits most; ``–`` where none fits."""
+    own = next((way for way in ways if way["chosen"]), None)
+    if own is None:
         return "–"
-    shown = f"{computed(library, f'**{row.train[simplest]}**')} {say(language, f'way.{simplest}')}"
-    most = max(SHOWN_WAYS, key=lambda way: row.train[way])
-    if row.train[most] == row.train[simplest]:
+    bold = f"**{own['batch']}**"
+    shown = f"{computed(library, bold)} {own['title']}"
+    most = max((way for way in ways if not way["offered"]), key=lambda way: int(way["batch"]))
+    if most["batch"] <= own["batch"]:
         return shown
-    return f"{shown}<br><small>{computed(library, str(row.train[most]))} {say(language, f'way.{most}')}</small>"
+    return f"{shown}<br><small>{computed(library, str(most['batch']))} {most['title']}</small>"
 
 
 def recommended(library: Library, model: str, gpu: str, effective_batch: int | None = None) -> str:
@@ -65,7 +62,9 @@ def recommended(library: Library, model: str, gpu: str, effective_batch: int | N
     if config is None or found.setup is None:
         raise UserError("recommend.no_model")
     report = estimator.predict(found.setup._replace(do_predict=False))
-    title = say(library.language, "choose.bars", model=catalog.models[model].name, gpu=catalog.gpus[gpu].name)
+    largest = max(report.phases, key=lambda phase: phase.process_used_bytes)
+    named = {"model": catalog.models[model].name, "gpu": short_name(catalog.gpus[gpu])}
+    title = say(library.language, "choose.bars", phase=library.words.phase(largest), **named)
     return f"{fenced(config)}\n\n{memory_bars(library, report, estimator.limit_bytes, title)}"
 
 

@@ -115,7 +115,9 @@ def _variables(library: Library, entry: Mapping[str, Any]) -> str:
     if not rows:
         return ""
     head = [say(library.language, key) for key in ("formula.variable", "gpu.value", "formula.choices")]
-    return table(head, rows)
+    if not any(choices for *_, choices in rows):
+        return table(head[:2], [row[:2] for row in rows])
+    return table(head, [(*row[:2], row[2] or "–") for row in rows])
 
 
 def _example(library: Library, entry: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import MutableMapping
 from html import escape, unescape
+from itertools import chain
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,7 +22,7 @@ from kb.guide.coloured import reachable
 from kb.guide.export import write_llms
 from kb.guide.markup import SOURCES
 from kb.guide.pages import write_pages
-from kb.guide.search_words import FIELDS, empty_words, importance, programs, separator, synonyms
+from kb.guide.search_words import FIELDS, empty_words, importance, phrases, programs, separator, synonyms
 from kb.guide.site_words import say
 from kb.knowledge import load_catalog
 
@@ -227,6 +228,7 @@ def on_post_build(config: MkDocsConfig) -> None:
         index = json.load(stream)
     index["config"] |= {"separator": separator(language), "fields": FIELDS}
     index["config"] |= {"synonyms": synonyms(language), "empty": empty_words(language), "programs": programs()}
+    index["config"]["names"] = phrases(chain.from_iterable(_NAMES.values()))
     for entry in index["docs"]:
         if names := _NAMES.get(entry["location"]):
             entry["also"] = " ".join(dict.fromkeys(" ".join(names).split()))  # each word counts once

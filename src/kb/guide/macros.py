@@ -6,7 +6,7 @@ Read by mkdocs-macros from a path (``module_name`` in mkdocs.yml); CONTRIBUTING 
 from collections.abc import Callable
 from typing import Any
 
-from kb.guide.accuracy import accuracy_tables, measured_rows
+from kb.guide.accuracy import accuracy_tables, engine_scores, measured_rows
 from kb.guide.api_reference import api_reference
 from kb.guide.cases import case_history, run_times
 from kb.guide.choose import choose_table, chooser, constant, note_figure, recommended
@@ -75,6 +75,7 @@ SHOWN: dict[str, Callable[..., str]] = {
     "drawn_server": drawn_server,
     "drawn_workers": drawn_workers,
     "effective_batches": effective_batches,
+    "engine_scores": engine_scores,
     "entry_file": entry_file,
     "errata_table": errata_table,
     "entry_form": entry_form,

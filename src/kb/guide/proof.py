@@ -91,7 +91,7 @@ def proof_chart(library: Library) -> str:
         parts.append(f'<circle class="kb-dot" cx="{x:.0f}" cy="{y:.0f}" r="4"/>')
     parts.append(svg_text(left + SIZE / 2, foot + 36, say(library.language, "proof.measured"), "middle"))
     parts.append(svg_text(left + 8, TOP + 10, say(library.language, "proof.predicted"), "start"))
-    title = say(library.language, "proof.title", runs=len(runs))
+    title = say(library.language, "proof.title", runs=len(runs), process=_mean(_proof().process))
     drawing = svg(left + SIZE + 14, foot + FOOT, title, parts)
     caption = f"<figcaption><b>{escape(title)}</b> {badge(library, 'measured')}</figcaption>"
     return held(f'<figure class="kb-figure kb-proof">{caption}{drawing}</figure>')

@@ -11,10 +11,11 @@ from kb.advice.diagnosis import diagnose
 from kb.advice.question import Question
 from kb.config.log.text import read_lines
 from kb.core.document import Unit
+from kb.core.expression import Tree
 from kb.guide.library import Library, load_library
 from kb.guide.markup import badge, cited_source, code, fenced, held, prose, text
 from kb.guide.site_words import say
-from kb.report.condition import computes, sentence
+from kb.report.condition import computes, named, sentence
 from kb.report.diagnosis_report import diagnosis_text
 from kb.report.terminal import Style
 from kb.report.words import Words
@@ -61,7 +62,6 @@ def _example() -> tuple[Any, Unit]:
 
 
 SHORTEST = 6  # characters of a sign that is shown
-LONGEST = 72  # characters of a formula that is shown
 
 
 def remedy_page(library: Library, entry: Mapping[str, Any]) -> str:
@@ -106,7 +106,7 @@ def _steps(library: Library, entry: Mapping[str, Any]) -> Iterator[str]:
     for number, step in enumerate(entry["steps"], 1):
         noted = f" {badge(library, 'claimed', step['claims'][0])}" if step.get("claims") else ""
         said = [prose(step["text"][library.language]) + noted]
-        changes = ", ".join(code(_change(name, value)) for name, value in step.get("set", {}).items())
+        changes = ", ".join(_change(name, value, words) for name, value in step.get("set", {}).items())
         if changes:
             said.append(changes)
         if "run" in step:
@@ -127,10 +127,30 @@ def _when(step: Mapping[str, Any], words: Words) -> str:
     return say(words.language, "remedy.when", condition=prose(sentence(step["when_tree"], words)))
 
 
-def _change(name: str, value: Any) -> str:
-    """A setting and its new value; a long formula says less than the example further down."""
-    shown = value["compute"] if isinstance(value, Mapping) else str(value).lower() if isinstance(value, bool) else value
-    return f"{name.rpartition('.')[2]}: {shown if len(str(shown)) <= LONGEST else '…'}"
+def _change(name: str, value: Any, words: Words) -> str:
+    """A setting and its new value; one that is worked out is told in words, and with numbers by the example below."""
+    key = name.rpartition(".")[2]
+    if not isinstance(value, Mapping):
+        return code(f"{key}: {str(value).lower() if isinstance(value, bool) else value}")
+    return f"{code(key)}: {text(_worked_out(name, value['compute_tree'], words))}"
+
+
+def _worked_out(name: str, tree: Tree, words: Words) -> str:
+    """How a value follows: from what the setting was, or as a fact that has a name."""
+    language, own = words.language, ["fact", name]
+    least = None
+    if tree[:2] == ["call", "max"] and tree[2][0] == "lit":
+        least, tree = tree[2][1], tree[3]
+    if tree[1:] == [own, ["lit", 2]] and tree[0] in ("//", "/", "*"):
+        if tree[0] == "*":
+            return say(language, "remedy.change.twice")
+        said = "remedy.change.half" if least is None else "remedy.change.half_least"
+        return say(language, said, **({} if least is None else {"least": least}))
+    if tree[0] == "-" and tree[1] == own and tree[2][0] == "lit":
+        return say(language, "remedy.change.lower", by=tree[2][1])
+    if tree[0] in ("fact", "lit"):
+        return sentence(tree, words) if tree[0] == "lit" else named(tree[1], words)
+    return say(language, "remedy.change.computed")
 
 
 def _sources(data: Any) -> Iterator[str]:

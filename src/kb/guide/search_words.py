@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import chain
 from typing import Any
@@ -115,6 +115,15 @@ def programs() -> list[str]:
     return [str(name) for name in _by_page().get("programs", ())]
 
 
+_PHRASE = range(2, 6)  # words; one alone says too little, and more are the words of a log
+
+
+def phrases(names: Iterable[str]) -> list[str]:
+    """Names of several words, each once: a query that holds one is about the pages that are called so."""
+    found = (" ".join(name.lower().split()) for name in names)
+    return sorted({name for name in found if len(name.split()) in _PHRASE})
+
+
 def pages_names(path: str, language: str) -> list[str]:
     """Words for a page that ``docs/search.yaml`` gives it."""
     return [str(name) for name in _said(path).get(language, ())]
@@ -130,6 +139,10 @@ def other_names(folder: str, entry: Mapping[str, Any], language: str) -> list[st
         names.append(str(title[other]))
     if folder == "trouble":
         names += [_plain(log) for log in _logs(entry)]
+        names += [sign for pattern in entry.get("patterns", ()) for sign in map(_plain, pattern.get("holds", ()))]
+    if _NARROW_CAUSES.match(f"{folder}/{entry['id']}"):  # whose programs a reader names beside the error
+        whole = str(entry).lower()
+        names += [name for name in programs() if re.search(rf"\b{name}\b", whole)]
     return names
 
 

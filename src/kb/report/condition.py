@@ -57,7 +57,7 @@ def sentence(tree: Tree, words: Words) -> str:
     if kind == "compare":
         pairs = zip(tree[1], tree[2:], tree[3:], strict=False)
         return _joined("and", (_compared(sign, left, right, words) for sign, left, right in pairs), words)
-    return unparse(tree, lambda name: _noun(name, words))
+    return unparse(tree, lambda name: named(name, words))
 
 
 def _joined(kind: str, parts: Iterable[str], words: Words) -> str:
@@ -94,7 +94,7 @@ def _holds(name: str, holds: bool, words: Words) -> str:
         return words(f"condition.{answer}.{name}")
     fact = words.facts.get(name)
     kind = "setting" if fact is not None and fact.setting else "fact"
-    return words(f"condition.{kind}.{answer}", name=_noun(name, words))
+    return words(f"condition.{kind}.{answer}", name=named(name, words))
 
 
 def _compared(sign: str, left: Tree, right: Tree, words: Words) -> str:
@@ -102,10 +102,15 @@ def _compared(sign: str, left: Tree, right: Tree, words: Words) -> str:
         sign, right = "==" if sign == "in" else "!=", ["lit", *right[1]]
     if sign in _CONTRARY and right == ["lit", ""]:
         return words(f"condition.{'none' if sign == '==' else 'some'}", name=_value(left, words))
+    if left[0] == "fact" and right[0] == "lit":  # words of its own for what one fact is or is not
+        own = f"condition.{_LISTS.get(sign) or _SIGNS[sign]}.{left[1]}"
+        for key in (f"{own}.{right[1]}", own):
+            if key in words.messages:
+                return words(key, value=_value(right, words))
     if sign in _LISTS:
         if left[0] == "lit" and right[0] == "fact":  # a text in a list of the run
             key = "condition.has" if sign == "in" else "condition.has_not"
-            return words(key, name=_noun(right[1], words), value=_value(left, words))
+            return words(key, name=named(right[1], words), value=_value(left, words))
         return words(f"condition.{_LISTS[sign]}", name=_value(left, words), value=_value(right, words))
     version = left[0] == "fact" and left[1].startswith("versions.")
     key = f"condition.version.{_SIGNS[sign]}" if version else f"condition.{_SIGNS[sign]}"
@@ -114,9 +119,9 @@ def _compared(sign: str, left: Tree, right: Tree, words: Words) -> str:
 
 def _value(tree: Tree, words: Words) -> str:
     if tree[0] == "fact":
-        return _noun(tree[1], words)
+        return named(tree[1], words)
     if tree[0] != "lit":
-        return unparse(tree, lambda name: _noun(name, words))
+        return unparse(tree, lambda name: named(name, words))
     return _shown(tree[1], words)
 
 
@@ -131,7 +136,7 @@ def _shown(value: Any, words: Words) -> str:
     return printable(f"{value:g}" if isinstance(value, float) else str(value)) or UNKNOWN
 
 
-def _noun(name: str, words: Words) -> str:
+def named(name: str, words: Words) -> str:
     """A setting by its key, anything else by its meaning."""
     if f"condition.noun.{name}" in words.messages:
         return words(f"condition.noun.{name}")

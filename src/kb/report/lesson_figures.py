@@ -20,7 +20,11 @@ from kb.report.words import Words
 
 TRAINED = ("batch", "precision")
 DRAWN = (*TRAINED, "beams", "generation")
-SERVER_HUES = {"weights": HUES["parameters"], "activations": HUES["activations_encoder"]}
+SERVER_HUES = {
+    "weights": HUES["parameters"],
+    "activations": HUES["activations_encoder"],
+    "cuda_graphs": HUES["activations_decoder"],
+}
 
 
 def figure_of(case: Case, words: Words, asked: Mapping[str, Any]) -> str:
@@ -95,5 +99,10 @@ def _server(case: Case, words: Words, asked: Mapping[str, Any]) -> str:
         used = sum(part.size_bytes for part in parts)
         bars.append(Bar(short_name(gpu), parts, used - found.budget.kv + found.budget.kv_low, used))
     title = title_of(case, asked)
-    marks = legend([(f"kb-term--{hue}", name) for name, hue in named.items()])
-    return figure_html(title, bars_svg(title, bars, None, "", GIB) + marks)
+    marks = [(f"kb-term--{hue}", name) for name, hue in named.items()]
+    return figure_html(title, bars_svg(title, bars, None, "", GIB) + legend([*marks, _band(words)]))
+
+
+def _band(words: Words) -> tuple[str, str]:
+    """The whisker in a legend."""
+    return "kb-swatch--band", words("bars.band")

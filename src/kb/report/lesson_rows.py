@@ -227,7 +227,7 @@ def length_rows(case: Case, way: str, lengths: Sequence[int]) -> list[Cell]:
         setup = case.setup._replace(**WAYS[way], max_source_length=length, per_device_train_batch_size=1)
         most = case.estimator.largest(setup, "per_device_train_batch_size")
         least = _phase(case.estimator, setup, "train").process_used_bytes / GIB
-        cells.append(((str(most or "–"), "b"), (f" ({least:.1f} GiB)", "small")))
+        cells.append(((str(most or "–"), "b"), (f" ({least:.1f}\u00a0GiB)", "small")))
     return cells
 
 

@@ -62,7 +62,7 @@ KOREAN = {
     "largest batch of T5-base on an RTX 3090": Task(r"RTX 3090에서 t5-base: 배치 \d+까지 들어갑니다"),
     "a DataLoader worker was killed": Task(r"dataloader_num_workers를 호스트", "search", "DataLoader worker killed"),
     "Llama-3-8B with QLoRA at 4,096": Task(r"Meta-Llama-3-8B: 배치 \d+까지 들어갑니다", "choose"),
-    "the same, read": Task(r"RTX 3090.*?\d+ \([\d.]+ GiB\)", "search", "8B QLoRA 4096 24GB"),
+    "the same, read": Task(r"RTX 3090.*?\d+ \([\d.]+\sGiB\)", "search", "8B QLoRA 4096 24GB"),
     "beams": Task(r"배치 × 빔만큼", "search", "빔 메모리"),
     "workers and host memory": Task(r"1/3 이하.*\b32\s+[\d.]+ MB\s+\d+–\d+ GB", "search", "워커 수 호스트 메모리"),
     "why 18 GB": Task(r"fp32 전체 미세 조정으로 조용히.*더 잘 맞는 가설", "search", "왜 18GB"),
@@ -75,7 +75,7 @@ ENGLISH = {
     "largest batch of T5-base on an RTX 3090": Task(r"t5-base on RTX 3090: a batch of \d+ fits"),
     "a DataLoader worker was killed": Task(r"Lower dataloader_num_workers to", "search", "DataLoader worker killed"),
     "Llama-3-8B with QLoRA at 4,096": Task(r"Meta-Llama-3-8B on RTX 3090: a batch of \d+ fits", "choose"),
-    "the same, read": Task(r"RTX 3090.*?\d+ \([\d.]+ GiB\)", "search", "8B QLoRA 4096 24GB"),
+    "the same, read": Task(r"RTX 3090.*?\d+ \([\d.]+\sGiB\)", "search", "8B QLoRA 4096 24GB"),
     "beams": Task(r"batch × beams", "search", "memory of beams"),
     "workers and host memory": Task(
         r"1/3 of the CPU.*\b32\s+[\d.]+ MB\s+\d+–\d+ GB", "search", "how many workers host memory"

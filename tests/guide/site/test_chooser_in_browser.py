@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from site_browser import PHONE, Browser
+from site_browser import DESKTOP, PHONE, Browser
 from site_needs import ROOT
 
 LIMIT = 150_000  # bytes that the first page may bring before a reader does anything
@@ -21,6 +21,7 @@ const column = [...table.querySelectorAll("th")].findIndex((head) => head.innerT
 const row = [...table.querySelectorAll("tbody tr")].find((row) => row.cells[0].innerText === "t5-base");
 return row.cells[column].querySelector("strong").innerText;
 """
+_MOST_IN_TABLE = _IN_TABLE.replace('"strong"', '"small .kb-number"')
 # all at once: between two changes the page would answer the first
 _CHOOSE = """
 window.kbChosen = null;
@@ -53,15 +54,23 @@ def choose(browser: Browser, **values: str) -> dict[str, Any]:
     return chosen
 
 
-def test_the_first_page_is_light_stands_still_and_answers_before_anything_is_loaded(browser: Browser) -> None:
-    browser.visit("", before=_SHIFTED)
+@pytest.mark.parametrize(("path", "says"), [("", "배치 {}까지"), ("en/", "a batch of {} fits")])
+@pytest.mark.parametrize("size", [DESKTOP, PHONE])
+def test_the_first_page_is_light_stands_still_and_answers_before_anything_is_loaded(
+    browser: Browser, path: str, says: str, size: tuple[int, int]
+) -> None:
+    browser.visit(path, before=_SHIFTED, size=size)
     said = browser.wait("document.querySelector('.kb-answer-line')?.innerText")
-    assert f"배치 {browser.ask(_IN_TABLE)}까지" in said  # one meaning of the largest batch
+    assert says.format(browser.ask(_IN_TABLE)) in said  # one meaning of the largest batch
+    most = browser.ask(_MOST_IN_TABLE)
+    assert most in browser.ask(
+        "return [...document.querySelectorAll('.kb-chosen small, .kb-choose small')].map((one) => one.innerText).join()"
+    )
     browser.wait("document.readyState === 'complete'")
     brought = dict(browser.ask(_BROUGHT))
     assert not [name for name in brought if "pyodide" in name or "kb.zip" in name or "search_index" in name]
     assert sum(brought.values()) <= LIMIT, brought
-    assert browser.ask("return window.kbShifted || 0") < 0.05
+    assert browser.ask("return window.kbShifted || 0") < 0.001
 
 
 def test_the_first_page_is_used_by_keyboard_alone(browser: Browser) -> None:

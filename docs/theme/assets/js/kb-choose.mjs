@@ -159,7 +159,8 @@ function start(given) {
     const { train } = phases;
     const size = (bytes) => (bytes / GIB).toFixed(1);
     const own = chosen.ways.find((way) => way.chosen);
-    const most = chosen.ways.reduce((found, way) => (way.batch > found.batch ? way : found));
+    // an offered way needs a file of DeepSpeed beside the config
+    const most = chosen.ways.reduce((found, way) => (way.batch > found.batch && !way.offered ? way : found));
     const facts = [[words.batch, chosen.batch], [words.accumulation, chosen.accumulation],
       [words.effective, chosen.effective], [words.evaluation, chosen.evaluation || "–"], [words.inference, chosen.inference || "–"]];
     return [

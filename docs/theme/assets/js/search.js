@@ -4,7 +4,7 @@
 // around what is looked for (how, help) are left out too, and a page must have the setting or the card that is named.
 (() => {
   const [SETUP, QUERY] = [0, 2]; // the theme's message types
-  const PASSED_OVER = /^(.|an|and|are|as|at|be|by|can|cannot|do|does|for|from|get|has|have|how|if|in|into|is|it|its|my|no|not|of|on|only|or|other|than|that|the|then|there|this|to|was|what|when|where|which|while|who|why|will|with)$/; // not in the index
+  const PASSED_OVER = /^(.|able|about|across|after|all|almost|also|am|among|an|and|any|are|as|at|be|because|been|but|by|can|cannot|could|dear|did|do|does|either|else|ever|every|for|from|get|got|had|has|have|he|her|hers|him|his|how|however|if|in|into|is|it|its|just|least|let|like|likely|may|me|might|most|must|my|neither|no|nor|not|of|off|often|on|only|or|other|our|own|rather|said|say|says|she|should|since|so|some|than|that|the|their|them|then|there|these|they|this|tis|to|too|twas|us|wants|was|we|were|what|when|where|which|while|who|whom|why|will|with|would|yet|you|your)$/; // not in the index
   const RAN_OUT = /\boom\b|out ?of ?memory|메모리 ?부족|터[지져짐]/i; // then the error is what the query is about, whatever is named
   const NUMBERED = /^(llama|라마|gemma|젬마|qwen|phi|gpt|zero|제로|stage)$/i;
   const LONG = 4; // shorter words are near to too many others
@@ -82,6 +82,17 @@
       .flatMap(({ title }) => title.toLowerCase().split(/[\s-]+/)).filter((part) => /\d/.test(part) && !/^\d+gb$/.test(part)));
     return cards.has(word);
   };
+  // the longest name of several words that a page has and that is half of the query at least, or long, as words
+  let names;
+  const nameIn = (words, separator) => {
+    const apart = (text) => ` ${text.toLowerCase().split(separator).filter((part) => part && !PASSED_OVER.test(part)).join(" ")} `;
+    names ??= index.config.names.map(apart).sort((a, b) => b.length - a.length);
+    const typed = apart(words.join(" "));
+    const most = typed.trim().split(" ").length;
+    const parts = (name) => name.trim().split(" ");
+    const found = names.find((name) => typed.includes(name) && parts(name).length > 1 && (parts(name).length > 3 || parts(name).length * 2 >= most));
+    return found ? parts(found) : [];
+  };
   const demanded = (words, more) => {
     const ranOut = RAN_OUT.test(words.join(" "));
     const separator = new RegExp(index.config.separator);
@@ -94,10 +105,11 @@
       const name = /[a-z0-9]+(_[a-z0-9]+)+/.exec(word)?.[0] ?? parts.find(isCard) ?? /^zero(?=-?[1-3]$)/i.exec(word)?.[0] ?? "";
       return name ? [name.toLowerCase().split("_")] : [];
     });
-    const all = [...wanted.flat(), ...calls].filter((part) => !PASSED_OVER.test(part));
     const whole = ({ title, also, text }) => `${title} ${also ?? ""} ${text}`.toLowerCase();
-    const there = all.length && all.every((part) => known().has(part)) && index.docs.some((one) => all.every((part) => whole(one).includes(part)));
-    return there ? [`"${all.join(" ")}"`, ...words] : words;
+    const there = (all) => all.length && all.every((part) => known().has(part)) && index.docs.some((one) => all.every((part) => whole(one).includes(part)));
+    const held = calls.length || ranOut || wanted.flat().length ? calls : nameIn(words, separator);
+    const all = [...wanted.flat(), ...held].filter((part) => !PASSED_OVER.test(part));
+    return there(all) ? [`"${all.join(" ")}"`, ...words] : words;
   };
   const asked = (query) => {
     if (!index || !query.trim()) return query;

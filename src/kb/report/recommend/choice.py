@@ -5,6 +5,7 @@ from functools import lru_cache
 from typing import Any
 
 from kb.advice.answer import Answer, answer
+from kb.advice.attempts import OFFERED_ONLY
 from kb.advice.estimator import Estimator, on_gpu
 from kb.advice.question import Question
 from kb.advice.usual import precision_for
@@ -55,7 +56,12 @@ def choice_object(asked: Mapping[str, Any], words: Words) -> dict[str, Any]:
         "effective": training.split.effective if training.split else None,
         "way": words.named("attempt", training.chosen.name) if training.chosen else None,
         "ways": [
-            {"title": words.named("attempt", one.name), "batch": one.ceiling.single, "chosen": one is training.chosen}
+            {
+                "title": words.named("attempt", one.name),
+                "batch": one.ceiling.single,
+                "chosen": one is training.chosen,
+                "offered": one.name in OFFERED_ONLY,
+            }
             for one in training.attempts
         ],
         "evaluation": setup.per_device_eval_batch_size if setup else None,
