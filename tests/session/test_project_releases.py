@@ -492,9 +492,9 @@ def test_the_signs_of_poetry(text: str, specifier: str) -> None:
 
 
 NUMBERS = st.lists(st.integers(0, 99), min_size=2, max_size=4).map(lambda parts: ".".join(map(str, parts)))
-CLAUSES = st.lists(
-    st.tuples(st.sampled_from(["==", ">=", "<=", "<", ">", "!=", "~="]), NUMBERS), min_size=1, max_size=3
-)
+CLAUSE = st.tuples(st.sampled_from(["==", ">=", "<=", "<", ">", "!=", "~="]), NUMBERS)
+WILD = st.tuples(st.sampled_from(["==", "!="]), NUMBERS.map("{}.*".format))
+CLAUSES = st.lists(CLAUSE | WILD, min_size=1, max_size=3)
 BLANK = st.sampled_from(["", " ", "  ", "\t"])
 
 

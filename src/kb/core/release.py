@@ -25,7 +25,7 @@ def parse_version(text: str) -> tuple[int, ...]:
 Bound = tuple[int, ...]
 LATEST = 9999  # stands for the last part of a release before the next
 OR = " || "
-_ONE = re.compile(r"==\s*([^\s,|*]+)")
+_CLAUSE = re.compile(r"(~=|==|!=|<=|>=|<|>)\s*(\d{1,6}(?:\.\d{1,6})*)(\.\*)?")
 
 
 class Source(NamedTuple):
@@ -121,8 +121,8 @@ def named_releases(versions: Versions) -> Callable[[str], ProjectRelease | None]
 
 def pinned_version(specifier: str) -> str | None:
     """The one version that a specifier admits, as written; None of a range, of alternatives and of none."""
-    found = _ONE.fullmatch(specifier.strip())
-    return found[1] if found else None
+    operator, version = specifier.strip()[:2], specifier.strip()[2:].strip()
+    return version if operator == "==" and version and not any(sign in version for sign in " \t,|*") else None
 
 
 @lru_cache(maxsize=4096)
@@ -130,10 +130,39 @@ def admits(specifier: str, version: str) -> bool:
     """Whether a version is one of those that the specifier allows; releases before the final one are, too."""
     if not specifier:
         return True
-    from packaging.specifiers import SpecifierSet  # 8 ms; few projects leave a range
+    version = _without_build(version)
+    return any(_holds(_without_build(part), version) for part in specifier.split(OR))
 
-    parts = specifier.split(OR)
-    return any(SpecifierSet(_without_build(part)).contains(_without_build(version), prereleases=True) for part in parts)
+
+def _holds(specifiers: str, version: str) -> bool:
+    """Whether a version fulfils each of the specifiers between commas. PEP 440's order of final releases is that of
+    their numbers; ``packaging``, which takes longer to import than a project to read, is asked of everything else."""
+    clauses = [_CLAUSE.fullmatch(part.strip()) for part in specifiers.split(",")]
+    if not (_NUMBERS.fullmatch(version) and all(clause and _is_plain(*clause.groups()) for clause in clauses)):
+        from packaging.specifiers import SpecifierSet
+
+        return SpecifierSet(specifiers).contains(version, prereleases=True)
+    release = parse_version(version)
+    return all(
+        _in_clause(clause[1], parse_version(clause[2]), bool(clause[3]), release) for clause in clauses if clause
+    )
+
+
+def _is_plain(operator: str, named: str, wild: str | None) -> bool:
+    """``.*`` goes with ``==`` and ``!=`` alone, and ``~=`` needs two numbers: packaging refuses anything else."""
+    return operator in ("==", "!=") if wild else operator != "~=" or "." in named
+
+
+def _in_clause(operator: str, named: Bound, wild: bool, version: Bound) -> bool:
+    """One clause of PEP 440 over final releases; ``wild`` is ``.*`` behind the version that is named."""
+    left, right = _padded(version, len(named)), _padded(named, len(version))
+    if operator == "~=":
+        return left >= right and left[: len(named) - 1] == named[:-1]
+    if operator in ("==", "!="):
+        same = left[: len(named)] == named if wild else left == right
+        return same == (operator == "==")
+    order: dict[str, bool] = {"<=": left <= right, ">=": left >= right, "<": left < right, ">": left > right}
+    return order[operator]
 
 
 def _without_build(text: str) -> str:
