@@ -266,6 +266,8 @@ def test_adapters_of_a_layer_of_its_own_are_no_full_fine_tuning(tmp_path: Path) 
     [
         ("scripts/code/train.py", True),
         ("/workspace/project/code/train.py", True),
+        ("$ROOT/code/train.py", True),
+        ('"${ROOT}/code/train.py"', True),
         ("scripts/other/train.py", False),
         ("/workspace/train.py", False),  # of so short an end many programs have the like
     ],
@@ -277,6 +279,26 @@ def test_a_program_is_found_by_the_end_of_a_path_of_elsewhere(tmp_path: Path, na
     text = f"python {named} --model t5-base --bs 16"
     (told,) = checker.check(text.encode(), str(tmp_path / "run.sh")).results
     assert (value(told, NAME) == 16) is found
+
+
+@pytest.mark.parametrize(
+    ("loop", "fires"),
+    [
+        ("for batch in data:\n    model(**batch).loss.backward()\n", False),
+        ("from transformers import Trainer\nTrainer(model, args).train()\n", True),
+        ("", True),
+    ],
+)
+def test_what_a_trainer_does_with_a_setting_is_not_said_of_a_loop_of_its_own(
+    tmp_path: Path, loop: str, fires: bool
+) -> None:
+    flags = "".join(f'p.add_argument("--{name}", type=int)\n' for name in ("max_steps", "num_train_epochs"))
+    program = f"import argparse\np = argparse.ArgumentParser()\n{flags}args = p.parse_args()\n{loop}"
+    (tmp_path / "train.py").write_text(program, "utf-8")
+    checker = file_checker(CATALOG, Project(), Question.of(gpu="rtx-4090"), Checking(root=str(tmp_path)))
+    text = "python train.py --max_steps 20 --num_train_epochs 3 --learning_rate 1e-4"
+    (told,) = checker.check(text.encode(), str(tmp_path / "run.sh")).results
+    assert ("max-steps-overrides-epochs" in [each.rule for each in told.findings]) is fires
 
 
 @pytest.mark.parametrize("flag", ["--sft_adapter_path saved", "--init_lora_rank 32"])

@@ -143,7 +143,7 @@ class UnitFacts:
                 "config.dialect": lambda _: self.unit.dialect,
                 "config.says_torch_dtype": lambda _: says_torch_dtype(unit),
                 "method": lambda _: self._method(),
-                **dict.fromkeys(("run.adapter", "run.quantized"), self._setting),
+                **dict.fromkeys(("run.adapter", "run.quantized", "run.own_loop"), self._setting),
                 "run.not_modelled": lambda _: ", ".join(self.setup.unmodelled) or None,
                 "batch.effective": lambda _: self.setup.effective_batch_size if self.setup.batch_known else None,
                 "batch.said": lambda _: said_effective_batch(self.unit),

@@ -264,7 +264,7 @@ def _split_launch(launcher: str, rest: Sequence[Argument], text: str, tools: Too
             return None
         rest = rest[1:]
     for index, argument in enumerate(rest):
-        word = _script_at(argument, text) if argument.text is None and launcher != "python" else argument.text or ""
+        word = _script_at(argument, text) if argument.text is None else argument.text
         if word in ("-m", "--module") and index + 1 < len(rest):
             return _launch(launcher, rest[:index], rest[index + 1].text or "", rest[index + 2 :], text, tools)
         if word == "-c" or (word == "-" and launcher == "python"):
@@ -275,9 +275,10 @@ def _split_launch(launcher: str, rest: Sequence[Argument], text: str, tools: Too
 
 
 def _script_at(argument: Argument, text: str) -> str:
-    """``train.py`` of ``$HOME/work/train.py``: the folder is known only when the command runs, the file is."""
-    last = text[argument.start : argument.end].strip("\"'").rpartition("/")[2]
-    return last if last.endswith(".py") and not {"$", "`"}.intersection(last) else ""
+    """``work/train.py`` of ``$HOME/work/train.py``: the folder is known only when the command runs, the file is."""
+    written = text[argument.start : argument.end].strip("\"'")
+    known = re.split(r"[$`][^/]*", written)[-1].lstrip("/")
+    return known if known.endswith(".py") and "/" + known in written else ""
 
 
 def _launch(

@@ -33,7 +33,7 @@ SWITCHED = {
     "lora.": ("lora.enabled",),
     "quantization.": ("quantization.load_in_4bit", "quantization.load_in_8bit"),
 }
-DEVICE_MAP, NOT_MODELLED = "model.device_map", "run.not_modelled"
+DEVICE_MAP, NOT_MODELLED, OWN_LOOP = "model.device_map", "run.not_modelled", "run.own_loop"
 # Of two that cannot both be on, what the command says of one leaves out the other, but where a library's own class of
 # arguments is given both as they are.
 PAIRS = {
@@ -74,6 +74,8 @@ def with_program(unit: Unit, programs: Sequence[Program], speller: Speller) -> U
         settings[LOSS_ONLY] = naming._replace(value=True, path=("compute_metrics",))
     if splits is not None:
         settings[NOT_MODELLED] = naming._replace(value=f"{splits[1]} ({unit.program})")
+    if program.has_own_loop:
+        settings[OWN_LOOP] = naming._replace(value=True)
     kept = {name: each for name, each in settings.items() if name not in OF_METRICS}
     return unit._replace(settings={**kept, **_said(unit, program)})
 
