@@ -222,7 +222,7 @@ def test_a_run_that_wandb_recorded_is_read_and_nothing_is_said_of_its_names(chec
     assert (batch.value, unit.setup.model_name, unit.setup.fp16) == (4, "Qwen/Qwen2-0.5B", True)
     assert outcome.text.split("\n")[batch.span.line - 1].strip() == "value: 4"
     learnt = checked(checker, "config.yaml", RECORD + "num_generations:\n  desc: null\n  value: 8\n").results[0]
-    assert learnt.note == "trainer_not_predicted"
+    assert learnt.note == "trainer_not_followed"
 
 
 def test_formats_that_are_known_by_name_alone_are_not_predicted_and_not_taken_for_others(checker):
@@ -272,7 +272,7 @@ loss: {_component_: torchtune.rlhf.loss.DPOLoss, beta: 0.1}
 batch_size: 4
 """
     (unit,) = checked(checker, "a.yaml", text).results
-    assert (unit.unit.dialect, unit.note) == ("torchtune", "trainer_not_predicted")
+    assert (unit.unit.dialect, unit.note) == ("torchtune", "trainer_not_followed")
 
 
 def test_arguments_by_position_and_by_name_are_two_even_where_the_order_differs(checker):

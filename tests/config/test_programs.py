@@ -63,8 +63,9 @@ def test_swift_starts_one_process_or_as_many_as_its_environment_says(before: str
 @pytest.mark.parametrize(
     ("command", "note", "named"),
     [
-        (f"swift rlhf {SWIFT}", "trainer_not_predicted", "DPO"),  # its default
-        (f"swift rlhf {SWIFT} --rlhf_type grpo", "trainer_not_predicted", "GRPO"),
+        (f"swift rlhf {SWIFT}", "trainer_not_followed", "DPO"),  # its default
+        (f"swift rlhf {SWIFT} --rlhf_type grpo", "trainer_not_followed", "GRPO"),
+        (f"$PYTHON -m swift.cli.main rlhf {SWIFT} --rlhf_type grpo", "trainer_not_followed", "GRPO"),
         (f"swift deploy {SWIFT}", "not_modelled", "swift deploy"),
         (f"megatron sft {SWIFT} --micro_batch_size 2", "not_modelled", "Megatron-SWIFT"),
         (f"torchrun --nproc_per_node 2 x/swift/cli/sft.py {SWIFT} --optimizer muon", "not_modelled", "optimizer"),

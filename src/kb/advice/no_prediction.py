@@ -1,11 +1,11 @@
 """Why there is no prediction for a unit, where there is none: a key of i18n under ``note.``, and its values."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, get_args
 
 from kb.core.document import NO_SUCH_RUN, Setting, Unit
 from kb.core.model import Architecture
-from kb.core.setup import TrainingSetup
+from kb.core.setup import PostKind, TrainingSetup
 from kb.core.text import UserError
 
 PROCESSES, PIXELS = "launch.num_processes", "data.image_max_pixels"
@@ -15,8 +15,11 @@ MOST_NAMED = 4  # settings in one sentence
 # Notes that are errors as they stand, where a prediction was asked for.
 NO_MODEL_OF_THE_RUN = (
     "deepspeed_not_read", "engine_not_followed", "gpus_not_counted", "gpus_not_said", "method_open", "no_such_run",
-    "not_modelled", "pictures_not_said", "preference_not_predicted", "server", "trainer_not_predicted", "width_open",
+    "not_modelled", "pictures_not_said", "preference_not_predicted", "server", "trainer_not_followed",
+    "trainer_not_predicted", "width_open",
 )  # fmt: skip
+# Releases of TRL whose losses are followed: from the first to before the second, and from the third (trl-wheels).
+TRL_READ = ((0, 15), (1, 9), (1, 15))
 _SPELT = {
     "distillation": "Distillation",
     "nash_md": "Nash-MD",
@@ -125,4 +128,8 @@ def _trainer_note(trainer: str, key: str) -> Note:
     """That kb has no memory model of such a run, and the key that says which one it is."""
     if trainer == "preference":
         return "preference_not_predicted", {"said": key}
-    return "trainer_not_predicted", {"trainer": _SPELT.get(trainer, trainer.upper()), "said": key}
+    shown = {"trainer": _SPELT.get(trainer, trainer.upper()), "said": key}
+    if trainer not in get_args(PostKind):
+        return "trainer_not_predicted", shown
+    first, until, again = (".".join(map(str, release)) for release in TRL_READ)
+    return "trainer_not_followed", {**shown, "first": first, "until": until, "again": again}

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from kb.advice.no_prediction import unfollowed
+from kb.advice.no_prediction import TRL_READ, unfollowed
 from kb.advice.settings_reader import SettingsReader
 from kb.core.document import Unit
 from kb.core.facts import VersionOf
@@ -18,7 +18,8 @@ KINDS: Mapping[str, PostKind] = {
 GENERATING = ("grpo", "rloo")
 WITHOUT_REFERENCE = ("orpo", "cpo", "reward")
 # Releases of TRL (trl-wheels): the fused head; a contiguous copy of logits; the first that was read.
-FUSED, MASKED, VIEWED, COPIED, FIRST = (1, 15), (1, 9), (1, 8), (0, 29), (0, 15)
+FIRST, MASKED, FUSED = TRL_READ
+VIEWED, COPIED = (1, 8), (0, 29)
 UNCUT = (0, 25)  # from here GRPO cuts no prompt
 # From here vllm_max_model_length is the longest request, before it prompt and answer; and vLLM's copy is packed.
 OWN_LENGTH, OWN_LENGTH_RLOO = (0, 26), (0, 27)

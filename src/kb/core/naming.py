@@ -78,11 +78,6 @@ class Program(NamedTuple):
         return re.search(_TRAINS, self.text) is not None
 
     @property
-    def has_own_loop(self) -> bool:
-        """Whether it trains by a loop of its own: what a Trainer does with a setting need not hold there."""
-        return ".backward(" in self.text and "Trainer" not in self.text
-
-    @property
     def is_of_trainer(self) -> bool:
         """Whether the library's class of arguments, or a trainer of the library, is there: its defaults may count."""
         return "TrainingArguments" in self.text or re.search(_IMPORTS_TRAINER, self.text) is not None

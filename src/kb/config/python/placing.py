@@ -55,3 +55,14 @@ def asks_for_metrics(settings: Mapping[str, Any]) -> bool:
 def keeps_no_logits(text: str) -> bool:
     """Whether evaluation keeps the losses alone: no metric function is given to the trainer (``Trainer.evaluate``)."""
     return "Trainer(" in text and "compute_metrics" not in text and ".predict(" not in text and "Trainer(**" not in text
+
+
+def goes_its_own_way(text: str) -> bool:
+    """Whether a source trains by a loop of its own, or sets the precision of what it computes by itself: of a Trainer's
+    arguments it has none, and their defaults say nothing of it."""
+    return any(sign in text for sign in (".backward(", "autocast(", "MixedPrecision("))
+
+
+def has_own_loop(text: str) -> bool:
+    """Whether a source trains by a loop of its own: what a Trainer does with a setting need not hold there."""
+    return ".backward(" in text and "Trainer" not in text

@@ -12,7 +12,7 @@ from kb.config.python.calls import CUTTING, Call, CallTable, Run, runs_of
 from kb.config.python.given import Arguments, given_to
 from kb.config.python.held import CommandLine, GivenConfig, Sources
 from kb.config.python.names import Names
-from kb.config.python.placing import LOSS_ONLY, asks_for_metrics, keeps_no_logits
+from kb.config.python.placing import LOSS_ONLY, asks_for_metrics, goes_its_own_way, keeps_no_logits
 from kb.config.python.syntax import Module
 from kb.config.python.values import SOURCE, Values, alike, lengths_by_constants
 from kb.config.text import guard
@@ -150,8 +150,9 @@ class PythonReader:
             settings |= _loss_only(analysis, run.own)
         calls = [call for call in (run.own, *run.certain, *run.doubtful) if call is not None]
         hidden = [name for call in calls for name in _hidden_by(call, analysis)]
-        if run.own is None and any(call.kind.group == "trainer" and call.argument("args") for call in calls):
-            hidden += OWN  # its arguments are made elsewhere
+        elsewhere = any(call.kind.group == "trainer" and call.argument("args") for call in calls)
+        if run.own is None and (elsewhere or goes_its_own_way(analysis.module.text)):
+            hidden += OWN
         if run.own is not None and "model.name" not in settings:  # where the model comes from is not seen
             hidden += OF_MODELS
         place = run.own or (*run.certain, *run.doubtful)[0]

@@ -8,7 +8,14 @@ from typing import Any
 
 from kb.config.dialect.dialects import LAST, Target
 from kb.config.python.declared import Default, declared, set_anyway
-from kb.config.python.placing import LOSS_ONLY, OF_METRICS, asks_for_metrics, device_map_of, keeps_no_logits
+from kb.config.python.placing import (
+    LOSS_ONLY,
+    OF_METRICS,
+    asks_for_metrics,
+    device_map_of,
+    has_own_loop,
+    keeps_no_logits,
+)
 from kb.config.shell.command import Speller
 from kb.config.shell.expand import Argument
 from kb.config.shell.flag_values import setting_of
@@ -74,7 +81,7 @@ def with_program(unit: Unit, programs: Sequence[Program], speller: Speller) -> U
         settings[LOSS_ONLY] = naming._replace(value=True, path=("compute_metrics",))
     if splits is not None:
         settings[NOT_MODELLED] = naming._replace(value=f"{splits[1]} ({unit.program})")
-    if program.has_own_loop:
+    if has_own_loop(program.text):
         settings[OWN_LOOP] = naming._replace(value=True)
     kept = {name: each for name, each in settings.items() if name not in OF_METRICS}
     return unit._replace(settings={**kept, **_said(unit, program)})
