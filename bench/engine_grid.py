@@ -34,12 +34,13 @@ ROWS = 15
 HELD_OUT = 10  # one row in so many
 ROWS_OF_A_PROCESS = 60
 SEQ2SEQ = ("marian", "m2m_100", "t5", "mt5", "bart", "mbart", "pegasus", "whisper")
-ENCODERS = ("bert", "roberta", "xlm-roberta", "electra", "distilbert", "albert", "modernbert")
+ENCODERS = ("bert", "roberta", "xlm-roberta", "electra", "distilbert", "albert", "modernbert", "deberta-v2")
 _QUERY_VALUE = ("query", "value")
 TARGETS = {
     **dict.fromkeys(ENCODERS, _QUERY_VALUE),
     "distilbert": ("q_lin", "v_lin"),
     "modernbert": ("Wqkv",),
+    "deberta-v2": ("query_proj", "value_proj"),
     "t5": ("q", "v"),
     "mt5": ("q", "v"),
     "gpt2": ("c_attn",),
@@ -163,6 +164,8 @@ def drawn(name: str, number: int) -> dict[str, Any]:
                   "inference_max_length": draw.choice((7, 12))}  # fmt: skip
     if kind == "albert":
         setup |= {"gradient_checkpointing": False, "use_reentrant": False}  # transformers refuses it
+    if kind == "deberta-v2":
+        setup["use_reentrant"] = False  # torch refuses it: what all layers share would be run back twice
     if kind == "m2m_100":
         setup["padded"] = True  # its layers are dropped at random, which a simulation of no padding takes for all
     row = {"model": name, "setup": grid._shortened(setup)}

@@ -15,6 +15,10 @@ _BART = {"encoder_layers": 4, "decoder_layers": 4, "scale_embedding": True, "pad
          "decoder_start_token_id": 2}  # fmt: skip
 _BERT = {"hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12, "num_hidden_layers": 4,
          "vocab_size": 30522, "max_position_embeddings": 512}  # fmt: skip
+_DEBERTA = {**_BERT, "model_type": "deberta-v2", "vocab_size": 128100, "type_vocab_size": 0,
+            "relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 256,
+            "max_relative_positions": -1, "position_biased_input": False, "share_att_key": True,
+            "norm_rel_ebd": "layer_norm"}  # fmt: skip
 WRITTEN: Mapping[str, dict[str, Any]] = {
     "stablelm-2": {**_LLAMA, "model_type": "stablelm", "num_key_value_heads": 32, "vocab_size": 100352,
                    "use_qkv_bias": True, "partial_rotary_factor": 0.25, "max_position_embeddings": 4096},
@@ -72,6 +76,12 @@ WRITTEN: Mapping[str, dict[str, Any]] = {
     "modernbert-masked": {"model_type": "modernbert", "architectures": ["ModernBertForMaskedLM"], "hidden_size": 1024,
                           "intermediate_size": 2624, "num_hidden_layers": 4, "num_attention_heads": 16,
                           "vocab_size": 50368, "max_position_embeddings": 8192},
+    "deberta-v2": {**_DEBERTA, "architectures": ["DebertaV2ForMaskedLM"], "hidden_size": 1536,
+                   "intermediate_size": 6144, "num_attention_heads": 24, "num_hidden_layers": 2,
+                   "conv_kernel_size": 3, "conv_act": "gelu"},
+    "deberta-unshared": {**_DEBERTA, "architectures": ["DebertaV2ForTokenClassification"], "num_labels": 9,
+                         "vocab_size": 32000, "share_att_key": False, "position_buckets": -1, "type_vocab_size": 2,
+                         "position_biased_input": True, "norm_rel_ebd": "none"},
     "albert": {**_BERT, "model_type": "albert", "architectures": ["AlbertForSequenceClassification"],
                "embedding_size": 128, "vocab_size": 30000, "hidden_act": "gelu_new"},
 }  # fmt: skip
@@ -108,6 +118,8 @@ CATALOGUED = (
     "koelectra-small-v3",
     "bert-large-cased",
     "gpt-neo-125m",
+    "deberta-v3-base",
+    "deberta-v3-large",
 )
 _NUMBERS = ("num_hidden_layers", "n_layer", "num_layers", "num_decoder_layers", "encoder_layers", "decoder_layers")
 

@@ -65,7 +65,7 @@ def test_a_run_that_is_not_followed_keeps_its_answer_without_a_drawing(
     tmp_path: Path, language: str, said: str
 ) -> None:
     drawn = tmp_path / "memory.svg"
-    run = ("--model", "deberta-v3-small", "--gpu", "t4", "--lang", language)
+    run = ("--model", "deberta-v3-small", "--gpu", "t4", "--gradient-checkpointing", "--reentrant", "--lang", language)
     made = kb(*run, "--plot", drawn, module="kb.estimate")
     assert made.returncode == 0, made.stderr
     assert said in made.stdout

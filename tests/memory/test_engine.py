@@ -204,14 +204,26 @@ def test_an_encoder_asked_to_generate_is_followed_without_that() -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"model_type": "deberta-v2", "type_vocab_size": 0}, "deberta-v2"),
+        ({"model_type": "deberta-v2", "type_vocab_size": 0}, "use_reentrant of deberta-v2"),
         ({"hidden_act": "quick_gelu"}, "hidden_act quick_gelu"),
         ({"model_type": "albert", "embedding_size": 128}, "gradient_checkpointing of albert"),
     ],
 )
 def test_what_the_engine_does_not_follow_of_an_encoder_is_refused_by_name(change: dict[str, Any], says: str) -> None:
     with pytest.raises(UnsupportedArchitectureError, match=says):
-        report(TrainingSetup(gradient_checkpointing=True), {**BERT, **change}, followed=True)
+        report(TrainingSetup(gradient_checkpointing=True, use_reentrant=True), {**BERT, **change}, followed=True)
+
+
+DEBERTA = {
+    **BERT, "model_type": "deberta-v2", "type_vocab_size": 0, "relative_attention": True, "norm_rel_ebd": "layer_norm",
+    "pos_att_type": ["p2c", "c2p"], "share_att_key": True, "position_buckets": 256, "position_biased_input": False,
+}  # fmt: skip
+
+
+def test_deberta_is_followed_unless_the_engine_cannot() -> None:
+    setup = TrainingSetup(bf16=True, gradient_checkpointing=True)
+    assert report(setup, DEBERTA).level == "engine"
+    assert report(setup._replace(use_reentrant=True), DEBERTA).level == "closed"
 
 
 def test_targets_that_match_nothing_are_said() -> None:

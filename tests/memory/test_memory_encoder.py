@@ -1,6 +1,7 @@
 """Encoder-only models: parameters, heads, and the closed forms against recorded traces and measured rows."""
 
 import json
+import sys
 from statistics import mean
 from typing import Any
 
@@ -105,6 +106,12 @@ def test_peft_trains_the_classifier_beside_the_adapters() -> None:
     assert dict(load.terms)["adapters"] == 4 * (294_912 + 592_130)
 
 
+@pytest.fixture
+def closed_forms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DeBERTa's too, which answer where the memory engine does not follow a run: these traces are older than it."""
+    monkeypatch.setattr(sys.modules["kb.memory.predict"], "_is_followed_better", lambda *_: False)
+
+
 def errors(kind: str, **where: Any) -> dict[str, float]:
     found = {}
     for architecture, setup, row in sample.traces(f"encoder_{kind}"):
@@ -123,6 +130,7 @@ def errors(kind: str, **where: Any) -> dict[str, float]:
     ("evaluation", "derived", 0.003, 0.03),
     ("evaluation", "held out", 0.005, 0.02),
 ])  # fmt: skip
+@pytest.mark.usefixtures("closed_forms")
 def test_peak_allocated_agrees_with_the_traces(kind: str, part: str, mean_target: float, worst_target: float) -> None:
     found = errors(kind, part=part)
     worst = max(found, key=lambda name: abs(found[name]))
@@ -133,6 +141,7 @@ def test_peak_allocated_agrees_with_the_traces(kind: str, part: str, mean_target
 
 @pytest.mark.parametrize("method", ["full", "lora", "qlora"])
 @pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.usefixtures("closed_forms")
 def test_every_method_agrees_on_its_own(method: str, checkpointing: bool) -> None:
     found = []
     for architecture, setup, row in sample.traces("encoder_training"):
@@ -145,6 +154,7 @@ def test_every_method_agrees_on_its_own(method: str, checkpointing: bool) -> Non
     assert mean(found) <= 0.015
 
 
+@pytest.mark.usefixtures("closed_forms")
 def test_weights_agree_with_the_traces() -> None:
     for architecture, setup, row in sample.traces("encoder_training"):
         load = predict(setup, architecture, constants=sample.CONSTANTS).phase("load")
@@ -154,6 +164,7 @@ def test_weights_agree_with_the_traces() -> None:
 
 
 @pytest.mark.parametrize("kind", ["training", "evaluation"])
+@pytest.mark.usefixtures("closed_forms")
 def test_reserved_memory_of_the_traces_lies_below_the_high_end(kind: str) -> None:
     rows = sample.traces(f"encoder_{kind}")
     below = 0

@@ -94,6 +94,9 @@ class Architecture(NamedTuple):
     relative: str = ""  # DeBERTa: the relative attentions, as pos_att_type names them, joined by "|"
     share_att_key: bool = False  # DeBERTa: position keys come from the content's projections
     conv: int = 0  # DeBERTa v2: kernel size of the convolution beside the first layer
+    conv_activation: str = ""  # the activation behind it
+    log_buckets: bool = False  # DeBERTa: far distances are put in buckets that grow
+    numbered: int = 0  # DeBERTa: positions that it numbers, whether or not it embeds them
     relative_norm: bool = False  # DeBERTa: a layer norm over the position embeddings
     mel_bins: int = 0  # Whisper: rows of its log-mel features
     audio_positions: int = 0  # Whisper: positions of its encoder, which its convolutions make of twice as many frames

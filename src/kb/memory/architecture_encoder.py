@@ -105,20 +105,31 @@ def _distilbert(config: Mapping[str, Any]) -> Architecture:
 
 def _deberta(found: Architecture, config: Mapping[str, Any]) -> Architecture:
     """DeBERTa's attention by content and position; where it attends by content alone, ``relative`` is empty."""
+    for name, usual in (("conv_groups", 1), ("attention_head_size", None), ("legacy", True)):
+        given = config.get(name, usual)
+        if given != usual and (name != "legacy" or found.head == "masked"):
+            raise _unmodelled(name, given)
+    found = found._replace(
+        max_positions=_absolute(found, config),
+        numbered=found.max_positions or 512,
+        conv=_conv(config),
+        conv_activation=word(config, "conv_act", default="tanh") if _conv(config) else "",
+        relative_norm="layer_norm" in word(config, "norm_rel_ebd", default="none").lower(),
+    )
     if not flag(config, "relative_attention", False):
-        return found._replace(relative="", max_positions=_absolute(found, config))
+        return found
     kinds = config.get("pos_att_type") or ()
     names = kinds.split("|") if isinstance(kinds, str) else [str(kind) for kind in kinds]
     known = [name.strip().lower() for name in names if name.strip().lower() in ("c2p", "p2c")]
     buckets = _span(config, "position_buckets")
-    longest = _span(config, "max_relative_positions") or found.max_positions or 512
+    longest = _span(config, "max_relative_positions") or found.numbered
+    if not known:
+        raise _unmodelled("pos_att_type", kinds)
     return found._replace(
         relative="|".join(known),
         share_att_key=flag(config, "share_att_key", False),
         relative_buckets=buckets or longest,
-        max_positions=_absolute(found, config),
-        conv=_conv(config),
-        relative_norm="layer_norm" in word(config, "norm_rel_ebd", default="none").lower(),
+        log_buckets=buckets > 0,
     )
 
 
@@ -166,6 +177,9 @@ def _drops_in_head(found: Architecture, config: Mapping[str, Any], head: Head) -
         return rate(config, *names[head][:1], default=names[head][1]) > 0 if head in names else found.hidden_dropout
     if found.model_type == "albert":
         return rate(config, "classifier_dropout_prob", default=0.1) > 0
+    if found.model_type == "deberta-v2":
+        own = head == "sequence" and config.get("cls_dropout") is not None
+        return rate(config, "cls_dropout") > 0 if own else found.hidden_dropout
     return found.hidden_dropout if config.get("classifier_dropout") is None else rate(config, "classifier_dropout") > 0
 
 

@@ -24,6 +24,8 @@ _SEQ2SEQ = {"d_model": 128, "encoder_ffn_dim": 256, "decoder_ffn_dim": 256, "enc
             "decoder_start_token_id": 2}  # fmt: skip
 _BERT = {"hidden_size": 128, "intermediate_size": 320, "num_attention_heads": 4, "num_hidden_layers": 2,
          "vocab_size": 1000, "max_position_embeddings": 256}  # fmt: skip
+_DEBERTA = {**_BERT, "model_type": "deberta-v2", "relative_attention": True, "norm_rel_ebd": "layer_norm",
+            "pos_att_type": ["p2c", "c2p"]}  # fmt: skip
 CONFIGS: dict[str, dict[str, Any]] = {
     "llama": {**_DECODER, "model_type": "llama", "rms_norm_eps": 1e-5},
     "gpt_neox": {**_DECODER, "model_type": "gpt_neox", "num_key_value_heads": 4},
@@ -42,6 +44,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "electra": {**_BERT, "model_type": "electra", "embedding_size": 64},
     "distilbert": {"model_type": "distilbert", "dim": 128, "hidden_dim": 320, "n_heads": 4, "n_layers": 2,
                    "vocab_size": 1000, "architectures": ["DistilBertForQuestionAnswering"]},
+    "deberta": {**_DEBERTA, "position_buckets": 32, "position_biased_input": False, "share_att_key": True},
+    "deberta, masked, convolved": {**_DEBERTA, "type_vocab_size": 2, "conv_kernel_size": 3, "conv_act": "gelu",
+                                   "architectures": ["DebertaV2ForMaskedLM"]},
     # sequences that are longer than the window; the average of all tokens is read
     "modernbert": {**_BERT, "model_type": "modernbert", "num_hidden_layers": 4, "local_attention": 32,
                    "classifier_pooling": "mean", "pad_token_id": 0},
@@ -97,6 +102,8 @@ SPANS = {**_BERT, "model_type": "bert", "architectures": ["BertForQuestionAnswer
         (CONFIGS["roberta"], {"label_smoothing_factor": 0.1}),
         (CONFIGS["bert, masked"], {"label_smoothing_factor": 0.1}),
         (CONFIGS["roberta"], {"method": "lora", "lora_target_modules": ("query", "value")}),
+        (CONFIGS["deberta"], {"do_eval": True, "eval_samples": 7, "padded": False}),
+        (CONFIGS["deberta"], {"method": "lora", "lora_target_modules": ("query_proj", "value_proj")}),
         ({**CONFIGS["modernbert"], "architectures": ["ModernBertForMaskedLM"]}, {"do_eval": True, "eval_samples": 9}),
         (
             {**CONFIGS["modernbert"], "architectures": ["ModernBertForQuestionAnswering"]},

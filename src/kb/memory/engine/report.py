@@ -181,7 +181,7 @@ def report_of(
         assumed += (Assumption("lora.load_in_8bit", True, "no_outliers"),)
     if setup.post is not None:
         assumed += (Assumption("training.loss", setup.post.kind, "loss_computed"),)
-    if setup.attn_implementation == "sdpa" and architecture.engine and without_sdpa(architecture):
+    if setup.attn_implementation == "sdpa" and without_sdpa(architecture):
         assumed += (Assumption("training.attn_implementation", "eager", "no_sdpa_of_the_type"),)
     if quantized and architecture.engine and packs_nothing(architecture):
         bits = 8 if setup.load_in_8bit else 4

@@ -36,6 +36,10 @@ def model_class(architecture: Architecture) -> type[Model]:
         from kb.memory.engine.families.modernbert import ModernBert
 
         return ModernBert
+    if architecture.model_type == "deberta-v2":
+        from kb.memory.engine.families.deberta import Deberta
+
+        return Deberta
     if architecture.family == "encoder":
         from kb.memory.engine.families.encoder import Encoder
 

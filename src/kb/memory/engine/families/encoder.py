@@ -76,13 +76,16 @@ class BertLayer:
     def __init__(self, model: "Encoder", path: str) -> None:
         a = model.architecture
         self.path, self.dropout = path, DROPPED if a.hidden_dropout else 0.0
-        self.attention = SelfAttention(model, f"{path}.attention.self", ("query", "key", "value"))
+        self.attention = self.attention_of(model, f"{path}.attention.self")
         self.dense = Linear(model, f"{path}.attention.output.dense", a.d_model, a.d_model, bias=True)
         self.norm1 = LayerNorm(model, f"{path}.attention.output.LayerNorm", a.d_model)
         self.up = Linear(model, f"{path}.intermediate.dense", a.d_model, a.d_ff, bias=True)
         self.down = Linear(model, f"{path}.output.dense", a.d_ff, a.d_model, bias=True)
         self.norm2 = LayerNorm(model, f"{path}.output.LayerNorm", a.d_model)
         self.activation = activation_of(a.activation)
+
+    def attention_of(self, model: Any, path: str) -> Any:
+        return SelfAttention(model, path, ("query", "key", "value"))
 
     def __call__(self, x: Tensor, mask: Any) -> Tensor:
         world.inside["BertLayer"] = self.path

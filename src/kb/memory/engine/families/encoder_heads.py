@@ -33,12 +33,23 @@ MASKED = {
         "cls.predictions.decoder",
         False,
     ),
+    "deberta-v2": (
+        "cls.predictions.transform.dense",
+        "cls.predictions.transform.LayerNorm",
+        "cls.predictions.decoder",
+        False,
+    ),
     "electra": ("generator_predictions.dense", "generator_predictions.LayerNorm", "generator_lm_head", True),
     "distilbert": ("vocab_transform", "vocab_layer_norm", "vocab_projector", False),
     "albert": ("predictions.dense", "predictions.LayerNorm", "predictions.decoder", True),
 }
 ROBERTA_MASKED = ("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", False)
-OWN_ACTIVATION = ("bert", "distilbert", "albert")  # the others' masked heads take gelu, whatever the layers do
+OWN_ACTIVATION = (
+    "bert",
+    "deberta-v2",
+    "distilbert",
+    "albert",
+)  # the others' masked heads take gelu, whatever the layers do
 
 
 def activation_of(name: str) -> Any:

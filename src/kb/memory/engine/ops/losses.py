@@ -1,5 +1,6 @@
 """Losses: cross-entropy as the models compute it, and the Trainer's label smoother."""
 
+from kb.memory.engine.ops.gathers import filled_back, gather
 from kb.memory.engine.ops.pointwise import add, neg, scale
 from kb.memory.engine.ops.shapes import cast
 from kb.memory.engine.tape import Gradients, Node, record, save, saved
@@ -55,7 +56,7 @@ def smoothed_loss(logits: Tensor, labels: Tensor) -> Tensor:
     log_probs = neg(log_softmax(logits))
     padding_mask = new((*labels.shape, 1), BOOL)
     labels = new((*labels.shape, 1), I64)  # clamp
-    nll_loss = _gather(log_probs, labels)
+    nll_loss = gather(log_probs, labels, labels.shape)
     smoothed = _sum_last(log_probs)
     _masked_fill(nll_loss, padding_mask)
     _masked_fill(smoothed, padding_mask)
@@ -72,19 +73,6 @@ def smoothed_loss(logits: Tensor, labels: Tensor) -> Tensor:
     return add(scale(nll_loss), scale(smoothed))
 
 
-def _gather(tensor: Tensor, at: Tensor) -> Tensor:
-    """Its backward keeps the whole input, for its shape."""
-    return new(at.shape, tensor.dtype, None, record(_gather_back, (tensor,), (tensor, at)))
-
-
-def _gather_back(node: Node, grad: Tensor) -> Gradients:
-    tensor, at = saved(node)
-    zeros = new(tensor.shape, grad.dtype)
-    out = new(tensor.shape, grad.dtype)
-    del zeros, at
-    return (out,)
-
-
 def _sum_last(tensor: Tensor) -> Tensor:
     return new((*tensor.shape[:-1], 1), F32, None, record(_expand_back, (tensor,), (), tensor.shape))
 
@@ -99,14 +87,7 @@ def _expand_back(node: Node, grad: Tensor) -> Gradients:
 
 def _masked_fill(tensor: Tensor, mask: Tensor) -> None:
     """In place: only the tape notices."""
-    tensor.node = record(_filled_back, (tensor,), (mask,)) or tensor.node
-
-
-def _filled_back(node: Node, grad: Tensor) -> Gradients:
-    kept = saved(node)
-    out = new(grad.shape, grad.dtype)
-    del kept
-    return (out,)
+    tensor.node = record(filled_back, (tensor,), (mask,)) or tensor.node
 
 
 def _divide(tensor: Tensor, by: Tensor) -> Tensor:

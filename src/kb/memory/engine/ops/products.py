@@ -47,7 +47,9 @@ def _mm_back(node: Node, grad: Tensor) -> Gradients:
 def _addmm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     bias, weight = half(bias), half(weight)
     given, x = x, half(x)
-    node = record(_addmm_back, (bias, x, weight), (x if weight.needs else None, weight if x.needs else None))
+    flat = len(x.shape) == 2  # else the input's view is made before the weight's, and its gradient comes after that
+    inputs = (bias, x, weight) if flat else (bias, weight, x)
+    node = record(_addmm_back, inputs, (x if weight.needs else None, weight if x.needs else None), flat)
     out = new((rows(x.shape), weight.shape[0]), x.dtype, None, node)
     world.multiplied(biased=True)
     del given
@@ -56,12 +58,13 @@ def _addmm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 def _addmm_back(node: Node, grad: Tensor) -> Gradients:
     """Input, then weight; the bias's sum is ``validate_outputs``' own, after both products."""
-    kept = saved(node)
-    bias, x, weight = node.edges
-    by_x = None if x is None else _product(x[1], grad.dtype, flat=len(x[1]) == 2)
+    kept, flat = saved(node), node.extra
+    bias, x, weight = node.edges if flat else (node.edges[0], node.edges[2], node.edges[1])
+    by_x = None if x is None else _product(x[1], grad.dtype, flat=flat)
     by_weight = None if weight is None else _product(weight[1], grad.dtype)
     del kept
-    return grad if bias is not None else None, by_x, by_weight
+    by_bias = grad if bias is not None else None
+    return (by_bias, by_x, by_weight) if flat else (by_bias, by_weight, by_x)
 
 
 def linear_by_function(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -129,9 +132,11 @@ def _bmm(first: Tensor, second: Tensor) -> Tensor:
 
 
 def bmm(first: Tensor, second: Tensor) -> Tensor:
-    """A batch of products, in autocast's type."""
-    second = half(second)
-    return _bmm(half(first), second)
+    """A batch of products, in autocast's type; what the caller gave lives until the product is there."""
+    given, second = second, half(second)
+    out = _bmm(half(first), second)
+    del given
+    return out
 
 
 def baddbmm(bias: Tensor, first: Tensor, second: Tensor) -> Tensor:
