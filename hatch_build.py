@@ -114,16 +114,21 @@ def stage(root: str, folder: str, day: str) -> None:
     for name in ("cold.json", "guide.json"):  # whys and examples, what the guide shows: a check reads none of them
         path = os.path.join(location.bundle, name)
         with open(path, "rb") as part, open(path + PACKED, "wb") as packed_part:
-            packed_part.write(lzma.compress(part.read(), preset=9 | lzma.PRESET_EXTREME))
+            packed_part.write(packed(part.read()))
         os.remove(path)
     os.remove(os.path.join(location.bundle, FILE))  # what was read of each: an installed package's do not change
     texts: dict[str, str] = {}
     for name in files_under(folder):
         with open(os.path.join(folder, name), encoding="utf-8", newline="") as stream:
             texts[name] = stream.read()
-    packed = lzma.compress(json.dumps(texts, ensure_ascii=False).encode(), preset=9 | lzma.PRESET_EXTREME)
     with open(os.path.join(folder, ARCHIVE), "wb") as archive:
-        archive.write(packed)
+        archive.write(packed(json.dumps(texts, ensure_ascii=False).encode()))
+
+
+def packed(text: bytes) -> bytes:
+    """xz at its strongest; bytes of text have no alignment to look for (``pb``)."""
+    strongest = {"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "pb": 0, "nice_len": 273}
+    return lzma.compress(text, filters=[strongest])
 
 
 def released(root: str) -> tuple[str, str]:
