@@ -103,6 +103,14 @@ def test_the_first_table_says_what_the_chooser_says(model: str, gpu: str) -> Non
     assert (f"{most['batch']} {most['title']}" in cell) == (most["batch"] > own["batch"])
 
 
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_source_without_a_note_leads_to_what_cites_it(language: str) -> None:
+    shown = source_tables(load_library(language))
+    row = next(line for line in shown.splitlines() if 'id="s-hf-7198"' in line)
+    assert "(rules/resume-argument-ignored.md)" in row
+    assert not re.search(r"\|\s*\|$", shown, re.MULTILINE)
+
+
 def test_a_column_that_says_nothing_is_left_out() -> None:
     shown = formula(LIBRARY, "kfold-inference-memory")
     assert "| variable | value |" in shown and "choices" not in shown

@@ -184,7 +184,7 @@ def _program(language: str, name: str) -> str:
 
 def _group(library: Library, name: str) -> str:
     """A group of the bench in the reader's words: family or campaign, method, phase."""
-    known: dict[str, str] = {phase: library.words.named("phase", phase) for phase in (*WORKING, "load")}
+    known: dict[str, str] = {phase: library.words.named("phase", phase) for phase in (*WORKING, "load", "save")}
     return " · ".join(known.get(part, part) for part in name.split(", "))
 
 

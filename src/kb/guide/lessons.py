@@ -13,6 +13,7 @@ from kb.guide.markup import cells, code, computed, own_table, prose, sourced, ta
 from kb.guide.site_words import say
 from kb.report.lesson_options import changes_of, option_rows
 from kb.report.lesson_rows import (
+    PRECISIONS,
     Case,
     Cell,
     beam_rows,
@@ -23,6 +24,7 @@ from kb.report.lesson_rows import (
     length_rows,
     precision_rows,
     setup_rows,
+    ways_of,
     worker_rows,
 )
 from kb.report.lesson_serving import serving_rows
@@ -151,13 +153,22 @@ def saving_options(library: Library, model: str, gpu: str, batch: int) -> str:
 
 
 def largest_batch(library: Library, model: str, gpu: str, way: str = "full") -> str:
-    """The largest batch that fits with its whole error band, at the model's usual length: of training in a way, or
-    with ``generate`` of generating."""
+    """The largest batch that fits with its whole error band, at the model's usual length.
+
+    Args:
+        way: of training one of ``WAYS``, or of what a chapter compares (``precision.fp32``, ``gpus.fsdp``,
+            ``post.dpo_lora``); ``generate`` is of generating.
+
+    Raises:
+        ValueError: there is no such comparison.
+    """
     case = _case(library, model, gpu)
     if way == "generate":
         largest = case.estimator.largest(generating(case, 1), "inference_batch_size")
     else:
-        largest = case.estimator.largest(case.setup._replace(**WAYS[way]), "per_device_train_batch_size")
+        what, _, name = way.rpartition(".")
+        compared = PRECISIONS if what == "precision" else ways_of(what, case.estimator.constants) if what else WAYS
+        largest = case.estimator.largest(case.setup._replace(**compared[name]), "per_device_train_batch_size")
     return computed(library, f"**{largest}**")
 
 

@@ -15,6 +15,7 @@ from kb.core.expression import Tree
 from kb.guide.library import Library, load_library
 from kb.guide.markup import badge, cited_source, code, fenced, held, prose, text
 from kb.guide.site_words import say
+from kb.guide.source_tables import named_sources
 from kb.report.condition import computes, named, sentence
 from kb.report.diagnosis_report import diagnosis_text
 from kb.report.terminal import Style
@@ -83,7 +84,7 @@ def remedy_page(library: Library, entry: Mapping[str, Any]) -> str:
     if example := diagnosed(library, entry):
         about = say(language, "remedy.example_about", config=code(CONFIG), gpu=GPU)
         parts += [f"## {say(language, 'remedy.example')} {{ #example }}", about, example]
-    sources = list(dict.fromkeys(_sources(entry)))
+    sources = list(dict.fromkeys(named_sources(entry)))
     if sources:
         parts += [
             f"## {say(language, 'rule.sources')} {{ #sources }}",
@@ -151,17 +152,3 @@ def _worked_out(name: str, tree: Tree, words: Words) -> str:
     if tree[0] in ("fact", "lit"):
         return sentence(tree, words) if tree[0] == "lit" else named(tree[1], words)
     return say(language, "remedy.change.computed")
-
-
-def _sources(data: Any) -> Iterator[str]:
-    """Every source named anywhere in the entry."""
-    if isinstance(data, Mapping):
-        if isinstance(data.get("source"), str):
-            yield data["source"]
-        for name in data.get("sources", ()):
-            if isinstance(name, str):
-                yield name
-        data = list(data.values())
-    if isinstance(data, list):
-        for item in data:
-            yield from _sources(item)

@@ -53,7 +53,7 @@ def checklist(library: Library, name: str) -> str:
         title = step["title"][library.language]
         does = _filled(library, step, step["does"]) if "does" in step else ""
         source = badge(library, step["status"], step)
-        lines.append(f"{number}. **{text(title)}** {prose(does)} {source}")
+        lines.append(f"{number}. **{text(title)}:** {prose(does)} {source}")
         lines += [
             "\n    " + fenced(commands[used], "bash").replace("\n", "\n    ") + "\n"
             for used in step.get("uses", ())
