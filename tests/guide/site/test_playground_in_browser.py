@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -252,6 +253,20 @@ def test_a_fix_changes_the_text_and_the_finding_goes(playground: Browser) -> Non
     playground.ask(f"{finding}.querySelector('.kb-fix').click()")
     playground.wait(f"!{finding}")
     assert "fp16: true" not in read(playground).replace("bf16: true", "")
+
+
+def test_once_all_safe_fixes_are_in_the_next_step_that_saves_memory_is_said_and_stays(playground: Browser) -> None:
+    write(
+        playground, "model_name_or_path: google/mt5-large\nper_device_train_batch_size: 16\nfp16: true\noutput_dir: o\n"
+    )
+    check(playground)
+    playground.ask("window.kbAnswer = null; document.querySelectorAll('.kb-buttons button')[1].click()")
+    playground.wait("window.kbAnswer")
+    notice = "[...document.querySelectorAll('#kb-playground .kb-notice')].map((one) => one.innerText).join()"
+    said = playground.wait(notice)
+    assert "GiB" in said and "gradient_checkpointing" in said and "learning_rate" not in said and "null" not in said
+    time.sleep(2)  # what is typed is checked a moment later; what was written by a fix is not checked again
+    assert playground.ask(f"return {notice}") == said
 
 
 HOSTILE = {

@@ -8,6 +8,7 @@ const KEPT = ["gpu", "gpus", "host_memory", "cpus", "versions", "kind", "config"
 const WAIT = 120; // milliseconds after the last key
 const SEVERITIES = ["error", "warning", "info"]; // the worst first
 const OVER = ["likely_oom", "oom"];
+const SAVES = /-would-save$|-peak-exceeds-/; // rules whose fixes take less memory
 const LONGEST = 30_000; // characters of a link; more is cut off on its way, and slows the page
 if (root) start();
 
@@ -175,12 +176,12 @@ class Playground {
     return details;
   }
 
-  /** What is left once every safe fix is in: by how much it is over, and the first step that changes the run. */
+  /** What is left once every safe fix is in: by how much it is over, and the first step that takes less memory. */
   #still(unit, report) {
     const size = (bytes) => (bytes / 2 ** 30).toFixed(1);
     const used = Math.max(...Object.values(unit.prediction.phases).map((phase) => phase.process_used_bytes));
     const limit = Math.min(...report.machine.gpus.map((gpu) => gpu.memory_total_bytes));
-    const next = unit.findings.flatMap(({ fixes }) => fixes).find(({ changes }) => changes);
+    const next = unit.findings.filter(({ rule }) => SAVES.test(rule)).flatMap(({ fixes }) => fixes).find(({ changes }) => changes);
     const values = { used: size(used), limit: size(limit), next: next ? `${next.title} ${next.changes}` : "–" };
     return make("p", { class: "kb-notice" }, filled(this.words.still, values));
   }
@@ -219,6 +220,7 @@ class Playground {
     const answer = await this.engine.call("fix", this.state.config, this.asked(), language, rule, unsafe);
     if (answer.text !== undefined) this.#write(answer.text);
     else this.status.textContent = answer.fault;
+    clearTimeout(this.timer); // of the text that was just written: it is checked now, and once
     this.fixedAll = rule === "";
     this.run();
   }
