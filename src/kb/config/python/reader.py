@@ -118,9 +118,8 @@ class PythonReader:
         keys: Mapping[str, Setting] = {}
         cuts = [call for call in run.doubtful if call.kind.group in CUTTING and not call.where.certainly]
         agreed = {call.number for group in CUTTING for call in self._agreeing(group, cuts, run, analysis)}
-        for call in (run.own, *run.certain, *run.doubtful):
-            if call is None:
-                continue
+        calls = [call for call in (run.own, *run.certain, *run.doubtful) if call is not None]
+        for call in calls:
             part = self._part(call, analysis)
             found = part.settings
             keys = part.keys if call is run.own else keys
@@ -148,7 +147,6 @@ class PythonReader:
         asked = {name: each.value for name, each in settings.items()}
         if run.own is not None and LOSS_ONLY not in settings and not asks_for_metrics(asked):
             settings |= _loss_only(analysis, run.own)
-        calls = [call for call in (run.own, *run.certain, *run.doubtful) if call is not None]
         hidden = [name for call in calls for name in _hidden_by(call, analysis)]
         elsewhere = any(call.kind.group == "trainer" and call.argument("args") for call in calls)
         if run.own is None and (elsewhere or goes_its_own_way(analysis.module.text)):
