@@ -8,6 +8,8 @@ from kb import knowledge
 from kb.advice.estimator import on_gpu
 from kb.core.catalog import Catalog
 from kb.core.hardware import Machine
+from kb.core.model import Model
+from kb.memory import parameter_count
 
 
 @cache
@@ -25,3 +27,13 @@ CATALOG = load_catalog()
 
 def machine(gpu: str, **values: int) -> Machine:
     return on_gpu(CATALOG.gpus[gpu])._replace(**{"host_memory_bytes": 60 * 10**9, "cpus": 48, **values})
+
+
+def shallow(model: Model) -> Model:
+    """The model with two layers of each kind: the memory engine follows layer by layer, and one is like another."""
+    arch = model.architecture
+    depths = {name: 2 for name in ("encoder_layers", "decoder_layers") if getattr(arch, name) > 2}
+    if arch.vision is not None:
+        depths["vision"] = arch.vision._replace(depth=2, full_layers=(1,) if arch.vision.full_layers else ())
+    arch = arch._replace(**depths)
+    return model._replace(architecture=arch, parameters=parameter_count(arch))

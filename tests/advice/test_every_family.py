@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from catalog_sample import load_catalog, load_guide
+from catalog_sample import load_catalog, load_guide, shallow
 from kb.advice.answer import answer
 from kb.advice.estimate import estimate
 from kb.advice.estimator import Estimator
@@ -58,16 +58,6 @@ def models() -> Iterator[Model]:
     for model_type, head in [*heads, ("albert", "AlbertForMaskedLM"), ("camembert", "CamembertForMaskedLM")]:
         arch = architecture_from_config({**bert, "model_type": model_type, "architectures": [head]})
         yield Model(id=head, name=head, architecture=arch, parameters=parameter_count(arch))
-
-
-def shallow(model: Model) -> Model:
-    """The model with two layers of each kind: the memory engine follows layer by layer, and one is like another."""
-    arch = model.architecture
-    depths = {name: 2 for name in ("encoder_layers", "decoder_layers") if getattr(arch, name) > 2}
-    if arch.vision is not None:
-        depths["vision"] = arch.vision._replace(depth=2, full_layers=(1,) if arch.vision.full_layers else ())
-    arch = arch._replace(**depths)
-    return model._replace(architecture=arch, parameters=parameter_count(arch))
 
 
 MODELS = {model.id: model for model in models()}
