@@ -78,7 +78,7 @@ class Attention:
         key = self.projected(self.pos_key, distances, samples) if self.shares or "c2p" in self.kinds else None
         if "p2c" in self.kinds and not self.shares:
             query = self.projected(self.pos_query, distances, samples)
-        score: Any = None
+        score: Tensor | None = None
         if "c2p" in self.kinds:
             assert key is not None
             found = ops.bmm(q, ops.transpose(key, 1, 2))
@@ -92,7 +92,8 @@ class Attention:
             seen = ops.transpose(gather(seen, at, (*k.shape[:2], k.shape[1])), 1, 2)
             scaled = ops.scale(seen)
             score = ops.plus(scaled) if score is None else ops.add_here(score, scaled)
-        return score  # type: ignore[no-any-return]
+        assert score is not None  # without either kind the layer has no distances (`why_not`)
+        return score
 
     def projected(self, linear: Linear, distances: Tensor, samples: int) -> Tensor:
         """Distances through a layer, for every sample."""
