@@ -34,13 +34,14 @@ ROWS = 15
 HELD_OUT = 10  # one row in so many
 ROWS_OF_A_PROCESS = 60
 SEQ2SEQ = ("marian", "m2m_100", "t5", "mt5", "bart", "mbart", "pegasus", "whisper")
-ENCODERS = ("bert", "roberta", "xlm-roberta", "electra", "distilbert", "albert", "modernbert", "deberta-v2")
+ENCODERS = ("bert", "roberta", "xlm-roberta", "electra", "distilbert", "albert", "modernbert", "deberta-v2", "mpnet")
 _QUERY_VALUE = ("query", "value")
 TARGETS = {
     **dict.fromkeys(ENCODERS, _QUERY_VALUE),
     "distilbert": ("q_lin", "v_lin"),
     "modernbert": ("Wqkv",),
     "deberta-v2": ("query_proj", "value_proj"),
+    "mpnet": ("q", "v"),
     "t5": ("q", "v"),
     "mt5": ("q", "v"),
     "gpt2": ("c_attn",),
@@ -162,7 +163,7 @@ def drawn(name: str, number: int) -> dict[str, Any]:
         beams = draw.choice((1, 1, 3)) if kind in SEQ2SEQ else 1
         setup |= {"do_predict": True, "inference_batch_size": draw.choice((1, 3, 4)), "inference_num_beams": beams,
                   "inference_max_length": draw.choice((7, 12))}  # fmt: skip
-    if kind == "albert":
+    if kind in ("albert", "mpnet"):
         setup |= {"gradient_checkpointing": False, "use_reentrant": False}  # transformers refuses it
     if kind == "deberta-v2":
         setup["use_reentrant"] = False  # torch refuses it: what all layers share would be run back twice

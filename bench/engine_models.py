@@ -82,6 +82,10 @@ WRITTEN: Mapping[str, dict[str, Any]] = {
     "deberta-unshared": {**_DEBERTA, "architectures": ["DebertaV2ForTokenClassification"], "num_labels": 9,
                          "vocab_size": 32000, "share_att_key": False, "position_buckets": -1, "type_vocab_size": 2,
                          "position_biased_input": True, "norm_rel_ebd": "none"},
+    "mpnet": {**_BERT, "model_type": "mpnet", "architectures": ["MPNetForSequenceClassification"], "vocab_size": 30527,
+              "max_position_embeddings": 514},
+    "mpnet-masked": {**_BERT, "model_type": "mpnet", "architectures": ["MPNetForMaskedLM"], "vocab_size": 30527,
+                     "max_position_embeddings": 514},
     "albert": {**_BERT, "model_type": "albert", "architectures": ["AlbertForSequenceClassification"],
                "embedding_size": 128, "vocab_size": 30000, "hidden_act": "gelu_new"},
 }  # fmt: skip

@@ -207,6 +207,7 @@ def test_an_encoder_asked_to_generate_is_followed_without_that() -> None:
         ({"model_type": "deberta-v2", "type_vocab_size": 0}, "use_reentrant of deberta-v2"),
         ({"hidden_act": "quick_gelu"}, "hidden_act quick_gelu"),
         ({"model_type": "albert", "embedding_size": 128}, "gradient_checkpointing of albert"),
+        ({"model_type": "mpnet"}, "gradient_checkpointing of mpnet"),
     ],
 )
 def test_what_the_engine_does_not_follow_of_an_encoder_is_refused_by_name(change: dict[str, Any], says: str) -> None:

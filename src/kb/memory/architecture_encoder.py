@@ -7,7 +7,8 @@ from kb.core.model import Architecture, Head
 from kb.memory.config_fields import UnsupportedArchitectureError, flag, head_size, number, rate, word
 
 ROBERTA_TYPES = ("roberta", "xlm-roberta", "camembert")
-TYPES: tuple[str, ...] = ("bert", *ROBERTA_TYPES, "electra", "deberta-v2", "distilbert", "albert")
+TYPES: tuple[str, ...] = ("bert", *ROBERTA_TYPES, "electra", "deberta-v2", "distilbert", "albert", "mpnet")
+BUCKETS = 32  # of distances, that MPNet's code makes whatever its config says
 LONGEST_LABELS = 10**6
 
 # the class names of transformers end so; a bare model or an ELECTRA discriminator is fine-tuned to classify sequences
@@ -19,7 +20,7 @@ _HEADS: tuple[tuple[str, Head], ...] = (
 
 
 def architecture(config: Mapping[str, Any]) -> Architecture:
-    """The architecture of BERT, RoBERTa, XLM-R, ELECTRA, DeBERTa v2 and v3, DistilBERT or ALBERT.
+    """The architecture of BERT, RoBERTa, XLM-R, ELECTRA, DeBERTa v2 and v3, DistilBERT, ALBERT or MPNet.
 
     The head is that of the first name in ``architectures``, else a classifier of sequences. Rates and sizes that a
     config may leave out take the defaults of transformers.
@@ -43,6 +44,11 @@ def architecture(config: Mapping[str, Any]) -> Architecture:
         if groups != 1:
             raise _unmodelled("num_hidden_groups × inner_group_num", groups)
         return found._replace(shared_layers=True)
+    if model_type == "mpnet":
+        buckets = number(config, "relative_attention_num_buckets", default=BUCKETS)
+        if buckets < BUCKETS:
+            raise _unmodelled("relative_attention_num_buckets", buckets)
+        return found._replace(type_vocab_size=0, relative_buckets=buckets, engine=True)
     return found
 
 
@@ -175,6 +181,8 @@ def _drops_in_head(found: Architecture, config: Mapping[str, Any], head: Head) -
     if found.model_type == "distilbert":
         names = {"sequence": ("seq_classif_dropout", 0.2), "span": ("qa_dropout", 0.1)}
         return rate(config, *names[head][:1], default=names[head][1]) > 0 if head in names else found.hidden_dropout
+    if found.model_type == "mpnet":
+        return found.hidden_dropout
     if found.model_type == "albert":
         return rate(config, "classifier_dropout_prob", default=0.1) > 0
     if found.model_type == "deberta-v2":

@@ -51,6 +51,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "modernbert": {**_BERT, "model_type": "modernbert", "num_hidden_layers": 4, "local_attention": 32,
                    "classifier_pooling": "mean", "pad_token_id": 0},
 }  # fmt: skip
+MPNET: dict[str, Any] = {**_BERT, "model_type": "mpnet"}  # no layer of which can be checkpointed
 SETUPS: dict[str, dict[str, Any]] = {
     "bf16": {"bf16": True},
     "checkpointed": {"bf16": True, "gradient_checkpointing": True},
@@ -58,16 +59,33 @@ SETUPS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", SETUPS)
-@pytest.mark.parametrize("model", CONFIGS)
-def test_training_asks_for_the_same_blocks_in_the_same_order(model: str, name: str) -> None:
-    setup = TrainingSetup(per_device_train_batch_size=3, max_source_length=72, **SETUPS[name])
-    wanted, peaks = simulated(CONFIGS[model], setup, (8, 6))
-    found, own = followed(CONFIGS[model], setup, (8, 6))
+def same_acts(config: dict[str, Any], setup: TrainingSetup) -> None:
+    wanted, peaks = simulated(config, setup, (8, 6))
+    found, own = followed(config, setup, (8, 6))
     one, other = canonical(wanted), canonical(found)
     at = parted(one, other)
     assert at is None, (one[at - 3 : at + 3], other[at - 3 : at + 3])
     assert {phase: own[phase] for phase in peaks} == peaks
+
+
+@pytest.mark.parametrize("name", SETUPS)
+@pytest.mark.parametrize("model", CONFIGS)
+def test_training_asks_for_the_same_blocks_in_the_same_order(model: str, name: str) -> None:
+    same_acts(CONFIGS[model], TrainingSetup(per_device_train_batch_size=3, max_source_length=72, **SETUPS[name]))
+
+
+@pytest.mark.parametrize(
+    ("head", "given"),
+    [
+        ("SequenceClassification", {"bf16": True, "do_eval": True, "eval_samples": 7}),
+        ("SequenceClassification", {"attn_implementation": "eager", "padded": False}),
+        ("MaskedLM", {"fp16": True, "method": "lora", "lora_target_modules": ("q", "v")}),
+        ("TokenClassification", {"method": "qlora", "load_in_4bit": True, "lora_target_modules": ("all-linear",)}),
+    ],
+)
+def test_mpnet_asks_for_the_same_blocks(head: str, given: dict[str, Any]) -> None:
+    setup = TrainingSetup(per_device_train_batch_size=3, max_source_length=72, **given)
+    same_acts({**MPNET, "architectures": [f"MPNetFor{head}"]}, setup)
 
 
 WRITTEN: dict[str, dict[str, Any]] = {

@@ -40,6 +40,10 @@ def model_class(architecture: Architecture) -> type[Model]:
         from kb.memory.engine.families.deberta import Deberta
 
         return Deberta
+    if architecture.model_type == "mpnet":
+        from kb.memory.engine.families.mpnet import Mpnet
+
+        return Mpnet
     if architecture.family == "encoder":
         from kb.memory.engine.families.encoder import Encoder
 

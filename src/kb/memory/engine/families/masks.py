@@ -170,18 +170,21 @@ def in_numbers(mask: Tensor, dtype: str | None) -> Tensor:
     return out
 
 
-def counted_places(ids: Tensor) -> Tensor:
-    """``create_position_ids_from_input_ids`` (RoBERTa, M2M100): numbers that count what is no padding."""
+def counted_places(ids: Tensor, *, past: bool = True) -> Tensor:
+    """``create_position_ids_from_input_ids`` (RoBERTa, M2M100): numbers that count what is no padding.
+
+    ``past``: what a cache holds is added to them, none or not; MPNet has no cache.
+    """
     differs = new(ids.shape, BOOL)
     mask = new(ids.shape, I32)
     del differs
     wide = new(ids.shape, I64)
     narrow = new(ids.shape, I32)
     del wide
-    shifted = new(ids.shape, I32)
-    del narrow
+    if past:
+        narrow = new(ids.shape, I32)
     indices = new(ids.shape, I32)
-    del shifted
+    del narrow
     long = new(ids.shape, I64)
     places = new(ids.shape, I64)
     del long, indices, mask
