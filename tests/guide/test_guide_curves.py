@@ -8,10 +8,13 @@ import pytest
 from kb.advice.attempts import WAYS
 from kb.advice.estimator import Estimator, on_gpu
 from kb.advice.recommend import alone_at_inference, base_of
+from kb.core.text import LANGUAGES
 from kb.guide import all_fits as whole
 from kb.guide.curves import Curves
+from kb.guide.entry_pages import model_page
 from kb.guide.fits import fit_of, heat_map, map_of
 from kb.guide.kept import KEPT
+from kb.guide.library import load_library
 from kb.knowledge import load_catalog
 from kb.report.lesson_rows import SHOWN_WAYS
 
@@ -23,8 +26,11 @@ MODELS = ("mt5-base", "kobart", "llama-3.2-1b", "klue-roberta-base", "gpt2")
 def test_cards_together_give_the_same_batches_as_each_alone(name: str) -> None:
     model = CATALOG.models[name]
     curves = Curves(model, CATALOG.constants)
-    for gpu in CATALOG.gpus.values():
-        row = fit_of(model, gpu, CATALOG.constants, curves)
+    cards = sorted(CATALOG.gpus.values(), key=lambda gpu: gpu.memory_total)
+    rows = {gpu.id: fit_of(model, gpu, CATALOG.constants, curves) for gpu in cards}
+    # each card's answer leans on those of the cards before: some of every size show whether that changes it
+    for gpu in {*cards[::6], *{gpu.compute_capability: gpu for gpu in cards}.values()}:
+        row = rows[gpu.id]
         estimator = Estimator(model, on_gpu(gpu), CATALOG.constants)
         base, _ = base_of(model, estimator)
         assert row is not None
@@ -54,6 +60,15 @@ def test_a_map_is_of_the_first_way_in_which_anything_fits() -> None:
     assert found is not None and found.way == "full" and found.cells == heat_map(model, large, constants)
     smaller = map_of(model, small, constants)
     assert smaller is None or smaller.way != "full"
+
+
+@pytest.mark.parametrize("name", ["deberta-v3-small", "whisper-tiny"])
+def test_a_model_that_the_engine_follows_is_on_no_table_and_its_page_says_what_to_ask(name: str) -> None:
+    model = CATALOG.models[name]
+    assert fit_of(model, CATALOG.gpus["rtx-4090"], CATALOG.constants) is None
+    for language in LANGUAGES:
+        page = model_page(load_library(language), model, whole.Fits([], {}))
+        assert "{ #fits }" in page and f"`kb recommend --model {name} --gpu a100-80gb`" in page
 
 
 def test_everything_is_computed_once_and_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

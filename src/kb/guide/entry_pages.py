@@ -95,6 +95,9 @@ def model_page(library: Library, model: Model, fits: Fits) -> str:
             say(language, "heat.about"),
             heat_maps(library, [(model, gpus[name]) for name in USUAL_GPUS if name in gpus], fits.maps),
         ]
+    else:
+        command = f"kb recommend --model {model.id} --gpu {USUAL_GPUS[-1]}"
+        parts += [f"## {say(language, 'fits.where')} {{ #fits }}", say(language, "fits.asked", command=command)]
     if noted := noted_settings(library, model=model.id):
         parts += [f"## {say(language, 'preset.heading')} {{ #notes }}", say(language, "preset.about"), noted]
     claims = [f"- {prose(claim['text'][language])} {cited(library, claim)}" for claim in data.get("claims", [])]

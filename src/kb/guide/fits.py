@@ -9,7 +9,7 @@ from kb.core.hardware import Gpu
 from kb.core.model import Model
 from kb.core.record import NamedTuple
 from kb.guide.curves import Curves
-from kb.memory import UnsupportedArchitectureError
+from kb.memory import UnsupportedArchitectureError, engine_answers
 from kb.report.lesson_rows import SHOWN_WAYS
 
 LENGTHS = (128, 256, 512, 1024, 2048)  # tokens of input, of the heat maps
@@ -45,15 +45,15 @@ class Map(NamedTuple):
 
 
 def fit_of(model: Model, gpu: Gpu, constants: Mapping[str, float], curves: Curves | None = None) -> Row | None:
-    """None where the model's family has no closed form: following each run takes too long for all GPUs.
+    """None where the memory engine answers: following each run takes too long for all GPUs.
 
     ``curves`` are the model's, where it is asked about often.
     """
-    if model.architecture.engine:
-        return None
     curves = curves or Curves(model, constants)
     try:
         base, precision = base_of(model, Estimator(model, on_gpu(gpu), constants))
+        if engine_answers(base, model.architecture):
+            return None
         training = base._replace(do_eval=False)
         train = {
             way: curves.largest(training._replace(**WAYS[way]), "per_device_train_batch_size", gpu)

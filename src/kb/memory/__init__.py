@@ -12,7 +12,7 @@ from kb.memory.linear import (
     modules,
     targets_for,
 )
-from kb.memory.predict import predict, surely_out_of_memory
+from kb.memory.predict import engine_answers, predict, surely_out_of_memory
 from kb.memory.search import largest_batch, workers_that_fit
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "adapter_parameters",
     "architecture_from_config",
     "default_targets",
+    "engine_answers",
     "largest_batch",
     "match_targets",
     "modules",

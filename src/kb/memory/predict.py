@@ -59,7 +59,7 @@ def predict(
         )
     capability = compute_capability or (gpu.compute_capability if gpu else None)
     memory = gpu_memory_bytes if gpu_memory_bytes is not None else (gpu.memory_total if gpu else None)
-    if architecture.engine or setup.post or followed or _is_followed_better(setup, architecture):
+    if followed or engine_answers(setup, architecture):
         context = context_of(constants, capability, gpu)
         report: MemoryReport = _engine().report_of(setup, architecture, constants, context, memory, capability)
         alike = setup if architecture.engine or setup.post else as_run(setup)
@@ -86,6 +86,12 @@ def predict(
         host=host_ledger(setup, loads, constants=constants, limit_bytes=host_limit_bytes),
         verdict=verdict,
     )
+
+
+def engine_answers(setup: TrainingSetup, architecture: Architecture) -> bool:
+    """Whether :func:`predict` follows the run by the memory engine, which takes longer than a closed form: by seconds
+    where many batches are asked about."""
+    return bool(architecture.engine or setup.post or _is_followed_better(setup, architecture))
 
 
 def surely_out_of_memory(
