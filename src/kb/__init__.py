@@ -1,9 +1,13 @@
 """kb: know before you run. GPU and host memory of Hugging Face style configs, checked against rules that are data."""
 
-import sys
-from typing import TYPE_CHECKING, Any, NoReturn
+from __future__ import annotations
 
+import sys
+
+TYPE_CHECKING = False  # type checkers take it for true; nothing is imported before the path is set right, below
 if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
     from kb.core.finding import Finding as Finding
     from kb.core.hardware import Machine as Machine
     from kb.core.memory_report import MemoryReport as MemoryReport
@@ -50,8 +54,36 @@ def leave_quietly(*_: object) -> NoReturn:
     os._exit(130)
 
 
+_SWITCHES = frozenset("bBdEiIOPqsSuvx")  # Python's options of one letter that take no value
+
+
+def _leave_out_this_folder() -> None:
+    """Take the folder that ``python -m`` puts first on the path from it, where it is kb that is looked for.
+
+    A project that is checked may hold an ``inspect.py`` or a ``json.py`` of its own. It would stand in for Python's,
+    and run, though kb promises to run nothing of a project.
+    """
+    for at, each in enumerate(sys.orig_argv):
+        before, said, module = each.partition("m")  # -m, with or without a space, or at the end of a group: -Im
+        if said and before[:1] == "-" and _SWITCHES.issuperset(before[1:]):
+            named = module or sys.orig_argv[at + 1]
+            if named.partition(".")[0] == "kb" and sys.path and sys.path[0] == _here():
+                del sys.path[0]
+            return
+
+
+def _here() -> str | None:
+    import os
+
+    try:
+        return str(os.getcwd())
+    except OSError:  # the folder is gone
+        return None
+
+
 if sys.argv[:1] == ["-m"]:  # so it is only while `python -m kb.NAME` looks for kb; kb.cli hears Ctrl-C from there on
     import signal
 
+    _leave_out_this_folder()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, leave_quietly)

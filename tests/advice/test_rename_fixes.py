@@ -7,7 +7,7 @@ from kb.advice.check import Checker, Disk
 from kb.config.reader import ConfigReader
 from kb.core.finding import Finding
 from kb.core.lint import facts_of
-from kb.core.naming import Program
+from kb.core.program import Program
 from kb.machine.detect import detect
 
 CATALOG = load_catalog()

@@ -56,3 +56,27 @@ def test_the_doctor_names_a_namesake_that_comes_later(namesake: Path) -> None:
 def test_the_program_starts_where_it_is_alone() -> None:
     run = start("--version", path=[ROOT / "src"])
     assert run.returncode == 0 and run.stdout.startswith("kb 0.")
+
+
+@pytest.mark.parametrize(
+    "ways", [["-m", "kb.check"], ["-mkb.check"], ["-um", "kb", "check"], ["-X", "utf8", "-m", "kb.check"]]
+)
+def test_no_module_of_a_project_stands_in_for_pythons(tmp_path: Path, ways: list[str]) -> None:
+    for name in ("inspect", "json", "yaml", "argparse", "re"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('a project must not run')\n")
+    (tmp_path / "train.yaml").write_text("per_device_train_batch_size: 8\nlearning_rate: 5.0e-5\n")
+    command = [sys.executable, *ways, "train.yaml", "--gpu", "rtx-3090"]
+    environ = {**ENVIRON, "PYTHONPATH": str(ROOT / "src")}
+    run = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, encoding="utf-8", check=False)
+    assert run.returncode == 0, run.stderr
+
+
+def test_the_folder_stays_where_another_program_is_started(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "__init__.py").write_text("import kb\n")
+    (tmp_path / "mine" / "train.py").write_text("import beside\nprint(beside.WORD)\n")
+    (tmp_path / "beside.py").write_text("WORD = 'found'\n")
+    environ = {**ENVIRON, "PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-m", "mine.train"]
+    run = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, encoding="utf-8", check=False)
+    assert run.stdout == "found\n", run.stderr

@@ -182,3 +182,14 @@ def test_an_effective_batch_for_several_nodes_is_undecided_not_wrong() -> None:
         assert "effective-batch-not-as-said" not in [each.rule for each in checked(config(beside), count).findings]
     alone = CONFIG + "gradient_accumulation_steps: 2  # effective batch 30\n"
     assert "effective-batch-not-as-said" in [each.rule for each in checked(config(alone)).findings]
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "launcher"),
+    [("uv run ", "python"), ("nohup ", "python"), ("poetry run ", "python"), ("srun -n 2 ", None), ("mpirun ", None)],
+)
+def test_what_only_runs_the_command_that_follows_hides_no_launcher(wrapper: str, launcher: str | None) -> None:
+    assert script(f"{wrapper}python {TRAIN}").launcher == launcher
+    spread = script(f"{wrapper}accelerate launch --config_file two.yaml {TRAIN}")
+    assert (spread.launcher, spread.settings["launch.config_file"].value) == ("accelerate", "two.yaml")
+    assert script(f"{wrapper}torchrun --nproc_per_node 4 {TRAIN}").settings["launch.num_processes"].value == 4

@@ -8,8 +8,8 @@ from catalog_sample import load_catalog
 from kb.core.setup import TrainingSetup
 from kb.core.units import MIB
 from kb.memory import architecture_from_config, predict
+from kb.memory.process import kept_workspace
 from kb.memory.remainders import copies_of, kept_states, moments_remainder, reused_remainder
-from kb.memory.workspaces import kept_workspace
 
 CONSTANTS = load_catalog().constants
 BERT = architecture_from_config(

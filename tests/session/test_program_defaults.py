@@ -8,6 +8,7 @@ import pytest
 from catalog_sample import load_catalog
 from kb.advice.question import Question
 from kb.config.python.declared import declared
+from kb.config.python.loaded import loaded
 from kb.config.python.placing import device_map_of
 from kb.core.result import UnitResult, Unusable
 from kb.session.prepare import file_checker
@@ -219,3 +220,43 @@ def test_of_a_pair_the_commands_word_wins_where_the_library_is_not_given_both(tm
     program = ARGPARSE.replace("args = parser", 'parser.add_argument("--fp16", default=True)\nargs = parser')
     assert "training.fp16" not in checked(tmp_path, program, "--bf16 True").unit.settings
     assert checked(tmp_path, program).unit.settings["training.fp16"].value is True
+
+
+LOADS = """
+import torch, transformers
+from transformers import AutoModelForCausalLM, HfArgumentParser, TrainingArguments
+
+(args,) = HfArgumentParser((TrainingArguments,)).parse_args_into_dataclasses()
+tokenizer = transformers.AutoTokenizer.from_pretrained(name, dtype=torch.float64)
+model = AutoModelForCausalLM.from_pretrained(name, {given})
+{more}
+trainer = transformers.Trainer(model=model, args=args)
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "more", "expected"),
+    [
+        ("torch_dtype=torch.bfloat16", "", {"model.torch_dtype": "bfloat16"}),
+        ("dtype='auto'", "", {"model.torch_dtype": "auto"}),
+        ("attn_implementation='eager'", "", {"model.attn_implementation": "eager"}),
+        ("torch_dtype=args.dtype", "", {}),
+        ("dtype=dtype", "", {}),
+        ("dtype=torch.float16", "AutoModel.from_pretrained(name, dtype=torch.float32)", {"model.torch_dtype": None}),
+        ("dtype=torch.float16", "PeftModel.from_pretrained(m, n, dtype='auto')", {"model.torch_dtype": "float16"}),
+        ("use_cache=False", "model.gradient_checkpointing_enable()", {"training.gradient_checkpointing": True}),
+        ("", "if args.gradient_checkpointing:\n    model.gradient_checkpointing_enable()", {}),
+        ("", "if big:\n    model.gradient_checkpointing_enable()", {"training.gradient_checkpointing": None}),
+    ],
+)  # fmt: skip
+def test_how_a_program_loads_its_model_by_itself(given: str, more: str, expected: dict[str, Any]) -> None:
+    assert loaded(LOADS.format(given=given, more=more)) == expected
+
+
+def test_a_program_that_loads_its_model_by_itself_says_so_for_the_command(tmp_path: Path) -> None:
+    program = LOADS.format(given="torch_dtype=torch.bfloat16", more="model.gradient_checkpointing_enable()")
+    setup = checked(tmp_path, program).setup
+    assert setup is not None
+    assert (setup.weights, setup.gradient_checkpointing) == ("bf16", True)
+    without = checked(tmp_path, LOADS.format(given="", more="if big:\n    model.gradient_checkpointing_enable()"))
+    assert without.prediction is None, "nobody knows whether checkpointing is on"

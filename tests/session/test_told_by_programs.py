@@ -142,6 +142,74 @@ def test_text_that_the_program_makes_a_number_is_no_fault(tmp_path: Path, more: 
     assert ("yaml-number-is-text" in found) is said
 
 
+FLAGS = """
+import argparse, yaml
+from transformers import Trainer, TrainingArguments
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--config")
+parser.add_argument("--learning_rate"{kind}, default=1e-5)
+parser.set_defaults(**yaml.safe_load(open(parser.parse_known_args()[0].config)))
+args = parser.parse_args()
+Trainer(args=TrainingArguments("out", learning_rate=args.learning_rate)).train()
+"""
+FIELDS = """
+import yaml
+from {library} import BaseModel
+from transformers import Trainer, TrainingArguments
+
+class Settings(BaseModel):
+    learning_rate: float = 1e-5
+
+settings = Settings(**yaml.safe_load(open("train.yaml")))
+Trainer(args=TrainingArguments("out", learning_rate=settings.learning_rate)).train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        (FLAGS.replace("{kind}", ", type=float"), False),
+        (FLAGS.replace("{kind}", ""), True),
+        (FIELDS.replace("{library}", "pydantic"), False),
+        (FIELDS.replace("{library}", "bases"), True),
+    ],
+)
+def test_text_that_a_parser_or_a_class_makes_a_number_is_no_fault(tmp_path: Path, program: str, said: bool) -> None:
+    (tmp_path / "kb.toml").write_text("")
+    (tmp_path / "train.py").write_text(program, "utf-8")
+    found = [each.rule for each in result(tmp_path, CONFIG, "train.yaml").findings]
+    assert ("yaml-number-is-text" in found) is said
+
+
+def test_an_empty_setting_that_the_program_fills_in_is_not_told(tmp_path: Path) -> None:
+    fills = """
+from trl import SFTConfig, TrlParser
+class Own(SFTConfig):
+    def __post_init__(self):
+        {}
+        super().__post_init__()
+TrlParser((Own,)).parse_args_and_config()
+"""
+    config = "model_name_or_path: Qwen/Qwen3-4B\noutput_dir: o\ndataloader_num_workers: null\nmax_length: 512\n"
+    (tmp_path / "kb.toml").write_text("")
+    for line, said in (("pass", True), ("self.dataloader_num_workers = self.dataloader_num_workers or 8", False)):
+        (tmp_path / "train.py").write_text(fills.replace("{}", line), "utf-8")
+        found = [each.rule for each in result(tmp_path, config, "train.yaml").findings]
+        assert ("setting-left-empty" in found) is said
+
+
+def test_what_is_wrong_with_a_config_that_several_commands_read_is_told_once(tmp_path: Path) -> None:
+    config = "model_name_or_path: Qwen/Qwen3-4B\noutput_dir: o\nlearning_rate: 5.0e-5\nmax_length: 512\n"
+    (tmp_path / "kb.toml").write_text("")
+    (tmp_path / "sft.yaml").write_text(config + "torch_empty_cache_steps: 1\n", "utf-8")
+    runs = [f"trl sft --config sft.yaml --model_name_or_path Qwen/Qwen3-{size}" for size in ("0.6B", "1.7B", "4B")]
+    checker = file_checker(CATALOG, Project(), Question.of(gpu="rtx-4090"), Checking(root=str(tmp_path)))
+    outcome = checker.check("\n".join(runs).encode(), str(tmp_path / "run.sh"))
+    told = [[each.rule for each in section.findings] for section in outcome.results]
+    assert ["empty-cache-every-few-steps" in rules for rules in told] == [True, False, False]
+
+
 BY_UNSLOTH = """
 import yaml
 from trl import SFTTrainer

@@ -25,7 +25,8 @@ from kb.core.hardware import Machine
 from kb.core.lint import Linter, LintResult, Release, nothing_pinned, place_of
 from kb.core.memory_report import OVER
 from kb.core.model import Model, ModelIdentity
-from kb.core.naming import Names, Program
+from kb.core.naming import Names
+from kb.core.program import Program
 from kb.core.record import NamedTuple
 from kb.core.release import Versions, named_releases
 from kb.core.result import UnitResult

@@ -6,7 +6,8 @@ from functools import lru_cache
 
 from kb.core.document import Setting, Unit
 from kb.core.facts import FactType
-from kb.core.naming import HANDS_ON, Program, freezes, has_own_loss
+from kb.core.naming import HANDS_ON
+from kb.core.program import Program, freezes, has_own_loss
 
 DECIDED = ("training.", "data.", "lora.", "quantization.", "model.torch_dtype", "model.attn_implementation")
 """Settings that a program fills in itself where the command does not say them."""

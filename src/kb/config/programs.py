@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterator
 from itertools import islice
 
-from kb.core.naming import Program
+from kb.core.program import Program
 
 MAX_BYTES = 1 << 20  # of one source
 MAX_READ = 4 << 20  # of all sources of a project that are read for one answer

@@ -2,204 +2,25 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 from kb.core.document import Unit
 from kb.core.facts import Certainty
 from kb.core.finding import Finding
-from kb.core.record import NamedTuple
+from kb.core.program import Program
 
 OF_OMEGACONF = ("hydra",)  # formats that OmegaConf reads as often as not
 HANDS_ON = "script.passes_training_arguments"
 """The fact by which a project says that its program hands every name on."""
-# Texts of patterns, which `re` compiles when a program is met and keeps: most runs meet none.
-# Each begins with the letters that are looked for: that is what makes the search quick.
-_PARSERS = ("HfArgumentParser(", "TrlParser(", "H4ArgumentParser(")
-_CLASS = r"TrainingArguments\b|Config\b"
-_CALLED = (r"TrainingArguments\s*\(", r"Config\s*\(")
-_FILLED = r"[^()]{0,2000}\*\*\s*\w"
-_PARSED = r"(?:Hf|Trl|H4)ArgumentParser\(|TrlParser\("
-_FIRST_ARGUMENT = r"\s*(?:dataclass_types\s*=\s*)?[\[(]?([\w.,\s]*?)\s*,?\s*[\])]"
-_OTHER_FRAMEWORK = r"(?m)^[ \t]*(?:import|from)[ \t]+(?:flax|optax|paddle|mindspore)\b"
-_ADAPTS = r"\b(?:get_peft_model|LoraConfig|LoraModel|PeftModel\.from_pretrained)\s*\("
-# Loads the adapters that lie in the model's folder, whatever flags say.
-_LOADS_ADAPTERS = r"(?m)^[^#\n]*\bAutoPeftModel\w*\.from_pretrained\s*\("
-_FREEZES = r"(?m)^[^#\n]*\.requires_grad(?:_\(\s*False\b|\s*=\s*False\b)"
-# A loss that never holds all logits, or a language model's class with a forward of its own.
-_OWN_LOSS = r"""(?mx) \b(?:linear_cross_entropy|cce_patch|apply_liger_kernel_to_\w+|LigerFusedLinear\w+)\(
-    | \bAutoLigerKernelFor | ^class[ ]\w+\([^)\n]*\w(?:ForCausalLM|ForConditionalGeneration)\b"""
-_BY_UNSLOTH = r"(?m)^[^#\n]*\bFast(?:Language|Vision|Text)?Model\.from_pretrained\s*\("
-_GIVEN = r"""\b(\w+)["']?\s*(?:=(?!=)|\]\s*=(?!=)|:)"""
-MOST_PROGRAMS = 1024  # whose sources' marks are remembered
-_TRAINS = r"Trainer\(|TrainingArguments\b|\.backward\(|\.fit\("
-# Both turn gradient checkpointing on where they are not told otherwise (peft/utils/other.py, unsloth/models/llama.py).
-_CHECKPOINTS = r"\bprepare_model_for_(?:kbit|int8)_training\(|\bFastLanguageModel\.get_peft_model\("
-# a switch for adapters that is off unless it is written
-_ASKS_TO = r"""(?mxi)^[ \t]+\w*(?:lora|peft|adapter)\w*[ \t]*:[ \t]*(?:Optional\[)?bool\]?
-    [ \t]*=[ \t]*(?:field\(\s*default[ \t]*=[ \t]*)?False\b
-    |add_argument\(\s*["']--\w*(?:lora|peft|adapter)[\w-]*["'][^()]*?(?:store_true|default[ \t]*=[ \t]*False)
-    |\bget_peft_config\("""
-_IMPORTS_TRAINER = r"(?m)^[ \t]*(?:from|import)[ \t]+(?:trl\b|transformers\b[^\n]*\bTrainer\b)|^[ \t]+Trainer,"
 _WRITTEN = "written."
 _SET_BY_PROGRAMS = ("training.", "data.", "generation.", "lora.", "quantization.")
 # OmegaConf reads 5e-5 as a number, PyYAML as text.
 _BY_OMEGACONF = r"\bOmegaConf\b|\bhydra\.main\b|\bHydraConfig\b"
 _BY_PYYAML = r"\byaml\.(?:safe_load|load|full_load)\b|\bparse_yaml_file\b|\b(?:Trl|H4)ArgumentParser\b|\bTrlParser\b"
-_OF_TRL = ("SFT", "DPO", "GRPO", "Reward", "KTO", "ORPO", "CPO", "PPO", "RLOO", "GKD", "XPO", "NashMD", "BCO", "PRM")
+# Classes of these libraries make a number of a text where a field is one (pydantic by default, the others always).
+_CONVERTS = r"(?m)^[ \t]*(?:from|import)[ \t]+(?:pydantic|pydantic_settings|draccus|pyrallis|jsonargparse)\b"
 _ABOUT_VALUES = ("text",)  # types of which a wrong value is wrong for any program
-
-
-class Program(NamedTuple):
-    """The source of a program: its own, and that of the project's modules that it imports."""
-
-    path: str
-    text: str
-    own_length: int | None = None  # of its own source, before that of the modules; None: there is no other
-
-    @property
-    def own(self) -> str:
-        """Its own source alone."""
-        return self.text if self.own_length is None else self.text[: self.own_length]
-
-    @property
-    def imported(self) -> str:
-        """The source of the modules that it imports."""
-        return "" if self.own_length is None else self.text[self.own_length :]
-
-    @property
-    def hands_on(self) -> bool:
-        """Whether it gives a config's names to the library's class of arguments as they are."""
-        return _hands_on(self.text)
-
-    @property
-    def trains(self) -> bool:
-        """Whether a training starts there: by a Trainer, or by a loop of its own."""
-        return re.search(_TRAINS, self.text) is not None
-
-    @property
-    def is_of_trainer(self) -> bool:
-        """Whether the library's class of arguments, or a trainer of the library, is there: its defaults may count."""
-        return "TrainingArguments" in self.text or re.search(_IMPORTS_TRAINER, self.text) is not None
-
-    @property
-    def parses(self) -> bool:
-        """Whether it hands names on by a parser made of the library's own class, which has the library's defaults."""
-        return self.hands_on and any(parser in self.text for parser in _PARSERS)
-
-    def has_own(self, key: str) -> bool:
-        """Whether it names a key itself: in quotes, as a flag, as a field of a class, or as an attribute."""
-        return key in self.text and _own(key, self.hands_on).search(self.text) is not None
-
-    def decides(self, key: str) -> bool:
-        """Whether it may give a setting a value of its own: it names the key, or is of a framework that has other
-        defaults.
-        """
-        if key in self.text and re.search(rf"\b{re.escape(key)}\b", self.text):
-            return True
-        return _of_another_framework(self.text)
-
-    def sets(self, key: str) -> bool:
-        """Whether it gives a setting of this name a value itself: as an argument of a call, by assignment, or in a
-        table. Reading one, as ``args.bf16``, does not.
-        """
-        if key == "gradient_checkpointing" and re.search(_CHECKPOINTS, self.text) is not None:
-            return True
-        given = _given(self.text)
-        return key in given or f"use_{key}" in given
-
-    @property
-    def loads_by_unsloth(self) -> bool:
-        """Whether Unsloth loads the model that it trains: in half precision or 4 bit, with kernels of its own."""
-        return "unsloth" in self.text and self.trains and re.search(_BY_UNSLOTH, self.text) is not None
-
-    @property
-    def loads_adapters(self) -> bool:
-        """Whether it trains the adapters that lie in the model's folder, whatever its flags say."""
-        return "AutoPeftModel" in self.text and re.search(_LOADS_ADAPTERS, self.text) is not None
-
-    @property
-    def adds_adapter(self) -> bool:
-        """Whether it trains adapters unless a flag forbids it: it makes them, and none of its flags asks for them."""
-        return _adds_adapter(self.text)
-
-    @property
-    def own_text(self) -> str:
-        """Its own source, without that of the modules."""
-        return self.text[: self.own_length]
-
-
-def freezes(text: str) -> bool:
-    """Whether a source lets weights not train (``parameter.requires_grad = False``): that is no full fine-tuning."""
-    return "requires_grad" in text and re.search(_FREEZES, text) is not None
-
-
-def has_own_loss(text: str) -> bool:
-    """Whether a source has a loss of its own that need not hold all logits."""
-    return re.search(_OWN_LOSS, text) is not None
-
-
-@lru_cache(MOST_PROGRAMS)
-def _given(text: str) -> frozenset[str]:
-    """Every name that a source gives a value, as an argument, by assignment, or in a table."""
-    return frozenset(re.findall(_GIVEN, text))
-
-
-@lru_cache(MOST_PROGRAMS)
-def _adds_adapter(text: str) -> bool:
-    return re.search(_ADAPTS, text) is not None and re.search(_ASKS_TO, text) is None
-
-
-@lru_cache(MOST_PROGRAMS)
-def _of_another_framework(text: str) -> bool:
-    return re.search(_OTHER_FRAMEWORK, text) is not None
-
-
-@lru_cache(MOST_PROGRAMS)
-def _hands_on(text: str) -> bool:
-    if _of_another_framework(text):
-        return False
-    if any(parser in text for parser in _PARSERS):
-        named = [_classes(text, match.end()) for match in re.finditer(_PARSED, text)]
-        if named and all(classes is not None for classes in named):
-            return any(_is_arguments(text, name) for classes in named for name in classes or ())
-        return any(_of_arguments(text, match) for match in re.finditer(_CLASS, text))
-    if "**" not in text:
-        return False
-    calls = (match for called in _CALLED for match in re.finditer(called, text))
-    return any(_of_arguments(text, match) and re.compile(_FILLED).match(text, match.end()) for match in calls)
-
-
-def _classes(text: str, at: int) -> tuple[str, ...] | None:
-    """The classes that a parser is made of, as they are named; None where they are not told there."""
-    match = re.compile(_FIRST_ARGUMENT).match(text, at)
-    names = tuple(name.strip().rpartition(".")[2] for name in match[1].split(",")) if match else ()
-    names = tuple(name for name in names if name)
-    return names if names and all(name[:1].isupper() for name in names) else None
-
-
-def _is_arguments(text: str, name: str) -> bool:
-    """Whether a class is one of training arguments, or is built on one."""
-    match = re.search(_CLASS, name)
-    if match is not None and match.end() == len(name) and _of_arguments(name, match):
-        return re.search(rf"^class {re.escape(name)}[ \t]*(?:\([ \t]*\))?:", text, re.MULTILINE) is None  # its own
-    base = re.search(rf"^class {re.escape(name)}\(([^()]*)\)", text, re.MULTILINE)
-    return base is not None and any(_of_arguments(base[1], each) for each in re.finditer(_CLASS, base[1]))
-
-
-def _of_arguments(text: str, match: re.Match[str]) -> bool:
-    """Whether a name that ends so is that of a class of training arguments."""
-    return match[0][0] == "T" or text.endswith(_OF_TRL, 0, match.start())
-
-
-@lru_cache(512)
-def _own(key: str, hands_on: bool) -> re.Pattern[str]:
-    name = re.escape(key)
-    flag = "[-_]".join(re.escape(part) for part in re.split("[-_]", key))
-    ways = [rf"""["'](?:--?{flag}|{name})["'=]""", rf"^[ \t]+{name}[ \t]*:[ \t]*\w"]
-    if not hands_on:  # of a library's arguments the attributes are the library's own
-        ways.append(rf"\.{name}\b(?!\s*\()")
-    return re.compile("|".join(ways), re.MULTILINE)
 
 
 class Names:
@@ -278,8 +99,7 @@ class Names:
         if self._unit.reader != "script":
             return "certain"
         texts = [program.text for program in self._programs]
-        made_number = rf"\bfloat\([^\n]{{0,80}}?\b{re.escape(key)}\b"
-        if any("float(" in text and key in text and re.search(made_number, text) for text in texts):
+        if any(_makes_number(text, key) for text in texts):
             return None
         if any(re.search(_BY_PYYAML, text) for text in texts):
             return "certain"
@@ -298,3 +118,19 @@ class Names:
 
 def _plain(key: str) -> str:
     return key.lstrip("-").replace("-", "_")
+
+
+def _makes_number(text: str, key: str) -> bool:
+    """Whether a source makes a number of what a config says as text: by ``float``, by a flag of that type whose default
+    the config becomes (argparse converts a default that is text), or by a class that converts.
+    """
+    if key not in text or "float" not in text:
+        return False
+    name = re.escape(key)
+    flag = "[-_]".join(re.escape(part) for part in re.split("[-_]", key))
+    ways = [rf"\bfloat\(\s*[^\n]{{0,80}}?\b{name}\b"]
+    if "set_defaults(**" in text:
+        ways.append(rf"""["']--{flag}["'][^()]*?\btype\s*=\s*float\b""")
+    if re.search(_CONVERTS, text):
+        ways.append(rf"(?m)^[ \t]+{name}[ \t]*:[^=\n]*\bfloat\b")
+    return any(re.search(way, text) for way in ways)

@@ -14,12 +14,11 @@ from kb.memory.generation import generation_peak
 from kb.memory.host import Loads, host_ledger
 from kb.memory.ledger import Peak, Terms
 from kb.memory.parallel import as_run
-from kb.memory.process import context_of, judged, phase_of
+from kb.memory.process import context_of, judged, kept_workspace, phase_of
 from kb.memory.remainders import moments_remainder
 from kb.memory.shape import Shape, shape_of
 from kb.memory.states import KNOWN_OPTIMIZERS, States, states_of
 from kb.memory.training import training_peak
-from kb.memory.workspaces import kept_workspace
 
 FAMILIES = ("t5", "bart", "decoder", "encoder")
 FLASH_FROM = (8, 0)  # compute capability from which scaled_dot_product_attention has its flash kernel

@@ -4,9 +4,13 @@ from collections.abc import Mapping
 
 from kb.core.hardware import Gpu
 from kb.core.memory_report import STATUSES, Phase, PhaseName, Term, Verdict, phase_status
+from kb.core.model import Architecture
 from kb.core.record import NamedTuple
-from kb.core.units import rounded_down
+from kb.core.units import MIB, rounded_down
+from kb.memory.counts import count
 from kb.memory.ledger import Peak
+
+BIAS_WORKSPACE = MIB  # cuBLASLt's, which a product with a bias goes through (CUDABlas.cpp; seen in runs on a T4)
 
 
 class Context(NamedTuple):
@@ -83,3 +87,19 @@ def judged(
     deciding = max(phases, key=lambda phase: phase.process_used_bytes)
     term = max(deciding.terms, key=lambda term: term.bytes).name if deciding.terms else None
     return phases, Verdict(status=worst, phase=deciding.name, term=term)
+
+
+def kept_workspace(arch: Architecture, workspace: int, *, quantized: bool, trained: bool, checkpointed: bool) -> int:
+    """Bytes that cuBLAS and cuBLASLt keep once a forward pass, and where ``trained`` a backward pass, has run.
+
+    cuBLASLt's comes with the first linear layer that has a bias; autograd's thread meets one only where checkpointing
+    makes layers again. 4-bit layers add their biases themselves, so that only heads over classes are left.
+
+    Args:
+        workspace: bytes of one thread's cuBLAS workspace.
+    """
+    blocks = count(arch).biases > 0 and not quantized
+    forward = BIAS_WORKSPACE if blocks or arch.family == "encoder" else 0
+    if not trained:
+        return workspace + forward
+    return 2 * workspace + forward + (BIAS_WORKSPACE if blocks and checkpointed else 0)

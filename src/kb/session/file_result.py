@@ -1,13 +1,14 @@
 """What a file is by its name, its text, and what was found in it."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from kb.config.files import ConfigError
 from kb.config.text.encoding import Decoded, decode
 from kb.core.finding import Finding, Severity
 from kb.core.record import NamedTuple
 from kb.core.result import UnitResult
+from kb.core.text import Text
 
 Kind = Literal["config", "shell", "command", "text", "python", "notebook"]
 CODE = ("python", "notebook")
@@ -68,13 +69,22 @@ class Overrides(NamedTuple):
 
 def each_once(results: Sequence[UnitResult]) -> list[list[Finding]]:
     """The findings of each unit, without those that an earlier unit has word for word: a section inherits settings
-    from the top, and what is wrong with one of them is one fault, not one for each heir.
+    from the top, and several commands read one config. What is wrong with one of them is one fault, not one for each.
     """
     seen: list[Finding] = []
+    told: list[tuple[str, str, Text, Mapping[str, Any]]] = []
     shares: list[list[Finding]] = []
     for result in results:
-        inherited = {setting.span for setting in result.unit.settings.values() if setting.inherited}
-        share = [finding for finding in result.findings if finding.span not in inherited or finding not in seen]
+        settings = result.unit.settings.values()
+        inherited = {setting.span for setting in settings if setting.inherited}
+        joined = {setting.span: setting.joined for setting in settings if setting.joined}
+        share: list[Finding] = []
+        for finding in result.findings:
+            said = (finding.rule, joined.get(finding.span, ""), finding.message, finding.facts)
+            if (finding.span in inherited and finding in seen) or (said[1] and said in told):
+                continue
+            share.append(finding)
+            told.append(said)
         seen += share
         shares.append(share)
     return shares

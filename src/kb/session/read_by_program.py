@@ -19,7 +19,7 @@ from kb.core.catalog import Catalog
 from kb.core.document import REWRITTEN, Event, Setting, Unit
 from kb.core.expression import Unknown, is_unknown
 from kb.core.finding import Span
-from kb.core.naming import Program
+from kb.core.program import Program
 
 BATCH = "training.per_device_train_batch_size"
 TWO_PROGRAMS = "two programs read it, each in its own way"

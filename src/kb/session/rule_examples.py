@@ -16,7 +16,7 @@ from kb.core.document import Unit
 from kb.core.expression import Lookup, Tree
 from kb.core.hardware import Machine
 from kb.core.model import Model, ModelIdentity
-from kb.core.naming import Program
+from kb.core.program import Program
 from kb.core.record import NamedTuple
 from kb.core.release import parse_version
 from kb.core.result import UnitResult

@@ -11,7 +11,7 @@ from kb.config.text.encoding import decode
 from kb.config.text.guard import MAX_BYTES
 from kb.core.document import Unit
 from kb.core.model import Model
-from kb.core.naming import Program
+from kb.core.program import Program
 
 if TYPE_CHECKING:
     from kb.config.program_files import ProgramFiles

@@ -23,7 +23,7 @@ from kb.core.document import NO_SUCH_RUN, Event, Setting, Unit
 from kb.core.expression import Unknown
 from kb.core.facts import FactType
 from kb.core.finding import Span
-from kb.core.naming import freezes, has_own_loss
+from kb.core.program import freezes, has_own_loss
 from kb.core.record import NamedTuple
 
 DIALECT = "python"

@@ -161,8 +161,8 @@ def read_launch(
         processes = tool_processes(launch.script, launch.flags, around, launch.tool.processes)
     if arguments[0].text is None:  # `$RUN train.py`: it may stand for a launcher
         return launch._replace(word=arguments[0])
-    # a wrapper may itself be what starts several processes
-    seen = not wraps(arguments[0].text)
+    before = {(word.text or "").rpartition("/")[2] for word in arguments[:start]}
+    seen = launcher != "python" or before.isdisjoint(_OF_CLUSTERS)  # srun may start Python several times
     return launch._replace(processes=processes, launcher=launcher if seen else None, word=arguments[start])
 
 

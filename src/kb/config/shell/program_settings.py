@@ -8,6 +8,7 @@ from typing import Any
 
 from kb.config.dialect.dialects import LAST, Target
 from kb.config.python.declared import Default, declared, set_anyway
+from kb.config.python.loaded import loaded
 from kb.config.python.placing import (
     LOSS_ONLY,
     OF_METRICS,
@@ -24,7 +25,7 @@ from kb.config.text.source import Places
 from kb.core.document import REWRITTEN, Setting, Unit
 from kb.core.expression import Unknown
 from kb.core.finding import Span
-from kb.core.naming import Program
+from kb.core.program import Program
 
 BROUGHT = (
     "data.", "lora.", "quantization.", "model.name", "model.torch_dtype", "model.attn_implementation",
@@ -73,6 +74,7 @@ def with_program(unit: Unit, programs: Sequence[Program], speller: Speller) -> U
     defaults = declared(program.own, program.imported)
     settings = dict(_defaults(unit, program, defaults, speller, naming))
     settings |= _unmodelled(unit, defaults, speller, naming)
+    settings |= _loaded(unit, program, naming)
     placed, splits = device_map_of(program.own), _SPLITS.search(program.text)
     if placed is not None and unit.launcher in ("python", None):  # under another launcher its code does otherwise
         settings[DEVICE_MAP] = naming._replace(value=placed, path=("device_map",))
@@ -143,6 +145,14 @@ def _is_read(name: str, text: str) -> bool:
     """Whether the program takes a flag's value anywhere: as an attribute, or by its name in brackets or a call."""
     key = re.escape(name)
     return re.search(rf"""\.{key}\b|[\[(]["']{key}["']|[(,]\s*{key}\b|=\s*{key}\b""", text) is not None
+
+
+def _loaded(unit: Unit, program: Program, naming: Setting) -> Iterator[tuple[str, Setting]]:
+    """How the program loads its model by itself. What the command says stays: a flag of that name is for it."""
+    for name, value in loaded(program.own).items():
+        if name not in unit.settings and value is not False:
+            told = Unknown(frozenset((name,)), "known only when the command runs") if value is None else value
+            yield name, naming._replace(value=told, path=(name.rpartition(".")[2],))
 
 
 def _unmodelled(
