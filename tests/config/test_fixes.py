@@ -433,3 +433,24 @@ def test_a_bare_flag_takes_a_value_with_its_new_name() -> None:
     )
     result = FIXER.apply(text, "run.sh", [request(unit, edits)], shell=True)
     assert result.text == "python t.py --train_sampling_strategy group_by_length --learning_rate 1e-4\n"
+
+
+LIGHTNING = """\
+trainer:
+  accelerator: gpu
+  devices: 1
+  precision: bf16-mixed  # of an A100
+  max_epochs: 1
+model: {class_path: my.Module}
+"""
+
+
+def test_a_value_is_written_in_the_words_of_its_key() -> None:
+    assert changed(LIGHTNING, {"training.bf16": False}) == LIGHTNING.replace("bf16-mixed", '"32-true"')
+
+
+def test_a_value_that_its_key_has_no_word_for_is_not_written() -> None:
+    half = LIGHTNING.replace("bf16-mixed", "16-true")
+    result = change(half, {"model.torch_dtype": "float32"})
+    assert reason(result) == "config.fix.value"
+    assert result.text == half

@@ -252,7 +252,21 @@ optimizer: {_target_: torch.optim.Adam, lr: 2e-5, eps: 1e-8}
         assert not unit.findings
         assert unit.setup.unmodelled
         assert {"world_size", "gradient_accumulation_steps"} <= untold(unit.setup, unit.unit)
+        assert ("weights" in untold(unit.setup, unit.unit)) == (dialect == "nemo-automodel")
+        assert unit.setup.weights == "bf16" or dialect == "nemo-automodel"
         assert "per_device_train_batch_size" not in untold(unit.setup, unit.unit)
+    draft = """\
+recipe: TrainEagle3Recipe
+recipe_args: {target_model_name_or_path: Qwen/Qwen2-0.5B, micro_batch_size: 1, grad_accumulation_steps: 1}
+"""
+    (unit,) = checked(checker, "a.yaml", draft).results
+    assert (unit.unit.dialect, unit.setup.model_name) == ("nemo-automodel", None)
+    assert not unit.setup.method_known, "a draft is trained, the model that is named is not"
+    assert not unit.setup.batch_known, "on how many GPUs is not said"
+    (unit,) = checked(
+        checker, "a.yaml", nemo + "fsdp: {dp_size: 8, tp_size: 1, activation_checkpointing: true}\n"
+    ).results
+    assert (unit.setup.world_size, unit.setup.gradient_checkpointing) == (8, True)
     for more in (
         "distributed: {dp_size: none, ep_size: 8}\n",
         "distributed: {dp_size: 2}\nteacher_distributed: {pp_size: 2}\n",

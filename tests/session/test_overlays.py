@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import kb
 from kb import check, doctor, rules
 from kb.session import knowledge
 
@@ -342,6 +343,79 @@ def test_an_installed_package_lays_its_rules_over(
     assert "acme_kb_rules): 1 entry" in capsys.readouterr().out
 
 
+def test_a_broken_condition_is_told_in_the_readers_language(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(project, CHECKED, RULE.replace("training.per_device_train_batch_size > 4", "training.batch_sise > 4 GB"))
+    told = refused(capsys).splitlines()
+    place = f"{project / CHECKED}:5:7: when: "
+    assert any(line.startswith(place + "1번째 글자: 'training.batch_sise': 없는 사실입니다.") for line in told)
+    assert any(line.startswith(place + "column 1: unknown fact 'training.batch_sise'") for line in told)
+    write(project, CHECKED, RULE.replace("training.per_device_train_batch_size > 4", "gpu.id > 4"))
+    assert "'>': 자료형이 다른 값을 비교합니다: 문자열, 수" in refused(capsys)
+    options = ["train.yaml", "--gpu", "acme-card", "--lang", "ko", "--skip-broken-overlays"]
+    assert check.main(options) == 0
+    assert '\n  gpu.id > 4 and gpu.id == "acme-card"\n' in capsys.readouterr().err, "the lines of a fault stay lines"
+
+
+def test_a_name_that_is_taken_is_told_once_at_its_place(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = CARD.replace("acme-card", "acme-b").replace("ACME Card 20GB", "RTX 4090")
+    write(project, "team/hardware/acme-b.yaml", other)
+    path = project / "team/hardware/acme-b.yaml"
+    told = refused(capsys)
+    assert told.count("rtx-4090") == 2  # in each language
+    assert f"{path}:2:7: 'RTX 4090' already means rtx-4090; take another name" in told
+
+
+def test_the_python_api_takes_what_the_working_folder_lays_over(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {"model_name_or_path": "acme/secret-1b", "per_device_train_batch_size": 8, "output_dir": "o"}
+    assert kb.predict(config, "acme-card").verdict.status == "oom"
+    assert [row["model"] for row in kb.predict_many([config], "acme-card")] == ["acme/secret-1b"]
+    assert kb.recommend("acme-1b", "acme-card").training is not None
+    found = {finding.rule for _, finding in kb.findings(kb.lint(config, "acme-card"))}
+    assert "acme-batch-over-queue" in found
+    write(project, CHECKED, RULE.replace("> 4", "> 40"))
+    found = {finding.rule for _, finding in kb.findings(kb.lint(config, "acme-card"))}
+    assert "acme-batch-over-queue" not in found, "it is read again when it changes"
+    monkeypatch.chdir(project.parent)
+    with pytest.raises(kb.UserError, match="acme-card"):
+        kb.predict(config, "acme-card")
+    by_file = kb.lint(project / "train.yaml", "acme-card", model="acme-1b")
+    assert by_file.units[0].prediction is not None, "a file's own project knows the model that is named"
+
+
+def test_the_editor_speaks_in_a_teams_words(project: Path) -> None:
+    pytest.importorskip("pygls")
+    from kb.integrations.editor.session import Session
+
+    write(project, "team/i18n/en.yaml", "count.clean: all is well at ACME\n")
+    session = Session("en", {"gpu": "acme-card"})
+    assert session.words_of(str(project / "train.yaml"))("count.clean") == "all is well at ACME"
+    assert session.words("count.clean") != "all is well at ACME"
+    write(project, "team/i18n/en.yaml", "count.cleanz: x\n")
+    assert session.words_of(str(project / "train.yaml"))("count.clean") == session.words("count.clean")
+
+
+def test_a_rule_is_begun_in_an_overlay(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    begin = ["new", "acme-long-input", "--area", "batch", "--into", "team", "--lang", "en"]
+    assert rules.main(begin) == 0
+    path = project / "team/checks/batch/acme-long-input.yaml"
+    capsys.readouterr()
+    assert rules.main(["validate", "--lang", "en"]) == 1
+    assert f"{path}:9:" in (said := capsys.readouterr().err) and "still the template's text" in said
+    text = path.read_text("utf-8")
+    for old in (
+        "결함의 이름",
+        "the fault's name",
+        "…",
+        "왜 문제인지 한 문단으로 씁니다.",
+        "One paragraph on why it matters.",
+    ):
+        text = text.replace(old, "long inputs" if old != "…" else "is long")
+    path.write_text(text, "utf-8")
+    assert rules.main(["validate", "--lang", "en"]) == 0
+    assert rules.main(["test", "acme-long-input", "--lang", "en"]) == 0
+    assert rules.main(begin) == 2, "it is there"
+
+
 def test_doctor_says_what_is_laid_over_and_what_is_wrong_with_it(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -353,3 +427,8 @@ def test_doctor_says_what_is_laid_over_and_what_is_wrong_with_it(
     said = capsys.readouterr().out
     assert "has faults, is left out here, and stops kb check" in said
     assert "acme-card.yaml:3:" in said
+    write(project, "kb.toml", 'knowledge = ["team", "pkg:acme-none", "tema"]\n')
+    assert doctor.main(["--lang", "en"]) == 0
+    said = capsys.readouterr().out
+    assert "acme-none: is not there, which stops kb check" in said
+    assert "pip install acme-none" in said and "there is no folder" in said

@@ -11,7 +11,7 @@ from kb.core.hardware import Machine
 from kb.core.record import NamedTuple
 from kb.core.text import UserError
 from kb.knowledge import load_catalog
-from kb.knowledge.locations import Location, Overlay, Rules, cache_folder, current, shipped
+from kb.knowledge.locations import Overlay, Rules, cache_folder, current, located, shipped
 from kb.knowledge.overlay import OverlayError, laid_entries
 from kb.knowledge.updated import Update, updated
 from kb.machine.detect import detect
@@ -23,7 +23,7 @@ from kb.report.values import host_limit, host_size, printable, size
 from kb.report.words import Words
 from kb.session import cli
 from kb.session.file_result import kind_of
-from kb.session.knowledge import rules_of
+from kb.session.knowledge import overlays_of
 from kb.session.project import LIBRARIES, find_project
 from kb.session.project_releases import ProjectReleases
 from kb.session.run import read_bytes
@@ -88,7 +88,8 @@ def _itself(health: Health, words: Words) -> list[str]:
     ]
     faults = [fault for one in health.overlays for fault in one.faults]
     faults += [words("doctor.foreign", path=each) for each in around.foreign]
-    return [*table(rows, left=(0, 1)), *(f"{INDENT}{printable(fault)}" for fault in faults)]
+    lines = [line for fault in faults for line in fault.split("\n")]
+    return [*table(rows, left=(0, 1)), *(f"{INDENT}{printable(line)}" for line in lines)]
 
 
 def _update(update: Update, words: Words) -> str:
@@ -96,8 +97,11 @@ def _update(update: Update, words: Words) -> str:
 
 
 def _laid_over(one: LaidOver, words: Words) -> str:
+    name, root = printable(one.overlay.name), one.overlay.root
+    if not root:
+        return f"{name}: {words('doctor.knowledge_missing')}"
     state = words("doctor.knowledge_broken") if one.faults else words.count("doctor.knowledge_entries", one.entries)
-    return f"{printable(one.overlay.name)} ({printable(one.overlay.root)}): {state}"
+    return f"{name} ({printable(root)}): {state}"
 
 
 def _machine(machine: Machine, words: Words, style: Style) -> list[str]:
@@ -176,7 +180,12 @@ def doctor_json(health: Health) -> dict[str, Any]:
         "platform": around.platform,
         "project": health.project,
         "knowledge": [
-            {"name": one.overlay.name, "folder": one.overlay.root, "entries": one.entries, "faults": list(one.faults)}
+            {
+                "name": one.overlay.name,
+                "folder": one.overlay.root or None,
+                "entries": one.entries,
+                "faults": list(one.faults),
+            }
             for one in health.overlays
         ],
         "versions": versions_json(health.versions) if health.versions else None,
@@ -236,30 +245,28 @@ def command(arguments: Sequence[str], language: str) -> int:
 
 
 def _overlays(project: "Project", language: str) -> tuple[Rules, tuple[LaidOver, ...]]:
-    """The rules that count in a project without the overlays that have faults, and every overlay with what it holds.
-
-    Raises:
-        UserError: an overlay that the settings name is not there.
-    """
-    rules = rules_of(project)
-    if not isinstance(rules, Location):
-        return rules, ()
+    """The rules that count in a project without the overlays that have faults, and every overlay with what it holds."""
+    missing: list[UserError] = []
+    overlays = overlays_of(project, missing.append)
+    absent = [LaidOver(Overlay(str(each.values["name"]), ""), 0, (cli.worded(each, language),)) for each in missing]
+    if not overlays:
+        return None, tuple(absent)
+    rules = located(None)._replace(overlays=overlays, cache=cache_folder())
+    broken: tuple[Overlay, ...] = ()
+    told: list[str] = []
     try:
         found = [entry.overlay for entry in laid_entries(rules)]
-        return rules, tuple(LaidOver(one, found.count(one.name)) for one in rules.overlays)
     except OverlayError as error:
-        told = [problem.in_language(language) for problem in error.problems]
-        kept = rules._replace(overlays=tuple(one for one in rules.overlays if one not in error.overlays))
-        found = [entry.overlay for entry in laid_entries(kept)]
-        rows = (
-            LaidOver(
-                one,
-                found.count(one.name),
-                tuple(line for line in told if one in error.overlays and line.startswith(one.root)),
-            )
-            for one in rules.overlays
+        broken, told = error.overlays, [problem.in_language(language) for problem in error.problems]
+        rules = rules._replace(overlays=tuple(one for one in overlays if one not in broken))
+        found = [entry.overlay for entry in laid_entries(rules)]
+    rows = [
+        LaidOver(
+            one, found.count(one.name), tuple(each for each in told if one in broken and each.startswith(one.root))
         )
-        return kept, tuple(rows)
+        for one in overlays
+    ]
+    return rules, (*rows, *absent)
 
 
 def _folder_of(path: str) -> str:

@@ -6,7 +6,7 @@ is open goes with both.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from kb.core.expression import Tree
 from kb.core.units import BYTES_PER_UNIT
@@ -20,8 +20,9 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)( ?)([A-Za-z]+)(?![A-Za-z0-9_.(])")
 class UnitError(ValueError):
     """A size whose unit is not written as one: ``meant`` are the sizes that it may stand for."""
 
-    def __init__(self, written: str, meant: str) -> None:
-        super().__init__(f"{written!r} is no size; write {meant}")
+    def __init__(self, written: str, meant: Sequence[str]) -> None:
+        super().__init__(f"{written!r} is no size; write {' or '.join(meant)}")
+        self.korean = f"{written!r} 값은 크기가 아닙니다. {' 또는 '.join(meant)} 형태로 적으십시오"
 
 
 def read_size_literal(source: str, position: int) -> tuple[int, int] | None:
@@ -40,7 +41,7 @@ def read_size_literal(source: str, position: int) -> tuple[int, int] | None:
     meant += [known for known in UNITS if len(unit) == 1 and known.upper() == f"{unit.upper()}IB"]
     if not meant:
         return None
-    raise UnitError(match[0], " or ".join(f"{number} {known}" for known in meant))
+    raise UnitError(match[0], [f"{number} {known}" for known in meant])
 
 
 class Dimensions:
@@ -70,19 +71,27 @@ class Dimensions:
         parts = tree[2:] if kind in ("call", "if") else tree[1:]
         return self._together([self.of(part) for part in parts if isinstance(part, list)])
 
-    def fault(self, sign: str, *parts: Tree) -> str | None:
-        """Why these may not stand together under an operator or a function; None where they may."""
+    def fault(self, sign: str, *parts: Tree) -> tuple[str, str] | None:
+        """Why these may not stand together under a sign, in English and Korean; None where they may."""
         found = [self.of(part) for part in parts]
         if sign in ("*", "**"):
             squared = found.count(SIZE) > 1 or (sign == "**" and found[0] == SIZE)
-            return f"'{sign}' makes bytes squared of sizes" if squared else None
+            said = f"'{sign}' makes bytes squared of sizes", f"'{sign}': 크기끼리 곱하면 바이트의 제곱이 됩니다"
+            return said if squared else None
         if sign in ("/", "//"):
-            return f"'{sign}' divides a number by a size in bytes" if found == [COUNT, SIZE] else None
+            said = f"'{sign}' divides a number by a size in bytes", f"'{sign}': 수를 바이트 크기로 나눕니다"
+            return said if found == [COUNT, SIZE] else None
         if SIZE not in found or COUNT not in found:
             return None
         number = next((part[1] for part in parts if part[0] == "lit" and self.of(part) == COUNT), None)
-        hint = f"; write its unit, as in {number} GB or {number} GiB" if number is not None else ""
-        return f"'{sign}' puts a size in bytes beside a plain number{hint}"
+        hint = hint_ko = ""
+        if number is not None:
+            hint = f"; write its unit, as in {number} GB or {number} GiB"
+            hint_ko = f". {number} GB나 {number} GiB처럼 단위를 적으십시오"
+        return (
+            f"'{sign}' puts a size in bytes beside a plain number{hint}",
+            f"'{sign}': 바이트 크기와 단위 없는 수를 함께 씁니다{hint_ko}",
+        )
 
     def _of_product(self, sign: str, left: str, right: str) -> str:
         if SIZE in (left, right):

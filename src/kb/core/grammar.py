@@ -5,17 +5,16 @@ cause. Used when rules are compiled; evaluating needs only :mod:`kb.core.express
 """
 
 import ast
-import re
 import warnings
 from collections.abc import Collection, Mapping
 from typing import NoReturn
 
+from kb.core import grammar_faults as faults
 from kb.core.dimensions import Dimensions
 from kb.core.expression import FUNCTIONS, Tree
 from kb.core.release import parse_version
-from kb.core.surface import MAX_DEPTH, read_surface
+from kb.core.surface import MAX_DEPTH, TOO_DEEP, read_surface
 from kb.core.surface import ExpressionError as ExpressionError
-from kb.core.text import nearest
 
 MAX_NODES, MAX_LITERAL = 200, 10**15
 EXPONENTS = (2, 3, 0.5)
@@ -78,12 +77,13 @@ def parse(
             warnings.simplefilter("error", SyntaxWarning)  # `1and 2` warns on standard error; here it is a fault
             body = ast.parse(spelt, mode="eval").body
     except SyntaxError as error:
-        raise ExpressionError(f"syntax: {error.msg}", source, max(error.offset or 1, 1)) from None
+        column = max(error.offset or 1, 1)
+        raise ExpressionError(f"syntax: {error.msg}", f"식의 문법: {error.msg}", source, column) from None
     except (RecursionError, MemoryError, ValueError):
-        raise ExpressionError("too deeply nested", source, 1) from None
+        raise ExpressionError(*TOO_DEEP, source, 1) from None
     tree, kind = _Checker(source, names, values, sizes).check(body, 0)
     if want is not None and kind != want:
-        raise ExpressionError(f"the expression is a {kind}; a {want} is needed here", source, 1)
+        raise ExpressionError(*faults.another_type(kind, want), source, 1)
     return tree
 
 
@@ -98,8 +98,8 @@ class _Checker:
         self.dimensions = Dimensions(names)
         self.nodes = 0
 
-    def fail(self, reason: str, node: ast.AST) -> NoReturn:
-        raise ExpressionError(reason, self.source, self.column(node) + 1)
+    def fail(self, node: ast.AST, reason: str, korean: str) -> NoReturn:
+        raise ExpressionError(reason, korean, self.source, self.column(node) + 1)
 
     def column(self, node: ast.AST) -> int:
         """From 0, in characters; ast counts in bytes of UTF-8."""
@@ -109,17 +109,18 @@ class _Checker:
         """Sizes and plain numbers do not stand together."""
         fault = self.dimensions.fault(sign, *parts)
         if fault is not None:
-            self.fail(fault, node)
+            self.fail(node, *fault)
 
     def check(self, node: ast.expr, depth: int) -> tuple[Tree, str]:
         self.nodes += 1
         if self.nodes > MAX_NODES:
-            self.fail(f"more than {MAX_NODES} parts", node)
+            self.fail(node, f"more than {MAX_NODES} parts", f"{MAX_NODES}개보다 많은 부분으로 되어 있습니다")
         if depth > MAX_DEPTH:
-            self.fail("too deeply nested", node)
+            self.fail(node, *TOO_DEEP)
         method = getattr(self, f"on_{type(node).__name__.lower()}", None)
         if method is None:
-            self.fail(f"{type(node).__name__} is not part of the language", node)
+            kind = type(node).__name__
+            self.fail(node, f"{kind} is not part of the language", f"{kind}: 식에 쓸 수 없는 문법입니다")
         tree: Tree
         tree, kind = method(node, depth + 1)
         return tree, kind
@@ -127,7 +128,7 @@ class _Checker:
     def need(self, node: ast.expr, depth: int, want: str, where: str) -> Tree:
         tree, kind = self.check(node, depth)
         if kind != want:
-            self.fail(f"{where} needs a {want}, this is a {kind}", node)
+            self.fail(node, *faults.needs(where, want, kind))
         return tree
 
     def on_constant(self, node: ast.Constant, depth: int) -> tuple[Tree, str]:
@@ -136,33 +137,23 @@ class _Checker:
             return ["lit", value], "bool"
         if isinstance(value, int | float):
             if not abs(value) <= MAX_LITERAL:
-                self.fail("number too large", node)
+                self.fail(node, "number too large", "수가 너무 큽니다")
             return ["lit", value], "number"
         if isinstance(value, str):
             return ["lit", value], "text"
-        self.fail(f"{value!r} is not part of the language; a missing fact is unknown, not None", node)
+        self.fail(node, *faults.no_value(value))
 
     def on_name(self, node: ast.Name | ast.Attribute, depth: int) -> tuple[Tree, str]:
         name = _dotted(node)
         if name is None:
-            self.fail("a dot only joins the parts of a fact's name", node)
+            self.fail(node, *faults.NO_DOT)
         if name.strip("_") == "" and self.column(node) in self.sizes:
             return self.dimensions.literal(self.sizes[self.column(node)]), "number"
         if name not in self.names:
-            self.fail(self.unknown(name), node)
+            self.fail(node, *faults.unknown(name, self.source, self.names))
         return ["fact", name], EXPRESSION_TYPES[self.names[name]]
 
     on_attribute = on_name
-
-    def unknown(self, first: str) -> str:
-        """Every name in the expression that is no fact, ``first`` before the others, each with the one meant."""
-        words = re.findall(r"[A-Za-z]\w*(?:\.[A-Za-z]\w*)+", re.sub(r"\"[^\"]*\"|'[^']*'", "", self.source))
-        said = []
-        for name in dict.fromkeys([first, *words]):
-            if name not in self.names:
-                guess = nearest(name, self.names)
-                said.append(f"unknown fact {name!r}" + (f"; did you mean {guess[0]!r}?" if guess else ""))
-        return "; ".join(said).replace("?; ", "? ")
 
     def on_list(self, node: ast.List, depth: int) -> tuple[Tree, str]:
         items = [self.check(item, depth)[0] for item in node.elts]
@@ -179,14 +170,14 @@ class _Checker:
             return ["not", self.need(node.operand, depth, "bool", "'not'")], "bool"
         if isinstance(node.op, ast.USub):
             return ["neg", self.need(node.operand, depth, "number", "'-'")], "number"
-        self.fail("this operator is not part of the language", node)
+        self.fail(node, *faults.NO_OPERATOR)
 
     def on_binop(self, node: ast.BinOp, depth: int) -> tuple[Tree, str]:
         sign = _BINARY.get(type(node.op))
         if sign is None:
-            self.fail("this operator is not part of the language", node)
+            self.fail(node, *faults.NO_OPERATOR)
         if sign == "**" and not (isinstance(node.right, ast.Constant) and node.right.value in EXPONENTS):
-            self.fail("an exponent must be 2, 3 or 0.5", node.right)
+            self.fail(node.right, *faults.NO_EXPONENT)
         left = self.need(node.left, depth, "number", f"'{sign}'")
         right = self.need(node.right, depth, "number", f"'{sign}'")
         self.alike(sign, node, left, right)
@@ -197,18 +188,19 @@ class _Checker:
         body, kind = self.check(node.body, depth)
         otherwise, other_kind = self.check(node.orelse, depth)
         if kind != other_kind:
-            self.fail(f"both branches must have one type; these are a {kind} and a {other_kind}", node)
+            self.fail(node, *faults.two_types(kind, other_kind))
         if kind == "number":
             self.alike("if", node, body, otherwise)
         return ["if", test, body, otherwise], kind
 
     def on_call(self, node: ast.Call, depth: int) -> tuple[Tree, str]:
         if not isinstance(node.func, ast.Name) or node.func.id not in FUNCTIONS or node.keywords:
-            self.fail(f"only {', '.join(sorted(FUNCTIONS))} can be called", node)
+            known = ", ".join(sorted(FUNCTIONS))
+            self.fail(node, f"only {known} can be called", f"부를 수 있는 함수: {known}")
         name = node.func.id
         count = len(node.args)
         if (count < 2) if name in ("min", "max") else (count != 1):
-            self.fail(f"{name} takes {'two values or more' if name in ('min', 'max') else 'one value'}", node)
+            self.fail(node, *faults.takes(name, name in ("min", "max")))
         arguments = [self.need(argument, depth, "number", name) for argument in node.args]
         self.alike(name, node, *arguments)
         return ["call", name, *arguments], "number"
@@ -216,7 +208,7 @@ class _Checker:
     def on_compare(self, node: ast.Compare, depth: int) -> tuple[Tree, str]:
         signs = [_COMPARE.get(type(operator)) for operator in node.ops]
         if None in signs:
-            self.fail("'is' is not part of the language; compare with ==", node)
+            self.fail(node, *faults.NO_IS)
         operands = [node.left, *node.comparators]
         checked = [self.check(operand, depth) for operand in operands]
         if any(kind == "version" for _, kind in checked):
@@ -230,7 +222,7 @@ class _Checker:
             try:
                 return ["lit", list(parse_version(tree[1]))], "version"
             except ValueError as error:
-                self.fail(str(error), node)
+                self.fail(node, str(error), f"{tree[1]!r}: 판 번호가 아닙니다")
         return tree, kind
 
     def check_pair(self, sign: str, left: tuple[Tree, str], right: tuple[Tree, str], node: ast.expr) -> None:
@@ -242,13 +234,13 @@ class _Checker:
         if sign in ("in", "not in"):
             if kinds == ("text", "text") or (kinds[1] == "list" and kinds[0] in ("text", "number")):
                 return
-            self.fail(f"'{sign}' looks for a text or number in a list; these are a {kinds[0]} and a {kinds[1]}", node)
+            self.fail(node, *faults.looks_for(sign, *kinds))
         if kinds[0] != kinds[1]:
-            self.fail(f"'{sign}' compares a {kinds[0]} with a {kinds[1]}", node)
+            self.fail(node, *faults.compares(sign, *kinds))
         if kinds[0] == "number":
             self.alike(sign, node, left[0], right[0])
         if sign not in ("==", "!=") and kinds[0] not in ("number", "version"):
-            self.fail(f"'{sign}' orders numbers or versions, not a {kinds[0]}", node)
+            self.fail(node, *faults.orders(sign, kinds[0]))
 
     def check_value(self, fact: Tree, other: Tree, node: ast.expr) -> None:
         """Every text that a fact of a closed set is compared with is one of the set."""
@@ -257,9 +249,7 @@ class _Checker:
             return
         for text in _texts(other):
             if text not in known:
-                guess = nearest(text, known)
-                hint = f"did you mean {guess[0]!r}?" if guess else f"its values: {', '.join(sorted(known))}"
-                self.fail(f"{fact[1]} is never {text!r}; {hint}", node)
+                self.fail(node, *faults.never(fact[1], text, known))
 
 
 def _texts(tree: Tree) -> list[str]:

@@ -211,7 +211,9 @@ class TrainingSetup(NamedTuple):
             "launch.num_processes",
         )
         taken = any(each.reason == ACCUMULATED for each in self.assumed)
-        return self.do_train and not taken and not any(name in self.unresolved for name in factors)
+        # of a run without a memory model, what is assumed is the Trainer's, not its own
+        open_too = {each.name for each in self.assumed} if self.unmodelled else frozenset[str]()
+        return self.do_train and not taken and not any(name in self.unresolved or name in open_too for name in factors)
 
     @property
     def method_known(self) -> bool:

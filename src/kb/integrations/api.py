@@ -20,12 +20,11 @@ from kb.core.result import CheckResult, UnitResult, Unusable
 from kb.core.setup import TrainingSetup
 from kb.core.text import UserError
 from kb.knowledge import load_catalog, load_guide
-from kb.knowledge.locations import Rules
 from kb.memory import UnsupportedArchitectureError
 from kb.report.words import Words
 from kb.session.cli import load_words_or_none, said
 from kb.session.file import FileChecker
-from kb.session.knowledge import rules_of
+from kb.session.knowledge import catalog_of
 from kb.session.models import named_model
 from kb.session.prepare import AS_SET, Checking, file_checker
 from kb.session.project import Project, find_project
@@ -136,9 +135,9 @@ def lint(
     """
     question = Question.of(dialect=dialect, versions=versions or {}, **machine_options(machine))
     inputs, faults = inputs_of(config)
-    project = find_project(_folder(config)) if isinstance(config, str | os.PathLike) else Project()
+    project = find_project(_folder(config)) if isinstance(config, str | os.PathLike) else None
     found = machine if isinstance(machine, Machine) else None
-    checker = session(question, Checking(select=select, ignore=ignore), project, model=_model(model), machine=found)
+    checker = session(question, Checking(select=select, ignore=ignore), project, model=model, machine=found)
     result = run(inputs, checker, faults).result(checker)
     if result.unusable and not result.units:
         fault = result.unusable[0]
@@ -162,7 +161,8 @@ def predict(setup: TrainingSetup | Config, machine: Place = None, *, model: str 
         UserError: the model is not known, or a value that matters is not.
     """
     if isinstance(setup, TrainingSetup):
-        estimator = Estimator(known_model(model or setup.model_name), _place(machine), _catalog().constants)
+        catalog = _catalog()
+        estimator = Estimator(known_model(model or setup.model_name, catalog), _place(machine), catalog.constants)
         return estimator.predict(setup)
     units = lint(setup, machine, model=model).units
     unit = next((each for each in units if each.prediction is not None), None)
@@ -208,7 +208,7 @@ def recommend(
         beams=beams,
         generation_length=generation_length,
     )
-    estimator = Estimator(known_model(model), place, catalog.constants)
+    estimator = Estimator(known_model(model, catalog), place, catalog.constants)
     try:
         return answer(task, question, estimator, catalog, load_guide(None), world=len(place.gpus))
     except UserError as fault:
@@ -239,27 +239,24 @@ def session(
     checking: Checking = AS_SET,
     project: Project | None = None,
     *,
-    model: Model | None = None,
+    model: str | Model | None = None,
     machine: Machine | None = None,
 ) -> FileChecker:
     """Rules, machine and model, made ready once. Raises: UserError: one of them cannot be used."""
     try:
-        project = project or Project()
-        return file_checker(_catalog(rules_of(project)), project, question, checking, model=model, machine=machine)
+        catalog = catalog_of(project)
+        found = None if model is None else known_model(model, catalog)
+        return file_checker(catalog, project or Project(), question, checking, model=found, machine=machine)
     except UserError as fault:
         refuse(fault)
 
 
-def _model(model: str | Model | None) -> Model | None:
-    return None if model is None else known_model(model)
-
-
-def known_model(model: str | Model | None) -> Model:
+def known_model(model: str | Model | None, catalog: Catalog) -> Model:
     """The model of a name. Raises: UserError: kb knows none."""
     if isinstance(model, Model):
         return model
     try:
-        return named_model(model or "", _catalog())
+        return named_model(model or "", catalog)
     except UserError as fault:
         refuse(fault)
 
@@ -280,19 +277,17 @@ def worded(fault: UserError) -> str:
     return said(load_words_or_none("en"), fault.key, **fault.values)
 
 
-def _catalog(rules: Rules = None) -> Catalog:
-    """The rules of a place, or of a program without a project: with what installed packages lay over them."""
-    return _loaded(rules_of(Project()) if rules is None else rules)
-
-
-@cache
-def _loaded(rules: Rules) -> Catalog:
-    return load_catalog(rules)
+def _catalog() -> Catalog:
+    """The rules where there is no file. Raises: UserError: the settings of the working folder cannot be used."""
+    try:
+        return catalog_of(None)
+    except UserError as fault:
+        refuse(fault)
 
 
 @cache
 def _words(language: Language) -> Any:
-    return Words(language, load_words_or_none(language), _catalog().facts)
+    return Words(language, load_words_or_none(language), load_catalog().facts)
 
 
 def findings(result: CheckResult) -> Iterable[tuple[UnitResult, Finding]]:

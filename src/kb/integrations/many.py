@@ -16,7 +16,6 @@ from kb.integrations.api import (
     NAME,
     Config,
     Place,
-    known_model,
     machine_options,
     refuse,
     session,
@@ -48,7 +47,7 @@ def predict_many(
     """
     found = machine if isinstance(machine, Machine) else None
     question = Question.of(**machine_options(machine))
-    checker = session(question, model=None if model is None else known_model(model), machine=found)
+    checker = session(question, model=model, machine=found)
     grid = Grid()
     rows = []
     for config in configs:

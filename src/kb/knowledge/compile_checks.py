@@ -130,14 +130,20 @@ def _check_aliases(rows: list[Located]) -> list[Problem]:
     seen: dict[str, str] = {}
     for located in rows:
         data = located.data
-        for index, alias in enumerate([data["id"], data["name"], *data.get("aliases", [])]):
-            folded = str(alias).casefold()
+        names: dict[str, tuple[str, Path]] = {
+            str(data["id"]).casefold(): (data["id"], ("id",)),
+            str(data["name"]).casefold(): (data["name"], ("name",)),
+        }
+        for index, alias in enumerate(data.get("aliases", [])):
+            names.setdefault(str(alias).casefold(), (alias, ("aliases", index)))
+        for folded, (name, path) in names.items():
             owner = seen.setdefault(folded, data["id"])
             if owner != data["id"]:
-                path: Path = ("aliases", index - 2) if index > 1 else ("id",)
                 problems.append(
                     located.problem(
-                        path, f"{alias!r} already means {owner}", f"{alias!r} 이름은 이미 {owner} 항목입니다"
+                        path,
+                        f"{name!r} already means {owner}; take another name",
+                        f"{name!r} 이름은 이미 {owner} 항목입니다. 다른 이름을 쓰십시오",
                     )
                 )
     return problems

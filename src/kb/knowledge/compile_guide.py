@@ -49,16 +49,18 @@ def _walk(
     made: dict[str, Any] = {}
     for key, value in data.items():
         made[key] = _walk(located, value, (*path, key), names, problems, values)
+        where = ".".join(map(str, (*path, key)))
         if key in EXPRESSIONS and isinstance(value, str):
             try:
                 made[key + TREE] = parse(value, names, EXPRESSIONS[key], values)
             except ExpressionError as error:
-                problems.append(located.problem((*path, key), f"{'.'.join(map(str, (*path, key)))}: {error}"))
+                problems.append(located.problem((*path, key), f"{where}: {error}", f"{where}: {error.korean}"))
         elif key in PATTERNS and isinstance(value, str):
             try:
                 re.compile(value)
             except re.error as error:
-                problems.append(located.problem((*path, key), f"{'.'.join(map(str, (*path, key)))}: {error}"))
+                korean = f"{where}: 정규 표현식이 아닙니다: {error}"
+                problems.append(located.problem((*path, key), f"{where}: no regular expression: {error}", korean))
     return made
 
 

@@ -41,6 +41,7 @@ class RuleCompiler:
                     located,
                     ("sources", index),
                     f"source {name!r} is not in sources.yaml or sources/",
+                    f"출처 {name!r} 항목이 sources.yaml에도 sources/에도 없습니다",
                     name,
                     self.sources,
                 )
@@ -81,7 +82,12 @@ class RuleCompiler:
         for position, name in enumerate(fix.get("remove", [])):
             self._check_setting(located, (*path, "remove", position), name)
         if "on" not in located.data and not any(fix.get(group) for group in ("set", "remove", "rename")):
-            self._fail(located, path, "a fix needs set, remove or rename")
+            self._fail(
+                located,
+                path,
+                "a fix needs set, remove or rename",
+                "수정에는 set, remove, rename 가운데 하나가 있어야 합니다",
+            )
         values = {
             name: {"compute": self._expression(located, (*path, "set", name, "compute"), value["compute"], None)}
             if isinstance(value, dict)
@@ -101,13 +107,21 @@ class RuleCompiler:
         try:
             return parse(source, self.types, want, self.values)
         except ExpressionError as error:
-            self._fail(located, path, f"{'.'.join(map(str, path))}: {error}")
+            where = ".".join(map(str, path))
+            self._fail(located, path, f"{where}: {error}", f"{where}: {error.korean}")
             return None
 
     def _check_event(self, located: Located) -> None:
         event = located.data.get("on")
         if event is not None and event not in self.events:
-            self._fail(located, ("on",), f"event {event!r} is not in vocabulary.yaml", event, self.events)
+            self._fail(
+                located,
+                ("on",),
+                f"event {event!r} is not in vocabulary.yaml",
+                f"{event!r}: vocabulary.yaml에 없는 사건입니다",
+                event,
+                self.events,
+            )
 
     def _check_texts(self, located: Located) -> None:
         """Placeholders: the same in both languages, each one a fact, or a value of the event."""
@@ -122,18 +136,39 @@ class RuleCompiler:
                 self.problems.append(located.problem((*path, "en"), *apart))
             for match in PLACEHOLDER.finditer(text["ko"]):
                 if match[1] not in allowed:
-                    self._fail(located, (*path, "ko"), f"placeholder {match[1]!r} is not known", match[1], allowed)
+                    self._fail(
+                        located,
+                        (*path, "ko"),
+                        f"placeholder {match[1]!r} is not known",
+                        f"{match[1]!r}: 모르는 자리 표시입니다",
+                        match[1],
+                        allowed,
+                    )
 
     def _check_setting(self, located: Located, path: Path, name: str) -> None:
         if not self.facts.get(name, {}).get("setting"):
             settings = [fact for fact, row in self.facts.items() if row.get("setting")]
-            self._fail(located, path, f"{name!r} is not a setting of vocabulary.yaml", name, settings)
+            self._fail(
+                located,
+                path,
+                f"{name!r} is not a setting of vocabulary.yaml",
+                f"{name!r}: vocabulary.yaml의 설정이 아닙니다",
+                name,
+                settings,
+            )
 
     def _check_examples(self, located: Located, has_fix: bool) -> None:
         firing = [example for example in located.data["examples"] if example["expect"] == "fires"]
         if has_fix and not any("fixed" in example for example in firing):
-            self._fail(located, ("examples",), "the rule has a fix: one firing example needs `fixed`")
+            self._fail(
+                located,
+                ("examples",),
+                "the rule has a fix: one firing example needs `fixed`",
+                "수정이 있는 규칙입니다. 걸리는 예 하나에 `fixed` 항목이 필요합니다",
+            )
 
-    def _fail(self, located: Located, path: Path, message: str, name: str = "", known: Any = ()) -> None:
+    def _fail(self, located: Located, path: Path, message: str, korean: str, name: str = "", known: Any = ()) -> None:
         guess = nearest(name, known) if name else []
-        self.problems.append(located.problem(path, message + (f"; did you mean {guess[0]!r}?" if guess else "")))
+        if guess:
+            message, korean = f"{message}; did you mean {guess[0]!r}?", f"{korean}. {guess[0]!r} 아닙니까?"
+        self.problems.append(located.problem(path, message, korean))

@@ -159,7 +159,9 @@ class TableCompiler:
         try:
             trees.append(parse(row["when"], types, "bool", self._values))
         except ExpressionError as error:
-            self._fail(located, (*path, "when"), f"{'.'.join(map(str, path))}.when: {error}")
+            where = f"{'.'.join(map(str, path))}.when"
+            at = (*path, "when")
+            self.problems.append(located.problem(at, f"{where}: {error}", f"{where}: {error.korean}"))
         for name, sign in (("since", ">="), ("before", "<")):
             if name in row:
                 if release not in types:

@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+from collections.abc import Callable
 from functools import cache
 
 from kb.core.catalog import Catalog
@@ -13,7 +14,7 @@ from kb.machine.software import entry_points
 from kb.report.values import printable
 from kb.report.words import RulePages, Words
 from kb.session import cli
-from kb.session.project import Project
+from kb.session.project import Project, find_project
 
 PACKAGE = "pkg:"
 GROUP = "kb.knowledge"  # entry points of installed packages
@@ -64,7 +65,8 @@ class Teller:
 
     def faults(self, problems: list[str]) -> None:
         for problem in problems:
-            print(printable(problem), file=sys.stderr)
+            for line in problem.split("\n"):
+                print(printable(line), file=sys.stderr)
 
     def _left_out(self, name: str) -> None:
         print(f"kb: {printable(cli.said(self._messages, 'overlay.left_out', name=name))}", file=sys.stderr)
@@ -80,18 +82,60 @@ def rules_of(project: Project, rules: Rules = None, skip: Teller | None = None) 
     Raises:
         UserError: an overlay is missing.
     """
+    found = overlays_of(project, None if skip is None else skip.missing)
+    if not found:
+        return rules
+    location = located(rules)._replace(overlays=found, cache=cache_folder())
+    return location if skip is None else _without_broken(location, skip)
+
+
+def catalog_of(project: Project | None) -> Catalog:
+    """The rules that count for a project, kept while their files stay as they are.
+
+    Args:
+        project: None where there is no file: a dict lies in no folder. Of the settings of the working folder, what
+            they lay over the rules counts then, and nothing else.
+
+    Raises:
+        UserError: the settings cannot be used, or an overlay that they name is not there.
+        KnowledgeError: what is laid over has faults.
+    """
+    if project is None:
+        here = find_project(os.getcwd())
+        project = Project(path=here.path, knowledge=here.knowledge)
+    rules = rules_of(project)
+    if not isinstance(rules, Location):
+        return _loaded(rules, "")
+    from kb.knowledge.overlay import state_of
+
+    return _loaded(rules, state_of(rules))
+
+
+@cache
+def _loaded(rules: Rules, state: str) -> Catalog:
+    """``state``: of the overlays' files, which may change while a program runs."""
+    return load_catalog(rules)
+
+
+def overlays_of(project: Project, missing: Callable[[UserError], None] | None = None) -> tuple[Overlay, ...]:
+    """What installed packages and the settings of a project lay over the rules.
+
+    Args:
+        missing: hears which are not there; None raises instead.
+
+    Raises:
+        UserError: an overlay that the settings name is not there.
+    """
     found = list(installed())
     for name in project.knowledge:
         try:
             found.append(_named(name, project))
         except UserError as fault:
-            if skip is None:
-                raise project.answers_for(fault) from None
-            skip.missing(project.answers_for(fault))
-    if not found:
-        return rules
-    location = located(rules)._replace(overlays=tuple(found), cache=cache_folder())
-    return location if skip is None else _without_broken(location, skip)
+            project.answers_for(fault)
+            if missing is None:
+                raise
+            missing(fault)
+    return tuple(found)
 
 
 def _without_broken(location: Location, skip: Teller) -> Location:

@@ -25,6 +25,7 @@ from kb.knowledge.entries import entries_of, written
 from kb.knowledge.locations import Location, Overlay, located, named
 from kb.knowledge.overlay import laid_entries
 from kb.knowledge.problems import Problem
+from kb.knowledge.source import read_source
 from kb.report.json_parts import head, to_json
 from kb.report.rules.diff import rule_diff_markdown, rule_diff_object
 from kb.report.terminal import choose_style
@@ -84,6 +85,7 @@ def build_parser(words: cli.Words) -> cli.Parser:
     new = add("new")
     new.add_argument("ids", nargs=1, metavar="ID", help=say("new_id"))
     new.add_argument("--area", required=True, help=say("area"))
+    new.add_argument("--into", metavar="DIR", help=say("new_into"))
     model = add("new-model")
     model.add_argument("config", nargs=1, metavar="CONFIG|HUB-ID", help=say("new_config"))
     gpu = add("new-gpu")
@@ -116,7 +118,7 @@ def _validate(options: argparse.Namespace, location: Location, words: cli.Words)
     only = hot = None
     laid = _laid_over(options)
     if laid is not None:
-        return _validate_overlays(laid, words)
+        return _validate_overlays(laid, options, words)
     if options.file is not None:
         location, only = _file_of(options, location)
         located = read_one_file(location, only)
@@ -164,9 +166,17 @@ def _laid_over(options: argparse.Namespace) -> Location | None:
     return rules if path is None or inside else None
 
 
-def _validate_overlays(location: Location, words: cli.Words) -> int:
+def _validate_overlays(location: Location, options: argparse.Namespace, words: cli.Words) -> int:
     """Raises: OverlayError: they have faults."""
-    found = [entry.overlay for entry in laid_entries(location)]
+    entries = laid_entries(location)
+    problems = []
+    for entry in entries:
+        if entry.kind == "checks":
+            with open(entry.path, encoding="utf-8") as stream:
+                problems += untouched(read_source(entry.path, stream.read()))
+    if _told(problems, options):
+        return cli.FINDINGS
+    found = [entry.overlay for entry in entries]
     for overlay in location.overlays:
         print(cli.counted(words, "rules.overlay_valid", found.count(overlay.name), path=overlay.root))
     return cli.CLEAN
@@ -224,9 +234,9 @@ def _explain(options: argparse.Namespace, location: Location, words: cli.Words) 
 
 
 def _new(options: argparse.Namespace, location: Location, words: cli.Words) -> int:
-    if location.sealed:
+    if location.sealed and options.into is None:
         raise UserError("rules.sealed", path=location.rules)
-    path = write_new_rule(location, options.ids[0], options.area)
+    path = write_new_rule(location, options.ids[0], options.area, options.into)
     print(cli.said(words, "rules.created", path=path))
     return cli.CLEAN
 

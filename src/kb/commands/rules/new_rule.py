@@ -46,6 +46,8 @@ examples:
       general: {{model_name: google/mt5-base}}
 sources: [guide-memory] # ids of rules/sources.yaml
 """
+# Lines of the template that an overlay's rule needs not.
+_OF_KB = ("# yaml-language-server", "version:", "since:", "sources:")
 
 
 @cache
@@ -71,8 +73,11 @@ def untouched(located: Located) -> list[Problem]:
     return problems
 
 
-def write_new_rule(location: Location, rule: str, area: str) -> str:
+def write_new_rule(location: Location, rule: str, area: str, into: str | None = None) -> str:
     """Write ``checks/<area>/<rule>.yaml`` and return its path.
+
+    Args:
+        into: the folder of an overlay, to write it there, without what may be left out there.
 
     Raises:
         UserError: the id is not one, the area does not exist, or the rule does.
@@ -83,10 +88,19 @@ def write_new_rule(location: Location, rule: str, area: str) -> str:
         raise UserError("rules.bad_id", name=rule)
     if area not in areas:
         raise UserError("rules.unknown_area", name=area, known=", ".join(areas))
-    for other in areas:
-        if os.path.exists(os.path.join(checks, other, f"{rule}.yaml")):
-            raise UserError("rules.exists", name=rule, path=os.path.join(checks, other, f"{rule}.yaml"))
-    path = os.path.join(checks, area, f"{rule}.yaml")
-    with open(path, "x", encoding="utf-8", newline="\n") as stream:
-        stream.write(TEMPLATE.format(id=rule, release=__version__, area=area))
+    own = os.path.join(into or location.rules, "checks")
+    for folder in {checks, own}:
+        for other in areas:
+            if os.path.exists(os.path.join(folder, other, f"{rule}.yaml")):
+                raise UserError("rules.exists", name=rule, path=os.path.join(folder, other, f"{rule}.yaml"))
+    text = TEMPLATE.format(id=rule, release=__version__, area=area)
+    if into is not None:
+        text = "".join(line for line in text.splitlines(keepends=True) if not line.startswith(_OF_KB))
+    path = os.path.join(own, area, f"{rule}.yaml")
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "x", encoding="utf-8", newline="\n") as stream:
+            stream.write(text)
+    except OSError as error:
+        raise UserError("fix.unwritable", path=error.filename or path, reason=error.strerror) from None
     return path

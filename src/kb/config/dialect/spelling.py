@@ -5,7 +5,7 @@ vocabulary is ``quantization_bit: 4`` of LLaMA-Factory.
 from collections.abc import Mapping
 from typing import Any
 
-from kb.config.dialect.dialects import LAST, CompiledDialect, Target
+from kb.config.dialect.dialects import ANY, LAST, CompiledDialect, Target
 from kb.core.catalog import Dialect
 from kb.core.document import Unit
 from kb.core.facts import FactType
@@ -49,7 +49,7 @@ class Speller:
         if setting is not None and setting.path and not setting.inherited and not setting.joined:
             steps = tuple(str(step) for step in setting.path)
             for target in self._targets.get(".".join(steps[len(prefix) :]), ()):
-                if target.fact.name == name and (found := _value(target, value, preferred)) is not None:
+                if target.fact.name == name and (found := in_words_of(target, value, preferred)) is not None:
                     return Written(steps, found[0])
         ranked = sorted(
             (not target.plain, target.rank, path, target)
@@ -58,7 +58,7 @@ class Speller:
             if target.fact.name == name and target.rank < LAST
         )
         for _, _, path, target in ranked:
-            found = _value(target, value, preferred)
+            found = in_words_of(target, value, preferred)
             if found is not None:
                 return Written((*prefix, *path.split(".")), found[0])
         return None
@@ -76,7 +76,7 @@ class Speller:
         return ()
 
 
-def _value(target: Target, value: Any, preferred: str) -> tuple[Any] | None:
+def in_words_of(target: Target, value: Any, preferred: str = "") -> tuple[Any] | None:
     """What to write for a value, in a tuple of one; None where the key cannot say it."""
     if target.plain:
         return (list(value) if isinstance(value, tuple) else value,)
@@ -87,7 +87,7 @@ def _value(target: Target, value: Any, preferred: str) -> tuple[Any] | None:
         plain = [text for text in texts if text in _READ_AS]
         text = preferred if preferred in texts else (plain or texts)[0]
         return (_READ_AS[text] if text in _READ_AS else int(text) if text.isdigit() else text,)
-    listed = target.values or target.items or target.patterns
-    if listed or target.skip is None or target.unknown is None:
+    if target.items or target.patterns or ANY in target.values or target.skip is None or target.unknown is None:
         return None
-    return None if value in target.skip else (value,)
+    other = {*target.values, *target.skip, *target.unknown}
+    return None if value in other or str(value) in other else (value,)

@@ -4,7 +4,7 @@ import re
 
 from kb.config.dialect.dialects import CompiledDialect
 from kb.config.fixing.entries import CannotEditError
-from kb.config.fixing.tree_edits import GONE, Change, refuse_unresolved
+from kb.config.fixing.tree_edits import GONE, Change, in_words_of_key, refuse_unresolved
 from kb.config.fixing.written import as_words
 from kb.config.text.splices import Splice
 from kb.core.document import KEY, Setting, Unit
@@ -59,8 +59,9 @@ class CommandEdits:
             self._set_switch(edit, setting, change)
             return
         old = self._text[setting.span.start : setting.span.end]
-        change.splices.append(Splice(setting.span.start, setting.span.end, as_words(edit.value, old)))
-        change.after[path] = edit.value
+        value = in_words_of_key(self._dialect, tuple(str(setting.path[0]).lstrip("-").split(".")), edit)
+        change.splices.append(Splice(setting.span.start, setting.span.end, as_words(value, old)))
+        change.after[path] = value
 
     def _set_switch(self, edit: Edit, setting: Setting, change: Change) -> None:
         if not isinstance(edit.value, bool):

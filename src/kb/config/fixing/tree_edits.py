@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from kb.config.dialect.dialects import CompiledDialect
+from kb.config.dialect.spelling import in_words_of
 from kb.config.fixing.entries import CannotEditError, Editor
 from kb.config.text.nodes import MAPPING, Node
 from kb.config.text.parsing import Parsed
@@ -48,6 +49,23 @@ def refuse_unresolved(setting: Setting) -> None:
     """
     if is_unknown(setting.value):
         raise CannotEditError("config.fix.unresolved")
+
+
+def in_words_of_key(dialect: CompiledDialect | None, steps: tuple[str, ...], edit: Edit) -> Any:
+    """The value as the key that says the setting writes it: ``bf16-mixed`` for bf16. ``steps``: the key's path, which
+    may begin with a section.
+
+    Raises:
+        CannotEditError: no value of the key means it.
+    """
+    for start in range(len(steps) if dialect is not None else 0):
+        for target in dialect.targets.get(".".join(steps[start:]), ()) if dialect is not None else ():
+            if target.fact.name == edit.name:
+                found = in_words_of(target, edit.value)
+                if found is None:
+                    raise CannotEditError("config.fix.value")
+                return found[0]
+    return edit.value
 
 
 class TreeEdits:
@@ -96,8 +114,9 @@ class TreeEdits:
             return
         mapping, index, path = own
         _, node = mapping.value[index]
-        change.splices += self._editor.set_value(node, edit.value)
-        change.after[path] = edit.value
+        value = in_words_of_key(self._dialect, (*self._unit.package, *map(str, path[1:])), edit)
+        change.splices += self._editor.set_value(node, value)
+        change.after[path] = value
 
     def _rename(self, edit: Edit, own: tuple[Node, int, Path], change: Change) -> None:
         mapping, index, path = own

@@ -39,7 +39,8 @@ class Answers:
 
     def __init__(self, session: Session, checked: Checked, uri: str, positions: Positions) -> None:
         self._session = session
-        self._words: Words = session.words
+        units = checked.units()
+        self._words: Words = session.words_of(units[0].unit.path) if units else session.words
         self._checked = checked
         self._uri = uri
         self._positions = positions

@@ -20,7 +20,7 @@ from kb.session.file import FileChecker
 from kb.session.file_result import FileResult, Kind, kind_of
 from kb.session.knowledge import rules_of
 from kb.session.prepare import file_checker
-from kb.session.project import LIBRARIES, find_project
+from kb.session.project import LIBRARIES, Project, find_project
 
 PROJECT_FILES = ("kb.toml", "pyproject.toml")
 KINDS: Mapping[str, Kind] = {"shellscript": "shell", "markdown": "text"}  # by the editor's language id
@@ -50,7 +50,7 @@ class Session:
         self._first: dict[str, Any] = {"lang": language, **wanted}
         self._settings = dict(self._first)
         self._checkers: dict[str | None, tuple[Rules, str, FileChecker]] = {}
-        self._words: dict[str, Words] = {}
+        self._words: dict[tuple[str, Rules, str], Words] = {}
         self._files: dict[Location, dict[str, str]] = {}  # rule → its file
 
     def configure(self, settings: object) -> None:
@@ -78,12 +78,31 @@ class Session:
 
     @property
     def words(self) -> Words:
-        """The texts of the language that counts."""
+        """The texts of the language that counts, as kb ships them."""
+        return self._worded(None, "")
+
+    def words_of(self, path: str) -> Words:
+        """The same for a file, with what its project lays over them; as they are where that cannot be used."""
+        try:
+            _, rules, state = self._rules(path)
+            return self._worded(rules, state)
+        except (UserError, KnowledgeError):
+            return self.words
+
+    def _worded(self, rules: Rules, state: str) -> Words:
         language = self._settings.get("lang")
         language = language if language in LANGUAGES else self._first["lang"]
-        if language not in self._words:
-            self._words[language] = Words(language, load_words(language), self.catalog.facts)
-        return self._words[language]
+        key = (language, rules, state)
+        if key not in self._words:
+            texts = load_words(language, rules) if isinstance(rules, Location) else load_words(language)
+            self._words[key] = Words(language, texts, self.catalog.facts)
+        return self._words[key]
+
+    def _rules(self, path: str) -> tuple[Project, Rules, str]:
+        """The project of a file, its rules, and in which state the files are that it lays over kb's."""
+        project = find_project(os.path.dirname(path) or os.getcwd())
+        rules = rules_of(project)
+        return project, rules, state_of(rules) if isinstance(rules, Location) else ""
 
     def said(self, fault: UserError) -> str:
         """A fault's sentence, after the file whose settings caused it where one did."""
@@ -102,9 +121,7 @@ class Session:
             UserError: the project's or the client's settings cannot be used.
             KnowledgeError: what the project lays over the rules has faults.
         """
-        project = find_project(os.path.dirname(path) or os.getcwd())
-        rules = rules_of(project)
-        state = state_of(rules) if isinstance(rules, Location) else ""
+        project, rules, state = self._rules(path)
         known = self._checkers.get(project.path)
         if known is None or known[:2] != (rules, state):
             catalog = load_catalog(rules, whole=True) if isinstance(rules, Location) else self.catalog

@@ -62,7 +62,8 @@ def untold(setup: TrainingSetup, unit: Unit) -> frozenset[str]:
     a file or code that cannot be read may give it, and, of a run that kb has no memory model of, where it was assumed:
     kb's assumptions are those of the Trainer, and such a run has another.
     """
-    assumed = {each.name for each in setup.assumed} if setup.unmodelled else frozenset[str]()
+    # a type that nobody wrote is assumed of a model that kb knows alone
+    assumed = {*(each.name for each in setup.assumed), "model.torch_dtype"} if setup.unmodelled else frozenset[str]()
     return frozenset(field for field, names in _SETTINGS.items() if _untold(names, setup.unresolved, assumed, unit))
 
 
