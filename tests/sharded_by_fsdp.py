@@ -15,6 +15,8 @@ from typing import Any
 from engine_diff import Act, acts_of
 
 from kb.core.setup import TrainingSetup
+from kb.torch_runs import models
+from kb.torch_runs.adapters import is_quantized, quantization_config
 from kb.torch_runs.simulation import loading, simulator, training
 from kb.torch_runs.simulation.job import Job
 from kb.torch_runs.simulation.timeline import peaks_of
@@ -24,9 +26,12 @@ import torch  # after the simulation, which prepares it
 import torch.distributed as dist
 from accelerate.utils import FullyShardedDataParallelPlugin, fsdp_utils
 from accelerate.utils.dataclasses import get_module_class_from_name
+from bitsandbytes.nn import Linear4bit
+from bitsandbytes.nn import modules as bnb_modules
 from peft.utils.other import fsdp_auto_wrap_policy
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed import device_mesh
-from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, _flat_param, _init_utils
+from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel, MixedPrecision, _flat_param, _init_utils
 from torch.distributed.fsdp._common_utils import _FSDPDeviceHandle
 from torch.distributed.fsdp._fully_shard import (
     _fsdp_collectives,
@@ -39,6 +44,17 @@ from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 ASK_FOR_STREAMS = (device_mesh, _fsdp_collectives, _fsdp_init, _fsdp_param_group, _fsdp_state)
+
+
+OF_PACKED = (
+    "quant_state",
+    "bnb_quantized",
+    "compress_statistics",
+    "quant_type",
+    "blocksize",
+    "quant_storage",
+    "module",
+)
 
 
 class Stream:
@@ -108,7 +124,9 @@ def simulated_in_fsdp(
     patch.setattr(torch.Tensor, "pin_memory", lambda tensor, *_: tensor)
     patch.setattr(torch.Tensor, "record_stream", lambda *_: None)
     patch.setattr(torch.Tensor, "data_ptr", lambda tensor: tensor.untyped_storage()._cdata)  # all are 0 of fake ones
+    patch.setattr(FakeTensor, "data", property(torch.Tensor.data.__get__, _move_with_data), raising=False)
     patch.setattr(simulator, "save", lambda *_: 0)  # it waits for the GPU
+    patch.setattr(bnb_modules, "fix_4bit_weight_quant_state_from_module", _find_state)
     real_session, real_train, one_pass = simulator.open_session, training.train, training._pass
 
     @contextmanager
@@ -194,12 +212,16 @@ def _resize(tracer: Any, tensor: Any, *, full: bool) -> None:
 
 def _built(config: Mapping[str, Any], setup: TrainingSetup, tracer: Any, mesh: Any) -> Any:
     """The model on the host, in fp32 where it trains under mixed precision, and then sharded."""
+    if is_quantized(setup):
+        model = _packed(config, setup, tracer)
+        tracer.name_modules(model)
+        return (_sharded if setup.spread.fsdp_version > 1 else _flat)(model, setup, mesh)
     with tracer.unbooked():
         model: Any = loading.meta_model(config, setup)
         loading.move(model, tracer)
         model.config.use_cache = False
         if setup.gradient_checkpointing:
-            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": setup.use_reentrant})
         if setup.method != "full":
             model = loading._with_adapters(model, setup, tracer)
         for module in model.modules():
@@ -209,6 +231,55 @@ def _built(config: Mapping[str, Any], setup: TrainingSetup, tracer: Any, mesh: A
                     module._parameters[name] = torch.nn.Parameter(torch.empty_like(tensor, dtype=torch.float32))
     tracer.name_modules(model)
     return (_sharded if setup.spread.fsdp_version > 1 else _flat)(model, setup, mesh)
+
+
+def _move_with_data(tensor: Any, data: Any) -> None:
+    """``tensor.data = data`` of another device: a fake tensor would stay on its own."""
+    torch.Tensor.data.__set__(tensor, data)  # type: ignore[attr-defined]
+    tensor.fake_device = data.fake_device
+
+
+def _find_state(layer: Any) -> None:
+    """What FSDP gathered has no scales; bitsandbytes makes it one of its own, which a fake tensor cannot be made."""
+    layer.weight.quant_state = layer.quant_state
+
+
+def _packed(config: Mapping[str, Any], setup: TrainingSetup, tracer: Any) -> Any:
+    """A model of 4 bits: on the GPU, or on the host beside its scales, which then are all that is booked."""
+    if setup.spread.packed_on == "gpu":
+        return loading.build_model(config, setup, tracer)
+    model: Any = loading.meta_model(config, setup)
+    asked = quantization_config(model, setup, models.load_dtype(setup))
+    loading._replace_linears(model, asked)
+    for name in sorted(dict(model.named_parameters()), key=loading._natural):
+        path, _, last = name.rpartition(".")
+        layer, shape = model.get_submodule(path), model.get_parameter(name).shape
+        if not isinstance(layer, Linear4bit) or last != "weight":
+            with tracer.unbooked():
+                value = torch.empty(shape, dtype=asked.bnb_4bit_compute_dtype, device="cuda")
+                layer._parameters[last] = torch.nn.Parameter(value)
+            continue
+        wide = torch.empty(shape, dtype=asked.bnb_4bit_compute_dtype, device="cuda")
+        loading._quantize(layer, wide, asked.bnb_4bit_use_double_quant, tracer)
+        del wide
+        packed = layer.weight
+        with tracer.unbooked():
+            away = torch.empty_like(packed.data)
+            host = torch.nn.Parameter(away, requires_grad=False)
+        vars(host).update({name: getattr(packed, name) for name in OF_PACKED})
+        host.__class__ = packed.__class__
+        layer._parameters["weight"] = host
+        del packed
+    with tracer.unbooked():
+        for module in model.modules():
+            loading._place_buffers(module, tracer)
+        model.tie_weights()
+        model.is_quantized = model.is_loaded_in_4bit = True
+        model.is_loaded_in_8bit = False
+        model.config.use_cache = False
+        if setup.gradient_checkpointing:
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": setup.use_reentrant})
+        return loading._with_adapters(model, setup, tracer)
 
 
 def _sharded(model: Any, setup: TrainingSetup, mesh: Any) -> Any:
@@ -229,9 +300,11 @@ def _sharded(model: Any, setup: TrainingSetup, mesh: Any) -> Any:
         torch_device_mesh={("shard",): mesh},
         parallelism_config=SimpleNamespace(fsdp_dim_names=("shard",)),
     )
-    model.state_dict = dict  # it would hold what lies on the host, which here has the same storages
+    held = dict(model.named_parameters()) if is_quantized(setup) and setup.spread.packed_on == "gpu" else {}
+    model.state_dict = held.copy  # of what lies on the host it would hold the same storages as are used here
     sharded = fsdp_utils.fsdp2_prepare_model(accelerator, model)
     del model.state_dict
+    held.clear()
     gc.collect()
     return sharded
 
@@ -249,6 +322,7 @@ def _flat(model: Any, setup: TrainingSetup, _: Any) -> Any:
         model,
         auto_wrap_policy=policy if setup.spread.fsdp_wrapped or setup.method != "full" else None,
         mixed_precision=mixed and MixedPrecision(param_dtype=mixed, reduce_dtype=mixed, buffer_dtype=mixed),
+        cpu_offload=CPUOffload(offload_params=setup.offload_param),
         use_orig_params=True,
         device_id=torch.device("cuda", 0),
         limit_all_gathers=True,

@@ -122,3 +122,21 @@ def test_adapters_that_a_script_adds_itself_are_prepared_by_it_or_by_some_releas
     setup = json.loads(done.stdout)["files"][0]["setup"]
     said = setup["prepare_for_kbit"], setup["half_tables"], setup["trained_type"]
     assert said == (prepared, half_tables, trained_type)
+
+
+@pytest.mark.parametrize(
+    ("pins", "prepared", "trained_type", "packed_on"),
+    [
+        ("transformers==4.46.3\ntrl==0.12.1\n", False, "peft", "host"),
+        ("transformers==4.57.6\ntrl==0.25.0\n", False, "peft", "warmed"),
+        ("transformers==5.23.0\ntrl==1.0.0\n", False, "bf16", "gpu"),
+    ],
+)
+def test_packed_weights_that_fsdp_shards_wait_where_the_release_leaves_them_and_are_not_prepared(
+    tmp_path: Path, pins: str, prepared: bool, trained_type: str, packed_on: str
+) -> None:
+    config = TRL.replace("lora_modules_to_save: [lm_head, embed_tokens]\n", "")
+    setup = checked(tmp_path, config + "bnb_4bit_quant_storage: bfloat16\nfsdp: full_shard auto_wrap\n", pins)["setup"]
+    said = setup["prepare_for_kbit"], setup["trained_type"], setup["spread"]["packed_on"]
+    assert said == (prepared, trained_type, packed_on)
+    assert setup["bnb_4bit_quant_storage"] == "bf16"

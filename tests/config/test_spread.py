@@ -14,7 +14,7 @@ def reader(text: str, path: str = "train.yaml") -> SettingsReader:
 
 
 def spread(text: str, path: str = "train.yaml", transformers: tuple[int, ...] | None = None) -> Spread:
-    return spread_of(reader(text, path), 768, transformers)
+    return spread_of(reader(text, path), 768, lambda *_: transformers)
 
 
 TRAINING = "model_name_or_path: google/mt5-base\nper_device_train_batch_size: 8\nlearning_rate: 0.001\n"

@@ -9,11 +9,12 @@ LLaMA-Factory (``model/adapter.py``: what trains is cast to fp32, nothing is pre
 from collections.abc import Mapping
 
 from kb.advice.question import Loads
-from kb.advice.settings_reader import SettingsReader
+from kb.advice.run_kind import says_training
+from kb.advice.settings_reader import SettingsReader, uses_fsdp
 from kb.core.document import Unit
 from kb.core.facts import VersionOf
 from kb.core.record import NamedTuple
-from kb.core.setup import Assumption, TrainedType
+from kb.core.setup import Assumption, PackedOn, QuantStorage, TrainedType, TrainingSetup
 
 # The release of TRL from which a trainer leaves a quantized model as it was loaded and casts what trains to bf16.
 AS_LOADED = {"sft": (0, 26), "reward": (0, 26), "grpo": (0, 26), "rloo": (0, 26), "dpo": (0, 29), "kto": (1, 8),
@@ -22,7 +23,17 @@ NEVER = ("orpo", "cpo", "simpo")  # these still prepare it in the newest release
 # The release from which a trainer prepares a model too that the program gave its adapters itself; others do not.
 PREPARES_ADAPTED = {"sft": (0, 20), "reward": (0, 22), "grpo": (0, 22), "rloo": (0, 22)}
 OWN_ADAPTERS = ("get_peft_model", "PeftModel", "AutoPeftModel")  # what a program calls for them
+STORAGE = "quantization.bnb_4bit_quant_storage"
 OPEN = "quantization.prepared"  # what is assumed where neither trainer nor script says it
+
+
+# The release of transformers before which 4-bit weights go to the host, each as soon as it is packed, while FSDP is on
+# (modeling_utils.py of 4.46, 4.51, 4.57 and 5.0); from 5 on they stay on each GPU until FSDP shards them.
+PACKED: Mapping[tuple[int, ...], PackedOn] = {(4, 51): "host", (5,): "warmed"}
+STORAGES: Mapping[str, QuantStorage] = {
+    "bfloat16": "bf16", "bf16": "bf16", "float16": "fp16", "fp16": "fp16", "half": "fp16", "float32": "fp32",
+    "fp32": "fp32", "float": "fp32",
+}  # fmt: skip
 
 
 class Preparation(NamedTuple):
@@ -41,12 +52,33 @@ WRITTEN: Mapping[Loads, Preparation] = {
 }
 
 
+def with_preparation(
+    setup: TrainingSetup, read: SettingsReader, unit: Unit, trainer: str, versions: VersionOf
+) -> TrainingSetup:
+    """The setup with what becomes of its weights and adapters before the first step, and where packed weights lie."""
+    quantized = setup.method == "qlora" or bool(read.value("quantization.load_in_8bit"))
+    sharded = shards_packed(read)
+    prepared = Preparation(False)
+    if setup.method != "full" and says_training(unit):
+        prepared = preparation_of(
+            read, unit, trainer, quantized=quantized, bf16=setup.bf16, sharded=sharded, versions=versions
+        )
+    return setup._replace(
+        prepare_for_kbit=prepared.prepare_for_kbit,
+        half_tables=prepared.half_tables,
+        trained_type=prepared.trained_type,
+        bnb_4bit_quant_storage=storage_of(read),
+        spread=setup.spread._replace(packed_on=_packed_on(read, versions)),
+    )
+
+
 def preparation_of(
-    read: SettingsReader, unit: Unit, trainer: str, *, quantized: bool, bf16: bool, versions: VersionOf
+    read: SettingsReader, unit: Unit, trainer: str, *, quantized: bool, bf16: bool, sharded: bool, versions: VersionOf
 ) -> Preparation:
     """What becomes of the types of a run with adapters.
 
     Args:
+        sharded: whether FSDP shards 4-bit weights: units of one type, which preparation would make two.
         trainer: what the config says of the trainer (``sft``, ``dpo`` …); TRL's differ.
         quantized: whether bitsandbytes packs the weights.
         bf16: whether the Trainer computes under bf16 autocast.
@@ -61,16 +93,20 @@ def preparation_of(
     if unit.dialect == "axolotl":
         return Preparation(False)
     if unit.dialect == "trl" or trainer in AS_LOADED or trainer in NEVER:
-        return _of_trl(read, trainer or "sft", bf16, versions)
+        return _of_trl(read, trainer or "sft", bf16, sharded, versions)
     said = read.value(OPEN)
+    if said is None and sharded:
+        return Preparation(False)
     if said is None:
         read.assumed.append(Assumption(name=OPEN, value=True, reason="script_prepares"))
     return Preparation(said is not False)
 
 
-def _of_trl(read: SettingsReader, trainer: str, bf16: bool, versions: VersionOf) -> Preparation:
+def _of_trl(read: SettingsReader, trainer: str, bf16: bool, sharded: bool, versions: VersionOf) -> Preparation:
     prepared = read.value(OPEN) is True  # by the program itself
     older = Preparation(True, half_tables=bf16 and trainer != "reward")
+    if sharded and trainer == "sft":  # ``is_sharded_qlora``: packed weights that wait on the host are left as they are
+        older = Preparation(prepared)
     since = AS_LOADED.get(trainer, AS_LOADED["sft"])
     release = versions("trl", since)
     if read.value("run.adapter") in OWN_ADAPTERS:
@@ -82,3 +118,27 @@ def _of_trl(read: SettingsReader, trainer: str, bf16: bool, versions: VersionOf)
     if release is None and not prepared:
         read.assumed.append(Assumption(name=OPEN, value=False, reason="release_of_trainer"))
     return older if release is not None and release < since else Preparation(prepared, trained_type="bf16")
+
+
+def shards_packed(read: SettingsReader) -> bool:
+    """Whether FSDP shards 4-bit weights: those that are stored in a floating type."""
+    return uses_fsdp(read) and bool(read.value("quantization.load_in_4bit")) and storage_of(read) != "uint8"
+
+
+def _packed_on(read: SettingsReader, versions: VersionOf) -> PackedOn:
+    """Where ``from_pretrained`` leaves 4-bit weights that FSDP shards: see :data:`PACKED`."""
+    if not (uses_fsdp(read) and read.value("quantization.load_in_4bit")):
+        return "gpu"
+    for before, where in PACKED.items():
+        release = versions("transformers", before)
+        if release is not None and release < before:
+            return where
+    if versions("transformers", (5,)) is None:
+        read.assumed.append(Assumption(STORAGE, "gpu", "packed_on_each_gpu"))
+    return "gpu"
+
+
+def storage_of(read: SettingsReader) -> QuantStorage:
+    """The type that packed weights are stored in; integers are all one to FSDP."""
+    named = str(read.or_default(STORAGE)).removeprefix("torch.").casefold()
+    return STORAGES.get(named, "uint8")

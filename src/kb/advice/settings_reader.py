@@ -133,13 +133,14 @@ AUTO = -1  # as the dialect reads it
 FSDP2_SINCE = (5, 12)  # transformers that take FSDP2, and wrap the layers, where fsdp_config does not say
 
 
-def spread_of(read: SettingsReader, d_model: int | None, transformers: tuple[int, ...] | None) -> Spread:
+def spread_of(read: SettingsReader, d_model: int | None, versions: VersionOf) -> Spread:
     """The settings of a run's distribution.
 
     Args:
         d_model: the model's hidden size, from which accelerate fills in buckets that are ``auto``.
-        transformers: its version, where known.
+        versions: the releases of libraries, where known.
     """
+    transformers = versions("transformers", FSDP2_SINCE)
     named = any(read.written(name) for name in ("training.deepspeed", "deepspeed.config_file", "deepspeed.zero_stage"))
     ratio = read.value("deepspeed.offload_optimizer.ratio")
     contiguous = read.value("deepspeed.contiguous_gradients")

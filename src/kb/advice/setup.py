@@ -5,11 +5,10 @@ from typing import Any
 
 from kb.advice.grounds import own_defaults
 from kb.advice.post_training import fused_loss_of, post_training_of, with_fused_head
-from kb.advice.preparation import Preparation, preparation_of
+from kb.advice.preparation import with_preparation
 from kb.advice.project_lengths import FULL, LENGTHS, answer_length, lengths_of_sound, with_lengths, with_pictures
 from kb.advice.run_kind import OWN_TYPE_SINCE, optimizer_of, says_training, trains, unmodelled, weights_of
 from kb.advice.settings_reader import (
-    FSDP2_SINCE,
     SettingsReader,
     checkpoints_by_fsdp,
     offloads_fsdp,
@@ -91,7 +90,6 @@ def setup_of(
     read.assumed.append(FULL)
     source, target = _lengths(read, model, constants, unit.script)
     method = _method(read)
-    quantized = method == "qlora" or bool(read.value("quantization.load_in_8bit"))
     strategy = read.value("training.eval_strategy")
     evaluates = bool(read.value("training.do_eval")) or strategy not in (None, "no")
     generates = bool(read.or_default("training.predict_with_generate"))
@@ -112,10 +110,7 @@ def setup_of(
                 read.decide("data.max_source_length", length)
     fp16 = bool(read.or_default("training.fp16"))
     bf16 = _open(read, "training.bf16", not fp16, training)
-    adapted, by_fsdp = method != "full" and training, checkpoints_by_fsdp(read)
-    prepared = Preparation(False)
-    if adapted:
-        prepared = preparation_of(read, unit, str(trainer or ""), quantized=quantized, bf16=bf16, versions=versions)
+    by_fsdp = checkpoints_by_fsdp(read)
     setup = TrainingSetup(
         model_name=read.value("model.name"),
         method=method,
@@ -155,9 +150,6 @@ def setup_of(
         load_in_4bit=bool(read.or_default("quantization.load_in_4bit")),
         load_in_8bit=bool(read.or_default("quantization.load_in_8bit")),
         bnb_4bit_use_double_quant=bool(read.or_default("quantization.bnb_4bit_use_double_quant")),
-        prepare_for_kbit=prepared.prepare_for_kbit,
-        half_tables=prepared.half_tables,
-        trained_type=prepared.trained_type,
         dataloader_num_workers=read.number_or_default("training.dataloader_num_workers", least=0),
         dataloader_pin_memory=bool(read.or_default("training.dataloader_pin_memory")),
         dataloader_prefetch_factor=read.number("training.dataloader_prefetch_factor") or 2,
@@ -168,8 +160,9 @@ def setup_of(
         offload_param=read.value("deepspeed.offload_param.device") in ("cpu", "nvme") or offloads_fsdp(read),
         fsdp=uses_fsdp(read),
         post=post,
-        spread=spread_of(read, model.architecture.d_model if model else None, versions("transformers", FSDP2_SINCE)),
+        spread=spread_of(read, model.architecture.d_model if model else None, versions),
     )
+    setup = with_preparation(setup, read, unit, str(trainer or ""), versions)
     setup = with_pictures(with_fused_head(setup, read, unit, model, versions), read, unit, model)
     read.assumed += own_defaults(unit, unit.settings)
     beyond = unmodelled(read, trains=trained)

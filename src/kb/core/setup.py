@@ -20,6 +20,13 @@ class Assumption(NamedTuple):
 ACCUMULATED = "accumulates"  # the reason of steps that only the program works out
 
 
+# Where 4-bit weights wait for FSDP: whole on each GPU, which packs them (transformers from 5), or on the host, where
+# each is brought as soon as it is packed (before 5, and programs of one's own such as fsdp_qlora); ``warmed``: so too,
+# after a block of a byte for each parameter was taken and given back (4.51 to 4.57).
+PackedOn = Literal["gpu", "host", "warmed"]
+QuantStorage = Literal["uint8", "fp16", "bf16", "fp32"]
+
+
 class Spread(NamedTuple):
     """How a run is spread over GPUs, beyond its processes and its ZeRO stage. Buckets and distances in elements, as
     DeepSpeed has them; None is the library's default."""
@@ -40,6 +47,7 @@ class Spread(NamedTuple):
     fsdp_reshard: bool = True  # parameters are sharded again after the forward pass
     fsdp_wrapped: bool = True  # each layer is a unit of its own
     wide_shards: bool = False  # FSDP keeps fp32 shards of what it computes in half
+    packed_on: PackedOn = "gpu"
     gradient_as_bucket_view: bool = False
     find_unused: bool | None = None  # DDP looks for parameters that a pass did not use; None: the Trainer's default
 
@@ -167,6 +175,7 @@ class TrainingSetup(NamedTuple):
     load_in_4bit: bool = False
     load_in_8bit: bool = False
     bnb_4bit_use_double_quant: bool = False
+    bnb_4bit_quant_storage: QuantStorage = "uint8"  # the type that FSDP sees packed weights in
     prepare_for_kbit: bool = True  # peft's fp32 upcast of what is not 4-bit
     half_tables: bool = False  # after that, embeddings and output layer back in bf16 (TRL before 0.26)
     trained_type: TrainedType = "peft"

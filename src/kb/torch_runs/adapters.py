@@ -10,6 +10,7 @@ from kb.core.setup import TrainingSetup
 
 # What PEFT trains beside the adapters, by the names that it looks for; "score" is the last module, which stays wide.
 TRAINED_HEADS = ("classifier", "qa_outputs")
+STORAGES = {"uint8": "uint8", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}  # torch's names
 NARROWED = ("lm_head", "embed_tokens", "wte", "wpe")  # what TRL gives back to bf16, by name
 TASK_TYPES = (("ForConditionalGeneration", "SEQ_2_SEQ_LM"), ("ForSequenceClassification", "SEQ_CLS"),
               ("ForTokenClassification", "TOKEN_CLS"), ("ForQuestionAnswering", "QUESTION_ANS"))  # fmt: skip
@@ -45,6 +46,7 @@ def quantization_config(model: Any, setup: TrainingSetup, compute_dtype: Any) ->
         bnb_4bit_quant_type="nf4",
         bnb_4bit_compute_dtype=compute_dtype,
         bnb_4bit_use_double_quant=setup.bnb_4bit_use_double_quant,
+        bnb_4bit_quant_storage=STORAGES[setup.bnb_4bit_quant_storage],
         # a list replaces the library's own choice, so that it holds that choice too
         llm_int8_skip_modules=[*HfQuantizer.get_modules_to_not_convert(model), head] if head else None,
     )

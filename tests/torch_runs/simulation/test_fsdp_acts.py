@@ -23,6 +23,9 @@ LLAMA = {"model_type": "llama", "hidden_size": 128, "intermediate_size": 320, "n
          "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "rms_norm_eps": 1e-5}  # fmt: skip
 TIED = {**LLAMA, "model_type": "starcoder2", "tie_word_embeddings": True}  # one unit with the last norm
 LORA = {"method": "lora", "lora_target_modules": ("q_proj", "down_proj")}
+QLORA = {**LORA, "method": "qlora", "load_in_4bit": True, "bnb_4bit_quant_storage": "bf16", "weights": "bf16",
+         "prepare_for_kbit": False}  # fmt: skip
+REENTRANT = {"gradient_checkpointing": True, "use_reentrant": True}
 
 
 @pytest.mark.parametrize(
@@ -35,8 +38,26 @@ LORA = {"method": "lora", "lora_target_modules": ("q_proj", "down_proj")}
         (LLAMA, {"spread": Spread(fsdp_reshard=False), "optim": "adamw_torch"}),
         (LLAMA, {"spread": Spread(fsdp_wrapped=False), "bf16": False}),
         (LLAMA, {"offload_param": True}),
+        (LLAMA, REENTRANT),
+        (LLAMA, {**QLORA, "bnb_4bit_use_double_quant": True, "world_size": 4}),  # whole on each GPU first
+        (LLAMA, {**QLORA, **REENTRANT, "spread": Spread(packed_on="host"), "bf16": False, "trained_type": "bf16"}),
+        (LLAMA, {**QLORA, "bnb_4bit_quant_storage": "uint8"}),  # integers are not sharded
+        (LLAMA, {**QLORA, "prepare_for_kbit": True, "offload_param": True}),
     ],
-    ids=["accumulated", "tied", "lora", "two types", "not resharded", "one unit", "offloaded"],
+    ids=[
+        "accumulated",
+        "tied",
+        "lora",
+        "two types",
+        "not resharded",
+        "one unit",
+        "offloaded",
+        "reentrant",
+        "4 bits",
+        "4 bits from the host",
+        "4 bits in uint8",
+        "4 bits, prepared and offloaded",
+    ],
 )
 def test_fsdp_asks_for_the_same_blocks(
     config: dict[str, Any], given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -51,6 +72,7 @@ def test_fsdp_asks_for_the_same_blocks(
     assert {phase: own[phase] for phase in peaks} == peaks
 
 
+FROM_HOST = {"spread": Spread(fsdp_version=1, packed_on="host")}
 T5 = {"model_type": "t5", "d_model": 128, "d_ff": 256, "num_heads": 4, "d_kv": 32, "num_layers": 2, "vocab_size": 1000}
 
 
@@ -64,8 +86,24 @@ T5 = {"model_type": "t5", "d_model": 128, "d_ff": 256, "num_heads": 4, "d_kv": 3
         (LLAMA, {**LORA, "lora_dropout": 0.1, "gradient_accumulation_steps": 2}),
         (LLAMA, {**LORA, "weights": "bf16", "gradient_checkpointing": True, "world_size": 4}),
         (T5, {"method": "lora", "lora_target_modules": ("q", "wo"), "bf16": False}),
+        (LLAMA, {**REENTRANT, "offload_param": True}),
+        (LLAMA, QLORA),  # whole on each GPU first
+        (LLAMA, {**QLORA, **REENTRANT, **FROM_HOST, "bf16": False, "trained_type": "bf16", "lora_dropout": 0.1}),
+        (LLAMA, {**QLORA, **FROM_HOST, "offload_param": True, "world_size": 4}),
     ],
-    ids=["accumulated", "weights in bf16", "one unit", "t5", "lora", "lora, checkpointed", "lora of t5 in fp32"],
+    ids=[
+        "accumulated",
+        "weights in bf16",
+        "one unit",
+        "t5",
+        "lora",
+        "lora, checkpointed",
+        "lora of t5 in fp32",
+        "offloaded",
+        "4 bits",
+        "4 bits from the host",
+        "4 bits, offloaded",
+    ],
 )
 def test_fsdp1_peaks_where_torchs_does(
     config: dict[str, Any], given: dict[str, Any], monkeypatch: pytest.MonkeyPatch

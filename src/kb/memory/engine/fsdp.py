@@ -18,6 +18,7 @@ from kb.memory.engine import ops
 from kb.memory.engine.allocator import CachingAllocator
 from kb.memory.engine.modules import Model
 from kb.memory.engine.options import TYPES
+from kb.memory.engine.quantized import packed_elements
 from kb.memory.engine.tape import record
 from kb.memory.engine.tensor import F32, I8, WIDTH, Storage, Tensor, mark, new
 from kb.memory.engine.world import Recording, world
@@ -184,13 +185,17 @@ class Units:
     ``copied`` is the last result of an all-gather in forward, ``scattering`` the input of the last reduce-scatter.
     """
 
-    outside = False  # of checkpoints: hooks run again with the layer
+    flat = False
 
     def __init__(self, model: Model, setup: TrainingSetup) -> None:
         self.model, self.ranks, self.on_host = model, setup.world_size, setup.offload_param
         self.output = TYPES["bf16" if setup.bf16 else "fp16"] if setup.autocast else None
         self.loaded, self.words = TYPES[setup.weights], model.architecture.vocab_size
         self.paths, self.adapters = model.names(), set(map(id, model.adapters))
+        self.packs = model.options.quantization is not None
+        self.packed = packed_weights(model)
+        self.packed_ids = set(map(id, self.packed.values()))
+        self.paths |= {id(seen): self.paths[key] for key, seen in self.packed.items()}
         self.reduces = True
         self.order: list[Unit] = []
         self.copied: Tensor | None = None
@@ -205,29 +210,47 @@ class Units:
     def _wrap(self, trained: set[int], setup: TrainingSetup) -> None:
         """``fsdp2_prepare_model``: layers, then the embedding, the last norm and the head, then what is left."""
         model, reshards = self.model, setup.spread.fsdp_reshard
-        left = {self.paths[id(tensor)]: tensor for tensor in with_adapters(model)}
+        left = {self.paths[id(tensor)]: self.packed.get(id(tensor), tensor) for tensor in with_adapters(model)}
+        for path in [path for path, tensor in left.items() if tensor.dtype == I8]:
+            left.pop(path)  # accelerate leaves integers out: they stay as they are
+        originals: list[Any] = []  # the state dict holds what is on the GPU already, to the end
         groups = model.units_of_fsdp(layers=setup.spread.fsdp_wrapped)
         made: dict[int, Unit] = {}
         held: list[Tensor] = []  # local names keep both tables and the last parameter whole to the end
         for at, group in sorted(enumerate(groups), key=lambda pair: ORDER.index(pair[1].kind)):
             paths = [path for prefix in group.prefixes for path in left if path.startswith(prefix)]
-            own = self._sharded([left.pop(path) for path in paths], trained, held if group.kind != "layer" else [])
+            own = self._sharded(
+                [left.pop(path) for path in paths], trained, held if group.kind != "layer" else [], originals=originals
+            )
             made[at] = Unit(self, own, len(group.modules), reshards=reshards and group.kind != "tail")
             self.named |= dict.fromkeys(group.modules, made[at])
-        root = self._sharded(list(left.values()), trained, [], model.buffers)
+        root = self._sharded(list(left.values()), trained, [], model.buffers, originals=originals)
         self.root = Unit(self, root, 1, reshards=False)
         self.every = [self.root, *(made[at] for at in range(len(groups)))]
 
     def _sharded(
-        self, tensors: Sequence[Tensor], trained: set[int], held: list[Tensor], buffers: Sequence[Tensor] = ()
+        self,
+        tensors: Sequence[Tensor],
+        trained: set[int],
+        held: list[Tensor],
+        buffers: Sequence[Tensor] = (),
+        originals: list[Any] | None = None,
     ) -> list[Sharded]:
         """Move a unit to the GPU, and leave of it this process's shards (the first's, which are the largest)."""
         found = []
         before, world.recording.term = world.recording.term, "parameters"
-        dtypes = [F32 if id(tensor) in trained and self.output else self._own(tensor) for tensor in tensors]
-        moved = [new(tensor.shape, dtype) for tensor, dtype in zip(tensors, dtypes, strict=True)]
+        dtypes = [self._own(tensor, id(tensor) in trained) for tensor in tensors]
+        moved = [on_gpu(tensor, dtype) for tensor, dtype in zip(tensors, dtypes, strict=True)]
+        if originals is not None:
+            originals += [each for each, tensor in zip(moved, tensors, strict=True) if each.storage is tensor.storage]
+        for tensor in tensors:
+            if tensor.storage.size:
+                tensor.storage = Storage(0)
+            if self.packs and self.output is not None and id(tensor) not in self.packed_ids:
+                tensor.dtype = self.output
         for buffer in buffers:
-            fill(buffer, prod(buffer.shape))
+            if not buffer.storage.size:
+                fill(buffer, prod(buffer.shape))
         for tensor, dtype in zip(tensors, dtypes, strict=True):
             rows = -(-tensor.shape[0] // self.ranks)
             shard = new((rows, *tensor.shape[1:]), dtype)
@@ -247,9 +270,11 @@ class Units:
     def _is_table(self, tensor: Tensor) -> bool:
         return len(tensor.shape) > 1 and tensor.shape[0] == self.words
 
-    def _own(self, tensor: Tensor) -> str:
-        """The type that a frozen parameter, or any without mixed precision, is loaded in."""
-        return tensor.dtype if not self.output else self.loaded
+    def _own(self, tensor: Tensor, trained: bool) -> str:
+        """The type of a parameter's shard: under mixed precision what trains is fp32, but not beside packed weights."""
+        if self.packs or not self.output:
+            return tensor.dtype
+        return F32 if trained else self.loaded
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -315,6 +340,25 @@ def with_adapters(model: Model) -> list[Tensor]:
     return [each for _, tensor in model.parameters for each in (tensor, *after.get(id(tensor), ()))]
 
 
+def packed_weights(model: Model) -> dict[int, Tensor]:
+    """Of each packed weight, by its ``id``, what FSDP sees of it: so many elements of the type that it is stored in."""
+    quantization = model.options.quantization
+    found = {}
+    for linear in model.linears if quantization is not None else ():
+        if linear.packs and quantization is not None:
+            elements = packed_elements(linear.weight.shape, quantization.storage)
+            seen = Tensor((elements, 1), quantization.storage, (1, 1), linear.weight.storage)
+            found[id(linear.weight)], linear.weight.storage = seen, Storage(0)
+    return found
+
+
+def on_gpu(tensor: Tensor, dtype: str) -> Tensor:
+    """A parameter that is brought to the GPU, unless it is there."""
+    if not tensor.storage.size:
+        return new(tensor.shape, dtype)
+    return Tensor(tensor.shape, tensor.dtype, tensor.strides, tensor.storage)
+
+
 def before_backward(out: Any, hook: Callable[[], None]) -> None:
     """``register_hook`` on each result that gets a gradient; what a checkpoint makes again gets none."""
     if world.recomputed is not None:
@@ -364,6 +408,7 @@ def on_host() -> Iterator[None]:
     """What is made inside lies in host memory."""
     before = world.recording
     world.recording = Recording(CachingAllocator())
+    world.recording.gpu = before
     yield
     world.recording = before
 

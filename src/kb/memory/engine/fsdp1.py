@@ -14,7 +14,7 @@ from math import prod
 from typing import Any
 
 from kb.core.setup import TrainingSetup
-from kb.memory.engine.fsdp import asking, before_backward, drop, fill, with_adapters
+from kb.memory.engine.fsdp import asking, before_backward, drop, fill, on_gpu, packed_weights, with_adapters
 from kb.memory.engine.modules import Model
 from kb.memory.engine.options import TYPES
 from kb.memory.engine.tape import Node, record
@@ -28,19 +28,28 @@ class Flat:
     """``FlatParamHandle``: parameters laid one after the other, of which each process has a part."""
 
     def __init__(self, group: "Flats", tensors: Sequence[Tensor], buffers: Sequence[Tensor] | None = None) -> None:
+        self.trains, loaded = id(tensors[0]) in group.trained_ids, group.loaded_as(tensors[0])
+        tensors = [group.packed.get(id(tensor), tensor) for tensor in tensors]
         self.group, self.tensors, self.root = group, tensors, buffers is not None
         size = sum(prod(tensor.shape) for tensor in tensors)
         self.part = -(-size // group.ranks)
-        self.trains, loaded = id(tensors[0]) in group.trained_ids, group.loaded_as(tensors[0])
         self.term = "adapters" if id(tensors[0]) in group.adapters else "parameters"
         before, world.recording.term = world.recording.term, self.term
-        moved = [new(tensor.shape, loaded) for tensor in sorted(tensors, key=group.depth)]
+        moved = [on_gpu(tensor, loaded) for tensor in sorted(tensors, key=group.depth)]
         for buffer in buffers or ():
-            fill(buffer, prod(buffer.shape))
+            if not buffer.storage.size:
+                fill(buffer, prod(buffer.shape))
         joined = new((self.part * group.ranks,), loaded)
         self.shard = new((self.part,), loaded)
         del moved, joined
+        if group.on_host:
+            self.shard.storage = None
+        self.brought: Tensor | None = None  # of an offloaded shard
+        self.kept: list[Tensor] = []  # what offloading copies to the host, to the end of backward
         world.recording.term = before
+        if group.packs and group.output is not None:
+            for tensor in tensors:
+                tensor.dtype = group.output
         self.whole = Tensor((self.part * group.ranks,), tensors[0].dtype, (1,), Storage(0))
         self.whole.needs = self.trains
         for tensor in tensors:
@@ -55,8 +64,9 @@ class Flat:
         """accelerate: what trains is fp32 under mixed precision; the parameters are parts of the old until gathered."""
         self.old: Tensor | None = self.shard
         if self.narrow and self.trains and self.shard.dtype != F32:
-            self.shard = new((self.part,), F32)
-        mark(self.shard, self.term)
+            self.shard = Tensor((self.part,), F32, (1,), None) if self.group.on_host else new((self.part,), F32)
+        if not self.group.on_host:
+            mark(self.shard, self.term)
         self.pieces = self._pieces()
 
     def _pieces(self) -> list[tuple[Tensor, Tensor]]:
@@ -80,18 +90,21 @@ class Flat:
         if self.gathered:
             return
         sent = None
-        if self.narrow:
+        if self.narrow or self.group.on_host:
             with asking("gathered_parameters", PRE_GATHER):
                 sent = new((self.part,), self.whole.dtype)
+                brought = new((self.part,), self.shard.dtype) if self.narrow and self.group.on_host else None
+                del brought
         with asking("gathered_parameters", GATHER):
             fill(self.whole, self.part * self.group.ranks)
+            self.brought = None if self.narrow else sent  # parameters are views of it until they are sharded again
             del sent
         self.gathered = True
 
     def let_go(self) -> None:
         if self.gathered:
             drop(self.whole)
-            self.gathered = False
+            self.gathered, self.brought = False, None
 
     def enter(self, *args: Any) -> None:
         """Before a module's forward. What does not train is let go once all its inputs have their gradients."""
@@ -142,12 +155,15 @@ class Flat:
         with asking("gradients", REDUCE):
             kept = new((self.part,), self.whole.dtype)
             kept = kept if kept.dtype == self.shard.dtype else new((self.part,), self.shard.dtype)
-        for _, piece in self.pieces:
+        if self.group.on_host:
+            self.kept.append(kept)
+        for _, piece in self.pieces if not self.group.on_host else ():
             piece.grad = Tensor(piece.shape, piece.dtype, (1,), kept.storage)
         del grad
 
     def finish(self) -> None:
         self.let_go()
+        self.kept.clear()
         for tensor in self.tensors:
             tensor.node = None
 
@@ -155,16 +171,20 @@ class Flat:
 class Flats:
     """A model whose layers, and whose rest, are flat parameters; what an optimizer finds are their parts."""
 
-    outside = True  # of checkpoints: hooks stand around the layer that is checkpointed
+    flat = True
 
     def __init__(self, model: Model, setup: TrainingSetup) -> None:
-        self.model, self.ranks = model, setup.world_size
+        self.model, self.ranks, self.on_host = model, setup.world_size, setup.offload_param
         self.output = TYPES["bf16" if setup.bf16 else "fp16"] if setup.autocast else None
         self.loaded = TYPES[setup.weights]
         self.reduces, self.begun = True, False
         self.paths = model.names()
+        self.packs = model.options.quantization is not None
+        self.packed = packed_weights(model)
+        self.paths |= {id(seen): self.paths[key] for key, seen in self.packed.items()}
         self.adapters, self.trained_type = set(map(id, model.adapters)), TYPES.get(setup.trained_type, F32)
         self.adapted = {id(each) for one in model.linears if one.a is not None for each in (one.weight, one.bias)}
+        self.adapted |= {id(self.packed[key]) for key in self.adapted if key in self.packed}
         self.trained_ids = set(map(id, model.trained()))
         left = dict(model.parameters)
         self.named: dict[str, Flat] = {}
@@ -199,6 +219,8 @@ class Flats:
 
     def loaded_as(self, tensor: Tensor) -> str:
         """The type of a parameter before it is sharded."""
+        if self.packs:
+            return tensor.dtype
         if id(tensor) not in self.adapters:
             return self.loaded
         return self.trained_type if self.output is not None else tensor.dtype

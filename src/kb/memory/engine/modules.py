@@ -106,9 +106,9 @@ class Linear:
         dtype = result.dtype
         convert = world.autocast is None
         if convert:
-            x = ops.cast(x, self.a.dtype)
-        dropped = self.model.adapter_dropout
-        output = ops.scale(ops.linear(ops.linear(ops.dropout(x, dropped), self.a), self.b))
+            x = ops.cast(x, self.model.adapter_type or self.a.dtype)
+        through, dropped = self._through, self.model.adapter_dropout
+        output = ops.scale(through("lora_B", through("lora_A", ops.dropout(x, dropped))))
         if convert:
             output = ops.cast(output, dtype)
         return ops.add(result, output)
@@ -360,12 +360,10 @@ class Model:
 
     def layer(self, call: Callable[..., Any], *args: Any) -> Any:
         """Run a layer, checkpointed where the setup asks for it and the model trains."""
-        path = getattr(call, "path", "")
-        if self.units is not None and self.units.outside:
-            return self.units.through(path, partial(self._checkpointed, call), *args)
-        if self.units is not None:
-            call = partial(self.units.through, path, call)
-        return self._checkpointed(call, *args)
+        if self.units is None:
+            return self._checkpointed(call, *args)
+        # hooks stand around what is checkpointed (GradientCheckpointingLayer of modeling_layers.py)
+        return self.units.through(getattr(call, "path", ""), partial(self._checkpointed, call), *args)
 
     def _checkpointed(self, call: Callable[..., Any], *args: Any) -> Any:
         if self.options.checkpointing and world.training:

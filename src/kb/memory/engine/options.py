@@ -4,9 +4,9 @@ import re
 from collections.abc import Callable
 
 from kb.core.record import NamedTuple
-from kb.core.setup import Images, TrainingSetup
+from kb.core.setup import Images, PackedOn, TrainingSetup
 from kb.memory.engine.faults import NotFollowedError
-from kb.memory.engine.tensor import BF16, F16, F32
+from kb.memory.engine.tensor import BF16, F16, F32, I8
 
 # How transformers names its tables of words and positions: an adapter on one, or a copy that trains, is not followed.
 TABLES = ("embed_tokens", "embed_in", "wte", "wpe", "shared", "embed_positions", "word_embeddings")
@@ -27,13 +27,16 @@ class Adapters(NamedTuple):
 
 class Quantization(NamedTuple):
     """bitsandbytes' 4 bits, or 8 where ``eight``. ``compute`` is the 16-bit type of loading, and in 4 bits of products;
-    ``prepare`` widens what is not packed, of which ``half_tables`` narrows embeddings and output layer again."""
+    ``prepare`` widens what is not packed, of which ``half_tables`` narrows embeddings and output layer again;
+    ``storage`` is the type that packed weights are seen in, ``packed_on`` where they wait for FSDP."""
 
     compute: str
     double: bool
     prepare: bool
     half_tables: bool = False
     eight: bool = False
+    storage: str = I8
+    packed_on: PackedOn = "gpu"
 
 
 class Options(NamedTuple):
@@ -65,7 +68,8 @@ def options_of(setup: TrainingSetup, defaults: tuple[str, ...] | None) -> Option
     autocast = F16 if setup.fp16 else BF16 if setup.bf16 else None
     trained_type = TYPES.get(setup.trained_type)
     if (setup.fsdp or setup.zero_stage) and autocast:  # weights are cast; there is no autocast (accelerate)
-        dtype = trained_type = autocast
+        if not _packs(setup):
+            dtype = trained_type = autocast
         if not setup.fsdp or setup.spread.fsdp_version > 1:  # FSDP1's weights are cast and autocast is on
             autocast = None
     if _packs(setup):
@@ -73,7 +77,15 @@ def options_of(setup: TrainingSetup, defaults: tuple[str, ...] | None) -> Option
             dtype = F16 if setup.fp16 else BF16
         prepare = setup.prepare_for_kbit and setup.method != "full"
         eight = setup.load_in_8bit and not setup.load_in_4bit
-        quantization = Quantization(dtype, setup.bnb_4bit_use_double_quant, prepare, setup.half_tables, eight)
+        quantization = Quantization(
+            dtype,
+            setup.bnb_4bit_use_double_quant,
+            prepare,
+            setup.half_tables,
+            eight,
+            TYPES.get(setup.bnb_4bit_quant_storage, I8),
+            setup.spread.packed_on if setup.fsdp else "gpu",
+        )
     if setup.method != "full":
         targets = setup.lora_target_modules or defaults or ()  # PEFT itself refuses where neither says any
         adapters = Adapters(
@@ -134,13 +146,36 @@ def _of_fsdp(setup: TrainingSetup) -> dict[str, bool]:
     return {
         **_of_fsdp1(setup),
         "FSDP on one GPU": setup.world_size < 2,
-        f"FSDP of {_bits(setup)}": _packs(setup),
+        **_of_packed_fsdp(setup),
         "FSDP with use_dora": setup.use_dora,
         "FSDP with modules_to_save": bool(setup.modules_to_save),
-        "FSDP with use_reentrant": setup.gradient_checkpointing and setup.use_reentrant,
         "FSDP with predict_with_generate": setup.do_eval and setup.predict_with_generate,
         f"FSDP with optim {setup.optim}": setup.optim not in OF_FSDP,
         f"FSDP of {setup.post and setup.post.kind}": setup.post is not None,
+    }
+
+
+def _of_packed_fsdp(setup: TrainingSetup) -> dict[str, bool]:
+    """FSDP1 flattens a unit of one floating type, and FSDP2 leaves integers whole (``fsdp2_prepare_model``), which it
+    does not bring to the GPU. What is cast on the way to be gathered must not be packed weights.
+    """
+    if not _packs(setup):
+        return {}
+    first, storage = setup.spread.fsdp_version == 1, setup.bnb_4bit_quant_storage
+    computes = "bf16" if setup.bf16 else "fp16" if setup.fp16 else storage
+    loaded = setup.weights if setup.weights != "fp32" else "fp16" if setup.fp16 else "bf16"
+    integers = storage == "uint8"
+    prepared = setup.prepare_for_kbit
+    return {
+        "FSDP of 8 bits": setup.load_in_8bit and not setup.load_in_4bit,
+        "FSDP of 4 bits without adapters": setup.method == "full",
+        "FSDP1 of 4 bits in uint8": first and integers,
+        f"FSDP1 of 4 bits in {storage} beside {'fp32' if prepared else loaded}": first
+        and not integers
+        and storage != ("fp32" if prepared else loaded),
+        "FSDP2 of 4 bits in uint8 on the host": not first and integers and setup.spread.packed_on != "gpu",
+        f"FSDP of 4 bits in {storage} computing in {computes}": not integers and storage != computes,
+        f"FSDP of 4 bits loaded in {loaded} computing in {computes}": setup.autocast and loaded != computes,
     }
 
 
@@ -148,7 +183,6 @@ def _of_fsdp1(setup: TrainingSetup) -> dict[str, bool]:
     first = setup.spread.fsdp_version == 1
     return {
         "FSDP1 in fp16": first and (setup.fp16 or setup.weights == "fp16"),
-        "FSDP1 with offload": first and setup.offload_param,
         "FSDP1 without reshard_after_forward": first and not setup.spread.fsdp_reshard,
     }
 

@@ -125,9 +125,12 @@ def model_of(setup: TrainingSetup, architecture: Architecture) -> Model:
         from kb.memory.engine.families.decoder import Scorer  # other runs do without
 
         kind = Scorer
-    build = partial(kind, architecture, options_of(setup, default_targets(architecture)))
+    options = options_of(setup, default_targets(architecture))
+    build = partial(kind, architecture, options)
     if setup.zero_stage < 3 and not setup.fsdp:
         return build()
+    if setup.fsdp and options.quantization is not None and setup.spread.packed_on == "gpu":
+        return shard_model(build(), setup)
     with on_host():
         model = build()
         for tensor in (*(each for _, each in model.parameters), *model.adapters, *model.buffers):

@@ -1,6 +1,7 @@
 """What bitsandbytes' 4-bit layers, kernels and loaders allocate, in their order (bitsandbytes 0.50)."""
 
 import re
+from collections.abc import Mapping
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +12,15 @@ from kb.memory.engine.ops.pointwise import plus
 from kb.memory.engine.ops.shapes import cast
 from kb.memory.engine.tape import Gradients, Node, record
 from kb.memory.engine.tensor import BF16, F32, I8, WIDTH, Storage, Tensor, like, mark, new
-from kb.memory.engine.world import world
+from kb.memory.engine.world import Recording, world
 
 if TYPE_CHECKING:
     from kb.memory.engine.modules import Linear, Model
+    from kb.memory.engine.options import Quantization
 
 NF4_BLOCK = 64
 DOUBLE_BLOCK = 256
+WARM_UP_LEAVES = int(1.2 * 1024**3)  # bytes of a GPU that caching_allocator_warmup does not take
 CODE = (16,)
 TABLE = (256,)
 NARROWED = re.compile("lm_head|embed_tokens|wte|wpe")  # names in TRL's peft_module_casting_to_bf16
@@ -36,7 +39,12 @@ class State:
     table: Tensor
 
 
-def quantize(weight: Tensor, nested: bool) -> tuple[Tensor, State]:
+def packed_elements(shape: tuple[int, ...], storage: str) -> int:
+    """Elements of ``storage`` that hold a packed weight (``quantize_4bit``, backends/cuda/ops.py)."""
+    return (prod(shape) + 1) // (2 * WIDTH[storage])
+
+
+def quantize(weight: Tensor, nested: bool, storage: str = I8) -> tuple[Tensor, State]:
     """``functional.quantize_4bit``: the packed weight and its state.
 
     ``get_4bit_type`` keeps 512 bytes a weight and makes two temporaries; double quantization sends the table of 8-bit
@@ -44,7 +52,7 @@ def quantize(weight: Tensor, nested: bool) -> tuple[Tensor, State]:
     """
     count, state = prod(weight.shape), State()
     scales = new((-(-count // NF4_BLOCK),), F32)
-    stored = new(((count + 1) // 2, 1), I8)
+    stored = new((packed_elements(weight.shape, storage), 1), storage)
     state.code, state.nested = new(CODE, F32), nested
     temporaries = plus(state.code), new((), F32)  # divided by its largest
     del temporaries
@@ -76,10 +84,14 @@ def load(model: "Model") -> None:
 
     One block of the loaded size comes first (``caching_allocator_warmup``). ``prepare_model_for_kbit_training`` then
     widens whatever is not packed, embeddings and output layer too (transformers core_model_loading.py,
-    peft/utils/other.py).
+    peft/utils/other.py). Where packed weights wait for FSDP on the host, their scales stay on the GPU
+    (``_load_state_dict_into_meta_model`` of transformers 4.57: ``value.data.to(device)``).
     """
     quantization = model.options.quantization
     assert quantization is not None
+    if quantization.packed_on != "gpu":
+        _load_to_host(model, quantization)
+        return
     packing = {id(linear.weight): linear for linear in model.linears if linear.packs}
     width = 1.0 if quantization.eight else 0.5
     size = sum(
@@ -93,17 +105,47 @@ def load(model: "Model") -> None:
             continue
         wide = new(tensor.shape, quantization.compute)
         stored, packing[id(tensor)].state = (
-            eight_bit.quantize(wide) if quantization.eight else quantize(wide, quantization.double)
+            eight_bit.quantize(wide)
+            if quantization.eight
+            else quantize(wide, quantization.double, quantization.storage)
         )
         tensor.storage = stored.storage
         del wide, stored
     model.buffers = [new(shape, dtype) for shape, dtype in model.buffers]
-    if quantization.prepare:
+    _prepare(model, packing)
+
+
+def _prepare(model: "Model", packing: Mapping[int, "Linear"]) -> None:
+    quantization = model.options.quantization
+    if quantization is not None and quantization.prepare:
         for _, tensor in model.parameters:
             if id(tensor) not in packing and tensor.dtype != F32:
                 tensor.dtype = F32
                 tensor.storage = Storage(prod(tensor.shape) * WIDTH[F32])
         world.recording.empty_cache()
+
+
+def _load_to_host(model: "Model", quantization: "Quantization") -> None:
+    """Each weight is packed on the GPU and leaves it; what is not packed never was there."""
+    host = world.recording
+    gpu: Recording = host.gpu or host
+    packing = {id(linear.weight): linear for linear in model.linears if linear.packs}
+    if quantization.packed_on == "warmed":
+        world.recording = gpu
+        room = gpu.pool.limit
+        size = sum(prod(tensor.shape) for _, tensor in model.parameters)  # a quarter of 16 bits, of 16-bit elements
+        del_later = Storage(size if room is None else max(0, min(size, room - WARM_UP_LEAVES)))
+        del del_later
+    for _, tensor in sorted(model.parameters, key=lambda entry: natural(entry[0])):
+        if id(tensor) in packing:
+            world.recording = gpu
+            wide = new(tensor.shape, quantization.compute)
+            stored, packing[id(tensor)].state = quantize(wide, quantization.double, quantization.storage)
+            del wide, stored
+        world.recording = host
+        tensor.storage = Storage(0)
+    model.buffers = [new(shape, dtype) for shape, dtype in model.buffers]
+    _prepare(model, packing)
 
 
 def narrow_tables(model: "Model") -> None:

@@ -43,6 +43,7 @@ class Recording:
     parameter.
     """
 
+    gpu: "Recording | None" = None  # of what lies on the host: the GPU beside it
     repeats = True  # whether what is known to come again is asked for again without being followed again
 
     def __init__(self, pool: CachingAllocator) -> None:

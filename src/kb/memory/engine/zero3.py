@@ -27,8 +27,6 @@ REDUCE = 2  # the stream that gradients are reduced in, where that overlaps
 class Zero3:
     """``DeepSpeedZeroOptimizer_Stage3`` with the hooks that it puts on a model's modules."""
 
-    outside = True  # of checkpoints: hooks stand around the layer that is checkpointed (modeling_layers.py)
-
     def __init__(self, model: Model, setup: TrainingSetup) -> None:
         spread = setup.spread
         self.model, self.ranks = model, setup.data_parallel_size

@@ -19,6 +19,7 @@ from kb.torch_runs.adapters import (
 )
 from kb.torch_runs.simulation.artefacts import gpu_seen
 from kb.torch_runs.simulation.faults import BadModelError, RemoteCodeError
+from kb.torch_runs.simulation.quantized import packed_class
 
 if TYPE_CHECKING:
     import torch
@@ -251,12 +252,17 @@ def _quantize(layer: Any, weight: "torch.Tensor", double_quant: bool, tracer: "T
         return
     with _known_code():
         stored, state = bitsandbytes.functional.quantize_4bit(
-            weight, blocksize=NF4_BLOCK, compress_statistics=double_quant, quant_type="nf4"
+            weight,
+            blocksize=NF4_BLOCK,
+            compress_statistics=double_quant,
+            quant_type="nf4",
+            quant_storage=layer.quant_storage,
         )
     parameter = torch.nn.Parameter(stored, requires_grad=False)
     parameter.quant_state, parameter.bnb_quantized = state, True
     parameter.compress_statistics, parameter.quant_type, parameter.blocksize = double_quant, "nf4", NF4_BLOCK
-    parameter.quant_storage, parameter.module = torch.uint8, layer
+    parameter.quant_storage, parameter.module = layer.quant_storage, layer
+    parameter.__class__ = packed_class(parameter.__class__)
     layer._parameters["weight"] = parameter
     layer.quant_state = state
     layer.compute_type_is_set = True  # the layer would look at its input's values

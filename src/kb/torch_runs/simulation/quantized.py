@@ -52,6 +52,12 @@ def install(tracer: "Tracer") -> None:
             tracer.replaced[getattr(operators, name).default] = _in_place
 
 
+@functools.cache
+def packed_class(fake: type) -> type:
+    """PEFT and accelerate know a packed weight by its class's name, whatever type it is stored in."""
+    return type("Params4bit", (fake,), {})
+
+
 def _in_place(tracer: "Tracer", *args: Any, **kwargs: Any) -> None:
     """The optimizer kernels change what they are given."""
 

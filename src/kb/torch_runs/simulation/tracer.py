@@ -110,11 +110,11 @@ class Tracer(TorchDispatchMode):
     @contextmanager
     def unbooked(self) -> Iterator[None]:
         """What is made inside is no block of its own: views whose storage gets one by :meth:`pass_on`."""
-        self._unbooked = True
+        before, self._unbooked = self._unbooked, True
         try:
             yield
         finally:
-            self._unbooked = False
+            self._unbooked = before
 
     def hold(self, requested: int, op: str, role: str = "") -> int:
         """Book a block that no tensor stands for, until :meth:`release`; returns its address."""

@@ -44,13 +44,13 @@ def train(
     model.zero = zero = _zero_of(model, setup)
     units = units if setup.zero_stage < 3 else None
     optimizer = zero or Optimizer(
-        units or model, setup.optim, foreach=units is None or units.outside
+        units or model, setup.optim, foreach=units is None or units.flat
     )  # none of sharded tensors
     passes = min(setup.gradient_accumulation_steps, MOST_PASSES)
     recording = world.recording
     start = recording.here()
     same = reducer is None or reducer.finds_unused  # else buckets are made again after the first
-    same = same and (units is None or not units.outside)  # FSDP1 tries its buffers before the first
+    same = same and (units is None or not units.flat)  # FSDP1 tries its buffers before the first
     repeats = recording.repeats and sources is None and optimizer.alike and same
     lengths = sources or (setup.max_source_length,) * (STEPS * passes)
     for at in range(0, len(lengths), passes):
