@@ -120,7 +120,10 @@ def stage(root: str, folder: str, day: str) -> None:
     texts: dict[str, str] = {}
     for name in files_under(folder):
         with open(os.path.join(folder, name), encoding="utf-8", newline="") as stream:
-            texts[name] = stream.read()
+            text = stream.read()
+        # a schema is read by programs alone
+        minified = name.endswith(".json") and json.dumps(json.loads(text), ensure_ascii=False, separators=(",", ":"))
+        texts[name] = minified or text
     with open(os.path.join(folder, ARCHIVE), "wb") as archive:
         archive.write(packed(json.dumps(texts, ensure_ascii=False).encode()))
 

@@ -44,7 +44,7 @@ def load_catalog(rules: Rules = None, *, whole: bool = False) -> Catalog:
         constants=hot["constants"],
         sources=cold["sources"],
         triggers={name: tuple(keys) for name, keys in hot["tables"].items()},
-        table=lambda name: load_part(location, TABLE + name, beside=True),
+        table=lambda name: load_part(location, TABLE + hot["same_tables"].get(name, name), beside=True),
         laid=frozenset(hot.get("laid", ())),
         serving=partial(load_part, location, "serving"),
     )

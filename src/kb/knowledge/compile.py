@@ -105,14 +105,7 @@ def compile_files(files: Files, ids: Mapping[str, Collection[str]] | None = None
     problems += tables.problems
     gpus = {located.data["id"]: _gpu(located, problems) for located in files["hardware"]}
     models = {located.data["id"]: _model(located, problems) for located in files["models"]}
-    guide: Parts = {}
-    for kind in GUIDE:
-        entries = {
-            located.data.get("id", kind): compile_entry(located, types, problems, values) for located in files[kind]
-        }
-        guide[kind.removesuffix(".yaml")] = entries if not kind.endswith(".yaml") else entries.get(kind, {})
-    guide |= {kind: {located.data["id"]: located.data for located in files[kind]} for kind in ("hardware", "models")}
-    guide["constants"] = files["constants.yaml"][0].data["constants"]
+    guide = _guide(files, types, values, problems)
     problems += checked(files, types, sources, gpus)
     hot = {
         "version": "",  # of the whole, once it is whole
@@ -127,6 +120,7 @@ def compile_files(files: Files, ids: Mapping[str, Collection[str]] | None = None
             for located in files["dialects"]
         },
         "tables": tables.triggers,
+        "same_tables": tables.same,
         "constants": {name: entry["value"] for name, entry in files["constants.yaml"][0].data["constants"].items()},
     }
     cold = {
@@ -136,8 +130,23 @@ def compile_files(files: Files, ids: Mapping[str, Collection[str]] | None = None
         "tables": tables.cold,
         "table_examples": tables.examples,
     }
-    rows = {TABLE + name: part for name, part in tables.parts.items()}
+    rows = {TABLE + name: part for name, part in tables.parts.items() if name not in tables.same}
     return {"hot": hot, "cold": cold, "guide": guide, "serving": guide["serving"], **rows}, problems
+
+
+def _guide(
+    files: Files, types: Mapping[str, str], values: Mapping[str, Collection[str]], problems: list[Problem]
+) -> Parts:
+    """What the guide shows and few commands read: kind → id → the file's data."""
+    guide: Parts = {}
+    for kind in GUIDE:
+        entries = {
+            located.data.get("id", kind): compile_entry(located, types, problems, values) for located in files[kind]
+        }
+        guide[kind.removesuffix(".yaml")] = entries if not kind.endswith(".yaml") else entries.get(kind, {})
+    guide |= {kind: {located.data["id"]: located.data for located in files[kind]} for kind in ("hardware", "models")}
+    guide["constants"] = files["constants.yaml"][0].data["constants"]
+    return guide
 
 
 def read_rules_folder(location: Location) -> Files:

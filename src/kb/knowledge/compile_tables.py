@@ -1,5 +1,6 @@
 """rules/tables → what a check reads of them: a part for each format, and which names of a config have a row at all."""
 
+import json
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -40,6 +41,13 @@ class TableCompiler:
         self.parts: dict[str, dict[str, Any]] = {}
         self.cold: dict[str, list[Any]] = {}
         self.examples: list[dict[str, Any]] = []
+
+    @property
+    def same(self) -> dict[str, str]:
+        """Format → an earlier one with the same rows, whose part stands for both."""
+        first: dict[str, str] = {}
+        written = {name: json.dumps(part, sort_keys=True) for name, part in self.parts.items()}
+        return {name: first[text] for name, text in written.items() if first.setdefault(text, name) != name}
 
     @property
     def triggers(self) -> dict[str, list[str]]:
