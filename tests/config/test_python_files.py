@@ -468,3 +468,11 @@ def {name}():
     first, second = READER.read(code, "train.py")
     assert first.settings["quantization.load_in_4bit"].value is True
     assert "quantization.load_in_4bit" not in second.settings
+
+
+@pytest.mark.parametrize(
+    ("library", "read"), [("trl", True), ("trlx.models", False), ("ray.rllib.algorithms.ppo", False), ("setfit", False)]
+)
+def test_a_class_of_another_library_is_no_namesakes(library: str, read: bool) -> None:
+    text = f"from {library} import PPOConfig\nargs = PPOConfig(learning_rate=1e-5, scale_reward='running')\n"
+    assert bool(READER.read(text, "train.py")) is read

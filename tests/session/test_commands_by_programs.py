@@ -42,9 +42,10 @@ def main(argv=None):
 NAME = "per_device_train_batch_size"
 
 
-def result(folder: Path, command: str, program: str) -> UnitResult:
+def result(folder: Path, command: str, program: str, **versions: str) -> UnitResult:
     (folder / "train.py").write_text(program, "utf-8")
-    checker = file_checker(CATALOG, Project(), Question.of(gpu="rtx-4090"), Checking(root=str(folder)))
+    question = Question.of(gpu="rtx-4090", versions=versions)
+    checker = file_checker(CATALOG, Project(), question, Checking(root=str(folder)))
     return next(iter(checker.check(command.encode(), str(folder / "run.sh")).results))
 
 
@@ -370,3 +371,29 @@ def test_the_quantization_of_another_functions_model_is_not_the_runs(tmp_path: P
     found = checker.check(QUANTIZED_ELSEWHERE.format(model=model).encode(), str(tmp_path / "train.py"))
     rules = {finding.rule for each in found.results for finding in each.findings}
     assert ("quantized-without-adapter" in rules) is fires
+
+
+def test_a_flag_called_torch_dtype_of_the_programs_own_is_no_argument_of_trls(tmp_path: Path) -> None:
+    program = """
+import torch
+from dataclasses import dataclass
+from transformers import AutoModelForCausalLM, HfArgumentParser
+from trl import DPOConfig, DPOTrainer
+
+@dataclass
+class ScriptArguments:
+    model_name_or_path: str = None
+    torch_dtype: str = None
+    max_length: int = 512
+    beta: float = 0.1
+
+args = HfArgumentParser(ScriptArguments).parse_args_into_dataclasses()[0]
+torch_dtype = args.torch_dtype if args.torch_dtype in ["auto", None] else getattr(torch, args.torch_dtype)
+model = AutoModelForCausalLM.from_pretrained(args.model_name_or_path, torch_dtype=torch_dtype)
+DPOTrainer(model=model, args=DPOConfig(output_dir="o", beta=args.beta, max_length=args.max_length)).train()
+"""
+    flags = "--model_name_or_path Qwen/Qwen2.5-0.5B --torch_dtype bfloat16 --max_length 256 --beta 0.2"
+    told = result(tmp_path, f"python train.py {flags}\n", program, trl="1.0.0")
+    dtype = told.unit.settings["model.torch_dtype"]
+    assert (told.unit.dialect, dtype.value, dtype.joined) == ("trl", "bfloat16", "train.py")
+    assert "trl-torch-dtype-removed" not in [each.rule for each in told.findings]

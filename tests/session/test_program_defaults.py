@@ -9,7 +9,7 @@ from catalog_sample import load_catalog
 from kb.advice.question import Question
 from kb.config.python.declared import declared
 from kb.config.python.loaded import loaded
-from kb.config.python.placing import device_map_of
+from kb.config.python.placing import device_map_of, keeps_no_logits
 from kb.core.result import UnitResult, Unusable
 from kb.session.prepare import file_checker
 from kb.session.project import find_project
@@ -260,3 +260,9 @@ def test_a_program_that_loads_its_model_by_itself_says_so_for_the_command(tmp_pa
     assert (setup.weights, setup.gradient_checkpointing) == ("bf16", True)
     without = checked(tmp_path, LOADS.format(given="", more="if big:\n    model.gradient_checkpointing_enable()"))
     assert without.prediction is None, "nobody knows whether checkpointing is on"
+
+
+def test_evaluation_keeps_no_logits_where_a_function_makes_less_of_them() -> None:
+    trainer = "Trainer(model, args, compute_metrics=f{})\n"
+    assert not keeps_no_logits(trainer.format(""))
+    assert keeps_no_logits(trainer.format(", preprocess_logits_for_metrics=argmax"))

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 _ANSWERS = ("labels", "label", "targets", "target", "decoder_inputs")  # ends of names that answers are given
 CUTTING = ("tokenizer", "target")  # groups of the calls that cut texts
 
+# Libraries with a PPOConfig, an SFTConfig or a TrainingArguments of their own.
+NAMESAKES = frozenset(("trlx", "ray", "torchrl", "tianshou", "verl", "openrlhf", "setfit", "paddlenlp", "mindformers"))
+
 
 class Kind(NamedTuple):
     """What a called name means. ``dialect`` is set of a call that is a run, ``group`` of any other."""
@@ -103,12 +106,18 @@ class CallTable:
             if name and kind is not None and (kind.group != "tokenizer" or _truncates(node)):
                 answers = any(first <= node.lineno <= last for first, last in names.answers)
                 kind = _of_target(kind, node, target, answers=answers) if kind.group == "tokenizer" else kind
-                if kind.module and not names.imports(kind.module):
+                if (kind.module and not names.imports(kind.module)) or (kind.dialect and _is_of_others(name, names)):
                     continue
                 found.append(Call(len(found), name.rpartition(".")[2], kind, node, where, target))
         loads = any(call.kind.group == "model" for call in found)  # else another module may take it from here
         kept = [call for call in found if not (loads and _is_handed_to_nothing(call, names))]
         return [call._replace(number=number) for number, call in enumerate(kept)]
+
+
+def _is_of_others(name: str, names: Names) -> bool:
+    """Whether a class comes from a library that has its own of a name that TRL or transformers have too."""
+    imports = names.imports_of(name.partition(".")[0])
+    return any(not found.level and found.module.partition(".")[0] in NAMESAKES for _, found in imports)
 
 
 def _is_handed_to_nothing(call: Call, names: Names) -> bool:

@@ -53,8 +53,11 @@ def asks_for_metrics(settings: Mapping[str, Any]) -> bool:
 
 
 def keeps_no_logits(text: str) -> bool:
-    """Whether evaluation keeps the losses alone: no metric function is given to the trainer (``Trainer.evaluate``)."""
-    return "Trainer(" in text and "compute_metrics" not in text and ".predict(" not in text and "Trainer(**" not in text
+    """Whether evaluation keeps no logits: no metric function is given to the trainer (``Trainer.evaluate``), or one
+    with a function that makes less of the logits of each step (``preprocess_logits_for_metrics``).
+    """
+    kept = "compute_metrics" in text and "preprocess_logits_for_metrics=" not in text
+    return "Trainer(" in text and not kept and ".predict(" not in text and "Trainer(**" not in text
 
 
 def goes_its_own_way(text: str) -> bool:
