@@ -362,3 +362,71 @@ def test_a_hydra_list_may_name_a_group_beside_its_own(checker, tmp_path: Path):
     outcome = check_input(Input(str(tmp_path / "main.yaml")), checker)
     assert not isinstance(outcome, Unusable)
     assert "hydra-group-missing" not in rules_of(outcome)
+
+
+EMBEDDER = """\
+from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
+from sentence_transformers.losses import CachedMultipleNegativesRankingLoss
+from sentence_transformers.training_args import SentenceTransformerTrainingArguments
+
+model = SentenceTransformer("google-bert/bert-base-uncased")
+loss = CachedMultipleNegativesRankingLoss(model, mini_batch_size=32)
+args = SentenceTransformerTrainingArguments(
+    "out", per_device_train_batch_size=256, fp16=True, warmup_ratio=0.1, batch_sampler="no_duplicates",
+    prompts={"question": "query: "}, router_mapping={"question": "query"},
+)
+SentenceTransformerTrainer(model=model, args=args, train_dataset=data, loss=loss).train()
+"""
+BESIDE = """\
+from sentence_transformers import SentenceTransformer
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+
+def build():
+    return AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-0.5B")
+
+embedder = SentenceTransformer("sentence-transformers/all-MiniLM-L6-v2")
+args = TrainingArguments(output_dir="o", per_device_train_batch_size=4, bf16=True)
+Trainer(build(), args, train_dataset=data).train()
+"""
+NOT_MODELLED = {"named": "sentence-transformers"}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "dialect", "model"),
+    [
+        ("train.py", EMBEDDER, "sentence-transformers", "google-bert/bert-base-uncased"),
+        (
+            "train.py",
+            EMBEDDER.replace("SentenceTransformerTr", "CrossEncoderTr").replace(
+                "SentenceTransformer(", "CrossEncoder("
+            ),
+            "sentence-transformers",
+            "google-bert/bert-base-uncased",
+        ),
+        (
+            "train.yaml",
+            "model_name_or_path: bert-base-uncased\nper_device_train_batch_size: 64\nnum_train_epochs: 1\nfp16: true\n"
+            "batch_sampler: no_duplicates\nwarmup_ratio: 0.1\noutput_dir: out\n",
+            "sentence-transformers",
+            "bert-base-uncased",
+        ),
+        (
+            "train.yaml",
+            "model_name_or_path: sentence-transformers/all-MiniLM-L6-v2\nper_device_train_batch_size: 64\n"
+            "num_train_epochs: 1\nlearning_rate: 2.0e-5\noutput_dir: out\n",
+            "hf",
+            "sentence-transformers/all-MiniLM-L6-v2",
+        ),
+    ],
+)
+def test_losses_over_a_whole_batch_are_no_plain_encoders(checker, name, text, dialect, model):
+    (unit,) = checked(checker, name, text).results
+    assert (unit.unit.dialect, unit.setup.model_name) == (dialect, model)
+    assert (unit.prediction, unit.note, unit.note_values) == (None, "not_modelled", NOT_MODELLED)
+    assert [each.rule for each in unit.findings if each.rule != "depends-on-release"] == []
+
+
+def test_a_model_of_embeddings_beside_a_run_is_not_the_runs_model(checker):
+    (unit,) = checked(checker, "train.py", BESIDE).results
+    assert (unit.unit.dialect, unit.setup.model_name) == ("hf", "Qwen/Qwen2.5-0.5B")
+    assert unit.prediction is not None

@@ -30,6 +30,7 @@ class Kind(NamedTuple):
     unknown: tuple[str, ...] = ()  # settings of which no value is right
     unless: Mapping[str, tuple[str, ...]] = {}  # a word in the file → what of ``sets`` it keeps away
     module: str = ""  # the package that a file must import for the name to be this one
+    of: str = ""  # the format of the runs that a call of a group belongs to, where not to any
 
 
 class Home(NamedTuple):
@@ -109,7 +110,9 @@ class CallTable:
                 if (kind.module and not names.imports(kind.module)) or (kind.dialect and _is_of_others(name, names)):
                     continue
                 found.append(Call(len(found), name.rpartition(".")[2], kind, node, where, target))
-        loads = any(call.kind.group == "model" for call in found)  # else another module may take it from here
+        loads = any(
+            call.kind.group == "model" and not call.kind.of for call in found
+        )  # else another module may take it from here
         kept = [call for call in found if not (loads and _is_handed_to_nothing(call, names))]
         return [call._replace(number=number) for number, call in enumerate(kept)]
 
@@ -140,6 +143,7 @@ def _kind(row: Mapping[str, Any]) -> Kind:
         unknown=tuple(row.get("unknown", ())),
         unless={word: tuple(names) for word, names in row.get("unless", {}).items()},
         module=row.get("module", ""),
+        of=row.get("with", ""),
     )
 
 
@@ -184,15 +188,18 @@ def _training_runs(calls: list[Call]) -> list[Run]:
     own = [call for call in calls if call.kind.dialect is not None]
     others = [call for call in calls if call.kind.dialect is None]
     if not own:
+        others = [call for call in others if not call.kind.of]
         telling = any(call.kind.group in ("model", "lora", "quantization") for call in others)
         return [_run(None, others)] if telling else []
-    return [_run(call, [each for each in others if not _of_another(each, call, own)]) for call in own]
+    return [_run(call, [each for each in others if _may_be_of(each, call, own)]) for call in own]
 
 
-def _of_another(call: Call, run: Call, runs: list[Call]) -> bool:
-    """Whether a call stands in a function where another run is made and this one is not: a file of tests, of trials."""
+def _may_be_of(call: Call, run: Call, runs: list[Call]) -> bool:
+    """Whether a call may say something of a run: it is of its format, and stands in no function where another run is
+    made and this one is not (a file of tests, of trials)."""
     scope = call.where.scope
-    return not _within(run, scope) and any(_within(each, scope) for each in runs)
+    here = _within(run, scope) or not any(_within(each, scope) for each in runs)
+    return here and call.kind.of in ("", run.kind.dialect)
 
 
 def _within(call: Call, scope: Scope) -> bool:
