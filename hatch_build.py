@@ -26,7 +26,8 @@ MANUALS = "man"
 ARCHIVE = "sources.json.xz"  # as kb.knowledge.packed reads it
 PROJECT = "rules/schema/project.json"  # each start in a project with a kb.toml reads it
 SITE = "site_url"  # as kb.knowledge.locations reads it
-OF_THE_GUIDE = (".*", "site.yaml", "glossary.yaml")  # made from a checkout alone
+# What only a checkout needs: what the guide is made from, and the schemas of reports (rules/schema/output).
+OF_THE_CHECKOUT = (".*", "site.yaml", "glossary.yaml", "output")
 
 
 PROJECT_URL = "KB_PROJECT_URL"
@@ -103,7 +104,7 @@ def stage(root: str, folder: str, day: str) -> None:
     from kb.knowledge.readings import FILE
 
     for name in ("rules", "i18n"):
-        ignored = shutil.ignore_patterns(*OF_THE_GUIDE)
+        ignored = shutil.ignore_patterns(*OF_THE_CHECKOUT)
         shutil.copytree(os.path.join(root, name), os.path.join(folder, name), ignore=ignored)
     location = Location(os.path.join(folder, "rules"), os.path.join(folder, "i18n"), True)
     try:
