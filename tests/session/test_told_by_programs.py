@@ -173,6 +173,10 @@ Trainer(args=TrainingArguments("out", learning_rate=settings.learning_rate)).tra
         (FLAGS.replace("{kind}", ""), True),
         (FIELDS.replace("{library}", "pydantic"), False),
         (FIELDS.replace("{library}", "bases"), True),
+        (
+            "from dynaconf import Dynaconf\nTrainer(TrainingArguments(**Dynaconf(settings_files=['train.yaml'])))\n",
+            False,
+        ),
     ],
 )
 def test_text_that_a_parser_or_a_class_makes_a_number_is_no_fault(tmp_path: Path, program: str, said: bool) -> None:
@@ -197,6 +201,24 @@ TrlParser((Own,)).parse_args_and_config()
         (tmp_path / "train.py").write_text(fills.replace("{}", line), "utf-8")
         found = [each.rule for each in result(tmp_path, config, "train.yaml").findings]
         assert ("setting-left-empty" in found) is said
+
+
+def test_a_value_that_stands_in_the_programs_table_is_not_left_out_of_its_config(tmp_path: Path) -> None:
+    program = """
+import yaml
+from transformers import HfArgumentParser, Trainer, TrainingArguments
+
+parser = HfArgumentParser((TrainingArguments,))
+config = yaml.safe_load(open("train.yaml"))
+table = {"output_dir": "o", "eval_steps": config["training"]["eval_steps"], {more}}
+Trainer(args=TrainingArguments(**table)).train()
+"""
+    config = "model: {base_model: Qwen/Qwen2.5-0.5B}\ntraining: {train_batch_size: 4, eval_steps: 100, num_epochs: 1}\n"
+    (tmp_path / "kb.toml").write_text("")
+    for more, said in (('"save_steps": 100', True), ('"evaluation_strategy": "steps"', False)):
+        (tmp_path / "train.py").write_text(program.replace("{more}", more), "utf-8")
+        found = [each.rule for each in result(tmp_path, config, "train.yaml").findings]
+        assert ("eval-steps-without-eval-strategy" in found) is said
 
 
 def test_what_is_wrong_with_a_config_that_several_commands_read_is_told_once(tmp_path: Path) -> None:

@@ -117,18 +117,22 @@ def _set_by(unit: Unit, programs: Sequence[Program], facts: Mapping[str, FactTyp
     class says nothing.
     """
     keys = frozenset(name.rpartition(".")[2] for name, fact in facts.items() if fact.setting)
-    given, parsed = _of_all(tuple(programs), keys)
+    given, parsed, fixed = _of_all(tuple(programs), keys)
     handed = ("training.", "data.") if parsed else ()
-    found = _settled(unit, facts, given.__contains__)
-    return (name for name in found if not name.startswith(handed))
+    yield from (name for name in _settled(unit, facts, given.__contains__) if not name.startswith(handed))
+    if handed and fixed:
+        yield from (name for name in _settled(unit, facts, fixed.__contains__) if name.startswith(handed))
 
 
 @lru_cache(8)
-def _of_all(programs: tuple[Program, ...], keys: frozenset[str]) -> tuple[frozenset[str], bool]:
-    """Which keys the programs that train set, and whether one hands names on by a parser; once for many files."""
+def _of_all(programs: tuple[Program, ...], keys: frozenset[str]) -> tuple[frozenset[str], bool, frozenset[str]]:
+    """Which keys the programs that train set, whether one hands names on by a parser, and which of the keys are given
+    a value that stands there, whatever a parser says; once for many files.
+    """
     training = [program for program in programs if program.trains]
     given = frozenset(key for key in keys if any(program.sets(key) for program in training))
-    return given, any(program.parses for program in programs)
+    fixed = frozenset(key for key in given if any(program.fixes(key) for program in training))
+    return given, any(program.parses for program in programs), fixed
 
 
 def _settled(unit: Unit, facts: Mapping[str, FactType], settles: Callable[[str], bool]) -> Iterable[str]:

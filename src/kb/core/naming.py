@@ -15,8 +15,8 @@ HANDS_ON = "script.passes_training_arguments"
 """The fact by which a project says that its program hands every name on."""
 _WRITTEN = "written."
 _SET_BY_PROGRAMS = ("training.", "data.", "generation.", "lora.", "quantization.")
-# OmegaConf reads 5e-5 as a number, PyYAML as text.
-_BY_OMEGACONF = r"\bOmegaConf\b|\bhydra\.main\b|\bHydraConfig\b"
+# OmegaConf and Dynaconf (YAML 1.2) read 5e-5 as a number, PyYAML as text.
+_BY_OMEGACONF = r"\bOmegaConf\b|\bDynaconf\b|\bhydra\.main\b|\bHydraConfig\b"
 _BY_PYYAML = r"\byaml\.(?:safe_load|load|full_load)\b|\bparse_yaml_file\b|\b(?:Trl|H4)ArgumentParser\b|\bTrlParser\b"
 # Classes of these libraries make a number of a text where a field is one (pydantic by default, the others always).
 _CONVERTS = r"(?m)^[ \t]*(?:from|import)[ \t]+(?:pydantic|pydantic_settings|draccus|pyrallis|jsonargparse)\b"

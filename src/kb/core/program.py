@@ -94,6 +94,10 @@ class Program(NamedTuple):
         given = _given(self.text)
         return key in given or f"use_{key}" in given
 
+    def fixes(self, key: str) -> bool:
+        """Whether it gives a setting of this name a value that stands there, in a table of arguments."""
+        return re.search(rf"""["']{re.escape(key)}["']\s*:\s*(?:["'\d]|True\b|False\b)""", self.text) is not None
+
     @property
     def loads_by_unsloth(self) -> bool:
         """Whether Unsloth loads the model that it trains: in half precision or 4 bit, with kernels of its own."""
