@@ -221,6 +221,27 @@ Trainer(args=TrainingArguments(**table)).train()
         assert ("eval-steps-without-eval-strategy" in found) is said
 
 
+def test_workers_that_only_the_program_knows_leave_the_gpus_prediction_as_it_is(tmp_path: Path) -> None:
+    program = """
+import os, yaml
+from transformers import Trainer, TrainingArguments
+
+config = yaml.safe_load(open("train.yaml"))
+Trainer(args=TrainingArguments(**config, dataloader_num_workers=os.cpu_count())).train()
+"""
+    config = (
+        "model_name_or_path: Qwen/Qwen2.5-7B\noutput_dir: o\nper_device_train_batch_size: 4\nlearning_rate: 1.0e-5\n"
+    )
+    (tmp_path / "kb.toml").write_text("")
+    (tmp_path / "train.py").write_text(program, "utf-8")
+    told = result(tmp_path, config, "train.yaml", host_memory="8GB")
+    assert told.prediction is not None
+    assert assumed(told)["training.dataloader_num_workers"] == 0
+    named = {each.rule: {row.name for row in each.if_so} for each in told.findings if each.if_so}
+    assert "training.dataloader_num_workers" not in named.get("training-peak-exceeds-gpu", ())
+    assert "training.dataloader_num_workers" in named["host-floor-over-limit"]
+
+
 def test_what_is_wrong_with_a_config_that_several_commands_read_is_told_once(tmp_path: Path) -> None:
     config = "model_name_or_path: Qwen/Qwen3-4B\noutput_dir: o\nlearning_rate: 5.0e-5\nmax_length: 512\n"
     (tmp_path / "kb.toml").write_text("")

@@ -5,7 +5,7 @@ from typing import Any
 
 from kb.advice.estimator import Estimator
 from kb.advice.facts import SERVERS, Known, UnitFacts
-from kb.advice.grounds import depending, turned_by
+from kb.advice.grounds import depending, of_gpu, turned_by
 from kb.advice.left_to_program import left_to_program
 from kb.advice.memory_facts import PredictedFacts
 from kb.advice.models import ModelIndex, with_head
@@ -177,7 +177,7 @@ class Checker:
         def holds(setup: TrainingSetup) -> bool:
             return prepared.otherwise(setup).predicted.status in alike
 
-        return turned_by(prepared.setup, report.assumed, holds)
+        return turned_by(prepared.setup, of_gpu(report.assumed), holds)
 
     def hear(self, events: Iterable[Event]) -> list[Finding]:
         """The findings of events that no unit holds: a file that cannot be read, a suppression comment."""

@@ -251,10 +251,20 @@ def as_severe(severity: Severity, certainty: Certainty, because: tuple[Because, 
     return "warning" if certainty == "likely" or predicted else "info"
 
 
+OF_HOST = ("memory.host.", "fit.workers")  # predicted facts in which the data loader has a part
+
+
 def concerning(names: tuple[str, ...], assumed: tuple[Assumption, ...]) -> tuple[Assumption, ...]:
     """The assumptions that predicted facts of these names can rest on."""
     inside = all(name.startswith(OF_SERVER_INSIDE) for name in names)
-    return tuple(each for each in assumed if each.name in STARTS_INSIDE) if inside else assumed
+    if inside:
+        return tuple(each for each in assumed if each.name in STARTS_INSIDE)
+    return assumed if any(name.startswith(OF_HOST) for name in names) else of_gpu(assumed)
+
+
+def of_gpu(assumed: tuple[Assumption, ...]) -> tuple[Assumption, ...]:
+    """The assumptions without those that concern host memory alone."""
+    return tuple(each for each in assumed if each.reason != "host_alone")
 
 
 def turned_by(

@@ -36,6 +36,8 @@ NOT_MODELLED = "run.not_modelled"
 # Kinds of post-training whose memory is that of plain training. Preference and reinforcement runs hold two answers a
 # sample, a second model, or answers made on the way.
 MODELLED_TRAINERS = frozenset(("sft", "pretraining"))
+OF_LOADER = "training.dataloader_"
+FSDP_ONLY = ("training.fsdp_config.", "accelerate.fsdp_")
 TRAINING_ONLY = frozenset(
     f"training.{name}"
     for name in (
@@ -166,6 +168,7 @@ def setup_of(
     setup = with_pictures(with_fused_head(setup, read, unit, model, versions), read, unit, model)
     read.assumed += own_defaults(unit, unit.settings)
     beyond = unmodelled(read, trains=trained)
+    _leave_to_host(read)
     unresolved = _that_matter(read.unresolved, setup) + ((NOT_MODELLED,) if beyond else ())
     setup = setup._replace(assumed=_assumed(read), unresolved=unresolved, unmodelled=beyond)
     return with_lengths(setup, given.get(LENGTHS), unit, model)
@@ -191,6 +194,15 @@ def _assumed(read: SettingsReader) -> tuple[Assumption, ...]:
     return tuple(sorted(read.assumed, key=lambda each: (each.reason not in first, "batch" not in each.name)))
 
 
+def _leave_to_host(read: SettingsReader) -> None:
+    """Take the library's defaults for settings of the data loader that nobody knows: the GPU has no part in them."""
+    for name in [name for name in read.unresolved if name.startswith(OF_LOADER)]:
+        if isinstance(read.as_written(name), int):
+            continue  # known, and no number that runs
+        del read.unresolved[name]
+        read.assumed.append(Assumption(name=name, value=read.default(name), reason="host_alone"))
+
+
 def _that_matter(unresolved: Iterable[str], setup: TrainingSetup) -> tuple[str, ...]:
     """The unresolved settings without those of a phase that the run does not have."""
     idle: frozenset[str] = frozenset()
@@ -201,7 +213,8 @@ def _that_matter(unresolved: Iterable[str], setup: TrainingSetup) -> tuple[str, 
         (setup.method != "full", ADAPTER_ONLY),
     ):
         idle |= frozenset() if runs else names
-    return tuple(name for name in unresolved if name not in idle)
+    wraps = () if setup.fsdp else FSDP_ONLY
+    return tuple(name for name in unresolved if name not in idle and not name.startswith(wraps))
 
 
 def _method(read: SettingsReader) -> Method:
