@@ -1,6 +1,6 @@
 """A unit's settings → one TrainingSetup; what the config leaves open takes the library's default and is listed."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from kb.advice.grounds import own_defaults
@@ -17,7 +17,7 @@ from kb.advice.settings_reader import (
     uses_fsdp,
     zero_stage_of,
 )
-from kb.advice.usual import assumed_source_length, reads_target
+from kb.advice.usual import assumed_source_length, reads_target, that_matter
 from kb.core.document import Unit
 from kb.core.facts import FactType, VersionOf
 from kb.core.model import Model
@@ -31,38 +31,12 @@ ATTENTIONS: Mapping[str, Attention] = {
     "flash": "flash",
 }
 
-# Settings that decide nothing where the run does not train, does not evaluate, does not infer, or has no adapter.
 NOT_MODELLED = "run.not_modelled"
 # Kinds of post-training whose memory is that of plain training. Preference and reinforcement runs hold two answers a
 # sample, a second model, or answers made on the way.
 MODELLED_TRAINERS = frozenset(("sft", "pretraining"))
 OF_LOADER = "training.dataloader_"
-FSDP_ONLY = ("training.fsdp_config.", "accelerate.fsdp_")
-TRAINING_ONLY = frozenset(
-    f"training.{name}"
-    for name in (
-        "per_device_train_batch_size",
-        "gradient_accumulation_steps",
-        "gradient_checkpointing",
-        "gradient_checkpointing_kwargs.use_reentrant",
-        "label_smoothing_factor",
-        "optim",
-    )
-) | {"script.trainer", "lora.enabled"}
-EVALUATION_ONLY = frozenset(
-    f"training.{name}"
-    for name in (
-        "per_device_eval_batch_size",
-        "eval_accumulation_steps",
-        "generation_max_length",
-        "generation_num_beams",
-        "predict_with_generate",
-        "prediction_loss_only",
-    )
-) | {"data.eval_samples"}
 ACCUMULATES = 2  # accumulating takes more than not, however often
-INFERENCE_ONLY = frozenset(("inference.num_beams", "inference.max_length"))
-ADAPTER_ONLY = frozenset(("lora.r", "lora.target_modules", "lora.modules_to_save"))
 
 
 def setup_of(
@@ -169,7 +143,7 @@ def setup_of(
     read.assumed += own_defaults(unit, unit.settings)
     beyond = unmodelled(read, trains=trained)
     _leave_to_host(read)
-    unresolved = _that_matter(read.unresolved, setup) + ((NOT_MODELLED,) if beyond else ())
+    unresolved = that_matter(read.unresolved, setup) + ((NOT_MODELLED,) if beyond else ())
     setup = setup._replace(assumed=_assumed(read), unresolved=unresolved, unmodelled=beyond)
     return with_lengths(setup, given.get(LENGTHS), unit, model)
 
@@ -201,20 +175,6 @@ def _leave_to_host(read: SettingsReader) -> None:
             continue  # known, and no number that runs
         del read.unresolved[name]
         read.assumed.append(Assumption(name=name, value=read.default(name), reason="host_alone"))
-
-
-def _that_matter(unresolved: Iterable[str], setup: TrainingSetup) -> tuple[str, ...]:
-    """The unresolved settings without those of a phase that the run does not have."""
-    idle: frozenset[str] = frozenset()
-    for runs, names in (
-        (setup.do_train, TRAINING_ONLY),
-        (setup.do_eval, EVALUATION_ONLY),
-        (setup.do_predict, INFERENCE_ONLY),
-        (setup.method != "full", ADAPTER_ONLY),
-    ):
-        idle |= frozenset() if runs else names
-    wraps = () if setup.fsdp else FSDP_ONLY
-    return tuple(name for name in unresolved if name not in idle and not name.startswith(wraps))
 
 
 def _method(read: SettingsReader) -> Method:

@@ -1,6 +1,6 @@
-"""What is taken where nothing is said: usual lengths, and the precision that a GPU is good at."""
+"""What is taken where nothing is said: usual lengths, the precision that a GPU is good at; and what needs no value."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from kb.core.hardware import DetectedGpu
@@ -13,6 +13,32 @@ PADDING_POSITIONS = {"roberta": 2, "xlm-roberta": 2, "camembert": 2}
 LengthReason = Literal["longest_of_model", "longest_of_tokenizer", "usual_length", "script_default", "fixed_by_model"]
 # Lengths that the example scripts of transformers have by default where their models allow more (4.57 to 5.23).
 OF_SCRIPTS = {"run_glue": 128, "run_xnli": 128, "run_qa": 384, "run_qa_beam_search": 384}
+# Settings that decide nothing where the run does not train, does not evaluate, does not infer, has no adapter or no FSDP.
+FSDP_ONLY = ("training.fsdp_config.", "accelerate.fsdp_")
+TRAINING_ONLY = frozenset(
+    f"training.{name}"
+    for name in (
+        "per_device_train_batch_size",
+        "gradient_accumulation_steps",
+        "gradient_checkpointing",
+        "gradient_checkpointing_kwargs.use_reentrant",
+        "label_smoothing_factor",
+        "optim",
+    )
+) | {"script.trainer", "lora.enabled"}
+EVALUATION_ONLY = frozenset(
+    f"training.{name}"
+    for name in (
+        "per_device_eval_batch_size",
+        "eval_accumulation_steps",
+        "generation_max_length",
+        "generation_num_beams",
+        "predict_with_generate",
+        "prediction_loss_only",
+    )
+) | {"data.eval_samples"}
+INFERENCE_ONLY = frozenset(("inference.num_beams", "inference.max_length"))
+ADAPTER_ONLY = frozenset(("lora.r", "lora.target_modules", "lora.modules_to_save"))
 
 
 def assumed_source_length(
@@ -105,3 +131,17 @@ def precision_for(gpu: DetectedGpu | None, architecture: Architecture) -> Precis
         return Precision("fp32", "no_bf16_t5")
     used = architecture.model_type in USED_IN_FP16
     return Precision("fp16", "no_bf16_fp16" if used else "no_bf16_untested")
+
+
+def that_matter(unresolved: Iterable[str], setup: TrainingSetup) -> tuple[str, ...]:
+    """The unresolved settings without those of a phase that the run does not have."""
+    idle: frozenset[str] = frozenset()
+    for runs, names in (
+        (setup.do_train, TRAINING_ONLY),
+        (setup.do_eval, EVALUATION_ONLY),
+        (setup.do_predict, INFERENCE_ONLY),
+        (setup.method != "full", ADAPTER_ONLY),
+    ):
+        idle |= frozenset() if runs else names
+    wraps = () if setup.fsdp else FSDP_ONLY
+    return tuple(name for name in unresolved if name not in idle and not name.startswith(wraps))
