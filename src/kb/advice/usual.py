@@ -13,7 +13,7 @@ PADDING_POSITIONS = {"roberta": 2, "xlm-roberta": 2, "camembert": 2}
 LengthReason = Literal["longest_of_model", "longest_of_tokenizer", "usual_length", "script_default", "fixed_by_model"]
 # Lengths that the example scripts of transformers have by default where their models allow more (4.57 to 5.23).
 OF_SCRIPTS = {"run_glue": 128, "run_xnli": 128, "run_qa": 384, "run_qa_beam_search": 384}
-# Settings that decide nothing where the run does not train, does not evaluate, does not infer, has no adapter or no FSDP.
+# Settings that decide nothing where the run does not train, evaluate or infer, or has no adapter or no FSDP.
 FSDP_ONLY = ("training.fsdp_config.", "accelerate.fsdp_")
 TRAINING_ONLY = frozenset(
     f"training.{name}"
