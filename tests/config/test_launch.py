@@ -193,3 +193,19 @@ def test_what_only_runs_the_command_that_follows_hides_no_launcher(wrapper: str,
     spread = script(f"{wrapper}accelerate launch --config_file two.yaml {TRAIN}")
     assert (spread.launcher, spread.settings["launch.config_file"].value) == ("accelerate", "two.yaml")
     assert script(f"{wrapper}torchrun --nproc_per_node 4 {TRAIN}").settings["launch.num_processes"].value == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "several"),
+    [
+        ("config_grpo_4gpu.yaml", True),
+        ("sft-8xa100.yaml", True),
+        ("train.2nodes.yaml", True),
+        ("config_1gpu.yaml", False),
+        ("llama_gpu.yaml", False),
+        ("qwen2_a100.yaml", False),
+    ],
+)
+def test_a_files_name_may_speak_of_several_gpus(name: str, several: bool) -> None:
+    result = checked(CONFIGS.read(CONFIG, f"recipes/{name}")[0])
+    assert ("launch.num_processes" in result.setup.unresolved) is several

@@ -1,5 +1,6 @@
 """The settings of a unit as values: written, given or by default, and over how many processes they are spread."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -188,12 +189,9 @@ def processes_of(read: SettingsReader, unit: Unit, told: int | None) -> int:
         read.assumed.append(Assumption(name=DEVICE_MAP, value=None, reason="device_map_not_told"))
     if count is not None or PROCESSES in read.unresolved:
         return count or 1
-    comments = [unit.settings[name].comment for name in BATCH if name in unit.settings]
-    if (
-        PROCESSES in unit.left_open
-        or _for_several(read)
-        or any(speaks_of_several_gpus(comment) for comment in comments if comment)
-    ):
+    said = [unit.settings[name].comment for name in BATCH if name in unit.settings]
+    said += re.findall(r"[^\W_]+", unit.path.rpartition("/")[2])  # `config_grpo_4gpu.yaml`
+    if PROCESSES in unit.left_open or _for_several(read) or any(map(speaks_of_several_gpus, said)):
         read.unresolved[PROCESSES] = None
         return 1
     return int(read.or_assume(PROCESSES, None, 1, "one_gpu"))
