@@ -37,10 +37,3 @@ def shallow(model: Model) -> Model:
         depths["vision"] = arch.vision._replace(depth=2, full_layers=(1,) if arch.vision.full_layers else ())
     arch = arch._replace(**depths)
     return model._replace(architecture=arch, parameters=parameter_count(arch))
-
-
-@cache
-def shallow_catalog() -> Catalog:
-    """The shipped catalogue with every model of two layers: for tests of what is read, whatever memory it takes."""
-    known = load_catalog()
-    return known._replace(models={name: shallow(model) for name, model in known.models.items()})

@@ -72,6 +72,23 @@ def post_training_of(
     )
 
 
+def embedding_of(read: SettingsReader) -> PostTraining | None:
+    """Embedding training with in-batch negatives, where a config or the project says how many texts a sample has.
+
+    What is not said is as in sentence-transformers: the average of all tokens, and no module that normalizes.
+    """
+    columns = read.number("embedding.columns", least=2)
+    if columns is None:
+        return None
+    return PostTraining(
+        "embedding",
+        columns=columns,
+        cached=read.number("embedding.mini_batch_size") or 0,
+        pooling="cls" if read.value("embedding.pooling") == "cls" else "mean",
+        normalizes=bool(read.value("embedding.normalizes")),
+    )
+
+
 def with_fused_head(
     setup: TrainingSetup, read: SettingsReader, unit: Unit, model: Model | None, versions: VersionOf
 ) -> TrainingSetup:

@@ -108,7 +108,7 @@ def unmodelled(read: SettingsReader, *, trains: bool) -> tuple[str, ...]:
 
 def _of_any(read: SettingsReader) -> Iterator[str]:
     told = read.value("run.not_modelled")
-    if told is not None:
+    if told is not None and not (told == "sentence-transformers" and read.value("embedding.columns") is not None):
         yield str(told)
     yield from read.beyond
     name = read.value("model.name")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kb.advice.grounds import own_defaults
-from kb.advice.post_training import fused_loss_of, post_training_of, with_fused_head
+from kb.advice.post_training import embedding_of, fused_loss_of, post_training_of, with_fused_head
 from kb.advice.preparation import with_preparation
 from kb.advice.project_lengths import FULL, LENGTHS, answer_length, lengths_of_sound, with_lengths, with_pictures
 from kb.advice.run_kind import OWN_TYPE_SINCE, optimizer_of, says_training, trains, unmodelled, weights_of
@@ -74,8 +74,8 @@ def setup_of(
     trained = trains(unit) and read.or_default("training.do_train") is not False
     transformers = versions("transformers", OWN_TYPE_SINCE)
     trainer = read.value("script.trainer")
-    post = None
-    if trainer is not None and trainer not in MODELLED_TRAINERS:
+    post = embedding_of(read)
+    if post is None and trainer is not None and trainer not in MODELLED_TRAINERS:
         found = post_training_of(read, unit, str(trainer), method, constants, versions)
         if found is None and not read.beyond:
             read.unresolved["script.trainer"] = None

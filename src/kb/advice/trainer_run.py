@@ -13,7 +13,8 @@ from kb.advice.question import RunSettings
 from kb.core.setup import Assumption, PostKind, PostTraining, TrainingSetup
 from kb.core.text import UserError
 
-TRAINERS = tuple(kind for kind in get_args(PostKind) if kind != "cpo")  # CPO is no program of its own there
+# CPO is no program of its own there, and embeddings are trained by another library
+TRAINERS = tuple(kind for kind in get_args(PostKind) if kind not in ("cpo", "embedding"))
 # Answers compared for one prompt, where the batch allows it: the defaults of GRPOConfig and RLOOConfig.
 GENERATIONS: Mapping[str, int] = {"grpo": 8, "rloo": 2}
 # KTO's estimate of the distance needs another sample beside each; one answer alone compares with nothing.

@@ -8,7 +8,8 @@ from kb.core.setup import WeightType
 Family = Literal["t5", "bart", "decoder", "encoder"]
 Norm = Literal["layer", "rms", "rms_offset"]  # rms_offset: Gemma's, in fp32 and scaled by one plus its weight
 QkNorm = Literal["none", "head", "whole"]  # over each head's dimensions, or over all of them
-Head = Literal["causal", "masked", "sequence", "token", "span"]  # span: question answering
+# span: question answering; embedding: none, the states themselves are read
+Head = Literal["causal", "masked", "sequence", "token", "span", "embedding"]
 
 
 class Vision(NamedTuple):

@@ -52,7 +52,7 @@ class Spread(NamedTuple):
     find_unused: bool | None = None  # DDP looks for parameters that a pass did not use; None: the Trainer's default
 
 
-PostKind = Literal["sft", "dpo", "kto", "orpo", "cpo", "reward", "grpo", "rloo"]
+PostKind = Literal["sft", "dpo", "kto", "orpo", "cpo", "reward", "grpo", "rloo", "embedding"]
 PAIRED = ("dpo", "orpo", "cpo", "reward")  # a chosen and a rejected answer: two rows for each sample
 Head = Literal["fused", "rows", "copied", "wide"]
 
@@ -92,6 +92,10 @@ class PostTraining(NamedTuple):
     generated_rows: int = 0  # answers that the model itself generates at once; 0: something else does, or nobody
     colocated: Colocated | None = None  # vLLM generates, in the same process
     liger: Liger | None = None  # the policy's loss is Liger's; ``head`` is then that of the passes beside it
+    columns: int = 2  # of embedding training, the texts of a sample: an anchor, its answer, negatives
+    cached: int = 0  # GradCache: so many samples are embedded at once; 0: all of them
+    pooling: Literal["mean", "cls"] = "mean"
+    normalizes: bool = False  # embeddings are brought to one length before the loss does so again
 
 
 # Of a data set's samples, the share that is no longer than each of the lengths by which it is described.

@@ -100,7 +100,11 @@ def check_followed(architecture: Architecture, setup: TrainingSetup) -> None:
         from kb.memory.engine.families.decoder_types import check_run
 
         check_run(architecture, setup)
-    if setup.post is not None and (kind.encodes or not kind.generates):
+    if setup.post is not None and setup.post.kind == "embedding":
+        from kb.memory.engine.runs.embed import check_embedding  # other runs do without
+
+        check_embedding(architecture, setup)
+    elif setup.post is not None and (kind.encodes or not kind.generates):
         raise NotFollowedError(f"{setup.post.kind} of {architecture.model_type}")
     flat = setup.spread.fsdp_version == 1
     if setup.fsdp and not (kind.flattens if flat else kind.shards):  # FSDP2 refuses tables that modules share
@@ -120,6 +124,8 @@ def model_of(setup: TrainingSetup, architecture: Architecture) -> Model:
     layers = architecture.encoder_layers + architecture.decoder_layers
     if layers > MOST_LAYERS:
         raise NotFollowedError(f"{layers} layers")
+    if setup.post is not None and setup.post.kind == "embedding":
+        architecture = architecture._replace(head="embedding")
     kind = model_class(architecture)
     if setup.post is not None and setup.post.kind == "reward":
         from kb.memory.engine.families.decoder import Scorer  # other runs do without
@@ -140,10 +146,14 @@ def model_of(setup: TrainingSetup, architecture: Architecture) -> Model:
 
 def loss_of(model: Model, setup: TrainingSetup) -> Any:
     """The trainer's own loss, with its reference on the GPU where that is a model of its own."""
+    assert setup.post is not None
+    if setup.post.kind == "embedding":
+        from kb.memory.engine.runs.embed import Embedding  # as of losses over answers
+
+        return Embedding(model, setup)
     from kb.memory.engine.runs.prefer import Loss  # plain training does without
 
     reference = None
-    assert setup.post is not None
     if setup.post.reference == "model":
         reference = type(model)(model.architecture, model.options._replace(adapters=None, checkpointing=False))
         for _, tensor in reference.parameters:

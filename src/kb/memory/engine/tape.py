@@ -219,7 +219,8 @@ def _run_back(root: Any, first: Tensor, more: Sequence[tuple[Any, Tensor]] = ())
         outs = list(node.run(node, grad))
         _validate(node, outs)
         grad = None
-        node.saved.reverse()  # release_variables: the first goes first
+        if node.saved:  # what saved nothing may run back again, for another root
+            node.saved.reverse()  # release_variables: the first goes first
         node.saved = node.frame = None
         for at, edge in enumerate(node.edges):
             if edge is None:

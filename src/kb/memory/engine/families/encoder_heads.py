@@ -25,6 +25,12 @@ ACTIVATIONS = {
     "tanh": ops.tanh,
 }
 POOLED = {"bert": "bert.pooler.dense", "albert": "albert.pooler"}
+# the same of bare models, which have it whatever reads them
+POOLERS = {
+    **POOLED,
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), "roberta.pooler.dense"),
+    "mpnet": "mpnet.pooler.dense",
+}
 # dense, norm, output layer over the vocabulary, and whether the norm is placed first
 MASKED = {
     "bert": (
@@ -131,6 +137,23 @@ class FirstTokenHead(Head):
         return self.classifier(x)
 
 
+class NoHead(Head):
+    """A bare model: the pooler over the first token that its class has is asked, and read by nobody."""
+
+    def __init__(self, model: "Encoder") -> None:
+        super().__init__(model)
+        a, path = model.architecture, POOLERS.get(model.architecture.model_type)
+        self.pooler = None if path is None else Linear(model, path, a.d_model, a.d_model, bias=True)
+
+    def pooled(self, sequence: Tensor) -> Tensor | None:
+        if self.pooler is None:
+            return None
+        first = ops.indexed(sequence, 1)
+        pooled = self.pooler(first)
+        pooled = ops.tanh(pooled)
+        return pooled
+
+
 class TokenHead(Head):
     """A label for every token."""
 
@@ -219,5 +242,5 @@ def head_of(model: "Encoder") -> Head:
     a = model.architecture
     if a.head == "sequence":
         return PooledHead(model) if a.model_type in POOLED else FirstTokenHead(model)
-    kinds: dict[str, type[Head]] = {"token": TokenHead, "span": SpanHead, "masked": MaskedHead}
+    kinds: dict[str, type[Head]] = {"token": TokenHead, "span": SpanHead, "masked": MaskedHead, "embedding": NoHead}
     return kinds[a.head](model)

@@ -124,7 +124,8 @@ class Mpnet(Encoder):
         rows, length = ids.shape
         embedded = self.embeddings(ids)
         mask = padding_mask(rows, length, length, padding, eager=embedded.dtype, padded=self.options.padded)
-        return self.encoded(embedded, mask), None
+        sequence = self.encoded(embedded, mask)
+        return sequence, self.head.pooled(sequence)
 
     def encoded(self, x: Tensor, mask: Any) -> Tensor:
         """``MPNetEncoder``."""
