@@ -33,7 +33,7 @@ PATH = grid.ROOT / "tests" / "data" / "engine_traces.json"
 ROWS = 15
 HELD_OUT = 10  # one row in so many
 ROWS_OF_A_PROCESS = 60
-SEQ2SEQ = ("marian", "m2m_100", "t5", "mt5", "bart", "mbart", "pegasus", "whisper")
+SEQ2SEQ = ("marian", "m2m_100", "t5", "mt5", "bart", "mbart", "pegasus", "whisper", "longt5")
 ENCODERS = ("bert", "roberta", "xlm-roberta", "electra", "distilbert", "albert", "modernbert", "deberta-v2", "mpnet")
 _QUERY_VALUE = ("query", "value")
 TARGETS = {
@@ -44,6 +44,7 @@ TARGETS = {
     "mpnet": ("q", "v"),
     "t5": ("q", "v"),
     "mt5": ("q", "v"),
+    "longt5": ("q", "v"),
     "gpt2": ("c_attn",),
     **dict.fromkeys(("gpt_neox", "falcon", "bloom"), ("query_key_value",)),
 }

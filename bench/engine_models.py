@@ -10,6 +10,9 @@ import grid
 import yaml
 
 LAYERS = 2
+_LONGT5 = {"model_type": "longt5", "d_model": 768, "d_ff": 2048, "num_heads": 12, "d_kv": 64, "num_layers": 2,
+           "vocab_size": 32128, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "pad_token_id": 0,
+           "decoder_start_token_id": 0}  # fmt: skip
 _LLAMA = {"hidden_size": 2048, "intermediate_size": 5632, "num_attention_heads": 32, "num_hidden_layers": 4}
 _BART = {"encoder_layers": 4, "decoder_layers": 4, "scale_embedding": True, "pad_token_id": 1, "eos_token_id": 2,
          "decoder_start_token_id": 2}  # fmt: skip
@@ -39,6 +42,8 @@ WRITTEN: Mapping[str, dict[str, Any]] = {
              "max_position_embeddings": 1024, "activation_function": "relu", "attention_dropout": 0.1},
     "t5": {"model_type": "t5", "d_model": 512, "d_ff": 2048, "num_heads": 8, "d_kv": 64, "num_layers": 4,
            "vocab_size": 32128},
+    "longt5-local": {**_LONGT5, "encoder_attention_type": "local"},
+    "longt5-tglobal": {**_LONGT5, "encoder_attention_type": "transient-global"},
     "mt5": {"model_type": "mt5", "d_model": 512, "d_ff": 1024, "num_heads": 6, "d_kv": 64, "num_layers": 4,
             "vocab_size": 250112, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
     "bart": {**_BART, "model_type": "bart", "d_model": 768, "encoder_ffn_dim": 3072, "decoder_ffn_dim": 3072,

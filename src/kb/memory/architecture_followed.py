@@ -264,6 +264,35 @@ def _seq2seq(config: Mapping[str, Any], positions: int) -> Architecture:
     )
 
 
+def _longt5(config: Mapping[str, Any]) -> Architecture:
+    """LongT5: T5's dimensions, blocks of ``local_radius`` + 1 tokens, and global tokens where its attention has them."""
+    layers = number(config, "num_layers")
+    activation = word(config, "feed_forward_proj", default="relu")
+    if activation not in ("relu", "gated-gelu"):
+        raise UnsupportedArchitectureError(f"config.json: feed_forward_proj {activation[:40]}: no prediction for that")
+    kind = word(config, "encoder_attention_type", default="local")
+    if kind not in ("local", "transient-global"):
+        raise UnsupportedArchitectureError("config.json: encoder_attention_type is local or transient-global")
+    block = number(config, "global_block_size", default=16)
+    return Architecture(
+        family="t5",
+        model_type="longt5",
+        d_model=number(config, "d_model"),
+        d_ff=number(config, "d_ff"),
+        num_heads=number(config, "num_heads"),
+        d_kv=number(config, "d_kv"),
+        encoder_layers=layers,
+        decoder_layers=number(config, "num_decoder_layers", default=layers),
+        vocab_size=number(config, "vocab_size"),
+        gated=activation == "gated-gelu",
+        tied=flag(config, "tie_word_embeddings", True),
+        relative_buckets=number(config, "relative_attention_num_buckets", default=32),
+        window=number(config, "local_radius", default=127),
+        global_block=block if kind == "transient-global" else 0,
+        engine=True,
+    )
+
+
 def _marian(config: Mapping[str, Any]) -> Architecture:
     if not flag(config, "share_encoder_decoder_embeddings", True):
         raise UnsupportedArchitectureError("config.json: share_encoder_decoder_embeddings false: no prediction")
@@ -398,6 +427,7 @@ TYPES: Mapping[str, Callable[[Mapping[str, Any]], Architecture]] = {
     "gpt_neo": _gpt_neo,
     "glm": _glm,
     "glm4": _glm,
+    "longt5": _longt5,
     "marian": _marian,
     "m2m_100": _m2m_100,
     "modernbert": _modernbert,

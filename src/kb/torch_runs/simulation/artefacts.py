@@ -52,6 +52,12 @@ def _made(data: Any, *args: Any, **named: Any) -> Any:
 _torch_tensor = torch.tensor
 
 
+def _one_hot(tensor: Any, num_classes: int = -1) -> Any:
+    """``torch.nn.functional.one_hot`` as ATen/native/Onehot.cpp has it where there is a GPU."""
+    found = torch.zeros((*tensor.shape, num_classes), dtype=torch.int64, device=tensor.device)
+    return found.scatter_(-1, tensor.unsqueeze(-1), 1)
+
+
 def patches(tracer: "Tracer", attention: Attention) -> list[Patch]:
     """All of them. An owner that is not installed, or has no such name, is passed over."""
     return [
@@ -94,6 +100,7 @@ def patches(tracer: "Tracer", attention: Attention) -> list[Patch]:
             )
             for module in ("torch.optim.optimizer", "torch.utils._foreach_utils")
         ),
+        Patch("torch.nn.functional", "one_hot", _one_hot, "Fake tensors are compared with every class."),
         Patch("torch", "tensor", _made, "A list of fake tensors is read past whoever knows their numbers."),
         Patch("torch.cuda", "empty_cache", tracer.allocator.empty_cache, "The cache to empty is the model's."),
         Patch("torch.cuda", "synchronize", _nothing, "There is no stream to wait for."),

@@ -20,6 +20,10 @@ def model_class(architecture: Architecture) -> type[Model]:
         from kb.memory.engine.families.decoder import Decoder
 
         return Decoder
+    if architecture.model_type == "longt5":
+        from kb.memory.engine.families.longt5 import LongT5
+
+        return LongT5
     if architecture.family == "t5":
         from kb.memory.engine.families.t5 import T5
 

@@ -60,14 +60,15 @@ class T5Attention:
             v = self.heads(self.v(states))
             if held:
                 k, v = held.update(self.at, k, v)
-        if self.decoder and not decoding and not (model.options.checkpointing and world.training):
+        fills = model.fills_cache and not (model.options.checkpointing and world.training)
+        if self.decoder and not decoding and fills:
             # the Trainer's use_cache=False does not reach the decoder's own config: it fills a cache
             copies = [ops.copied(k), ops.copied(v)]
             k, v = copies
             model.cache.append(copies)
         if bias is None:
             bias = self.bias(q, length, k.shape[2])
-        out, weights = (self.eager if model.options.eager else self.sdpa)(q, k, v, mask, bias, causal)
+        out, weights = (self.eager if model.eager else self.sdpa)(q, k, v, mask, bias, causal)
         out = ops.reshape(out, (batch, length, a.num_heads * a.d_kv))
         out = self.o(out)
         return out, bias, weights
@@ -152,7 +153,7 @@ def _steps(first: Tensor, *dtypes: str) -> Tensor:
 
 
 class T5FeedForward:
-    """``T5DenseActDense`` or ``T5DenseGatedActDense``; ``wo`` stays in fp32 where the weights are fp16."""
+    """``T5DenseActDense`` or ``T5DenseGatedActDense``; T5's ``wo`` stays in fp32 where the weights are fp16."""
 
     def __init__(self, model: "T5", path: str) -> None:
         a = model.architecture
@@ -162,9 +163,9 @@ class T5FeedForward:
             self.wi_1 = Linear(model, f"{path}.wi_1", a.d_model, a.d_ff)
         else:
             self.wi = Linear(model, f"{path}.wi", a.d_model, a.d_ff)
-        wide = F32 if model.options.dtype == F16 else None
+        wide = F32 if model.options.dtype == F16 and model.keeps_wide else None
         weight = model.parameter(f"{path}.wo.weight", (a.d_model, a.d_ff), dtype=wide)
-        self.wo = Linear(model, f"{path}.wo", a.d_ff, a.d_model, weight=weight, packs=False)
+        self.wo = Linear(model, f"{path}.wo", a.d_ff, a.d_model, weight=weight, packs=not model.keeps_wide)
 
     def __call__(self, x: Tensor) -> Tensor:
         world.inside["T5FeedForward"] = self.path
@@ -176,26 +177,36 @@ class T5FeedForward:
             x = self.wi(x)
             x = ops.relu(x)
         x = ops.dropout(x, DROPPED)
-        x = ops.cast(x, self.wo.weight.dtype)
+        x = self.widened(x)
         x = self.wo(x)
         return x
+
+    def widened(self, x: Tensor) -> Tensor:
+        """In the type of the last layer's weight."""
+        return ops.cast(x, self.wo.weight.dtype)
 
 
 class T5Block:
     """``T5Block`` with its two or three sublayers."""
 
+    feeding: type[T5FeedForward] = T5FeedForward
+
     def __init__(self, model: "T5", path: str, at: int, *, decoder: bool) -> None:
         a, self.path, self.decoder = model.architecture, path, decoder
         path = f"{path}.layer"
-        biased = at == 0 or a.model_type == "umt5"
-        self.own = T5Attention(model, f"{path}.0.SelfAttention", at, decoder=decoder, biased=biased)
+        self.own = self.attention(model, f"{path}.0", at, decoder=decoder)
         self.norm1 = T5Norm(model, f"{path}.0.layer_norm", a.d_model)
         if decoder:
             self.cross = T5Attention(model, f"{path}.1.EncDecAttention", at, decoder=True, biased=False)
             self.norm2 = T5Norm(model, f"{path}.1.layer_norm", a.d_model)
         last = f"{path}.{2 if decoder else 1}"
-        self.dense = T5FeedForward(model, f"{last}.DenseReluDense")
+        self.dense = self.feeding(model, f"{last}.DenseReluDense")
         self.norm3 = T5Norm(model, f"{last}.layer_norm", a.d_model)
+
+    def attention(self, model: Any, path: str, at: int, *, decoder: bool) -> Any:
+        """Its self-attention, whose table of positions the others share."""
+        biased = at == 0 or model.architecture.model_type == "umt5"
+        return T5Attention(model, f"{path}.SelfAttention", at, decoder=decoder, biased=biased)
 
     def self_attention(self, x: Tensor, mask: Any, bias: Any) -> tuple[Tensor, Any, Any]:
         normed = self.norm1(x)
@@ -247,9 +258,11 @@ def bounded(x: Tensor) -> tuple[Tensor, Tensor]:
 class T5Stack:
     """The encoder, or the decoder."""
 
+    block: type[T5Block] = T5Block
+
     def __init__(self, model: "T5", name: str, layers: int) -> None:
         self.model, self.path, self.decoder = model, name, name == "decoder"
-        self.blocks = [T5Block(model, f"{name}.block.{at}", at, decoder=self.decoder) for at in range(layers)]
+        self.blocks = [self.block(model, f"{name}.block.{at}", at, decoder=self.decoder) for at in range(layers)]
         self.norm = T5Norm(model, f"{name}.final_layer_norm", model.architecture.d_model)
 
     def __call__(self, ids: Tensor, padding: Any, other: Any = None) -> Tensor:
@@ -286,16 +299,27 @@ class T5(Model):
     reenters = False
     flattens = True
     special_tokens, forces_end = 3, False
+    fills_cache = True  # also where nothing is generated
+    keeps_wide = True  # the feed-forward's last layer, in fp32 and unpacked
 
     def build(self) -> None:
         a = self.architecture
         self.decoding: PairedCache | None = None
         self.cache: list[list[Tensor]] = []
         self.shared = self.table("shared", a.vocab_size, a.d_model)
-        self.encoder = T5Stack(self, "encoder", a.encoder_layers)
-        self.decoder = T5Stack(self, "decoder", a.decoder_layers)
+        self.encoder, self.decoder = self.stacks()
         weight = self.shared if a.tied else None
         self.head = Linear(self, "lm_head", a.d_model, a.vocab_size, weight=weight, packs=False, head=True)
+
+    def stacks(self) -> tuple[T5Stack, T5Stack]:
+        """The encoder and the decoder, placed in this order."""
+        a = self.architecture
+        return T5Stack(self, "encoder", a.encoder_layers), T5Stack(self, "decoder", a.decoder_layers)
+
+    @property
+    def eager(self) -> bool:
+        """Whether attention is computed eagerly."""
+        return self.options.eager
 
     def layer_paths(self) -> list[str]:
         return [block.path for stack in (self.encoder, self.decoder) for block in stack.blocks]

@@ -2,9 +2,9 @@
 
 from kb.memory.engine.autocast import half, narrowed
 from kb.memory.engine.ops.pointwise import add
-from kb.memory.engine.ops.shapes import expand, reshape, rows, view
+from kb.memory.engine.ops.shapes import contiguous, expand, reshape, rows, view
 from kb.memory.engine.tape import Gradients, Node, record, saved
-from kb.memory.engine.tensor import Tensor, new
+from kb.memory.engine.tensor import Tensor, new, viewed
 from kb.memory.engine.world import world
 
 
@@ -16,13 +16,24 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """
     if bias is not None:
         return _addmm(x, weight, bias)
-    weight = half(weight)
+    trains, weight = weight.needs, half(weight)
     given, x = x, half(x)  # the caller's input lives until the product is there
+    if viewed(x, (rows(x.shape), x.shape[-1])) is None:
+        if not trains:
+            return _unfolded(x, weight)
+        x = contiguous(x)
     node = record(_mm_back, (x, weight), (weight if x.needs else None, x if weight.needs else None))
     out = new((rows(x.shape), weight.shape[0]), x.dtype, None, node)
     world.multiplied()
     del given
     return view(out, (*x.shape[:-1], weight.shape[0]))
+
+
+def _unfolded(x: Tensor, weight: Tensor) -> Tensor:
+    """A batch of products with one frozen weight (``should_fold``, ATen/native/LinearAlgebra.cpp)."""
+    rows_of, columns = weight.shape
+    turned = Tensor((x.shape[0], columns, rows_of), weight.dtype, (0, 1, columns), weight.storage)
+    return _bmm(x, turned)
 
 
 def _product(shape: tuple[int, ...], dtype: str, *, flat: bool = False) -> Tensor:

@@ -128,11 +128,11 @@ def loss_of(model: Model, batch: list[Any], *, smoothed: bool = False) -> Any:
     """
     recording = world.recording
     recording.moment = "forward"
-    loss, logits, release = outputs_of(model, batch, smoothed=smoothed)
+    loss, logits, release, *held = outputs_of(model, batch, smoothed=smoothed)
     recording.moment, recording.term = "loss", "loss"
     if smoothed and len(batch) == 3:  # labels of spans are no "labels": their loss stays the model's
         loss = _shifted_loss(model, logits, batch[2])
-    del logits
+    del logits, held
     if release is not None:
         release()
     return loss
@@ -153,21 +153,20 @@ def summed_logits(model: Model, batch: list[Any]) -> Any:
     Who measures holds the logits through backward: they stay with the batch.
     """
     world.recording.moment = "forward"
-    _, logits, _ = outputs_of(model, batch, smoothed=True)
+    _, logits, *_ = outputs_of(model, batch, smoothed=True)
     world.recording.moment, world.recording.term = "loss", "loss"
     batch.append(logits)
     return losses.summed(logits)
 
 
-def outputs_of(model: Model, batch: list[Any], *, smoothed: bool = False) -> tuple[Any, Any, Callable[[], None] | None]:
-    """Loss, logits, and what lets go of a cache that the outputs hold."""
+def outputs_of(model: Model, batch: list[Any], *, smoothed: bool = False) -> tuple[Any, ...]:
+    """Loss, logits, what lets go of a cache that the outputs hold, and what else they hold: an encoder's states."""
     kind = model.options.autocast
     with autocast(kind):
         loss, logits, *kept = model.run(*batch, smoothed=smoothed)
     more = [tensor for tensor in kept[:1] if tensor is not None]
     if kind:
-        logits, *_ = (ops.cast(tensor, F32) for tensor in (logits, *more))
+        logits, *more = (ops.cast(tensor, F32) for tensor in (logits, *more))
     if model.reducer is not None:
-        loss, logits, *_ = through_sink(model, (loss, logits, *more))
-    del more
-    return loss, logits, kept[1] if len(kept) > 1 else None
+        loss, logits, *more = through_sink(model, (loss, logits, *more))
+    return loss, logits, kept[1] if len(kept) > 1 else None, *more
