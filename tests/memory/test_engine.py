@@ -215,6 +215,53 @@ def test_what_the_engine_does_not_follow_of_an_encoder_is_refused_by_name(change
         report(TrainingSetup(gradient_checkpointing=True, use_reentrant=True), {**BERT, **change}, followed=True)
 
 
+LONGT5 = {
+    "model_type": "longt5", "d_model": 64, "d_ff": 128, "num_heads": 2, "d_kv": 32, "num_layers": 2, "vocab_size": 500,
+}  # fmt: skip
+
+
+GPT_OSS = {
+    "model_type": "gpt_oss", "hidden_size": 64, "intermediate_size": 64, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "head_dim": 32, "num_hidden_layers": 2, "vocab_size": 500, "num_local_experts": 4,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "given", "says"),
+    [
+        ({"output_router_logits": True}, {}, "output_router_logits"),
+        ({"intermediate_size": 60}, {}, "intermediate_size 60"),
+        ({"layer_types": ["full_attention"]}, {}, "layer_types names 1 layers of 2"),
+        ({"num_local_experts": 2}, {}, "num_experts_per_tok 4 of 2"),
+        ({}, {"do_predict": True}, "generation of gpt_oss"),
+        ({}, {"attn_implementation": "flash"}, "flash_attention_2 of gpt_oss"),
+        ({}, {"zero_stage": 3, "spread": TrainingSetup().spread._replace(gpus_per_node=2)}, "gpt_oss"),
+    ],
+)
+def test_what_is_not_followed_of_gpt_oss_is_refused_by_name(
+    change: dict[str, Any], given: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(UnsupportedArchitectureError, match=says):
+        report(TrainingSetup(**given), {**GPT_OSS, **change}, followed=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "given", "says"),
+    [
+        ({}, {"method": "qlora", "load_in_4bit": True, "lora_target_modules": ("q",)}, "load_in_4bit of longt5"),
+        ({"encoder_attention_type": "transient-global"}, {"max_source_length": 15}, "15 tokens, fewer than"),
+        ({"feed_forward_proj": "gated-silu"}, {}, "feed_forward_proj gated-silu"),
+        ({"encoder_attention_type": "full"}, {}, "encoder_attention_type"),
+        ({}, {"attn_implementation": "flash"}, "flash_attention_2"),
+    ],
+)
+def test_what_is_not_followed_of_longt5_is_refused_by_name(
+    change: dict[str, Any], given: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(UnsupportedArchitectureError, match=says):
+        report(TrainingSetup(**given), {**LONGT5, **change}, followed=True)
+
+
 DEBERTA = {
     **BERT, "model_type": "deberta-v2", "type_vocab_size": 0, "relative_attention": True, "norm_rel_ebd": "layer_norm",
     "pos_att_type": ["p2c", "c2p"], "share_att_key": True, "position_buckets": 256, "position_biased_input": False,

@@ -78,6 +78,7 @@ class Architecture(NamedTuple):
     fused_gates: bool = False  # one linear layer for gate and up
     window: int | None = None  # tokens that a sliding layer sees
     windowed_layers: int = 0  # how many layers slide
+    slides: tuple[bool, ...] = ()  # gpt-oss: which layers do
     score_cap: bool = False  # attention scores pass through a tanh (Gemma 2)
     logit_cap: bool = False  # so do the logits
     experts: int = 0  # mixture of experts: how many

@@ -264,6 +264,43 @@ def _seq2seq(config: Mapping[str, Any], positions: int) -> Architecture:
     )
 
 
+def _gpt_oss(config: Mapping[str, Any]) -> Architecture:
+    """gpt-oss, with the defaults of ``GptOssConfig``; every other layer slides where no list says which."""
+    _refuse(config, "output_router_logits")
+    layers, own = number(config, "num_hidden_layers"), number(config, "intermediate_size")
+    if own % 8:
+        raise UnsupportedArchitectureError(f"config.json: intermediate_size {own}: rows of whole 16 bytes are followed")
+    named = config.get("layer_types")
+    slides = [kind == "sliding_attention" for kind in named] if named else [at % 2 == 0 for at in range(layers)]
+    if len(slides) != layers:
+        raise UnsupportedArchitectureError(f"config.json: layer_types names {len(slides)} layers of {layers}")
+    biased = flag(config, "attention_bias", True)
+    experts, each = number(config, "num_local_experts", "num_experts"), number(config, "num_experts_per_tok", default=4)
+    if each > experts:
+        raise UnsupportedArchitectureError(f"config.json: num_experts_per_tok {each} of {experts} experts")
+    return _decoder(
+        config,
+        d_ff=own,
+        d_kv=number(config, "head_dim", default=64),
+        kv_heads=_kv_heads(config, 8),
+        tied=flag(config, "tie_word_embeddings", False),
+        gated=True,
+        activation="silu",
+        norm="rms",
+        qkv_bias=biased,
+        output_bias=biased,
+        mlp_bias=True,
+        rotary=1.0,
+        window=number(config, "sliding_window", default=128),
+        windowed_layers=sum(slides),
+        slides=tuple(slides),
+        experts=experts,
+        experts_per_token=each,
+        expert_ff=own,
+        attention_dropout=rate(config, "attention_dropout") > 0,
+    )
+
+
 def _longt5(config: Mapping[str, Any]) -> Architecture:
     """LongT5: T5's dimensions, blocks of ``local_radius`` + 1 tokens, and global tokens where its attention has them."""
     layers = number(config, "num_layers")
@@ -427,6 +464,7 @@ TYPES: Mapping[str, Callable[[Mapping[str, Any]], Architecture]] = {
     "gpt_neo": _gpt_neo,
     "glm": _glm,
     "glm4": _glm,
+    "gpt_oss": _gpt_oss,
     "longt5": _longt5,
     "marian": _marian,
     "m2m_100": _m2m_100,

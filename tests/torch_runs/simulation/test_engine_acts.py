@@ -51,6 +51,13 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "modernbert": {**_BERT, "model_type": "modernbert", "num_hidden_layers": 4, "local_attention": 32,
                    "classifier_pooling": "mean", "pad_token_id": 0},
 }  # fmt: skip
+_LONGT5 = {"model_type": "longt5", "d_model": 128, "d_ff": 256, "num_heads": 4, "d_kv": 32, "num_layers": 2,
+           "vocab_size": 1000, "local_radius": 15, "pad_token_id": 0, "decoder_start_token_id": 0}  # fmt: skip
+LONGT5: dict[str, dict[str, Any]] = {
+    "local": _LONGT5,
+    "global": {**_LONGT5, "feed_forward_proj": "gated-gelu", "encoder_attention_type": "transient-global",
+               "global_block_size": 8, "tie_word_embeddings": False},
+}  # fmt: skip
 MPNET: dict[str, Any] = {**_BERT, "model_type": "mpnet"}  # no layer of which can be checkpointed
 SETUPS: dict[str, dict[str, Any]] = {
     "bf16": {"bf16": True},
@@ -86,6 +93,52 @@ def test_training_asks_for_the_same_blocks_in_the_same_order(model: str, name: s
 def test_mpnet_asks_for_the_same_blocks(head: str, given: dict[str, Any]) -> None:
     setup = TrainingSetup(per_device_train_batch_size=3, max_source_length=72, **given)
     same_acts({**MPNET, "architectures": [f"MPNetFor{head}"]}, setup)
+
+
+@pytest.mark.parametrize("kind", LONGT5)
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"bf16": True, "label_smoothing_factor": 0.1, "do_eval": True, "eval_samples": 7},
+        {"gradient_checkpointing": True, "padded": False, "max_source_length": 64},
+        {"fp16": True, "method": "lora", "lora_target_modules": ("q", "v"), "max_source_length": 17},
+        {"weights": "bf16", "method": "lora", "load_in_8bit": True, "lora_target_modules": ("all-linear",)},
+    ],
+    ids=["smoothed, evaluated", "checkpointed", "lora", "8 bits"],
+)
+def test_longt5_asks_for_the_same_blocks(kind: str, given: dict[str, Any]) -> None:
+    base = TrainingSetup(per_device_train_batch_size=3, max_source_length=72, max_target_length=20)
+    same_acts(LONGT5[kind], base._replace(**given))
+
+
+GPT_OSS = {**_DECODER, "model_type": "gpt_oss", "head_dim": 32, "intermediate_size": 64, "num_local_experts": 8,
+           "num_experts_per_tok": 2, "sliding_window": 16}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"bf16": True, "do_eval": True, "eval_samples": 7},
+        {"fp16": True, "weights": "fp16"},
+        {"weights": "bf16", "bf16": True, "gradient_checkpointing": True, "method": "lora",
+         "lora_target_modules": ("all-linear",)},
+        {"bf16": True, "method": "qlora", "load_in_4bit": True, "lora_target_modules": ("q_proj", "v_proj")},
+        {"padded": False, "gradient_checkpointing": True, "use_reentrant": True, "max_source_length": 12},
+    ],
+    ids=["evaluated", "fp16 weights", "lora, checkpointed", "4 bits", "within the window"],
+)  # fmt: skip
+def test_gpt_oss_asks_for_the_same_blocks(given: dict[str, Any]) -> None:
+    base = TrainingSetup(per_device_train_batch_size=3, max_source_length=72)
+    same_acts(GPT_OSS, base._replace(**given))
+
+
+@pytest.mark.parametrize("kind", LONGT5)
+def test_longt5_generates_within_the_same_memory(kind: str) -> None:
+    setup = TrainingSetup(per_device_train_batch_size=3, max_source_length=72, bf16=True, do_eval=True,
+                          predict_with_generate=True, generation_num_beams=3, generation_max_length=9)  # fmt: skip
+    _, peaks = simulated(LONGT5[kind], setup, (8, 6))
+    found = followed(LONGT5[kind], setup, (8, 6))[1]
+    assert {phase: found[phase] for phase in peaks} == peaks
 
 
 WRITTEN: dict[str, dict[str, Any]] = {

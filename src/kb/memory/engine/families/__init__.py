@@ -16,6 +16,10 @@ def model_class(architecture: Architecture) -> type[Model]:
         from kb.memory.engine.families.qwen_vl import QwenVl
 
         return QwenVl
+    if architecture.model_type == "gpt_oss":
+        from kb.memory.engine.families.gpt_oss import GptOss
+
+        return GptOss
     if architecture.family == "decoder":
         from kb.memory.engine.families.decoder import Decoder
 

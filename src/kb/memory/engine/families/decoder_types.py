@@ -71,6 +71,7 @@ TYPES = {
     "qwen3": Traits(qk_norms=("q_norm", "k_norm"), project=parts.project_normed),
     "qwen2_vl": Traits(stem="model.language_model", project=parts.project_together),
     "qwen2_5_vl": Traits(stem="model.language_model", project=parts.project_together),
+    "gpt_oss": Traits(eager_only=True),
     "gpt_neox": Traits(
         stem="gpt_neox", embed="embed_in", final="final_layer_norm", order=("norm1", "norm2", "attention", "mlp"),
         attention="attention", qkv=("query_key_value",), output="dense", norm=LayerNorm, project=parts.project_fused,
@@ -159,7 +160,7 @@ def check_run(a: Architecture, setup: TrainingSetup) -> None:
 
 def without_sdpa(a: Architecture) -> bool:
     """Whether transformers computes a type's attention eagerly where nothing else is asked for."""
-    if a.model_type in ("deberta-v2", "mpnet"):
+    if a.model_type in ("deberta-v2", "mpnet", "longt5"):
         return True
     return a.family == "decoder" and a.model_type in TYPES and TYPES[a.model_type].eager_only
 

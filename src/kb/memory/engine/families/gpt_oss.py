@@ -1,0 +1,269 @@
+"""gpt-oss as ``modeling_gpt_oss.py`` reads: attention with a sink for each head, every other layer's in a window, and
+experts whose rows are multiplied group by group (``grouped_mm_experts_forward``, integrations/moe.py).
+
+Weights are as training has them: MXFP4 made 16 bits wide. Attention has no other implementation that is followed.
+"""
+
+from typing import Any
+
+from kb.core.model import Architecture
+from kb.core.setup import TrainingSetup
+from kb.memory.engine import ops
+from kb.memory.engine.families.attention import Cache, heads_of, repeat_kv
+from kb.memory.engine.families.decoder import Decoder
+from kb.memory.engine.families.decoder_inputs import DROPPED
+from kb.memory.engine.families.masks import causal_mask
+from kb.memory.engine.faults import NotFollowedError
+from kb.memory.engine.modules import Linear, Model
+from kb.memory.engine.ops import experts as by_expert
+from kb.memory.engine.tensor import F16, F32, I32, I64, Tensor, like, new
+from kb.memory.engine.world import AMPERE, world
+
+
+class Norm:
+    """``GptOssRMSNorm``: scaled in fp32, then cast; its weight stays in fp32 where the others are fp16."""
+
+    def __init__(self, model: Model, path: str, width: int) -> None:
+        self.path = path
+        wide = F32 if model.options.dtype == F16 else None
+        self.weight = model.parameter(path + ".weight", (width,), decays=False, dtype=wide)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        world.inside["Norm"] = self.path
+        dtype = x.dtype
+        x = ops.cast(x, F32)
+        variance = ops.mean(ops.power(x))
+        x = ops.mul(x, ops.rsqrt(ops.plus(variance)))
+        return ops.cast(ops.mul(self.weight, x), dtype)
+
+
+def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """``_apply_rotary_emb``: the first half of each head's dimensions with the second."""
+    half = x.shape[-1] // 2
+    first, second = ops.split(x, (half, half))
+    one = ops.sub(ops.mul(first, cos), ops.mul(second, sin))
+    other = ops.add(ops.mul(second, cos), ops.mul(first, sin))
+    return ops.cat((one, other))
+
+
+def angles(length: int, width: int, dtype: str) -> tuple[Tensor, Tensor]:
+    """``GptOssRotaryEmbedding.forward``: half as wide as a head, for all samples."""
+    places = new((1, length), F32)
+    freqs = new((1, length, width // 2), F32)
+    del places
+    cos = ops.scale(like(freqs))
+    sin = ops.scale(like(freqs))
+    out = ops.cast(cos, dtype), ops.cast(sin, dtype)
+    del freqs, cos, sin
+    return ops.unsqueeze(out[0], 1), ops.unsqueeze(out[1], 1)
+
+
+class Attention:
+    """``GptOssAttention``."""
+
+    def __init__(self, model: "GptOss", path: str) -> None:
+        a = model.architecture
+        self.path, self.heads, self.kv_heads = path, a.num_heads, a.kv_heads or a.num_heads
+        self.dropout = DROPPED if a.attention_dropout else 0.0
+        inner, narrow = self.heads * a.d_kv, self.kv_heads * a.d_kv
+        first = len(model.parameters)
+        self.q, self.k, self.v = (
+            Linear(model, f"{path}.{name}_proj", a.d_model, rows, bias=a.qkv_bias)
+            for name, rows in (("q", inner), ("k", narrow), ("v", narrow))
+        )
+        self.o = Linear(model, f"{path}.o_proj", inner, a.d_model, bias=a.output_bias)
+        self.sinks = model.parameter(f"{path}.sinks", (self.heads,))
+        model.parameters.insert(first, model.parameters.pop())  # named before the layers, placed behind them
+
+    def __call__(self, x: Tensor, mask: Any, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        world.inside["Attention"] = self.path
+        q = heads_of(self.q(x), self.heads)
+        k = heads_of(self.k(x), self.kv_heads)
+        v = heads_of(self.v(x), self.kv_heads)
+        q, k = turned(q, cos, sin), turned(k, cos, sin)
+        out, weights = self.attend(q, k, v, mask)
+        out = ops.reshape(out, (*x.shape[:2], self.heads * q.shape[3]))
+        out = self.o(out)
+        return out, weights
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Any) -> tuple[Tensor, Tensor]:
+        """``eager_attention_forward``: the sinks are one more column of scores, which softmax sees."""
+        groups = self.heads // self.kv_heads
+        keys = repeat_kv(k, groups)
+        values = repeat_kv(v, groups)
+        weights = ops.scale(ops.matmul(q, ops.transpose(keys, 2, 3)))
+        if mask is not None:
+            weights = ops.add(weights, mask)
+        rows, heads, length, _ = q.shape
+        sinks = ops.expand(ops.view(self.sinks, (1, heads, 1, 1)), (rows, heads, length, 1))
+        scores = ops.cat((_wide(weights, sinks), _wide(sinks, weights)), -1)
+        scores = ops.sub(scores, by_expert.largest(scores))
+        shares = ops.softmax(scores, scores.dtype)
+        seen = ops.part(shares, shares.shape[-1] - 1)
+        weights = ops.cast(ops.dropout(seen, self.dropout), values.dtype)
+        out = ops.matmul(weights, values)
+        out = ops.contiguous(ops.transpose(out, 1, 2))
+        return out, weights
+
+
+def _wide(tensor: Tensor, other: Tensor) -> Tensor:
+    """In the type of the two together, as ``torch.cat`` has it."""
+    return ops.cast(tensor, ops.promoted(tensor, other))
+
+
+class Experts:
+    """``GptOssMLP``: a router, and experts that are parameters of three dimensions."""
+
+    def __init__(self, model: "GptOss", path: str) -> None:
+        a = model.architecture
+        self.path, self.number, self.each = path, a.experts, a.experts_per_token
+        self.router = model.parameter(f"{path}.router.weight", (a.experts, a.d_model))
+        self.router_bias = model.parameter(f"{path}.router.bias", (a.experts,))
+        own = f"{path}.experts"
+        self.up = model.parameter(f"{own}.gate_up_proj", (a.experts, a.d_model, 2 * a.expert_ff))
+        self.up_bias = model.parameter(f"{own}.gate_up_proj_bias", (a.experts, 2 * a.expert_ff))
+        self.down = model.parameter(f"{own}.down_proj", (a.experts, a.expert_ff, a.d_model))
+        self.down_bias = model.parameter(f"{own}.down_proj_bias", (a.experts, a.d_model))
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        world.inside["Experts"] = self.path
+        shape = x.shape
+        x = ops.view(x, (shape[0] * shape[1], shape[2]))
+        logits, scores, at = self.route(x)
+        x = self.forward(x, scores, at)
+        del logits
+        return ops.view(x, shape), scores
+
+    def route(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """``GptOssTopKRouter``."""
+        logits = ops.linear(x, self.router, self.router_bias)
+        values, at = by_expert.most_likely(logits, self.each)
+        scores = ops.softmax(values, values.dtype)
+        return logits, scores, at
+
+    def forward(self, x: Tensor, scores: Tensor, at: Tensor) -> Tensor:
+        """``grouped_mm_experts_forward``."""
+        pairs = (x.shape[0] * self.each,)
+        weights = ops.view(scores, pairs)
+        sorted_ids, order = new(pairs, I64), new(pairs, I64)
+        rows = by_expert.rows_at(x, new(pairs, I64))
+        weights_by_expert = by_expert.rows_at(weights, order)
+        whole = new(pairs, I32)
+        counted = new((self.number,), I32)
+        offsets = new((self.number,), I32)
+        biases = by_expert.rows_at(self.up_bias, sorted_ids)
+        out = self.multiplied(rows, self.up, offsets, biases)
+        out = gated(out)
+        biases = by_expert.rows_at(self.down_bias, sorted_ids)
+        out = self.multiplied(out, self.down, offsets, biases)
+        weighted = ops.mul(out, ops.unsqueeze(weights_by_expert, 1))
+        back = new(pairs, I64)
+        places = new(pairs, I64)
+        del places
+        weighted = by_expert.rows_at(weighted, back)
+        found = ops.cast(by_expert.summed_over(weighted, self.each), x.dtype)
+        del whole, counted, rows, biases
+        return found
+
+    def multiplied(self, rows: Tensor, weights: Tensor, offsets: Tensor, biases: Tensor) -> Tensor:
+        """``_grouped_linear``: autocast has no list for it, so that rows come in the weights' type."""
+        out = by_expert.grouped(ops.cast(rows, weights.dtype), weights, offsets)
+        return ops.add_here(out, biases)
+
+
+def gated(both: Tensor) -> Tensor:
+    """``_apply_gate``: gate and up lie column by column."""
+    gate, up = by_expert.every_other(both), by_expert.every_other(both)
+    gate = by_expert.below(gate)
+    up = ops.clamp(up)
+    glu = ops.mul(gate, ops.tanh(ops.scale(gate)))  # as of a tanh, the result of a sigmoid is kept
+    out = ops.mul(ops.plus(up), glu)
+    del up
+    return out
+
+
+class Layer:
+    """``GptOssDecoderLayer``."""
+
+    def __init__(self, model: "GptOss", path: str, *, slides: bool) -> None:
+        a = model.architecture
+        self.path, self.slides = path, slides
+        self.attention = Attention(model, f"{path}.self_attn")
+        self.mlp = Experts(model, f"{path}.mlp")
+        self.norm1 = Norm(model, f"{path}.input_layernorm", a.d_model)
+        self.norm2 = Norm(model, f"{path}.post_attention_layernorm", a.d_model)
+
+    def __call__(self, x: Tensor, mask: Any, cos: Tensor, sin: Tensor, positions: Any) -> Tensor:
+        world.inside["Layer"] = self.path
+        residual = x
+        x = self.norm1(x)
+        x, beside = self.attention(x, mask, cos, sin)
+        x = ops.add(residual, x)
+        residual = x
+        x = self.norm2(x)
+        x, beside = self.mlp(x)
+        return ops.add(residual, x)
+
+
+class GptOss(Decoder):
+    """``GptOssForCausalLM``."""
+
+    flattens = shards = False
+
+    @classmethod
+    def check(cls, architecture: Architecture, setup: TrainingSetup) -> None:
+        refused = {
+            "flash_attention_2": setup.attn_implementation == "flash",
+            "generation": setup.do_predict or (setup.do_eval and setup.predict_with_generate),
+            "ZeRO-3": setup.zero_stage == 3,
+            f"{setup.post and setup.post.kind}": setup.post is not None,
+        }
+        for name, refuses in refused.items():
+            if refuses:
+                raise NotFollowedError(f"{name} of gpt_oss")
+
+    def build(self) -> None:
+        from kb.memory.engine.families.decoder_types import traits_of
+
+        a = self.architecture
+        if world.capability < AMPERE:  # whose experts are multiplied one by one
+            raise NotFollowedError("gpt_oss before compute capability 8.0")
+        self.traits = traits_of(a.model_type, a)
+        self.numbers, self.special_tokens = self.traits.numbers, self.traits.special_tokens
+        self.embed = self.table("model.embed_tokens", a.vocab_size, a.d_model)
+        self.layers: Any = [
+            Layer(self, f"model.layers.{at}", slides=slides) for at, slides in enumerate(a.slides)
+        ]
+        self.rotary_width = a.d_kv
+        self.norm = Norm(self, "model.norm", a.d_model)
+        self._place_rotary()
+        self.place_head()
+
+    def base(
+        self,
+        ids: Tensor,
+        padding: Any,
+        positions: Any = None,
+        cache: Cache | None = None,
+        states: list[Tensor] | None = None,
+    ) -> Tensor:
+        """From ids to the last hidden states."""
+        world.recording.term = "activations_decoder"
+        a, (rows, length) = self.architecture, ids.shape
+        embeds = self.looked_up(ids)
+        plain = new((length,), I64)
+        positions = new((length,), I64)
+        del plain
+        masks = [
+            causal_mask(
+                rows, length, length, padding, eager=embeds.dtype, padded=self.options.padded, positions=False,
+                window=window,
+            )
+            for window in (None, a.window)
+        ]  # fmt: skip
+        x = embeds
+        cos, sin = angles(length, a.d_kv, x.dtype)
+        for layer in self.layers:
+            x = self.layer(layer, x, masks[layer.slides], cos, sin, positions)
+        out: Tensor = self.norm(x)
+        return out

@@ -1,0 +1,96 @@
+"""Operators of a mixture of experts that sorts tokens by expert and multiplies each expert's group of rows."""
+
+from kb.memory.engine.tape import Gradients, Node, record, save, saved
+from kb.memory.engine.tensor import BOOL, F32, I64, Tensor, like, new
+from kb.memory.engine.world import world
+
+
+def rows_at(tensor: Tensor, at: Tensor) -> Tensor:
+    """``tensor[at]``: a copy; its gradient is added to zeros of the whole (``index_backward``)."""
+    node = record(_rows_back, (tensor,), (at,), tensor.shape)
+    return new((*at.shape, *tensor.shape[1:]), tensor.dtype, None, node)
+
+
+def _rows_back(node: Node, grad: Tensor) -> Gradients:
+    kept = saved(node)
+    out = new(node.extra, grad.dtype)
+    del kept
+    return (out,)
+
+
+def grouped(rows: Tensor, weights: Tensor, offsets: Tensor) -> Tensor:
+    """``torch.nn.functional.grouped_mm`` of (rows, inputs) and (experts, inputs, outputs); of whole 16 bytes a row."""
+    kept = (rows if weights.needs else None, weights if rows.needs else None, offsets)
+    node = record(_grouped_back, (rows, weights), kept)
+    return new((rows.shape[0], weights.shape[2]), rows.dtype, None, node)
+
+
+def _grouped_back(node: Node, grad: Tensor) -> Gradients:
+    """The weights' gradient comes first."""
+    kept = saved(node)
+    rows, weights = node.edges
+    by_weights = None if weights is None else new(weights[1], grad.dtype)
+    by_rows = None if rows is None else new(rows[1], grad.dtype)
+    del kept
+    return by_rows, by_weights
+
+
+def summed_over(tensor: Tensor, times: int) -> Tensor:
+    """``tensor.view(rows, times, width).sum(1)``, in fp32 under autocast, whose gradient is copied, or cast, to be seen
+    as all rows again."""
+    node = record(_summed_back, (tensor,), (), (tensor.shape, tensor.dtype))
+    dtype = tensor.dtype if world.autocast is None else F32
+    return new((tensor.shape[0] // times, tensor.shape[1]), dtype, None, node)
+
+
+def _summed_back(node: Node, grad: Tensor) -> Gradients:
+    return (new(*node.extra),)
+
+
+def largest(tensor: Tensor) -> Tensor:
+    """``tensor.max(-1, keepdim=True).values``; where each is, is kept."""
+    return most_likely(tensor, 1)[0]
+
+
+def most_likely(tensor: Tensor, number: int) -> tuple[Tensor, Tensor]:
+    """``torch.topk`` of the last dimension: values, and where they are."""
+    node, shape = record(_put_back, (tensor,), (), tensor.shape), (*tensor.shape[:-1], number)
+    values = new(shape, tensor.dtype, None, node)
+    at = new(shape, I64)
+    save(node, (at,))
+    return values, at
+
+
+def _put_back(node: Node, grad: Tensor) -> Gradients:
+    """``value_selecting_reduction_backward``: zeros, and a copy of them with the gradient scattered into it."""
+    kept = saved(node)
+    zeros = new(node.extra, grad.dtype)
+    out = new(node.extra, grad.dtype)
+    del zeros, kept
+    return (out,)
+
+
+def below(tensor: Tensor) -> Tensor:
+    """``tensor.clamp(max=number)``; the input is kept."""
+    return like(tensor, None, record(_below_back, (tensor,), (tensor,)))
+
+
+def _below_back(node: Node, grad: Tensor) -> Gradients:
+    kept = saved(node)
+    zero = new((), grad.dtype)
+    flags = new(grad.shape, BOOL)
+    out = like(grad)
+    del flags, zero, kept
+    return (out,)
+
+
+def every_other(tensor: Tensor) -> Tensor:
+    """``tensor[..., ::2]``: a view, whose gradient is put into zeros of the whole."""
+    node = record(_rows_like_back, (tensor,), (), tensor.shape)
+    shape = (*tensor.shape[:-1], tensor.shape[-1] // 2)
+    strides = (*tensor.strides[:-1], 2 * tensor.strides[-1])
+    return Tensor(shape, tensor.dtype, strides, tensor.storage, node)
+
+
+def _rows_like_back(node: Node, grad: Tensor) -> Gradients:
+    return (new(node.extra, grad.dtype),)
