@@ -235,7 +235,7 @@ GPT_OSS = {
         ({"num_local_experts": 2}, {}, "num_experts_per_tok 4 of 2"),
         ({}, {"do_predict": True}, "generation of gpt_oss"),
         ({}, {"attn_implementation": "flash"}, "flash_attention_2 of gpt_oss"),
-        ({}, {"zero_stage": 3, "spread": TrainingSetup().spread._replace(gpus_per_node=2)}, "gpt_oss"),
+        ({}, {"zero_stage": 3, "world_size": 2}, "ZeRO-3 of gpt_oss"),
     ],
 )
 def test_what_is_not_followed_of_gpt_oss_is_refused_by_name(

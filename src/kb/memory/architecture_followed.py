@@ -302,7 +302,7 @@ def _gpt_oss(config: Mapping[str, Any]) -> Architecture:
 
 
 def _longt5(config: Mapping[str, Any]) -> Architecture:
-    """LongT5: T5's dimensions, blocks of ``local_radius`` + 1 tokens, and global tokens where its attention has them."""
+    """LongT5: T5's dimensions, blocks of ``local_radius`` + 1 tokens, global tokens where its attention has them."""
     layers = number(config, "num_layers")
     activation = word(config, "feed_forward_proj", default="relu")
     if activation not in ("relu", "gated-gelu"):

@@ -80,6 +80,7 @@ def _counts(model: Model, weights: set[str]) -> Counts:
     linear = sum(sizes[path] for path in block)
     known = linear + sum(sizes[path] for path in tables) + sum(sizes[path] for path in heads if path in sizes)
     biases -= sum(sizes[path] for path in weights if path in sizes)
+    experts = sum(size for path, size in sizes.items() if ".experts." in path)
     return Counts(
         embedding=sizes[tables[0]],
         head=sum(sizes[path] for path in heads if path in sizes),
@@ -88,5 +89,6 @@ def _counts(model: Model, weights: set[str]) -> Counts:
         decoder_linear=linear - encoder,
         biases=biases,
         kept_wide=sum(sizes[path] for path in block & wide),
-        norms=sum(sizes.values()) - known - biases,
+        norms=sum(sizes.values()) - known - biases - experts,
+        experts=experts,
     )

@@ -197,11 +197,11 @@ class Layer:
         world.inside["Layer"] = self.path
         residual = x
         x = self.norm1(x)
-        x, beside = self.attention(x, mask, cos, sin)
+        x, _ = self.attention(x, mask, cos, sin)
         x = ops.add(residual, x)
         residual = x
         x = self.norm2(x)
-        x, beside = self.mlp(x)
+        x, _ = self.mlp(x)
         return ops.add(residual, x)
 
 
@@ -231,9 +231,7 @@ class GptOss(Decoder):
         self.traits = traits_of(a.model_type, a)
         self.numbers, self.special_tokens = self.traits.numbers, self.traits.special_tokens
         self.embed = self.table("model.embed_tokens", a.vocab_size, a.d_model)
-        self.layers: Any = [
-            Layer(self, f"model.layers.{at}", slides=slides) for at, slides in enumerate(a.slides)
-        ]
+        self.layers: Any = [Layer(self, f"model.layers.{at}", slides=slides) for at, slides in enumerate(a.slides)]
         self.rotary_width = a.d_kv
         self.norm = Norm(self, "model.norm", a.d_model)
         self._place_rotary()

@@ -10,7 +10,7 @@ from kb.core.model import Architecture
 from kb.core.setup import TrainingSetup
 from kb.memory.engine import ops
 from kb.memory.engine.families.masks import causal_mask, padding_mask
-from kb.memory.engine.families.t5 import DROPPED, T5, T5Attention, T5Block, T5FeedForward, T5Norm, T5Stack
+from kb.memory.engine.families.t5 import DROPPED, T5, T5Block, T5FeedForward, T5Norm, T5Stack, bucket_of
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import Linear
 from kb.memory.engine.ops import blocks
@@ -122,15 +122,13 @@ class LocalAttention:
 
     def __init__(self, model: "LongT5", path: str, *, biased: bool) -> None:
         a = model.architecture
-        self.model, self.path, self.decoder, self.size = model, path, False, (a.window or 0) + 1
+        self.model, self.path, self.size = model, path, (a.window or 0) + 1
         inner = a.num_heads * a.d_kv
         self.q, self.k, self.v = (Linear(model, f"{path}.{name}", a.d_model, inner) for name in "qkv")
         self.o = Linear(model, f"{path}.o", inner, a.d_model)
         self.table = None
         if biased:
             self.table = model.table(f"{path}.relative_attention_bias", a.relative_buckets, a.num_heads)
-
-    bucket = T5Attention.bucket
 
     def by_heads(self, x: Tensor) -> Tensor:
         """``states.view(batch, length, heads, width)``."""
@@ -173,7 +171,7 @@ class LocalAttention:
         assert self.table is not None
         memory = new((3 * self.size,), I64)
         relative = new((self.size, 3 * self.size), I64)
-        values = ops.embedding(self.bucket(relative), self.table)
+        values = ops.embedding(bucket_of(relative, decoder=False), self.table)
         values = ops.unsqueeze(ops.unsqueeze(ops.permute(values, (2, 0, 1)), 0), 0)
         del memory, relative
         return values
@@ -249,7 +247,7 @@ class GlobalAttention(LocalAttention):
         same = new((rows, length, number), BOOL)
         hidden = as_numbers(seen_as(same, (rows, 1, length, number), (same.strides[0], *same.strides)))
         relative = self.side_positions(mask)
-        bucket = self.bucket(relative)
+        bucket = bucket_of(relative, decoder=False)
         values = ops.embedding(bucket, self.far)
         values = ops.permute(values, (0, 3, 1, 2))
         out = ops.add(hidden, values)

@@ -89,31 +89,10 @@ class T5Attention:
         del first
         memory = new((1, keys), I64)
         relative = new((length, keys), I64)
-        values = ops.embedding(self.bucket(relative), self.table)
+        values = ops.embedding(bucket_of(relative, decoder=self.decoder), self.table)
         values = ops.permute(ops.unsqueeze(values, 0), (0, 3, 1, 2))
         del context, memory, relative
         return values
-
-    def bucket(self, relative: Tensor) -> Tensor:
-        """``_relative_position_bucket``: each tensor made from the last, which is let go."""
-        buckets = None
-        if self.decoder:
-            relative = _steps(relative, I64, I64, I64)
-        else:
-            buckets = _steps(relative, BOOL, I64, I64, I64)
-            relative = like(relative)
-        small = like(relative, BOOL)
-        large = _steps(relative, F32, F32, F32, F32, F32, I64, I64)
-        full = like(large)
-        least = like(large)
-        del full
-        large = least
-        del least
-        chosen = like(large)
-        if buckets is None:
-            buckets = like(chosen)
-        del chosen, relative, small, large
-        return buckets
 
     def sdpa(self, q: Tensor, k: Tensor, v: Tensor, mask: Any, bias: Tensor, causal: bool) -> tuple[Tensor, None]:
         """``sdpa_attention_forward`` with a position bias."""
@@ -142,6 +121,28 @@ def _position_bias_mask(bias: Tensor, mask: Any, queries: int, keys: int, causal
     if mask is not None:
         bias = ops.where(mask, bias)
     return ops.contiguous(bias)
+
+
+def bucket_of(relative: Tensor, *, decoder: bool) -> Tensor:
+    """``_relative_position_bucket``: each tensor made from the last, which is let go."""
+    buckets = None
+    if decoder:
+        relative = _steps(relative, I64, I64, I64)
+    else:
+        buckets = _steps(relative, BOOL, I64, I64, I64)
+        relative = like(relative)
+    small = like(relative, BOOL)
+    large = _steps(relative, F32, F32, F32, F32, F32, I64, I64)
+    full = like(large)
+    least = like(large)
+    del full
+    large = least
+    del least
+    chosen = like(large)
+    if buckets is None:
+        buckets = like(chosen)
+    del chosen, relative, small, large
+    return buckets
 
 
 def _steps(first: Tensor, *dtypes: str) -> Tensor:

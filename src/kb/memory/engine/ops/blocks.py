@@ -1,7 +1,5 @@
 """What attention over blocks of a sequence takes: padding, repeats, products whose heads lie behind the tokens."""
 
-from math import prod
-
 from kb.memory.engine.autocast import half
 from kb.memory.engine.ops.pointwise import seen_again
 from kb.memory.engine.ops.products import bmm
@@ -80,7 +78,7 @@ def add_to_view(view_of: Tensor, more: Tensor) -> Tensor:
 
 
 def _copy_slices_back(node: Node, grad: Tensor) -> Gradients:
-    """``CopySlices`` (torch/csrc/autograd/functions/tensor.cpp): a copy of the gradient for the base, and one of its part."""
+    """``CopySlices`` (autograd/functions/tensor.cpp): a copy of the gradient for the base, one of its part."""
     whole = new(grad.shape, grad.dtype)
     part = new(grad.shape, grad.dtype)
     return whole, part if node.edges[1] is not None else None
