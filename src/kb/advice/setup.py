@@ -164,8 +164,8 @@ def _assumed(read: SettingsReader) -> tuple[Assumption, ...]:
     for name in read.unread:
         read.or_assume(name, None, read.value(name), "not_read")
     read.assume_default("data.max_source_length")
-    first = ("not_read", "guessed_from_name")
-    return tuple(sorted(read.assumed, key=lambda each: (each.reason not in first, "batch" not in each.name)))
+    ranks = {"not_read": 0, "guessed_from_name": 0, "full_length": 1, "script_prepares": 2}
+    return tuple(sorted(read.assumed, key=lambda each: (ranks.get(each.reason, 3), "batch" not in each.name)))
 
 
 def _leave_to_host(read: SettingsReader) -> None:
