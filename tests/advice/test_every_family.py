@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from catalog_sample import load_catalog, load_guide, shallow
+from catalog_sample import load_catalog, load_guide, soon_followed
 from kb.advice.answer import answer
 from kb.advice.estimate import estimate
 from kb.advice.estimator import Estimator
@@ -49,7 +49,7 @@ def models() -> Iterator[Model]:
     seen: dict[str, Model] = {}
     for model in sorted(CATALOG.models.values(), key=lambda model: model.parameters):
         seen.setdefault(model.architecture.model_type, model)
-    yield from (shallow(model) if model.architecture.engine else model for model in seen.values())
+    yield from map(soon_followed, seen.values())
     bert = {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 128, "num_hidden_layers": 2}
     bert |= {"vocab_size": 1000, "max_position_embeddings": 128}
     heads = [

@@ -2,7 +2,7 @@
 
 import pytest
 
-from catalog_sample import load_catalog, load_guide
+from catalog_sample import load_catalog, load_guide, soon_followed
 from kb.advice.answer import Answer, answer
 from kb.advice.check import Checker
 from kb.advice.estimator import Estimator, on_gpu
@@ -118,7 +118,7 @@ def test_family_without_a_record_in_fp16_is_not_called_safe() -> None:
 
 @each_type
 def test_every_moment_and_term_of_a_prediction_has_words(model) -> None:
-    words = load_words("en")
+    model, words = soon_followed(model), load_words("en")
     base = TrainingSetup(
         model_name=model.name, do_train=True, do_eval=True, max_source_length=128, max_target_length=32, bf16=True,
         do_predict=model.architecture.family != "encoder", inference_batch_size=4,

@@ -25,9 +25,11 @@ GENERATED = (
 )  # fmt: skip
 KINDS = [f"{prefix}{path}" for path in (*NAVIGATION, *GENERATED) for prefix in ("", "en/")]
 # What axe finds is in the templates, which both languages share: each page is asked in one, every second in English.
-# Of rows made by one template it is asked about the first few of each kind, by the classes and elements inside.
+# Of rows made by one template it is asked about the first two of each kind, by the classes and elements inside, since
+# stripes alternate. The dark scheme is other colours for the same classes: the first page and every second show them.
 READ_OUT = [KINDS[at + (at // 2) % 2] for at in range(0, len(KINDS), 2)]
-ALIKE = 4
+DARKENED = [path for at, path in enumerate(READ_OUT) if not at or at // 2 % 2]
+ALIKE = 2
 every_page = pytest.mark.parametrize("path", KINDS, ids=lambda path: path or "ko")
 
 # what stands beyond the right edge, and is not inside something that scrolls by itself
@@ -140,6 +142,7 @@ def seen(browser: Browser) -> Any:
             browser.await_answer(_THIN, ALIKE)
             browser.ask(AXE.read_text("utf-8"))
             light = violations(browser, {})
+        if path in DARKENED:
             browser.ask(_DARKEN)
             browser.wait("document.body.dataset.mdColorScheme === 'slate'")
             dark = violations(browser, {"runOnly": ["color-contrast"]})  # nothing but colours differs
@@ -204,7 +207,7 @@ def test_page_can_be_read_by_everyone_in_light(seen: Any, path: str) -> None:
     assert seen(path).light == [], "\n".join(seen(path).light)
 
 
-@pytest.mark.parametrize("path", READ_OUT, ids=lambda path: path or "ko")
+@pytest.mark.parametrize("path", DARKENED, ids=lambda path: path or "ko")
 def test_page_can_be_read_by_everyone_in_dark(seen: Any, path: str) -> None:
     assert seen(path).dark == [], "\n".join(seen(path).dark)
 
