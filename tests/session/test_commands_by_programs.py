@@ -5,14 +5,15 @@ from typing import Any
 
 import pytest
 
-from catalog_sample import load_catalog
+from catalog_sample import load_catalog, shallow_catalog
 from kb.advice.question import Question
+from kb.core.catalog import Catalog
 from kb.core.expression import is_unknown
 from kb.core.result import UnitResult
 from kb.session.prepare import Checking, file_checker
 from kb.session.project import Project
 
-CATALOG = load_catalog()
+CATALOG = shallow_catalog()
 HEAD = """
 import argparse, os, sys, torch
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig, Trainer, TrainingArguments
@@ -42,10 +43,10 @@ def main(argv=None):
 NAME = "per_device_train_batch_size"
 
 
-def result(folder: Path, command: str, program: str, **versions: str) -> UnitResult:
+def result(folder: Path, command: str, program: str, catalog: Catalog = CATALOG, **versions: str) -> UnitResult:
     (folder / "train.py").write_text(program, "utf-8")
     question = Question.of(gpu="rtx-4090", versions=versions)
-    checker = file_checker(CATALOG, Project(), question, Checking(root=str(folder)))
+    checker = file_checker(catalog, Project(), question, Checking(root=str(folder)))
     return next(iter(checker.check(command.encode(), str(folder / "run.sh")).results))
 
 
@@ -78,10 +79,10 @@ def test_flags_are_read_as_the_parser_reads_them(tmp_path: Path, flags: str, bat
 
 
 def test_a_finding_stands_at_the_flag_that_says_it_or_where_the_command_begins(tmp_path: Path) -> None:
-    told = result(tmp_path, "cd .\npython train.py --model meta-llama/Llama-2-7b-hf --bs 64\n", PROGRAM)
+    told = result(tmp_path, "cd .\npython train.py --model meta-llama/Llama-2-7b-hf --bs 64\n", PROGRAM, load_catalog())
     found = next(each for each in told.findings if each.rule == "training-peak-exceeds-gpu")
     assert (found.span.line, found.span.column) == (2, 55)
-    told = result(tmp_path, "cd .\npython train.py --model meta-llama/Llama-2-7b-hf\n", PROGRAM)
+    told = result(tmp_path, "cd .\npython train.py --model meta-llama/Llama-2-7b-hf\n", PROGRAM, load_catalog())
     found = next(each for each in told.findings if each.rule == "training-peak-exceeds-gpu")
     assert (found.span.line, found.span.column) == (2, 1)
 

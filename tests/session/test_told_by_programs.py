@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from catalog_sample import load_catalog
+from catalog_sample import shallow_catalog
 from kb.advice.question import Question
 from kb.core.result import UnitResult
 from kb.session.prepare import Checking, file_checker
 from kb.session.project import Project
 
-CATALOG = load_catalog()
+CATALOG = shallow_catalog()
 GRPO = """
 from transformers import AutoModelForCausalLM
 from trl import GRPOConfig, GRPOTrainer
