@@ -122,11 +122,22 @@ def stage(root: str, folder: str, day: str) -> None:
     for name in files_under(folder):
         with open(os.path.join(folder, name), encoding="utf-8", newline="") as stream:
             text = stream.read()
-        # a schema is read by programs alone
-        minified = name.endswith(".json") and json.dumps(json.loads(text), ensure_ascii=False, separators=(",", ":"))
-        texts[name] = minified or text
+        texts[name] = bare(text) if name.endswith(".json") else text
     with open(os.path.join(folder, ARCHIVE), "wb") as archive:
         archive.write(packed(json.dumps(texts, ensure_ascii=False).encode()))
+
+
+def bare(schema: str) -> str:
+    """A schema as programs read it: without blanks, and without the descriptions that an editor shows in a checkout."""
+
+    def kept(part: Any) -> Any:
+        if isinstance(part, list):
+            return [kept(each) for each in part]
+        if not isinstance(part, dict):
+            return part
+        return {key: kept(each) for key, each in part.items() if key != "description" or not isinstance(each, str)}
+
+    return json.dumps(kept(json.loads(schema)), ensure_ascii=False, separators=(",", ":"))
 
 
 def packed(text: bytes) -> bytes:
