@@ -2,7 +2,7 @@
 
 import pytest
 
-from catalog_sample import load_catalog
+from catalog_sample import load_catalog, shallow_catalog
 from kb.advice.check import Checker
 from kb.config.joining import Joiner
 from kb.config.reader import ConfigReader
@@ -13,6 +13,7 @@ from kb.machine.detect import detect
 CATALOG = load_catalog()
 READER = ConfigReader(CATALOG.dialects, CATALOG.facts)
 MACHINE = detect(CATALOG.gpus, gpu="a100-80gb", gpu_count=None, host_memory="500GB", cpus="16")
+SMALL = Checker(shallow_catalog(), MACHINE, versions={"transformers": (5, 23, 0)}.get)
 CHECKER = Checker(CATALOG, MACHINE, versions={"transformers": (5, 23, 0)}.get)
 
 AXOLOTL = """\
@@ -140,7 +141,7 @@ def test_axolotl_runs_that_kb_has_no_form_for_are_not_predicted():
 
 
 def test_axolotl_runs_that_learn_from_preferences_are_predicted_with_two_answers_a_sample():
-    plain, preferred = result_of(AXOLOTL), result_of(AXOLOTL + "rl: dpo\n")
+    plain, preferred = (result_of(text, checker=SMALL) for text in (AXOLOTL, AXOLOTL + "rl: dpo\n"))
     assert preferred.setup.post == PostTraining("dpo", head="rows", reference="adapter_off")
     assert (
         preferred.prediction.phase("train").peak_allocated_bytes > plain.prediction.phase("train").peak_allocated_bytes
@@ -198,7 +199,7 @@ def test_llama_factory_quantizes_with_double_quantization_unless_told():
 
 @pytest.mark.parametrize("stage", ["dpo", "kto"])
 def test_llama_factory_widens_whole_logits_of_policy_and_reference(stage: str):
-    result = result_of(FACTORY.replace("stage: sft", f"stage: {stage}"))
+    result = result_of(FACTORY.replace("stage: sft", f"stage: {stage}"), checker=SMALL)
     assert result.setup.post == PostTraining(stage, head="wide", reference="adapter_off")
     assert result.prediction.phase("train").moment in ("loss", "backward")
 
