@@ -91,7 +91,7 @@ SPREAD = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 test: $(DEV)
 	$(RUN) -m pytest -ra $(SPREAD) $(ARGS)
 
-# Without torch, a browser, a wheel and processes: what a change of code or rules meets first.
+# Without torch, a browser, a wheel, processes and what is marked long: what a change of code or rules meets first.
 quick: $(DEV)
 	$(RUN) -m pytest --quick --numprocesses 2 --dist loadfile $(ARGS)
 

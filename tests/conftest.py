@@ -25,25 +25,30 @@ sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 _HELPERS = "packages|probe_sample|command_runs|estimate_sample|warm_runs"
 _STARTS_PROCESSES = re.compile(rf"\bsubprocess\b|^from (?:{_HELPERS}) import|\bkb_json\(", re.MULTILINE)
 _NEEDS_TORCH = re.compile(r"^(?:from|import) (?:torch|transformers|simulation_needs|trainer_runs)\b", re.MULTILINE)
+# What a module says of itself that asks about every family or reads all rules anew, for a second and more each time.
+_LONG = re.compile(r"^pytestmark = pytest\.mark\.long$", re.MULTILINE)
 # In the order in which they are run: what takes long first, so that no worker of pytest is left with it at the end.
-MARKERS = ("site", "torch", "wheel", "process")
+MARKERS = ("site", "torch", "wheel", "process", "long")
 _BUILT = {"wheel", "installed", "sdist_source"}
 
 
 @cache
 def needs(module: Path) -> frozenset[str]:
-    """The markers of every test of a module: ``site``, ``torch``, ``process``."""
+    """The markers of every test of a module: ``site``, ``torch``, ``process``, ``long``."""
     text, folder = module.read_text("utf-8"), module.parent.name
     said = {
         "site": folder == "site",
         "torch": folder == "simulation" or bool(_NEEDS_TORCH.search(text)),
         "process": bool(_STARTS_PROCESSES.search(text)),
+        "long": bool(_LONG.search(text)),
     }
     return frozenset(name for name, holds in said.items() if holds)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--quick", action="store_true", help="only tests that need no torch, site, wheel or process")
+    parser.addoption(
+        "--quick", action="store_true", help="only tests that need no torch, site, wheel or process, and are not long"
+    )
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -53,7 +58,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark each test: ``site``, ``torch``, ``wheel``, ``process``; a test may say so itself."""
+    """Mark each test: ``site``, ``torch``, ``wheel``, ``process``, ``long``; a test may say so itself."""
     for item in items:
         for name in needs(item.path):
             item.add_marker(name)

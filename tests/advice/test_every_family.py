@@ -34,6 +34,8 @@ from kb.session.prepare import file_checker
 from kb.session.project import Project
 from kb.session.run import Run
 
+pytestmark = pytest.mark.long
+
 CATALOG = load_catalog()
 GUIDE = load_guide()
 STEPS = steps_from(load_guide(), CATALOG.facts)

@@ -22,6 +22,8 @@ from kb.report.terminal import Style
 from kb.report.words import Words
 from rules_copy import copy_of_rules
 
+pytestmark = pytest.mark.long
+
 CATALOG, GUIDE = load_catalog(whole=True), load_guide()
 ENTRIES = entries_of(shipped())
 EACH = {name: entry for name, entry in ENTRIES.items() if "/" in name}

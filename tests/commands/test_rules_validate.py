@@ -15,6 +15,8 @@ from kb.memory.architecture import BART_TYPES, T5_TYPES
 from rules_copy import copy_of_rules
 from yaml_file import read_yaml
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 GPU, MODEL, RUNS = "hardware/rtx-3090.yaml", "models/t5-base.yaml", "measurements/fitcheck-t4-ladder.yaml"
 RULE = "checks/batch/t5-learning-rate-too-low.yaml"

@@ -16,6 +16,8 @@ from kb.knowledge import KnowledgeError, load_catalog, load_table_examples
 from kb.session.rule_examples import ExampleRunner
 from rules_copy import copy_of_rules
 
+pytestmark = pytest.mark.long
+
 RULES = Path(__file__).parents[2] / "rules"
 CATALOG = load_catalog(whole=True)
 EXAMPLES = load_table_examples()

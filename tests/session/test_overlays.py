@@ -12,6 +12,8 @@ import kb
 from kb import check, doctor, rules
 from kb.session import knowledge
 
+pytestmark = pytest.mark.long
+
 CARD = """\
 id: acme-card
 name: ACME Card 20GB
