@@ -40,6 +40,11 @@ def test_each_text_of_a_sample_is_held_and_gradcache_holds_a_few() -> None:
         (BERT, {"world_size": 2}, "embedding of several GPUs"),
         (BERT, {"gradient_checkpointing": True}, "embedding with gradient_checkpointing"),
         (BERT, {"post": PostTraining("embedding", columns=1)}, "embedding of one column"),
+        (
+            BERT,
+            {"post": PostTraining("embedding", cached=1), "per_device_train_batch_size": 1000},
+            "embedding in 2000 parts",
+        ),
     ],
 )
 def test_what_is_not_followed_is_named(config: dict[str, Any], change: dict[str, Any], named: str) -> None:

@@ -23,6 +23,8 @@ from kb.memory.engine.world import world
 # Encoders whose bare model is followed; ModernBERT's and DeBERTa's heads are placed otherwise.
 BARE = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra", "albert", "mpnet")
 
+MOST_PARTS = 256  # of a batch with GradCache: each is followed twice, and takes some hundredths of a second
+
 
 def check_embedding(architecture: Architecture, setup: TrainingSetup) -> None:
     """Refuse, by name, what is not followed of embedding training.
@@ -32,7 +34,9 @@ def check_embedding(architecture: Architecture, setup: TrainingSetup) -> None:
     """
     post = setup.post
     assert post is not None
+    parts = post.columns * -(-setup.per_device_train_batch_size // post.cached) if post.cached else 0
     refused = {
+        f"embedding in {parts} parts": parts > MOST_PARTS,
         f"embedding of {architecture.model_type}": architecture.model_type not in BARE,
         "embedding of several GPUs": setup.world_size > 1,
         "embedding with gradient_checkpointing": setup.gradient_checkpointing,
