@@ -1,6 +1,5 @@
 """The settings of a unit as values: written, given or by default, and over how many processes they are spread."""
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -190,7 +189,8 @@ def processes_of(read: SettingsReader, unit: Unit, told: int | None) -> int:
     if count is not None or PROCESSES in read.unresolved:
         return count or 1
     said = [unit.settings[name].comment for name in BATCH if name in unit.settings]
-    said += re.findall(r"[^\W_]+", unit.path.rpartition("/")[2])  # `config_grpo_4gpu.yaml`
+    name = unit.path.rpartition("/")[2]
+    said += "".join(each if each.isalnum() else " " for each in name).split()  # `config_grpo_4gpu.yaml`
     if PROCESSES in unit.left_open or _for_several(read) or any(map(speaks_of_several_gpus, said)):
         read.unresolved[PROCESSES] = None
         return 1
