@@ -262,6 +262,12 @@ def test_what_is_not_followed_of_longt5_is_refused_by_name(
         report(TrainingSetup(**given), {**LONGT5, **change}, followed=True)
 
 
+def test_longt5_with_beams_is_predicted() -> None:
+    setup = TrainingSetup(max_source_length=64, max_target_length=16, do_eval=True, predict_with_generate=True,
+                          generation_num_beams=2, generation_max_length=8)  # fmt: skip
+    assert report(setup, LONGT5).phase("generate") is not None
+
+
 DEBERTA = {
     **BERT, "model_type": "deberta-v2", "type_vocab_size": 0, "relative_attention": True, "norm_rel_ebd": "layer_norm",
     "pos_att_type": ["p2c", "c2p"], "share_att_key": True, "position_buckets": 256, "position_biased_input": False,

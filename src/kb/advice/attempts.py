@@ -111,6 +111,7 @@ def attempts_of(
         for name, setup in setups
         if name not in OFFERED_ONLY or _is_predicted(setup, estimator)
     ]
+    setups = [way for way in setups if _is_predicted(way[1], estimator)] or setups  # none: the first says why
     attempts: list[Attempt] = []
     for name, setup in setups:
         if until and attempts and setup.method != attempts[-1].method and choose(tuple(attempts), *until) is not None:
