@@ -1,6 +1,7 @@
 """Whatever is asked: the recommended batch fits with its whole error band, the next one does not, and the effective
 batch is held where any batch holds it."""
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -10,6 +11,8 @@ from kb.advice.estimator import Estimator, on_gpu
 from kb.advice.question import Question
 from kb.advice.recommend import recommend_training
 from kb.memory import UnsupportedArchitectureError
+
+pytestmark = pytest.mark.long
 
 CATALOG = load_catalog()
 MODELS = st.sampled_from(sorted(CATALOG.models))
