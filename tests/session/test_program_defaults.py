@@ -258,6 +258,9 @@ def test_a_program_that_loads_its_model_by_itself_says_so_for_the_command(tmp_pa
     setup = checked(tmp_path, program).setup
     assert setup is not None
     assert (setup.weights, setup.gradient_checkpointing) == ("bf16", True)
+    assert "trl-torch-dtype-removed" not in [
+        each.rule for each in checked(tmp_path, program, "--max_seq_length 64 --packing True").findings
+    ], "an argument of from_pretrained is none of TRL's"
     without = checked(tmp_path, LOADS.format(given="", more="if big:\n    model.gradient_checkpointing_enable()"))
     assert without.prediction is None, "nobody knows whether checkpointing is on"
 

@@ -265,3 +265,27 @@ def test_a_file_of_another_programs_own_tags_is_passed_over_unless_it_bears_a_fo
         fault = check_input(Input(str(tmp_path / name), named=named), checker)
         assert isinstance(fault, Unusable)
         assert fault.key == "config.tag"
+
+
+def test_arguments_of_a_project_made_after_a_librarys_pattern_are_its_own(tmp_path: Path) -> None:
+    config = "stage: sft\nfinetuning_type: lora\ndataset: a\ntemplate: qwen\noutput_dir: o\nwandb_project: ours\n"
+    put(tmp_path, {"a.yaml": config, "made.py": "import torch\n"})
+    assert said(tmp_path, "a.yaml", "unknown-argument") is not None
+    program = "import yaml\nTrainer(TrainingArguments(o))\nwandb.init(project=finetuning_args.wandb_project)\n"
+    put(tmp_path, {"train.py": program + "yaml.safe_load(open(path))\n"})
+    assert said(tmp_path, "a.yaml", "unknown-argument") is None
+
+
+def test_the_trainers_config_and_trls_leave_nothing_to_choose(tmp_path: Path) -> None:
+    config = "model_name_or_path: m\neval_file: e\nmax_input_length: 768\nmax_new_tokens: 512\nbatch_size: 2\n"
+    put(tmp_path, {"a.yaml": config + "output_file: o\nkeyword_match: true\nexact_match: false\n"})
+    assert said(tmp_path, "a.yaml", "ambiguous-dialect") is None
+
+
+def test_a_config_of_own_names_with_adapters_leaves_open_how_the_weights_are_loaded(tmp_path: Path) -> None:
+    config = (
+        "model: {base_model: Qwen/Qwen2.5-7B-Instruct}\ntrain: {epochs: 2, lr: 2.0e-4, batch_size: 1, max_seq_len: 2048"
+    )
+    put(tmp_path, {"a.yaml": config + ", lora_r: 16}\n", "b.yaml": config + "}\n"})
+    assert said(tmp_path, "a.yaml", "training-peak-exceeds-gpu") is None
+    assert said(tmp_path, "b.yaml", "training-peak-exceeds-gpu") is not None

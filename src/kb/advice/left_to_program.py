@@ -27,6 +27,7 @@ OF_UNSLOTH = (
 # Words in a flag's name by which not all weights train.
 PARTLY = frozenset(("peft", "lora", "qlora", "dora", "adapter", "adapters", "freeze", "frozen"))
 NOT_SAID = ("false", "0", "no", "none", "")
+IN_4_BITS = "quantization.load_in_4bit"
 OF_ADAPTERS = (ADAPTER, "lora.r", "lora.target_modules", "run.adapter")
 
 
@@ -60,6 +61,8 @@ def left_to_program(
         hidden = set(_settled(unit, facts, lambda key: True)) if own else set()
         if unit.program and _adds_adapter(unit, ()):
             hidden.add(ADAPTER)
+        if _adapts_by_own_names(unit):
+            hidden.add(IN_4_BITS)
         return _without(unit, hidden, given)
     if unit.program and any(program.loads_adapters for program in programs):
         unit = _without_defaults(unit, OF_ADAPTERS)
@@ -82,6 +85,13 @@ def left_to_program(
 def _without(unit: Unit, hidden: Iterable[str], given: Mapping[str, object]) -> Unit:
     new = sorted(name for name in hidden if name not in unit.settings and name not in given)
     return unit._replace(hidden=(*unit.hidden, *new)) if new else unit
+
+
+def _adapts_by_own_names(unit: Unit) -> bool:
+    """Whether a config in names of a project's own asks for adapters: its program, which is not here, may load the
+    weights below them in 4 bits as well as whole."""
+    own = any(each.own_name for each in unit.settings.values())
+    return own and not unit.program and any(name in unit.settings for name in OF_ADAPTERS)
 
 
 def _is_told(name: str) -> bool:

@@ -21,6 +21,8 @@ MAX_COMMENT = 400  # characters of a comment that are read
 
 Arrange = Callable[[dict[str, Entry]], dict[str, Entry]]
 
+OF_THE_TRAINER = frozenset(("hf", "trl"))
+
 
 class ConfigReader:
     """Reads configs of the given dialects. Make one for many files: it spells out each dialect only once."""
@@ -139,8 +141,9 @@ class _DocumentReading:
                 self._loose.append(event)
 
     def may_be(self, dialects: list[str]) -> None:
-        """Note that the document may be in any of several dialects; the first is taken."""
-        if len(dialects) > 1:
+        """Note that the document may be in any of several dialects; the first is taken. A name of the Trainer's means
+        the same in TRL's config, which is one of the Trainer's with more."""
+        if len(dialects) > 1 and not OF_THE_TRAINER.issuperset(dialects):
             first = next(iter(self.entries.values()))[1]
             values = {"taken": dialects[0], "others": ", ".join(dialects[1:])}
             self._loose.append(Event("ambiguous-dialect", self.source.span(first), values))

@@ -47,7 +47,9 @@ class Names:
         """
         reader = self._unit.reader
         if reader != "script":
-            return "certain" if reader == "library" else None
+            if reader != "library" or any(program.declares(key) for program in self._programs):
+                return None  # a project made after the library's pattern has arguments of its own
+            return "certain"
         if any(program.has_own(key) for program in self._programs):
             return None
         if isinstance(self._given, bool):

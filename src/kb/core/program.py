@@ -77,6 +77,10 @@ class Program(NamedTuple):
         """Whether it names a key itself: in quotes, as a flag, as a field of a class, or as an attribute."""
         return key in self.text and _own(key, self.hands_on).search(self.text) is not None
 
+    def declares(self, key: str) -> bool:
+        """Whether a key is a field of a class, a flag of a parser, or read from the arguments there."""
+        return key in self.text and _declaration(key).search(self.text) is not None
+
     def decides(self, key: str) -> bool:
         """Whether it may give a setting a value of its own: it names the key, or is of a framework that has other
         defaults.
@@ -180,6 +184,12 @@ def _is_arguments(text: str, name: str) -> bool:
 def _of_arguments(text: str, match: re.Match[str]) -> bool:
     """Whether a name that ends so is that of a class of training arguments."""
     return match[0][0] == "T" or text.endswith(_OF_TRL, 0, match.start())
+
+
+@lru_cache(512)
+def _declaration(key: str) -> re.Pattern[str]:
+    name = re.escape(key)
+    return re.compile(rf"""["']--{name}["']|^[ \t]+{name}[ \t]*:[ \t]*[A-Za-z][^\n]*=|args\.{name}\b""", re.MULTILINE)
 
 
 @lru_cache(512)

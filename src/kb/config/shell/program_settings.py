@@ -152,7 +152,7 @@ def _loaded(unit: Unit, program: Program, naming: Setting) -> Iterator[tuple[str
     for name, value in loaded(program.own).items():
         if name not in unit.settings and value is not False:
             told = Unknown(frozenset((name,)), "known only when the command runs") if value is None else value
-            yield name, naming._replace(value=told, path=(name.rpartition(".")[2],))
+            yield name, naming._replace(value=told, path=("from_pretrained",))  # no argument of a config
 
 
 def _unmodelled(
