@@ -234,7 +234,7 @@ Trainer(args=TrainingArguments(**config, dataloader_num_workers=os.cpu_count()))
     )
     (tmp_path / "kb.toml").write_text("")
     (tmp_path / "train.py").write_text(program, "utf-8")
-    told = result(tmp_path, config, "train.yaml", host_memory="8GB")
+    told = result(tmp_path, config, "train.yaml", gpu="16GB:8.9", host_memory="1GB")
     assert told.prediction is not None
     assert assumed(told)["training.dataloader_num_workers"] == 0
     named = {each.rule: {row.name for row in each.if_so} for each in told.findings if each.if_so}
