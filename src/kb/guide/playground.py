@@ -78,7 +78,8 @@ def _contents() -> Iterator[tuple[str, str]]:
     """Path in the zip and text: kb's modules, its knowledge compiled, and PyYAML without its C part."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     yield from _modules(package, "kb")
-    tables = [TABLE + name for name in load_catalog().triggers]
+    hot = load_part(shipped(), "hot")
+    tables = [TABLE + name for name in hot["tables"] if name not in hot["same_tables"]]
     for part in (*PARTS, *tables):
         yield f"kb/_data/rules/.bundle/{part}.json", encoded(load_part(shipped(), part))
     yield "kb/_data/rules/.bundle/guide.json", encoded(_guide(PAGE_KINDS))

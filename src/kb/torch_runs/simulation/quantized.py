@@ -55,7 +55,15 @@ def install(tracer: "Tracer") -> None:
 @functools.cache
 def packed_class(fake: type) -> type:
     """PEFT and accelerate know a packed weight by its class's name, whatever type it is stored in."""
-    return type("Params4bit", (fake,), {})
+    return type("Params4bit", (fake,), {"__deepcopy__": _copied})
+
+
+def _copied(packed: Any, memo: dict[int, Any]) -> Any:
+    """A copy of a packed weight, as PEFT makes one of a module to save; torch asks for a class that clones itself."""
+    import torch
+
+    memo[id(packed)] = torch.nn.Parameter(packed.detach().clone(), requires_grad=False)
+    return memo[id(packed)]
 
 
 def _in_place(tracer: "Tracer", *args: Any, **kwargs: Any) -> None:
