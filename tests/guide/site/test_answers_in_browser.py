@@ -167,7 +167,7 @@ def test_the_index_is_fetched_when_the_box_is_used_and_shows_no_hidden_marks(bro
     browser.wait("document.readyState === 'complete'")
     assert not browser.ask(f"return {_FETCHED}")
     box = browser.driver.find_element("css selector", "[data-md-component=search-query]")
-    browser.ask("arguments[0].focus()", box)
+    box.click()  # as a reader does: a window behind others has no focus to give, and no event of it
     browser.wait(_FETCHED)
     browser.ask(_ASK, box, "체크포인팉")  # one syllable is wrong
     shown = browser.wait("[...document.querySelectorAll('.md-search-result__item h1')].map((one) => one.innerText)")
