@@ -13,7 +13,8 @@ Head = Literal["causal", "masked", "sequence", "token", "span", "embedding"]
 
 
 class Vision(NamedTuple):
-    """A tower of layers that sees pictures as patches, and what merges them into a decoder's tokens (Qwen2-VL)."""
+    """A tower of layers that sees pictures as patches, and what makes a decoder's tokens of them: a merger of
+    neighbours (Qwen2-VL), or a projector of each (LLaVA), from which on the fields are those of LLaVA."""
 
     depth: int
     width: int
@@ -26,6 +27,12 @@ class Vision(NamedTuple):
     activation: str
     window: int = 0  # pixels, of each side, that a windowed layer sees; 0: all layers see all
     full_layers: tuple[int, ...] = ()  # that see all, where others are windowed
+    image: int = 0  # pixels, of each side, that the tower takes; 0: of any
+    states: tuple[int, ...] = ()  # what is projected: so many layers' states, 0 before the first
+    drops_first: bool = False  # the first state, of the class, is left out
+    projector_activation: str = ""
+    projector_bias: bool = True
+    tilings: tuple[tuple[int, int], ...] = ()  # LLaVA-NeXT: heights and widths that a picture is cut into tiles of
 
     @property
     def side(self) -> int:

@@ -383,6 +383,12 @@ def _qwen_vl(config: Mapping[str, Any]) -> Architecture:
     )
 
 
+def _llava(config: Mapping[str, Any]) -> Architecture:
+    from kb.memory.architecture_llava import llava  # few configs are of its type
+
+    return llava(config)
+
+
 def _tower(model_type: str, seen: Mapping[str, Any]) -> Vision:
     """A vision tower's fields, with the defaults of ``Qwen2VLVisionConfig`` and ``Qwen2_5_VLVisionConfig``."""
     sizes: dict[str, Any] = {
@@ -465,6 +471,7 @@ TYPES: Mapping[str, Callable[[Mapping[str, Any]], Architecture]] = {
     "glm": _glm,
     "glm4": _glm,
     "gpt_oss": _gpt_oss,
+    "llava": _llava,
     "longt5": _longt5,
     "marian": _marian,
     "m2m_100": _m2m_100,

@@ -58,6 +58,18 @@ def _one_hot(tensor: Any, num_classes: int = -1) -> Any:
     return found.scatter_(-1, tensor.unsqueeze(-1), 1)
 
 
+def _linear(x: Any, weight: Any, bias: Any = None) -> Any:
+    """``torch.nn.functional.linear``, whose bias is added to the product in place where its input is not contiguous;
+    only to fake tensors it is added beside it (ATen/native/Linear.cpp, ``isTensorSubclassLike``)."""
+    whole = bias is None or x.dim() < 3 or x.is_contiguous()
+    if whole or not x.dtype == weight.dtype == bias.dtype:  # autocast's copy of what is cut out is contiguous
+        return _torch_linear(x, weight, bias)
+    return _torch_linear(x, weight).add_(bias)
+
+
+_torch_linear = torch.nn.functional.linear
+
+
 def patches(tracer: "Tracer", attention: Attention) -> list[Patch]:
     """All of them. An owner that is not installed, or has no such name, is passed over."""
     return [
@@ -100,6 +112,7 @@ def patches(tracer: "Tracer", attention: Attention) -> list[Patch]:
             )
             for module in ("torch.optim.optimizer", "torch.utils._foreach_utils")
         ),
+        Patch("torch.nn.functional", "linear", _linear, "A bias is not added in place to a product of fake tensors."),
         Patch("torch.nn.functional", "one_hot", _one_hot, "Fake tensors are compared with every class."),
         Patch("torch", "tensor", _made, "A list of fake tensors is read past whoever knows their numbers."),
         Patch("torch.cuda", "empty_cache", tracer.allocator.empty_cache, "The cache to empty is the model's."),

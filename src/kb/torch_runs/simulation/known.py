@@ -86,6 +86,8 @@ class Known:
         """
         config = (model.get_base_model() if hasattr(model, "get_base_model") else model).config
         vision = config.vision_config
+        if config.model_type == "llava":
+            return self._whole(config, length, images, rows)
         tokens = images.rows * images.columns // vision.spatial_merge_size**2
         kinds = ([0] + [1] * tokens) * images.number
         kinds += [0] * (length - len(kinds))
@@ -101,6 +103,26 @@ class Known:
         self.tell(grid, [[1, images.rows, images.columns]] * (rows * images.number))
         sizes = {"pixel_values": pixels, "image_grid_thw": grid}
         return {"input_ids": ids, "attention_mask": mask, "mm_token_type_ids": types, **sizes}
+
+
+    def _whole(self, config: Any, length: int, images: Images, rows: int) -> dict[str, Any]:
+        """Pictures of the one size that a tower takes, and as many tokens as it has patches (``LlavaProcessor``)."""
+        vision = config.vision_config
+        tokens = (vision.image_size // vision.patch_size) ** 2 + (config.vision_feature_select_strategy == "full")
+        sides = (vision.num_channels, vision.image_size, vision.image_size)
+        batch = self._worded(config, length, images.number, tokens, rows)
+        pixels = torch.zeros((rows * images.number, *sides), dtype=torch.float32, device="cuda")
+        return {**batch, "pixel_values": pixels}
+
+    def _worded(self, config: Any, length: int, number: int, tokens: int, rows: int) -> dict[str, Any]:
+        """Ids and mask: a token of text before each picture's, the rest behind."""
+        kinds = ([0] + [1] * tokens) * number
+        kinds += [0] * (length - len(kinds))
+        ids = torch.zeros((rows, length), dtype=torch.long, device="cuda")
+        mask = torch.full((rows, length), 1, dtype=torch.long, device="cuda")
+        self.forget(mask)
+        self.tell(ids, [[config.image_token_id if kind else 0 for kind in kinds]] * rows)
+        return {"input_ids": ids, "attention_mask": mask}
 
 
 def _plain(tensor: "torch.Tensor") -> bool:

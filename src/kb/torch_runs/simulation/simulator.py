@@ -184,7 +184,7 @@ def _check_positions(model: Any, setup: TrainingSetup) -> None:
     for name, module in model.named_modules():
         if not isinstance(module, torch.nn.Embedding) or ("position" not in name and not name.endswith("wpe")):
             continue
-        if "relative" in name or "token" in name:
+        if "relative" in name or "token" in name or "vision" in name:  # of a picture there are as many as patches
             continue
         offset = getattr(module, "offset", 0) or (module.padding_idx + 1 if module.padding_idx is not None else 0)
         decodes = encoded and "decoder" in name

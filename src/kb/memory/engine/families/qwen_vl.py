@@ -3,6 +3,7 @@
 It reads as ``modeling_qwen2_vl.py`` and ``modeling_qwen2_5_vl.py``: names that live on there live on here.
 """
 
+from collections.abc import Collection
 from typing import Any
 
 from kb.core.model import Architecture, Vision
@@ -32,6 +33,28 @@ def placeholders(ids: Tensor) -> tuple[Tensor, Tensor]:
     return pictures, films
 
 
+def check_seeing(architecture: Architecture, setup: TrainingSetup, activations: Collection[str]) -> None:
+    """Refuse, by name, what is followed of no model that sees; ``activations`` are those that its tower may have.
+
+    Raises:
+        NotFollowedError: something of the run, or the tower's activation.
+    """
+    vision = architecture.vision
+    assert vision is not None
+    refused = {
+        "flash_attention_2": setup.attn_implementation == "flash",
+        "generation": setup.do_predict or (setup.do_eval and setup.predict_with_generate),
+        "label_smoothing_factor": setup.label_smoothing_factor > 0,
+        "ZeRO-3": setup.zero_stage == 3,
+        "packing": setup.lengths is not None,
+        **({str(setup.post.kind): setup.post.kind != "sft"} if setup.post is not None else {}),
+        f"activation {vision.activation}": vision.activation not in activations,
+    }
+    for name, refuses in refused.items():
+        if refuses:
+            raise NotFollowedError(name)
+
+
 class Held:
     """The cache that the language model keeps in training too: the Trainer turns it off in the outer config alone
     (``model.config.use_cache``), and the inner model reads its own (``merge_with_config_defaults``)."""
@@ -58,18 +81,7 @@ class QwenVl(Decoder):
     def check(cls, architecture: Architecture, setup: TrainingSetup) -> None:
         vision, images = architecture.vision, setup.images
         assert vision is not None
-        refused = {
-            "flash_attention_2": setup.attn_implementation == "flash",
-            "generation": setup.do_predict or (setup.do_eval and setup.predict_with_generate),
-            "label_smoothing_factor": setup.label_smoothing_factor > 0,
-            "ZeRO-3": setup.zero_stage == 3,
-            "packing": setup.lengths is not None,
-            **({str(setup.post.kind): setup.post.kind != "sft"} if setup.post is not None else {}),
-            f"activation {vision.activation}": vision.activation not in (*ACTIVATIONS, "quick_gelu"),
-        }
-        for name, refuses in refused.items():
-            if refuses:
-                raise NotFollowedError(name)
+        check_seeing(architecture, setup, (*ACTIVATIONS, "quick_gelu"))
         if images is None:
             raise NotFollowedError("images of unknown size")
         tokens = images.patches // vision.merge**2 + images.number

@@ -1,8 +1,8 @@
 """Products, with autocast's casts around them and cuBLAS's workspaces below them."""
 
 from kb.memory.engine.autocast import half, narrowed
-from kb.memory.engine.ops.pointwise import add
-from kb.memory.engine.ops.shapes import contiguous, expand, reshape, rows, view
+from kb.memory.engine.ops.pointwise import add, add_here
+from kb.memory.engine.ops.shapes import contiguous, expand, is_contiguous, reshape, rows, view
 from kb.memory.engine.tape import Gradients, Node, record, saved
 from kb.memory.engine.tensor import Tensor, new, viewed
 from kb.memory.engine.world import world
@@ -56,8 +56,11 @@ def _mm_back(node: Node, grad: Tensor) -> Gradients:
 
 
 def _addmm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """The bias is added in place behind the product where what comes in is not contiguous (ATen/native/Linear.cpp)."""
     bias, weight = half(bias), half(weight)
     given, x = x, half(x)
+    if len(x.shape) > 2 and not is_contiguous(x):
+        return add_here(linear(x, weight), bias)
     flat = len(x.shape) == 2  # else the input's view is made before the weight's, and its gradient comes after that
     inputs = (bias, x, weight) if flat else (bias, weight, x)
     node = record(_addmm_back, inputs, (x if weight.needs else None, weight if x.needs else None), flat)
@@ -201,11 +204,12 @@ def conv1d(x: Tensor, weight: Tensor, bias: Tensor, stride: int) -> Tensor:
 
 
 def patches(x: Tensor, weight: Tensor) -> Tensor:
-    """``torch.nn.functional.conv3d`` without a bias, whose strides are its kernel: each input becomes one row."""
+    """``torch.nn.functional.conv2d`` and ``conv3d`` without a bias, whose strides are their kernel."""
     weight = half(weight)
     given, x = x, half(x)
     node = record(_conv_back, (x, weight), (x, weight))
-    out = new((x.shape[0], weight.shape[0], 1, 1, 1), x.dtype, None, node)
+    sides = (size // step for size, step in zip(x.shape[2:], weight.shape[2:], strict=True))
+    out = new((x.shape[0], weight.shape[0], *sides), x.dtype, None, node)
     del given
     return out
 

@@ -1,0 +1,99 @@
+"""``config.json`` of LLaVA: a language model's fields and a CLIP tower's, each apart, and what lies between them.
+
+Sources: models/llava/configuration_llava.py, models/clip/configuration_clip.py, and the configurations of the language
+models (transformers 5.23). Published files name of the language model only what is not the default of its type.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from kb.core.model import Architecture, Vision
+from kb.memory.architecture_decoder import architecture as decoder_architecture
+from kb.memory.config_fields import UnsupportedArchitectureError, flag, number, rate, word
+
+TOWER = "clip_vision_model"
+# What the configurations of language models leave out.
+_LLAMA = {"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+          "num_attention_heads": 32}  # fmt: skip
+WORDS: Mapping[str, Mapping[str, Any]] = {
+    "llama": _LLAMA,
+    "mistral": {**_LLAMA, "intermediate_size": 14336, "num_key_value_heads": 8, "sliding_window": 4096},
+    "qwen2": {**_LLAMA, "vocab_size": 151936, "intermediate_size": 22016, "num_key_value_heads": 32,
+              "use_sliding_window": False},
+}  # fmt: skip
+# What a tower is where nothing is said of it (``sub_configs_defaults``), and of CLIPVisionConfig what it leaves out.
+LARGE = {"intermediate_size": 4096, "hidden_size": 1024, "patch_size": 14, "image_size": 336, "num_hidden_layers": 24,
+         "num_attention_heads": 16}  # fmt: skip
+CLIP = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12,
+        "num_channels": 3, "image_size": 224, "patch_size": 32}  # fmt: skip
+
+
+def llava(config: Mapping[str, Any]) -> Architecture:
+    """LLaVA's dimensions: the language model's, with what it sees with.
+
+    Raises:
+        UnsupportedArchitectureError: another language model or tower than is followed, or a field that is wrong.
+    """
+    given = _part(config, "text_config")
+    kind = word(given, "model_type", default="llama")
+    if kind not in WORDS:
+        raise UnsupportedArchitectureError(f"config.json: text_config of {kind[:40]}: no prediction for that")
+    words = {**WORDS[kind], **given}
+    if words.get("num_key_value_heads") is None:
+        words.pop("num_key_value_heads", None)
+    found = decoder_architecture({**words, "model_type": kind})
+    if found.window is not None:
+        raise UnsupportedArchitectureError("config.json: sliding_window of text_config: no prediction for that")
+    tied = found.tied or flag(config, "tie_word_embeddings", False)
+    return found._replace(model_type=str(config["model_type"]), tied=tied, vision=_seen(config), engine=True)
+
+
+def _part(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = config.get(name)
+    if found is not None and not isinstance(found, Mapping):
+        raise UnsupportedArchitectureError(f"config.json: {name} is no object")
+    return found or {}
+
+
+def _seen(config: Mapping[str, Any]) -> Vision:
+    """The tower's fields, and the projector's."""
+    given = _part(config, "vision_config") or LARGE
+    kind = word(given, "model_type", default=TOWER)
+    if kind != TOWER:
+        raise UnsupportedArchitectureError(f"config.json: vision_config of {kind[:40]}: no prediction for that")
+    if rate(given, "attention_dropout") > 0:
+        raise UnsupportedArchitectureError("config.json: attention_dropout of vision_config: no prediction for that")
+    seen = {**CLIP, **given}
+    depth, width, heads = (number(seen, name) for name in ("num_hidden_layers", "hidden_size", "num_attention_heads"))
+    image, patch = number(seen, "image_size"), number(seen, "patch_size")
+    if width % heads or image < patch:
+        raise UnsupportedArchitectureError(f"config.json: {width} of {heads} heads, patches of {patch} of {image} pixels")
+    strategy = word(config, "vision_feature_select_strategy", default="default")
+    if strategy not in ("default", "full"):
+        raise UnsupportedArchitectureError("config.json: vision_feature_select_strategy is default or full")
+    return Vision(
+        depth=depth,
+        width=width,
+        ff=number(seen, "intermediate_size"),
+        heads=heads,
+        channels=number(seen, "num_channels"),
+        patch=patch,
+        frames=1,
+        merge=1,
+        activation=word(seen, "hidden_act", default="quick_gelu"),
+        image=image,
+        states=_states(config, depth),
+        drops_first=strategy == "default",
+        projector_activation=word(config, "projector_hidden_act", default="gelu"),
+        projector_bias=flag(config, "multimodal_projector_bias", True),
+    )
+
+
+def _states(config: Mapping[str, Any], depth: int) -> tuple[int, ...]:
+    """``vision_feature_layer``: one number or several, from the last on where they are below zero."""
+    named = config.get("vision_feature_layer", -2)
+    numbers = named if isinstance(named, list | tuple) else [named]
+    for each in numbers:
+        if isinstance(each, bool) or not isinstance(each, int) or not -depth - 1 <= each <= depth:
+            raise UnsupportedArchitectureError(f"config.json: vision_feature_layer {str(named)[:40]} of {depth} layers")
+    return tuple(each % (depth + 1) for each in numbers)

@@ -1,0 +1,140 @@
+"""LLaVA: a tower that sees pictures of one size, a projector, and Llama or its kin.
+
+It reads as ``modeling_llava.py``: names that live on there live on here.
+"""
+
+from typing import Any
+
+from kb.core.model import Architecture, Vision
+from kb.core.setup import Images, TrainingSetup
+from kb.memory.engine import ops
+from kb.memory.engine.families.clip_tower import TOWER_ACTIVATIONS, ClipTower
+from kb.memory.engine.families.decoder import Decoder, causal_loss
+from kb.memory.engine.families.decoder_parts import activation_of
+from kb.memory.engine.families.qwen_vl import Held, check_seeing
+from kb.memory.engine.faults import NotFollowedError
+from kb.memory.engine.modules import Linear, Model
+from kb.memory.engine.tensor import BOOL, F32, I64, Tensor, new
+from kb.memory.engine.world import world
+
+
+class Projector:
+    """``LlavaMultiModalProjector``: two layers, from the tower's width to the words'."""
+
+    def __init__(self, model: Model, path: str, vision: Vision) -> None:
+        width, self.path = model.architecture.d_model, path
+        seen = vision.width * len(vision.states)
+        self.first = Linear(model, f"{path}.linear_1", seen, width, bias=vision.projector_bias)
+        self.second = Linear(model, f"{path}.linear_2", width, width, bias=vision.projector_bias)
+        self.act = activation_of(vision.projector_activation)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        world.inside["Projector"] = self.path
+        x = self.first(x)
+        x = self.act(x)
+        return self.second(x)
+
+
+class Llava(Decoder):
+    """``LlavaForConditionalGeneration``."""
+
+    flattens = shards = False
+    inputs = 3  # ids, mask and labels; pictures come behind
+
+    @classmethod
+    def check(cls, architecture: Architecture, setup: TrainingSetup) -> None:
+        vision = architecture.vision
+        assert vision is not None
+        check_seeing(architecture, setup, TOWER_ACTIVATIONS)
+        if setup.images is None:
+            raise NotFollowedError("images of unknown size")
+        tokens = cls.tokens_of(setup.images, vision) * setup.images.number
+        if tokens and tokens + setup.images.number >= setup.max_source_length:
+            raise NotFollowedError(f"{tokens} image tokens in {setup.max_source_length}")
+
+    @classmethod
+    def tokens_of(cls, images: Images, vision: Vision) -> int:
+        """Tokens of one picture: a patch's each, and the class's where it is not left out (``LlavaProcessor``)."""
+        return (vision.image // vision.patch) ** 2 + (0 if vision.drops_first else 1)
+
+    def build(self) -> None:
+        assert self.architecture.vision is not None
+        self.vision: Vision = self.architecture.vision
+        self.tower = ClipTower(self, "model.vision_tower", self.vision)
+        self.projector = Projector(self, "model.multi_modal_projector", self.vision)
+        super().build()
+
+    def batch(self, rows: int, source: int, target: int = 0) -> list[Tensor]:
+        images, vision = self.options.images, self.vision
+        if images is None or not images.number:
+            return super().batch(rows, source, target)
+        ids, mask = (new((rows, source), I64) for _ in range(2))
+        pixels = new((rows * images.number, vision.channels, vision.image, vision.image), F32)
+        return [ids, mask, new((rows, source), I64), pixels]
+
+    def forward(self, *batch: Any, smoothed: bool = False) -> tuple[Any, ...]:
+        ids, padding, labels, *pictures = batch
+        cache = None if self.options.checkpointing and world.training else Held()
+        x, seen = self.pictured(ids, padding, cache, *pictures)
+        world.recording.term = "activations_head"
+        logits = self.scores(x)
+        loss = None if smoothed else causal_loss(logits, labels)
+        if cache is None:
+            return loss, logits, seen
+        return loss, logits, seen, cache.tensors.clear
+
+    def pictured(self, ids: Tensor, padding: Any, cache: Any, *pictures: Tensor) -> tuple[Tensor, Any]:
+        """``LlavaModel``: pictures in the place of their tokens, then the language model; what is seen is given too."""
+        world.recording.term = "activations_decoder"
+        embeds = self.looked_up(ids)
+        features: Any = None
+        held: Any = None
+        if pictures:
+            held = self.features_of(*pictures)
+            features = ops.cast(ops.cat(held[-1], 0), embeds.dtype)
+            world.recording.term = "activations_decoder"
+            mask = placeholders(ids)
+            embeds = ops.put_where(embeds, mask, features)
+        x = self.decoded(embeds, padding, cache)
+        del held
+        return x, features
+
+    def features_of(self, pixels: Tensor) -> tuple[Any, ...]:
+        """``get_image_features``: each picture's tokens, last, and what lives as long as they do."""
+        last, pooled, kept = self.tower(pixels)
+        selected = self.selected(kept)
+        features = self.projector(selected)
+        del pooled
+        return last, kept, ops.unbind(features, 0)
+
+    def selected(self, kept: dict[int, Tensor]) -> Tensor:
+        """The states that are projected, those of several layers side by side."""
+        found = [self.without_first(kept[at]) for at in self.vision.states]
+        return found[0] if len(found) == 1 else ops.cat(found)
+
+    def without_first(self, states: Tensor) -> Tensor:
+        """``[:, 1:]``, where the class is left out."""
+        return ops.cut(states, 1, states.shape[1] - 1) if self.vision.drops_first else states
+
+    def decoded(self, embeds: Tensor, padding: Any, cache: Any) -> Tensor:
+        """``LlamaModel`` from embeddings on."""
+        x, mask, cos, sin, positions, *held = self.traits.inputs(self, embeds, padding, None, cache)
+        for layer in self.layers:
+            x = self.layer(layer, x, mask, cos, sin, cache, positions)
+        del held
+        return self.norm(x)  # type: ignore[no-any-return]
+
+    def base(self, *_: Any, **__: Any) -> Tensor:
+        raise NotFollowedError(f"generation of {self.architecture.model_type}")
+
+
+def placeholders(ids: Tensor) -> Tensor:
+    """``get_placeholder_mask``: where pictures are, who are counted."""
+    mask = new(ids.shape, BOOL)
+    counted = new((), I64)
+    elements = new((), I64)
+    same = new((), BOOL)
+    del elements
+    every = new((), BOOL)
+    del same, every, counted
+    return mask
