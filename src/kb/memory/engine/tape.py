@@ -10,6 +10,7 @@ from contextlib import suppress
 from sys import getrefcount
 from typing import Any
 
+from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.tensor import Tensor, bare, dense, like, mark, new
 from kb.memory.engine.world import world
 
@@ -191,7 +192,13 @@ ALONE, HELD_ONCE = _references()
 
 
 def backward(loss: Tensor, then: Callable[[], None] | None = None) -> None:
-    """From a scalar to the gradients of the leaves, node by node, the newest first; ``then`` is called at its end."""
+    """From a scalar to the gradients of the leaves, node by node, the newest first; ``then`` is called at its end.
+
+    Raises:
+        NotFollowedError: nothing that the loss was made of trains, which torch refuses.
+    """
+    if loss.node is None:
+        raise NotFollowedError("nothing to train")
     world.grad, world.thread = False, "autograd"
     first = new(loss.shape, loss.dtype)
     _run_back(loss.node, first)

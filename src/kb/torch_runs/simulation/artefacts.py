@@ -62,7 +62,8 @@ def _linear(x: Any, weight: Any, bias: Any = None) -> Any:
     """``torch.nn.functional.linear``, whose bias is added to the product in place where its input is not contiguous;
     only to fake tensors it is added beside it (ATen/native/Linear.cpp, ``isTensorSubclassLike``)."""
     whole = bias is None or x.dim() < 3 or x.is_contiguous()
-    if whole or not x.dtype == weight.dtype == bias.dtype:  # autocast's copy of what is cut out is contiguous
+    cast = torch.is_autocast_enabled("cuda") and x.dtype != torch.get_autocast_dtype("cuda")  # a copy without gaps
+    if whole or cast or not x.dtype == weight.dtype == bias.dtype:
         return _torch_linear(x, weight, bias)
     return _torch_linear(x, weight).add_(bias)
 
