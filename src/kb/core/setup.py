@@ -114,7 +114,8 @@ class DataLengths(NamedTuple):
 
 
 class Images(NamedTuple):
-    """The pictures of one sample: how many, and each one's patches, as rows and columns of the vision tower's grid."""
+    """The pictures of one sample: how many, and each one's patches, as rows and columns of the vision tower's grid;
+    where a model cuts pictures into tiles (LLaVA-NeXT), their height and width in pixels."""
 
     number: int
     rows: int

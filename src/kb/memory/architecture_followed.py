@@ -472,6 +472,7 @@ TYPES: Mapping[str, Callable[[Mapping[str, Any]], Architecture]] = {
     "glm4": _glm,
     "gpt_oss": _gpt_oss,
     "llava": _llava,
+    "llava_next": _llava,
     "longt5": _longt5,
     "marian": _marian,
     "m2m_100": _m2m_100,

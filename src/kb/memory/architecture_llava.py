@@ -1,6 +1,6 @@
-"""``config.json`` of LLaVA: a language model's fields and a CLIP tower's, each apart, and what lies between them.
+"""``config.json`` of LLaVA and LLaVA-NeXT: a language model's fields and a CLIP tower's, each apart, and what lies between them.
 
-Sources: models/llava/configuration_llava.py, models/clip/configuration_clip.py, and the configurations of the language
+Sources: models/llava/configuration_llava.py, models/llava_next/configuration_llava_next.py, models/clip/configuration_clip.py, and the configurations of the language
 models (transformers 5.23). Published files name of the language model only what is not the default of its type.
 """
 
@@ -26,6 +26,7 @@ LARGE = {"intermediate_size": 4096, "hidden_size": 1024, "patch_size": 14, "imag
          "num_attention_heads": 16}  # fmt: skip
 CLIP = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12,
         "num_channels": 3, "image_size": 224, "patch_size": 32}  # fmt: skip
+TILINGS = ((336, 672), (672, 336), (672, 672), (1008, 336), (336, 1008))  # of LlavaNextConfig
 
 
 def llava(config: Mapping[str, Any]) -> Architecture:
@@ -44,7 +45,7 @@ def llava(config: Mapping[str, Any]) -> Architecture:
     found = decoder_architecture({**words, "model_type": kind})
     if found.window is not None:
         raise UnsupportedArchitectureError("config.json: sliding_window of text_config: no prediction for that")
-    tied = found.tied or flag(config, "tie_word_embeddings", False)
+    tied = flag(config, "tie_word_embeddings", False) or (found.tied and config["model_type"] == "llava")
     return found._replace(model_type=str(config["model_type"]), tied=tied, vision=_seen(config), engine=True)
 
 
@@ -68,9 +69,10 @@ def _seen(config: Mapping[str, Any]) -> Vision:
     image, patch = number(seen, "image_size"), number(seen, "patch_size")
     if width % heads or image < patch:
         raise UnsupportedArchitectureError(f"config.json: {width} of {heads} heads, patches of {patch} of {image} pixels")
+    tilings = _tilings(config, image) if config["model_type"] == "llava_next" else ()
     strategy = word(config, "vision_feature_select_strategy", default="default")
-    if strategy not in ("default", "full"):
-        raise UnsupportedArchitectureError("config.json: vision_feature_select_strategy is default or full")
+    if strategy not in ("default", "full") or (tilings and strategy == "full"):  # NeXT's code then takes no tiles
+        raise UnsupportedArchitectureError(f"config.json: vision_feature_select_strategy {strategy[:40]}")
     return Vision(
         depth=depth,
         width=width,
@@ -86,7 +88,27 @@ def _seen(config: Mapping[str, Any]) -> Vision:
         drops_first=strategy == "default",
         projector_activation=word(config, "projector_hidden_act", default="gelu"),
         projector_bias=flag(config, "multimodal_projector_bias", True),
+        tilings=tilings,
     )
+
+
+def _tilings(config: Mapping[str, Any], image: int) -> tuple[tuple[int, int], ...]:
+    """``image_grid_pinpoints``: heights and widths, of whole tiles."""
+    named = config.get("image_grid_pinpoints")
+    found = TILINGS if named is None else named
+    if not isinstance(found, list | tuple) or not found:
+        raise UnsupportedArchitectureError("config.json: image_grid_pinpoints: a list of heights and widths")
+    sizes = []
+    for each in found:
+        if not isinstance(each, list | tuple) or len(each) != 2:
+            raise UnsupportedArchitectureError("config.json: image_grid_pinpoints: a list of heights and widths")
+        height, width = (number({"image_grid_pinpoints": side}, "image_grid_pinpoints") for side in each)
+        if height % image or width % image or height * width == image**2:
+            raise UnsupportedArchitectureError(
+                f"config.json: image_grid_pinpoints {height} × {width} of tiles of {image} pixels"
+            )
+        sizes.append((height, width))
+    return tuple(sizes)
 
 
 def _states(config: Mapping[str, Any], depth: int) -> tuple[int, ...]:

@@ -88,6 +88,8 @@ class Known:
         vision = config.vision_config
         if config.model_type == "llava":
             return self._whole(config, length, images, rows)
+        if config.model_type == "llava_next":
+            return self._tiled(config, length, images, rows)
         tokens = images.rows * images.columns // vision.spatial_merge_size**2
         kinds = ([0] + [1] * tokens) * images.number
         kinds += [0] * (length - len(kinds))
@@ -113,6 +115,27 @@ class Known:
         batch = self._worded(config, length, images.number, tokens, rows)
         pixels = torch.zeros((rows * images.number, *sides), dtype=torch.float32, device="cuda")
         return {**batch, "pixel_values": pixels}
+
+    def _tiled(self, config: Any, length: int, images: Images, rows: int) -> dict[str, Any]:
+        """Pictures in tiles, with the size that each had (``LlavaNextProcessor``, whose own count of tokens is asked)."""
+        from types import SimpleNamespace
+
+        from transformers import LlavaNextProcessor
+        from transformers.models.llava_next.modeling_llava_next import image_size_to_num_patches
+
+        vision, size = config.vision_config, (images.rows, images.columns)
+        side = vision.image_size
+        tiles = image_size_to_num_patches(size, config.image_grid_pinpoints, side)
+        asked: Any = LlavaNextProcessor.__new__(LlavaNextProcessor)
+        asked.image_processor = SimpleNamespace(image_grid_pinpoints=config.image_grid_pinpoints)
+        asked.patch_size, asked.num_additional_image_tokens = vision.patch_size, 0
+        tokens = asked._get_number_of_features(*size, side, side)
+        batch = self._worded(config, length, images.number, tokens, rows)
+        count = rows * images.number
+        pixels = torch.zeros((count, tiles, vision.num_channels, side, side), dtype=torch.float32, device="cuda")
+        sizes = torch.zeros((count, 2), dtype=torch.long, device="cuda")
+        self.tell(sizes, [size] * count)
+        return {**batch, "pixel_values": pixels, "image_sizes": sizes}
 
     def _worded(self, config: Any, length: int, number: int, tokens: int, rows: int) -> dict[str, Any]:
         """Ids and mask: a token of text before each picture's, the rest behind."""

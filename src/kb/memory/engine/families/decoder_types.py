@@ -71,7 +71,7 @@ TYPES = {
     "qwen3": Traits(qk_norms=("q_norm", "k_norm"), project=parts.project_normed),
     "qwen2_vl": Traits(stem="model.language_model", project=parts.project_together),
     "qwen2_5_vl": Traits(stem="model.language_model", project=parts.project_together),
-    "llava": Traits(stem="model.language_model"),
+    **dict.fromkeys(("llava", "llava_next"), Traits(stem="model.language_model")),
     "gpt_oss": Traits(eager_only=True),
     "gpt_neox": Traits(
         stem="gpt_neox", embed="embed_in", final="final_layer_norm", order=("norm1", "norm2", "attention", "mlp"),

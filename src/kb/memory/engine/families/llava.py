@@ -40,6 +40,7 @@ class Llava(Decoder):
 
     flattens = shards = False
     inputs = 3  # ids, mask and labels; pictures come behind
+    caches = True  # the language model keeps a cache in training too, as its own config has it
 
     @classmethod
     def check(cls, architecture: Architecture, setup: TrainingSetup) -> None:
@@ -74,7 +75,7 @@ class Llava(Decoder):
 
     def forward(self, *batch: Any, smoothed: bool = False) -> tuple[Any, ...]:
         ids, padding, labels, *pictures = batch
-        cache = None if self.options.checkpointing and world.training else Held()
+        cache = Held() if self.caches and not (self.options.checkpointing and world.training) else None
         x, seen = self.pictured(ids, padding, cache, *pictures)
         world.recording.term = "activations_head"
         logits = self.scores(x)
