@@ -12,6 +12,7 @@ from kb.core.memory_report import MemoryReport, TakenByLengths
 from kb.core.model import Model, Vision
 from kb.core.setup import Assumption, DataLengths, Images, TrainingSetup, WeightType
 from kb.memory import UnsupportedArchitectureError
+from kb.memory.picture_tiles import tiles_of
 
 # What formats call it that every batch is as long as it may be: padded to that, or filled with several samples.
 FILLS = frozenset(("pad_to_max_length", "pad_to_sequence_len", "packing", "sample_packing", "neat_packing"))
@@ -23,12 +24,17 @@ COUNT, PIXELS, VIDEOS = "data.images_per_sample", "data.image_max_pixels", "data
 WIDEST = 1.5  # of a picture's sides, the longer over the shorter
 OF_ITS_OWN = "llamafactory"  # the format whose trainer checkpoints only what it trains
 NO_PICTURES = Images(0, 0, 0)
-# The parts of Qwen2-VL and its kin, by transformers' names.
-PARTS = {
+# The parts of what sees, by transformers' names: of Qwen2-VL and its kin, and of LLaVA and its.
+_WORDS = {"model.freeze_language_model": ("language_model", "lm_head")}
+MERGING = {
     "model.freeze_vision_tower": ("visual.patch_embed", "visual.blocks"),
     "model.freeze_projector": ("visual.merger",),
-    "model.freeze_language_model": ("language_model", "lm_head"),
+    **_WORDS,
 }
+PROJECTING = {
+    "model.freeze_vision_tower": ("vision_tower",), "model.freeze_projector": ("multi_modal_projector",), **_WORDS,
+}  # fmt: skip
+SHAPES = 64  # of pictures, between the widest that count
 
 
 def with_lengths(setup: TrainingSetup, known: DataLengths | None, unit: Unit, model: Model | None) -> TrainingSetup:
@@ -110,13 +116,15 @@ def with_pictures(setup: TrainingSetup, read: SettingsReader, unit: Unit, model:
     """
     if model is None or model.architecture.vision is None:
         return setup
-    frozen = tuple(part for name, parts in PARTS.items() if read.or_default(name) for part in parts)
+    seen = model.architecture.vision
+    named = PROJECTING if seen.image else MERGING
+    frozen = tuple(part for name, parts in named.items() if read.or_default(name) for part in parts)
     narrow: WeightType | None = "bf16" if setup.bf16 else "fp16" if setup.fp16 else None
     widened = setup.method == "full" and setup.weights == "fp32" and bool(frozen)
     if read.value(VIDEOS):
         read.beyond.append("video")
     return setup._replace(
-        images=_images(read, model.architecture.vision),
+        images=_images(read, seen),
         frozen=frozen,
         frozen_weights=narrow if widened else None,
         checkpoints_trained=unit.dialect == OF_ITS_OWN,
@@ -124,10 +132,16 @@ def with_pictures(setup: TrainingSetup, read: SettingsReader, unit: Unit, model:
 
 
 def _images(read: SettingsReader, vision: Vision) -> Images | None:
-    """Each sample's pictures, all as large as the run lets them be; None where nobody says how large that is."""
+    """Each sample's pictures, all as large as the run lets them be; None where nobody says how large that is.
+
+    A tower that takes one size gets that, whatever size the pictures have (LLaVA).
+    """
     count = read.number(COUNT, least=0)
     if count == 0:
         return NO_PICTURES
+    if vision.image and not vision.tilings:
+        side = vision.image // vision.patch
+        return Images(int(read.or_assume(COUNT, count, 1, "one_image")), side, side)
     pixels, default = read.number(PIXELS), read.default(PIXELS)
     if pixels is None and default is None:
         read.unresolved[PIXELS] = None
@@ -138,8 +152,19 @@ def _images(read: SettingsReader, vision: Vision) -> Images | None:
     most = int(default if pixels is None else pixels)
     reason = "largest_image_by_default" if pixels is None else "largest_image"
     read.assumed.append(Assumption(name=PIXELS, value=most, reason=reason))
-    rows, columns = largest_grid(most, vision)
+    rows, columns = most_tiled(most, vision) if vision.tilings else largest_grid(most, vision)
     return Images(count, rows, columns)
+
+
+def most_tiled(pixels: int, vision: Vision) -> tuple[int, int]:
+    """Height and width of the picture of so many pixels of which most tokens are made, by its tiles; shapes up to 3:2
+    count."""
+    shapes = []
+    for number in range(-SHAPES, SHAPES + 1):
+        ratio = WIDEST ** (number / SHAPES)
+        height = max(int((pixels / ratio) ** 0.5), 1)
+        shapes.append((height, max(int(height * ratio), 1)))
+    return max(shapes, key=lambda shape: tiles_of(*shape, vision).tokens)
 
 
 def largest_grid(pixels: int, vision: Vision) -> tuple[int, int]:

@@ -21,9 +21,7 @@ WORDS: Mapping[str, Mapping[str, Any]] = {
     "qwen2": {**_LLAMA, "vocab_size": 151936, "intermediate_size": 22016, "num_key_value_heads": 32,
               "use_sliding_window": False},
 }  # fmt: skip
-# What a tower is where nothing is said of it (``sub_configs_defaults``), and of CLIPVisionConfig what it leaves out.
-LARGE = {"intermediate_size": 4096, "hidden_size": 1024, "patch_size": 14, "image_size": 336, "num_hidden_layers": 24,
-         "num_attention_heads": 16}  # fmt: skip
+# What a tower's configuration leaves out (CLIPVisionConfig).
 CLIP = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12,
         "num_channels": 3, "image_size": 224, "patch_size": 32}  # fmt: skip
 TILINGS = ((336, 672), (672, 336), (672, 672), (1008, 336), (336, 1008))  # of LlavaNextConfig
@@ -50,15 +48,16 @@ def llava(config: Mapping[str, Any]) -> Architecture:
 
 
 def _part(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """One of the two configs inside; LLaVA's own code, whose files are of the same type, has neither."""
     found = config.get(name)
-    if found is not None and not isinstance(found, Mapping):
-        raise UnsupportedArchitectureError(f"config.json: {name} is no object")
-    return found or {}
+    if not isinstance(found, Mapping):
+        raise UnsupportedArchitectureError(f"config.json: no {name}")
+    return found
 
 
 def _seen(config: Mapping[str, Any]) -> Vision:
     """The tower's fields, and the projector's."""
-    given = _part(config, "vision_config") or LARGE
+    given = _part(config, "vision_config")
     kind = word(given, "model_type", default=TOWER)
     if kind != TOWER:
         raise UnsupportedArchitectureError(f"config.json: vision_config of {kind[:40]}: no prediction for that")

@@ -5,10 +5,11 @@ It reads as ``modeling_llava_next.py``: names that live on there live on here.
 
 from typing import Any
 
-from kb.core.model import Vision
-from kb.core.setup import Images
+from kb.core.model import Architecture, Vision
+from kb.core.setup import Images, TrainingSetup
 from kb.memory.engine import ops
 from kb.memory.engine.families.llava import Llava
+from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.tensor import F32, I64, Tensor, new
 from kb.memory.picture_tiles import Tiles, tiles_of
 
@@ -17,6 +18,16 @@ class LlavaNext(Llava):
     """``LlavaNextForConditionalGeneration``, which hands its own ``use_cache`` on, that the Trainer turns off."""
 
     caches = False
+
+    @classmethod
+    def check(cls, architecture: Architecture, setup: TrainingSetup) -> None:
+        vision, images = architecture.vision, setup.images
+        assert vision is not None
+        if images is not None and images.number:
+            tiles = tiles_of(images.rows, images.columns, vision)
+            if tiles.rows < 1 or tiles.columns < 1:  # nothing is left without its padding
+                raise NotFollowedError(f"images of {images.rows} × {images.columns} pixels")
+        super().check(architecture, setup)
 
     @classmethod
     def tokens_of(cls, images: Images, vision: Vision) -> int:
