@@ -12,7 +12,6 @@ from kb.core.memory_report import MemoryReport, TakenByLengths
 from kb.core.model import Model, Vision
 from kb.core.setup import Assumption, DataLengths, Images, TrainingSetup, WeightType
 from kb.memory import UnsupportedArchitectureError
-from kb.memory.picture_tiles import tiles_of
 
 # What formats call it that every batch is as long as it may be: padded to that, or filled with several samples.
 FILLS = frozenset(("pad_to_max_length", "pad_to_sequence_len", "packing", "sample_packing", "neat_packing"))
@@ -159,12 +158,14 @@ def _images(read: SettingsReader, vision: Vision) -> Images | None:
 def most_tiled(pixels: int, vision: Vision) -> tuple[int, int]:
     """Height and width of the picture of so many pixels of which most tokens are made, by its tiles; shapes up to 3:2
     count."""
+    from kb.memory.picture_tiles import tiles_of  # few models need it
+
     shapes = []
     for number in range(-SHAPES, SHAPES + 1):
         ratio = WIDEST ** (number / SHAPES)
         height = max(int((pixels / ratio) ** 0.5), 1)
         shapes.append((height, max(int(height * ratio), 1)))
-    return max(shapes, key=lambda shape: tiles_of(*shape, vision).tokens)
+    return max(shapes, key=lambda shape: tiles_of(shape[0], shape[1], vision).tokens)
 
 
 def largest_grid(pixels: int, vision: Vision) -> tuple[int, int]:

@@ -190,9 +190,9 @@ def _model(row: Mapping[str, Any]) -> Model:
 def _architecture(row: Mapping[str, Any]) -> Architecture:
     if "vision" in row:
         seen = Vision(*row["vision"])
-        lists = {name: tuple(getattr(seen, name)) for name in ("full_layers", "states")}
         tilings = tuple((height, width) for height, width in seen.tilings)
-        row = {**row, "vision": seen._replace(**lists, tilings=tilings)}
+        seen = seen._replace(full_layers=tuple(seen.full_layers), states=tuple(seen.states), tilings=tilings)
+        row = {**row, "vision": seen}
     return Architecture(**row)
 
 

@@ -1,7 +1,7 @@
-"""``config.json`` of LLaVA and LLaVA-NeXT: a language model's fields and a CLIP tower's, each apart, and what lies between them.
+"""``config.json`` of LLaVA and LLaVA-NeXT: a language model's fields, a CLIP tower's, and what lies between them.
 
-Sources: models/llava/configuration_llava.py, models/llava_next/configuration_llava_next.py, models/clip/configuration_clip.py, and the configurations of the language
-models (transformers 5.23). Published files name of the language model only what is not the default of its type.
+Sources: configuration_llava.py, configuration_llava_next.py, configuration_clip.py, and the configurations of the
+language models (transformers 5.23). Published files name of a language model only what is not its type's default.
 """
 
 from collections.abc import Mapping
@@ -67,7 +67,9 @@ def _seen(config: Mapping[str, Any]) -> Vision:
     depth, width, heads = (number(seen, name) for name in ("num_hidden_layers", "hidden_size", "num_attention_heads"))
     image, patch = number(seen, "image_size"), number(seen, "patch_size")
     if width % heads or image < patch:
-        raise UnsupportedArchitectureError(f"config.json: {width} of {heads} heads, patches of {patch} of {image} pixels")
+        raise UnsupportedArchitectureError(
+            f"config.json: {heads} heads of {width}, patches of {patch} of {image} pixels"
+        )
     tilings = _tilings(config, image) if config["model_type"] == "llava_next" else ()
     strategy = word(config, "vision_feature_select_strategy", default="default")
     if strategy not in ("default", "full") or (tilings and strategy == "full"):  # NeXT's code then takes no tiles

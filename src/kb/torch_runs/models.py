@@ -16,7 +16,8 @@ DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}  # torch's n
 # Classes whose head is its own tensor in a checkpoint that says so; transformers 5 ties it in a model from the config.
 T5_TYPES = ("t5", "mt5", "umt5", "longt5", "switch_transformers")
 UNTIED_BY_DEFAULT = ("mt5",)
-SEEING = ("qwen2_vl", "qwen2_5_vl", "llava", "llava_next")  # types of images and text, whose causal class would be of text alone
+# Types of images and text, whose causal class would be of text alone.
+SEEING = ("qwen2_vl", "qwen2_5_vl", "llava", "llava_next")
 PAD, END = 0, 1  # token ids: with random weights any do
 
 

@@ -269,6 +269,22 @@ SEEING: dict[str, dict[str, Any]] = {
                    "vision_config": {**_TOWER, "hidden_size": 96, "intermediate_size": 212, "out_hidden_size": 128,
                                      "window_size": 112, "fullatt_block_indexes": [1]}},
 }  # fmt: skip
+_CLIP = {"model_type": "clip_vision_model", "hidden_size": 96, "intermediate_size": 160, "num_hidden_layers": 3,
+         "num_attention_heads": 4, "num_channels": 3, "image_size": 56, "patch_size": 14}  # fmt: skip
+_WORDS = {"hidden_size": 128, "intermediate_size": 288, "num_hidden_layers": 2, "num_attention_heads": 4,
+          "num_key_value_heads": 2, "vocab_size": 1000}  # fmt: skip
+SEEING |= {
+    "llava": {"model_type": "llava", "image_token_index": 5, "vision_config": _CLIP,
+              "text_config": {**_WORDS, "model_type": "llama"}},
+    "llava of several layers": {"model_type": "llava", "image_token_index": 5, "vision_feature_layer": [0, -2],
+                                "vision_feature_select_strategy": "full", "multimodal_projector_bias": False,
+                                "vision_config": {**_CLIP, "hidden_act": "gelu"},
+                                "text_config": {**_WORDS, "model_type": "qwen2", "tie_word_embeddings": True}},
+    "llava_next": {"model_type": "llava_next", "image_token_index": 5, "vision_config": _CLIP,
+                   "image_grid_pinpoints": [[56, 112], [112, 56], [112, 112], [168, 56], [56, 168]],
+                   "text_config": {**_WORDS, "model_type": "mistral", "sliding_window": None}},
+}  # fmt: skip
+_TOWER_FROZEN = {"frozen": ("vision_tower",), "checkpoints_trained": True, "gradient_checkpointing": True}
 _FROZEN = {"frozen": ("visual.",), "checkpoints_trained": True, "gradient_checkpointing": True, "use_reentrant": True}
 
 
@@ -282,8 +298,18 @@ _FROZEN = {"frozen": ("visual.",), "checkpoints_trained": True, "gradient_checkp
                                    "lora_target_modules": ("all-linear",)}),
         ("qwen2_5_vl", (1, 10, 14), {"bf16": True, **_FROZEN, "frozen_weights": "bf16"}),
         ("qwen2_5_vl", (0, 0, 0), {"attn_implementation": "eager"}),
+        ("llava", (2, 4, 4), {"bf16": True, "do_eval": True, "eval_samples": 6, "optim": "adamw_torch"}),
+        ("llava", (1, 4, 4), {"weights": "bf16", "gradient_checkpointing": True, "use_reentrant": True}),
+        ("llava", (1, 4, 4), {"method": "qlora", "load_in_4bit": True, "bf16": True, **_TOWER_FROZEN,
+                              "lora_target_modules": ("all-linear",)}),
+        ("llava of several layers", (1, 4, 4), {"attn_implementation": "eager", "padded": False, "do_eval": True}),
+        ("llava_next", (1, 90, 130), {"bf16": True, "do_eval": True, "prediction_loss_only": True}),
+        ("llava_next", (2, 300, 40), {"weights": "bf16", "method": "lora", "lora_dropout": 0.05,
+                                      "lora_target_modules": ("q_proj", "fc1", "linear_1")}),
+        ("llava_next", (0, 0, 0), {"fp16": True, **_TOWER_FROZEN, "frozen_weights": "fp16"}),
     ],
-    ids=["whole, evaluated", "lora, two images", "checkpointed", "4 bits, tower frozen", "tower frozen", "no image"],
+    ids=["whole, evaluated", "lora, two images", "checkpointed", "4 bits, tower frozen", "tower frozen", "no image",
+         "llava", "llava checkpointed", "llava in 4 bits", "several layers", "tiles", "tiles of two", "no tiles"],
 )  # fmt: skip
 def test_models_that_see_peak_where_the_simulation_does(
     model: str, images: tuple[int, int, int], given: dict[str, Any]

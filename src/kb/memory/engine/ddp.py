@@ -12,6 +12,7 @@ from typing import Any
 
 from kb.core.setup import TrainingSetup
 from kb.memory.engine import ops
+from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import Model
 from kb.memory.engine.tensor import I8, WIDTH, Tensor, new
 from kb.memory.engine.world import world
@@ -59,9 +60,15 @@ class Reducer:
         return (FIRST_BUCKET_BYTES, BUCKET_BYTES) if self.finds_unused else (1 << 62,)
 
     def before_pass(self) -> None:
-        """Before a pass's forward. ``reduces`` is False where its gradients are only added up (``no_sync``)."""
+        """Before a pass's forward. ``reduces`` is False where its gradients are only added up (``no_sync``).
+
+        Raises:
+            NotFollowedError: the pass before left out parameters that nobody looks for, which DDP refuses.
+        """
         if self.order:
             order, self.order = self.order, None
+            if not {id(tensor) for tensor in order}.issuperset(self.buckets):
+                raise NotFollowedError("unused parameters without ddp_find_unused_parameters")
             self.buckets.clear()
             self._make(list(_buckets(order, (FIRST_BUCKET_BYTES, BUCKET_BYTES))))
         if self.shares:

@@ -69,9 +69,11 @@ def _stack(path: str, *, head: bool, model: Model) -> Stack:
 
 
 def _counts(model: Model, weights: set[str]) -> Counts:
-    """Parameters (not bytes): the words' table is the first of the tables, positions the others."""
+    """Parameters (not bytes): the words' table is the first of the tables, positions the others; a tower's positions
+    come before it."""
     sizes = {path: prod(tensor.shape) for path, tensor in model.parameters}
     tables = [path for path, tensor in model.parameters if id(tensor) in model.wide]
+    tables.sort(key=lambda path: "vision_tower" in path)
     heads = {linear.path + ".weight" for linear in model.linears if linear.head}
     wide = {linear.path + ".weight" for linear in model.linears if not linear.packs}
     block = weights - heads - set(tables)

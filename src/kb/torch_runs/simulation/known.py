@@ -106,7 +106,6 @@ class Known:
         sizes = {"pixel_values": pixels, "image_grid_thw": grid}
         return {"input_ids": ids, "attention_mask": mask, "mm_token_type_ids": types, **sizes}
 
-
     def _whole(self, config: Any, length: int, images: Images, rows: int) -> dict[str, Any]:
         """Pictures of the one size that a tower takes, and as many tokens as it has patches (``LlavaProcessor``)."""
         vision = config.vision_config
@@ -117,7 +116,7 @@ class Known:
         return {**batch, "pixel_values": pixels}
 
     def _tiled(self, config: Any, length: int, images: Images, rows: int) -> dict[str, Any]:
-        """Pictures in tiles, with the size that each had (``LlavaNextProcessor``, whose own count of tokens is asked)."""
+        """Pictures in tiles, with the size that each had; the processor's own count of tokens is asked."""
         from types import SimpleNamespace
 
         from transformers import LlavaNextProcessor

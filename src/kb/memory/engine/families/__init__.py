@@ -12,14 +12,10 @@ def model_class(architecture: Architecture) -> type[Model]:
         NotFollowedError: none that the engine follows.
     """
     # imported where used: a prediction pays for the one family that it is of
-    if architecture.model_type == "llava_next":
-        from kb.memory.engine.families.llava_next import LlavaNext
+    if architecture.model_type in ("llava", "llava_next"):
+        from kb.memory.engine.families.llava_next import Llava, LlavaNext
 
-        return LlavaNext
-    if architecture.model_type == "llava":
-        from kb.memory.engine.families.llava import Llava
-
-        return Llava
+        return LlavaNext if architecture.model_type == "llava_next" else Llava
     if architecture.vision is not None:
         from kb.memory.engine.families.qwen_vl import QwenVl
 

@@ -10,7 +10,7 @@ from kb.memory.engine import ops
 from kb.memory.engine.families.attention import eager_forward, heads_of, sdpa_forward
 from kb.memory.engine.families.decoder_parts import ACTIVATIONS
 from kb.memory.engine.modules import LayerNorm, Linear, Model
-from kb.memory.engine.tensor import I64, Tensor, new
+from kb.memory.engine.tensor import I64, Tensor
 from kb.memory.engine.world import world
 
 TOWER_ACTIVATIONS = {**ACTIVATIONS, "quick_gelu": ops.quick_gelu}

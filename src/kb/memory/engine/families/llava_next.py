@@ -89,4 +89,3 @@ class LlavaNext(Llava):
         del newline
         feature = ops.view(feature, (width, tiles.rows * (tiles.columns + 1)))
         return ops.cat((base, ops.transpose(feature, 0, 1)), 0)
-
