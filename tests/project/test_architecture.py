@@ -165,7 +165,7 @@ def test_checking_a_config_starts_without_heavy_packages() -> None:
 # --- sizes: what is longer than the limits is named here, each with its reason --------------------------------------
 LONGEST_FUNCTION, MOST_PARAMETERS = 60, 10
 LONGEST_MODULE, SHORTEST_MODULE = 300, 40
-MOST_LATE_IMPORTS = 99  # of kb, in functions
+MOST_LATE_IMPORTS = 100  # of kb, in functions
 MOST_LOADED, MOST_PATTERNS = 131, 32  # of kb's modules and of kb's patterns, by a plain check of one file
 OVERLONG = {
     "kb.advice.setup.setup_of": "a record of fifty fields, one a line",

@@ -5,6 +5,7 @@ from typing import Any
 
 from kb.core.model import Architecture, Vision
 from kb.memory.architecture_encoder import head_of, labels_of
+from kb.memory.architecture_llava import llava
 from kb.memory.config_fields import UnsupportedArchitectureError, equal, flag, head_size, number, rate, word
 
 MOST_LAYERS = 512  # each is followed: two steps of so many take some seconds
@@ -383,12 +384,6 @@ def _qwen_vl(config: Mapping[str, Any]) -> Architecture:
     )
 
 
-def _llava(config: Mapping[str, Any]) -> Architecture:
-    from kb.memory.architecture_llava import llava  # few configs are of its type
-
-    return llava(config)
-
-
 def _tower(model_type: str, seen: Mapping[str, Any]) -> Vision:
     """A vision tower's fields, with the defaults of ``Qwen2VLVisionConfig`` and ``Qwen2_5_VLVisionConfig``."""
     sizes: dict[str, Any] = {
@@ -471,8 +466,8 @@ TYPES: Mapping[str, Callable[[Mapping[str, Any]], Architecture]] = {
     "glm": _glm,
     "glm4": _glm,
     "gpt_oss": _gpt_oss,
-    "llava": _llava,
-    "llava_next": _llava,
+    "llava": llava,
+    "llava_next": llava,
     "longt5": _longt5,
     "marian": _marian,
     "m2m_100": _m2m_100,

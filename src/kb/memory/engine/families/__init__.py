@@ -13,9 +13,9 @@ def model_class(architecture: Architecture) -> type[Model]:
     """
     # imported where used: a prediction pays for the one family that it is of
     if architecture.model_type in ("llava", "llava_next"):
-        from kb.memory.engine.families.llava_next import Llava, LlavaNext
+        from kb.memory.engine.families.llava_next import KINDS
 
-        return LlavaNext if architecture.model_type == "llava_next" else Llava
+        return KINDS[architecture.model_type]
     if architecture.vision is not None:
         from kb.memory.engine.families.qwen_vl import QwenVl
 

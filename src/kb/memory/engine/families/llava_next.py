@@ -3,6 +3,7 @@
 It reads as ``modeling_llava_next.py``: names that live on there live on here.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from kb.core.model import Architecture, Vision
@@ -89,3 +90,6 @@ class LlavaNext(Llava):
         del newline
         feature = ops.view(feature, (width, tiles.rows * (tiles.columns + 1)))
         return ops.cat((base, ops.transpose(feature, 0, 1)), 0)
+
+
+KINDS: Mapping[str, type[Llava]] = {"llava": Llava, "llava_next": LlavaNext}
