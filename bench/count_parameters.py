@@ -64,7 +64,7 @@ def count(architecture: dict[str, Any]) -> tuple[int, int]:
         model_class = AutoModelForSeq2SeqLM
     elif kind == "whisper":
         model_class = AutoModelForSpeechSeq2Seq
-    elif kind in ("qwen2_vl", "qwen2_5_vl"):
+    elif kind in ("qwen2_vl", "qwen2_5_vl", "llava", "llava_next"):
         model_class = AutoModelForImageTextToText
     elif kind in ENCODERS:
         model_class = AutoModelForSequenceClassification

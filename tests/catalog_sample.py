@@ -35,7 +35,10 @@ def shallow(model: Model) -> Model:
     arch = model.architecture
     depths = {name: 2 for name in ("encoder_layers", "decoder_layers") if getattr(arch, name) > 2}
     if arch.vision is not None:
-        depths["vision"] = arch.vision._replace(depth=2, full_layers=(1,) if arch.vision.full_layers else ())
+        full, states = arch.vision.full_layers, arch.vision.states
+        depths["vision"] = arch.vision._replace(
+            depth=2, full_layers=(1,) if full else (), states=(1,) if states else ()
+        )
     arch = arch._replace(**depths)
     return model._replace(architecture=arch, parameters=parameter_count(arch))
 

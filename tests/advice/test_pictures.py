@@ -89,7 +89,17 @@ def test_an_image_is_as_many_whole_tokens_as_its_pixels_allow() -> None:
     assert largest_grid(28 * 28, vision) == (2, 2)
 
 
-@pytest.mark.parametrize("model", ["qwen2-vl-2b", "qwen2-vl-7b", "qwen2.5-vl-3b", "qwen2.5-vl-7b"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        "qwen2-vl-2b",
+        "qwen2-vl-7b",
+        "qwen2.5-vl-3b",
+        "qwen2.5-vl-7b",
+        "llava-1.5-7b",
+        "llava-v1.6-mistral-7b",
+    ],
+)
 def test_parameters_are_those_of_the_built_model(model: str) -> None:
     assert parameter_count(CATALOG.models[model].architecture) == CATALOG.models[model].parameters
 
@@ -122,6 +132,14 @@ def test_a_tower_of_one_size_needs_nobody_to_say_how_large_images_are(tmp_path: 
     result = checked(in_folder(tmp_path, LLAVA), {})
     assert result.prediction is not None
     assert {each.name for each in result.prediction.assumed} & {PIXELS, COUNT} == {COUNT}
+
+
+def test_a_checkpoint_of_the_catalogue_is_as_its_config_says() -> None:
+    assert CATALOG.models["llava-1.5-7b"].architecture == architecture_from_config(LLAVA)
+    vision = CATALOG.models["llava-v1.6-mistral-7b"].architecture.vision
+    tiled = architecture_from_config(TILED).vision
+    assert vision is not None
+    assert vision == tiled
 
 
 def test_parameters_of_llava_are_those_that_a_public_log_counts() -> None:
