@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from accuracy_rows import PHASES, ROOT, TRACED_ON, TRACES
 
-from kb.core.setup import TrainingSetup
+from kb.core.setup import Images, TrainingSetup
 from kb.memory import UnsupportedArchitectureError, architecture_from_config
 from kb.memory.engine.allocator import CachingAllocator
 from kb.memory.engine.faults import NotFollowedError
@@ -87,7 +87,10 @@ def older_traces() -> Iterator[Traced]:
 
 
 def _setup(given: Mapping[str, Any]) -> TrainingSetup:
-    return TrainingSetup(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
+    made: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    if "images" in made:
+        made["images"] = Images(*made["images"])
+    return TrainingSetup(**made)
 
 
 def compared(run: Traced) -> list[Compared]:

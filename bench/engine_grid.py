@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import grid
 from engine_models import MODELS
 
-from kb.core.setup import TrainingSetup
+from kb.core.setup import Images, TrainingSetup
 from kb.memory import architecture_from_config
 
 PATH = grid.ROOT / "tests" / "data" / "engine_traces.json"
@@ -65,6 +65,8 @@ OPTIMIZERS = ("adamw_torch_fused",) * 3 + (
 )  # fmt: skip
 SOURCES = (24, 48, 100, 128, 200, 256, 333, 512, 777, 1024, 2048)
 TARGET_LENGTHS = (7, 16, 64, 130)
+SEEING = {"llava": (601, 777, 1024, 1300), "llava_next": (2048, 2333, 3072)}  # lengths with room for a picture
+FROZEN = ((), (), ("vision_tower",), ("vision_tower", "multi_modal_projector"), ("language_model", "lm_head"))
 
 
 def main() -> int:
@@ -170,12 +172,28 @@ def drawn(name: str, number: int) -> dict[str, Any]:
         setup = {name: value for name, value in setup.items() if not name.startswith(("inference_", "do_predict"))}
     if kind == "deberta-v2":
         setup["use_reentrant"] = False  # torch refuses it: what all layers share would be run back twice
+    if kind in SEEING:
+        setup, lengths = _pictured(draw, setup, kind), None
     if kind == "m2m_100":
         setup["padded"] = True  # its layers are dropped at random, which a simulation of no padding takes for all
     row = {"model": name, "setup": grid._shortened(setup)}
     if number % HELD_OUT == HELD_OUT - 1:
         row["part"] = "held out"
     return row if lengths is None else row | {"lengths": lengths}
+
+
+def _pictured(draw: random.Random, setup: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """A picture in each sample, and parts that are frozen; without what is not followed of models that see."""
+    left = ("inference_", "do_predict", "label_smoothing", "max_source_length", "per_device_train")
+    made = {name: value for name, value in setup.items() if not name.startswith(left)}
+    side = 24 if kind == "llava" else 0
+    sizes = (side, side) if side else (draw.randint(200, 900), draw.randint(200, 900))
+    frozen = draw.choice(FROZEN)
+    made |= {"images": [1, *sizes], "max_source_length": draw.choice(SEEING[kind]),
+             "per_device_train_batch_size": draw.choice((1, 2, 3))}  # fmt: skip
+    if frozen and ("language_model" not in frozen or made.get("method", "full") == "full"):
+        made |= {"frozen": list(frozen), "checkpoints_trained": draw.random() < 0.4}
+    return made
 
 
 def _adapters(draw: random.Random, setup: Mapping[str, Any], kind: str) -> dict[str, Any]:
@@ -223,6 +241,8 @@ def trace(name: str, row: Mapping[str, Any]) -> dict[str, list[int]]:
     """Peaks of allocated and reserved bytes by phase; in this process, which has torch loaded already."""
     setup = setup_of(row, targets_of(name))
     if "lengths" not in row:
+        if "images" in setup:
+            setup["images"] = Images(*setup["images"])
         return grid.trace(MODELS[name], setup)
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in setup.items()}
     from kb.torch_runs.simulation.simulator import training_run

@@ -132,6 +132,8 @@ CATALOGUED = (
     "gpt-neo-125m",
     "deberta-v3-base",
     "deberta-v3-large",
+    "llava-1.5-7b",
+    "llava-v1.6-mistral-7b",
 )
 _NUMBERS = ("num_hidden_layers", "n_layer", "num_layers", "num_decoder_layers", "encoder_layers", "decoder_layers")
 
@@ -141,6 +143,9 @@ def _catalogued(name: str) -> dict[str, Any]:
     path = grid.ROOT / "rules" / "models" / f"{name}.yaml"
     config: dict[str, Any] = yaml.safe_load(path.read_text("utf-8"))["architecture"]
     config |= {number: LAYERS for number in _NUMBERS if number in config}
+    for part in ("text_config", "vision_config"):
+        if "num_hidden_layers" in config.get(part, {}):
+            config[part]["num_hidden_layers"] = LAYERS
     if "attention_types" in config:
         config["attention_types"] = [[["global", "local"], LAYERS // 2]]
     return config
