@@ -200,7 +200,9 @@ def test_tiles_need_somebody_to_say_how_large_images_are(
         {"text_config": None},
         {"text_config": {"model_type": "gemma"}},
         {"text_config": {"model_type": "mistral"}},  # whose attention slides unless it is said not to
-        {"vision_config": {"model_type": "siglip_vision_model"}},
+        {"vision_config": {"model_type": "pixtral"}},
+        {"vision_config": {"model_type": "siglip_vision_model"}},  # with a head that pools
+        {"model_type": "llava_next", "vision_config": {"model_type": "siglip_vision_model", "vision_use_head": False}},
         {"vision_config": {"model_type": "clip_vision_model", "num_attention_heads": 7}},
         {"vision_config": {"model_type": "clip_vision_model", "attention_dropout": 0.1}},
         {"vision_feature_layer": -26},

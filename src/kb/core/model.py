@@ -29,7 +29,8 @@ class Vision(NamedTuple):
     full_layers: tuple[int, ...] = ()  # that see all, where others are windowed
     image: int = 0  # pixels, of each side, that the tower takes; 0: of any
     states: tuple[int, ...] = ()  # what is projected: so many layers' states, 0 before the first
-    drops_first: bool = False  # the first state, of the class, is left out
+    classed: bool = False  # a state of the class stands before those of the patches (CLIP; SigLIP has none)
+    drops_first: bool = False  # the first state is left out
     projector_activation: str = ""
     projector_bias: bool = True
     tilings: tuple[tuple[int, int], ...] = ()  # LLaVA-NeXT: heights and widths that a picture is cut into tiles of

@@ -1,7 +1,8 @@
-"""``config.json`` of LLaVA and LLaVA-NeXT: a language model's fields, a CLIP tower's, and what lies between them.
+"""``config.json`` of LLaVA and LLaVA-NeXT: a language model's fields, a vision tower's, and what lies between them.
 
-Sources: configuration_llava.py, configuration_llava_next.py, configuration_clip.py, and the configurations of the
-language models (transformers 5.23). Published files name of a language model only what is not its type's default.
+Sources: configuration_llava.py, configuration_llava_next.py, configuration_clip.py, configuration_siglip.py, and the
+configurations of the language models (transformers 5.23). Published files name of a language model only what is not its
+type's default.
 """
 
 from collections.abc import Mapping
@@ -11,7 +12,6 @@ from kb.core.model import Architecture, Vision
 from kb.memory.architecture_decoder import architecture as decoder_architecture
 from kb.memory.config_fields import UnsupportedArchitectureError, flag, number, rate, word
 
-TOWER = "clip_vision_model"
 # What the configurations of language models leave out.
 _LLAMA = {"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
           "num_attention_heads": 32}  # fmt: skip
@@ -21,9 +21,14 @@ WORDS: Mapping[str, Mapping[str, Any]] = {
     "qwen2": {**_LLAMA, "vocab_size": 151936, "intermediate_size": 22016, "num_key_value_heads": 32,
               "use_sliding_window": False},
 }  # fmt: skip
-# What a tower's configuration leaves out (CLIPVisionConfig).
-CLIP = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12,
-        "num_channels": 3, "image_size": 224, "patch_size": 32}  # fmt: skip
+# What a tower's configuration leaves out.
+_BASE = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12,
+         "num_channels": 3, "image_size": 224}  # fmt: skip
+CLIP = "clip_vision_model"
+TOWERS: Mapping[str, Mapping[str, Any]] = {
+    CLIP: {**_BASE, "patch_size": 32, "hidden_act": "quick_gelu"},
+    "siglip_vision_model": {**_BASE, "patch_size": 16, "hidden_act": "gelu_pytorch_tanh", "vision_use_head": True},
+}
 TILINGS = ((336, 672), (672, 336), (672, 672), (1008, 336), (336, 1008))  # of LlavaNextConfig
 
 
@@ -58,12 +63,14 @@ def _part(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 def _seen(config: Mapping[str, Any]) -> Vision:
     """The tower's fields, and the projector's."""
     given = _part(config, "vision_config")
-    kind = word(given, "model_type", default=TOWER)
-    if kind != TOWER:
+    kind = word(given, "model_type", default=CLIP)
+    if kind not in TOWERS:
         raise UnsupportedArchitectureError(f"config.json: vision_config of {kind[:40]}: no prediction for that")
     if rate(given, "attention_dropout") > 0:
         raise UnsupportedArchitectureError("config.json: attention_dropout of vision_config: no prediction for that")
-    seen = {**CLIP, **given}
+    seen = {**TOWERS[kind], **given}
+    if seen.get("vision_use_head"):
+        raise UnsupportedArchitectureError("config.json: vision_use_head of vision_config: no prediction for that")
     depth, width, heads = (number(seen, name) for name in ("num_hidden_layers", "hidden_size", "num_attention_heads"))
     image, patch = number(seen, "image_size"), number(seen, "patch_size")
     if width % heads or image < patch:
@@ -72,7 +79,8 @@ def _seen(config: Mapping[str, Any]) -> Vision:
         )
     tilings = _tilings(config, image) if config["model_type"] == "llava_next" else ()
     strategy = word(config, "vision_feature_select_strategy", default="default")
-    if strategy not in ("default", "full") or (tilings and strategy == "full"):  # NeXT's code then takes no tiles
+    classed, drops = kind == CLIP, strategy == "default"
+    if strategy not in ("default", "full") or (tilings and classed != drops):  # states are a patch's each, in a tile
         raise UnsupportedArchitectureError(f"config.json: vision_feature_select_strategy {strategy[:40]}")
     return Vision(
         depth=depth,
@@ -83,10 +91,11 @@ def _seen(config: Mapping[str, Any]) -> Vision:
         patch=patch,
         frames=1,
         merge=1,
-        activation=word(seen, "hidden_act", default="quick_gelu"),
+        activation=word(seen, "hidden_act", default=""),
         image=image,
         states=_states(config, depth),
-        drops_first=strategy == "default",
+        classed=classed,
+        drops_first=drops,
         projector_activation=word(config, "projector_hidden_act", default="gelu"),
         projector_bias=flag(config, "multimodal_projector_bias", True),
         tilings=tilings,

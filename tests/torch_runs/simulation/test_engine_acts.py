@@ -280,6 +280,10 @@ SEEING |= {
                                 "vision_feature_select_strategy": "full", "multimodal_projector_bias": False,
                                 "vision_config": {**_CLIP, "hidden_act": "gelu"},
                                 "text_config": {**_WORDS, "model_type": "qwen2", "tie_word_embeddings": True}},
+    "llava of SigLIP": {"model_type": "llava", "image_token_index": 5, "vision_feature_layer": -1,
+                        "vision_feature_select_strategy": "full",
+                        "vision_config": {**_CLIP, "model_type": "siglip_vision_model", "vision_use_head": False},
+                        "text_config": {**_WORDS, "model_type": "qwen2"}},
     "llava_next": {"model_type": "llava_next", "image_token_index": 5, "vision_config": _CLIP,
                    "image_grid_pinpoints": [[56, 112], [112, 56], [112, 112], [168, 56], [56, 168]],
                    "text_config": {**_WORDS, "model_type": "mistral", "sliding_window": None}},
@@ -303,13 +307,14 @@ _FROZEN = {"frozen": ("visual.",), "checkpoints_trained": True, "gradient_checkp
         ("llava", (1, 4, 4), {"method": "qlora", "load_in_4bit": True, "bf16": True, **_TOWER_FROZEN,
                               "lora_target_modules": ("all-linear",)}),
         ("llava of several layers", (1, 4, 4), {"attn_implementation": "eager", "padded": False, "do_eval": True}),
+        ("llava of SigLIP", (1, 4, 4), {"bf16": True, "gradient_checkpointing": True, "do_eval": True}),
         ("llava_next", (1, 90, 130), {"bf16": True, "do_eval": True, "prediction_loss_only": True}),
         ("llava_next", (2, 300, 40), {"weights": "bf16", "method": "lora", "lora_dropout": 0.05,
                                       "lora_target_modules": ("q_proj", "fc1", "linear_1")}),
         ("llava_next", (0, 0, 0), {"fp16": True, **_TOWER_FROZEN, "frozen_weights": "fp16"}),
     ],
     ids=["whole, evaluated", "lora, two images", "checkpointed", "4 bits, tower frozen", "tower frozen", "no image",
-         "llava", "llava checkpointed", "llava in 4 bits", "several layers", "tiles", "tiles of two", "no tiles"],
+         "llava", "llava checkpointed", "llava in 4 bits", "layers", "SigLIP", "tiles", "two in tiles", "no tile"],
 )  # fmt: skip
 def test_models_that_see_peak_where_the_simulation_does(
     model: str, images: tuple[int, int, int], given: dict[str, Any]

@@ -109,7 +109,8 @@ class Known:
     def _whole(self, config: Any, length: int, images: Images, rows: int) -> dict[str, Any]:
         """Pictures of the one size that a tower takes, and as many tokens as it has patches (``LlavaProcessor``)."""
         vision = config.vision_config
-        tokens = (vision.image_size // vision.patch_size) ** 2 + (config.vision_feature_select_strategy == "full")
+        tokens = (vision.image_size // vision.patch_size) ** 2 + (vision.model_type == "clip_vision_model")
+        tokens -= config.vision_feature_select_strategy == "default"
         sides = (vision.num_channels, vision.image_size, vision.image_size)
         batch = self._worded(config, length, images.number, tokens, rows)
         pixels = torch.zeros((rows * images.number, *sides), dtype=torch.float32, device="cuda")

@@ -1,6 +1,6 @@
-"""CLIP's vision tower: a picture's patches and its class in, states of every patch out.
+"""CLIP's and SigLIP's vision towers: a picture's patches in, of CLIP its class before them, and states of each out.
 
-It reads as ``modeling_clip.py`` (``CLIPVisionModel``): names that live on there live on here.
+It reads as ``modeling_clip.py`` and ``modeling_siglip.py``: names that live on there live on here.
 """
 
 from typing import Any
@@ -41,11 +41,33 @@ class ClipEmbeddings:
         return ops.add(embeddings, ops.embedding(self.places, self.positions))
 
 
-class ClipAttention:
-    """``CLIPAttention``: every patch sees all of its picture."""
+class SiglipEmbeddings:
+    """``SiglipVisionEmbeddings``: a convolution with a bias, and positions."""
 
     def __init__(self, model: Model, path: str, vision: Vision) -> None:
-        self.model, self.path, self.heads = model, path, vision.heads
+        kernel = (vision.width, vision.channels, vision.patch, vision.patch)
+        self.model, self.path = model, path
+        self.weight = model.parameter(f"{path}.patch_embedding.weight", kernel)
+        self.bias = model.parameter(f"{path}.patch_embedding.bias", (vision.width,))
+        self.count = (vision.image // vision.patch) ** 2
+        self.positions = model.table(f"{path}.position_embedding", self.count, vision.width)
+        model.buffer((1, self.count), I64)
+        self.places = Tensor((1, self.count), I64, (self.count, 1), None)  # the buffer, which is there all along
+
+    def __call__(self, pixels: Tensor) -> Tensor:
+        world.inside["SiglipEmbeddings"] = self.path
+        patch_embeds = ops.patches(ops.cast(pixels, self.weight.dtype), self.weight, self.bias)
+        self.model.require_input_grads(patch_embeds)
+        shape = (pixels.shape[0], self.weight.shape[0], self.count)
+        embeddings = ops.transpose(ops.view(patch_embeds, shape), 1, 2)
+        return ops.add(embeddings, ops.embedding(self.places, self.positions))
+
+
+class ClipAttention:
+    """``CLIPAttention``: every patch sees all of its picture. SigLIP sees each projection by heads at once."""
+
+    def __init__(self, model: Model, path: str, vision: Vision) -> None:
+        self.model, self.path, self.heads, self.together = model, path, vision.heads, vision.classed
         self.k, self.v, self.q, self.o = (
             Linear(model, f"{path}.{name}", vision.width, vision.width, bias=True)
             for name in ("k_proj", "v_proj", "q_proj", "out_proj")
@@ -53,12 +75,17 @@ class ClipAttention:
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Any]:
         world.inside["ClipAttention"] = self.path
-        q = self.q(x)
-        k = self.k(x)
-        v = self.v(x)
-        q = heads_of(q, self.heads)
-        k = heads_of(k, self.heads)
-        v = heads_of(v, self.heads)
+        if self.together:
+            q = self.q(x)
+            k = self.k(x)
+            v = self.v(x)
+            q = heads_of(q, self.heads)
+            k = heads_of(k, self.heads)
+            v = heads_of(v, self.heads)
+        else:
+            q = heads_of(self.q(x), self.heads)
+            k = heads_of(self.k(x), self.heads)
+            v = heads_of(self.v(x), self.heads)
         weights = None
         if self.model.options.eager:
             out, weights = eager_forward(q, k, v, None, wide=True)
@@ -89,10 +116,16 @@ class ClipLayer:
 
     def __init__(self, model: Model, path: str, vision: Vision) -> None:
         self.path = path
-        self.attention = ClipAttention(model, f"{path}.self_attn", vision)
+        if vision.classed:
+            self.attention = ClipAttention(model, f"{path}.self_attn", vision)
+            self.norm1 = LayerNorm(model, f"{path}.layer_norm1", vision.width)
+            self.mlp = ClipMlp(model, f"{path}.mlp", vision)
+            self.norm2 = LayerNorm(model, f"{path}.layer_norm2", vision.width)
+            return
         self.norm1 = LayerNorm(model, f"{path}.layer_norm1", vision.width)
-        self.mlp = ClipMlp(model, f"{path}.mlp", vision)
+        self.attention = ClipAttention(model, f"{path}.self_attn", vision)
         self.norm2 = LayerNorm(model, f"{path}.layer_norm2", vision.width)
+        self.mlp = ClipMlp(model, f"{path}.mlp", vision)
 
     def __call__(self, x: Tensor) -> Tensor:
         world.inside["ClipLayer"] = self.path
@@ -107,21 +140,27 @@ class ClipLayer:
 
 
 class ClipTower:
-    """``CLIPVisionModel``: all layers are run, though what is projected may be the states before the last."""
+    """``CLIPVisionModel`` and ``SiglipVisionModel``: all layers are run, though what is projected may be the states
+    before the last."""
 
     def __init__(self, model: Model, path: str, vision: Vision) -> None:
         self.model, self.vision, self.path = model, vision, path
-        self.embeddings = ClipEmbeddings(model, f"{path}.embeddings", vision)
-        self.before = LayerNorm(model, f"{path}.pre_layrnorm", vision.width)
+        kind = ClipEmbeddings if vision.classed else SiglipEmbeddings
+        self.embeddings = kind(model, f"{path}.embeddings", vision)
+        self.before = LayerNorm(model, f"{path}.pre_layrnorm", vision.width) if vision.classed else None
         self.layers = [ClipLayer(model, f"{path}.encoder.layers.{at}", vision) for at in range(vision.depth)]
         self.behind = LayerNorm(model, f"{path}.post_layernorm", vision.width)
 
-    def __call__(self, pixels: Tensor) -> tuple[Tensor, Tensor, dict[int, Tensor]]:
-        """The last states, those of the class behind a norm, which nobody reads, and the states that are projected."""
+    def __call__(self, pixels: Tensor) -> tuple[Tensor, Any, dict[int, Tensor]]:
+        """The last states, what is pooled of them, which nobody reads, and the states that are projected.
+
+        CLIP's norm behind all layers is the class's alone, SigLIP's that of all states.
+        """
         world.inside["ClipTower"] = self.path
         world.recording.term = "activations_encoder"
         first = self.embeddings(pixels)
-        first = self.before(first)
+        if self.before is not None:
+            first = self.before(first)
         x, kept = first, {}
         if 0 in self.vision.states:
             kept[0] = first
@@ -129,6 +168,8 @@ class ClipTower:
             x = self.model.layer(layer, x)
             if at in self.vision.states:
                 kept[at] = x
+        if not self.vision.classed:
+            return self.behind(x), None, kept
         pooled = ops.indexed(x, 1)
         pooled = self.behind(pooled)
         return x, pooled, kept

@@ -55,8 +55,9 @@ class Llava(Decoder):
 
     @classmethod
     def tokens_of(cls, images: Images, vision: Vision) -> int:
-        """Tokens of one picture: a patch's each, and the class's where it is not left out (``LlavaProcessor``)."""
-        return (vision.image // vision.patch) ** 2 + (0 if vision.drops_first else 1)
+        """Tokens of one picture: a patch's each and the class's, without the first where it is left out
+        (``LlavaProcessor``)."""
+        return (vision.image // vision.patch) ** 2 + vision.classed - vision.drops_first
 
     def build(self) -> None:
         assert self.architecture.vision is not None

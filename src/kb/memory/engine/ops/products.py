@@ -203,11 +203,12 @@ def conv1d(x: Tensor, weight: Tensor, bias: Tensor, stride: int) -> Tensor:
     return out
 
 
-def patches(x: Tensor, weight: Tensor) -> Tensor:
-    """``torch.nn.functional.conv2d`` and ``conv3d`` without a bias, whose strides are their kernel."""
+def patches(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``torch.nn.functional.conv2d`` and ``conv3d`` whose strides are their kernel."""
+    biases = () if bias is None else (half(bias),)
     weight = half(weight)
     given, x = x, half(x)
-    node = record(_conv_back, (x, weight), (x, weight))
+    node = record(_conv_back, (x, weight, *biases), (x, weight))
     sides = (size // step for size, step in zip(x.shape[2:], weight.shape[2:], strict=True))
     out = new((x.shape[0], weight.shape[0], *sides), x.dtype, None, node)
     del given
