@@ -125,7 +125,10 @@ def test_every_moment_and_term_of_a_prediction_has_words(model) -> None:
         lora_target_modules=targets_for(model.architecture),
     )  # fmt: skip
     if model.architecture.vision is not None:
-        base = base._replace(images=Images(1, 16, 16), do_predict=False, prediction_loss_only=True)
+        length = 1280 if model.architecture.vision.image else 128  # a picture of LLaVA's is at least 576 tokens
+        base = base._replace(
+            images=Images(1, 16, 16), do_predict=False, prediction_loss_only=True, max_source_length=length
+        )
     for changes in ({}, {"gradient_checkpointing": True}, {"method": "lora"}, {"attn_implementation": "eager"}):
         for batch in (1, 64):
             setup = base._replace(per_device_train_batch_size=batch, **changes)

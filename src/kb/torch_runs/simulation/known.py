@@ -4,6 +4,7 @@ A vision tower asks the GPU how large its pictures are, and cuts its states by t
 told here keep them, and so does what operators make of them. Import only in the simulator's process.
 """
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kb.core.setup import Images
@@ -126,10 +127,14 @@ class Known:
         vision, size = config.vision_config, (images.rows, images.columns)
         side = vision.image_size
         tiles = image_size_to_num_patches(size, config.image_grid_pinpoints, side)
-        asked: Any = LlavaNextProcessor.__new__(LlavaNextProcessor)
-        asked.image_processor = SimpleNamespace(image_grid_pinpoints=config.image_grid_pinpoints)
-        asked.patch_size, asked.num_additional_image_tokens = vision.patch_size, 0
-        tokens = asked._get_number_of_features(*size, side, side)
+        processor: Any = LlavaNextProcessor  # none of its own is needed to count
+        asked = SimpleNamespace(
+            image_processor=SimpleNamespace(image_grid_pinpoints=config.image_grid_pinpoints),
+            patch_size=vision.patch_size,
+            num_additional_image_tokens=0,
+            _get_unpadded_features=partial(processor._get_unpadded_features, None),
+        )
+        tokens = processor._get_number_of_features(asked, *size, side, side)
         batch = self._worded(config, length, images.number, tokens, rows)
         count = rows * images.number
         pixels = torch.zeros((count, tiles, vision.num_channels, side, side), dtype=torch.float32, device="cuda")
