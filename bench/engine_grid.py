@@ -33,8 +33,19 @@ PATH = grid.ROOT / "tests" / "data" / "engine_traces.json"
 ROWS = 15
 HELD_OUT = 10  # one row in so many
 ROWS_OF_A_PROCESS = 60
-SEQ2SEQ = ("marian", "m2m_100", "t5", "mt5", "bart", "mbart", "pegasus", "whisper", "longt5")
-ENCODERS = ("bert", "roberta", "xlm-roberta", "electra", "distilbert", "albert", "modernbert", "deberta-v2", "mpnet")
+SEQ2SEQ = ("marian", "m2m_100", "t5", "mt5", "bart", "mbart", "pegasus", "whisper", "longt5", "led")
+ENCODERS = (
+    "bert",
+    "roberta",
+    "xlm-roberta",
+    "electra",
+    "distilbert",
+    "albert",
+    "modernbert",
+    "deberta-v2",
+    "mpnet",
+    "longformer",
+)
 _QUERY_VALUE = ("query", "value")
 TARGETS = {
     **dict.fromkeys(ENCODERS, _QUERY_VALUE),

@@ -22,6 +22,8 @@ _DEBERTA = {**_BERT, "model_type": "deberta-v2", "vocab_size": 128100, "type_voc
             "relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 256,
             "max_relative_positions": -1, "position_biased_input": False, "share_att_key": True,
             "norm_rel_ebd": "layer_norm"}  # fmt: skip
+_LONGFORMER = {**_BERT, "model_type": "longformer", "num_hidden_layers": 2, "vocab_size": 50265, "pad_token_id": 1,
+               "max_position_embeddings": 4098, "type_vocab_size": 1, "attention_window": 512}  # fmt: skip
 WRITTEN: Mapping[str, dict[str, Any]] = {
     "stablelm-2": {**_LLAMA, "model_type": "stablelm", "num_key_value_heads": 32, "vocab_size": 100352,
                    "use_qkv_bias": True, "partial_rotary_factor": 0.25, "max_position_embeddings": 4096},
@@ -94,6 +96,10 @@ WRITTEN: Mapping[str, dict[str, Any]] = {
               "max_position_embeddings": 514},
     "mpnet-masked": {**_BERT, "model_type": "mpnet", "architectures": ["MPNetForMaskedLM"], "vocab_size": 30527,
                      "max_position_embeddings": 514},
+    "longformer": {**_LONGFORMER, "architectures": ["LongformerForSequenceClassification"]},
+    "longformer-tokens": {**_LONGFORMER, "architectures": ["LongformerForTokenClassification"], "num_labels": 9,
+                          "attention_window": [256, 512]},
+    "longformer-masked": {**_LONGFORMER, "architectures": ["LongformerForMaskedLM"]},
     "albert": {**_BERT, "model_type": "albert", "architectures": ["AlbertForSequenceClassification"],
                "embedding_size": 128, "vocab_size": 30000, "hidden_act": "gelu_new"},
 }  # fmt: skip

@@ -215,6 +215,33 @@ def test_what_the_engine_does_not_follow_of_an_encoder_is_refused_by_name(change
         report(TrainingSetup(gradient_checkpointing=True, use_reentrant=True), {**BERT, **change}, followed=True)
 
 
+LONGFORMER = {**BERT, "model_type": "longformer", "max_position_embeddings": 514, "attention_window": [32, 64] * 6}
+EIGHT_BITS = {"method": "lora", "load_in_8bit": True, "lora_target_modules": ("query", "value")}
+
+
+@pytest.mark.parametrize(
+    ("change", "given", "says"),
+    [
+        ({"architectures": ["LongformerForQuestionAnswering"]}, {}, "questions of longformer"),
+        ({"attention_window": 33}, {}, "attention_window is an even number"),
+        ({"attention_window": [32, 48] * 6}, {}, "the largest is no multiple"),
+        ({}, {"attn_implementation": "flash"}, "flash_attention_2"),
+        ({}, EIGHT_BITS, "queries that no adapter wraps"),
+    ],
+)
+def test_what_is_not_followed_of_longformer_is_refused_by_name(
+    change: dict[str, Any], given: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(UnsupportedArchitectureError, match=says):
+        report(TrainingSetup(max_source_length=64, **given), {**LONGFORMER, **change}, followed=True)
+
+
+def test_longformer_is_padded_to_whole_windows() -> None:
+    one, other = (report(TrainingSetup(max_source_length=length), LONGFORMER) for length in (65, 128))
+    terms = [{term.name: term.bytes for term in each.phase("train").terms} for each in (one, other)]
+    assert terms[0]["activations_encoder"] == pytest.approx(terms[1]["activations_encoder"], rel=0.001)
+
+
 LONGT5 = {
     "model_type": "longt5", "d_model": 64, "d_ff": 128, "num_heads": 2, "d_kv": 32, "num_layers": 2, "vocab_size": 500,
 }  # fmt: skip

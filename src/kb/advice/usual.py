@@ -8,7 +8,7 @@ from kb.core.model import Architecture, Model
 from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup, WeightType
 
-PADDING_POSITIONS = {"roberta": 2, "xlm-roberta": 2, "camembert": 2}
+PADDING_POSITIONS = {"roberta": 2, "xlm-roberta": 2, "camembert": 2, "longformer": 2}
 
 LengthReason = Literal["longest_of_model", "longest_of_tokenizer", "usual_length", "script_default", "fixed_by_model"]
 # Lengths that the example scripts of transformers have by default where their models allow more (4.57 to 5.23).

@@ -102,6 +102,7 @@ class Architecture(NamedTuple):
     averages: bool = False  # which reads the average of all tokens, not the first (ModernBERT)
     shared_layers: bool = False  # all layers share one layer's weights (ALBERT)
     global_block: int = 0  # LongT5: tokens that a global one stands for; 0: tokens see their neighbours alone
+    windows: tuple[int, ...] = ()  # Longformer and LED: tokens that each layer's attention sees around one
     relative: str = ""  # DeBERTa: the relative attentions, as pos_att_type names them, joined by "|"
     share_att_key: bool = False  # DeBERTa: position keys come from the content's projections
     conv: int = 0  # DeBERTa v2: kernel size of the convolution beside the first layer

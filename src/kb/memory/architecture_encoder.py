@@ -7,7 +7,16 @@ from kb.core.model import Architecture, Head
 from kb.memory.config_fields import UnsupportedArchitectureError, flag, head_size, number, rate, word
 
 ROBERTA_TYPES = ("roberta", "xlm-roberta", "camembert")
-TYPES: tuple[str, ...] = ("bert", *ROBERTA_TYPES, "electra", "deberta-v2", "distilbert", "albert", "mpnet")
+TYPES: tuple[str, ...] = (
+    "bert",
+    *ROBERTA_TYPES,
+    "electra",
+    "deberta-v2",
+    "distilbert",
+    "albert",
+    "mpnet",
+    "longformer",
+)
 BUCKETS = 32  # of distances, that MPNet's code makes whatever its config says
 LONGEST_LABELS = 10**6
 
@@ -49,7 +58,20 @@ def architecture(config: Mapping[str, Any]) -> Architecture:
         if buckets < BUCKETS:
             raise _unmodelled("relative_attention_num_buckets", buckets)
         return found._replace(type_vocab_size=0, relative_buckets=buckets, engine=True)
+    if model_type == "longformer":
+        return found._replace(windows=_windows(config, found.encoder_layers), engine=True)
     return found
+
+
+def _windows(config: Mapping[str, Any], layers: int) -> tuple[int, ...]:
+    """Tokens that each layer's attention sees around one, in even numbers."""
+    given = config.get("attention_window", 512)
+    each = tuple(given) if isinstance(given, list | tuple) else (given,) * layers
+    if len(each) != layers or not all(isinstance(size, int) and size > 2 and size % 2 == 0 for size in each):
+        raise UnsupportedArchitectureError("config.json: attention_window is an even number, or one for each layer")
+    if any(max(each) % size for size in each):
+        raise UnsupportedArchitectureError("config.json: attention_window: the largest is no multiple of the others")
+    return each
 
 
 def _bert(model_type: str, config: Mapping[str, Any]) -> Architecture:

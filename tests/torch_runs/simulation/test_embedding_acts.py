@@ -32,9 +32,10 @@ LORA = {"method": "lora", "lora_target_modules": ("query", "value"), "lora_dropo
         (DISTILBERT, {"columns": 3, "pooling": "cls", "normalizes": True}, {"bf16": False}),
         ({**BERT, "model_type": "roberta"}, {"columns": 3, "cached": 2}, {"gradient_accumulation_steps": 2}),
         ({**BERT, "model_type": "mpnet"}, {"cached": 4, "pooling": "cls", "normalizes": True}, {"weights": "bf16"}),
+        ({**BERT, "model_type": "longformer", "attention_window": 16, "pad_token_id": 1}, {"columns": 3}, {}),
         ({**BERT, "model_type": "xlm-roberta"}, {"normalizes": True}, {**LORA, "attn_implementation": "eager"}),
     ],
-    ids=["pairs", "negatives", "cached", "cached in bf16", "lora"],
+    ids=["pairs", "negatives", "cached", "cached in bf16", "windows", "lora"],
 )
 def test_embedding_training_asks_for_the_same_blocks(
     config: dict[str, Any], post: dict[str, Any], given: dict[str, Any]

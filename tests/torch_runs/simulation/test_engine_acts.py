@@ -98,6 +98,27 @@ def test_mpnet_asks_for_the_same_blocks(head: str, given: dict[str, Any]) -> Non
     same_acts({**MPNET, "architectures": [f"MPNetFor{head}"]}, setup)
 
 
+LONGFORMER: dict[str, Any] = {**_BERT, "model_type": "longformer", "attention_window": 32, "pad_token_id": 1}
+
+
+@pytest.mark.parametrize(
+    ("head", "given"),
+    [
+        ("SequenceClassification", {"bf16": True, "do_eval": True, "eval_samples": 7}),
+        ("SequenceClassification", {"gradient_checkpointing": True, "per_device_train_batch_size": 1}),
+        (
+            "SequenceClassification",
+            {"method": "qlora", "load_in_4bit": True, "padded": False, "lora_target_modules": ("query", "value")},
+        ),
+        ("MaskedLM", {"fp16": True, "method": "lora", "lora_target_modules": ("query", "value")}),
+        ("TokenClassification", {"weights": "bf16", "padded": False, "max_source_length": 64}),
+    ],
+)
+def test_longformer_asks_for_the_same_blocks(head: str, given: dict[str, Any]) -> None:
+    base = TrainingSetup(per_device_train_batch_size=3, max_source_length=72)
+    same_acts({**LONGFORMER, "architectures": [f"LongformerFor{head}"]}, base._replace(**given))
+
+
 @pytest.mark.parametrize("kind", LONGT5)
 @pytest.mark.parametrize(
     "given",

@@ -58,17 +58,18 @@ def _one_hot(tensor: Any, num_classes: int = -1) -> Any:
     return found.scatter_(-1, tensor.unsqueeze(-1), 1)
 
 
-def _linear(x: Any, weight: Any, bias: Any = None) -> Any:
-    """``torch.nn.functional.linear``, whose bias is added to the product in place where its input is not contiguous;
-    only to fake tensors it is added beside it (ATen/native/Linear.cpp, ``isTensorSubclassLike``)."""
-    whole = bias is None or x.dim() < 3 or x.is_contiguous()
-    cast = torch.is_autocast_enabled("cuda") and x.dtype != torch.get_autocast_dtype("cuda")  # a copy without gaps
-    if whole or cast or not x.dtype == weight.dtype == bias.dtype:
-        return _torch_linear(x, weight, bias)
-    return _torch_linear(x, weight).add_(bias)
+def _linear(tracer: "Tracer") -> Callable[..., Any]:
+    """``torch.nn.functional.linear``, whose operators the tracer knows by it."""
+    linear = torch.nn.functional.linear
 
+    def told(*args: Any, **named: Any) -> Any:
+        tracer.in_linear = True
+        try:
+            return linear(*args, **named)
+        finally:
+            tracer.in_linear = False
 
-_torch_linear = torch.nn.functional.linear
+    return told
 
 
 def patches(tracer: "Tracer", attention: Attention) -> list[Patch]:
@@ -113,7 +114,7 @@ def patches(tracer: "Tracer", attention: Attention) -> list[Patch]:
             )
             for module in ("torch.optim.optimizer", "torch.utils._foreach_utils")
         ),
-        Patch("torch.nn.functional", "linear", _linear, "A bias is not added in place to a product of fake tensors."),
+        Patch("torch.nn.functional", "linear", _linear(tracer), "To a fake product a bias is not added in its place."),
         Patch("torch.nn.functional", "one_hot", _one_hot, "Fake tensors are compared with every class."),
         Patch("torch", "tensor", _made, "A list of fake tensors is read past whoever knows their numbers."),
         Patch("torch.cuda", "empty_cache", tracer.allocator.empty_cache, "The cache to empty is the model's."),

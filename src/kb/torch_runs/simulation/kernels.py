@@ -44,6 +44,7 @@ def install(tracer: "Tracer") -> None:
     for added in (aten.addmm.default, aten.addmm.out, aten.addmm_.default):
         tracer.workspaces[added] = lambda bias, *_: both if bias.dim() == 1 else (size,)
     tracer.scratch |= {
+        aten._softmax.default: softmax_scratch,
         aten._softmax_backward_data.default: softmax_backward_scratch,
         aten._scaled_dot_product_efficient_attention.default: efficient_scratch,
         aten._scaled_dot_product_efficient_attention_backward.default: efficient_backward_scratch,
@@ -157,6 +158,11 @@ def masked_scatter_backward(
 def every_element(tracer: "Tracer", tensor: "torch.Tensor") -> "torch.Tensor":
     """The indices of what is not zero, where nobody can look: of every element, as in a mask without padding."""
     return torch.empty((tensor.numel(), tensor.dim()), dtype=torch.int64, device=tensor.device)
+
+
+def softmax_scratch(tracer: "Tracer", tensor: "torch.Tensor", *rest: Any) -> Stages:
+    """What is not contiguous is copied first (``host_softmax``, aten/src/ATen/native/cuda/SoftMax.cu)."""
+    return () if tensor.is_contiguous() else ((tensor.numel() * tensor.element_size(),),)
 
 
 def softmax_backward_scratch(tracer: "Tracer", grad: "torch.Tensor", output: "torch.Tensor", *rest: Any) -> Stages:

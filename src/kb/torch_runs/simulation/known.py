@@ -22,7 +22,14 @@ MOST = 1 << 22  # elements of a tensor that is followed
 aten = torch.ops.aten
 # What makes a tensor of nothing but numbers, and results whose shape only the numbers tell.
 MADE = (aten.arange.default, aten.arange.start, aten.arange.start_step, aten.full.default, aten.zeros.default)
-SHAPED = (aten.unique_consecutive.default, aten.repeat_interleave.Tensor, aten.index.Tensor)
+SHAPED = (
+    aten.unique_consecutive.default,
+    aten.repeat_interleave.Tensor,
+    aten.index.Tensor,
+    aten.nonzero.default,
+)
+# Layers that are told which tokens attend to all, and all to them.
+GLOBAL_LAYERS = ("LongformerLayer", "LEDEncoderLayer")
 
 
 class Known:
@@ -151,6 +158,25 @@ class Known:
         self.forget(mask)
         self.tell(ids, [[config.image_token_id if kind else 0 for kind in kinds]] * rows)
         return {"input_ids": ids, "attention_mask": mask}
+
+
+def tell_global_tokens(model: Any, tracer: Any) -> None:
+    """Which tokens attend to all is asked of the GPU, by Longformer and LED: the first of each row where a sequence is
+    classified, and otherwise none, as no batch of a simulation says more."""
+    layers = [module for module in model.modules() if type(module).__name__ in GLOBAL_LAYERS]
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    first = type(inner).__name__ == "LongformerForSequenceClassification"
+    if layers and first:
+        tracer.known, tracer.shaped = Known(), SHAPED
+
+    def told(layer: Any, args: Any, named: dict[str, Any]) -> Any:
+        if first:
+            rows, length = named["is_index_global_attn"].shape
+            tracer.known.tell(named["is_index_global_attn"], [[1, *(0,) * (length - 1)]] * rows)
+        return args, named | {"is_global_attn": first}
+
+    for layer in layers:
+        layer.register_forward_pre_hook(told, with_kwargs=True)
 
 
 def _plain(tensor: "torch.Tensor") -> bool:

@@ -65,6 +65,7 @@ class Tracer(TorchDispatchMode):
         self.replaced: dict[Any, Callable[..., Any]] = {}
         self.known: Any = None  # numbers of fake tensors, where a model asks for them
         self.shaped: Sequence[Any] = ()
+        self.in_linear = False  # inside torch.nn.functional.linear
         self.scratch: dict[Any, Callable[..., Sequence[Sequence[int]]]] = {}
         self.workspaces: dict[Any, Callable[..., Sequence[int]]] = {}
         self.spans: list[Span] = []
@@ -229,8 +230,11 @@ class Tracer(TorchDispatchMode):
 
         ``InputBuffer::accumulate`` (torch/csrc/autograd/input_buffer.cpp) adds into the gradient it already has where
         that has no other holder; for a subclass, as fake tensors are, it makes a new one. So does ``index_backward``
-        (FunctionsManual.cpp), which puts gradients into zeros.
+        (FunctionsManual.cpp), which puts gradients into zeros. A linear layer adds its bias to the product of an input
+        that is not contiguous in its place, unless one of the two is a subclass (ATen/native/Linear.cpp).
         """
+        if self.in_linear and func is torch.ops.aten.add.Tensor:
+            return int(args[0].untyped_storage()._cdata)
         if func is torch.ops.aten.index_put.default and self._called_by_engine():
             return int(args[0].untyped_storage()._cdata)
         if func is not torch.ops.aten.add.Tensor or torch.is_grad_enabled() or not isinstance(args[1], torch.Tensor):

@@ -138,6 +138,8 @@ def batch_of(model: Any, setup: TrainingSetup, rows: int, known: Any = None) -> 
     else:
         source = setup.max_source_length
         batch = {"input_ids": numbers(source), "attention_mask": numbers(source, value=1)}
+        if known is not None:
+            known.forget(batch["attention_mask"])
     return batch | {name: numbers(*labels.shape) for name in labels.names}
 
 

@@ -52,6 +52,10 @@ def model_class(architecture: Architecture) -> type[Model]:
         from kb.memory.engine.families.deberta import Deberta
 
         return Deberta
+    if architecture.model_type == "longformer":
+        from kb.memory.engine.families.longformer import Longformer
+
+        return Longformer
     if architecture.model_type == "mpnet":
         from kb.memory.engine.families.mpnet import Mpnet
 

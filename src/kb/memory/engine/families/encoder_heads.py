@@ -29,7 +29,7 @@ POOLED = {"bert": "bert.pooler.dense", "albert": "albert.pooler"}
 POOLERS = {
     **POOLED,
     **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), "roberta.pooler.dense"),
-    "mpnet": "mpnet.pooler.dense",
+    **{kind: f"{kind}.pooler.dense" for kind in ("mpnet", "longformer")},
 }
 # dense, norm, output layer over the vocabulary, and whether the norm is placed first
 MASKED = {

@@ -91,18 +91,21 @@ def padding_mask(
     eager: str | None,
     padded: bool,
     window: int | None = None,
+    skips: bool = True,
 ) -> Tensor | None:
     """``create_bidirectional_mask`` of a batch; None where nothing is padded and all tokens are seen.
 
     Args:
         window: how far a token of a sliding layer sees to either side (``create_bidirectional_sliding_window_mask``).
+        skips: whether the mask may be left out (``allow_is_bidirectional_skip``).
     """
     whole, flags = window is None or keys < window, None
     if padding is not None:
         flags = new((batch, keys), BOOL)
-        looked = new((), BOOL)
+        padding = None
+        looked = new((), BOOL) if skips else None
         del looked
-    if whole and not (padded and padding is not None):
+    if skips and whole and not (padded and flags is not None):
         return None
     rows, heads = new((batch,), I64), new((1,), I64)
     q, k = _range(queries), _range(keys)

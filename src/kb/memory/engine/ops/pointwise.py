@@ -330,6 +330,7 @@ def softmax(tensor: Tensor, dtype: str | None = None) -> Tensor:
     node = record(_softmax_back, (tensor,), (), tensor.dtype)
     out = new(tensor.shape, dtype, None, node)
     save(node, (bare(out),))
+    _copied_for_kernel(tensor)
     return out
 
 
@@ -368,12 +369,13 @@ def layer_norm(tensor: Tensor, weight: Tensor | None, bias: Tensor | None) -> Te
     rows = (*tensor.shape[:-1], 1)
     averages, deviations = new(rows, F32), new(rows, F32)
     save(node, (averages, deviations))
-    _copied_for_norm(tensor)
+    _copied_for_kernel(tensor)
     return out
 
 
-def _copied_for_norm(tensor: Tensor) -> None:
-    """The kernels' own copy of what is not contiguous (``expect_contiguous``), as Whisper's convolutions leave it."""
+def _copied_for_kernel(tensor: Tensor) -> None:
+    """The kernels' own copy of what is not contiguous (``expect_contiguous``; ``host_softmax`` of SoftMax.cu), as
+    convolutions and transposes leave it."""
     if not is_contiguous(tensor):
         scratch(prod(tensor.shape) * WIDTH[tensor.dtype])
 
@@ -382,6 +384,6 @@ def _layer_norm_back(node: Node, grad: Tensor) -> Gradients:
     """Input's, weight's and bias's gradient at once, only those wanted."""
     kept = saved(node)
     outs = [None if edge is None else new(edge[1], edge[2]) for edge in node.edges]
-    _copied_for_norm(kept[0])
+    _copied_for_kernel(kept[0])
     del kept
     return outs

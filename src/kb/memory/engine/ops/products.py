@@ -1,5 +1,7 @@
 """Products, with autocast's casts around them and cuBLAS's workspaces below them."""
 
+from typing import Any
+
 from kb.memory.engine.autocast import half, narrowed
 from kb.memory.engine.ops.pointwise import add, add_here
 from kb.memory.engine.ops.shapes import contiguous, expand, is_contiguous, reshape, rows, view
@@ -17,11 +19,12 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if bias is not None:
         return _addmm(x, weight, bias)
     trains, weight = weight.needs, half(weight)
+    given: Any
     given, x = x, half(x)  # the caller's input lives until the product is there
     if viewed(x, (rows(x.shape), x.shape[-1])) is None:
         if not trains:
             return _unfolded(x, weight)
-        x = contiguous(x)
+        given, x = (given, x), contiguous(x)  # so does what autocast made of it
     node = record(_mm_back, (x, weight), (weight if x.needs else None, x if weight.needs else None))
     out = new((rows(x.shape), weight.shape[0]), x.dtype, None, node)
     world.multiplied()
@@ -33,7 +36,7 @@ def _unfolded(x: Tensor, weight: Tensor) -> Tensor:
     """A batch of products with one frozen weight (``should_fold``, ATen/native/LinearAlgebra.cpp)."""
     rows_of, columns = weight.shape
     turned = Tensor((x.shape[0], columns, rows_of), weight.dtype, (0, 1, columns), weight.storage)
-    return _bmm(x, turned)
+    return _bmm(view(x, x.shape), turned)
 
 
 def _product(shape: tuple[int, ...], dtype: str, *, flat: bool = False) -> Tensor:

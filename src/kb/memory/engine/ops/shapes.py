@@ -46,10 +46,10 @@ def _passed_view(node: Node, grad: Tensor) -> Gradients:
 def view(tensor: Tensor, shape: Shape) -> Tensor:
     strides = viewed(tensor, shape)
     assert strides is not None, "a view that takes a copy is a reshape"
-    return Tensor(shape, tensor.dtype, strides, tensor.storage, record(_view_back, (tensor,), (), tensor.shape))
+    return Tensor(shape, tensor.dtype, strides, tensor.storage, record(view_back, (tensor,), (), tensor.shape))
 
 
-def _view_back(node: Node, grad: Tensor) -> Gradients:
+def view_back(node: Node, grad: Tensor) -> Gradients:
     strides = viewed(grad, node.extra)
     if strides is None:
         return (new(node.extra, grad.dtype),)
@@ -102,7 +102,7 @@ def expand(tensor: Tensor, shape: Shape) -> Tensor:
 
 
 def unsqueeze(tensor: Tensor, at: int) -> Tensor:
-    node = record(_view_back, (tensor,), (), tensor.shape)
+    node = record(view_back, (tensor,), (), tensor.shape)
     shape, strides = (*tensor.shape[:at], 1, *tensor.shape[at:]), (*tensor.strides[:at], 0, *tensor.strides[at:])
     return Tensor(shape, tensor.dtype, strides, tensor.storage, node)
 

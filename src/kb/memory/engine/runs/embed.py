@@ -21,7 +21,7 @@ from kb.memory.engine.tensor import F32, I64, Tensor, mark, new
 from kb.memory.engine.world import world
 
 # Encoders whose bare model is followed; ModernBERT's and DeBERTa's heads are placed otherwise.
-BARE = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra", "albert", "mpnet")
+BARE = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra", "albert", "mpnet", "longformer")
 
 MOST_PARTS = 256  # of a batch with GradCache: each is followed twice, and takes some hundredths of a second
 
