@@ -56,6 +56,7 @@ TARGETS = {
     "t5": ("q", "v"),
     "mt5": ("q", "v"),
     "longt5": ("q", "v"),
+    "led": ("query", "value", "q_proj", "v_proj"),
     "gpt2": ("c_attn",),
     **dict.fromkeys(("gpt_neox", "falcon", "bloom"), ("query_key_value",)),
 }

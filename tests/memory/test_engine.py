@@ -242,6 +242,28 @@ def test_longformer_is_padded_to_whole_windows() -> None:
     assert terms[0]["activations_encoder"] == pytest.approx(terms[1]["activations_encoder"], rel=0.001)
 
 
+LED = {
+    "model_type": "led", "d_model": 64, "encoder_ffn_dim": 128, "decoder_ffn_dim": 128, "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2, "encoder_layers": 2, "decoder_layers": 2, "vocab_size": 500, "attention_window": 16,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "given", "says"),
+    [
+        ({"encoder_layerdrop": 0.1}, {}, "encoder_layerdrop"),
+        ({}, {"weights": "fp16"}, "weights of fp16 of led"),
+        ({}, {"attn_implementation": "flash"}, "flash_attention_2"),
+        ({}, {"gradient_checkpointing": True, "use_reentrant": True}, "use_reentrant of led"),
+    ],
+)
+def test_what_is_not_followed_of_led_is_refused_by_name(
+    change: dict[str, Any], given: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(UnsupportedArchitectureError, match=says):
+        report(TrainingSetup(**given), {**LED, **change}, followed=True)
+
+
 LONGT5 = {
     "model_type": "longt5", "d_model": 64, "d_ff": 128, "num_heads": 2, "d_kv": 32, "num_layers": 2, "vocab_size": 500,
 }  # fmt: skip

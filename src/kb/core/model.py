@@ -103,6 +103,7 @@ class Architecture(NamedTuple):
     shared_layers: bool = False  # all layers share one layer's weights (ALBERT)
     global_block: int = 0  # LongT5: tokens that a global one stands for; 0: tokens see their neighbours alone
     windows: tuple[int, ...] = ()  # Longformer and LED: tokens that each layer's attention sees around one
+    target_positions: int = 0  # LED: learned positions of its decoder; ``max_positions`` are its encoder's
     relative: str = ""  # DeBERTa: the relative attentions, as pos_att_type names them, joined by "|"
     share_att_key: bool = False  # DeBERTa: position keys come from the content's projections
     conv: int = 0  # DeBERTa v2: kernel size of the convolution beside the first layer

@@ -59,11 +59,11 @@ def architecture(config: Mapping[str, Any]) -> Architecture:
             raise _unmodelled("relative_attention_num_buckets", buckets)
         return found._replace(type_vocab_size=0, relative_buckets=buckets, engine=True)
     if model_type == "longformer":
-        return found._replace(windows=_windows(config, found.encoder_layers), engine=True)
+        return found._replace(windows=windows_of(config, found.encoder_layers), engine=True)
     return found
 
 
-def _windows(config: Mapping[str, Any], layers: int) -> tuple[int, ...]:
+def windows_of(config: Mapping[str, Any], layers: int) -> tuple[int, ...]:
     """Tokens that each layer's attention sees around one, in even numbers."""
     given = config.get("attention_window", 512)
     each = tuple(given) if isinstance(given, list | tuple) else (given,) * layers

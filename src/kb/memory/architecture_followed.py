@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kb.core.model import Architecture, Vision
-from kb.memory.architecture_encoder import head_of, labels_of
+from kb.memory.architecture_encoder import head_of, labels_of, windows_of
 from kb.memory.architecture_llava import llava
 from kb.memory.config_fields import UnsupportedArchitectureError, equal, flag, head_size, number, rate, word
 
@@ -331,6 +331,24 @@ def _longt5(config: Mapping[str, Any]) -> Architecture:
     )
 
 
+def _keep_layers(config: Mapping[str, Any]) -> None:
+    """Refuse layers that some steps leave out."""
+    for name in ("encoder_layerdrop", "decoder_layerdrop"):
+        if rate(config, name) > 0:
+            raise UnsupportedArchitectureError(f"config.json: {name}: no prediction for that")
+
+
+def _led(config: Mapping[str, Any]) -> Architecture:
+    """LED: BART's dimensions, a window for each layer of the encoder, and positions of both stacks."""
+    _keep_layers(config)
+    found = _seq2seq(config, 0)
+    return found._replace(
+        max_positions=number(config, "max_encoder_position_embeddings", default=16384),
+        target_positions=number(config, "max_decoder_position_embeddings", default=1024),
+        windows=windows_of(config, found.encoder_layers),
+    )
+
+
 def _marian(config: Mapping[str, Any]) -> Architecture:
     if not flag(config, "share_encoder_decoder_embeddings", True):
         raise UnsupportedArchitectureError("config.json: share_encoder_decoder_embeddings false: no prediction")
@@ -350,9 +368,7 @@ def _whisper(config: Mapping[str, Any]) -> Architecture:
     for name in config.get("architectures") or ():
         if name != "WhisperForConditionalGeneration":
             raise UnsupportedArchitectureError(f"config.json: {str(name)[:80]}: no prediction for that")
-    for name in ("encoder_layerdrop", "decoder_layerdrop"):
-        if rate(config, name) > 0:  # layers that some steps leave out
-            raise UnsupportedArchitectureError(f"config.json: {name}: no prediction for that")
+    _keep_layers(config)
     found = _seq2seq(config, 448)
     return found._replace(
         max_positions=number(config, "max_target_positions", default=448),
@@ -468,6 +484,7 @@ TYPES: Mapping[str, Callable[[Mapping[str, Any]], Architecture]] = {
     "gpt_oss": _gpt_oss,
     "llava": llava,
     "llava_next": llava,
+    "led": _led,
     "longt5": _longt5,
     "marian": _marian,
     "m2m_100": _m2m_100,

@@ -119,6 +119,29 @@ def test_longformer_asks_for_the_same_blocks(head: str, given: dict[str, Any]) -
     same_acts({**LONGFORMER, "architectures": [f"LongformerFor{head}"]}, base._replace(**given))
 
 
+LED: dict[str, Any] = {
+    "model_type": "led", "d_model": 128, "encoder_ffn_dim": 256, "decoder_ffn_dim": 256, "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4, "encoder_layers": 2, "decoder_layers": 2, "vocab_size": 500, "pad_token_id": 1,
+    "max_encoder_position_embeddings": 256, "max_decoder_position_embeddings": 128, "attention_window": [16, 32],
+    "eos_token_id": 2, "decoder_start_token_id": 2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"bf16": True, "weights": "bf16", "do_eval": True, "eval_samples": 7},
+        {"gradient_checkpointing": True, "padded": False, "per_device_train_batch_size": 1},
+        {"fp16": True, "method": "lora", "lora_target_modules": ("query", "v_proj"), "max_source_length": 64},
+        {"method": "qlora", "load_in_4bit": True, "lora_target_modules": ("q_proj", "v_proj")},
+    ],
+    ids=["evaluated", "checkpointed", "lora", "4 bits"],
+)
+def test_led_asks_for_the_same_blocks(given: dict[str, Any]) -> None:
+    base = TrainingSetup(per_device_train_batch_size=3, max_source_length=72, max_target_length=20)
+    same_acts(LED, base._replace(**given))
+
+
 @pytest.mark.parametrize("kind", LONGT5)
 @pytest.mark.parametrize(
     "given",
@@ -156,12 +179,13 @@ def test_gpt_oss_asks_for_the_same_blocks(given: dict[str, Any]) -> None:
     same_acts(GPT_OSS, base._replace(**given))
 
 
-@pytest.mark.parametrize("kind", LONGT5)
-def test_longt5_generates_within_the_same_memory(kind: str) -> None:
+@pytest.mark.parametrize("kind", ["led", *LONGT5])
+def test_long_inputs_are_answered_within_the_same_memory(kind: str) -> None:
+    config = LONGT5.get(kind, LED)
     setup = TrainingSetup(per_device_train_batch_size=3, max_source_length=72, bf16=True, do_eval=True,
                           predict_with_generate=True, generation_num_beams=3, generation_max_length=9)  # fmt: skip
-    _, peaks = simulated(LONGT5[kind], setup, (8, 6))
-    found = followed(LONGT5[kind], setup, (8, 6))[1]
+    _, peaks = simulated(config, setup, (8, 6))
+    found = followed(config, setup, (8, 6))[1]
     assert {phase: found[phase] for phase in peaks} == peaks
 
 

@@ -40,6 +40,10 @@ def model_class(architecture: Architecture) -> type[Model]:
         from kb.memory.engine.families.whisper import Whisper
 
         return Whisper
+    if architecture.model_type == "led":
+        from kb.memory.engine.families.led import Led
+
+        return Led
     if architecture.family == "bart":
         from kb.memory.engine.families.bart import Bart
 

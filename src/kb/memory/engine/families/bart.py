@@ -40,6 +40,7 @@ TYPES = {
     "marian": Traits(embedding_norm=False, positions="fixed", offset=0, hook_before_scale=True),
     "m2m_100": Traits(norm_first=True, closing_norm=True, embedding_norm=False, positions="counted",
                       logits_bias=False, forces_end=False),
+    "led": Traits(offset=0, forces_end=False),
 }  # fmt: skip
 
 
@@ -59,20 +60,24 @@ class BartAttention:
     def __call__(self, x: Tensor, mask: Any, other: Any = None, cache: PairedCache | None = None) -> tuple[Tensor, Any]:
         world.inside["BartAttention"] = self.path
         q = self.heads(self.q(x))
-        states = x if other is None else other
-        held = None if cache is None else cache.own if other is None else cache.cross
-        if other is not None and held is not None and self.at in held.keys:
-            k, v = held.keys[self.at], held.values[self.at]
-        else:
-            k = self.k(states)
-            v = self.v(states)
-            k, v = self.heads(k), self.heads(v)
-            if held is not None:
-                k, v = held.update(self.at, k, v)
+        k, v = self.keys_and_values(x, other, cache)
         out, weights = self.attend(q, k, v, mask, causal=other is None and self.model.stack == "decoder")
         out = ops.reshape(out, x.shape)
         out = self.o(out)
         return out, weights
+
+    def keys_and_values(self, x: Tensor, other: Any, cache: PairedCache | None) -> tuple[Tensor, Tensor]:
+        """Of the states that are attended to; a cache's with theirs behind."""
+        states = x if other is None else other
+        held = None if cache is None else cache.own if other is None else cache.cross
+        if other is not None and held is not None and self.at in held.keys:
+            return held.keys[self.at], held.values[self.at]
+        k = self.k(states)
+        v = self.v(states)
+        k, v = self.heads(k), self.heads(v)
+        if held is not None:
+            k, v = held.update(self.at, k, v)
+        return k, v
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Any, *, causal: bool) -> tuple[Tensor, Any]:
         """The implementation that the setup asks for."""
@@ -87,16 +92,19 @@ class BartLayer:
     def __init__(self, model: "Bart", path: str, at: int, *, decoder: bool) -> None:
         a = model.architecture
         self.model, self.path, self.first = model, path, model.traits.norm_first
-        self.attention = BartAttention(model, f"{path}.self_attn", at)
+        self.attention = self.attention_of(f"{path}.self_attn", at)
         self.norm1 = LayerNorm(model, f"{path}.self_attn_layer_norm", a.d_model)
         self.cross = None
         if decoder:
-            self.cross = BartAttention(model, f"{path}.encoder_attn", at)
+            self.cross = self.attention_of(f"{path}.encoder_attn", at)
             self.norm2 = LayerNorm(model, f"{path}.encoder_attn_layer_norm", a.d_model)
         self.fc1 = Linear(model, f"{path}.fc1", a.d_model, a.d_ff, bias=True)
         self.fc2 = Linear(model, f"{path}.fc2", a.d_ff, a.d_model, bias=True)
         self.norm3 = LayerNorm(model, f"{path}.final_layer_norm", a.d_model)
         self.activation = ops.relu if a.activation == "relu" else ops.silu if a.activation == "swish" else ops.gelu
+
+    def attention_of(self, path: str, at: int) -> Any:
+        return BartAttention(self.model, path, at)
 
     def __call__(
         self, x: Tensor, mask: Any, other: Any = None, other_mask: Any = None, cache: PairedCache | None = None
@@ -133,20 +141,28 @@ class BartStack:
     def __init__(self, model: "Bart", name: str, layers: int) -> None:
         a, traits = model.architecture, model.traits
         self.model, self.decoder = model, name == "decoder"
-        path = self.path = f"model.{name}"
-        rows = (a.max_positions or 0) + traits.offset
+        path = self.path = f"{model.root}.{name}"
+        rows = self.rows_of_positions()
         self.positions: Any = None
         if traits.positions == "counted":
             self.buffer_at = len(model.buffers)
             model.buffer((rows, a.d_model), model.options.dtype)
         else:
             self.positions = model.table(f"{path}.embed_positions", rows, a.d_model, frozen=traits.positions == "fixed")
-        self.layers = [BartLayer(model, f"{path}.layers.{at}", at, decoder=self.decoder) for at in range(layers)]
-        self.norm = self.closing = None
+        self.layers = [self.layer_of(f"{path}.layers.{at}", at) for at in range(layers)]
+        self.norm: Any = None
+        self.closing: Any = None
         if traits.embedding_norm:
             self.norm = LayerNorm(model, f"{path}.layernorm_embedding", a.d_model)
         if traits.closing_norm:
             self.closing = LayerNorm(model, f"{path}.layer_norm", a.d_model)
+
+    def layer_of(self, path: str, at: int) -> BartLayer:
+        return BartLayer(self.model, path, at, decoder=self.decoder)
+
+    def rows_of_positions(self) -> int:
+        """Rows of the table of positions."""
+        return (self.model.architecture.max_positions or 0) + self.model.traits.offset
 
     def __call__(self, ids: Tensor, padding: Any, other: Any = None, cache: PairedCache | None = None) -> Tensor:
         world.inside["BartStack"] = self.path
@@ -209,6 +225,7 @@ class BartStack:
         visible = causal_mask(batch, length, past + length, mask, eager=eager, padded=options.padded)
         if kind != "fixed":  # Marian and Pegasus keep their mask's name
             mask = None
+        eager = other.dtype if options.eager else None
         encoder_mask = padding_mask(batch, length, other.shape[1], encoder_mask, eager=eager, padded=options.padded)
         if kind == "counted":
             positions = self.counted(ids)
@@ -236,6 +253,7 @@ class Bart(Model):
     encodes = True
     reenters = False
     stack = "encoder"
+    root = "model"
 
     @property
     def traits(self) -> Traits:
@@ -254,14 +272,18 @@ class Bart(Model):
 
     def build(self) -> None:
         a = self.architecture
-        self.shared = self.table("model.shared", a.vocab_size, a.d_model)
-        self.encoder = BartStack(self, "encoder", a.encoder_layers)
-        self.decoder = BartStack(self, "decoder", a.decoder_layers)
+        self.shared = self.table(f"{self.root}.shared", a.vocab_size, a.d_model)
+        self.encoder, self.decoder = self.stacks()
         weight = self.shared if a.tied else None
         self.output = Linear(self, "lm_head", a.d_model, a.vocab_size, weight=weight, packs=False, head=True)
         self.logits_bias: Any = None
         if self.traits.logits_bias:
             self.buffer((1, a.vocab_size), self.options.dtype)
+
+    def stacks(self) -> tuple[BartStack, BartStack]:
+        """The encoder and the decoder, placed in this order."""
+        a = self.architecture
+        return BartStack(self, "encoder", a.encoder_layers), BartStack(self, "decoder", a.decoder_layers)
 
     def batch(self, rows: int, source: int, target: int) -> list[Tensor]:
         return [new((rows, source), I64), new((rows, source), I64), new((rows, target), I64)]

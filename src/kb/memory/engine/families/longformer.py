@@ -11,7 +11,7 @@ from kb.memory.engine import ops
 from kb.memory.engine.families.encoder import BertLayer, Encoder
 from kb.memory.engine.families.encoder_heads import DROPPED, activation_of, head_of
 from kb.memory.engine.families.masks import counted_places, padding_mask
-from kb.memory.engine.families.windows import WindowAttention, masks_of, spread_over
+from kb.memory.engine.families.windows import WindowAttention, lengthened, masks_of, spread_over
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import LayerNorm
 from kb.memory.engine.tensor import BOOL, F32, I64, Tensor, like, new
@@ -115,8 +115,3 @@ class Longformer(Encoder):
             x = self.layer(layer, x, masks)
         del masks
         return x if x.shape[1] == given else ops.cut(x, 1, given)
-
-
-def lengthened(tensor: Tensor, more: int) -> Tensor:
-    """``torch.nn.functional.pad`` of what has no gradient."""
-    return new((tensor.shape[0], tensor.shape[1] + more), tensor.dtype)

@@ -360,7 +360,8 @@ class T5(Model):
 def shifted_right(labels: Tensor) -> Tensor:
     """``_shift_right``: zeros, a copy, and a mask of what is ignored."""
     ids = new(labels.shape, I64)
-    for dtype in (I64, BOOL):
-        copy = new(labels.shape, dtype)
-        del copy
+    copy = new((labels.shape[0], labels.shape[1] - 1), I64)
+    del copy
+    ignored = new(labels.shape, BOOL)
+    del ignored
     return ids

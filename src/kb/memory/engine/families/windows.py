@@ -275,3 +275,8 @@ def asserted() -> None:
 def spread_over(numbers: Tensor, rows: int, length: int) -> Tensor:
     """``mask[:, 0, 0, :]`` of (rows, 1, length, length)."""
     return seen_as(numbers, (rows, length), (numbers.strides[0], 1))
+
+
+def lengthened(tensor: Tensor, more: int) -> Tensor:
+    """``torch.nn.functional.pad`` of what has no gradient."""
+    return new((tensor.shape[0], tensor.shape[1] + more), tensor.dtype)

@@ -221,7 +221,7 @@ def embedding(ids: Tensor, weight: Tensor) -> Tensor:
 
 def _embedding_back(node: Node, grad: Tensor) -> Gradients:
     kept = saved(node)
-    if grad.strides != packed(grad.shape):
+    if not is_contiguous(grad):
         grad = new(grad.shape, grad.dtype)
     out = new(node.extra, grad.dtype)
     del kept
