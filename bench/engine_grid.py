@@ -45,6 +45,7 @@ ENCODERS = (
     "deberta-v2",
     "mpnet",
     "longformer",
+    "big_bird",
 )
 _QUERY_VALUE = ("query", "value")
 TARGETS = {

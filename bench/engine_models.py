@@ -24,6 +24,8 @@ _DEBERTA = {**_BERT, "model_type": "deberta-v2", "vocab_size": 128100, "type_voc
             "norm_rel_ebd": "layer_norm"}  # fmt: skip
 _LONGFORMER = {**_BERT, "model_type": "longformer", "num_hidden_layers": 2, "vocab_size": 50265, "pad_token_id": 1,
                "max_position_embeddings": 4098, "type_vocab_size": 1, "attention_window": 512}  # fmt: skip
+_BIG_BIRD = {**_BERT, "model_type": "big_bird", "num_hidden_layers": 2, "vocab_size": 50358, "block_size": 64,
+             "num_random_blocks": 3, "max_position_embeddings": 4096, "hidden_act": "gelu_new"}  # fmt: skip
 WRITTEN: Mapping[str, dict[str, Any]] = {
     "stablelm-2": {**_LLAMA, "model_type": "stablelm", "num_key_value_heads": 32, "vocab_size": 100352,
                    "use_qkv_bias": True, "partial_rotary_factor": 0.25, "max_position_embeddings": 4096},
@@ -104,6 +106,8 @@ WRITTEN: Mapping[str, dict[str, Any]] = {
     "longformer-tokens": {**_LONGFORMER, "architectures": ["LongformerForTokenClassification"], "num_labels": 9,
                           "attention_window": [256, 512]},
     "longformer-masked": {**_LONGFORMER, "architectures": ["LongformerForMaskedLM"]},
+    "bigbird": {**_BIG_BIRD, "architectures": ["BigBirdForSequenceClassification"]},
+    "bigbird-masked": {**_BIG_BIRD, "architectures": ["BigBirdForMaskedLM"], "block_size": 16},
     "albert": {**_BERT, "model_type": "albert", "architectures": ["AlbertForSequenceClassification"],
                "embedding_size": 128, "vocab_size": 30000, "hidden_act": "gelu_new"},
 }  # fmt: skip

@@ -242,6 +242,20 @@ def test_longformer_is_padded_to_whole_windows() -> None:
     assert terms[0]["activations_encoder"] == pytest.approx(terms[1]["activations_encoder"], rel=0.001)
 
 
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"architectures": ["BigBirdForQuestionAnswering"]}, "questions of big_bird"),
+        ({"is_decoder": True}, "is_decoder"),
+        ({"rescale_embeddings": True}, "rescale_embeddings"),
+        ({"attention_type": "full"}, "attention_type full"),
+    ],
+)
+def test_what_is_not_followed_of_big_bird_is_refused_by_name(change: dict[str, Any], says: str) -> None:
+    with pytest.raises(UnsupportedArchitectureError, match=says):
+        report(TrainingSetup(max_source_length=64), {**BERT, "model_type": "big_bird", **change}, followed=True)
+
+
 LED = {
     "model_type": "led", "d_model": 64, "encoder_ffn_dim": 128, "decoder_ffn_dim": 128, "encoder_attention_heads": 2,
     "decoder_attention_heads": 2, "encoder_layers": 2, "decoder_layers": 2, "vocab_size": 500, "attention_window": 16,

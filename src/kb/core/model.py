@@ -103,6 +103,8 @@ class Architecture(NamedTuple):
     shared_layers: bool = False  # all layers share one layer's weights (ALBERT)
     global_block: int = 0  # LongT5: tokens that a global one stands for; 0: tokens see their neighbours alone
     windows: tuple[int, ...] = ()  # Longformer and LED: tokens that each layer's attention sees around one
+    block: int = 0  # BigBird: tokens of a block; 0: every token sees all
+    random_blocks: int = 0  # BigBird: blocks drawn at random that each one sees
     target_positions: int = 0  # LED: learned positions of its decoder; ``max_positions`` are its encoder's
     relative: str = ""  # DeBERTa: the relative attentions, as pos_att_type names them, joined by "|"
     share_att_key: bool = False  # DeBERTa: position keys come from the content's projections

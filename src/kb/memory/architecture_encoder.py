@@ -16,6 +16,7 @@ TYPES: tuple[str, ...] = (
     "albert",
     "mpnet",
     "longformer",
+    "big_bird",
 )
 BUCKETS = 32  # of distances, that MPNet's code makes whatever its config says
 LONGEST_LABELS = 10**6
@@ -60,7 +61,26 @@ def architecture(config: Mapping[str, Any]) -> Architecture:
         return found._replace(type_vocab_size=0, relative_buckets=buckets, engine=True)
     if model_type == "longformer":
         return found._replace(windows=windows_of(config, found.encoder_layers), engine=True)
+    if model_type == "big_bird":
+        return _big_bird(found, config)
     return found
+
+
+def _big_bird(found: Architecture, config: Mapping[str, Any]) -> Architecture:
+    for name in ("is_decoder", "rescale_embeddings"):
+        if flag(config, name, False):
+            raise _unmodelled(name, True)
+    kind = word(config, "attention_type", default="block_sparse")
+    if kind not in ("block_sparse", "original_full"):
+        raise _unmodelled("attention_type", kind)
+    return found._replace(
+        qkv_bias=flag(config, "use_bias", True),
+        max_positions=number(config, "max_position_embeddings", default=4096),
+        activation=word(config, "hidden_act", default="gelu_new"),
+        block=number(config, "block_size", default=64) if kind == "block_sparse" else 0,
+        random_blocks=number(config, "num_random_blocks", default=3),
+        engine=True,
+    )
 
 
 def windows_of(config: Mapping[str, Any], layers: int) -> tuple[int, ...]:

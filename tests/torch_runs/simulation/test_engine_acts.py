@@ -119,6 +119,24 @@ def test_longformer_asks_for_the_same_blocks(head: str, given: dict[str, Any]) -
     same_acts({**LONGFORMER, "architectures": [f"LongformerFor{head}"]}, base._replace(**given))
 
 
+BIG_BIRD: dict[str, Any] = {**_BERT, "model_type": "big_bird", "block_size": 8, "num_random_blocks": 1}
+
+
+@pytest.mark.parametrize(
+    ("head", "given"),
+    [
+        ("SequenceClassification", {"bf16": True, "do_eval": True, "eval_samples": 7}),
+        ("TokenClassification", {"gradient_checkpointing": True, "padded": False}),
+        ("TokenClassification", {"max_source_length": 56, "padded": False}),
+        ("MaskedLM", {"fp16": True, "method": "lora", "lora_target_modules": ("query", "value"),
+                      "per_device_train_batch_size": 1}),
+    ],
+)  # fmt: skip
+def test_big_bird_asks_for_the_same_blocks(head: str, given: dict[str, Any]) -> None:
+    base = TrainingSetup(per_device_train_batch_size=3, max_source_length=70)
+    same_acts({**BIG_BIRD, "architectures": [f"BigBirdFor{head}"]}, base._replace(**given))
+
+
 LED: dict[str, Any] = {
     "model_type": "led", "d_model": 128, "encoder_ffn_dim": 256, "decoder_ffn_dim": 256, "encoder_attention_heads": 4,
     "decoder_attention_heads": 4, "encoder_layers": 2, "decoder_layers": 2, "vocab_size": 500, "pad_token_id": 1,

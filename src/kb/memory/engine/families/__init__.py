@@ -56,6 +56,10 @@ def model_class(architecture: Architecture) -> type[Model]:
         from kb.memory.engine.families.deberta import Deberta
 
         return Deberta
+    if architecture.model_type == "big_bird":
+        from kb.memory.engine.families.big_bird import BigBird
+
+        return BigBird
     if architecture.model_type == "longformer":
         from kb.memory.engine.families.longformer import Longformer
 

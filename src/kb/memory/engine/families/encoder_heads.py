@@ -45,6 +45,12 @@ MASKED = {
         "cls.predictions.decoder",
         False,
     ),
+    "big_bird": (
+        "cls.predictions.transform.dense",
+        "cls.predictions.transform.LayerNorm",
+        "cls.predictions.decoder",
+        False,
+    ),
     "electra": ("generator_predictions.dense", "generator_predictions.LayerNorm", "generator_lm_head", True),
     "distilbert": ("vocab_transform", "vocab_layer_norm", "vocab_projector", False),
     "albert": ("predictions.dense", "predictions.LayerNorm", "predictions.decoder", True),
@@ -52,6 +58,7 @@ MASKED = {
 ROBERTA_MASKED = ("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", False)
 OWN_ACTIVATION = (
     "bert",
+    "big_bird",
     "deberta-v2",
     "distilbert",
     "albert",
@@ -120,6 +127,8 @@ class FirstTokenHead(Head):
         self.drops_first = kind != "distilbert"
         names = ("classifier.dense", "classifier.out_proj") if self.drops_first else ("pre_classifier", "classifier")
         self.activation = {"electra": ops.gelu, "distilbert": ops.relu}.get(kind, ops.tanh)
+        if kind == "big_bird":
+            self.activation = activation_of(a.activation)
         wide = model.options.adapters is not None
         self.dense = Linear(model, names[0], a.d_model, a.d_model, bias=True, packs=not wide)
         self.classifier = self.outputs_of(names[1])

@@ -1,11 +1,13 @@
 """What attention over blocks of a sequence takes: padding, repeats, products whose heads lie behind the tokens."""
 
-from kb.memory.engine.autocast import half
-from kb.memory.engine.ops.pointwise import seen_again
+from math import prod
+
+from kb.memory.engine.autocast import FLOATS, half
+from kb.memory.engine.ops.pointwise import promoted, seen_again
 from kb.memory.engine.ops.products import bmm
 from kb.memory.engine.ops.shapes import permute, reshape, view
 from kb.memory.engine.tape import Gradients, Node, record
-from kb.memory.engine.tensor import Shape, Tensor, new
+from kb.memory.engine.tensor import F32, Shape, Tensor, new
 
 
 def padded(tensor: Tensor, at: int, more: int) -> Tensor:
@@ -82,3 +84,59 @@ def _copy_slices_back(node: Node, grad: Tensor) -> Gradients:
     whole = new(grad.shape, grad.dtype)
     part = new(grad.shape, grad.dtype)
     return whole, part if node.edges[1] is not None else None
+
+
+def matmul(first: Tensor, second: Tensor) -> Tensor:
+    """``torch.matmul`` of alike batches in any number of dimensions: each side is copied where they cannot be one."""
+    second_half, first_half = half(second), half(first)
+    left = reshape(first_half, (prod(first.shape[:-2]), *first.shape[-2:]))
+    right = reshape(second_half, (prod(second.shape[:-2]), *second.shape[-2:]))
+    return view(bmm(left, right), (*first.shape[:-1], second.shape[-1]))
+
+
+def scores_with_one(queries: Tensor, keys: Tensor) -> Tensor:
+    """``einsum("bhlqd,bhkd->bhlqk")``: blocks of queries with one block of keys."""
+    queries = half(queries)
+    keys = half(keys)
+    batch, heads, count, length, width = queries.shape
+    left = reshape(queries, (batch * heads, count * length, width))
+    right = reshape(permute(keys, (0, 1, 3, 2)), (batch * heads, width, keys.shape[2]))
+    return view(bmm(left, right), (batch, heads, count, length, keys.shape[2]))
+
+
+def weighted_one(weights: Tensor, values: Tensor) -> Tensor:
+    """``einsum("bhlqk,bhkd->bhlqd")``."""
+    weights = half(weights)
+    values = half(values)
+    batch, heads, count, length, keys = weights.shape
+    left = reshape(weights, (batch * heads, count * length, keys))
+    right = reshape(values, (batch * heads, keys, values.shape[3]))
+    return view(bmm(left, right), (batch, heads, count, length, values.shape[3]))
+
+
+def outer(own: Tensor, others: Tensor, shape: Shape) -> Tensor:
+    """``einsum`` of masks where there is nothing to sum: their product, of numbers in autocast's type."""
+    own = half(own)
+    others = half(others)
+    return new(shape, others.dtype)
+
+
+def as_type(tensor: Tensor, dtype: str) -> Tensor:
+    """``tensor.to(dtype)`` of a mask."""
+    return tensor if tensor.dtype == dtype else new(tensor.shape, dtype)
+
+
+def penalty(mask: Tensor) -> Tensor:
+    """``(1.0 - mask) * number``."""
+    shape, dtype = mask.shape, mask.dtype if mask.dtype in FLOATS else F32
+    turned = new(shape, dtype)
+    del mask  # which nobody else may hold
+    found = new(shape, dtype)
+    del turned
+    return found
+
+
+def smaller(first: Tensor, second: Tensor) -> Tensor:
+    """``torch.minimum`` of masks."""
+    whole = second.dtype not in FLOATS
+    return new(second.shape, first.dtype if whole else promoted(first, second))
