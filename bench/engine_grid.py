@@ -46,6 +46,7 @@ ENCODERS = (
     "mpnet",
     "longformer",
     "big_bird",
+    "xlnet",
 )
 _QUERY_VALUE = ("query", "value")
 TARGETS = {
@@ -57,6 +58,7 @@ TARGETS = {
     "t5": ("q", "v"),
     "mt5": ("q", "v"),
     "longt5": ("q", "v"),
+    "xlnet": ("layer_1", "layer_2"),
     "led": ("query", "value", "q_proj", "v_proj"),
     "gpt2": ("c_attn",),
     **dict.fromkeys(("gpt_neox", "falcon", "bloom"), ("query_key_value",)),
@@ -179,7 +181,7 @@ def drawn(name: str, number: int) -> dict[str, Any]:
         beams = draw.choice((1, 1, 3)) if kind in SEQ2SEQ else 1
         setup |= {"do_predict": True, "inference_batch_size": draw.choice((1, 3, 4)), "inference_num_beams": beams,
                   "inference_max_length": draw.choice((7, 12))}  # fmt: skip
-    if kind in ("albert", "mpnet"):
+    if kind in ("albert", "mpnet", "xlnet"):
         setup |= {"gradient_checkpointing": False, "use_reentrant": False}  # transformers refuses it
     if kind == "gpt_oss":
         setup = {name: value for name, value in setup.items() if not name.startswith(("inference_", "do_predict"))}

@@ -108,6 +108,8 @@ WRITTEN: Mapping[str, dict[str, Any]] = {
     "longformer-masked": {**_LONGFORMER, "architectures": ["LongformerForMaskedLM"]},
     "bigbird": {**_BIG_BIRD, "architectures": ["BigBirdForSequenceClassification"]},
     "bigbird-masked": {**_BIG_BIRD, "architectures": ["BigBirdForMaskedLM"], "block_size": 16},
+    "xlnet": {"model_type": "xlnet", "architectures": ["XLNetForSequenceClassification"], "d_model": 768, "n_head": 12,
+              "n_layer": 2, "d_inner": 3072, "vocab_size": 32000},
     "albert": {**_BERT, "model_type": "albert", "architectures": ["AlbertForSequenceClassification"],
                "embedding_size": 128, "vocab_size": 30000, "hidden_act": "gelu_new"},
 }  # fmt: skip

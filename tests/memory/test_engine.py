@@ -256,6 +256,33 @@ def test_what_is_not_followed_of_big_bird_is_refused_by_name(change: dict[str, A
         report(TrainingSetup(max_source_length=64), {**BERT, "model_type": "big_bird", **change}, followed=True)
 
 
+XLNET = {"model_type": "xlnet", "d_model": 64, "n_head": 2, "n_layer": 2, "d_inner": 128, "vocab_size": 500}
+
+
+@pytest.mark.parametrize(
+    ("change", "given", "says"),
+    [
+        ({"architectures": ["XLNetLMHeadModel"]}, {}, "XLNetLMHeadModel"),
+        ({"attn_type": "uni"}, {}, "attn_type uni"),
+        ({"summary_type": "mean"}, {}, "summary_type mean"),
+        ({}, {"gradient_checkpointing": True}, "gradient_checkpointing of xlnet"),
+    ],
+)
+def test_what_is_not_followed_of_xlnet_is_refused_by_name(
+    change: dict[str, Any], given: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(UnsupportedArchitectureError, match=says):
+        report(TrainingSetup(max_source_length=64, **given), {**XLNET, **change}, followed=True)
+
+
+def test_xlnet_keeps_the_inputs_of_its_layers_where_it_evaluates() -> None:
+    setup = TrainingSetup(do_train=False, do_eval=True, max_source_length=512, per_device_eval_batch_size=16)
+    kept, plain = (
+        report(setup, {**XLNET, "n_layer": 12, "use_mems_eval": keeps}).phase("evaluate") for keeps in (True, False)
+    )
+    assert kept.peak_allocated_bytes - plain.peak_allocated_bytes >= 8 * 16 * 512 * 64 * 4
+
+
 LED = {
     "model_type": "led", "d_model": 64, "encoder_ffn_dim": 128, "decoder_ffn_dim": 128, "encoder_attention_heads": 2,
     "decoder_attention_heads": 2, "encoder_layers": 2, "decoder_layers": 2, "vocab_size": 500, "attention_window": 16,

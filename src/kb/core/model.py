@@ -105,6 +105,7 @@ class Architecture(NamedTuple):
     windows: tuple[int, ...] = ()  # Longformer and LED: tokens that each layer's attention sees around one
     block: int = 0  # BigBird: tokens of a block; 0: every token sees all
     random_blocks: int = 0  # BigBird: blocks drawn at random that each one sees
+    keeps_inputs: bool = False  # XLNet: evaluation keeps every layer's input
     target_positions: int = 0  # LED: learned positions of its decoder; ``max_positions`` are its encoder's
     relative: str = ""  # DeBERTa: the relative attentions, as pos_att_type names them, joined by "|"
     share_att_key: bool = False  # DeBERTa: position keys come from the content's projections

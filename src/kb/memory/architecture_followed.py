@@ -349,6 +349,41 @@ def _led(config: Mapping[str, Any]) -> Architecture:
     )
 
 
+def _xlnet(config: Mapping[str, Any]) -> Architecture:
+    """XLNet that classifies sequences or tokens."""
+    for name in config.get("architectures") or ():
+        if name not in ("XLNetForSequenceClassification", "XLNetForTokenClassification"):
+            raise UnsupportedArchitectureError(f"config.json: {str(name)[:80]}: no prediction for that")
+    known = (("attn_type", "bi"), ("summary_type", "last"), ("summary_activation", "tanh"), ("summary_use_proj", True),
+             ("bi_data", False), ("reuse_len", None))  # fmt: skip
+    for name, usual in known:
+        if config.get(name, usual) != usual:
+            raise UnsupportedArchitectureError(f"config.json: {name} {config[name]}: no prediction for that")
+    width, heads = number(config, "d_model", "hidden_size"), number(config, "n_head", "num_attention_heads")
+    head = head_of(config)
+    dropped = rate(config, "dropout", default=0.1) > 0
+    return Architecture(
+        family="encoder",
+        model_type="xlnet",
+        d_model=width,
+        d_ff=number(config, "d_inner", default=4096),
+        num_heads=heads,
+        d_kv=head_size(width, heads, "n_head"),
+        encoder_layers=number(config, "n_layer", "num_hidden_layers"),
+        decoder_layers=0,
+        vocab_size=number(config, "vocab_size"),
+        biases=True,
+        activation=word(config, "ff_activation", default="gelu"),
+        hidden_dropout=dropped,
+        attention_dropout=dropped,
+        head=head,
+        labels=labels_of(config, head),
+        head_dropout=head == "sequence" and rate(config, "summary_last_dropout", default=0.1) > 0,
+        keeps_inputs=flag(config, "use_mems_eval", True),
+        engine=True,
+    )
+
+
 def _marian(config: Mapping[str, Any]) -> Architecture:
     if not flag(config, "share_encoder_decoder_embeddings", True):
         raise UnsupportedArchitectureError("config.json: share_encoder_decoder_embeddings false: no prediction")
@@ -486,6 +521,7 @@ TYPES: Mapping[str, Callable[[Mapping[str, Any]], Architecture]] = {
     "llava_next": llava,
     "led": _led,
     "longt5": _longt5,
+    "xlnet": _xlnet,
     "marian": _marian,
     "m2m_100": _m2m_100,
     "modernbert": _modernbert,

@@ -18,6 +18,8 @@ T5_TYPES = ("t5", "mt5", "umt5", "longt5", "switch_transformers")
 UNTIED_BY_DEFAULT = ("mt5",)
 # Types of images and text, whose causal class would be of text alone.
 SEEING = ("qwen2_vl", "qwen2_5_vl", "llava", "llava_next")
+SEEING = ("qwen2_vl", "qwen2_5_vl")  # types of images and text, whose causal class would be of text alone
+WIDE_TYPES = ("xlnet",)  # makes parameters in fp32 whatever it is asked for; those of a checkpoint are cast as asked
 PAD, END = 0, 1  # token ids: with random weights any do
 
 
@@ -69,6 +71,8 @@ def build(
             model = kind.from_config(read, dtype=dtype, trust_remote_code=True)
         else:
             model = kind.from_config(read, dtype=dtype)
+        if read.model_type in WIDE_TYPES:
+            model.to(dtype)
         model.tie_weights()
         _freeze(model, setup, getattr(torch, DTYPES.get(setup.frozen_weights or "", ""), None))
         if not _tied(config):

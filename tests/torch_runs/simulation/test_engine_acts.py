@@ -137,6 +137,29 @@ def test_big_bird_asks_for_the_same_blocks(head: str, given: dict[str, Any]) -> 
     same_acts({**BIG_BIRD, "architectures": [f"BigBirdFor{head}"]}, base._replace(**given))
 
 
+XLNET: dict[str, Any] = {
+    "model_type": "xlnet",
+    "d_model": 128,
+    "n_head": 4,
+    "n_layer": 2,
+    "d_inner": 256,
+    "vocab_size": 500,
+}
+
+
+@pytest.mark.parametrize(
+    ("head", "given"),
+    [
+        ("SequenceClassification", {"bf16": True, "do_eval": True, "eval_samples": 7}),
+        ("SequenceClassification", {"weights": "bf16", "padded": False, "per_device_train_batch_size": 1}),
+        ("TokenClassification", {"method": "lora", "lora_target_modules": ("layer_1", "layer_2")}),
+    ],
+)
+def test_xlnet_asks_for_the_same_blocks(head: str, given: dict[str, Any]) -> None:
+    base = TrainingSetup(per_device_train_batch_size=3, max_source_length=70)
+    same_acts({**XLNET, "architectures": [f"XLNetFor{head}"]}, base._replace(**given))
+
+
 LED: dict[str, Any] = {
     "model_type": "led", "d_model": 128, "encoder_ffn_dim": 256, "decoder_ffn_dim": 256, "encoder_attention_heads": 4,
     "decoder_attention_heads": 4, "encoder_layers": 2, "decoder_layers": 2, "vocab_size": 500, "pad_token_id": 1,

@@ -56,6 +56,10 @@ def model_class(architecture: Architecture) -> type[Model]:
         from kb.memory.engine.families.deberta import Deberta
 
         return Deberta
+    if architecture.model_type == "xlnet":
+        from kb.memory.engine.families.xlnet import XLNet
+
+        return XLNet
     if architecture.model_type == "big_bird":
         from kb.memory.engine.families.big_bird import BigBird
 

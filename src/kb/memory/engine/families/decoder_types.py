@@ -161,7 +161,7 @@ def check_run(a: Architecture, setup: TrainingSetup) -> None:
 
 def without_sdpa(a: Architecture) -> bool:
     """Whether transformers computes a type's attention eagerly where nothing else is asked for."""
-    if a.model_type in ("deberta-v2", "mpnet", "longt5", "longformer", "led", "big_bird"):
+    if a.model_type in ("deberta-v2", "mpnet", "longt5", "longformer", "led", "big_bird", "xlnet"):
         return True
     return a.family == "decoder" and a.model_type in TYPES and TYPES[a.model_type].eager_only
 
