@@ -261,6 +261,7 @@ class BigBird(Encoder):
 
     def build(self) -> None:
         a = self.architecture
+        self.whole = not a.block  # for good from the first short input on (``set_attention_type``)
         self.embeddings: Any = Embeddings(self, "bert.embeddings")
         self.layers: Any = [Layer(self, f"bert.encoder.layer.{at}") for at in range(a.encoder_layers)]
         self.pooler = Linear(self, "bert.pooler", a.d_model, a.d_model, bias=True)
@@ -273,7 +274,8 @@ class BigBird(Encoder):
         mask: Any = padding if padding is not None else new(ids.shape, F32)
         first = self.buffers[1]
         kinds = seen_as(first, ids.shape, (0, 1))
-        sparse = a.block > 0 and given > (5 + 2 * a.random_blocks) * a.block
+        self.whole = self.whole or given <= (5 + 2 * a.random_blocks) * a.block
+        sparse = not self.whole
         more = -given % a.block if sparse else 0
         if more:
             ids, mask, kinds = (lengthened(each, more) for each in (ids, mask, kinds))

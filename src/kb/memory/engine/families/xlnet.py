@@ -31,6 +31,9 @@ class Attention:
             model.parameter(f"{path}.{name}", narrow) for name in ("r_r_bias", "r_s_bias", "r_w_bias")
         )
         model.parameter(f"{path}.seg_embed", (2, *narrow))
+        named = model.parameters
+        norm = named[-11:-9]  # placed first, as what is inside of a module, and named behind its own
+        named[-11:] = [*named[-9:], *norm]
 
     def __call__(self, x: Tensor, mask: Any, places: Tensor) -> Tensor:
         world.inside["Attention"] = self.path
@@ -129,6 +132,7 @@ class XLNet(Encoder):
         self.words = self.table("transformer.word_embedding", a.vocab_size, a.d_model)
         self.layers: Any = [Layer(self, f"transformer.layer.{at}") for at in range(a.encoder_layers)]
         self.parameter("transformer.mask_emb", (1, 1, a.d_model))
+        self.parameters.insert(0, self.parameters.pop())
         self.dropout = DROPPED if a.hidden_dropout else 0.0
         self.kept: list[Tensor] = []
         self.head = SummaryHead(self) if a.head == "sequence" else TokenHead(self)
