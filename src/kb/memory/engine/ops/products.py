@@ -6,7 +6,7 @@ from kb.memory.engine.autocast import half, narrowed
 from kb.memory.engine.ops.pointwise import add, add_here
 from kb.memory.engine.ops.shapes import contiguous, expand, is_contiguous, reshape, rows, view
 from kb.memory.engine.tape import Gradients, Node, record, saved
-from kb.memory.engine.tensor import Tensor, new, viewed
+from kb.memory.engine.tensor import F32, Tensor, arranged, new, packed, seen_as, viewed
 from kb.memory.engine.world import world
 
 
@@ -16,8 +16,25 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     C++ evaluates arguments last first: autocast casts bias, weight, input in that order (autocast_mode.h). A gradient
     whose batch cannot be flattened is copied at the view (ATen/native/Linear.cpp).
     """
-    if bias is not None:
+    if bias is not None and _takes_bias(x):
         return _addmm(x, weight, bias)
+    if bias is not None:  # which is then added in place behind the product
+        bias = half(bias)
+        return add_here(_mm(x, weight), bias)
+    return _mm(x, weight)
+
+
+def _takes_bias(x: Tensor) -> bool:
+    """Whether what a product reads is of one piece, or has two dimensions: autocast's copy closes gaps, and keeps the
+    order of the dimensions (ATen/native/Linear.cpp)."""
+    if len(x.shape) == 2:
+        return True
+    if world.autocast is None or x.dtype != F32:
+        return is_contiguous(x)
+    return is_contiguous(seen_as(x, x.shape, arranged(x.shape, x.strides) or packed(x.shape)))
+
+
+def _mm(x: Tensor, weight: Tensor) -> Tensor:
     trains, weight = weight.needs, half(weight)
     given: Any
     given, x = x, half(x)  # the caller's input lives until the product is there
@@ -59,11 +76,8 @@ def _mm_back(node: Node, grad: Tensor) -> Gradients:
 
 
 def _addmm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """The bias is added in place behind the product where what comes in is not contiguous (ATen/native/Linear.cpp)."""
     bias, weight = half(bias), half(weight)
     given, x = x, half(x)
-    if len(x.shape) > 2 and not is_contiguous(x):
-        return add_here(linear(x, weight), bias)
     flat = len(x.shape) == 2  # else the input's view is made before the weight's, and its gradient comes after that
     inputs = (bias, x, weight) if flat else (bias, weight, x)
     node = record(_addmm_back, inputs, (x if weight.needs else None, weight if x.needs else None), flat)
