@@ -69,6 +69,7 @@ class Architecture(NamedTuple):
     activation: str = ""  # transformers' name: silu, gelu, gelu_new, gelu_pytorch_tanh, relu, …
     norm: Norm = "layer"
     norms: int = 2  # of the residual stream, in a layer; four: one before and one after each sublayer
+    norms_sums: bool = False  # OPT-350m: norms come behind the sums, and there is none at the end
     norm_after: bool = False  # the only norm of a sublayer comes after it (EXAONE 4)
     hidden_dropout: bool = False  # after each sublayer
     embedding_dropout: bool = False
@@ -86,7 +87,8 @@ class Architecture(NamedTuple):
     fused_gates: bool = False  # one linear layer for gate and up
     window: int | None = None  # tokens that a sliding layer sees
     windowed_layers: int = 0  # how many layers slide
-    slides: tuple[bool, ...] = ()  # gpt-oss: which layers do
+    slides: tuple[bool, ...] = ()  # which layers do, where not all are alike
+    turns: tuple[bool, ...] = ()  # which layers turn queries and keys by their positions, where not all do
     score_cap: bool = False  # attention scores pass through a tanh (Gemma 2)
     logit_cap: bool = False  # so do the logits
     experts: int = 0  # mixture of experts: how many
@@ -94,6 +96,9 @@ class Architecture(NamedTuple):
     expert_ff: int = 0  # feed-forward size of one expert
     shared_ff: int = 0  # feed-forward size of the expert that every token passes
     dense_layers: int = 0  # layers without experts, of a mixture
+    dense: tuple[bool, ...] = ()  # which those are, where there are any
+    shares_normed: bool = False  # what a token's experts weigh is made to sum to one
+    router_loss: bool = False  # of a mixture: a loss of its router's is added
     type_vocab_size: int = 0  # kinds of segments that encoders embed
     pooler: bool = False
     head: Head = "causal"

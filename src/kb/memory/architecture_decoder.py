@@ -5,6 +5,7 @@ from typing import Any
 
 from kb.core.model import Architecture, Norm, QkNorm
 from kb.core.record import NamedTuple
+from kb.memory.architecture_layers import dense, turned, windows
 from kb.memory.config_fields import UnsupportedArchitectureError, flag, head_size, number, rate, word
 
 
@@ -106,9 +107,9 @@ def architecture(config: Mapping[str, Any]) -> Architecture:
             heads=heads,
             shared=kv_heads,
         )
-    unbiased = "attention_bias" if model_type != "qwen2" else ""
+    unbiased = {"qwen2": "", "opt": "enable_bias"}.get(model_type, "attention_bias")
     both = flag(config, unbiased, traits.output_bias)
-    window, windowed = _window(config, traits, layers)
+    window, windowed, slides = windows(config, layers, traits.window, traits.every)
     found = Architecture(
         family="decoder",
         model_type=model_type,
@@ -127,13 +128,14 @@ def architecture(config: Mapping[str, Any]) -> Architecture:
         activation=word(config, "hidden_activation", "hidden_act", "activation_function", default=traits.activation),
         norm=traits.norm,
         norms=2 if config.get("use_post_norm") is False else traits.norms,
+        norms_sums=model_type == "opt" and not flag(config, "do_layer_norm_before", True),
         norm_after=traits.norm_after,
         hidden_dropout=rate(config, "resid_pdrop", "hidden_dropout", "dropout", default=traits.dropout) > 0,
         embedding_dropout=_embedding_dropout(config, traits),
         embedding_size=_embedding_size(config, d_model),
-        qkv_bias=traits.qkv_bias or both,
+        qkv_bias=both if model_type == "opt" else traits.qkv_bias or both,
         output_bias=both,
-        mlp_bias=flag(config, "mlp_bias", traits.mlp_bias),
+        mlp_bias=both if model_type == "opt" else flag(config, "mlp_bias", traits.mlp_bias),
         head_bias=traits.head_bias,
         qk_norm=traits.qk_norm,
         rotary=_rotary(config, traits),
@@ -142,6 +144,8 @@ def architecture(config: Mapping[str, Any]) -> Architecture:
         fused_gates=traits.fused and traits.gated,
         window=window,
         windowed_layers=windowed,
+        slides=slides,
+        turns=turned(config, layers, window, slides),
         score_cap=bool(config.get("attn_logit_softcapping", model_type == "gemma2")),
         logit_cap=bool(config.get("final_logit_softcapping", model_type == "gemma2")),
     )
@@ -185,31 +189,17 @@ def _rotary(config: Mapping[str, Any], traits: Traits) -> float:
     return rate(config, "partial_rotary_factor", "rotary_pct", default=traits.rotary)
 
 
-def _window(config: Mapping[str, Any], traits: Traits, layers: int) -> tuple[int | None, int]:
-    """The window of sliding attention, and how many layers slide."""
-    if config.get("use_sliding_window") is False:
-        return None, 0
-    window = config.get("sliding_window", traits.window)
-    if not window:
-        return None, 0
-    window = number({"sliding_window": window}, "sliding_window")
-    kinds = config.get("layer_types")
-    if isinstance(kinds, list):
-        return window, sum(kind == "sliding_attention" for kind in kinds)
-    every = number(config, "sliding_window_pattern", default=traits.every or 0)
-    return window, layers - layers // every if every else layers
-
-
 def _with_experts(found: Architecture, config: Mapping[str, Any], traits: Traits) -> Architecture:
     """Mixtures of experts: how many, how many a token passes, their sizes, and the layers that have none."""
-    step = number(config, "decoder_sparse_step", default=1)
-    dense = config.get("mlp_only_layers")
-    alone = set(dense) if isinstance(dense, list) else set()
     shared = "shared_expert_intermediate_size"
+    without, which = dense(config, found.decoder_layers)
     return found._replace(
         experts=number(config, "num_local_experts", "num_experts", default=traits.experts),
         experts_per_token=number(config, "num_experts_per_tok"),
         expert_ff=number(config, "moe_intermediate_size", "intermediate_size"),
         shared_ff=number(config, shared) if found.model_type == "qwen2_moe" else 0,
-        dense_layers=sum(layer in alone or (layer + 1) % step != 0 for layer in range(found.decoder_layers)),
+        dense_layers=without,
+        dense=which,
+        shares_normed=found.model_type == "mixtral" or flag(config, "norm_topk_prob", False),
+        router_loss=flag(config, "output_router_logits", False),
     )

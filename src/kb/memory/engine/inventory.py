@@ -44,7 +44,7 @@ def inventory(architecture: Architecture) -> tuple[tuple[LinearModule, ...], Cou
                 key: Key = (path.removesuffix(".weight"), "embedding", tensor.shape[0], tensor.shape[1], "embedding")
                 found[key] = 1
         for linear in model.linears:
-            rows, columns = linear.weight.shape
+            rows, columns = linear.sides()
             name = _NUMBER.sub(".*.", linear.path, count=1)
             key = (name, _stack(linear.path, head=linear.head, model=model), columns, rows, "linear")
             found[key] = found.get(key, 0) + 1

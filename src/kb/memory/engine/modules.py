@@ -68,6 +68,11 @@ class Linear:
         self.bias = model.parameter(path + ".bias", (rows,)) if bias else None
         model.linears.append(self)
 
+    def sides(self) -> tuple[int, int]:
+        """Outputs and inputs."""
+        rows, columns = self.weight.shape
+        return rows, columns
+
     def __call__(self, x: Tensor) -> Tensor:
         world.inside["Linear"] = self.path
         plain = self.a is None or self.model.adapters_off
@@ -259,7 +264,7 @@ class Model:
         if named:
             wrapped = [linear for linear in self.linears if adapters.wraps(linear.path)]
         for linear in wrapped:
-            rows, columns = linear.weight.shape
+            rows, columns = linear.sides()
             dtype = linear.weight.dtype if linear.state is None else self.options.dtype
             if isinstance(linear.state, Tensor):
                 dtype = F32

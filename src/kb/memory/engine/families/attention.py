@@ -54,7 +54,7 @@ class Cache:
         alike = len({(key_row, value_row) for _, key_row, _, value_row in layers}) == 1
         apart: list[tuple[int, int]] = []
         book, free = world.recording.book, world.recording.free
-        for at_once in _strides(tokens):
+        for at_once in strides_of(tokens):
             if not apart and alike and all(_apart(*layer) for layer in layers):
                 apart = [book(layers[0][1]), book(layers[0][3])]
             for key, key_row, value, value_row in layers:
@@ -88,7 +88,7 @@ def _row_bytes(cached: Tensor) -> int:
     return batch * heads * width * WIDTH[cached.dtype]
 
 
-def _strides(tokens: int) -> list[int]:
+def strides_of(tokens: int) -> list[int]:
     """How many tokens are put behind the cache at a time."""
     at_once = -(-tokens // MOST_STRIDES)
     whole, rest = divmod(tokens - 1, at_once)
@@ -190,16 +190,32 @@ def sdpa_forward(
 
 
 def eager_forward(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, dropout: float = 0.0, wide: bool = False
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    *,
+    dropout: float = 0.0,
+    wide: bool = False,
+    narrow: bool = False,
+    caps: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """``eager_attention_forward``; ``wide`` where softmax is asked for in fp32 (Llama) and its result cast back."""
+    """``eager_attention_forward``; ``wide`` where softmax is asked for in fp32 (Llama) and its result cast back.
+
+    ``narrow``: it is cast back where it became fp32 (GPT-2); ``caps``: scores pass through a tanh (Gemma 2).
+    """
     groups = q.shape[1] // k.shape[1]
     k = repeat_kv(k, groups)
     v = repeat_kv(v, groups)
     weights = ops.scale(ops.matmul(q, ops.transpose(k, 2, 3)))
+    if caps:
+        weights = ops.scale(weights)
+        weights = ops.tanh(weights)
+        weights = ops.scale(weights)
     if mask is not None:
         weights = ops.add(weights, mask)
     weights = ops.cast(ops.softmax(weights, F32), q.dtype) if wide else ops.softmax(weights)
+    weights = ops.cast(weights, v.dtype) if narrow else weights
     weights = ops.dropout(weights, dropout)
     out = ops.matmul(weights, v)
     out = ops.contiguous(ops.transpose(out, 1, 2))

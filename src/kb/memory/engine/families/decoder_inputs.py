@@ -11,6 +11,20 @@ from kb.memory.engine.families.masks import causal_mask, in_numbers
 from kb.memory.engine.tensor import BF16, BOOL, F32, I32, I64, Tensor, new
 
 DROPPED = 0.1  # any rate but 0 allocates the same
+# Which masks a type makes: one for all layers; one of a window beside that of all tokens where a layer has a window;
+# both in any case.
+ONE, NAMED, BOTH = "one", "named", "both"
+
+
+class ByKind(tuple):  # type: ignore[type-arg]
+    """What layers that see everything get, and what those that slide get."""
+
+    __slots__ = ()
+
+
+def of_layer(each: Any, *, slides: bool) -> Any:
+    """What a layer gets."""
+    return each[slides] if type(each) is ByKind else each
 
 
 def turned(model: Any, embeds: Tensor, padding: Any, positions: Any, cache: Any) -> tuple[Any, ...]:
@@ -36,6 +50,51 @@ def placed(model: Any, embeds: Tensor, padding: Any, positions: Any, cache: Any)
     places = ops.embedding(positions, model.positions)
     x = _dropped(model, ops.add(embeds, places))
     return x, mask, None, None, None, places, positions
+
+
+def turned_by_kind(model: Any, embeds: Tensor, padding: Any, positions: Any, cache: Any) -> tuple[Any, ...]:
+    """Gemma 3: layers that slide turn by angles of their own."""
+    positions = _numbered(embeds, positions)
+    mask = masked(model, embeds, padding, cache)
+    tables: list[Any] = [None, None]
+    for kind in sorted(set(model.slides)):
+        width = model.rotary_width
+        tables[kind] = model.part("turn", model.traits.tables, positions.shape[0], embeds.shape[1], width, embeds.dtype)
+    cos, sin = (ByKind(each and each[at] for each in tables) for at in range(2))
+    return embeds, mask, cos, sin, positions, tables
+
+
+def summed(model: Any, embeds: Tensor, padding: Any, positions: Any, cache: Any) -> tuple[Any, ...]:
+    """GPT-2: learned positions are added before the mask is made."""
+    positions = _numbered(embeds, positions)
+    places = ops.embedding(positions, model.positions)
+    x = ops.add(embeds, places)
+    mask = masked(model, embeds, padding, cache)
+    x = _dropped(model, x)
+    return x, mask, None, None, positions, places
+
+
+def counted(model: Any, embeds: Tensor, padding: Any, positions: Any, cache: Any) -> tuple[Any, ...]:
+    """OPT: positions count what is no padding; embeddings narrower than the model are projected."""
+    batch, length, _ = embeds.shape
+    whole = padding
+    if whole is None:
+        past = cache.length() if cache is not None else 0
+        whole = new((batch, past + length), F32)
+    if positions is None:
+        sums = new(whole.shape, whole.dtype)
+        less = new(whole.shape, whole.dtype)  # the product, whose name goes
+        positions = new(whole.shape, whole.dtype)
+        del less
+        positions = ops.cast(positions, I64)
+        del sums
+    mask = masked(model, embeds, padding, cache, looks=False)
+    shifted = new(positions.shape, I64)
+    places = ops.embedding(shifted, model.positions)
+    del shifted
+    if model.project_in is not None:
+        embeds = model.project_in(embeds)
+    return ops.add(embeds, places), mask, None, None, positions, places, embeds, whole
 
 
 def sloped(model: Any, embeds: Tensor, padding: Any, positions: Any, cache: Any) -> tuple[Any, ...]:
@@ -148,20 +207,34 @@ def _dropped(model: Any, x: Tensor) -> Tensor:
 
 def masked(
     model: Any, embeds: Tensor, padding: Any, cache: Any, *, looks: bool = True, skips: bool = True
-) -> Tensor | None:
-    """``create_causal_mask`` as the model's attention takes it.
+) -> Any:
+    """``create_causal_mask`` as the model's attention takes it, or what its kinds of layers take.
 
     ``looks``: it gets the positions, and looks at them. ``skips``: it is left out where attention is told to be causal.
     """
+    window, kinds = model.architecture.window, model.traits.kinds
+    if kinds == ONE or (kinds == NAMED and window is None):
+        return _masked(model, embeds, padding, cache, window, looks=looks, skips=skips)
+    full = _masked(model, embeds, padding, cache, None, looks=looks, skips=skips)
+    return ByKind((full, _masked(model, embeds, padding, cache, window or 0, looks=looks, skips=skips)))
+
+
+def _masked(
+    model: Any, embeds: Tensor, padding: Any, cache: Any, window: int | None, *, looks: bool, skips: bool
+) -> Tensor | None:
     batch, length, _ = embeds.shape
+    past = cache.length() if cache is not None else 0
+    keys = past + length if padding is None else padding.shape[1]
+    if window and past >= window:
+        keys = window - 1 + length
     return causal_mask(
         batch,
         length,
-        length if padding is None else padding.shape[1],
+        keys,
         padding,
         eager=embeds.dtype if model.eager else None,
         padded=model.options.padded,
         positions=looks and cache is None,
-        window=model.architecture.window,
+        window=window,
         skips=skips,
     )

@@ -1,10 +1,11 @@
-"""Parts that decoder-only types are put together from: projections, rotary positions, feed-forwards."""
+"""Parts that decoder-only types are put together from: linear layers, rotary positions, norms, feed-forwards."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from kb.memory.engine import ops
-from kb.memory.engine.families.attention import rotary
+from kb.memory.engine.families.attention import rotary, rotate_half
 from kb.memory.engine.modules import Linear, Model
 from kb.memory.engine.tensor import F32, Tensor, new
 from kb.memory.engine.world import world
@@ -24,46 +25,25 @@ def activation_of(name: str) -> Callable[[Tensor], Tensor]:
     return ACTIVATIONS[name]
 
 
-# --- projections ----------------------------------------------------------------------------------------------------
+# --- linear layers ---------------------------------------------------------------------------------------------------
+
+by_hand = partial(Linear, product=ops.linear_by_hand)  # Falcon's
 
 
-def project(attention: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Llama: each projection is seen by heads at once."""
-    to_q, to_k, to_v = attention.projections
-    q = attention.head(to_q(x))
-    k = attention.head(to_k(x), kv=True)
-    v = attention.head(to_v(x), kv=True)
-    return q, k, v
+class Conv1D(Linear):
+    """``Conv1D`` (transformers/pytorch_utils.py): a linear layer whose weight is turned; bitsandbytes turns it back."""
 
+    __slots__ = ()
 
-def project_together(attention: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """StableLM: all three are made before they are seen by heads."""
-    to_q, to_k, to_v = attention.projections
-    q = to_q(x)
-    k = to_k(x)
-    v = to_v(x)
-    return attention.head(q), attention.head(k, kv=True), attention.head(v, kv=True)
+    def __init__(self, model: Model, path: str, columns: int, rows: int, *, bias: bool = True) -> None:
+        shape = (columns, rows) if model.options.quantization is None else (rows, columns)
+        weight = model.parameter(path + ".weight", shape)
+        super().__init__(model, path, columns, rows, bias=bias, weight=weight)
+        self.product = ops.addmm
 
-
-def project_normed(attention: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Qwen3: a norm over each head's dimensions of queries and keys."""
-    to_q, to_k, to_v = attention.projections
-    norm_q, norm_k = attention.norms
-    batch, length, _ = x.shape
-    q = ops.transpose(norm_q(ops.view(to_q(x), (batch, length, attention.heads, attention.width))), 1, 2)
-    k = ops.transpose(norm_k(ops.view(to_k(x), (batch, length, attention.kv_heads, attention.width))), 1, 2)
-    v = attention.head(to_v(x), kv=True)
-    return q, k, v
-
-
-def project_fused(attention: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """GPT-NeoX: one product, a head's query, key and value side by side; its name lives as long as attention runs."""
-    batch, length, _ = x.shape
-    width = attention.width
-    (to_qkv,) = attention.projections
-    qkv = ops.transpose(ops.view(to_qkv(x), (batch, length, attention.heads, 3 * width)), 1, 2)
-    q, k, v = ops.split(qkv, (width, width, width))
-    return q, k, v, qkv
+    def sides(self) -> tuple[int, int]:
+        rows, columns = self.weight.shape
+        return (rows, columns) if self.model.options.quantization is not None else (columns, rows)
 
 
 # --- rotary positions -----------------------------------------------------------------------------------------------
@@ -77,6 +57,16 @@ def rotary_part(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor,
     q_embed, k_embed = rotary(q_rot, k_rot, cos, sin)
     q_embed = ops.cat((q_embed, q_pass))
     k_embed = ops.cat((k_embed, k_pass))
+    return q_embed, k_embed
+
+
+def rotary_part_behind(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """Phi-3: the same, queries whole before keys."""
+    width = cos.shape[-1]
+    q_rot, q_pass = ops.part(q, width), ops.part(q, q.shape[-1] - width)
+    k_rot, k_pass = ops.part(k, width), ops.part(k, k.shape[-1] - width)
+    q_embed = ops.cat((ops.add(ops.mul(q_rot, cos), ops.mul(rotate_half(q_rot), sin)), q_pass))
+    k_embed = ops.cat((ops.add(ops.mul(k_rot, cos), ops.mul(rotate_half(k_rot), sin)), k_pass))
     return q_embed, k_embed
 
 
@@ -160,13 +150,14 @@ class CohereNorm:
 
 
 class GatedMlp:
-    """Llama: ``down(act(gate(x)) * up(x))``."""
+    """Llama: ``down(act(gate(x)) * up(x))``; ``width`` where it is not the architecture's."""
 
-    def __init__(self, model: Model, path: str) -> None:
+    def __init__(self, model: Model, path: str, width: int = 0) -> None:
         a, self.path = model.architecture, path
-        self.gate = Linear(model, f"{path}.gate_proj", a.d_model, a.d_ff, bias=a.mlp_bias)
-        self.up = Linear(model, f"{path}.up_proj", a.d_model, a.d_ff, bias=a.mlp_bias)
-        self.down = Linear(model, f"{path}.down_proj", a.d_ff, a.d_model, bias=a.mlp_bias)
+        inner = width or a.d_ff
+        self.gate = Linear(model, f"{path}.gate_proj", a.d_model, inner, bias=a.mlp_bias)
+        self.up = Linear(model, f"{path}.up_proj", a.d_model, inner, bias=a.mlp_bias)
+        self.down = Linear(model, f"{path}.down_proj", inner, a.d_model, bias=a.mlp_bias)
         self.act = activation_of(a.activation)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -196,9 +187,9 @@ class PlainMlp:
 
     def __init__(self, model: Any, path: str, names: tuple[str, str], dropped: bool) -> None:
         a, self.path = model.architecture, path
-        product = model.traits.product
-        self.first = Linear(model, f"{path}.{names[0]}", a.d_model, a.d_ff, bias=a.mlp_bias, product=product)
-        self.second = Linear(model, f"{path}.{names[1]}", a.d_ff, a.d_model, bias=a.mlp_bias, product=product)
+        linear = model.traits.linear
+        self.first = linear(model, f"{path}.{names[0]}", a.d_model, a.d_ff, bias=a.mlp_bias)
+        self.second = linear(model, f"{path}.{names[1]}", a.d_ff, a.d_model, bias=a.mlp_bias)
         self.act = activation_of(a.activation)
         self.dropout = 0.1 if dropped and a.hidden_dropout else 0.0
 

@@ -9,14 +9,16 @@ from typing import Any
 from kb.core.model import Architecture
 from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
-from kb.memory.engine import ops
 from kb.memory.engine.families import decoder_inputs as inputs
 from kb.memory.engine.families import decoder_parts as parts
+from kb.memory.engine.families import decoder_projections as projections
 from kb.memory.engine.families import decoder_wirings as wirings
 from kb.memory.engine.families import decoder_written as written
 from kb.memory.engine.families.attention import rotary, rotary_tables
+from kb.memory.engine.families.decoder_gemma import GemmaNorm
+from kb.memory.engine.families.decoder_projections import as_it_is
 from kb.memory.engine.faults import NotFollowedError
-from kb.memory.engine.modules import LayerNorm, RmsNorm
+from kb.memory.engine.modules import LayerNorm, Linear, RmsNorm
 
 
 def no_table(a: Architecture) -> Any:
@@ -47,39 +49,90 @@ class Traits(NamedTuple):
     qk_norms: tuple[str, ...] = ()
     mlp_path: str = "mlp"
     norm: Callable[..., Any] = RmsNorm
-    project: Callable[..., Any] = parts.project
+    project: Callable[..., Any] = projections.project
     turn: Callable[..., Any] = rotary
     tables: Callable[..., Any] = rotary_tables
     mlp: Callable[..., Any] = parts.GatedMlp
     wiring: Callable[..., Any] = wirings.sequential
     scaled_logits: bool = False
+    kinds: str = inputs.ONE  # masks that it makes
     inputs: Callable[..., Any] = inputs.turned
     written: Callable[..., Any] | None = None  # attention as the type writes it out, of ``decoder_written``
     special_tokens: int = 2  # that generate makes tensors of, as published configs name them: most have no padding
     numbers: bool = True  # generate hands the positions on
     eager_only: bool = False  # transformers has no other implementation of its attention
     table: Callable[..., Any] = no_table  # a buffer of every attention: its shape and type
-    product: Callable[..., Any] | None = None  # of the blocks' linear layers, where it is the type's own
+    linear: Callable[..., Any] = Linear  # of the blocks' linear layers
+    placed: str = "qkvo"  # the order in which attention's layers are registered; q is the only one of a fused product
+    tables_by_kind: bool = False  # layers that slide turn by angles of their own
+    wide_shares: bool = True  # eager attention asks for softmax in fp32
+    caps: bool = False  # eager attention reads the config's cap of scores
+    scaled_words: bool = False  # the embedding scales what it looks up
+    scaled_embeds: bool = False  # the model does
+    final_first: bool = False  # the final norm is registered before the layers
+    dense_mlp: Callable[..., Any] = parts.GatedMlp  # of a mixture's layers without experts
     dropped_output: bool = False  # dropout behind attention's output layer, inside of it
 
 
 LLAMA = Traits()
+GEMMA = Traits(special_tokens=3, norm=GemmaNorm, scaled_words=True)
+GEMMA2 = GEMMA._replace(
+    kinds=inputs.BOTH, wiring=wirings.sandwiched, eager_only=True, caps=True,
+    order=("attention", "mlp", "norm1", "norm3", "norm2", "norm4"),
+    norms=(
+        "input_layernorm", "pre_feedforward_layernorm", "post_attention_layernorm", "post_feedforward_layernorm",
+    ),
+)  # fmt: skip
 TYPES = {
     "llama": LLAMA,
     "mistral": LLAMA,
-    "qwen2": LLAMA,
-    "qwen3": Traits(qk_norms=("q_norm", "k_norm"), project=parts.project_normed),
-    "qwen2_vl": Traits(stem="model.language_model", project=parts.project_together),
-    "qwen2_5_vl": Traits(stem="model.language_model", project=parts.project_together),
+    "qwen2": Traits(kinds=inputs.NAMED),
+    "qwen3": Traits(qk_norms=("q_norm", "k_norm"), project=projections.project_normed, kinds=inputs.NAMED),
+    "gemma": GEMMA,
+    "gemma2": GEMMA2,
+    "gemma3_text": GEMMA2._replace(
+        eager_only=False, caps=False, tables_by_kind=True, inputs=inputs.turned_by_kind,
+        qk_norms=("q_norm", "k_norm"), project=projections.project_behind,
+    ),
+    "phi3": Traits(
+        special_tokens=3, qkv=("qkv_proj",), placed="oq", project=projections.project_cut, turn=parts.rotary_part_behind,
+        mlp=parts.FusedGatedMlp, wiring=wirings.dropped,
+    ),
+    "smollm3": Traits(special_tokens=3, kinds=inputs.NAMED),
+    "granite": Traits(scaled_embeds=True, scaled_logits=True, wiring=wirings.scaled),
+    "hyperclovax": Traits(
+        scaled_embeds=True, scaled_logits=True, wiring=wirings.scaled,
+        order=("attention", "mlp", "norm1", "norm2", "norm3", "norm4"),
+        norms=("input_layernorm", "post_attention_layernorm", "post_norm1", "post_norm2"),
+    ),
+    "exaone4": Traits(
+        kinds=inputs.NAMED, norms=("post_attention_layernorm", "post_feedforward_layernorm"),
+        qk_norms=("q_norm", "k_norm"), project=projections.project_behind, wiring=wirings.normed_behind,
+    ),
+    "gpt2": Traits(
+        stem="transformer", embed="wte", positions="wpe", layers="h", final="ln_f",
+        order=("norm1", "attention", "norm2", "mlp"), norms=("ln_1", "ln_2"), attention="attn", qkv=("c_attn",),
+        output="c_proj", norm=LayerNorm, linear=parts.Conv1D, inputs=inputs.summed, wide_shares=False,
+        project=projections.project_split, turn=as_it_is, mlp=parts.named_mlp("c_fc", "c_proj", dropped=True),
+        wiring=wirings.gpt2, dropped_output=True,
+    ),
+    "opt": Traits(
+        special_tokens=3, stem="model.decoder", positions="embed_positions", position_offset=2, final="final_layer_norm",
+        final_first=True, order=("attention", "norm1", "mlp", "norm2"), placed="kvqo", output="out_proj",
+        norms=("self_attn_layer_norm", "final_layer_norm"), norm=LayerNorm, inputs=inputs.counted, turn=as_it_is,
+        project=projections.project_scaled, mlp_path="", mlp=parts.named_mlp("fc1", "fc2"), wiring=wirings.opt,
+    ),
+    "qwen2_vl": Traits(stem="model.language_model", project=projections.project_together),
+    "qwen2_5_vl": Traits(stem="model.language_model", project=projections.project_together),
     **dict.fromkeys(("llava", "llava_next"), Traits(stem="model.language_model")),
     "gpt_oss": Traits(eager_only=True),
     "gpt_neox": Traits(
         stem="gpt_neox", embed="embed_in", final="final_layer_norm", order=("norm1", "norm2", "attention", "mlp"),
-        attention="attention", qkv=("query_key_value",), output="dense", norm=LayerNorm, project=parts.project_fused,
+        attention="attention", qkv=("query_key_value",), output="dense", norm=LayerNorm, project=projections.project_fused,
         turn=parts.rotary_part, mlp=parts.named_mlp("dense_h_to_4h", "dense_4h_to_h"), wiring=wirings.neox,
     ),
     "stablelm": Traits(
-        norm=LayerNorm, project=parts.project_together, turn=parts.rotary_part_here, wiring=wirings.stablelm,
+        norm=LayerNorm, project=projections.project_together, turn=parts.rotary_part_here, wiring=wirings.stablelm,
     ),
     "starcoder2": Traits(
         norm=LayerNorm, mlp=parts.named_mlp("c_fc", "c_proj", dropped=True), dropped_output=True,
@@ -117,7 +170,7 @@ TYPES = {
     "falcon": Traits(
         stem="transformer", embed="word_embeddings", layers="h", final="ln_f", attention="self_attention",
         qkv=("query_key_value",), output="dense", norm=LayerNorm, inputs=inputs.falcon, written=written.falcon,
-        product=ops.linear_by_hand, mlp=parts.named_mlp("dense_h_to_4h", "dense_4h_to_h"), wiring=wirings.falcon,
+        linear=parts.by_hand, mlp=parts.named_mlp("dense_h_to_4h", "dense_4h_to_h"), wiring=wirings.falcon,
     ),
     "phi": Traits(
         final="final_layernorm", rotary_first=True, order=("attention", "mlp", "norm1"), output="dense",
@@ -169,4 +222,4 @@ def without_sdpa(a: Architecture) -> bool:
 def packs_nothing(a: Architecture) -> bool:
     """Whether 4-bit loading leaves a type's blocks as they are: their linear layers are a class of the model's own,
     which transformers 5.23 does not replace (integrations/bitsandbytes.py); releases that ask ``isinstance`` do."""
-    return a.family == "decoder" and a.model_type in TYPES and TYPES[a.model_type].product is not None
+    return a.family == "decoder" and a.model_type in TYPES and TYPES[a.model_type].linear is parts.by_hand

@@ -122,3 +122,80 @@ def stablelm(layer: Any, x: Tensor, *rest: Any) -> Tensor:
     fed = layer.mlp(layer.norm2(residual))
     fed = layer.drop(fed)
     return ops.add(residual, fed)
+
+
+def gpt2(layer: Any, x: Tensor, *rest: Any) -> Tensor:
+    """GPT-2: as GPT-Neo, but nobody gets the weights."""
+    residual = x
+    x = layer.norm1(x)
+    attended, _ = layer.attention(x, *rest)
+    x = ops.add(attended, residual)
+    residual = x
+    x = layer.norm2(x)
+    fed = layer.mlp(x)
+    return ops.add(residual, fed)
+
+
+def dropped(layer: Any, x: Tensor, *rest: Any) -> Tensor:
+    """Phi-3: as Llama, with both dropped out."""
+    residual = x
+    x = layer.norm1(x)
+    x, _ = layer.attention(x, *rest)
+    x = ops.add(residual, layer.drop(x))
+    residual = x
+    x = layer.norm2(x)
+    x = layer.mlp(x)
+    return ops.add(residual, layer.drop(x))
+
+
+def opt(layer: Any, x: Tensor, *rest: Any) -> Tensor:
+    """OPT: tokens of all samples in one dimension before the feed-forward; OPT-350m's norms come behind the sums."""
+    behind = layer.model.architecture.norms_sums
+    residual = x
+    if not behind:
+        x = layer.norm1(x)
+    x, _ = layer.attention(x, *rest)
+    x = layer.drop(x)
+    x = ops.add(residual, x)
+    if behind:
+        x = layer.norm1(x)
+    shape = x.shape
+    x = ops.reshape(x, (shape[0] * shape[1], shape[2]))
+    residual = x
+    if not behind:
+        x = layer.norm2(x)
+    x = layer.mlp.first(x)
+    x = layer.mlp.act(x)
+    x = layer.mlp.second(x)
+    x = layer.drop(x)
+    x = ops.view(ops.add(residual, x), shape)
+    return layer.norm2(x) if behind else x
+
+
+def scaled(layer: Any, x: Tensor, *rest: Any) -> Tensor:
+    """Granite: what is added is scaled; HyperCLOVA X may have a norm before that."""
+    more = layer.model.architecture.norms > 2
+    residual = x
+    x = layer.norm1(x)
+    x, _ = layer.attention(x, *rest)
+    if more:
+        x = layer.norm3(x)
+    x = ops.add(residual, ops.scale(x))
+    residual = x
+    x = layer.norm2(x)
+    x = layer.mlp(x)
+    if more:
+        x = layer.norm4(x)
+    return ops.add(residual, ops.scale(x))
+
+
+def normed_behind(layer: Any, x: Tensor, *rest: Any) -> Tensor:
+    """EXAONE 4: the only norm of each of the two comes behind it."""
+    residual = x
+    x, _ = layer.attention(x, *rest)
+    x = layer.norm1(x)
+    x = ops.add(residual, x)
+    residual = x
+    x = layer.mlp(x)
+    x = layer.norm2(x)
+    return ops.add(residual, x)

@@ -26,7 +26,7 @@ def causal_mask(
     """``create_causal_mask``: bool, or numbers of the type ``eager``; None where attention is told to be causal.
 
     Args:
-        padding: the batch's mask, (batch, keys), where there is one.
+        padding: the batch's mask, where there is one; of a full window's cache it is longer than the keys.
         padded: whether some of it is padding, which decides whether the mask can be left out.
         positions: position ids were given, and no cache: packed sequences are looked for where there is no mask.
         window: tokens that a sliding layer sees (``create_sliding_window_causal_mask``).
@@ -34,9 +34,13 @@ def causal_mask(
     """
     flags = None
     if padding is not None:
-        flags = new((batch, keys), BOOL)
+        flags = new(padding.shape, BOOL)
     elif positions and world.grad:
         packed_sequences(batch, keys)
+    if skips and eager is None and flags is not None and flags.shape[1] > keys:  # of a window, more than it sees
+        places = _range(keys)
+        cut = new((batch, keys), BOOL)
+        del places, cut
     if skips and eager is None and not (window is not None and keys >= window):
         same = queries == keys
         if flags is not None:

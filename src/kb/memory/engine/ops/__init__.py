@@ -31,6 +31,7 @@ from kb.memory.engine.ops.pointwise import (
     where,
 )
 from kb.memory.engine.ops.products import (
+    addmm,
     baddbmm,
     bmm,
     conv1d,
@@ -68,6 +69,7 @@ from kb.memory.engine.ops.shapes import (
 __all__ = [
     "add",
     "add_here",
+    "addmm",
     "baddbmm",
     "bmm",
     "cast",

@@ -75,6 +75,20 @@ def _mm_back(node: Node, grad: Tensor) -> Gradients:
     return by_x, by_weight
 
 
+def addmm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """``torch.addmm(bias, x.view(-1, …), weight).view(…)``, as ``Conv1D`` has it (transformers/pytorch_utils.py).
+
+    The weight lies as the product wants it; C++ evaluates arguments last first.
+    """
+    flat = view(x, (rows(x.shape), x.shape[-1]))
+    weight, flat, bias = half(weight), half(flat), half(bias)
+    kept = (flat if weight.needs else None, weight if flat.needs else None)
+    node = record(_addmm_back, (bias, flat, weight), kept, True)
+    out = new((flat.shape[0], weight.shape[1]), flat.dtype, None, node)
+    world.multiplied(biased=True)
+    return view(out, (*x.shape[:-1], weight.shape[1]))
+
+
 def _addmm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     bias, weight = half(bias), half(weight)
     given, x = x, half(x)

@@ -8,7 +8,7 @@ from typing import Any
 from kb.core.record import NamedTuple
 from kb.memory.engine import ops
 from kb.memory.engine.autocast import autocast
-from kb.memory.engine.families.attention import Cache, PairedCache
+from kb.memory.engine.families.attention import PairedCache
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import Model
 from kb.memory.engine.runs.beams import search, suppressed
@@ -83,7 +83,9 @@ def greedy(model: Any, batch: list[Any], decoding: Decoding) -> None:
     if model.numbers:
         position, scratch = new((rows, length), I64), new((rows, length), I64)
         del scratch
-    unfinished, cache = small(), Cache()
+    if not model.options.padded:
+        mask = None  # a mask of ones alone is dropped
+    unfinished, cache = small(), model.cache()
     logits: Any
     chosen: Any
     held: Any
@@ -105,7 +107,7 @@ def greedy(model: Any, batch: list[Any], decoding: Decoding) -> None:
             cache.grow(grown)
             step += grown
         position = position and _longer(position, rows, length + step)
-        mask = new((rows, length + step), I64)
+        mask = mask and new((rows, length + step), I64)
         logits = new((rows, out.shape[-1]), F32)
         mark(logits, "logits")
         if decoding.sampled:
