@@ -13,9 +13,20 @@ if TYPE_CHECKING:
 
 def magnitude_of(linear: "Linear") -> Tensor:
     """``DoraLinearLayer.update_layer``: the lengths of the weight with its adapters, as a parameter."""
-    product = new(linear.weight.shape, linear.weight.dtype)
+    product = new(linear.sides(), linear.weight.dtype)
     world.multiplied()
-    return _norm(linear.weight, product)
+    return _norm(upright(linear, linear.weight), product)
+
+
+def upright(linear: "Linear", weight: Tensor) -> Tensor:
+    """``transpose`` (peft/utils/other.py) where the layer's weight is turned: of the weight itself a parameter of its
+    own, which wants a gradient."""
+    if not linear.turned:
+        return weight
+    rows, columns = linear.sides()
+    seen = Tensor((rows, columns), weight.dtype, (1, rows), weight.storage)
+    seen.needs = weight is linear.weight and world.grad
+    return seen
 
 
 def forward(linear: "Linear", x: Tensor, result: Tensor) -> Tensor:
@@ -37,11 +48,11 @@ def _layer(linear: "Linear", x: Tensor, base: Tensor | None) -> Tensor:
     whole = _whole(a, b)
     whole = ops.cast(whole, x.dtype)
     weight = ops.cast(linear.weight, x.dtype)
-    norm = _norm(weight, bare(whole))
+    norm = _norm(upright(linear, weight), bare(whole))
     scaled = ops.view(_divide(magnitude, norm), (1, magnitude.shape[0]))
     adapted = ops.linear(ops.linear(x, a), b)
     if base is None:
-        base = ops.linear(x, weight)
+        base = ops.linear(x, upright(linear, weight))
     elif linear.bias is not None:
         base = ops.sub(base, linear.bias)
     first = ops.mul(ops.plus(scaled), base)

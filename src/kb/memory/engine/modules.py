@@ -68,6 +68,8 @@ class Linear:
         self.bias = model.parameter(path + ".bias", (rows,)) if bias else None
         model.linears.append(self)
 
+    turned = False  # whether the weight lies as (inputs, outputs)
+
     def sides(self) -> tuple[int, int]:
         """Outputs and inputs."""
         rows, columns = self.weight.shape
@@ -160,6 +162,7 @@ class Model:
 
     generates = True
     encodes = False  # an encoder-decoder
+    placed: tuple[int, ...] = ()  # of what a layer gets beside its input, tensors that are given by their place
     reenters = True  # whether reentrant checkpointing is followed
     inputs: int | None = None  # of a batch, how many come before what is no label; None: none do
     hears = False  # its input is sound, and has no mask
@@ -379,7 +382,7 @@ class Model:
                     0
                 ].needs = True  # custom_gradient_checkpointing_func, llamafactory/model/model_utils/checkpointing.py
             if self.options.reentrant:
-                return checkpoint_reentrant(call, *args)
+                return checkpoint_reentrant(call, *args, kept=self.placed)
             return checkpoint(call, *args)
         return call(*args)
 

@@ -134,13 +134,14 @@ def checkpoint(call: Callable[..., Any], *args: Any) -> Any:
         world.frame = None
 
 
-def checkpoint_reentrant(call: Callable[..., Any], x: Tensor, *rest: Any) -> Any:
+def checkpoint_reentrant(call: Callable[..., Any], x: Tensor, *rest: Any, kept: tuple[int, ...] = ()) -> Any:
     """``use_reentrant=True``: nothing of ``call`` is recorded; backward runs it again, with a backward of its own.
 
     Source: ``CheckpointFunction`` (torch/utils/checkpoint.py). What a gradient reaches beside ``x`` (an encoder's
-    result) is an input too. A second result (a block's attention weights) is one that nothing reads.
+    result) is an input too, and so are the ``kept`` of ``rest``, which are given by their place. A second result (a
+    block's attention weights) is one that nothing reads.
     """
-    places = [at for at, each in enumerate(rest) if isinstance(each, Tensor) and each.needs]
+    places = [at for at, each in enumerate(rest) if isinstance(each, Tensor) and (each.needs or at in kept)]
     inputs = (x, *(rest[at] for at in places))
     others = tuple(None if at in places else each for at, each in enumerate(rest))
     node = record(_reentrant_back, inputs, inputs, (call, others, places, world.autocast))
@@ -165,8 +166,8 @@ def _reentrant_back(node: Node, grad: Any) -> Gradients:
     if node.results:
         grad = grad[0]
         unread = [new(*shape) for shape in shapes[0]]
-    for at, each in zip((None, *places), inputs, strict=True):
-        each.needs = True
+    for at, each, edge in zip((None, *places), inputs, node.edges, strict=True):
+        each.needs = edge is not None
         if at is not None:
             given[at] = each
     recording = world.recording

@@ -23,12 +23,14 @@ class Decoder(Model):
     """A causal language model with its head."""
 
     flattens = shards = True
+    decodes = False  # whether a token behind the prompt is asked for
 
     def build(self) -> None:
         a = self.architecture
         self.traits = traits = traits_of(a.model_type, a)
         self.numbers, self.special_tokens = traits.numbers, traits.special_tokens
         self.slides = a.slides or (a.windowed_layers > 0,) * a.decoder_layers
+        self.placed = (0,) if traits.mask_by_place else ()
         self.caps = a.score_cap and traits.caps
         stem = traits.stem
         self.embed = self.table(f"{stem}.{traits.embed}", a.vocab_size, a.embedding_size or a.d_model)
@@ -119,6 +121,9 @@ class Decoder(Model):
         if self.traits.scaled_embeds:
             embeds = ops.scale(embeds)
         x, mask, cos, sin, positions, *held = self.traits.inputs(self, embeds, padding, positions, cache)
+        if self.project_in is not None:
+            embeds = self.project_in(embeds)
+            x = ops.add(embeds, x)
         for layer in self.layers:
             if states is not None:
                 states.append(x)
@@ -164,7 +169,9 @@ class Decoder(Model):
 
     def step(self, ids: Tensor, padding: Any, positions: Tensor, cache: Cache) -> Tensor:
         """One step of decoding: the logits of the last token (``logits_to_keep=1``)."""
+        self.decodes = cache.length() > 0
         hidden = self.base(ids, padding, positions, cache)
+        self.decodes = False
         last = Tensor((hidden.shape[0], 1, hidden.shape[2]), hidden.dtype, hidden.strides, hidden.storage)
         del hidden
         return self.scores(last)

@@ -75,7 +75,7 @@ def summed(model: Any, embeds: Tensor, padding: Any, positions: Any, cache: Any)
 
 
 def counted(model: Any, embeds: Tensor, padding: Any, positions: Any, cache: Any) -> tuple[Any, ...]:
-    """OPT: positions count what is no padding; embeddings narrower than the model are projected."""
+    """OPT: positions count what is no padding; they are given alone where embeddings are projected before the sum."""
     batch, length, _ = embeds.shape
     whole = padding
     if whole is None:
@@ -92,9 +92,8 @@ def counted(model: Any, embeds: Tensor, padding: Any, positions: Any, cache: Any
     shifted = new(positions.shape, I64)
     places = ops.embedding(shifted, model.positions)
     del shifted
-    if model.project_in is not None:
-        embeds = model.project_in(embeds)
-    return ops.add(embeds, places), mask, None, None, positions, places, embeds, whole
+    x = places if model.project_in is not None else ops.add(embeds, places)
+    return x, mask, None, None, positions, places, whole
 
 
 def sloped(model: Any, embeds: Tensor, padding: Any, positions: Any, cache: Any) -> tuple[Any, ...]:

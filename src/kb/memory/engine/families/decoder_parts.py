@@ -41,9 +41,13 @@ class Conv1D(Linear):
         super().__init__(model, path, columns, rows, bias=bias, weight=weight)
         self.product = ops.addmm
 
+    @property
+    def turned(self) -> bool:  # type: ignore[override]
+        return self.model.options.quantization is None
+
     def sides(self) -> tuple[int, int]:
         rows, columns = self.weight.shape
-        return (rows, columns) if self.model.options.quantization is not None else (columns, rows)
+        return (columns, rows) if self.turned else (rows, columns)
 
 
 # --- rotary positions -----------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import Any
 from kb.core.model import Architecture
 from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
+from kb.memory.engine.families import decoder_experts as experts
 from kb.memory.engine.families import decoder_inputs as inputs
 from kb.memory.engine.families import decoder_parts as parts
 from kb.memory.engine.families import decoder_projections as projections
@@ -64,11 +65,13 @@ class Traits(NamedTuple):
     table: Callable[..., Any] = no_table  # a buffer of every attention: its shape and type
     linear: Callable[..., Any] = Linear  # of the blocks' linear layers
     placed: str = "qkvo"  # the order in which attention's layers are registered; q is the only one of a fused product
+    mask_by_place: bool = False  # blocks get it without its name: a checkpoint keeps it as it does their input
     tables_by_kind: bool = False  # layers that slide turn by angles of their own
     wide_shares: bool = True  # eager attention asks for softmax in fp32
     caps: bool = False  # eager attention reads the config's cap of scores
     scaled_words: bool = False  # the embedding scales what it looks up
     scaled_embeds: bool = False  # the model does
+    scores_apart: bool = False  # its class for classification, or for rewards, is its own, or there is none
     final_first: bool = False  # the final norm is registered before the layers
     dense_mlp: Callable[..., Any] = parts.GatedMlp  # of a mixture's layers without experts
     dropped_output: bool = False  # dropout behind attention's output layer, inside of it
@@ -99,9 +102,9 @@ TYPES = {
         mlp=parts.FusedGatedMlp, wiring=wirings.dropped,
     ),
     "smollm3": Traits(special_tokens=3, kinds=inputs.NAMED),
-    "granite": Traits(scaled_embeds=True, scaled_logits=True, wiring=wirings.scaled),
+    "granite": Traits(scaled_embeds=True, scaled_logits=True, scores_apart=True, wiring=wirings.scaled),
     "hyperclovax": Traits(
-        scaled_embeds=True, scaled_logits=True, wiring=wirings.scaled,
+        scaled_embeds=True, scaled_logits=True, scores_apart=True, wiring=wirings.scaled,
         order=("attention", "mlp", "norm1", "norm2", "norm3", "norm4"),
         norms=("input_layernorm", "post_attention_layernorm", "post_norm1", "post_norm2"),
     ),
@@ -109,18 +112,24 @@ TYPES = {
         kinds=inputs.NAMED, norms=("post_attention_layernorm", "post_feedforward_layernorm"),
         qk_norms=("q_norm", "k_norm"), project=projections.project_behind, wiring=wirings.normed_behind,
     ),
+    "mixtral": Traits(mlp=experts.mixtral),
+    "qwen2_moe": Traits(kinds=inputs.BOTH, mlp=experts.Mixture),
+    "qwen3_moe": Traits(
+        qk_norms=("q_norm", "k_norm"), project=projections.project_normed, mlp=experts.qwen3_moe,
+    ),
     "gpt2": Traits(
         stem="transformer", embed="wte", positions="wpe", layers="h", final="ln_f",
         order=("norm1", "attention", "norm2", "mlp"), norms=("ln_1", "ln_2"), attention="attn", qkv=("c_attn",),
         output="c_proj", norm=LayerNorm, linear=parts.Conv1D, inputs=inputs.summed, wide_shares=False,
         project=projections.project_split, turn=as_it_is, mlp=parts.named_mlp("c_fc", "c_proj", dropped=True),
-        wiring=wirings.gpt2, dropped_output=True,
+        wiring=wirings.gpt2, dropped_output=True, mask_by_place=True,
+        scores_apart=True,
     ),
     "opt": Traits(
         special_tokens=3, stem="model.decoder", positions="embed_positions", position_offset=2, final="final_layer_norm",
         final_first=True, order=("attention", "norm1", "mlp", "norm2"), placed="kvqo", output="out_proj",
         norms=("self_attn_layer_norm", "final_layer_norm"), norm=LayerNorm, inputs=inputs.counted, turn=as_it_is,
-        project=projections.project_scaled, mlp_path="", mlp=parts.named_mlp("fc1", "fc2"), wiring=wirings.opt,
+        scores_apart=True, project=projections.project_scaled, mlp_path="", mlp=parts.named_mlp("fc1", "fc2"), wiring=wirings.opt,
     ),
     "qwen2_vl": Traits(stem="model.language_model", project=projections.project_together),
     "qwen2_5_vl": Traits(stem="model.language_model", project=projections.project_together),
@@ -194,18 +203,22 @@ def traits_of(model_type: str, a: Architecture | None = None) -> Traits:
 
 
 def check_run(a: Architecture, setup: TrainingSetup) -> None:
-    """Refuse, by name, what is not followed of a type whose attention is its own.
+    """Refuse, by name, what is not followed of a type whose attention is its own, or of a mixture of experts.
 
     Raises:
-        NotFollowedError: the type has no row, or the run shards it, trains a reward model or wants flash attention.
+        NotFollowedError: the type has no row, or the run does with it what is not followed.
     """
-    if traits_of(a.model_type).written is None:
-        return
+    traits, flash = traits_of(a.model_type), setup.attn_implementation == "flash"
+    written, adapted = traits.written is not None, setup.method != "full"
+    rewards = setup.post is not None and setup.post.kind == "reward"
     refused = {
-        "flash_attention_2": setup.attn_implementation == "flash",
-        "FSDP": setup.fsdp,
-        "ZeRO-3": setup.zero_stage == 3,
-        "reward": setup.post is not None and setup.post.kind == "reward",
+        "flash_attention_2": flash and (written or traits.eager_only),
+        "FSDP": setup.fsdp and written,
+        "ZeRO-3": setup.zero_stage == 3 and (written or a.experts > 0),
+        "reward": rewards and (written or traits.scores_apart),
+        "LoRA on experts": adapted and a.experts > 0 and experts.wrapped(setup.lora_target_modules),
+        "output_router_logits": a.router_loss,
+        f"experts of {a.expert_ff}": bool(a.expert_ff % experts.STEP or a.experts and a.d_model % experts.STEP),
     }
     for name, refuses in refused.items():
         if refuses:

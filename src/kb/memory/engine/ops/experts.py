@@ -1,7 +1,8 @@
 """Operators of a mixture of experts that sorts tokens by expert and multiplies each expert's group of rows."""
 
+from kb.memory.engine.ops.pointwise import seen_again
 from kb.memory.engine.tape import Gradients, Node, record, save, saved
-from kb.memory.engine.tensor import BOOL, F32, I64, Tensor, like, new
+from kb.memory.engine.tensor import BOOL, F32, I64, Tensor, like, new, seen_as
 from kb.memory.engine.world import world
 
 
@@ -21,15 +22,15 @@ def _rows_back(node: Node, grad: Tensor) -> Gradients:
 def grouped(rows: Tensor, weights: Tensor, offsets: Tensor) -> Tensor:
     """``torch.nn.functional.grouped_mm`` of (rows, inputs) and (experts, inputs, outputs); of whole 16 bytes a row."""
     kept = (rows if weights.needs else None, weights if rows.needs else None, offsets)
-    node = record(_grouped_back, (rows, weights), kept)
+    node = record(_grouped_back, (rows, weights), kept, weights.strides)
     return new((rows.shape[0], weights.shape[2]), rows.dtype, None, node)
 
 
 def _grouped_back(node: Node, grad: Tensor) -> Gradients:
-    """The weights' gradient comes first."""
+    """The weights' gradient comes first, laid out as they are."""
     kept = saved(node)
     rows, weights = node.edges
-    by_weights = None if weights is None else new(weights[1], grad.dtype)
+    by_weights = None if weights is None else new(weights[1], grad.dtype, node.extra)
     by_rows = None if rows is None else new(rows[1], grad.dtype)
     del kept
     return by_rows, by_weights
@@ -94,3 +95,33 @@ def every_other(tensor: Tensor) -> Tensor:
 
 def _rows_like_back(node: Node, grad: Tensor) -> Gradients:
     return (new(node.extra, grad.dtype),)
+
+
+def summed(tensor: Tensor) -> Tensor:
+    """``tensor.sum(-1, keepdim=True)``, of fp32; its gradient is seen as all columns."""
+    return new((*tensor.shape[:-1], 1), tensor.dtype, None, record(_summed_up_back, (tensor,), (), tensor.shape))
+
+
+def _summed_up_back(node: Node, grad: Tensor) -> Gradients:
+    return (seen_as(grad, node.extra, (*grad.strides[:-1], 0)),)
+
+
+def divided_here(tensor: Tensor, by: Tensor) -> Tensor:
+    """``tensor /= by``: what was there is kept in a copy, for the gradient of what it is divided by."""
+    kept = (by, like(tensor) if by.needs else None)
+    return seen_again(tensor, record(_divided_back, (tensor, by), kept))
+
+
+def _divided_back(node: Node, grad: Tensor) -> Gradients:
+    """``div_tensor_self_backward`` and ``div_tensor_other_backward`` (FunctionsManual.cpp)."""
+    by, tensor = saved(node)
+    by_other = None
+    if node.edges[1] is not None:
+        once = like(tensor)
+        twice = like(tensor)
+        negative = like(grad)
+        by_other = like(grad)
+        del once, twice, negative
+    by_tensor = like(grad) if node.edges[0] is not None else None
+    del by, tensor
+    return by_tensor, by_other

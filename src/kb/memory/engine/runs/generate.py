@@ -81,8 +81,8 @@ def greedy(model: Any, batch: list[Any], decoding: Decoding) -> None:
     ends = [new((), I64) for _ in range(model.special_tokens)]
     position: Any = None
     if model.numbers:
-        position, scratch = new((rows, length), I64), new((rows, length), I64)
-        del scratch
+        position = _numbered(rows, length)
+    given = position  # to ``_sample``: its caller's arguments keep it
     if not model.options.padded:
         mask = None  # a mask of ones alone is dropped
     unfinished, cache = small(), model.cache()
@@ -116,7 +116,18 @@ def greedy(model: Any, batch: list[Any], decoding: Decoding) -> None:
         chosen = small()
         ids = new((rows, length + step), I64)
         del out
-    del ends, unfinished, logits, chosen, held, shares
+    del ends, unfinished, logits, chosen, held, shares, given
+
+
+def _numbered(rows: int, length: int) -> Tensor:
+    """``_prepare_position_ids_for_generation``: what is no padding is counted, less one, and padding is 0."""
+    counted = new((rows, length), I64)
+    less = new((rows, length), I64)
+    del counted
+    padded = new((rows, length), BOOL)
+    found = new((rows, length), I64)
+    del less, padded
+    return found
 
 
 def _draw(shares: Tensor) -> None:

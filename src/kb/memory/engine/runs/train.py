@@ -144,7 +144,8 @@ def _shifted_loss(model: Model, logits: Tensor, labels: Tensor) -> Tensor:
         return ops.smoothed_loss(logits, labels)
     logits = ops.contiguous(without_last(logits))
     rows, length, _ = logits.shape
-    return ops.smoothed_loss(logits, new((rows, length), I64) if rows > 1 else labels)
+    seen = Tensor((rows, length), I64, labels.strides, labels.storage)  # one row without its first needs no copy
+    return ops.smoothed_loss(logits, new((rows, length), I64) if rows > 1 else seen)
 
 
 def summed_logits(model: Model, batch: list[Any]) -> Any:
