@@ -14,6 +14,7 @@ from kb.memory.engine.ops import experts as by_expert
 from kb.memory.engine.tensor import F32, I32, I64, Tensor, new
 from kb.memory.engine.world import AMPERE, world
 
+TYPES = ("mixtral", "qwen2_moe", "qwen3_moe")
 STEP = 8  # elements: ``grouped_mm`` takes rows of whole 16 bytes
 # What PEFT takes for projections of experts, or for the router, by the names of older releases: it wraps parameters
 # then (``_convert_peft_config_moe``, peft/utils/transformers_weight_conversion.py).

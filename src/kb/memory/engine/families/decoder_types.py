@@ -209,16 +209,17 @@ def check_run(a: Architecture, setup: TrainingSetup) -> None:
         NotFollowedError: the type has no row, or the run does with it what is not followed.
     """
     traits, flash = traits_of(a.model_type), setup.attn_implementation == "flash"
-    written, adapted = traits.written is not None, setup.method != "full"
+    written, mixture = traits.written is not None, a.model_type in experts.TYPES
+    wraps = setup.method != "full" and experts.wrapped(setup.lora_target_modules)
     rewards = setup.post is not None and setup.post.kind == "reward"
     refused = {
         "flash_attention_2": flash and (written or traits.eager_only),
         "FSDP": setup.fsdp and written,
-        "ZeRO-3": setup.zero_stage == 3 and (written or a.experts > 0),
+        "ZeRO-3": setup.zero_stage == 3 and (written or mixture),
         "reward": rewards and (written or traits.scores_apart),
-        "LoRA on experts": adapted and a.experts > 0 and experts.wrapped(setup.lora_target_modules),
+        "LoRA on experts": mixture and wraps,
         "output_router_logits": a.router_loss,
-        f"experts of {a.expert_ff}": bool(a.expert_ff % experts.STEP or a.experts and a.d_model % experts.STEP),
+        f"experts of {a.expert_ff}": mixture and bool(a.expert_ff % experts.STEP or a.d_model % experts.STEP),
     }
     for name, refuses in refused.items():
         if refuses:

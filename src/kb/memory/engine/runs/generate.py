@@ -75,17 +75,18 @@ def greedy(model: Any, batch: list[Any], decoding: Decoding) -> None:
     ids, mask = batch[0], batch[1]
     rows, length = ids.shape
 
-    def small() -> Tensor:
-        return new((rows,), I64)
-
     ends = [new((), I64) for _ in range(model.special_tokens)]
+    asked(())  # is padding an end?
+    asked(())
     position: Any = None
     if model.numbers:
         position = _numbered(rows, length)
     given = position  # to ``_sample``: its caller's arguments keep it
+    asked((rows, length))
     if not model.options.padded:
         mask = None  # a mask of ones alone is dropped
-    unfinished, cache = small(), model.cache()
+    asked((rows, length))
+    unfinished, cache = new((rows,), I64), model.cache()
     logits: Any
     chosen: Any
     held: Any
@@ -107,14 +108,16 @@ def greedy(model: Any, batch: list[Any], decoding: Decoding) -> None:
             cache.grow(grown)
             step += grown
         position = position and _longer(position, rows, length + step)
-        mask = mask and new((rows, length + step), I64)
+        mask = mask and _masked_longer(rows, length + step)
         logits = new((rows, out.shape[-1]), F32)
         mark(logits, "logits")
         if decoding.sampled:
             shares = new(logits.shape, F32)  # softmax
             _draw(shares)
-        chosen = small()
+        chosen = new((rows,), I64)
+        chosen = _or_padding(rows)
         ids = new((rows, length + step), I64)
+        unfinished = _unfinished(rows)
         del out
     del ends, unfinished, logits, chosen, held, shares, given
 
@@ -138,7 +141,52 @@ def _draw(shares: Tensor) -> None:
 
 def _longer(position: Tensor, rows: int, length: int) -> Tensor:
     """Positions with the next one behind them."""
-    return new((rows, length), I64)
+    first = new((1,), I64)
+    last = new((rows, 1), I64)
+    del first
+    more = new((rows, 1), I64)
+    del last
+    found = new((rows, length), I64)
+    del more
+    return found
+
+
+def _masked_longer(rows: int, length: int) -> Tensor:
+    """The mask with ones for the next token."""
+    ones = new((rows, 1), I64)
+    found = new((rows, length), I64)
+    del ones
+    return found
+
+
+def _or_padding(rows: int) -> Tensor:
+    """The next tokens; of answers that are done, padding."""
+    kept = new((rows,), I64)
+    done = new((rows,), I64)
+    padding = new((rows,), I64)
+    del done
+    found = new((rows,), I64)
+    del padding, kept
+    return found
+
+
+def _unfinished(rows: int) -> Tensor:
+    """Which answers go on: not those that are long enough or have ended."""
+    none, long = new((rows,), BOOL), new((rows,), BOOL)
+    done = new((rows,), BOOL)
+    del none, long
+    ends = new((rows,), BOOL)
+    ended = new((rows,), BOOL)
+    del ends
+    either = new((rows,), BOOL)
+    del done, ended
+    rest = new((rows,), BOOL)
+    del either
+    found = new((rows,), I64)
+    del rest
+    most, over = new((), I64), new((), BOOL)
+    del most, over
+    return found
 
 
 def _encoder_decoder(model: Any, batch: list[Any], decoding: Decoding) -> None:
