@@ -149,11 +149,12 @@ class Decoder(Model):
         return [layer.path for layer in self.layers]
 
     def units_of_fsdp(self, *, layers: bool) -> list[Group]:
-        """As accelerate 1.15.0 wraps it: where adapters wrap the model, its last norm is not found."""
+        """As accelerate 1.15.0 wraps it: the last norm is looked for in the module that ``base_model_prefix`` names,
+        which of a model that adapters wrap is another if the name is "model"."""
         traits = self.traits
         stem = traits.stem
         embed, norm = f"{stem}.{traits.embed}.", f"{stem}.{traits.final}."
-        found = self.options.adapters is None and "." not in stem
+        found = "." not in stem and (self.options.adapters is None or stem != "model")
         tail = ((norm, "norm"),) if found else ()
         blocks = [Group("layer", (layer.path + ".",), (layer.path,)) for layer in self.layers] if layers else []
         if self.architecture.tied:

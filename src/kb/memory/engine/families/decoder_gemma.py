@@ -32,7 +32,9 @@ def _normed(x: Tensor) -> Tensor:
 
 
 def scaled_words(model: Any, embeds: Tensor) -> Tensor:
-    """``GemmaTextScaledWordEmbedding``: times a number that lies on the GPU in the type of loading."""
-    made, wanted = model.options.dtype, model.embed.dtype
+    """``GemmaTextScaledWordEmbedding``: times a number that lies on the GPU in the type of loading, which FSDP2 does not
+    change."""
+    units, wanted = model.units, model.embed.dtype
+    made = model.options.dtype if units is None or units.flat else units.loaded
     number = new((), wanted) if made != wanted else Tensor((), made, (), Storage(0))
     return ops.mul(embeds, number)

@@ -4,6 +4,7 @@ The dimensions, biases and rates are the architecture's; here is what a ``config
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from kb.core.model import Architecture
@@ -107,6 +108,7 @@ TYPES = {
         scaled_embeds=True, scaled_logits=True, scores_apart=True, wiring=wirings.scaled,
         order=("attention", "mlp", "norm1", "norm2", "norm3", "norm4"),
         norms=("input_layernorm", "post_attention_layernorm", "post_norm1", "post_norm2"),
+        norm=partial(RmsNorm, decays=True),  # by their names the last two do
     ),
     "exaone4": Traits(
         kinds=inputs.NAMED, norms=("post_attention_layernorm", "post_feedforward_layernorm"),

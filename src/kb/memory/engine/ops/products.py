@@ -6,7 +6,7 @@ from kb.memory.engine.autocast import half, narrowed
 from kb.memory.engine.ops.pointwise import add, add_here
 from kb.memory.engine.ops.shapes import contiguous, expand, is_contiguous, reshape, rows, view
 from kb.memory.engine.tape import Gradients, Node, record, saved
-from kb.memory.engine.tensor import F32, Tensor, arranged, new, packed, seen_as, viewed
+from kb.memory.engine.tensor import F32, Shape, Tensor, arranged, new, packed, seen_as, viewed
 from kb.memory.engine.world import world
 
 
@@ -42,7 +42,8 @@ def _mm(x: Tensor, weight: Tensor) -> Tensor:
         if not trains:
             return _unfolded(x, weight)
         given, x = (given, x), contiguous(x)  # so does what autocast made of it
-    node = record(_mm_back, (x, weight), (weight if x.needs else None, x if weight.needs else None))
+    kept = (weight if x.needs else None, x if weight.needs else None)
+    node = record(_mm_back, (x, weight), kept, weight.strides)
     out = new((rows(x.shape), weight.shape[0]), x.dtype, None, node)
     world.multiplied()
     del given
@@ -56,20 +57,20 @@ def _unfolded(x: Tensor, weight: Tensor) -> Tensor:
     return _bmm(view(x, x.shape), turned)
 
 
-def _product(shape: tuple[int, ...], dtype: str, *, flat: bool = False) -> Tensor:
+def _product(shape: Shape, dtype: str, *, flat: bool = False, strides: Shape | None = None) -> Tensor:
     """A gradient that is a product. An input's of more than two dimensions is a view of what the kernel made, as a
     weight's is, so that nothing is added to it in place."""
-    out = new(shape, dtype)
+    out = new(shape, dtype, strides)
     out.based = not flat
     world.multiplied()
     return out
 
 
 def _mm_back(node: Node, grad: Tensor) -> Gradients:
-    """mm's weight comes first, then its input (FunctionsManual.cpp)."""
+    """mm's weight comes first, laid out as it is, then its input (FunctionsManual.cpp)."""
     kept = saved(node)
     x, weight = node.edges
-    by_weight = None if weight is None else _product(weight[1], grad.dtype)
+    by_weight = None if weight is None else _product(weight[1], grad.dtype, strides=node.extra)
     by_x = None if x is None else _product(x[1], grad.dtype, flat=len(x[1]) == 2)
     del kept
     return by_x, by_weight
