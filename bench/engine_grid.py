@@ -48,6 +48,7 @@ ENCODERS = (
     "big_bird",
     "xlnet",
 )
+MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe")
 _QUERY_VALUE = ("query", "value")
 TARGETS = {
     **dict.fromkeys(ENCODERS, _QUERY_VALUE),
@@ -61,6 +62,7 @@ TARGETS = {
     "xlnet": ("layer_1", "layer_2"),
     "led": ("query", "value", "q_proj", "v_proj"),
     "gpt2": ("c_attn",),
+    "phi3": ("qkv_proj",),
     **dict.fromkeys(("gpt_neox", "falcon", "bloom"), ("query_key_value",)),
 }
 METHODS: tuple[Mapping[str, Any], ...] = (
@@ -185,6 +187,8 @@ def drawn(name: str, number: int) -> dict[str, Any]:
         setup |= {"gradient_checkpointing": False, "use_reentrant": False}  # transformers refuses it
     if kind == "gpt_oss":
         setup = {name: value for name, value in setup.items() if not name.startswith(("inference_", "do_predict"))}
+    if kind in MIXTURES:
+        setup.pop("lora_target_modules", None)  # all of them, by which PEFT means experts too
     if kind == "deberta-v2":
         setup["use_reentrant"] = False  # torch refuses it: what all layers share would be run back twice
     if kind in SEEING:

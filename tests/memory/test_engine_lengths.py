@@ -46,8 +46,9 @@ def test_more_layers_than_can_be_followed_are_refused() -> None:
 
 
 def test_a_type_that_the_engine_has_no_row_for_is_not_taken_for_a_llama() -> None:
-    config = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 2, "vocab_size": 100, "n_positions": 64}
-    with pytest.raises(UnsupportedArchitectureError, match="gpt2"):
+    config = {"model_type": "exaone", "hidden_size": 64, "intermediate_size": 96, "num_layers": 2, "vocab_size": 100,
+              "num_attention_heads": 2}  # fmt: skip
+    with pytest.raises(UnsupportedArchitectureError, match="exaone"):
         reserved_by_lengths(TrainingSetup(), architecture_from_config(config), None)
 
 

@@ -32,6 +32,30 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "stablelm": {**_DECODER, "model_type": "stablelm"},
     "starcoder2": {**_DECODER, "model_type": "starcoder2", "residual_dropout": 0.1},
     "cohere": {**_DECODER, "model_type": "cohere"},
+    "gpt2": {"model_type": "gpt2", "n_embd": 128, "n_layer": 2, "n_head": 4, "vocab_size": 1000, "n_positions": 256},
+    "gemma": {**_DECODER, "model_type": "gemma", "head_dim": 32},
+    "gemma 2": {**_DECODER, "model_type": "gemma2", "head_dim": 48, "sliding_window": 32},
+    "gemma 3": {**_DECODER, "model_type": "gemma3_text", "head_dim": 32, "sliding_window": 32,
+                "sliding_window_pattern": 2, "final_logit_softcapping": 30.0},
+    "phi 3": {**_DECODER, "model_type": "phi3", "resid_pdrop": 0.1, "partial_rotary_factor": 0.75},
+    "opt": {"model_type": "opt", "hidden_size": 128, "ffn_dim": 512, "num_attention_heads": 4, "num_hidden_layers": 2,
+            "vocab_size": 1000, "max_position_embeddings": 256, "word_embed_proj_dim": 128},
+    "opt, narrow words": {"model_type": "opt", "hidden_size": 128, "ffn_dim": 512, "num_attention_heads": 4,
+                          "num_hidden_layers": 2, "vocab_size": 1000, "max_position_embeddings": 256,
+                          "word_embed_proj_dim": 64, "do_layer_norm_before": False},
+    "granite": {**_DECODER, "model_type": "granite", "tie_word_embeddings": True},
+    "hyperclovax": {**_DECODER, "model_type": "hyperclovax", "use_post_norm": True},
+    "smollm 3": {**_DECODER, "model_type": "smollm3", "num_hidden_layers": 4},
+    "exaone 4": {**_DECODER, "model_type": "exaone4", "num_hidden_layers": 4, "sliding_window": 32,
+                 "sliding_window_pattern": 4},
+    "qwen 2, windowed": {**_DECODER, "model_type": "qwen2", "use_sliding_window": True, "sliding_window": 32,
+                         "max_window_layers": 1},
+    "mixtral": {**_DECODER, "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2},
+    "qwen 2, experts": {**_DECODER, "model_type": "qwen2_moe", "num_experts": 8, "num_experts_per_tok": 4,
+                        "moe_intermediate_size": 88, "shared_expert_intermediate_size": 320},
+    "qwen 3, experts": {**_DECODER, "model_type": "qwen3_moe", "head_dim": 32, "num_experts": 8,
+                        "num_experts_per_tok": 4, "moe_intermediate_size": 88, "norm_topk_prob": True,
+                        "mlp_only_layers": [0]},
     "t5": {"model_type": "t5", "d_model": 128, "d_ff": 256, "num_heads": 4, "d_kv": 32, "num_layers": 2,
            "vocab_size": 1000},
     "bart": {**_SEQ2SEQ, "model_type": "bart"},
@@ -181,6 +205,19 @@ LED: dict[str, Any] = {
 def test_led_asks_for_the_same_blocks(given: dict[str, Any]) -> None:
     base = TrainingSetup(per_device_train_batch_size=3, max_source_length=72, max_target_length=20)
     same_acts(LED, base._replace(**given))
+
+
+@pytest.mark.parametrize("model", ["gemma 3", "exaone 4", "opt", "gpt2", "mixtral", "qwen 3, experts"])
+@pytest.mark.parametrize("padded", [True, False])
+def test_decoding_takes_what_the_simulation_takes(model: str, padded: bool) -> None:
+    """Windows that fill up, positions that are counted, experts whose weights are copied for each token."""
+    setup = TrainingSetup(do_train=False, do_predict=True, inference_batch_size=3, inference_max_length=7,
+                          max_source_length=30, padded=padded)  # fmt: skip
+    config = dict(CONFIGS[model])
+    config.pop("pad_token_id", None)  # as published configs of the type have it, or as transformers does
+    _, peaks = simulated(config, setup, (8, 6))
+    _, own = followed(config, setup, (8, 6))
+    assert {phase: own[phase] for phase in peaks} == peaks
 
 
 @pytest.mark.parametrize("kind", LONGT5)

@@ -22,6 +22,7 @@ LLAMA = {"model_type": "llama", "hidden_size": 128, "intermediate_size": 320, "n
          "num_key_value_heads": 2, "num_hidden_layers": 2, "vocab_size": 1000, "max_position_embeddings": 512,
          "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "rms_norm_eps": 1e-5}  # fmt: skip
 TIED = {**LLAMA, "model_type": "starcoder2", "tie_word_embeddings": True}  # one unit with the last norm
+GPT2 = {"model_type": "gpt2", "n_embd": 128, "n_layer": 2, "n_head": 4, "vocab_size": 1000, "n_positions": 256}
 LORA = {"method": "lora", "lora_target_modules": ("q_proj", "down_proj")}
 QLORA = {**LORA, "method": "qlora", "load_in_4bit": True, "bnb_4bit_quant_storage": "bf16", "weights": "bf16",
          "prepare_for_kbit": False}  # fmt: skip
@@ -39,6 +40,7 @@ REENTRANT = {"gradient_checkpointing": True, "use_reentrant": True}
         (LLAMA, {"spread": Spread(fsdp_wrapped=False), "bf16": False}),
         (LLAMA, {"offload_param": True}),
         (LLAMA, REENTRANT),
+        (GPT2, {"method": "lora", "lora_target_modules": ("c_attn",), "bf16": False}),  # its last norm is found
         (LLAMA, {**QLORA, "bnb_4bit_use_double_quant": True, "world_size": 4}),  # whole on each GPU first
         (LLAMA, {**QLORA, **REENTRANT, "spread": Spread(packed_on="host"), "bf16": False, "trained_type": "bf16"}),
         (LLAMA, {**QLORA, "bnb_4bit_quant_storage": "uint8"}),  # integers are not sharded
@@ -53,6 +55,7 @@ REENTRANT = {"gradient_checkpointing": True, "use_reentrant": True}
         "one unit",
         "offloaded",
         "reentrant",
+        "gpt2, lora",
         "4 bits",
         "4 bits from the host",
         "4 bits in uint8",

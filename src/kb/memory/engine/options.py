@@ -47,6 +47,7 @@ class Options(NamedTuple):
     checkpointing: bool = False
     reentrant: bool = False
     eager: bool = False
+    flash: bool = False
     padded: bool = True
     adapters: Adapters | None = None
     quantization: Quantization | None = None
@@ -102,6 +103,7 @@ def options_of(setup: TrainingSetup, defaults: tuple[str, ...] | None) -> Option
         checkpointing=setup.gradient_checkpointing,
         reentrant=setup.use_reentrant,
         eager=setup.attn_implementation == "eager",
+        flash=setup.attn_implementation == "flash",
         padded=setup.padded and setup.attn_implementation != "flash",  # of packed sequences there is no mask
         adapters=adapters,
         quantization=quantization,

@@ -86,7 +86,7 @@ class Decoder(Model):
     @property
     def eager(self) -> bool:
         """Whether attention is computed eagerly: where the setup asks for it, or the type has nothing else."""
-        return self.options.eager or self.traits.eager_only
+        return self.options.eager or (self.traits.eager_only and not self.options.flash)
 
     def batch(self, rows: int, source: int, target: int = 0) -> list[Tensor]:
         return [new((rows, source), I64) for _ in range(3)]

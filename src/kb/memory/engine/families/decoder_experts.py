@@ -41,7 +41,7 @@ class Router:
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         world.inside["Router"] = self.path
-        logits = ops.linear(x, self.weight)
+        logits = ops.linear(ops.view(x, x.shape), self.weight)
         shares = ops.softmax(ops.cast(logits, F32) if self.wide else logits, F32)
         top, at = by_expert.most_likely(shares, self.each)
         if self.normed:

@@ -212,6 +212,8 @@ def masked(
     ``looks``: it gets the positions, and looks at them. ``skips``: it is left out where attention is told to be causal.
     """
     window, kinds = model.architecture.window, model.traits.kinds
+    if model.options.flash:  # whose kernels keep to a window by themselves
+        window, kinds = None, ONE
     if kinds == ONE or (kinds == NAMED and window is None):
         return _masked(model, embeds, padding, cache, window, looks=looks, skips=skips)
     full = _masked(model, embeds, padding, cache, None, looks=looks, skips=skips)

@@ -215,9 +215,9 @@ def check_run(a: Architecture, setup: TrainingSetup) -> None:
     wraps = setup.method != "full" and experts.wrapped(setup.lora_target_modules)
     rewards = setup.post is not None and setup.post.kind == "reward"
     refused = {
-        "flash_attention_2": flash and (written or traits.eager_only),
+        "flash_attention_2": flash and written,
         "FSDP": setup.fsdp and written,
-        "ZeRO-3": setup.zero_stage == 3 and (written or mixture),
+        "ZeRO-3": setup.zero_stage == 3 and (written or mixture or bool(traits.positions)),  # tables beside the words'
         "reward": rewards and (written or traits.scores_apart),
         "LoRA on experts": mixture and wraps,
         "output_router_logits": a.router_loss,

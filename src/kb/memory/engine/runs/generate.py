@@ -12,6 +12,7 @@ from kb.memory.engine.families.attention import PairedCache
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import Model
 from kb.memory.engine.runs.beams import search, suppressed
+from kb.memory.engine.runs.decoding import longer, masked_longer, numbered, or_padding, still_unfinished
 from kb.memory.engine.tensor import BOOL, F32, I64, Tensor, mark, new
 from kb.memory.engine.world import world
 
@@ -80,7 +81,7 @@ def greedy(model: Any, batch: list[Any], decoding: Decoding) -> None:
     asked(())
     position: Any = None
     if model.numbers:
-        position = _numbered(rows, length)
+        position = numbered(rows, length)
     given = position  # to ``_sample``: its caller's arguments keep it
     asked((rows, length))
     if not model.options.padded:
@@ -107,86 +108,25 @@ def greedy(model: Any, batch: list[Any], decoding: Decoding) -> None:
         if grown:
             cache.grow(grown)
             step += grown
-        position = position and _longer(position, rows, length + step)
-        mask = mask and _masked_longer(rows, length + step)
+        position = position and longer(position, rows, length + step)
+        mask = mask and masked_longer(rows, length + step)
         logits = new((rows, out.shape[-1]), F32)
         mark(logits, "logits")
         if decoding.sampled:
             shares = new(logits.shape, F32)  # softmax
             _draw(shares)
         chosen = new((rows,), I64)
-        chosen = _or_padding(rows)
+        chosen = or_padding(rows)
         ids = new((rows, length + step), I64)
-        unfinished = _unfinished(rows)
+        unfinished = still_unfinished(rows)
         del out
     del ends, unfinished, logits, chosen, held, shares, given
-
-
-def _numbered(rows: int, length: int) -> Tensor:
-    """``_prepare_position_ids_for_generation``: what is no padding is counted, less one, and padding is 0."""
-    counted = new((rows, length), I64)
-    less = new((rows, length), I64)
-    del counted
-    padded = new((rows, length), BOOL)
-    found = new((rows, length), I64)
-    del less, padded
-    return found
 
 
 def _draw(shares: Tensor) -> None:
     """``multinomial`` of one token: as many random numbers, divided in place (Distributions.cpp)."""
     noise = new(shares.shape, F32)
     del noise
-
-
-def _longer(position: Tensor, rows: int, length: int) -> Tensor:
-    """Positions with the next one behind them."""
-    first = new((1,), I64)
-    last = new((rows, 1), I64)
-    del first
-    more = new((rows, 1), I64)
-    del last
-    found = new((rows, length), I64)
-    del more
-    return found
-
-
-def _masked_longer(rows: int, length: int) -> Tensor:
-    """The mask with ones for the next token."""
-    ones = new((rows, 1), I64)
-    found = new((rows, length), I64)
-    del ones
-    return found
-
-
-def _or_padding(rows: int) -> Tensor:
-    """The next tokens; of answers that are done, padding."""
-    kept = new((rows,), I64)
-    done = new((rows,), I64)
-    padding = new((rows,), I64)
-    del done
-    found = new((rows,), I64)
-    del padding, kept
-    return found
-
-
-def _unfinished(rows: int) -> Tensor:
-    """Which answers go on: not those that are long enough or have ended."""
-    none, long = new((rows,), BOOL), new((rows,), BOOL)
-    done = new((rows,), BOOL)
-    del none, long
-    ends = new((rows,), BOOL)
-    ended = new((rows,), BOOL)
-    del ends
-    either = new((rows,), BOOL)
-    del done, ended
-    rest = new((rows,), BOOL)
-    del either
-    found = new((rows,), I64)
-    del rest
-    most, over = new((), I64), new((), BOOL)
-    del most, over
-    return found
 
 
 def _encoder_decoder(model: Any, batch: list[Any], decoding: Decoding) -> None:

@@ -1,0 +1,64 @@
+"""The small tensors of a decoder's decoding loop (``_sample`` of transformers/generation/utils.py), in its order."""
+
+from kb.memory.engine.tensor import BOOL, I64, Tensor, new
+
+
+def numbered(rows: int, length: int) -> Tensor:
+    """``_prepare_position_ids_for_generation``: what is no padding is counted, less one, and padding is 0."""
+    counted = new((rows, length), I64)
+    less = new((rows, length), I64)
+    del counted
+    padded = new((rows, length), BOOL)
+    found = new((rows, length), I64)
+    del less, padded
+    return found
+
+
+def longer(position: Tensor, rows: int, length: int) -> Tensor:
+    """Positions with the next one behind them."""
+    first = new((1,), I64)
+    last = new((rows, 1), I64)
+    del first
+    more = new((rows, 1), I64)
+    del last
+    found = new((rows, length), I64)
+    del more
+    return found
+
+
+def masked_longer(rows: int, length: int) -> Tensor:
+    """The mask with ones for the next token."""
+    ones = new((rows, 1), I64)
+    found = new((rows, length), I64)
+    del ones
+    return found
+
+
+def or_padding(rows: int) -> Tensor:
+    """The next tokens; of answers that are done, padding."""
+    kept = new((rows,), I64)
+    done = new((rows,), I64)
+    padding = new((rows,), I64)
+    del done
+    found = new((rows,), I64)
+    del padding, kept
+    return found
+
+
+def still_unfinished(rows: int) -> Tensor:
+    """Which answers go on: not those that are long enough or have ended."""
+    none, long = new((rows,), BOOL), new((rows,), BOOL)
+    done = new((rows,), BOOL)
+    del none, long
+    ends = new((rows,), BOOL)
+    ended = new((rows,), BOOL)
+    del ends
+    either = new((rows,), BOOL)
+    del done, ended
+    rest = new((rows,), BOOL)
+    del either
+    found = new((rows,), I64)
+    del rest
+    most, over = new((), I64), new((), BOOL)
+    del most, over
+    return found
