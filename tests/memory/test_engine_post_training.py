@@ -89,7 +89,7 @@ def test_answers_generated_between_the_steps_take_what_trl_and_transformers_take
     (recording,) = record_runs(setup, architecture_from_config(config), (8, 6))
     for name, (allocated, reserved) in zip(("train", "generate"), wanted, strict=False):
         peak = recording.phases[name]
-        assert peak.allocated == pytest.approx(allocated, rel=0.0003)
+        assert peak.allocated == pytest.approx(allocated, rel=0.0004)
         assert peak.reserved == pytest.approx(reserved, rel=0.001)
 
 

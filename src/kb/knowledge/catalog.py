@@ -193,7 +193,8 @@ def _architecture(row: Mapping[str, Any]) -> Architecture:
         tilings = tuple((height, width) for height, width in seen.tilings)
         seen = seen._replace(full_layers=tuple(seen.full_layers), states=tuple(seen.states), tilings=tilings)
         row = {**row, "vision": seen}
-    return Architecture(**row)
+    given: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in row.items()}
+    return Architecture(**given)
 
 
 def _dialect(row: Mapping[str, Any], unmodelled: tuple[Mapping[str, Any], ...]) -> Dialect:

@@ -60,7 +60,7 @@ class Decoder(Model):
     def place_norm(self) -> None:
         """The norm behind the layers."""
         a, traits = self.architecture, self.traits
-        self.norm = None if a.norms_sums else traits.norm(self, f"{traits.stem}.{traits.final}", a.d_model)
+        self.norm: Any = None if a.norms_sums else traits.norm(self, f"{traits.stem}.{traits.final}", a.d_model)
 
     def place_head(self) -> None:
         """The output layer, last."""
@@ -114,7 +114,7 @@ class Decoder(Model):
         positions: Any = None,
         cache: Cache | None = None,
         states: list[Tensor] | None = None,
-    ) -> Tensor:
+    ) -> Any:
         """From ids to the last hidden states; ``states`` gets what goes into each layer (``output_hidden_states``)."""
         world.recording.term = "activations_decoder"
         embeds = self.part("embed", self.looked_up, ids)

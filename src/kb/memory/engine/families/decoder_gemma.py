@@ -32,8 +32,10 @@ def _normed(x: Tensor) -> Tensor:
 
 
 def scaled_words(model: Any, embeds: Tensor) -> Tensor:
-    """``GemmaTextScaledWordEmbedding``: times a number that lies on the GPU in the type of loading, which FSDP2 does not
-    change."""
+    """``GemmaTextScaledWordEmbedding``: times a number that lies on the GPU in the type of loading.
+
+    FSDP2 leaves it in that type.
+    """
     units, wanted = model.units, model.embed.dtype
     made = model.options.dtype if units is None or units.flat else units.loaded
     number = new((), wanted) if made != wanted else Tensor((), made, (), Storage(0))

@@ -204,9 +204,7 @@ def _dropped(model: Any, x: Tensor) -> Tensor:
     return ops.dropout(x, DROPPED if model.architecture.embedding_dropout else 0.0)
 
 
-def masked(
-    model: Any, embeds: Tensor, padding: Any, cache: Any, *, looks: bool = True, skips: bool = True
-) -> Any:
+def masked(model: Any, embeds: Tensor, padding: Any, cache: Any, *, looks: bool = True, skips: bool = True) -> Any:
     """``create_causal_mask`` as the model's attention takes it, or what its kinds of layers take.
 
     ``looks``: it gets the positions, and looks at them. ``skips``: it is left out where attention is told to be causal.

@@ -99,8 +99,8 @@ TYPES = {
         qk_norms=("q_norm", "k_norm"), project=projections.project_behind,
     ),
     "phi3": Traits(
-        special_tokens=3, qkv=("qkv_proj",), placed="oq", project=projections.project_cut, turn=parts.rotary_part_behind,
-        mlp=parts.FusedGatedMlp, wiring=wirings.dropped,
+        special_tokens=3, qkv=("qkv_proj",), placed="oq", project=projections.project_cut,
+        turn=parts.rotary_part_behind, mlp=parts.FusedGatedMlp, wiring=wirings.dropped,
     ),
     "smollm3": Traits(special_tokens=3, kinds=inputs.NAMED),
     "granite": Traits(scaled_embeds=True, scaled_logits=True, scores_apart=True, wiring=wirings.scaled),
@@ -128,10 +128,11 @@ TYPES = {
         scores_apart=True,
     ),
     "opt": Traits(
-        special_tokens=3, stem="model.decoder", positions="embed_positions", position_offset=2, final="final_layer_norm",
-        final_first=True, order=("attention", "norm1", "mlp", "norm2"), placed="kvqo", output="out_proj",
-        norms=("self_attn_layer_norm", "final_layer_norm"), norm=LayerNorm, inputs=inputs.counted, turn=as_it_is,
-        scores_apart=True, project=projections.project_scaled, mlp_path="", mlp=parts.named_mlp("fc1", "fc2"), wiring=wirings.opt,
+        special_tokens=3, stem="model.decoder", positions="embed_positions", position_offset=2,
+        final="final_layer_norm", final_first=True, order=("attention", "norm1", "mlp", "norm2"), placed="kvqo",
+        output="out_proj", norms=("self_attn_layer_norm", "final_layer_norm"), norm=LayerNorm,
+        inputs=inputs.counted, turn=as_it_is, scores_apart=True, project=projections.project_scaled, mlp_path="",
+        mlp=parts.named_mlp("fc1", "fc2"), wiring=wirings.opt,
     ),
     "qwen2_vl": Traits(stem="model.language_model", project=projections.project_together),
     "qwen2_5_vl": Traits(stem="model.language_model", project=projections.project_together),
@@ -139,8 +140,9 @@ TYPES = {
     "gpt_oss": Traits(eager_only=True),
     "gpt_neox": Traits(
         stem="gpt_neox", embed="embed_in", final="final_layer_norm", order=("norm1", "norm2", "attention", "mlp"),
-        attention="attention", qkv=("query_key_value",), output="dense", norm=LayerNorm, project=projections.project_fused,
-        turn=parts.rotary_part, mlp=parts.named_mlp("dense_h_to_4h", "dense_4h_to_h"), wiring=wirings.neox,
+        attention="attention", qkv=("query_key_value",), output="dense", norm=LayerNorm,
+        project=projections.project_fused, turn=parts.rotary_part,
+        mlp=parts.named_mlp("dense_h_to_4h", "dense_4h_to_h"), wiring=wirings.neox,
     ),
     "stablelm": Traits(
         norm=LayerNorm, project=projections.project_together, turn=parts.rotary_part_here, wiring=wirings.stablelm,
