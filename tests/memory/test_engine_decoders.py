@@ -1,0 +1,73 @@
+"""Decoder-only types that have a closed form too: what of them the engine refuses, and how their layers differ."""
+
+from typing import Any
+
+import pytest
+
+import memory_sample as sample
+from kb.core.setup import TrainingSetup
+from kb.memory import architecture_from_config, predict
+from kb.memory.engine.report import why_not
+
+LLAMA = {"hidden_size": 256, "intermediate_size": 704, "num_attention_heads": 4, "num_hidden_layers": 4,
+         "num_key_value_heads": 2, "vocab_size": 3000}  # fmt: skip
+MIXTRAL = {**LLAMA, "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
+GPT2 = {"model_type": "gpt2", "n_embd": 256, "n_layer": 2, "n_head": 4, "vocab_size": 3000}
+LORA: dict[str, Any] = {"method": "lora", "lora_target_modules": ("q_proj", "v_proj")}
+
+
+@pytest.mark.parametrize(
+    ("config", "given", "what"),
+    [
+        (MIXTRAL, {"method": "lora", "lora_target_modules": ("all-linear",)}, "LoRA on experts of mixtral"),
+        (MIXTRAL, {"method": "lora", "lora_target_modules": ("q_proj", "w1", "w3")}, "LoRA on experts of mixtral"),
+        (MIXTRAL, {"world_size": 2, "zero_stage": 3}, "ZeRO-3 of mixtral"),
+        ({**MIXTRAL, "intermediate_size": 700}, {}, "experts of 700 of mixtral"),
+        ({**MIXTRAL, "output_router_logits": True}, {}, "output_router_logits of mixtral"),
+        (GPT2, {"world_size": 2, "zero_stage": 3}, "ZeRO-3 of gpt2"),
+        ({**LLAMA, "model_type": "exaone", "num_layers": 2}, {}, "exaone"),
+        (MIXTRAL, LORA, None),
+        (GPT2, {"attn_implementation": "flash"}, None),
+        ({**LLAMA, "model_type": "gemma2"}, {"attn_implementation": "flash"}, None),
+    ],
+)
+def test_what_is_not_followed_is_refused_by_name(config: dict[str, Any], given: dict[str, Any], what: str) -> None:
+    setup = TrainingSetup(bf16=True, **given)
+    assert why_not(setup, architecture_from_config(config)) == what
+
+
+@pytest.mark.parametrize("model_type", ["gemma2", "phi3", "granite", "hyperclovax", "smollm3", "exaone4"])
+def test_the_engine_is_asked_where_it_is_wanted(model_type: str) -> None:
+    architecture = architecture_from_config({**LLAMA, "model_type": model_type})
+    assert not architecture.engine
+    setup = TrainingSetup(bf16=True, per_device_train_batch_size=2, max_source_length=256)
+    closed = predict(setup, architecture, constants=sample.CONSTANTS)
+    made = predict(setup, architecture, constants=sample.CONSTANTS, followed=True)
+    assert (closed.level, made.level) == ("closed", "engine")
+    known, train = closed.phase("train"), made.phase("train")
+    assert known is not None
+    assert train is not None
+    assert train.peak_allocated_bytes == pytest.approx(known.peak_allocated_bytes, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("config", "slides"),
+    [
+        ({"model_type": "gemma2"}, (True, False, True, False)),
+        ({"model_type": "exaone4"}, (True, True, True, False)),
+        ({"model_type": "qwen2", "sliding_window": 64, "max_window_layers": 2}, ()),  # it is not asked for
+        ({"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 64, "max_window_layers": 3},
+         (False, False, False, True)),
+        ({"model_type": "qwen2_moe", "use_sliding_window": True, "num_experts_per_tok": 2, "moe_intermediate_size": 64,
+          "shared_expert_intermediate_size": 64, "sliding_window": 64}, (True, False, True, False)),
+        ({"model_type": "mistral"}, ()),  # all alike
+    ],
+)  # fmt: skip
+def test_layers_slide_as_transformers_has_it(config: dict[str, Any], slides: tuple[bool, ...]) -> None:
+    assert architecture_from_config({**LLAMA, **config}).slides == slides
+
+
+def test_layers_that_turn_nothing() -> None:
+    assert architecture_from_config({**LLAMA, "model_type": "smollm3"}).turns == (True, True, True, False)
+    assert architecture_from_config({**LLAMA, "model_type": "exaone4"}).turns == (True, True, True, False)
+    assert architecture_from_config({**LLAMA, "model_type": "exaone4", "sliding_window": None}).turns == ()
