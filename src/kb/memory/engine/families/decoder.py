@@ -8,10 +8,11 @@ from typing import Any
 from kb.memory.engine import ops
 from kb.memory.engine.families.attention import Cache
 from kb.memory.engine.families.decoder_gemma import scaled_words
-from kb.memory.engine.families.decoder_inputs import of_layer
+from kb.memory.engine.families.decoder_inputs import ONE, of_layer
 from kb.memory.engine.families.decoder_layers import Layer
 from kb.memory.engine.families.decoder_types import traits_of
 from kb.memory.engine.families.sliding import SlidingCache
+from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.fsdp import Group
 from kb.memory.engine.modules import LayerNorm, Linear, Model
 from kb.memory.engine.ops.log_probs import without_last
@@ -29,6 +30,8 @@ class Decoder(Model):
         a = self.architecture
         self.traits = traits = traits_of(a.model_type, a)
         self.numbers, self.special_tokens = traits.numbers, traits.special_tokens
+        if a.slides and traits.kinds == ONE:  # the type makes one mask for all
+            raise NotFollowedError("layer_types")
         self.slides = a.slides or (a.windowed_layers > 0,) * a.decoder_layers
         self.placed = (0,) if traits.mask_by_place else ()
         self.caps = a.score_cap and traits.caps
