@@ -62,6 +62,10 @@ class Held:
     def __init__(self) -> None:
         self.tensors: list[Tensor] = []
 
+    def length(self) -> int:
+        """Tokens that were there before a pass: it is filled once."""
+        return 0
+
     def update(self, at: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """A layer's keys and values, joined to none before them, which are of the keys' type."""
         wide = ops.promoted(key, value)
