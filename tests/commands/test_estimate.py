@@ -42,6 +42,14 @@ def test_training_from_flags_is_near_its_trace() -> None:
     assert (made["level"], made["verdict"]["status"]) == ("closed", "fits")
 
 
+def test_followed_a_run_is_the_real_code_s_to_the_mebibyte() -> None:
+    flags = (*T5, "--optimizer", "adamw_torch_fused", "--attention", "sdpa", "--gpu", "rtx-3090")
+    made = estimate(*flags, "--follow")
+    assert (made["level"], round(made["phases"]["train"]["peak_allocated_bytes"] / MIB)) == ("engine", 11148)
+    refused = estimate(*flags, "--zero", 3, "--gpus", 2, "--follow")
+    assert refused["level"] == "closed" and any("ZeRO-3 of t5" in note for note in refused["notes"])
+
+
 def test_beams_are_counted_in_generation() -> None:
     made = estimate(*KOBART, "--precision", "fp32", "--gpu", "rtx-4090")
     assert made["phases"]["generate"]["peak_allocated_bytes"] / GB == pytest.approx(2.64, rel=0.02)

@@ -127,6 +127,18 @@ def with_varied_lengths(one: Estimated) -> Estimated:
     return one._replace(notes=(*one.notes, (key, values)))
 
 
+def followed(one: Estimated, catalog: Catalog) -> Estimated:
+    """The run as the memory engine follows it, where a closed form answered; with a note that says why where it does
+    not."""
+    if one.model is None or one.report is None or one.report.level != "closed":
+        return one
+    what = unfollowed(one.setup, one.model.architecture)
+    if what is not None:
+        return one._replace(notes=(*one.notes, ("estimate.not_followed", {"what": what})))
+    report = Estimator(one.model, one.machine, catalog.constants).predict(one.setup, followed=True)
+    return one._replace(report=report._replace(lengths=one.report.lengths))
+
+
 def with_timeline(one: Estimated, catalog: Catalog, moments: int = 0) -> Estimated:
     """The run as the memory engine follows it, over time; with a note that says why where it does not.
 

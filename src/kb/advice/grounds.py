@@ -98,6 +98,8 @@ HARMLESS = frozenset((
     "lora.use_dora",
     "lora.load_in_8bit",
     "training.attn_implementation",
+    "training.ddp_find_unused_parameters",  # the Trainer decides it alike in every release
+    "gpu.compute_capability",  # of a GPU that nobody named: no finding compares with it
 ))  # fmt: skip
 
 

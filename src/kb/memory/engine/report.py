@@ -261,7 +261,7 @@ def why_not(setup: TrainingSetup, architecture: Architecture) -> str | None:
         check_followed(architecture, setup)
         if setup.do_train and setup.optim not in KNOWN:
             return f"optim {setup.optim}"
-        if architecture.family != "bart" and architecture.model_type != "longt5" and _beams(setup) > 1:
+        if architecture.family == "decoder" and _beams(setup) > 1:
             return "num_beams"
         if _tokens(setup) > MOST_TOKENS:
             return f"{_tokens(setup)} new tokens"
