@@ -321,7 +321,9 @@ def test_a_parser_without_the_librarys_class_has_none_of_its_defaults(tmp_path: 
     assert any(each.rule == "eval-steps-without-eval-strategy" for each in told.findings) is told_of
 
 
-@pytest.mark.parametrize(("model", "predicted"), [("facebook/opt-6.7b", False), ("huggyllama/llama-7b", True)])
+@pytest.mark.parametrize(
+    ("model", "predicted"), [("LGAI-EXAONE/EXAONE-3.5-2.4B-Instruct", False), ("facebook/opt-6.7b", True)]
+)
 def test_in_8_bits_with_checkpointing_only_what_the_engine_follows_is_predicted(
     tmp_path: Path, model: str, predicted: bool
 ) -> None:

@@ -159,7 +159,7 @@ def predict(
         setup: a :class:`TrainingSetup`, or whatever :func:`lint` takes; of several runs in it the first counts.
         machine: as in :func:`lint`.
         model: as in :func:`lint`; a ``TrainingSetup`` names its own in ``model_name``.
-        followed: the memory engine follows the run tensor by tensor, where a closed form would answer: some 50 ms, and
+        followed: the memory engine follows the run tensor by tensor, where a closed form would answer: slower, and
             in nearly every phase equal to the real code under ``kb estimate --simulate``.
 
     Raises:
