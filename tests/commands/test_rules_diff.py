@@ -320,7 +320,7 @@ def test_the_workflow_posts_with_no_more_rights_than_it_needs() -> None:
 
 
 def test_where_all_pairs_may_differ_a_sample_is_asked_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    most = 24
+    most = 40
     monkeypatch.setattr(rule_flips, "MOST_PAIRS", most)
     constants = NOW.catalog.constants | {"band_train": NOW.catalog.constants["band_train"] * 2}
     after = NOW._replace(catalog=NOW.catalog._replace(constants=constants))

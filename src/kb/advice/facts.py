@@ -262,6 +262,7 @@ class UnitFacts:
         gpu = self.machine.smallest_gpu
         if gpu is None:
             return None
+        shares = self.known.constants
         values: dict[str, Callable[[DetectedGpu], Any]] = {
             "gpu.id": lambda gpu: gpu.gpu and gpu.gpu.id,
             "gpu.name": lambda gpu: gpu.name,
@@ -269,9 +270,8 @@ class UnitFacts:
             "gpu.memory_total": lambda gpu: gpu.memory_total,
             "gpu.memory_limit": lambda _: self.machine.gpu_limit_bytes,
             "gpu.memory_usable": lambda _: usable_on(self.machine, self.known.constants),
-            "gpu.memory_safe_to_generate": lambda gpu: round(
-                gpu.memory_total * self.known.constants["generation_safe_share"]
-            ),
+            "gpu.memory_safe_to_generate": lambda gpu: round(gpu.memory_total * shares["generation_safe_share"]),
+            "gpu.memory_danger_to_generate": lambda gpu: round(gpu.memory_total * shares["generation_danger_share"]),
             "gpu.memory_free": lambda gpu: gpu.memory_free,
             "gpu.compute_capability": lambda gpu: gpu.compute_capability,
             "gpu.native_bf16": lambda gpu: gpu.native_bf16,

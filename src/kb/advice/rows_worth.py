@@ -44,17 +44,23 @@ def evaluation_batch(largest: int, setup: TrainingSetup, rows: int) -> Capped:
 
 
 def inference_batch(largest: int, setup: TrainingSetup, rows: int, estimator: Estimator) -> Capped:
-    """The batch to generate with: the same, and of a long generation no more than the guide's share of the GPU."""
+    """The batch to generate with: the same below the guide's danger line, and of a long generation no more than the
+    guide's share of the GPU."""
     most = max(rows // setup.inference_num_beams, 1)
     found = Capped(min(largest, most), "busy" if largest > most else "memory", rows)
-    limit = estimator.limit_bytes
-    if limit is None or found.batch < LARGE_BATCH or setup.inference_max_length <= LONG_GENERATION:
+    limit, constants = estimator.limit_bytes, estimator.constants
+    if limit is None or not found.batch:
         return found
-    share = int(limit * estimator.constants["generation_safe_share"])
 
     def used(batch: int) -> int:
         phase: Phase | None = estimator.predict(setup._replace(inference_batch_size=batch)).phase("generate")
         return phase.process_used_bytes if phase else 0
 
-    within = max(largest_within(used, share, 1, found.batch), LARGE_BATCH - 1)
-    return found if within >= found.batch else Capped(within, "share", rows)
+    def within(share: str, batch: int) -> int:
+        return largest_within(used, int(limit * constants[share]) - 1, 1, batch, first=batch)
+
+    found = found._replace(batch=max(within("generation_danger_share", found.batch), 1))
+    if found.batch < LARGE_BATCH or setup.inference_max_length <= LONG_GENERATION:
+        return found
+    safe = max(within("generation_safe_share", found.batch), LARGE_BATCH - 1)
+    return found if safe >= found.batch else Capped(safe, "share", rows)
