@@ -92,8 +92,9 @@ def _names(name: str, unit: Unit) -> tuple[str, ...]:
     """The settings that may say it in the unit's format: of TRL's trainers one length holds the whole row."""
     if name == FUSED:
         return FUSED, "model.fused_loss"
-    if name == LENGTH and unit.dialect == "trl" and LENGTH not in unit.settings:
-        return ("trl.max_seq_length" if "trl.max_seq_length" in unit.settings else "trl.max_length",)
+    said = [each for each in ("trl.max_seq_length", "trl.max_length") if each in unit.settings]
+    if name == LENGTH and LENGTH not in unit.settings and (said or unit.dialect == "trl"):
+        return (said[0] if said else "trl.max_length",)
     return (name,)
 
 
