@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 from kb.advice.answer import Answer, answer, answer_easier
 from kb.advice.estimator import Estimator
 from kb.advice.question import METHODS, Question
+from kb.core.catalog import Catalog
 from kb.core.result import UnitResult
 from kb.core.text import UserError
 from kb.knowledge import load_catalog, load_guide
@@ -49,26 +50,33 @@ class Case(NamedTuple):
     said: tuple[str, ...]
 
 
-def cases(seed: int) -> Iterator[Case | None]:
+def cases(seed: int, catalog: Catalog = CATALOG) -> Iterator[Case | None]:
     """Combinations without end; None for one that has no config: nothing fits, or the format does not train it."""
     draw = random.Random(seed)
-    models, gpus, methods = sorted(CATALOG.models), sorted(CATALOG.gpus), ("auto", *METHODS[:3])
+    models, gpus, methods = sorted(catalog.models), sorted(catalog.gpus), ("auto", *METHODS[:3])
     while True:
         task: Literal["train", "inference"] = draw.choice(("train", "train", "train", "inference"))
         form = draw.choice(FORMATS) if task == "train" else "team"
-        yield case(draw.choice(models), draw.choice(gpus), draw.choice(methods), task, form)
+        yield case(draw.choice(models), draw.choice(gpus), draw.choice(methods), task, form, catalog)
 
 
-def case(model: str, gpu: str, method: str, task: Literal["train", "inference"], form: str) -> Case | None:
+def case(
+    model: str,
+    gpu: str,
+    method: str,
+    task: Literal["train", "inference"],
+    form: str,
+    catalog: Catalog = CATALOG,
+) -> Case | None:
     question = Question.of(
         gpu=gpu, host_memory="200GB", cpus="16", versions=RELEASES, method=method if task == "train" else None,
         loads=LOADS.get(form, "usual") if task == "train" else "usual",
     )  # fmt: skip
-    checker = file_checker(CATALOG, Project(), question)
-    estimator = Estimator(CATALOG.models[model], checker.machine, CATALOG.constants)
+    checker = file_checker(catalog, Project(), question)
+    estimator = Estimator(catalog.models[model], checker.machine, catalog.constants)
 
     def ask(other: Question) -> Answer:
-        return answer(task, other, estimator, CATALOG, GUIDE)
+        return answer(task, other, estimator, catalog, GUIDE)
 
     try:
         found = answer_easier(question, ask(question), ask)

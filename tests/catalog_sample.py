@@ -39,7 +39,8 @@ def shallow(model: Model) -> Model:
         depths["vision"] = arch.vision._replace(
             depth=2, full_layers=(1,) if full else (), states=(1,) if states else ()
         )
-    arch = arch._replace(**depths)
+    of_each = {name: getattr(arch, name)[:2] for name in ("slides", "turns", "dense", "windows")}  # by layer
+    arch = arch._replace(**depths, **of_each)
     return model._replace(architecture=arch, parameters=parameter_count(arch))
 
 

@@ -1,6 +1,7 @@
 """What the memory tests share: constants as the rules give them, models by dimensions, recorded traces."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ from kb.core.hardware import Gpu
 from kb.core.model import Architecture
 from kb.core.setup import TrainingSetup
 from kb.core.units import MIB
-from kb.memory import architecture_from_config
+from kb.memory import architecture_from_config, predict
 from yaml_file import read_yaml
 
 ROOT = Path(__file__).parent.parent
@@ -56,6 +57,9 @@ MT5_QLORA = TrainingSetup(
     generation_max_length=200,
     dataloader_num_workers=16,
 )
+
+
+roughly = partial(predict, rough=True)  # by closed forms, where there are any
 
 
 def architecture(config: dict[str, Any]) -> Architecture:

@@ -10,7 +10,7 @@ from kb.advice.memory_facts import PredictedFacts
 from kb.config.reader import read_units
 from kb.core.document import Unit
 from kb.core.result import UnitResult
-from kb.memory.engine import report
+from kb.memory.engine import follow
 
 GRPO = (
     "model_name_or_path: {model}\ndataset_name: trl-lib/tldr\nreward_funcs: [think_format_reward]\noutput_dir: out\n"
@@ -26,10 +26,12 @@ def unit(text: str) -> Unit:
 
 def runs_of(text: str, gpu: str) -> tuple[UnitResult, int]:
     """The result, and the runs that were followed for it."""
-    followed: Any = report._followed
-    followed.cache_clear()
+    caches: list[Any] = [follow._unlimited, follow._inside, follow._if_it_fits]
+    for cache in caches:
+        cache.cache_clear()
+    follow._NEVER_FULL.clear()
     result = Checker(CATALOG, machine(gpu), notes=False).check(unit(text))
-    return result, followed.cache_info().misses
+    return result, sum(cache.cache_info().misses for cache in caches)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +61,7 @@ def test_what_is_over_by_its_weights_alone_is_out_of_memory_by_the_whole_predict
     text = GRPO.format(model="Qwen/Qwen2.5-7B-Instruct").replace("server", vllm) + more
     predicted: PredictedFacts = Checker(CATALOG, machine(gpu)).prepare(unit(text)).predicted
     assert predicted.estimator is not None
-    supposed = predicted.otherwise(predicted.setup)
+    supposed = predicted.supposing(predicted.setup)
     assert predicted.report is not None
     if supposed.surely_over:
         assert predicted.report.verdict.status == "oom"

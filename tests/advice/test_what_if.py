@@ -42,7 +42,7 @@ def test_half_the_batch_keeps_the_effective_one() -> None:
     found = savings(TrainingSetup(per_device_train_batch_size=16))
     half = savings(TrainingSetup(per_device_train_batch_size=8, gradient_accumulation_steps=2))
     written = "per_device_train_batch_size / 2, gradient_accumulation_steps × 2"
-    assert found[written].peak_bytes - half[written].peak_bytes == pytest.approx(half[written].bytes)
+    assert found[written].peak_bytes - half[written].peak_bytes == pytest.approx(half[written].bytes, rel=0.01)
 
 
 def test_a_preference_run_can_compute_its_reference_ahead_or_have_none_of_its_own() -> None:

@@ -36,18 +36,16 @@ def setup(flags: RunSettings) -> TrainingSetup:
 # --- flags --------------------------------------------------------------------------------------------------------
 
 
-def test_training_from_flags_is_near_its_trace() -> None:
-    made = estimate(*T5, "--optimizer", "adamw_torch_fused", "--attention", "sdpa", "--gpu", "rtx-3090")
-    assert made["phases"]["train"]["peak_allocated_bytes"] / MIB == pytest.approx(11140, rel=0.02)
-    assert (made["level"], made["verdict"]["status"]) == ("closed", "fits")
-
-
-def test_followed_a_run_is_the_real_code_s_to_the_mebibyte() -> None:
+def test_training_from_flags_is_the_real_code_s_to_the_mebibyte() -> None:
     flags = (*T5, "--optimizer", "adamw_torch_fused", "--attention", "sdpa", "--gpu", "rtx-3090")
-    made = estimate(*flags, "--follow")
-    assert (made["level"], round(made["phases"]["train"]["peak_allocated_bytes"] / MIB)) == ("engine", 11148)
-    refused = estimate(*flags, "--zero", 3, "--gpus", 2, "--follow")
-    assert refused["level"] == "closed" and any("ZeRO-3 of t5" in note for note in refused["notes"])
+    made = estimate(*flags)
+    assert round(made["phases"]["train"]["peak_allocated_bytes"] / MIB) == 11148
+    assert (made["level"], made["verdict"]["status"]) == ("engine", "fits")
+
+
+def test_a_closed_form_answers_for_what_is_not_followed_and_that_is_said() -> None:
+    made = estimate(*T5, "--gpu", "rtx-3090", "--zero", 3, "--gpus", 2)
+    assert made["level"] == "closed" and any("ZeRO-3 of t5" in note for note in made["notes"])
 
 
 def test_beams_are_counted_in_generation() -> None:
@@ -119,7 +117,8 @@ def test_what_the_flags_leave_open_is_listed_as_assumed() -> None:
 
 def test_more_gpus_shard_with_zero_and_not_without() -> None:
     plain, sharded = (
-        estimate(*T5, "--gpu", "t4", "--gpus", 4, *more)["phases"]["train"]["terms"] for more in ((), ("--zero", 3))
+        estimate(*T5, "--gpu", "rtx-3090", "--gpus", 4, *more)["phases"]["save"]["terms"]
+        for more in ((), ("--zero", 3))
     )
     size = [{row["name"]: row["bytes"] for row in terms} for terms in (plain, sharded)]
     assert size[1]["optimizer"] < size[0]["optimizer"] / 2
@@ -274,9 +273,8 @@ def test_the_text_has_the_ledger_the_level_and_the_next_step(language: str) -> N
     text = kb(*T5, "--gpu", "rtx-3090", "--lang", language, module="kb.estimate").stdout
     assert "google-t5/t5-base" in text
     assert "RTX 3090" in text
-    assert "11,0" in text, "the peak in MiB"
+    assert "11,1" in text, "the peak in MiB"
     assert "±" in text
-    assert "--simulate" in text
     assert "kb recommend --model t5-base --gpu rtx-3090" in text
     assert max(map(len, text.splitlines())) <= 100
 

@@ -1,4 +1,4 @@
-"""`kb estimate --simulate`: the simulator's answer in the same report, and the closed form where it has none."""
+"""`kb estimate --simulate`: the simulator's answer in the same report, and the prediction where it has none."""
 
 import json
 import os
@@ -93,22 +93,22 @@ def test_an_architecture_that_transformers_does_not_know_is_said(tmp_path: Path,
         assert "abacus" in here.text("--model-config", path, *RUN, "--simulate", language=language, code=2)
 
 
-def test_a_simulation_that_takes_too_long_leaves_the_closed_form(model: Path) -> None:
+def test_a_simulation_that_takes_too_long_leaves_the_prediction(model: Path) -> None:
     require_simulator()
     made = estimate("--model-config", model, *RUN, "--simulate", "--time-limit", 1)
-    assert made["level"] == "closed"
+    assert made["level"] == "engine"
     assert made["phases"] == estimate("--model-config", model, *RUN)["phases"]
     assert any("1 s" in note for note in made["notes"]), made["notes"]
 
 
-def test_a_simulation_that_takes_too_much_memory_leaves_the_closed_form(model: Path) -> None:
+def test_a_simulation_that_takes_too_much_memory_leaves_the_prediction(model: Path) -> None:
     require_simulator()
     made = estimate("--model-config", model, *RUN, "--simulate", "--memory-limit", "40MB")
-    assert made["level"] == "closed"
+    assert made["level"] == "engine"
     assert len(made["notes"]) == 2
 
 
-def test_without_torch_the_closed_form_answers_and_says_why(
+def test_without_torch_the_prediction_answers_and_says_why(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A torch that cannot be imported stands before the real one."""
@@ -117,7 +117,7 @@ def test_without_torch_the_closed_form_answers_and_says_why(
     (hidden / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')\n", "utf-8")
     run = _kb_with_path(f"{hidden}{os.pathsep}{ROOT / 'src'}", "--model-config", model, *RUN, "--simulate")
     made = json.loads(run)
-    assert made["level"] == "closed"
+    assert made["level"] == "engine"
     assert any("torch" in note for note in made["notes"])
 
 

@@ -99,7 +99,7 @@ def test_what_costs_least_of_the_result_comes_first() -> None:
     found = plan(TrainingSetup(per_device_train_batch_size=8, max_source_length=1024), "llama-3.1-8b", "rtx-3080-10gb")
     names = [step.name.replace("precision_bf16", "autocast") for step in found.gpu.steps]
     assert names == sorted(names, key=STEPS.order.index) and "checkpointing" in names
-    alone = plan(TrainingSetup(per_device_train_batch_size=8, max_source_length=512), "t5-base", "rtx-3080-10gb")
+    alone = plan(TrainingSetup(per_device_train_batch_size=16, max_source_length=512), "t5-base", "rtx-3080-10gb")
     assert [step.name for step in alone.gpu.steps] == ["checkpointing"]
 
 
@@ -109,10 +109,10 @@ def test_several_gpus_share_a_model_before_something_else_is_trained() -> None:
     assert found.gpu.reached and found.setup.fsdp and found.setup.method == "full"
 
 
-@pytest.mark.parametrize("seed", [11, 12])
+@pytest.mark.parametrize("seed", [11, 12, 13, 14])
 def test_a_plan_pasted_into_the_file_does_what_it_says(seed: int) -> None:
     """A sample; bench/plan_check.py draws as many as one likes, in five formats."""
-    for each in itertools.islice(tried(seed), 8):
+    for each in itertools.islice(tried(seed), 4):
         assert each.kept, (each.text, each.pasted, each.new_errors)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from catalog_sample import shallow_catalog
 from command_runs import ROOT
 from kb.advice.answer import answer
 from kb.advice.estimator import Estimator
@@ -37,13 +38,14 @@ READ_BACK = (
     "gradient_checkpointing",
     "load_in_4bit",
 )
+SHALLOW = shallow_catalog()
 GPUS = ("rtx-3060-12gb", "rtx-4090", "t4", "a100-80gb")
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_check_says_nothing_of_what_recommend_writes(seed: int) -> None:
     """A sample; bench/recommend_check.py draws as many as one likes."""
-    found = [each for each in itertools.islice(cases(seed), 24) if each is not None]
+    found = [each for each in itertools.islice(cases(seed, SHALLOW), 24) if each is not None]
     assert len(found) > 8
     for each in found:
         assert each.said == (), (each[:5], each.text)
@@ -56,9 +58,9 @@ def test_check_says_nothing_of_what_recommend_writes(seed: int) -> None:
 def test_what_is_written_is_read_back(form: str, model: str, method: str) -> None:
     for gpu in GPUS[: 1 if method == "qlora" else None]:
         question = Question.of(gpu=gpu, host_memory="60GB", cpus="16", method=method, loads=LOADS.get(form, "usual"))
-        checker = file_checker(CATALOG, Project(), question)
-        estimator = Estimator(CATALOG.models[model], checker.machine, CATALOG.constants)
-        wanted = answer("train", question, estimator, CATALOG, GUIDE)
+        checker = file_checker(SHALLOW, Project(), question)
+        estimator = Estimator(SHALLOW.models[model], checker.machine, SHALLOW.constants)
+        wanted = answer("train", question, estimator, SHALLOW, GUIDE)
         try:
             text = config_file(wanted, form, WORDS)
         except UserError as error:  # rows of one text alone, or weights under fp16
@@ -84,7 +86,7 @@ def written(model: str, gpu: str, **asked: object) -> TrainingSetup:
 
 
 def test_checkpointing_comes_before_a_smaller_batch() -> None:
-    setup = written("t5-large", "rtx-3090")
+    setup = written("t5-large", "rtx-4080")
     assert setup.method == "full" and setup.gradient_checkpointing and setup.gradient_accumulation_steps == 1
 
 
@@ -105,9 +107,9 @@ def kb(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_shorter_input_is_taken_only_where_none_is_asked_for_and_said(tmp_path: Path) -> None:
-    done = kb("--model", "llama-3.1-8b", "--method", "lora", "--as", "trl")
-    assert done.returncode == 0 and "max_length: 512" in done.stdout
-    assert "# inputs of 512 tokens: 1,024 do not fit" in done.stdout
+    done = kb("--model", "gemma-2-9b", "--method", "lora", "--as", "trl", "--gpu", "rtx-a4500")
+    assert done.returncode == 0 and "max_length: 256" in done.stdout
+    assert "# inputs of 256 tokens: 1,024 do not fit" in done.stdout
     asked = kb("--model", "llama-3.1-8b", "--method", "lora", "--seq-in", "8192", "--as", "trl")
     assert asked.returncode == 1 and not asked.stdout and "fits on RTX 4090 at no batch" in asked.stderr
 

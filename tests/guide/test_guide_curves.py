@@ -31,7 +31,7 @@ def test_cards_together_give_the_same_batches_as_each_alone(name: str) -> None:
     # each card's answer leans on those of the cards before: some of every size show whether that changes it
     for gpu in {*cards[::6], *{gpu.compute_capability: gpu for gpu in cards}.values()}:
         row = rows[gpu.id]
-        estimator = Estimator(model, on_gpu(gpu), CATALOG.constants)
+        estimator = Estimator(model, on_gpu(gpu), CATALOG.constants, rough=True)
         base, _ = base_of(model, estimator)
         assert row is not None
         for way in SHOWN_WAYS:
@@ -44,7 +44,7 @@ def test_cards_together_give_the_same_batches_as_each_alone(name: str) -> None:
 @pytest.mark.parametrize("gpu", ["t4", "rtx-3090", "h100-80gb"])
 def test_phases_and_verdicts_are_those_of_the_prediction_for_that_card(gpu: str) -> None:
     model, card = CATALOG.models["mt5-base"], CATALOG.gpus[gpu]
-    estimator, curves = Estimator(model, on_gpu(card), CATALOG.constants), Curves(model, CATALOG.constants)
+    estimator, curves = Estimator(model, on_gpu(card), CATALOG.constants, rough=True), Curves(model, CATALOG.constants)
     for other in CATALOG.gpus.values():  # what others of its generation have left behind changes nothing
         curves.phases(base_of(model, Estimator(model, on_gpu(other), CATALOG.constants))[0], other)
     base, _ = base_of(model, estimator)

@@ -9,7 +9,7 @@ import pytest
 import memory_sample as sample
 from kb.core.setup import Spread, TrainingSetup
 from kb.memory import architecture_from_config, predict
-from kb.memory.engine.report import follow
+from kb.memory.engine.follow import follow
 
 ROWS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "data" / "zero3_peaks.json").read_text("utf-8"))
 BASE = {"bf16": True, "world_size": 2, "zero_stage": 3, "per_device_train_batch_size": 2}

@@ -13,8 +13,8 @@ from kb.memory import (
     default_targets,
     match_targets,
     parameter_count,
-    predict,
 )
+from memory_sample import roughly
 
 LLAMA_32_1B = {
     "model_type": "llama", "vocab_size": 128256, "hidden_size": 2048, "intermediate_size": 8192,
@@ -53,7 +53,7 @@ OPT_350M = {
 
 def report_of(config: dict[str, Any], **changes: Any) -> MemoryReport:
     setup = TrainingSetup(**{"max_source_length": 1024, "bf16": True, **changes})
-    return predict(setup, architecture_from_config(config), constants=sample.CONSTANTS, compute_capability=(8, 6))
+    return roughly(setup, architecture_from_config(config), constants=sample.CONSTANTS, compute_capability=(8, 6))
 
 
 def train_bytes(config: dict[str, Any], **changes: Any) -> int:

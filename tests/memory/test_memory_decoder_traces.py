@@ -9,7 +9,8 @@ import pytest
 import memory_sample as sample
 from kb.core.setup import TrainingSetup
 from kb.core.units import MIB
-from kb.memory import architecture_from_config, predict
+from kb.memory import architecture_from_config
+from memory_sample import roughly
 
 GPU_CAPABILITY = (8, 6)
 PHASES = {"decoder_training": "train", "decoder_evaluation": "evaluate", "decoder_generation": "generate"}
@@ -25,7 +26,7 @@ def errors(kind: str, **where: Any) -> dict[str, float]:
     found = {}
     for architecture, setup, row in sample.traces(kind):
         if all(row.get(name, getattr(setup, name, None)) == value for name, value in where.items()):
-            report = predict(setup, architecture, constants=sample.CONSTANTS, compute_capability=GPU_CAPABILITY)
+            report = roughly(setup, architecture, constants=sample.CONSTANTS, compute_capability=GPU_CAPABILITY)
             phase = report.phase(PHASES[kind])
             assert phase is not None
             found[f"{row['model']} {json.dumps(row['setup'])}"] = phase.peak_allocated_bytes / row["allocated"] - 1
@@ -64,7 +65,7 @@ def test_the_stated_band_holds_every_trace(kind: str) -> None:
 
 def test_weights_agree_with_the_traces() -> None:
     for architecture, setup, row in sample.traces("decoder_training"):
-        report = predict(setup, architecture, constants=sample.CONSTANTS)
+        report = roughly(setup, architecture, constants=sample.CONSTANTS)
         load = report.phase(
             "train" if setup.use_dora else "load"
         )  # loading, DoRA makes whole weights for their lengths
@@ -107,7 +108,7 @@ def test_half_weights_with_written_out_attention_as_measured(
         weights="fp16", attn_implementation="eager", optim="none", padded=False,
         per_device_train_batch_size=batch, max_source_length=length,
     )  # fmt: skip
-    report = predict(setup, architecture_from_config(config), constants=sample.CONSTANTS, compute_capability=(8, 6))
+    report = roughly(setup, architecture_from_config(config), constants=sample.CONSTANTS, compute_capability=(8, 6))
     train = report.phase("train")
     assert train is not None
     assert train.peak_allocated_bytes / MIB == pytest.approx(measured_mib, rel=0.05)
@@ -128,7 +129,7 @@ def test_adapters_on_a_t4_as_measured(
         per_device_train_batch_size=batch, max_source_length=length,
     )  # fmt: skip
     architecture = architecture_from_config(config)
-    report = predict(setup, architecture, constants=sample.CONSTANTS, compute_capability=(7, 5))
+    report = roughly(setup, architecture, constants=sample.CONSTANTS, compute_capability=(7, 5))
     train = report.phase("train")
     assert train is not None
     # that loop keeps the model's output, and with it the logits, until the step is over; the Trainer does not

@@ -9,7 +9,8 @@ import pytest
 
 import memory_sample as sample
 from kb.core.setup import TrainingSetup
-from kb.memory import UnsupportedArchitectureError, architecture_from_config, match_targets, parameter_count, predict
+from kb.memory import UnsupportedArchitectureError, architecture_from_config, match_targets, parameter_count
+from memory_sample import roughly
 
 GPU_CAPABILITY = (8, 6)
 BERT = {
@@ -100,7 +101,7 @@ def test_dense_matches_the_layers_and_what_stands_beside_them() -> None:
 
 def test_peft_trains_the_classifier_beside_the_adapters() -> None:
     setup = TrainingSetup(method="lora", optim="adamw_torch_fused", max_source_length=64)
-    report = predict(setup, architecture_from_config(ROBERTA), constants=sample.CONSTANTS)
+    report = roughly(setup, architecture_from_config(ROBERTA), constants=sample.CONSTANTS)
     load = report.phase("load")
     assert load is not None
     assert dict(load.terms)["adapters"] == 4 * (294_912 + 592_130)
@@ -116,7 +117,7 @@ def errors(kind: str, **where: Any) -> dict[str, float]:
     found = {}
     for architecture, setup, row in sample.traces(f"encoder_{kind}"):
         if all(row.get(name) == value for name, value in where.items()):
-            report = predict(setup, architecture, constants=sample.CONSTANTS, compute_capability=GPU_CAPABILITY)
+            report = roughly(setup, architecture, constants=sample.CONSTANTS, compute_capability=GPU_CAPABILITY)
             phase = report.phase("train" if kind == "training" else "evaluate")
             assert phase is not None
             assert sum(term.bytes for term in phase.terms) == phase.peak_allocated_bytes
@@ -146,7 +147,7 @@ def test_every_method_agrees_on_its_own(method: str, checkpointing: bool) -> Non
     found = []
     for architecture, setup, row in sample.traces("encoder_training"):
         if setup.method == method and setup.gradient_checkpointing == checkpointing:
-            report = predict(setup, architecture, constants=sample.CONSTANTS, compute_capability=GPU_CAPABILITY)
+            report = roughly(setup, architecture, constants=sample.CONSTANTS, compute_capability=GPU_CAPABILITY)
             phase = report.phase("train")
             assert phase is not None
             found.append(abs(phase.peak_allocated_bytes / row["allocated"] - 1))
@@ -157,7 +158,7 @@ def test_every_method_agrees_on_its_own(method: str, checkpointing: bool) -> Non
 @pytest.mark.usefixtures("closed_forms")
 def test_weights_agree_with_the_traces() -> None:
     for architecture, setup, row in sample.traces("encoder_training"):
-        load = predict(setup, architecture, constants=sample.CONSTANTS).phase("load")
+        load = roughly(setup, architecture, constants=sample.CONSTANTS).phase("load")
         assert load is not None
         there = sum(term.bytes for term in load.terms if term.name != "temporaries")
         assert there == pytest.approx(row["weights"], rel=sample.CONSTANTS["band_load"])
@@ -169,7 +170,7 @@ def test_reserved_memory_of_the_traces_lies_below_the_high_end(kind: str) -> Non
     rows = sample.traces(f"encoder_{kind}")
     below = 0
     for architecture, setup, row in rows:
-        report = predict(setup, architecture, constants=sample.CONSTANTS, compute_capability=GPU_CAPABILITY)
+        report = roughly(setup, architecture, constants=sample.CONSTANTS, compute_capability=GPU_CAPABILITY)
         phase = report.phase("train" if kind == "training" else "evaluate")
         assert phase is not None
         below += row["reserved"] <= phase.high_bytes
@@ -203,6 +204,6 @@ def test_measured_passes_without_an_optimizer_are_reproduced(
         padded=False,
     )
     architecture = architecture_from_config({**config, "architectures": ["XForMaskedLM"]})
-    phase = predict(setup, architecture, constants=sample.CONSTANTS, compute_capability=(7, 5)).phase("train")
+    phase = roughly(setup, architecture, constants=sample.CONSTANTS, compute_capability=(7, 5)).phase("train")
     assert phase is not None
     assert phase.peak_allocated_bytes / 2**20 == pytest.approx(measured_mib, rel=0.025)

@@ -7,9 +7,10 @@ import pytest
 from catalog_sample import load_catalog
 from kb.core.setup import TrainingSetup
 from kb.core.units import MIB
-from kb.memory import architecture_from_config, predict
+from kb.memory import architecture_from_config
 from kb.memory.process import kept_workspace
 from kb.memory.remainders import copies_of, kept_states, moments_remainder, reused_remainder
+from memory_sample import roughly
 
 CONSTANTS = load_catalog().constants
 BERT = architecture_from_config(
@@ -28,7 +29,7 @@ T5 = architecture_from_config(
 
 
 def evaluated(arch: Any, **given: Any) -> Any:
-    phase = predict(
+    phase = roughly(
         TrainingSetup()._replace(do_eval=True, prediction_loss_only=True, **given),
         arch,
         constants=CONSTANTS,

@@ -6,10 +6,10 @@ import pytest
 
 import memory_sample as sample
 from kb.core.setup import Spread, TrainingSetup
-from kb.memory import predict
 from kb.memory.counts import count
 from kb.memory.parallel import Units, as_run, units
 from kb.memory.states import States, states_of
+from memory_sample import roughly
 
 T5 = sample.architecture(sample.T5_BASE)
 MT5 = sample.architecture(sample.MT5_BASE)
@@ -90,7 +90,7 @@ def test_mixed_precision_under_deepspeed_is_a_model_cast_to_half() -> None:
     assert (found.weights, found.autocast) == ("bf16", False)
     assert as_run(TrainingSetup(fp16=True)).autocast
     assert states(bf16=True, zero_stage=1).parameters == near(2 * N)
-    assumed = predict(TrainingSetup(bf16=True, zero_stage=1), T5, constants=sample.CONSTANTS).assumed
+    assumed = roughly(TrainingSetup(bf16=True, zero_stage=1), T5, constants=sample.CONSTANTS).assumed
     assert "cast_to_half" in {each.reason for each in assumed}
 
 
@@ -200,7 +200,7 @@ def test_tensor_parallelism_divides_the_layers_and_not_the_samples() -> None:
     found, whole = states_of(setup, T5), states()
     blocks = count(T5).block_linear
     assert found.parameters == near(whole.parameters - 4 * blocks * 3 / 4)
-    reasons = {each.reason for each in predict(setup, T5, constants=sample.CONSTANTS).assumed}
+    reasons = {each.reason for each in roughly(setup, T5, constants=sample.CONSTANTS).assumed}
     assert "blocks_split" in reasons
 
 

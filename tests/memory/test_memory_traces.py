@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import memory_sample as sample
-from kb.memory import predict
+from memory_sample import roughly
 
 GPU_CAPABILITY = (8, 6)
 PHASES = {"training": "train", "evaluation": "evaluate", "generation": "generate"}
@@ -18,7 +18,7 @@ def errors(kind: str, **where: Any) -> dict[str, float]:
     found = {}
     for architecture, setup, row in sample.traces(kind):
         if all(row.get(name) == value for name, value in where.items()):
-            report = predict(setup, architecture, constants=sample.CONSTANTS, compute_capability=GPU_CAPABILITY)
+            report = roughly(setup, architecture, constants=sample.CONSTANTS, compute_capability=GPU_CAPABILITY)
             phase = report.phase(PHASES[kind])
             assert phase is not None
             found[f"{row['model']} {json.dumps(row['setup'])}"] = phase.peak_allocated_bytes / row["allocated"] - 1
@@ -47,7 +47,7 @@ def test_every_method_agrees_on_its_own(method: str, checkpointing: bool) -> Non
     found = []
     for architecture, setup, row in sample.traces("training"):
         if setup.method == method and setup.gradient_checkpointing == checkpointing:
-            report = predict(setup, architecture, constants=sample.CONSTANTS, compute_capability=GPU_CAPABILITY)
+            report = roughly(setup, architecture, constants=sample.CONSTANTS, compute_capability=GPU_CAPABILITY)
             found.append(abs(report.phases[1].peak_allocated_bytes / row["allocated"] - 1))
     assert len(found) >= 7
     assert mean(found) <= 0.012
@@ -64,7 +64,7 @@ def test_reserved_memory_of_the_traces_lies_below_the_high_end(kind: str) -> Non
     rows = sample.traces(kind)
     below = 0
     for architecture, setup, row in rows:
-        report = predict(setup, architecture, constants=sample.CONSTANTS, compute_capability=GPU_CAPABILITY)
+        report = roughly(setup, architecture, constants=sample.CONSTANTS, compute_capability=GPU_CAPABILITY)
         phase = report.phase(PHASES[kind])
         assert phase is not None
         below += row["reserved"] <= phase.high_bytes
@@ -73,7 +73,7 @@ def test_reserved_memory_of_the_traces_lies_below_the_high_end(kind: str) -> Non
 
 def test_weights_agree_with_the_traces() -> None:
     for architecture, setup, row in sample.traces("training"):
-        report = predict(setup, architecture, constants=sample.CONSTANTS)
+        report = roughly(setup, architecture, constants=sample.CONSTANTS)
         load = report.phase("load")
         assert load is not None
         there = sum(term.bytes for term in load.terms if term.name != "temporaries")

@@ -11,6 +11,7 @@ from kb.advice.estimator import Estimator, on_gpu
 from kb.advice.question import Question
 from kb.advice.recommend import recommend_training
 from kb.memory import UnsupportedArchitectureError
+from kb.memory.search import GRAIN
 
 pytestmark = pytest.mark.long
 
@@ -31,7 +32,7 @@ GPUS = st.sampled_from(sorted(CATALOG.gpus))
     beams=st.integers(1, 8),
 )
 @example(model="gpt-j-6b", gpu="a10", method="auto", effective=4, world=1, source=32, target=8, beams=1)
-def test_what_is_recommended_fits_and_one_more_does_not(
+def test_what_is_recommended_fits_and_more_does_not(
     model: str, gpu: str, method: str, effective: int, world: int, source: int, target: int, beams: int
 ) -> None:
     known = CATALOG.models[model]
@@ -44,7 +45,6 @@ def test_what_is_recommended_fits_and_one_more_does_not(
         found = recommend_training(asked, estimator, CATALOG.gpus, world)
     except UnsupportedArchitectureError:  # images of no known size, beams of a decoder: said by name
         assert estimator.model.architecture.engine
-        assert beams > 1 or estimator.model.architecture.vision is not None
         return
     if found.setup is None:
         assert all(not way.fits(effective, world) for way in found.attempts if method in ("auto", way.method)) or (
@@ -52,6 +52,7 @@ def test_what_is_recommended_fits_and_one_more_does_not(
         )
         return
     assert found.report.verdict.status == "fits"
+    # batches of GRAIN and more are known to a part of themselves, and what a cache leaves is no straight line
     assert estimator.fits(found.report.phases)
     if found.splits.exact:
         assert found.setup.effective_batch_size == effective
@@ -61,10 +62,10 @@ def test_what_is_recommended_fits_and_one_more_does_not(
     for steps, largest in ((1, found.chosen.ceiling.single), (2, found.chosen.ceiling.accumulated)):
         alone = found.setup._replace(do_eval=False, do_predict=False, gradient_accumulation_steps=steps)
         more = estimator.predict(alone._replace(per_device_train_batch_size=largest + 1)).phase("train")
-        assert not estimator.fits((more,)) or largest >= 4096
+        assert not estimator.fits((more,)) or largest >= GRAIN
     evaluation = found.setup._replace(do_predict=False, per_device_eval_batch_size=found.largest.evaluation + 1)
     after = [phase for phase in estimator.predict(evaluation).phases if phase.name in ("evaluate", "generate")]
-    assert not estimator.fits(after) or found.largest.evaluation >= 4096
+    assert not estimator.fits(after) or found.largest.evaluation >= GRAIN
 
 
 @given(effective=st.integers(1, 5000), single=st.integers(1, 600), less=st.integers(0, 600), world=st.integers(1, 16))

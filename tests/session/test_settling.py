@@ -19,7 +19,7 @@ from warm_runs import run_text
 TWO_RUNS = """\
 general: {model_name: google/mt5-base}
 tokenizer: {encoder_max_len: 512, decoder_max_len: 64}
-training: {predict_with_generate: true, generation_max_length: 200, per_device_train_batch_size: 8}
+training: {predict_with_generate: true, generation_max_length: 200, per_device_train_batch_size: 12}
 """
 
 

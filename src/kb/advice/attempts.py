@@ -13,7 +13,7 @@ from kb.core.hardware import Gpu
 from kb.core.memory_report import Phase
 from kb.core.record import NamedTuple
 from kb.core.setup import Method, TrainingSetup, WeightType
-from kb.memory import UnsupportedArchitectureError, targets_for
+from kb.memory import UnsupportedArchitectureError, engine_answers, targets_for
 
 MethodChoice = Literal["full", "lora", "qlora", "auto"]
 
@@ -37,14 +37,15 @@ WAYS: Mapping[str, Mapping[str, Any]] = {
     "qlora_checkpointing": {**_QLORA, **_CHECKPOINTING},
     "full_offload": {**_CHECKPOINTING, **_OFFLOAD},
 }
+NEAR = 0.75  # a GPU of less than this part of what a rough answer needs does not hold a run
 OFFERED_ONLY = ("full_offload",)  # needs a DeepSpeed file beside the config, so it is named and not chosen
 
 
 class Attempt(NamedTuple):
     """One way: its setup, what training needs at batch 1, and the largest batches that fit; 0 where not even 1 does.
 
-    ``evaluation`` is the largest evaluation batch beside this way's optimizer, after training at batch 1; of the way
-    that is chosen, after training at the batch that is recommended.
+    ``evaluation`` is roughly the largest evaluation batch beside this way's optimizer, after training at batch 1; that
+    1 fits is sure.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Attempt(NamedTuple):
     train: Phase  # at batch 1, without accumulation
     ceiling: Ceiling
     evaluation: int
+    rough: bool = False  # by closed forms: it was not needed to choose
 
     def steps(self, effective: int, world: int) -> int:
         """The fewest passes for one update with which a batch that fits comes to ``effective``."""
@@ -79,9 +81,11 @@ class Sought(NamedTuple):
 def attempts_of(
     base: TrainingSetup,
     estimator: Estimator,
+    sought: Sought,
     loads: Loads = "usual",
     share: int | None = None,
-    until: Sought | None = None,
+    *,
+    all_ways: bool = True,
 ) -> tuple[Attempt, ...]:
     """Every way, in order. ``base`` is full training without options; ``share`` are the samples that one GPU takes for
     one optimizer step, of one of TRL's trainers.
@@ -90,7 +94,8 @@ def attempts_of(
     fp32, and in fp16 where the checkpoint stores them so. What ``loads`` says changes that. One of TRL's trainers has
     no way that shares its states out: the memory engine follows one GPU.
 
-    All ways are asked, to be shown beside each other; with ``until`` no more than it takes to :func:`choose` for it.
+    No more are asked than it takes to :func:`choose` for what is ``sought``; the others, to be shown beside these with
+    ``all_ways``, are answered roughly.
     """
     base = base._replace(lora_target_modules=targets_for(estimator.model.architecture))
     stored, half = estimator.model.weights_dtype, loads == "half"
@@ -111,14 +116,28 @@ def attempts_of(
         for name, setup in setups
         if name not in OFFERED_ONLY or _is_predicted(setup, estimator)
     ]
+    refused = [way for _, way in setups if way.method == sought.method]
     setups = [way for way in setups if _is_predicted(way[1], estimator)] or setups  # none: the first says why
+    if sought.method != "auto" and all(setup.method != sought.method for _, setup in setups):
+        what = next(filter(None, (unfollowed(way, estimator.model.architecture) for way in refused)), None)
+        raise UnsupportedArchitectureError(f"{estimator.model.architecture.model_type}: {what}")
     attempts: list[Attempt] = []
+    found = False
     for name, setup in setups:
-        if until and attempts and setup.method != attempts[-1].method and choose(tuple(attempts), *until) is not None:
+        found = found or _is_settled(tuple(attempts), setup.method, sought)
+        if found and not all_ways:
             break
-        alike = attempts[-1].evaluation if attempts else 0
-        attempts.append(_attempt(name, setup, estimator, share, alike))
+        asked = not found and name not in OFFERED_ONLY and sought.method in ("auto", setup.method)
+        attempts.append(_attempt(name, setup, estimator if asked else estimator.roughly(), share))
     return tuple(attempts)
+
+
+def _is_settled(attempts: tuple[Attempt, ...], following: Method, sought: Sought) -> bool:
+    """Whether what is tried after these can no more be chosen: another method is next, or one pass is enough."""
+    chosen = choose(attempts, *sought)
+    if chosen is None:
+        return False
+    return following != attempts[-1].method or chosen.steps(sought.effective, sought.world) == 1
 
 
 def _is_predicted(setup: TrainingSetup, estimator: Estimator) -> bool:
@@ -127,8 +146,8 @@ def _is_predicted(setup: TrainingSetup, estimator: Estimator) -> bool:
     return not architecture.engine or unfollowed(setup, architecture) is None
 
 
-def _attempt(name: str, setup: TrainingSetup, estimator: Estimator, share: int | None, alike: int) -> Attempt:
-    """What a way allows; ``alike`` is the evaluation batch that another allows, 0 where none is known."""
+def _attempt(name: str, setup: TrainingSetup, estimator: Estimator, share: int | None) -> Attempt:
+    """What a way allows."""
     alone = setup._replace(do_train=True, do_eval=False, do_predict=False, per_device_train_batch_size=1)
     train = estimator.predict(alone._replace(gradient_accumulation_steps=1)).phase("train")
     assert train is not None  # it trains
@@ -139,9 +158,11 @@ def _attempt(name: str, setup: TrainingSetup, estimator: Estimator, share: int |
     accumulated = single and estimator.largest(twice, "per_device_train_batch_size", first=single)
     least = setup._replace(per_device_train_batch_size=1)  # what training leaves in the cache grows with its batch
     evaluation = 0
-    if setup.do_eval:
-        evaluation = estimator.largest(least, "per_device_eval_batch_size", first=alike or 1)
-    return Attempt(name, setup, setup.method, train, Ceiling(single, accumulated), evaluation)
+    if setup.do_eval and (single or accumulated):
+        evaluation = estimator.largest(least, "per_device_eval_batch_size", most=1)
+    if evaluation:
+        evaluation = max(estimator.roughly().largest(least, "per_device_eval_batch_size"), 1)
+    return Attempt(name, setup, setup.method, train, Ceiling(single, accumulated), evaluation, estimator.rough)
 
 
 def _ceiling_of_share(alone: TrainingSetup, estimator: Estimator, share: int) -> Ceiling:
@@ -179,16 +200,21 @@ def choose(attempts: tuple[Attempt, ...], method: str, effective: int, world: in
 def smallest_gpu(setup: TrainingSetup, estimator: Estimator, gpus: Mapping[str, Gpu]) -> Gpu | None:
     """The known GPU of least memory on which all of ``setup`` fits with its whole band; None where it fits on none.
 
-    GPUs on which the run takes kernels that the memory engine does not follow are left out.
+    GPUs on which the run takes kernels that the memory engine does not follow are left out. A rough answer says where
+    to look: GPUs of much less memory are not asked.
     """
-    for gpu in sorted(gpus.values(), key=lambda gpu: (gpu.memory_total, gpu.id)):
-        other = Estimator(estimator.model, on_gpu(gpu), estimator.constants)
-        if other.surely_over(setup):
-            continue
+    ordered = sorted(gpus.values(), key=lambda gpu: (gpu.memory_total, gpu.id))
+
+    def fits(gpu: Gpu, *, rough: bool) -> bool:
+        there = Estimator(estimator.model, on_gpu(gpu), estimator.constants, rough=rough)
         try:
-            phases = [phase for phase in other.predict(setup).phases if phase.name != "load"]
+            phases = [] if there.surely_over(setup) else there.predict(setup, among=True).phases
         except UnsupportedArchitectureError:
-            continue
-        if other.fits(phases):
-            return gpu
-    return None
+            return False
+        return bool(phases) and there.fits(phase for phase in phases if phase.name != "load")
+
+    roughly = next((gpu for gpu in ordered if fits(gpu, rough=True)), None)
+    if estimator.rough or engine_answers(setup, estimator.model.architecture, rough=True):
+        return roughly
+    least = NEAR * (roughly or ordered[-1]).memory_total if ordered else 0
+    return next((gpu for gpu in ordered if gpu.memory_total >= least and fits(gpu, rough=False)), None)

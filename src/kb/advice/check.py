@@ -73,6 +73,8 @@ class Checker:
         strict: keep each rule's own severity, however certain the facts are.
     """
 
+    rough = False  # by closed forms, where there are any
+
     def __init__(
         self,
         catalog: Catalog,
@@ -175,7 +177,7 @@ class Checker:
         alike = OVER if report.verdict.status in OVER else (report.verdict.status,)
 
         def holds(setup: TrainingSetup) -> bool:
-            return prepared.otherwise(setup).predicted.status in alike
+            return prepared.supposing(setup).predicted.status in alike
 
         return turned_by(prepared.setup, of_gpu(report.assumed), holds)
 
@@ -220,16 +222,13 @@ class Checker:
         setup = setup._replace(assumed=(*known, *setup.assumed))
         constants = self.catalog.constants
         predictable = (setup.do_train or setup.do_eval or setup.do_predict) and not setup.unresolved
+        architecture = model.architecture if model is not None else None
         note = why_no_prediction(
-            unit,
-            setup,
-            known=model is not None,
-            architecture=model.architecture if model is not None else None,
-            fault=fault,
-            given=self.given,
+            unit, setup, known=model is not None, architecture=architecture, fault=fault, given=self.given
         )
         predictable = predictable and not (note is not None and note[0] in ("engine_not_followed", "quantized_alone"))
-        estimator = Estimator(model, self.machine, constants) if model is not None and predictable else None
+        usable = model if predictable else None
+        estimator = Estimator(usable, self.machine, constants, rough=self.rough) if usable else None
         return UnitFacts(
             unit=unit,
             model=model,

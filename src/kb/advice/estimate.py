@@ -1,4 +1,4 @@
-"""One run's estimate: what is wrong with the run itself, else its closed-form prediction. Pure."""
+"""One run's estimate: what is wrong with the run itself, else its prediction. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,6 @@ from kb.core.result import GpuFit
 from kb.core.setup import Assumption, TrainingSetup
 from kb.core.text import UserError
 from kb.memory import UnknownTargetsError, UnsupportedArchitectureError, match_targets, modules
-from kb.memory.process import context_of
 
 AMPERE = (8, 0)  # whose kernels are taken where no GPU is named
 
@@ -71,7 +70,7 @@ class Estimated(NamedTuple):
 def estimate(
     prepared: UnitFacts, catalog: Catalog, assumed: tuple[Assumption, ...] = (), *, open_model: bool = False
 ) -> Estimated:
-    """The unit's closed-form prediction.
+    """The unit's prediction.
 
     Args:
         prepared: the unit's setup, model and machine.
@@ -98,6 +97,7 @@ def estimate(
         if open_model:
             return Estimated(unit=unit, setup=setup, model=model, machine=machine, report=None)
         raise UserError("recommend.unsupported", model=model.name, reason=str(error)) from None
+    what = unfollowed(setup, model.architecture) if report is not None and report.level == "closed" else None
     return Estimated(
         unit=unit,
         setup=setup,
@@ -105,6 +105,7 @@ def estimate(
         machine=machine,
         report=report,
         gpu_fits=gpu_fits,
+        notes=(("estimate.not_followed", {"what": what}),) if what is not None else (),
         throughput=estimator.throughput(setup),
     )
 
@@ -127,18 +128,6 @@ def with_varied_lengths(one: Estimated) -> Estimated:
     return one._replace(notes=(*one.notes, (key, values)))
 
 
-def followed(one: Estimated, catalog: Catalog) -> Estimated:
-    """The run as the memory engine follows it, where a closed form answered; with a note that says why where it does
-    not."""
-    if one.model is None or one.report is None or one.report.level != "closed":
-        return one
-    what = unfollowed(one.setup, one.model.architecture)
-    if what is not None:
-        return one._replace(notes=(*one.notes, ("estimate.not_followed", {"what": what})))
-    report = Estimator(one.model, one.machine, catalog.constants).predict(one.setup, followed=True)
-    return one._replace(report=report._replace(lengths=one.report.lengths))
-
-
 def with_timeline(one: Estimated, catalog: Catalog, moments: int = 0) -> Estimated:
     """The run as the memory engine follows it, over time; with a note that says why where it does not.
 
@@ -155,12 +144,10 @@ def with_timeline(one: Estimated, catalog: Catalog, moments: int = 0) -> Estimat
     from kb.memory.engine.trace import trace  # only this option needs it
 
     estimator = Estimator(one.model, one.machine, catalog.constants)
-    report = estimator.predict(one.setup, followed=True)
+    report = estimator.predict(one.setup)
     if one.report is not None:
         report = report._replace(lengths=one.report.lengths)
-    limit = estimator.limit_bytes
-    if limit is not None:
-        limit -= context_of(catalog.constants, capability, gpu.gpu if gpu else None).low
+    limit = estimator.reservable_bytes(one.setup)
     found = trace(one.setup, one.model.architecture, capability or AMPERE, limit, moments)
     return one._replace(report=report, followed=found)
 

@@ -10,13 +10,15 @@ from kb.core.result import GpuFit
 from kb.core.setup import TrainingSetup
 from kb.memory import (
     UnsupportedArchitectureError,
+    engine_answers,
     largest_batch,
     predict,
     surely_out_of_memory,
     workers_that_fit,
 )
+from kb.memory.predict import reservable_bytes
 from kb.memory.process import usable_bytes
-from kb.memory.search import LARGEST_BATCH, BatchField, largest_dividing, use_by_batch
+from kb.memory.search import GRAIN, LARGEST_BATCH, BatchField, largest_dividing, use_by_batch
 
 if TYPE_CHECKING:
     from kb.memory.throughput import Throughput
@@ -29,9 +31,11 @@ class Estimator:
         model: whose predictions.
         machine: where; every rank needs the same, so its smallest GPU decides.
         constants: the figures of ``rules/constants.yaml`` by name.
+        rough: by closed forms where there are any: for many answers at once, and for a first guess.
     """
 
-    def __init__(self, model: Model, machine: Machine, constants: Mapping[str, float]) -> None:
+    def __init__(self, model: Model, machine: Machine, constants: Mapping[str, float], *, rough: bool = False) -> None:
+        self.rough = rough
         self.model = model
         self.machine = machine
         self.constants = constants
@@ -43,17 +47,31 @@ class Estimator:
         """What CUDA gives a process of the limit: up to here a run is said to fit."""
         return usable_on(self.machine, self.constants)
 
+    def reservable_bytes(self, setup: TrainingSetup) -> int | None:
+        """What PyTorch can surely reserve of the limit; None where no GPU is known."""
+        if self.limit_bytes is None:
+            return None
+        gpu = self.gpu.gpu if self.gpu else None
+        capability = self.gpu.compute_capability if self.gpu else None
+        return reservable_bytes(
+            setup, constants=self.constants, memory=self.limit_bytes, gpu=gpu, capability=capability
+        )
+
     @property
     def host_target_bytes(self) -> int | None:
         """The share of the container's memory that the original guide advises to use."""
         limit = self.machine.host_memory_bytes
         return None if limit is None else round(limit * self.constants["host_target_share"])
 
-    def predict(self, setup: TrainingSetup, *, followed: bool = False) -> MemoryReport:
-        """The run's report; ``followed``: by the memory engine, where a closed form would answer too.
+    def roughly(self) -> "Estimator":
+        """The same by closed forms, where there are any."""
+        return self if self.rough else Estimator(self.model, self.machine, self.constants, rough=True)
+
+    def predict(self, setup: TrainingSetup, *, among: bool = False) -> MemoryReport:
+        """The run's report; ``among``: the machine's GPU is one of many.
 
         Raises:
-            UnsupportedArchitectureError: no closed form for the model's family, or a run that is not followed.
+            UnsupportedArchitectureError: a run that the memory engine does not follow, nor any closed form describes.
         """
         return predict(
             setup,
@@ -63,7 +81,8 @@ class Estimator:
             gpu_memory_bytes=self.limit_bytes,
             compute_capability=self.gpu.compute_capability if self.gpu else None,
             host_limit_bytes=self.machine.host_memory_bytes,
-            followed=followed,
+            rough=self.rough,
+            among=among,
         )
 
     def surely_over(self, setup: TrainingSetup) -> bool:
@@ -75,6 +94,7 @@ class Estimator:
             constants=self.constants,
             gpu=self.gpu.gpu if self.gpu else None,
             compute_capability=self.gpu.compute_capability if self.gpu else None,
+            rough=self.rough,
         )
 
     def throughput(self, setup: TrainingSetup) -> "Throughput | None":
@@ -90,9 +110,17 @@ class Estimator:
         usable = self.usable_bytes
         return usable is None or all(phase.high_bytes <= usable for phase in phases)
 
-    def largest(self, setup: TrainingSetup, field: BatchField, most: int = LARGEST_BATCH, first: int = 1) -> int:
+    def largest(
+        self,
+        setup: TrainingSetup,
+        field: BatchField,
+        most: int = LARGEST_BATCH,
+        first: int | None = None,
+        grain: int = GRAIN,
+    ) -> int:
         """The largest value, up to ``most``, of a batch setting whose phases fit with their whole band; 0 where not
-        even 1 does. ``first`` is asked about first: the answer of a like question.
+        even 1 does. ``first`` is asked about first: the answer of a like question, by default the rough one.
+        ``grain``: what the memory engine answers is known to this part of itself.
 
         0 too where the model has no such phase: an encoder generates nothing.
         """
@@ -109,16 +137,21 @@ class Estimator:
             constants=self.constants,
             gpu=self.gpu.gpu if self.gpu else None,
             compute_capability=self.gpu.compute_capability if self.gpu else None,
-            cautious=True,
             most=most,
             first=first,
+            grain=grain,
+            rough=self.rough,
         )
 
     def largest_share(self, setup: TrainingSetup) -> int:
         """The largest training batch that fits and divides what a process takes for one optimizer step, so that
         accumulation holds the effective batch; 0 where not even 1 fits.
         """
-        usable, own = self.usable_bytes, setup.per_device_train_batch_size
+        if not (self.rough or engine_answers(setup, self.model.architecture, rough=True)):
+            own = self.roughly().largest_share(setup) or 1
+        else:
+            own = setup.per_device_train_batch_size
+        usable, whole = self.usable_bytes, setup.per_device_train_batch_size * setup.gradient_accumulation_steps
         if usable is None or self.surely_over(setup):
             return 0
         used = use_by_batch(
@@ -127,10 +160,11 @@ class Estimator:
             "per_device_train_batch_size",
             constants=self.constants,
             gpu=self.gpu.gpu if self.gpu else None,
+            gpu_memory_bytes=self.limit_bytes,
             compute_capability=self.gpu.compute_capability if self.gpu else None,
-            cautious=True,
+            rough=self.rough,
         )
-        return largest_dividing(used, usable, own * setup.gradient_accumulation_steps, own)
+        return largest_dividing(used, usable, whole, own)
 
     def workers(self, setup: TrainingSetup) -> int | None:
         """The data loader workers to use.
@@ -160,7 +194,7 @@ class Estimator:
         fits = []
         for gpu in sorted(gpus.values(), key=lambda gpu: (gpu.memory_total, gpu.id)):
             try:
-                report = Estimator(self.model, on_gpu(gpu), self.constants).predict(setup)
+                report = Estimator(self.model, on_gpu(gpu), self.constants, rough=self.rough).predict(setup, among=True)
             except UnsupportedArchitectureError:
                 continue
             used = max((phase.process_used_bytes for phase in report.phases), default=0)

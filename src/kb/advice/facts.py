@@ -84,8 +84,8 @@ class UnitFacts:
         """A library's release; of a range, one that stands for it where it does not reach over one of the bounds."""
         return known.within(*bounds) if (known := self.release(library)) else None
 
-    def otherwise(self, setup: TrainingSetup) -> "UnitFacts":
-        """The same unit, were its setup another; made once for each."""
+    def supposing(self, setup: TrainingSetup) -> "UnitFacts":
+        """The same unit, to ask what would turn were its setup another; made once for each."""
         if setup not in self._others:
             self._others[setup] = self._with(setup)
         return self._others[setup]
@@ -95,7 +95,7 @@ class UnitFacts:
             unit=self.unit,
             model=self.model,
             identity=self.identity,
-            predicted=self.predicted.otherwise(setup),
+            predicted=self.predicted.supposing(setup),
             known=self.known,
             release=self.release,
             said=self.said,

@@ -119,7 +119,12 @@ def _weights(setup: TrainingSetup, estimator: Estimator, folds: int, processes: 
     usable = estimator.usable_bytes
     if usable is None:
         return Weights(setup.weights, 0, phase(1))
-    largest = largest_within(lambda batch: processes * phase(batch).high_bytes, usable, 1, LARGEST_BATCH)
+    largest = estimator.largest(setup, "inference_batch_size")
+    if largest and (folds > 1 or processes > 1):
+        first = max(largest // (folds * processes), 1)
+        largest = largest_within(
+            lambda batch: processes * phase(batch).high_bytes, usable, 1, LARGEST_BATCH, first=first
+        )
     return Weights(setup.weights, largest, phase(1))
 
 
@@ -148,7 +153,9 @@ def _larger_gpu(
     setup: TrainingSetup, estimator: Estimator, gpus: Mapping[str, Gpu], folds: int, processes: int
 ) -> Gpu | None:
     for gpu in sorted(gpus.values(), key=lambda gpu: (gpu.memory_total, gpu.id)):
-        other = Estimator(estimator.model, on_gpu(gpu), estimator.constants)
-        if _weights(setup, other, folds, processes).largest_batch:
+        other = Estimator(estimator.model, on_gpu(gpu), estimator.constants, rough=estimator.rough)
+        report = other.predict(setup._replace(inference_batch_size=1))
+        needed = processes * together(_generate(report), folds, estimator.constants).high_bytes
+        if needed <= (other.usable_bytes or 0):
             return gpu
     return None

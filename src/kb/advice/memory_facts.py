@@ -5,7 +5,7 @@ from typing import Any
 
 from kb.advice.estimator import Estimator
 from kb.core.hardware import Machine
-from kb.core.memory_report import MemoryReport, Status
+from kb.core.memory_report import OVER, MemoryReport, Status
 from kb.core.setup import TrainingSetup
 from kb.memory import UnsupportedArchitectureError, targets_for
 
@@ -16,6 +16,9 @@ TERMS_OF = {
     "cache": ("kv_cache_self", "kv_cache_cross"),
 }
 PHASES = {"inference": "generate", "eval_generate": "generate"}
+# What decides the types that a quantized model computes in, which closed forms follow less well.
+TYPES = ("half_tables", "prepare_for_kbit", "trained_type")
+NEARLY = 4  # a batch to change to is found to this part of itself: it fits, and a quarter more need not be tried
 CHANGES: dict[str, dict[str, Any]] = {
     "saving.gradient_checkpointing": {"gradient_checkpointing": True},
     "saving.optimizer_8bit": {"optim": "adamw_8bit"},
@@ -31,6 +34,9 @@ class PredictedFacts:
         estimator: the model there; None where nothing can be predicted.
         said: the effective batch that a comment beside the settings claims.
         supposed: nothing is asked for but what would turn; then a verdict may be found without a prediction.
+
+    What would turn is asked roughly where a rough answer agrees with the exact one of the run as it is: a prediction
+    by the memory engine takes long, and there is one for each assumption.
     """
 
     def __init__(
@@ -50,7 +56,30 @@ class PredictedFacts:
 
     def otherwise(self, setup: TrainingSetup) -> "PredictedFacts":
         """The same, were the setup another."""
-        return PredictedFacts(setup, self.estimator, self.machine, self.said, supposed=True)
+        return PredictedFacts(setup, self.estimator, self.machine, self.said)
+
+    def supposing(self, setup: TrainingSetup) -> "PredictedFacts":
+        """The same, to ask of another setup no more than what would turn."""
+        retyped = any(getattr(setup, name) != getattr(self.setup, name) for name in TYPES)
+        estimator = self.estimator if retyped else self._rough_enough
+        return PredictedFacts(setup, estimator, self.machine, self.said, supposed=True)
+
+    @cached_property
+    def _rough_enough(self) -> Estimator | None:
+        """What answers for another setup: roughly, where that gives each phase of this one its verdict; of a run that
+        is out of memory, where it says so of the same phases."""
+        if self.estimator is None or self.report is None or self.report.level == "closed":
+            return self.estimator
+        try:
+            rough = self.estimator.roughly().predict(self.setup)
+        except UnsupportedArchitectureError:
+            return self.estimator
+        over = self.report.verdict.status in OVER
+        kinds = [
+            [(phase.name, phase.status in OVER if over else phase.status) for phase in report.phases]
+            for report in (rough, self.report)
+        ]
+        return self.estimator.roughly() if kinds[0] == kinds[1] else self.estimator
 
     @cached_property
     def report(self) -> MemoryReport | None:
@@ -126,9 +155,9 @@ class PredictedFacts:
                 batch = self._held_batch
                 return self._per_rank // batch if batch else None
             case "fit.eval_batch":
-                return self.estimator.largest(self.setup, "per_device_eval_batch_size") or None
+                return self.estimator.largest(self.setup, "per_device_eval_batch_size", grain=NEARLY) or None
             case "fit.inference_batch":
-                return self.estimator.largest(self.setup, "inference_batch_size") or None
+                return self.estimator.largest(self.setup, "inference_batch_size", grain=NEARLY) or None
             case "fit.workers":
                 return self.estimator.workers_within_target(self.setup)
         return None
@@ -149,13 +178,14 @@ class PredictedFacts:
         return phase.process_used_bytes if phase else None
 
     def saving(self, name: str) -> int | None:
-        """Bytes of process memory that one change would save in training, by predicting both."""
+        """Bytes that one change would save in training, by predicting both: of what is alive, since what is cached
+        beside it fills whatever GPU there is."""
         train = self.report and self.report.phase("train")
         if not train:
             return None
-        changed = self._predict(self._changed(name))
+        changed = self._predict(self._changed(name)._replace(do_eval=False, do_predict=False))
         after = changed and changed.phase("train")
-        return train.process_used_bytes - after.process_used_bytes if after else None
+        return train.peak_allocated_bytes - after.peak_allocated_bytes if after else None
 
     def _changed(self, name: str) -> TrainingSetup:
         setup = self.setup._replace(**CHANGES[name])

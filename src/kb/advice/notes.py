@@ -168,7 +168,8 @@ def _predicted(
 ) -> tuple[Phase | None, Status]:
     """The phase of most memory, and whether the card holds it. Of a row that trains, only training and evaluation."""
     assumed = {name: quantity["value"] for name, quantity in row.get("assumes", {}).items()}
-    there = Estimator(model, estimator.machine, estimator.constants)
+    # of the notes' own models, and beside the answer: a rough one is at once
+    there = Estimator(model, estimator.machine, estimator.constants, rough=True)
     setup = _setup(model, {**assumed, **values}, method, catalog, there, base)
     setup = setup._replace(do_predict=setup.do_predict and not setup.do_train)
     try:

@@ -99,9 +99,9 @@ class GpuPlanner:
         return chosen
 
     def _passes(self, options: Sequence[Option]) -> int:
-        """Passes for one update with the largest batch that fits."""
+        """Passes for one update with the largest batch that fits, roughly: it ranks options."""
         setup = with_options(self.setup, options, self.wanted)
-        ceiling = self._ceiling(setup)
+        ceiling = self._ceiling(setup, self.estimator.roughly())
         rank = setup.effective_batch_size // setup.world_size
         return 1 if ceiling.single >= rank else -(-rank // max(ceiling.accumulated, 1))
 
@@ -127,13 +127,24 @@ class GpuPlanner:
         if not setup.do_train or not evaluates:
             return evaluates
         if any(option.name == TRAIN_BATCH for option in options):
-            return self._ceiling(setup).reaches(setup.effective_batch_size, setup.world_size)
+            return self._reaches(setup)
         return self.estimator.fits(phase for phase in phases if phase.name == "train")
 
-    def _ceiling(self, setup: TrainingSetup) -> Ceiling:
+    def _reaches(self, setup: TrainingSetup) -> bool:
+        """Whether the effective batch can be held: sample by sample, or all at once without gradients beside."""
+        by_one = setup._replace(gradient_accumulation_steps=max(2, setup.gradient_accumulation_steps))
+        if self.estimator.largest(by_one, "per_device_train_batch_size", most=1):
+            return True
+        rank = setup.effective_batch_size // setup.world_size
+        at_once = setup._replace(gradient_accumulation_steps=1, per_device_train_batch_size=rank, do_eval=False)
+        return self.estimator.fits(self.estimator.predict(at_once._replace(do_predict=False)).phases)
+
+    def _ceiling(self, setup: TrainingSetup, estimator: Estimator | None = None) -> Ceiling:
+        """The largest batches, each as far as the effective batch has a use for it."""
+        estimator, rank = estimator or self.estimator, max(setup.effective_batch_size // setup.world_size, 1)
         single, accumulated = (
-            self.estimator.largest(setup._replace(gradient_accumulation_steps=steps), "per_device_train_batch_size")
-            for steps in (1, max(2, setup.gradient_accumulation_steps))
+            estimator.largest(setup._replace(gradient_accumulation_steps=steps), "per_device_train_batch_size", most)
+            for steps, most in ((1, rank), (max(2, setup.gradient_accumulation_steps), max(rank - 1, 1)))
         )
         return Ceiling(single, accumulated)
 

@@ -83,7 +83,7 @@ def recommend_training(
         usual: the library's own for one GPU. The first counts that is known of the question's, ``noted`` and this.
         accumulates: whether accumulation gives the gradients of one large batch; where it does not, no more is taken
             for an effective batch than fits without, unless one is asked for.
-        all_ways: whether ways that are not needed to choose one are asked too, to be shown.
+        all_ways: whether ways that are not needed to choose one are asked too, roughly, to be shown.
 
     Raises:
         UserError: an effective batch of fewer samples than there are GPUs.
@@ -97,8 +97,8 @@ def recommend_training(
     else:
         base = base_setup(run, estimator, world, evaluate=question.evaluate)
     precision = precision_taken(run.precision, estimator.gpu, estimator.model.architecture)
-    until = None if all_ways else Sought(method, effective, world)
-    attempts = attempts_of(precision.of(base), estimator, question.loads, share, until)
+    sought = Sought(method, effective, world)
+    attempts = attempts_of(precision.of(base), estimator, sought, question.loads, share, all_ways=all_ways)
     chosen = choose(attempts, method, effective, world)
     if chosen is None:
         larger = smallest_gpu(_alone(attempts[0].setup), estimator, gpus)
@@ -122,7 +122,8 @@ def recommend_training(
         effective, source = chosen.ceiling.single * world, "whole"
     splits = splits_of(effective, chosen.ceiling, world)
     least = LEAST_BATCH.get(question.trainer or "", 1)
-    split = next((one for one in splits.exact if one.batch >= least), None) or splits.nearest()
+    enough = (one for one in splits.exact if one.batch >= least and _fits_at(one, chosen, estimator))
+    split = next(enough, None) or splits.nearest()
     split = split or splits.exact[0]
     setup, workers_reason = _fill(chosen.setup, split, run, estimator)
     if question.trainer is not None:
@@ -138,14 +139,13 @@ def recommend_training(
             precision=precision,
             workers_reason=workers_reason,
         )
-    if setup.do_eval and setup.per_device_train_batch_size > 1:
-        batch = estimator.largest(setup, "per_device_eval_batch_size", first=chosen.evaluation or 1)
-        after = chosen._replace(evaluation=batch)
-        attempts, chosen = tuple(after if one is chosen else one for one in attempts), after
+    beside = 0
+    if setup.do_eval:
+        beside = estimator.largest(setup, "per_device_eval_batch_size", first=chosen.evaluation or None)
     rows = rows_worth(estimator.gpu.gpu if estimator.gpu else None, gpus.values())
     alone = alone_at_inference(setup)
-    inference = estimator.largest(alone, "inference_batch_size", first=chosen.evaluation or 1)
-    evaluated = evaluation_batch(chosen.evaluation, setup, rows)
+    inference = estimator.largest(alone, "inference_batch_size")
+    evaluated = evaluation_batch(beside, setup, rows)
     if run.eval_batch:
         evaluated = Capped(run.eval_batch, "asked", rows)
     generated = inference_batch(inference, alone, rows, estimator)
@@ -159,7 +159,7 @@ def recommend_training(
         chosen=chosen,
         setup=setup,
         report=estimator.predict(setup._replace(do_predict=False)),
-        largest=Largest(chosen.ceiling.single, chosen.evaluation, inference),
+        largest=Largest(chosen.ceiling.single, beside, inference),
         splits=splits,
         split=split,
         effective_source=source,
@@ -168,6 +168,21 @@ def recommend_training(
         evaluation=evaluated,
         inference=generated,
     )
+
+
+def _fits_at(split: Split, chosen: Attempt, estimator: Estimator) -> bool:
+    """Whether training fits with a split's batch: a smaller batch than one that fits does, but for what a cache that is
+    cut otherwise leaves."""
+    found = chosen.ceiling.single if split.accumulation == 1 else chosen.ceiling.accumulated
+    if split.batch == found or estimator.usable_bytes is None:
+        return True
+    alone = chosen.setup._replace(
+        do_eval=False,
+        do_predict=False,
+        per_device_train_batch_size=split.batch,
+        gradient_accumulation_steps=split.accumulation,
+    )
+    return estimator.fits(estimator.predict(alone).phases)
 
 
 def _effective(asked: int | None, noted: int | None, usual: int, world: int) -> tuple[int, EffectiveSource]:

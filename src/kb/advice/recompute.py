@@ -106,7 +106,8 @@ def _memory(recipe: Mapping[str, Any], basis: Basis) -> int:
     if unknown:
         raise RecipeError(f"no field of a setup is called {', '.join(sorted(unknown))}")
     setup = TrainingSetup(**fields)
-    report = predict(setup, model.architecture, constants=basis.constants, gpu=gpu)
+    # what each of several folds keeps is told apart by a closed form's terms
+    report = predict(setup, model.architecture, constants=basis.constants, gpu=gpu, rough="folds" in recipe)
     if "folds" in recipe:
         return _folds(recipe, setup, report, model)
     phase = report.phase(recipe["phase"])

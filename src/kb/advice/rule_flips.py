@@ -146,7 +146,7 @@ def _presets(edition: Edition, model: str, gpu: str) -> list[Mapping[str, Any]]:
 
 def _estimator(edition: Edition, model: str, gpu: str) -> Estimator:
     catalog = edition.catalog
-    return Estimator(catalog.models[model], on_gpu(catalog.gpus[gpu]), catalog.constants)
+    return Estimator(catalog.models[model], on_gpu(catalog.gpus[gpu]), catalog.constants, rough=True)
 
 
 def _recommended(edition: Edition, model: str, gpu: str) -> Recommended | None:
@@ -190,6 +190,7 @@ def _finding_flips(before: Edition, after: Edition) -> tuple[list[FindingFlip], 
         key = id(edition), gpu
         if key not in checkers:
             checkers[key] = Checker(edition.catalog, on_gpu(edition.catalog.gpus[gpu]))
+            checkers[key].rough = True  # hundreds of configs
         return {finding.rule: finding.severity for finding in checkers[key].check(unit).findings}
 
     for preset, row, gpu, settings in _preset_configs(after):

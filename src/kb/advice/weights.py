@@ -119,7 +119,7 @@ class Weights:
             condition = compile_tree(when)
 
             def holds(setup: TrainingSetup) -> bool:
-                return condition(prepared.otherwise(setup).facts(self._types).get) is True
+                return condition(prepared.supposing(setup).facts(self._types).get) is True
 
             turning = turned_by(prepared.setup, concerning(predicted, prepared.assumed), holds)
         others = [each for each in finding.because if not each.name.startswith(PREDICTED)]

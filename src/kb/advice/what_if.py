@@ -20,7 +20,8 @@ class Option(NamedTuple):
 
 
 class Saving(NamedTuple):
-    """What a change saves of the process's GPU memory at its peak, in bytes (below 0: what it takes more)."""
+    """What a change saves of what is alive at the peak, in bytes (below 0: what it takes more), and the process's GPU
+    memory with it."""
 
     written: str
     bytes: int
@@ -113,11 +114,18 @@ def what_if(
             referred = "adapter_off" if changed.post.reference == "model" else changed.post.reference
             changed = changed._replace(post=changed.post._replace(reference=referred))
         try:
-            after = _peak(estimator.predict(changed))
-        except UnsupportedArchitectureError:  # the memory engine does not follow the changed run
+            after = estimator.predict(changed)
+            # a closed form answers for what the engine does not follow: then both are its
+            before = report if after.level == report.level else estimator.roughly().predict(setup)
+        except UnsupportedArchitectureError:  # the changed run is not followed, and has no closed form
             continue
-        found.append(Saving(option.written, _peak(report) - after, after))
+        found.append(Saving(option.written, _alive(before) - _alive(after), _peak(after)))
     return tuple(sorted(found, key=lambda saving: -saving.bytes))
+
+
+def _alive(report: MemoryReport) -> int:
+    """What is cached beside it fills whatever GPU there is, and so tells nothing of a change."""
+    return max((phase.peak_allocated_bytes for phase in report.phases), default=0)
 
 
 def _peak(report: MemoryReport) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kb import __version__
-from kb.advice.estimate import followed, runs_out, with_savings, with_timeline, with_varied_lengths
+from kb.advice.estimate import runs_out, with_savings, with_timeline, with_varied_lengths
 from kb.advice.flags import optimizer_named
 from kb.advice.question import Question
 from kb.commands import estimate_serving
@@ -72,8 +72,6 @@ def command(arguments: Sequence[str], language: str) -> int:
         found = _simulated(options, found, catalog)
     elif options.plot is not None or options.timeline is not None:
         found = [with_timeline(one, catalog) for one in found]
-    elif options.follow:
-        found = [followed(one, catalog) for one in found]
     write_pictures(found, options.plot, options.timeline, words)
     if options.varied_lengths:
         found = [with_varied_lengths(one) for one in found]
@@ -126,7 +124,6 @@ def build_parser(words: cli.Words) -> cli.Parser:
     made.add(run, "model", "model_config", "task", *RUN)
     run.add_argument("--varied-lengths", action="store_true", help=say("varied_lengths"))
     run.add_argument("--what-if", action="store_true", help=say("what_if"))
-    run.add_argument("--follow", action="store_true", help=say("follow"))
     run.add_argument("--plot", metavar="FILE", help=say("plot"))
     run.add_argument("--timeline", metavar="FILE", help=say("timeline"))
     made.add(made.group("machine"), "gpu", "gpus", "zero_stage", "fsdp", "host_memory")

@@ -182,5 +182,5 @@ def _cell(value: object) -> str:
 def _answer(model: str, gpu: str) -> Answer:
     library = load_library("ko")  # figures are the same in both
     catalog = library.catalog
-    estimator = Estimator(catalog.models[model], on_gpu(catalog.gpus[gpu]), catalog.constants)
+    estimator = Estimator(catalog.models[model], on_gpu(catalog.gpus[gpu]), catalog.constants, rough=True)
     return answer("train", Question(), estimator, catalog, library.guide)

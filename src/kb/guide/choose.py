@@ -34,7 +34,8 @@ def choose_table(library: Library, models: list[str], gpus: list[str]) -> str:
     rows = []
     for name in models:
         library.entry("models", name)
-        cells = [_ways(library, choice_object({"model": name, "gpu": gpu}, library.words)["ways"]) for gpu in gpus]
+        asked = ({"model": name, "gpu": gpu} for gpu in gpus)
+        cells = [_ways(library, choice_object(each, library.words, rough=True)["ways"]) for each in asked]
         rows.append([f"[{name}](models/{name}.md)", *cells])
     return f"{table(head, rows)}\n\n{badge(library, 'computed')} {say(language, 'fits.all_computed')}"
 
@@ -117,7 +118,8 @@ def chooser(library: Library, model: str, gpu: str) -> str:
     gpus = sorted(catalog.gpus.values(), key=lambda one: (one.memory_total, one.name))
     held = {"words": words, "model": model, "gpu": gpu, "models": models}
     held["gpus"] = [_card(library, one) for one in gpus]
-    held["chosen"] = choice_object({"model": model, "gpu": gpu}, library.words)
+    # as the table below has it, until something is asked for: one meaning of the largest batch on a page
+    held["chosen"] = choice_object({"model": model, "gpu": gpu}, library.words, rough=True)
     shown = escape(json.dumps(held, ensure_ascii=False), quote=True)
     needs = escape(say(language, "chooser.no_script"))
     place = f'<div id="kb-choose" class="kb-choose" data-given="{shown}"></div>'

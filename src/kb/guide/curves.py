@@ -11,7 +11,7 @@ from kb.core.memory_report import Phase
 from kb.core.model import Model
 from kb.core.setup import TrainingSetup
 from kb.memory import predict
-from kb.memory.predict import FLASH_FROM, HOPPER
+from kb.memory.closed_form import FLASH_FROM, HOPPER
 from kb.memory.process import Context, context_of, judged, usable_bytes
 from kb.memory.search import LARGEST_BATCH, BatchField, largest_within, use_by_batch
 
@@ -45,6 +45,7 @@ class Curves:
                 self.model.architecture,
                 constants=self._bare,
                 compute_capability=gpu.compute_capability,
+                rough=True,
             )
             self._phases[key] = report.phases
         context = self._context(gpu)
@@ -78,7 +79,7 @@ class Curves:
                 field,
                 constants=self._bare,
                 compute_capability=gpu.compute_capability,
-                cautious=True,
+                rough=True,
             )
 
             def used(batch: int) -> int:

@@ -51,8 +51,8 @@ def fit_of(model: Model, gpu: Gpu, constants: Mapping[str, float], curves: Curve
     """
     curves = curves or Curves(model, constants)
     try:
-        base, precision = base_of(model, Estimator(model, on_gpu(gpu), constants))
-        if engine_answers(base, model.architecture):
+        base, precision = base_of(model, Estimator(model, on_gpu(gpu), constants, rough=True))
+        if engine_answers(base, model.architecture, rough=True):
             return None
         training = base._replace(do_eval=False)
         train = {
@@ -80,7 +80,7 @@ def heat_map(
 ) -> list[list[str]]:
     """The verdict of training in a way for each length (rows, ``LENGTHS``) and batch (columns, ``BATCHES``)."""
     curves = curves or Curves(model, constants)
-    base, _ = base_of(model, Estimator(model, on_gpu(gpu), constants))
+    base, _ = base_of(model, Estimator(model, on_gpu(gpu), constants, rough=True))
     base = base._replace(**WAYS[way], do_eval=False)
     longest = model.max_length or model.architecture.max_positions
     rows = []

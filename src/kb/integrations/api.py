@@ -89,48 +89,36 @@ def lint(
     return result
 
 
-def predict(
-    setup: TrainingSetup | Config, machine: Place = None, *, model: str | Model | None = None, followed: bool = False
-) -> MemoryReport:
+def predict(setup: TrainingSetup | Config, machine: Place = None, *, model: str | Model | None = None) -> MemoryReport:
     """GPU memory by phase and host memory of a run, and whether it fits.
 
     ``report.phases`` have ``peak_allocated_bytes``, ``peak_reserved_bytes`` and ``process_used_bytes``, with
     ``low_bytes`` to ``high_bytes`` as the error band, and their ``terms``; ``report.host`` is the host's ledger;
     ``report.verdict.status`` is ``fits``, ``tight``, ``oom`` or ``unknown`` (no GPU). ``report.level`` is
-    ``closed``, or ``engine`` of what has no closed form.
+    ``engine`` (the memory engine follows the run tensor by tensor, in nearly every phase to the byte of the real code
+    under ``kb estimate --simulate``), or ``closed`` of a run that it does not follow: a formula, in a wider band.
 
     Args:
         setup: a :class:`TrainingSetup`, or whatever :func:`lint` takes; of several runs in it the first counts.
         machine: as in :func:`lint`.
         model: as in :func:`lint`; a ``TrainingSetup`` names its own in ``model_name``.
-        followed: the memory engine follows the run tensor by tensor, where a closed form would answer: slower, and
-            in nearly every phase equal to the real code under ``kb estimate --simulate``.
 
     Raises:
-        UserError: the model is not known, or a value that matters is not; with ``followed``, the engine does not follow
-            the run.
+        UserError: the model is not known, or a value that matters is not.
     """
     if isinstance(setup, TrainingSetup):
         catalog = _catalog()
         estimator = Estimator(known_model(model or setup.model_name, catalog), _place(machine), catalog.constants)
-        return _followed(estimator, setup) if followed else estimator.predict(setup)
+        try:
+            return estimator.predict(setup)
+        except UnsupportedArchitectureError as fault:
+            refuse(UserError("recommend.unsupported", model=estimator.model.name, reason=str(fault)))
     units = lint(setup, machine, model=model).units
     unit = next((each for each in units if each.prediction is not None), None)
     if unit is None or unit.prediction is None:
         note = units[0].note or "no_model_named"
         refuse(UserError(f"note.{note}", **dict(units[0].note_values)))
-    if followed and unit.setup is not None and unit.model is not None:
-        catalog = _catalog()
-        return _followed(Estimator(unit.model, _place(machine), catalog.constants), unit.setup)
     return unit.prediction
-
-
-def _followed(estimator: Estimator, setup: TrainingSetup) -> MemoryReport:
-    """The memory engine's report. Raises: UserError: it does not follow the run."""
-    try:
-        return estimator.predict(setup, followed=True)
-    except UnsupportedArchitectureError as fault:
-        refuse(UserError("recommend.unsupported", model=estimator.model.name, reason=str(fault)))
 
 
 def recommend(

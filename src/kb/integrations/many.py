@@ -15,10 +15,11 @@ from kb.integrations.alike import Cut, Grid, cut, ready, watched
 from kb.integrations.api import Place, machine_options, refuse, session, worded
 from kb.integrations.given_configs import NAME, Config, settings_of, text_of
 from kb.session.file import FileChecker
+from kb.session.prepare import Checking
 
 
 def predict_many(
-    configs: Iterable[Config], machine: Place = None, *, model: str | Model | None = None
+    configs: Iterable[Config], machine: Place = None, *, model: str | Model | None = None, rough: bool = False
 ) -> list[dict[str, Any]]:
     """GPU memory of many runs, a row for each config in its order: ``pandas.DataFrame(kb.predict_many(grid, gpu))``.
 
@@ -32,13 +33,14 @@ def predict_many(
         configs: dicts or ``TrainingArguments``, as in :func:`kb.lint`; of several runs in one the first counts.
         machine: as in :func:`kb.lint`.
         model: as in :func:`kb.lint`, for all of them.
+        rough: by closed forms where there are any, in wider bands: for thousands of configs.
 
     Raises:
         UserError: the machine or the model is not known.
     """
     found = machine if isinstance(machine, Machine) else None
     question = Question.of(**machine_options(machine))
-    checker = session(question, model=model, machine=found)
+    checker = session(question, Checking(rough=rough), model=model, machine=found)
     grid = Grid()
     rows = []
     for config in configs:
@@ -48,7 +50,7 @@ def predict_many(
         apart = cut(settings)
         alike = None if apart is None else grid.find(apart)
         report = None if alike is None else alike.report
-        if alike is not None and report is not None and report.level == "closed":
+        if alike is not None and report is not None:
             rows.append(_told(alike.setup, report, None) | {"limit_bytes": checker.machine.gpu_limit_bytes})
         else:
             rows.append(_row(settings, checker, grid, apart))

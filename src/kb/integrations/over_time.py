@@ -90,5 +90,6 @@ def chapter_timeline(case: Case, words: Words, asked: Mapping[str, Any]) -> str:
     estimator, setup = case.estimator, case.setup._replace(per_device_train_batch_size=asked["batch"])
     device = estimator.gpu
     assert device is not None and device.compute_capability is not None  # it is on a catalogued GPU
-    found = trace(setup, estimator.model.architecture, device.compute_capability, estimator.limit_bytes, MOMENTS)
+    limit = estimator.reservable_bytes(setup)
+    found = trace(setup, estimator.model.architecture, device.compute_capability, limit, MOMENTS)
     return timeline_html(found, words, title_of(case, asked), estimator.limit_bytes)

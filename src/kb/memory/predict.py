@@ -1,28 +1,22 @@
-"""One setup, one architecture, one machine → one :class:`MemoryReport`, by closed forms or by the memory engine."""
+"""One setup, one architecture, one machine → one :class:`MemoryReport`, by the memory engine or by closed forms."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from kb.core.hardware import Gpu
-from kb.core.memory_report import MemoryReport, Phase, PhaseName
+from kb.core.memory_report import MemoryReport
 from kb.core.model import Architecture
-from kb.core.setup import Assumption, TrainingSetup
-from kb.memory.adapters import CROSS
+from kb.core.setup import TrainingSetup
+from kb.memory.closed_form import closed_report
 from kb.memory.config_fields import UnsupportedArchitectureError
-from kb.memory.evaluation import evaluation_peak, host_predictions, kept_steps
-from kb.memory.generation import generation_peak
+from kb.memory.evaluation import host_predictions
 from kb.memory.host import Loads, host_ledger
-from kb.memory.ledger import Peak, Terms
 from kb.memory.parallel import as_run
-from kb.memory.process import context_of, judged, kept_workspace, phase_of
-from kb.memory.remainders import moments_remainder
-from kb.memory.shape import Shape, shape_of
-from kb.memory.states import KNOWN_OPTIMIZERS, States, states_of
-from kb.memory.training import training_peak
+from kb.memory.process import context_of
+from kb.memory.states import States, states_of
 
+Capability = tuple[int, int] | None
 FAMILIES = ("t5", "bart", "decoder", "encoder")
-FLASH_FROM = (8, 0)  # compute capability from which scaled_dot_product_attention has its flash kernel
-HOPPER = 9  # major compute capability from which cuBLAS takes a larger workspace
 
 
 def predict(
@@ -35,21 +29,22 @@ def predict(
     compute_capability: tuple[int, int] | None = None,
     host_limit_bytes: int | None = None,
     checkpoint_bytes: int | None = None,
-    followed: bool = False,
+    rough: bool = False,
+    among: bool = False,
 ) -> MemoryReport:
-    """GPU memory by phase and host memory, with a verdict against the GPU: level 0, or of a type without a closed form
-    the memory engine's.
+    """GPU memory by phase and host memory, with a verdict against the GPU: by the memory engine, and of a run that it
+    does not follow by a closed form (level 0).
 
     Args:
         constants: the figures of ``rules/constants.yaml`` by name, sizes in bytes.
         gpu: the catalogued GPU; ``gpu_memory_bytes`` and ``compute_capability``, as found, win over it.
         host_limit_bytes: the container's limit, or the host's memory.
         checkpoint_bytes: the model's files; by default its parameters as loaded.
-        followed: ask the engine where there is a closed form too.
+        among: the GPU is one of many: what the run takes without a limit answers for each, where it decides.
+        rough: by the closed form, where there is one that answers well: some hundred times as quick, in wide bands.
 
     Raises:
-        UnsupportedArchitectureError: no closed form for the architecture's family, or a run that the engine does not
-            follow.
+        UnsupportedArchitectureError: the engine does not follow the run, and there is no closed form for it.
         KeyError: a constant is missing.
     """
     if architecture.family not in FAMILIES:
@@ -58,39 +53,53 @@ def predict(
         )
     capability = compute_capability or (gpu.compute_capability if gpu else None)
     memory = gpu_memory_bytes if gpu_memory_bytes is not None else (gpu.memory_total if gpu else None)
-    if followed or engine_answers(setup, architecture):
-        context = context_of(constants, capability, gpu)
-        report: MemoryReport = _engine().report_of(setup, architecture, constants, context, memory, capability)
-        alike = setup if architecture.engine or setup.post else as_run(setup)
-        loads = loads_of(alike, architecture, None, checkpoint_bytes)
-        host = host_ledger(setup, loads, constants=constants, limit_bytes=host_limit_bytes)
-        return report._replace(host=host)
-    hopper = capability is not None and capability[0] >= HOPPER
-    workspace = round(constants["cublas_workspace_hopper_bytes" if hopper else "cublas_workspace_bytes"])
-    asked, setup = setup, as_run(setup)
-    states = _with_moments(setup, architecture, states_of(setup, architecture))
-    flash = capability is None or capability >= FLASH_FROM
-    peaks = _peaks(setup, architecture, states, workspace, constants["block_remainder_bytes"], flash)
     context = context_of(constants, capability, gpu)
-    holes = {"checkpointing": setup.gradient_checkpointing, "eager": setup.attn_implementation == "eager"}
-    phases = tuple(phase_of(name, peak, constants, context, **holes) for name, peak in peaks.items())
-    if setup.fused_loss:
-        phases = tuple(map(_without_logits, phases))
-    phases, verdict = judged(phases, memory, constants)
-    loads = loads_of(setup, architecture, states, checkpoint_bytes)
-    return MemoryReport(
-        level="closed",
-        assumed=setup.assumed + _assumptions(setup, architecture, states, cast=setup is not asked),
-        phases=phases,
-        host=host_ledger(setup, loads, constants=constants, limit_bytes=host_limit_bytes),
-        verdict=verdict,
-    )
+    report = None
+    if engine_answers(setup, architecture, rough=rough):
+        try:
+            report = _engine().report_of(setup, architecture, constants, context, memory, capability, among)
+        except UnsupportedArchitectureError:
+            if not has_closed_form(setup, architecture):
+                raise
+    alike, states = setup, None
+    if report is None:
+        report = closed_report(setup, architecture, constants, context, memory, capability)
+    if has_closed_form(setup, architecture):
+        alike = as_run(setup)
+        states = states_of(alike, architecture)
+    loads = loads_of(alike, architecture, states, checkpoint_bytes)
+    return report._replace(host=host_ledger(setup, loads, constants=constants, limit_bytes=host_limit_bytes))
 
 
-def engine_answers(setup: TrainingSetup, architecture: Architecture) -> bool:
-    """Whether :func:`predict` follows the run by the memory engine, which takes longer than a closed form: by seconds
-    where many batches are asked about."""
-    return bool(architecture.engine or setup.post or _is_followed_better(setup, architecture))
+def has_closed_form(setup: TrainingSetup, architecture: Architecture) -> bool:
+    """Whether a closed form describes the run; what has none, the memory engine alone answers."""
+    return not (architecture.engine or setup.post)
+
+
+def engine_answers(setup: TrainingSetup, architecture: Architecture, *, rough: bool = False) -> bool:
+    """Whether :func:`predict` follows the run by the memory engine, which takes tens of milliseconds; ``rough``: even
+    where no more than a rough answer is asked for, since there is no closed form or it is far off.
+    """
+    if not has_closed_form(setup, architecture):
+        return True
+    if rough and not _is_followed_better(setup, architecture):
+        return False
+    return _engine().why_not(setup, architecture) is None
+
+
+def reservable_bytes(
+    setup: TrainingSetup, *, constants: Mapping[str, float], memory: int, gpu: Gpu | None, capability: Capability
+) -> int:
+    """Bytes of a GPU of ``memory`` that PyTorch can surely reserve, by the error of what the engine finds reserved."""
+    surely, _ = _engine().limits_of(setup, constants, context_of(constants, capability, gpu), memory)
+    return int(surely)
+
+
+def _engine() -> Any:
+    """The memory engine's reports, imported when they are asked for: a rough answer does without."""
+    from kb.memory.engine import report
+
+    return report
 
 
 def surely_out_of_memory(
@@ -101,11 +110,12 @@ def surely_out_of_memory(
     constants: Mapping[str, float],
     gpu: Gpu | None = None,
     compute_capability: tuple[int, int] | None = None,
+    rough: bool = False,
 ) -> bool:
     """Whether :func:`predict` would say of training that it is out of memory, where that is seen without following a
-    step: the weights alone are too much. A closed form is quick enough: of what it answers this is False.
+    step: the weights alone are too much. False says nothing, and so it is of a closed form, which is quick enough.
     """
-    if not (setup.do_train and (architecture.engine or setup.post or setup.fsdp or setup.load_in_8bit)):
+    if not (setup.do_train and engine_answers(setup, architecture, rough=rough)):
         return False
     capability = compute_capability or (gpu.compute_capability if gpu else None)
     context = context_of(constants, capability, gpu)
@@ -124,13 +134,11 @@ def _is_followed_better(setup: TrainingSetup, architecture: Architecture) -> boo
     training reserves and 40 % in evaluation, on average.
     """
     own_head = setup.trained_type == "fp32" and setup.modules_to_save
-    adapted = setup.method != "full" and (own_head or setup.use_dora)
+    adapted = bool(setup.method != "full" and (own_head or setup.use_dora))
     shards = setup.do_train and (setup.fsdp or setup.zero_stage == 3)
     eight = setup.load_in_8bit and not setup.load_in_4bit
     halves = _computes_in_the_other_half(setup)
-    if not (adapted or shards or eight or halves or architecture.model_type == "deberta-v2"):
-        return False
-    return _engine().why_not(setup, architecture) is None
+    return adapted or shards or eight or halves or architecture.model_type == "deberta-v2"
 
 
 def _computes_in_the_other_half(setup: TrainingSetup) -> bool:
@@ -140,45 +148,6 @@ def _computes_in_the_other_half(setup: TrainingSetup) -> bool:
     return setup.do_train and not prepared and setup.weights != "fp32" and setup.weights != computes
 
 
-def _engine() -> Any:
-    """The memory engine's reports, imported where they are asked for: a closed form does without."""
-    from kb.memory.engine import report
-
-    return report
-
-
-LOGITS = ("activations_head", "loss", "logits")
-
-
-def _without_logits(phase: Phase) -> Phase:
-    """Training with a fused loss: whole logits are never made. How much less that is was not measured here, so that the
-    high end still counts them.
-    """
-    spared = sum(term.bytes for term in phase.terms if term.name in LOGITS) if phase.name == "train" else 0
-    if not spared:
-        return phase
-    return phase._replace(
-        terms=tuple(term for term in phase.terms if term.name not in LOGITS),
-        peak_allocated_bytes=phase.peak_allocated_bytes - spared,
-        peak_reserved_bytes=phase.peak_reserved_bytes - spared,
-        process_used_bytes=phase.process_used_bytes - spared,
-        low_bytes=phase.low_bytes - spared,
-    )
-
-
-def _with_moments(setup: TrainingSetup, arch: Architecture, states: States) -> States:
-    """The states with what is left over in the optimizer's moments where they lie in activations' segments."""
-    width = 4 if setup.weights == "fp32" else 2
-    whole = 2 * width * states.trainable
-    if setup.method != "full" or setup.world_size > 1 or setup.gradient_checkpointing or arch.family != "encoder":
-        return states
-    if not states.optimizer >= whole > 0:
-        return states
-    row = setup.per_device_train_batch_size * setup.max_source_length * arch.d_model * (4 if setup.autocast else width)
-    rest = moments_remainder(arch, width, row)
-    return states if rest is None else states._replace(optimizer=whole + rest)
-
-
 def loads_of(
     setup: TrainingSetup, architecture: Architecture, states: States | None, checkpoint_bytes: int | None
 ) -> Loads:
@@ -186,8 +155,10 @@ def loads_of(
 
     ``states`` are those of ``setup``, where they are known already.
     """
-    if architecture.engine or setup.post:
-        loads: Loads = _engine().engine_loads(setup, architecture)
+    if not has_closed_form(setup, architecture):
+        from kb.memory.engine.loads import engine_loads  # as the engine's reports above
+
+        loads = engine_loads(setup, architecture)
         return loads if checkpoint_bytes is None else loads._replace(checkpoint=checkpoint_bytes)
     states = states or states_of(setup, architecture)
     return Loads(
@@ -196,110 +167,3 @@ def loads_of(
         offloaded=states.on_host,
         gathered=host_predictions(setup, architecture) if setup.do_eval else 0,
     )
-
-
-def _peaks(
-    setup: TrainingSetup, arch: Architecture, states: States, workspace: int, remainder: float, flash: bool
-) -> dict[PhaseName, Peak]:
-    """Each phase's peak. What shares a process with training finds the optimizer's states there."""
-    weights: Terms = {
-        "parameters": states.parameters,
-        "adapters": states.adapters,
-        "quantization": states.quantization,
-    }
-    peaks: dict[PhaseName, Peak] = {"load": _rest("loading", weights | {"temporaries": states.load_temporaries})}
-    quantized = setup.load_in_4bit or setup.load_in_8bit or setup.method == "qlora"
-
-    def kept(trained: bool) -> int:
-        checkpointed = setup.gradient_checkpointing
-        return kept_workspace(arch, workspace, quantized=quantized, trained=trained, checkpointed=checkpointed)
-
-    alone: Terms = weights | {"workspace": kept(False)}
-    resident = alone
-    if setup.do_train:
-        resident = weights | {"optimizer": states.optimizer, "buckets": states.buckets, "workspace": kept(True)}
-        resident |= {"gathered_parameters": states.gathered}
-        shape = _shape(setup, arch, states, setup.per_device_train_batch_size, flash)
-        peaks["train"] = training_peak(setup, states, shape, workspace, remainder)
-    if setup.do_eval:
-        shape = _shape(setup, arch, states, setup.per_device_eval_batch_size, flash)
-        peaks["evaluate"] = evaluation_peak(setup, shape, resident, states.cast_adapters, remainder)
-        if setup.predict_with_generate and arch.family != "encoder":
-            peaks["generate"] = generation_peak(
-                shape,
-                resident,
-                beams=setup.generation_num_beams,
-                new_tokens=setup.generation_max_length,
-                accelerated=setup.method == "full",
-                remainder=remainder,
-            )._replace(use="evaluation", batch=setup.per_device_eval_batch_size)
-    if setup.do_predict and arch.family != "encoder":
-        batch = setup.inference_batch_size or setup.per_device_eval_batch_size
-        shape = _shape(setup, arch, states, batch, flash)
-        found = generation_peak(
-            shape,
-            alone,
-            beams=setup.inference_num_beams,
-            new_tokens=setup.inference_max_length,
-            accelerated=False,
-            remainder=remainder,
-        )
-        if "generate" not in peaks or found.allocated > peaks["generate"].allocated:
-            peaks["generate"] = found._replace(use="inference", batch=batch)
-    if setup.do_train:
-        peaks["save"] = _rest("saving", resident)
-    return peaks
-
-
-def _shape(setup: TrainingSetup, arch: Architecture, states: States, batch: int, flash: bool) -> Shape:
-    lora_head = any(module.stack == "head" for module in states.targets)
-    source, target = setup.max_source_length, setup.max_target_length
-    if arch.family in ("decoder", "encoder"):  # prompt and answer are one sequence
-        target = source
-    return shape_of(
-        setup,
-        arch,
-        batch=batch,
-        source=source,
-        target=target,
-        lora_head=lora_head,
-        lora_cross=any(module.name.endswith(CROSS) for module in states.targets),
-        flash_kernel=flash,
-    )
-
-
-def _rest(moment: str, terms: Terms) -> Peak:
-    return Peak(moment, {term: size for term, size in terms.items() if size}, sum(terms.values()))
-
-
-def _assumptions(setup: TrainingSetup, arch: Architecture, states: States, *, cast: bool) -> tuple[Assumption, ...]:
-    """What the prediction takes for granted; each reason is a key of i18n."""
-    found = []
-
-    def assume(name: str, value: object, reason: str) -> None:
-        found.append(Assumption(name=name, value=value, reason=reason))
-
-    keeps = setup.do_eval and not (setup.predict_with_generate or setup.prediction_loss_only)
-    if keeps and not setup.eval_samples:
-        assume("evaluation.samples", kept_steps(setup, 1), "one_evaluation_step")
-    if setup.fused_loss:
-        assume("training.fused_loss", True, "fused_loss")
-    if setup.do_train and setup.optim not in KNOWN_OPTIMIZERS:
-        assume("training.optim", setup.optim, "optimizer_as_adamw")
-    if setup.method != "full" and states.unmatched:
-        assume("lora.target_modules", list(states.unmatched), "unmatched_targets")
-    if setup.method != "full" and setup.use_dora:
-        assume("lora.use_dora", True, "dora_norms")
-    if setup.load_in_8bit and not setup.load_in_4bit:
-        assume("lora.load_in_8bit", True, "eight_bit_as_four")
-    if setup.attn_implementation == "flash" and arch.family == "t5":
-        assume("training.attn_implementation", "sdpa", "no_flash_for_t5")
-    if setup.attn_implementation == "sdpa" and arch.score_cap:
-        assume("training.attn_implementation", "eager", "no_sdpa_with_capped_scores")
-    if setup.world_size > 1 or setup.fsdp:
-        assume("parallel.world_size", setup.world_size, "even_shards")
-    if cast:
-        assume("parallel.weights", setup.weights, "cast_to_half")
-    if setup.spread.tensor_parallel > 1:
-        assume("parallel.tensor_parallel", setup.spread.tensor_parallel, "blocks_split")
-    return tuple(found)

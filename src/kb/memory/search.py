@@ -2,16 +2,18 @@
 
 from collections.abc import Callable, Mapping
 from math import floor, isqrt
-from typing import Literal
+from typing import Any, Literal
 
 from kb.core.hardware import Gpu
 from kb.core.memory_report import Phase
 from kb.core.model import Architecture
 from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
+from kb.memory.config_fields import UnsupportedArchitectureError
 from kb.memory.host import host_ledger
 from kb.memory.parallel import as_run
-from kb.memory.predict import loads_of, predict
+from kb.memory.predict import engine_answers, has_closed_form, loads_of, predict
+from kb.memory.process import context_of
 
 BatchField = Literal["per_device_train_batch_size", "per_device_eval_batch_size", "inference_batch_size"]
 LARGEST_BATCH = 4096
@@ -20,6 +22,8 @@ ENDLESS = 1 << 60  # bytes of a GPU that is never full
 _GROWING = ("activations", "encoder_output", "gathered", "inputs", "kv_cache", "logits", "loss", "temporaries")
 FIRST_STRIDE = 8  # from the lowest number to the second, for the slope: the allocator's rounding weighs little in it
 PATIENCE = 8  # steps along a line before bisection takes over
+GRAIN = 32  # batches are found to this part of themselves
+BACK = 16  # the first step down from a guess that is too much is this part of it
 _PHASES = {
     "per_device_train_batch_size": ("train",),
     "per_device_eval_batch_size": ("evaluate", "generate"),
@@ -36,30 +40,85 @@ def largest_batch(
     constants: Mapping[str, float],
     gpu: Gpu | None = None,
     compute_capability: tuple[int, int] | None = None,
-    cautious: bool = False,
     most: int = LARGEST_BATCH,
-    first: int = 1,
+    first: int | None = None,
+    grain: int = GRAIN,
+    rough: bool = False,
 ) -> int:
     """The largest value of ``field``, up to ``most``, whose phases stay within ``limit_bytes``; 0 where not even 1.
+    What the memory engine answers is known to a ``grain`` of itself: the error band is wider than a 32nd.
 
-    The process's predicted use is compared, or with ``cautious`` the upper end of its band. Only the phases that the
-    field governs count: a training batch is not held back by evaluation. ``first`` is asked about first: the answer
-    of a like question.
+    The upper end of the process's band is compared. Only the phases that the field governs count: a training batch is
+    not held back by evaluation. ``first`` is asked about first: the answer
+    of a like question, by default the rough one. ``rough``: as of :func:`predict`.
     """
-    phases = _phases_by_batch(setup, architecture, field, constants, gpu, compute_capability)
+    where: dict[str, Any] = {"constants": constants, "gpu": gpu, "compute_capability": compute_capability}
+    if first is None and not rough and not engine_answers(setup, architecture, rough=True):
+        first = largest_batch(setup, architecture, field, limit_bytes, **where, most=most, rough=True)
+    first, setup = first or 1, _only(setup, field)
+    if engine_answers(setup, architecture, rough=rough) and not (setup.post and setup.post.colocated):
+        looked = _Followed(setup, architecture, field, limit_bytes, **where)
+        try:
+            slope = looked.slope(first)
+            return largest_within(looked.used, limit_bytes, 1, most, slope=slope, first=first, grain=grain)
+        except UnsupportedArchitectureError:  # as in a prediction
+            if not has_closed_form(setup, architecture):
+                raise
+            rough = True
+    phases = _phases_by_batch(setup, architecture, field, **where, rough=rough)
     growing = max((_growing_bytes(phase) for phase in phases(first, ENDLESS)), default=0)
 
     def used(batch: int) -> int:
-        """Bytes without a limit, which grow evenly; inside of the GPU where only what the allocator holds is too much,
-        since it gives that back."""
-        without = phases(batch, ENDLESS)
-        bytes_used = _most_used(without, cautious)
-        if bytes_used <= limit_bytes or _most_used(without, cautious, alive=True) > limit_bytes:
-            return bytes_used
-        inside = _most_used(phases(batch, None), cautious)
-        return inside if inside <= limit_bytes else bytes_used
+        return _most_used(phases(batch, ENDLESS))
 
     return largest_within(used, limit_bytes, 1, most, slope=growing / first, first=first)
+
+
+class _Followed:
+    """What the memory engine finds of a run by its batch, inside of ``limit_bytes``: PyTorch gives cached blocks back
+    before it fails, so a batch fits where the run does not run out, and what is alive is what grows evenly with it.
+    """
+
+    def __init__(
+        self,
+        setup: TrainingSetup,
+        architecture: Architecture,
+        field: BatchField,
+        limit_bytes: int,
+        *,
+        constants: Mapping[str, float],
+        gpu: Gpu | None,
+        compute_capability: tuple[int, int] | None,
+    ) -> None:
+        self._setup, self._architecture, self._field = setup, architecture, field
+        self._limit, self._constants = limit_bytes, constants
+        self._capability = compute_capability or (gpu.compute_capability if gpu else None)
+        self._context = context_of(constants, self._capability, gpu)
+
+    def used(self, batch: int) -> int | None:
+        """Bytes of what is alive, within the limit; None where the run runs out."""
+        phases = self._phases(batch)
+        if phases is None or any(phase.high_bytes > self._limit for phase in phases):
+            return None
+        return min(_most_used(phases, alive=True), self._limit)
+
+    def slope(self, batch: int) -> float:
+        """Bytes for each one more, of what is known of the run with a batch: a guess that saves a step."""
+        return max((_growing_bytes(phase) for phase in self._phases(batch) or ()), default=0) / batch
+
+    def _phases(self, batch: int) -> list[Phase] | None:
+        from kb.memory.engine.report import phases_inside  # a rough answer does without
+
+        found = phases_inside(
+            self._setup._replace(**{self._field: batch}),  # type: ignore[arg-type]
+            self._architecture,
+            self._constants,
+            self._context,
+            self._capability,
+            lambda upper: int((self._limit - self._context.high) / (1 + upper)),
+            whole=self._field == "per_device_eval_batch_size",  # it counts where training runs out too
+        )
+        return None if found is None else [phase for phase in found if phase.name in _PHASES[self._field]]
 
 
 def use_by_batch(
@@ -69,21 +128,26 @@ def use_by_batch(
     *,
     constants: Mapping[str, float],
     gpu: Gpu | None = None,
+    gpu_memory_bytes: int | None = None,
     compute_capability: tuple[int, int] | None = None,
-    cautious: bool = False,
+    rough: bool = False,
 ) -> Callable[[int], int]:
     """What :func:`largest_batch` compares with a limit: bytes of the phases that ``field`` governs, by its value."""
-    phases = _phases_by_batch(setup, architecture, field, constants, gpu, compute_capability)
-    return lambda batch: _most_used(phases(batch, None), cautious)
+    where: dict[str, Any] = {"constants": constants, "gpu": gpu, "compute_capability": compute_capability}
+    phases = _phases_by_batch(setup, architecture, field, **where, rough=rough, gpu_memory_bytes=gpu_memory_bytes)
+    return lambda batch: _most_used(phases(batch, None))
 
 
 def _phases_by_batch(
     setup: TrainingSetup,
     architecture: Architecture,
     field: BatchField,
+    *,
     constants: Mapping[str, float],
     gpu: Gpu | None,
     compute_capability: tuple[int, int] | None,
+    rough: bool,
+    gpu_memory_bytes: int | None = None,
 ) -> Callable[[int, int | None], list[Phase]]:
     """The phases by the batch, on a GPU of so many bytes; None: of its own."""
     setup = _only(setup, field)
@@ -96,23 +160,23 @@ def _phases_by_batch(
             architecture,
             constants=constants,
             gpu=gpu,
-            gpu_memory_bytes=memory and beside,
+            gpu_memory_bytes=(memory and beside) or gpu_memory_bytes,
             compute_capability=compute_capability,
+            rough=rough,
         )
         return [phase for phase in report.phases if phase.name in _PHASES[field]]
 
     return phases
 
 
-def _most_used(phases: list[Phase], cautious: bool, *, alive: bool = False) -> int:
-    """The most that a phase takes; with ``alive`` no more than a GPU that is full makes of it: the share of what is
-    reserved that is allocated."""
-    return max((_used(phase, cautious, alive) for phase in phases), default=0)
+def _most_used(phases: list[Phase], *, alive: bool = False) -> int:
+    """The most that a phase takes, with its band; with ``alive`` no more than a GPU that is full makes of it: the share
+    of what is reserved that is allocated."""
+    return max((_alive(phase) if alive else phase.high_bytes for phase in phases), default=0)
 
 
-def _used(phase: Phase, cautious: bool, alive: bool) -> int:
-    size = phase.high_bytes if cautious else phase.process_used_bytes
-    return size * phase.peak_allocated_bytes // max(phase.peak_reserved_bytes, 1) if alive else size
+def _alive(phase: Phase) -> int:
+    return phase.high_bytes * phase.peak_allocated_bytes // max(phase.peak_reserved_bytes, 1)
 
 
 def _growing_bytes(phase: Phase) -> int:
@@ -121,56 +185,72 @@ def _growing_bytes(phase: Phase) -> int:
 
 
 def largest_within(
-    used: Callable[[int], int],
+    used: Callable[[int], int | None],
     limit_bytes: int,
     lowest: int,
     highest: int,
     slope: float = 0.0,
     first: int | None = None,
+    grain: int | None = None,
 ) -> int:
     """The largest whole number in a range whose ``used`` bytes stay within the limit; one below ``lowest`` where none.
 
     It fits, and one more does not: that holds too where ``used`` falls now and then, as memory taken from a cache does.
+    With a ``grain``, that part of it more is expected not to, where that is more than one.
     Four numbers are asked about as a rule, since each may cost a run of the memory engine: the lowest, one for the
     slope, the one where the line meets the limit, and its neighbour.
 
     Args:
+        used: the bytes; None where no more is known than that they are too many.
         slope: bytes for each one more, of what is known of the line before the first step.
         first: the number to ask about first: one whose answer is likely, or that is likely known.
     """
-    low, high = _Asked(lowest - 1), _Asked(highest + 1)
-    guess, last, steps = min(max(first or lowest, lowest), highest), None, 0
+    low, high = _Number(lowest - 1), _Number(highest + 1)
+    guess, before, steps, measured = min(max(first or lowest, lowest), highest), None, 0, False
     while high.number - low.number > 1:
-        before, last, steps = last, _Asked(guess, used(guess)), steps + 1
-        low, high = (last, high) if last.bytes <= limit_bytes else (low, last)
-        if before is not None:
-            between = (last.bytes - before.bytes) / (last.number - before.number)
-            slope = between if between > 0 else slope
+        last, steps = _Number(guess, used(guess), asked=True), steps + 1
+        fits = last.bytes is not None and last.bytes <= limit_bytes
+        low, high = (last, high) if fits else (low, last)
+        if last.bytes is not None:
+            if before is not None and before.bytes is not None:
+                between = (last.bytes - before.bytes) / (last.number - before.number)
+                slope, measured = (between, True) if between > 0 else (slope, measured)
+            before = last
         guess = min(max(_next(low, high, last, limit_bytes, slope, steps), low.number + 1), high.number - 1)
+        if grain and low.asked and (high.asked or measured) and guess - low.number <= low.number // grain:
+            break
     return low.number
 
 
-class _Asked(NamedTuple):
-    """A number and the bytes that it takes; 0 where it was not asked about."""
+class _Number(NamedTuple):
+    """A number and the bytes that it takes; None where it was not asked about, or where all that is known is that they
+    are too many."""
 
     number: int
-    bytes: int = 0
+    bytes: int | None = None
+    asked: bool = False
 
 
-def _next(low: _Asked, high: _Asked, last: _Asked, limit_bytes: int, slope: float, steps: int) -> int:
+def _next(low: _Number, high: _Number, last: _Number, limit_bytes: int, slope: float, steps: int) -> int:
     """Where the line meets the limit: that of the last two numbers, which follows a curve, or where it leaves what is
     known, the one between a number that fits and one that does not.
     """
-    reach = last.number + floor((limit_bytes - last.bytes) / slope) if slope > 0 else None
-    if not high.bytes:
+    known = low if last.bytes is None else last
+    reach = None
+    if slope > 0 and known.bytes is not None:
+        reach = known.number + floor((limit_bytes - known.bytes) / slope)
+    if not high.asked:
         beyond = low.number * FIRST_STRIDE if reach is None else reach
         return max(beyond, 2 * low.number) if steps > PATIENCE else beyond
+    middle = (low.number + high.number) // 2
     if steps > PATIENCE:
-        return (low.number + high.number) // 2  # no line: a staircase takes little longer than bisection
+        return middle  # no line: a staircase takes little longer than bisection
     if reach is not None and low.number <= reach < high.number:
-        return reach
-    if not low.bytes:
-        return (low.number + high.number) // 2
+        return reach if high.bytes is not None else min(reach, middle)  # a line that has misled once
+    if high.bytes is None and not low.asked:  # a first guess is seldom far off
+        return high.number - (max(high.number // BACK, 1) << (steps - 1))
+    if low.bytes is None or high.bytes is None:
+        return middle
     share = (limit_bytes - low.bytes) / (high.bytes - low.bytes)
     return low.number + int(share * (high.number - low.number))
 
@@ -179,17 +259,19 @@ def largest_dividing(used: Callable[[int], int], limit_bytes: int, whole: int, f
     """The largest divisor of ``whole`` whose ``used`` bytes, which never fall, stay within the limit; 0 where none.
 
     Args:
-        first: the divisor to ask about first: one whose answer is likely known.
+        first: the divisor to ask about first, one whose answer is likely known: then its neighbour, then by halves.
     """
     small = [number for number in range(1, isqrt(whole) + 1) if whole % number == 0]
     divisors = sorted({*small, *(whole // number for number in small)})
     low, high, at = 0, len(divisors), divisors.index(first)  # so many fit; from `high` on none does
+    asked = 0
     while low < high:
-        if used(divisors[at]) <= limit_bytes:
+        fits, asked = used(divisors[at]) <= limit_bytes, asked + 1
+        if fits:
             low = at + 1
         else:
             high = at
-        at = (low + high) // 2
+        at = at + (1 if fits else -1) if asked == 1 else (low + high) // 2
     return divisors[low - 1] if low else 0
 
 

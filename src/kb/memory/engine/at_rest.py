@@ -7,10 +7,9 @@ from kb.core.memory_report import Phase
 from kb.core.model import Architecture
 from kb.core.setup import TrainingSetup
 from kb.memory.engine.allocator import CachingAllocator
-from kb.memory.engine.colocated import beside_vllm
 from kb.memory.engine.faults import NotFollowedError
+from kb.memory.engine.follow import OF_EVALUATION, Found, beside, on_gpu, phase_found
 from kb.memory.engine.predict import check_followed, loss_of, model_of
-from kb.memory.engine.report import OF_EVALUATION, Found, on_gpu, phase_found
 from kb.memory.engine.world import AMPERE, held, world
 from kb.memory.process import Context, judged
 
@@ -41,14 +40,13 @@ def over_at_rest(
         return False
     band = constants["band_simulated"]
     phases: tuple[Phase, ...] = (phase_found("train", Found(resting, resting, (), ""), setup, context, band, band),)
-    if setup.post is not None and setup.post.colocated:
-        phases = beside_vllm(phases, setup.post.colocated, architecture, memory)
+    phases = beside(phases, setup, architecture, memory)
     return judged(phases, memory, constants)[1].status == "oom"
 
 
 def _at_rest(setup: TrainingSetup) -> TrainingSetup:
     post = setup.post and setup.post._replace(completion=0, generated_rows=0, colocated=None)
-    return on_gpu(setup)._replace(post=post, **OF_EVALUATION, **OF_STEPS)  # type: ignore[arg-type]
+    return on_gpu(setup)._replace(post=post, **{**OF_EVALUATION, **OF_STEPS})  # type: ignore[arg-type]
 
 
 @lru_cache(maxsize=64)

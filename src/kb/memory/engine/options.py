@@ -69,11 +69,11 @@ def options_of(setup: TrainingSetup, defaults: tuple[str, ...] | None) -> Option
     autocast = F16 if setup.fp16 else BF16 if setup.bf16 else None
     trained_type = TYPES.get(setup.trained_type)
     if (setup.fsdp or setup.zero_stage) and autocast:  # weights are cast; there is no autocast (accelerate)
-        if not _packs(setup):
+        if not packs(setup):
             dtype = trained_type = autocast
         if not setup.fsdp or setup.spread.fsdp_version > 1:  # FSDP1's weights are cast and autocast is on
             autocast = None
-    if _packs(setup):
+    if packs(setup):
         if dtype == F32:
             dtype = F16 if setup.fp16 else BF16
         prepare = setup.prepare_for_kbit and setup.method != "full"
@@ -114,7 +114,7 @@ def options_of(setup: TrainingSetup, defaults: tuple[str, ...] | None) -> Option
     )
 
 
-def _packs(setup: TrainingSetup) -> bool:
+def packs(setup: TrainingSetup) -> bool:
     """Whether bitsandbytes packs the weights, in 4 or in 8 bits."""
     return setup.load_in_4bit or setup.load_in_8bit or setup.method == "qlora"
 
@@ -126,7 +126,7 @@ def _bits(setup: TrainingSetup) -> str:
 def _check(setup: TrainingSetup) -> None:
     """Refuse, by name, what no part of the engine follows."""
     refused = {
-        f"use_dora of {_bits(setup)}": setup.use_dora and _packs(setup),
+        f"use_dora of {_bits(setup)}": setup.use_dora and packs(setup),
         **_of_fsdp(setup),
         **_of_zero(setup),
         "tensor_parallel": setup.spread.tensor_parallel > 1 and setup.world_size > 1,
@@ -161,7 +161,7 @@ def _of_packed_fsdp(setup: TrainingSetup) -> dict[str, bool]:
     """FSDP1 flattens a unit of one floating type, and FSDP2 leaves integers whole (``fsdp2_prepare_model``), which it
     does not bring to the GPU. What is cast on the way to be gathered must not be packed weights.
     """
-    if not _packs(setup):
+    if not packs(setup):
         return {}
     first, storage = setup.spread.fsdp_version == 1, setup.bnb_4bit_quant_storage
     computes = "bf16" if setup.bf16 else "fp16" if setup.fp16 else storage
@@ -196,7 +196,7 @@ def _of_zero(setup: TrainingSetup) -> dict[str, bool]:
     return {
         **_of_zero3(setup),
         "ZeRO with offload_param": setup.offload_param and setup.zero_stage < 3,
-        f"ZeRO of {_bits(setup)}": _packs(setup),
+        f"ZeRO of {_bits(setup)}": packs(setup),
         "ZeRO in fp16": setup.fp16 or setup.weights == "fp16",
         "ZeRO without contiguous_gradients": not setup.spread.contiguous_gradients,
         "ZeRO with modules_to_save": bool(setup.modules_to_save),

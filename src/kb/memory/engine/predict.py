@@ -27,16 +27,16 @@ def record_runs(
     architecture: Architecture,
     capability: tuple[int, int],
     *,
-    limit_bytes: int | None = None,
+    pool: Callable[[], CachingAllocator] = CachingAllocator,
     kind: type[Recording] = Recording,
 ) -> list[Recording]:
     """The processes that a setup asks for: training with its evaluation, and inference of its own.
 
-    ``kind`` is what they are recorded on.
+    ``pool`` makes the allocator of each, ``kind`` is what they are recorded on.
 
     Raises:
         NotFollowedError: something that the engine does not follow.
-        OutOfMemory: past ``limit_bytes``, where given.
+        OutOfMemory: past the limit of an allocator that has one.
     """
     runs: list[Callable[[TrainingSetup, Architecture, Recording], None]] = []
     if setup.do_train or setup.do_eval or not setup.do_predict:
@@ -46,7 +46,7 @@ def record_runs(
     recordings = []
     for run in runs:
         with held():
-            recording = world.begin(CachingAllocator(limit_bytes), capability, kind)
+            recording = world.begin(pool(), capability, kind)
             recording.begin("load")
             run(setup, architecture, recording)
             recordings.append(recording)

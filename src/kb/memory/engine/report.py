@@ -1,142 +1,26 @@
 """Recordings as a report's phases: peaks with the terms of what was alive, and the moment they lie at."""
 
-from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Mapping
 
-from kb.core.memory_report import HostLedger, MemoryReport, Phase, PhaseName, TakenByLengths, Term, Verdict
+from kb.core.memory_report import HostLedger, MemoryReport, Phase, TakenByLengths, Verdict
 from kb.core.model import Architecture
-from kb.core.record import NamedTuple
-from kb.core.setup import Assumption, Spread, TrainingSetup
+from kb.core.setup import Assumption, TrainingSetup
 from kb.memory.config_fields import UnsupportedArchitectureError
-from kb.memory.counts import count
-from kb.memory.engine.allocator import CachingAllocator, OutOfMemory
-from kb.memory.engine.colocated import beside_vllm
+from kb.memory.engine.allocator import CachingAllocator
 from kb.memory.engine.ddp import finds_unused
 from kb.memory.engine.expandable import ExpandableAllocator
 from kb.memory.engine.families.decoder_types import packs_nothing as packs_nothing
 from kb.memory.engine.families.decoder_types import without_sdpa
 from kb.memory.engine.faults import NotFollowedError
+from kb.memory.engine.follow import beside, follow, follow_inside, phase_found
 from kb.memory.engine.lengths import varied
 from kb.memory.engine.optimizers import KNOWN
-from kb.memory.engine.options import options_of
-from kb.memory.engine.predict import check_followed, record_runs, record_training
+from kb.memory.engine.options import options_of, packs
+from kb.memory.engine.predict import check_followed, record_training
 from kb.memory.engine.runs.generate import MOST_TOKENS
-from kb.memory.engine.world import AMPERE, Booked, Peak, Recording
-from kb.memory.host import Loads
-from kb.memory.linear import adapter_parameters, default_targets, match_targets
-from kb.memory.process import Context, judged
-from kb.memory.zero import ranks_of_a_node
-
-PHASES: tuple[PhaseName, ...] = ("load", "train", "evaluate", "generate", "save")
-REMAINDERS = "allocator_remainders"
-MOMENTS = {"load": "loading", "save": "saving"}
-
-
-class Found(NamedTuple):
-    """One phase's peak: bytes, the ledger of what was alive, where it lies."""
-
-    allocated: int
-    reserved: int
-    terms: tuple[tuple[str, int], ...]
-    moment: str
-    use: str = ""  # of generation: in evaluation or in inference
-
-
-class Followed(NamedTuple):
-    """What the engine found of a run. ``ran_out``: it failed inside the GPU's memory."""
-
-    phases: Mapping[PhaseName, Found]
-    ran_out: bool = False
-
-
-# What the host does with a run, and what a report calls it, changes nothing on the GPU.
-ELSEWHERE: Mapping[str, object] = {
-    "model_name": None, "dataloader_num_workers": 0, "dataloader_pin_memory": True, "dataloader_prefetch_factor": 2,
-    "dataloader_persistent_workers": False, "lengths": None, "assumed": (), "unmodelled": (), "unresolved": (),
-}  # fmt: skip
-
-
-# A trainer of its own loss is followed without its evaluation.
-OF_EVALUATION: Mapping[str, object] = {
-    "do_eval": False, "per_device_eval_batch_size": 8, "eval_samples": None, "eval_accumulation_steps": None,
-    "prediction_loss_only": False, "predict_with_generate": False, "inference_batch_size": None,
-}  # fmt: skip
-
-
-def on_gpu(setup: TrainingSetup) -> TrainingSetup:
-    """The setup without what changes nothing on a GPU; on one alone nothing of how a run is spread does."""
-    spread = setup.spread._replace(nodes=1) if setup.world_size > 1 else Spread()
-    return setup._replace(spread=spread, **ELSEWHERE)  # type: ignore[arg-type]
-
-
-def follow(
-    setup: TrainingSetup, architecture: Architecture, capability: tuple[int, int], limit_bytes: int | None = None
-) -> Followed:
-    """The run's phases; once more inside of ``limit_bytes`` where it reserved more than that.
-
-    PyTorch gives cached blocks back before it fails, so a run whose reserved memory is too much may still fit; then the
-    second run's figures are the answer.
-
-    Raises:
-        NotFollowedError: something that the engine does not follow.
-    """
-    setup = on_gpu(setup)
-    if setup.post is not None and not setup.do_predict:
-        setup = setup._replace(**OF_EVALUATION)  # type: ignore[arg-type]
-    found = _followed(setup, architecture, capability, None)
-    most = max((phase.reserved for phase in found.phases.values()), default=0)
-    if limit_bytes is None or most <= limit_bytes:
-        return found
-    if any(phase.allocated > limit_bytes for phase in found.phases.values()):
-        return found._replace(ran_out=True)  # no giving back of free blocks makes room for what is alive
-    try:
-        return _followed(setup, architecture, capability, limit_bytes)
-    except OutOfMemory:
-        return found._replace(ran_out=True)
-
-
-@lru_cache(maxsize=512)
-def _followed(
-    setup: TrainingSetup, architecture: Architecture, capability: tuple[int, int], limit: int | None
-) -> Followed:
-    phases: dict[str, Found] = {}
-    for recording in record_runs(setup, architecture, capability, limit_bytes=limit):
-        alive = recording.alive([peak.at for peak in recording.phases.values()])
-        for name, peak in recording.phases.items():
-            if name not in phases or peak.allocated > phases[name].allocated:
-                phases[name] = found_of(recording, name, peak, alive[peak.at])
-                if name == "generate":
-                    use = "evaluation" if "evaluate" in recording.phases else "inference"
-                    if setup.post is not None:
-                        use = "training"
-                    phases[name] = phases[name]._replace(use=use)
-    ordered = {name: phases[name] for name in PHASES if name in phases}
-    return Followed(ordered)
-
-
-def _predictions(setup: TrainingSetup, architecture: Architecture) -> int:
-    """Bytes of the logits that evaluation gathers, and of an encoder-decoder its encoder's output."""
-    if setup.predict_with_generate or setup.prediction_loss_only:
-        return 0
-    width = 4 if setup.autocast or setup.weights == "fp32" else 2
-    both = architecture.family == "bart"
-    length = setup.max_target_length if both else setup.max_source_length
-    row = length * architecture.vocab_size + (setup.max_source_length * architecture.d_model if both else 0)
-    return (setup.eval_samples or 0) * row * width
-
-
-def found_of(recording: Recording, name: str, peak: Peak, alive: Iterable[tuple[int, Booked, str]]) -> Found:
-    """A phase's peak with its ledger: what was alive then, largest first; rounding is a term of its own."""
-    sums: dict[str, int] = {}
-    for _, booked, term in alive:
-        sums[term] = sums.get(term, 0) + booked.requested
-    rest = peak.allocated - sum(sums.values())
-    if rest:
-        sums[REMAINDERS] = rest
-    terms = tuple(sorted(sums.items(), key=lambda item: -item[1]))
-    last = recording.log[peak.at] if peak.at >= 0 else None
-    moment = MOMENTS.get(name) or (last.moment if isinstance(last, Booked) else "forward")
-    return Found(peak.allocated, peak.reserved, terms, "decoding" if name == "generate" else moment)
+from kb.memory.engine.world import AMPERE
+from kb.memory.linear import default_targets, match_targets
+from kb.memory.process import Context, judged, usable_bytes
 
 
 def report_of(
@@ -146,34 +30,40 @@ def report_of(
     context: Context,
     memory: int | None,
     capability: tuple[int, int] | None,
+    among: bool = False,
 ) -> MemoryReport:
-    """The run's phases with the verdict against ``memory`` bytes of a GPU.
+    """The run's phases with the verdict against ``memory`` bytes of a GPU, which may be one ``among`` many.
 
     The report's host ledger is empty: it is the caller's.
 
     Raises:
         UnsupportedArchitectureError: something that the engine does not follow, by name.
     """
-    limit = None if memory is None else memory - context.low
-    found = _follow_or_refuse(setup, architecture, capability, limit)
-    quantized = setup.load_in_4bit or setup.load_in_8bit or setup.method == "qlora"
-    read = setup.zero_stage in (
-        1,
-        2,
-    )  # what these do is read from their source alone; stage 3 was run in the simulation
-    band = constants["band_train" if read else "band_simulated"]
-    upper = constants["band_simulated_quantized"] if quantized else band
+    band, upper = _bands(setup, constants)
+    limits = None if memory is None else limits_of(setup, constants, context, memory)
+    try:
+        found = follow(setup, architecture, capability or AMPERE, limits, among=among)
+    except NotFollowedError as error:
+        raise _refused(architecture, error) from None
     phases = tuple(phase_found(name, found.phases[name], setup, context, band, upper) for name in found.phases)
-    if setup.post is not None and setup.post.colocated and memory is not None:
-        phases = beside_vllm(phases, setup.post.colocated, architecture, memory)
+    if memory is not None:
+        phases = beside(phases, setup, architecture, memory)
     phases, verdict = judged(phases, memory, constants)
     if found.ran_out:
         verdict = Verdict("oom", verdict.phase, verdict.term)
+    assumed = _assumed(setup, architecture, capability)
+    return MemoryReport("engine", assumed, phases, HostLedger((), 0, 0, None), verdict)
+
+
+def _assumed(
+    setup: TrainingSetup, architecture: Architecture, capability: tuple[int, int] | None
+) -> tuple[Assumption, ...]:
+    """What the report takes for granted; each reason is a key of i18n."""
     assumed = setup.assumed
     if capability is None:
         assumed += (Assumption("gpu.compute_capability", ".".join(map(str, AMPERE)), "kernels_of_ampere"),)
     if setup.fsdp or setup.zero_stage:
-        reason = "deepspeed_source" if read else "first_process"
+        reason = "deepspeed_source" if _is_read(setup) else "first_process"
         assumed += (Assumption("parallel.world_size", setup.world_size, reason),)
     elif setup.data_parallel_size > 1 and setup.do_train and setup.spread.find_unused is None:
         assumed += (Assumption("training.ddp_find_unused_parameters", finds_unused(setup), "library_default"),)
@@ -183,7 +73,7 @@ def report_of(
         assumed += (Assumption("training.loss", setup.post.kind, "loss_computed"),)
     if setup.attn_implementation == "sdpa" and without_sdpa(architecture):
         assumed += (Assumption("training.attn_implementation", "eager", "no_sdpa_of_the_type"),)
-    if quantized and architecture.engine and packs_nothing(architecture):
+    if packs(setup) and architecture.engine and packs_nothing(architecture):
         bits = 8 if setup.load_in_8bit else 4
         assumed += (Assumption(f"quantization.load_in_{bits}bit", False, "no_layer_is_packed"),)
     if setup.attn_implementation == "flash":
@@ -195,41 +85,24 @@ def report_of(
         unmatched = match_targets(architecture, targets)[1] if targets else ()
         if unmatched:
             assumed += (Assumption("lora.target_modules", list(unmatched), "unmatched_targets"),)
-    return MemoryReport("engine", assumed, phases, HostLedger((), 0, 0, None), verdict)
+    return assumed
 
 
-def engine_loads(setup: TrainingSetup, architecture: Architecture) -> Loads:
-    """What passes through host memory: the weights as loaded and what a checkpoint of the model holds."""
-    width = 4 if setup.weights == "fp32" else 2
-    counts = count(architecture)
-    parameters = counts.total * width
-    if setup.load_in_4bit or setup.load_in_8bit or setup.method == "qlora":
-        eight = setup.load_in_8bit and not setup.load_in_4bit
-        parameters = counts.quantizable // (1 if eight else 2) + (counts.total - counts.quantizable) * 2
-    saved, trained = parameters, counts.total
-    if setup.method != "full":
-        targets = setup.lora_target_modules or default_targets(architecture)
-        trained = adapter_parameters(architecture, targets, setup.lora_r) if targets else 0
-        saved = 4 * trained
-    gathered = _predictions(setup, architecture) if setup.do_eval else 0
-    offloaded = 0
-    if setup.fsdp and setup.offload_param:
-        offloaded = _offloaded(setup, parameters, trained)
-    elif setup.zero_stage and setup.offload_optimizer:  # masters, their gradients and moments; 16 bits to copy back
-        offloaded = (4 * 4 + 2) * trained * ranks_of_a_node(setup) // setup.data_parallel_size
-    return Loads(parameters, saved if setup.do_train else 0, offloaded, gathered)
+def _bands(setup: TrainingSetup, constants: Mapping[str, float]) -> tuple[float, float]:
+    """The error of allocated memory, and by how much reserved memory may be found too low."""
+    band = constants["band_train" if _is_read(setup) else "band_simulated"]
+    return band, constants["band_simulated_quantized"] if packs(setup) else band
 
 
-def _offloaded(setup: TrainingSetup, parameters: int, trained: int) -> int:
-    """Bytes of one node's host memory under FSDP's ``CPUOffloadPolicy``: shards, their gradients and AdamW's moments.
+def _is_read(setup: TrainingSetup) -> bool:
+    """What these stages of ZeRO do is read from their source alone; stage 3 was run in the simulation."""
+    return setup.zero_stage in (1, 2)
 
-    What trains is fp32 under mixed precision, and adapters are so without it too.
-    """
-    wide = 4 if setup.autocast or setup.weights == "fp32" or setup.method != "full" else 2
-    frozen = parameters if setup.method != "full" else 0
-    moments = 2 if setup.do_train and setup.optim.startswith("adamw") else 0
-    gradients = 1 if setup.do_train else 0
-    return (frozen + trained * wide * (1 + gradients + moments)) * ranks_of_a_node(setup) // setup.world_size
+
+def limits_of(setup: TrainingSetup, constants: Mapping[str, float], context: Context, memory: int) -> tuple[int, int]:
+    """Bytes that PyTorch may reserve on a GPU of ``memory``: so many are surely there, and so many may be."""
+    surely = (usable_bytes(memory, constants) - context.high) / (1 + _bands(setup, constants)[1])
+    return int(surely), memory - context.low
 
 
 def reserved_by_lengths(
@@ -282,40 +155,32 @@ def _beams(setup: TrainingSetup) -> int:
     return max(evaluated, setup.inference_num_beams if setup.do_predict else 1)
 
 
-def _follow_or_refuse(
-    setup: TrainingSetup, architecture: Architecture, capability: tuple[int, int] | None, limit: int | None
-) -> Followed:
-    try:
-        return follow(setup, architecture, capability or AMPERE, limit)
-    except NotFollowedError as error:
-        raise UnsupportedArchitectureError(
-            f"{architecture.model_type}: {error.what}: the memory engine does not follow that"
-        ) from None
-
-
-def phase_found(
-    name: PhaseName, found: Found, setup: TrainingSetup, context: Context, band: float, upper: float
-) -> Phase:
-    """One phase as a report has it, as the simulation's: low is what the tensors need, high what the allocator holds.
-
-    ``band`` is the error of allocated memory, ``upper`` by how much reserved memory may be too low.
-    """
-    batch = None
-    if found.use:
-        batch = setup.per_device_eval_batch_size
-        if found.use == "inference":
-            batch = setup.inference_batch_size or batch
-        if found.use == "training" and setup.post is not None:
-            batch = setup.post.generated_rows
-    return Phase(
-        name=name,
-        terms=tuple(Term(term, size) for term, size in found.terms),
-        peak_allocated_bytes=found.allocated,
-        peak_reserved_bytes=found.reserved,
-        process_used_bytes=found.reserved + context.expected,
-        low_bytes=round(found.allocated * (1 - band)) + context.low,
-        high_bytes=round(found.reserved * (1 + upper)) + context.high,
-        moment=found.moment,
-        use=found.use,
-        batch=batch,
+def _refused(architecture: Architecture, error: NotFollowedError) -> UnsupportedArchitectureError:
+    return UnsupportedArchitectureError(
+        f"{architecture.model_type}: {error.what}: the memory engine does not follow that"
     )
+
+
+def phases_inside(
+    setup: TrainingSetup,
+    architecture: Architecture,
+    constants: Mapping[str, float],
+    context: Context,
+    capability: tuple[int, int] | None,
+    limit: Callable[[float], int],
+    whole: bool,
+) -> tuple[Phase, ...] | None:
+    """The run's phases where PyTorch may reserve ``limit`` bytes, which depend on how much too low reserved memory may
+    be found; None where it runs out of them. ``whole``: as of :func:`kb.memory.engine.follow.follow_inside`.
+
+    Raises:
+        UnsupportedArchitectureError: something that the engine does not follow, by name.
+    """
+    band, upper = _bands(setup, constants)
+    try:
+        found = follow_inside(setup, architecture, capability or AMPERE, limit(upper), whole=whole)
+    except NotFollowedError as error:
+        raise _refused(architecture, error) from None
+    if found is None:
+        return None
+    return tuple(phase_found(name, each, setup, context, band, upper) for name, each in found.phases.items())

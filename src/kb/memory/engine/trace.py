@@ -6,13 +6,14 @@ module the one that was entered last of the innermost class (``world.inside``).
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 from kb.core.model import Architecture
 from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
-from kb.memory.engine.allocator import CachingAllocator, OutOfMemory
+from kb.memory.engine.allocator import CachingAllocator, ElasticAllocator
 from kb.memory.engine.predict import record_runs
 from kb.memory.engine.world import Booked, Recording, world
 from kb.memory.timeline import (
@@ -81,21 +82,19 @@ def trace(
     setup: TrainingSetup,
     architecture: Architecture,
     capability: tuple[int, int],
-    limit_bytes: int | None = None,
+    limit: int | None = None,
     moments: int = 0,
 ) -> Traced:
     """The first process of a run (training and its evaluation, else inference) over time.
 
-    Inside of ``limit_bytes`` where it fits there, as PyTorch gives cached blocks back; else without a limit. What is
-    alive is told at about ``moments`` of its events.
+    PyTorch may reserve ``limit`` bytes, past which it gives cached blocks back; what does not fit there goes on.
+    What is alive is told at about ``moments`` of its events.
 
     Raises:
         NotFollowedError: something that the engine does not follow.
     """
-    try:
-        recording = record_runs(setup, architecture, capability, limit_bytes=limit_bytes, kind=Trace)[0]
-    except OutOfMemory:
-        recording = record_runs(setup, architecture, capability, kind=Trace)[0]
+    pool = CachingAllocator if limit is None else partial(ElasticAllocator, limit)
+    recording = record_runs(setup, architecture, capability, pool=pool, kind=Trace)[0]
     assert isinstance(recording, Trace)
     end = recording.starts.pop()[0]  # what follows is the model let go
     del recording.log[end:]

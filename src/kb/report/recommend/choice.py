@@ -30,15 +30,16 @@ ON_A_PAGE = {
 }
 
 
-def choice_object(asked: Mapping[str, Any], words: Words) -> dict[str, Any]:
-    """The answer for ``model`` and ``gpu`` (ids); ``ASKED`` says which others count.
+def choice_object(asked: Mapping[str, Any], words: Words, *, rough: bool = False) -> dict[str, Any]:
+    """The answer for ``model`` and ``gpu`` (ids); ``ASKED`` says which others count. ``rough``: by closed forms.
 
     Raises:
         UserError: what is asked for cannot be used.
         KeyError: no such model or GPU.
     """
     catalog, guide = _knowledge()
-    estimator = Estimator(catalog.models[asked["model"]], on_gpu(catalog.gpus[asked["gpu"]]), catalog.constants)
+    model, machine = catalog.models[asked["model"]], on_gpu(catalog.gpus[asked["gpu"]])
+    estimator = Estimator(model, machine, catalog.constants, rough=rough)
     question = Question.of(**{name: asked[name] for name in ASKED if asked.get(name)})
     form = asked.get("form") or None  # of the config; what trains from it may load weights otherwise
     question = question._replace(loads=LOADS.get(form or "", "usual"))

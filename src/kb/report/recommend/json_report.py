@@ -87,6 +87,7 @@ def _attempt(attempt: Attempt, chosen: bool) -> Object:
         "largest_batch": attempt.ceiling.single,
         "largest_batch_accumulated": attempt.ceiling.accumulated,
         "largest_eval_batch": attempt.evaluation,
+        "rough": attempt.rough,
     }
 
 

@@ -224,11 +224,15 @@ def _ways(training: Training, words: Words, style: Style) -> list[str]:
 
 
 def _way_cells(attempt: Attempt, style: Style) -> tuple[str, str, str]:
+    """What a way needs and allows; a rough answer is marked so."""
     train = attempt.train
     none = style.dash
     single, accumulated = attempt.ceiling
     batch = f"{single} ({accumulated})" if single else none
-    return f"{size(train.process_used_bytes)} ({size(train.high_bytes)})", batch, str(attempt.evaluation or none)
+    needed = f"{size(train.process_used_bytes)} ({size(train.high_bytes)})"
+    if attempt.rough:
+        needed, batch = f"~{needed}", f"~{batch}" if single else none
+    return needed, batch, f"~{attempt.evaluation}" if attempt.evaluation else none
 
 
 def nothing_fits(answer: Answer, words: Words, style: Style) -> list[str]:

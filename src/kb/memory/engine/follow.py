@@ -1,0 +1,256 @@
+"""A run that the engine follows: each phase's peak with the ledger of what was alive, inside of a limit or without."""
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache, partial
+
+from kb.core.memory_report import Phase, PhaseName, Term
+from kb.core.model import Architecture
+from kb.core.record import NamedTuple
+from kb.core.setup import Spread, TrainingSetup
+from kb.memory.engine.allocator import CachingAllocator, ElasticAllocator, OutOfMemory
+from kb.memory.engine.ops.attention import FLASH_GRADIENT_HEAD
+from kb.memory.engine.options import packs
+from kb.memory.engine.predict import record_runs
+from kb.memory.engine.world import AMPERE, WIDE_WORKSPACE_MAJORS, Booked, Peak, Recording
+from kb.memory.process import Context
+
+PHASES: tuple[PhaseName, ...] = ("load", "train", "evaluate", "generate", "save")
+REMAINDERS = "allocator_remainders"
+MOMENTS = {"load": "loading", "save": "saving"}
+
+
+class Found(NamedTuple):
+    """One phase's peak: bytes, the ledger of what was alive, where it lies."""
+
+    allocated: int
+    reserved: int
+    terms: tuple[tuple[str, int], ...]
+    moment: str
+    use: str = ""  # of generation: in evaluation or in inference
+
+
+class Followed(NamedTuple):
+    """What the engine found of a run. ``ran_out``: it failed inside the GPU's memory."""
+
+    phases: Mapping[PhaseName, Found]
+    ran_out: bool = False
+
+    @property
+    def reserved(self) -> int:
+        """The most of any phase, in bytes."""
+        return max((phase.reserved for phase in self.phases.values()), default=0)
+
+    @property
+    def allocated(self) -> int:
+        """The most of any phase, in bytes."""
+        return max((phase.allocated for phase in self.phases.values()), default=0)
+
+
+# What the host does with a run, and what a report calls it, changes nothing on the GPU.
+ELSEWHERE: Mapping[str, object] = {
+    "model_name": None, "dataloader_num_workers": 0, "dataloader_pin_memory": True, "dataloader_prefetch_factor": 2,
+    "dataloader_persistent_workers": False, "lengths": None, "assumed": (), "unmodelled": (), "unresolved": (),
+}  # fmt: skip
+
+
+# What a phase alone reads, as it stands where a run does not have the phase.
+OF_TRAINING: Mapping[str, object] = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1}
+OF_EVALUATION: Mapping[str, object] = {
+    "do_eval": False, "per_device_eval_batch_size": 8, "eval_samples": None, "eval_accumulation_steps": None,
+    "prediction_loss_only": False, "predict_with_generate": False, "generation_num_beams": 1,
+    "generation_max_length": 20,
+}  # fmt: skip
+OF_INFERENCE: Mapping[str, object] = {
+    "inference_batch_size": None, "inference_num_beams": 1, "inference_max_length": 20,
+}  # fmt: skip
+
+
+def on_gpu(setup: TrainingSetup) -> TrainingSetup:
+    """The setup without what changes nothing on a GPU; on one alone nothing of how a run is spread does."""
+    spread = setup.spread._replace(nodes=1) if setup.world_size > 1 else Spread()
+    return setup._replace(spread=spread, **ELSEWHERE)  # type: ignore[arg-type]
+
+
+def follow(
+    setup: TrainingSetup,
+    architecture: Architecture,
+    capability: tuple[int, int],
+    limits: tuple[int, int] | None = None,
+    *,
+    among: bool = False,
+) -> Followed:
+    """The run's phases, where PyTorch may reserve so many bytes surely, and so many perhaps; without ``limits``, on a
+    GPU just large enough.
+
+    PyTorch gives cached blocks back before it fails, so a run that would reserve more may still fit. Where nothing is
+    too much, what one phase leaves in the cache lies beside what another asks for: no GPU has to be that large. One
+    that holds what the phase of most tensors reserves is enough.
+
+    Args:
+        among: the GPU is one of many: what the run takes without a limit answers for each, where it decides.
+
+    Raises:
+        NotFollowedError: something that the engine does not follow.
+    """
+    run = Run(_counted(setup), architecture, alike(capability, setup, architecture))
+    if limits is None:
+        return _enough(_unlimited(run))
+    surely, perhaps = limits
+    if among:
+        found = _enough(_unlimited(run))
+        if found.reserved <= surely or found.allocated > perhaps:
+            return found._replace(ran_out=found.allocated > perhaps)
+    found = _inside(run, surely)
+    return found._replace(ran_out=found.reserved > perhaps)
+
+
+def follow_inside(
+    setup: TrainingSetup, architecture: Architecture, capability: tuple[int, int], limit: int, *, whole: bool
+) -> Followed | None:
+    """The run's phases where PyTorch may reserve ``limit`` bytes; None where it runs out of them. ``whole``: of a run
+    that runs out all phases too, each by itself.
+
+    Raises:
+        NotFollowedError: something that the engine does not follow.
+    """
+    run = Run(_counted(setup), architecture, alike(capability, setup, architecture))
+    return _inside(run, limit) if whole else _if_it_fits(run, limit)
+
+
+def _counted(setup: TrainingSetup) -> TrainingSetup:
+    """The setup without what changes nothing, or is not followed beside a trainer's own loss."""
+    setup = on_gpu(setup)
+    rows = setup.inference_batch_size or setup.per_device_eval_batch_size
+    unread: dict[str, object] = {**(OF_TRAINING if not setup.do_train else {})}
+    unread |= {"inference_batch_size": rows} if setup.do_predict else OF_INFERENCE
+    if not setup.do_eval or (setup.post is not None and not setup.do_predict):
+        unread |= OF_EVALUATION
+    return setup._replace(**unread)  # type: ignore[arg-type]
+
+
+def alike(capability: tuple[int, int], setup: TrainingSetup, architecture: Architecture) -> tuple[int, int]:
+    """A compute capability whose GPUs take the same kernels in this run: GPUs that are alike share one answer.
+
+    What reads it: attention's kernels, cuBLAS's workspace, and which kernel multiplies packed weights.
+    """
+    if packs(setup) or capability < (7, 0):
+        return capability
+    if capability < AMPERE:
+        return (7, 0)
+    if architecture.d_kv > FLASH_GRADIENT_HEAD:
+        return capability
+    return (9, 0) if capability[0] in WIDE_WORKSPACE_MAJORS else AMPERE
+
+
+class Run(NamedTuple):
+    """What the engine follows, and where."""
+
+    setup: TrainingSetup
+    architecture: Architecture
+    capability: tuple[int, int]
+
+
+MOST_KNOWN = 512  # answers kept
+_NEVER_FULL: dict[Run, Followed] = {}  # what runs take that never came to a limit: the same within any larger one
+
+
+@lru_cache(maxsize=MOST_KNOWN)
+def _unlimited(run: Run) -> Followed:
+    return _NEVER_FULL.get(run) or _followed(run, CachingAllocator)
+
+
+def _enough(found: Followed) -> Followed:
+    """What is reserved without a limit, on a GPU that holds no more than the phase of most tensors reserves."""
+    enough = max(found.phases.values(), key=lambda phase: phase.allocated).reserved if found.phases else 0
+    return found._replace(
+        phases={name: phase._replace(reserved=min(phase.reserved, enough)) for name, phase in found.phases.items()}
+    )
+
+
+@lru_cache(maxsize=MOST_KNOWN)
+def _inside(run: Run, limit: int) -> Followed:
+    """The run where each phase may reserve ``limit`` bytes, and goes past them where it needs more."""
+    known = _NEVER_FULL.get(run)
+    return known if known and known.reserved <= limit else _followed(run, partial(ElasticAllocator, limit))
+
+
+@lru_cache(maxsize=MOST_KNOWN)
+def _if_it_fits(run: Run, limit: int) -> Followed | None:
+    """The run where PyTorch may reserve ``limit`` bytes; None where it runs out of them, which ends it."""
+    known = _NEVER_FULL.get(run)
+    try:
+        return known if known and known.reserved <= limit else _followed(run, partial(CachingAllocator, limit))
+    except OutOfMemory:
+        return None
+
+
+def _followed(run: Run, pool: Callable[[], CachingAllocator]) -> Followed:
+    phases: dict[str, Found] = {}
+    recordings = record_runs(run.setup, run.architecture, run.capability, pool=pool)
+    for recording in recordings:
+        alive = recording.alive([peak.at for peak in recording.phases.values()])
+        for name, peak in recording.phases.items():
+            if name not in phases or peak.allocated > phases[name].allocated:
+                phases[name] = found_of(recording, name, peak, alive[peak.at])
+                if name == "generate":
+                    use = "evaluation" if "evaluate" in recording.phases else "inference"
+                    if run.setup.post is not None:
+                        use = "training"
+                    phases[name] = phases[name]._replace(use=use)
+    found = Followed({name: phases[name] for name in PHASES if name in phases})
+    if not any(recording.pool.retries for recording in recordings):
+        if len(_NEVER_FULL) >= MOST_KNOWN:
+            _NEVER_FULL.clear()
+        _NEVER_FULL[run] = found
+    return found
+
+
+def found_of(recording: Recording, name: str, peak: Peak, alive: Iterable[tuple[int, Booked, str]]) -> Found:
+    """A phase's peak with its ledger: what was alive then, largest first; rounding is a term of its own."""
+    sums: dict[str, int] = {}
+    for _, booked, term in alive:
+        sums[term] = sums.get(term, 0) + booked.requested
+    rest = peak.allocated - sum(sums.values())
+    if rest:
+        sums[REMAINDERS] = rest
+    terms = tuple(sorted(sums.items(), key=lambda item: -item[1]))
+    last = recording.log[peak.at] if peak.at >= 0 else None
+    moment = MOMENTS.get(name) or (last.moment if isinstance(last, Booked) else "forward")
+    return Found(peak.allocated, peak.reserved, terms, "decoding" if name == "generate" else moment)
+
+
+def phase_found(
+    name: PhaseName, found: Found, setup: TrainingSetup, context: Context, band: float, upper: float
+) -> Phase:
+    """One phase as a report has it, as the simulation's: low is what the tensors need, high what the allocator holds.
+
+    ``band`` is the error of allocated memory, ``upper`` by how much reserved memory may be too low.
+    """
+    batch = None
+    if found.use:
+        batch = setup.per_device_eval_batch_size
+        if found.use == "inference":
+            batch = setup.inference_batch_size or batch
+        if found.use == "training" and setup.post is not None:
+            batch = setup.post.generated_rows
+    return Phase(
+        name=name,
+        terms=tuple(Term(term, size) for term, size in found.terms),
+        peak_allocated_bytes=found.allocated,
+        peak_reserved_bytes=found.reserved,
+        process_used_bytes=found.reserved + context.expected,
+        low_bytes=round(found.allocated * (1 - band)) + context.low,
+        high_bytes=round(found.reserved * (1 + upper)) + context.high,
+        moment=found.moment,
+        use=found.use,
+        batch=batch,
+    )
+
+
+def beside(phases: tuple[Phase, ...], setup: TrainingSetup, arch: Architecture, memory: int) -> tuple[Phase, ...]:
+    """The phases with what a server of the trainer's own takes of the same GPU, where there is one."""
+    if setup.post is None or not setup.post.colocated:
+        return phases
+    from kb.memory.engine.colocated import beside_vllm  # and what knows of servers; most runs have none
+
+    return beside_vllm(phases, setup.post.colocated, arch, memory)
