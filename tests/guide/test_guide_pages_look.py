@@ -94,8 +94,8 @@ def test_the_engine_is_judged_by_the_phases_that_were_held_out() -> None:
 
 
 @pytest.mark.parametrize(("model", "gpu"), [("mt5-base", "rtx-3090"), ("mt5-xl", "rtx-3090"), ("t5-base", "a100-80gb")])
-def test_the_first_table_says_what_the_chooser_says(model: str, gpu: str) -> None:
-    ways = choice_object({"model": model, "gpu": gpu}, LIBRARY.words)["ways"]
+def test_the_first_table_says_what_the_chooser_says_before_it_is_asked(model: str, gpu: str) -> None:
+    ways = choice_object({"model": model, "gpu": gpu}, LIBRARY.words, rough=True)["ways"]
     own = next(way for way in ways if way["chosen"])
     most = max((way for way in ways if not way["offered"]), key=lambda way: int(way["batch"]))
     cell = re.sub(r"<[^>]*>", "", choose_table(LIBRARY, [model], [gpu])).splitlines()[2]
