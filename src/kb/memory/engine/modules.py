@@ -368,6 +368,13 @@ class Model:
 
     def layer(self, call: Callable[..., Any], *args: Any) -> Any:
         """Run a layer, checkpointed where the setup asks for it and the model trains."""
+        recording = world.recording
+        if recording.knows_layers:
+            with recording.inside(getattr(call, "path", "")):
+                return self._sharded(call, *args)
+        return self._sharded(call, *args)
+
+    def _sharded(self, call: Callable[..., Any], *args: Any) -> Any:
         if self.units is None:
             return self._checkpointed(call, *args)
         # hooks stand around what is checkpointed (GradientCheckpointingLayer of modeling_layers.py)

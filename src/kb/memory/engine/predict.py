@@ -28,7 +28,7 @@ def record_runs(
     capability: tuple[int, int],
     *,
     pool: Callable[[], CachingAllocator] = CachingAllocator,
-    kind: type[Recording] = Recording,
+    kind: Callable[[CachingAllocator], Recording] = Recording,
 ) -> list[Recording]:
     """The processes that a setup asks for: training with its evaluation, and inference of its own.
 

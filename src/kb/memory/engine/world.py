@@ -1,8 +1,8 @@
 """What torch keeps as global state, and the recording that a run's allocations go to."""
 
 import gc
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -44,6 +44,7 @@ class Recording:
     """
 
     gpu: "Recording | None" = None  # of what lies on the host: the GPU beside it
+    knows_layers = False  # whether it is told which layer asks
     repeats = True  # whether what is known to come again is asked for again without being followed again
 
     def __init__(self, pool: CachingAllocator) -> None:
@@ -74,6 +75,10 @@ class Recording:
         """Give back the block at ``address``, which entry ``number`` made."""
         self.pool.free(address)
         self.log.append(number)
+
+    def inside(self, path: str) -> AbstractContextManager[None]:
+        """What is asked for here is of the layer at ``path``."""
+        raise NotImplementedError
 
     def here(self) -> tuple[int, int]:
         """Where the recording stands: what :meth:`repeat` begins with."""
@@ -193,7 +198,7 @@ class World:
     recording: Recording
 
     def begin(
-        self, pool: CachingAllocator, capability: tuple[int, int], kind: type[Recording] = Recording
+        self, pool: CachingAllocator, capability: tuple[int, int], kind: Callable[[CachingAllocator], Recording] = Recording
     ) -> Recording:
         """Start a run in a fresh process with an empty GPU of this compute capability."""
         self.recording = kind(pool)

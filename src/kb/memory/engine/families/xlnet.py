@@ -165,7 +165,7 @@ class XLNet(Encoder):
         for layer in self.layers:
             if not world.training and a.keeps_inputs:
                 self.kept.append(x)
-            x = layer(x, mask, places)
+            x = self.layer(layer, x, mask, places)
         out = ops.dropout(x, self.dropout)
         out = ops.contiguous(ops.permute(out, (1, 0, 2)))
         del ids, padding, hidden, flags, mask, words, places

@@ -1,0 +1,68 @@
+"""Two runs of one model, of which one has a layer more: which of their allocations are each other's like."""
+
+from collections.abc import Callable, Sequence
+
+from kb.memory.engine.placed import Place, PlacedRecording
+from kb.memory.engine.world import Booked
+
+AGREEING = 4  # requests in a row that must be alike where two logs come together again
+
+
+def paired(
+    shallow: PlacedRecording, deep: PlacedRecording, like: Callable[[Place], Place | None]
+) -> dict[int, list[int]]:
+    """Each allocation of a log → its likes in that of a deeper run.
+
+    What the added layer asks for is left out. What no layer asks for (weights that are loaded, a step over all
+    parameters) is found by what comes before and behind, and has two likes where it could be either layer's.
+
+    Args:
+        like: the shallow run's layer that a layer of the deeper run is like; None of the added one.
+    """
+    one, ones = _asked(shallow, lambda place: place)
+    other, others = _asked(deep, like)
+    found: dict[int, list[int]] = {at: [] for at in one}
+    here = there = 0
+    while here < len(ones) and there < len(others):
+        if ones[here] == others[there]:
+            found[one[here]].append(other[there])
+            here, there = here + 1, there + 1
+            continue
+        more = _more(ones, others, here, there)
+        if more is None:
+            here += 1  # asked for in the shallow run alone: sizes that depend on all layers
+            continue
+        for back in range(1, min(more, here) + 1):
+            if ones[here - back] == others[there + more - back] and ones[here - back][-1] is None:
+                found[one[here - back]].append(other[there + more - back])
+        there += more
+    return found
+
+
+def _asked(
+    recording: PlacedRecording, like: Callable[[Place], Place | None]
+) -> tuple[list[int], list[tuple[object, ...]]]:
+    """The entries that ask for a block, and what tells one from another: size, moment, term and layer."""
+    ats, asked = [], []
+    places = recording.places
+    for at, entry in enumerate(recording.log):
+        if type(entry) is not Booked:
+            continue
+        place = places.get(at)
+        if place is not None:
+            place = like(place)
+            if place is None:
+                continue
+        ats.append(at)
+        asked.append((*entry[1:], place))
+    return ats, asked
+
+
+def _more(ones: Sequence[object], others: Sequence[object], here: int, there: int) -> int | None:
+    """How many requests the deeper run has more from here on before it goes on like the shallower one."""
+    least = min(AGREEING, len(ones) - here)
+    ahead = ones[here : here + least]
+    for at in range(there + 1, len(others) - least + 1):
+        if others[at] == ahead[0] and others[at : at + least] == ahead:
+            return at - there
+    return None

@@ -1,0 +1,80 @@
+"""A recording that knows which layer asked for each block, in forward and in backward."""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Literal
+
+from kb.memory.engine.allocator import CachingAllocator
+from kb.memory.engine.world import Booked, Recording, world
+
+Stack = Literal["encoder", "decoder"]
+Place = tuple[Stack, int]  # a layer of a stack
+TOWERS = ("vision", "visual")  # whose layers are not the model's own
+
+
+class PlacedRecording(Recording):
+    """``places`` holds the layer of each entry that one asked for: in forward the layer that runs, in backward the one
+    whose step of the tape runs back.
+    """
+
+    knows_layers = True
+
+    def __init__(self, pool: CachingAllocator, depth: Mapping[Stack, int]) -> None:
+        super().__init__(pool)
+        self.depth = depth  # layers of each stack
+        self.places: dict[int, Place] = {}
+        self._inside: Place | None = None
+        self._passed: dict[Stack, int] = {}
+        self._since: list[int] = []  # steps of the tape before which a layer begins or ends
+        self._places: list[Place | None] = []  # and the place from there on
+
+    def book(self, size: int) -> tuple[int, int]:
+        made = super().book(size)
+        place = self._inside if world.thread == "main" else self._of_step(world.back)
+        if place is not None:
+            self.places[made[1]] = place
+        return made
+
+    @contextmanager
+    def inside(self, path: str) -> Iterator[None]:
+        """What is asked for here is of the layer at ``path``. Layers are counted as they run: some share their path."""
+        outer, self._inside = self._inside, self._next(path)
+        self._begin(self._inside)
+        try:
+            yield
+        finally:
+            self._inside = outer
+            self._begin(outer)
+
+    def repeat(self, since: tuple[int, int]) -> None:
+        before = len(self.log)
+        super().repeat(since)
+        freed = {entry for entry in self.log[since[0] : before] if type(entry) is int}
+        again = [at for at in range(since[0], before) if at in freed]
+        made = [at for at in range(before, len(self.log)) if type(self.log[at]) is Booked]
+        self.places |= {
+            at: self.places[like] for at, like in zip(made, again, strict=True) if like in self.places
+        }
+
+    def _next(self, path: str) -> Place | None:
+        if any(name in path for name in TOWERS):
+            return None
+        stack: Stack = "encoder" if ".encoder." in f".{path}" or not self.depth["decoder"] else "decoder"
+        if not self.depth[stack]:
+            stack = "decoder"
+        number = self._passed.get(stack, 0)
+        self._passed[stack] = number + 1
+        return stack, number % max(self.depth[stack], 1)
+
+    def _begin(self, place: Place | None) -> None:
+        if self._since and self._since[-1] == world.sequence:
+            self._places[-1] = place
+        else:
+            self._since.append(world.sequence)
+            self._places.append(place)
+
+    def _of_step(self, step: int) -> Place | None:
+        """Of a step of the tape; those that a checkpointed layer makes again come after all of forward."""
+        at = bisect_left(self._since, step) - 1
+        return self._places[at] if at >= 0 else None

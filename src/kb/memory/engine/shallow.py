@@ -1,0 +1,284 @@
+"""A quick answer for a model of any depth: the engine on two layers of each kind and on three, and what each further
+layer adds at every moment.
+
+A deeper run asks for what the shallower one does, and for one layer more wherever it passes its layers. Pairing the two
+logs gives each moment twice, and between layers alike memory grows evenly: forward keeps as much in each, backward
+frees as much and makes as many gradients, a step passes as many parameters. So each moment's bytes are a line in the
+number of layers, and the peak is the highest line: exact where layers are alike, but for what blocks keep of their
+segments, too little to be cut off, which is left out.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache, partial
+from itertools import product
+
+from kb.core.model import Architecture
+from kb.core.record import NamedTuple
+from kb.core.setup import TrainingSetup
+from kb.memory.engine.allocator import SummingAllocator
+from kb.memory.engine.follow import MOMENTS, PHASES, REMAINDERS, Followed, Found, Run
+from kb.memory.engine.pairing import paired
+from kb.memory.engine.placed import Place, PlacedRecording, Stack
+from kb.memory.engine.predict import record_runs
+from kb.memory.engine.world import Booked, Recording
+
+Kind = tuple[Stack, tuple[object, ...]]  # a stack, and what tells its layers apart
+STACKS: tuple[Stack, ...] = ("encoder", "decoder")
+OF_LAYERS: Mapping[Stack, tuple[str, ...]] = {  # fields that say something of each layer
+    "encoder": ("windows",),
+    "decoder": ("slides", "turns", "dense"),
+}
+# A first layer and a last differ from those between: nothing before the first one trains with adapters. T5's first one
+# holds the biases of all, whose gradients are added in place only from the third on.
+LEAST, LEAST_OF_T5 = 2, 3
+BATCHES = (2, 4)  # a batch of one leaves out copies that larger ones make, and is asked about by itself
+
+
+class Moment(NamedTuple):
+    """An entry of the shallow log, and for each kind of layer the entry that is its like with one layer more."""
+
+    at: int
+    deeper: tuple[int, ...]
+
+
+class Line(NamedTuple):
+    """Bytes of a moment by the batch: ``bytes`` and ``each`` more for every sample."""
+
+    bytes: float
+    each: float
+
+
+class Process:
+    """One process of a run, recorded shallow and with one layer more of each kind.
+
+    Args:
+        more: by how many layers the model is deeper than ``base``, for each of ``deeper``.
+        added: the layer that each of ``deeper`` has more, in each stack.
+    """
+
+    def __init__(
+        self,
+        base: PlacedRecording,
+        deeper: Sequence[PlacedRecording],
+        more: Sequence[int],
+        added: Sequence[Mapping[Stack, int]],
+    ) -> None:
+        self.base, self.deeper, self.more = base, deeper, more
+        self._pairs = [
+            paired(base, each, partial(_like, added=layers)) for each, layers in zip(deeper, added, strict=True)
+        ]
+
+    def value(self, moment: Moment) -> int:
+        """Bytes that are allocated at a moment of the whole depth."""
+        least = self.base.log[moment.at].allocated  # type: ignore[union-attr]
+        return least + sum(
+            number * (each.log[at].allocated - least)  # type: ignore[union-attr]
+            for each, at, number in zip(self.deeper, moment.deeper, self.more, strict=True)
+        )
+
+    def moments(self) -> dict[str, list[Moment]]:
+        """What each phase passes, without what is surely no peak: an entry that another one follows at once."""
+        log, found = self.base.log, dict[str, list[Moment]]()
+        ends = [*(start for start, _ in self.base.starts[1:]), len(log)]
+        for (start, phase), end in zip(self.base.starts, ends, strict=True):
+            here = found.setdefault(phase, []) if phase else []
+            for at in range(start, end):
+                if type(log[at]) is Booked and (at + 1 == end or type(log[at + 1]) is int):
+                    here += [Moment(at, ats) for ats in product(*(pairs.get(at, ()) for pairs in self._pairs))]
+        return found
+
+    def entries(self) -> list[int]:
+        """How many entries each log has."""
+        return [len(recording.log) for recording in (self.base, *self.deeper)]
+
+    def resting(self, phase: str) -> int:
+        """Bytes with which a phase begins, where none of the runs makes more in it; else 0."""
+        runs = (self.base, *self.deeper)
+        if not all((run.phases[phase].at + 1, phase) in run.starts for run in runs):
+            return 0
+        least = self.base.phases[phase].allocated
+        return least + sum(
+            number * (each.phases[phase].allocated - least)
+            for each, number in zip(self.deeper, self.more, strict=True)
+        )
+
+    def found(self, phase: str, moment: Moment | None) -> Found:
+        """The phase's peak with its ledger, by terms, of the whole depth; without a moment as it begins."""
+        ats = [self.base.phases[phase].at, *(each.phases[phase].at for each in self.deeper)]
+        if moment is not None:
+            ats = [moment.at, *moment.deeper]
+        base, *deeper = (_terms(recording, at) for recording, at in zip((self.base, *self.deeper), ats, strict=True))
+        sums = {
+            term: base.get(term, 0)
+            + sum(
+                number * (each.get(term, 0) - base.get(term, 0)) for each, number in zip(deeper, self.more, strict=True)
+            )
+            for term in dict.fromkeys(name for each in (base, *deeper) for name in each)
+        }
+        allocated = self.resting(phase) if moment is None else self.value(moment)
+        sums[REMAINDERS] = allocated - sum(sums.values())
+        last = self.base.log[ats[0]] if ats[0] >= 0 else None
+        name = MOMENTS.get(phase) or (last.moment if isinstance(last, Booked) else "forward")
+        terms = tuple(sorted(((term, size) for term, size in sums.items() if size > 0), key=lambda item: -item[1]))
+        return Found(allocated, allocated, terms, "decoding" if phase == "generate" else name)
+
+
+def roughly(run: Run) -> Followed:
+    """The run's phases by extrapolation in depth; as much is reserved as is allocated.
+
+    Raises:
+        NotFollowedError: something that the engine does not follow.
+    """
+    found: dict[str, Found] = {}
+    for process in _processes(run):
+        for phase, moments in process.moments().items():
+            best = max(moments, key=process.value, default=None)
+            if best is not None and process.value(best) < process.resting(phase):
+                best = None
+            here = process.found(phase, best)
+            if phase not in found or here.allocated > found[phase].allocated:
+                if phase == "generate":
+                    here = here._replace(use=_use(run.setup, process.base))
+                found[phase] = here
+    return Followed({name: found[name] for name in PHASES if name in found})
+
+
+def lines(run: Run) -> Mapping[str, tuple[Line, ...]] | None:
+    """For each phase the lines of which the highest says what is allocated, by the batch of the phase from 2 up; None
+    where memory does not grow evenly with it: the run asks for more with more samples.
+    """
+    few, many = (_processes(run_of(run, batch)) for batch in BATCHES)
+    found: dict[str, list[Line]] = {}
+    for one, other in zip(few, many, strict=True):
+        if one.entries() != other.entries():
+            return None
+        alike = other.moments()
+        for phase, moments in one.moments().items():
+            here = found.setdefault(phase, [])
+            here.append(_line(one.resting(phase), other.resting(phase)))
+            both = set(alike[phase])
+            here += (_line(one.value(moment), other.value(moment)) for moment in moments if moment in both)
+    return {phase: highest(each) for phase, each in found.items()}
+
+
+def run_of(run: Run, batch: int) -> Run:
+    """The run with this batch in every phase."""
+    setup = run.setup._replace(per_device_train_batch_size=batch, per_device_eval_batch_size=batch)
+    return run._replace(setup=setup._replace(inference_batch_size=batch))
+
+
+def highest(found: Iterable[Line]) -> tuple[Line, ...]:
+    """Of lines those that are the highest for some batch, by their slope."""
+    kept: list[Line] = []
+    for line in sorted(set(found), key=lambda line: (line.each, line.bytes)):
+        while kept and (kept[-1].each == line.each or kept[-1].bytes + kept[-1].each <= line.bytes + line.each):
+            kept.pop()  # lower at a batch of one already, and growing no faster
+        while len(kept) > 1 and _meet(kept[-2], line) <= _meet(kept[-2], kept[-1]):
+            kept.pop()
+        kept.append(line)
+    return tuple(kept)
+
+
+def _meet(one: Line, other: Line) -> float:
+    return (one.bytes - other.bytes) / (other.each - one.each)
+
+
+def _line(few: int, many: int) -> Line:
+    each = (many - few) / (BATCHES[1] - BATCHES[0])
+    return Line(few - each * BATCHES[0], each)
+
+
+def _use(setup: TrainingSetup, base: Recording) -> str:
+    if setup.post is not None:
+        return "training"
+    return "evaluation" if "evaluate" in base.phases else "inference"
+
+
+def _processes(run: Run) -> list[Process]:
+    kinds = kinds_of(run.architecture)
+    least = LEAST_OF_T5 if run.architecture.family == "t5" else LEAST
+    layers = {kind: min(least, number) for kind, number in kinds.items()}
+    wanted = [kind for kind, number in kinds.items() if number > least]
+    depths = [layers, *(layers | {kind: least + 1} for kind in wanted)]
+    more = [kinds[kind] - least for kind in wanted]
+    if len(wanted) > 1 and len(set(more)) == 1:  # as many more of each: all at once
+        depths, more = [layers, layers | dict.fromkeys(wanted, least + 1)], more[:1]
+    added = [_added(layers, depth) for depth in depths[1:]]
+    base, *deeper = (_recorded(run, depth) for depth in depths)
+    return [Process(each, others, more, added) for each, *others in zip(base, *deeper, strict=True)]
+
+
+def _recorded(run: Run, layers: Mapping[Kind, int]) -> list[PlacedRecording]:
+    depth = {stack: sum(number for (of, _), number in layers.items() if of == stack) for stack in STACKS}
+    kind = partial(PlacedRecording, depth=depth)
+    found = record_runs(run.setup, _of(run.architecture, layers), run.capability, pool=SummingAllocator, kind=kind)
+    return found  # type: ignore[return-value]
+
+
+def _added(layers: Mapping[Kind, int], deeper: Mapping[Kind, int]) -> dict[Stack, int]:
+    """The layer of each stack that a deeper model has more: the last but one of its kind."""
+    found: dict[Stack, int] = {}
+    for stack in STACKS:
+        number = 0
+        for kind, here in layers.items():
+            if kind[0] == stack:
+                number += here
+                if deeper[kind] > here:
+                    found[stack] = number - 1
+    return found
+
+
+def _like(place: Place, added: Mapping[Stack, int]) -> Place | None:
+    """The shallow model's layer that a deeper one's is like; None of the one that was added."""
+    stack, number = place
+    here = added.get(stack)
+    if here is None or number < here:
+        return place
+    return None if number == here else (stack, number - 1)
+
+
+def kinds_of(architecture: Architecture) -> dict[Kind, int]:
+    """How many layers of each kind the model has, in the order in which the first of each comes."""
+    found: dict[Kind, int] = {}
+    for stack, fields in OF_LAYERS.items():
+        layers = getattr(architecture, f"{stack}_layers")
+        rows = [getattr(architecture, field) or (None,) * layers for field in fields]
+        sliding = architecture.windowed_layers
+        if not architecture.slides and 0 < sliding < layers:  # known by their number alone (ModernBERT)
+            rows.append((False,) * (layers - sliding) + (True,) * sliding)
+        for key in zip(*rows, strict=True):
+            kind: Kind = (stack, key)
+            found[kind] = found.get(kind, 0) + 1
+    return found
+
+
+def _of(architecture: Architecture, layers: Mapping[Kind, int]) -> Architecture:
+    """The architecture with so many layers of each kind, those of a kind together."""
+    changed: dict[str, object] = {}
+    for stack, fields in OF_LAYERS.items():
+        keys = [key for (of, key), number in layers.items() if of == stack for _ in range(number)]
+        if not keys:
+            continue
+        changed[f"{stack}_layers"] = len(keys)
+        for at, field in enumerate(fields):
+            if getattr(architecture, field):
+                changed[field] = tuple(key[at] for key in keys)
+        if architecture.windowed_layers:
+            slides = [key[len(fields)] if len(key) > len(fields) else key[0] for key in keys]
+            changed["windowed_layers"] = len(keys) if None in slides else sum(map(bool, slides))
+        if architecture.dense:
+            changed["dense_layers"] = sum(map(bool, changed["dense"]))  # type: ignore[call-overload]
+    return architecture._replace(**changed)  # type: ignore[arg-type]
+
+
+def _terms(recording: Recording, at: int) -> dict[str, int]:
+    sums: dict[str, int] = {}
+    for _, booked, term in recording.alive([at])[at]:
+        sums[term] = sums.get(term, 0) + booked.requested
+    return sums
+
+
+@lru_cache(maxsize=256)
+def known_lines(run: Run) -> Mapping[str, tuple[Line, ...]] | None:
+    """:func:`lines`, kept: the batch of ``run`` is not read."""
+    return lines(run)
