@@ -4,13 +4,22 @@ from collections.abc import Mapping
 
 from kb.core.hardware import Gpu
 from kb.core.memory_report import STATUSES, Phase, PhaseName, Term, Verdict, phase_status
-from kb.core.model import Architecture
 from kb.core.record import NamedTuple
-from kb.core.units import MIB, rounded_down
-from kb.memory.counts import count
-from kb.memory.ledger import Peak
+from kb.core.units import rounded_down
 
-BIAS_WORKSPACE = MIB  # cuBLASLt's, which a product with a bias goes through (CUDABlas.cpp; seen in runs on a T4)
+
+
+class Peak(NamedTuple):
+    """A phase's peak in bytes: the moment it lies at (a key of i18n under ``moment.``), and the terms of what is there.
+
+    ``use`` and ``batch`` as in :class:`~kb.core.memory_report.Phase`.
+    """
+
+    moment: str
+    terms: tuple[tuple[str, int], ...]
+    allocated: int
+    use: str = ""
+    batch: int | None = None
 
 
 class Context(NamedTuple):
@@ -49,15 +58,11 @@ def phase_of(
     memory, plus the largest context.
     """
     band = constants[f"band_{name}"]
-    kind: str = name
-    if checkpointing and name == "train" and peak.moment != "optimizer_step":  # nothing is recomputed there
-        kind = "checkpointing_eager" if eager else "checkpointing"
-    mean = constants.get(f"reserved_mean_{kind}", constants["reserved_mean"])
-    upper = constants.get(f"reserved_upper_{kind}", constants["reserved_upper"])
+    mean, upper = reserved_of(name, peak.moment, constants, checkpointing=checkpointing, eager=eager)
     reserved = round(peak.allocated * mean)
     return Phase(
         name=name,
-        terms=tuple(Term(term, size) for term, size in peak.terms.items()),
+        terms=tuple(Term(term, size) for term, size in peak.terms),
         peak_allocated_bytes=peak.allocated,
         peak_reserved_bytes=reserved,
         process_used_bytes=reserved + context.expected,
@@ -67,6 +72,17 @@ def phase_of(
         use=peak.use,
         batch=peak.batch,
     )
+
+
+def reserved_of(
+    name: str, moment: str, constants: Mapping[str, float], *, checkpointing: bool, eager: bool
+) -> tuple[float, float]:
+    """What is reserved over what is allocated at a phase's peak: as a rule, and at the upper end."""
+    kind = name
+    if checkpointing and name == "train" and moment != "optimizer_step":  # nothing is recomputed there
+        kind = "checkpointing_eager" if eager else "checkpointing"
+    mean = constants.get(f"reserved_mean_{kind}", constants["reserved_mean"])
+    return mean, constants.get(f"reserved_upper_{kind}", constants["reserved_upper"])
 
 
 def usable_bytes(memory: int, constants: Mapping[str, float]) -> int:
@@ -88,18 +104,3 @@ def judged(
     term = max(deciding.terms, key=lambda term: term.bytes).name if deciding.terms else None
     return phases, Verdict(status=worst, phase=deciding.name, term=term)
 
-
-def kept_workspace(arch: Architecture, workspace: int, *, quantized: bool, trained: bool, checkpointed: bool) -> int:
-    """Bytes that cuBLAS and cuBLASLt keep once a forward pass, and where ``trained`` a backward pass, has run.
-
-    cuBLASLt's comes with the first linear layer that has a bias; autograd's thread meets one only where checkpointing
-    makes layers again. 4-bit layers add their biases themselves, so that only heads over classes are left.
-
-    Args:
-        workspace: bytes of one thread's cuBLAS workspace.
-    """
-    blocks = count(arch).biases > 0 and not quantized
-    forward = BIAS_WORKSPACE if blocks or arch.family == "encoder" else 0
-    if not trained:
-        return workspace + forward
-    return 2 * workspace + forward + (BIAS_WORKSPACE if blocks and checkpointed else 0)

@@ -92,7 +92,7 @@ def follow(
     Raises:
         NotFollowedError: something that the engine does not follow.
     """
-    run = Run(_counted(setup), architecture, alike(capability, setup, architecture))
+    run = Run(counted(setup), architecture, alike(capability, setup, architecture))
     if limits is None:
         return _enough(_unlimited(run))
     surely, perhaps = limits
@@ -113,11 +113,11 @@ def follow_inside(
     Raises:
         NotFollowedError: something that the engine does not follow.
     """
-    run = Run(_counted(setup), architecture, alike(capability, setup, architecture))
+    run = Run(counted(setup), architecture, alike(capability, setup, architecture))
     return _inside(run, limit) if whole else _if_it_fits(run, limit)
 
 
-def _counted(setup: TrainingSetup) -> TrainingSetup:
+def counted(setup: TrainingSetup) -> TrainingSetup:
     """The setup without what changes nothing, or is not followed beside a trainer's own loss."""
     setup = on_gpu(setup)
     rows = setup.inference_batch_size or setup.per_device_eval_batch_size

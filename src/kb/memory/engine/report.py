@@ -44,18 +44,18 @@ def report_of(
     try:
         found = follow(setup, architecture, capability or AMPERE, limits, among=among)
     except NotFollowedError as error:
-        raise _refused(architecture, error) from None
+        raise refused(architecture, error) from None
     phases = tuple(phase_found(name, found.phases[name], setup, context, band, upper) for name in found.phases)
     if memory is not None:
         phases = beside(phases, setup, architecture, memory)
     phases, verdict = judged(phases, memory, constants)
     if found.ran_out:
         verdict = Verdict("oom", verdict.phase, verdict.term)
-    assumed = _assumed(setup, architecture, capability)
+    assumed = assumed_of(setup, architecture, capability)
     return MemoryReport("engine", assumed, phases, HostLedger((), 0, 0, None), verdict)
 
 
-def _assumed(
+def assumed_of(
     setup: TrainingSetup, architecture: Architecture, capability: tuple[int, int] | None
 ) -> tuple[Assumption, ...]:
     """What the report takes for granted; each reason is a key of i18n."""
@@ -155,7 +155,8 @@ def _beams(setup: TrainingSetup) -> int:
     return max(evaluated, setup.inference_num_beams if setup.do_predict else 1)
 
 
-def _refused(architecture: Architecture, error: NotFollowedError) -> UnsupportedArchitectureError:
+def refused(architecture: Architecture, error: NotFollowedError) -> UnsupportedArchitectureError:
+    """What a user reads of it."""
     return UnsupportedArchitectureError(
         f"{architecture.model_type}: {error.what}: the memory engine does not follow that"
     )
@@ -180,7 +181,7 @@ def phases_inside(
     try:
         found = follow_inside(setup, architecture, capability or AMPERE, limit(upper), whole=whole)
     except NotFollowedError as error:
-        raise _refused(architecture, error) from None
+        raise refused(architecture, error) from None
     if found is None:
         return None
     return tuple(phase_found(name, each, setup, context, band, upper) for name, each in found.phases.items())

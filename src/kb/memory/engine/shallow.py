@@ -9,7 +9,7 @@ segments, too little to be cut off, which is left out.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from itertools import product
 
 from kb.core.model import Architecture
@@ -42,10 +42,11 @@ class Moment(NamedTuple):
 
 
 class Line(NamedTuple):
-    """Bytes of a moment by the batch: ``bytes`` and ``each`` more for every sample."""
+    """Bytes of a moment by the batch: ``bytes`` and ``each`` more for every sample. ``moment`` is its name."""
 
     bytes: float
     each: float
+    moment: str
 
 
 class Process:
@@ -86,6 +87,10 @@ class Process:
                 if type(log[at]) is Booked and (at + 1 == end or type(log[at + 1]) is int):
                     here += [Moment(at, ats) for ats in product(*(pairs.get(at, ()) for pairs in self._pairs))]
         return found
+
+    def name(self, moment: Moment) -> str:
+        """``forward``, ``backward``, …"""
+        return self.base.log[moment.at].moment  # type: ignore[union-attr]
 
     def entries(self) -> list[int]:
         """How many entries each log has."""
@@ -155,10 +160,12 @@ def lines(run: Run) -> Mapping[str, tuple[Line, ...]] | None:
         alike = other.moments()
         for phase, moments in one.moments().items():
             here = found.setdefault(phase, [])
-            here.append(_line(one.resting(phase), other.resting(phase)))
+            here.append(_line(one.resting(phase), other.resting(phase), phase))
             both = set(alike[phase])
-            here += (_line(one.value(moment), other.value(moment)) for moment in moments if moment in both)
-    return {phase: highest(each) for phase, each in found.items()}
+            here += (
+                _line(one.value(moment), other.value(moment), one.name(moment)) for moment in moments if moment in both
+            )
+    return {phase: _highest_of_each(each) for phase, each in found.items()}
 
 
 def run_of(run: Run, batch: int) -> Run:
@@ -183,9 +190,15 @@ def _meet(one: Line, other: Line) -> float:
     return (one.bytes - other.bytes) / (other.each - one.each)
 
 
-def _line(few: int, many: int) -> Line:
+def _line(few: int, many: int, moment: str) -> Line:
     each = (many - few) / (BATCHES[1] - BATCHES[0])
-    return Line(few - each * BATCHES[0], each)
+    return Line(few - each * BATCHES[0], each, moment)
+
+
+def _highest_of_each(found: list[Line]) -> tuple[Line, ...]:
+    """The highest lines of each moment by name: how much more than these bytes is reserved depends on it."""
+    names = dict.fromkeys(line.moment for line in found)
+    return tuple(line for name in names for line in highest(line for line in found if line.moment == name))
 
 
 def _use(setup: TrainingSetup, base: Recording) -> str:
@@ -277,8 +290,3 @@ def _terms(recording: Recording, at: int) -> dict[str, int]:
         sums[term] = sums.get(term, 0) + booked.requested
     return sums
 
-
-@lru_cache(maxsize=256)
-def known_lines(run: Run) -> Mapping[str, tuple[Line, ...]] | None:
-    """:func:`lines`, kept: the batch of ``run`` is not read."""
-    return lines(run)

@@ -1,0 +1,143 @@
+"""Rough reports: of runs that are not followed exactly, of many runs at once, and for first guesses.
+
+What is allocated comes from a shallow model (:mod:`kb.memory.engine.shallow`); what is reserved is taken from it by the
+ratios that traces and measured runs have, in a wide band.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from functools import lru_cache
+
+from kb.core.memory_report import HostLedger, MemoryReport, Phase
+from kb.core.model import Architecture
+from kb.core.setup import TrainingSetup
+from kb.memory.config_fields import UnsupportedArchitectureError
+from kb.memory.engine.faults import NotFollowedError
+from kb.memory.engine.follow import MOST_KNOWN, Followed, Run, alike, beside, counted
+from kb.memory.engine.nearest import nearest
+from kb.memory.engine.report import assumed_of, refused, why_not
+from kb.memory.engine.shallow import Line, lines, roughly, run_of
+from kb.memory.engine.world import AMPERE
+from kb.memory.process import Context, Peak, judged, phase_of, reserved_of
+
+Capability = tuple[int, int] | None
+UNREAD_BATCH = 2  # of a run whose lines are asked for: they hold for each
+
+
+def rough_report(
+    setup: TrainingSetup,
+    architecture: Architecture,
+    constants: Mapping[str, float],
+    context: Context,
+    memory: int | None,
+    capability: Capability,
+) -> MemoryReport:
+    """The run's phases with the verdict against ``memory`` bytes of a GPU. The host ledger is empty: the caller's.
+
+    Raises:
+        UnsupportedArchitectureError: something that the engine does not follow, nor anything near it, by name.
+    """
+    assumed = assumed_of(setup, architecture, capability)
+    if why_not(setup, architecture) is not None:
+        near = _nearest(setup, architecture)
+        assumed += near.assumed
+        setup, architecture = near.setup, near.architecture
+    phases = rough_phases(setup, architecture, constants, context, capability)
+    if memory is not None:
+        phases = beside(phases, setup, architecture, memory)
+    phases, verdict = judged(phases, memory, constants)
+    return MemoryReport("rough", assumed, phases, HostLedger((), 0, 0, None), verdict)
+
+
+def rough_phases(
+    setup: TrainingSetup,
+    architecture: Architecture,
+    constants: Mapping[str, float],
+    context: Context,
+    capability: Capability,
+) -> tuple[Phase, ...]:
+    """Each phase as the process sees it.
+
+    Raises:
+        UnsupportedArchitectureError: something that the engine does not follow, by name.
+    """
+    try:
+        found = _roughly(_run(setup, architecture, capability))
+    except NotFollowedError as error:
+        raise refused(architecture, error) from None
+    phases = []
+    for name, each in found.phases.items():
+        batch = None
+        if each.use:
+            batch = setup.per_device_eval_batch_size
+            if each.use == "inference":
+                batch = setup.inference_batch_size or batch
+            if each.use == "training" and setup.post is not None:
+                batch = setup.post.generated_rows
+        peak = Peak(each.moment, each.terms, each.allocated, each.use, batch)
+        phases.append(phase_of(name, peak, constants, context, **_holes(setup)))
+    return tuple(phases)
+
+
+def use_by_batch(
+    setup: TrainingSetup,
+    architecture: Architecture,
+    phases: Collection[str],
+    constants: Mapping[str, float],
+    context: Context,
+    capability: Capability,
+) -> Callable[[int], int]:
+    """Bytes of the process, at the upper end, in the ``phases`` that are named: by the batch of each.
+
+    Raises:
+        UnsupportedArchitectureError: something that the engine does not follow, by name; when called, too.
+    """
+    if why_not(setup, architecture) is not None:
+        near = _nearest(setup, architecture)
+        setup, architecture = near.setup, near.architecture
+
+    def at(batch: int) -> int:
+        here = run_of(Run(setup, architecture, AMPERE), batch).setup
+        found = rough_phases(here, architecture, constants, context, capability)
+        return max((phase.high_bytes for phase in found if phase.name in phases), default=0)
+
+    try:
+        known = _lines(run_of(_run(setup, architecture, capability), UNREAD_BATCH))
+    except NotFollowedError as error:
+        raise refused(architecture, error) from None
+    if known is None:
+        return at
+    growing = [
+        (line, 1 + constants[f"band_{name}"], reserved_of(name, line.moment, constants, **_holes(setup))[1])
+        for name in phases
+        for line in known.get(name, ())
+    ]
+
+    def used(batch: int) -> int:
+        if batch < UNREAD_BATCH:
+            return at(batch)
+        return max((round(_bytes(line, batch) * band * upper) for line, band, upper in growing), default=0) + more
+
+    more = context.high if growing else 0
+    return used
+
+
+def _bytes(line: Line, batch: int) -> float:
+    return line.bytes + line.each * batch
+
+
+def _holes(setup: TrainingSetup) -> dict[str, bool]:
+    return {"checkpointing": setup.gradient_checkpointing, "eager": setup.attn_implementation == "eager"}
+
+
+def _run(setup: TrainingSetup, architecture: Architecture, capability: Capability) -> Run:
+    return Run(counted(setup), architecture, alike(capability or AMPERE, setup, architecture))
+
+
+@lru_cache(maxsize=MOST_KNOWN)
+def _roughly(run: Run) -> Followed:
+    return roughly(run)
+
+
+@lru_cache(maxsize=MOST_KNOWN)
+def _lines(run: Run) -> Mapping[str, tuple[Line, ...]] | None:
+    return lines(run)
