@@ -6,6 +6,7 @@ from kb.core.memory_report import HostLedger, MemoryReport, Phase, PhaseName
 from kb.core.model import Architecture
 from kb.core.setup import Assumption, TrainingSetup
 from kb.memory.adapters import CROSS
+from kb.memory.closed_states import KNOWN_OPTIMIZERS, States, states_of
 from kb.memory.evaluation import evaluation_peak, kept_steps
 from kb.memory.generation import generation_peak
 from kb.memory.ledger import Peak, Terms
@@ -13,7 +14,6 @@ from kb.memory.parallel import as_run
 from kb.memory.process import Context, judged, kept_workspace, phase_of
 from kb.memory.remainders import moments_remainder
 from kb.memory.shape import Shape, shape_of
-from kb.memory.states import KNOWN_OPTIMIZERS, States, states_of
 from kb.memory.training import training_peak
 
 FLASH_FROM = (8, 0)  # compute capability from which scaled_dot_product_attention has its flash kernel

@@ -1,6 +1,7 @@
 """The peak of a training step of an encoder-only model: the largest of the moments at which it can lie."""
 
 from kb.core.setup import TrainingSetup
+from kb.memory.closed_states import FP32, HALF, States
 from kb.memory.counts import count
 from kb.memory.encoder import EncoderSaved, input_embeddings, saved, stream_width
 from kb.memory.encoder_adapters import adapters
@@ -9,7 +10,6 @@ from kb.memory.encoder_parts import embedded
 from kb.memory.ledger import Peak, Terms, largest
 from kb.memory.remainders import copies_remainder
 from kb.memory.shape import Shape
-from kb.memory.states import FP32, HALF, States
 
 TOKEN_ID = 8  # int64
 

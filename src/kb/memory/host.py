@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from kb.core.memory_report import HostLedger, Term
 from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
-from kb.memory.zero import ranks_of_a_node
+from kb.memory.parallel import ranks_of_a_node
 
 TOKEN_ID = 8  # int64
 TENSORS_A_SOURCE = 2  # ids and mask

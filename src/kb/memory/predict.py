@@ -9,11 +9,9 @@ from kb.core.model import Architecture
 from kb.core.setup import TrainingSetup
 from kb.memory.closed_form import closed_report
 from kb.memory.config_fields import UnsupportedArchitectureError
-from kb.memory.evaluation import host_predictions
-from kb.memory.host import Loads, host_ledger
-from kb.memory.parallel import as_run
+from kb.memory.host import host_ledger
+from kb.memory.loads import loads_of
 from kb.memory.process import context_of
-from kb.memory.states import States, states_of
 
 Capability = tuple[int, int] | None
 FAMILIES = ("t5", "bart", "decoder", "encoder")
@@ -61,13 +59,9 @@ def predict(
         except UnsupportedArchitectureError:
             if not has_closed_form(setup, architecture):
                 raise
-    alike, states = setup, None
     if report is None:
         report = closed_report(setup, architecture, constants, context, memory, capability)
-    if has_closed_form(setup, architecture):
-        alike = as_run(setup)
-        states = states_of(alike, architecture)
-    loads = loads_of(alike, architecture, states, checkpoint_bytes)
+    loads = loads_of(setup, architecture, checkpoint_bytes)
     return report._replace(host=host_ledger(setup, loads, constants=constants, limit_bytes=host_limit_bytes))
 
 
@@ -146,24 +140,3 @@ def _computes_in_the_other_half(setup: TrainingSetup) -> bool:
     prepared = setup.prepare_for_kbit and setup.method != "full" and (setup.load_in_4bit or setup.load_in_8bit)
     computes = "bf16" if setup.bf16 else "fp16" if setup.fp16 else setup.weights
     return setup.do_train and not prepared and setup.weights != "fp32" and setup.weights != computes
-
-
-def loads_of(
-    setup: TrainingSetup, architecture: Architecture, states: States | None, checkpoint_bytes: int | None
-) -> Loads:
-    """What passes through host memory; the model's files are its parameters as loaded, where nothing says more.
-
-    ``states`` are those of ``setup``, where they are known already.
-    """
-    if not has_closed_form(setup, architecture):
-        from kb.memory.engine.loads import engine_loads  # as the engine's reports above
-
-        loads = engine_loads(setup, architecture)
-        return loads if checkpoint_bytes is None else loads._replace(checkpoint=checkpoint_bytes)
-    states = states or states_of(setup, architecture)
-    return Loads(
-        checkpoint=checkpoint_bytes if checkpoint_bytes is not None else states.parameters,
-        saved=states.saved if setup.do_train else 0,
-        offloaded=states.on_host,
-        gathered=host_predictions(setup, architecture) if setup.do_eval else 0,
-    )

@@ -11,8 +11,8 @@ from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
 from kb.memory.config_fields import UnsupportedArchitectureError
 from kb.memory.host import host_ledger
-from kb.memory.parallel import as_run
-from kb.memory.predict import engine_answers, has_closed_form, loads_of, predict
+from kb.memory.loads import loads_of
+from kb.memory.predict import engine_answers, has_closed_form, predict
 from kb.memory.process import context_of
 
 BatchField = Literal["per_device_train_batch_size", "per_device_eval_batch_size", "inference_batch_size"]
@@ -298,8 +298,7 @@ def workers_that_fit(
     Args:
         most: never more than these; None sets no bound but the memory.
     """
-    run = as_run(setup)
-    loads = loads_of(run, architecture, None, checkpoint_bytes)
+    loads = loads_of(setup, architecture, checkpoint_bytes)
 
     def used(workers: int) -> int:
         changed = setup._replace(dataloader_num_workers=workers)

@@ -8,13 +8,13 @@ from functools import lru_cache
 from kb.core.model import Architecture
 from kb.core.setup import TrainingSetup
 from kb.memory.adapters import input_bytes, kept, reach
+from kb.memory.closed_states import FP32, HALF, States
 from kb.memory.counts import count
 from kb.memory.ledger import Peak, Terms, largest
 from kb.memory.linear import LinearModule, modules
 from kb.memory.remainders import copies_remainder
 from kb.memory.saved import StackSaved
 from kb.memory.shape import Shape
-from kb.memory.states import FP32, HALF, States
 
 TOKEN_ID = 8  # int64
 MASK = 1  # dropout keeps a byte for each element

@@ -12,11 +12,10 @@ from kb.core.hardware import Gpu
 from kb.core.model import Architecture
 from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
-from kb.memory.adapters import reach
 from kb.memory.counts import count
-from kb.memory.parallel import as_run
-from kb.memory.shape import Shape, shape_of
-from kb.memory.states import FP32, States, states_of
+from kb.memory.engine.faults import NotFollowedError
+from kb.memory.parallel import as_run, share_of
+from kb.memory.states import FP32, HALF, States, states_of
 
 PRODUCT = 2  # operations of one multiplication and addition
 ADAMW_PASSES = 7  # weights, gradients and two moments read; weights and moments written
@@ -54,18 +53,21 @@ def throughput_of(
 ) -> Throughput | None:
     """The band of a training step's time on one GPU of a run.
 
-    None where it is not known: no training, no rates, or no rate for the arithmetic (fp32 products do not run at the
-    tensor cores' 16-bit rate, and bf16 is emulated before compute capability 8.0).
+    None where it is not known: no training, no rates, no rate for the arithmetic (fp32 products do not run at the
+    tensor cores' 16-bit rate, and bf16 is emulated before compute capability 8.0), or a model whose forward pass the
+    memory engine does not follow.
 
     Raises:
-        UnsupportedArchitectureError: no closed form for the architecture's family.
         KeyError: a constant is missing.
     """
     if not setup.do_train or gpu is None or not gpu.tensor_flops or not gpu.memory_bandwidth:
         return None
     if not _on_tensor_cores(setup, gpu):
         return None
-    work = work_of(setup, architecture)
+    try:
+        work = work_of(setup, architecture)
+    except NotFollowedError:
+        return None
     compute, memory = work.operations / gpu.tensor_flops, work.bytes / gpu.memory_bandwidth
     roofline = compute + memory
     low = roofline * constants["step_over_roofline_low"]
@@ -90,20 +92,45 @@ def _on_tensor_cores(setup: TrainingSetup, gpu: Gpu) -> bool:
     return half and (gpu.native_bf16 or not bf16)
 
 
+class _Pass(NamedTuple):
+    """One micro-step's tokens."""
+
+    arch: Architecture
+    batch: int
+    source: int  # tokens of a sample
+    target: int
+
+    @property
+    def inner(self) -> int:
+        return self.arch.num_heads * self.arch.d_kv
+
+    @property
+    def source_tokens(self) -> int:
+        return self.batch * self.source
+
+    @property
+    def target_tokens(self) -> int:
+        return self.batch * self.target
+
+
 def work_of(setup: TrainingSetup, architecture: Architecture) -> Work:
-    """Operations and bytes of one optimizer step on one GPU, and the layers it passes."""
+    """Operations and bytes of one optimizer step on one GPU, and the layers it passes.
+
+    Raises:
+        NotFollowedError: the memory engine does not follow the model's forward pass.
+    """
     run = as_run(setup)
     states = states_of(run, architecture)
-    source, target = run.max_source_length, run.max_target_length
+    source, target = max(run.max_source_length, 1), max(run.max_target_length, 1)
     if architecture.family in ("decoder", "encoder"):
         target = source
-    batch = max(run.per_device_train_batch_size, 1)
-    shape = shape_of(run, architecture, batch=batch, source=source, target=target)
+    one = _Pass(architecture, max(run.per_device_train_batch_size, 1), source, target)
     steps = max(run.gradient_accumulation_steps, 1)
     split = max(run.spread.tensor_parallel, 1)
-    operations, moved = _operations(run, states, shape) / split, _moved(run, shape) / split
-    width = FP32 if run.method != "full" or run.weights == "fp32" or run.zero_stage else shape.weight_bytes
-    update = 0 if run.offload_optimizer else ADAMW_PASSES * width * states.trainable / _shards(run)
+    operations, moved = _operations(run, states, one) / split, _moved(run, one) / split
+    width = FP32 if run.method != "full" or run.weights == "fp32" or run.zero_stage else HALF
+    trainable = share_of(run, states, architecture).trainable
+    update = 0 if run.offload_optimizer else ADAMW_PASSES * width * trainable / _shards(run)
     layers = architecture.encoder_layers + architecture.decoder_layers
     return Work(operations=steps * operations, bytes=steps * moved + update, layers=steps * layers)
 
@@ -112,73 +139,57 @@ def _shards(setup: TrainingSetup) -> int:
     return setup.data_parallel_size if setup.fsdp or setup.zero_stage else 1
 
 
-def _operations(setup: TrainingSetup, states: States, s: Shape) -> float:
+def _operations(setup: TrainingSetup, states: States, one: _Pass) -> float:
     """Of one micro-step's matrix products: forward, twice as much backward (once for frozen weights), and the blocks
     once more where checkpointing makes them again."""
-    blocks, head = _forward(s)
+    blocks, head = _forward(one)
     again = 1 if setup.gradient_checkpointing else 0
-    backward = 1 if s.frozen else 2
-    scores = _scores(s)
+    backward = 1 if setup.method != "full" else 2
+    scores = _scores(one)
     total = (1 + backward + again) * blocks + (1 + backward) * head + (3 + again) * scores
-    found = reach(states.targets)
-    adapters = setup.lora_r * (
-        found.encoder_weights * s.source_tokens + (found.decoder_weights + found.head_weights) * s.target_tokens
+    adapters = sum(
+        setup.lora_r
+        * (module.in_features + module.out_features)
+        * module.number
+        * (one.source_tokens if module.stack == "encoder" else one.target_tokens)
+        for module in states.targets
+        if module.kind == "linear"
     )
     return total + PRODUCT * (3 + again) * adapters
 
 
-def _forward(s: Shape) -> tuple[float, float]:
+def _forward(one: _Pass) -> tuple[float, float]:
     """The blocks' linear layers, and the output layer. Cross-attention's keys and values read source tokens."""
-    arch, counts = s.arch, count(s.arch)
+    arch, counts = one.arch, count(one.arch)
     experts = counts.experts * arch.experts_per_token / arch.experts if arch.experts else 0
-    cross = 2 * arch.d_model * s.inner * arch.decoder_layers if arch.family in ("t5", "bart") else 0
-    linear = counts.encoder_linear * s.source_tokens + (counts.decoder_linear - cross + experts) * s.target_tokens
-    output = arch.vocab_size * arch.d_model * s.target_tokens
+    cross = 2 * arch.d_model * one.inner * arch.decoder_layers if arch.family in ("t5", "bart") else 0
+    linear = counts.encoder_linear * one.source_tokens + (counts.decoder_linear - cross + experts) * one.target_tokens
+    output = arch.vocab_size * arch.d_model * one.target_tokens
     if arch.family == "encoder":
         linear *= arch.encoder_layers if arch.shared_layers else 1  # ALBERT runs its one layer many times
-        output = arch.vocab_size * (arch.embedding_size or arch.d_model) * s.source_tokens * (arch.head == "masked")
-    return PRODUCT * (linear + cross * s.source_tokens), PRODUCT * output
+        output = arch.vocab_size * (arch.embedding_size or arch.d_model) * one.source_tokens * (arch.head == "masked")
+    return PRODUCT * (linear + cross * one.source_tokens), PRODUCT * output
 
 
-def _scores(s: Shape) -> float:
+def _scores(one: _Pass) -> float:
     """Queries by keys and probabilities by values, in every attention."""
-    arch = s.arch
-    encoder = arch.encoder_layers * s.source**2
-    decoder = arch.decoder_layers * s.target**2
+    arch = one.arch
+    encoder = arch.encoder_layers * one.source**2
+    decoder = arch.decoder_layers * one.target**2
     if arch.family in ("t5", "bart"):
-        decoder += arch.decoder_layers * s.target * s.source
-    return 2.0 * PRODUCT * s.batch * s.inner * (encoder + decoder)
+        decoder += arch.decoder_layers * one.target * one.source
+    return 2.0 * PRODUCT * one.batch * one.inner * (encoder + decoder)
 
 
-def _moved(setup: TrainingSetup, s: Shape) -> float:
+def _moved(setup: TrainingSetup, one: _Pass) -> float:
     """Bytes of one micro-step that cannot be spared: what is kept is written and read (twice where it is made again),
     logits go both ways twice, and each pass reads the weights."""
-    layers, logits = _kept(s)
+    from kb.memory.engine.kept import kept_of  # only what asks for a step's time pays for the engine
+    from kb.memory.engine.options import packs
+
+    kept = kept_of(setup, one.arch)
     again = 2 if setup.gradient_checkpointing else 1
-    width = DEQUANTIZED_BYTES if s.quantized else s.compute_bytes
-    return 2 * again * layers + 4 * logits + 3 * width * count(s.arch).block_linear
-
-
-def _kept(s: Shape) -> tuple[int, int]:
-    """What all layers keep for backward, and the loss."""
-    if s.arch.engine and s.arch.family == "encoder":  # as many layers of a Llama: ModernBERT
-        alike = s.arch._replace(
-            family="decoder", model_type="llama", engine=False, decoder_layers=s.arch.encoder_layers, encoder_layers=0
-        )
-        return _kept(s._replace(arch=alike))[0], 0
-    if s.arch.family == "encoder":  # imported where used, as a run needs one family only
-        from kb.memory import encoder
-
-        alone = encoder.saved(s)
-        outside = alone.first + alone.shared + alone.head.kept
-        return alone.layers * alone.layer.kept + outside, alone.head.loss.kept
-    if s.arch.family == "decoder":
-        from kb.memory import decoder
-
-        stack = decoder.saved(s)
-        return stack.kept, stack.loss.kept
-    from kb.memory import bart, t5
-
-    pair = (t5 if s.arch.family == "t5" else bart).saved(s)
-    layers = s.arch.encoder_layers * pair.encoder.kept + s.arch.decoder_layers * pair.decoder.kept
-    return layers, pair.loss.kept
+    width: float = FP32 if setup.weights == "fp32" and not setup.autocast else HALF
+    if packs(setup):
+        width = DEQUANTIZED_BYTES
+    return one.batch * (2 * again * kept.layers + 4 * kept.loss) + 3 * width * count(one.arch).block_linear

@@ -3,13 +3,13 @@
 from kb.core.setup import TrainingSetup
 from kb.memory import bart, t5
 from kb.memory.adapters import kept, reach
+from kb.memory.closed_states import FP32, HALF, States
 from kb.memory.counts import count
 from kb.memory.ledger import Peak, Terms, largest
 from kb.memory.remainders import copies_remainder
 from kb.memory.saved import Saved
 from kb.memory.shape import Shape
 from kb.memory.single_stack import stack_peak
-from kb.memory.states import FP32, HALF, States
 
 TOKEN_ID = 8  # int64
 

@@ -17,7 +17,7 @@ _NUMBER = re.compile(r"\.\d+\.")
 Key = tuple[str, Stack, int, int, Kind]
 
 
-class _NoPool(CachingAllocator):
+class NoPool(CachingAllocator):
     """Books nothing."""
 
     def malloc(self, requested: int) -> int:
@@ -35,7 +35,7 @@ def inventory(architecture: Architecture) -> tuple[tuple[LinearModule, ...], Cou
         NotFollowedError: the engine has no such family.
     """
     with held():
-        world.begin(_NoPool(), AMPERE)
+        world.begin(NoPool(), AMPERE)
         model = model_class(architecture)(architecture, Options())
         found: dict[Key, int] = {}
         linears = {id(linear.weight): linear for linear in model.linears}

@@ -179,6 +179,7 @@ class Model:
     kept_heads: tuple[str, ...] = KEPT_HEADS
     drop = staticmethod(ops.dropout)  # before LoRA's first matrix
     _trained_stems: set[str] | None = None  # names of what trains, where they were asked for
+    inputs_need = False  # embeddings get gradients whether or not anything is checkpointed
     adapters_off = False  # PEFT's ``disable_adapter``: the model as it was before them
 
     def __init__(self, architecture: Architecture, options: Options) -> None:
@@ -347,7 +348,7 @@ class Model:
     def require_input_grads(self, embeds: Tensor) -> None:
         """``enable_input_require_grads``: a hook on embeddings, which matters where they do not train themselves."""
         options = self.options
-        if options.checkpointing and not options.checkpoints_trained:
+        if self.inputs_need or (options.checkpointing and not options.checkpoints_trained):
             embeds.needs = embeds.needs or options.adapters is not None or bool(options.frozen)
 
     def run(self, *batch: Any, smoothed: bool = False) -> Any:

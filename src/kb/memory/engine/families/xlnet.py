@@ -159,6 +159,7 @@ class XLNet(Encoder):
             flags = self.as_numbers((1, length, rows))
             mask = self.between(length, rows)
         words = ops.embedding(ids, self.words)
+        self.require_input_grads(words)
         x = ops.dropout(words, self.dropout)
         places = positions(rows, length, a.d_model)
         places = ops.dropout(places, self.dropout)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from kb.core.setup import TrainingSetup
 from kb.memory.counts import Counts
 
-if TYPE_CHECKING:  # states.py hands its result on to parallel.py
-    from kb.memory.states import States
+if TYPE_CHECKING:  # closed_states.py hands its result on to closed_parallel.py
+    from kb.memory.closed_states import States
 
 FP32, HALF = 4, 2
 # DeepSpeed's defaults, in elements
