@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from math import prod
 from typing import Any
@@ -114,6 +115,11 @@ class Linear:
         convert = world.autocast is None
         if convert:
             x = ops.cast(x, self.model.adapter_type or self.a.dtype)
+        if self.magnitude is not None:
+            from kb.memory.engine import dora  # few runs need it
+
+            result = dora.forward(self, x, result)
+            return ops.cast(result, dtype) if convert else result
         through, dropped = self._through, self.model.adapter_dropout
         output = ops.scale(through("lora_B", through("lora_A", ops.dropout(x, dropped))))
         if convert:
@@ -358,9 +364,17 @@ class Model:
             outputs = self.forward(*batch, smoothed=smoothed)
         return self.units.given(outputs)
 
+    def whole(self) -> AbstractContextManager[None]:
+        """A call of the model; what has shared out its parameters brings those together that no layer holds."""
+        return nullcontext() if self.units is None else self.units.running()  # type: ignore[no-any-return]
+
+    def every_layer(self) -> list[Any]:
+        """The layers, in the order in which they are placed."""
+        raise NotImplementedError
+
     def layer_paths(self) -> list[str]:
         """The paths of layers that FSDP1 wraps."""
-        raise NotImplementedError
+        return [layer.path for layer in self.every_layer()]
 
     def part(self, name: str, call: Callable[..., Any], *args: Any) -> Any:
         """Run a module that FSDP may have sharded, under its name."""
