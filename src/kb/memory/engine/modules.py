@@ -197,6 +197,7 @@ class Model:
         self.wide: set[int] = set()  # embeddings, whose optimizer states 8-bit optimizers keep in 32 bits
         self.frozen: set[int] = set()
         self.adapters: list[Tensor] = []
+        self.tables_before: list[Tensor] = []  # of which copies train
         self.build()
         if options.quantization is not None:
             quantized.load(self)
@@ -314,8 +315,13 @@ class Model:
                 tensor.dtype, tensor.storage = dtype, Storage(prod(tensor.shape) * WIDTH[dtype])
 
     def _copied_heads(self, whole: Callable[[str], bool]) -> list[Tensor]:
-        """``ModulesToSaveWrapper``: a copy is trained."""
+        """``ModulesToSaveWrapper``: a copy is trained. Of a table the copy takes the name, as its users know it."""
         made: list[Tensor] = []
+        for path, tensor in self.parameters:
+            if id(tensor) in self.wide and whole(path.removesuffix(".weight")):
+                self.tables_before.append(like(tensor))
+                mark(self.tables_before[-1], "parameters", path)
+                made.append(tensor)
         for linear in self.linears:
             if whole(linear.path) or (not self.generates and linear.path.split(".")[0].endswith(self.kept_heads)):
                 copies = like(linear.weight), None if linear.bias is None else like(linear.bias)
@@ -364,9 +370,9 @@ class Model:
             outputs = self.forward(*batch, smoothed=smoothed)
         return self.units.given(outputs)
 
-    def whole(self) -> AbstractContextManager[None]:
-        """A call of the model; what has shared out its parameters brings those together that no layer holds."""
-        return nullcontext() if self.units is None else self.units.running()  # type: ignore[no-any-return]
+    def gathered(self) -> AbstractContextManager[None]:
+        """Around a call: what has shared out the parameters brings those together that no layer holds."""
+        return nullcontext() if self.units is None else self.units.running()
 
     def every_layer(self) -> list[Any]:
         """The layers, in the order in which they are placed."""

@@ -30,6 +30,8 @@ class Zero3:
     ``serves``: nothing trains, and of all that only the hooks are there (``DeepSpeedZeRoOffload``).
     """
 
+    flat = True  # buffers are as the model has them, which families ask
+
     def __init__(self, model: Model, setup: TrainingSetup, *, serves: bool = False) -> None:
         spread = setup.spread
         self.model, self.ranks = model, setup.data_parallel_size
@@ -66,7 +68,7 @@ class Zero3:
             self._keep()
         self.filled: list[Tensor] = []  # parameters whose gradients wait to be reduced
         self.elements = 0
-        self.optimizer = Optimizer(self, setup.optim)
+        self.optimizer = Optimizer(self, "none" if serves else setup.optim)
 
     def _partitioned(self, tensor: Tensor) -> Tensor | None:
         """A parameter on its way to the GPU, of which this process's part stays; packed weights are there already."""
@@ -85,9 +87,9 @@ class Zero3:
     def _keep(self) -> None:
         """Partitions in one flat buffer, fp32 masters, the bucket and a buffer for gradients: what stays."""
         sizes = [self.size(group) for group in self.groups]
-        self.flat = None if self.params_on_host else new((sum(sizes),), self.dtype)
-        if self.flat is not None:
-            mark(self.flat, "parameters")
+        self.parts = None if self.params_on_host else new((sum(sizes),), self.dtype)
+        if self.parts is not None:
+            mark(self.parts, "parameters")
         wide: Any = None
         for at, size in enumerate(sizes):
             if at >= self.here:

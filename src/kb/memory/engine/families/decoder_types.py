@@ -23,12 +23,12 @@ from kb.memory.engine.faults import NotFollowedError, refuse
 from kb.memory.engine.modules import LayerNorm, Linear, RmsNorm
 
 
-REMOTE = ("exaone",)  # types whose code lies beside the weights, and was not run here
-
-
 def no_table(a: Architecture) -> Any:
     """Most attentions have no buffer."""
     return None
+
+
+REMOTE = ("exaone",)  # types whose code lies beside the weights, and was not run here
 
 
 class Traits(NamedTuple):

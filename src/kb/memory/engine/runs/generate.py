@@ -55,7 +55,7 @@ def model_call(model: Any, call: Any, kind: str | None, encoded: Any = None) -> 
     encoder's states are outputs of each step too, and made fp32 where they are not (``convert_to_fp32``): the second
     of what is returned.
     """
-    with autocast(kind), model.whole():
+    with autocast(kind), model.gathered():
         logits: Tensor = call()
     mark(logits, "logits")
     if not kind:
@@ -136,7 +136,7 @@ def _encoder_decoder(model: Any, batch: list[Any], decoding: Decoding) -> None:
     special = [new((), I64) for _ in range(model.special_tokens)]
     asked(())  # is padding an end?
     asked(())
-    with model.whole():
+    with model.gathered():
         encoded = model.encoder(ids, mask)
     mark(encoded, "encoder_output")
     world.recording.term = "temporaries"
