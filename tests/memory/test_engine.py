@@ -105,7 +105,7 @@ def test_a_run_that_does_not_fit_the_card_is_out_of_memory() -> None:
     "change",
     [
         {"use_dora": True, "method": "qlora"},
-        {"world_size": 2, "spread": Spread(deepspeed=True)},
+        {"world_size": 2, "spread": Spread(deepspeed=True), "bf16": False, "fp16": True},
         {"optim": "galore_adamw"},
         {"zero_stage": 3},
         {"zero_stage": 2, "bf16": False, "fp16": True},

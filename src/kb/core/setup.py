@@ -201,6 +201,7 @@ class TrainingSetup(NamedTuple):
     fsdp: bool = False
     spread: Spread = Spread()
     post: PostTraining | None = None  # None: plain training
+    uncompared: tuple[str, ...] = ()  # what the memory engine follows too, though no real code was compared there
 
     assumed: tuple[Assumption, ...] = ()
     unmodelled: tuple[str, ...] = ()  # what changes memory and has no model, by name; then unresolved too

@@ -14,6 +14,7 @@ from kb.core.setup import TrainingSetup
 from kb.memory.engine import ops
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import Model
+from kb.memory.engine.options import unshared
 from kb.memory.engine.tensor import I8, WIDTH, Tensor, new
 from kb.memory.engine.world import world
 
@@ -98,7 +99,7 @@ class Reducer:
 
 def reducer_of(model: Model, setup: TrainingSetup) -> Reducer | None:
     """DDP's, where a run on several GPUs has one."""
-    alone = setup.data_parallel_size < 2 or setup.fsdp or setup.zero_stage
+    alone = setup.data_parallel_size < 2 or setup.fsdp or setup.zero_stage or unshared(setup)
     return None if alone else Reducer(model, setup)
 
 

@@ -1,4 +1,5 @@
-"""ZeRO 1 and 2 as DeepSpeed runs them: flat weights, fp32 masters of one partition, gradients reduced in a bucket.
+"""ZeRO 1 and 2 as DeepSpeed runs them: flat weights, fp32 masters of one partition, gradients reduced in a bucket;
+and DeepSpeed without ZeRO, where each GPU has all masters.
 
 It follows the text of DeepSpeed 0.19.8, deepspeed/runtime/zero/stage_1_and_2.py (``__init__`` 397–602,
 ``initialize_optimizer_states`` 934, ``reduce_independent_p_g_buckets_and_remove_grads`` 1414, ``average_tensor`` 1590,
@@ -12,7 +13,7 @@ from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
 from kb.memory.engine.modules import Model
 from kb.memory.engine.optimizers import Optimizer
-from kb.memory.engine.tensor import F32, Tensor, mark, new
+from kb.memory.engine.tensor import F32, Tensor, like, mark, new
 from kb.memory.engine.world import world
 
 REDUCE_BUCKET = 500_000_000  # elements
@@ -180,8 +181,10 @@ class Zero:
             del flat
             if at == len(self.groups) - 1:
                 self.averaged = None
-            self.optimizer.update([master])
+            master.grad = grad
             del grad
+            self.optimizer.update([master])
+            master.grad = None
 
     # What an optimizer asks of a model.
 
@@ -197,3 +200,79 @@ class Zero:
 
     def decays(self, master: Tensor) -> bool:
         return master is self.masters[0]
+
+
+class Unshared:
+    """DeepSpeed without ZeRO (``_do_optimizer_sanity_check`` of runtime/engine.py): weights in 16 bits have fp32
+    masters, one for each tensor (``FP16_UnfusedOptimizer``, runtime/fp16/unfused_optimizer.py); fp32 weights have none.
+    """
+
+    def __init__(self, model: Model, setup: TrainingSetup) -> None:
+        recording = world.recording
+        recording.moment, recording.term = "loading", "temporaries"
+        self.model, self.ranks = model, setup.data_parallel_size
+        self.pairs = [(tensor, self._master(tensor)) for tensor in model.trained()]
+        self.plain = {id(master) for tensor, master in self.pairs if not model.decays(tensor)}
+        self.optimizer = Optimizer(self, setup.optim)
+        self.alike = self.optimizer.alike
+
+    def _master(self, tensor: Tensor) -> Tensor:
+        if tensor.dtype == F32:
+            return tensor
+        copy = like(tensor)
+        master = like(copy, F32)
+        del copy
+        mark(master, "optimizer")
+        return master
+
+    def before_pass(self) -> None:
+        """Gradients stay where backward puts them."""
+
+    def after_pass(self, *, last: bool) -> None:
+        """``allreduce_no_retain``: after the last pass gradients are joined to be reduced, and copied back."""
+        if not last or self.ranks < 2:
+            return
+        size, dtype = 0, F32
+        for tensor in self.model.trained():
+            if tensor.grad is not None:
+                size, dtype = size + prod(tensor.shape), tensor.grad.dtype
+                if size > REDUCE_BUCKET:
+                    self._reduce(size, dtype)
+                    size = 0
+        if size:
+            self._reduce(size, dtype)
+
+    def _reduce(self, size: int, dtype: str) -> None:
+        before, world.recording.term = world.recording.term, "buckets"
+        joined = new((size,), dtype)
+        del joined
+        world.recording.term = before
+
+    def step(self) -> None:
+        """All gradients in fp32 beside those of backward (``FP16_UnfusedOptimizer.step``), then the optimizer."""
+        recording = world.recording
+        recording.moment, recording.term = "optimizer_step", "temporaries"
+        pairs = [(tensor, master) for tensor, master in self.pairs if tensor.grad is not None]
+        if self.optimizer.name != "none":
+            for tensor, master in pairs:
+                if master is not tensor:
+                    master.grad = new(tensor.shape, F32)
+            self.optimizer.update([master for _, master in pairs])
+        for tensor, master in pairs:
+            tensor.grad = master.grad = None
+
+    # What an optimizer asks of a model.
+
+    @property
+    def wide(self) -> set[int]:
+        return {id(master) for tensor, master in self.pairs if id(tensor) in self.model.wide}
+
+    def trained(self) -> list[Tensor]:
+        return [master for _, master in self.pairs]
+
+    def names(self) -> dict[int, str]:
+        names = self.model.names()
+        return {id(master): names[id(tensor)] for tensor, master in self.pairs}
+
+    def decays(self, master: Tensor) -> bool:
+        return id(master) not in self.plain

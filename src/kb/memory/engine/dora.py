@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from kb.memory.engine import ops
+from kb.memory.engine import ops, quantized
 from kb.memory.engine.tape import Gradients, Node, record, saved
-from kb.memory.engine.tensor import Tensor, bare, like, new
+from kb.memory.engine.tensor import Storage, Tensor, bare, like, new
 from kb.memory.engine.world import world
 
 if TYPE_CHECKING:
@@ -13,9 +13,18 @@ if TYPE_CHECKING:
 
 def magnitude_of(linear: "Linear") -> Tensor:
     """``DoraLinearLayer.update_layer``: the lengths of the weight with its adapters, as a parameter."""
-    product = new(linear.sides(), linear.weight.dtype)
+    copy = None if linear.state is None else Storage(linear.weight.storage.size)  # of the layer, lest FSDP fail
+    weight = _wide(linear)
+    product = new(linear.sides(), weight.dtype)
     world.multiplied()
-    return _norm(upright(linear, linear.weight), product)
+    found = _norm(upright(linear, weight), product)
+    del copy
+    return found
+
+
+def _wide(linear: "Linear") -> Tensor:
+    """``dequantize_module_weight``: packed weights are made whole for each call (peft/utils/integrations.py)."""
+    return linear.weight if linear.state is None else quantized.unpacked(linear)
 
 
 def upright(linear: "Linear", weight: Tensor) -> Tensor:
@@ -47,7 +56,7 @@ def _layer(linear: "Linear", x: Tensor, base: Tensor | None) -> Tensor:
     assert magnitude is not None
     whole = _whole(a, b)
     whole = ops.cast(whole, x.dtype)
-    weight = ops.cast(linear.weight, x.dtype)
+    weight = ops.cast(_wide(linear), x.dtype)
     norm = _norm(upright(linear, weight), bare(whole))
     scaled = ops.view(_divide(magnitude, norm), (1, magnitude.shape[0]))
     adapted = ops.linear(ops.linear(x, a), b)

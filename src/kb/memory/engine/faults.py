@@ -1,5 +1,7 @@
 """What the engine says where it does not follow a run."""
 
+from kb.core.setup import TrainingSetup
+
 
 class NotFollowedError(ValueError):
     """The run takes a path that the engine does not follow; ``what`` names it in the field's words."""
@@ -7,3 +9,13 @@ class NotFollowedError(ValueError):
     def __init__(self, what: str) -> None:
         super().__init__(what)
         self.what = what
+
+
+def refuse(what: str, setup: TrainingSetup) -> None:
+    """Do not follow ``what``, unless the setup is to be followed there though nothing was compared with real code.
+
+    Raises:
+        NotFollowedError: with this name.
+    """
+    if what not in setup.uncompared:
+        raise NotFollowedError(what)

@@ -66,8 +66,8 @@ OF_INFERENCE: Mapping[str, object] = {
 
 
 def on_gpu(setup: TrainingSetup) -> TrainingSetup:
-    """The setup without what changes nothing on a GPU; on one alone nothing of how a run is spread does."""
-    spread = setup.spread._replace(nodes=1) if setup.world_size > 1 else Spread()
+    """The setup without what changes nothing on a GPU; on one alone how a run is spread does so with ZeRO only."""
+    spread = setup.spread._replace(nodes=1) if setup.world_size > 1 or setup.zero_stage else Spread()
     return setup._replace(spread=spread, **ELSEWHERE)  # type: ignore[arg-type]
 
 

@@ -195,7 +195,7 @@ class Units:
         self.packs = model.options.quantization is not None
         self.packed = packed_weights(model)
         self.packed_ids = set(map(id, self.packed.values()))
-        self.paths |= {id(seen): self.paths[key] for key, seen in self.packed.items()}
+        self.paths |= {id(seen): self.paths[key] for key, seen in self.packed.items()} | originals(model)
         self.reduces = True
         self.order: list[Unit] = []
         self.copied: Tensor | None = None
@@ -332,12 +332,24 @@ class Units:
 
 
 def with_adapters(model: Model) -> list[Tensor]:
-    """Parameters as a walk over modules finds them, each layer's adapters behind its own."""
+    """Parameters as a walk over modules finds them, each layer's adapters behind its own, or its copy that trains."""
     after: dict[int, list[Tensor]] = {}
     for linear in model.linears:
-        last = linear.weight if linear.bias is None else linear.bias
-        after[id(last)] = [tensor for tensor in (linear.a, linear.b) if tensor is not None]
+        copies = (linear.weight, linear.bias) if linear.replaced else ()
+        weight, bias = linear.replaced or (linear.weight, linear.bias)
+        more = [tensor for tensor in (*copies, linear.a, linear.b, linear.magnitude) if tensor is not None]
+        after[id(weight if bias is None else bias)] = more
     return [each for _, tensor in model.parameters for each in (tensor, *after.get(id(tensor), ()))]
+
+
+def originals(model: Model) -> dict[int, str]:
+    """The paths of what a copy that trains stands for (``ModulesToSaveWrapper.original_module``)."""
+    found = {}
+    for linear in model.linears:
+        for name, tensor in zip(("weight", "bias"), linear.replaced or (), strict=False):
+            if tensor is not None:
+                found[id(tensor)] = f"{linear.path}.original_module.{name}"
+    return found
 
 
 def packed_weights(model: Model) -> dict[int, Tensor]:

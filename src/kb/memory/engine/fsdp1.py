@@ -14,7 +14,16 @@ from math import prod
 from typing import Any
 
 from kb.core.setup import TrainingSetup
-from kb.memory.engine.fsdp import asking, before_backward, drop, fill, on_gpu, packed_weights, with_adapters
+from kb.memory.engine.fsdp import (
+    asking,
+    before_backward,
+    drop,
+    fill,
+    on_gpu,
+    originals,
+    packed_weights,
+    with_adapters,
+)
 from kb.memory.engine.modules import Model
 from kb.memory.engine.options import TYPES
 from kb.memory.engine.tape import Node, record
@@ -87,7 +96,7 @@ class Flat:
             del tried
 
     def gather(self) -> None:
-        if self.gathered:
+        if self.gathered or self.group.whole:
             return
         sent = None
         if self.narrow or self.group.on_host:
@@ -137,7 +146,7 @@ class Flat:
     def leave(self, out: Any) -> None:
         if self.ran and world.recomputed is not None:
             return
-        if not self.root:
+        if not self.root and self.group.reshards:
             self.let_go()
         before_backward(out, self._before_backward)
 
@@ -177,11 +186,12 @@ class Flats:
         self.model, self.ranks, self.on_host = model, setup.world_size, setup.offload_param
         self.output = TYPES["bf16" if setup.bf16 else "fp16"] if setup.autocast else None
         self.loaded = TYPES[setup.weights]
-        self.reduces, self.begun = True, False
+        self.reduces, self.begun, self.reshards = True, False, setup.spread.fsdp_reshard
+        self.whole = False  # all of it, in the shards' type
         self.paths = model.names()
         self.packs = model.options.quantization is not None
         self.packed = packed_weights(model)
-        self.paths |= {id(seen): self.paths[key] for key, seen in self.packed.items()}
+        self.paths |= {id(seen): self.paths[key] for key, seen in self.packed.items()} | originals(model)
         self.adapters, self.trained_type = set(map(id, model.adapters)), TYPES.get(setup.trained_type, F32)
         self.adapted = {id(each) for one in model.linears if one.a is not None for each in (one.weight, one.bias)}
         self.adapted |= {id(self.packed[key]) for key in self.adapted if key in self.packed}
@@ -228,6 +238,18 @@ class Flats:
     def depth(self, tensor: Tensor) -> int:
         """How deep a parameter lies: modules are moved breadth first. PEFT's layer lies around what it adapts."""
         return self.paths[id(tensor)].count(".") + (id(tensor) in self.adapted)
+
+    @contextmanager
+    def summoned(self) -> Iterator[None]:
+        """``FullyShardedDataParallel.summon_full_params``: everything whole, in the type of the shards."""
+        for flat in self.every:
+            flat.let_go()
+        with asking("gathered_parameters", GATHER):
+            held = [new((flat.part * self.ranks,), flat.shard.dtype) for flat in self.every]
+        self.whole = True
+        yield
+        self.whole = False
+        held.clear()
 
     @contextmanager
     def running(self) -> Iterator[None]:

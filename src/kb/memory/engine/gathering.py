@@ -14,7 +14,7 @@ from typing import Any
 
 from kb.core.setup import TrainingSetup
 from kb.memory.engine.fsdp import asking, drop, fill
-from kb.memory.engine.tensor import Tensor, new
+from kb.memory.engine.tensor import I8, WIDTH, Tensor, new
 from kb.memory.engine.world import world
 
 PREFETCH = 50_000_000  # DeepSpeed's defaults, in elements
@@ -53,10 +53,10 @@ class Hooked:
 
 
 def own(module: Any) -> tuple[Tensor, ...]:
-    """A module's own parameters."""
-    return tuple(
-        tensor for tensor in (getattr(module, "weight", None), getattr(module, "bias", None)) if tensor is not None
-    )
+    """A module's own parameters; a bias that is computed is none."""
+    names = ("weight", "bias", "table", "up", "down")  # a table of relative positions, and the weights of experts
+    found = (getattr(module, name, None) for name in names)
+    return tuple(tensor for tensor in found if isinstance(tensor, Tensor))
 
 
 def sub_groups(group: Sequence[Tensor], part: Mapping[int, int]) -> Iterator[list[Tensor]]:
@@ -194,7 +194,8 @@ class Coordinator:
                 handle = Handle(tensors, None)
                 sent = self._sent(tensors, parts)
             else:
-                handle = Handle(tensors, new((sum(parts) * self.ranks,), tensors[0].dtype))
+                size = sum(part * WIDTH[tensor.dtype] for part, tensor in zip(parts, tensors, strict=True))
+                handle = Handle(tensors, new((size * self.ranks,), I8))
                 sent = self._sent(tensors, parts)
             del sent
         for key in keys:

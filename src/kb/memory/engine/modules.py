@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from math import prod
 from typing import Any
@@ -114,6 +115,11 @@ class Linear:
         convert = world.autocast is None
         if convert:
             x = ops.cast(x, self.model.adapter_type or self.a.dtype)
+        if self.magnitude is not None:
+            from kb.memory.engine import dora  # few runs need it
+
+            result = dora.forward(self, x, result)
+            return ops.cast(result, dtype) if convert else result
         through, dropped = self._through, self.model.adapter_dropout
         output = ops.scale(through("lora_B", through("lora_A", ops.dropout(x, dropped))))
         if convert:
@@ -192,6 +198,7 @@ class Model:
         self.wide: set[int] = set()  # embeddings, whose optimizer states 8-bit optimizers keep in 32 bits
         self.frozen: set[int] = set()
         self.adapters: list[Tensor] = []
+        self.tables_before: list[Tensor] = []  # of which copies train
         self.build()
         if options.quantization is not None:
             quantized.load(self)
@@ -309,8 +316,13 @@ class Model:
                 tensor.dtype, tensor.storage = dtype, Storage(prod(tensor.shape) * WIDTH[dtype])
 
     def _copied_heads(self, whole: Callable[[str], bool]) -> list[Tensor]:
-        """``ModulesToSaveWrapper``: a copy is trained."""
+        """``ModulesToSaveWrapper``: a copy is trained. Of a table the copy takes the name, as its users know it."""
         made: list[Tensor] = []
+        for path, tensor in self.parameters:
+            if id(tensor) in self.wide and whole(path.removesuffix(".weight")):
+                self.tables_before.append(like(tensor))
+                mark(self.tables_before[-1], "parameters", path)
+                made.append(tensor)
         for linear in self.linears:
             if whole(linear.path) or (not self.generates and linear.path.split(".")[0].endswith(self.kept_heads)):
                 copies = like(linear.weight), None if linear.bias is None else like(linear.bias)
@@ -359,9 +371,17 @@ class Model:
             outputs = self.forward(*batch, smoothed=smoothed)
         return self.units.given(outputs)
 
+    def gathered(self) -> AbstractContextManager[None]:
+        """Around a call: what has shared out the parameters brings those together that no layer holds."""
+        return nullcontext() if self.units is None else self.units.running()
+
+    def every_layer(self) -> list[Any]:
+        """The layers, in the order in which they are placed."""
+        raise NotImplementedError
+
     def layer_paths(self) -> list[str]:
         """The paths of layers that FSDP1 wraps."""
-        raise NotImplementedError
+        return [layer.path for layer in self.every_layer()]
 
     def part(self, name: str, call: Callable[..., Any], *args: Any) -> Any:
         """Run a module that FSDP may have sharded, under its name."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from kb.core.record import NamedTuple
 from kb.core.setup import Images, PackedOn, TrainingSetup
-from kb.memory.engine.faults import NotFollowedError
+from kb.memory.engine.faults import refuse
 from kb.memory.engine.tensor import BF16, F16, F32, I8
 
 # How transformers names its tables of words and positions: an adapter on one, or a copy that trains, is not followed.
@@ -67,16 +67,17 @@ def options_of(setup: TrainingSetup, defaults: tuple[str, ...] | None) -> Option
     adapters = quantization = None
     dtype = TYPES[setup.weights]
     autocast = F16 if setup.fp16 else BF16 if setup.bf16 else None
-    trained_type = TYPES.get(setup.trained_type)
-    if (setup.fsdp or setup.zero_stage) and autocast:  # weights are cast; there is no autocast (accelerate)
-        if not packs(setup):
+    trained_type, by_deepspeed = TYPES.get(setup.trained_type), bool(setup.zero_stage or unshared(setup))
+    narrowed = by_deepspeed and autocast is not None
+    if (setup.fsdp or by_deepspeed) and autocast:  # weights are cast; there is no autocast (accelerate)
+        if not (packs(setup) and setup.fsdp):
             dtype = trained_type = autocast
         if not setup.fsdp or setup.spread.fsdp_version > 1:  # FSDP1's weights are cast and autocast is on
             autocast = None
     if packs(setup):
         if dtype == F32:
             dtype = F16 if setup.fp16 else BF16
-        prepare = setup.prepare_for_kbit and setup.method != "full"
+        prepare = setup.prepare_for_kbit and setup.method != "full" and not narrowed  # DeepSpeed casts all of it back
         eight = setup.load_in_8bit and not setup.load_in_4bit
         quantization = Quantization(
             dtype,
@@ -110,8 +111,13 @@ def options_of(setup: TrainingSetup, defaults: tuple[str, ...] | None) -> Option
         images=setup.images,
         frozen=setup.frozen,
         checkpoints_trained=setup.checkpoints_trained,
-        frozen_dtype=None if setup.fsdp or setup.zero_stage else TYPES.get(setup.frozen_weights or ""),
+        frozen_dtype=None if setup.fsdp or by_deepspeed else TYPES.get(setup.frozen_weights or ""),
     )
+
+
+def unshared(setup: TrainingSetup) -> bool:
+    """Whether DeepSpeed runs on several GPUs without ZeRO, so that each has all states."""
+    return setup.spread.deepspeed and not setup.zero_stage and setup.world_size > 1
 
 
 def packs(setup: TrainingSetup) -> bool:
@@ -138,7 +144,7 @@ def _check(setup: TrainingSetup) -> None:
             refused[f"LoRA on {name}"] = name.rpartition(".")[2] in TABLES
     for name, refuses in refused.items():
         if refuses:
-            raise NotFollowedError(name)
+            refuse(name, setup)
 
 
 def _of_fsdp(setup: TrainingSetup) -> dict[str, bool]:
@@ -192,7 +198,7 @@ def _of_fsdp1(setup: TrainingSetup) -> dict[str, bool]:
 def _of_zero(setup: TrainingSetup) -> dict[str, bool]:
     """What of a run with DeepSpeed is not followed."""
     if not setup.zero_stage:
-        return {"DeepSpeed": setup.spread.deepspeed and setup.world_size > 1}
+        return {"DeepSpeed in fp16": unshared(setup) and (setup.fp16 or setup.weights == "fp16")}
     return {
         **_of_zero3(setup),
         "ZeRO with offload_param": setup.offload_param and setup.zero_stage < 3,

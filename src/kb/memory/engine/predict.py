@@ -1,6 +1,7 @@
 """One setup and one architecture → the recordings of its processes, and their peaks as phases of a report."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -8,12 +9,12 @@ from kb.core.model import Architecture
 from kb.core.setup import TrainingSetup
 from kb.memory.engine.allocator import CachingAllocator
 from kb.memory.engine.families import model_class
-from kb.memory.engine.faults import NotFollowedError
+from kb.memory.engine.faults import NotFollowedError, refuse
 from kb.memory.engine.fsdp import drop, on_host, shard_model
 from kb.memory.engine.modules import Model
 from kb.memory.engine.options import options_of
 from kb.memory.engine.runs.evaluate import evaluate
-from kb.memory.engine.runs.generate import decoding_of, generate
+from kb.memory.engine.runs.generate import MOST_TOKENS, Decoding, decoding_of, generate
 from kb.memory.engine.runs.train import inputs_of, train
 from kb.memory.engine.tensor import mark
 from kb.memory.engine.world import Recording, held, world
@@ -38,6 +39,7 @@ def record_runs(
         NotFollowedError: something that the engine does not follow.
         OutOfMemory: past the limit of an allocator that has one.
     """
+    check_answers(setup)
     runs: list[Callable[[TrainingSetup, Architecture, Recording], None]] = []
     if setup.do_train or setup.do_eval or not setup.do_predict:
         runs.append(_train_and_evaluate)
@@ -78,12 +80,21 @@ def record_training(
 
 def _infer(setup: TrainingSetup, architecture: Architecture, recording: Recording) -> None:
     model = model_of(setup, architecture)
+    _share_out(model, setup)
     world.training = False
     rows = setup.inference_batch_size or setup.per_device_eval_batch_size
     batch = inputs_of(model, rows, setup.max_source_length, setup.max_target_length)
     decoding = decoding_of(model, setup.inference_max_length, setup.inference_num_beams, trained=False)
-    generate(model, decoding, batch)
+    _answer(model, decoding, batch)
     recording.begin("")  # before the model goes
+
+
+def _answer(model: Model, decoding: Decoding, batch: list[Any]) -> None:
+    """``generate``, around which the Trainer makes what FSDP1 shards whole (``summon_full_params``,
+    transformers/trainer_seq2seq.py)."""
+    world.recording.begin("generate")
+    with getattr(model.units, "summoned", nullcontext)():
+        generate(model, decoding, batch)
 
 
 def check_followed(architecture: Architecture, setup: TrainingSetup) -> None:
@@ -108,15 +119,27 @@ def check_followed(architecture: Architecture, setup: TrainingSetup) -> None:
         raise NotFollowedError(f"{setup.post.kind} of {architecture.model_type}")
     flat = setup.spread.fsdp_version == 1
     if setup.fsdp and not (kind.flattens if flat else kind.shards):  # FSDP2 refuses tables that modules share
-        raise NotFollowedError(f"FSDP of {architecture.model_type}")
+        refuse(f"FSDP of {architecture.model_type}", setup)
     if setup.zero_stage == 3 and architecture.family != "decoder":
-        raise NotFollowedError(f"ZeRO-3 of {architecture.model_type}")
+        refuse(f"ZeRO-3 of {architecture.model_type}", setup)
     if setup.attn_implementation == "flash" and architecture.family == "t5":
         raise NotFollowedError("flash_attention_2")  # there is none for T5
     if not kind.reenters and setup.gradient_checkpointing and setup.use_reentrant and setup.do_train:
         raise NotFollowedError(f"use_reentrant of {architecture.model_type}")  # its blocks hand on more than states
     if setup.post is not None and setup.post.completion >= setup.max_source_length:
         raise NotFollowedError(f"{setup.post.completion} of {setup.max_source_length} tokens generated")
+
+
+def check_answers(setup: TrainingSetup) -> None:
+    """Refuse, by name, answers longer than is followed: each token grows the cache of every layer.
+
+    Raises:
+        NotFollowedError: there is one.
+    """
+    evaluated = setup.generation_max_length if setup.do_eval and setup.predict_with_generate else 0
+    longest = max(evaluated, setup.inference_max_length if setup.do_predict else 0)
+    if longest > MOST_TOKENS:
+        refuse(f"{longest} new tokens", setup)
 
 
 def model_of(setup: TrainingSetup, architecture: Architecture) -> Model:
@@ -135,6 +158,8 @@ def model_of(setup: TrainingSetup, architecture: Architecture) -> Model:
     build = partial(kind, architecture, options)
     if setup.zero_stage < 3 and not setup.fsdp:
         return build()
+    if options.quantization is not None and setup.zero_stage == 3:
+        return build()
     if setup.fsdp and options.quantization is not None and setup.spread.packed_on == "gpu":
         return shard_model(build(), setup)
     with on_host():
@@ -142,6 +167,15 @@ def model_of(setup: TrainingSetup, architecture: Architecture) -> Model:
         for tensor in (*(each for _, each in model.parameters), *model.adapters, *model.buffers):
             drop(tensor)
     return shard_model(model, setup) if setup.fsdp else model
+
+
+def _share_out(model: Model, setup: TrainingSetup) -> Any:
+    """ZeRO-3 where nothing trains; training brings its own."""
+    if setup.zero_stage < 3:
+        return None
+    from kb.memory.engine.zero3 import Zero3  # other runs do without
+
+    return Zero3(model, setup, serves=True)
 
 
 def loss_of(model: Model, setup: TrainingSetup) -> Any:
@@ -174,11 +208,11 @@ def _train_and_evaluate(setup: TrainingSetup, architecture: Architecture, record
     if setup.post is not None:
         _post_training(model, setup, recording)
         return
-    optimizer = train(model, setup) if setup.do_train else None
+    optimizer = train(model, setup) if setup.do_train else _share_out(model, setup)
     if setup.do_eval:
         generates = setup.predict_with_generate and model.generates
         decoding = decoding_of(model, setup.generation_max_length, setup.generation_num_beams, trained=True)
-        evaluate(model, setup, partial(generate, model, decoding) if generates else None)
+        evaluate(model, setup, partial(_answer, model, decoding) if generates else None)
     if setup.do_train:
         recording.begin("save")
     recording.begin("")  # before the model goes

@@ -172,6 +172,19 @@ def linear(x: Tensor, layer: "Linear") -> Tensor:
     return cast(_matmul(x, layer), kept)
 
 
+def unpacked(layer: "Linear") -> Tensor:
+    """``functional.dequantize_4bit``: the weight in the type that it was loaded in; nested scales come first."""
+    quantization, state = layer.model.options.quantization, layer.state
+    assert quantization is not None and isinstance(state, State)
+    first = second = None
+    if state.nested:
+        first = new(state.scales.shape, F32)
+        second = like(first)
+    weight = new(layer.weight.shape, quantization.compute)
+    del first, second
+    return weight
+
+
 def _matmul(x: Tensor, layer: "Linear") -> Tensor:
     """``MatMul4Bit``: one kernel for few rows, else a 16-bit copy of the weight and a product. x is not kept."""
     inputs = prod(x.shape[:-1])

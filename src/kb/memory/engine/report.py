@@ -15,9 +15,8 @@ from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.follow import beside, follow, follow_inside, phase_found
 from kb.memory.engine.lengths import varied
 from kb.memory.engine.optimizers import KNOWN
-from kb.memory.engine.options import options_of, packs
-from kb.memory.engine.predict import check_followed, record_training
-from kb.memory.engine.runs.generate import MOST_TOKENS
+from kb.memory.engine.options import options_of, packs, unshared
+from kb.memory.engine.predict import check_answers, check_followed, record_training
 from kb.memory.engine.world import AMPERE
 from kb.memory.linear import default_targets, match_targets
 from kb.memory.process import Context, judged, usable_bytes
@@ -62,7 +61,7 @@ def assumed_of(
     assumed = setup.assumed
     if capability is None:
         assumed += (Assumption("gpu.compute_capability", ".".join(map(str, AMPERE)), "kernels_of_ampere"),)
-    if setup.fsdp or setup.zero_stage:
+    if setup.fsdp or setup.zero_stage or unshared(setup):
         reason = "deepspeed_source" if _is_read(setup) else "first_process"
         assumed += (Assumption("parallel.world_size", setup.world_size, reason),)
     elif setup.data_parallel_size > 1 and setup.do_train and setup.spread.find_unused is None:
@@ -95,8 +94,8 @@ def _bands(setup: TrainingSetup, constants: Mapping[str, float]) -> tuple[float,
 
 
 def _is_read(setup: TrainingSetup) -> bool:
-    """What these stages of ZeRO do is read from their source alone; stage 3 was run in the simulation."""
-    return setup.zero_stage in (1, 2)
+    """What DeepSpeed does below stage 3 of ZeRO is read from its source alone; stage 3 was run in the simulation."""
+    return setup.zero_stage in (1, 2) or unshared(setup)
 
 
 def limits_of(setup: TrainingSetup, constants: Mapping[str, float], context: Context, memory: int) -> tuple[int, int]:
@@ -136,17 +135,10 @@ def why_not(setup: TrainingSetup, architecture: Architecture) -> str | None:
             return f"optim {setup.optim}"
         if architecture.family == "decoder" and _beams(setup) > 1:
             return "num_beams"
-        if _tokens(setup) > MOST_TOKENS:
-            return f"{_tokens(setup)} new tokens"
+        check_answers(setup)
     except NotFollowedError as error:
         return error.what
     return None
-
-
-def _tokens(setup: TrainingSetup) -> int:
-    """The longest answer that the run generates."""
-    evaluated = setup.generation_max_length if setup.do_eval and setup.predict_with_generate else 0
-    return max(evaluated, setup.inference_max_length if setup.do_predict else 0)
 
 
 def _beams(setup: TrainingSetup) -> int:

@@ -5,14 +5,14 @@ parameter_offload.py (which hooks stand around a module), stage3.py (``__init__`
 ``__add_grad_to_ipg_bucket``, ``__avg_scatter_grads``, ``partition_grads``, ``step``). Of the first process.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import prod
 from typing import Any
 
 from kb.core.setup import TrainingSetup
 from kb.memory.engine import ops
-from kb.memory.engine.fsdp import asking, fill, with_adapters
+from kb.memory.engine.fsdp import asking, drop, fill, originals, packed_weights, with_adapters
 from kb.memory.engine.gathering import Coordinator, Hooked, Module, own, sub_groups
 from kb.memory.engine.modules import Linear, Model
 from kb.memory.engine.optimizers import Optimizer
@@ -25,9 +25,14 @@ REDUCE = 2  # the stream that gradients are reduced in, where that overlaps
 
 
 class Zero3:
-    """``DeepSpeedZeroOptimizer_Stage3`` with the hooks that it puts on a model's modules."""
+    """``DeepSpeedZeroOptimizer_Stage3`` with the hooks that it puts on a model's modules.
 
-    def __init__(self, model: Model, setup: TrainingSetup) -> None:
+    ``serves``: nothing trains, and of all that only the hooks are there (``DeepSpeedZeRoOffload``).
+    """
+
+    flat = True  # buffers are as the model has them, which families ask
+
+    def __init__(self, model: Model, setup: TrainingSetup, *, serves: bool = False) -> None:
         spread = setup.spread
         self.model, self.ranks = model, setup.data_parallel_size
         self.on_host, self.params_on_host = setup.offload_optimizer, setup.offload_param
@@ -37,15 +42,16 @@ class Zero3:
         self.alike = False  # the first pass only records which modules run
         recording = world.recording
         recording.moment, recording.term = "loading", "parameters"
-        tensors = with_adapters(model)
+        packed = packed_weights(model)
+        tensors = [packed.get(id(tensor), tensor) for tensor in with_adapters(model)]
         self.frozen: list[Tensor | None] = []
         self.coordinator = Coordinator(tensors, setup)
         self.part = {id(tensor): -(-prod(tensor.shape) // self.ranks) for tensor in tensors}
         for buffer in model.buffers:
             fill(buffer, prod(buffer.shape))
         partitions = [self._partitioned(tensor) for tensor in tensors]
-        self._hook()
-        trained = model.trained()
+        self._hook(packed)
+        trained = [] if serves else model.trained()
         groups = [[tensor for tensor in trained if model.decays(tensor) is decays] for decays in (True, False)]
         self.groups = [part for group in groups if group for part in sub_groups(group, self.part)]
         kept = set(map(id, trained))
@@ -55,15 +61,22 @@ class Zero3:
                 mark(part, "parameters")
         del partitions
         recording.empty_cache()
-        self._keep()
+        # of what is offloaded in part, the first groups stay here (stage3.py, ``subgroup_to_device``)
+        left = 1 - spread.optimizer_offload_ratio if self.on_host else 1.0
+        self.here, self.masters = int(left * len(self.groups)), list[Tensor]()
+        if not serves:
+            self._keep()
         self.filled: list[Tensor] = []  # parameters whose gradients wait to be reduced
         self.elements = 0
-        self.optimizer = Optimizer(self, setup.optim)
+        self.optimizer = Optimizer(self, "none" if serves else setup.optim)
 
     def _partitioned(self, tensor: Tensor) -> Tensor | None:
-        """A parameter on its way to the GPU, of which this process's part stays."""
-        whole = new(tensor.shape, self.dtype)
-        part = None if self.params_on_host else new((self.part[id(tensor)],), self.dtype)
+        """A parameter on its way to the GPU, of which this process's part stays; packed weights are there already."""
+        there = bool(tensor.storage.size)
+        dtype = tensor.dtype if there else self.dtype
+        whole = None if there else new(tensor.shape, dtype)
+        part = None if self.params_on_host else new((self.part[id(tensor)],), dtype)
+        drop(tensor)
         del whole
         return part
 
@@ -74,13 +87,12 @@ class Zero3:
     def _keep(self) -> None:
         """Partitions in one flat buffer, fp32 masters, the bucket and a buffer for gradients: what stays."""
         sizes = [self.size(group) for group in self.groups]
-        self.flat = None if self.params_on_host else new((sum(sizes),), self.dtype)
-        if self.flat is not None:
-            mark(self.flat, "parameters")
-        self.masters: list[Tensor] = []
+        self.parts = None if self.params_on_host else new((sum(sizes),), self.dtype)
+        if self.parts is not None:
+            mark(self.parts, "parameters")
         wide: Any = None
-        for size in sizes:
-            if self.on_host:
+        for at, size in enumerate(sizes):
+            if at >= self.here:
                 self.masters.append(Tensor((size,), F32, (1,), None))
                 continue
             wide = new((size,), F32)
@@ -88,9 +100,9 @@ class Zero3:
             mark(self.masters[-1], "optimizer")
         del wide
         recording = world.recording
-        if not self.on_host:
+        if self.here:
             with asking("temporaries"):
-                largest = new((max(sizes),), F32)
+                largest = new((max(sizes[: self.here]),), F32)
                 del largest
         recording.term = "buckets"
         self.bucket = new((self.bucket_size,), self.dtype)
@@ -105,32 +117,49 @@ class Zero3:
                 whole = new((self.part[id(tensor)] * self.ranks,), self.dtype)
                 del sent, whole
 
-    def _hook(self) -> None:
+    def _hook(self, packed: Mapping[int, Tensor]) -> None:
         """Put hooks around the modules that the model is made of, whether they have parameters or not."""
         model: Any = self.model
         adapted = model.options.adapters is not None
         self.roots = [Module() for _ in range(3 if adapted else 1)]  # PEFT's two lie around the model
-        self.stem = Module()
+        self.stem, self.hooked = Module(), list[Module]()
         self.leaves: dict[int, Module] = {}
         self.dropouts: dict[int, Module] = {}
+        self.dropout = Module()
+        model.product, model.drop, model.units = self._product, self._drop, self
         for linear in model.linears:
-            self.leaves[id(linear.weight)] = Module(own(linear))
+            whole = own(linear)
+            self.leaves[id(linear.weight)] = Module(tuple(packed.get(id(tensor), tensor) for tensor in whole))
             if linear.a is not None:
                 self.leaves[id(linear.a)], self.leaves[id(linear.b)] = Module((linear.a,)), Module((linear.b,))
                 self.dropouts[id(linear.weight)] = Module()
-        self.named: dict[str, Module | None] = {
-            "embed": Module((model.embed,)),
-            "norm": Module(own(model.norm)),
-            "head": None,
-            "turn": Module() if model.rotary_width else None,
-        }
-        self._base, model.base = model.base, self._through_base
-        for layer in model.layers:
+        self.named: dict[str, Module | None] = {}
+        if model.shards:
+            self.named = {
+                "embed": Module((model.embed,)),
+                "norm": Module(own(model.norm)),
+                "head": None,
+                "turn": Module() if model.rotary_width else None,
+            }
+            self._base, model.base = model.base, self._through_base
+        for layer in model.every_layer():
             self.named[layer.path] = Module()
             self._wrap(layer)
-        model.product, model.drop = self._product, self._drop
-        self.dropout = Module()
-        model.units = self
+        self._give_the_rest_to_the_root()
+
+    def _give_the_rest_to_the_root(self) -> None:
+        """What lies in no module that is hooked (tables of positions, norms outside of layers) is whole for a pass."""
+        owned = {id(tensor) for module in self.modules for tensor in module.parameters}
+        owned |= set(originals(self.model))  # which nobody calls
+        rest = tuple(tensor for key, tensor in self.coordinator.tensors.items() if key not in owned)
+        if rest:
+            self.roots[-1] = Module(rest)
+
+    @property
+    def modules(self) -> list[Module]:
+        """All that hooks stand around."""
+        named = [module for module in self.named.values() if module is not None]
+        return [*self.leaves.values(), *named, *self.hooked]
 
     def _wrap(self, holder: Any) -> None:
         for name, value in list(vars(holder).items()):
@@ -138,17 +167,20 @@ class Zero3:
                 value[:] = map(self._hooked, value)
             elif name == "act":
                 setattr(holder, name, Hooked(self.within, Module(), value))
-            elif name not in ("model", "traits"):
+            elif name not in ("model", "traits", "units"):
                 setattr(holder, name, self._hooked(value))
 
     def _hooked(self, value: Any) -> Any:
         if not (callable(value) and hasattr(value, "path")):
             return value
+        if isinstance(value, Linear) and value.state is not None:
+            return Hooked(self.within, self.leaves[id(value.weight)], value)
         if isinstance(value, Linear):  # what has parameters is hooked at its product
             return value if value.a is None else Hooked(self.within, Module(), value)
         if not hasattr(value, "weight"):
             self._wrap(value)
-        return Hooked(self.within, Module(own(value), named=hasattr(value, "projections")), value)
+        self.hooked.append(Module(own(value), named=hasattr(value, "projections")))
+        return Hooked(self.within, self.hooked[-1], value)
 
     def _product(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
         """A linear layer's call; behind an adapted one comes its adapter's dropout."""
@@ -269,17 +301,19 @@ class Zero3:
         recording = world.recording
         recording.moment, recording.term = "optimizer_step", "temporaries"
         self.coordinator.release_all()
-        if not self.on_host and self.optimizer.name != "none":
-            for group in self.groups:
+        if self.optimizer.name != "none":
+            for group in self.groups if not self.on_host else ():
                 for tensor in group:
                     wide = new((2 * self.part[id(tensor)],), F32)
                     del wide
-            for group, master in zip(self.groups, self.masters, strict=True):
-                joined = new(master.shape, self.dtype) if len(group) > 1 else None
+            for group, master in list(zip(self.groups, self.masters, strict=True))[: self.here]:
+                joined = new(master.shape, self.dtype) if len(group) > 1 and not self.on_host else None
                 grad = new(master.shape, F32) if self.dtype != F32 or joined is None else joined
                 del joined
-                self.optimizer.update([master])
+                master.grad = grad
                 del grad
+                self.optimizer.update([master])
+                master.grad = None
         self.coordinator.gather_persistent()
 
     # What an optimizer asks of a model.

@@ -82,7 +82,7 @@ def _fault(fault: Unusable, words: Words) -> Object:
 def _setup(setup: TrainingSetup, unit: UnitResult) -> Object:
     made: Object = {"model_name": setup.model_name, "model": unit.model.id if unit.model else None}
     for each in setup._fields:
-        if each not in ("model_name", "assumed"):
+        if each not in ("model_name", "assumed", "uncompared"):  # the last is never a config's
             made[each] = plain(getattr(setup, each))
     made["method"] = setup.method if setup.method_known else None
     if unit.prediction is None:

@@ -6,6 +6,7 @@ from kb.memory.engine.tensor import F32, I64, WIDTH, Storage, Tensor, mark, new,
 from kb.memory.engine.world import world
 
 MOST_STRIDES = 128  # in which an answer's cache is grown
+MOST_ALONE = 1 << 14  # tokens that beams are followed for one by one
 
 
 class Cache:
@@ -116,11 +117,11 @@ class PairedCache:
     def grow(self, tokens: int) -> None:
         """As :meth:`Cache.grow` with beams: each token's reordering copies the cross-attention's cache as well."""
         rows = new((next(iter(self.own.keys.values())).shape[0],), I64)
-        for _ in range(tokens):
+        for at_once in strides_of(tokens) if tokens > MOST_ALONE else [1] * tokens:
             self.reorder()
             for at in self.own.keys:
                 batch, heads, _, width = self.own.keys[at].shape
-                self.own.update(at, *(new((batch, heads, 1, width), self.own.keys[at].dtype) for _ in range(2)))
+                self.own.update(at, *(new((batch, heads, at_once, width), self.own.keys[at].dtype) for _ in range(2)))
         del rows
 
 

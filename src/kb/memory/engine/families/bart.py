@@ -285,6 +285,9 @@ class Bart(Model):
         a = self.architecture
         return BartStack(self, "encoder", a.encoder_layers), BartStack(self, "decoder", a.decoder_layers)
 
+    def every_layer(self) -> list[Any]:
+        return [*self.encoder.layers, *self.decoder.layers]
+
     def batch(self, rows: int, source: int, target: int) -> list[Tensor]:
         return [new((rows, source), I64), new((rows, source), I64), new((rows, target), I64)]
 

@@ -148,8 +148,8 @@ class Decoder(Model):
         self.require_input_grads(embeds)
         return embeds
 
-    def layer_paths(self) -> list[str]:
-        return [layer.path for layer in self.layers]
+    def every_layer(self) -> list[Any]:
+        return self.layers
 
     def units_of_fsdp(self, *, layers: bool) -> list[Group]:
         """As accelerate 1.15.0 wraps it: the last norm is looked for in the module that ``base_model_prefix`` names,

@@ -156,17 +156,26 @@ class CohereNorm:
 class GatedMlp:
     """Llama: ``down(act(gate(x)) * up(x))``; ``width`` where it is not the architecture's."""
 
+    names = ("gate_proj", "up_proj", "down_proj")
+
     def __init__(self, model: Model, path: str, width: int = 0) -> None:
         a, self.path = model.architecture, path
         inner = width or a.d_ff
-        self.gate = Linear(model, f"{path}.gate_proj", a.d_model, inner, bias=a.mlp_bias)
-        self.up = Linear(model, f"{path}.up_proj", a.d_model, inner, bias=a.mlp_bias)
-        self.down = Linear(model, f"{path}.down_proj", inner, a.d_model, bias=a.mlp_bias)
+        gate, up, down = (f"{path}.{name}" for name in self.names)
+        self.gate = Linear(model, gate, a.d_model, inner, bias=a.mlp_bias)
+        self.up = Linear(model, up, a.d_model, inner, bias=a.mlp_bias)
+        self.down = Linear(model, down, inner, a.d_model, bias=a.mlp_bias)
         self.act = activation_of(a.activation)
 
     def __call__(self, x: Tensor) -> Tensor:
         world.inside["GatedMlp"] = self.path
         return self.down(ops.mul(self.act(self.gate(x)), self.up(x)))
+
+
+class ExaoneMlp(GatedMlp):
+    """EXAONE 3's, under names of its own (modeling_exaone.py, which lies beside the weights)."""
+
+    names = ("c_fc_0", "c_fc_1", "c_proj")
 
 
 class FusedGatedMlp:

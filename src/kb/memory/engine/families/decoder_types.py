@@ -19,13 +19,16 @@ from kb.memory.engine.families import decoder_written as written
 from kb.memory.engine.families.attention import rotary, rotary_tables
 from kb.memory.engine.families.decoder_gemma import GemmaNorm
 from kb.memory.engine.families.decoder_projections import as_it_is
-from kb.memory.engine.faults import NotFollowedError
+from kb.memory.engine.faults import NotFollowedError, refuse
 from kb.memory.engine.modules import LayerNorm, Linear, RmsNorm
 
 
 def no_table(a: Architecture) -> Any:
     """Most attentions have no buffer."""
     return None
+
+
+REMOTE = ("exaone",)  # types whose code lies beside the weights, and was not run here
 
 
 class Traits(NamedTuple):
@@ -109,6 +112,10 @@ TYPES = {
         order=("attention", "mlp", "norm1", "norm2", "norm3", "norm4"),
         norms=("input_layernorm", "post_attention_layernorm", "post_norm1", "post_norm2"),
         norm=partial(RmsNorm, decays=True),  # by their names the last two do
+    ),
+    "exaone": Traits(
+        stem="transformer", embed="wte", layers="h", final="ln_f", order=("norm1", "attention", "norm2", "mlp"),
+        norms=("ln_1", "ln_2"), attention="attn.attention", output="out_proj", mlp=parts.ExaoneMlp,
     ),
     "exaone4": Traits(
         kinds=inputs.NAMED, norms=("post_attention_layernorm", "post_feedforward_layernorm"),
@@ -213,6 +220,8 @@ def check_run(a: Architecture, setup: TrainingSetup) -> None:
         NotFollowedError: the type has no row, or the run does with it what is not followed.
     """
     traits, flash = traits_of(a.model_type), setup.attn_implementation == "flash"
+    if a.model_type in REMOTE:
+        refuse(a.model_type, setup)
     written, mixture = traits.written is not None, a.model_type in experts.TYPES
     wraps = setup.method != "full" and experts.wrapped(setup.lora_target_modules)
     rewards = setup.post is not None and setup.post.kind == "reward"
@@ -227,7 +236,7 @@ def check_run(a: Architecture, setup: TrainingSetup) -> None:
     }
     for name, refuses in refused.items():
         if refuses:
-            raise NotFollowedError(f"{name} of {a.model_type}")
+            refuse(f"{name} of {a.model_type}", setup)
 
 
 def without_sdpa(a: Architecture) -> bool:

@@ -255,6 +255,9 @@ class Encoder(Model):
     def spared(self, linear: Linear) -> bool:
         return linear.head or linear.path.partition(".")[0] == "classifier"
 
+    def every_layer(self) -> list[Any]:
+        return list(dict.fromkeys(self.layers))  # of ALBERT, all are one
+
     def batch(self, rows: int, source: int, target: int = 0) -> list[Tensor]:
         labels: dict[str, list[tuple[int, ...]]] = {"sequence": [(rows,)], "span": [(rows,), (rows,)]}
         shapes = labels.get(self.architecture.head, [(rows, source)])

@@ -322,8 +322,8 @@ class T5(Model):
         """Whether attention is computed eagerly."""
         return self.options.eager
 
-    def layer_paths(self) -> list[str]:
-        return [block.path for stack in (self.encoder, self.decoder) for block in stack.blocks]
+    def every_layer(self) -> list[Any]:
+        return [*self.encoder.blocks, *self.decoder.blocks]
 
     def batch(self, rows: int, source: int, target: int) -> list[Tensor]:
         return [new((rows, source), I64), new((rows, source), I64), new((rows, target), I64)]

@@ -34,10 +34,8 @@ def generate(model: Any, decoding: Decoding, batch: list[Any]) -> None:
     """One call of ``generate`` in the phase ``generate``.
 
     Raises:
-        NotFollowedError: beams of a decoder-only model, or a longer answer than is followed.
+        NotFollowedError: beams of a decoder-only model.
     """
-    if decoding.tokens > MOST_TOKENS:
-        raise NotFollowedError(f"{decoding.tokens} new tokens")
     recording = world.recording
     recording.begin("generate")
     recording.moment, recording.term = "decoding", "temporaries"
@@ -57,7 +55,7 @@ def model_call(model: Any, call: Any, kind: str | None, encoded: Any = None) -> 
     encoder's states are outputs of each step too, and made fp32 where they are not (``convert_to_fp32``): the second
     of what is returned.
     """
-    with autocast(kind):
+    with autocast(kind), model.gathered():
         logits: Tensor = call()
     mark(logits, "logits")
     if not kind:
@@ -138,7 +136,8 @@ def _encoder_decoder(model: Any, batch: list[Any], decoding: Decoding) -> None:
     special = [new((), I64) for _ in range(model.special_tokens)]
     asked(())  # is padding an end?
     asked(())
-    encoded = model.encoder(ids, mask)
+    with model.gathered():
+        encoded = model.encoder(ids, mask)
     mark(encoded, "encoder_output")
     world.recording.term = "temporaries"
     ones = new((rows, 1), I64)

@@ -7,11 +7,12 @@ from kb.core.setup import TrainingSetup
 from kb.memory.engine import ops
 from kb.memory.engine.autocast import autocast
 from kb.memory.engine.ddp import reducer_of, through_sink
-from kb.memory.engine.deepspeed import Zero
+from kb.memory.engine.deepspeed import Unshared, Zero
 from kb.memory.engine.modules import Model
 from kb.memory.engine.ops import losses
 from kb.memory.engine.ops.log_probs import without_last
 from kb.memory.engine.optimizers import Optimizer
+from kb.memory.engine.options import unshared
 from kb.memory.engine.tape import backward
 from kb.memory.engine.tensor import F32, I64, Tensor, mark, new
 from kb.memory.engine.world import world
@@ -79,6 +80,8 @@ def _zero_of(model: Model, setup: TrainingSetup) -> Any:
         from kb.memory.engine.zero3 import Zero3  # other runs do without
 
         return Zero3(model, setup)
+    if unshared(setup):
+        return Unshared(model, setup)
     return Zero(model, setup) if setup.zero_stage else None
 
 
