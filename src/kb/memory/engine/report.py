@@ -134,8 +134,6 @@ def why_not(setup: TrainingSetup, architecture: Architecture) -> str | None:
         check_followed(architecture, setup)
         if setup.do_train and setup.optim not in KNOWN:
             return f"optim {setup.optim}"
-        if architecture.family == "decoder" and _beams(setup) > 1:
-            return "num_beams"
         if _tokens(setup) > MOST_TOKENS:
             return f"{_tokens(setup)} new tokens"
     except NotFollowedError as error:
@@ -147,12 +145,6 @@ def _tokens(setup: TrainingSetup) -> int:
     """The longest answer that the run generates."""
     evaluated = setup.generation_max_length if setup.do_eval and setup.predict_with_generate else 0
     return max(evaluated, setup.inference_max_length if setup.do_predict else 0)
-
-
-def _beams(setup: TrainingSetup) -> int:
-    """The most beams that the run generates with."""
-    evaluated = setup.generation_num_beams if setup.do_eval and setup.predict_with_generate else 1
-    return max(evaluated, setup.inference_num_beams if setup.do_predict else 1)
 
 
 def _refused(architecture: Architecture, error: NotFollowedError) -> UnsupportedArchitectureError:
