@@ -8,7 +8,6 @@ from kb.core.record import NamedTuple
 from kb.core.units import rounded_down
 
 
-
 class Peak(NamedTuple):
     """A phase's peak in bytes: the moment it lies at (a key of i18n under ``moment.``), and the terms of what is there.
 
@@ -103,4 +102,3 @@ def judged(
     deciding = max(phases, key=lambda phase: phase.process_used_bytes)
     term = max(deciding.terms, key=lambda term: term.bytes).name if deciding.terms else None
     return phases, Verdict(status=worst, phase=deciding.name, term=term)
-

@@ -220,6 +220,20 @@ def test_decoding_takes_what_the_simulation_takes(model: str, padded: bool) -> N
     assert {phase: own[phase] for phase in peaks} == peaks
 
 
+@pytest.mark.parametrize("model", ["llama", "gemma 2", "gpt2", "mixtral"])
+def test_beams_of_decoders_take_what_the_simulation_takes(model: str) -> None:
+    """Alone, with an answer whose middle is skipped, and in evaluation after training."""
+    setup = TrainingSetup(do_eval=True, predict_with_generate=True, do_predict=True, inference_batch_size=3,
+                          inference_num_beams=4, inference_max_length=40, per_device_train_batch_size=2,
+                          per_device_eval_batch_size=3, generation_num_beams=2, generation_max_length=9,
+                          max_source_length=40, bf16=True)  # fmt: skip
+    config = dict(CONFIGS[model])
+    config.pop("pad_token_id", None)
+    _, peaks = simulated(config, setup, (8, 6))
+    _, own = followed(config, setup, (8, 6))
+    assert {phase: own[phase] for phase in peaks} == peaks
+
+
 @pytest.mark.parametrize("kind", LONGT5)
 @pytest.mark.parametrize(
     "given",

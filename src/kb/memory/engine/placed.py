@@ -53,9 +53,7 @@ class PlacedRecording(Recording):
         freed = {entry for entry in self.log[since[0] : before] if type(entry) is int}
         again = [at for at in range(since[0], before) if at in freed]
         made = [at for at in range(before, len(self.log)) if type(self.log[at]) is Booked]
-        self.places |= {
-            at: self.places[like] for at, like in zip(made, again, strict=True) if like in self.places
-        }
+        self.places |= {at: self.places[like] for at, like in zip(made, again, strict=True) if like in self.places}
 
     def _next(self, path: str) -> Place | None:
         if any(name in path for name in TOWERS):

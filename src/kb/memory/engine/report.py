@@ -133,18 +133,10 @@ def why_not(setup: TrainingSetup, architecture: Architecture) -> str | None:
         check_followed(architecture, setup)
         if setup.do_train and setup.optim not in KNOWN:
             return f"optim {setup.optim}"
-        if architecture.family == "decoder" and _beams(setup) > 1:
-            return "num_beams"
         check_answers(setup)
     except NotFollowedError as error:
         return error.what
     return None
-
-
-def _beams(setup: TrainingSetup) -> int:
-    """The most beams that the run generates with."""
-    evaluated = setup.generation_num_beams if setup.do_eval and setup.predict_with_generate else 1
-    return max(evaluated, setup.inference_num_beams if setup.do_predict else 1)
 
 
 def refused(architecture: Architecture, error: NotFollowedError) -> UnsupportedArchitectureError:

@@ -10,10 +10,8 @@ from functools import lru_cache
 from kb.core.memory_report import HostLedger, MemoryReport, Phase
 from kb.core.model import Architecture
 from kb.core.setup import TrainingSetup
-from kb.memory.config_fields import UnsupportedArchitectureError
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.follow import MOST_KNOWN, Followed, Run, alike, beside, counted
-from kb.memory.engine.nearest import nearest
 from kb.memory.engine.report import assumed_of, refused, why_not
 from kb.memory.engine.shallow import Line, lines, roughly, run_of
 from kb.memory.engine.world import AMPERE

@@ -103,8 +103,7 @@ class Process:
             return 0
         least = self.base.phases[phase].allocated
         return least + sum(
-            number * (each.phases[phase].allocated - least)
-            for each, number in zip(self.deeper, self.more, strict=True)
+            number * (each.phases[phase].allocated - least) for each, number in zip(self.deeper, self.more, strict=True)
         )
 
     def found(self, phase: str, moment: Moment | None) -> Found:
@@ -289,4 +288,3 @@ def _terms(recording: Recording, at: int) -> dict[str, int]:
     for _, booked, term in recording.alive([at])[at]:
         sums[term] = sums.get(term, 0) + booked.requested
     return sums
-

@@ -198,7 +198,10 @@ class World:
     recording: Recording
 
     def begin(
-        self, pool: CachingAllocator, capability: tuple[int, int], kind: Callable[[CachingAllocator], Recording] = Recording
+        self,
+        pool: CachingAllocator,
+        capability: tuple[int, int],
+        kind: Callable[[CachingAllocator], Recording] = Recording,
     ) -> Recording:
         """Start a run in a fresh process with an empty GPU of this compute capability."""
         self.recording = kind(pool)

@@ -24,7 +24,8 @@ class Decoder(Model):
     """A causal language model with its head."""
 
     flattens = shards = True
-    decodes = False  # whether a token behind the prompt is asked for
+    decodes = False  # whether ``generate`` has made it ready for a token at a time (``_optimize_model_for_decode``)
+    forces_end = False
 
     def build(self) -> None:
         a = self.architecture
@@ -173,9 +174,7 @@ class Decoder(Model):
 
     def step(self, ids: Tensor, padding: Any, positions: Tensor, cache: Cache) -> Tensor:
         """One step of decoding: the logits of the last token (``logits_to_keep=1``)."""
-        self.decodes = cache.length() > 0
         hidden = self.base(ids, padding, positions, cache)
-        self.decodes = False
         last = Tensor((hidden.shape[0], 1, hidden.shape[2]), hidden.dtype, hidden.strides, hidden.storage)
         del hidden
         return self.scores(last)

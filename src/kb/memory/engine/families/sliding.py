@@ -47,13 +47,15 @@ class SlidingCache(Cache):
         shape = (batch, heads, min(length, self.kept), width)
         return Tensor(shape, tensor.dtype, tensor.strides, tensor.storage)
 
-    def grow(self, tokens: int) -> None:
+    def grow(self, tokens: int, *, reorders: bool = False) -> None:
         """As :meth:`Cache.grow`, several tokens of a long answer at once; a full window is only made anew."""
         if not self.keys:
             return
         before = self.seen
         rows = new((next(iter(self.keys.values())).shape[0],), I64)
         for at_once in strides_of(tokens):
+            if reorders:
+                self.reorder()
             for at in list(self.keys):
                 more = at_once if not self.slides[at] else max(1, min(at_once, self.kept - self.keys[at].shape[2]))
                 key, value = (

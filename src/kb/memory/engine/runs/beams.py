@@ -1,26 +1,75 @@
-"""Beam search of an encoder-decoder as ``_beam_search`` reads (transformers/generation/utils.py)."""
+"""Beam search as ``_beam_search`` reads (transformers/generation/utils.py), with an encoder or without."""
 
 from collections.abc import Callable
 from typing import Any
 
 from kb.memory.engine.families.attention import PairedCache
+from kb.memory.engine.runs.decoding import both_longer
 from kb.memory.engine.tensor import BOOL, F32, I32, I64, Tensor, mark, new
 from kb.memory.engine.world import world
 
+Call = Callable[..., Any]
 
-def search(
-    model: Any,
-    rows: int,
-    decoding: Any,
-    start: Tensor,
-    mask: Tensor,
-    encoded: Tensor,
-    model_call: Callable[..., Any],
-    middle: Callable[[int, int], int],
-) -> None:
-    """The loop over tokens; old scores live until the next step has made its own."""
+
+class Answer:
+    """The steps of an encoder-decoder, whose answer begins with a few tokens and sees what the encoder made."""
+
+    def __init__(self, model: Any, mask: Any, encoded: Tensor, call: Call, wrapped: str | None) -> None:
+        self.model, self.call, self.wrapped = model, call, wrapped
+        self.mask, self.encoded, self.cache = mask, encoded, PairedCache()
+        self.prompt = model.prompt
+        self.ids: Any = None
+
+    def forward(self, rows: int) -> Any:
+        """One call of the model for ``rows`` beams; what went in lives until the next call has its own."""
+        first = self.ids is None
+        self.ids = ids = new((rows, self.prompt if first else 1), I64)  # prepare_inputs_for_generation
+        outputs = self.call(
+            self.model, lambda: self.model.step(ids, self.mask, self.encoded, self.cache), self.wrapped, self.encoded
+        )
+        if first:  # of _prefill
+            self.ids = ()
+        return outputs
+
+    def decoded(self, rows: int, tokens: int) -> None:
+        """After ``tokens`` of the answer (``_update_model_kwargs_for_generation``)."""
+
+
+class Continuation:
+    """The steps of a decoder alone, which reads the prompt once for each beam; its mask and positions grow."""
+
+    def __init__(self, model: Any, ids: Tensor, mask: Any, position: Any, call: Call, wrapped: str | None) -> None:
+        self.model, self.call, self.wrapped = model, call, wrapped
+        self.mask, self.position, self.cache = mask, position, model.cache()
+        self.prompt = ids.shape[1]
+        self.held: Any = None
+
+    def forward(self, rows: int) -> Any:
+        """As of :class:`Answer`."""
+        first = self.held is None
+        inputs = new((rows, self.prompt if first else 1), I64)
+        place = self.position if first or self.position is None else new((rows, 1), I64)
+        self.held = held = inputs, self.mask, place
+        del inputs, place
+        outputs = self.call(self.model, lambda: self.model.step(*held, self.cache), self.wrapped)
+        if first:  # of _prefill
+            self.held = ()
+        return outputs
+
+    def decoded(self, rows: int, tokens: int) -> None:
+        """As of :class:`Answer`."""
+        self.position, self.mask = both_longer(self.position, self.mask, rows, self.prompt + tokens)
+
+
+def search(model: Any, rows: int, decoding: Any, steps: Any, start: Tensor, middle: Callable[[int, int], int]) -> None:
+    """The loop over tokens; old scores live until the next step has made its own.
+
+    Args:
+        steps: an :class:`Answer` or a :class:`Continuation`.
+        start: the prompt of each beam.
+    """
     beams, tokens = decoding.beams, decoding.tokens
-    keep, length, vocabulary, cache = 2 * beams, tokens + model.prompt, model.architecture.vocab_size, PairedCache()
+    keep, length, vocabulary, cache = 2 * beams, tokens + steps.prompt, model.architecture.vocab_size, steps.cache
     forced = None
     if model.forces_end:
         forced = new((), I64)
@@ -34,23 +83,19 @@ def search(
     hits = new((rows, beams), BOOL)
     running_indices = new((rows, beams, tokens), I32)
     indices = new((rows, beams, tokens), I32)
-    logits = log_probs = kept = kept_scores = kept_indices = ids = None
+    logits = log_probs = kept = kept_scores = kept_indices = None
     decoded = 0
     while decoded < tokens:
         flat = running if decoded else start  # a view: the running sequences live on
         first = not decoded
-        ids = new((rows * beams, model.prompt if first else 1), I64)  # prepare_inputs_for_generation
-        outputs: Any = model_call(
-            model, lambda ids=ids: model.step(ids, mask, encoded, cache), decoding.wrapped, encoded
-        )
+        outputs: Any = steps.forward(rows * beams)
         world.recording.term = "temporaries"
-        if first:
-            ids = None  # of _prefill
         decoded += 1
         grown = middle(decoded, tokens)
         if grown:
-            cache.grow(grown)
+            cache.grow(grown, reorders=True)
             decoded += grown
+        steps.decoded(rows * beams, decoded)
         logits = _scores((rows * beams, vocabulary))
         log_probs = _scores((rows * beams, vocabulary))
         if model.hears:
@@ -68,7 +113,7 @@ def search(
         unsatisfied = _early_stop(rows)
         _unfinished()
     del forced, top_mask, sequences, running_scores, scores, finished, unsatisfied, hits, indices
-    del logits, log_probs, kept, kept_scores, kept_indices, ids, flat, outputs, beam_idx
+    del logits, log_probs, kept, kept_scores, kept_indices, flat, outputs, beam_idx
 
 
 def suppressed(scores: Tensor, *, first: bool) -> Tensor:

@@ -1,5 +1,7 @@
 """The small tensors of a decoder's decoding loop (``_sample`` of transformers/generation/utils.py), in its order."""
 
+from typing import Any
+
 from kb.memory.engine.tensor import BOOL, I64, Tensor, new
 
 
@@ -14,7 +16,13 @@ def numbered(rows: int, length: int) -> Tensor:
     return found
 
 
-def longer(position: Tensor, rows: int, length: int) -> Tensor:
+def both_longer(position: Any, mask: Any, rows: int, length: int) -> tuple[Any, Any]:
+    """Positions and mask for the next token; the old positions live until both are there
+    (``_update_model_kwargs_for_generation``)."""
+    return position and _longer(rows, length), mask and _masked_longer(rows, length)
+
+
+def _longer(rows: int, length: int) -> Tensor:
     """Positions with the next one behind them."""
     first = new((1,), I64)
     last = new((rows, 1), I64)
@@ -26,7 +34,7 @@ def longer(position: Tensor, rows: int, length: int) -> Tensor:
     return found
 
 
-def masked_longer(rows: int, length: int) -> Tensor:
+def _masked_longer(rows: int, length: int) -> Tensor:
     """The mask with ones for the next token."""
     ones = new((rows, 1), I64)
     found = new((rows, length), I64)

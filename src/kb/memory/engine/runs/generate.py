@@ -9,10 +9,9 @@ from kb.core.record import NamedTuple
 from kb.memory.engine import ops
 from kb.memory.engine.autocast import autocast
 from kb.memory.engine.families.attention import PairedCache
-from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import Model
-from kb.memory.engine.runs.beams import search, suppressed
-from kb.memory.engine.runs.decoding import longer, masked_longer, numbered, or_padding, still_unfinished
+from kb.memory.engine.runs.beams import Answer, Continuation, search, suppressed
+from kb.memory.engine.runs.decoding import both_longer, numbered, or_padding, still_unfinished
 from kb.memory.engine.tensor import BOOL, F32, I64, Tensor, mark, new
 from kb.memory.engine.world import world
 
@@ -31,21 +30,15 @@ class Decoding(NamedTuple):
 
 
 def generate(model: Any, decoding: Decoding, batch: list[Any]) -> None:
-    """One call of ``generate`` in the phase ``generate``.
-
-    Raises:
-        NotFollowedError: beams of a decoder-only model.
-    """
+    """One call of ``generate`` in the phase ``generate``."""
     recording = world.recording
     recording.begin("generate")
     recording.moment, recording.term = "decoding", "temporaries"
     world.grad = world.training = False
     if model.encodes:
         _encoder_decoder(model, batch, decoding)
-    elif decoding.beams > 1:
-        raise NotFollowedError("num_beams")
     else:
-        greedy(model, batch, decoding)
+        prompted(model, batch, decoding)
 
 
 def model_call(model: Any, call: Any, kind: str | None, encoded: Any = None) -> tuple[Tensor, Any]:
@@ -69,22 +62,43 @@ def middle(decoded: int, tokens: int) -> int:
     return left if decoded == FIRST and left >= FEWEST else 0
 
 
-def greedy(model: Any, batch: list[Any], decoding: Decoding) -> None:
-    """``_sample`` of a decoder: prefill, then a token at a time."""
+def prompted(model: Any, batch: list[Any], decoding: Decoding) -> None:
+    """``generate`` of a decoder up to its loop."""
     ids, mask = batch[0], batch[1]
     rows, length = ids.shape
-
     ends = [new((), I64) for _ in range(model.special_tokens)]
     asked(())  # is padding an end?
     asked(())
+    if rows > 1:
+        asked((rows,))  # does any prompt end in padding?
     position: Any = None
     if model.numbers:
         position = numbered(rows, length)
-    given = position  # to ``_sample``: its caller's arguments keep it
     asked((rows, length))
     if not model.options.padded:
         mask = None  # a mask of ones alone is dropped
-    asked((rows, length))
+    if decoding.beams > 1:
+        ids, mask, position = _for_beams(ids, mask, position, rows * decoding.beams)
+    asked(ids.shape)  # is a token's number below zero?
+    if decoding.beams > 1:
+        search(
+            model, rows, decoding, Continuation(model, ids, mask, position, model_call, decoding.wrapped), ids, middle
+        )
+    else:
+        greedy(model, ids, mask, position, decoding)
+    del ends
+
+
+def _for_beams(ids: Tensor, mask: Any, position: Any, rows: int) -> tuple[Tensor, Any, Any]:
+    """``_expand_inputs_for_generation``: a copy of each prompt for each beam; the old ones live until all are there."""
+    shape = (rows, ids.shape[1])
+    return new(shape, I64), mask and new(shape, I64), position and new(shape, I64)
+
+
+def greedy(model: Any, ids: Tensor, mask: Any, position: Any, decoding: Decoding) -> None:
+    """``_sample`` of a decoder: prefill, then a token at a time."""
+    rows, length = ids.shape
+    given = position  # to ``_sample``: its caller's arguments keep it
     unfinished, cache = new((rows,), I64), model.cache()
     logits: Any
     chosen: Any
@@ -101,13 +115,13 @@ def greedy(model: Any, batch: list[Any], decoding: Decoding) -> None:
         inputs = place = None
         if step == 0:
             held = None
+            model.decodes = True  # beam search does without
         step += 1
         grown = middle(step, decoding.tokens)
         if grown:
             cache.grow(grown)
             step += grown
-        position = position and longer(position, rows, length + step)
-        mask = mask and masked_longer(rows, length + step)
+        position, mask = both_longer(position, mask, rows, length + step)
         logits = new((rows, out.shape[-1]), F32)
         mark(logits, "logits")
         if decoding.sampled:
@@ -118,7 +132,8 @@ def greedy(model: Any, batch: list[Any], decoding: Decoding) -> None:
         ids = new((rows, length + step), I64)
         unfinished = still_unfinished(rows)
         del out
-    del ends, unfinished, logits, chosen, held, shares, given
+    model.decodes = False
+    del unfinished, logits, chosen, held, shares, given
 
 
 def _draw(shares: Tensor) -> None:
@@ -152,7 +167,7 @@ def _encoder_decoder(model: Any, batch: list[Any], decoding: Decoding) -> None:
     if mask is not None:
         asked((rows, mask.shape[1]))
     if beams > 1:
-        search(model, rows, decoding, start, mask, encoded, model_call, middle)
+        search(model, rows, decoding, Answer(model, mask, encoded, model_call, decoding.wrapped), start, middle)
     else:
         _greedy_answer(model, rows, decoding, mask, encoded)
     del special, lists
