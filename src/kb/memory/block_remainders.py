@@ -2,7 +2,8 @@
 
 A request over 1 MiB is cut from a segment of 20 MiB, or takes one of its own from 10 MiB on, rounded up to 2 MiB; what
 is left of a block is split off only when it is over 1 MiB (c10/cuda/CUDACachingAllocator). The memory engine finds this
-by asking its allocator; the states here are counted without one.
+by asking its allocator; the states here are counted without one. Types that the engine alone knows have none here, as
+their states were never counted so.
 """
 
 from functools import lru_cache
