@@ -13,7 +13,7 @@ from kb.core.hardware import Gpu
 from kb.core.memory_report import Phase
 from kb.core.record import NamedTuple
 from kb.core.setup import Method, TrainingSetup, WeightType
-from kb.memory import UnsupportedArchitectureError, engine_answers, targets_for
+from kb.memory import UnsupportedArchitectureError, targets_for
 
 MethodChoice = Literal["full", "lora", "qlora", "auto"]
 
@@ -153,7 +153,8 @@ def _attempt(name: str, setup: TrainingSetup, estimator: Estimator, share: int |
     assert train is not None  # it trains
     if share is not None:
         return Attempt(name, setup, setup.method, train, _ceiling_of_share(alone, estimator, share), 0)
-    single = estimator.largest(alone._replace(gradient_accumulation_steps=1), "per_device_train_batch_size")
+    once = alone._replace(gradient_accumulation_steps=1, do_eval=setup.do_eval)  # a rough look answers of both
+    single = estimator.largest(once, "per_device_train_batch_size")
     twice = alone._replace(gradient_accumulation_steps=2)
     accumulated = single and estimator.largest(twice, "per_device_train_batch_size", first=single)
     least = setup._replace(per_device_train_batch_size=1)  # what training leaves in the cache grows with its batch
@@ -214,7 +215,7 @@ def smallest_gpu(setup: TrainingSetup, estimator: Estimator, gpus: Mapping[str, 
         return bool(phases) and there.fits(phase for phase in phases if phase.name != "load")
 
     roughly = next((gpu for gpu in ordered if fits(gpu, rough=True)), None)
-    if estimator.rough or engine_answers(setup, estimator.model.architecture, rough=True):
+    if estimator.rough:
         return roughly
     least = NEAR * (roughly or ordered[-1]).memory_total if ordered else 0
     return next((gpu for gpu in ordered if gpu.memory_total >= least and fits(gpu, rough=False)), None)

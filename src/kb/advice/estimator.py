@@ -10,7 +10,6 @@ from kb.core.result import GpuFit
 from kb.core.setup import TrainingSetup
 from kb.memory import (
     UnsupportedArchitectureError,
-    engine_answers,
     largest_batch,
     predict,
     surely_out_of_memory,
@@ -31,7 +30,7 @@ class Estimator:
         model: whose predictions.
         machine: where; every rank needs the same, so its smallest GPU decides.
         constants: the figures of ``rules/constants.yaml`` by name.
-        rough: by closed forms where there are any: for many answers at once, and for a first guess.
+        rough: from a model of few layers: for many answers at once, and for a first guess.
     """
 
     def __init__(self, model: Model, machine: Machine, constants: Mapping[str, float], *, rough: bool = False) -> None:
@@ -64,14 +63,14 @@ class Estimator:
         return None if limit is None else round(limit * self.constants["host_target_share"])
 
     def roughly(self) -> "Estimator":
-        """The same by closed forms, where there are any."""
+        """The same from a model of few layers."""
         return self if self.rough else Estimator(self.model, self.machine, self.constants, rough=True)
 
     def predict(self, setup: TrainingSetup, *, among: bool = False) -> MemoryReport:
         """The run's report; ``among``: the machine's GPU is one of many.
 
         Raises:
-            UnsupportedArchitectureError: a run that the memory engine does not follow, nor any closed form describes.
+            UnsupportedArchitectureError: the memory engine follows neither the run nor any near it.
         """
         return predict(
             setup,
@@ -147,10 +146,7 @@ class Estimator:
         """The largest training batch that fits and divides what a process takes for one optimizer step, so that
         accumulation holds the effective batch; 0 where not even 1 fits.
         """
-        if not (self.rough or engine_answers(setup, self.model.architecture, rough=True)):
-            own = self.roughly().largest_share(setup) or 1
-        else:
-            own = setup.per_device_train_batch_size
+        own = setup.per_device_train_batch_size if self.rough else self.roughly().largest_share(setup) or 1
         usable, whole = self.usable_bytes, setup.per_device_train_batch_size * setup.gradient_accumulation_steps
         if usable is None or self.surely_over(setup):
             return 0

@@ -1,7 +1,7 @@
-"""One model's memory on many GPUs: what a prediction is apart from the card is computed once for all cards alike.
+"""One model's memory on many GPUs: what a prediction is apart from the card is computed once for cards alike.
 
 A card decides three things: which kernels run (its generation), the CUDA context, and the limit. Without the last two
-the cards of a generation share each prediction and each curve of memory by batch: a card costs two points of it.
+the cards of a generation share each prediction and each line of memory by batch.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,15 +11,15 @@ from kb.core.memory_report import Phase
 from kb.core.model import Model
 from kb.core.setup import TrainingSetup
 from kb.memory import predict
-from kb.memory.closed_form import FLASH_FROM, HOPPER
+from kb.memory.engine.rough import generation_of
 from kb.memory.process import Context, context_of, judged, usable_bytes
 from kb.memory.search import LARGEST_BATCH, BatchField, largest_within, use_by_batch
 
-Curve = tuple[Callable[[int], int], dict[int, int]]
+Capability = tuple[int, int]
 
 
 class Curves:
-    """Predictions of one model. What it answers for a GPU equals what :class:`kb.advice.estimator.Estimator` does.
+    """Rough predictions of one model: for a GPU what :class:`kb.advice.estimator.Estimator` answers.
 
     Args:
         constants: the figures of ``rules/constants.yaml`` by name.
@@ -29,23 +29,19 @@ class Curves:
         self.model = model
         self._constants = constants
         self._bare = {name: 0 if name.startswith("context_") else value for name, value in constants.items()}
-        self._phases: dict[tuple[object, TrainingSetup], tuple[Phase, ...]] = {}
-        self._curves: dict[tuple[object, TrainingSetup, BatchField], Curve] = {}
+        self._phases: dict[tuple[Capability, TrainingSetup], tuple[Phase, ...]] = {}
+        self._curves: dict[tuple[Capability, TrainingSetup, BatchField], Callable[[int], int]] = {}
 
     def phases(self, setup: TrainingSetup, gpu: Gpu) -> tuple[Phase, ...]:
         """Each phase as the process sees it on the GPU.
 
         Raises:
-            UnsupportedArchitectureError: no closed form for the model's family.
+            UnsupportedArchitectureError: nothing is known of the model's family.
         """
-        key = (_generation(gpu), setup)
+        key = (generation_of(gpu.compute_capability), setup)
         if key not in self._phases:
             report = predict(
-                setup,
-                self.model.architecture,
-                constants=self._bare,
-                compute_capability=gpu.compute_capability,
-                rough=True,
+                setup, self.model.architecture, constants=self._bare, compute_capability=key[0], rough=True
             )
             self._phases[key] = report.phases
         context = self._context(gpu)
@@ -62,41 +58,16 @@ class Curves:
         """
         if field == "inference_batch_size" and self.model.architecture.family == "encoder":
             return 0
-        used, known = self._curve(setup, field, gpu)
-        limit = usable_bytes(gpu.memory_total, self._constants) - self._context(gpu).high
-        low = max((batch for batch, size in known.items() if size <= limit), default=1)
-        high = min((batch for batch, size in known.items() if size > limit), default=LARGEST_BATCH + 1)
-        slope = (known[high] - used(low)) / (high - low) if low < high <= LARGEST_BATCH else 0.0
-        return largest_within(used, limit, low, high - 1, slope)
-
-    def _curve(self, setup: TrainingSetup, field: BatchField, gpu: Gpu) -> Curve:
-        key = (_generation(gpu), setup, field)
+        key = (generation_of(gpu.compute_capability), setup, field)
         if key not in self._curves:
-            known: dict[int, int] = {}
-            use = use_by_batch(
-                setup,
-                self.model.architecture,
-                field,
-                constants=self._bare,
-                compute_capability=gpu.compute_capability,
-                rough=True,
+            self._curves[key] = use_by_batch(
+                setup, self.model.architecture, field, constants=self._bare, compute_capability=key[0], rough=True
             )
-
-            def used(batch: int) -> int:
-                if batch not in known:
-                    known[batch] = use(batch)
-                return known[batch]
-
-            self._curves[key] = used, known
-        return self._curves[key]
+        limit = usable_bytes(gpu.memory_total, self._constants) - self._context(gpu).high
+        return largest_within(self._curves[key], limit, 1, LARGEST_BATCH)
 
     def _context(self, gpu: Gpu) -> Context:
         return context_of(self._constants, gpu.compute_capability, gpu)
-
-
-def _generation(gpu: Gpu) -> tuple[bool, bool]:
-    """What of a GPU's capability a prediction reads: SDPA's kernels, and cuBLAS's workspace."""
-    return gpu.compute_capability >= FLASH_FROM, gpu.compute_capability[0] >= HOPPER
 
 
 def _with_context(phase: Phase, context: Context) -> Phase:

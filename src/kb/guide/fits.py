@@ -9,7 +9,7 @@ from kb.core.hardware import Gpu
 from kb.core.model import Model
 from kb.core.record import NamedTuple
 from kb.guide.curves import Curves
-from kb.memory import UnsupportedArchitectureError, engine_answers
+from kb.memory import UnsupportedArchitectureError
 from kb.report.lesson_rows import SHOWN_WAYS
 
 LENGTHS = (128, 256, 512, 1024, 2048)  # tokens of input, of the heat maps
@@ -45,15 +45,13 @@ class Map(NamedTuple):
 
 
 def fit_of(model: Model, gpu: Gpu, constants: Mapping[str, float], curves: Curves | None = None) -> Row | None:
-    """None where the memory engine answers: following each run takes too long for all GPUs.
+    """None where nothing is known of the model's type.
 
     ``curves`` are the model's, where it is asked about often.
     """
     curves = curves or Curves(model, constants)
     try:
         base, precision = base_of(model, Estimator(model, on_gpu(gpu), constants, rough=True))
-        if engine_answers(base, model.architecture, rough=True):
-            return None
         training = base._replace(do_eval=False)
         train = {
             way: curves.largest(training._replace(**WAYS[way]), "per_device_train_batch_size", gpu)

@@ -1,4 +1,4 @@
-"""The memory model: closed forms from model dimensions and settings to a ledger in bytes. Pure."""
+"""The memory model: from a model's dimensions and a run's settings to a ledger in bytes. Pure."""
 
 from kb.memory.architecture import architecture_from_config
 from kb.memory.config_fields import UnsupportedArchitectureError
@@ -12,7 +12,7 @@ from kb.memory.linear import (
     modules,
     targets_for,
 )
-from kb.memory.predict import engine_answers, predict, surely_out_of_memory
+from kb.memory.predict import is_followed, predict, surely_out_of_memory
 from kb.memory.search import largest_batch, workers_that_fit
 
 __all__ = [
@@ -22,7 +22,7 @@ __all__ = [
     "adapter_parameters",
     "architecture_from_config",
     "default_targets",
-    "engine_answers",
+    "is_followed",
     "largest_batch",
     "match_targets",
     "modules",

@@ -1,4 +1,4 @@
-"""One setup, one architecture, one machine → one :class:`MemoryReport`, by the memory engine or by closed forms."""
+"""One setup, one architecture, one machine → one :class:`MemoryReport`, by the memory engine."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,14 +7,12 @@ from kb.core.hardware import Gpu
 from kb.core.memory_report import MemoryReport
 from kb.core.model import Architecture
 from kb.core.setup import TrainingSetup
-from kb.memory.closed_form import closed_report
-from kb.memory.config_fields import UnsupportedArchitectureError
 from kb.memory.host import host_ledger
 from kb.memory.loads import loads_of
 from kb.memory.process import context_of
 
 Capability = tuple[int, int] | None
-FAMILIES = ("t5", "bart", "decoder", "encoder")
+MOST_LAYERS = 512  # each is followed: two steps of so many take some seconds
 
 
 def predict(
@@ -30,8 +28,8 @@ def predict(
     rough: bool = False,
     among: bool = False,
 ) -> MemoryReport:
-    """GPU memory by phase and host memory, with a verdict against the GPU: by the memory engine, and of a run that it
-    does not follow by a closed form (level 0).
+    """GPU memory by phase and host memory, with a verdict against the GPU. Of a run that the memory engine does not
+    follow in every part it is a rough answer, about the nearest run that it does follow.
 
     Args:
         constants: the figures of ``rules/constants.yaml`` by name, sizes in bytes.
@@ -39,46 +37,32 @@ def predict(
         host_limit_bytes: the container's limit, or the host's memory.
         checkpoint_bytes: the model's files; by default its parameters as loaded.
         among: the GPU is one of many: what the run takes without a limit answers for each, where it decides.
-        rough: by the closed form, where there is one that answers well: some hundred times as quick, in wide bands.
+        rough: from a model of few layers, in wide bands; several times as quick.
 
     Raises:
-        UnsupportedArchitectureError: the engine does not follow the run, and there is no closed form for it.
+        UnsupportedArchitectureError: the engine follows neither the run nor any near it.
         KeyError: a constant is missing.
     """
-    if architecture.family not in FAMILIES:
-        raise UnsupportedArchitectureError(
-            f"no closed form for the {architecture.family} family ({architecture.model_type}) yet"
-        )
     capability = compute_capability or (gpu.compute_capability if gpu else None)
     memory = gpu_memory_bytes if gpu_memory_bytes is not None else (gpu.memory_total if gpu else None)
     context = context_of(constants, capability, gpu)
-    report = None
-    if engine_answers(setup, architecture, rough=rough):
-        try:
-            report = _engine().report_of(setup, architecture, constants, context, memory, capability, among)
-        except UnsupportedArchitectureError:
-            if not has_closed_form(setup, architecture):
-                raise
-    if report is None:
-        report = closed_report(setup, architecture, constants, context, memory, capability)
+    if rough or not is_followed(setup, architecture):
+        from kb.memory.engine.rough import rough_report  # most runs are followed
+
+        report = rough_report(setup, architecture, constants, context, memory, capability)
+    else:
+        report = _engine().report_of(setup, architecture, constants, context, memory, capability, among)
     loads = loads_of(setup, architecture, checkpoint_bytes)
     return report._replace(host=host_ledger(setup, loads, constants=constants, limit_bytes=host_limit_bytes))
 
 
-def has_closed_form(setup: TrainingSetup, architecture: Architecture) -> bool:
-    """Whether a closed form describes the run; what has none, the memory engine alone answers."""
-    return not (architecture.engine or setup.post)
+def is_followed(setup: TrainingSetup, architecture: Architecture) -> bool:
+    """Whether :func:`predict` follows all of the run, which takes tens of milliseconds; else its answer is rough."""
+    return not _is_deep(architecture) and _engine().why_not(setup, architecture) is None
 
 
-def engine_answers(setup: TrainingSetup, architecture: Architecture, *, rough: bool = False) -> bool:
-    """Whether :func:`predict` follows the run by the memory engine, which takes tens of milliseconds; ``rough``: even
-    where no more than a rough answer is asked for, since there is no closed form or it is far off.
-    """
-    if not has_closed_form(setup, architecture):
-        return True
-    if rough and not _is_followed_better(setup, architecture):
-        return False
-    return _engine().why_not(setup, architecture) is None
+def _is_deep(architecture: Architecture) -> bool:
+    return architecture.encoder_layers + architecture.decoder_layers > MOST_LAYERS
 
 
 def reservable_bytes(
@@ -107,36 +91,12 @@ def surely_out_of_memory(
     rough: bool = False,
 ) -> bool:
     """Whether :func:`predict` would say of training that it is out of memory, where that is seen without following a
-    step: the weights alone are too much. False says nothing, and so it is of a closed form, which is quick enough.
+    step: the weights alone are too much. False says nothing, and so it is of a rough answer, which is quick enough.
     """
-    if not (setup.do_train and engine_answers(setup, architecture, rough=rough)):
+    if rough or not (setup.do_train and is_followed(setup, architecture)):
         return False
     capability = compute_capability or (gpu.compute_capability if gpu else None)
     context = context_of(constants, capability, gpu)
     from kb.memory.engine.at_rest import over_at_rest  # as the engine's reports below
 
     return over_at_rest(setup, architecture, constants, context, memory, capability)
-
-
-def _is_followed_better(setup: TrainingSetup, architecture: Architecture) -> bool:
-    """An output layer in fp32 that trains beside adapters (LLaMA-Factory), and DoRA, which asks the base layer again
-    beside a dropout: closed forms are up to 7 % too low there. FSDP: they are 30 % too low where gradients accumulate,
-    which stay whole until the last pass, and up to 90 % too high with offloading. ZeRO-3: up to 13 % too low, and
-    what is reserved 25 %, beside what DeepSpeed's own code takes. 8 bits: they are up to 39 % too low, as each layer
-    keeps its input whatever is checkpointed. Weights in one 16-bit type that compute in the other: what comes of both
-    is fp32, and closed forms are up to 18 % too low. DeBERTa: closed forms are 11 % off in what
-    training reserves and 40 % in evaluation, on average.
-    """
-    own_head = setup.trained_type == "fp32" and setup.modules_to_save
-    adapted = bool(setup.method != "full" and (own_head or setup.use_dora))
-    shards = setup.do_train and (setup.fsdp or setup.zero_stage == 3)
-    eight = setup.load_in_8bit and not setup.load_in_4bit
-    halves = _computes_in_the_other_half(setup)
-    return adapted or shards or eight or halves or architecture.model_type == "deberta-v2"
-
-
-def _computes_in_the_other_half(setup: TrainingSetup) -> bool:
-    """Weights in fp16 under autocast in bf16, or the reverse; what PEFT prepares for k bits is fp32 beforehand."""
-    prepared = setup.prepare_for_kbit and setup.method != "full" and (setup.load_in_4bit or setup.load_in_8bit)
-    computes = "bf16" if setup.bf16 else "fp16" if setup.fp16 else setup.weights
-    return setup.do_train and not prepared and setup.weights != "fp32" and setup.weights != computes

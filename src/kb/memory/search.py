@@ -9,10 +9,9 @@ from kb.core.memory_report import Phase
 from kb.core.model import Architecture
 from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
-from kb.memory.config_fields import UnsupportedArchitectureError
 from kb.memory.host import host_ledger
 from kb.memory.loads import loads_of
-from kb.memory.predict import engine_answers, has_closed_form, predict
+from kb.memory.predict import is_followed, predict
 from kb.memory.process import context_of
 
 BatchField = Literal["per_device_train_batch_size", "per_device_eval_batch_size", "inference_batch_size"]
@@ -53,25 +52,13 @@ def largest_batch(
     of a like question, by default the rough one. ``rough``: as of :func:`predict`.
     """
     where: dict[str, Any] = {"constants": constants, "gpu": gpu, "compute_capability": compute_capability}
-    if first is None and not rough and not engine_answers(setup, architecture, rough=True):
-        first = largest_batch(setup, architecture, field, limit_bytes, **where, most=most, rough=True)
-    first, setup = first or 1, _only(setup, field)
-    if engine_answers(setup, architecture, rough=rough) and not (setup.post and setup.post.colocated):
-        looked = _Followed(setup, architecture, field, limit_bytes, **where)
-        try:
-            slope = looked.slope(first)
-            return largest_within(looked.used, limit_bytes, 1, most, slope=slope, first=first, grain=grain)
-        except UnsupportedArchitectureError:  # as in a prediction
-            if not has_closed_form(setup, architecture):
-                raise
-            rough = True
-    phases = _phases_by_batch(setup, architecture, field, **where, rough=rough)
-    growing = max((_growing_bytes(phase) for phase in phases(first, ENDLESS)), default=0)
-
-    def used(batch: int) -> int:
-        return _most_used(phases(batch, ENDLESS))
-
-    return largest_within(used, limit_bytes, 1, most, slope=growing / first, first=first)
+    if rough or not is_followed(setup, architecture) or _is_beside_vllm(setup):
+        used = use_by_batch(setup, architecture, field, **where, gpu_memory_bytes=ENDLESS, rough=rough)
+        return largest_within(used, limit_bytes, 1, most, first=first)
+    first = first or largest_batch(setup, architecture, field, limit_bytes, **where, most=most, rough=True) or 1
+    looked = _Followed(_only(setup, field), architecture, field, limit_bytes, **where)
+    slope = looked.slope(first)
+    return largest_within(looked.used, limit_bytes, 1, most, slope=slope, first=first, grain=grain)
 
 
 class _Followed:
@@ -133,40 +120,34 @@ def use_by_batch(
     rough: bool = False,
 ) -> Callable[[int], int]:
     """What :func:`largest_batch` compares with a limit: bytes of the phases that ``field`` governs, by its value."""
-    where: dict[str, Any] = {"constants": constants, "gpu": gpu, "compute_capability": compute_capability}
-    phases = _phases_by_batch(setup, architecture, field, **where, rough=rough, gpu_memory_bytes=gpu_memory_bytes)
-    return lambda batch: _most_used(phases(batch, None))
+    setup, asked = _only(setup, field), setup
+    if not _is_beside_vllm(setup) and (rough or not is_followed(setup, architecture)):
+        from kb.memory.engine import rough as shallow  # exact answers do without
 
+        capability = compute_capability or (gpu.compute_capability if gpu else None)
+        context = context_of(constants, capability, gpu)
+        if setup.do_train:  # one look at the run answers of its training and of its evaluation
+            setup = setup._replace(do_eval=asked.do_eval)
+        return shallow.use_by_batch(setup, architecture, _PHASES[field], constants, context, capability)
 
-def _phases_by_batch(
-    setup: TrainingSetup,
-    architecture: Architecture,
-    field: BatchField,
-    *,
-    constants: Mapping[str, float],
-    gpu: Gpu | None,
-    compute_capability: tuple[int, int] | None,
-    rough: bool,
-    gpu_memory_bytes: int | None = None,
-) -> Callable[[int, int | None], list[Phase]]:
-    """The phases by the batch, on a GPU of so many bytes; None: of its own."""
-    setup = _only(setup, field)
-    # vLLM takes a share of the GPU: of its own bytes, always
-    beside = None if setup.post is not None and setup.post.colocated else ENDLESS
-
-    def phases(batch: int, memory: int | None) -> list[Phase]:
+    def used(batch: int) -> int:
         report = predict(
             setup._replace(**{field: batch}),  # type: ignore[arg-type]
             architecture,
             constants=constants,
             gpu=gpu,
-            gpu_memory_bytes=(memory and beside) or gpu_memory_bytes,
+            gpu_memory_bytes=None if gpu_memory_bytes == ENDLESS and _is_beside_vllm(setup) else gpu_memory_bytes,
             compute_capability=compute_capability,
             rough=rough,
         )
-        return [phase for phase in report.phases if phase.name in _PHASES[field]]
+        return _most_used([phase for phase in report.phases if phase.name in _PHASES[field]])
 
-    return phases
+    return used
+
+
+def _is_beside_vllm(setup: TrainingSetup) -> bool:
+    """Whether vLLM takes a share of the GPU's bytes beside the run, so that these always count."""
+    return setup.post is not None and setup.post.colocated is not None
 
 
 def _most_used(phases: list[Phase], *, alive: bool = False) -> int:

@@ -7,7 +7,6 @@ what the host keeps of them where a run offloads, and what a step's time takes f
 from kb.core.model import Architecture
 from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
-from kb.memory.block_remainders import own_segments_remainder, weights_remainder
 from kb.memory.counts import Counts, count
 from kb.memory.linear import LinearModule, UnknownTargetsError, match_targets
 
@@ -25,7 +24,7 @@ KNOWN_OPTIMIZERS = (
 
 
 class States(NamedTuple):
-    """Bytes of the model's states, with what the allocator leaves unsplit in their blocks.
+    """Bytes of the model's states.
 
     ``trainable`` counts parameters, ``targets`` are the modules that LoRA wraps, ``paged`` is what a paged optimizer
     keeps in host memory, and ``saved`` what a checkpoint of the model holds.
@@ -57,16 +56,11 @@ def states_of(setup: TrainingSetup, arch: Architecture) -> States:
     adapters = sum(
         (setup.lora_r * (m.in_features + m.out_features) + magnitudes * m.out_features) * m.number for m in targets
     )
-    parameters, quantization = _weights(setup, arch, counts, weight)
+    parameters, quantization = _weights(setup, counts, weight)
     if setup.method == "full":
         trainable, copied = counts.total, 0
-        rest = own_segments_remainder(arch, weight)
-        if weight == HALF and arch.family == "encoder":  # small matrices in half share segments, as the weights do
-            rest = weights_remainder(arch, weight, packed=False)
-        gradients = weight * trainable + rest
+        gradients = weight * trainable
         optimizer, paged = _optimizer(setup, arch, trainable, weight)
-        if optimizer >= 2 * weight * trainable:
-            optimizer += 2 * rest
     else:
         trainable, copied = adapters + whole, narrow * adapters + wide * whole
         gradients = copied
@@ -122,19 +116,19 @@ def _targets(setup: TrainingSetup, arch: Architecture) -> tuple[tuple[LinearModu
         return (), whole
 
 
-def _weights(setup: TrainingSetup, arch: Architecture, counts: Counts, weight: int) -> tuple[int, int]:
-    """Bytes of the base weights, the remainders of their blocks with them, and of their quantization state.
+def _weights(setup: TrainingSetup, counts: Counts, weight: int) -> tuple[int, int]:
+    """Bytes of the base weights, and of their quantization state.
 
     4-bit and 8-bit loading pack the blocks' linear layers but T5's ``wo``; peft's preparation widens the rest to fp32.
     """
     four, eight = setup.load_in_4bit or setup.method == "qlora", setup.load_in_8bit
     if not (four or eight):
         kept_wide = (FP32 - HALF) * counts.kept_wide if setup.weights == "fp16" else 0
-        return weight * counts.total + kept_wide + weights_remainder(arch, weight, packed=False), 0
+        return weight * counts.total + kept_wide, 0
     prepared = setup.prepare_for_kbit and not setup.half_tables and setup.method != "full"
     rest = FP32 if weight == FP32 or prepared else HALF
     packed = counts.quantizable
-    others = rest * (counts.total - packed) + weights_remainder(arch, rest, packed=True)
+    others = rest * (counts.total - packed)
     if eight and not four:
         return packed + others, 0
     blocks = packed // NF4_BLOCK

@@ -13,48 +13,54 @@ def paired(
 ) -> dict[int, list[int]]:
     """Each allocation of a log → its likes in that of a deeper run.
 
-    What the added layer asks for is left out. What no layer asks for (weights that are loaded, a step over all
+    What the added layer asks for is left out, and what is asked for again is looked at once. What no layer asks for (weights that are loaded, a step over all
     parameters) is found by what comes before and behind, and has two likes where it could be either layer's.
 
     Args:
         like: the shallow run's layer that a layer of the deeper run is like; None of the added one.
     """
-    one, ones = _asked(shallow, lambda place: place)
+    one, ones = _asked(shallow, None)
     other, others = _asked(deep, like)
     found: dict[int, list[int]] = {at: [] for at in one}
     here = there = 0
-    while here < len(ones) and there < len(others):
+    end, last = len(ones), len(others)
+    while here < end and there < last:
         if ones[here] == others[there]:
             found[one[here]].append(other[there])
-            here, there = here + 1, there + 1
+            here += 1
+            there += 1
             continue
         more = _more(ones, others, here, there)
         if more is None:
             here += 1  # asked for in the shallow run alone: sizes that depend on all layers
             continue
         for back in range(1, min(more, here) + 1):
-            if ones[here - back] == others[there + more - back] and ones[here - back][-1] is None:
+            if ones[here - back] == others[there + more - back] and ones[here - back][1] is None:
                 found[one[here - back]].append(other[there + more - back])
         there += more
     return found
 
 
 def _asked(
-    recording: PlacedRecording, like: Callable[[Place], Place | None]
-) -> tuple[list[int], list[tuple[object, ...]]]:
+    recording: PlacedRecording, like: Callable[[Place], Place | None] | None
+) -> tuple[list[int], list[tuple[object, Place | None]]]:
     """The entries that ask for a block, and what tells one from another: size, moment, term and layer."""
     ats, asked = [], []
-    places = recording.places
-    for at, entry in enumerate(recording.log):
-        if type(entry) is not Booked:
+    places, known = recording.places.get, dict[Place | None, Place | None]()
+    if like is not None:
+        known = {place: like(place) for place in set(recording.places.values())}
+    log, first = recording.log, recording.first
+    for at in (*range(first.start), *range(first.stop, len(log))):
+        entry = log[at]
+        if type(entry) is int:
             continue
-        place = places.get(at)
-        if place is not None:
-            place = like(place)
+        place = places(at)
+        if place is not None and like is not None:
+            place = known[place]
             if place is None:
                 continue
         ats.append(at)
-        asked.append((*entry[1:], place))
+        asked.append((entry[1:], place))  # type: ignore[index]
     return ats, asked
 
 

@@ -24,6 +24,7 @@ class PlacedRecording(Recording):
         super().__init__(pool)
         self.depth = depth  # layers of each stack
         self.places: dict[int, Place] = {}
+        self.first = range(0)  # entries of what was asked for again: with what stays of it, that takes no less
         self._inside: Place | None = None
         self._passed: dict[Stack, int] = {}
         self._since: list[int] = []  # steps of the tape before which a layer begins or ends
@@ -50,6 +51,7 @@ class PlacedRecording(Recording):
     def repeat(self, since: tuple[int, int]) -> None:
         before = len(self.log)
         super().repeat(since)
+        self.first = range(since[0], before)
         freed = {entry for entry in self.log[since[0] : before] if type(entry) is int}
         again = [at for at in range(since[0], before) if at in freed]
         made = [at for at in range(before, len(self.log)) if type(self.log[at]) is Booked]

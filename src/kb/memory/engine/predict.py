@@ -20,8 +20,6 @@ from kb.memory.engine.tensor import mark
 from kb.memory.engine.world import Recording, held, world
 from kb.memory.linear import default_targets
 
-MOST_LAYERS = 512  # each is followed: two steps of so many take some seconds
-
 
 def record_runs(
     setup: TrainingSetup,
@@ -144,9 +142,6 @@ def check_answers(setup: TrainingSetup) -> None:
 
 def model_of(setup: TrainingSetup, architecture: Architecture) -> Model:
     check_followed(architecture, setup)
-    layers = architecture.encoder_layers + architecture.decoder_layers
-    if layers > MOST_LAYERS:
-        raise NotFollowedError(f"{layers} layers")
     if setup.post is not None and setup.post.kind == "embedding":
         architecture = architecture._replace(head="embedding")
     kind = model_class(architecture)

@@ -11,13 +11,16 @@ from kb.core.memory_report import HostLedger, MemoryReport, Phase
 from kb.core.model import Architecture
 from kb.core.setup import TrainingSetup
 from kb.memory.engine.faults import NotFollowedError
-from kb.memory.engine.follow import MOST_KNOWN, Followed, Run, alike, beside, counted
+from kb.memory.engine.follow import MOST_KNOWN, Followed, Run, beside, counted
+from kb.memory.engine.nearest import Nearest, nearest
 from kb.memory.engine.report import assumed_of, refused, why_not
 from kb.memory.engine.shallow import Line, lines, roughly, run_of
 from kb.memory.engine.world import AMPERE
 from kb.memory.process import Context, Peak, judged, phase_of, reserved_of
 
 Capability = tuple[int, int] | None
+# Of each generation the cards that stand for all: kernels of attention change with the first, workspaces with the last.
+GENERATIONS = ((7, 5), (8, 6), (9, 0))
 UNREAD_BATCH = 2  # of a run whose lines are asked for: they hold for each
 
 
@@ -44,6 +47,13 @@ def rough_report(
         phases = beside(phases, setup, architecture, memory)
     phases, verdict = judged(phases, memory, constants)
     return MemoryReport("rough", assumed, phases, HostLedger((), 0, 0, None), verdict)
+
+
+def _nearest(setup: TrainingSetup, architecture: Architecture) -> Nearest:
+    try:
+        return nearest(setup, architecture)
+    except NotFollowedError as error:
+        raise refused(architecture, error) from None
 
 
 def rough_phases(
@@ -93,7 +103,7 @@ def use_by_batch(
         near = _nearest(setup, architecture)
         setup, architecture = near.setup, near.architecture
 
-    def at(batch: int) -> int:
+    def by_itself(batch: int) -> int:
         here = run_of(Run(setup, architecture, AMPERE), batch).setup
         found = rough_phases(here, architecture, constants, context, capability)
         return max((phase.high_bytes for phase in found if phase.name in phases), default=0)
@@ -103,7 +113,7 @@ def use_by_batch(
     except NotFollowedError as error:
         raise refused(architecture, error) from None
     if known is None:
-        return at
+        return by_itself
     growing = [
         (line, 1 + constants[f"band_{name}"], reserved_of(name, line.moment, constants, **_holes(setup))[1])
         for name in phases
@@ -111,8 +121,6 @@ def use_by_batch(
     ]
 
     def used(batch: int) -> int:
-        if batch < UNREAD_BATCH:
-            return at(batch)
         return max((round(_bytes(line, batch) * band * upper) for line, band, upper in growing), default=0) + more
 
     more = context.high if growing else 0
@@ -127,8 +135,15 @@ def _holes(setup: TrainingSetup) -> dict[str, bool]:
     return {"checkpointing": setup.gradient_checkpointing, "eager": setup.attn_implementation == "eager"}
 
 
+def generation_of(capability: Capability) -> tuple[int, int]:
+    """The compute capability that stands for a GPU's generation in rough answers."""
+    if capability is None or (8, 0) <= capability < (9, 0):
+        return GENERATIONS[1]
+    return GENERATIONS[0] if capability < (8, 0) else GENERATIONS[2]
+
+
 def _run(setup: TrainingSetup, architecture: Architecture, capability: Capability) -> Run:
-    return Run(counted(setup), architecture, alike(capability or AMPERE, setup, architecture))
+    return Run(counted(setup), architecture, generation_of(capability))
 
 
 @lru_cache(maxsize=MOST_KNOWN)

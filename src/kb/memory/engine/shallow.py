@@ -28,10 +28,8 @@ OF_LAYERS: Mapping[Stack, tuple[str, ...]] = {  # fields that say something of e
     "encoder": ("windows",),
     "decoder": ("slides", "turns", "dense"),
 }
-# A first layer and a last differ from those between: nothing before the first one trains with adapters. T5's first one
-# holds the biases of all, whose gradients are added in place only from the third on.
-LEAST, LEAST_OF_T5 = 2, 3
-BATCHES = (2, 4)  # a batch of one leaves out copies that larger ones make, and is asked about by itself
+LEAST = 2  # a first layer and a last: nothing before the first one trains with adapters, and T5's has the biases of all
+BATCHES = (2, 4)  # a batch of one leaves out copies that larger ones make
 
 
 class Moment(NamedTuple):
@@ -54,38 +52,38 @@ class Process:
 
     Args:
         more: by how many layers the model is deeper than ``base``, for each of ``deeper``.
-        added: the layer that each of ``deeper`` has more, in each stack.
     """
 
-    def __init__(
-        self,
-        base: PlacedRecording,
-        deeper: Sequence[PlacedRecording],
-        more: Sequence[int],
-        added: Sequence[Mapping[Stack, int]],
-    ) -> None:
+    def __init__(self, base: PlacedRecording, deeper: Sequence[PlacedRecording], more: Sequence[int]) -> None:
         self.base, self.deeper, self.more = base, deeper, more
-        self._pairs = [
-            paired(base, each, partial(_like, added=layers)) for each, layers in zip(deeper, added, strict=True)
-        ]
 
     def value(self, moment: Moment) -> int:
         """Bytes that are allocated at a moment of the whole depth."""
-        least = self.base.log[moment.at].allocated  # type: ignore[union-attr]
-        return least + sum(
-            number * (each.log[at].allocated - least)  # type: ignore[union-attr]
-            for each, at, number in zip(self.deeper, moment.deeper, self.more, strict=True)
-        )
+        least = found = self.base.log[moment.at][0]  # type: ignore[index]
+        for each, at, number in zip(self.deeper, moment.deeper, self.more, strict=True):
+            found += number * (each.log[at][0] - least)  # type: ignore[index]
+        return found
 
-    def moments(self) -> dict[str, list[Moment]]:
-        """What each phase passes, without what is surely no peak: an entry that another one follows at once."""
+    def moments(self, added: Sequence[Mapping[Stack, int]]) -> dict[str, list[Moment]]:
+        """What each phase passes, without what is surely no peak: an entry that another one follows at once.
+
+        Args:
+            added: the layer that each of ``deeper`` has more, in each stack.
+        """
+        pairs = [
+            paired(self.base, each, partial(_like, added=layers))
+            for each, layers in zip(self.deeper, added, strict=True)
+        ]
         log, found = self.base.log, dict[str, list[Moment]]()
         ends = [*(start for start, _ in self.base.starts[1:]), len(log)]
         for (start, phase), end in zip(self.base.starts, ends, strict=True):
             here = found.setdefault(phase, []) if phase else []
             for at in range(start, end):
                 if type(log[at]) is Booked and (at + 1 == end or type(log[at + 1]) is int):
-                    here += [Moment(at, ats) for ats in product(*(pairs.get(at, ()) for pairs in self._pairs))]
+                    if len(pairs) == 1:
+                        here += [Moment(at, (like,)) for like in pairs[0].get(at, ())]
+                    else:
+                        here += [Moment(at, likes) for likes in product(*(each.get(at, ()) for each in pairs))]
         return found
 
     def name(self, moment: Moment) -> str:
@@ -103,7 +101,8 @@ class Process:
             return 0
         least = self.base.phases[phase].allocated
         return least + sum(
-            number * (each.phases[phase].allocated - least) for each, number in zip(self.deeper, self.more, strict=True)
+            number * (each.phases[phase].allocated - least)
+            for each, number in zip(self.deeper, self.more, strict=True)
         )
 
     def found(self, phase: str, moment: Moment | None) -> Found:
@@ -134,8 +133,9 @@ def roughly(run: Run) -> Followed:
         NotFollowedError: something that the engine does not follow.
     """
     found: dict[str, Found] = {}
-    for process in _processes(run):
-        for phase, moments in process.moments().items():
+    processes, added = _processes(run)
+    for process in processes:
+        for phase, moments in process.moments(added).items():
             best = max(moments, key=process.value, default=None)
             if best is not None and process.value(best) < process.resting(phase):
                 best = None
@@ -148,23 +148,31 @@ def roughly(run: Run) -> Followed:
 
 
 def lines(run: Run) -> Mapping[str, tuple[Line, ...]] | None:
-    """For each phase the lines of which the highest says what is allocated, by the batch of the phase from 2 up; None
-    where memory does not grow evenly with it: the run asks for more with more samples.
+    """For each phase the lines of which the highest says what is allocated, by the batch of the phase; None where
+    memory does not grow evenly with it: the run asks for more with more samples.
     """
-    few, many = (_processes(run_of(run, batch)) for batch in BATCHES)
+    (few, added), (many, _) = (_processes(run_of(run, batch)) for batch in BATCHES)
     found: dict[str, list[Line]] = {}
     for one, other in zip(few, many, strict=True):
         if one.entries() != other.entries():
             return None
-        alike = other.moments()
-        for phase, moments in one.moments().items():
-            here = found.setdefault(phase, [])
-            here.append(_line(one.resting(phase), other.resting(phase), phase))
-            both = set(alike[phase])
-            here += (
-                _line(one.value(moment), other.value(moment), one.name(moment)) for moment in moments if moment in both
-            )
+        for phase, moments in one.moments(added).items():  # entry by entry the logs are alike
+            ends: dict[str, list[tuple[int, int]]] = {phase: [(one.resting(phase), other.resting(phase))]}
+            for moment in moments:
+                ends.setdefault(one.name(moment), []).append((one.value(moment), other.value(moment)))
+            found.setdefault(phase, []).extend(_line(*pair, name) for name in ends for pair in _front(ends[name]))
     return {phase: _highest_of_each(each) for phase, each in found.items()}
+
+
+def _front(ends: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The pairs of bytes, of few samples and of many, of which no other has as much of few and grows faster."""
+    front: list[tuple[int, int]] = []
+    steepest = -1
+    for few, many in sorted(ends, reverse=True):
+        if many - few > steepest:
+            front.append((few, many))
+            steepest = many - few
+    return front
 
 
 def run_of(run: Run, batch: int) -> Run:
@@ -206,18 +214,18 @@ def _use(setup: TrainingSetup, base: Recording) -> str:
     return "evaluation" if "evaluate" in base.phases else "inference"
 
 
-def _processes(run: Run) -> list[Process]:
+def _processes(run: Run) -> tuple[list[Process], list[dict[Stack, int]]]:
+    """The run's processes, and the layer that each deeper run of one has more, in each stack."""
     kinds = kinds_of(run.architecture)
-    least = LEAST_OF_T5 if run.architecture.family == "t5" else LEAST
-    layers = {kind: min(least, number) for kind, number in kinds.items()}
-    wanted = [kind for kind, number in kinds.items() if number > least]
-    depths = [layers, *(layers | {kind: least + 1} for kind in wanted)]
-    more = [kinds[kind] - least for kind in wanted]
+    layers = {kind: min(LEAST, number) for kind, number in kinds.items()}
+    wanted = [kind for kind, number in kinds.items() if number > LEAST]
+    depths = [layers, *(layers | {kind: LEAST + 1} for kind in wanted)]
+    more = [kinds[kind] - LEAST for kind in wanted]
     if len(wanted) > 1 and len(set(more)) == 1:  # as many more of each: all at once
-        depths, more = [layers, layers | dict.fromkeys(wanted, least + 1)], more[:1]
+        depths, more = [layers, layers | dict.fromkeys(wanted, LEAST + 1)], more[:1]
     added = [_added(layers, depth) for depth in depths[1:]]
     base, *deeper = (_recorded(run, depth) for depth in depths)
-    return [Process(each, others, more, added) for each, *others in zip(base, *deeper, strict=True)]
+    return [Process(each, others, more) for each, *others in zip(base, *deeper, strict=True)], added
 
 
 def _recorded(run: Run, layers: Mapping[Kind, int]) -> list[PlacedRecording]:
