@@ -66,6 +66,17 @@ class Liger(NamedTuple):
     autocast: bool = False  # TRL casts the adapters of 4-bit weights to bf16, and sets autocast for it (before 0.29)
 
 
+NEWEST_LIGER = (0, 8, 5)  # of liger-kernel, as far as was read
+
+
+class LigerKernels(NamedTuple):
+    """What the Trainer does with liger-kernel in plain training (``use_liger_kernel``)."""
+
+    release: tuple[int, ...] = NEWEST_LIGER
+    layers: bool = True  # norms, rotary embedding and feed-forward are Liger's too, not the loss alone
+    skips: bool = True  # no logits in evaluation either, where the loss alone is asked for (``skip_logits``)
+
+
 class Colocated(NamedTuple):
     """vLLM in the training process. It takes a share of the whole GPU, weights and KV cache in one."""
 
@@ -161,6 +172,7 @@ class TrainingSetup(NamedTuple):
     label_smoothing_factor: float = 0.0
     fused_loss: bool = False  # Liger and its like: the loss is computed in pieces, without whole logits
     fused_evaluation: bool = False  # so too in evaluation (Cut Cross-Entropy; Liger makes logits there)
+    liger_kernels: LigerKernels | None = None  # whose fused loss it is; None: a kernel that nobody names
 
     predict_with_generate: bool = False
     prediction_loss_only: bool = False

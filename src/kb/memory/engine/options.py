@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 
 from kb.core.record import NamedTuple
-from kb.core.setup import Images, PackedOn, TrainingSetup
+from kb.core.setup import NEWEST_LIGER, Images, PackedOn, TrainingSetup
 from kb.memory.engine.faults import refuse
 from kb.memory.engine.tensor import BF16, F16, F32, I8
 
@@ -39,6 +39,15 @@ class Quantization(NamedTuple):
     packed_on: PackedOn = "gpu"
 
 
+class Fused(NamedTuple):
+    """A loss without whole logits, as Liger computes it: by which release, and whether evaluation goes without too."""
+
+    release: tuple[int, ...]
+    evaluates: bool
+    named: bool = False  # it is Liger's, which some types of models have none of
+    layers: bool = False  # the layers are Liger's too
+
+
 class Options(NamedTuple):
     """``dtype`` is that of the weights as loaded; ``autocast`` that of products, where the Trainer's autocast is on."""
 
@@ -55,6 +64,7 @@ class Options(NamedTuple):
     frozen: tuple[str, ...] = ()  # parts of a path: nothing there trains, nor gets an adapter
     checkpoints_trained: bool = False  # as LLaMA-Factory: of layers, those that have something to train
     frozen_dtype: str | None = None  # of that, where it is not ``dtype``
+    fused: Fused | None = None
 
 
 def options_of(setup: TrainingSetup, defaults: tuple[str, ...] | None) -> Options:
@@ -112,12 +122,24 @@ def options_of(setup: TrainingSetup, defaults: tuple[str, ...] | None) -> Option
         frozen=setup.frozen,
         checkpoints_trained=setup.checkpoints_trained,
         frozen_dtype=None if setup.fsdp or by_deepspeed else TYPES.get(setup.frozen_weights or ""),
+        fused=_fused(setup),
     )
 
 
 def unshared(setup: TrainingSetup) -> bool:
     """Whether DeepSpeed runs on several GPUs without ZeRO, so that each has all states."""
     return setup.spread.deepspeed and not setup.zero_stage and setup.world_size > 1
+
+
+def _fused(setup: TrainingSetup) -> Fused | None:
+    """How the loss is computed in pieces, where it is: a kernel that nobody names as Liger's newest."""
+    if not setup.fused_loss:
+        return None
+    kernels = setup.liger_kernels
+    if kernels is None:
+        return Fused(NEWEST_LIGER, setup.fused_evaluation)
+    skips = setup.fused_evaluation or (kernels.skips and setup.prediction_loss_only)
+    return Fused(kernels.release, skips, named=True, layers=kernels.layers)
 
 
 def packs(setup: TrainingSetup) -> bool:
@@ -136,7 +158,7 @@ def _check(setup: TrainingSetup) -> None:
         **_of_fsdp(setup),
         **_of_zero(setup),
         "tensor_parallel": setup.spread.tensor_parallel > 1 and setup.world_size > 1,
-        "use_liger_kernel": setup.fused_loss,
+        **_of_fused(setup),
     }
     if setup.method != "full":
         targets = setup.lora_target_modules if isinstance(setup.lora_target_modules, tuple) else ()
@@ -145,6 +167,14 @@ def _check(setup: TrainingSetup) -> None:
     for name, refuses in refused.items():
         if refuses:
             refuse(name, setup)
+
+
+def _of_fused(setup: TrainingSetup) -> dict[str, bool]:
+    """What reads the output layer's weight beside the layer itself is not followed where that is sharded."""
+    return {
+        "FSDP with use_liger_kernel": setup.fused_loss and setup.fsdp,
+        "ZeRO-3 with use_liger_kernel": setup.fused_loss and setup.zero_stage == 3,
+    }
 
 
 def _of_fsdp(setup: TrainingSetup) -> dict[str, bool]:

@@ -10,11 +10,13 @@ from kb.memory.engine.families.attention import Cache
 from kb.memory.engine.families.decoder_gemma import scaled_words
 from kb.memory.engine.families.decoder_inputs import ONE, of_layer
 from kb.memory.engine.families.decoder_layers import Layer
+from kb.memory.engine.families.decoder_liger import has_fused_head, with_kernels
 from kb.memory.engine.families.decoder_types import traits_of
 from kb.memory.engine.families.sliding import SlidingCache
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.fsdp import Group
 from kb.memory.engine.modules import LayerNorm, Linear, Model
+from kb.memory.engine.ops.liger_head import fused_cross_entropy
 from kb.memory.engine.ops.log_probs import without_last
 from kb.memory.engine.tensor import F32, I64, Tensor, new
 from kb.memory.engine.world import world
@@ -29,7 +31,7 @@ class Decoder(Model):
 
     def build(self) -> None:
         a = self.architecture
-        self.traits = traits = traits_of(a.model_type, a)
+        self.traits = traits = with_kernels(traits_of(a.model_type, a), a, self.options.fused)
         self.numbers, self.special_tokens = traits.numbers, traits.special_tokens
         if a.slides and traits.kinds == ONE:  # the type makes one mask for all
             raise NotFollowedError("layer_types")
@@ -99,8 +101,38 @@ class Decoder(Model):
         ids, padding, labels = batch
         x = self.base(ids, padding)
         world.recording.term = "activations_head"
+        return self.loss_and_logits(x, labels, smoothed=smoothed)
+
+    def loss_and_logits(self, x: Tensor, labels: Tensor, *, smoothed: bool) -> tuple[Any, Any]:
+        """Of the last hidden states; logits are None where the loss does without them, and the loss where the Trainer
+        smooths it."""
+        if self.fuses and not smoothed:
+            return self.fused_loss(x, labels), None
         logits = self.scores(x)
         return None if smoothed else causal_loss(logits, labels), logits
+
+    @property
+    def fuses(self) -> bool:
+        """Whether the loss is computed without whole logits: in training, and elsewhere where that is said."""
+        fused = self.options.fused
+        return fused is not None and (world.training or fused.evaluates) and has_fused_head(self.architecture, fused)
+
+    def fused_loss(self, x: Tensor, labels: Tensor) -> Tensor:
+        """``LigerForCausalLMLoss`` (liger_kernel/transformers/model/loss_utils.py): labels get one more, and lose one.
+
+        Raises:
+            NotFollowedError: the output layer has an adapter, which Liger does not ask.
+        """
+        assert self.options.fused is not None
+        if self.head.a is not None:
+            raise NotFollowedError("LoRA on lm_head with use_liger_kernel")
+        world.recording.term = "loss"
+        batch, length, width = x.shape
+        longer = new((batch, length + 1), I64)
+        labels = new((batch, length), I64) if batch > 1 else longer  # as in the loss of whole logits
+        loss = fused_cross_entropy(ops.view(x, (batch * length, width)), self.head.weight, self.options.fused.release)
+        del longer
+        return loss
 
     def scores(self, x: Tensor) -> Tensor:
         """The head's logits, scaled or capped where the type does that."""

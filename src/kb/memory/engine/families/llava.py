@@ -9,7 +9,7 @@ from kb.core.model import Architecture, Vision
 from kb.core.setup import Images, TrainingSetup
 from kb.memory.engine import ops
 from kb.memory.engine.families.clip_tower import TOWER_ACTIVATIONS, ClipTower
-from kb.memory.engine.families.decoder import Decoder, causal_loss
+from kb.memory.engine.families.decoder import Decoder
 from kb.memory.engine.families.decoder_parts import activation_of
 from kb.memory.engine.families.qwen_vl import Held, check_seeing
 from kb.memory.engine.faults import NotFollowedError
@@ -79,8 +79,7 @@ class Llava(Decoder):
         cache = Held() if self.caches and not (self.options.checkpointing and world.training) else None
         x, seen = self.pictured(ids, padding, cache, *pictures)
         world.recording.term = "activations_head"
-        logits = self.scores(x)
-        loss = None if smoothed else causal_loss(logits, labels)
+        loss, logits = self.loss_and_logits(x, labels, smoothed=smoothed)
         if cache is None:
             return loss, logits, seen
         return loss, logits, seen, cache.tensors.clear

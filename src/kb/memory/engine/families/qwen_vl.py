@@ -9,7 +9,7 @@ from typing import Any
 from kb.core.model import Architecture, Vision
 from kb.core.setup import Images, TrainingSetup
 from kb.memory.engine import ops
-from kb.memory.engine.families.decoder import Decoder, causal_loss
+from kb.memory.engine.families.decoder import Decoder
 from kb.memory.engine.families.decoder_parts import ACTIVATIONS
 from kb.memory.engine.families.masks import causal_mask
 from kb.memory.engine.families.picture_places import AXES, Sizes, told_places
@@ -113,8 +113,7 @@ class QwenVl(Decoder):
         cache = None if self.options.checkpointing and world.training else Held()
         x = self.pictured(ids, padding, cache, *pictures)
         world.recording.term = "activations_head"
-        logits = self.scores(x)
-        loss = None if smoothed else causal_loss(logits, labels)
+        loss, logits = self.loss_and_logits(x, labels, smoothed=smoothed)
         if cache is None:
             return loss, logits
         return loss, logits, None, cache.tensors.clear

@@ -120,7 +120,7 @@ def evaluated(model: Model, batch: list[Any]) -> tuple[Tensor, list[Tensor], Any
     kind = model.options.autocast
     with autocast(kind):
         loss, logits, *kept = model.run(*batch)
-    outputs = [logits, *(tensor for tensor in kept[:1] if tensor is not None)]
+    outputs = [tensor for tensor in (logits, *kept[:1]) if tensor is not None]
     del logits
     if kind:
         for at, tensor in enumerate(outputs):

@@ -170,7 +170,7 @@ def outputs_of(model: Model, batch: list[Any], *, smoothed: bool = False) -> tup
         loss, logits, *kept = model.run(*batch, smoothed=smoothed)
     more = [tensor for tensor in kept[:1] if tensor is not None]
     if kind:
-        logits, *more = (ops.cast(tensor, F32) for tensor in (logits, *more))
+        logits, *more = (tensor and ops.cast(tensor, F32) for tensor in (logits, *more))
     if model.reducer is not None:
         loss, logits, *more = through_sink(model, (loss, logits, *more))
     return loss, logits, kept[1] if len(kept) > 1 else None, *more
