@@ -59,7 +59,7 @@ MT5_QLORA = TrainingSetup(
 )
 
 
-roughly = partial(predict, rough=True)  # by closed forms, where there are any
+roughly = partial(predict, rough=True)
 
 
 def architecture(config: dict[str, Any]) -> Architecture:

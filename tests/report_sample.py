@@ -241,7 +241,7 @@ HOST = HostLedger(
     claimed_high_bytes=91 * 10**9,
 )
 PREDICTION = MemoryReport(
-    level="closed",
+    level="rough",
     assumed=(
         Assumption(name="model.attn_implementation", value="sdpa", reason="library_default"),
         Assumption(name="training.optim", value="adamw_torch_fused", reason="library_default"),

@@ -69,7 +69,7 @@ def answer(
 
     Raises:
         UserError: an effective batch of fewer samples than there are GPUs.
-        UnsupportedArchitectureError: no closed form for the model's family.
+        UnsupportedArchitectureError: the model's family is not known.
     """
     precision = precision_taken(question.run.precision, estimator.gpu, estimator.model.architecture)
     notes = NO_NOTES  # they know no trainer of TRL

@@ -54,7 +54,7 @@ class Attempt(NamedTuple):
     train: Phase  # at batch 1, without accumulation
     ceiling: Ceiling
     evaluation: int
-    rough: bool = False  # by closed forms: it was not needed to choose
+    rough: bool = False  # from a model of few layers: it was not needed to choose
 
     def steps(self, effective: int, world: int) -> int:
         """The fewest passes for one update with which a batch that fits comes to ``effective``."""
@@ -141,7 +141,7 @@ def _is_settled(attempts: tuple[Attempt, ...], following: Method, sought: Sought
 
 
 def _is_predicted(setup: TrainingSetup, estimator: Estimator) -> bool:
-    """Whether a prediction can be made: the memory engine does not follow every way of a type without a closed form."""
+    """Whether a prediction can be made: the memory engine does not follow every way of a type that kb does not know."""
     architecture = estimator.model.architecture
     return not architecture.engine or unfollowed(setup, architecture) is None
 

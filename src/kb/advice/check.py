@@ -43,7 +43,7 @@ class Disk(NamedTuple):
 
     ``model_in_folder`` gives the model of a local folder that a config names, ``model_elsewhere`` that of a hub name
     that the catalogue lacks, where this machine or the hub has its ``config.json``; a UserError says why it cannot be
-    had. ``identity_of`` is what the ``config.json`` of a name says of a model that has no closed form. ``installed``
+    had. ``identity_of`` is what the ``config.json`` of a name says of a model that is not known. ``installed``
     says of a library whether it is there, None where nobody knows. ``programs`` are the sources of what reads a unit.
     """
 
@@ -73,7 +73,7 @@ class Checker:
         strict: keep each rule's own severity, however certain the facts are.
     """
 
-    rough = False  # by closed forms, where there are any
+    rough = False  # from models of few layers
 
     def __init__(
         self,

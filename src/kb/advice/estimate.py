@@ -42,7 +42,7 @@ class ModelFiles(NamedTuple):
 class Estimated(NamedTuple):
     """One run and what is predicted of it.
 
-    ``report`` is None until a simulation gives one, where the model's architecture has no closed form. ``files`` are
+    ``report`` is None until a simulation gives one, where the model's architecture is not known. ``files`` are
     the model's where it is not catalogued. ``notes`` are sentences for the reader: keys of i18n and their values.
     ``simulated`` is what a simulation found beside the report, ``followed`` what the memory engine did where the
     run over time was asked for.
@@ -63,7 +63,7 @@ class Estimated(NamedTuple):
 
     @property
     def drawn(self) -> Any:
-        """The run over time with the largest tensors at its peaks, from whoever found them; None of a closed form."""
+        """The run over time with the largest tensors at its peaks, from whoever found them; None of a rough answer."""
         return self.simulated or self.followed
 
 
@@ -75,7 +75,7 @@ def estimate(
     Args:
         prepared: the unit's setup, model and machine.
         assumed: what whoever made the unit took for granted.
-        open_model: the model may be one without a closed form, which a simulation will build.
+        open_model: the model may be one that kb does not know, which a simulation will build.
 
     Raises:
         UserError: the model is not known, a value is open, or the run would end in an error whatever the memory.
@@ -97,7 +97,7 @@ def estimate(
         if open_model:
             return Estimated(unit=unit, setup=setup, model=model, machine=machine, report=None)
         raise UserError("recommend.unsupported", model=model.name, reason=str(error)) from None
-    what = unfollowed(setup, model.architecture) if report is not None and report.level == "closed" else None
+    what = unfollowed(setup, model.architecture) if report is not None and report.level == "rough" else None
     return Estimated(
         unit=unit,
         setup=setup,

@@ -16,8 +16,6 @@ TERMS_OF = {
     "cache": ("kv_cache_self", "kv_cache_cross"),
 }
 PHASES = {"inference": "generate", "eval_generate": "generate"}
-# What decides the types that a quantized model computes in, which closed forms follow less well.
-TYPES = ("half_tables", "prepare_for_kbit", "trained_type")
 NEARLY = 4  # a batch to change to is found to this part of itself: it fits, and a quarter more need not be tried
 CHANGES: dict[str, dict[str, Any]] = {
     "saving.gradient_checkpointing": {"gradient_checkpointing": True},
@@ -60,15 +58,13 @@ class PredictedFacts:
 
     def supposing(self, setup: TrainingSetup) -> "PredictedFacts":
         """The same, to ask of another setup no more than what would turn."""
-        retyped = any(getattr(setup, name) != getattr(self.setup, name) for name in TYPES)
-        estimator = self.estimator if retyped else self._rough_enough
-        return PredictedFacts(setup, estimator, self.machine, self.said, supposed=True)
+        return PredictedFacts(setup, self._rough_enough, self.machine, self.said, supposed=True)
 
     @cached_property
     def _rough_enough(self) -> Estimator | None:
         """What answers for another setup: roughly, where that gives each phase of this one its verdict; of a run that
         is out of memory, where it says so of the same phases."""
-        if self.estimator is None or self.report is None or self.report.level == "closed":
+        if self.estimator is None or self.report is None or self.report.level == "rough":
             return self.estimator
         try:
             rough = self.estimator.roughly().predict(self.setup)

@@ -111,16 +111,10 @@ def unfollowed(setup: TrainingSetup, architecture: Architecture) -> str | None:
 
 
 def _engine_note(setup: TrainingSetup, architecture: Architecture | None) -> Note | None:
-    """What of the run the memory engine does not follow, where a closed form is missing or far off: in 8 bits each
-    layer keeps its input though checkpointing is on, which no closed form counts (up to 39 % too low).
-    """
-    eight = setup.load_in_8bit and not setup.load_in_4bit and setup.do_train
-    kept = eight and setup.gradient_checkpointing and not setup.use_reentrant
-    if architecture is None or not (architecture.engine or setup.post or kept):
+    """What of the run the memory engine does not follow, where nothing that it follows is near."""
+    if architecture is None or not (architecture.engine or setup.post):
         return None
     what = unfollowed(setup, architecture)
-    if what is not None and kept and not architecture.engine:
-        what = "load_in_8bit with gradient_checkpointing"
     return None if what is None else ("engine_not_followed", {"type": architecture.model_type, "what": what})
 
 

@@ -56,7 +56,7 @@ def plan_unit(
         pasting: reads the config again with keys pasted into it.
 
     Raises:
-        UnsupportedArchitectureError: no closed form for the model's family.
+        UnsupportedArchitectureError: the model's family is not known.
     """
     setup = result.setup
     if setup is None:

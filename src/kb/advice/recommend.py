@@ -87,7 +87,7 @@ def recommend_training(
 
     Raises:
         UserError: an effective batch of fewer samples than there are GPUs.
-        UnsupportedArchitectureError: no closed form for the model's family.
+        UnsupportedArchitectureError: the model's family is not known.
     """
     run, method = question.run, question.run.method or "auto"
     effective, source = _effective(question.effective_batch, noted, usual, world)

@@ -106,8 +106,7 @@ def _memory(recipe: Mapping[str, Any], basis: Basis) -> int:
     if unknown:
         raise RecipeError(f"no field of a setup is called {', '.join(sorted(unknown))}")
     setup = TrainingSetup(**fields)
-    # what each of several folds keeps is told apart by a closed form's terms
-    report = predict(setup, model.architecture, constants=basis.constants, gpu=gpu, rough="folds" in recipe)
+    report = predict(setup, model.architecture, constants=basis.constants, gpu=gpu)
     if "folds" in recipe:
         return _folds(recipe, setup, report, model)
     phase = report.phase(recipe["phase"])

@@ -115,9 +115,9 @@ def what_if(
             changed = changed._replace(post=changed.post._replace(reference=referred))
         try:
             after = estimator.predict(changed)
-            # a closed form answers for what the engine does not follow: then both are its
+            # what the engine does not follow is answered roughly: then both are
             before = report if after.level == report.level else estimator.roughly().predict(setup)
-        except UnsupportedArchitectureError:  # the changed run is not followed, and has no closed form
+        except UnsupportedArchitectureError:  # the changed run is not followed, and is not known
             continue
         found.append(Saving(option.written, _alive(before) - _alive(after), _peak(after)))
     return tuple(sorted(found, key=lambda saving: -saving.bytes))

@@ -1,4 +1,4 @@
-"""``kb.estimate``: the memory of one run, by closed form or, with ``--simulate``, by the real model on fake tensors."""
+"""``kb.estimate``: the memory of one run, by the memory engine or, with ``--simulate``, by the real model on fake tensors."""
 
 import argparse
 import os
@@ -109,7 +109,7 @@ def _checker(options: argparse.Namespace, question: Question, project: Project, 
     try:
         return file_checker(catalog, project, question)
     except UserError as fault:
-        # what has no closed form may yet be built and traced
+        # what is not known may yet be built and traced
         if not options.simulate or fault.key not in WITHOUT_FORM:
             raise
         return file_checker(catalog, project, question._replace(model_config=None))

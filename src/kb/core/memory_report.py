@@ -6,7 +6,7 @@ from kb.core.record import NamedTuple
 from kb.core.setup import Assumption
 from kb.core.units import GIB, tenths
 
-Level = Literal["closed", "engine", "simulated", "measured"]
+Level = Literal["rough", "engine", "simulated", "measured"]
 Status = Literal["fits", "tight", "likely_oom", "oom", "unknown"]
 STATUSES: tuple[Status, ...] = ("fits", "tight", "likely_oom", "oom")  # the best first
 OVER: tuple[Status, ...] = ("likely_oom", "oom")

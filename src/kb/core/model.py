@@ -42,9 +42,9 @@ class Vision(NamedTuple):
 
 
 class Architecture(NamedTuple):
-    """Dimensions, in the names of the closed forms (04-memory).
+    """Dimensions, in the names that papers give them.
 
-    ``family`` selects the closed form: T5, mT5 and UMT5 are all ``t5``; ``decoder`` and ``encoder`` are models of one
+    ``family`` says how it is built: T5, mT5 and UMT5 are all ``t5``; ``decoder`` and ``encoder`` are models of one
     stack, whose other stack has no layers. ``model_type`` is transformers' own name. From ``kv_heads`` on, the fields
     are those of models of one stack.
     """
@@ -122,7 +122,7 @@ class Architecture(NamedTuple):
     mel_bins: int = 0  # Whisper: rows of its log-mel features
     audio_positions: int = 0  # Whisper: positions of its encoder, which its convolutions make of twice as many frames
     vision: Vision | None = None  # what it sees with
-    engine: bool = False  # no closed form: the memory engine predicts it
+    engine: bool = False  # its modules and parameters are read off the memory engine's model
 
     @property
     def hears(self) -> bool:
@@ -136,7 +136,7 @@ class Architecture(NamedTuple):
 
 
 class ModelIdentity(NamedTuple):
-    """What a ``config.json`` says of a model, whether or not kb has a closed form for its architecture."""
+    """What a ``config.json`` says of a model, whether or not kb knows its architecture."""
 
     model_type: str  # transformers' own name
     is_encoder_decoder: bool | None = None  # None: the file does not say it
@@ -158,6 +158,6 @@ class Model(NamedTuple):
 
     @property
     def identity(self) -> ModelIdentity:
-        """Its type, kind and vocabulary, as the closed form has them."""
+        """Its type, kind and vocabulary, as the architecture has them."""
         found = self.architecture
         return ModelIdentity(found.model_type, found.family in ("t5", "bart"), found.vocab_size)

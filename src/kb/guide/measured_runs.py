@@ -1,4 +1,4 @@
-"""The measured training runs of ``rules/measurements``, each predicted again by the closed forms."""
+"""The measured training runs of ``rules/measurements``, each predicted again."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

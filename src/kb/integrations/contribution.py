@@ -113,7 +113,7 @@ def _model(given: dict[str, Any]) -> dict[str, Any]:
     """A model's entry.
 
     Raises:
-        ValueError: the config is no JSON object, or its type is not predicted by a closed form.
+        ValueError: the config is no JSON object, or its type is not predicted.
     """
     config = json.loads(given.get("config") or "{}")
     if not isinstance(config, dict):

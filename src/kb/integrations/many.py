@@ -33,7 +33,7 @@ def predict_many(
         configs: dicts or ``TrainingArguments``, as in :func:`kb.lint`; of several runs in one the first counts.
         machine: as in :func:`kb.lint`.
         model: as in :func:`kb.lint`, for all of them.
-        rough: by closed forms where there are any, in wider bands: for thousands of configs.
+        rough: from models of few layers, in wider bands: for thousands of configs.
 
     Raises:
         UserError: the machine or the model is not known.

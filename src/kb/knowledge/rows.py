@@ -52,7 +52,7 @@ def check_hardware(located: Located) -> list[Problem]:
 
 
 def check_model(located: Located) -> list[Problem]:
-    """The row's own count of parameters against its closed form's, and stored types of what is no alias of it."""
+    """The row's own count of parameters against that of its dimensions, and stored types of what is no alias of it."""
     try:
         counted = _counted(located.data["architecture"])
     except ValueError as error:
@@ -75,7 +75,7 @@ def check_model(located: Located) -> list[Problem]:
 
 
 def _counted(architecture: Mapping[str, Any]) -> int:
-    """Parameters by the closed form. Raises: ValueError: there is none for such dimensions."""
+    """Parameters by the dimensions. Raises: ValueError: there is none for such dimensions."""
     from kb.memory import architecture_from_config, parameter_count  # nothing else here needs the memory model
 
     return parameter_count(architecture_from_config(architecture))
@@ -104,12 +104,12 @@ def check_measurement(located: Located, gpus: Mapping[str, Any]) -> list[Problem
 
 
 def _check_counts(located: Located, models: Mapping[str, Any]) -> list[Problem]:
-    """The parameters of a campaign's models, where their dimensions have a closed form."""
+    """The parameters of a campaign's models, where their dimensions are of a known type."""
     problems = []
     for name, model in models.items():
         if "parameters" not in model:
             continue
-        try:  # of what the file leaves out, the positions' number alone has no default of the closed form
+        try:  # of what the file leaves out, the positions' number alone has no default
             counted = _counted({"max_position_embeddings": 2048, **model["architecture"]})
         except ValueError as error:
             problems.append(located.problem(("models", name, "architecture"), str(error)))

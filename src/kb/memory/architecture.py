@@ -45,7 +45,7 @@ def architecture_from_config(config: Mapping[str, Any]) -> Architecture:
         )
     missing = ", ".join(architecture_decoder.missing(config))
     raise UnsupportedArchitectureError(
-        f"config.json: no closed form for model_type {model_type!r} yet"
+        f"config.json: model_type {model_type!r} is not known yet"
         + (f", and it cannot be taken as a Llama's kin: no {missing}" if missing else "")
         + f"; known ones are {known}",
         "unknown_type",

@@ -239,4 +239,4 @@ def _has_pooler(model_type: str, head: Head) -> bool:
 
 
 def _unmodelled(name: str, value: object) -> UnsupportedArchitectureError:
-    return UnsupportedArchitectureError(f"config.json: {name} {value}: no closed form for that")
+    return UnsupportedArchitectureError(f"config.json: {name} {value}: kb does not know that")

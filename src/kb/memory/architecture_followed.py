@@ -1,4 +1,4 @@
-"""Types of transformers without a closed form, whose memory the engine predicts: their ``config.json`` fields."""
+"""Types of transformers that kb does not know, whose memory the engine predicts: their ``config.json`` fields."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

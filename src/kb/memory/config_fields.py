@@ -5,7 +5,7 @@ from typing import Any
 
 
 class UnsupportedArchitectureError(ValueError):
-    """A config.json whose model has no closed form, or whose dimensions are missing or contradictory.
+    """A config.json whose model is not known, or whose dimensions are missing or contradictory.
 
     ``fault`` names the sentence in i18n that says it, ``values`` fill its placeholders; "" where there is none.
     """
@@ -37,11 +37,11 @@ def number(config: Mapping[str, Any], *names: str, default: int | None = None) -
 
 
 def equal(config: Mapping[str, Any], first: str, second: str) -> int:
-    """Two fields that the closed form takes as one."""
+    """Two fields that are taken as one."""
     one, other = number(config, first), number(config, second)
     if one != other:
         raise UnsupportedArchitectureError(
-            f"config.json: {first} {one} and {second} {other} differ; no closed form for that",
+            f"config.json: {first} {one} and {second} {other} differ; kb does not know that",
             "differ",
             first=first,
             one=one,

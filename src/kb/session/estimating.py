@@ -12,7 +12,7 @@ def estimate_flags(flags: RunSettings, checker: FileChecker, *, open_model: bool
     """The run that flags describe.
 
     Args:
-        open_model: the model may be one without a closed form, which a simulation will build.
+        open_model: the model may be one that kb does not know, which a simulation will build.
 
     Raises:
         UserError: the model is not known, or the run cannot be.

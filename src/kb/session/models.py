@@ -129,7 +129,7 @@ def read_model_config(path: str) -> Model:
     """The model that a ``config.json``, or the folder that holds one, describes.
 
     Raises:
-        UserError: the file is missing, is no JSON, or describes an architecture without a closed form.
+        UserError: the file is missing, is no JSON, or describes an architecture that kb does not know.
     """
     return model_of_config(read_config(path), path)
 
@@ -138,7 +138,7 @@ def model_of_config(data: Mapping[str, Any], path: str) -> Model:
     """The model that the contents of a ``config.json`` describe; ``path`` names it.
 
     Raises:
-        UserError: its architecture has no closed form, or a field cannot be used.
+        UserError: its architecture is not known, or a field cannot be used.
     """
     try:
         architecture = architecture_from_config(data)
@@ -219,7 +219,7 @@ class HubModels:
         self.faults: dict[str, UserError] = {}
 
     def __call__(self, name: str) -> Model | None:
-        """The model of that name; None where there is none to be had, or its architecture has no closed form."""
+        """The model of that name; None where there is none to be had, or its architecture is not known."""
         if name not in self._known:
             self._known[name] = self._look_up(name)
         return self._known[name]

@@ -41,7 +41,7 @@ class Checking(NamedTuple):
     here: bool = False  # the runs happen in this process: what is installed beside kb is what they use
     loose: bool = False  # the text lies in no folder: no program beside it reads it
     online: bool = False  # ask the hub for models that nothing here knows
-    rough: bool = False  # by closed forms, where there are any: for many predictions at once
+    rough: bool = False  # from models of few layers: for many predictions at once
 
 
 AS_SET = Checking()

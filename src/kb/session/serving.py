@@ -37,7 +37,7 @@ class Known(NamedTuple):
 
 
 def known_model(name: str | None, config_path: str | None, catalog: Catalog) -> Known:
-    """The model of a name, or of a ``config.json``, whether or not it has a closed form for training.
+    """The model of a name, or of a ``config.json``, whether or not its training is predicted.
 
     Raises:
         UserError: there is none of the name, or its config cannot be used.

@@ -1,4 +1,4 @@
-"""A run handed to the simulator, and the closed form kept where the simulator cannot answer."""
+"""A run handed to the simulator, and kb's own prediction kept where the simulator cannot answer."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -49,13 +49,13 @@ def with_model_files(one: Estimated, named: str | None) -> Estimated:
 
 
 def simulated(one: Estimated, catalog: Catalog, rules: Rules, wish: Wish) -> Estimated:
-    """The run with the simulator's report, or with its closed form and notes that say why.
+    """The run with the simulator's report, or with kb's own prediction and notes that say why.
 
     Args:
         rules: as of :func:`kb.knowledge.load_guide`.
 
     Raises:
-        UserError: the simulator has no answer and neither has the closed form, or the input is at fault.
+        UserError: the simulator has no answer and neither has the memory engine, or the input is at fault.
     """
     from kb.torch_runs.simulation import simulate
     from kb.torch_runs.simulation.faults import BadJobError, BadModelError, BeyondPositionsError, SimulationError

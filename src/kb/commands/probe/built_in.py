@@ -222,7 +222,7 @@ def _accumulating(setup: TrainingSetup, request: ProbeRequest) -> TrainingSetup:
 
 
 def _estimator(model: Model | None, place: Place, catalog: Catalog, setup: TrainingSetup) -> Estimator | None:
-    """Predictions for the place; None where there is no closed form, or no GPU whose memory it could be of."""
+    """Predictions for the place; None where there can be none, or no GPU whose memory it could be of."""
     if model is None or place.backend == "cpu":
         return None
     estimator = Estimator(model, place.machine, catalog.constants)

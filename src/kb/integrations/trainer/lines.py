@@ -96,7 +96,7 @@ def _why_none(forecast: Forecast, words: Words) -> str:
         return words("callback.unknown_adapter", name=forecast.run.unknown_adapter)
     if forecast.setup.unresolved:
         return words("note.unresolved_values", settings=", ".join(forecast.setup.unresolved))
-    return words("callback.no_closed_form", model=forecast.setup.model_name)
+    return words("callback.unknown_model", model=forecast.setup.model_name)
 
 
 def comparison(found: Comparison, seen: Seen | None, words: Words) -> Lines:

@@ -24,7 +24,7 @@ class LiveRun(NamedTuple):
 
     ``settings`` are in the names of TrainingArguments and of the example scripts; ``known`` are facts by vocabulary
     name. ``parameters_bytes`` is what the model holds now, ``frozen`` how many of its parameters do not train, beside
-    what an adapter leaves frozen. ``unknown_adapter``: PEFT's name of an adapter that kb has no closed form for.
+    what an adapter leaves frozen. ``unknown_adapter``: PEFT's name of an adapter that kb is not known for.
     """
 
     settings: Mapping[str, Any]
@@ -103,7 +103,7 @@ def read_run(
 
 
 def model_of(model: Any, catalog: Catalog) -> Model | None:
-    """The model by its own config, under the catalogue's name where it has one; None without a closed form."""
+    """The model by its own config, under the catalogue's name where it has one; None that kb does not know."""
     base = base_model(model)
     config = getattr(base, "config", None)
     if config is None or not hasattr(config, "to_dict"):

@@ -1,4 +1,4 @@
-"""A model's modules and parameters, read off the engine's model: for types that have no closed form."""
+"""A model's modules and parameters, read off the engine's model: for types that are not known."""
 
 import re
 from functools import lru_cache

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 
 from kb.memory.engine.placed import Place, PlacedRecording
-from kb.memory.engine.world import Booked
 
 AGREEING = 4  # requests in a row that must be alike where two logs come together again
 

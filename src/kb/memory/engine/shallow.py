@@ -101,8 +101,7 @@ class Process:
             return 0
         least = self.base.phases[phase].allocated
         return least + sum(
-            number * (each.phases[phase].allocated - least)
-            for each, number in zip(self.deeper, self.more, strict=True)
+            number * (each.phases[phase].allocated - least) for each, number in zip(self.deeper, self.more, strict=True)
         )
 
     def found(self, phase: str, moment: Moment | None) -> Found:

@@ -37,7 +37,7 @@ class Weights(NamedTuple):
 
 
 class ServedModel(NamedTuple):
-    """Dimensions that decide a server's memory. Lengths in tokens; ``weights`` is None where no closed form is known.
+    """Dimensions that decide a server's memory. Lengths in tokens; ``weights`` is None where they are not known.
 
     ``latent`` is MLA's width in elements of one token in one layer; such a layer has neither KV heads nor V.
     ``not_modelled`` names what keeps memory that is not predicted; empty where all is.
@@ -104,7 +104,7 @@ def served_model(name: str, a: Architecture, positions: int | None) -> ServedMod
 
 
 def served_model_of_config(name: str, data: Mapping[str, Any]) -> ServedModel:
-    """The served model of a ``config.json`` that has no closed form for training: cache always, weights where known.
+    """The served model of a ``config.json`` that is not known for training: cache always, weights where known.
 
     A multimodal config's text model is read; its other towers are weights that nobody counts here.
 

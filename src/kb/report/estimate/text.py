@@ -82,7 +82,7 @@ def next_steps(one: Estimated, words: Words) -> list[str]:
         steps.append(words("estimate.next_fits", command=_recommend(one)))
     if report.host.status in (*OVER, "tight"):
         steps.append(words("estimate.next_host"))
-    if report.level == "closed" and not _was_tried(one):
+    if report.level == "rough" and not _was_tried(one):
         steps.append(words("estimate.next_simulate"))
     return steps
 
@@ -222,7 +222,7 @@ def _mib(size: int) -> str:
 
 
 def _tops(one: Estimated, words: Words, style: Style) -> list[str]:
-    """The largest tensors at the deciding phase's peak, with what made them; a closed form does not know them."""
+    """The largest tensors at the deciding phase's peak, with what made them; a rough answer does not know them."""
     phase = one.report.verdict.phase if one.report is not None else None
     tops = one.drawn.tops.get(phase, ()) if one.drawn is not None and phase else ()
     if not tops:
@@ -241,13 +241,13 @@ def _level(
     one: Estimated, report: MemoryReport, constants: Mapping[str, float], words: Words, style: Style
 ) -> list[str]:
     """Which level answered, and its error."""
-    if report.level == "closed":
+    if report.level == "rough":
         bands = [
             words("estimate.band_of", phase=words.named("phase", phase.name), band=constants[f"band_{phase.name}"])
             for phase in report.phases
             if phase.name in WORKING
         ]
-        text = words("estimate.level.closed", bands=", ".join(bands))
+        text = words("estimate.level.rough", bands=", ".join(bands))
     elif report.level == "engine" and any(each.reason == "deepspeed_source" for each in report.assumed):
         text = words("estimate.level.engine_read", band=constants["band_train"])
     elif report.level == "engine":
