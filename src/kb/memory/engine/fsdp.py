@@ -339,7 +339,8 @@ def with_adapters(model: Model) -> list[Tensor]:
         weight, bias = linear.replaced or (linear.weight, linear.bias)
         more = [tensor for tensor in (*copies, linear.a, linear.b, linear.magnitude) if tensor is not None]
         after[id(weight if bias is None else bias)] = more
-    return [each for _, tensor in model.parameters for each in (tensor, *after.get(id(tensor), ()))]
+    found = [each for _, tensor in model.parameters for each in (tensor, *after.get(id(tensor), ()))]
+    return [*found, *model.stack_words.values()]
 
 
 def originals(model: Model) -> dict[int, str]:

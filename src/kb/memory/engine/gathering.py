@@ -188,6 +188,9 @@ class Coordinator:
         self.available += sum(self.elements[key] for key in keys)
         tensors = [self.tensors[key] for key in keys]
         parts = [-(-self.elements[key] // self.ranks) for key in keys]
+        if self.ranks == 1:
+            self._bring(tensors)
+            return
         with asking("gathered_parameters", self.stream):
             if len(keys) == 1:
                 fill(tensors[0], parts[0] * self.ranks)
@@ -200,6 +203,13 @@ class Coordinator:
             del sent
         for key in keys:
             self.flying[key] = handle
+
+    def _bring(self, tensors: Sequence[Tensor]) -> None:
+        """``_no_gather_coalesced``: one alone uses its parts as they are, or copies of what is on the host."""
+        with asking("gathered_parameters"):
+            for tensor in tensors if self.on_host else ():
+                fill(tensor, prod(tensor.shape))
+        self.whole.update(map(id, tensors))
 
     def _sent(self, tensors: Sequence[Tensor], parts: list[int]) -> list[Tensor]:
         """Our parts, brought from the host where they are kept there."""
@@ -270,6 +280,9 @@ class Coordinator:
 
     def gather_persistent(self) -> None:
         """``_post_step``: small parameters are whole between steps."""
+        if self.ranks == 1:
+            self._bring([self.tensors[key] for key in self.persistent])
+            return
         with asking("gathered_parameters"):
             tensors = [self.tensors[key] for key in self.persistent]
             parts = [-(-self.elements[key] // self.ranks) for key in self.persistent]

@@ -168,6 +168,7 @@ class Model:
 
     generates = True
     encodes = False  # an encoder-decoder
+    stack_paths: tuple[str, ...] = ("encoder", "decoder")  # of an encoder-decoder
     placed: tuple[int, ...] = ()  # of what a layer gets beside its input, tensors that are given by their place
     reenters = True  # whether reentrant checkpointing is followed
     inputs: int | None = None  # of a batch, how many come before what is no label; None: none do
@@ -199,6 +200,7 @@ class Model:
         self.frozen: set[int] = set()
         self.adapters: list[Tensor] = []
         self.tables_before: list[Tensor] = []  # of which copies train
+        self.stack_words: dict[str, Tensor] = {}  # of a stack: its own table, where that trains
         self.build()
         if options.quantization is not None:
             quantized.load(self)
@@ -318,6 +320,11 @@ class Model:
     def _copied_heads(self, whole: Callable[[str], bool]) -> list[Tensor]:
         """``ModulesToSaveWrapper``: a copy is trained. Of a table the copy takes the name, as its users know it."""
         made: list[Tensor] = []
+        for stack in self.stack_paths if self.encodes else ():
+            if whole(f"{stack}.embed_tokens"):  # tied to the words' table until then
+                self.stack_words[stack] = like(self.parameters[0][1])
+                self.wide.add(id(self.stack_words[stack]))
+                made.append(self.stack_words[stack])
         for path, tensor in self.parameters:
             if id(tensor) in self.wide and whole(path.removesuffix(".weight")):
                 self.tables_before.append(like(tensor))
@@ -341,6 +348,7 @@ class Model:
     def names(self) -> dict[int, str]:
         """The paths of parameters and adapters, by the tensor's ``id``."""
         found = {id(tensor): path for path, tensor in self.parameters}
+        found |= {id(tensor): f"{path}.embed_tokens.weight" for path, tensor in self.stack_words.items()}
         for linear in self.linears:
             found[id(linear.weight)] = linear.path + ".weight"  # a head of its own, where one is trained
             for name, tensor in (

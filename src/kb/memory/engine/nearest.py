@@ -134,15 +134,17 @@ def _one_type(run: Run, what: str) -> Run:
     return _set(bnb_4bit_quant_storage=half, weights=half, prepare_for_kbit=prepare)(run, what)
 
 
+def _packed_by_zero(run: Run, what: str) -> Run:
+    """Beside adapters packed weights are followed. Alone they cannot train (transformers/trainer.py refuses): whole."""
+    if run.setup.do_train and run.setup.method == "full":
+        run = _set(zero_stage=0)(run, what)
+        return _spread(deepspeed=False)(run, what)
+    return _followed(run, what)
+
+
 def _family_of_fsdp(run: Run, what: str) -> Run:
     """FSDP2 of a family whose units are not known is FSDP1 of the same layers; that is followed for all."""
     return _spread(fsdp_version=1)(run, what) if run.setup.spread.fsdp_version > 1 else _followed(run, what)
-
-
-def _zero3_alone(run: Run, what: str) -> Run:
-    """Nothing is gathered of whole parameters (``all_gather_coalesced``, partition_parameters.py): as ZeRO-2. From the
-    host they are brought module by module."""
-    return _followed(run, what) if run.setup.offload_param else _set(zero_stage=2)(run, what)
 
 
 def _contiguous(run: Run, _: str) -> Run:
@@ -235,10 +237,10 @@ ROWS = (
         "only_zero3"),
     Row("ZeRO without contiguous_gradients", _contiguous, "parallel.reduce_bucket_size",
         _of_spread("reduce_bucket"), "bucket_of_gradients"),
-    Row("ZeRO-3 on one GPU", _zero3_alone, "parallel.zero_stage", _of("zero_stage"), "no_shards_of_one"),
     Row("ZeRO-3 on NVMe", _spread(optimizer_on_disk=False, params_on_disk=False), "parallel.offload_device",
         lambda run: "cpu", "nvme_as_host"),
-    Row("ZeRO(-3)? (of|with|without) .*", _followed, "parallel.zero_stage", _of("zero_stage"), "uncompared"),
+    Row("ZeRO of [48] bits", _packed_by_zero, "parallel.zero_stage", _of("zero_stage"), "packed_whole"),
+    Row("ZeRO(-3)? (of|on|with|without) .*", _followed, "parallel.zero_stage", _of("zero_stage"), "uncompared"),
     Row("tensor_parallel", _split, "parallel.tensor_parallel", _of_spread("tensor_parallel"), "tensors_split"),
     # what is adapted
     Row("lora_target_modules", _some_targets, "lora.target_modules", _of("lora_target_modules"), "no_default_targets"),

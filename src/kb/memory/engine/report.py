@@ -89,7 +89,7 @@ def assumed_of(
 
 def _bands(setup: TrainingSetup, constants: Mapping[str, float]) -> tuple[float, float]:
     """The error of allocated memory, and by how much reserved memory may be found too low."""
-    band = constants["band_train" if _is_read(setup) else "band_simulated"]
+    band = constants["band_train" if _is_read(setup) or setup.uncompared else "band_simulated"]
     return band, constants["band_simulated_quantized"] if packs(setup) else band
 
 

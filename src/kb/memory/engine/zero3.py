@@ -113,7 +113,9 @@ class Zero3:
         recording.term = "temporaries"
         for group in self.groups:  # hooks are put on each parameter while it is whole
             for tensor in group:
-                sent = new((self.part[id(tensor)],), self.dtype) if self.params_on_host else None
+                if self.ranks == 1 and not self.params_on_host:
+                    continue  # its part is the whole
+                sent = new((self.part[id(tensor)],), self.dtype) if self.params_on_host and self.ranks > 1 else None
                 whole = new((self.part[id(tensor)] * self.ranks,), self.dtype)
                 del sent, whole
 

@@ -172,7 +172,7 @@ class BartStack:
 
     def words(self, ids: Tensor) -> Tensor:
         """The words' embedding times ``embed_scale``; a hook sees the product where the module itself scales."""
-        embeds = ops.embedding(ids, self.model.shared)
+        embeds = ops.embedding(ids, self.model.stack_words.get(self.path, self.model.shared))
         if self.model.traits.hook_before_scale:
             self.model.require_input_grads(embeds)
             return ops.scale(embeds)
@@ -254,6 +254,10 @@ class Bart(Model):
     reenters = False
     stack = "encoder"
     root = "model"
+
+    @property
+    def stack_paths(self) -> tuple[str, ...]:  # type: ignore[override]
+        return f"{self.root}.encoder", f"{self.root}.decoder"
 
     @property
     def traits(self) -> Traits:

@@ -270,7 +270,7 @@ class T5Stack:
         world.inside["T5Stack"] = self.path
         world.recording.term = "activations_decoder" if self.decoder else "activations_encoder"
         model, options, (batch, length) = self.model, self.model.options, ids.shape
-        embeds = ops.embedding(ids, model.shared)
+        embeds = ops.embedding(ids, model.stack_words.get(self.path, model.shared))
         model.require_input_grads(embeds)
         mask = other_mask = None
         eager = embeds.dtype if options.eager else None
