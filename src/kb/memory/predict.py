@@ -12,7 +12,6 @@ from kb.memory.loads import loads_of
 from kb.memory.process import context_of
 
 Capability = tuple[int, int] | None
-MOST_LAYERS = 512  # each is followed: two steps of so many take some seconds
 
 
 def predict(
@@ -58,11 +57,7 @@ def predict(
 
 def is_followed(setup: TrainingSetup, architecture: Architecture) -> bool:
     """Whether :func:`predict` follows all of the run, which takes tens of milliseconds; else its answer is rough."""
-    return not _is_deep(architecture) and _engine().why_not(setup, architecture) is None
-
-
-def _is_deep(architecture: Architecture) -> bool:
-    return architecture.encoder_layers + architecture.decoder_layers > MOST_LAYERS
+    return bool(_engine().follows(setup, architecture))
 
 
 def reservable_bytes(

@@ -12,8 +12,9 @@ def paired(
 ) -> dict[int, list[int]]:
     """Each allocation of a log → its likes in that of a deeper run.
 
-    What the added layer asks for is left out, and what is asked for again is looked at once. What no layer asks for (weights that are loaded, a step over all
-    parameters) is found by what comes before and behind, and has two likes where it could be either layer's.
+    What the added layer asks for is left out, and what is asked for again is looked at once. What no layer asks for
+    (weights that are loaded, a step over all parameters) is found by what comes before and behind, and has two likes
+    where it could be either layer's.
 
     Args:
         like: the shallow run's layer that a layer of the deeper run is like; None of the added one.

@@ -20,6 +20,8 @@ from kb.memory.engine.tensor import mark
 from kb.memory.engine.world import Recording, held, world
 from kb.memory.linear import default_targets
 
+MOST_LAYERS = 512  # each is followed: two steps of so many take some seconds
+
 
 def record_runs(
     setup: TrainingSetup,
@@ -140,8 +142,15 @@ def check_answers(setup: TrainingSetup) -> None:
         refuse(f"{longest} new tokens", setup)
 
 
+def is_deep(architecture: Architecture) -> bool:
+    """Whether the model has more layers than are followed one by one."""
+    return architecture.encoder_layers + architecture.decoder_layers > MOST_LAYERS
+
+
 def model_of(setup: TrainingSetup, architecture: Architecture) -> Model:
     check_followed(architecture, setup)
+    if is_deep(architecture):
+        raise NotFollowedError(f"{architecture.encoder_layers + architecture.decoder_layers} layers")
     if setup.post is not None and setup.post.kind == "embedding":
         architecture = architecture._replace(head="embedding")
     kind = model_class(architecture)

@@ -16,7 +16,7 @@ from kb.memory.engine.follow import beside, follow, follow_inside, phase_found
 from kb.memory.engine.lengths import varied
 from kb.memory.engine.optimizers import KNOWN
 from kb.memory.engine.options import options_of, packs, unshared
-from kb.memory.engine.predict import check_answers, check_followed, record_training
+from kb.memory.engine.predict import check_answers, check_followed, is_deep, record_training
 from kb.memory.engine.world import AMPERE
 from kb.memory.linear import default_targets, match_targets
 from kb.memory.process import Context, judged, usable_bytes
@@ -124,6 +124,11 @@ def reserved_by_lengths(
     fixed, varying = alike.phases["train"], drawn.phases["train"]
     paged = drawn.replay(ExpandableAllocator(), "train")
     return TakenByLengths(fixed.allocated, fixed.reserved, varying.reserved, paged)
+
+
+def follows(setup: TrainingSetup, architecture: Architecture) -> bool:
+    """Whether the engine follows all of the run, layer by layer."""
+    return not is_deep(architecture) and why_not(setup, architecture) is None
 
 
 def why_not(setup: TrainingSetup, architecture: Architecture) -> str | None:

@@ -31,7 +31,7 @@ ON_A_PAGE = {
 
 
 def choice_object(asked: Mapping[str, Any], words: Words, *, rough: bool = False) -> dict[str, Any]:
-    """The answer for ``model`` and ``gpu`` (ids); ``ASKED`` says which others count. ``rough``: from a model of few layers.
+    """The answer for ``model`` and ``gpu`` (ids); ``ASKED`` says which others count. ``rough``: from few layers.
 
     Raises:
         UserError: what is asked for cannot be used.
