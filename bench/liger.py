@@ -90,7 +90,7 @@ def patched(parts: Mapping[str, bool]) -> None:
     without_triton()
     import liger_kernel.utils as utils
 
-    utils.infer_device = lambda: "cuda"
+    setattr(utils, "infer_device", lambda: "cuda")  # noqa: B010
     from liger_kernel.transformers import _apply_liger_kernel_to_instance
 
     built, same = simulator.build_model, torch.equal
@@ -121,7 +121,7 @@ def compared(
     """Print the peaks of both and, where they part, both logs; whether they are alike, and the simulation's peaks."""
     import torch
 
-    torch.cuda.get_device_capability = lambda *_: capability  # type: ignore[assignment]
+    setattr(torch.cuda, "get_device_capability", lambda *_: capability)  # noqa: B010
     known = SimpleNamespace(multi_processor_count=MULTIPROCESSORS[capability])
     torch.cuda.get_device_properties = lambda *_: known  # type: ignore[assignment,return-value]
     _skipping(setup)
