@@ -2,10 +2,10 @@
 
     python bench/liger.py --liger liger_kernel-0.8.5/src '{"model_type": "llama", …}' bf16=true
 
-The source of liger-kernel is read, not installed (``pip download liger-kernel==0.8.5 --no-deps --no-binary :all:``). The
-Trainer's steps run on fake tensors, with the model patched by Liger's own ``_apply_liger_kernel_to_instance``: what its
-Python code allocates is seen. A Triton kernel gets what it writes to, and allocates nothing: here it is a call that
-does nothing. Settings are those of TrainingSetup, and ``parts='{rope: false}'`` those of ``liger_kernel_config``.
+liger-kernel is read, not installed (``pip download liger-kernel==0.8.5 --no-deps --no-binary :all:``). The Trainer's
+steps run on fake tensors, with the model patched by Liger's own ``_apply_liger_kernel_to_instance``: what its Python
+code allocates is seen. A Triton kernel gets what it writes to, and allocates nothing: here it is a call that does
+nothing. Settings are those of TrainingSetup, and ``parts='{rope: false}'`` those of ``liger_kernel_config``.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import json
 import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
+from importlib import import_module
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -21,7 +22,6 @@ from engine_diff import Act, compare_acts, followed, simulated
 
 from kb.core.setup import LigerKernels, TrainingSetup
 from kb.memory.engine.kernel_choice import MULTIPROCESSORS
-
 
 
 class Nothing:
@@ -83,15 +83,14 @@ def without_triton() -> None:
 
 def patched(parts: Mapping[str, bool]) -> None:
     """Every model that the simulation builds has Liger's kernels."""
-    from kb.torch_runs.simulation import simulator  # before torch
+    from kb.torch_runs.simulation import simulator
+    from kb.torch_runs.simulation.torch_modules import torch
 
-    import torch
-    import torch._inductor.standalone_compile  # which looks for Triton itself, and does without
-
+    import_module("torch._inductor.standalone_compile")  # which looks for Triton itself, and does without
     without_triton()
     import liger_kernel.utils as utils
 
-    utils.infer_device = lambda: "cuda"
+    setattr(utils, "infer_device", lambda: "cuda")  # noqa: B010
     from liger_kernel.transformers import _apply_liger_kernel_to_instance
 
     built, same = simulator.build_model, torch.equal
@@ -122,7 +121,7 @@ def compared(
     """Print the peaks of both and, where they part, both logs; whether they are alike, and the simulation's peaks."""
     import torch
 
-    torch.cuda.get_device_capability = lambda *_: capability  # type: ignore[assignment]
+    setattr(torch.cuda, "get_device_capability", lambda *_: capability)  # noqa: B010
     known = SimpleNamespace(multi_processor_count=MULTIPROCESSORS[capability])
     torch.cuda.get_device_properties = lambda *_: known  # type: ignore[assignment,return-value]
     _skipping(setup)

@@ -77,3 +77,35 @@ def test_sft_of_the_newest_release_takes_its_own_head_with_liger_too(tmp_path: P
     file = checked(tmp_path, "sft", "--use_liger_kernel true", "trl==1.16.0")
     assert (file["setup"]["post"]["kind"], file["setup"]["fused_loss"]) == ("sft", False)
     assert "training.use_liger_kernel" in {each["name"] for each in file["prediction"]["assumed"]}
+
+
+@pytest.mark.parametrize(
+    ("pins", "release", "skips"),
+    [
+        (("liger-kernel==0.8.0", "transformers==5.14.0"), [0, 8, 0], False),
+        (("liger-kernel==0.8.5", "transformers==5.15.0"), [0, 8, 5], True),
+        ((), [0, 8, 5], True),
+    ],
+)
+def test_plain_training_takes_the_kernels_of_the_release(
+    tmp_path: Path, pins: tuple[str, ...], release: list[int], skips: bool
+) -> None:
+    """Of SFT before TRL's own head; a release that nobody names is listed."""
+    file = checked(tmp_path, "sft", "--use_liger_kernel true", "trl==1.8.0", *pins)
+    assert file["setup"]["fused_loss"]
+    assert file["setup"]["liger_kernels"] == {"release": release, "layers": True, "skips": skips}
+    listed = {each["name"] for each in file["prediction"]["assumed"]}
+    assert ("liger_kernel.release" in listed) == (not pins)
+
+
+def test_whose_fused_loss_nobody_names_has_no_kernels_in_the_layers(tmp_path: Path) -> None:
+    (tmp_path / "train.yaml").write_text(
+        "base_model: Qwen/Qwen2.5-0.5B\nmicro_batch_size: 2\ngradient_accumulation_steps: 4\nsequence_len: 512\n"
+        "cut_cross_entropy: true\ndatasets: [{path: d, type: alpaca}]\noutput_dir: out\n",
+        "utf-8",
+    )
+    done = run_kb(tmp_path / "train.yaml", "--gpu", "rtx-4090", "--format", "json", "--no-cache", module="kb.check")
+    (file,) = json.loads(done.stdout)["files"]
+    assert (file["setup"]["fused_loss"], file["setup"]["liger_kernels"]) == (True, None)
+    listed = {each["name"]: each["value"] for each in file["prediction"]["assumed"]}
+    assert listed["training.fused_loss"] is True and "liger_kernel.release" not in listed

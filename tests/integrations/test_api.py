@@ -217,7 +217,7 @@ def test_the_example_notebook_runs_from_top_to_bottom(tmp_path: Path) -> None:
 
 def test_the_level_says_what_answered() -> None:
     assert kb.predict(CONFIG, BOX).level == "engine"
-    assert kb.predict({**CONFIG, "use_liger_kernel": True}, BOX).level == "rough"
+    assert kb.predict({**CONFIG, "use_liger_kernel": True}, BOX).level == "engine"
     roughly, exactly = (kb.predict_many([CONFIG], BOX, rough=rough)[0] for rough in (True, False))
     assert roughly["verdict"] == exactly["verdict"]
     assert roughly["process_used_bytes"] == pytest.approx(exactly["process_used_bytes"], rel=0.2)

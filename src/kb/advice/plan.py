@@ -11,7 +11,7 @@ from kb.core.facts import FactType
 from kb.core.hardware import Gpu
 from kb.core.memory_report import HostLedger, MemoryReport, Phase
 from kb.core.record import NamedTuple
-from kb.core.setup import TrainingSetup
+from kb.core.setup import LigerKernels, TrainingSetup
 from kb.memory import default_targets, targets_for
 
 # enough: fits with its whole band. over_target: within the limit, over the share the notes advise (host only).
@@ -195,7 +195,7 @@ def _options(setup: TrainingSetup, estimator: Estimator, steps: Steps) -> Iterat
     if not setup.gradient_checkpointing:
         yield Option("checkpointing", {"gradient_checkpointing": True})
     if not setup.fused_loss and architecture.model_type in steps.fused_types and not setup.predict_with_generate:
-        yield Option("fused_loss", {"fused_loss": True})
+        yield Option("fused_loss", {"fused_loss": True, "liger_kernels": LigerKernels()})
     autocast = precision_for(estimator.gpu, architecture).autocast
     if not setup.autocast and setup.weights == "fp32" and autocast != "fp32":
         yield Option("autocast", {autocast: True})

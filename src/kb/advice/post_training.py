@@ -8,7 +8,18 @@ from kb.core.document import Unit
 from kb.core.facts import VersionOf
 from kb.core.model import Model
 from kb.core.release import LATEST
-from kb.core.setup import Assumption, Colocated, Head, Liger, Method, PostKind, PostTraining, TrainingSetup
+from kb.core.setup import (
+    NEWEST_LIGER,
+    Assumption,
+    Colocated,
+    Head,
+    Liger,
+    LigerKernels,
+    Method,
+    PostKind,
+    PostTraining,
+    TrainingSetup,
+)
 
 # By what the config calls it. Others (PPO, BCO, online DPO …) have no memory model.
 KINDS: Mapping[str, PostKind] = {
@@ -28,8 +39,11 @@ OF_AXOLOTL = (1, 8)  # what Axolotl 0.18 pins
 WITH_LIGER = ("dpo", "kto", "grpo")
 BY_KERNEL, LAST_BY_LOSS, NOT_BY_LOSS, UNLIGERED = (0, 26), (0, 27), (0, 28), (1, 13)
 LIGER_ADAPTED, LIGER_REWRITTEN = (1, 8), (0, 29)  # adapters are taken again; DPO's loss as it is since
-# liger-kernel: GRPO by tiles; no gradient of a frozen output layer (preference losses; GRPO's); the newest read.
-TILED, SPARED, SPARED_GRPO, NEWEST_LIGER = (0, 8), (0, 8, 3), (0, 8, 4), (0, 8, 5)
+# liger-kernel: GRPO by tiles; no gradient of a frozen output layer (preference losses; GRPO's).
+TILED, SPARED, SPARED_GRPO = (0, 8), (0, 8, 3), (0, 8, 4)
+# What plain training takes changed there: types of models, how the output layer's gradient is added up, norms of heads.
+LIGER_CHANGED = ((0, 7), (0, 8, 1), (0, 8, 3), (0, 8, 5))
+SKIPS_LOGITS = (5, 15)  # transformers whose Trainer asks for no logits where an evaluation wants the loss alone
 
 
 def post_training_of(
@@ -104,10 +118,11 @@ def with_fused_head(
     if release is None or release < FUSED:
         return setup
     post = PostTraining("sft")
-    fused = setup._replace(post=post, fused_loss=False)
+    fused = setup._replace(post=post, fused_loss=False, liger_kernels=None)
     if unfollowed(fused, model.architecture):
         return setup
     fused_loss_of(read, post)
+    read.decide("liger_kernel.release", None)
     return fused
 
 
@@ -157,17 +172,34 @@ def _refused_with_liger(kind: PostKind, method: Method, release: tuple[int, ...]
 def _liger(
     read: SettingsReader, kind: PostKind, method: Method, release: tuple[int, ...], versions: VersionOf
 ) -> Liger:
-    installed = versions("liger-kernel", TILED, SPARED, SPARED_GRPO)
-    if installed is None:
-        installed = NEWEST_LIGER
-        shown = ".".join(map(str, installed))
-        read.assumed.append(Assumption(name="liger_kernel.release", value=shown, reason="release_of_liger"))
+    installed = release_of_liger(read, versions, TILED, SPARED, SPARED_GRPO)
     old = kind == "dpo" and release < LIGER_REWRITTEN
     return Liger(
         tiles=installed >= TILED,
         frozen_gradient=installed < (SPARED_GRPO if kind == "grpo" else SPARED),
         states_kept=old,
         autocast=old and method == "qlora" and bool(read.or_default("training.bf16")),
+    )
+
+
+def release_of_liger(read: SettingsReader, versions: VersionOf, *bounds: tuple[int, ...]) -> tuple[int, ...]:
+    """liger-kernel's; of one that is not known the newest that was read, and listed."""
+    installed = versions("liger-kernel", *bounds)
+    if installed is None:
+        installed = NEWEST_LIGER
+        shown = ".".join(map(str, installed))
+        read.assumed.append(Assumption(name="liger_kernel.release", value=shown, reason="release_of_liger"))
+    return installed
+
+
+def liger_kernels_of(read: SettingsReader, versions: VersionOf, *, fused: bool) -> LigerKernels | None:
+    """Liger's kernels in plain training; None where another library computes the loss, or nobody says which."""
+    if not fused or not read.value("training.use_liger_kernel"):
+        return None
+    transformers = versions("transformers", SKIPS_LOGITS)
+    return LigerKernels(
+        release=release_of_liger(read, versions, *LIGER_CHANGED),
+        skips=transformers is None or transformers >= SKIPS_LOGITS,
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kb.advice.grounds import own_defaults
-from kb.advice.post_training import embedding_of, fused_loss_of, post_training_of, with_fused_head
+from kb.advice.post_training import embedding_of, fused_loss_of, liger_kernels_of, post_training_of, with_fused_head
 from kb.advice.preparation import with_preparation
 from kb.advice.project_lengths import FULL, LENGTHS, answer_length, lengths_of_sound, with_lengths, with_pictures
 from kb.advice.run_kind import OWN_TYPE_SINCE, optimizer_of, says_training, trains, unmodelled, weights_of
@@ -87,6 +87,7 @@ def setup_of(
     fp16 = bool(read.or_default("training.fp16"))
     bf16 = _open(read, "training.bf16", not fp16, training)
     by_fsdp = checkpoints_by_fsdp(read)
+    fused = fused_loss_of(read, post)
     setup = TrainingSetup(
         model_name=read.value("model.name"),
         method=method,
@@ -106,7 +107,8 @@ def setup_of(
         gradient_checkpointing=by_fsdp or _open(read, "training.gradient_checkpointing", True, training),
         use_reentrant=not by_fsdp and bool(read.or_default("training.gradient_checkpointing_kwargs.use_reentrant")),
         label_smoothing_factor=float(read.or_default("training.label_smoothing_factor")),
-        fused_loss=fused_loss_of(read, post),
+        fused_loss=fused,
+        liger_kernels=liger_kernels_of(read, versions, fused=fused),
         fused_evaluation=bool(read.value("model.fused_evaluation")),
         predict_with_generate=generates,
         prediction_loss_only=bool(read.or_default("training.prediction_loss_only")),

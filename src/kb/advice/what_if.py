@@ -6,7 +6,7 @@ from typing import Any
 from kb.advice.estimator import Estimator
 from kb.core.memory_report import MemoryReport
 from kb.core.record import NamedTuple
-from kb.core.setup import TrainingSetup
+from kb.core.setup import LigerKernels, TrainingSetup
 from kb.memory import UnsupportedArchitectureError
 
 AMPERE = (8, 0)  # compute capability from which a GPU computes in bf16
@@ -80,7 +80,7 @@ OPTIONS = (
     Option("bf16: true", _when(_is_wide, bf16=True)),
     Option("fp16: true", _when(_is_wide, fp16=True)),
     Option("dtype: bfloat16", _when(lambda s: s.method == "lora" and s.weights == "fp32", weights="bf16")),
-    Option(LIGER, _when(lambda s: not s.fused_loss, fused_loss=True)),
+    Option(LIGER, _when(lambda s: not s.fused_loss, fused_loss=True, liger_kernels=LigerKernels())),
     Option("attn_implementation: sdpa", _when(lambda s: s.attn_implementation == "eager", attn_implementation="sdpa")),
     Option("optim: adamw_8bit", _when(lambda s: s.optim.startswith("adamw_torch"), optim="adamw_8bit")),
     Option("optim: adafactor", _when(lambda s: _is_full(s) and s.optim != "adafactor", optim="adafactor")),

@@ -70,6 +70,7 @@ def assumed_of(
         assumed += (Assumption("lora.load_in_8bit", True, "no_outliers"),)
     if setup.post is not None:
         assumed += (Assumption("training.loss", setup.post.kind, "loss_computed"),)
+    assumed += _of_fused_loss(setup, architecture)
     if setup.attn_implementation == "sdpa" and without_sdpa(architecture):
         assumed += (Assumption("training.attn_implementation", "eager", "no_sdpa_of_the_type"),)
     if packs(setup) and architecture.engine and packs_nothing(architecture):
@@ -87,6 +88,26 @@ def assumed_of(
     return assumed
 
 
+def _of_fused_loss(setup: TrainingSetup, architecture: Architecture) -> tuple[Assumption, ...]:
+    """Of a loss without whole logits: that it is read from Liger's source, and what of Liger is not followed."""
+    if not setup.fused_loss:
+        return ()
+    from kb.memory.engine.families import decoder_liger as liger  # most runs have no such loss
+
+    fused = options_of(setup, default_targets(architecture) or ()).fused
+    assert fused is not None
+    if not (liger.kernels_of(architecture, fused) if fused.named else architecture.family == "decoder"):
+        return (Assumption("model.has_liger_loss", False, "no_liger_of_the_type"),)
+    if not fused.named:
+        return (Assumption("training.fused_loss", True, "fused_as_liger"),)
+    found: tuple[Assumption, ...] = ()
+    if liger.has_fused_head(architecture, fused):
+        found = (Assumption("training.fused_loss", True, "liger_source"),)
+    if liger.left_out(architecture, fused):
+        found += (Assumption("training.use_liger_kernel", True, "liger_layers"),)
+    return found
+
+
 def _bands(setup: TrainingSetup, constants: Mapping[str, float]) -> tuple[float, float]:
     """The error of allocated memory, and by how much reserved memory may be found too low."""
     band = constants["band_train" if _is_read(setup) or setup.uncompared else "band_simulated"]
@@ -94,8 +115,9 @@ def _bands(setup: TrainingSetup, constants: Mapping[str, float]) -> tuple[float,
 
 
 def _is_read(setup: TrainingSetup) -> bool:
-    """What DeepSpeed does below stage 3 of ZeRO is read from its source alone; stage 3 was run in the simulation."""
-    return setup.zero_stage in (1, 2) or unshared(setup)
+    """What DeepSpeed does below stage 3 of ZeRO, and a kernel of Triton's, is read from their source alone; stage 3 was
+    run in the simulation."""
+    return setup.zero_stage in (1, 2) or unshared(setup) or (setup.fused_loss and setup.do_train)
 
 
 def limits_of(setup: TrainingSetup, constants: Mapping[str, float], context: Context, memory: int) -> tuple[int, int]:

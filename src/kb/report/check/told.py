@@ -38,6 +38,7 @@ _SETTINGS: Mapping[str, tuple[str, ...]] = {
     "use_reentrant": ("training.gradient_checkpointing_kwargs.use_reentrant",),
     "fused_loss": ("model.fused_loss", "training.use_liger_kernel"),
     "fused_evaluation": ("model.fused_evaluation", "training.use_liger_kernel"),
+    "liger_kernels": ("training.use_liger_kernel",),
     "predict_with_generate": ("training.predict_with_generate",),
     "prediction_loss_only": ("training.prediction_loss_only",),
     "generation_max_length": ("training.generation_max_length", "generation.max_length"),

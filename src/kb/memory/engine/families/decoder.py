@@ -129,9 +129,9 @@ class Decoder(Model):
         world.recording.term = "loss"
         batch, length, width = x.shape
         longer = new((batch, length + 1), I64)
-        labels = new((batch, length), I64) if batch > 1 else longer  # as in the loss of whole logits
+        shifted = new((batch, length), I64) if batch > 1 else longer  # one row without its first is contiguous
         loss = fused_cross_entropy(ops.view(x, (batch * length, width)), self.head.weight, self.options.fused.release)
-        del longer
+        del longer, shifted
         return loss
 
     def scores(self, x: Tensor) -> Tensor:

@@ -23,9 +23,13 @@ class Norm(RmsNorm):
 
     in_place = True
 
+    def __init__(self, model: Any, path: str, width: int) -> None:
+        super().__init__(model, path, width)
+        self.release = model.options.fused.release
+
     def __call__(self, x: Tensor) -> Tensor:
         world.inside["RmsNorm"] = self.path
-        return liger_layers.rms_norm(x, self.weight, in_place=self.in_place)
+        return liger_layers.rms_norm(x, self.weight, self.release, in_place=self.in_place)
 
 
 class ApartNorm(Norm):
@@ -39,9 +43,13 @@ class Gemma(GemmaNorm):
 
     in_place = True
 
+    def __init__(self, model: Any, path: str, width: int) -> None:
+        super().__init__(model, path, width)
+        self.release = model.options.fused.release
+
     def __call__(self, x: Tensor) -> Tensor:
         world.inside["GemmaNorm"] = self.path
-        return liger_layers.rms_norm(x, self.weight, in_place=self.in_place)
+        return liger_layers.rms_norm(x, self.weight, self.release, in_place=self.in_place)
 
 
 class ApartGemma(Gemma):
@@ -69,19 +77,25 @@ class FusedMlp(FusedGatedMlp):
 
 
 class Kernels(NamedTuple):
-    """What a type's blocks are made of; ``head``: its loss is fused. None is left as transformers' own."""
+    """What a type's blocks are made of; ``head``: its loss is fused. None is left as transformers' own.
+
+    ``since`` is the first release that has the type, ``head_norms`` that whose norms of queries and keys are Liger's.
+    """
 
     norm: Callable[..., Any] | None = Norm
     mlp: Callable[..., Any] | None = Mlp
     turns: bool = True
     head: bool = True
     since: tuple[int, ...] = ()
+    head_norms: tuple[int, ...] = ()
 
 
 TYPES = {
     # llava: of its words' model, which is one of these types
-    **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "smollm3", "llava"), Kernels()),
-    **dict.fromkeys(("mixtral", "qwen3_moe"), Kernels(mlp=None)),  # Liger's experts are not followed
+    **dict.fromkeys(("llama", "mistral", "qwen2", "smollm3", "llava"), Kernels()),
+    "qwen3": Kernels(head_norms=(0, 8, 5)),
+    "mixtral": Kernels(mlp=None),  # Liger's experts are not followed
+    "qwen3_moe": Kernels(mlp=None, head_norms=(0, 8, 5)),
     "phi3": Kernels(mlp=FusedMlp),
     "gemma": Kernels(Gemma),
     **dict.fromkeys(("gemma2", "gemma3_text"), Kernels(ApartGemma)),
@@ -112,6 +126,8 @@ def with_kernels(traits: Any, a: Architecture, fused: Fused | None) -> Any:
     if fused is None or found is None or not fused.layers:
         return traits
     parts: dict[str, Any] = {"norm": found.norm, "mlp": found.mlp, "turn": found.turns and liger_layers.rotary}
+    if fused.release < found.head_norms:
+        parts["head_norm"] = traits.norm
     return traits._replace(**{name: part for name, part in parts.items() if part})
 
 

@@ -54,6 +54,7 @@ class Traits(NamedTuple):
     qk_norms: tuple[str, ...] = ()
     mlp_path: str = "mlp"
     norm: Callable[..., Any] = RmsNorm
+    head_norm: Callable[..., Any] | None = None  # of queries and keys, where it is another
     project: Callable[..., Any] = projections.project
     turn: Callable[..., Any] = rotary
     tables: Callable[..., Any] = rotary_tables

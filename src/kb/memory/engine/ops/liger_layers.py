@@ -1,7 +1,7 @@
 """Liger's norm, gated activation and rotary embedding: each one Triton kernel, which keeps what it read.
 
-Sources: liger_kernel/ops/rms_norm.py, swiglu.py, geglu.py and rope.py of liger-kernel 0.6.4 to 0.8.5. Functions of their
-own (``torch.autograd.Function``): inside of them nothing is recorded, and what is not contiguous is copied first.
+Sources: liger_kernel/ops/rms_norm.py, swiglu.py, geglu.py and rope.py of liger-kernel 0.6.4 to 0.8.5. Each is a
+``torch.autograd.Function``: inside of it nothing is recorded, and what is not contiguous is copied first.
 """
 
 from math import prod
@@ -17,13 +17,17 @@ def _contiguous(tensor: Tensor) -> Tensor:
     return bare(tensor) if is_contiguous(tensor) else new(tensor.shape, tensor.dtype)
 
 
-def rms_norm(x: Tensor, weight: Tensor, *, in_place: bool) -> Tensor:
+SPARES = (0, 8, 5)  # from here a frozen norm's gradient is not made (``needs_dw``)
+
+
+def rms_norm(x: Tensor, weight: Tensor, release: tuple[int, ...], *, in_place: bool) -> Tensor:
     """``LigerRMSNormFunction``: in the input's type; a number in fp32 for each row is kept beside it.
 
     Args:
+        release: liger-kernel's, as numbers.
         in_place: the input's gradient is written over the result's.
     """
-    node = record(_rms_norm_back, (x, weight), (), in_place)
+    node = record(_rms_norm_back, (x, weight), (), (in_place, release < SPARES))
     read = _contiguous(x)
     out = new(x.shape, x.dtype, None, node)
     save(node, (read, weight, new((prod(x.shape[:-1]),), F32)))
@@ -33,13 +37,13 @@ def rms_norm(x: Tensor, weight: Tensor, *, in_place: bool) -> Tensor:
 def _rms_norm_back(node: Node, grad: Tensor) -> Gradients:
     """The weight's gradient is summed by every multiprocessor for itself, and then over them."""
     kept = saved(node)
-    weight = kept[1]
+    weight, (in_place, always) = kept[1], node.extra
     grad = _contiguous(grad)
     shares = by_weight = None
-    if node.edges[1] is not None:
+    if always or node.edges[1] is not None:
         processors = MULTIPROCESSORS.get(world.capability, MULTIPROCESSORS[(8, 0)])
         shares = new((processors, *weight.shape), F32)
-    out = _over(grad if node.extra else like(grad))
+    out = _over(grad if in_place else like(grad))
     if shares is not None:
         by_weight = new(weight.shape, F32)
         by_weight = by_weight if weight.dtype == F32 else like(weight)
