@@ -1,7 +1,6 @@
 """What the memory tests share: constants as the rules give them, models by dimensions, recorded traces."""
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ from kb.core.hardware import Gpu
 from kb.core.model import Architecture
 from kb.core.setup import TrainingSetup
 from kb.core.units import MIB
-from kb.memory import architecture_from_config, predict
+from kb.memory import architecture_from_config
 from yaml_file import read_yaml
 
 ROOT = Path(__file__).parent.parent
@@ -57,9 +56,6 @@ MT5_QLORA = TrainingSetup(
     generation_max_length=200,
     dataloader_num_workers=16,
 )
-
-
-roughly = partial(predict, rough=True)
 
 
 def architecture(config: dict[str, Any]) -> Architecture:

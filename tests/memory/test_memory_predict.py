@@ -23,7 +23,7 @@ def report(
 
 
 def allocated(config: dict[str, Any], setup: TrainingSetup, phase: str) -> int:
-    found = report(config, setup, rough=True).phase(phase)
+    found = report(config, setup).phase(phase)
     assert found is not None
     return found.peak_allocated_bytes
 
@@ -47,7 +47,7 @@ def test_kobart_beam_search_agrees_with_its_trace() -> None:
 def test_five_folds_alive_together_need_what_the_notes_saw(batch: int, five_folds_gb: float) -> None:
     """Joint averaging keeps five models, encoder outputs and caches; what works on one of them is there once, and so is
     the process's CUDA context."""
-    found = report(sample.KOBART, generation(batch), rough=True).phase("generate")
+    found = report(sample.KOBART, generation(batch)).phase("generate")
     assert found is not None
     kept = {"parameters", "encoder_output", "kv_cache_self", "kv_cache_cross"}
     joint = sum(term.bytes * (5 if term.name in kept else 1) for term in found.terms)
@@ -86,11 +86,9 @@ def test_phases_follow_what_the_setup_asks_for() -> None:
 def test_evaluation_beside_training_finds_the_optimizer_states_there() -> None:
     evaluating = TrainingSetup(do_eval=True, predict_with_generate=True)
     alone = evaluating._replace(do_train=False)
-    parameters = sample.architecture(sample.T5_BASE)
     for phase in ("evaluate", "generate"):
         difference = allocated(sample.T5_BASE, evaluating, phase) - allocated(sample.T5_BASE, alone, phase)
-        workspace = sample.CONSTANTS["cublas_workspace_bytes"]
-        assert difference == 8 * 222_903_552 + workspace, parameters
+        assert difference == pytest.approx(8 * 222_903_552, rel=0.01)  # and a workspace, and ends of blocks
 
 
 def test_gathered_logits_outgrow_a_24_gb_card_by_the_fourth_step() -> None:
@@ -138,7 +136,7 @@ def test_found_memory_and_capability_win_over_the_catalogue() -> None:
     assert dict(ampere.terms)["workspace"] == 2 * 8_519_680
 
 
-def test_a_family_without_a_closed_form_is_said() -> None:
+def test_a_family_that_is_not_known_is_said() -> None:
     other = Architecture(
         family="other", model_type="rwkv", d_model=8, d_ff=8, num_heads=1, d_kv=8, encoder_layers=0,
         decoder_layers=1, vocab_size=8,
@@ -156,10 +154,9 @@ def test_what_is_taken_for_granted_is_listed() -> None:
     assert "one_evaluation_step" not in reasons(do_eval=True, eval_samples=100)
     assert "optimizer_as_adamw" in reasons(optim="rmsprop")
     assert "unmatched_targets" in reasons(method="lora", lora_target_modules=("q", "wi_0"))
-    assert "no_flash_for_t5" in reasons(attn_implementation="flash")
+    assert "no_flash_of_the_type" in reasons(attn_implementation="flash")
     assert "deepspeed_source" in reasons(world_size=4, zero_stage=2)
-    roughly = report(sample.T5_BASE, TrainingSetup(world_size=4, zero_stage=2), rough=True)
-    assert "even_shards" in {assumption.reason for assumption in roughly.assumed}
+    assert "fp16_as_bf16" in reasons(world_size=4, zero_stage=2, fp16=True)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""``kb.estimate``: one run's memory, by the memory engine or, with ``--simulate``, by the real model on fake tensors."""
+"""``kb.estimate``: a run's memory, by the memory engine or, with ``--simulate``, by the real model on fake tensors."""
 
 import argparse
 import os

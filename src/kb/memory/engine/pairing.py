@@ -41,6 +41,22 @@ def paired(
     return found
 
 
+def inserted(shallow: Sequence[int], deep: Sequence[int]) -> list[tuple[int, list[int]]]:
+    """What a deeper run has more in a list of sizes: before which number of the shallow one's, and the sizes."""
+    found = []
+    here = there = 0
+    while here < len(shallow) and there < len(deep):
+        if shallow[here] != deep[there]:
+            more = _more(shallow, deep, here, there)
+            if more is not None:
+                found.append((here, list(deep[there : there + more])))
+                there += more
+        here, there = here + 1, there + 1
+    if there < len(deep):
+        found.append((len(shallow), list(deep[there:])))
+    return found
+
+
 def _asked(
     recording: PlacedRecording, like: Callable[[Place], Place | None] | None
 ) -> tuple[list[int], list[tuple[object, Place | None]]]:
@@ -60,7 +76,7 @@ def _asked(
             if place is None:
                 continue
         ats.append(at)
-        asked.append((entry[1:], place))  # type: ignore[index]
+        asked.append((entry[1:], place))
     return ats, asked
 
 

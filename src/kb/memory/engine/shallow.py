@@ -15,9 +15,9 @@ from itertools import product
 from kb.core.model import Architecture
 from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
-from kb.memory.engine.allocator import SummingAllocator
+from kb.memory.engine.allocator import CachingAllocator, SummingAllocator
 from kb.memory.engine.follow import MOMENTS, PHASES, REMAINDERS, Followed, Found, Run
-from kb.memory.engine.pairing import paired
+from kb.memory.engine.pairing import inserted, paired
 from kb.memory.engine.placed import Place, PlacedRecording, Stack
 from kb.memory.engine.predict import record_runs
 from kb.memory.engine.world import Booked, Recording
@@ -29,6 +29,7 @@ OF_LAYERS: Mapping[Stack, tuple[str, ...]] = {  # fields that say something of e
     "decoder": ("slides", "turns", "dense"),
 }
 LEAST = 2  # a first layer and a last: nothing before the first one trains with adapters, and T5's has the biases of all
+MOST_PLACED = 256  # layers whose weights are placed one by one, for what blocks keep of their segments
 BATCHES = (2, 4)  # a batch of one leaves out copies that larger ones make
 
 
@@ -56,6 +57,24 @@ class Process:
 
     def __init__(self, base: PlacedRecording, deeper: Sequence[PlacedRecording], more: Sequence[int]) -> None:
         self.base, self.deeper, self.more = base, deeper, more
+        self._lost = kept_of_segments([_loaded(each) for each in (base, *deeper)], more)
+
+    def lost(self, phase: str) -> int:
+        """Bytes that blocks keep of their segments: those of the weights, and as much of the optimizer's states, whose
+        tensors have the same shapes."""
+        weights, all_states = (self._at_rest(name) for name in ("load", "save"))
+        if phase == "load" or not weights or not all_states:
+            return self._lost
+        return round(self._lost * max(all_states / weights, 1))
+
+    def _at_rest(self, phase: str) -> int:
+        """Bytes of the whole depth at the end of a phase that only places tensors, or makes none."""
+        if phase not in self.base.phases:
+            return 0
+        least = found = _alive_behind(self.base, phase)
+        for each, number in zip(self.deeper, self.more, strict=True):
+            found += number * (_alive_behind(each, phase) - least)
+        return found
 
     def value(self, moment: Moment) -> int:
         """Bytes that are allocated at a moment of the whole depth."""
@@ -132,6 +151,7 @@ def roughly(run: Run) -> Followed:
         NotFollowedError: something that the engine does not follow.
     """
     found: dict[str, Found] = {}
+    lost: dict[str, int] = {}
     processes, added = _processes(run)
     for process in processes:
         for phase, moments in process.moments(added).items():
@@ -143,6 +163,8 @@ def roughly(run: Run) -> Followed:
                 if phase == "generate":
                     here = here._replace(use=_use(run.setup, process.base))
                 found[phase] = here
+                lost[phase] = process.lost(phase)
+    found = {name: _with_lost(each, lost[name]) for name, each in found.items()}
     return Followed({name: found[name] for name in PHASES if name in found})
 
 
@@ -150,17 +172,27 @@ def lines(run: Run) -> Mapping[str, tuple[Line, ...]] | None:
     """For each phase the lines of which the highest says what is allocated, by the batch of the phase; None where
     memory does not grow evenly with it: the run asks for more with more samples.
     """
-    (few, added), (many, _) = (_processes(run_of(run, batch)) for batch in BATCHES)
+    (fewer, added), (more, _) = (_processes(run_of(run, batch)) for batch in BATCHES)
     found: dict[str, list[Line]] = {}
-    for one, other in zip(few, many, strict=True):
+    for one, other in zip(fewer, more, strict=True):
         if one.entries() != other.entries():
             return None
         for phase, moments in one.moments(added).items():  # entry by entry the logs are alike
             ends: dict[str, list[tuple[int, int]]] = {phase: [(one.resting(phase), other.resting(phase))]}
             for moment in moments:
                 ends.setdefault(one.name(moment), []).append((one.value(moment), other.value(moment)))
-            found.setdefault(phase, []).extend(_line(*pair, name) for name in ends for pair in _front(ends[name]))
+            lost = one.lost(phase)
+            found.setdefault(phase, []).extend(
+                _line(few + lost, many + lost, name) for name in ends for few, many in _front(ends[name])
+            )
     return {phase: _highest_of_each(each) for phase, each in found.items()}
+
+
+def _with_lost(found: Found, lost: int) -> Found:
+    terms = dict(found.terms)
+    terms[REMAINDERS] = terms.get(REMAINDERS, 0) + lost
+    kept = tuple(sorted(((term, size) for term, size in terms.items() if size), key=lambda item: -item[1]))
+    return found._replace(allocated=found.allocated + lost, reserved=found.reserved + lost, terms=kept)
 
 
 def _front(ends: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -288,6 +320,41 @@ def _of(architecture: Architecture, layers: Mapping[Kind, int]) -> Architecture:
         if architecture.dense:
             changed["dense_layers"] = sum(map(bool, changed["dense"]))  # type: ignore[call-overload]
     return architecture._replace(**changed)  # type: ignore[arg-type]
+
+
+def _loaded(recording: Recording) -> list[int]:
+    """Bytes asked for by what stays of loading, in its order."""
+    end = next((at for at, phase in recording.starts if phase != "load"), len(recording.log))
+    gone = {entry for entry in recording.log[:end] if type(entry) is int}
+    return [entry.requested for at, entry in enumerate(recording.log[:end]) if type(entry) is Booked and at not in gone]
+
+
+def _alive_behind(recording: Recording, phase: str) -> int:
+    """Bytes with which a phase ends that only places tensors: what the next one begins with."""
+    begun = [at for at, _ in recording.starts]
+    at = max(number for number, (_, name) in enumerate(recording.starts) if name == phase)
+    end = begun[at + 1] if at + 1 < len(begun) else len(recording.log)
+    return sum(booked.requested for _, booked, _ in recording.alive([end - 1])[end - 1]) if end else 0
+
+
+def kept_of_segments(loaded: Sequence[list[int]], more: Sequence[int]) -> int:
+    """Bytes that blocks of freshly loaded weights keep of their segments: of all layers, placed one after the other.
+
+    Args:
+        loaded: what the shallow model's weights ask for, and those of each deeper one.
+        more: by how many layers the model is deeper than the shallow one, for each.
+    """
+    base, *deeper = loaded
+    put: dict[int, list[int]] = {}
+    for each, number in zip(deeper, more, strict=True):
+        for at, block in inserted(base, each):
+            put.setdefault(at, []).extend(block * min(number, MOST_PLACED))
+    sizes = [size for at in range(len(base) + 1) for size in (*put.get(at, ()), *base[at : at + 1])]
+    pools = CachingAllocator(), SummingAllocator()
+    for pool in pools:
+        for size in sizes:
+            pool.malloc(size)
+    return max(pools[0].allocated - pools[1].allocated, 0)
 
 
 def _terms(recording: Recording, at: int) -> dict[str, int]:
