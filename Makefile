@@ -45,7 +45,7 @@ help:
 	@echo 'make site         build the guide in both languages into site/; make serve shows it on this machine'
 	@echo 'make bench        time kb beside yamllint and check-jsonschema; results in bench/results/'
 	@echo 'make bench-accuracy  predictions beside measurements, traces and other programs (ARGS="--truth DIR")'
-	@echo 'make bench-grid   trace the grid that level 0 is tested against; hours, can be stopped and started'
+	@echo 'make bench-grid   trace the grid that predictions are tested against; hours, can be stopped and started'
 	@echo 'make bench-gpu    measure GPU memory on this machine'"'"'s GPU; hours, can be stopped and started (ARGS="--hours 2")'
 	@echo 'make bench-host   measure host memory with real data loaders; half an hour'
 	@echo 'make bench-site   time the build of the site and the playground in Chromium; results in bench/results/'

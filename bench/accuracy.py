@@ -31,9 +31,9 @@ from kb.knowledge import load_catalog, load_guide
 from kb.memory import UnsupportedArchitectureError, architecture_from_config, predict
 
 RESULTS = ROOT / "bench" / "results"
-KB, LEVEL_0, LEVEL_1 = "kb", "kb, level 0", "kb, level 1"
+KB, ROUGHLY, LEVEL_1 = "kb", "kb, roughly", "kb, level 1"
 ENGINE = "## The memory engine against level 1"
-PREDICTORS = (KB, LEVEL_0, LEVEL_1, *rivals.NAMES)
+PREDICTORS = (KB, ROUGHLY, LEVEL_1, *rivals.NAMES)
 
 
 def main() -> int:
@@ -51,7 +51,7 @@ def main() -> int:
     for folder in options.truth:
         for row in truth_rows(folder, catalog):
             left.append(row) if isinstance(row, Left) else rows.append(row)
-    left += [Left(row.campaign, row.id, "no closed form") for row in rows if not is_known(row.config)]
+    left += [Left(row.campaign, row.id, "unknown type") for row in rows if not is_known(row.config)]
     rows = [row for row in rows if is_known(row.config)]
     predictions, reports = _predicted([*traces, *rows], catalog, left)
     if options.simulate:
@@ -130,18 +130,18 @@ def _write_engine(engine: dict[str, Any], text: str) -> None:
 def _predicted(
     rows: Sequence[Row], catalog: Catalog, left: list[Left]
 ) -> tuple[dict[str, dict[str, dict[str, int]]], dict[str, MemoryReport]]:
-    """kb's bytes by row, predictor (its answer, and level 0's) and quantity, and its whole answers."""
+    """kb's bytes by row, predictor (its answer, and its rough one) and quantity, and its whole answers."""
     predictions: dict[str, dict[str, dict[str, int]]] = {}
     reports: dict[str, MemoryReport] = {}
     for row in rows:
         predictions[row.id] = {}
         try:
-            answer, level_0 = (_report(row, catalog, rough=rough) for rough in (False, True))
+            answer, roughly = (_report(row, catalog, rough=rough) for rough in (False, True))
         except UnsupportedArchitectureError as error:
             left.append(Left(row.campaign, row.id, str(error)[:80]))
             continue
         reports[row.id] = answer
-        for name, report in ((KB, answer), (LEVEL_0, level_0)):
+        for name, report in ((KB, answer), (ROUGHLY, roughly)):
             if (phase := report.phase(row.phase)) is not None:
                 after_load = row.phase == "load" and not row.simulated  # measured once the model is there
                 if after_load and report.level == "engine":
@@ -216,14 +216,14 @@ def as_markdown(rows: Sequence[Row], traces: Sequence[Row], predictions: Any, re
         "Each cell: mean / worst of predicted over true, less one; in brackets, of how many rows where not of all.",
         "## Against measured runs",
         "fitcheck-llm was calibrated on the T4 rows, and kb's simulator was developed on them. The script behind them "
-        "keeps the logits through the backward pass; that is added to what kb and level 0 say, and simulated at level "
-        "1. kb is the memory engine's answer, and of what it does not follow level 0's, a closed form.",
+        "keeps the logits through the backward pass; that is added to what kb says, and simulated at level "
+        "1. \"kb, roughly\" is its answer from few layers, which stands for what the memory engine does not follow.",
         as_table(lines_of(rows, predictions, lambda row: row.campaign), PREDICTORS, "campaign"),
         "\n".join(said),
-        "## kb and level 0 against level 1",
+        "## kb against level 1",
         f"{len(traces)} phases of stored traces (tests/data/traces): the real code on fake tensors.",
         as_table(_allocated(total), PREDICTORS, "phase"),
-        as_table(_allocated(lines_of(traces, predictions, _kind)), (KB, LEVEL_0), "family, method, phase"),
+        as_table(_allocated(lines_of(traces, predictions, _kind)), (KB, ROUGHLY), "family, method, phase"),
         "## Other programs on the same training rows",
         as_table(_allocated(families), PREDICTORS, "family"),
         *(["\n".join(failed)] if failed else []),

@@ -50,7 +50,7 @@ class Row:
 
     @property
     def family(self) -> str:
-        """The closed form's family, and the model's own type beside it."""
+        """The architecture's family, and the model's own type beside it."""
         return f"{architecture_from_config(self.config).family}/{self.config['model_type']}"
 
 
@@ -163,7 +163,7 @@ def setup_from_flags(flags: RunSettings, catalog: Catalog) -> TrainingSetup:
 
 
 def is_known(config: Mapping[str, Any]) -> bool:
-    """Whether level 0 has a closed form for the model."""
+    """Whether kb knows how the model is built."""
     try:
         architecture_from_config(config)
     except UnsupportedArchitectureError:

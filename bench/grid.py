@@ -1,4 +1,4 @@
-"""Makes the grid of traces that level 0 is tested against: tests/data/traces/grid_<family>.json.
+"""Makes the grid of traces that predictions are tested against: tests/data/traces/grid_<family>.json.
 
     python bench/grid.py                     # what is missing; stop and start again as you like
     python bench/grid.py --models gpt2 kobart --rows 12
@@ -116,7 +116,7 @@ def _missing(
 
 
 def _config(name: str, family: str) -> dict[str, Any] | None:
-    """The dimensions of a row of rules/models; None, said, where there is none or no closed form for it."""
+    """The dimensions of a row of rules/models; None, said, where there is none or its type is not known."""
     path = ROOT / "rules" / "models" / f"{name}.yaml"
     if not path.is_file():
         print(f"{name}: not in rules/models", file=sys.stderr)

@@ -2,7 +2,7 @@
 
     python bench/probe_trials.py                 # a minute; writes bench/results/probe-trials.md
 
-Each card runs what level 0 predicts times a deviation; the search does not know the deviation. accelerate's own search
+Each card runs what kb predicts times a deviation; the search does not know the deviation. accelerate's own search
 begins at 128, its default, and at the power of two above the largest batch, the best that a user could have guessed.
 """
 
@@ -42,7 +42,7 @@ def main() -> int:
     lines = [
         "# Trials until the largest batch is known",
         "",
-        f"Level 0 times a deviation as the truth; {', '.join(MODELS)} on {', '.join(GPUS)}, bf16, 512 → 128 tokens, "
+        f"kb's prediction times a deviation as the truth; {', '.join(MODELS)} on {', '.join(GPUS)}, bf16, 512 → 128 tokens, "
         f"training, evaluation and generation. Written by bench/probe_trials.py.",
         "",
         "auto_find_batch_size (accelerate 1.15 multiplies by 0.9) never tries more than it begins with: where more",

@@ -197,7 +197,7 @@ def test_built_model_has_the_parameters_of_its_row() -> None:
 
 
 @each_row
-def test_closed_form_gives_the_counted_parameters(row: dict[str, Any]) -> None:
+def test_dimensions_give_the_counted_parameters(row: dict[str, Any]) -> None:
     assert parameter_count(architecture_from_config(row["architecture"])) == counted_parameters(row)
 
 

@@ -154,8 +154,6 @@ def test_what_has_no_nearest_run_is_refused_by_name() -> None:
     preferred = FOUR._replace(fsdp=True, post=PostTraining("dpo"))
     with pytest.raises(NotFollowedError, match="FSDP of dpo"):
         nearest(preferred, architecture_from_config(LLAMA))
-    with pytest.raises(NotFollowedError, match="num_beams"):
-        nearest(BASE._replace(do_predict=True, inference_num_beams=4), architecture_from_config(LLAMA))
 
 
 @pytest.mark.parametrize("config", [LLAMA, T5])

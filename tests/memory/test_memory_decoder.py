@@ -137,16 +137,6 @@ def test_more_keys_and_values_need_more_cache() -> None:
     assert {term.name: term.bytes for term in own.terms}["kv_cache_self"] == 4 * cache
 
 
-def test_a_window_bounds_the_cache() -> None:
-    def cached(length: int) -> int:
-        setup = {"do_train": False, "do_predict": True, "inference_batch_size": 1, "max_source_length": length}
-        phase = report_of({**MISTRAL_7B, "sliding_window": 512}, **setup, weights="bf16").phase("generate")
-        assert phase is not None
-        return {term.name: term.bytes for term in phase.terms}["kv_cache_self"]
-
-    assert cached(4096) == cached(2048) > cached(256)
-
-
 def test_written_out_attention_costs_the_square_of_the_length() -> None:
     def more(length: int) -> int:
         setup = {"max_source_length": length, "per_device_train_batch_size": 1}

@@ -13,7 +13,7 @@ from kb.core.setup import TrainingSetup
 from kb.memory import architecture_from_config, predict
 from kb.memory.engine.follow import Run, counted
 from kb.memory.engine.pairing import inserted
-from kb.memory.engine.rough import use_by_batch
+from kb.memory.engine.rough import phases_by_batch
 from kb.memory.engine.shallow import Line, highest, kinds_of, lines, roughly, run_of
 from kb.memory.process import Context
 
@@ -85,10 +85,10 @@ def test_lines_by_the_batch_say_what_each_batch_says() -> None:
 
 
 def test_what_a_batch_uses_grows_with_it() -> None:
-    used = use_by_batch(
-        TrainingSetup(bf16=True), architecture_from_config(GEMMA3), ("train",), sample.CONSTANTS, NO_CONTEXT, CAPABILITY
+    phases = phases_by_batch(
+        TrainingSetup(bf16=True), architecture_from_config(GEMMA3), sample.CONSTANTS, NO_CONTEXT, CAPABILITY
     )
-    sizes = [used(batch) for batch in (1, 2, 4, 16, 256)]
+    sizes = [max(phase.high_bytes for phase in phases(batch)) for batch in (1, 2, 4, 16, 256)]
     assert sizes == sorted(sizes)
     assert sizes[-1] > 10 * sizes[0]
 

@@ -194,7 +194,7 @@ def test_the_error_bands_are_those_of_the_constants(language: str) -> None:
 
 
 def bands() -> list[str]:
-    """In percent: of the memory engine, then of closed forms in the order of the phases."""
+    """In percent: of the memory engine, then of rough answers in the order of the phases."""
     constants = yaml.safe_load((ROOT / "rules/constants.yaml").read_text("utf-8"))["constants"]
     return [
         f"{constants[f'band_{phase}']['value'] * 100:.3g}" for phase in ("simulated", "train", "evaluate", "generate")

@@ -108,7 +108,7 @@ def rules_of(unit: dict[str, Any]) -> set[str]:
 
 
 LONG_T5 = {"model_type": "longt5", "is_encoder_decoder": True, "vocab_size": 32128}
-"""A model without a closed form."""
+"""A model that kb does not know."""
 
 
 @pytest.mark.parametrize("at", ["cache", "folder"])

@@ -16,23 +16,27 @@ from kb.core.rule import Rule
 from kb.core.setup import Assumption, TrainingSetup
 
 
-def _instead(unit: Unit, edit: Edit) -> Edit:
-    """An edit as a command can make it: a switch that is on in its program is not there to be removed."""
+def _instead(unit: Unit, edit: Edit) -> Edit | None:
+    """An edit as a command can make it: a switch that is on in its program is not there to be removed, and is turned
+    off; None of a number or a name that the program brings, which nothing turns off."""
     setting = unit.settings.get(edit.name)
     of_program = setting is not None and bool(unit.program) and setting.joined == unit.program
-    return Edit("set", edit.name, False) if of_program and edit.op == "remove" else edit
+    if setting is None or not of_program or edit.op != "remove":
+        return edit
+    return Edit("set", edit.name, False) if isinstance(setting.value, bool) else None
 
 
 def _barred(unit: Unit, finding: Finding) -> Finding:
     """The finding with those of its fixes marked that the file's form bars."""
     if not any(unit.bars(fix) for fix in finding.fixes):
         return finding
-    return finding._replace(
-        fixes=tuple(
-            fix._replace(barred=unit.bars(fix), edits=tuple(_instead(unit, edit) for edit in fix.edits))
-            for fix in finding.fixes
-        )
-    )
+    fixes = []
+    for fix in finding.fixes:
+        edits = [_instead(unit, edit) for edit in fix.edits]
+        made = tuple(edit for edit in edits if edit is not None)
+        if len(made) == len(edits):
+            fixes.append(fix._replace(barred=unit.bars(fix), edits=made))
+    return finding._replace(fixes=tuple(fixes))
 
 
 # What a guessed model's dimensions decide: a finding that uses such a fact is as unsure as the guess.

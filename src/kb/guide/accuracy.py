@@ -14,7 +14,7 @@ from kb.guide.markup import Told, badge, filter_box, prose, told, wide_table
 from kb.guide.measured_runs import Run, measured_runs
 from kb.guide.site_words import say
 
-PREDICTORS = ("kb", "kb, level 0", "kb, level 1", "fitcheck-llm", "accelerate", "DeepSpeed", "the notes' formula")
+PREDICTORS = ("kb", "kb, roughly", "kb, level 1", "fitcheck-llm", "accelerate", "DeepSpeed", "the notes' formula")
 QUANTITIES = ("allocated", "reserved", "process")
 HELD_OUT = "held out"  # as bench/accuracy_engine.py calls rows that decided nothing about the engine
 _WHOLE = "all, "  # begins the lines over all families

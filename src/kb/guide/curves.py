@@ -11,7 +11,7 @@ from kb.core.memory_report import Phase
 from kb.core.model import Model
 from kb.core.setup import TrainingSetup
 from kb.memory import predict
-from kb.memory.engine.rough import generation_of
+from kb.memory.engine.rough import generation_of, phases_by_batch
 from kb.memory.process import Context, context_of, judged, usable_bytes
 from kb.memory.search import LARGEST_BATCH, BatchField, largest_within, use_by_batch
 
@@ -30,6 +30,7 @@ class Curves:
         self._constants = constants
         self._bare = {name: 0 if name.startswith("context_") else value for name, value in constants.items()}
         self._phases: dict[tuple[Capability, TrainingSetup], tuple[Phase, ...]] = {}
+        self._trained: dict[tuple[Capability, TrainingSetup], Callable[[int], tuple[Phase, ...]]] = {}
         self._curves: dict[tuple[Capability, TrainingSetup, BatchField], Callable[[int], int]] = {}
 
     def phases(self, setup: TrainingSetup, gpu: Gpu) -> tuple[Phase, ...]:
@@ -48,8 +49,19 @@ class Curves:
         phases = tuple(_with_context(phase, context) for phase in self._phases[key])
         return judged(phases, gpu.memory_total, self._constants)[0]
 
-    def verdict(self, setup: TrainingSetup, gpu: Gpu) -> str:
-        return judged(self.phases(setup, gpu), gpu.memory_total, self._constants)[1].status
+    def verdicts(self, setup: TrainingSetup, gpu: Gpu) -> Callable[[int], str]:
+        """The verdict on training alone in a way, by its batch."""
+        key = (generation_of(gpu.compute_capability), setup)
+        if key not in self._trained:
+            bare = context_of(self._bare, None, None)
+            self._trained[key] = phases_by_batch(setup, self.model.architecture, self._bare, bare, key[0])
+        context = self._context(gpu)
+
+        def verdict(batch: int) -> str:
+            phases = tuple(_with_context(phase, context) for phase in self._trained[key](batch))
+            return judged(phases, gpu.memory_total, self._constants)[1].status
+
+        return verdict
 
     def largest(self, setup: TrainingSetup, field: BatchField, gpu: Gpu) -> int:
         """The largest batch whose phases fit with their whole band; 0 where not even 1 does.

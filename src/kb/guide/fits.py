@@ -86,12 +86,8 @@ def heat_map(
         if longest is not None and length > longest and model.architecture.max_positions:
             rows.append(["beyond"] * len(BATCHES))
             continue
-        row: list[str] = []
-        for batch in BATCHES:
-            setup = base._replace(max_source_length=length, per_device_train_batch_size=batch)
-            # what runs out of memory does so with every larger batch
-            row.append("oom" if row[-1:] == ["oom"] else curves.verdict(setup, gpu))
-        rows.append(row)
+        verdict = curves.verdicts(base._replace(max_source_length=length), gpu)
+        rows.append([verdict(batch) for batch in BATCHES])
     return rows
 
 

@@ -96,7 +96,8 @@ def predict(setup: TrainingSetup | Config, machine: Place = None, *, model: str 
     ``low_bytes`` to ``high_bytes`` as the error band, and their ``terms``; ``report.host`` is the host's ledger;
     ``report.verdict.status`` is ``fits``, ``tight``, ``oom`` or ``unknown`` (no GPU). ``report.level`` is
     ``engine`` (the memory engine follows the run tensor by tensor, in nearly every phase to the byte of the real code
-    under ``kb estimate --simulate``), or ``closed`` of a run that it does not follow: a formula, in a wider band.
+    under ``kb estimate --simulate``), or ``rough`` of a run that it does not follow in every part: the nearest that it
+    does, in a wider band.
 
     Args:
         setup: a :class:`TrainingSetup`, or whatever :func:`lint` takes; of several runs in it the first counts.

@@ -128,7 +128,8 @@ def use_by_batch(
         context = context_of(constants, capability, gpu)
         if setup.do_train:  # one look at the run answers of its training and of its evaluation
             setup = setup._replace(do_eval=asked.do_eval)
-        return shallow.use_by_batch(setup, architecture, _PHASES[field], constants, context, capability)
+        phases = shallow.phases_by_batch(setup, architecture, constants, context, capability)
+        return lambda batch: _most_used([phase for phase in phases(batch) if phase.name in _PHASES[field]])
 
     def used(batch: int) -> int:
         report = predict(

@@ -237,7 +237,7 @@ def test_a_fault_of_kbs_own_is_one_warning_and_the_run_goes_on(
     assert "kb.toml" in said.text
 
 
-def test_a_model_without_a_closed_form_is_linted_and_measured(tmp_path: Path, said: pytest.LogCaptureFixture) -> None:
+def test_a_model_that_kb_does_not_know_is_linted_and_measured(tmp_path: Path, said: pytest.LogCaptureFixture) -> None:
     import torch
 
     class Own(torch.nn.Module):
@@ -251,7 +251,7 @@ def test_a_model_without_a_closed_form_is_linted_and_measured(tmp_path: Path, sa
     callback = KbCallback(lang="en")
     decoder(tmp_path, callback, Own()).train()
     assert not callback.broken
-    assert "no closed form for Own" in said.text
+    assert "kb does not know how Own is built" in said.text
     assert MEASURED in next(record for record in callback.trainer.state.log_history if MEASURED in record)  # type: ignore[union-attr]
 
 

@@ -4,10 +4,10 @@ What is allocated comes from a shallow model (:mod:`kb.memory.engine.shallow`); 
 ratios that traces and measured runs have, in a wide band.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 
-from kb.core.memory_report import HostLedger, MemoryReport, Phase
+from kb.core.memory_report import HostLedger, MemoryReport, Phase, PhaseName
 from kb.core.model import Architecture
 from kb.core.setup import TrainingSetup
 from kb.memory.engine.faults import NotFollowedError
@@ -15,8 +15,7 @@ from kb.memory.engine.follow import MOST_KNOWN, Followed, Run, beside, counted
 from kb.memory.engine.nearest import Nearest, nearest
 from kb.memory.engine.report import assumed_of, refused, why_not
 from kb.memory.engine.shallow import Line, lines, roughly, run_of
-from kb.memory.engine.world import AMPERE
-from kb.memory.process import Context, Peak, judged, phase_of, reserved_of
+from kb.memory.process import Context, Peak, judged, phase_of
 
 Capability = tuple[int, int] | None
 # Of each generation the cards that stand for all: kernels of attention change with the first, workspaces with the last.
@@ -86,15 +85,14 @@ def rough_phases(
     return tuple(phases)
 
 
-def use_by_batch(
+def phases_by_batch(
     setup: TrainingSetup,
     architecture: Architecture,
-    phases: Collection[str],
     constants: Mapping[str, float],
     context: Context,
     capability: Capability,
-) -> Callable[[int], int]:
-    """Bytes of the process, at the upper end, in the ``phases`` that are named: by the batch of each.
+) -> Callable[[int], tuple[Phase, ...]]:
+    """Each phase as the process sees it, by the batch of each; without terms.
 
     Raises:
         UnsupportedArchitectureError: something that the engine does not follow, by name; when called, too.
@@ -102,33 +100,31 @@ def use_by_batch(
     if why_not(setup, architecture) is not None:
         near = _nearest(setup, architecture)
         setup, architecture = near.setup, near.architecture
-
-    def by_itself(batch: int) -> int:
-        here = run_of(Run(setup, architecture, AMPERE), batch).setup
-        found = rough_phases(here, architecture, constants, context, capability)
-        return max((phase.high_bytes for phase in found if phase.name in phases), default=0)
-
+    run = _run(setup, architecture, capability)
     try:
-        known = _lines(run_of(_run(setup, architecture, capability), UNREAD_BATCH))
+        known = _lines(run_of(run, UNREAD_BATCH))
     except NotFollowedError as error:
         raise refused(architecture, error) from None
-    if known is None:
-        return by_itself
-    growing = [
-        (line, 1 + constants[f"band_{name}"], reserved_of(name, line.moment, constants, **_holes(setup))[1])
-        for name in phases
-        for line in known.get(name, ())
-    ]
+    holes = _holes(setup)
 
-    def used(batch: int) -> int:
-        return max((round(_bytes(line, batch) * band * upper) for line, band, upper in growing), default=0) + more
+    def by_itself(batch: int) -> tuple[Phase, ...]:
+        here = run_of(run._replace(setup=setup), batch).setup
+        return rough_phases(here, architecture, constants, context, capability)
 
-    more = context.high if growing else 0
-    return used
+    def by_lines(batch: int) -> tuple[Phase, ...]:
+        phases = []
+        for name, growing in known.items() if known else ():
+            # how much more is reserved depends on the moment, so the highest process need not be the highest line
+            each = (
+                phase_of(
+                    name, Peak(line.moment, (), round(line.bytes + line.each * batch)), constants, context, **holes
+                )
+                for line in growing
+            )
+            phases.append(max(each, key=lambda phase: phase.high_bytes))
+        return tuple(phases)
 
-
-def _bytes(line: Line, batch: int) -> float:
-    return line.bytes + line.each * batch
+    return by_itself if known is None else by_lines
 
 
 def _holes(setup: TrainingSetup) -> dict[str, bool]:
@@ -152,5 +148,5 @@ def _roughly(run: Run) -> Followed:
 
 
 @lru_cache(maxsize=MOST_KNOWN)
-def _lines(run: Run) -> Mapping[str, tuple[Line, ...]] | None:
+def _lines(run: Run) -> Mapping[PhaseName, tuple[Line, ...]] | None:
     return lines(run)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import product
 
+from kb.core.memory_report import PhaseName
 from kb.core.model import Architecture
 from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
@@ -30,7 +31,8 @@ OF_LAYERS: Mapping[Stack, tuple[str, ...]] = {  # fields that say something of e
 }
 LEAST = 2  # a first layer and a last: nothing before the first one trains with adapters, and T5's has the biases of all
 MOST_PLACED = 256  # layers whose weights are placed one by one, for what blocks keep of their segments
-BATCHES = (2, 4)  # a batch of one leaves out copies that larger ones make
+# A batch of one leaves out copies that larger ones make; few rows are multiplied with packed weights by other kernels.
+BATCHES = ((2, 4), (16, 32))
 
 
 class Moment(NamedTuple):
@@ -168,11 +170,15 @@ def roughly(run: Run) -> Followed:
     return Followed({name: found[name] for name in PHASES if name in found})
 
 
-def lines(run: Run) -> Mapping[str, tuple[Line, ...]] | None:
+def lines(run: Run) -> Mapping[PhaseName, tuple[Line, ...]] | None:
     """For each phase the lines of which the highest says what is allocated, by the batch of the phase; None where
     memory does not grow evenly with it: the run asks for more with more samples.
     """
-    (fewer, added), (more, _) = (_processes(run_of(run, batch)) for batch in BATCHES)
+    return next((found for batches in BATCHES if (found := _lines_between(run, *batches)) is not None), None)
+
+
+def _lines_between(run: Run, small: int, large: int) -> Mapping[PhaseName, tuple[Line, ...]] | None:
+    (fewer, added), (more, _) = (_processes(run_of(run, batch)) for batch in (small, large))
     found: dict[str, list[Line]] = {}
     for one, other in zip(fewer, more, strict=True):
         if one.entries() != other.entries():
@@ -183,9 +189,11 @@ def lines(run: Run) -> Mapping[str, tuple[Line, ...]] | None:
                 ends.setdefault(one.name(moment), []).append((one.value(moment), other.value(moment)))
             lost = one.lost(phase)
             found.setdefault(phase, []).extend(
-                _line(few + lost, many + lost, name) for name in ends for few, many in _front(ends[name])
+                _line(few + lost, many + lost, name, (small, large))
+                for name in ends
+                for few, many in _front(ends[name])
             )
-    return {phase: _highest_of_each(each) for phase, each in found.items()}
+    return {name: _highest_of_each(found[name]) for name in PHASES if name in found}
 
 
 def _with_lost(found: Found, lost: int) -> Found:
@@ -228,9 +236,9 @@ def _meet(one: Line, other: Line) -> float:
     return (one.bytes - other.bytes) / (other.each - one.each)
 
 
-def _line(few: int, many: int, moment: str) -> Line:
-    each = (many - few) / (BATCHES[1] - BATCHES[0])
-    return Line(few - each * BATCHES[0], each, moment)
+def _line(few: int, many: int, moment: str, batches: tuple[int, int]) -> Line:
+    each = (many - few) / (batches[1] - batches[0])
+    return Line(few - each * batches[0], each, moment)
 
 
 def _highest_of_each(found: list[Line]) -> tuple[Line, ...]:

@@ -1,6 +1,6 @@
 """A trial on a GPU that is not there: a real process that behaves as a script says, with a limit of its own.
 
-Its memory is what level 0 predicts times the script's factor.
+Its memory is what kb predicts times the script's factor.
 ``python -m kb.torch_runs.probe.fake_worker TRIAL EVENTS``.
 """
 

@@ -32,7 +32,7 @@ class Trial(NamedTuple):
     """One process's work.
 
     ``setup`` holds the fields of a TrainingSetup that differ from its defaults, ``config`` is the model's
-    ``config.json``; a ``command`` of the user's own has none. ``predicted`` is level 0, by phase.
+    ``config.json``; a ``command`` of the user's own has none. ``predicted`` is kb's own, by phase.
     ``fake`` scripts a GPU that is not there. ``gpu`` is the id of the GPU that is wanted, ``device`` the value of
     CUDA_VISIBLE_DEVICES.
     """

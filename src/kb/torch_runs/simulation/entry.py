@@ -134,7 +134,7 @@ def simulate(
         snapshot_path: where to write PyTorch's memory snapshot.
 
     Raises:
-        SimulationError: there is no answer; level 0 may still have one.
+        SimulationError: there is no answer; the memory engine may still have one.
     """
     capability = compute_capability or (gpu.compute_capability if gpu else UNNAMED_CAPABILITY)
     target = target_of(constants, gpu, gpu_memory_bytes, capability)

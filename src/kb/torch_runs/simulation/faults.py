@@ -1,4 +1,4 @@
-"""Why a simulation gave no answer; each is worded in i18n, and leaves level 0 to answer instead."""
+"""Why a simulation gave no answer; each is worded in i18n, and leaves kb's own prediction to answer instead."""
 
 from kb.core.text import UserError
 
