@@ -42,7 +42,7 @@ def main() -> int:
     lines = [
         "# Trials until the largest batch is known",
         "",
-        f"kb's prediction times a deviation as the truth; {', '.join(MODELS)} on {', '.join(GPUS)}, bf16, 512 → 128 tokens, "
+        f"kb's prediction times a deviation is the truth; {', '.join(MODELS)} on {', '.join(GPUS)}, bf16, 512 → 128, "
         f"training, evaluation and generation. Written by bench/probe_trials.py.",
         "",
         "auto_find_batch_size (accelerate 1.15 multiplies by 0.9) never tries more than it begins with: where more",

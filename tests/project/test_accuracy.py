@@ -1,4 +1,4 @@
-"""The scripts behind bench/results/accuracy: rows, scores, published measurements; the grid against the band of rough answers."""
+"""The scripts behind bench/results/accuracy: rows, scores, published measurements; the grid against rough answers."""
 
 import json
 import sys

@@ -45,7 +45,7 @@ def predict(
     capability = compute_capability or (gpu.compute_capability if gpu else None)
     memory = gpu_memory_bytes if gpu_memory_bytes is not None else (gpu.memory_total if gpu else None)
     context = context_of(constants, capability, gpu)
-    if rough or not is_followed(setup, architecture):
+    if rough or not is_followed(setup, architecture, capability):
         from kb.memory.engine.rough import rough_report  # most runs are followed
 
         report = rough_report(setup, architecture, constants, context, memory, capability)
@@ -55,9 +55,9 @@ def predict(
     return report._replace(host=host_ledger(setup, loads, constants=constants, limit_bytes=host_limit_bytes))
 
 
-def is_followed(setup: TrainingSetup, architecture: Architecture) -> bool:
+def is_followed(setup: TrainingSetup, architecture: Architecture, capability: Capability) -> bool:
     """Whether :func:`predict` follows all of the run, which takes tens of milliseconds; else its answer is rough."""
-    return bool(_engine().follows(setup, architecture))
+    return bool(_engine().follows(setup, architecture, capability))
 
 
 def reservable_bytes(
@@ -88,9 +88,9 @@ def surely_out_of_memory(
     """Whether :func:`predict` would say of training that it is out of memory, where that is seen without following a
     step: the weights alone are too much. False says nothing, and so it is of a rough answer, which is quick enough.
     """
-    if rough or not (setup.do_train and is_followed(setup, architecture)):
-        return False
     capability = compute_capability or (gpu.compute_capability if gpu else None)
+    if rough or not (setup.do_train and is_followed(setup, architecture, capability)):
+        return False
     context = context_of(constants, capability, gpu)
     from kb.memory.engine.at_rest import over_at_rest  # as the engine's reports below
 

@@ -52,7 +52,8 @@ def largest_batch(
     of a like question, by default the rough one. ``rough``: as of :func:`predict`.
     """
     where: dict[str, Any] = {"constants": constants, "gpu": gpu, "compute_capability": compute_capability}
-    if rough or not is_followed(setup, architecture) or _is_beside_vllm(setup):
+    capability = compute_capability or (gpu.compute_capability if gpu else None)
+    if rough or not is_followed(setup, architecture, capability) or _is_beside_vllm(setup):
         used = use_by_batch(setup, architecture, field, **where, gpu_memory_bytes=ENDLESS, rough=rough)
         return largest_within(used, limit_bytes, 1, most, first=first)
     first = first or largest_batch(setup, architecture, field, limit_bytes, **where, most=most, rough=True) or 1
@@ -121,10 +122,10 @@ def use_by_batch(
 ) -> Callable[[int], int]:
     """What :func:`largest_batch` compares with a limit: bytes of the phases that ``field`` governs, by its value."""
     setup, asked = _only(setup, field), setup
-    if not _is_beside_vllm(setup) and (rough or not is_followed(setup, architecture)):
+    capability = compute_capability or (gpu.compute_capability if gpu else None)
+    if not _is_beside_vllm(setup) and (rough or not is_followed(setup, architecture, capability)):
         from kb.memory.engine import rough as shallow  # exact answers do without
 
-        capability = compute_capability or (gpu.compute_capability if gpu else None)
         context = context_of(constants, capability, gpu)
         if setup.do_train:  # one look at the run answers of its training and of its evaluation
             setup = setup._replace(do_eval=asked.do_eval)

@@ -148,9 +148,16 @@ def reserved_by_lengths(
     return TakenByLengths(fixed.allocated, fixed.reserved, varying.reserved, paged)
 
 
-def follows(setup: TrainingSetup, architecture: Architecture) -> bool:
-    """Whether the engine follows all of the run, layer by layer."""
-    return not is_deep(architecture) and why_not(setup, architecture) is None
+def follows(setup: TrainingSetup, architecture: Architecture, capability: tuple[int, int] | None) -> bool:
+    """Whether the engine follows all of the run, layer by layer, on GPUs of this compute capability."""
+    if is_deep(architecture) or one_by_one(architecture, capability):
+        return False
+    return why_not(setup, architecture) is None
+
+
+def one_by_one(architecture: Architecture, capability: tuple[int, int] | None) -> bool:
+    """Whether experts are multiplied one by one, which is not followed (``grouped_mm`` asks for 8.0)."""
+    return architecture.experts > 0 and not architecture.engine and capability is not None and capability < AMPERE
 
 
 def why_not(setup: TrainingSetup, architecture: Architecture) -> str | None:

@@ -9,11 +9,11 @@ from functools import lru_cache
 
 from kb.core.memory_report import HostLedger, MemoryReport, Phase, PhaseName
 from kb.core.model import Architecture
-from kb.core.setup import TrainingSetup
+from kb.core.setup import Assumption, TrainingSetup
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.follow import MOST_KNOWN, Followed, Run, beside, counted
 from kb.memory.engine.nearest import Nearest, nearest
-from kb.memory.engine.report import assumed_of, refused, why_not
+from kb.memory.engine.report import assumed_of, one_by_one, refused, why_not
 from kb.memory.engine.shallow import Line, lines, roughly, run_of
 from kb.memory.process import Context, Peak, judged, phase_of
 
@@ -37,6 +37,9 @@ def rough_report(
         UnsupportedArchitectureError: something that the engine does not follow, nor anything near it, by name.
     """
     assumed = assumed_of(setup, architecture, capability)
+    if one_by_one(architecture, capability):
+        shown = ".".join(map(str, GENERATIONS[1]))
+        assumed += (Assumption("gpu.compute_capability", shown, "experts_together"),)
     if why_not(setup, architecture) is not None:
         near = _nearest(setup, architecture)
         assumed += near.assumed
@@ -139,7 +142,8 @@ def generation_of(capability: Capability) -> tuple[int, int]:
 
 
 def _run(setup: TrainingSetup, architecture: Architecture, capability: Capability) -> Run:
-    return Run(counted(setup), architecture, generation_of(capability))
+    generation = GENERATIONS[1] if one_by_one(architecture, capability) else generation_of(capability)
+    return Run(counted(setup), architecture, generation)
 
 
 @lru_cache(maxsize=MOST_KNOWN)
