@@ -77,7 +77,6 @@ def run(config: dict[str, Any], **settings: Any) -> Run:
 def test_lines_by_the_batch_say_what_each_batch_says() -> None:
     asked = run(sample.T5_BASE, do_eval=True, predict_with_generate=True)
     found = lines(asked)
-    assert found is not None
     for batch in (2, 3, 8, 40):
         for name, phase in roughly(run_of(asked, batch)).phases.items():
             most = max(line.bytes + line.each * batch for line in found[name])

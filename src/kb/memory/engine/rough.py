@@ -98,36 +98,27 @@ def phases_by_batch(
     """Each phase as the process sees it, by the batch of each; without terms.
 
     Raises:
-        UnsupportedArchitectureError: something that the engine does not follow, by name; when called, too.
+        UnsupportedArchitectureError: something that the engine does not follow, by name.
     """
     if why_not(setup, architecture) is not None:
         near = _nearest(setup, architecture)
         setup, architecture = near.setup, near.architecture
-    run = _run(setup, architecture, capability)
     try:
-        known = _lines(run_of(run, UNREAD_BATCH))
+        known = _lines(run_of(_run(setup, architecture, capability), UNREAD_BATCH))
     except NotFollowedError as error:
         raise refused(architecture, error) from None
     holes = _holes(setup)
 
-    def by_itself(batch: int) -> tuple[Phase, ...]:
-        here = run_of(run._replace(setup=setup), batch).setup
-        return rough_phases(here, architecture, constants, context, capability)
-
-    def by_lines(batch: int) -> tuple[Phase, ...]:
-        phases = []
-        for name, growing in known.items() if known else ():
+    def phases(batch: int) -> tuple[Phase, ...]:
+        found = []
+        for name, growing in known.items():
             # how much more is reserved depends on the moment, so the highest process need not be the highest line
-            each = (
-                phase_of(
-                    name, Peak(line.moment, (), round(line.bytes + line.each * batch)), constants, context, **holes
-                )
-                for line in growing
-            )
-            phases.append(max(each, key=lambda phase: phase.high_bytes))
-        return tuple(phases)
+            peaks = (Peak(line.moment, (), round(line.bytes + line.each * batch)) for line in growing)
+            each = (phase_of(name, peak, constants, context, **holes) for peak in peaks)
+            found.append(max(each, key=lambda phase: phase.high_bytes))
+        return tuple(found)
 
-    return by_itself if known is None else by_lines
+    return phases
 
 
 def _holes(setup: TrainingSetup) -> dict[str, bool]:
@@ -152,5 +143,5 @@ def _roughly(run: Run) -> Followed:
 
 
 @lru_cache(maxsize=MOST_KNOWN)
-def _lines(run: Run) -> Mapping[PhaseName, tuple[Line, ...]] | None:
+def _lines(run: Run) -> Mapping[PhaseName, tuple[Line, ...]]:
     return lines(run)

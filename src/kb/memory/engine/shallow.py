@@ -31,8 +31,9 @@ OF_LAYERS: Mapping[Stack, tuple[str, ...]] = {  # fields that say something of e
 }
 LEAST = 2  # a first layer and a last: nothing before the first one trains with adapters, and T5's has the biases of all
 MOST_PLACED = 256  # layers whose weights are placed one by one, for what blocks keep of their segments
-# A batch of one leaves out copies that larger ones make; few rows are multiplied with packed weights by other kernels.
-BATCHES = ((2, 4), (16, 32))
+# Batches whose lines are drawn. One alone leaves out copies that larger ones make; few rows are multiplied with packed
+# weights by other kernels than many.
+FEW, MANY = (2, 4), (16, 32)
 
 
 class Moment(NamedTuple):
@@ -48,6 +49,12 @@ class Line(NamedTuple):
     bytes: float
     each: float
     moment: str
+
+    @staticmethod
+    def through(one: tuple[int, int], other: tuple[int, int], moment: str) -> "Line":
+        """The line through two pairs of a batch and its bytes."""
+        each = (other[1] - one[1]) / (other[0] - one[0])
+        return Line(one[1] - each * one[0], each, moment)
 
 
 class Process:
@@ -170,28 +177,43 @@ def roughly(run: Run) -> Followed:
     return Followed({name: found[name] for name in PHASES if name in found})
 
 
-def lines(run: Run) -> Mapping[PhaseName, tuple[Line, ...]] | None:
-    """For each phase the lines of which the highest says what is allocated, by the batch of the phase; None where
-    memory does not grow evenly with it: the run asks for more with more samples.
+def lines(run: Run) -> Mapping[PhaseName, tuple[Line, ...]]:
+    """For each phase the lines of which the highest says what is allocated, by the batch of the phase.
+
+    Raises:
+        NotFollowedError: something that the engine does not follow.
     """
-    return next((found for batches in BATCHES if (found := _lines_between(run, *batches)) is not None), None)
+    small = _lines_between(run, *FEW)
+    return small if small is not None else _lines_between(run, *MANY, evenly=False) or {}
 
 
-def _lines_between(run: Run, small: int, large: int) -> Mapping[PhaseName, tuple[Line, ...]] | None:
-    (fewer, added), (more, _) = (_processes(run_of(run, batch)) for batch in (small, large))
+def _lines_between(
+    run: Run, few: int, many: int, *, evenly: bool = True
+) -> Mapping[PhaseName, tuple[Line, ...]] | None:
+    """The lines through two batches; None where the run asks for more blocks with more samples, and ``evenly`` asks for
+    what grows evenly. Else they are those through both peaks.
+    """
+    (fewer, added), (more, _) = (_processes(run_of(run, batch)) for batch in (few, many))
     found: dict[str, list[Line]] = {}
     for one, other in zip(fewer, more, strict=True):
-        if one.entries() != other.entries():
+        alike = one.entries() == other.entries()
+        if evenly and not alike:
             return None
-        for phase, moments in one.moments(added).items():  # entry by entry the logs are alike
+        passed = one.moments(added)
+        likes = passed if alike else other.moments(added)  # entry by entry the logs are alike
+        for phase, moments in passed.items():
             ends: dict[str, list[tuple[int, int]]] = {phase: [(one.resting(phase), other.resting(phase))]}
-            for moment in moments:
-                ends.setdefault(one.name(moment), []).append((one.value(moment), other.value(moment)))
+            if alike:
+                for moment in moments:
+                    ends.setdefault(one.name(moment), []).append((one.value(moment), other.value(moment)))
+            elif moments and likes[phase]:
+                peak, like = max(moments, key=one.value), max(likes[phase], key=other.value)
+                ends[one.name(peak)] = [(one.value(peak), other.value(like))]
             lost = one.lost(phase)
             found.setdefault(phase, []).extend(
-                _line(few + lost, many + lost, name, (small, large))
+                Line.through((few, small + lost), (many, large + lost), name)
                 for name in ends
-                for few, many in _front(ends[name])
+                for small, large in _front(ends[name])
             )
     return {name: _highest_of_each(found[name]) for name in PHASES if name in found}
 
@@ -234,11 +256,6 @@ def highest(found: Iterable[Line]) -> tuple[Line, ...]:
 
 def _meet(one: Line, other: Line) -> float:
     return (one.bytes - other.bytes) / (other.each - one.each)
-
-
-def _line(few: int, many: int, moment: str, batches: tuple[int, int]) -> Line:
-    each = (many - few) / (batches[1] - batches[0])
-    return Line(few - each * batches[0], each, moment)
 
 
 def _highest_of_each(found: list[Line]) -> tuple[Line, ...]:
