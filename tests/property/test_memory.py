@@ -5,13 +5,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import memory_sample as sample
 from kb.core.setup import TrainingSetup
 from kb.core.units import GIB, tenths
-from kb.memory import predict
+from kb.memory import UnsupportedArchitectureError, predict
 from kb.memory.search import largest_within
 
 setups = st.fixed_dictionaries(
@@ -47,12 +47,20 @@ setups = st.fixed_dictionaries(
 architectures = st.sampled_from([sample.architecture(c) for c in (sample.T5_BASE, sample.MT5_BASE, sample.KOBART)])
 
 
+def predicted(setup, architecture, **where):
+    try:
+        return predict(setup, architecture, constants=sample.CONSTANTS, **where)
+    except UnsupportedArchitectureError as error:
+        assume("unused parameters" not in str(error))  # DDP refuses these as well
+        raise
+
+
 @given(setups, architectures)
 @settings(max_examples=100, deadline=None)
 def test_ledgers_add_up_and_bands_are_ordered(setup, architecture):
-    report = predict(setup, architecture, constants=sample.CONSTANTS, gpu=sample.RTX_3090)
+    report = predicted(setup, architecture, gpu=sample.RTX_3090)
     for phase in report.phases:
-        assert sum(term.bytes for term in phase.terms) == phase.peak_allocated_bytes > 0
+        assert sum(term.bytes for term in phase.terms) == phase.peak_allocated_bytes >= 0
         assert all(isinstance(term.bytes, int) and term.bytes > 0 for term in phase.terms)
         assert phase.low_bytes <= phase.process_used_bytes <= phase.high_bytes
     assert 0 < report.host.low_bytes <= report.host.peak_bytes
@@ -67,7 +75,7 @@ def test_ledgers_add_up_and_bands_are_ordered(setup, architecture):
 @settings(max_examples=70, deadline=None)
 def test_a_larger_batch_or_length_never_needs_less(setup, architecture, field):
     def train(s):
-        return predict(s, architecture, constants=sample.CONSTANTS).phase("train").peak_allocated_bytes
+        return predicted(s, architecture).phase("train").peak_allocated_bytes
 
     # blocks that are not split round either way: kilobytes where the whole is hundreds of megabytes
     assert train(setup._replace(**{field: 2 * getattr(setup, field)})) >= train(setup) * (1 - 2e-4)

@@ -137,15 +137,16 @@ def cache_rows(case: Case, words: Words, batches: Sequence[int], lengths: Sequen
 
 
 def _cache_of_one(case: Case, length: int) -> int:
-    """Bytes of the KV cache of one prompt and its whole answer.
-
-    Read off the prediction for a prompt of one token, whose peak is at the last token: a decoder then generates the
-    rest of the prompt too; of an encoder-decoder's prompt each token takes what the one does.
-    """
-    source, decoder = case.setup.max_source_length, case.estimator.model.architecture.family == "decoder"
-    setup = generating(case, 1, length + source - 1 if decoder else length)._replace(max_source_length=1)
-    terms = {term.name: term.bytes for term in _phase(case.estimator, setup, "generate").terms}
-    return terms.get("kv_cache_self", 0) + source * terms.get("kv_cache_cross", 0)
+    """Bytes of the KV cache of one prompt and its whole answer: keys and values of each layer of the decoder, for each
+    token that it sees, and in an encoder-decoder for each token of the prompt besides."""
+    architecture, source = case.estimator.model.architecture, case.setup.max_source_length
+    heads = architecture.kv_heads or architecture.num_heads
+    of_a_token = 2 * heads * architecture.d_kv * (4 if generating(case, 1).weights == "fp32" else 2)
+    tokens = length + (source if architecture.family == "decoder" else 0)
+    seen = min(tokens, architecture.window or tokens)
+    layers, sliding = architecture.decoder_layers, architecture.windowed_layers
+    cross = 0 if architecture.family == "decoder" else layers * source
+    return of_a_token * ((layers - sliding) * tokens + sliding * seen + cross)
 
 
 def _cache(words: Words, size: int, phase: Phase) -> Cell:

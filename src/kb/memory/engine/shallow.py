@@ -146,11 +146,9 @@ class Process:
             for term in dict.fromkeys(name for each in (base, *deeper) for name in each)
         }
         allocated = self.resting(phase) if moment is None else self.value(moment)
-        sums[REMAINDERS] = allocated - sum(sums.values())
         last = self.base.log[ats[0]] if ats[0] >= 0 else None
         name = MOMENTS.get(phase) or (last.moment if isinstance(last, Booked) else "forward")
-        terms = tuple(sorted(((term, size) for term, size in sums.items() if size > 0), key=lambda item: -item[1]))
-        return Found(allocated, allocated, terms, "decoding" if phase == "generate" else name)
+        return Found(allocated, allocated, _balanced(sums, allocated), "decoding" if phase == "generate" else name)
 
 
 def roughly(run: Run) -> Followed:
@@ -216,6 +214,17 @@ def _lines_between(
                 for small, large in _front(ends[name])
             )
     return {name: _highest_of_each(found[name]) for name in PHASES if name in found}
+
+
+def _balanced(sums: Mapping[str, int], allocated: int) -> tuple[tuple[str, int], ...]:
+    """Terms of so many bytes in all, largest first: what is left is of blocks' ends, and what is too much (a term that
+    falls with the layers is none at all) is taken from the largest."""
+    kept = {term: size for term, size in sums.items() if size > 0}
+    left = allocated - sum(kept.values())
+    if kept or left > 0:
+        balance = REMAINDERS if left > 0 else max(kept, key=lambda term: kept[term])
+        kept[balance] = kept.get(balance, 0) + left
+    return tuple(sorted(((term, size) for term, size in kept.items() if size > 0), key=lambda item: -item[1]))
 
 
 def _with_lost(found: Found, lost: int) -> Found:
