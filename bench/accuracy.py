@@ -142,11 +142,10 @@ def _predicted(
             continue
         reports[row.id] = answer
         for name, report in ((KB, answer), (ROUGHLY, roughly)):
-            if (phase := report.phase(row.phase)) is not None:
-                after_load = row.phase == "load" and not row.simulated  # measured once the model is there
-                if after_load and report.level == "engine":
-                    continue  # of loading it tells the peak alone
-                predictions[row.id][name] = _after_load(phase) if after_load else _bytes(phase, row.held_bytes)
+            phase = report.phase(row.phase)
+            after_load = row.phase == "load" and not row.simulated  # measured once the model is there, not at its peak
+            if phase is not None and not after_load:
+                predictions[row.id][name] = _bytes(phase, row.held_bytes)
     return predictions, reports
 
 
@@ -169,10 +168,6 @@ def _bytes(phase: Phase, held: int) -> dict[str, int]:
     reserved = round(phase.peak_reserved_bytes * allocated / phase.peak_allocated_bytes)
     context = phase.process_used_bytes - phase.peak_reserved_bytes
     return {"allocated": allocated, "reserved": reserved, "process": reserved + context}
-
-
-def _after_load(phase: Phase) -> dict[str, int]:
-    return {"allocated": sum(term.bytes for term in phase.terms if term.name != "temporaries")}
 
 
 def verdicts(rows: Sequence[Row], reports: dict[str, MemoryReport]) -> dict[str, int]:

@@ -13,7 +13,7 @@ from kb.core.setup import Assumption, TrainingSetup
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.follow import MOST_KNOWN, Followed, Run, beside, counted
 from kb.memory.engine.nearest import Nearest, nearest
-from kb.memory.engine.report import assumed_of, one_by_one, refused, why_not
+from kb.memory.engine.report import assumed_of, one_by_one, refused
 from kb.memory.engine.shallow import Line, lines, roughly, run_of
 from kb.memory.process import Context, Peak, judged, phase_of
 
@@ -36,14 +36,12 @@ def rough_report(
     Raises:
         UnsupportedArchitectureError: something that the engine does not follow, nor anything near it, by name.
     """
-    assumed = assumed_of(setup, architecture, capability)
+    near = _nearest(setup, architecture)
+    setup, architecture = near.setup, near.architecture
+    assumed = assumed_of(setup, architecture, capability) + near.assumed
     if one_by_one(architecture, capability):
         shown = ".".join(map(str, GENERATIONS[1]))
         assumed += (Assumption("gpu.compute_capability", shown, "experts_together"),)
-    if why_not(setup, architecture) is not None:
-        near = _nearest(setup, architecture)
-        assumed += near.assumed
-        setup, architecture = near.setup, near.architecture
     phases = rough_phases(setup, architecture, constants, context, capability)
     if memory is not None:
         phases = beside(phases, setup, architecture, memory)
@@ -100,9 +98,8 @@ def phases_by_batch(
     Raises:
         UnsupportedArchitectureError: something that the engine does not follow, by name.
     """
-    if why_not(setup, architecture) is not None:
-        near = _nearest(setup, architecture)
-        setup, architecture = near.setup, near.architecture
+    near = _nearest(setup, architecture)
+    setup, architecture = near.setup, near.architecture
     try:
         known = _lines(run_of(_run(setup, architecture, capability), UNREAD_BATCH))
     except NotFollowedError as error:
