@@ -109,6 +109,7 @@ STANDING_IN = frozenset((
     "fused_as_liger", "liger_layers", "liger_source", "no_checkpointing_of_the_type", "no_default_targets",
     "no_flash_of_the_type", "no_liger_of_the_type", "no_shards_of_one", "nvme_as_host", "only_zero3",
     "packed_as_computed", "packed_whole", "reentrant_as_not", "router_loss_left_out", "tensors_split", "uncompared",
+    "whole_logits",
 ))  # fmt: skip
 # Reasons of what no config says and yet follows from a release, a checkpoint or a model that is known, or from what
 # PEFT's documentation asks of each script that trains a quantized model.

@@ -5,7 +5,6 @@ Each row of the table answers one refusal of :func:`~kb.memory.engine.report.why
 PEFT and torch do is said where the engine follows it; here is why one run stands for another.
 """
 
-import re
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -42,7 +41,8 @@ class Nearest(NamedTuple):
 
 
 class Row(NamedTuple):
-    """``what`` is refused, as a pattern of its name. ``put`` makes another run of it, None where there is none.
+    """``what`` is refused, by its name: other names are parted by ``|``, and ``*`` is any text. ``put`` makes another
+    run of it, None where there is none.
 
     ``named`` is the fact that an assumption is about; ``value`` reads it off the new run.
     """
@@ -67,7 +67,7 @@ def nearest(setup: TrainingSetup, architecture: Architecture) -> Nearest:
         if what is None:
             return Nearest(run.setup, run.architecture, tuple(assumed))
         known = setup.post is None and not architecture.engine
-        row = next((row for row in ROWS if known and re.fullmatch(row.what, what)), None)
+        row = next((row for row in ROWS if known and is_like(what, row.what)), None)
         found = None if row is None else row.put(run, what)
         if row is None or found is None or found == run:
             break
@@ -219,19 +219,42 @@ def _rounded_experts(run: Run, what: str) -> Run | None:
     return _architecture(expert_ff=wide)(run, what)
 
 
+def is_like(name: str, names: str) -> bool:
+    """Whether a name is one of ``names``, which are parted by ``|``; ``*`` is any text."""
+    return any(_fits(name, each.split("*")) for each in names.split("|"))
+
+
+def _fits(name: str, parts: list[str]) -> bool:
+    first, *rest = parts
+    if not rest:
+        return name == first
+    if not (name.startswith(first) and name.endswith(rest[-1])):
+        return False
+    at = len(first)
+    for part in rest[:-1]:
+        found = name.find(part, at)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return at + len(rest[-1]) <= len(name)
+
+
 ROWS = (
-    Row("(FSDP with )?optim .*", _known_optimizer, "training.optim", _of("optim"), "optimizer_as_adamw"),
-    Row(".*with use_dora|use_dora of .*", _dora, "lora.use_dora", _of("use_dora"), "dora_norms"),
-    Row("(FSDP1|ZeRO|DeepSpeed) in fp16", _in_bf16, "training.bf16", lambda run: True, "fp16_as_bf16"),
+    Row("FSDP with use_liger_kernel|ZeRO-3 with use_liger_kernel", _set(fused_loss=False, liger_kernels=None),
+        "training.fused_loss", _of("fused_loss"), "whole_logits"),
+    Row("optim *|FSDP with optim *", _known_optimizer, "training.optim", _of("optim"), "optimizer_as_adamw"),
+    Row("*with use_dora|use_dora of *", _dora, "lora.use_dora", _of("use_dora"), "dora_norms"),
+    Row("FSDP1 in fp16|ZeRO in fp16|DeepSpeed in fp16", _in_bf16, "training.bf16", lambda run: True, "fp16_as_bf16"),
     # FSDP
     Row("FSDP on one GPU", _set(fsdp=False), "parallel.fsdp", _of("fsdp"), "no_shards_of_one"),
     Row("FSDP of 8 bits|FSDP of 4 bits without adapters", _set(fsdp=False), "parallel.fsdp", _of("fsdp"),
         "packed_whole"),
-    Row("FSDP.* of 4 bits .*", _one_type, "quantization.bnb_4bit_quant_storage", _of("bnb_4bit_quant_storage"),
+    Row("FSDP* of 4 bits *", _one_type, "quantization.bnb_4bit_quant_storage", _of("bnb_4bit_quant_storage"),
         "packed_as_computed"),
     Row("FSDP1 without reshard_after_forward", _followed, "parallel.fsdp", _of("fsdp"), "uncompared"),
-    Row("FSDP with (modules_to_save|predict_with_generate)", _followed, "parallel.fsdp", _of("fsdp"), "uncompared"),
-    Row("FSDP of .*", _family_of_fsdp, "parallel.fsdp_version", _of_spread("fsdp_version"), "fsdp2_as_fsdp1"),
+    Row("FSDP with modules_to_save|FSDP with predict_with_generate", _followed, "parallel.fsdp", _of("fsdp"),
+        "uncompared"),
+    Row("FSDP of *", _family_of_fsdp, "parallel.fsdp_version", _of_spread("fsdp_version"), "fsdp2_as_fsdp1"),
     # DeepSpeed
     Row("ZeRO with offload_param", _set(offload_param=False), "parallel.offload_param", _of("offload_param"),
         "only_zero3"),
@@ -239,25 +262,28 @@ ROWS = (
         _of_spread("reduce_bucket"), "bucket_of_gradients"),
     Row("ZeRO-3 on NVMe", _spread(optimizer_on_disk=False, params_on_disk=False), "parallel.offload_device",
         lambda run: "cpu", "nvme_as_host"),
-    Row("ZeRO of [48] bits", _packed_by_zero, "parallel.zero_stage", _of("zero_stage"), "packed_whole"),
-    Row("ZeRO(-3)? (of|on|with|without) .*", _followed, "parallel.zero_stage", _of("zero_stage"), "uncompared"),
+    Row("ZeRO of 4 bits|ZeRO of 8 bits", _packed_by_zero, "parallel.zero_stage", _of("zero_stage"), "packed_whole"),
+    Row("ZeRO of *|ZeRO on *|ZeRO with *|ZeRO without *", _followed, "parallel.zero_stage", _of("zero_stage"),
+        "uncompared"),
+    Row("ZeRO-3 of *|ZeRO-3 on *|ZeRO-3 with *|ZeRO-3 without *", _followed, "parallel.zero_stage", _of("zero_stage"),
+        "uncompared"),
     Row("tensor_parallel", _split, "parallel.tensor_parallel", _of_spread("tensor_parallel"), "tensors_split"),
     # what is adapted
     Row("lora_target_modules", _some_targets, "lora.target_modules", _of("lora_target_modules"), "no_default_targets"),
-    Row("LoRA on experts of .*", _without_experts, "lora.r", _of("lora_r"), "adapters_by_rank"),
-    Row("LoRA on .*", _without_table, "lora.r", _of("lora_r"), "adapters_by_rank"),
+    Row("LoRA on experts of *", _without_experts, "lora.r", _of("lora_r"), "adapters_by_rank"),
+    Row("LoRA on *", _without_table, "lora.r", _of("lora_r"), "adapters_by_rank"),
     # how the model computes
     Row("flash_attention_2", _set(attn_implementation="sdpa"), "training.attn_implementation",
         _of("attn_implementation"), "no_flash_of_the_type"),
-    Row("use_reentrant of .*", _set(use_reentrant=False), "training.use_reentrant", _of("use_reentrant"),
+    Row("use_reentrant of *", _set(use_reentrant=False), "training.use_reentrant", _of("use_reentrant"),
         "reentrant_as_not"),
-    Row("gradient_checkpointing of .*", _set(gradient_checkpointing=False), "training.gradient_checkpointing",
+    Row("gradient_checkpointing of *", _set(gradient_checkpointing=False), "training.gradient_checkpointing",
         _of("gradient_checkpointing"), "no_checkpointing_of_the_type"),
-    Row("output_router_logits of .*", _architecture(router_loss=False), "model.output_router_logits",
+    Row("output_router_logits of *", _architecture(router_loss=False), "model.output_router_logits",
         lambda run: run.architecture.router_loss, "router_loss_left_out"),
-    Row("experts of .*", _rounded_experts, "model.moe_intermediate_size", lambda run: run.architecture.expert_ff,
+    Row("experts of *", _rounded_experts, "model.moe_intermediate_size", lambda run: run.architecture.expert_ff,
         "experts_rounded"),
-    Row(".* new tokens", _followed, "generation.max_new_tokens",
+    Row("* new tokens", _followed, "generation.max_new_tokens",
         lambda run: max(run.setup.generation_max_length, run.setup.inference_max_length), "uncompared"),
     Row("exaone", _followed, "model.model_type", lambda run: run.architecture.model_type, "uncompared"),
 )  # fmt: skip
