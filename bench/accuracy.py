@@ -212,7 +212,7 @@ def as_markdown(rows: Sequence[Row], traces: Sequence[Row], predictions: Any, re
         "## Against measured runs",
         "fitcheck-llm was calibrated on the T4 rows, and kb's simulator was developed on them. The script behind them "
         "keeps the logits through the backward pass; that is added to what kb says, and simulated at level "
-        "1. \"kb, roughly\" is its answer from few layers, which stands for what the memory engine does not follow.",
+        '1. "kb, roughly" is its answer from few layers, which stands for what the memory engine does not follow.',
         as_table(lines_of(rows, predictions, lambda row: row.campaign), PREDICTORS, "campaign"),
         "\n".join(said),
         "## kb against level 1",
