@@ -25,7 +25,7 @@ from site_needs import ROOT
 CHECK = ".kb-buttons button"
 # both sides are told which libraries there are: a browser has none
 LIBRARIES = {"transformers": "5.0.0", "torch": "2.9.0", "peft": "0.18.0", "accelerate": "1.12.0", "trl": "0.25.0"}
-BATCH = 50
+BATCH = 10
 _OPENS = re.compile(r'href="\.\./\.\./playground/#([^"]+)"')  # of a rule's page
 BAD = "general: {model_name: google/mt5-base}\ntraining: {fp16: true, per_device_train_batch_size: 64}\n"
 _WRITE = """
