@@ -76,6 +76,7 @@ def plan_unit(
         steps._replace(
             writes=lambda name, value: spelt(name, value) is not None or speller.has_by_default(name, value),
             loaded=_Reading(result, speller, pasting).loaded if pasting is not None else steps.loaded,
+            liger=speller.spell(result.unit, FUSED, True, "qlora") is not None,
         ),
     )
     plan = combined(gpu, plan_host(setup, gpu.setup, estimator), setup)
