@@ -219,6 +219,15 @@ def found_of(recording: Recording, name: str, peak: Peak, alive: Iterable[tuple[
     return Found(peak.allocated, peak.reserved, terms, "decoding" if name == "generate" else moment)
 
 
+def rows_of(found: Found, setup: TrainingSetup) -> int | None:
+    """How many samples a phase that generates has at once; None of the others."""
+    if found.use == "inference":
+        return setup.inference_batch_size or setup.per_device_eval_batch_size
+    if found.use == "training" and setup.post is not None:
+        return setup.post.generated_rows
+    return setup.per_device_eval_batch_size if found.use else None
+
+
 def phase_found(
     name: PhaseName, found: Found, setup: TrainingSetup, context: Context, band: float, upper: float
 ) -> Phase:
@@ -226,13 +235,6 @@ def phase_found(
 
     ``band`` is the error of allocated memory, ``upper`` by how much reserved memory may be too low.
     """
-    batch = None
-    if found.use:
-        batch = setup.per_device_eval_batch_size
-        if found.use == "inference":
-            batch = setup.inference_batch_size or batch
-        if found.use == "training" and setup.post is not None:
-            batch = setup.post.generated_rows
     return Phase(
         name=name,
         terms=tuple(Term(term, size) for term, size in found.terms),
@@ -243,7 +245,7 @@ def phase_found(
         high_bytes=round(found.reserved * (1 + upper)) + context.high,
         moment=found.moment,
         use=found.use,
-        batch=batch,
+        batch=rows_of(found, setup),
     )
 
 

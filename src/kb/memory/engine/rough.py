@@ -11,7 +11,7 @@ from kb.core.memory_report import HostLedger, MemoryReport, Phase, PhaseName
 from kb.core.model import Architecture
 from kb.core.setup import Assumption, TrainingSetup
 from kb.memory.engine.faults import NotFollowedError
-from kb.memory.engine.follow import MOST_KNOWN, Followed, Run, beside, counted
+from kb.memory.engine.follow import MOST_KNOWN, Followed, Run, beside, counted, rows_of
 from kb.memory.engine.nearest import Nearest, nearest
 from kb.memory.engine.report import assumed_of, one_by_one, refused
 from kb.memory.engine.shallow import Line, lines, roughly, run_of
@@ -74,14 +74,7 @@ def rough_phases(
         raise refused(architecture, error) from None
     phases = []
     for name, each in found.phases.items():
-        batch = None
-        if each.use:
-            batch = setup.per_device_eval_batch_size
-            if each.use == "inference":
-                batch = setup.inference_batch_size or batch
-            if each.use == "training" and setup.post is not None:
-                batch = setup.post.generated_rows
-        peak = Peak(each.moment, each.terms, each.allocated, each.use, batch)
+        peak = Peak(each.moment, each.terms, each.allocated, each.use, rows_of(each, setup))
         phases.append(phase_of(name, peak, constants, context, **_holes(setup)))
     return tuple(phases)
 
