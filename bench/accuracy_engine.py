@@ -13,7 +13,6 @@ from accuracy_rows import PHASES, ROOT, TRACED_ON, TRACES
 
 from kb.core.setup import Images, TrainingSetup
 from kb.memory import UnsupportedArchitectureError, architecture_from_config
-from kb.memory.engine.allocator import CachingAllocator
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.predict import record_runs, record_training
 
@@ -103,7 +102,7 @@ def compared(run: Traced) -> list[Compared]:
     if run.lengths is None:
         recordings = record_runs(run.setup, architecture, TRACED_ON)
     else:
-        recordings = [record_training(run.setup, architecture, CachingAllocator(None), TRACED_ON, run.lengths)]
+        recordings = [record_training(run.setup, architecture, TRACED_ON, run.lengths)]
     peaks = {phase: peak for recording in recordings for phase, peak in recording.phases.items()}
     return [
         Compared(

@@ -20,7 +20,7 @@ from kb.core.setup import TrainingSetup
 from kb.memory import architecture_from_config
 from kb.memory.engine.allocator import rounded
 from kb.memory.engine.predict import record_runs
-from kb.memory.engine.world import Booked, Recording
+from kb.memory.engine.world import Recording
 
 ROOT = Path(__file__).resolve().parents[1]
 Act = tuple[str, int, str]  # "+" or "-", the bytes asked for, where
@@ -57,19 +57,19 @@ def acts_of(events: Iterable[Any]) -> list[Act]:
 class Traced(Recording):
     """A recording that remembers who asked."""
 
-    def __init__(self, pool: Any) -> None:
-        super().__init__(pool)
+    watches = True
+
+    def __init__(self) -> None:
+        super().__init__()
         self.callers: dict[int, str] = {}
 
-    def book(self, size: int) -> tuple[int, int]:
+    def watch(self, number: int) -> None:
         frame, names = sys._getframe(2), []
         while frame is not None and len(names) < 4:
-            if frame.f_code.co_name not in ("__init__", "new", "like", "book"):
+            if frame.f_code.co_name not in ("__init__", "new", "like", "ask"):
                 names.append(f"{frame.f_code.co_name}:{frame.f_lineno}")
             frame = frame.f_back  # type: ignore[assignment]
-        found = super().book(size)
-        self.callers[found[1]] = " < ".join(names)
-        return found
+        self.callers[number] = " < ".join(names)
 
 
 def followed(config: Mapping[str, Any], setup: TrainingSetup, capability: tuple[int, int]) -> tuple[list[Act], Any]:
@@ -78,13 +78,11 @@ def followed(config: Mapping[str, Any], setup: TrainingSetup, capability: tuple[
     acts: list[Act] = []
     peaks: dict[str, tuple[int, int]] = {}
     for recording in recordings:
-        sizes: dict[int, int] = {}
         for number, entry in enumerate(recording.log):
-            if isinstance(entry, Booked):
-                sizes[number] = entry.requested
-                acts.append(("+", entry.requested, recording.callers.get(number, "asked for again")))  # type: ignore[attr-defined]
+            if entry >= 0:
+                acts.append(("+", entry, recording.callers.get(number, "asked for again")))  # type: ignore[attr-defined]
             else:
-                acts.append(("-", sizes[entry], ""))
+                acts.append(("-", recording.log[~entry], ""))
         peaks |= {name: (peak.allocated, peak.reserved) for name, peak in recording.phases.items()}
     return acts, peaks
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from kb.memory.engine.allocator import CachingAllocator
 from kb.memory.engine.families import attention
 from kb.memory.engine.families.attention import MOST_STRIDES, Cache
 from kb.memory.engine.tensor import new
@@ -19,7 +18,7 @@ CACHES = {  # layers, rows, heads, width, tokens at first, tokens of the answer
 def grown(name: str) -> tuple[Recording, Cache]:
     layers, rows, heads, width, first, tokens = CACHES[name]
     with held():
-        recording = world.begin(CachingAllocator(), (8, 0))
+        recording = world.begin((8, 0))
         recording.begin("generate")
         cache = Cache()
         for at in range(layers):

@@ -8,7 +8,6 @@ import pytest
 import memory_sample as sample
 from kb.core.setup import LigerKernels, TrainingSetup
 from kb.memory import architecture_from_config, predict
-from kb.memory.engine.allocator import CachingAllocator
 from kb.memory.engine.ops.liger_head import chunk_of, fused_cross_entropy
 from kb.memory.engine.predict import record_runs
 from kb.memory.engine.report import why_not
@@ -73,7 +72,7 @@ def test_chunks_are_as_ligers_source_has_them() -> None:
 def peak_of_head(release: tuple[int, ...], *, trains: bool = True) -> int:
     """Bytes at the peak of a loss of 2,048 tokens, 512 wide, among 32,000 words, beside its inputs in bf16."""
     with held():
-        recording = world.begin(CachingAllocator(), (8, 6))
+        recording = world.begin((8, 6))
         recording.begin("train")
         hidden, weight = new((2048, 512), BF16), new((32000, 512), BF16)
         hidden.needs, weight.needs = True, trains
@@ -81,7 +80,7 @@ def peak_of_head(release: tuple[int, ...], *, trains: bool = True) -> int:
         recording.begin("")
         del loss
         at = recording.phases["train"].at
-        asked = sum(booked.requested for _, booked, _ in recording.alive([at])[at])
+        asked = sum(recording.sums([at])[at].values())
         return asked - hidden.storage.size - weight.storage.size
 
 
@@ -123,7 +122,7 @@ def test_whole_logits_are_never_alive() -> None:
     setup = TrainingSetup(bf16=True, per_device_train_batch_size=2, max_source_length=512, fused_loss=True,
                           liger_kernels=LigerKernels())  # fmt: skip
     (recording,) = record_runs(setup, architecture, (8, 6))
-    sizes = {recording.log[number].requested for number, term in recording.terms.items() if term == "logits"}
+    sizes = {recording.log[number] for number, term in recording.terms.items() if term == "logits"}
     # 1,024 tokens, 2,048 wide, among 32,000 words: a chunk of 64 tokens in bf16, and nothing larger
     assert sizes == {64 * 32000 * 2}
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import memory_sample as sample
@@ -111,6 +111,7 @@ def test_every_gpu_of_a_node_brings_a_process_and_its_workers() -> None:
 WORST_FIRST = ("oom", "tight", "fits")
 
 
+@settings(deadline=None)
 @given(
     workers=st.integers(0, 64),
     batch=st.integers(1, 64),

@@ -123,3 +123,16 @@ def test_any_order_of_requests_keeps_the_books(kind: type[CachingAllocator]) -> 
         balance[action] += size
     assert balance["alloc"] == balance["free"]
     assert balance["segment_alloc"] == balance["segment_free"]
+
+
+@pytest.mark.parametrize("segments", [1000, 1100, 3000])
+def test_a_block_is_found_again_however_many_segments_there_are(segments: int) -> None:
+    """Addresses go down with each segment: below zero they are addresses all the same."""
+    allocator = CachingAllocator()
+    addresses = [allocator.malloc(12 * MIB) for _ in range(segments)]
+    for address in addresses:
+        allocator.free(address)
+    reserved = allocator.reserved
+    for _ in range(segments):
+        allocator.malloc(12 * MIB)
+    assert allocator.reserved == reserved

@@ -53,10 +53,11 @@ def _at_rest(setup: TrainingSetup) -> TrainingSetup:
 def _resting_bytes(setup: TrainingSetup, architecture: Architecture, capability: tuple[int, int]) -> int:
     """Bytes allocated once the model, its adapters and its reference are there: no step of training takes less."""
     with held():
-        recording = world.begin(CachingAllocator(), capability)
+        recording = world.begin(capability)
         recording.begin("load")
         model = model_of(setup, architecture)
         loss = loss_of(model, setup) if setup.post is not None else None
-        found = recording.pool.allocated
+        pool = CachingAllocator()
+        recording.peaks(pool)
         del loss, model
-        return found
+        return pool.allocated

@@ -6,6 +6,7 @@ confirms it.
 """
 
 from bisect import bisect_left, insort
+from collections.abc import Sequence
 
 from kb.memory.engine.allocator import (
     LARGE_SEGMENT,
@@ -13,6 +14,7 @@ from kb.memory.engine.allocator import (
     SMALL_SEGMENT,
     SMALLEST_BLOCK,
     Block,
+    Blocks,
     CachingAllocator,
     OutOfMemory,
     Record,
@@ -29,9 +31,20 @@ class ExpandableAllocator(CachingAllocator):
     def __init__(self, limit: int | None = None, record: Record | None = None) -> None:
         super().__init__(limit, record)
         self._next_segment = TOP_ADDRESS
+        self._ranges: list[Block] = []  # the first block of each range of addresses
 
-    def malloc(self, requested: int) -> int:
+    def serve(self, log: Sequence[int], blocks: Blocks, start: int, stop: int) -> None:
         """As the default backend's, by its own choice of a block."""
+        for number in range(start, stop):
+            asked = log[number]
+            if asked >= 0:
+                blocks[number] = self._given(asked)
+                if self.allocated > self.peak_allocated:
+                    self.peak_allocated, self.peak_at = self.allocated, number
+            else:
+                self._take_back(blocks[~asked])
+
+    def _given(self, requested: int) -> Block:
         size = -(-requested // SMALLEST_BLOCK) * SMALLEST_BLOCK or SMALLEST_BLOCK
         small = size <= SMALL_REQUEST
         block = self._best_fit(size, small) or self._new_block(size, small)
@@ -41,10 +54,17 @@ class ExpandableAllocator(CachingAllocator):
             assert block.after is not None
             self._cache(block.after)
         self.allocated += block.size
-        self.peak_allocated = max(self.peak_allocated, self.allocated)
         if self._record is not None:
             self._record("alloc", block.address, block.size)
-        return block.address
+        return block
+
+    def _take_back(self, block: Block | None) -> None:
+        assert block is not None
+        self.allocated -= block.size
+        if self._record is not None:
+            self._record("free", block.address, block.size)
+        block.free = True
+        self._cache(self._merged(block))
 
     def _page(self, small: bool) -> int:
         return SMALL_SEGMENT if small else LARGE_SEGMENT
@@ -52,15 +72,15 @@ class ExpandableAllocator(CachingAllocator):
     def _best_fit(self, size: int, small: bool) -> Block | None:
         """The free block whose growth would be least, among those large enough today."""
         entries = self._free[small]
-        at = bisect_left(entries, (size, 0))
+        at = bisect_left(entries, (size,))
         if at == len(entries):
             return None
         while at + 1 < len(entries) and self._could_grow_to(entries[at + 1]) < self._could_grow_to(entries[at]):
             at += 1
-        return self._blocks[entries.pop(at)[1]]
+        return entries.pop(at)[2]
 
-    def _could_grow_to(self, entry: tuple[int, int]) -> int:
-        after = self._blocks[entry[1]].after
+    def _could_grow_to(self, entry: tuple[int, int, Block]) -> int:
+        after = entry[2].after
         return entry[0] + (after.size if after is not None and not after.mapped else 0)
 
     def _new_block(self, size: int, small: bool) -> Block:
@@ -81,15 +101,18 @@ class ExpandableAllocator(CachingAllocator):
 
     def _start(self, size: int, small: bool) -> Block:
         """The lowest free or unmapped block from which ``size`` bytes of addresses are unused."""
-        for block in sorted(self._blocks.values(), key=lambda block: block.address):
-            if block.mapped or block.cache is not self._free[small]:
-                continue
-            first = block.before if block.before is not None and block.before.free else block
-            if self._unused_from(first, size) >= size:
-                return first
+        for first in reversed(self._ranges):  # they are made from the top down
+            block: Block | None = first if first.cache is self._free[small] else None
+            while block is not None:
+                if not block.mapped:
+                    start = block.before if block.before is not None and block.before.free else block
+                    if self._unused_from(start, size) >= size:
+                        return start
+                block = block.after
         self._next_segment -= RANGE_BYTES
-        block = self._blocks[self._next_segment] = Block(self._next_segment, RANGE_BYTES, small, self._free[small])
+        block = Block(self._next_segment, RANGE_BYTES, small, self._free[small])
         block.mapped = False
+        self._ranges.append(block)
         return block
 
     def _unused_from(self, block: Block | None, size: int) -> int:
@@ -128,7 +151,7 @@ class ExpandableAllocator(CachingAllocator):
         """Unmap every page without a tensor on it."""
         for entries in (entries for pools in self._streams.values() for entries in pools.values()):
             for entry in list(entries):
-                self._unmap(self._blocks[entry[1]])
+                self._unmap(entry[2])
 
     def _unmap(self, block: Block) -> None:
         page = self._page(block.small)
@@ -155,9 +178,7 @@ class ExpandableAllocator(CachingAllocator):
 
     def _cut(self, block: Block, size: int) -> None:
         """Leave ``size`` bytes to ``block``; the rest becomes its neighbour, which is not yet cached."""
-        rest = self._blocks[block.address + size] = Block(
-            block.address + size, block.size - size, block.small, block.cache
-        )
+        rest = Block(block.address + size, block.size - size, block.small, block.cache)
         rest.mapped = block.mapped
         rest.before, rest.after = block, block.after
         if block.after is not None:
@@ -166,7 +187,7 @@ class ExpandableAllocator(CachingAllocator):
         block.size = size
 
     def _cache(self, block: Block) -> None:
-        insort(block.cache, (block.size, block.address))
+        insort(block.cache, (block.size, block.address, block))
 
     def _uncache(self, block: Block) -> None:
         entries = block.cache
@@ -180,3 +201,10 @@ class ExpandableAllocator(CachingAllocator):
                 first, second = (neighbour, block) if neighbour is block.before else (block, neighbour)
                 block = self._joined(first, second)
         return block
+
+    def _joined(self, first: Block, second: Block) -> Block:
+        first.size += second.size
+        first.after = second.after
+        if second.after is not None:
+            second.after.before = first
+        return first

@@ -1,6 +1,6 @@
 """A run that the engine follows: each phase's peak with the ledger of what was alive, inside of a limit or without."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 
 from kb.core.memory_report import Phase, PhaseName, Term
@@ -11,7 +11,7 @@ from kb.memory.engine.allocator import CachingAllocator, ElasticAllocator, OutOf
 from kb.memory.engine.ops.attention import FLASH_GRADIENT_HEAD
 from kb.memory.engine.options import packs
 from kb.memory.engine.predict import record_runs
-from kb.memory.engine.world import AMPERE, WIDE_WORKSPACE_MAJORS, Booked, Peak, Recording
+from kb.memory.engine.world import AMPERE, WIDE_WORKSPACE_MAJORS, Peak, Recording
 from kb.memory.process import Context
 
 PHASES: tuple[PhaseName, ...] = ("load", "train", "evaluate", "generate", "save")
@@ -151,12 +151,13 @@ class Run(NamedTuple):
 
 
 MOST_KNOWN = 512  # answers kept
+MOST_RECORDED = 4  # logs kept: of a search's last steps, a megabyte or more each
 _NEVER_FULL: dict[Run, Followed] = {}  # what runs take that never came to a limit: the same within any larger one
 
 
 @lru_cache(maxsize=MOST_KNOWN)
 def _unlimited(run: Run) -> Followed:
-    return _NEVER_FULL.get(run) or _followed(run, CachingAllocator)
+    return _NEVER_FULL.get(run) or _followed(run, None, CachingAllocator)
 
 
 def _enough(found: Followed) -> Followed:
@@ -171,7 +172,7 @@ def _enough(found: Followed) -> Followed:
 def _inside(run: Run, limit: int) -> Followed:
     """The run where each phase may reserve ``limit`` bytes, and goes past them where it needs more."""
     known = _NEVER_FULL.get(run)
-    return known if known and known.reserved <= limit else _followed(run, partial(ElasticAllocator, limit))
+    return known if known and known.reserved <= limit else _followed(run, limit, partial(ElasticAllocator, limit))
 
 
 @lru_cache(maxsize=MOST_KNOWN)
@@ -179,44 +180,55 @@ def _if_it_fits(run: Run, limit: int) -> Followed | None:
     """The run where PyTorch may reserve ``limit`` bytes; None where it runs out of them, which ends it."""
     known = _NEVER_FULL.get(run)
     try:
-        return known if known and known.reserved <= limit else _followed(run, partial(CachingAllocator, limit))
+        return known if known and known.reserved <= limit else _followed(run, limit, partial(CachingAllocator, limit))
     except OutOfMemory:
         return None
 
 
-def _followed(run: Run, pool: Callable[[], CachingAllocator]) -> Followed:
+def _followed(run: Run, limit: int | None, pool: Callable[[], CachingAllocator]) -> Followed:
     phases: dict[str, Found] = {}
-    recordings = record_runs(run.setup, run.architecture, run.capability, pool=pool)
-    for recording in recordings:
-        alive = recording.alive([peak.at for peak in recording.phases.values()])
-        for name, peak in recording.phases.items():
+    warmed = run.setup.spread.packed_on == "warmed"  # transformers looks at what is free then
+    full = False
+    for recording in _recorded(run, limit if warmed else None):
+        serving = pool()
+        peaks = recording.peaks(serving)
+        full = full or serving.retries > 0
+        sums = recording.sums({peak.at for peak in peaks.values()})
+        for name, peak in peaks.items():
             if name not in phases or peak.allocated > phases[name].allocated:
-                phases[name] = found_of(recording, name, peak, alive[peak.at])
+                phases[name] = found_of(recording, name, peak, sums[peak.at])
                 if name == "generate":
-                    use = "evaluation" if "evaluate" in recording.phases else "inference"
+                    use = "evaluation" if "evaluate" in peaks else "inference"
                     if run.setup.post is not None:
                         use = "training"
                     phases[name] = phases[name]._replace(use=use)
     found = Followed({name: phases[name] for name in PHASES if name in phases})
-    if not any(recording.pool.retries for recording in recordings):
+    if not full:
         if len(_NEVER_FULL) >= MOST_KNOWN:
             _NEVER_FULL.clear()
         _NEVER_FULL[run] = found
     return found
 
 
-def found_of(recording: Recording, name: str, peak: Peak, alive: Iterable[tuple[int, Booked, str]]) -> Found:
-    """A phase's peak with its ledger: what was alive then, largest first; rounding is a term of its own."""
-    sums: dict[str, int] = {}
-    for _, booked, term in alive:
-        sums[term] = sums.get(term, 0) + booked.requested
+@lru_cache(maxsize=MOST_RECORDED)
+def _recorded(run: Run, limit: int | None) -> list[Recording]:
+    """What the run asks for, whatever serves it: followed once for several limits."""
+    return record_runs(run.setup, run.architecture, run.capability, limit=limit)
+
+
+def found_of(recording: Recording, name: str, peak: Peak, sums: Mapping[str, int]) -> Found:
+    """A phase's peak with its ledger: what was alive then, ``sums``, largest first; rounding is a term of its own."""
     rest = peak.allocated - sum(sums.values())
-    if rest:
-        sums[REMAINDERS] = rest
-    terms = tuple(sorted(sums.items(), key=lambda item: -item[1]))
-    last = recording.log[peak.at] if peak.at >= 0 else None
-    moment = MOMENTS.get(name) or (last.moment if isinstance(last, Booked) else "forward")
-    return Found(peak.allocated, peak.reserved, terms, "decoding" if name == "generate" else moment)
+    terms = tuple(sorted((*sums.items(), *([(REMAINDERS, rest)] if rest else [])), key=lambda item: -item[1]))
+    return Found(peak.allocated, peak.reserved, terms, moment_of(recording, name, peak.at))
+
+
+def moment_of(recording: Recording, name: str, at: int) -> str:
+    """What a phase does as entry ``at`` asks for something: ``forward``, ``decoding``, …"""
+    if name == "generate":
+        return "decoding"
+    asks = at >= 0 and recording.log[at] >= 0
+    return MOMENTS.get(name) or (recording.label(at)[0] if asks else "forward")
 
 
 def rows_of(found: Found, setup: TrainingSetup) -> int | None:

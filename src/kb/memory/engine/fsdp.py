@@ -15,7 +15,6 @@ from typing import Any
 from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
 from kb.memory.engine import ops
-from kb.memory.engine.allocator import CachingAllocator
 from kb.memory.engine.modules import Model
 from kb.memory.engine.options import TYPES
 from kb.memory.engine.quantized import packed_elements
@@ -394,25 +393,25 @@ def asking(term: str, stream: int = 0) -> Iterator[None]:
     """What is made inside is for ``term``, of another stream."""
     recording = world.recording
     before, recording.term = recording.term, term
-    recording.pool.switch(stream)
+    recording.switch(stream)
     yield
-    recording.pool.switch(0)
+    recording.switch(0)
     recording.term = before
 
 
 def fill(tensor: Tensor, elements: int) -> None:
     """``alloc_storage``: a block for a storage that was let go; its views see it too."""
     storage: Storage = tensor.storage
-    storage.recording = world.recording
+    storage.recording, storage.log = world.recording, world.recording.log
     storage.size = elements * WIDTH[tensor.dtype]
-    storage.address, storage.number = storage.recording.book(storage.size)
+    storage.number = storage.recording.ask(storage.size)
 
 
 def drop(tensor: Tensor) -> None:
     """``free_storage``."""
     storage: Storage = tensor.storage
     if storage.size:
-        storage.recording.free(storage.address, storage.number)
+        storage.recording.give_back(storage.number)
         storage.size = 0
 
 
@@ -420,7 +419,7 @@ def drop(tensor: Tensor) -> None:
 def on_host() -> Iterator[None]:
     """What is made inside lies in host memory."""
     before = world.recording
-    world.recording = Recording(CachingAllocator())
+    world.recording = Recording()
     world.recording.gpu = before
     yield
     world.recording = before

@@ -6,7 +6,6 @@ from math import prod
 
 from kb.core.model import Architecture
 from kb.memory.counts import Counts
-from kb.memory.engine.allocator import CachingAllocator
 from kb.memory.engine.families import model_class
 from kb.memory.engine.modules import KEPT_HEADS, Model
 from kb.memory.engine.options import Options
@@ -17,16 +16,6 @@ _NUMBER = re.compile(r"\.\d+\.")
 Key = tuple[str, Stack, int, int, Kind]
 
 
-class NoPool(CachingAllocator):
-    """Books nothing."""
-
-    def malloc(self, requested: int) -> int:
-        return 0
-
-    def free(self, address: int) -> None:
-        return None
-
-
 @lru_cache(maxsize=64)
 def inventory(architecture: Architecture) -> tuple[tuple[LinearModule, ...], Counts]:
     """The linear layers and embeddings under transformers' names, and the parameters by part.
@@ -35,7 +24,7 @@ def inventory(architecture: Architecture) -> tuple[tuple[LinearModule, ...], Cou
         NotFollowedError: the engine has no such family.
     """
     with held():
-        world.begin(NoPool(), AMPERE)
+        world.begin(AMPERE)
         model = model_class(architecture)(architecture, Options())
         found: dict[Key, int] = {}
         linears = {id(linear.weight): linear for linear in model.linears}

@@ -12,7 +12,6 @@ from typing import Literal
 from kb.core.model import Architecture
 from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
-from kb.memory.engine.inventory import NoPool
 from kb.memory.engine.predict import model_of
 from kb.memory.engine.runs.train import inputs_of, loss_of
 from kb.memory.engine.world import AMPERE, held, world
@@ -143,16 +142,13 @@ def _grows(setup: TrainingSetup, architecture: Architecture) -> Kept:
 def _alive(setup: TrainingSetup, architecture: Architecture, rows: int) -> Kept:
     """What was made in a forward pass over ``rows`` samples and is alive at its end."""
     with held():
-        recording = world.begin(NoPool(), AMPERE)
+        recording = world.begin(AMPERE)
         model = model_of(setup, architecture)
         model.inputs_need = setup.method != "full"
         start = len(recording.log)
         batch = inputs_of(model, rows, setup.max_source_length, setup.max_target_length, masked=setup.padded)
         loss = loss_of(model, batch, smoothed=setup.label_smoothing_factor > 0)
-        at = len(recording.log) - 1
-        found = [0, 0]
-        for number, booked, term in recording.alive([at])[at]:
-            if number >= start:
-                found[term in OUTPUT] += booked.requested
+        (found,) = recording.sums([len(recording.log) - 1], since=start).values()
         del loss, batch, model
-    return Kept(*found)
+    output = sum(found.get(term, 0) for term in OUTPUT)
+    return Kept(sum(found.values()) - output, output)

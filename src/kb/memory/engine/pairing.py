@@ -61,14 +61,15 @@ def _asked(
     recording: PlacedRecording, like: Callable[[Place], Place | None] | None
 ) -> tuple[list[int], list[tuple[object, Place | None]]]:
     """The entries that ask for a block, and what tells one from another: size, moment, term and layer."""
-    ats, asked = [], []
+    ats: list[int] = []
+    asked: list[tuple[object, Place | None]] = []
     places, known = recording.places.get, dict[Place | None, Place | None]()
     if like is not None:
         known = {place: like(place) for place in set(recording.places.values())}
-    log, first = recording.log, recording.first
+    log, labels, first = recording.log, recording.labels(), recording.first
     for at in (*range(first.start), *range(first.stop, len(log))):
         entry = log[at]
-        if type(entry) is int:
+        if entry < 0:
             continue
         place = places(at)
         if place is not None and like is not None:
@@ -76,7 +77,7 @@ def _asked(
             if place is None:
                 continue
         ats.append(at)
-        asked.append((entry[1:], place))
+        asked.append(((entry, labels[at]), place))
     return ats, asked
 
 

@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Literal
 
-from kb.memory.engine.allocator import CachingAllocator
-from kb.memory.engine.world import Booked, Recording, world
+from kb.memory.engine.world import Recording, world
 
 Stack = Literal["encoder", "decoder"]
 Place = tuple[Stack, int]  # a layer of a stack
@@ -18,10 +17,10 @@ class PlacedRecording(Recording):
     whose step of the tape runs back.
     """
 
-    knows_layers = True
+    watches = knows_layers = True
 
-    def __init__(self, pool: CachingAllocator, depth: Mapping[Stack, int]) -> None:
-        super().__init__(pool)
+    def __init__(self, depth: Mapping[Stack, int]) -> None:
+        super().__init__()
         self.depth = depth  # layers of each stack
         self.places: dict[int, Place] = {}
         self.first = range(0)  # entries of what was asked for again: with what stays of it, that takes no less
@@ -30,12 +29,10 @@ class PlacedRecording(Recording):
         self._since: list[int] = []  # steps of the tape before which a layer begins or ends
         self._places: list[Place | None] = []  # and the place from there on
 
-    def book(self, size: int) -> tuple[int, int]:
-        made = super().book(size)
+    def watch(self, number: int) -> None:
         place = self._inside if world.thread == "main" else self._of_step(world.back)
         if place is not None:
-            self.places[made[1]] = place
-        return made
+            self.places[number] = place
 
     @contextmanager
     def inside(self, path: str) -> Iterator[None]:
@@ -48,14 +45,12 @@ class PlacedRecording(Recording):
             self._inside = outer
             self._begin(outer)
 
-    def repeat(self, since: tuple[int, int]) -> None:
+    def repeat(self, since: tuple[int, int, int]) -> dict[int, int]:
         before = len(self.log)
-        super().repeat(since)
+        made = super().repeat(since)
         self.first = range(since[0], before)
-        freed = {entry for entry in self.log[since[0] : before] if type(entry) is int}
-        again = [at for at in range(since[0], before) if at in freed]
-        made = [at for at in range(before, len(self.log)) if type(self.log[at]) is Booked]
-        self.places |= {at: self.places[like] for at, like in zip(made, again, strict=True) if like in self.places}
+        self.places |= {like: self.places[number] for number, like in made.items() if number in self.places}
+        return made
 
     def _next(self, path: str) -> Place | None:
         if any(name in path for name in TOWERS):

@@ -7,7 +7,6 @@ from typing import Any
 
 from kb.core.model import Architecture
 from kb.core.setup import TrainingSetup
-from kb.memory.engine.allocator import CachingAllocator
 from kb.memory.engine.families import model_class
 from kb.memory.engine.faults import NotFollowedError, refuse
 from kb.memory.engine.fsdp import drop, on_host, shard_model
@@ -28,16 +27,15 @@ def record_runs(
     architecture: Architecture,
     capability: tuple[int, int],
     *,
-    pool: Callable[[], CachingAllocator] = CachingAllocator,
-    kind: Callable[[CachingAllocator], Recording] = Recording,
+    kind: Callable[[], Recording] = Recording,
+    limit: int | None = None,
 ) -> list[Recording]:
     """The processes that a setup asks for: training with its evaluation, and inference of its own.
 
-    ``pool`` makes the allocator of each, ``kind`` is what they are recorded on.
+    ``kind`` makes what they are recorded on; ``limit`` are the bytes that PyTorch may reserve, for code that asks.
 
     Raises:
         NotFollowedError: something that the engine does not follow.
-        OutOfMemory: past the limit of an allocator that has one.
     """
     check_answers(setup)
     runs: list[Callable[[TrainingSetup, Architecture, Recording], None]] = []
@@ -48,7 +46,7 @@ def record_runs(
     recordings = []
     for run in runs:
         with held():
-            recording = world.begin(pool(), capability, kind)
+            recording = world.begin(capability, kind, limit)
             recording.begin("load")
             run(setup, architecture, recording)
             recordings.append(recording)
@@ -58,22 +56,21 @@ def record_runs(
 def record_training(
     setup: TrainingSetup,
     architecture: Architecture,
-    pool: CachingAllocator,
     capability: tuple[int, int],
     sources: Sequence[int] | None = None,
 ) -> Recording:
-    """Training alone, on an allocator of the caller's; ``sources`` are the padded lengths of its batches.
+    """Training alone; ``sources`` are the padded lengths of its batches.
 
     Raises:
         NotFollowedError: something that the engine does not follow.
     """
     with held():
-        recording = world.begin(pool, capability)
+        recording = world.begin(capability)
         recording.begin("load")
         model = model_of(setup, architecture)
         loss = loss_of(model, setup) if setup.post is not None else None
         optimizer = train(model, setup, sources, loss=loss)
-        recording.begin("")
+        recording.close()
         del optimizer, loss, model
         return recording
 
@@ -86,7 +83,7 @@ def _infer(setup: TrainingSetup, architecture: Architecture, recording: Recordin
     batch = inputs_of(model, rows, setup.max_source_length, setup.max_target_length)
     decoding = decoding_of(model, setup.inference_max_length, setup.inference_num_beams, trained=False)
     _answer(model, decoding, batch)
-    recording.begin("")  # before the model goes
+    recording.close()  # before the model goes
 
 
 def _answer(model: Model, decoding: Decoding, batch: list[Any]) -> None:
@@ -203,7 +200,7 @@ def _post_training(model: Model, setup: TrainingSetup, recording: Recording) -> 
     loss = loss_of(model, setup)
     optimizer = train(model, setup, loss=loss, before=loss.prepared if loss.post.completion else None)
     recording.begin("save")
-    recording.begin("")  # before the model goes
+    recording.close()  # before the model goes
     del optimizer
 
 
@@ -220,5 +217,5 @@ def _train_and_evaluate(setup: TrainingSetup, architecture: Architecture, record
             evaluate(model, setup, partial(_answer, model, decoding) if generates else None)
     if setup.do_train:
         recording.begin("save")
-    recording.begin("")  # before the model goes
+    recording.close()  # before the model goes
     del optimizer

@@ -132,7 +132,7 @@ def _load_to_host(model: "Model", quantization: "Quantization") -> None:
     packing = {id(linear.weight): linear for linear in model.linears if linear.packs}
     if quantization.packed_on == "warmed":
         world.recording = gpu
-        room = gpu.pool.limit
+        room = gpu.limit
         size = sum(prod(tensor.shape) for _, tensor in model.parameters)  # a quarter of 16 bits, of 16-bit elements
         del_later = Storage(size if room is None else max(0, min(size, room - WARM_UP_LEAVES)))
         del del_later

@@ -6,7 +6,6 @@ from kb.core.memory_report import HostLedger, MemoryReport, Phase, TakenByLength
 from kb.core.model import Architecture
 from kb.core.setup import Assumption, TrainingSetup
 from kb.memory.config_fields import UnsupportedArchitectureError
-from kb.memory.engine.allocator import CachingAllocator
 from kb.memory.engine.ddp import finds_unused
 from kb.memory.engine.expandable import ExpandableAllocator
 from kb.memory.engine.families.decoder_types import packs_nothing as packs_nothing
@@ -138,13 +137,12 @@ def reserved_by_lengths(
     lengths = varied(setup.max_source_length, setup.per_device_train_batch_size, known=setup.lengths)
     try:
         alike, drawn = (
-            record_training(setup, architecture, CachingAllocator(), capability or AMPERE, sources)
-            for sources in (None, lengths)
+            record_training(setup, architecture, capability or AMPERE, sources) for sources in (None, lengths)
         )
     except NotFollowedError as error:
         raise UnsupportedArchitectureError(f"{architecture.model_type}: {error.what}") from None
     fixed, varying = alike.phases["train"], drawn.phases["train"]
-    paged = drawn.replay(ExpandableAllocator(), "train")
+    paged = drawn.peaks(ExpandableAllocator())["train"].reserved
     return TakenByLengths(fixed.allocated, fixed.reserved, varying.reserved, paged)
 
 

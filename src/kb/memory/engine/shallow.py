@@ -16,12 +16,12 @@ from kb.core.memory_report import PhaseName
 from kb.core.model import Architecture
 from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
-from kb.memory.engine.allocator import CachingAllocator, SummingAllocator
-from kb.memory.engine.follow import MOMENTS, PHASES, REMAINDERS, Followed, Found, Run
+from kb.memory.engine.allocator import CachingAllocator, summed
+from kb.memory.engine.follow import PHASES, REMAINDERS, Followed, Found, Run, moment_of
 from kb.memory.engine.pairing import inserted, paired
 from kb.memory.engine.placed import Place, PlacedRecording, Stack
 from kb.memory.engine.predict import record_runs
-from kb.memory.engine.world import Booked, Recording
+from kb.memory.engine.world import Recording
 
 Kind = tuple[Stack, tuple[object, ...]]  # a stack, and what tells its layers apart
 STACKS: tuple[Stack, ...] = ("encoder", "decoder")
@@ -66,30 +66,31 @@ class Process:
 
     def __init__(self, base: PlacedRecording, deeper: Sequence[PlacedRecording], more: Sequence[int]) -> None:
         self.base, self.deeper, self.more = base, deeper, more
-        self._lost = kept_of_segments([_loaded(each) for each in (base, *deeper)], more)
+        self._runs = (base, *deeper)
+        self._all = [summed(each.log) for each in self._runs]
+        self._lost = kept_of_segments([_loaded(each) for each in self._runs], more)
+        self._resting = {name: self._at_rest(name) for name in ("load", "save")}
 
     def lost(self, phase: str) -> int:
         """Bytes that blocks keep of their segments: those of the weights, and as much of the optimizer's states, whose
         tensors have the same shapes."""
-        weights, all_states = (self._at_rest(name) for name in ("load", "save"))
+        weights, all_states = self._resting["load"], self._resting["save"]
         if phase == "load" or not weights or not all_states:
             return self._lost
         return round(self._lost * max(all_states / weights, 1))
 
     def _at_rest(self, phase: str) -> int:
         """Bytes of the whole depth at the end of a phase that only places tensors, or makes none."""
-        if phase not in self.base.phases:
+        if not _begins(self.base, phase):
             return 0
-        least = found = _alive_behind(self.base, phase)
-        for each, number in zip(self.deeper, self.more, strict=True):
-            found += number * (_alive_behind(each, phase) - least)
-        return found
+        least, *deeper = (_asked_behind(each, phase) for each in self._runs)
+        return least + sum(number * (each - least) for each, number in zip(deeper, self.more, strict=True))
 
     def value(self, moment: Moment) -> int:
         """Bytes that are allocated at a moment of the whole depth."""
-        least = found = self.base.log[moment.at][0]  # type: ignore[index]
-        for each, at, number in zip(self.deeper, moment.deeper, self.more, strict=True):
-            found += number * (each.log[at][0] - least)  # type: ignore[index]
+        least = found = self._all[0][moment.at]
+        for each, at, number in zip(self._all[1:], moment.deeper, self.more, strict=True):
+            found += number * (each[at] - least)
         return found
 
     def moments(self, added: Sequence[Mapping[Stack, int]]) -> dict[str, list[Moment]]:
@@ -107,7 +108,7 @@ class Process:
         for (start, phase), end in zip(self.base.starts, ends, strict=True):
             here = found.setdefault(phase, []) if phase else []
             for at in range(start, end):
-                if type(log[at]) is Booked and (at + 1 == end or type(log[at + 1]) is int):
+                if log[at] >= 0 and (at + 1 == end or log[at + 1] < 0):
                     if len(pairs) == 1:
                         here += [Moment(at, (like,)) for like in pairs[0].get(at, ())]
                     else:
@@ -116,28 +117,32 @@ class Process:
 
     def name(self, moment: Moment) -> str:
         """``forward``, ``backward``, …"""
-        return self.base.log[moment.at].moment  # type: ignore[union-attr]
+        return self.base.label(moment.at)[0]
 
     def entries(self) -> list[int]:
         """How many entries each log has."""
-        return [len(recording.log) for recording in (self.base, *self.deeper)]
+        return [len(recording.log) for recording in self._runs]
 
     def resting(self, phase: str) -> int:
         """Bytes with which a phase begins, where none of the runs makes more in it; else 0."""
-        runs = (self.base, *self.deeper)
-        if not all((run.phases[phase].at + 1, phase) in run.starts for run in runs):
+        if any(_passes(each, allocated, phase) for each, allocated in zip(self._runs, self._all, strict=True)):
             return 0
-        least = self.base.phases[phase].allocated
-        return least + sum(
-            number * (each.phases[phase].allocated - least) for each, number in zip(self.deeper, self.more, strict=True)
+        least, *deeper = (
+            allocated[at] if at >= 0 else 0 for at, allocated in zip(self._rests(phase), self._all, strict=True)
         )
+        return least + sum(number * (each - least) for each, number in zip(deeper, self.more, strict=True))
+
+    def _rests(self, phase: str) -> list[int]:
+        """Of each run the entry behind which a phase begins, with most bytes where it is begun twice."""
+        return [
+            max((at - 1 for at in _begins(each, phase)), key=lambda at: allocated[at] if at >= 0 else 0)
+            for each, allocated in zip(self._runs, self._all, strict=True)
+        ]
 
     def found(self, phase: str, moment: Moment | None) -> Found:
         """The phase's peak with its ledger, by terms, of the whole depth; without a moment as it begins."""
-        ats = [self.base.phases[phase].at, *(each.phases[phase].at for each in self.deeper)]
-        if moment is not None:
-            ats = [moment.at, *moment.deeper]
-        base, *deeper = (_terms(recording, at) for recording, at in zip((self.base, *self.deeper), ats, strict=True))
+        ats = self._rests(phase) if moment is None else [moment.at, *moment.deeper]
+        base, *deeper = (recording.sums([at])[at] for recording, at in zip(self._runs, ats, strict=True))
         sums = {
             term: base.get(term, 0)
             + sum(
@@ -146,9 +151,7 @@ class Process:
             for term in dict.fromkeys(name for each in (base, *deeper) for name in each)
         }
         allocated = self.resting(phase) if moment is None else self.value(moment)
-        last = self.base.log[ats[0]] if ats[0] >= 0 else None
-        name = MOMENTS.get(phase) or (last.moment if isinstance(last, Booked) else "forward")
-        return Found(allocated, allocated, _balanced(sums, allocated), "decoding" if phase == "generate" else name)
+        return Found(allocated, allocated, _balanced(sums, allocated), moment_of(self.base, phase, ats[0]))
 
 
 def roughly(run: Run) -> Followed:
@@ -276,7 +279,7 @@ def _highest_of_each(found: list[Line]) -> tuple[Line, ...]:
 def _use(setup: TrainingSetup, base: Recording) -> str:
     if setup.post is not None:
         return "training"
-    return "evaluation" if "evaluate" in base.phases else "inference"
+    return "evaluation" if _begins(base, "evaluate") else "inference"
 
 
 def _processes(run: Run) -> tuple[list[Process], list[dict[Stack, int]]]:
@@ -295,8 +298,8 @@ def _processes(run: Run) -> tuple[list[Process], list[dict[Stack, int]]]:
 
 def _recorded(run: Run, layers: Mapping[Kind, int]) -> list[PlacedRecording]:
     depth = {stack: sum(number for (of, _), number in layers.items() if of == stack) for stack in STACKS}
-    kind = partial(PlacedRecording, depth=depth)
-    found = record_runs(run.setup, _of(run.architecture, layers), run.capability, pool=SummingAllocator, kind=kind)
+    kind = partial(PlacedRecording, depth)
+    found = record_runs(run.setup, _of(run.architecture, layers), run.capability, kind=kind)
     return found  # type: ignore[return-value]
 
 
@@ -356,19 +359,37 @@ def _of(architecture: Architecture, layers: Mapping[Kind, int]) -> Architecture:
     return architecture._replace(**changed)  # type: ignore[arg-type]
 
 
+def _begins(recording: Recording, phase: str) -> list[int]:
+    """The entries with which a phase begins."""
+    return [at for at, name in recording.starts if name == phase]
+
+
+def _before(allocated: Sequence[int], at: int) -> int:
+    return allocated[at - 1] if at else 0
+
+
+def _passes(recording: Recording, allocated: Sequence[int], phase: str) -> bool:
+    """Whether a phase ever takes more than what it begins with."""
+    ends = [at for at, _ in recording.starts[1:]]
+    for (start, name), end in zip(recording.starts, [*ends, len(allocated)], strict=True):
+        if name == phase and max(allocated[start:end], default=0) > _before(allocated, start):
+            return True
+    return False
+
+
 def _loaded(recording: Recording) -> list[int]:
     """Bytes asked for by what stays of loading, in its order."""
     end = next((at for at, phase in recording.starts if phase != "load"), len(recording.log))
-    gone = {entry for entry in recording.log[:end] if type(entry) is int}
-    return [entry.requested for at, entry in enumerate(recording.log[:end]) if type(entry) is Booked and at not in gone]
+    return [recording.log[number] for number in recording.alive([end - 1])[end - 1]]
 
 
-def _alive_behind(recording: Recording, phase: str) -> int:
-    """Bytes with which a phase ends that only places tensors: what the next one begins with."""
+def _asked_behind(recording: Recording, phase: str) -> int:
+    """Bytes that were asked for by what is alive as a phase ends that only places tensors, and the next one begins."""
     begun = [at for at, _ in recording.starts]
     at = max(number for number, (_, name) in enumerate(recording.starts) if name == phase)
-    end = begun[at + 1] if at + 1 < len(begun) else len(recording.log)
-    return sum(booked.requested for _, booked, _ in recording.alive([end - 1])[end - 1]) if end else 0
+    log = recording.log
+    passed = log[: begun[at + 1]] if at + 1 < len(begun) else log
+    return sum(entry if entry >= 0 else -log[~entry] for entry in passed)
 
 
 def kept_of_segments(loaded: Sequence[list[int]], more: Sequence[int]) -> int:
@@ -384,15 +405,6 @@ def kept_of_segments(loaded: Sequence[list[int]], more: Sequence[int]) -> int:
         for at, block in inserted(base, each):
             put.setdefault(at, []).extend(block * min(number, MOST_PLACED))
     sizes = [size for at in range(len(base) + 1) for size in (*put.get(at, ()), *base[at : at + 1])]
-    pools = CachingAllocator(), SummingAllocator()
-    for pool in pools:
-        for size in sizes:
-            pool.malloc(size)
-    return max(pools[0].allocated - pools[1].allocated, 0)
-
-
-def _terms(recording: Recording, at: int) -> dict[str, int]:
-    sums: dict[str, int] = {}
-    for _, booked, term in recording.alive([at])[at]:
-        sums[term] = sums.get(term, 0) + booked.requested
-    return sums
+    pool = CachingAllocator()
+    pool.serve(sizes, [None] * len(sizes), 0, len(sizes))
+    return max(pool.allocated - (summed(sizes) or [0])[-1], 0)

@@ -4,7 +4,7 @@ from functools import lru_cache
 from math import prod
 from typing import Any
 
-from kb.memory.engine.world import Recording, world
+from kb.memory.engine.world import world
 
 F32, F16, BF16, I64, I32, BOOL, I8 = "f32", "f16", "bf16", "i64", "i32", "bool", "i8"
 WIDTH = {F32: 4, F16: 2, BF16: 2, I64: 8, I32: 4, BOOL: 1, I8: 1}
@@ -12,20 +12,23 @@ Shape = tuple[int, ...]
 
 
 class Storage:
-    """A block of memory, given back when its last holder lets go. Nothing is booked for no bytes."""
+    """A block of memory, given back when its last holder lets go. Nothing is asked for no bytes."""
 
-    __slots__ = ("address", "number", "recording", "size")
+    __slots__ = ("log", "number", "recording", "size")
 
     def __init__(self, size: int) -> None:
-        self.recording: Recording = world.recording
-        self.size = 0  # of what was not booked nothing is given back
+        self.size = size
         if size:
-            self.address, self.number = self.recording.book(size)
-            self.size = size
+            self.recording = recording = world.recording
+            self.log = log = recording.log  # as Recording.ask, without the call: there are thousands
+            self.number = len(log)
+            log.append(size)
+            if recording.watches:
+                recording.watch(self.number)
 
     def __del__(self) -> None:
         if self.size:
-            self.recording.free(self.address, self.number)
+            self.log.append(~self.number)
 
 
 class Tensor:

@@ -6,7 +6,6 @@ module the one that was entered last of the innermost class (``world.inside``).
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -15,7 +14,7 @@ from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
 from kb.memory.engine.allocator import CachingAllocator, ElasticAllocator
 from kb.memory.engine.predict import record_runs
-from kb.memory.engine.world import Booked, Recording, world
+from kb.memory.engine.world import Label, Recording, world
 from kb.memory.timeline import (
     ROLES,
     Moment,
@@ -42,21 +41,18 @@ class Traced(NamedTuple):
 
 
 class Trace(Recording):
-    """A recording that remembers who asked, and what the allocator held then."""
+    """A recording that remembers who asked."""
 
     repeats = False
+    watches = True
 
-    def __init__(self, pool: CachingAllocator) -> None:
-        super().__init__(pool)
+    def __init__(self) -> None:
+        super().__init__()
         self.makers: dict[int, tuple[str, str]] = {}  # entry of the log → module, operator
-        self.reserved: dict[int, int] = {}
         self._modules: dict[int, str] = {}  # node of the tape → module whose forward made it
 
-    def book(self, size: int) -> tuple[int, int]:
-        address, number = super().book(size)
-        self.reserved[number] = self.pool.reserved
+    def watch(self, number: int) -> None:
         self.makers[number] = self._maker()
-        return address, number
 
     def _maker(self) -> tuple[str, str]:
         """By code alone: a look at a frame's variables would keep them alive, and what is alive is the question."""
@@ -93,69 +89,72 @@ def trace(
     Raises:
         NotFollowedError: something that the engine does not follow.
     """
-    pool = CachingAllocator if limit is None else partial(ElasticAllocator, limit)
-    recording = record_runs(setup, architecture, capability, pool=pool, kind=Trace)[0]
+    recording = record_runs(setup, architecture, capability, kind=Trace, limit=limit)[0]
     assert isinstance(recording, Trace)
-    end = recording.starts.pop()[0]  # what follows is the model let go
-    del recording.log[end:]
-    points, phases = list(_points(recording)), list(_phases(recording))
-    tops = {name: _alive(recording, peak.at, phases) for name, peak in recording.phases.items()}
+    peaks = recording.peaks(_pool(limit))
+    phases = list(_phases(recording))
+    points = list(_points(recording, limit))
+    tops = {name: _alive(recording, peak.at, phases) for name, peak in peaks.items()}
     line = Timeline(thinned(points, len(points)), tuple(spans_of(phases)), len(points))
     return Traced(line, tops, tuple(_moments(recording, points, moments_of(points, moments), phases)))
 
 
-def _points(recording: Trace) -> Iterator[Point]:
+def _pool(limit: int | None) -> CachingAllocator:
+    return CachingAllocator() if limit is None else ElasticAllocator(limit)
+
+
+def _points(recording: Trace, limit: int | None) -> Iterator[Point]:
     """After each entry of the log. What a block is larger than its tensor counts as workspace."""
     roles = [0] * len(ROLES)
-    allocated = reserved = 0
+    labels, pool, allocated = recording.labels(), _pool(limit), 0
     parts: dict[int, tuple[int, int, int]] = {}  # entry → role, bytes asked for, bytes beyond them
-    for number, entry in enumerate(recording.log):
-        if isinstance(entry, Booked):
-            block = entry.allocated - allocated
-            role = role_of(recording.terms.get(number, entry.term))
-            parts[number] = role, entry.requested, block - entry.requested
-            roles[role] += entry.requested
-            roles[WORKSPACE] += block - entry.requested
-            allocated, reserved = entry.allocated, recording.reserved[number]
+    for number, entry in recording.served(pool):
+        if entry >= 0:
+            beyond = pool.allocated - allocated - entry
+            role = role_of(recording.terms.get(number) or labels[number][1])
+            parts[number] = role, entry, beyond
+            roles[role] += entry
+            roles[WORKSPACE] += beyond
         else:
-            role, size, beyond = parts.pop(entry)
+            role, size, beyond = parts.pop(~entry)
             roles[role] -= size
             roles[WORKSPACE] -= beyond
-            allocated -= size + beyond
-        yield Point(number, allocated, reserved, tuple(roles))
+        allocated = pool.allocated
+        yield Point(number, allocated, pool.reserved, tuple(roles))
 
 
 def _phases(recording: Trace) -> Iterator[str]:
     """The phase of every entry; in training with its part: ``train:backward``."""
-    starts = [*recording.starts, (len(recording.log), "")]
+    starts, labels = [*recording.starts, (len(recording.log), "")], recording.labels()
     for (start, phase), (end, _) in pairwise(starts):
         part = ""
-        for entry in recording.log[start:end]:
-            if phase == "train" and isinstance(entry, Booked):
-                part = ":" + entry.moment.partition("_")[0]
+        for entry, (moment, _) in zip(recording.log[start:end], labels[start:end], strict=True):
+            if phase == "train" and entry >= 0:
+                part = ":" + moment.partition("_")[0]
             yield phase + part
 
 
 def _moments(recording: Trace, points: Sequence[Point], events: Sequence[int], phases: list[str]) -> Iterator[Moment]:
     """What is alive after each of ``events``, in one walk over the log."""
     alive: dict[int, TopTensor] = {}
-    wanted = set(events)
+    wanted, labels = set(events), recording.labels()
     for number, entry in enumerate(recording.log):
-        if isinstance(entry, Booked):
-            term = recording.terms.get(number, entry.term)
-            path, operator = recording.makers[number]
-            path = recording.paths.get(number) or path
-            alive[number] = TopTensor(entry.requested, 1, term, path, operator, phases[number])
+        if entry >= 0:
+            alive[number] = _tensor(recording, number, labels, phases)
         else:
-            del alive[entry]
+            del alive[~entry]
         if number in wanted:
             yield Moment(number, points[number].allocated_bytes, top_tensors(alive.values()))
 
 
 def _alive(recording: Trace, at: int, phases: list[str]) -> tuple[TopTensor, ...]:
     """The largest kinds of tensor after entry ``at`` of the log."""
-    makers, paths = recording.makers, recording.paths
-    return top_tensors(
-        TopTensor(booked.requested, 1, term, paths.get(number) or makers[number][0], makers[number][1], phases[number])
-        for number, booked, term in recording.alive([at])[at]
-    )
+    labels = recording.labels()
+    return top_tensors(_tensor(recording, number, labels, phases) for number in recording.alive([at])[at])
+
+
+def _tensor(recording: Trace, number: int, labels: Sequence[Label], phases: list[str]) -> TopTensor:
+    """What entry ``number`` of the log asked for."""
+    path, operator = recording.makers[number]
+    term = recording.terms.get(number) or labels[number][1]
+    return TopTensor(recording.log[number], 1, term, recording.paths.get(number) or path, operator, phases[number])

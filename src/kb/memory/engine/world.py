@@ -1,12 +1,14 @@
 """What torch keeps as global state, and the recording that a run's allocations go to."""
 
 import gc
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from operator import itemgetter
 from threading import Lock
 from typing import Any, NamedTuple
 
-from kb.memory.engine.allocator import CachingAllocator
+from kb.memory.engine.allocator import Blocks, CachingAllocator
 
 AMPERE = (8, 0)
 # at::cuda::getChosenWorkspaceSize (aten/src/ATen/cuda/CublasHandlePool.cpp): ":4096:2:16:8", or 32 MiB.
@@ -15,176 +17,237 @@ WIDE_WORKSPACE_BYTES = 32 << 20
 WIDE_WORKSPACE_MAJORS = (9, 10, 12)
 
 
-class Booked(NamedTuple):
-    """One allocation: bytes allocated after it, bytes asked for, and the moment and term it was made under."""
-
-    allocated: int
-    requested: int
-    moment: str
-    term: str
-
-
-_booked = tuple.__new__  # what Booked(…) calls in the end: there are thousands
-
-
 class Peak(NamedTuple):
-    """One phase's peaks in bytes; ``at`` is the entry of the log after which ``allocated`` was reached."""
+    """One phase's peaks in bytes; ``at`` is the entry of the log with which ``allocated`` was reached."""
 
     allocated: int
     reserved: int
     at: int
 
 
-class Recording:
-    """What one process of a run asks of its allocator.
+def _higher(one: Peak, other: Peak) -> Peak:
+    """Of a phase that was begun twice."""
+    higher = other if other.allocated > one.allocated else one
+    return higher._replace(reserved=max(one.reserved, other.reserved))
 
-    ``log`` holds a :class:`Booked` for every block made and the number of that entry when the block is freed.
+
+Label = tuple[str, str]  # the moment, and the term, that something is asked for under
+Act = tuple[int, str, Any]  # before which entry; `phase`, `empty` or `stream`; which
+
+
+class Recording:
+    """What one process of a run asks of its allocator. Any allocator can serve it afterwards (:meth:`peaks`).
+
+    ``log`` is in the order of time: a number of bytes that are asked for, or, below zero, ``~n``: what entry ``n`` got
+    is given back.
     ``terms`` overrides the term of an entry, where it is known only later what a block was for; ``paths`` says of which
     parameter.
     """
 
     gpu: "Recording | None" = None  # of what lies on the host: the GPU beside it
+    watches = False  # whether :meth:`watch` is told of each entry that asks
     knows_layers = False  # whether it is told which layer asks
     repeats = True  # whether what is known to come again is asked for again without being followed again
 
-    def __init__(self, pool: CachingAllocator) -> None:
-        self.pool = pool
-        self.log: list[Booked | int] = []
+    def __init__(self) -> None:
+        self.log: list[int] = []
         self.terms: dict[int, str] = {}
         self.paths: dict[int, str] = {}
-        self.moment, self.term = "loading", "parameters"
-        self.phases: dict[str, Peak] = {}
-        self.starts: list[tuple[int, str]] = []  # entry of the log with which a phase begins
-        self.emptied: list[int] = []  # entries before which free segments were given back
-        self.streams: dict[int, int] = {}  # of which stream an entry was asked, where not of the first
-        self._phase = ""
-        self._start = 0
+        self.acts: list[Act] = []  # what happens between entries
+        self.limit: int | None = None  # bytes that PyTorch may reserve, for code that asks
+        self._moment, self._term = "loading", "parameters"
+        self._labels: list[tuple[int, Label]] = [(0, (self._moment, self._term))]
 
-    def book(self, size: int) -> tuple[int, int]:
-        """Allocate ``size`` bytes: the block's address and the number of its entry."""
-        pool = self.pool
-        address = pool.malloc(size)
-        log = self.log
-        log.append(_booked(Booked, (pool.allocated, size, self.moment, self.term)))
-        number = len(log) - 1
-        if pool.stream:
-            self.streams[number] = pool.stream
-        return address, number
+    @property
+    def moment(self) -> str:
+        """``forward``, ``backward``, …: what is asked for from here on is of it."""
+        return self._moment
 
-    def free(self, address: int, number: int) -> None:
-        """Give back the block at ``address``, which entry ``number`` made."""
-        self.pool.free(address)
-        self.log.append(number)
+    @moment.setter
+    def moment(self, moment: str) -> None:
+        self._moment = moment
+        self._labels.append((len(self.log), (moment, self._term)))
+
+    @property
+    def term(self) -> str:
+        """The report's term of what is asked for from here on."""
+        return self._term
+
+    @term.setter
+    def term(self, term: str) -> None:
+        self._term = term
+        self._labels.append((len(self.log), (self._moment, term)))
+
+    def ask(self, size: int) -> int:
+        """Ask for ``size`` bytes: the number of the entry."""
+        number = len(self.log)
+        self.log.append(size)
+        if self.watches:
+            self.watch(number)
+        return number
+
+    def give_back(self, number: int) -> None:
+        """Give back what entry ``number`` asked for."""
+        self.log.append(~number)
+
+    def watch(self, number: int) -> None:
+        """Entry ``number`` has asked for something."""
+        raise NotImplementedError
 
     def inside(self, path: str) -> AbstractContextManager[None]:
         """What is asked for here is of the layer at ``path``."""
         raise NotImplementedError
 
-    def here(self) -> tuple[int, int]:
-        """Where the recording stands: what :meth:`repeat` begins with."""
-        return len(self.log), len(self.starts)
+    def begin(self, phase: str) -> None:
+        """From here on peaks count for ``phase``; a phase may be begun more than once. "" ends the last."""
+        self.acts.append((len(self.log), "phase", phase))
 
-    def repeat(self, since: tuple[int, int]) -> None:
+    def close(self) -> None:
+        """The run is over: what is given back from here on, as its objects go, is not written down."""
+        self.begin("")
+        self.log = self.log[:]
+
+    def empty_cache(self) -> None:
+        """``torch.cuda.empty_cache``."""
+        self.acts.append((len(self.log), "empty", None))
+
+    def switch(self, stream: int) -> None:
+        """From here on the stream of this number asks."""
+        self.acts.append((len(self.log), "stream", stream))
+
+    @property
+    def starts(self) -> list[tuple[int, str]]:
+        """The entry with which each phase begins, in order."""
+        return [(at, which) for at, kind, which in self.acts if kind == "phase"]
+
+    @property
+    def phases(self) -> dict[str, Peak]:
+        """Each phase's peaks on a GPU that is never full."""
+        return self.peaks(CachingAllocator())
+
+    def peaks(self, pool: CachingAllocator) -> dict[str, Peak]:
+        """Each phase's peaks where ``pool`` serves the log.
+
+        Raises:
+            OutOfMemory: past the limit of an allocator that has one.
+        """
+        found: dict[str, Peak] = {}
+        blocks: Blocks = [None] * len(self.log)
+        phase, start = "", 0
+        for at, stop, kind, which in self._stages():
+            pool.serve(self.log, blocks, at, stop)
+            if kind == "phase":
+                if phase:
+                    place = start - 1 if pool.peak_at is None else pool.peak_at
+                    peak = Peak(pool.peak_allocated, pool.peak_reserved, place)
+                    found[phase] = peak if phase not in found else _higher(found[phase], peak)
+                phase, start = which, stop
+            self._done(pool, kind, which)
+        return found
+
+    def served(self, pool: CachingAllocator) -> Iterator[tuple[int, int]]:
+        """Each entry with its number, once ``pool`` has served it."""
+        blocks: Blocks = [None] * len(self.log)
+        for start, stop, kind, which in self._stages():
+            for number in range(start, stop):
+                pool.serve(self.log, blocks, number, number + 1)
+                yield number, self.log[number]
+            self._done(pool, kind, which)
+
+    def _done(self, pool: CachingAllocator, kind: str, which: Any) -> None:
+        """What happens between entries, to an allocator."""
+        if kind == "empty":
+            pool.empty_cache()
+        elif kind == "stream":
+            pool.switch(which)
+        elif kind == "phase":
+            pool.reset_peaks()
+
+    def _stages(self) -> Iterator[tuple[int, int, str, Any]]:
+        """From which entry to which the allocator serves, and what happens behind it."""
+        done = 0
+        for at, kind, which in self.acts:
+            yield done, at, kind, which
+            done = at
+        yield done, len(self.log), "", None
+
+    def alive(self, ats: Collection[int]) -> dict[int, list[int]]:
+        """For each of some entries of the log, the entries that asked for what is alive after it."""
+        living: set[int] = set()
+        found, done = {}, 0
+        for at in sorted(ats):
+            passed = self.log[done : at + 1]
+            living.update(number for number, entry in enumerate(passed, done) if entry >= 0)
+            living.difference_update(~entry for entry in passed if entry < 0)
+            done = max(done, at + 1)
+            found[at] = sorted(living)
+        return found
+
+    def sums(self, ats: Collection[int], *, since: int = 0) -> dict[int, dict[str, int]]:
+        """For each of some entries of the log, the bytes that were asked for, from entry ``since`` on, by what is alive
+        after it, by term."""
+        terms, log, labels = self.terms, self.log, self.labels()
+        sums: dict[int, dict[str, int]] = {}
+        for at, alive in self.alive(ats).items():
+            found = sums[at] = dict[str, int]()
+            for number in alive:
+                if number >= since:
+                    term = terms.get(number) or labels[number][1]
+                    found[term] = found.get(term, 0) + log[number]
+        return sums
+
+    def labels(self) -> list[Label]:
+        """The moment and the term of each entry, as it was asked for."""
+        found: list[Label] = []
+        ends = [at for at, _ in self._labels[1:]]
+        for (at, label), end in zip(self._labels, [*ends, len(self.log)], strict=True):
+            if end > at:
+                found += [label] * (end - at)
+        return found
+
+    def label(self, number: int) -> Label:
+        """The moment and the term of one entry."""
+        return self._labels[bisect_right(self._labels, number, key=itemgetter(0)) - 1][1]
+
+    def here(self) -> tuple[int, int, int]:
+        """Where the recording stands: what :meth:`repeat` begins with."""
+        return len(self.log), len(self.acts), len(self._labels)
+
+    def repeat(self, since: tuple[int, int, int]) -> dict[int, int]:
         """Ask again for what was asked for since :meth:`here` gave ``since``, in the same order and phases.
 
         Blocks that are still there are not made again, and those from before that were given back are not given back
         again: what stays is made once (states of an optimizer, workspaces).
+
+        Returns:
+            Each entry that is asked for again, and its like.
         """
-        start, begun = since
-        log, terms, paths, streams = self.log, self.terms, self.paths, self.streams
-        phases: dict[int, list[str]] = {}  # begun before an entry
-        for entry_at, phase in self.starts[begun:]:
-            phases.setdefault(entry_at, []).append(phase)
-        malloc, give_back, append, pool = self.pool.malloc, self.pool.free, log.append, self.pool
-        acts = log[start:]
-        passing = {entry for entry in acts if type(entry) is int and entry >= start}
-        made: dict[int, tuple[int, int]] = {}  # entry → address and entry of its like
-        at = len(log)
-        for number, entry in enumerate(acts, start):
-            if number in phases:
-                for phase in phases[number]:
-                    self.begin(phase)
-            if type(entry) is int:
-                if entry in passing:
-                    address, like = made.pop(entry)
-                    give_back(address)
-                    append(like)
-                    at += 1
+        start, acted, labelled = since
+        log = self.log
+        again = log[start:]
+        passing = {~entry for entry in again if entry < 0 and ~entry >= start}
+        at, made, places = len(log), dict[int, int](), list[int]()  # entry → its like; entry by entry, where it goes
+        for number, entry in enumerate(again, start):
+            places.append(at)
+            if entry < 0:
+                if ~entry not in passing:
+                    continue
+                entry = ~made[~entry]
             elif number in passing:
-                _, requested, moment, term = entry  # type: ignore[misc]
-                if streams:
-                    stream = streams.get(number, 0)
-                    if stream != pool.stream:
-                        pool.switch(stream)
-                    if stream:
-                        streams[at] = stream
-                made[number] = malloc(requested), at
-                append(_booked(Booked, (pool.allocated, requested, moment, term)))
-                if number in terms:
-                    terms[at] = terms[number]
-                if number in paths:
-                    paths[at] = paths[number]
-                at += 1
-        pool.switch(0)
-
-    def empty_cache(self) -> None:
-        """``torch.cuda.empty_cache``."""
-        self.emptied.append(len(self.log))
-        self.pool.empty_cache()
-
-    def replay(self, pool: CachingAllocator, phase: str) -> int:
-        """The most that another allocator reserves from the first beginning of ``phase`` on, asked for the same."""
-        start = next(at for at, name in self.starts if name == phase)
-        marks = {start, *self.emptied}
-        addresses: dict[int, int] = {}
-        for number, entry in enumerate(self.log):
-            if number in marks:
-                if number in self.emptied:
-                    pool.empty_cache()
-                if number == start:
-                    pool.reset_peaks()
-            if isinstance(entry, Booked):
-                pool.switch(self.streams.get(number, 0))
-                addresses[number] = pool.malloc(entry.requested)
+                made[number] = at
             else:
-                pool.free(addresses.pop(entry))
-        return pool.peak_reserved
-
-    def begin(self, phase: str) -> None:
-        """From here on peaks count for ``phase``; a phase may be begun more than once. "" ends the last."""
-        pool = self.pool
-        if self._phase:
-            known = self.phases.get(self._phase)
-            found = Peak(pool.peak_allocated, pool.peak_reserved, self._where(pool.peak_allocated))
-            if known is not None:
-                higher = found if found.allocated > known.allocated else known
-                found = higher._replace(reserved=max(found.reserved, known.reserved))
-            self.phases[self._phase] = found
-        self._phase, self._start = phase, len(self.log)
-        self.starts.append((self._start, phase))
-        pool.reset_peaks()
-
-    def alive(self, ats: Collection[int]) -> dict[int, list[tuple[int, Booked, str]]]:
-        """What was alive after each of these entries of the log: the entry that made it, what it booked, its term."""
-        log, terms, living = self.log, self.terms, dict[int, Booked]()
-        found, done = {}, 0
-        for at in sorted({at + 1 for at in ats}):
-            for number, entry in enumerate(log[done:at], done):
-                if type(entry) is int:
-                    del living[entry]
-                else:
-                    living[number] = entry  # type: ignore[assignment]
-            done = at
-            found[at - 1] = [(number, booked, terms.get(number, booked.term)) for number, booked in living.items()]
-        return found
-
-    def _where(self, allocated: int) -> int:
-        """The first entry since the phase began after which so much was allocated; the last before it otherwise."""
-        for at in range(self._start, len(self.log)):
-            entry = self.log[at]
-            if type(entry) is Booked and entry.allocated == allocated:
-                return at
-        return self._start - 1
+                continue
+            log.append(entry)
+            at += 1
+        places.append(at)
+        self.acts += [(places[before - start], kind, which) for before, kind, which in self.acts[acted:]]
+        first = self._labels[labelled - 1][1]
+        self._labels.append((places[0], first))
+        self._labels += [(places[before - start], label) for before, label in self._labels[labelled:-1]]
+        self._moment, self._term = self._labels[-1][1]
+        for said in (self.terms, self.paths):
+            said |= {like: said[number] for number, like in made.items() if number in said}
+        return made
 
 
 class World:
@@ -199,12 +262,16 @@ class World:
 
     def begin(
         self,
-        pool: CachingAllocator,
         capability: tuple[int, int],
-        kind: Callable[[CachingAllocator], Recording] = Recording,
+        kind: Callable[[], Recording] = Recording,
+        limit: int | None = None,
     ) -> Recording:
-        """Start a run in a fresh process with an empty GPU of this compute capability."""
-        self.recording = kind(pool)
+        """Start a run in a fresh process with an empty GPU of this compute capability.
+
+        ``limit``: bytes that PyTorch may reserve there, for code that asks.
+        """
+        self.recording = kind()
+        self.recording.limit = limit
         self.capability = capability
         self.grad = self.training = True
         self.sequence = 0  # of the tape's nodes
@@ -236,7 +303,7 @@ class World:
     def _hold_workspace(self, size: int) -> None:
         recording = self.recording
         before, recording.term = recording.term, "workspace"
-        recording.book(size)
+        recording.ask(size)
         recording.term = before
 
 

@@ -54,24 +54,24 @@ class Cache:
         layers = [(key.storage, _row_bytes(key), self.values[at].storage, _row_bytes(self.values[at]))
                   for at, key in self.keys.items()]  # fmt: skip
         alike = len({(key_row, value_row) for _, key_row, _, value_row in layers}) == 1
-        apart: list[tuple[int, int]] = []
-        book, free = world.recording.book, world.recording.free
+        apart: list[int] = []
+        ask, give_back = world.recording.ask, world.recording.give_back
         for at_once in strides_of(tokens):
             if not apart and alike and all(_apart(*layer) for layer in layers):
-                apart = [book(layers[0][1]), book(layers[0][3])]
+                apart = [ask(layers[0][1]), ask(layers[0][3])]
             if reorders:
                 for key, _, value, _ in layers:
                     self._longer(key, 0)
                     self._longer(value, 0)
             for key, key_row, value, value_row in layers:
-                more = apart or [book(key_row), book(value_row)]
+                more = apart or [ask(key_row), ask(value_row)]
                 self._longer(key, key_row * at_once)
                 self._longer(value, value_row * at_once)
                 if not apart:
-                    free(*more[1])
-                    free(*more[0])
-        for block in reversed(apart):
-            free(*block)
+                    give_back(more[1])
+                    give_back(more[0])
+        for number in reversed(apart):
+            give_back(number)
         for held in (*self.keys.values(), *self.values.values()):
             batch, heads, length, width = held.shape
             held.shape = (batch, heads, length + tokens, width)
@@ -80,12 +80,11 @@ class Cache:
 
     def _longer(self, storage: Storage, more: int) -> None:
         """A block with ``more`` bytes in the place of a storage's, which is given back after it."""
-        recording = storage.recording
-        before = storage.address, storage.number
+        recording, before = storage.recording, storage.number
         storage.size += more
-        storage.address, storage.number = recording.book(storage.size)
+        storage.number = recording.ask(storage.size)
         recording.terms[storage.number] = self.term
-        recording.free(*before)
+        recording.give_back(before)
 
 
 def _row_bytes(cached: Tensor) -> int:
