@@ -48,18 +48,24 @@ def largest_batch(
     What the memory engine answers is known to a ``grain`` of itself: the error band is wider than a 32nd.
 
     The upper end of the process's band is compared. Only the phases that the field governs count: a training batch is
-    not held back by evaluation. ``first`` is asked about first: the answer
-    of a like question, by default the rough one. ``rough``: as of :func:`predict`.
+    not held back by evaluation. ``first`` is asked about first: the answer of a like question, by default where the
+    line through the setup's own value meets the limit. ``rough``: as of :func:`predict`.
     """
     where: dict[str, Any] = {"constants": constants, "gpu": gpu, "compute_capability": compute_capability}
     capability = compute_capability or (gpu.compute_capability if gpu else None)
     if rough or not is_followed(setup, architecture, capability) or _is_beside_vllm(setup):
         used = use_by_batch(setup, architecture, field, **where, gpu_memory_bytes=ENDLESS, rough=rough)
         return largest_within(used, limit_bytes, 1, most, first=first)
-    first = first or largest_batch(setup, architecture, field, limit_bytes, **where, most=most, rough=True) or 1
     looked = _Followed(_only(setup, field), architecture, field, limit_bytes, **where)
-    slope = looked.slope(first)
+    own = first or _own(setup, field)
+    slope = looked.slope(own)
+    first = first or looked.met(own, slope)
     return largest_within(looked.used, limit_bytes, 1, most, slope=slope, first=first, grain=grain)
+
+
+def _own(setup: TrainingSetup, field: BatchField) -> int:
+    """The setup's own value: its run is known as a rule."""
+    return max(getattr(setup, field) or setup.per_device_eval_batch_size, 1)
 
 
 class _Followed:
@@ -84,29 +90,38 @@ class _Followed:
         self._context = context_of(constants, self._capability, gpu)
 
     def used(self, batch: int) -> int | None:
-        """Bytes of what is alive, within the limit; None where the run runs out."""
+        """Bytes of what is alive; None where that is within the limit and the run runs out all the same."""
         phases = self._phases(batch)
-        if phases is None or any(phase.high_bytes > self._limit for phase in phases):
-            return None
-        return min(_most_used(phases, alive=True), self._limit)
+        alive = _most_used(self._governed(phases), alive=True)
+        # training that runs out is not evaluation's, and each is looked at by itself
+        judged = self._governed(phases) if self._field == "per_device_eval_batch_size" else phases
+        if any(phase.high_bytes > self._limit for phase in judged):
+            return alive if alive > self._limit else None
+        return min(alive, self._limit)
 
     def slope(self, batch: int) -> float:
         """Bytes for each one more, of what is known of the run with a batch: a guess that saves a step."""
-        return max((_growing_bytes(phase) for phase in self._phases(batch) or ()), default=0) / batch
+        return max((_growing_bytes(phase) for phase in self._governed(self._phases(batch))), default=0) / batch
 
-    def _phases(self, batch: int) -> list[Phase] | None:
+    def met(self, batch: int, slope: float) -> int:
+        """Where the line through a batch meets the limit."""
+        used = _most_used(self._governed(self._phases(batch)), alive=True)
+        return batch + floor((self._limit - used) / slope) if slope > 0 else batch
+
+    def _governed(self, phases: tuple[Phase, ...]) -> list[Phase]:
+        return [phase for phase in phases if phase.name in _PHASES[self._field]]
+
+    def _phases(self, batch: int) -> tuple[Phase, ...]:
         from kb.memory.engine.report import phases_inside  # a rough answer does without
 
-        found = phases_inside(
+        return phases_inside(
             self._setup._replace(**{self._field: batch}),  # type: ignore[arg-type]
             self._architecture,
             self._constants,
             self._context,
             self._capability,
             lambda upper: int((self._limit - self._context.high) / (1 + upper)),
-            whole=self._field == "per_device_eval_batch_size",  # it counts where training runs out too
         )
-        return None if found is None else [phase for phase in found if phase.name in _PHASES[self._field]]
 
 
 def use_by_batch(

@@ -7,7 +7,7 @@ from kb.core.memory_report import Phase, PhaseName, Term
 from kb.core.model import Architecture
 from kb.core.record import NamedTuple
 from kb.core.setup import Spread, TrainingSetup
-from kb.memory.engine.allocator import CachingAllocator, ElasticAllocator, OutOfMemory
+from kb.memory.engine.allocator import CachingAllocator, ElasticAllocator
 from kb.memory.engine.ops.attention import FLASH_GRADIENT_HEAD
 from kb.memory.engine.options import packs
 from kb.memory.engine.predict import record_runs
@@ -105,16 +105,14 @@ def follow(
 
 
 def follow_inside(
-    setup: TrainingSetup, architecture: Architecture, capability: tuple[int, int], limit: int, *, whole: bool
-) -> Followed | None:
-    """The run's phases where PyTorch may reserve ``limit`` bytes; None where it runs out of them. ``whole``: of a run
-    that runs out all phases too, each by itself.
+    setup: TrainingSetup, architecture: Architecture, capability: tuple[int, int], limit: int
+) -> Followed:
+    """The run's phases where PyTorch may reserve ``limit`` bytes; a phase that runs out of them goes on past them.
 
     Raises:
         NotFollowedError: something that the engine does not follow.
     """
-    run = Run(counted(setup), architecture, alike(capability, setup, architecture))
-    return _inside(run, limit) if whole else _if_it_fits(run, limit)
+    return _inside(Run(counted(setup), architecture, alike(capability, setup, architecture)), limit)
 
 
 def counted(setup: TrainingSetup) -> TrainingSetup:
@@ -173,16 +171,6 @@ def _inside(run: Run, limit: int) -> Followed:
     """The run where each phase may reserve ``limit`` bytes, and goes past them where it needs more."""
     known = _NEVER_FULL.get(run)
     return known if known and known.reserved <= limit else _followed(run, limit, partial(ElasticAllocator, limit))
-
-
-@lru_cache(maxsize=MOST_KNOWN)
-def _if_it_fits(run: Run, limit: int) -> Followed | None:
-    """The run where PyTorch may reserve ``limit`` bytes; None where it runs out of them, which ends it."""
-    known = _NEVER_FULL.get(run)
-    try:
-        return known if known and known.reserved <= limit else _followed(run, limit, partial(CachingAllocator, limit))
-    except OutOfMemory:
-        return None
 
 
 def _followed(run: Run, limit: int | None, pool: Callable[[], CachingAllocator]) -> Followed:

@@ -185,19 +185,16 @@ def phases_inside(
     context: Context,
     capability: tuple[int, int] | None,
     limit: Callable[[float], int],
-    whole: bool,
-) -> tuple[Phase, ...] | None:
+) -> tuple[Phase, ...]:
     """The run's phases where PyTorch may reserve ``limit`` bytes, which depend on how much too low reserved memory may
-    be found; None where it runs out of them. ``whole``: as of :func:`kb.memory.engine.follow.follow_inside`.
+    be found. Each is looked at by itself: one that runs out of them goes on past them.
 
     Raises:
         UnsupportedArchitectureError: something that the engine does not follow, by name.
     """
     band, upper = _bands(setup, constants)
     try:
-        found = follow_inside(setup, architecture, capability or AMPERE, limit(upper), whole=whole)
+        found = follow_inside(setup, architecture, capability or AMPERE, limit(upper))
     except NotFollowedError as error:
         raise refused(architecture, error) from None
-    if found is None:
-        return None
     return tuple(phase_found(name, each, setup, context, band, upper) for name, each in found.phases.items())

@@ -31,9 +31,9 @@ OF_LAYERS: Mapping[Stack, tuple[str, ...]] = {  # fields that say something of e
 }
 LEAST = 2  # a first layer and a last: nothing before the first one trains with adapters, and T5's has the biases of all
 MOST_PLACED = 256  # layers whose weights are placed one by one, for what blocks keep of their segments
-# Batches whose lines are drawn. One alone leaves out copies that larger ones make; few rows are multiplied with packed
-# weights by other kernels than many.
-FEW, MANY = (2, 4), (16, 32)
+# Batches that lines are drawn through. One alone leaves out copies that larger ones make; few rows are multiplied with
+# packed weights by other kernels than many. Of pairs tried on drawn settings these were least off from 1 to 200.
+BATCHES = 3, 12
 
 
 class Moment(NamedTuple):
@@ -115,6 +115,14 @@ class Process:
                         here += [Moment(at, likes) for likes in product(*(each.get(at, ()) for each in pairs))]
         return found
 
+    def peaks(self, moments: Iterable[Moment]) -> dict[str, int]:
+        """The most bytes of the moments of each name."""
+        found: dict[str, int] = {}
+        for moment in moments:
+            name, value = self.name(moment), self.value(moment)
+            found[name] = max(found.get(name, 0), value)
+        return found
+
     def name(self, moment: Moment) -> str:
         """``forward``, ``backward``, …"""
         return self.base.label(moment.at)[0]
@@ -181,25 +189,16 @@ def roughly(run: Run) -> Followed:
 def lines(run: Run) -> Mapping[PhaseName, tuple[Line, ...]]:
     """For each phase the lines of which the highest says what is allocated, by the batch of the phase.
 
+    They go through two batches. Where more samples ask for more blocks, moments have no likes: then through the peaks
+    of each part of a phase.
+
     Raises:
         NotFollowedError: something that the engine does not follow.
     """
-    small = _lines_between(run, *FEW)
-    return small if small is not None else _lines_between(run, *MANY, evenly=False) or {}
-
-
-def _lines_between(
-    run: Run, few: int, many: int, *, evenly: bool = True
-) -> Mapping[PhaseName, tuple[Line, ...]] | None:
-    """The lines through two batches; None where the run asks for more blocks with more samples, and ``evenly`` asks for
-    what grows evenly. Else they are those through both peaks.
-    """
-    (fewer, added), (more, _) = (_processes(run_of(run, batch)) for batch in (few, many))
+    (fewer, added), (more, _) = (_processes(run_of(run, batch)) for batch in BATCHES)
     found: dict[str, list[Line]] = {}
     for one, other in zip(fewer, more, strict=True):
         alike = one.entries() == other.entries()
-        if evenly and not alike:
-            return None
         passed = one.moments(added)
         likes = passed if alike else other.moments(added)  # entry by entry the logs are alike
         for phase, moments in passed.items():
@@ -207,12 +206,13 @@ def _lines_between(
             if alike:
                 for moment in moments:
                     ends.setdefault(one.name(moment), []).append((one.value(moment), other.value(moment)))
-            elif moments and likes[phase]:
-                peak, like = max(moments, key=one.value), max(likes[phase], key=other.value)
-                ends[one.name(peak)] = [(one.value(peak), other.value(like))]
+            else:
+                few, many = one.peaks(moments), other.peaks(likes[phase])
+                for name in few.keys() & many.keys():
+                    ends[name] = [(few[name], many[name])]
             lost = one.lost(phase)
             found.setdefault(phase, []).extend(
-                Line.through((few, small + lost), (many, large + lost), name)
+                Line.through((BATCHES[0], small + lost), (BATCHES[1], large + lost), name)
                 for name in ends
                 for small, large in _front(ends[name])
             )
