@@ -45,8 +45,8 @@ GPUS = ("rtx-3060-12gb", "rtx-4090", "t4", "a100-80gb")
 @pytest.mark.parametrize("seed", range(4))
 def test_check_says_nothing_of_what_recommend_writes(seed: int) -> None:
     """A sample; bench/recommend_check.py draws as many as one likes."""
-    found = [each for each in itertools.islice(cases(seed, SHALLOW), 24) if each is not None]
-    assert len(found) > 8
+    found = [each for each in itertools.islice(cases(seed, SHALLOW), 9) if each is not None]
+    assert len(found) > 3
     for each in found:
         assert each.said == (), (each[:5], each.text)
 

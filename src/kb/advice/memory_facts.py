@@ -63,19 +63,21 @@ class PredictedFacts:
     @cached_property
     def _rough_enough(self) -> Estimator | None:
         """What answers for another setup: roughly, where that gives each phase of this one its verdict; of a run that
-        is out of memory, where it says so of the same phases."""
+        is out of memory, where it finds no fault with fewer phases: what fits is not what is asked about then.
+        """
         if self.estimator is None or self.report is None or self.report.level == "rough":
             return self.estimator
         try:
             rough = self.estimator.roughly().predict(self.setup)
         except UnsupportedArchitectureError:
             return self.estimator
-        over = self.report.verdict.status in OVER
-        kinds = [
-            [(phase.name, phase.status in OVER if over else phase.status) for phase in report.phases]
-            for report in (rough, self.report)
-        ]
-        return self.estimator.roughly() if kinds[0] == kinds[1] else self.estimator
+        found = {phase.name: phase.status for phase in rough.phases}
+        if self.report.verdict.status in OVER:
+            faults = [each for each in self.report.phases if each.status in ("tight", *OVER)]
+            enough = all(found.get(each.name) in (OVER if each.status in OVER else ("tight", *OVER)) for each in faults)
+        else:
+            enough = found == {phase.name: phase.status for phase in self.report.phases}
+        return self.estimator.roughly() if enough else self.estimator
 
     @cached_property
     def report(self) -> MemoryReport | None:
