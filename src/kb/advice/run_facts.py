@@ -229,6 +229,7 @@ class RunFacts:
             "generation.suppresses_forced_token": lambda _: self._suppresses_forced(),
             "run.trains": lambda _: self._trains(),
             "run.steps": lambda _: self._steps(),
+            "run.says_epochs": lambda _: self._says("training.num_train_epochs"),
             "batch.counted": lambda _: self._counted(),
         }
 
@@ -251,6 +252,13 @@ class RunFacts:
         train, *others = (self._setting(f"training.do_{phase}") for phase in ("train", "eval", "predict"))
         alone = self._unit.dialect not in ("team", "trl") and train is None and True in others
         return self._setup.do_train and not alone
+
+    def _says(self, name: str) -> bool:
+        """Whether somebody chose the setting for this run: what the program alone says, nobody did."""
+        setting = self._unit.settings.get(name)
+        if setting is None or setting.by_default or setting.span.end == 0:
+            return False
+        return not setting.joined or not (setting.joined == self._unit.program or setting.joined.endswith(".py"))
 
     def _suppresses_forced(self) -> bool:
         """Whether ``suppress_tokens`` holds a token that is forced at the start or the end."""
