@@ -4,6 +4,7 @@ from functools import cached_property
 from typing import Any
 
 from kb.advice.estimator import Estimator
+from kb.advice.no_prediction import Note, refusal_of
 from kb.core.hardware import Machine
 from kb.core.memory_report import OVER, MemoryReport, Status
 from kb.core.setup import TrainingSetup
@@ -51,6 +52,7 @@ class PredictedFacts:
         self.machine = machine
         self.said = said
         self.supposed = supposed
+        self._fault: UnsupportedArchitectureError | None = None
 
     def otherwise(self, setup: TrainingSetup) -> "PredictedFacts":
         """The same, were the setup another."""
@@ -81,6 +83,11 @@ class PredictedFacts:
     def report(self) -> MemoryReport | None:
         """The prediction; None where there can be none."""
         return self._predict(self.setup)
+
+    @property
+    def refusal(self) -> Note | None:
+        """Why the memory engine gives no prediction, where it finds that on its way."""
+        return refusal_of(self._fault) if self.report is None and self._fault is not None else None
 
     @cached_property
     def _inference_report(self) -> MemoryReport | None:
@@ -120,7 +127,8 @@ class PredictedFacts:
             return None
         try:
             return self.estimator.predict(setup)
-        except UnsupportedArchitectureError:  # one that the memory engine does not follow
+        except UnsupportedArchitectureError as error:  # one that the memory engine does not follow
+            self._fault = error if setup is self.setup else self._fault
             return None
 
     @cached_property
