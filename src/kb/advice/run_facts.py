@@ -82,6 +82,7 @@ MODULE_NAMES: dict[str, tuple[str, ...]] = {
 
 
 _WITH_OTHER_HEADS = ("SEQ_CLS", "TOKEN_CLS", "QUESTION_ANS", "FEATURE_EXTRACTION")
+HEAD = "lm_head"
 MOST_PATTERNS = 100  # keys of rank_pattern that repeat something; one for each layer needs no repetition
 _REPEATS = re.compile(r"[*+?{]")
 
@@ -100,6 +101,7 @@ class AdapterFacts:
         return {
             "lora.unmatched_modules_to_save": lambda _: self._unmatched_to_save(),
             "lora.unmatched_patterns": lambda _: self._unmatched_patterns(),
+            "lora.head_passed_over": lambda _: self._passed_over(),
             "lora.targets_text": lambda _: self._targets_text(),
             "lora.target_names": lambda _: self._target_names(),
             "lora.unmatched_target_modules": lambda _: self._targets(1),
@@ -107,6 +109,19 @@ class AdapterFacts:
             "lora.known_modules": lambda _: self._modules(),
             "lora.suggested_target_modules": lambda _: self._suggested_targets(),
         }
+
+    def _passed_over(self) -> bool | None:
+        """Whether Liger's fused loss, which reads the weight of the output layer, passes over an adapter there."""
+        setup, model = self._setup, self._model
+        asked = setup.method != "full" and HEAD in (setup.lora_target_modules or ())
+        fused = setup.do_train and setup.fused_loss and not setup.label_smoothing_factor
+        if not (asked and fused and setup.liger_kernels is not None) or model is None:
+            return None if asked and model is None else False
+        from kb.memory.engine.families.decoder_liger import has_fused_head  # few runs need it
+        from kb.memory.engine.options import Fused
+
+        kernels = setup.liger_kernels
+        return has_fused_head(model.architecture, Fused(kernels.release, evaluates=False, named=True))
 
     def _written(self, name: str) -> Any:
         setting = self._unit.settings.get(name)
