@@ -8,11 +8,13 @@ from statistics import mean
 import pytest
 
 from catalog_sample import load_catalog, load_guide
+from kb.guide.measured_runs import measured_runs
 from kb.memory import architecture_from_config, predict
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
 
+from accuracy import KB, _predicted  # noqa: E402
 from accuracy_rows import TRACED_ON, TRACES, Left, Row, is_known, measured, stored_traces  # noqa: E402
 from accuracy_scores import Score, as_table, lines_of  # noqa: E402
 from grid import MODELS, setups_of  # noqa: E402
@@ -158,3 +160,14 @@ def rough_bytes(row: Row) -> int:
     phase = report.phase(row.phase)
     assert phase is not None
     return phase.peak_allocated_bytes
+
+
+def test_the_page_and_the_bench_say_the_same_of_a_measured_run() -> None:
+    campaign = load_guide()["measurements"]["fitcheck-t4-ladder"]
+    shown = list(measured_runs(campaign, CATALOG))
+    rows = [row for row in measured(CATALOG) if row.id.startswith("fitcheck-t4-ladder-") and row.phase == "train"]
+    assert len(shown) == len(rows) > 3 and any(row.held_bytes for row in rows)
+    found, _ = _predicted(rows, CATALOG, [])
+    for run, row in zip(shown, rows, strict=True):
+        told = found[row.id][KB]
+        assert (run.predicted_allocated_bytes, run.predicted_process_bytes) == (told["allocated"], told["process"])
