@@ -58,7 +58,7 @@ def main() -> int:
     if options.simulate:
         from accuracy_simulated import level_1
 
-        for name, answer in level_1(rows, catalog).items():
+        for name, answer in level_1(rows, catalog.constants).items():
             predictions[name][LEVEL_1] = answer
     python = None if options.no_rivals else rivals.install()
     others = rivals.ask([*traces, *rows], load_guide()["formulas"]["guide-gpu-memory"], python)
