@@ -110,18 +110,12 @@ class AdapterFacts:
             "lora.suggested_target_modules": lambda _: self._suggested_targets(),
         }
 
-    def _passed_over(self) -> bool | None:
+    def _passed_over(self) -> bool:
         """Whether Liger's fused loss, which reads the weight of the output layer, passes over an adapter there."""
-        setup, model = self._setup, self._model
+        setup = self._setup
         asked = setup.method != "full" and HEAD in (setup.lora_target_modules or ())
         fused = setup.do_train and setup.fused_loss and not setup.label_smoothing_factor
-        if not (asked and fused and setup.liger_kernels is not None) or model is None:
-            return None if asked and model is None else False
-        from kb.memory.engine.families.decoder_liger import has_fused_head  # few runs need it
-        from kb.memory.engine.options import Fused
-
-        kernels = setup.liger_kernels
-        return has_fused_head(model.architecture, Fused(kernels.release, evaluates=False, named=True))
+        return asked and fused and setup.liger_kernels is not None
 
     def _written(self, name: str) -> Any:
         setting = self._unit.settings.get(name)
