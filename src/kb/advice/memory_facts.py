@@ -172,7 +172,10 @@ class PredictedFacts:
 
     @cached_property
     def _held_batch(self) -> int | None:
-        """The largest training batch that fits and divides the effective batch, so that accumulation holds it."""
+        """The largest training batch that fits and divides the effective batch, so that accumulation holds it. None
+        where the samples of a batch are each other's negatives, which no accumulation holds."""
+        if self.setup.post is not None and self.setup.post.kind == "embedding":
+            return None
         return self.estimator.largest_share(self.setup) or None if self.estimator else None
 
     def ten_steps(self) -> int | None:

@@ -63,7 +63,7 @@ _ORDER = (
     "settings",
 )
 MAX_ASSUMED_LINES = 2
-_SAYS_ALL = ("full_length", "one_image")  # reasons that need no name and value beside them
+_SAYS_ALL = ("full_length", "one_image", "pairs_of_texts")  # reasons that need no name and value beside them
 
 
 def need_of(fact: str) -> str:
