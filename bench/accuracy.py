@@ -26,7 +26,8 @@ from truth_rows import truth_rows
 
 from kb import __version__
 from kb.core.catalog import Catalog
-from kb.core.memory_report import MemoryReport, Phase
+from kb.core.memory_report import MemoryReport
+from kb.guide.measured_runs import bytes_of
 from kb.knowledge import load_catalog, load_guide
 from kb.memory import UnsupportedArchitectureError, architecture_from_config, predict
 
@@ -57,7 +58,7 @@ def main() -> int:
     if options.simulate:
         from accuracy_simulated import level_1
 
-        for name, answer in level_1(rows, catalog).items():
+        for name, answer in level_1(rows, catalog.constants).items():
             predictions[name][LEVEL_1] = answer
     python = None if options.no_rivals else rivals.install()
     others = rivals.ask([*traces, *rows], load_guide()["formulas"]["guide-gpu-memory"], python)
@@ -145,7 +146,7 @@ def _predicted(
             phase = report.phase(row.phase)
             after_load = row.phase == "load" and not row.simulated  # measured once the model is there, not at its peak
             if phase is not None and not after_load:
-                predictions[row.id][name] = _bytes(phase, row.held_bytes)
+                predictions[row.id][name] = bytes_of(phase, row.held_bytes)
     return predictions, reports
 
 
@@ -159,15 +160,6 @@ def _report(row: Row, catalog: Catalog, *, rough: bool) -> MemoryReport:
         compute_capability=row.capability,
         rough=rough,
     )
-
-
-def _bytes(phase: Phase, held: int) -> dict[str, int]:
-    """A phase's bytes, with what the measuring script keeps; inside the loss the logits are alive anyway. Reserved
-    memory is to them what it is in the phase."""
-    allocated = phase.peak_allocated_bytes + (0 if phase.moment == "loss" else held)
-    reserved = round(phase.peak_reserved_bytes * allocated / phase.peak_allocated_bytes)
-    context = phase.process_used_bytes - phase.peak_reserved_bytes
-    return {"allocated": allocated, "reserved": reserved, "process": reserved + context}
 
 
 def verdicts(rows: Sequence[Row], reports: dict[str, MemoryReport]) -> dict[str, int]:

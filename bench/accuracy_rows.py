@@ -14,6 +14,7 @@ from kb.advice.setup import setup_of
 from kb.core.catalog import Catalog
 from kb.core.hardware import Gpu
 from kb.core.setup import TrainingSetup
+from kb.guide.measured_runs import SCRIPT, held_bytes
 from kb.memory import UnsupportedArchitectureError, architecture_from_config
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -21,7 +22,6 @@ TRACES = ROOT / "tests" / "data" / "traces"
 TRACED_ON = (8, 6)  # compute capability of the stored traces
 # By the last part of a file's name; a grid's rows name their phases themselves.
 PHASES = {"training": "train", "evaluation": "evaluate", "generation": "generate"}
-SCRIPT = "measure.py"  # fitcheck-llm's, which is no Trainer
 QUANTITIES = ("allocated", "reserved", "process")
 
 
@@ -95,11 +95,11 @@ def measured(catalog: Catalog) -> Iterator[Row]:
         document = yaml.safe_load(path.read_text("utf-8"))
         if document.get("kind") != "gpu":
             continue
-        gpu = catalog.gpus.get(document["machine"].get("gpu", ""))
+        gpu, keeps = catalog.gpus.get(document["machine"].get("gpu", "")), SCRIPT in document["command"]
         for number, row in enumerate(document["rows"]):
             model = document["models"][row["model"]]
             setup = _setup_from({**document.get("settings", {}), **row}, catalog)
-            if SCRIPT in document["command"] and setup.attn_implementation == "sdpa":
+            if keeps and setup.attn_implementation == "sdpa":
                 setup = setup._replace(padded=True)  # it repeats grouped heads itself, for the kernel that a mask gets
             name = f"{document['id']} {setup.method}"
             for phase in ("load", "train", "evaluate", "generate"):
@@ -116,16 +116,8 @@ def measured(catalog: Catalog) -> Iterator[Row]:
                         truth=truth,
                         gpu=gpu,
                         memory_bytes=gpu.memory_total if gpu else None,
-                        held_bytes=_held(document["command"], setup, model["architecture"]) if phase == "train" else 0,
+                        held_bytes=held_bytes(setup, model["architecture"]) if keeps and phase == "train" else 0,
                     )
-
-
-def _held(command: str, setup: TrainingSetup, config: Mapping[str, Any]) -> int:
-    """fitcheck-llm's script calls the model itself: its output, with the logits, lives until the next step's."""
-    if SCRIPT not in command:
-        return 0
-    width = 4 if setup.weights == "fp32" or setup.method == "qlora" else 2
-    return width * setup.per_device_train_batch_size * setup.max_source_length * int(config["vocab_size"])
 
 
 def _setup_from(settings: Mapping[str, Any], catalog: Catalog) -> TrainingSetup:

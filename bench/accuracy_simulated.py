@@ -2,14 +2,13 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
 from accuracy_rows import ROOT, Row
 
-from kb.core.catalog import Catalog
 from kb.core.units import MIB
 from kb.memory.process import context_of
 from kb.torch_runs.simulation import simulate
@@ -20,10 +19,11 @@ STORE = ROOT / "bench" / "results" / "accuracy_simulated.json"
 Answers = dict[str, dict[str, int]]
 
 
-def level_1(rows: Sequence[Row], catalog: Catalog, store: Path = STORE) -> Answers:
+def level_1(rows: Sequence[Row], constants: Mapping[str, float], store: Path = STORE) -> Answers:
     """Bytes by row and quantity. What fails is said and left out.
 
-    A run is simulated anew when its setup, its model or the simulator's code has changed.
+    A process of its own gets what can be sent to it: the constants alone, and not the whole catalogue. A run is
+    simulated anew when its setup, its model or the simulator's code has changed.
     """
     known: dict[str, dict[str, dict[str, int]]] = json.loads(store.read_text("utf-8")) if store.is_file() else {}
     code = _code()
@@ -35,7 +35,7 @@ def level_1(rows: Sequence[Row], catalog: Catalog, store: Path = STORE) -> Answe
             if key not in known:
                 print(f"simulating {number} of {len(rows)}: {row.id}", flush=True)
                 try:
-                    known[key] = pool.submit(_simulated, row, catalog).result()
+                    known[key] = pool.submit(_simulated, row, dict(constants)).result()
                 except SimulationError as error:
                     print(f"  {row.id}: {error}")
                     continue
@@ -45,12 +45,10 @@ def level_1(rows: Sequence[Row], catalog: Catalog, store: Path = STORE) -> Answe
     return answers
 
 
-def _simulated(row: Row, catalog: Catalog) -> dict[str, dict[str, int]]:
+def _simulated(row: Row, constants: Mapping[str, float]) -> dict[str, dict[str, int]]:
     if row.held_bytes or row.campaign.endswith(", load"):
-        return _as_measured(row, catalog)
-    found = simulate(
-        row.setup, row.config, constants=catalog.constants, gpu=row.gpu, compute_capability=row.capability
-    ).report
+        return _as_measured(row, constants)
+    found = simulate(row.setup, row.config, constants=constants, gpu=row.gpu, compute_capability=row.capability).report
     return {
         phase.name: {
             "allocated": phase.peak_allocated_bytes,
@@ -61,11 +59,11 @@ def _simulated(row: Row, catalog: Catalog) -> dict[str, dict[str, int]]:
     }
 
 
-def _as_measured(row: Row, catalog: Catalog) -> dict[str, dict[str, int]]:
+def _as_measured(row: Row, constants: Mapping[str, float]) -> dict[str, dict[str, int]]:
     """The steps of the script that measured the T4 rows, without a Trainer."""
     import simulate_t4
 
-    setup, context = row.setup, context_of(catalog.constants, simulate_t4.TURING, row.gpu).expected
+    setup, context = row.setup, context_of(constants, simulate_t4.TURING, row.gpu).expected
     run = {
         "quantization": "nf4" if setup.method == "qlora" else "none",
         "precision": setup.weights,

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from catalog_sample import load_catalog
+from command_runs import run_kb
 from kb.advice.project_lengths import largest_grid, most_tiled
 from kb.advice.question import Question
 from kb.core.model import Architecture
@@ -63,6 +64,20 @@ def test_how_large_images_are_is_assumed_aloud(text: str, facts: dict[str, Any],
     assert result.prediction is not None
     said = {each.name: each.reason for each in result.prediction.assumed if each.name in (PIXELS, COUNT)}
     assert said == {PIXELS: reason, COUNT: "one_image"}
+
+
+@pytest.mark.parametrize(
+    ("lang", "one", "pixels"),
+    [("en", "one image", "images have up to 589,824 pixels"),
+     ("ko", "표본 하나에 이미지 한 장", "이미지 한 장이 최대 589,824픽셀")],
+)  # fmt: skip
+def test_what_is_assumed_of_images_is_said_in_words(tmp_path: Path, lang: str, one: str, pixels: str) -> None:
+    path = tmp_path / "train.yaml"
+    path.write_text(FACTORY.replace("lora\n", "full\n"), "utf-8")
+    for command in ("check", "estimate"):
+        said = " ".join(run_kb(path, "--gpu", "rtx-3090", "--lang", lang, module=f"kb.{command}").stdout.split())
+        assert one in said and "images_per_sample is" not in said and "images_per_sample=" not in said
+        assert command == "estimate" or pixels in said
 
 
 @pytest.mark.parametrize(

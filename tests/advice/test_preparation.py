@@ -72,6 +72,14 @@ def test_where_the_release_is_not_known_the_verdict_says_what_it_rests_on(tmp_pa
     assert assumed["quantization.prepared"]["name"] in {each["name"] for each in found["verdict_assumes"]}
 
 
+@pytest.mark.parametrize("said", [True, False])
+def test_a_project_says_in_its_own_file_whether_its_script_prepares_the_model(tmp_path: Path, said: bool) -> None:
+    (tmp_path / "kb.toml").write_text(f"[facts]\nquantization.prepared = {str(said).lower()}\n", "utf-8")
+    found = checked(tmp_path, TRL)
+    assert found["setup"]["prepare_for_kbit"] is said
+    assert "quantization.prepared" not in {each["name"] for each in found["prediction"]["assumed"]}
+
+
 SCRIPT = """from transformers import AutoModelForCausalLM, BitsAndBytesConfig, Trainer, TrainingArguments
 from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
 model = AutoModelForCausalLM.from_pretrained(

@@ -394,7 +394,12 @@ NOT_MODELLED = {"named": "sentence-transformers"}
 @pytest.mark.parametrize(
     ("name", "text", "dialect", "model"),
     [
-        ("train.py", EMBEDDER, "sentence-transformers", "google-bert/bert-base-uncased"),
+        (
+            "train.py",
+            EMBEDDER.replace("CachedMultipleNegativesRankingLoss", "CoSENTLoss").replace(", mini_batch_size=32", ""),
+            "sentence-transformers",
+            "google-bert/bert-base-uncased",
+        ),
         (
             "train.py",
             EMBEDDER.replace("SentenceTransformerTr", "CrossEncoderTr").replace(
@@ -424,6 +429,67 @@ def test_losses_over_a_whole_batch_are_no_plain_encoders(checker, name, text, di
     assert (unit.unit.dialect, unit.setup.model_name) == (dialect, model)
     assert (unit.prediction, unit.note, unit.note_values) == (None, "not_modelled", NOT_MODELLED)
     assert [each.rule for each in unit.findings if each.rule != "depends-on-release"] == []
+
+
+CACHED = "loss = CachedMultipleNegativesRankingLoss(model, mini_batch_size=32)\n"
+RANKED = "loss = losses.MultipleNegativesRankingLoss(model)\n"
+MODULES = """\
+from sentence_transformers import models
+word = models.Transformer("klue/roberta-base", max_seq_length=256)
+pooled = models.Pooling(word.get_word_embedding_dimension(), pooling_mode="cls")
+model = SentenceTransformer(modules=[word, pooled, models.Normalize()])
+"""
+MADE = 'model = SentenceTransformer("google-bert/bert-base-uncased")\n'
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "cached", "length"),
+    [
+        (CACHED, CACHED, 32, 512),
+        (CACHED, CACHED.replace(", mini_batch_size=32", ""), 32, 512),  # the library's own
+        (CACHED, CACHED.replace("=32", "=8"), 8, 512),
+        (CACHED, RANKED, 0, 512),
+        (CACHED, CACHED + "other = MultipleNegativesRankingLoss(model)\n", 32, 512),  # the trainer is given the first
+        (CACHED, "model.max_seq_length = 128\n" + CACHED, 32, 128),
+        (CACHED, "LENGTH = 128\nmodel.max_seq_length = LENGTH\n" + CACHED, 32, 128),
+        (MADE, MODULES, 32, 256),
+    ],
+)
+def test_a_ranking_loss_of_a_script_is_predicted_as_such(checker, old, new, cached, length):
+    (unit,) = checked(checker, "train.py", EMBEDDER.replace(old, new)).results
+    post = unit.setup.post
+    assert post is not None and (post.kind, post.columns, post.cached) == ("embedding", 2, cached)
+    assert (post.pooling, post.normalizes) == (("cls", True) if new is MODULES else ("mean", False))
+    assert unit.setup.max_source_length == length
+    assert unit.prediction is not None and unit.prediction.level == "engine" and unit.note is None
+    assert ("embedding.columns", "pairs_of_texts") in [(each.name, each.reason) for each in unit.prediction.assumed]
+    assert not [
+        edit for each in unit.findings for fix in each.fixes for edit in fix.edits
+    ]  # of negatives none is spared
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "loss = MatryoshkaLoss(model, loss, matryoshka_dims=[768, 128])\n",
+        "if choice:\n    loss = CoSENTLoss(model)\n",
+        "loss = losses.CoSENTLoss(model)\n",
+        'loss = {"pairs": loss, "scores": CoSENTLoss(model)}\n',
+    ],
+)
+def test_another_loss_that_the_trainer_may_be_given_is_not_predicted_as_a_ranking_loss(checker, more):
+    (unit,) = checked(checker, "train.py", EMBEDDER.replace(CACHED, CACHED + more)).results
+    assert (unit.prediction, unit.note, unit.note_values) == (None, "not_modelled", NOT_MODELLED)
+
+
+def test_a_config_that_names_the_loss_says_so_too(checker):
+    text = (
+        "model_name_or_path: klue/roberta-base\nloss: CachedMultipleNegativesRankingLoss\nmini_batch_size: 64\n"
+        "per_device_train_batch_size: 1024\nnum_train_epochs: 1\nbf16: true\nbatch_sampler: no_duplicates\n"
+    )
+    (unit,) = checked(checker, "train.yaml", text).results
+    assert unit.setup.post is not None and unit.setup.post.cached == 64
+    assert unit.prediction is not None
 
 
 def test_a_model_of_embeddings_beside_a_run_is_not_the_runs_model(checker):

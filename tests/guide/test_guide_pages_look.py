@@ -1,5 +1,6 @@
 """Large blocks pass by Markdown; formulas, tables and texts of the rules come out as they are meant."""
 
+import json
 import re
 from collections.abc import Iterator
 from html import unescape
@@ -11,7 +12,7 @@ from kb.core.memory_report import Phase, Term
 from kb.core.text import LANGUAGES
 from kb.guide.accuracy import accuracy_tables, bench_results, engine_scores, measured_rows
 from kb.guide.cases import noted_settings
-from kb.guide.choose import choose_table
+from kb.guide.choose import choose_table, chooser
 from kb.guide.coloured import coloured, reachable
 from kb.guide.compare import compare
 from kb.guide.figures import drawn
@@ -24,6 +25,7 @@ from kb.guide.markup import held, text, wide_table
 from kb.guide.noted_facts import SOURCES, noted_facts
 from kb.guide.runbooks import checklist
 from kb.guide.source_tables import source_tables
+from kb.integrations.browser import choose
 from kb.report.bars import HUES, SMALL, term_colours
 from kb.report.recommend.choice import choice_object
 from site_needs import ROOT
@@ -94,13 +96,23 @@ def test_the_engine_is_judged_by_the_phases_that_were_held_out() -> None:
 
 
 @pytest.mark.parametrize(("model", "gpu"), [("mt5-base", "rtx-3090"), ("mt5-xl", "rtx-3090"), ("t5-base", "a100-80gb")])
-def test_the_first_table_says_what_the_chooser_says_before_it_is_asked(model: str, gpu: str) -> None:
-    ways = choice_object({"model": model, "gpu": gpu}, LIBRARY.words, rough=True)["ways"]
+def test_the_first_table_says_what_the_chooser_says(model: str, gpu: str) -> None:
+    ways = choice_object({"model": model, "gpu": gpu}, LIBRARY.words)["ways"]
     own = next(way for way in ways if way["chosen"])
     most = max((way for way in ways if not way["offered"]), key=lambda way: int(way["batch"]))
     cell = re.sub(r"<[^>]*>", "", choose_table(LIBRARY, [model], [gpu])).splitlines()[2]
-    assert f"**{own['batch']}** {own['title']}" in cell
-    assert (f"{most['batch']} {most['title']}" in cell) == (most["batch"] > own["batch"])
+    assert f"**{own['batch']}** {own['title']}" in cell and not own["rough"]
+    shown = f"{'~' if most['rough'] else ''}{most['batch']} {most['title']}"
+    assert (shown in cell) == (most["batch"] > own["batch"])
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_chooser_begins_with_what_it_answers_when_it_is_asked(language: str) -> None:
+    library = load_library(language)
+    found = re.search(r'data-given="([^"]*)"', chooser(library, "t5-base", "rtx-3090"))
+    assert found is not None
+    asked = json.loads(choose(json.dumps({"model": "t5-base", "gpu": "rtx-3090"}), language))
+    assert json.loads(unescape(found[1]))["chosen"] == asked["chosen"]
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

@@ -43,6 +43,10 @@ ROWS: list[tuple[tuple[int, ...], str, dict[str, Any], dict[str, tuple[int, int]
      10_615_783_424)}),
     ((0, 8, 5), "gemma-3", {"weights": "bf16", "per_device_train_batch_size": 2, "max_source_length": 1024, "optim":
      "adafactor"}, {"train": (1_824_988_160, 2_313_158_656)}),
+    ((0, 8, 5), "llama", {"bf16": True, "weights": "bf16", "method": "lora", "lora_target_modules": ("q_proj",
+     "lm_head"), "per_device_train_batch_size": 2, "max_source_length": 333, "do_eval": True,
+     "per_device_eval_batch_size": 2}, {"train": (797_884_928, 822_083_584), "evaluate": (862_849_536,
+     1_126_170_624)}),  # the adapter of the head is passed over in training
     ((0, 8, 0), "llama", {"weights": "bf16", "per_device_train_batch_size": 2, "max_source_length": 512}, {"train":
      (2_717_767_680, 2_866_806_784)}),
     ((0, 8, 0), "llama", {"bf16": True, "per_device_train_batch_size": 1, "max_source_length": 1024,

@@ -5,7 +5,11 @@ from typing import Any
 import pytest
 
 import memory_sample as sample
+from catalog_sample import load_catalog
+from kb.core.model import Model
 from kb.memory import UnsupportedArchitectureError, architecture_from_config, parameter_count
+from kb.memory.counts import count
+from kb.memory.engine.inventory import inventory
 
 
 @pytest.mark.parametrize(
@@ -60,3 +64,24 @@ def test_dropout_rates_of_bart_are_read() -> None:
 def test_a_config_that_cannot_be_used_says_which_field(config: dict[str, Any], says: str) -> None:
     with pytest.raises(UnsupportedArchitectureError, match=says):
         architecture_from_config(config)
+
+
+ONE_OF_EACH = list({each.architecture.model_type: each for each in load_catalog().models.values()}.values())
+
+
+@pytest.mark.parametrize("model", ONE_OF_EACH, ids=lambda model: model.architecture.model_type)
+def test_no_part_of_a_model_is_counted_below_nothing(model: Model) -> None:
+    """By the engine's own modules, whatever the type; beside the dimensions' count where that knows the type."""
+    found = inventory(model.architecture)[1]
+    assert min(found) >= 0 and found.norms > 0
+    assert found.total == model.parameters
+    if not model.architecture.engine and model.architecture.family in ("decoder", "bart"):
+        assert found == count(model.architecture)
+
+
+def test_biases_are_those_of_the_blocks_and_the_heads_go_with_the_head() -> None:
+    phi = next(each.architecture for each in ONE_OF_EACH if each.architecture.model_type == "phi")
+    found = inventory(phi)[1]
+    assert found.head == phi.vocab_size * (phi.d_model + 1)
+    layer = 4 * phi.d_model + phi.d_ff + phi.d_model
+    assert found.biases == phi.decoder_layers * layer

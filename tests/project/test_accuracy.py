@@ -1,6 +1,7 @@
 """The scripts behind bench/results/accuracy: rows, scores, published measurements; the grid against rough answers."""
 
 import json
+import pickle
 import sys
 from pathlib import Path
 from statistics import mean
@@ -8,11 +9,14 @@ from statistics import mean
 import pytest
 
 from catalog_sample import load_catalog, load_guide
+from kb.guide.measured_runs import measured_runs
 from kb.memory import architecture_from_config, predict
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
 
+import accuracy_simulated  # noqa: E402
+from accuracy import KB, _predicted  # noqa: E402
 from accuracy_rows import TRACED_ON, TRACES, Left, Row, is_known, measured, stored_traces  # noqa: E402
 from accuracy_scores import Score, as_table, lines_of  # noqa: E402
 from grid import MODELS, setups_of  # noqa: E402
@@ -158,3 +162,41 @@ def rough_bytes(row: Row) -> int:
     phase = report.phase(row.phase)
     assert phase is not None
     return phase.peak_allocated_bytes
+
+
+def test_the_page_and_the_bench_say_the_same_of_a_measured_run() -> None:
+    campaign = load_guide()["measurements"]["fitcheck-t4-ladder"]
+    shown = list(measured_runs(campaign, CATALOG))
+    rows = [row for row in measured(CATALOG) if row.id.startswith("fitcheck-t4-ladder-") and row.phase == "train"]
+    assert len(shown) == len(rows) > 3 and any(row.held_bytes for row in rows)
+    found, _ = _predicted(rows, CATALOG, [])
+    for run, row in zip(shown, rows, strict=True):
+        told = found[row.id][KB]
+        assert (run.predicted_allocated_bytes, run.predicted_process_bytes) == (told["allocated"], told["process"])
+
+
+class Sent:
+    """A pool of processes that runs nothing, and gets what a process would get: by pickle."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self.sent: list[object] = []
+
+    def __enter__(self) -> "Sent":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def submit(self, *task: object) -> "Sent":
+        self.sent.append(pickle.loads(pickle.dumps(task)))
+        return self
+
+    def result(self) -> dict[str, dict[str, int]]:
+        return {"train": {"allocated": len(self.sent)}}
+
+
+def test_a_run_of_level_1_can_be_sent_to_its_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accuracy_simulated, "ProcessPoolExecutor", Sent)
+    rows = [row for row in measured(CATALOG) if row.phase == "train"][:2]
+    answers = accuracy_simulated.level_1(rows, CATALOG.constants, tmp_path / "known.json")
+    assert answers == {row.id: {"allocated": number} for number, row in enumerate(rows, 1)}

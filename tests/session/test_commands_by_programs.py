@@ -398,3 +398,38 @@ DPOTrainer(model=model, args=DPOConfig(output_dir="o", beta=args.beta, max_lengt
     dtype = told.unit.settings["model.torch_dtype"]
     assert (told.unit.dialect, dtype.value, dtype.joined) == ("trl", "bfloat16", "train.py")
     assert "trl-torch-dtype-removed" not in [each.rule for each in told.findings]
+
+
+OF_FLAGS = """import argparse
+from transformers import Trainer, TrainingArguments
+p = argparse.ArgumentParser()
+p.add_argument("--num_train_epochs", type=int, default=3)
+p.add_argument("--max_steps", type=int, default={steps})
+a = p.parse_args()
+args = TrainingArguments("out", num_train_epochs={epochs}, max_steps=a.max_steps, learning_rate=1e-4)
+Trainer(model=model, args=args).train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "epochs", "fires"),
+    [
+        ("python train.py --max_steps 500", "a.num_train_epochs", False),
+        ("python train.py --max_steps 500", "3", False),
+        ("python train.py --max_steps 500 --num_train_epochs 2", "a.num_train_epochs", True),
+        ("accelerate launch --num_processes 2 train.py --max_steps 500", "a.num_train_epochs", False),
+        ("python train.py --num_train_epochs 2", "a.num_train_epochs", False),
+        ("", "a.num_train_epochs", False),
+        ("", "3", True),
+    ],
+)
+def test_epochs_that_are_only_a_programs_default_are_no_contradiction_to_the_steps(
+    tmp_path: Path, command: str, epochs: str, fires: bool
+) -> None:
+    """Where no command is there the program itself is read, and its own code may say both."""
+    program = OF_FLAGS.format(steps=-1 if command else 200, epochs=epochs)
+    (tmp_path / "train.py").write_text(program, "utf-8")
+    checker = file_checker(CATALOG, Project(), Question.of(gpu="rtx-4090"), Checking(root=str(tmp_path)))
+    text, name = (command, "run.sh") if command else (program, "train.py")
+    (told,) = checker.check(text.encode(), str(tmp_path / name)).results
+    assert ("max-steps-overrides-epochs" in [each.rule for each in told.findings]) is fires

@@ -1,5 +1,6 @@
 """[facts] of kb.toml: what a project says of itself, and what the rules make of it."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from kb.core.facts import FactType
 from kb.core.hardware import Machine
 from kb.core.result import UnitResult
 from kb.core.text import Text, UserError
+from kb.report.check.panel import need_of
 from kb.session.file import FileChecker
 from kb.session.given import given_facts
 from kb.session.prepare import _installed, file_checker
@@ -169,3 +171,27 @@ def test_a_setting_without_a_value_is_seen_where_it_stands() -> None:
     assert list(result.unit.nulls) == ["training.report_to"]
     assert result.unit.nulls["training.report_to"].line == 3
     assert "training.report_to" not in result.unit.settings
+
+
+NAME = re.compile(r"(?<![\w./-])[a-z]+(?:\.[a-z_]+)+(?![\w(])")
+
+
+def sentences() -> list[str]:
+    """Every sentence of the program, its rules and its pages that speaks of ``[facts]``."""
+    root = Path(__file__).parents[2]
+    files = [*root.glob("i18n/*.yaml"), *root.glob("rules/**/*.yaml"), *root.glob("docs/*/**/*.md")]
+    lines = [line for path in files for line in path.read_text("utf-8").splitlines() if "[facts]" in line]
+    return [line.split(": ", 1)[-1] for line in lines]  # without its key, which is a name of the program's own
+
+
+def test_whatever_is_said_to_be_written_under_facts_is_taken_there() -> None:
+    named = {name for line in sentences() for name in NAME.findall(line) if name in CATALOG.facts}
+    assert {"quantization.prepared", "script.passes_training_arguments", "model.checkpoint_dtype"} <= named
+    values = {"bool": True, "integer": 1, "number": 1.0, "text": "float16"}
+    for name in sorted(named):
+        assert given_facts({name: values[CATALOG.facts[name].type]}, CATALOG.facts, "kb.toml")
+
+
+def test_a_fact_that_is_missing_is_asked_of_kb_toml_only_where_it_can_be_said_there() -> None:
+    refused = [name for name, fact in CATALOG.facts.items() if need_of(name) == "facts" and not fact.given]
+    assert refused == []

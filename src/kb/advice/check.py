@@ -113,7 +113,7 @@ class Checker:
         """Everything that can be said about one unit."""
         prepared = self.prepare(unit)
         setup, model, estimator = prepared.setup, prepared.model, prepared.predicted.estimator
-        note, values = prepared.note if unit.dialect and prepared.note else (None, {})
+        note, values = (unit.dialect and (prepared.note or prepared.predicted.refusal)) or (None, {})
         return self.linted(unit, prepared)._replace(
             setup=setup,
             model=model,

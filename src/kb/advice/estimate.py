@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from kb.advice.estimator import Estimator
 from kb.advice.facts import UnitFacts
 from kb.advice.models import unknown_model
-from kb.advice.no_prediction import NO_MODEL_OF_THE_RUN, Note, unfollowed
+from kb.advice.no_prediction import NO_MODEL_OF_THE_RUN, Note, unfollowed, unpredictable
 from kb.advice.project_lengths import taken_by_lengths, with_taken
 from kb.advice.usual import longest_input
 from kb.core.catalog import Catalog
@@ -96,7 +96,7 @@ def estimate(
     except UnsupportedArchitectureError as error:
         if open_model:
             return Estimated(unit=unit, setup=setup, model=model, machine=machine, report=None)
-        raise UserError("recommend.unsupported", model=model.name, reason=str(error)) from None
+        raise unpredictable(error, model.name) from None
     what = unfollowed(setup, model.architecture) if report is not None and report.level == "rough" else None
     return Estimated(
         unit=unit,

@@ -84,6 +84,7 @@ OTHERWISE: Mapping[str, tuple[Callable[[TrainingSetup], TrainingSetup], ...]] = 
         lambda setup: setup._replace(gradient_checkpointing=not setup.gradient_checkpointing),
     ),
     "training.bf16": (lambda setup: setup._replace(bf16=not setup.bf16),),
+    "embedding.columns": (lambda setup: setup._replace(post=setup.post and setup.post._replace(columns=3)),),
     "model.logits_of_answers": (lambda setup: setup._replace(fused_loss=True, fused_evaluation=True),),  # of few tokens
 }
 # What is assumed and does no harm: the longest row counts wherever a length is known, and a library's default holds.

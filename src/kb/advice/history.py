@@ -143,7 +143,7 @@ def history_of(versions: Sequence[Version], prepare: Prepare, facts: Mapping[str
             continue
         setup, model, predicted = prepare(version.unit)
         gpu_limit, host_limit = predicted.machine.gpu_limit_bytes, predicted.machine.host_memory_bytes
-        note = why_no_prediction(version.unit, setup, known=model is not None)
+        note = why_no_prediction(version.unit, setup, known=model is not None) or predicted.refusal
         entries.append(Entry(version, setup, predicted.report, model, note))
     rows, same = _rows(entries, facts)
     return History(tuple(entries), rows, same, gpu_limit, host_limit)

@@ -4,6 +4,7 @@ from functools import cached_property
 from typing import Any
 
 from kb.advice.estimator import Estimator
+from kb.advice.no_prediction import Note, refusal_of
 from kb.core.hardware import Machine
 from kb.core.memory_report import OVER, MemoryReport, Status
 from kb.core.setup import TrainingSetup
@@ -51,6 +52,7 @@ class PredictedFacts:
         self.machine = machine
         self.said = said
         self.supposed = supposed
+        self._fault: UnsupportedArchitectureError | None = None
 
     def otherwise(self, setup: TrainingSetup) -> "PredictedFacts":
         """The same, were the setup another."""
@@ -83,6 +85,11 @@ class PredictedFacts:
     def report(self) -> MemoryReport | None:
         """The prediction; None where there can be none."""
         return self._predict(self.setup)
+
+    @property
+    def refusal(self) -> Note | None:
+        """Why the memory engine gives no prediction, where it finds that on its way."""
+        return refusal_of(self._fault) if self.report is None and self._fault is not None else None
 
     @cached_property
     def _inference_report(self) -> MemoryReport | None:
@@ -122,7 +129,8 @@ class PredictedFacts:
             return None
         try:
             return self.estimator.predict(setup)
-        except UnsupportedArchitectureError:  # one that the memory engine does not follow
+        except UnsupportedArchitectureError as error:  # one that the memory engine does not follow
+            self._fault = error if setup is self.setup else self._fault
             return None
 
     @cached_property
@@ -166,7 +174,10 @@ class PredictedFacts:
 
     @cached_property
     def _held_batch(self) -> int | None:
-        """The largest training batch that fits and divides the effective batch, so that accumulation holds it."""
+        """The largest training batch that fits and divides the effective batch, so that accumulation holds it. None
+        where the samples of a batch are each other's negatives, which no accumulation holds."""
+        if self.setup.post is not None and self.setup.post.kind == "embedding":
+            return None
         return self.estimator.largest_share(self.setup) or None if self.estimator else None
 
     def ten_steps(self) -> int | None:

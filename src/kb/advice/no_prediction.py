@@ -7,16 +7,18 @@ from kb.core.document import NO_SUCH_RUN, Setting, Unit
 from kb.core.model import Architecture
 from kb.core.setup import PostKind, TrainingSetup
 from kb.core.text import UserError
+from kb.memory import UnsupportedArchitectureError
 
 PROCESSES, PIXELS = "launch.num_processes", "data.image_max_pixels"
 Note = tuple[str, Mapping[str, Any]]
 TRAINER = "script.trainer"
+QUANTIZED_ALONE: Note = ("quantized_alone", {})
 MOST_NAMED = 4  # settings in one sentence
 # Notes that are errors as they stand, where a prediction was asked for.
 NO_MODEL_OF_THE_RUN = (
-    "deepspeed_not_read", "engine_not_followed", "gpus_not_counted", "gpus_not_said", "method_open", "no_such_run",
-    "not_modelled", "pictures_not_said", "preference_not_predicted", "server", "trainer_not_followed",
-    "trainer_not_predicted", "width_open",
+    "ddp_refuses", "ddp_refuses_named", "deepspeed_not_read", "engine_not_followed", "gpus_not_counted",
+    "gpus_not_said", "method_open", "no_such_run", "not_modelled", "pictures_not_said", "preference_not_predicted",
+    "quantized_alone", "server", "trainer_not_followed", "trainer_not_predicted", "width_open",
 )  # fmt: skip
 # Releases of TRL whose losses are followed: from the first to before the second, and from the third (trl-wheels).
 TRL_READ = ((0, 15), (1, 9), (1, 15))
@@ -77,13 +79,18 @@ def why_no_prediction(
         if not strange and unit.reader == "script" and unit.hidden and all(map(_hides(unit), setup.unresolved)):
             return "set_by_program", several
         return "no_such_run" if strange else "unresolved_values", several
-    if known and setup.do_train and setup.method == "full" and (setup.load_in_4bit or setup.load_in_8bit):
-        return "quantized_alone", {}
+    if known and trains_packed(setup):
+        return QUANTIZED_ALONE
     if known:
         return _engine_note(setup, architecture)
     if fault is not None:
         return fault.key.replace("model_config.", "model_config_"), dict(fault.values)
     return ("model_not_known", {"model": setup.model_name}) if setup.model_name else ("no_model_named", {})
+
+
+def trains_packed(setup: TrainingSetup) -> bool:
+    """Whether quantized weights are to be trained without an adapter, which the Trainer refuses."""
+    return setup.do_train and setup.method == "full" and (setup.load_in_4bit or setup.load_in_8bit)
 
 
 def _written_as(name: str, setting: Setting | None) -> str:
@@ -116,6 +123,22 @@ def _engine_note(setup: TrainingSetup, architecture: Architecture | None) -> Not
         return None
     what = unfollowed(setup, architecture)
     return None if what is None else ("engine_not_followed", {"type": architecture.model_type, "what": what})
+
+
+def refusal_of(error: UnsupportedArchitectureError) -> Note | None:
+    """Why the memory engine does not follow a run, as a note; None where it says nothing more than its text."""
+    if error.fault != "ddp_refuses":
+        return (error.fault, error.values) if error.fault else None
+    names = error.values["names"]
+    return ("ddp_refuses_named", {"name": names[0]}) if names else ("ddp_refuses", {})
+
+
+def unpredictable(error: UnsupportedArchitectureError, model: str) -> UserError:
+    """The same as an error, where a prediction of ``model`` was asked for."""
+    note = refusal_of(error)
+    if note is None:
+        return UserError("recommend.unsupported", model=model, reason=str(error))
+    return UserError(f"note.{note[0]}", **note[1])
 
 
 def _trainer_note(trainer: str, key: str) -> Note:

@@ -26,6 +26,7 @@ KINDS: Mapping[str, PostKind] = {
     "dpo": "dpo", "ipo": "dpo", "kto": "kto", "orpo": "orpo", "cpo": "cpo", "simpo": "cpo", "grpo": "grpo",
     "rloo": "rloo", "reward": "reward",
 }  # fmt: skip
+RANKING, GRADCACHE = ("ranking", "cached_ranking"), 32
 GENERATING = ("grpo", "rloo")
 WITHOUT_REFERENCE = ("orpo", "cpo", "reward")
 # Releases of TRL (trl-wheels): the fused head; a contiguous copy of logits; the first that was read.
@@ -87,17 +88,21 @@ def post_training_of(
 
 
 def embedding_of(read: SettingsReader) -> PostTraining | None:
-    """Embedding training with in-batch negatives, where a config or the project says how many texts a sample has.
+    """Embedding training with in-batch negatives, where the loss says so, or the project says how many texts a sample
+    has. Of those two is the least: an anchor and its answer.
 
-    What is not said is as in sentence-transformers: the average of all tokens, and no module that normalizes.
+    What is not said is as in sentence-transformers: the average of all tokens, and no module that normalizes; GradCache
+    by 32 samples (losses/cached_multiple_negatives_ranking.py of 6.2.0).
     """
-    columns = read.number("embedding.columns", least=2)
-    if columns is None:
+    loss, columns = read.as_written("embedding.loss"), read.number("embedding.columns", least=2)
+    if columns is None and (loss not in RANKING or "embedding.columns" in read.unresolved):
         return None
+    own = GRADCACHE if loss == "cached_ranking" else 0
+    cached = 0 if loss == "ranking" else read.number("embedding.mini_batch_size") or own
     return PostTraining(
         "embedding",
-        columns=columns,
-        cached=read.number("embedding.mini_batch_size") or 0,
+        columns=int(read.or_assume("embedding.columns", columns, 2, "pairs_of_texts")),
+        cached=cached,
         pooling="cls" if read.value("embedding.pooling") == "cls" else "mean",
         normalizes=bool(read.value("embedding.normalizes")),
     )

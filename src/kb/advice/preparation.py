@@ -103,7 +103,8 @@ def preparation_of(
 
 
 def _of_trl(read: SettingsReader, trainer: str, bf16: bool, sharded: bool, versions: VersionOf) -> Preparation:
-    prepared = read.value(OPEN) is True  # by the program itself
+    said = read.value(OPEN)
+    prepared = said is True  # by the program itself
     older = Preparation(True, half_tables=bf16 and trainer != "reward")
     if sharded and trainer == "sft":  # ``is_sharded_qlora``: packed weights that wait on the host are left as they are
         older = Preparation(prepared)
@@ -115,7 +116,7 @@ def _of_trl(read: SettingsReader, trainer: str, bf16: bool, sharded: bool, versi
             return Preparation(prepared)
     if trainer in NEVER:
         return older
-    if release is None and not prepared:
+    if release is None and said is None:
         read.assumed.append(Assumption(name=OPEN, value=False, reason="release_of_trainer"))
     return older if release is not None and release < since else Preparation(prepared, trained_type="bf16")
 

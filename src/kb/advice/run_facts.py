@@ -82,6 +82,7 @@ MODULE_NAMES: dict[str, tuple[str, ...]] = {
 
 
 _WITH_OTHER_HEADS = ("SEQ_CLS", "TOKEN_CLS", "QUESTION_ANS", "FEATURE_EXTRACTION")
+HEAD = "lm_head"
 MOST_PATTERNS = 100  # keys of rank_pattern that repeat something; one for each layer needs no repetition
 _REPEATS = re.compile(r"[*+?{]")
 
@@ -100,6 +101,7 @@ class AdapterFacts:
         return {
             "lora.unmatched_modules_to_save": lambda _: self._unmatched_to_save(),
             "lora.unmatched_patterns": lambda _: self._unmatched_patterns(),
+            "lora.head_passed_over": lambda _: self._passed_over(),
             "lora.targets_text": lambda _: self._targets_text(),
             "lora.target_names": lambda _: self._target_names(),
             "lora.unmatched_target_modules": lambda _: self._targets(1),
@@ -107,6 +109,13 @@ class AdapterFacts:
             "lora.known_modules": lambda _: self._modules(),
             "lora.suggested_target_modules": lambda _: self._suggested_targets(),
         }
+
+    def _passed_over(self) -> bool:
+        """Whether Liger's fused loss, which reads the weight of the output layer, passes over an adapter there."""
+        setup = self._setup
+        asked = setup.method != "full" and HEAD in (setup.lora_target_modules or ())
+        fused = setup.do_train and setup.fused_loss and not setup.label_smoothing_factor
+        return asked and fused and setup.liger_kernels is not None
 
     def _written(self, name: str) -> Any:
         setting = self._unit.settings.get(name)
@@ -229,6 +238,7 @@ class RunFacts:
             "generation.suppresses_forced_token": lambda _: self._suppresses_forced(),
             "run.trains": lambda _: self._trains(),
             "run.steps": lambda _: self._steps(),
+            "run.says_epochs": lambda _: self._says("training.num_train_epochs"),
             "batch.counted": lambda _: self._counted(),
         }
 
@@ -251,6 +261,13 @@ class RunFacts:
         train, *others = (self._setting(f"training.do_{phase}") for phase in ("train", "eval", "predict"))
         alone = self._unit.dialect not in ("team", "trl") and train is None and True in others
         return self._setup.do_train and not alone
+
+    def _says(self, name: str) -> bool:
+        """Whether somebody chose the setting for this run: what the program alone says, nobody did."""
+        setting = self._unit.settings.get(name)
+        if setting is None or setting.by_default or setting.span.end == 0:
+            return False
+        return not setting.joined or not (setting.joined == self._unit.program or setting.joined.endswith(".py"))
 
     def _suppresses_forced(self) -> bool:
         """Whether ``suppress_tokens`` holds a token that is forced at the start or the end."""

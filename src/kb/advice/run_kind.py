@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
+from kb.advice.post_training import RANKING
 from kb.advice.settings_reader import SettingsReader
 from kb.core.document import Unit
 from kb.core.expression import is_unknown
@@ -108,7 +109,8 @@ def unmodelled(read: SettingsReader, *, trains: bool) -> tuple[str, ...]:
 
 def _of_any(read: SettingsReader) -> Iterator[str]:
     told = read.value("run.not_modelled")
-    if told is not None and not (told == "sentence-transformers" and read.value("embedding.columns") is not None):
+    ranks = read.value("embedding.columns") is not None or read.as_written("embedding.loss") in RANKING
+    if told is not None and not (told == "sentence-transformers" and ranks):
         yield str(told)
     yield from read.beyond
     name = read.value("model.name")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from kb import __version__
 from kb.advice.estimator import Estimator
+from kb.advice.no_prediction import unpredictable
 from kb.advice.plan import steps_from
 from kb.advice.plan_unit import plan_unit
 from kb.commands.options import MACHINE, Options, question_of
@@ -61,7 +62,7 @@ def command(arguments: Sequence[str], language: str) -> int:
             pasting = _pasting(result, mended.file, checker) if speller is not None else None
             planned.append(plan_unit(result, estimator, catalog.gpus, steps, speller, pasting))
         except UnsupportedArchitectureError as error:
-            raise UserError("recommend.unsupported", model=result.model.name, reason=str(error)) from None
+            raise unpredictable(error, result.model.name) from None
     _report(options, planned, mended, words, catalog)
     return cli.CLEAN if not mended.left and all(one.plan.reached for one in planned) else cli.FINDINGS
 

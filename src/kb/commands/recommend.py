@@ -10,6 +10,7 @@ from typing import Any
 from kb import __version__
 from kb.advice.answer import DECISION, Answer, answer, answer_easier
 from kb.advice.estimator import Estimator
+from kb.advice.no_prediction import unpredictable
 from kb.advice.question import Question, RunSettings
 from kb.advice.trainer_run import TRAINERS
 from kb.advice.usual import longest_input
@@ -80,7 +81,7 @@ def command(arguments: Sequence[str], language: str) -> int:
         if options.written_as is not None:
             return _write(options, question, answer_easier(question, result, ask), words, result)
     except UnsupportedArchitectureError as error:
-        raise UserError("recommend.unsupported", model=model.name, reason=str(error)) from None
+        raise unpredictable(error, model.name) from None
     if options.format == "json":
         cli.put(recommend_json(result, words, __version__, catalog.version))
     else:

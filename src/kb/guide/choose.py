@@ -35,7 +35,7 @@ def choose_table(library: Library, models: list[str], gpus: list[str]) -> str:
     for name in models:
         library.entry("models", name)
         asked = ({"model": name, "gpu": gpu} for gpu in gpus)
-        cells = [_ways(library, choice_object(each, library.words, rough=True)["ways"]) for each in asked]
+        cells = [_ways(library, choice_object(each, library.words)["ways"]) for each in asked]
         rows.append([f"[{name}](models/{name}.md)", *cells])
     return f"{table(head, rows)}\n\n{badge(library, 'computed')} {say(language, 'fits.all_computed')}"
 
@@ -45,12 +45,17 @@ def _ways(library: Library, ways: Sequence[Mapping[str, Any]]) -> str:
     own = next((way for way in ways if way["chosen"]), None)
     if own is None:
         return "–"
-    bold = f"**{own['batch']}**"
+    bold = f"**{_batch(own)}**"
     shown = f"{computed(library, bold)} {own['title']}"
     most = max((way for way in ways if not way["offered"]), key=lambda way: int(way["batch"]))
     if most["batch"] <= own["batch"]:
         return shown
-    return f"{shown}<br><small>{computed(library, str(most['batch']))} {most['title']}</small>"
+    return f"{shown}<br><small>{computed(library, _batch(most))} {most['title']}</small>"
+
+
+def _batch(way: Mapping[str, Any]) -> str:
+    """A rough answer is marked so, as ``kb recommend`` marks it."""
+    return f"~{way['batch']}" if way["rough"] else str(way["batch"])
 
 
 def recommended(library: Library, model: str, gpu: str, effective_batch: int | None = None) -> str:
@@ -118,8 +123,8 @@ def chooser(library: Library, model: str, gpu: str) -> str:
     gpus = sorted(catalog.gpus.values(), key=lambda one: (one.memory_total, one.name))
     held = {"words": words, "model": model, "gpu": gpu, "models": models}
     held["gpus"] = [_card(library, one) for one in gpus]
-    # as the table below has it, until something is asked for: one meaning of the largest batch on a page
-    held["chosen"] = choice_object({"model": model, "gpu": gpu}, library.words, rough=True)
+    # as the page's own engine and the table below say it: whoever asks for the same reads the same numbers
+    held["chosen"] = choice_object({"model": model, "gpu": gpu}, library.words)
     shown = escape(json.dumps(held, ensure_ascii=False), quote=True)
     needs = escape(say(language, "chooser.no_script"))
     place = f'<div id="kb-choose" class="kb-choose" data-given="{shown}"></div>'

@@ -7,6 +7,7 @@ from kb.advice.flags import optimizer_named, unit_of
 from kb.advice.question import RunSettings
 from kb.advice.setup import setup_of
 from kb.core.catalog import Catalog
+from kb.core.memory_report import Phase
 from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
 from kb.memory import architecture_from_config, predict
@@ -45,20 +46,27 @@ def measured_runs(campaign: Mapping[str, Any], catalog: Catalog) -> Iterator[Run
         report = predict(setup, architecture, constants=catalog.constants, gpu=gpu, gpu_memory_bytes=gpu.memory_total)
         phase = report.phase("train")
         assert phase is not None  # it trains
-        held = _held(setup, config) if by_script and phase.moment != "loss" else 0
-        allocated = phase.peak_allocated_bytes + held
-        context = phase.process_used_bytes - phase.peak_reserved_bytes
+        predicted = bytes_of(phase, held_bytes(setup, config) if by_script else 0)
         yield Run(
             model=row["model"],
             setup=setup,
             allocated_bytes=truth.get("allocated_bytes"),
-            predicted_allocated_bytes=allocated,
+            predicted_allocated_bytes=predicted["allocated"],
             process_bytes=truth.get("process_bytes"),
-            predicted_process_bytes=max(phase.peak_reserved_bytes, allocated) + context,
+            predicted_process_bytes=predicted["process"],
         )
 
 
-def _held(setup: TrainingSetup, config: Mapping[str, Any]) -> int:
+def bytes_of(phase: Phase, held: int) -> dict[str, int]:
+    """A phase's bytes, with what the measuring script keeps; inside the loss the logits are alive anyway. Reserved
+    memory is to them what it is in the phase."""
+    allocated = phase.peak_allocated_bytes + (0 if phase.moment == "loss" else held)
+    reserved = round(phase.peak_reserved_bytes * allocated / phase.peak_allocated_bytes)
+    context = phase.process_used_bytes - phase.peak_reserved_bytes
+    return {"allocated": allocated, "reserved": reserved, "process": reserved + context}
+
+
+def held_bytes(setup: TrainingSetup, config: Mapping[str, Any]) -> int:
     """The script calls the model itself: the logits live until the next step's, where a Trainer lets go of them."""
     width = 4 if setup.weights == "fp32" or setup.method == "qlora" else 2
     return width * setup.per_device_train_batch_size * setup.max_source_length * int(config["vocab_size"])

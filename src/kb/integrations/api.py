@@ -8,6 +8,7 @@ from typing import Any, Literal, NoReturn
 from kb.advice.answer import Answer, answer
 from kb.advice.attempts import MethodChoice
 from kb.advice.estimator import Estimator
+from kb.advice.no_prediction import QUANTIZED_ALONE, trains_packed, unpredictable
 from kb.advice.question import Question
 from kb.core.catalog import Catalog
 from kb.core.finding import Finding
@@ -109,11 +110,13 @@ def predict(setup: TrainingSetup | Config, machine: Place = None, *, model: str 
     """
     if isinstance(setup, TrainingSetup):
         catalog = _catalog()
+        if trains_packed(setup):
+            refuse(UserError(f"note.{QUANTIZED_ALONE[0]}"))
         estimator = Estimator(known_model(model or setup.model_name, catalog), _place(machine), catalog.constants)
         try:
             return estimator.predict(setup)
         except UnsupportedArchitectureError as fault:
-            refuse(UserError("recommend.unsupported", model=estimator.model.name, reason=str(fault)))
+            refuse(unpredictable(fault, estimator.model.name))
     units = lint(setup, machine, model=model).units
     unit = next((each for each in units if each.prediction is not None), None)
     if unit is None or unit.prediction is None:
@@ -164,7 +167,7 @@ def recommend(
     except UserError as fault:
         refuse(fault)
     except UnsupportedArchitectureError as fault:
-        refuse(UserError("recommend.unsupported", model=estimator.model.name, reason=str(fault)))
+        refuse(unpredictable(fault, estimator.model.name))
 
 
 def message(finding: Finding, language: Language = "en") -> str:

@@ -66,7 +66,7 @@ def _row(settings: Mapping[str, Any], checker: FileChecker, grid: Grid, apart: C
     prepared = [checker.prepare(watched(checker.joiner.join(unit))) for unit in units]
     first = next((each for each in prepared if each.predicted.report is not None), prepared[0] if prepared else None)
     if first is None or first.predicted.report is None:
-        key, values = (first.note if first else None) or ("no_model_named", {})
+        key, values = (first and (first.note or first.predicted.refusal)) or ("no_model_named", {})
         return _told(first.setup if first else None, None, worded(UserError(f"note.{key}", **dict(values))))
     if apart is not None and len(units) == 1:
         one = ready(first, apart.numbers, checker.catalog.dialects)

@@ -7,10 +7,11 @@ from typing import Any
 class UnsupportedArchitectureError(ValueError):
     """A config.json whose model is not known, or whose dimensions are missing or contradictory.
 
-    ``fault`` names the sentence in i18n that says it, ``values`` fill its placeholders; "" where there is none.
+    ``fault`` names the sentence in i18n that says it (of a file under ``model_config.``, of a run that is not predicted
+    under ``note.``), ``values`` fill its placeholders; "" where there is none.
     """
 
-    def __init__(self, message: str, fault: str = "", **values: object) -> None:
+    def __init__(self, message: str, fault: str = "", **values: Any) -> None:
         super().__init__(message)
         self.fault = fault
         self.values = values

@@ -146,10 +146,12 @@ function start(given) {
     return rest;
   }
 
+  const batchOf = (way) => `${way.rough && way.batch ? "~" : ""}${way.batch}`;
+
   function parts(chosen, wanted) {
     const named = { model: models.get(wanted.model).name.split("/").pop(), gpu: gpus.get(wanted.gpu).name.replace(/ \(.*/, "") };
     const ways = make("ul", { class: "kb-ways" }, ...chosen.ways.map((way) =>
-      make("li", way.chosen ? { class: "kb-way--chosen" } : {}, `${way.title}: `, linked(way.batch, "b"))));
+      make("li", way.chosen ? { class: "kb-way--chosen" } : {}, `${way.title}: `, linked(batchOf(way), "b"))));
     const largest = make("details", {}, make("summary", {}, words.largest), ways);
     if (!chosen.prediction) {
       return [make("p", { class: "kb-answer-line" }, filled(words.nothing, named)), make("p", { class: "kb-notice" }, chosen.nothing_fits), largest];
@@ -169,7 +171,7 @@ function start(given) {
       ...(chosen.precision_note ? [make("p", { class: "kb-notice" }, chosen.precision_note)] : []),
       make("p", {}, make("span", { class: `kb-verdict kb-verdict--${verdict}` }, words.verdict[verdict]), " ",
         ...woven(words.used, { way: chosen.way, used: linked(size(train.process_used_bytes)), high: linked(size(train.high_bytes)), limit: ofCard(size(chosen.limit_bytes), gpus.get(wanted.gpu)) }),
-        ...(most.batch > own.batch ? [make("br"), make("small", {}, ...woven(words.fits_most, { way: most.title, batch: linked(most.batch) }))] : [])),
+        ...(most.batch > own.batch ? [make("br"), make("small", {}, ...woven(words.fits_most, { way: most.title, batch: linked(batchOf(most)) }))] : [])),
       make("dl", { class: "kb-facts" }, ...facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, linked(value))))),
       memoryChart({ phases }, chosen.limit_bytes, words, SOURCES),
       make("details", { open: Boolean(wanted.form) }, make("summary", {}, words.config),

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _ANSWERS = ("labels", "label", "targets", "target", "decoder_inputs")  # ends of names that answers are given
 CUTTING = ("tokenizer", "target")  # groups of the calls that cut texts
 
+LOSS = "loss"  # the group of what a trainer is given under this name
 # Libraries with a PPOConfig, an SFTConfig or a TrainingArguments of their own.
 NAMESAKES = frozenset(("trlx", "ray", "torchrl", "tianshou", "verl", "openrlhf", "setfit", "paddlenlp", "mindformers"))
 
@@ -109,6 +110,8 @@ class CallTable:
                 kind = _of_target(kind, node, target, answers=answers) if kind.group == "tokenizer" else kind
                 if (kind.module and not names.imports(kind.module)) or (kind.dialect and _is_of_others(name, names)):
                     continue
+                if kind.group == LOSS and target and names.holds_more_than_calls(target, where.scope):
+                    continue  # loss = {"pairs": loss, …}
                 found.append(Call(len(found), name.rpartition(".")[2], kind, node, where, target))
         loads = any(
             call.kind.group == "model" and not call.kind.of for call in found
@@ -217,8 +220,9 @@ def _run(own: Call | None, others: list[Call]) -> Run:
     doubtful: list[Call] = []
     for group, met in groups.items():
         candidates = [call for call in met if call.home is None] or met
-        cuts = group in CUTTING  # each cuts its own rows, so that none stands for the others
-        chosen = _before(candidates, anchor) if cuts else _chosen(candidates, anchor, _linked_names(trainer))
+        its = [call for call in candidates if group == LOSS and _is_given(call, trainer)]
+        each = group in CUTTING or (group == LOSS and not its)  # each counts, so that none stands for the others
+        chosen = _before(candidates, anchor) if each else _chosen(its or candidates, anchor, _linked_names(trainer))
         for call in chosen:
             sure = len(chosen) == 1 and (anchor is None or call.where.holds_at(anchor.where) or _apart(call, anchor))
             (certain if sure else doubtful).append(call)
@@ -265,6 +269,11 @@ def _linked_names(trainer: Call | None) -> set[str]:
     return {name for each in given if each is not None and (name := dotted_name(each)) is not None}
 
 
+def _is_given(loss: Call, trainer: Call | None) -> bool:
+    given = trainer.argument(LOSS) if trainer is not None else None
+    return given is not None and (loss.node is given or (loss.target or "") == dotted_name(given))
+
+
 def _chosen(candidates: list[Call], anchor: Call | None, linked: set[str]) -> list[Call]:
     """Of several calls of one kind the one that the run uses; more than one where that cannot be told."""
     if len(candidates) == 1:
@@ -278,9 +287,7 @@ def _chosen(candidates: list[Call], anchor: Call | None, linked: set[str]) -> li
     candidates = named or [each for each in candidates if not _is_reference(each)] or candidates
     last = candidates[-1].where
     instead = any(each.where.excludes(last) for each in candidates[:-1])
-    if anchor is not None and last.holds_at(anchor.where) and not instead:
-        return candidates[-1:]
-    return candidates
+    return candidates[-1:] if anchor is not None and last.holds_at(anchor.where) and not instead else candidates
 
 
 def _before(candidates: list[Call], anchor: Call | None) -> list[Call]:

@@ -140,6 +140,10 @@ class Names:
         """Every place where a name gets a value in a scope."""
         return self._found.bound.get((scope, name), [])
 
+    def holds_more_than_calls(self, name: str, scope: Scope) -> bool:
+        """Whether a name gets a value in a scope that is no result of a call."""
+        return any(not isinstance(each.value, ast.Call) for each in self.bindings(name, scope))
+
     def argument(self, name: str, scope: Scope) -> Argument | None:
         """The argument of the function of this scope."""
         return self._found.arguments.get((scope, name))

@@ -8,7 +8,7 @@ from kb.config.dialect.dialects import DOT, CompiledDialect, Entry
 from kb.config.dialect.settings import Extractor, Part
 from kb.config.files import ConfigError
 from kb.config.python.brought import calls_of
-from kb.config.python.calls import CUTTING, Call, CallTable, Run, runs_of
+from kb.config.python.calls import CUTTING, LOSS, Call, CallTable, Run, runs_of
 from kb.config.python.given import Arguments, given_to
 from kb.config.python.held import CommandLine, GivenConfig, Sources
 from kb.config.python.names import Names
@@ -27,8 +27,9 @@ from kb.core.program import freezes, has_own_loss
 from kb.core.record import NamedTuple
 
 DIALECT = "python"
-OF_OTHERS = frozenset((*CUTTING, "trainer", "tokenized", "prepared", "adapter", "peft", "format"))  # most of their
-# keywords are no settings
+OF_OTHERS = frozenset((  # most of their keywords are no settings
+    *CUTTING, "trainer", "tokenized", "prepared", "adapter", "peft", "format", LOSS, "pooling", "transformer",
+))  # fmt: skip
 TRAINING = "hf"  # whose defaults hold where a file has no training call
 TRAINER = "script.trainer"  # the class that is called says it, whatever its keywords hint at
 

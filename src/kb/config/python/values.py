@@ -206,6 +206,7 @@ SOURCE, TARGET = "data.max_source_length", "data.max_target_length"
 # Names that programs give the length of a row, folded; texts are cut to one of the last two where they are grouped.
 OF_ROWS = ("max_input_length", "max_source_length", "max_seq_length", "max_seq_len", "max_input_len", "max_source_len")
 OF_ANSWERS = ("max_target_length", "max_target_len", "max_label_length")
+CUT = "max_seq_length"
 OF_GROUPS, GROUPING = ("block_size", "chunk_size"), "group_texts"
 MOST = 1_000_000  # tokens; what is longer is a size of something else
 
@@ -223,7 +224,26 @@ def lengths_by_constants(module: Module, names: Names, values: Values) -> dict[s
             start, end = module.extent(value)
             span = module.source.between(module.place(start), module.place(end))
             found[setting] = Setting(length, span, span, (name,), alias=True)
-    return found
+    return found or _length_of_embedder(module, names)
+
+
+def _length_of_embedder(module: Module, names: Names) -> dict[str, Setting]:
+    """The length that a model of sentence-transformers is set to after it is made: ``model.max_seq_length = 128``."""
+    if CUT not in names.stored or not names.imports("sentence_transformers"):
+        return {}
+    found = [
+        node.value for node in ast.walk(module.tree) if isinstance(node, ast.Assign)
+        for each in node.targets if isinstance(each, ast.Attribute) and each.attr == CUT
+    ]  # fmt: skip
+    value = found[0] if len(found) == 1 else None
+    if isinstance(value, ast.Name):
+        known = names.only(value.id)
+        value = known[0] if known is not None else None
+    if not (isinstance(value, ast.Constant) and type(value.value) is int and 1 < value.value <= MOST):
+        return {}
+    start, end = module.extent(value)
+    span = module.source.between(module.place(start), module.place(end))
+    return {SOURCE: Setting(value.value, span, span, (CUT,), alias=True)}
 
 
 def _length(values: Values, value: ast.expr, at: Where) -> int | None:

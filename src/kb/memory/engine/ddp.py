@@ -12,7 +12,7 @@ from typing import Any
 
 from kb.core.setup import TrainingSetup
 from kb.memory.engine import ops
-from kb.memory.engine.faults import NotFollowedError
+from kb.memory.engine.faults import DdpRefusesError
 from kb.memory.engine.modules import Model
 from kb.memory.engine.options import unshared
 from kb.memory.engine.tensor import I8, WIDTH, Tensor, new
@@ -43,6 +43,7 @@ class Reducer:
     def __init__(self, model: Model, setup: TrainingSetup) -> None:
         self.view = setup.spread.gradient_as_bucket_view
         self.finds_unused = finds_unused(setup)
+        self.named = model.parameters
         own = [tensor for _, tensor in model.parameters if tensor.storage is not None]
         self.shared = [each for each in model.buffers if isinstance(each, Tensor)]
         self.reduces = True
@@ -64,12 +65,13 @@ class Reducer:
         """Before a pass's forward. ``reduces`` is False where its gradients are only added up (``no_sync``).
 
         Raises:
-            NotFollowedError: the pass before left out parameters that nobody looks for, which DDP refuses.
+            DdpRefusesError: the pass before left out parameters that nobody looks for, which DDP refuses.
         """
         if self.order:
             order, self.order = self.order, None
-            if not {id(tensor) for tensor in order}.issuperset(self.buckets):
-                raise NotFollowedError("unused parameters without ddp_find_unused_parameters")
+            unused = self.buckets.keys() - {id(tensor) for tensor in order}
+            if unused:
+                raise DdpRefusesError(tuple(name for name, tensor in self.named if id(tensor) in unused))
             self.buckets.clear()
             self._make(list(_buckets(order, (FIRST_BUCKET_BYTES, BUCKET_BYTES))))
         if self.shares:

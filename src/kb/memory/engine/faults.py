@@ -11,6 +11,15 @@ class NotFollowedError(ValueError):
         self.what = what
 
 
+class DdpRefusesError(NotFollowedError):
+    """DDP itself stops the run: parameters that train got no gradient, and nothing looks for such. ``names`` are
+    theirs, where they have some."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        super().__init__("unused parameters without ddp_find_unused_parameters")
+        self.names = names
+
+
 def refuse(what: str, setup: TrainingSetup) -> None:
     """Do not follow ``what``, unless the setup is to be followed there though nothing was compared with real code.
 

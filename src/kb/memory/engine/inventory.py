@@ -12,6 +12,7 @@ from kb.memory.engine.options import Options
 from kb.memory.engine.world import AMPERE, held, world
 from kb.memory.linear import Kind, LinearModule, Stack
 
+_EXPERTS = re.compile(r"\.(?:experts|router|mlp\.gate|shared_expert_gate)\.")  # with their routers
 _NUMBER = re.compile(r"\.\d+\.")
 Key = tuple[str, Stack, int, int, Kind]
 
@@ -67,19 +68,22 @@ def _counts(model: Model, weights: set[str]) -> Counts:
     wide = {linear.path + ".weight" for linear in model.linears if not linear.packs}
     block = weights - heads - set(tables)
     encoder = sum(sizes[path] for path in block if _stack(path, head=False, model=model) == "encoder")
-    biases = sum(size for path, size in sizes.items() if path.removesuffix(".bias") + ".weight" in weights)
     linear = sum(sizes[path] for path in block)
-    known = linear + sum(sizes[path] for path in tables) + sum(sizes[path] for path in heads if path in sizes)
-    biases -= sum(sizes[path] for path in weights if path in sizes)
-    experts = sum(size for path, size in sizes.items() if ".experts." in path)
-    return Counts(
+    head = sum(size for path, size in sizes.items() if _weight_of(path) in heads)
+    found = Counts(
         embedding=sizes[tables[0]],
-        head=sum(sizes[path] for path in heads if path in sizes),
+        head=head,
         positions=sum(sizes[path] for path in tables[1:]),
         encoder_linear=encoder,
         decoder_linear=linear - encoder,
-        biases=biases,
+        biases=sum(size for path, size in sizes.items() if path not in block and _weight_of(path) in block),
         kept_wide=sum(sizes[path] for path in block & wide),
-        norms=sum(sizes.values()) - known - biases - experts,
-        experts=experts,
+        norms=0,
+        experts=sum(size for path, size in sizes.items() if _EXPERTS.search(path) and path not in block),
     )
+    return found._replace(norms=sum(sizes.values()) - found.total)
+
+
+def _weight_of(path: str) -> str:
+    """The weight that a bias is added behind; of a weight, itself."""
+    return path.removesuffix(".bias") + ".weight" if path.endswith(".bias") else path

@@ -339,10 +339,13 @@ class Model:
         return made
 
     def trained(self) -> list[Tensor]:
-        """As the Trainer's two groups: decayed, and not."""
+        """As the Trainer's two groups: decayed, and not. A packed layer asks for no gradients, nor does its bias
+        (``replace_with_bnb_linear`` of transformers/integrations/bitsandbytes.py)."""
         trained = self.adapters
         if self.options.adapters is None:
-            trained = [tensor for _, tensor in self.parameters if id(tensor) not in self.frozen]
+            packed = [each for each in self.linears if each.packs] if self.options.quantization is not None else []
+            still = self.frozen | {id(tensor) for each in packed for tensor in (each.weight, each.bias)}
+            trained = [tensor for _, tensor in self.parameters if id(tensor) not in still]
         return sorted(trained, key=lambda tensor: id(tensor) in self.plain)
 
     def names(self) -> dict[int, str]:

@@ -10,7 +10,7 @@ from kb.memory.engine.ddp import finds_unused
 from kb.memory.engine.expandable import ExpandableAllocator
 from kb.memory.engine.families.decoder_types import packs_nothing as packs_nothing
 from kb.memory.engine.families.decoder_types import without_sdpa
-from kb.memory.engine.faults import NotFollowedError
+from kb.memory.engine.faults import DdpRefusesError, NotFollowedError
 from kb.memory.engine.follow import beside, follow, follow_inside, phase_found
 from kb.memory.engine.lengths import varied
 from kb.memory.engine.optimizers import KNOWN
@@ -173,9 +173,10 @@ def why_not(setup: TrainingSetup, architecture: Architecture) -> str | None:
 
 def refused(architecture: Architecture, error: NotFollowedError) -> UnsupportedArchitectureError:
     """What a user reads of it."""
-    return UnsupportedArchitectureError(
-        f"{architecture.model_type}: {error.what}: the memory engine does not follow that"
-    )
+    said = f"{architecture.model_type}: {error.what}: the memory engine does not follow that"
+    if isinstance(error, DdpRefusesError):
+        return UnsupportedArchitectureError(said, "ddp_refuses", names=error.names)
+    return UnsupportedArchitectureError(said, "engine_not_followed", type=architecture.model_type, what=error.what)
 
 
 def phases_inside(

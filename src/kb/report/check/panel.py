@@ -24,7 +24,9 @@ _NEEDS = (
     ("deepspeed.config_file", "file"),
     ("training.fsdp_config", "file"),
     ("training.accelerator_config", "file"),
-    ("launch.", "facts"),
+    ("launch.num_processes", "facts"),
+    ("launch.config_file", "facts"),
+    ("launch.launcher", "facts"),
     ("gpu.memory_free", "gpu_now"),
     ("gpu.other_processes", "gpu_now"),
     ("gpu.", "gpu"),
@@ -40,11 +42,11 @@ _NEEDS = (
     ("saving.", "prediction"),
     ("data.max_", "settings"),
     ("data.", "facts"),
-    ("tokenizer.", "facts"),
+    ("tokenizer.length", "facts"),
+    ("tokenizer.padding_side", "facts"),
     ("script.", "facts"),
     ("checkpoint.", "facts"),
     ("installed.", "facts"),
-    ("environment.", "facts"),
 )
 _ORDER = (
     "transformers",
@@ -61,7 +63,7 @@ _ORDER = (
     "settings",
 )
 MAX_ASSUMED_LINES = 2
-_SAYS_ALL = ("full_length",)  # reasons that need no name and value beside them
+_SAYS_ALL = ("full_length", "one_image", "pairs_of_texts")  # reasons that need no name and value beside them
 
 
 def need_of(fact: str) -> str:

@@ -30,8 +30,9 @@ ON_A_PAGE = {
 }
 
 
-def choice_object(asked: Mapping[str, Any], words: Words, *, rough: bool = False) -> dict[str, Any]:
-    """The answer for ``model`` and ``gpu`` (ids); ``ASKED`` says which others count. ``rough``: from few layers.
+def choice_object(asked: Mapping[str, Any], words: Words) -> dict[str, Any]:
+    """The answer for ``model`` and ``gpu`` (ids); ``ASKED`` says which others count. Of ways that were not
+    needed to choose the batch is ``rough``, from few layers.
 
     Raises:
         UserError: what is asked for cannot be used.
@@ -39,7 +40,7 @@ def choice_object(asked: Mapping[str, Any], words: Words, *, rough: bool = False
     """
     catalog, guide = _knowledge()
     model, machine = catalog.models[asked["model"]], on_gpu(catalog.gpus[asked["gpu"]])
-    estimator = Estimator(model, machine, catalog.constants, rough=rough)
+    estimator = Estimator(model, machine, catalog.constants)
     question = Question.of(**{name: asked[name] for name in ASKED if asked.get(name)})
     form = asked.get("form") or None  # of the config; what trains from it may load weights otherwise
     question = question._replace(loads=LOADS.get(form or "", "usual"))
@@ -62,6 +63,7 @@ def choice_object(asked: Mapping[str, Any], words: Words, *, rough: bool = False
                 "batch": one.ceiling.single,
                 "chosen": one is training.chosen,
                 "offered": one.name in OFFERED_ONLY,
+                "rough": one.rough,
             }
             for one in training.attempts
         ],
