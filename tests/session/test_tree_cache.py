@@ -78,7 +78,7 @@ def kb(still_kb: Path, tmp_path: Path) -> Runner:
     runner = Runner(still_kb, tmp_path)
     runner.tree.mkdir()
     for number in range(FILES):
-        text = f"model_name_or_path: google-t5/t5-small\nper_device_train_batch_size: {number % 7 * 8 + 1}\nfp16: true\n"
+        text = f"model_name_or_path: google/mt5-small\nper_device_train_batch_size: {number % 7 + 1}\nfp16: true\n"
         (runner.tree / f"run-{number:02}.yaml").write_text(text)
     (runner.tree / "other.yaml").write_text("services:\n  web: {image: nginx}\n")
     return runner
@@ -116,7 +116,7 @@ def test_the_stream_is_the_report_of_a_run_that_keeps_everything(kb: Runner, mon
 
 def test_a_changed_file_and_other_options_are_checked_anew(kb: Runner) -> None:
     kb("--quiet")
-    (kb.tree / "run-00.yaml").write_text("model_name_or_path: google-t5/t5-small\nper_device_train_batch_size: 3\n")
+    (kb.tree / "run-00.yaml").write_text("model_name_or_path: google/mt5-small\nper_device_train_batch_size: 3\n")
     after = kb("--quiet").stdout
     assert kb.rows() == FILES + 2
     assert after == kb("--quiet", "--no-cache").stdout
