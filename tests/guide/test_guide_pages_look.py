@@ -12,7 +12,8 @@ from kb.core.memory_report import Phase, Term
 from kb.core.text import LANGUAGES
 from kb.guide.accuracy import accuracy_tables, bench_results, engine_scores, measured_rows
 from kb.guide.cases import noted_settings
-from kb.guide.choose import choose_table, chooser
+from kb.guide.choices import choice_of
+from kb.guide.choose import chooser, ways
 from kb.guide.coloured import coloured, reachable
 from kb.guide.compare import compare
 from kb.guide.figures import drawn
@@ -97,10 +98,10 @@ def test_the_engine_is_judged_by_the_phases_that_were_held_out() -> None:
 
 @pytest.mark.parametrize(("model", "gpu"), [("mt5-base", "rtx-3090"), ("mt5-xl", "rtx-3090"), ("t5-base", "a100-80gb")])
 def test_the_first_table_says_what_the_chooser_says(model: str, gpu: str) -> None:
-    ways = choice_object({"model": model, "gpu": gpu}, LIBRARY.words)["ways"]
-    own = next(way for way in ways if way["chosen"])
-    most = max((way for way in ways if not way["offered"]), key=lambda way: int(way["batch"]))
-    cell = re.sub(r"<[^>]*>", "", choose_table(LIBRARY, [model], [gpu])).splitlines()[2]
+    said = choice_object({"model": model, "gpu": gpu}, LIBRARY.words)["ways"]
+    own = next(way for way in said if way["chosen"])
+    most = max((way for way in said if not way["offered"]), key=lambda way: int(way["batch"]))
+    cell = re.sub(r"<[^>]*>", "", ways(LIBRARY, choice_of(model, gpu)))
     assert f"**{own['batch']}** {own['title']}" in cell and not own["rough"]
     shown = f"{'~' if most['rough'] else ''}{most['batch']} {most['title']}"
     assert (shown in cell) == (most["batch"] > own["batch"])

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from kb.core.text import UserError
 from kb.guide.all_fits import all_fits
 from kb.guide.assets import fetch_assets
+from kb.guide.choices import choices
 from kb.guide.export import atom_feed, library_tables, write_data
 from kb.guide.playground import write_playground
 from kb.guide.rule_page import rules_that_open
@@ -43,6 +44,7 @@ def build_site(root: str, say: Callable[[str], None], target: str | None = None)
     write_playground(root)
     kept = os.path.join(root, "build")
     all_fits(kept)  # before both languages ask for it
+    choices(kept)
     rules_that_open(kept, catalog)
     site, made = (target, f"{target}.made") if target else _places(root)
     shutil.rmtree(made, ignore_errors=True)

@@ -1,9 +1,7 @@
 """What to choose for a model on a GPU: the table of batches, and the small chooser of the first page."""
 
 import json
-from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Any
 
 from kb.advice.answer import answer
 from kb.advice.estimator import Estimator, on_gpu
@@ -12,6 +10,7 @@ from kb.advice.usual import reads_target
 from kb.core.hardware import Gpu
 from kb.core.memory_report import STATUSES
 from kb.core.text import UserError
+from kb.guide.choices import GPUS, MODELS, Choice, Way, choices
 from kb.guide.fits_table import by_family
 from kb.guide.library import Library
 from kb.guide.markup import badge, computed, fenced, origin, quantity, table, text
@@ -23,39 +22,36 @@ from kb.report.recommend.text import config_yaml
 from kb.report.values import short_name
 
 
-def choose_table(library: Library, models: list[str], gpus: list[str]) -> str:
+def choose_table(library: Library, folder: str) -> str:
     """For each model and GPU the way that the chooser starts from, with the largest batch that fits in it, and the way
-    that fits most; each leads to its pages."""
+    that fits most; each leads to its pages.
+
+    Args:
+        folder: where what takes long to compute is kept.
+    """
     language, catalog = library.language, library.catalog
+    found = choices(folder)
     head = [say(language, "fits.model")]
-    for gpu in gpus:
-        library.entry("hardware", gpu)
-        head.append(f"[{text(short_name(catalog.gpus[gpu]))}](gpus/{gpu}.md)")
-    rows = []
-    for name in models:
-        library.entry("models", name)
-        asked = ({"model": name, "gpu": gpu} for gpu in gpus)
-        cells = [_ways(library, choice_object(each, library.words)["ways"]) for each in asked]
-        rows.append([f"[{name}](models/{name}.md)", *cells])
+    head += [f"[{text(short_name(catalog.gpus[gpu]))}](gpus/{gpu}.md)" for gpu in GPUS]
+    rows = [[f"[{name}](models/{name}.md)", *(ways(library, found[name, gpu]) for gpu in GPUS)] for name in MODELS]
     return f"{table(head, rows)}\n\n{badge(library, 'computed')} {say(language, 'fits.all_computed')}"
 
 
-def _ways(library: Library, ways: Sequence[Mapping[str, Any]]) -> str:
+def ways(library: Library, choice: Choice) -> str:
     """The way that is recommended with its largest batch, and the way that fits most; ``–`` where none fits."""
-    own = next((way for way in ways if way["chosen"]), None)
-    if own is None:
+    own, most = choice
+    if own is None or most is None:
         return "–"
     bold = f"**{_batch(own)}**"
-    shown = f"{computed(library, bold)} {own['title']}"
-    most = max((way for way in ways if not way["offered"]), key=lambda way: int(way["batch"]))
-    if most["batch"] <= own["batch"]:
+    shown = f"{computed(library, bold)} {library.words.named('attempt', own.name)}"
+    if most.batch <= own.batch:
         return shown
-    return f"{shown}<br><small>{computed(library, _batch(most))} {most['title']}</small>"
+    return f"{shown}<br><small>{computed(library, _batch(most))} {library.words.named('attempt', most.name)}</small>"
 
 
-def _batch(way: Mapping[str, Any]) -> str:
+def _batch(way: Way) -> str:
     """A rough answer is marked so, as ``kb recommend`` marks it."""
-    return f"~{way['batch']}" if way["rough"] else str(way["batch"])
+    return f"~{way.batch}" if way.rough else str(way.batch)
 
 
 def recommended(library: Library, model: str, gpu: str, effective_batch: int | None = None) -> str:

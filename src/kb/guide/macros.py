@@ -3,6 +3,7 @@
 Read by mkdocs-macros from a path (``module_name`` in mkdocs.yml); CONTRIBUTING lists them.
 """
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -62,7 +63,6 @@ SHOWN: dict[str, Callable[..., str]] = {
     "case_history": case_history,
     "badge": badge,
     "checklist": checklist,
-    "choose_table": choose_table,
     "chooser": chooser,
     "command_reference": command_reference,
     "commands_table": commands_table,
@@ -121,6 +121,8 @@ def define_env(env: Any) -> None:
     library = load_library(env.conf["extra"]["lang"])
     for name, show in SHOWN.items():
         env.macro(_bound(show, library), name)
+    folder = os.path.join(os.path.dirname(env.conf["config_file_path"]), "build")
+    env.macro(lambda: choose_table(library, folder), "choose_table")
 
 
 def _bound(show: Callable[..., str], library: Library) -> Callable[..., str]:
