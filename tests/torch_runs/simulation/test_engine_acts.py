@@ -271,6 +271,27 @@ def test_gpt_oss_asks_for_the_same_blocks(given: dict[str, Any]) -> None:
     same_acts(GPT_OSS, base._replace(**given))
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"weights": "bf16", "inference_max_length": 40},
+        {"inference_num_beams": 3, "inference_max_length": 30, "padded": False},
+        {"do_train": True, "do_eval": True, "predict_with_generate": True, "generation_max_length": 12, "bf16": True,
+         "do_predict": False},
+        {"weights": "fp16", "inference_max_length": 12, "max_source_length": 40, "method": "lora",
+         "lora_target_modules": ("q_proj", "v_proj")},
+    ],
+    ids=["greedy", "beams", "between steps of training", "adapters"],
+)  # fmt: skip
+def test_gpt_oss_answers_within_the_same_memory(given: dict[str, Any]) -> None:
+    base = TrainingSetup(per_device_train_batch_size=3, per_device_eval_batch_size=3, max_source_length=72,
+                         do_train=False, do_predict=True)  # fmt: skip
+    setup = base._replace(**given)
+    _, peaks = simulated(GPT_OSS, setup, (8, 6))
+    found = followed(GPT_OSS, setup, (8, 6))[1]
+    assert {phase: found[phase] for phase in peaks} == peaks
+
+
 @pytest.mark.parametrize("kind", ["led", *LONGT5])
 def test_long_inputs_are_answered_within_the_same_memory(kind: str) -> None:
     config = LONGT5.get(kind, LED)

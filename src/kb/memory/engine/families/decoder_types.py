@@ -145,7 +145,7 @@ TYPES = {
     "qwen2_vl": Traits(stem="model.language_model", project=projections.project_together),
     "qwen2_5_vl": Traits(stem="model.language_model", project=projections.project_together),
     **dict.fromkeys(("llava", "llava_next"), Traits(stem="model.language_model")),
-    "gpt_oss": Traits(eager_only=True),
+    "gpt_oss": Traits(special_tokens=3, eager_only=True, kinds=inputs.BOTH),
     "gpt_neox": Traits(
         stem="gpt_neox", embed="embed_in", final="final_layer_norm", order=("norm1", "norm2", "attention", "mlp"),
         attention="attention", qkv=("query_key_value",), output="dense", norm=LayerNorm,
