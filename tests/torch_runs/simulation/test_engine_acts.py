@@ -109,6 +109,17 @@ def test_training_asks_for_the_same_blocks_in_the_same_order(model: str, name: s
 
 
 @pytest.mark.parametrize(
+    "given",
+    [{}, {"weights": "bf16"}, {"method": "lora", "bf16": True}, {"fp16": True, "gradient_accumulation_steps": 2}],
+    ids=["full", "bf16 weights", "lora", "accumulated"],
+)
+def test_the_adamw_that_transformers_had_itself_steps_in_the_same_order(given: dict[str, Any]) -> None:
+    """``adamw_hf``, up to release 4.49: a loop over tensors, whose roots are the only temporaries."""
+    setup = TrainingSetup(per_device_train_batch_size=3, max_source_length=72, optim="adamw_hf", **given)
+    same_acts(CONFIGS["bert"], setup)
+
+
+@pytest.mark.parametrize(
     ("head", "given"),
     [
         ("SequenceClassification", {"bf16": True, "do_eval": True, "eval_samples": 7}),

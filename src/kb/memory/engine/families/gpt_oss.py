@@ -253,9 +253,7 @@ class GptOss(Decoder):
         self.numbers, self.special_tokens = self.traits.numbers, self.traits.special_tokens
         self.slides = a.slides
         self.embed = self.table("model.embed_tokens", a.vocab_size, a.d_model)
-        self.layers: Any = [
-            Layer(self, f"model.layers.{at}", at, slides=slides) for at, slides in enumerate(a.slides)
-        ]
+        self.layers: Any = [Layer(self, f"model.layers.{at}", at, slides=slides) for at, slides in enumerate(a.slides)]
         self.rotary_width = a.d_kv
         self.norm = Norm(self, "model.norm", a.d_model)
         self._place_rotary()
