@@ -457,8 +457,57 @@ SEEING |= {
                    "image_grid_pinpoints": [[56, 112], [112, 56], [112, 112], [168, 56], [56, 168]],
                    "text_config": {**_WORDS, "model_type": "mistral", "sliding_window": None}},
 }  # fmt: skip
+_SIGLIP = {**_CLIP, "model_type": "siglip_vision_model", "vision_use_head": False}
+_PALIGEMMA = {"model_type": "paligemma", "image_token_index": 5, "projection_dim": 128, "vision_config": _SIGLIP}
+PALIGEMMA: dict[str, dict[str, Any]] = {
+    "gemma": {**_PALIGEMMA, "text_config": {**_WORDS, "model_type": "gemma", "head_dim": 32}},
+    "gemma 2": {**_PALIGEMMA, "text_config": {**_WORDS, "model_type": "gemma2", "head_dim": 32, "sliding_window": 64}},
+}
+_IDEFICS3 = {"model_type": "idefics3", "image_token_id": 5, "vision_config": {**_CLIP, "model_type": "idefics3_vision"},
+             "text_config": {**_WORDS, "model_type": "llama"}}  # fmt: skip
+CUT = {"idefics3": _IDEFICS3,
+       "smolvlm": {**_IDEFICS3, "model_type": "smolvlm", "vision_config": {**_CLIP, "model_type": "smolvlm_vision"},
+                   "tie_word_embeddings": True}}  # fmt: skip
 _TOWER_FROZEN = {"frozen": ("vision_tower",), "checkpoints_trained": True, "gradient_checkpointing": True}
 _FROZEN = {"frozen": ("visual.",), "checkpoints_trained": True, "gradient_checkpointing": True, "use_reentrant": True}
+
+
+@pytest.mark.parametrize(
+    ("words", "images", "given"),
+    [
+        ("gemma", (1, 4, 4), {"bf16": True, "do_eval": True, "eval_samples": 6}),
+        ("gemma", (2, 4, 4), {"weights": "bf16", "gradient_checkpointing": True, "padded": False}),
+        ("gemma", (1, 4, 4), {"method": "qlora", "load_in_4bit": True, "bf16": True, **_TOWER_FROZEN, "do_eval": True,
+                              "lora_target_modules": ("all-linear",)}),
+        ("gemma", (0, 0, 0), {"attn_implementation": "eager"}),
+        ("gemma 2", (1, 4, 4), {"bf16": True, "do_eval": True}),
+        ("gemma 2", (2, 4, 4), {"bf16": True, "method": "lora", "lora_target_modules": ("q_proj", "linear")}),
+    ],
+    ids=["evaluated", "checkpointed, two images", "4 bits, tower frozen", "no image", "windows", "lora"],
+)  # fmt: skip
+def test_paligemma_asks_for_the_same_blocks(words: str, images: tuple[int, int, int], given: dict[str, Any]) -> None:
+    setup = TrainingSetup(per_device_train_batch_size=2, max_source_length=200, images=Images(*images), **given)
+    same_acts(PALIGEMMA[words], setup)
+
+
+@pytest.mark.parametrize(
+    ("model", "images", "given"),
+    [
+        ("idefics3", (1, 60, 50), {"bf16": True, "do_eval": True, "eval_samples": 6}),
+        ("idefics3", (2, 30, 90), {"weights": "bf16", "gradient_checkpointing": True, "padded": False}),
+        ("idefics3", (0, 0, 0), {"attn_implementation": "eager"}),
+        ("smolvlm", (1, 50, 60), {"bf16": True, "do_eval": True, "eval_samples": 6}),
+        ("smolvlm", (2, 30, 90), {"method": "qlora", "load_in_4bit": True, "bf16": True, "gradient_checkpointing": True,
+                                  "lora_target_modules": ("all-linear",)}),
+        ("smolvlm", (1, 900, 20), {"attn_implementation": "eager", "do_eval": True, "prediction_loss_only": True}),
+    ],
+    ids=["evaluated", "checkpointed", "no image", "smol, evaluated", "smol, 4 bits", "smol, eager"],
+)  # fmt: skip
+def test_models_that_cut_pictures_ask_for_the_same_blocks(
+    model: str, images: tuple[int, int, int], given: dict[str, Any]
+) -> None:
+    setup = TrainingSetup(per_device_train_batch_size=2, max_source_length=400, images=Images(*images), **given)
+    same_acts(CUT[model], setup)
 
 
 @pytest.mark.parametrize(
