@@ -112,8 +112,8 @@ class Known:
         if config.model_type == "llava":
             return self._whole(config, length, images, rows)
         if config.model_type == "paligemma":
-            kinds = torch.zeros((rows, length), dtype=torch.long, device="cuda")
-            return {**self._whole(config, length, images, rows), "token_type_ids": kinds}
+            of_prompt = torch.zeros((rows, length), dtype=torch.long, device="cuda")
+            return {**self._whole(config, length, images, rows), "token_type_ids": of_prompt}
         if config.model_type in IN_PIECES:
             return self._in_pieces(config, length, images, rows)
         if config.model_type == "llava_next":

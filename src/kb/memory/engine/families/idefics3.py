@@ -151,6 +151,8 @@ class Idefics3(Llava):
         each = (vision.image // vision.patch) ** 2 // vision.merge**2
         return pieces_of(images.rows, images.columns, vision.image, vision.splits) * each
 
+    tower: Tower
+
     def build_sight(self) -> None:
         self.tower = Tower(self, "model.vision_model", self.vision)
         self.projector = Connector(self, "model.connector", self.vision)
