@@ -133,6 +133,29 @@ def test_mpnet_asks_for_the_same_blocks(head: str, given: dict[str, Any]) -> Non
     same_acts({**MPNET, "architectures": [f"MPNetFor{head}"]}, setup)
 
 
+@pytest.mark.parametrize(
+    ("model", "given"),
+    [
+        ("llama", {"bf16": True, "lora_target_modules": ("q_proj", "embed_tokens")}),
+        ("llama", {"weights": "bf16", "gradient_checkpointing": True, "lora_dropout": 0.1, "do_eval": True,
+                   "lora_target_modules": ("q_proj", "embed_tokens", "lm_head")}),
+        ("gpt2", {"bf16": True, "lora_target_modules": ("c_attn", "wte", "wpe")}),
+        ("gemma", {"bf16": True, "weights": "bf16", "lora_target_modules": ("q_proj", "embed_tokens")}),
+        ("t5", {"method": "qlora", "load_in_4bit": True, "bf16": True, "do_eval": True,
+                "lora_target_modules": ("q", "v", "embed_tokens", "lm_head")}),
+        ("bert", {"fp16": True, "lora_target_modules": ("query", "word_embeddings", "position_embeddings")}),
+        ("llama", {"bf16": True, "do_eval": True, "modules_to_save": ("embed_tokens", "lm_head")}),
+        ("gpt2", {"bf16": True, "lora_target_modules": ("c_attn",), "modules_to_save": ("wte", "lm_head")}),
+        ("t5", {"bf16": True, "lora_target_modules": ("q", "v"), "modules_to_save": ("embed_tokens", "lm_head")}),
+    ],
+    ids=["words", "words and head", "positions", "scaled words", "both stacks", "encoder", "trained whole",
+         "trained whole, tied", "trained whole, both stacks"],
+)  # fmt: skip
+def test_adapters_of_embeddings_ask_for_the_same_blocks(model: str, given: dict[str, Any]) -> None:
+    base = TrainingSetup(method="lora", per_device_train_batch_size=3, max_source_length=72)
+    same_acts(CONFIGS[model], base._replace(**given))
+
+
 LONGFORMER: dict[str, Any] = {**_BERT, "model_type": "longformer", "attention_window": 32, "pad_token_id": 1}
 
 
