@@ -191,6 +191,7 @@ class Decoder(Model):
 
     def placed_at(self, places: Tensor) -> Tensor:
         """The embeddings of learned positions."""
+        assert self.positions is not None
         base = partial(ops.embedding, weight=self.positions)
         return adapted(self, f"{self.traits.stem}.{self.traits.positions}", places, base)
 

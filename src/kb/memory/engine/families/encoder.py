@@ -229,7 +229,7 @@ class Encoder(Model):
     """An encoder with the head that its config names."""
 
     generates = False
-    adapted_tables = ("word_embeddings", "token_type_embeddings", "position_embeddings")
+    adapted_tables: tuple[str, ...] = ("word_embeddings", "token_type_embeddings", "position_embeddings")
 
     @classmethod
     def check(cls, architecture: Architecture, setup: TrainingSetup) -> None:

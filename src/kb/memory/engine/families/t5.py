@@ -304,7 +304,7 @@ class T5(Model):
     """``T5ForConditionalGeneration``."""
 
     encodes = True
-    adapted_tables = ("embed_tokens",)
+    adapted_tables: tuple[str, ...] = ("embed_tokens",)
     reenters = False
     flattens = True
     special_tokens, forces_end = 3, False
