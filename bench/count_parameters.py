@@ -18,8 +18,20 @@ from typing import Any
 import yaml
 
 MODELS = Path(__file__).parents[1] / "rules" / "models"
-ENCODER_DECODERS = ("t5", "mt5", "umt5", "bart", "mbart", "pegasus")
-ENCODERS = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "deberta-v2", "distilbert")
+ENCODER_DECODERS = ("t5", "mt5", "umt5", "bart", "mbart", "pegasus", "led")
+ENCODERS = (
+    "bert",
+    "roberta",
+    "xlm-roberta",
+    "camembert",
+    "electra",
+    "deberta-v2",
+    "distilbert",
+    "longformer",
+    "big_bird",
+    "xlnet",
+    "mpnet",
+)
 # EXAONE 3's code is on the hub, not in transformers; its layers have the matrices of a Llama, under other names
 EXAONE_AS_LLAMA = {"num_layers": "num_hidden_layers", "activation_function": "hidden_act"}
 
@@ -64,7 +76,7 @@ def count(architecture: dict[str, Any]) -> tuple[int, int]:
         model_class = AutoModelForSeq2SeqLM
     elif kind == "whisper":
         model_class = AutoModelForSpeechSeq2Seq
-    elif kind in ("qwen2_vl", "qwen2_5_vl", "llava", "llava_next"):
+    elif kind in ("qwen2_vl", "qwen2_5_vl", "llava", "llava_next", "paligemma"):
         model_class = AutoModelForImageTextToText
     elif kind in ENCODERS:
         model_class = AutoModelForSequenceClassification

@@ -64,7 +64,8 @@ def simulated(
 def _train(trainer: Any, model: Any, setup: TrainingSetup, tracer: Any, kind: str) -> None:
     import torch
 
-    from kb.torch_runs.simulation.training import GRADIENT_NORM, optimizer_of
+    from kb.torch_runs.simulation.optimizers import optimizer_of
+    from kb.torch_runs.simulation.training import GRADIENT_NORM
 
     model.train()
     optimizer = optimizer_of(model, setup)

@@ -327,7 +327,6 @@ GPT_OSS = {
         ({"intermediate_size": 60}, {}, "intermediate_size 60"),
         ({"layer_types": ["full_attention"]}, {}, "layer_types names 1 layers of 2"),
         ({"num_local_experts": 2}, {}, "num_experts_per_tok 4 of 2"),
-        ({}, {"do_predict": True}, "generation of gpt_oss"),
         ({}, {"attn_implementation": "flash"}, "flash_attention_2 of gpt_oss"),
         ({}, {"zero_stage": 3, "world_size": 2}, "ZeRO-3 of gpt_oss"),
     ],

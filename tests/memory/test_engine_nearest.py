@@ -95,7 +95,7 @@ CASES: dict[str, tuple[dict[str, Any], TrainingSetup]] = {
     "tensor_parallel": (LLAMA, BASE._replace(world_size=2, spread=Spread(tensor_parallel=2))),
     "lora_target_modules": (EXAONE, LORA._replace(uncompared=("exaone",))),
     "LoRA on experts of mixtral": (MIXTRAL, LORA._replace(lora_target_modules=("q_proj", "gate_proj"))),
-    "LoRA on embed_tokens": (LLAMA, LORA._replace(lora_target_modules=("q_proj", "embed_tokens"))),
+    "LoRA on embed_tokens": (LLAMA, LORA._replace(lora_target_modules=("q_proj", "embed_tokens"), use_dora=True)),
     "LoRA on shared": (T5, LORA._replace(modules_to_save=("shared",))),
     "flash_attention_2": (T5, BASE._replace(attn_implementation="flash")),
     "use_reentrant of t5": (T5, BASE._replace(gradient_checkpointing=True, use_reentrant=True)),

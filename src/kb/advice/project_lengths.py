@@ -139,7 +139,7 @@ def _images(read: SettingsReader, vision: Vision) -> Images | None:
     if count == 0:
         return NO_PICTURES
     if vision.image and not vision.tilings:
-        side = vision.image // vision.patch
+        side = vision.image * vision.splits or vision.image // vision.patch  # of what is cut, a square has most tiles
         return Images(int(read.or_assume(COUNT, count, 1, "one_image")), side, side)
     pixels, default = read.number(PIXELS), read.default(PIXELS)
     if pixels is None and default is None:

@@ -34,6 +34,7 @@ class Vision(NamedTuple):
     projector_activation: str = ""
     projector_bias: bool = True
     tilings: tuple[tuple[int, int], ...] = ()  # LLaVA-NeXT: heights and widths that a picture is cut into tiles of
+    splits: int = 0  # Idefics3: tiles of a picture's longer side, whatever size it has
 
     @property
     def side(self) -> int:

@@ -5,7 +5,7 @@ from typing import Any
 
 from kb.core.model import Architecture, Vision
 from kb.memory.architecture_encoder import head_of, labels_of, windows_of
-from kb.memory.architecture_llava import llava
+from kb.memory.architecture_llava import idefics3, llava, paligemma
 from kb.memory.config_fields import UnsupportedArchitectureError, equal, flag, head_size, number, rate, word
 
 MOST_LAYERS = 512  # each is followed: two steps of so many take some seconds
@@ -519,6 +519,9 @@ TYPES: Mapping[str, Callable[[Mapping[str, Any]], Architecture]] = {
     "gpt_oss": _gpt_oss,
     "llava": llava,
     "llava_next": llava,
+    "paligemma": paligemma,
+    "idefics3": idefics3,
+    "smolvlm": idefics3,
     "led": _led,
     "longt5": _longt5,
     "xlnet": _xlnet,

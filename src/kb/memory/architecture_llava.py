@@ -1,8 +1,9 @@
-"""``config.json`` of LLaVA and LLaVA-NeXT: a language model's fields, a vision tower's, and what lies between them.
+"""``config.json`` of LLaVA, LLaVA-NeXT, PaliGemma, Idefics3 and SmolVLM: a language model's fields, a vision tower's,
+and what lies between them.
 
-Sources: configuration_llava.py, configuration_llava_next.py, configuration_clip.py, configuration_siglip.py, and the
-configurations of the language models (transformers 5.23). Published files name of a language model only what is not its
-type's default.
+Sources: configuration_llava.py, configuration_llava_next.py, configuration_paligemma.py, configuration_idefics3.py,
+configuration_clip.py, configuration_siglip.py, and the configurations of the language models (transformers 5.23).
+Published files name of a language model only what is not its type's default.
 """
 
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from typing import Any
 from kb.core.model import Architecture, Vision
 from kb.memory.architecture_decoder import architecture as decoder_architecture
 from kb.memory.config_fields import UnsupportedArchitectureError, flag, number, rate, word
+from kb.memory.picture_tiles import SPLITS
 
 # What the configurations of language models leave out.
 _LLAMA = {"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
@@ -50,6 +52,65 @@ def llava(config: Mapping[str, Any]) -> Architecture:
         raise UnsupportedArchitectureError("config.json: sliding_window of text_config: no prediction for that")
     tied = flag(config, "tie_word_embeddings", False) or (found.tied and config["model_type"] == "llava")
     return found._replace(model_type=str(config["model_type"]), tied=tied, vision=_seen(config), engine=True)
+
+
+GEMMAS: Mapping[str, Mapping[str, Any]] = {
+    "gemma": {"num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 16, "head_dim": 256},
+    "gemma2": {"num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256},
+}  # fmt: skip
+
+
+def paligemma(config: Mapping[str, Any]) -> Architecture:
+    """PaliGemma's dimensions: Gemma's or Gemma 2's, with what it sees with.
+
+    Raises:
+        UnsupportedArchitectureError: another language model or tower than is followed, or a field that is wrong.
+    """
+    given = _part(config, "text_config")
+    kind = word(given, "model_type", default="gemma")
+    if kind not in GEMMAS:
+        raise UnsupportedArchitectureError(f"config.json: text_config of {kind[:40]}: no prediction for that")
+    found = decoder_architecture({**GEMMAS[kind], **given, "model_type": kind})
+    if number(config, "image_token_index", default=256000) >= found.vocab_size:  # ids are copied then
+        raise UnsupportedArchitectureError("config.json: image_token_index beyond vocab_size: no prediction for that")
+    width = number(config, "projection_dim", default=2048)
+    if width != found.d_model:
+        raise UnsupportedArchitectureError(f"config.json: projection_dim {width} of words of {found.d_model}")
+    seen = _seen({**config, "vision_feature_select_strategy": "full", "vision_feature_layer": -1})
+    if seen.classed:
+        raise UnsupportedArchitectureError("config.json: vision_config of a CLIP model: no prediction for that")
+    return found._replace(model_type="paligemma", vision=seen._replace(states=()), engine=True)
+
+
+IDEFICS = {"hidden_size": 1152, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 16,
+           "num_channels": 3, "image_size": 224, "patch_size": 32, "hidden_act": "gelu_pytorch_tanh",
+           "vision_use_head": False}  # fmt: skip
+
+
+def idefics3(config: Mapping[str, Any]) -> Architecture:
+    """Idefics3's dimensions, and SmolVLM's: Llama's, with what it sees with.
+
+    Raises:
+        UnsupportedArchitectureError: another language model than is followed, or a field that is wrong.
+    """
+    given = _part(config, "text_config")
+    kind = word(given, "model_type", default="llama")
+    if kind != "llama":
+        raise UnsupportedArchitectureError(f"config.json: text_config of {kind[:40]}: no prediction for that")
+    found = decoder_architecture({**_LLAMA, **given, "model_type": kind})
+    tower = {**IDEFICS, **_part(config, "vision_config"), "model_type": "siglip_vision_model"}
+    seen = _seen({"model_type": "llava", "vision_config": tower, "vision_feature_select_strategy": "full"})
+    merge = number(config, "scale_factor", default=2)
+    if seen.image % seen.patch or (seen.image // seen.patch) % merge:
+        raise UnsupportedArchitectureError(
+            f"config.json: scale_factor {merge} of patches of {seen.patch} of {seen.image} pixels"
+        )
+    return found._replace(
+        model_type=str(config["model_type"]),
+        tied=flag(config, "tie_word_embeddings", False),
+        vision=seen._replace(states=(), merge=merge, splits=SPLITS),
+        engine=True,
+    )
 
 
 def _part(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -1,11 +1,14 @@
-"""How LLaVA-NeXT cuts a picture into tiles, by its size in pixels.
+"""How LLaVA-NeXT and Idefics3 cut a picture into tiles, by its size in pixels.
 
 Source: ``select_best_resolution`` (transformers/image_processing_utils.py), ``unpad_image``
-(models/llava_next/modeling_llava_next.py), ``_get_unpadded_features`` (models/llava_next/processing_llava_next.py).
+(models/llava_next/modeling_llava_next.py), ``_get_unpadded_features`` (models/llava_next/processing_llava_next.py);
+``get_number_of_image_patches`` (models/idefics3/image_processing_idefics3.py).
 """
 
 from kb.core.model import Vision
 from kb.core.record import NamedTuple
+
+SPLITS = 4  # `size` of Idefics3ImageProcessor: 4 × 364 pixels, of tiles of 364; SmolVLM's are 4 tiles long too
 
 
 class Tiles(NamedTuple):
@@ -48,3 +51,13 @@ def best_resolution(height: int, width: int, tilings: tuple[tuple[int, int], ...
         return min(int(width * scale) * int(height * scale), width * height)
 
     return max(tilings, key=lambda tiling: (kept(tiling), kept(tiling) - tiling[0] * tiling[1]))
+
+
+def pieces_of(height: int, width: int, side: int, splits: int) -> int:
+    """Tiles of ``side`` × ``side`` pixels that Idefics3 and SmolVLM cut a picture into: its longer side becomes
+    ``splits`` tiles long, the shorter one is made whole tiles, and the whole made small is one more."""
+    longest = splits * side
+    shorter = int(longest * min(height, width) / max(height, width))
+    shorter = max(shorter + shorter % 2, 1)
+    tiles = splits * -(-shorter // side)
+    return tiles + 1 if tiles > 1 else 1

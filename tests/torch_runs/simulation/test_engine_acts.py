@@ -109,6 +109,17 @@ def test_training_asks_for_the_same_blocks_in_the_same_order(model: str, name: s
 
 
 @pytest.mark.parametrize(
+    "given",
+    [{}, {"weights": "bf16"}, {"method": "lora", "bf16": True}, {"fp16": True, "gradient_accumulation_steps": 2}],
+    ids=["full", "bf16 weights", "lora", "accumulated"],
+)
+def test_the_adamw_that_transformers_had_itself_steps_in_the_same_order(given: dict[str, Any]) -> None:
+    """``adamw_hf``, up to release 4.49: a loop over tensors, whose roots are the only temporaries."""
+    setup = TrainingSetup(per_device_train_batch_size=3, max_source_length=72, optim="adamw_hf", **given)
+    same_acts(CONFIGS["bert"], setup)
+
+
+@pytest.mark.parametrize(
     ("head", "given"),
     [
         ("SequenceClassification", {"bf16": True, "do_eval": True, "eval_samples": 7}),
@@ -120,6 +131,29 @@ def test_training_asks_for_the_same_blocks_in_the_same_order(model: str, name: s
 def test_mpnet_asks_for_the_same_blocks(head: str, given: dict[str, Any]) -> None:
     setup = TrainingSetup(per_device_train_batch_size=3, max_source_length=72, **given)
     same_acts({**MPNET, "architectures": [f"MPNetFor{head}"]}, setup)
+
+
+@pytest.mark.parametrize(
+    ("model", "given"),
+    [
+        ("llama", {"bf16": True, "lora_target_modules": ("q_proj", "embed_tokens")}),
+        ("llama", {"weights": "bf16", "gradient_checkpointing": True, "lora_dropout": 0.1, "do_eval": True,
+                   "lora_target_modules": ("q_proj", "embed_tokens", "lm_head")}),
+        ("gpt2", {"bf16": True, "lora_target_modules": ("c_attn", "wte", "wpe")}),
+        ("gemma", {"bf16": True, "weights": "bf16", "lora_target_modules": ("q_proj", "embed_tokens")}),
+        ("t5", {"method": "qlora", "load_in_4bit": True, "bf16": True, "do_eval": True,
+                "lora_target_modules": ("q", "v", "embed_tokens", "lm_head")}),
+        ("bert", {"fp16": True, "lora_target_modules": ("query", "word_embeddings", "position_embeddings")}),
+        ("llama", {"bf16": True, "do_eval": True, "modules_to_save": ("embed_tokens", "lm_head")}),
+        ("gpt2", {"bf16": True, "lora_target_modules": ("c_attn",), "modules_to_save": ("wte", "lm_head")}),
+        ("t5", {"bf16": True, "lora_target_modules": ("q", "v"), "modules_to_save": ("embed_tokens", "lm_head")}),
+    ],
+    ids=["words", "words and head", "positions", "scaled words", "both stacks", "encoder", "trained whole",
+         "trained whole, tied", "trained whole, both stacks"],
+)  # fmt: skip
+def test_adapters_of_embeddings_ask_for_the_same_blocks(model: str, given: dict[str, Any]) -> None:
+    base = TrainingSetup(method="lora", per_device_train_batch_size=3, max_source_length=72)
+    same_acts(CONFIGS[model], base._replace(**given))
 
 
 LONGFORMER: dict[str, Any] = {**_BERT, "model_type": "longformer", "attention_window": 32, "pad_token_id": 1}
@@ -269,6 +303,27 @@ GPT_OSS = {**_DECODER, "model_type": "gpt_oss", "head_dim": 32, "intermediate_si
 def test_gpt_oss_asks_for_the_same_blocks(given: dict[str, Any]) -> None:
     base = TrainingSetup(per_device_train_batch_size=3, max_source_length=72)
     same_acts(GPT_OSS, base._replace(**given))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"weights": "bf16", "inference_max_length": 40},
+        {"inference_num_beams": 3, "inference_max_length": 30, "padded": False},
+        {"do_train": True, "do_eval": True, "predict_with_generate": True, "generation_max_length": 12, "bf16": True,
+         "do_predict": False},
+        {"weights": "fp16", "inference_max_length": 12, "max_source_length": 40, "method": "lora",
+         "lora_target_modules": ("q_proj", "v_proj")},
+    ],
+    ids=["greedy", "beams", "between steps of training", "adapters"],
+)  # fmt: skip
+def test_gpt_oss_answers_within_the_same_memory(given: dict[str, Any]) -> None:
+    base = TrainingSetup(per_device_train_batch_size=3, per_device_eval_batch_size=3, max_source_length=72,
+                         do_train=False, do_predict=True)  # fmt: skip
+    setup = base._replace(**given)
+    _, peaks = simulated(GPT_OSS, setup, (8, 6))
+    found = followed(GPT_OSS, setup, (8, 6))[1]
+    assert {phase: found[phase] for phase in peaks} == peaks
 
 
 @pytest.mark.parametrize("kind", ["led", *LONGT5])
@@ -425,8 +480,57 @@ SEEING |= {
                    "image_grid_pinpoints": [[56, 112], [112, 56], [112, 112], [168, 56], [56, 168]],
                    "text_config": {**_WORDS, "model_type": "mistral", "sliding_window": None}},
 }  # fmt: skip
+_SIGLIP = {**_CLIP, "model_type": "siglip_vision_model", "vision_use_head": False}
+_PALIGEMMA = {"model_type": "paligemma", "image_token_index": 5, "projection_dim": 128, "vision_config": _SIGLIP}
+PALIGEMMA: dict[str, dict[str, Any]] = {
+    "gemma": {**_PALIGEMMA, "text_config": {**_WORDS, "model_type": "gemma", "head_dim": 32}},
+    "gemma 2": {**_PALIGEMMA, "text_config": {**_WORDS, "model_type": "gemma2", "head_dim": 32, "sliding_window": 64}},
+}
+_IDEFICS3 = {"model_type": "idefics3", "image_token_id": 5, "vision_config": {**_CLIP, "model_type": "idefics3_vision"},
+             "text_config": {**_WORDS, "model_type": "llama"}}  # fmt: skip
+CUT = {"idefics3": _IDEFICS3,
+       "smolvlm": {**_IDEFICS3, "model_type": "smolvlm", "vision_config": {**_CLIP, "model_type": "smolvlm_vision"},
+                   "tie_word_embeddings": True}}  # fmt: skip
 _TOWER_FROZEN = {"frozen": ("vision_tower",), "checkpoints_trained": True, "gradient_checkpointing": True}
 _FROZEN = {"frozen": ("visual.",), "checkpoints_trained": True, "gradient_checkpointing": True, "use_reentrant": True}
+
+
+@pytest.mark.parametrize(
+    ("words", "images", "given"),
+    [
+        ("gemma", (1, 4, 4), {"bf16": True, "do_eval": True, "eval_samples": 6}),
+        ("gemma", (2, 4, 4), {"weights": "bf16", "gradient_checkpointing": True, "padded": False}),
+        ("gemma", (1, 4, 4), {"method": "qlora", "load_in_4bit": True, "bf16": True, **_TOWER_FROZEN, "do_eval": True,
+                              "lora_target_modules": ("all-linear",)}),
+        ("gemma", (0, 0, 0), {"attn_implementation": "eager"}),
+        ("gemma 2", (1, 4, 4), {"bf16": True, "do_eval": True}),
+        ("gemma 2", (2, 4, 4), {"bf16": True, "method": "lora", "lora_target_modules": ("q_proj", "linear")}),
+    ],
+    ids=["evaluated", "checkpointed, two images", "4 bits, tower frozen", "no image", "windows", "lora"],
+)  # fmt: skip
+def test_paligemma_asks_for_the_same_blocks(words: str, images: tuple[int, int, int], given: dict[str, Any]) -> None:
+    setup = TrainingSetup(per_device_train_batch_size=2, max_source_length=200, images=Images(*images), **given)
+    same_acts(PALIGEMMA[words], setup)
+
+
+@pytest.mark.parametrize(
+    ("model", "images", "given"),
+    [
+        ("idefics3", (1, 60, 50), {"bf16": True, "do_eval": True, "eval_samples": 6}),
+        ("idefics3", (2, 30, 90), {"weights": "bf16", "gradient_checkpointing": True, "padded": False}),
+        ("idefics3", (0, 0, 0), {"attn_implementation": "eager"}),
+        ("smolvlm", (1, 50, 60), {"bf16": True, "do_eval": True, "eval_samples": 6}),
+        ("smolvlm", (2, 30, 90), {"method": "qlora", "load_in_4bit": True, "bf16": True, "gradient_checkpointing": True,
+                                  "lora_target_modules": ("all-linear",)}),
+        ("smolvlm", (1, 900, 20), {"attn_implementation": "eager", "do_eval": True, "prediction_loss_only": True}),
+    ],
+    ids=["evaluated", "checkpointed", "no image", "smol, evaluated", "smol, 4 bits", "smol, eager"],
+)  # fmt: skip
+def test_models_that_cut_pictures_ask_for_the_same_blocks(
+    model: str, images: tuple[int, int, int], given: dict[str, Any]
+) -> None:
+    setup = TrainingSetup(per_device_train_batch_size=2, max_source_length=400, images=Images(*images), **given)
+    same_acts(CUT[model], setup)
 
 
 @pytest.mark.parametrize(

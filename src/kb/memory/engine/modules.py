@@ -11,6 +11,7 @@ from kb.core.model import Architecture
 from kb.core.setup import TrainingSetup
 from kb.memory.engine import ops, quantized
 from kb.memory.engine.options import Options
+from kb.memory.engine.table_adapters import TableAdapter
 from kb.memory.engine.tape import checkpoint, checkpoint_reentrant
 from kb.memory.engine.tensor import F32, WIDTH, Shape, Storage, Tensor, like, mark, new, packed
 from kb.memory.engine.world import world
@@ -187,6 +188,7 @@ class Model:
     drop = staticmethod(ops.dropout)  # before LoRA's first matrix
     _trained_stems: set[str] | None = None  # names of what trains, where they were asked for
     inputs_need = False  # embeddings get gradients whether or not anything is checkpointed
+    adapted_tables: tuple[str, ...] = ()  # embeddings whose adapters are followed, by the last part of their names
     adapters_off = False  # PEFT's ``disable_adapter``: the model as it was before them
 
     def __init__(self, architecture: Architecture, options: Options) -> None:
@@ -199,6 +201,9 @@ class Model:
         self.wide: set[int] = set()  # embeddings, whose optimizer states 8-bit optimizers keep in 32 bits
         self.frozen: set[int] = set()
         self.adapters: list[Tensor] = []
+        # embeddings by their paths, with how many linear layers are placed before them; their adapters
+        self.lookups: list[tuple[str, Tensor, int]] = []
+        self.table_adapters: dict[str, TableAdapter] = {}
         self.tables_before: list[Tensor] = []  # of which copies train
         self.stack_words: dict[str, Tensor] = {}  # of a stack: its own table, where that trains
         self.build()
@@ -257,6 +262,7 @@ class Model:
             tensor.needs = False
             self.frozen.add(id(tensor))
         self.wide.add(id(tensor))
+        self.lookups.append((path, tensor, len(self.linears)))
         return tensor
 
     def buffer(self, shape: Shape, dtype: str) -> None:
@@ -272,20 +278,7 @@ class Model:
         """
         adapters = self.options.adapters
         assert adapters is not None
-        wrapped = [linear for linear in self.linears if adapters.wraps("" if self.spared(linear) else linear.path)]
-        named = not adapters.wraps("x" * 99)  # a list or a pattern, which may name the output layer too
-        if named:
-            wrapped = [linear for linear in self.linears if adapters.wraps(linear.path)]
-        for linear in wrapped:
-            rows, columns = linear.sides()
-            dtype = linear.weight.dtype if linear.state is None else self.options.dtype
-            if isinstance(linear.state, Tensor):
-                dtype = F32
-            linear.a, linear.b = new((adapters.rank, columns), dtype), new((rows, adapters.rank), dtype)
-            if adapters.dora:
-                from kb.memory.engine.dora import magnitude_of
-
-                linear.magnitude = magnitude_of(linear)
+        wrapped = self._wrapped(adapters.wraps)
         copies = [] if self.copies_last else self._copied_heads(adapters.whole)
         for linear in wrapped:
             for side in ("a", "b", "magnitude"):
@@ -296,6 +289,8 @@ class Model:
                 old = None
                 self.adapters.append(getattr(linear, side))
         self.adapters += self._copied_heads(adapters.whole) if self.copies_last else copies
+        places = self._places()
+        self.adapters.sort(key=lambda tensor: places[id(tensor)])  # as their modules lie
         for tensor in self.adapters:
             tensor.needs = True
         quantization = self.options.quantization
@@ -306,6 +301,57 @@ class Model:
         names = self.names()
         for tensor in self.adapters:
             mark(tensor, "adapters", names[id(tensor)])
+
+    def _wrapped(self, wraps: Callable[[str], bool]) -> list["Linear | TableAdapter"]:
+        """Linear layers and embeddings with an adapter, in the order of the modules, and their matrices placed."""
+        named = not wraps("x" * 99)  # a list or a pattern, which may name the output layer too, and embeddings
+        order: list[tuple[float, Any]] = [
+            (at, linear)
+            for at, linear in enumerate(self.linears)
+            if wraps("" if self.spared(linear) and not named else linear.path)
+        ]
+        order += [
+            (before - 0.5, (path, table))
+            for path, table, before in self.lookups
+            if named and wraps(path) and path.rpartition(".")[2] in self.adapted_tables
+        ]
+        found: list[Linear | TableAdapter] = []
+        for _, each in sorted(order, key=lambda pair: pair[0]):
+            if isinstance(each, Linear):
+                self._wrap(each)
+                found.append(each)
+            else:
+                self.table_adapters[each[0]] = TableAdapter(self, *each)
+                found.append(self.table_adapters[each[0]])
+        return found
+
+    def _places(self) -> dict[int, float]:
+        """Where what trains beside a frozen model lies: so many linear layers are placed before it."""
+        found: dict[int, float] = {}
+        for path, table, before in self.lookups:
+            stack, adapter = path.rpartition(".")[0].rpartition(".")[2], self.table_adapters.get(path)
+            own = [self.stack_words.get(stack, table), *((adapter.a, adapter.b) if adapter else ())]
+            found |= {id(tensor): before - 0.5 for tensor in own}
+        found |= {id(tensor): -0.5 for tensor in self.stack_words.values() if id(tensor) not in found}
+        for at, linear in enumerate(self.linears):
+            for tensor in (linear.weight, linear.bias, linear.a, linear.b, linear.magnitude):
+                if tensor is not None:
+                    found.setdefault(id(tensor), at)
+        return found
+
+    def _wrap(self, linear: Linear) -> None:
+        """LoRA's matrices of a linear layer, and DoRA's vector."""
+        adapters = self.options.adapters
+        assert adapters is not None
+        rows, columns = linear.sides()
+        dtype = linear.weight.dtype if linear.state is None else self.options.dtype
+        if isinstance(linear.state, Tensor):
+            dtype = F32
+        linear.a, linear.b = new((adapters.rank, columns), dtype), new((rows, adapters.rank), dtype)
+        if adapters.dora:
+            from kb.memory.engine.dora import magnitude_of
+
+            linear.magnitude = magnitude_of(linear)
 
     def spared(self, linear: Linear) -> bool:
         """Whether ``all-linear`` leaves a layer out: the output layer."""
@@ -352,6 +398,8 @@ class Model:
         """The paths of parameters and adapters, by the tensor's ``id``."""
         found = {id(tensor): path for path, tensor in self.parameters}
         found |= {id(tensor): f"{path}.embed_tokens.weight" for path, tensor in self.stack_words.items()}
+        for table in self.table_adapters.values():
+            found |= {id(table.a): f"{table.path}.lora_embedding_A", id(table.b): f"{table.path}.lora_embedding_B"}
         for linear in self.linears:
             found[id(linear.weight)] = linear.path + ".weight"  # a head of its own, where one is trained
             for name, tensor in (

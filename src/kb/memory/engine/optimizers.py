@@ -1,7 +1,8 @@
 """Clipping and the optimizers' steps: states, and what a step holds on top.
 
 Sources: torch/nn/utils/clip_grad.py, torch/optim/adamw.py and _multi_tensor_adam, bitsandbytes/optim/optimizer.py
-(``init_state``), transformers/trainer.py (embeddings stay in 32 bits), transformers/optimization.py (Adafactor).
+(``init_state``), transformers/trainer.py (embeddings stay in 32 bits), transformers/optimization.py (Adafactor, and up
+to 4.49 ``AdamW``).
 """
 
 from math import prod
@@ -13,13 +14,14 @@ from kb.memory.engine.tensor import F32, I8, Tensor, like, mark, new
 from kb.memory.engine.world import world
 
 FUSED = ("adamw_torch_fused",)
-FOREACH = ("adamw_torch", "adamw_hf")  # adamw_hf is adamw_torch since transformers 5
+FOREACH = ("adamw_torch",)
+OWN_LOOP = ("adamw_hf",)  # transformers' own AdamW, which went with release 4.50
 EIGHT_BITS = ("adamw_bnb_8bit", "adamw_8bit", "paged_adamw_8bit")
 PAGED = ("paged_adamw_8bit", "paged_adamw_32bit", "paged_adamw", "paged_lion_8bit", "paged_lion_32bit")
 LION = ("lion_32bit", "lion_8bit", "paged_lion_32bit", "paged_lion_8bit")  # one state
 # bitsandbytes keeps these in fp32, whatever the weights are
 THIRTY_TWO_BITS = ("lion_32bit", "paged_lion_32bit", "paged_adamw_32bit", "paged_adamw")
-KNOWN = (*FUSED, *FOREACH, *EIGHT_BITS, *PAGED, *LION, "sgd", "none", "adafactor")
+KNOWN = (*FUSED, *FOREACH, *OWN_LOOP, *EIGHT_BITS, *PAGED, *LION, "sgd", "none", "adafactor")
 SMALLEST_PAGED = 100_000  # elements; states of fewer stay on the GPU (``get_state_buffer``)
 SMALLEST_EIGHT_BITS = 4096  # elements; below, and for embeddings, states stay in 32 bits
 BLOCK = 256
@@ -65,22 +67,40 @@ class Optimizer:
             self._adafactor(trained)
             return
         groups = [[t for t in trained if self.model.decays(t) is decays] for decays in (True, False)]
+        if self.name in OWN_LOOP:
+            self._in_own_loop(groups)
+            return
         for group in groups:
             for tensor in group:
-                if id(tensor) not in self.states:
-                    self.states[id(tensor)] = self._made(tensor)
-                    for state in self.states[id(tensor)]:
-                        mark(state, "optimizer", self.names[id(tensor)])
+                self._begin(tensor)
             if self.name in FOREACH and not self.foreach:
                 _one_by_one(group)
             elif self.name in FOREACH:
                 roots = [like(tensor) for tensor in group]  # _foreach_sqrt
                 del roots
 
+    def _begin(self, tensor: Tensor) -> None:
+        """The states of a tensor that has none yet."""
+        if id(tensor) in self.states:
+            return
+        self.states[id(tensor)] = self._made(tensor)
+        for state in self.states[id(tensor)]:
+            mark(state, "optimizer", self.names[id(tensor)])
+
+    def _in_own_loop(self, groups: list[list[Tensor]]) -> None:
+        """``AdamW.step`` of transformers below 4.50: tensor by tensor its states and what it is divided by, whose name
+        lives until the next tensor's takes it."""
+        divisor: Any = None
+        for group in groups:
+            for tensor in group:
+                self._begin(tensor)
+                divisor = like(tensor)
+        del divisor
+
     def _made(self, tensor: Tensor) -> tuple[Tensor, ...]:
         if self.name in FUSED:
             return new((), F32), like(tensor), like(tensor)
-        if self.name in FOREACH:
+        if self.name in (*FOREACH, *OWN_LOOP):
             return like(tensor), like(tensor)
         count = 1 if self.name in LION else 2
         small = prod(tensor.shape) < SMALLEST_EIGHT_BITS or id(tensor) in self.model.wide

@@ -8,7 +8,7 @@ from kb.core.setup import NEWEST_LIGER, Images, PackedOn, TrainingSetup
 from kb.memory.engine.faults import refuse
 from kb.memory.engine.tensor import BF16, F16, F32, I8
 
-# How transformers names its tables of words and positions: an adapter on one, or a copy that trains, is not followed.
+# How transformers names its tables of words and positions.
 TABLES = ("embed_tokens", "embed_in", "wte", "wpe", "shared", "embed_positions", "word_embeddings")
 OF_FSDP = ("adamw_torch_fused", "adamw_torch", "adamw_hf", "sgd", "none")  # optimizers whose steps on shards are known
 TYPES = {"fp32": F32, "fp16": F16, "bf16": BF16}
@@ -160,13 +160,26 @@ def _check(setup: TrainingSetup) -> None:
         "tensor_parallel": setup.spread.tensor_parallel > 1 and setup.world_size > 1,
         **_of_fused(setup),
     }
-    if setup.method != "full":
-        targets = setup.lora_target_modules if isinstance(setup.lora_target_modules, tuple) else ()
-        for name in (*(targets or ()), *(setup.modules_to_save or ())):
-            refused[f"LoRA on {name}"] = name.rpartition(".")[2] in TABLES
     for name, refuses in refused.items():
         if refuses:
             refuse(name, setup)
+
+
+def check_tables(setup: TrainingSetup, followed: tuple[str, ...]) -> None:
+    """Refuse, by name, adapters of tables, and copies of them that train. ``followed``: tables whose adapters are
+    followed, by the last part of their names, where one GPU has all of the model.
+
+    Raises:
+        NotFollowedError: there is such an adapter or a copy.
+    """
+    if setup.method == "full":
+        return
+    plain = not (setup.fsdp or setup.zero_stage or setup.use_dora or setup.post)
+    targets = setup.lora_target_modules if isinstance(setup.lora_target_modules, tuple) else ()
+    for name in (*(targets or ()), *(setup.modules_to_save or ())):
+        leaf = name.rpartition(".")[2]
+        if leaf in TABLES and not (plain and leaf in followed):
+            refuse(f"LoRA on {name}", setup)
 
 
 def _of_fused(setup: TrainingSetup) -> dict[str, bool]:

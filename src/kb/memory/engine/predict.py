@@ -11,7 +11,7 @@ from kb.memory.engine.families import model_class
 from kb.memory.engine.faults import NotFollowedError, refuse
 from kb.memory.engine.fsdp import drop, on_host, shard_model
 from kb.memory.engine.modules import Model
-from kb.memory.engine.options import options_of
+from kb.memory.engine.options import check_tables, options_of
 from kb.memory.engine.runs.evaluate import evaluate
 from kb.memory.engine.runs.generate import MOST_TOKENS, Decoding, decoding_of, generate
 from kb.memory.engine.runs.train import inputs_of, train
@@ -102,6 +102,7 @@ def check_followed(architecture: Architecture, setup: TrainingSetup) -> None:
     """
     kind = model_class(architecture)
     kind.check(architecture, setup)
+    check_tables(setup, kind.adapted_tables)
     if setup.method != "full" and not (setup.lora_target_modules or default_targets(architecture)):
         raise NotFollowedError("lora_target_modules")  # PEFT has none for the type, and refuses
     if architecture.family == "decoder":

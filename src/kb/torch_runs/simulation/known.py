@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kb.core.setup import Images
+from kb.memory.picture_tiles import SPLITS, pieces_of
 
 if TYPE_CHECKING:
     import torch
@@ -32,10 +33,15 @@ SHAPED = (
 GLOBAL_LAYERS = ("LongformerLayer", "LEDEncoderLayer")
 
 
+# Types that cut a picture into tiles whatever its size, and their towers, which see all of each.
+IN_PIECES, WHOLE_TOWERS = ("idefics3", "smolvlm"), ("Idefics3VisionTransformer", "SmolVLMVisionTransformer")
+
+
 class Known:
     """The numbers behind fake tensors of whole numbers, by tensor."""
 
     def __init__(self) -> None:
+        self.usual: int | None = None  # a number that nobody knows
         self._numbers: Any = WeakTensorKeyDictionary()
 
     def tell(self, tensor: "torch.Tensor", numbers: Any) -> None:
@@ -51,6 +57,8 @@ class Known:
         """The one number of a tensor; None where it is not known."""
         found = self._numbers.get(tensor)
         with _disable_current_modes():
+            if found is None and tensor.dtype == torch.long:
+                return self.usual
             return None if found is None else found.item()
 
     def result(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -58,6 +66,10 @@ class Known:
 
         A mask that nobody knows picks every element, as everywhere in a simulation.
         """
+        if func is aten.index.Tensor and self._unknown(args[0]) and _all_masks(args[1]):
+            shape = (args[1][0].numel(), *args[0].shape[args[1][0].dim() :])
+            with _disable_current_modes():
+                return torch.ones((), dtype=args[0].dtype).expand(shape)
         leaves = trees.tree_leaves((args, kwargs))
         tensors = [each for each in leaves if isinstance(each, torch.Tensor)]
         picked = func is aten.index.Tensor
@@ -72,6 +84,9 @@ class Known:
             if "device" in named:
                 named = {**named, "device": torch.device("cpu")}
             return func(*given, **named)
+
+    def _unknown(self, tensor: "torch.Tensor") -> bool:
+        return tensor not in self._numbers and not _plain(tensor)
 
     def _behind(self, each: Any) -> Any:
         if not isinstance(each, torch.Tensor):
@@ -96,6 +111,11 @@ class Known:
         vision = config.vision_config
         if config.model_type == "llava":
             return self._whole(config, length, images, rows)
+        if config.model_type == "paligemma":
+            of_prompt = torch.zeros((rows, length), dtype=torch.long, device="cuda")
+            return {**self._whole(config, length, images, rows), "token_type_ids": of_prompt}
+        if config.model_type in IN_PIECES:
+            return self._in_pieces(config, length, images, rows)
         if config.model_type == "llava_next":
             return self._tiled(config, length, images, rows)
         tokens = images.rows * images.columns // vision.spatial_merge_size**2
@@ -118,7 +138,7 @@ class Known:
         """Pictures of the one size that a tower takes, and as many tokens as it has patches (``LlavaProcessor``)."""
         vision = config.vision_config
         tokens = (vision.image_size // vision.patch_size) ** 2 + (vision.model_type == "clip_vision_model")
-        tokens -= config.vision_feature_select_strategy == "default"
+        tokens -= getattr(config, "vision_feature_select_strategy", "full") == "default"
         sides = (vision.num_channels, vision.image_size, vision.image_size)
         batch = self._worded(config, length, images.number, tokens, rows)
         pixels = torch.zeros((rows * images.number, *sides), dtype=torch.float32, device="cuda")
@@ -148,6 +168,21 @@ class Known:
         sizes = torch.zeros((count, 2), dtype=torch.long, device="cuda")
         self.tell(sizes, [size] * count)
         return {**batch, "pixel_values": pixels, "image_sizes": sizes}
+
+    def _in_pieces(self, config: Any, length: int, images: Images, rows: int) -> dict[str, Any]:
+        """Pictures cut as the processor would, and which pixels are none of padding; that all pictures of a sample
+        are real, the model asks as a number."""
+        vision = config.vision_config
+        side = vision.image_size
+        pieces = pieces_of(images.rows, images.columns, side, SPLITS)
+        tokens = pieces * (side // vision.patch_size // config.scale_factor) ** 2
+        self.usual = pieces * images.number
+        batch = self._worded(config, length, images.number, tokens, rows)
+        shape = (rows, self.usual, vision.num_channels, side, side)
+        pixels = torch.zeros(shape, dtype=torch.float32, device="cuda")
+        mask = torch.full((*shape[:2], side, side), 1, dtype=torch.long, device="cuda")
+        self.forget(mask)
+        return {**batch, "pixel_values": pixels, "pixel_attention_mask": mask}
 
     def _worded(self, config: Any, length: int, number: int, tokens: int, rows: int) -> dict[str, Any]:
         """Ids and mask: a token of text before each picture's, the rest behind."""
@@ -179,9 +214,31 @@ def tell_global_tokens(model: Any, tracer: Any) -> None:
         layer.register_forward_pre_hook(told, with_kwargs=True)
 
 
+def tell_whole_tiles(model: Any, tracer: Any) -> None:
+    """Whether a tile is padded is asked of the GPU: none is, where pictures are cut into whole tiles."""
+    before: list[bool] = []
+
+    def enter(*_: Any) -> None:
+        before.append(tracer.padded)
+        tracer.padded = False
+
+    def leave(*_: Any) -> None:
+        tracer.padded = before.pop()
+
+    for module in model.modules():
+        if type(module).__name__ in WHOLE_TOWERS:
+            module.register_forward_pre_hook(enter)
+            module.register_forward_hook(leave, always_call=True)
+
+
 def _plain(tensor: "torch.Tensor") -> bool:
     """A tensor of the host with its own numbers."""
     return type(tensor) is torch.Tensor and tensor.device.type == "cpu"
+
+
+def _all_masks(places: Any) -> bool:
+    """Whether what is indexed with is one mask."""
+    return len(places) == 1 and isinstance(places[0], torch.Tensor) and _mask(places[0])
 
 
 def _mask(tensor: "torch.Tensor") -> bool:

@@ -14,7 +14,7 @@ from kb.torch_runs.simulation.evaluate import Evaluation, evaluate
 from kb.torch_runs.simulation.faults import BeyondPositionsError
 from kb.torch_runs.simulation.generate import Decoding, generate
 from kb.torch_runs.simulation.job import Job
-from kb.torch_runs.simulation.known import SHAPED, Known, tell_global_tokens
+from kb.torch_runs.simulation.known import SHAPED, Known, tell_global_tokens, tell_whole_tiles
 from kb.torch_runs.simulation.loading import build_model
 from kb.torch_runs.simulation.session import open_session
 from kb.torch_runs.simulation.timeline import Event
@@ -92,6 +92,7 @@ def _run(job: Job, limit_bytes: int | None, *, inference: bool) -> Run:
         tracer.padded = setup.padded and not hears(model)
         if setup.images is not None and setup.images.number:
             tracer.known, tracer.shaped = Known(), SHAPED
+            tell_whole_tiles(model, tracer)
         tell_global_tokens(model, tracer)
         _check_positions(model, setup)
         passed = _infer(job, model, tracer) if inference else _train_and_evaluate(job, model, tracer)

@@ -16,6 +16,14 @@ def model_class(architecture: Architecture) -> type[Model]:
         from kb.memory.engine.families.llava_next import KINDS
 
         return KINDS[architecture.model_type]
+    if architecture.model_type == "paligemma":
+        from kb.memory.engine.families.paligemma import PaliGemma
+
+        return PaliGemma
+    if architecture.model_type in ("idefics3", "smolvlm"):
+        from kb.memory.engine.families.idefics3 import Idefics3, SmolVlm
+
+        return SmolVlm if architecture.model_type == "smolvlm" else Idefics3
     if architecture.vision is not None:
         from kb.memory.engine.families.qwen_vl import QwenVl
 

@@ -221,6 +221,7 @@ def labelled(logits: Tensor) -> Tensor:
 class Deberta(Encoder):
     """DeBERTa v2 or v3 with the head that its config names."""
 
+    adapted_tables = ()  # it looks words up in its own way
     reenters = False  # the distances' embeddings, which all layers share, would be run back twice
 
     @classmethod

@@ -3,11 +3,12 @@
 It reads as ``modeling_llama.py``: names that live on there live on here.
 """
 
+from functools import partial
 from typing import Any
 
 from kb.memory.engine import ops
 from kb.memory.engine.families.attention import Cache
-from kb.memory.engine.families.decoder_gemma import scaled_words
+from kb.memory.engine.families.decoder_gemma import number_of_words, scaled_words
 from kb.memory.engine.families.decoder_inputs import ONE, of_layer
 from kb.memory.engine.families.decoder_layers import Layer
 from kb.memory.engine.families.decoder_liger import has_fused_head, with_kernels
@@ -18,6 +19,7 @@ from kb.memory.engine.fsdp import Group
 from kb.memory.engine.modules import LayerNorm, Linear, Model
 from kb.memory.engine.ops.liger_head import fused_cross_entropy
 from kb.memory.engine.ops.log_probs import without_last
+from kb.memory.engine.table_adapters import adapted
 from kb.memory.engine.tensor import F32, I64, Tensor, new
 from kb.memory.engine.world import world
 
@@ -28,6 +30,7 @@ class Decoder(Model):
     flattens = shards = True
     decodes = False  # whether ``generate`` has made it ready for a token at a time (``_optimize_model_for_decode``)
     forces_end = False
+    adapted_tables = ("embed_tokens", "embed_in", "wte", "wpe", "word_embeddings", "embed_positions")
 
     def build(self) -> None:
         a = self.architecture
@@ -173,11 +176,22 @@ class Decoder(Model):
 
     def looked_up(self, ids: Tensor) -> Tensor:
         """The words' embeddings."""
+        scale = partial(number_of_words, self) if self.traits.scaled_words else None
+        return adapted(self, f"{self.traits.stem}.{self.traits.embed}", ids, self._words, scale=scale)
+
+    def _words(self, ids: Tensor) -> Tensor:
+        """As the table has them, before an adapter adds to them."""
         embeds = ops.embedding(ids, self.embed)
         if self.traits.scaled_words:
             embeds = scaled_words(self, embeds)
         self.require_input_grads(embeds)
         return embeds
+
+    def placed_at(self, places: Tensor) -> Tensor:
+        """The embeddings of learned positions."""
+        assert self.positions is not None
+        base = partial(ops.embedding, weight=self.positions)
+        return adapted(self, f"{self.traits.stem}.{self.traits.positions}", places, base)
 
     def every_layer(self) -> list[Any]:
         return self.layers

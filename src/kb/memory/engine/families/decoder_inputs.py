@@ -47,7 +47,7 @@ def placed(model: Any, embeds: Tensor, padding: Any, positions: Any, cache: Any)
     """GPT-Neo: learned positions, added to the words. Blocks do not get the positions."""
     positions = _numbered(embeds, positions)
     mask = masked(model, embeds, padding, cache)
-    places = ops.embedding(positions, model.positions)
+    places = model.placed_at(positions)
     x = _dropped(model, ops.add(embeds, places))
     return x, mask, None, None, None, places, positions
 
@@ -67,7 +67,7 @@ def turned_by_kind(model: Any, embeds: Tensor, padding: Any, positions: Any, cac
 def summed(model: Any, embeds: Tensor, padding: Any, positions: Any, cache: Any) -> tuple[Any, ...]:
     """GPT-2: learned positions are added before the mask is made."""
     positions = _numbered(embeds, positions)
-    places = ops.embedding(positions, model.positions)
+    places = model.placed_at(positions)
     x = ops.add(embeds, places)
     mask = masked(model, embeds, padding, cache)
     x = _dropped(model, x)
@@ -90,7 +90,7 @@ def counted(model: Any, embeds: Tensor, padding: Any, positions: Any, cache: Any
         del sums
     mask = masked(model, embeds, padding, cache, looks=False)
     shifted = new(positions.shape, I64)
-    places = ops.embedding(shifted, model.positions)
+    places = model.placed_at(shifted)
     del shifted
     x = places if model.project_in is not None else ops.add(embeds, places)
     return x, mask, None, None, positions, places, whole

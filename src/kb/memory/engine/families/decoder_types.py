@@ -83,6 +83,7 @@ class Traits(NamedTuple):
 
 
 LLAMA = Traits()
+GEMMA_NORMS = 2  # of a layer; Gemma 2 has four
 GEMMA = Traits(special_tokens=3, norm=GemmaNorm, scaled_words=True)
 GEMMA2 = GEMMA._replace(
     kinds=inputs.BOTH, wiring=wirings.sandwiched, eager_only=True, caps=True,
@@ -145,7 +146,9 @@ TYPES = {
     "qwen2_vl": Traits(stem="model.language_model", project=projections.project_together),
     "qwen2_5_vl": Traits(stem="model.language_model", project=projections.project_together),
     **dict.fromkeys(("llava", "llava_next"), Traits(stem="model.language_model")),
-    "gpt_oss": Traits(eager_only=True),
+    **dict.fromkeys(("idefics3", "smolvlm"), Traits(stem="model.text_model")),
+    "paligemma": GEMMA._replace(stem="model.language_model"),
+    "gpt_oss": Traits(special_tokens=3, eager_only=True, kinds=inputs.BOTH),
     "gpt_neox": Traits(
         stem="gpt_neox", embed="embed_in", final="final_layer_norm", order=("norm1", "norm2", "attention", "mlp"),
         attention="attention", qkv=("query_key_value",), output="dense", norm=LayerNorm,
@@ -201,7 +204,8 @@ TYPES = {
 
 
 def traits_of(model_type: str, a: Architecture | None = None) -> Traits:
-    """The row of a type; Falcon's norms are named by what they come before, where each has its own.
+    """The row of a type; Falcon's norms are named by what they come before, where each has its own, and PaliGemma's
+    words may be Gemma 2's.
 
     Raises:
         NotFollowedError: the type has none.
@@ -211,6 +215,8 @@ def traits_of(model_type: str, a: Architecture | None = None) -> Traits:
     traits = TYPES[model_type]
     if a is not None and model_type == "falcon" and a.grouped_qkv and a.norms > 1:
         return traits._replace(norms=("ln_attn", "ln_mlp"))
+    if a is not None and model_type == "paligemma" and a.norms > GEMMA_NORMS:
+        return GEMMA2._replace(stem=traits.stem)
     return traits
 
 

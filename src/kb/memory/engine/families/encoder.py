@@ -4,6 +4,7 @@ Norms come after the sum, so that what flows between layers is fp32 under autoca
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from kb.core.model import Architecture
@@ -15,6 +16,7 @@ from kb.memory.engine.families.encoder_heads import DROPPED, activation_of, head
 from kb.memory.engine.families.masks import counted_places, padding_mask
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import LayerNorm, Linear, Model
+from kb.memory.engine.table_adapters import adapted
 from kb.memory.engine.tensor import I64, Tensor, new, seen_as
 from kb.memory.engine.world import world
 
@@ -202,24 +204,32 @@ class Embeddings:
         if self.kinds is not None:  # gathered for each row of positions
             kinds = new(places.shape, I64)
             kinds = seen_as(kinds, (rows, length), kinds.strides if self.counted else (0, 1))
-        words = ops.embedding(ids, self.words)
-        self.model.require_input_grads(words)
+        words = adapted(self.model, f"{self.path}.word_embeddings", ids, self._words)
         x, by_kind = words, None
         if self.kinds is not None:
-            by_kind = ops.embedding(kinds, self.kinds)
+            by_kind = self._looked_up("token_type_embeddings", kinds, self.kinds)
             x = ops.add(words, by_kind)
-        by_place = ops.embedding(places, self.places)
+        by_place = self._looked_up("position_embeddings", places, self.places)
         x = ops.add(x, by_place)
         x = self.norm(x)
         x = ops.dropout(x, self.dropout)
         del words, by_kind, by_place, kinds, places
         return x
 
+    def _words(self, ids: Tensor) -> Tensor:
+        words = ops.embedding(ids, self.words)
+        self.model.require_input_grads(words)
+        return words
+
+    def _looked_up(self, name: str, ids: Tensor, table: Tensor) -> Tensor:
+        return adapted(self.model, f"{self.path}.{name}", ids, partial(ops.embedding, weight=table))
+
 
 class Encoder(Model):
     """An encoder with the head that its config names."""
 
     generates = False
+    adapted_tables: tuple[str, ...] = ("word_embeddings", "token_type_embeddings", "position_embeddings")
 
     @classmethod
     def check(cls, architecture: Architecture, setup: TrainingSetup) -> None:

@@ -11,8 +11,7 @@ from kb.core.setup import TrainingSetup
 from kb.memory.engine import ops
 from kb.memory.engine.families.attention import Cache, heads_of, repeat_kv
 from kb.memory.engine.families.decoder import Decoder
-from kb.memory.engine.families.decoder_inputs import DROPPED
-from kb.memory.engine.families.masks import causal_mask
+from kb.memory.engine.families.decoder_inputs import DROPPED, masked, of_layer
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import Linear, Model
 from kb.memory.engine.ops import experts as by_expert
@@ -46,10 +45,10 @@ def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return ops.cat((one, other))
 
 
-def angles(length: int, width: int, dtype: str) -> tuple[Tensor, Tensor]:
-    """``GptOssRotaryEmbedding.forward``: half as wide as a head, for all samples."""
-    places = new((1, length), F32)
-    freqs = new((1, length, width // 2), F32)
+def angles(batch: int, length: int, width: int, dtype: str) -> tuple[Tensor, Tensor]:
+    """``GptOssRotaryEmbedding.forward``: half as wide as a head, for all samples where their places are the same."""
+    places = new((batch, length), F32)
+    freqs = new((batch, length, width // 2), F32)
     del places
     cos = ops.scale(like(freqs))
     sin = ops.scale(like(freqs))
@@ -61,8 +60,8 @@ def angles(length: int, width: int, dtype: str) -> tuple[Tensor, Tensor]:
 class Attention:
     """``GptOssAttention``."""
 
-    def __init__(self, model: "GptOss", path: str) -> None:
-        a = model.architecture
+    def __init__(self, model: "GptOss", path: str, at: int) -> None:
+        a, self.at = model.architecture, at
         self.path, self.heads, self.kv_heads = path, a.num_heads, a.kv_heads or a.num_heads
         self.dropout = DROPPED if a.attention_dropout else 0.0
         inner, narrow = self.heads * a.d_kv, self.kv_heads * a.d_kv
@@ -75,12 +74,14 @@ class Attention:
         self.sinks = model.parameter(f"{path}.sinks", (self.heads,))
         model.parameters.insert(first, model.parameters.pop())  # named before the layers, placed behind them
 
-    def __call__(self, x: Tensor, mask: Any, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    def __call__(self, x: Tensor, mask: Any, cos: Tensor, sin: Tensor, cache: Cache | None) -> tuple[Tensor, Tensor]:
         world.inside["Attention"] = self.path
         q = heads_of(self.q(x), self.heads)
         k = heads_of(self.k(x), self.kv_heads)
         v = heads_of(self.v(x), self.kv_heads)
         q, k = turned(q, cos, sin), turned(k, cos, sin)
+        if cache is not None:
+            k, v = cache.update(self.at, k, v)
         out, weights = self.attend(q, k, v, mask)
         out = ops.reshape(out, (*x.shape[:2], self.heads * q.shape[3]))
         out = self.o(out)
@@ -115,7 +116,7 @@ class Experts:
     """``GptOssMLP``: a router, and experts that are parameters of three dimensions."""
 
     def __init__(self, model: "GptOss", path: str) -> None:
-        a = model.architecture
+        a, self.model = model.architecture, model
         self.path, self.number, self.each = path, a.experts, a.experts_per_token
         self.router = model.parameter(f"{path}.router.weight", (a.experts, a.d_model))
         self.router_bias = model.parameter(f"{path}.router.bias", (a.experts,))
@@ -130,7 +131,7 @@ class Experts:
         shape = x.shape
         x = ops.view(x, (shape[0] * shape[1], shape[2]))
         logits, scores, at = self.route(x)
-        x = self.forward(x, scores, at)
+        x = self.batched(x, scores) if self.model.decodes else self.forward(x, scores, at)
         del logits
         return ops.view(x, shape), scores
 
@@ -165,10 +166,31 @@ class Experts:
         del whole, counted, rows, biases
         return found
 
+    def batched(self, x: Tensor, scores: Tensor) -> Tensor:
+        """``batched_mm_experts_forward``: each pair of a token and an expert gets a copy of the expert's weights."""
+        pairs = (x.shape[0] * self.each,)
+        repeated = new((*pairs, x.shape[1]), x.dtype)
+        weights = new((*pairs, *self.up.shape[1:]), self.up.dtype)
+        biases = new((*pairs, *self.up_bias.shape[1:]), self.up_bias.dtype)
+        out = added(ops.bmm(ops.unsqueeze(repeated, 1), weights), biases)
+        out = gated(out)
+        weights = new((*pairs, *self.down.shape[1:]), self.down.dtype)
+        biases = new((*pairs, *self.down_bias.shape[1:]), self.down_bias.dtype)
+        out = added(ops.bmm(ops.unsqueeze(out, 1), weights), biases)
+        weighted = ops.mul(out, ops.unsqueeze(ops.view(scores, pairs), 1))
+        found = ops.cast(by_expert.summed_over(weighted, self.each), x.dtype)
+        del repeated, weights, biases
+        return found
+
     def multiplied(self, rows: Tensor, weights: Tensor, offsets: Tensor, biases: Tensor) -> Tensor:
         """``_grouped_linear``: autocast has no list for it, so that rows come in the weights' type."""
         out = by_expert.grouped(ops.cast(rows, weights.dtype), weights, offsets)
         return ops.add_here(out, biases)
+
+
+def added(out: Tensor, biases: Tensor) -> Tensor:
+    """``_batched_linear``: one row for each pair, and its expert's bias, in place."""
+    return ops.add_here(ops.view(out, (out.shape[0], out.shape[2])), biases)
 
 
 def gated(both: Tensor) -> Tensor:
@@ -185,19 +207,19 @@ def gated(both: Tensor) -> Tensor:
 class Layer:
     """``GptOssDecoderLayer``."""
 
-    def __init__(self, model: "GptOss", path: str, *, slides: bool) -> None:
+    def __init__(self, model: "GptOss", path: str, at: int, *, slides: bool) -> None:
         a = model.architecture
         self.path, self.slides = path, slides
-        self.attention = Attention(model, f"{path}.self_attn")
+        self.attention = Attention(model, f"{path}.self_attn", at)
         self.mlp = Experts(model, f"{path}.mlp")
         self.norm1 = Norm(model, f"{path}.input_layernorm", a.d_model)
         self.norm2 = Norm(model, f"{path}.post_attention_layernorm", a.d_model)
 
-    def __call__(self, x: Tensor, mask: Any, cos: Tensor, sin: Tensor, positions: Any) -> Tensor:
+    def __call__(self, x: Tensor, mask: Any, cos: Tensor, sin: Tensor, cache: Any, positions: Any) -> Tensor:
         world.inside["Layer"] = self.path
         residual = x
         x = self.norm1(x)
-        x, _ = self.attention(x, mask, cos, sin)
+        x, _ = self.attention(x, mask, cos, sin, cache)
         x = ops.add(residual, x)
         residual = x
         x = self.norm2(x)
@@ -214,7 +236,6 @@ class GptOss(Decoder):
     def check(cls, architecture: Architecture, setup: TrainingSetup) -> None:
         refused = {
             "flash_attention_2": setup.attn_implementation == "flash",
-            "generation": setup.do_predict or (setup.do_eval and setup.predict_with_generate),
             "ZeRO-3": setup.zero_stage == 3,
             f"{setup.post and setup.post.kind}": setup.post is not None,
         }
@@ -230,8 +251,9 @@ class GptOss(Decoder):
             raise NotFollowedError("gpt_oss before compute capability 8.0")
         self.traits = traits_of(a.model_type, a)
         self.numbers, self.special_tokens = self.traits.numbers, self.traits.special_tokens
+        self.slides = a.slides
         self.embed = self.table("model.embed_tokens", a.vocab_size, a.d_model)
-        self.layers: Any = [Layer(self, f"model.layers.{at}", slides=slides) for at, slides in enumerate(a.slides)]
+        self.layers: Any = [Layer(self, f"model.layers.{at}", at, slides=slides) for at, slides in enumerate(a.slides)]
         self.rotary_width = a.d_kv
         self.norm = Norm(self, "model.norm", a.d_model)
         self._place_rotary()
@@ -247,21 +269,15 @@ class GptOss(Decoder):
     ) -> Tensor:
         """From ids to the last hidden states."""
         world.recording.term = "activations_decoder"
-        a, (rows, length) = self.architecture, ids.shape
         embeds = self.looked_up(ids)
-        plain = new((length,), I64)
-        positions = new((length,), I64)
-        del plain
-        masks = [
-            causal_mask(
-                rows, length, length, padding, eager=embeds.dtype, padded=self.options.padded, positions=False,
-                window=window,
-            )
-            for window in (None, a.window)
-        ]  # fmt: skip
+        if positions is None:
+            plain = new((ids.shape[1],), I64)
+            positions = new((1, ids.shape[1]), I64)
+            del plain
+        masks = masked(self, embeds, padding, cache, looks=False)
         x = embeds
-        cos, sin = angles(length, a.d_kv, x.dtype)
+        cos, sin = angles(positions.shape[0], ids.shape[1], self.architecture.d_kv, x.dtype)
         for layer in self.layers:
-            x = self.layer(layer, x, masks[layer.slides], cos, sin, positions)
+            x = self.layer(layer, x, of_layer(masks, slides=layer.slides), cos, sin, cache, positions)
         out: Tensor = self.norm(x)
         return out

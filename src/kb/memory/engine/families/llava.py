@@ -40,6 +40,7 @@ class Llava(Decoder):
 
     flattens = shards = False
     inputs = 3  # ids, mask and labels; pictures come behind
+    projector_class: Any = Projector
     caches = True  # the language model keeps a cache in training too, as its own config has it
 
     @classmethod
@@ -62,9 +63,13 @@ class Llava(Decoder):
     def build(self) -> None:
         assert self.architecture.vision is not None
         self.vision: Vision = self.architecture.vision
-        self.tower = ClipTower(self, "model.vision_tower", self.vision)
-        self.projector = Projector(self, "model.multi_modal_projector", self.vision)
+        self.build_sight()
         super().build()
+
+    def build_sight(self) -> None:
+        """The tower, and what lies behind it."""
+        self.tower = ClipTower(self, "model.vision_tower", self.vision)
+        self.projector = self.projector_class(self, "model.multi_modal_projector", self.vision)
 
     def batch(self, rows: int, source: int, target: int = 0) -> list[Tensor]:
         images, vision = self.options.images, self.vision
@@ -76,13 +81,17 @@ class Llava(Decoder):
 
     def forward(self, *batch: Any, smoothed: bool = False) -> tuple[Any, ...]:
         ids, padding, labels, *pictures = batch
-        cache = Held() if self.caches and not (self.options.checkpointing and world.training) else None
+        cache = self.training_cache() if self.caches and not (self.options.checkpointing and world.training) else None
         x, seen = self.pictured(ids, padding, cache, *pictures)
         world.recording.term = "activations_head"
         loss, logits = self.loss_and_logits(x, labels, smoothed=smoothed)
         if cache is None:
             return loss, logits, seen
         return loss, logits, seen, cache.tensors.clear
+
+    def training_cache(self) -> Held:
+        """What the language model keeps in training too."""
+        return Held()
 
     def pictured(self, ids: Tensor, padding: Any, cache: Any, *pictures: Tensor) -> tuple[Tensor, Any]:
         """``LlavaModel``: pictures in the place of their tokens, then the language model; what is seen is given too."""
@@ -129,11 +138,13 @@ class Llava(Decoder):
         raise NotFollowedError(f"generation of {self.architecture.model_type}")
 
 
-def placeholders(ids: Tensor) -> Tensor:
-    """``get_placeholder_mask``: where pictures are, who are counted."""
+def placeholders(ids: Tensor, *, named: bool = True) -> Tensor:
+    """``get_placeholder_mask``: where pictures are, who are counted. ``named``: the count has a name."""
     mask = new(ids.shape, BOOL)
-    counted = new((), I64)
+    counted: Any = new((), I64)
     elements = new((), I64)
+    if not named:
+        counted = None
     same = new((), BOOL)
     del elements
     every = new((), BOOL)

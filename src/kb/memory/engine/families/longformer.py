@@ -55,6 +55,8 @@ class Layer(BertLayer):
 class Longformer(Encoder):
     """Longformer with the head that its config names."""
 
+    adapted_tables = ()  # it looks words up in its own way
+
     @classmethod
     def check(cls, architecture: Architecture, setup: TrainingSetup) -> None:
         activation_of(architecture.activation)

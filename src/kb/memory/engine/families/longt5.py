@@ -365,6 +365,7 @@ class LongT5(T5):
     flattens = False
     fills_cache = False
     keeps_wide = False
+    adapted_tables = ()
 
     @classmethod
     def check(cls, architecture: Architecture, setup: TrainingSetup) -> None:

@@ -22,6 +22,7 @@ def causal_mask(
     positions: bool = True,
     window: int | None = None,
     skips: bool = True,
+    blocks: bool = False,
 ) -> Tensor | None:
     """``create_causal_mask``: bool, or numbers of the type ``eager``; None where attention is told to be causal.
 
@@ -31,8 +32,9 @@ def causal_mask(
         positions: position ids were given, and no cache: packed sequences are looked for where there is no mask.
         window: tokens that a sliding layer sees (``create_sliding_window_causal_mask``).
         skips: whether the mask may be left out (``allow_is_causal_skip``).
+        blocks: some tokens see all of their block, before them and behind (``block_sequence_ids``).
     """
-    flags = None
+    flags, skips = None, skips and not blocks
     if padding is not None:
         flags = new(padding.shape, BOOL)
     elif positions and world.grad:
@@ -54,14 +56,16 @@ def causal_mask(
             return None
     rows, heads = new((batch,), I64), new((1,), I64)
     q, k = _range(queries), _range(keys)
-    if flags is None:
+    if flags is None and blocks:
+        out = _or_block(batch, queries, keys, window)
+    elif flags is None:
         seen = _seen(queries, keys, window)
         out = Tensor((batch, 1, queries, keys), BOOL, (0, 0, keys, 1), seen.storage)
         del seen
     else:
         ones = new((), BOOL)
-        seen = _seen(queries, keys, window)
-        causal = new((queries, keys), BOOL)
+        seen = _or_block(batch, queries, keys, window) if blocks else _seen(queries, keys, window)
+        causal = new(seen.shape, BOOL)
         del seen, ones
         index = new((batch, keys), BOOL)
         out = new((batch, 1, queries, keys), BOOL)
@@ -84,6 +88,22 @@ def _seen(queries: int, keys: int, window: int | None) -> Tensor:
     both = new((queries, keys), BOOL)
     del lower, result
     return both
+
+
+def _or_block(batch: int, queries: int, keys: int, window: int | None) -> Tensor:
+    """``or_masks`` of what :func:`_seen` makes and of ``blockwise_overlay``."""
+    none = new((), BOOL)
+    seen = _seen(queries, keys, window)
+    result = new((queries, keys), BOOL)
+    del seen, none
+    of_queries, of_keys = new((batch, 1, queries, 1), I64), new((batch, 1, 1, keys), I64)
+    same = new((batch, 1, queries, keys), BOOL)
+    named = new((batch, 1, queries, 1), BOOL)
+    both = new(same.shape, BOOL)
+    del same, named, of_queries, of_keys
+    either = new(both.shape, BOOL)
+    del result, both
+    return either
 
 
 def padding_mask(

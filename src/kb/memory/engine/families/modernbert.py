@@ -120,6 +120,8 @@ def masked_loss(logits: Tensor, labels: list[Tensor], smoothed: bool) -> Tensor 
 class ModernBert(Encoder):
     """ModernBERT with a head; its norms have no bias."""
 
+    adapted_tables = ()  # it looks words up in its own way
+
     @property
     def kept_heads(self) -> tuple[str, ...]:  # type: ignore[override]
         """PEFT's class for spans looks for ``qa_outputs``, which is called ``classifier`` here and stays frozen."""

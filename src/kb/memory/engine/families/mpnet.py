@@ -103,6 +103,8 @@ class Layer:
 class Mpnet(Encoder):
     """MPNet with the head that its config names."""
 
+    adapted_tables = ()  # it looks words up in its own way
+
     @classmethod
     def check(cls, architecture: Architecture, setup: TrainingSetup) -> None:
         activation_of(architecture.activation)

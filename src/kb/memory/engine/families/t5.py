@@ -6,6 +6,7 @@ from kb.memory.engine import ops
 from kb.memory.engine.families.attention import PairedCache, heads_of
 from kb.memory.engine.families.masks import causal_mask, padding_mask
 from kb.memory.engine.modules import Linear, Model
+from kb.memory.engine.table_adapters import adapted
 from kb.memory.engine.tensor import BOOL, F16, F32, I64, Tensor, like, new
 from kb.memory.engine.world import world
 
@@ -263,15 +264,21 @@ class T5Stack:
 
     def __init__(self, model: "T5", name: str, layers: int) -> None:
         self.model, self.path, self.decoder = model, name, name == "decoder"
+        model.lookups.append((f"{name}.embed_tokens", model.shared, len(model.linears)))
         self.blocks = [self.block(model, f"{name}.block.{at}", at, decoder=self.decoder) for at in range(layers)]
         self.norm = T5Norm(model, f"{name}.final_layer_norm", model.architecture.d_model)
+
+    def words(self, ids: Tensor) -> Tensor:
+        """As the table has them, before an adapter adds to them."""
+        embeds = ops.embedding(ids, self.model.stack_words.get(self.path, self.model.shared))
+        self.model.require_input_grads(embeds)
+        return embeds
 
     def __call__(self, ids: Tensor, padding: Any, other: Any = None) -> Tensor:
         world.inside["T5Stack"] = self.path
         world.recording.term = "activations_decoder" if self.decoder else "activations_encoder"
         model, options, (batch, length) = self.model, self.model.options, ids.shape
-        embeds = ops.embedding(ids, model.stack_words.get(self.path, model.shared))
-        model.require_input_grads(embeds)
+        embeds = adapted(model, f"{self.path}.embed_tokens", ids, self.words)
         mask = other_mask = None
         eager = embeds.dtype if options.eager else None
         if self.decoder:
@@ -297,6 +304,7 @@ class T5(Model):
     """``T5ForConditionalGeneration``."""
 
     encodes = True
+    adapted_tables: tuple[str, ...] = ("embed_tokens",)
     reenters = False
     flattens = True
     special_tokens, forces_end = 3, False

@@ -119,6 +119,8 @@ class SummaryHead(TokenHead):
 class XLNet(Encoder):
     """XLNet with the head that its config names."""
 
+    adapted_tables = ()  # it looks words up in its own way
+
     @classmethod
     def check(cls, architecture: Architecture, setup: TrainingSetup) -> None:
         activation_of(architecture.activation)

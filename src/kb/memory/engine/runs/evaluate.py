@@ -5,7 +5,7 @@ from typing import Any
 from kb.core.setup import TrainingSetup
 from kb.memory.engine import ops
 from kb.memory.engine.modules import Model
-from kb.memory.engine.runs.train import inputs_of
+from kb.memory.engine.runs.train import beside_logits, inputs_of
 from kb.memory.engine.tensor import F32, Tensor, mark, new
 from kb.memory.engine.world import world
 
@@ -120,10 +120,9 @@ def evaluated(model: Model, batch: list[Any]) -> tuple[Tensor, list[Tensor], Any
     kind = model.options.autocast
     with autocast(kind):
         loss, logits, *kept = model.run(*batch)
-    outputs = [tensor for tensor in (logits, *kept[:1]) if tensor is not None]
+    outputs = [tensor for tensor in (logits, *beside_logits(kept)) if tensor is not None]
+    kept[:1] = [None] * len(kept[:1])
     del logits
     if kind:
-        for at, tensor in enumerate(outputs):
-            outputs[at] = ops.cast(tensor, F32)
-            del tensor
+        outputs = [ops.cast(tensor, F32) for tensor in outputs]  # those before live until all are there
     return loss, outputs, kept[1] if len(kept) > 1 else None

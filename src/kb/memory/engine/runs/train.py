@@ -168,9 +168,15 @@ def outputs_of(model: Model, batch: list[Any], *, smoothed: bool = False) -> tup
     kind = model.options.autocast
     with autocast(kind):
         loss, logits, *kept = model.run(*batch, smoothed=smoothed)
-    more = [tensor for tensor in kept[:1] if tensor is not None]
+    more = beside_logits(kept)
     if kind:
         logits, *more = (tensor and ops.cast(tensor, F32) for tensor in (logits, *more))
     if model.reducer is not None:
         loss, logits, *more = through_sink(model, (loss, logits, *more))
     return loss, logits, kept[1] if len(kept) > 1 else None, *more
+
+
+def beside_logits(kept: Sequence[Any]) -> list[Tensor]:
+    """The tensors that outputs hold beside loss and logits: one, several or none, the first of what a model gives."""
+    found = kept[0] if kept else None
+    return [tensor for tensor in (found if isinstance(found, tuple) else (found,)) if tensor is not None]

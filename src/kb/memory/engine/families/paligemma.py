@@ -1,0 +1,132 @@
+"""PaliGemma: SigLIP's tower, one layer behind it, and Gemma or Gemma 2, which sees a prompt as one block.
+
+It reads as ``modeling_paligemma.py``: names that live on there live on here.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from kb.core.model import Vision
+from kb.memory.engine import ops
+from kb.memory.engine.families.decoder_inputs import ByKind, of_layer
+from kb.memory.engine.families.llava import Llava, placeholders
+from kb.memory.engine.families.masks import causal_mask
+from kb.memory.engine.families.qwen_vl import Held
+from kb.memory.engine.modules import Linear, Model
+from kb.memory.engine.tensor import BOOL, F32, I64, Tensor, new
+from kb.memory.engine.world import world
+
+
+class Projector:
+    """``PaliGemmaMultiModalProjector``: one layer, from the tower's width to the words'."""
+
+    def __init__(self, model: Model, path: str, vision: Vision) -> None:
+        self.path = path
+        self.linear = Linear(model, f"{path}.linear", vision.width, model.architecture.d_model, bias=True)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        world.inside["Projector"] = self.path
+        return self.linear(x)
+
+
+class HeldInWindows(Held):
+    """Of Gemma 2: a layer that slides puts its window's size on the GPU first (``DynamicSlidingWindowLayer``)."""
+
+    def __init__(self, slides: Sequence[bool]) -> None:
+        super().__init__()
+        self.slides = slides
+
+    def update(self, at: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        if self.slides[at]:
+            self.tensors.append(new((), I64))
+        return super().update(at, key, value)
+
+
+class PaliGemma(Llava):
+    """``PaliGemmaForConditionalGeneration``. Its processor says of each token whether it is of the prompt."""
+
+    projector_class = Projector
+
+    def batch(self, rows: int, source: int, target: int = 0) -> list[Tensor]:
+        images, vision = self.options.images, self.vision
+        if images is None or not images.number:
+            return super().batch(rows, source, target)
+        ids, mask, kinds = (new((rows, source), I64) for _ in range(3))
+        pixels = new((rows * images.number, vision.channels, vision.image, vision.image), F32)
+        return [ids, mask, new((rows, source), I64), pixels, kinds]
+
+    def training_cache(self) -> Held:
+        return HeldInWindows(self.slides) if self.architecture.window else super().training_cache()
+
+    def pictured(self, ids: Tensor, padding: Any, cache: Any, *pictures: Tensor) -> tuple[Tensor, Any]:
+        """``PaliGemmaModel``: pictures in the place of their tokens, then masks, then the language model."""
+        world.recording.term = "activations_decoder"
+        embeds = self.looked_up(ids)
+        positions = places_from_one(embeds.shape[1])
+        features: Any = None
+        held: Any = None
+        kinds: Any = None
+        if pictures:
+            pixels, kinds = pictures
+            held = self.seen_in(pixels)
+            features = ops.cast(held[-1], embeds.dtype)
+            world.recording.term = "activations_decoder"
+            mask = placeholders(ids)
+            embeds = ops.put_where(embeds, mask, features)
+        blocks = prompt_as_block(kinds)
+        masks = self.masks(embeds, padding, blocks)
+        x = self.behind_masks(embeds, masks, cache, positions)
+        del held, blocks
+        return x, features
+
+    def seen_in(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        """``get_image_features``: the tower's last states, which live as long as what is projected of them."""
+        last, _, _ = self.tower(pixels)
+        return last, self.projector(last)
+
+    def masks(self, embeds: Tensor, padding: Any, blocks: Any) -> Any:
+        """``create_causal_mask`` and, of Gemma 2, the window's."""
+        rows, length, _ = embeds.shape
+        made = [
+            causal_mask(
+                rows,
+                length,
+                length,
+                padding,
+                eager=embeds.dtype if self.eager else None,
+                padded=self.options.padded,
+                window=window,
+                blocks=blocks is not None,
+            )
+            for window in (None, self.architecture.window)[: 1 + bool(self.architecture.window)]
+        ]
+        return ByKind(made) if len(made) > 1 else made[0]
+
+    def behind_masks(self, embeds: Tensor, masks: Any, cache: Any, positions: Tensor) -> Tensor:
+        """``GemmaModel`` from embeddings and a mask on."""
+        cos, sin = self.traits.tables(1, embeds.shape[1], self.rotary_width, embeds.dtype)
+        x = embeds
+        for layer in self.layers:
+            x = self.layer(layer, x, of_layer(masks, slides=layer.slides), cos, sin, cache, positions)
+        return self.norm(x)  # type: ignore[no-any-return]
+
+
+def prompt_as_block(kinds: Any) -> Any:
+    """Tokens of the prompt are one block, which see all of it; None where nobody says which they are."""
+    if kinds is None:
+        return None
+    compared = new(kinds.shape, BOOL)
+    block, none = new((), I64), new((), I64)
+    found = new(kinds.shape, I64)
+    del compared, block, none
+    return found
+
+
+def places_from_one(length: int) -> Tensor:
+    """``arange(length) + past``, then one more."""
+    plain = new((length,), I64)
+    places = new((length,), I64)
+    del plain
+    from_one = new((1, length), I64)
+    del places
+    return from_one
