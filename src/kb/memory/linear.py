@@ -37,8 +37,11 @@ DEFAULT_TARGETS = {
     "gptj": _QV,
     "gpt_neo": _QV,
 }
-# What model types call the projections that PEFT adapts by default.
-QUERY_AND_VALUE = (("q", "v"), ("q_proj", "v_proj"), ("query", "value"), ("q_lin", "v_lin"), ("qkv_proj",))
+# What model types call the projections that PEFT adapts by default; XLNet's are parameters and no layers, of which it
+# has only those of the feed-forward.
+PROJECTIONS = (
+    ("q", "v"), ("q_proj", "v_proj"), ("query", "value"), ("q_lin", "v_lin"), ("qkv_proj",), ("layer_1", "layer_2"),
+)  # fmt: skip
 
 Kind = Literal["linear", "embedding"]
 Stack = Literal["encoder", "decoder", "head", "embedding"]
@@ -157,7 +160,7 @@ def targets_for(architecture: Architecture) -> tuple[str, ...] | None:
     if known is not None:
         return known
     leaves = {module.leaf for module in modules(architecture)}
-    return next((names for names in QUERY_AND_VALUE if leaves.issuperset(names)), None)
+    return next((names for names in PROJECTIONS if leaves.issuperset(names)), None)
 
 
 @lru_cache(maxsize=256)
