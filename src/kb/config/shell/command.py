@@ -52,11 +52,17 @@ class Speller:
         return any(target.fact.name == fact for flag in flags for target in self.targets.get(flag.name, ()))
 
     def meant_by(self, name: str) -> str | None:
-        """The known flag that an unknown one is a slip of; argparse takes the beginning of one for the whole."""
+        """The known flag that an unknown one is a slip of."""
         if self._neighbours is None:
             self._neighbours = Neighbours(self.targets)
-        meant = self._neighbours.meant_by(name)
-        return None if meant is not None and meant.startswith(name) else meant
+        return self._neighbours.meant_by(name)
+
+    def shortened(self, name: str) -> str | None:
+        """The known flag of which an unknown one is all but the end: argparse takes it for the whole."""
+        if name in self.targets or self.ignores(name):
+            return None
+        meant = self.meant_by(name)
+        return meant if meant is not None and meant.startswith(name) else None
 
 
 PROCESSES, MACHINES = "launch.num_processes", "launch.num_machines"
@@ -278,8 +284,10 @@ def _follow_renames(settings: dict[str, Setting], speller: Speller) -> None:
 
 
 def _known_name(flag: Flag, speller: Speller) -> tuple[str, bool]:
-    """The flag's name, and whether it is said by its contrary: ``--no_fp16``, where no flag has that very name."""
-    if flag.name in speller.targets or not flag.name.startswith("no_"):
+    """The flag's whole name, and whether its contrary says it: ``--no_fp16``, where no flag has that very name."""
+    if not flag.name.startswith("no_"):
+        return speller.shortened(flag.name) or flag.name, False
+    if flag.name in speller.targets:
         return flag.name, False
     positive = flag.name.removeprefix("no_")
     switch = any(target.fact.type == "bool" for target in speller.targets.get(positive, ()))

@@ -49,9 +49,9 @@ def trainer_of(script: str) -> str | None:
 
 
 def is_config(argument: Argument, *, code: bool = False) -> bool:
-    """Whether the argument looks like a config file, perhaps one in Python; of an unknown one nothing is said."""
+    """Whether the argument looks like a config file, perhaps one in Python; ``--data=x.json`` is a flag."""
     suffixes = (*CONFIG_SUFFIXES, ".py") if code else CONFIG_SUFFIXES
-    return argument.text is not None and argument.text.endswith(suffixes)
+    return argument.text is not None and argument.text.endswith(suffixes) and not is_flag(argument)
 
 
 def overrides_of(arguments: Sequence[Argument], text: str) -> list[tuple[str, Argument, Argument]]:
