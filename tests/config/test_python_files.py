@@ -476,3 +476,40 @@ def {name}():
 def test_a_class_of_another_library_is_no_namesakes(library: str, read: bool) -> None:
     text = f"from {library} import PPOConfig\nargs = PPOConfig(learning_rate=1e-5, scale_reward='running')\n"
     assert bool(READER.read(text, "train.py")) is read
+
+
+LATER = """
+from transformers import Trainer, TrainingArguments
+def main(flag):
+    args = TrainingArguments(output_dir="out", per_device_train_batch_size=4, learning_rate=1e-4)
+    {before}
+    trainer = Trainer(model=model, args=args)
+    trainer.train()
+    {after}
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ("args.per_device_train_batch_size = 8", "", 8),
+        ("args.per_device_train_batch_size = 8; args.per_device_train_batch_size = 2", "", 2),
+        ("args.per_device_train_batch_size = rows(args)", "", None),
+        ("if flag: args.per_device_train_batch_size = 8", "", None),
+        ("for n in (1, 2): args.per_device_train_batch_size = n", "", None),
+        ("if False: args.per_device_train_batch_size = 8", "", 4),
+        ("other.per_device_train_batch_size = 8", "", 4),
+        ("args = Other(); args.per_device_train_batch_size = 8", "", 4),
+        ("", "args.per_device_train_batch_size = 8", 4),
+    ],
+)
+def test_what_arguments_are_given_before_training_goes_over_their_call(
+    before: str, after: str, expected: int | None
+) -> None:
+    value = only(LATER.format(before=before, after=after)).settings["training.per_device_train_batch_size"].value
+    assert (None if is_unknown(value) else value) == expected
+
+
+def test_an_attribute_that_is_no_setting_says_nothing() -> None:
+    unit = only(LATER.format(before="args.model_config = config; args.gradient_checkpointing = True", after=""))
+    assert unit.settings["training.gradient_checkpointing"].value is True and not unit.unknown_keys

@@ -91,7 +91,10 @@ class PythonReader:
         names = Names(module.tree)
         values = Values(module, names, self._constants, path, sources, started)
         calls, by_default = calls_of(values.expressions, self._table)
-        given = {call.number: given_to(call, module, values) for call in calls}
+        given = {
+            call.number: given_to(call, module, values, names, self.compiled(call.kind.dialect or DIALECT).targets)
+            for call in calls
+        }
         return Analysis(module, calls, given, values, names, by_default, module.source)
 
     def compiled(self, name: str) -> CompiledDialect:
