@@ -225,3 +225,11 @@ def test_an_estimate_that_cannot_be_made_says_why_in_the_same_words(more: str, k
     with pytest.raises(UserError) as raised:
         estimate(checker.prepare(CONFIGS.read(f"{CONFIG}{more}\n", "config.yaml")[0]), CATALOG)
     assert raised.value.key == f"note.{key}"
+
+
+@pytest.mark.parametrize("said", ["use_cpu", "no_cuda"])
+def test_a_run_that_keeps_to_the_cpu_takes_nothing_of_a_gpu(said: str) -> None:
+    result = config(f"{said}: true")
+    assert (result.prediction, result.note, result.note_values["said"]) == (None, "cpu_only", said)
+    assert not [each for each in result.findings if each.rule.endswith("-gpu")]
+    assert config(f"{said}: false").prediction is not None
