@@ -513,3 +513,22 @@ def test_what_arguments_are_given_before_training_goes_over_their_call(
 def test_an_attribute_that_is_no_setting_says_nothing() -> None:
     unit = only(LATER.format(before="args.model_config = config; args.gradient_checkpointing = True", after=""))
     assert unit.settings["training.gradient_checkpointing"].value is True and not unit.unknown_keys
+
+
+def test_a_loss_of_its_own_leaves_open_whether_unsloths_counts():
+    run = """
+from transformers import Trainer, TrainingArguments
+from unsloth import FastLanguageModel
+model, tokenizer = FastLanguageModel.from_pretrained("unsloth/Qwen2.5-0.5B", load_in_4bit=True)
+{trainer}
+Own(model=model, args=TrainingArguments(output_dir="out", per_device_train_batch_size=2)).train()
+"""
+    own = "class Own(Trainer):\n    def compute_loss(self, model, inputs): ..."
+    assert only(run.format(trainer="Own = Trainer")).settings["model.fused_loss"].value is True
+    assert is_unknown(only(run.format(trainer=own)).settings["model.fused_loss"].value)
+
+
+@pytest.mark.parametrize("line", ["config.max_position_embeddings = 4096", "resize_position_embeddings(4096)"])
+def test_a_model_with_more_positions_than_its_checkpoint_is_not_the_checkpoints(line: str):
+    assert is_unknown(only(SCRIPT + f"model.{line}\n").settings["model.max_positions"].value)
+    assert "model.max_positions" not in only(SCRIPT).settings

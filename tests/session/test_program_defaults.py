@@ -305,3 +305,14 @@ def test_no_fix_gives_a_command_a_flag_that_its_program_lacks(tmp_path: Path) ->
     program = program.replace("args = ", 'parser.add_argument("--bf16", action="store_true")\nargs = ')
     (known,) = [each for each in checked(tmp_path, program, **asked).findings if each.rule == slow]
     assert known.fixes
+
+
+def test_a_program_that_gives_its_model_more_positions_is_not_held_against_the_checkpoints(tmp_path: Path) -> None:
+    program = OWN_LOOP.replace("{step}", "Trainer(model=model)").replace(
+        "args = ", 'parser.add_argument("--max_source_length", type=int)\nargs = '
+    )
+    command = T5.replace("google-t5/t5-base", "facebook/bart-base").rstrip() + " --max_source_length 4096\n"
+    long = "source-longer-than-positions"
+    assert long in [each.rule for each in checked(tmp_path, program, command=command).findings]
+    program += "\nconfig.max_position_embeddings = args.max_source_length\n"
+    assert long not in [each.rule for each in checked(tmp_path, program, command=command).findings]

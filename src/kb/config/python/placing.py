@@ -61,6 +61,14 @@ def keeps_no_logits(text: str) -> bool:
     return "Trainer(" in text and not kept and ".predict(" not in text and "Trainer(**" not in text
 
 
+POSITIONS = "model.max_positions"
+
+
+def resizes_positions(text: str) -> bool:
+    """Whether a source gives a model another number of positions than its checkpoint has."""
+    return re.search(r"\bmax_position_embeddings[\"']?\]?\s*=(?!=)|\bresize_position_embeddings\(", text) is not None
+
+
 def goes_its_own_way(text: str) -> bool:
     """Whether a source trains by a loop of its own, or sets the precision of what it computes by itself: of a Trainer's
     arguments it has none, and their defaults say nothing of it."""

@@ -12,10 +12,12 @@ from kb.config.python.loaded import loaded
 from kb.config.python.placing import (
     LOSS_ONLY,
     OF_METRICS,
+    POSITIONS,
     asks_for_metrics,
     device_map_of,
     has_own_loop,
     keeps_no_logits,
+    resizes_positions,
 )
 from kb.config.shell.command import Speller
 from kb.config.shell.expand import Argument
@@ -83,6 +85,9 @@ def with_program(unit: Unit, programs: Sequence[Program], speller: Speller) -> U
         settings[LOSS_ONLY] = naming._replace(value=True, path=("compute_metrics",))
     if splits is not None:
         settings[NOT_MODELLED] = naming._replace(value=f"{splits[1]} ({unit.program})")
+    if resizes_positions(program.text):
+        unknown = Unknown(frozenset((POSITIONS,)), "known only when the command runs")
+        settings[POSITIONS] = naming._replace(value=unknown)
     if has_own_loop(program.text):
         settings[OWN_LOOP] = naming._replace(value=True)
     kept = {name: each for name, each in settings.items() if name not in OF_METRICS}
