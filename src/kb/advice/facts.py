@@ -144,7 +144,6 @@ class UnitFacts:
                 "config.says_torch_dtype": lambda _: says_torch_dtype(unit),
                 "method": lambda _: self._method(),
                 **dict.fromkeys(("run.adapter", "run.quantized", "run.own_loop"), self._setting),
-                "run.tables_upcast": lambda _: self.setup.prepare_for_kbit and not self.setup.half_tables,
                 "run.not_modelled": lambda _: ", ".join(self.setup.unmodelled) or None,
                 "batch.effective": lambda _: self.setup.effective_batch_size if self.setup.batch_known else None,
                 "batch.said": lambda _: said_effective_batch(self.unit),

@@ -5,6 +5,7 @@ import re
 from typing import Any, cast
 
 from kb.config.files import read_if_any
+from kb.config.tracked import tracked
 from kb.core.patterns import PatternError, compiled
 
 NAME = ".gitignore"
@@ -59,8 +60,6 @@ class IgnoreFiles:
     def _is_tracked(self, path: str) -> bool:
         """Whether git keeps a file that matches a pattern: what it once took in, it goes on with."""
         if self._tracked is None:
-            from kb.config.tracked import tracked  # few folders have a config that a pattern matches
-
             self._tracked = tracked(self._root)
         return os.path.relpath(path, self._root).replace(os.sep, "/") in self._tracked
 

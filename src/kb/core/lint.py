@@ -165,28 +165,23 @@ def _kinds_of(tree: Tree, name: str, known: ProjectRelease | None) -> list[Bound
 def _bounds(
     name: str, tree: Tree, allowed: Sequence[Bound], holding: set[Bound], known: ProjectRelease | None
 ) -> list[OnRelease]:
-    """From which release on, and before which, the rule holds. Where it holds of the oldest and the newest and of none
-    between (a name that some releases had), two: before some, and after them.
-    """
+    """From which release on, and before which, the rule holds; both sides of a gap, of a name some releases had."""
     spans = [(min(holding), max(holding))]
     if spans == [(allowed[0], allowed[-1])]:
         gap = [at for at, kind in enumerate(allowed) if kind not in holding]
         spans = [(allowed[0], allowed[gap[0] - 1]), (allowed[gap[-1] + 1], allowed[-1])]
-    named = sorted(literals_beside(tree, name))
+    named, found = sorted(literals_beside(tree, name)), []
     place = known.place.text() if known and known.place else ""
-    found = []
     for low, high in spans:
         since = next((bound for bound in reversed(named) if bound <= low), None) if low != allowed[0] else None
         before = next((bound for bound in named if bound > high), None) if high != allowed[-1] else None
-        library = name.removeprefix(OF_RELEASE)
-        found.append(OnRelease(library, since, before, known.specifier if known else "", place))
+        specifier = known.specifier if known else ""
+        found.append(OnRelease(name.removeprefix(OF_RELEASE), since, before, specifier, place))
     return found
 
 
 def _on_releases(finding: Finding, on: tuple[OnRelease, ...]) -> Finding:
-    """The finding as likely, where it holds for some of the releases only; its fixes are no longer safe. Of two spans
-    of one library it is told of the newer.
-    """
+    """The finding as likely, where it holds for some releases only, its fixes no longer safe; of two spans the newer."""
     if not on:
         return finding
     last = {each.library: each for each in on}

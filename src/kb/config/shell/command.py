@@ -52,17 +52,12 @@ class Speller:
         return any(target.fact.name == fact for flag in flags for target in self.targets.get(flag.name, ()))
 
     def meant_by(self, name: str) -> str | None:
-        """The known flag that an unknown one is a slip of."""
+        """The known flag that an unknown one is a slip of; argparse takes the beginning of one for the whole."""
+        if name in self.targets or self.ignores(name):
+            return None
         if self._neighbours is None:
             self._neighbours = Neighbours(self.targets)
         return self._neighbours.meant_by(name)
-
-    def shortened(self, name: str) -> str | None:
-        """The known flag of which an unknown one is all but the end: argparse takes it for the whole."""
-        if name in self.targets or self.ignores(name):
-            return None
-        meant = self.meant_by(name)
-        return meant if meant is not None and meant.startswith(name) else None
 
 
 PROCESSES, MACHINES = "launch.num_processes", "launch.num_machines"
@@ -157,7 +152,7 @@ def unit_of(launch: Launch, speller: Speller, path: str, section: str | None, pl
             if name in seen and not listed:
                 events += repeated(seen[name], flag, places)
             seen[name] = flag
-        elif not speller.ignores(name) and (meant := speller.meant_by(name)) is not None:
+        elif (meant := speller.meant_by(name)) is not None:
             events.append(_misspelt(flag, meant, speller, launch.flags, places))
         for target in targets:
             setting, event = setting_of(flag, negated, target, places)
@@ -286,7 +281,8 @@ def _follow_renames(settings: dict[str, Setting], speller: Speller) -> None:
 def _known_name(flag: Flag, speller: Speller) -> tuple[str, bool]:
     """The flag's whole name, and whether its contrary says it: ``--no_fp16``, where no flag has that very name."""
     if not flag.name.startswith("no_"):
-        return speller.shortened(flag.name) or flag.name, False
+        meant = speller.meant_by(flag.name) or ""
+        return meant if meant.startswith(flag.name) else flag.name, False
     if flag.name in speller.targets:
         return flag.name, False
     positive = flag.name.removeprefix("no_")
