@@ -181,7 +181,7 @@ def _bounds(
 
 
 def _on_releases(finding: Finding, on: tuple[OnRelease, ...]) -> Finding:
-    """The finding as likely, where it holds for some releases only, its fixes no longer safe; of two spans the newer."""
+    """The finding as likely, where it holds for some releases only, its fixes no longer safe; of two spans the new."""
     if not on:
         return finding
     last = {each.library: each for each in on}
