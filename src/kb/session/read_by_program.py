@@ -2,7 +2,9 @@
 
 import os
 import re
+import sys
 from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
 
 from kb.config.files import ConfigError
 from kb.config.program_files import ProgramFiles
@@ -200,8 +202,13 @@ def _says(unit: Unit, name: str) -> bool:
 def _share(program: Program, root: Node) -> float:
     """The part of a config's keys that a program names: by half of them it may be the one that reads it."""
     keys = _keys(root)
-    words = set(re.findall(r"\w+", program.text))
+    words = _words(program.text)
     return sum(key in words for key in keys) / len(keys) if keys else 0.0
+
+
+@lru_cache(64)
+def _words(text: str) -> frozenset[str]:
+    return frozenset(map(sys.intern, set(re.findall(r"\w+", text))))
 
 
 def _keys(root: Node) -> list[str]:
