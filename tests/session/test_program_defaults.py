@@ -247,6 +247,9 @@ trainer = transformers.Trainer(model=model, args=args)
         ("use_cache=False", "model.gradient_checkpointing_enable()", {"training.gradient_checkpointing": True}),
         ("", "if args.gradient_checkpointing:\n    model.gradient_checkpointing_enable()", {}),
         ("", "if big:\n    model.gradient_checkpointing_enable()", {"training.gradient_checkpointing": None}),
+        ("", "if plain:\n    AutoModel.from_pretrained(n)\nelse:\n    AutoModel.from_pretrained(n, dtype='auto')",
+         {"model.torch_dtype": None}),
+        ("", "if plain:\n    m = AutoModel.from_pretrained(n, dtype='auto')", {"model.torch_dtype": "auto"}),
     ],
 )  # fmt: skip
 def test_how_a_program_loads_its_model_by_itself(given: str, more: str, expected: dict[str, Any]) -> None:
