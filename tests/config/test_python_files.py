@@ -532,3 +532,8 @@ Own(model=model, args=TrainingArguments(output_dir="out", per_device_train_batch
 def test_a_model_with_more_positions_than_its_checkpoint_is_not_the_checkpoints(line: str):
     assert is_unknown(only(SCRIPT + f"model.{line}\n").settings["model.max_positions"].value)
     assert "model.max_positions" not in only(SCRIPT).settings
+
+
+def test_a_server_in_a_trainers_file_says_nothing_of_training():
+    text = "from vllm import LLM\nclass Own(Trainer):\n    def serve(self): self.llm = LLM(model='Qwen/Qwen3-4B')\n"
+    assert not [name for name in only(text).settings if name.startswith(("training.", "lora."))]

@@ -138,7 +138,7 @@ class PythonReader:
             told.update(event.span for event in part.events)
         if not any(name in settings for name in (SOURCE, "trl.max_length", "trl.max_seq_length")):
             settings |= lengths_by_constants(analysis.module, analysis.names, analysis.values)
-        if run.own is not None:
+        if run.own is not None and not run.own.kind.module:  # a server trains nothing
             settings |= said_by_source(analysis.module.text, settings, analysis.name_span(run.own))
         hidden = [name for call in calls for name in _hidden_by(call, analysis)]
         elsewhere = any(call.kind.group == "trainer" and call.argument("args") for call in calls)
