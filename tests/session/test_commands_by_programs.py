@@ -398,3 +398,15 @@ DPOTrainer(model=model, args=DPOConfig(output_dir="o", beta=args.beta, max_lengt
     dtype = told.unit.settings["model.torch_dtype"]
     assert (told.unit.dialect, dtype.value, dtype.joined) == ("trl", "bfloat16", "train.py")
     assert "trl-torch-dtype-removed" not in [each.rule for each in told.findings]
+
+
+@pytest.mark.parametrize(("flags", "told"), [("", False), ("--steps 500", True)])
+def test_a_librarys_default_that_a_program_hands_on_is_said_by_nobody(tmp_path: Path, flags: str, told: bool) -> None:
+    program = (
+        PROGRAM.replace("--gpu_bs", "--steps")
+        .replace("default=0", "default=500")
+        .replace("bf16=args.half", "save_steps=args.steps, save_strategy='epoch', dataloader_num_workers=0")
+    )
+    found = result(tmp_path, f"python train.py --model facebook/opt-125m {flags}\n", program)
+    assert ("save-steps-not-used" in [each.rule for each in found.findings]) is told
+    assert value(found, "dataloader_num_workers") == 0
