@@ -158,6 +158,11 @@ def test_a_value_of_the_wrong_type_or_none_is_told(flags: str, kind: str) -> Non
     assert (event.kind, event.values["want"]) == (kind, "integer")
 
 
+def test_a_class_is_no_model() -> None:
+    assert "model.name" not in values("python x.py --model_name RobertaForQuestionAnswering --do_train")
+    assert values("python x.py --model_name klue/roberta-large --do_train")["model.name"] == "klue/roberta-large"
+
+
 def test_an_old_name_counts_for_the_new_one() -> None:
     assert values("python x.py --evaluation_strategy epoch --do_train")["training.eval_strategy"] == "epoch"
 

@@ -319,3 +319,11 @@ def test_a_program_that_gives_its_model_more_positions_is_not_held_against_the_c
     assert long in [each.rule for each in checked(tmp_path, program, command=command).findings]
     program += "\nconfig.max_position_embeddings = args.max_source_length\n"
     assert long not in [each.rule for each in checked(tmp_path, program, command=command).findings]
+
+
+def test_a_flag_that_the_command_gives_has_no_default_whatever_its_value_says(tmp_path: Path) -> None:
+    program = OWN_LOOP.replace("{step}", "Trainer(model=model)").replace("--model_name_or_path", "--model_name")
+    program = program.replace('("--model_name")', '("--model_name", default="base")')
+    command = T5.replace("_or_path google-t5/t5-base", " BertForQuestionAnswering")
+    setup = checked(tmp_path, program, command=command).setup
+    assert setup is not None and setup.model_name is None

@@ -115,7 +115,7 @@ def _defaults(
     for name, default in defaults.items():
         for target in speller.targets.get(name, []):
             fact = target.fact.name
-            if fact in unit.settings or fact == DEVICE_MAP or not fact.startswith(BROUGHT):
+            if fact in unit.settings or name in unit.keys or fact == DEVICE_MAP or not fact.startswith(BROUGHT):
                 continue
             if _left_out(fact, default, unit.settings, own_name=target.rank >= LAST):
                 continue
