@@ -218,6 +218,9 @@ def test_a_flag_with_a_file_is_no_config_of_the_run() -> None:
         .settings.keys()
         .isdisjoint({"launch.run_config"})
     )
+    swift = script("swift sft --model Qwen/Qwen2.5-7B --dataset ./data/a.json ./data/b.json --max_length 2048\n")
+    assert "launch.run_config" not in swift.settings and swift.settings["data.max_source_length"].value == 2048
+    assert script("axolotl train --debug run.yml\n").settings["launch.run_config"].value == "run.yml"
     assert script("python train.py run.yaml --seed 1\n").settings["launch.run_config"].value == "run.yaml"
 
 
@@ -226,3 +229,6 @@ def test_the_beginning_of_a_flag_stands_for_the_whole_as_argparse_has_it() -> No
     found = unit.settings["training.gradient_accumulation_steps"]
     assert (found.value, found.path) == (8, ("--gradient_accumulation_step",))
     assert [event.values["key"] for event in unit.events] == ["--warmup_ratios"]
+    two = script(f"python {TRAIN.rstrip()} --gradient_checkpoint --eval 3\n")  # some releases have two that begin so
+    assert is_unknown(two.settings["training.gradient_checkpointing"].value)
+    assert not [name for name in two.settings if name.startswith("training.eval")]

@@ -12,8 +12,8 @@ from kb.config.python.held import CommandLine, GivenConfig
 from kb.config.python.reader import PythonReader
 from kb.config.python.rewritten import rewritten
 from kb.config.python.syntax import Module
-from kb.config.shell.command import Speller
 from kb.config.shell.program_settings import BROUGHT, with_program
+from kb.config.shell.speller import Speller
 from kb.config.text.nodes import MAPPING, Node
 from kb.config.text.parsing import parse
 from kb.config.text.source import Source

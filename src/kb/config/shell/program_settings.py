@@ -19,10 +19,10 @@ from kb.config.python.placing import (
     keeps_no_logits,
     resizes_positions,
 )
-from kb.config.shell.command import Speller
 from kb.config.shell.expand import Argument
 from kb.config.shell.flag_values import setting_of
 from kb.config.shell.flags import Flag
+from kb.config.shell.speller import Speller
 from kb.config.text.source import Places
 from kb.core.document import REWRITTEN, Setting, Unit
 from kb.core.expression import Unknown
