@@ -227,6 +227,12 @@ def test_an_estimate_that_cannot_be_made_says_why_in_the_same_words(more: str, k
     assert raised.value.key == f"note.{key}"
 
 
+def test_a_run_on_a_tpu_is_not_predicted_for_a_gpu() -> None:
+    result = config("tpu_num_cores: 8")
+    assert (result.prediction, result.note_values["named"]) == (None, "TPU (tpu_num_cores)")
+    assert config("tpu_num_cores: null").prediction is not None
+
+
 @pytest.mark.parametrize("said", ["use_cpu", "no_cuda"])
 def test_a_run_that_keeps_to_the_cpu_takes_nothing_of_a_gpu(said: str) -> None:
     result = config(f"{said}: true")
