@@ -225,3 +225,32 @@ def test_an_estimate_that_cannot_be_made_says_why_in_the_same_words(more: str, k
     with pytest.raises(UserError) as raised:
         estimate(checker.prepare(CONFIGS.read(f"{CONFIG}{more}\n", "config.yaml")[0]), CATALOG)
     assert raised.value.key == f"note.{key}"
+
+
+def test_a_run_on_a_tpu_is_not_predicted_for_a_gpu() -> None:
+    result = config("tpu_num_cores: 8")
+    assert (result.prediction, result.note_values["named"]) == (None, "TPU (tpu_num_cores)")
+    assert config("tpu_num_cores: null").prediction is not None
+
+
+@pytest.mark.parametrize("said", ["use_cpu", "no_cuda"])
+def test_a_run_that_keeps_to_the_cpu_takes_nothing_of_a_gpu(said: str) -> None:
+    result = config(f"{said}: true")
+    assert (result.prediction, result.note, result.note_values["said"]) == (None, "cpu_only", said)
+    assert not [each for each in result.findings if each.rule.endswith("-gpu")]
+    assert config(f"{said}: false").prediction is not None
+
+
+def test_vllm_inside_unsloth_shares_the_weights_and_is_not_counted_as_trls() -> None:
+    result = python(
+        """
+from trl import GRPOConfig, GRPOTrainer
+from unsloth import FastLanguageModel
+model, tokenizer = FastLanguageModel.from_pretrained("unsloth/Phi-4", load_in_4bit=True, fast_inference=True)
+args = GRPOConfig(output_dir="out", use_vllm=True, per_device_train_batch_size=1, num_generations=6)
+GRPOTrainer(model=model, args=args).train()
+"""
+    )
+    assert (result.prediction, result.note) == (None, "not_modelled")
+    assert result.note_values["named"] == "Unsloth + vLLM (use_vllm)"
+    assert not [each for each in result.findings if each.rule.startswith("colocated-vllm")]

@@ -149,10 +149,18 @@ def test_a_flag_of_the_scripts_own_is_no_slip() -> None:
     assert read("python x.py --fp16 --ensemble_method soft_voting --use_solar_api").events == ()
 
 
-@pytest.mark.parametrize("flags", ["--batch_size many", "--batch_size 1.5", "--batch_size"])
-def test_a_value_of_the_wrong_type_is_told(flags: str) -> None:
+@pytest.mark.parametrize(
+    ("flags", "kind"),
+    [("--batch_size many", "wrong-type"), ("--batch_size 1.5", "wrong-type"), ("--batch_size", "flag-without-value")],
+)
+def test_a_value_of_the_wrong_type_or_none_is_told(flags: str, kind: str) -> None:
     (event,) = read(f"python x.py {flags}").events
-    assert (event.kind, event.values["want"]) == ("wrong-type", "integer")
+    assert (event.kind, event.values["want"]) == (kind, "integer")
+
+
+def test_a_class_is_no_model() -> None:
+    assert "model.name" not in values("python x.py --model_name RobertaForQuestionAnswering --do_train")
+    assert values("python x.py --model_name klue/roberta-large --do_train")["model.name"] == "klue/roberta-large"
 
 
 def test_an_old_name_counts_for_the_new_one() -> None:

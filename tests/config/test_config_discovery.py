@@ -175,6 +175,23 @@ def test_git_itself_agrees_on_what_is_ignored(tree, tmp_path):
     assert {path.removeprefix("./") for path in paths(discover(["."]))} == kept
 
 
+def test_what_git_keeps_is_read_though_a_pattern_matches_it(tree, tmp_path):
+    import shutil
+    import subprocess
+
+    if shutil.which("git") is None:
+        if os.environ.get("CI"):
+            pytest.fail("git is missing")
+        pytest.skip("git is missing")
+    names = [f"runs/{'x' * length}.yaml" for length in range(1, 12)] + ["runs/학습.yaml", "runs/left.yaml"]
+    tree(dict.fromkeys(names, "") | {".gitignore": "runs/*.yaml\n"})
+    subprocess.run(["git", "init", "-q", "."], check=True, cwd=tmp_path)
+    subprocess.run(["git", "add", "-f", *names[:-1]], check=True, cwd=tmp_path)
+    assert {path.removeprefix("./") for path in paths(discover(["."]))} == set(names[:-1])
+    (tmp_path / ".git" / "index").write_bytes(b"DIRC\0\0\0\2\0\0\0\11short")  # a half-written one: patterns alone count
+    assert not paths(discover(["."]))
+
+
 def test_pathspec_is_not_imported_for_named_files(tree):
     import subprocess
 

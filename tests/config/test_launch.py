@@ -209,3 +209,26 @@ def test_what_only_runs_the_command_that_follows_hides_no_launcher(wrapper: str,
 def test_a_files_name_may_speak_of_several_gpus(name: str, several: bool) -> None:
     result = checked(CONFIGS.read(CONFIG, f"recipes/{name}")[0])
     assert ("launch.num_processes" in result.setup.unresolved) is several
+
+
+def test_a_flag_with_a_file_is_no_config_of_the_run() -> None:
+    assert "launch.run_config" not in script("python train.py --test_file=./data/test.json --seed 1\n" + TRAIN).settings
+    assert (
+        script(f"python train.py --test_file=./data/rows.json {TRAIN[9:]}")
+        .settings.keys()
+        .isdisjoint({"launch.run_config"})
+    )
+    swift = script("swift sft --model Qwen/Qwen2.5-7B --dataset ./data/a.json ./data/b.json --max_length 2048\n")
+    assert "launch.run_config" not in swift.settings and swift.settings["data.max_source_length"].value == 2048
+    assert script("axolotl train --debug run.yml\n").settings["launch.run_config"].value == "run.yml"
+    assert script("python train.py run.yaml --seed 1\n").settings["launch.run_config"].value == "run.yaml"
+
+
+def test_the_beginning_of_a_flag_stands_for_the_whole_as_argparse_has_it() -> None:
+    unit = script(f"python {TRAIN.rstrip()} --gradient_accumulation_step=8 --warmup_ratios 0.1\n")
+    found = unit.settings["training.gradient_accumulation_steps"]
+    assert (found.value, found.path) == (8, ("--gradient_accumulation_step",))
+    assert [event.values["key"] for event in unit.events] == ["--warmup_ratios"]
+    two = script(f"python {TRAIN.rstrip()} --gradient_checkpoint --eval 3\n")  # some releases have two that begin so
+    assert is_unknown(two.settings["training.gradient_checkpointing"].value)
+    assert not [name for name in two.settings if name.startswith("training.eval")]

@@ -476,3 +476,64 @@ def {name}():
 def test_a_class_of_another_library_is_no_namesakes(library: str, read: bool) -> None:
     text = f"from {library} import PPOConfig\nargs = PPOConfig(learning_rate=1e-5, scale_reward='running')\n"
     assert bool(READER.read(text, "train.py")) is read
+
+
+LATER = """
+from transformers import Trainer, TrainingArguments
+def main(flag):
+    args = TrainingArguments(output_dir="out", per_device_train_batch_size=4, learning_rate=1e-4)
+    {before}
+    trainer = Trainer(model=model, args=args)
+    trainer.train()
+    {after}
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ("args.per_device_train_batch_size = 8", "", 8),
+        ("args.per_device_train_batch_size = 8; args.per_device_train_batch_size = 2", "", 2),
+        ("args.per_device_train_batch_size = rows(args)", "", None),
+        ("if flag: args.per_device_train_batch_size = 8", "", None),
+        ("for n in (1, 2): args.per_device_train_batch_size = n", "", None),
+        ("if False: args.per_device_train_batch_size = 8", "", 4),
+        ("other.per_device_train_batch_size = 8", "", 4),
+        ("args = Other(); args.per_device_train_batch_size = 8", "", 4),
+        ("", "args.per_device_train_batch_size = 8", 4),
+    ],
+)
+def test_what_arguments_are_given_before_training_goes_over_their_call(
+    before: str, after: str, expected: int | None
+) -> None:
+    value = only(LATER.format(before=before, after=after)).settings["training.per_device_train_batch_size"].value
+    assert (None if is_unknown(value) else value) == expected
+
+
+def test_an_attribute_that_is_no_setting_says_nothing() -> None:
+    unit = only(LATER.format(before="args.model_config = config; args.gradient_checkpointing = True", after=""))
+    assert unit.settings["training.gradient_checkpointing"].value is True and not unit.unknown_keys
+
+
+def test_a_loss_of_its_own_leaves_open_whether_unsloths_counts():
+    run = """
+from transformers import Trainer, TrainingArguments
+from unsloth import FastLanguageModel
+model, tokenizer = FastLanguageModel.from_pretrained("unsloth/Qwen2.5-0.5B", load_in_4bit=True)
+{trainer}
+Own(model=model, args=TrainingArguments(output_dir="out", per_device_train_batch_size=2)).train()
+"""
+    own = "class Own(Trainer):\n    def compute_loss(self, model, inputs): ..."
+    assert only(run.format(trainer="Own = Trainer")).settings["model.fused_loss"].value is True
+    assert is_unknown(only(run.format(trainer=own)).settings["model.fused_loss"].value)
+
+
+@pytest.mark.parametrize("line", ["config.max_position_embeddings = 4096", "resize_position_embeddings(4096)"])
+def test_a_model_with_more_positions_than_its_checkpoint_is_not_the_checkpoints(line: str):
+    assert is_unknown(only(SCRIPT + f"model.{line}\n").settings["model.max_positions"].value)
+    assert "model.max_positions" not in only(SCRIPT).settings
+
+
+def test_a_server_in_a_trainers_file_says_nothing_of_training():
+    text = "from vllm import LLM\nclass Own(Trainer):\n    def serve(self): self.llm = LLM(model='Qwen/Qwen3-4B')\n"
+    assert not [name for name in only(text).settings if name.startswith(("training.", "lora."))]

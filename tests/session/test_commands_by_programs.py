@@ -433,3 +433,15 @@ def test_epochs_that_are_only_a_programs_default_are_no_contradiction_to_the_ste
     text, name = (command, "run.sh") if command else (program, "train.py")
     (told,) = checker.check(text.encode(), str(tmp_path / name)).results
     assert ("max-steps-overrides-epochs" in [each.rule for each in told.findings]) is fires
+
+
+@pytest.mark.parametrize(("flags", "told"), [("", False), ("--steps 500", True)])
+def test_a_librarys_default_that_a_program_hands_on_is_said_by_nobody(tmp_path: Path, flags: str, told: bool) -> None:
+    program = (
+        PROGRAM.replace("--gpu_bs", "--steps")
+        .replace("default=0", "default=500")
+        .replace("bf16=args.half", "save_steps=args.steps, save_strategy='epoch', dataloader_num_workers=0")
+    )
+    found = result(tmp_path, f"python train.py --model facebook/opt-125m {flags}\n", program)
+    assert ("save-steps-not-used" in [each.rule for each in found.findings]) is told
+    assert value(found, "dataloader_num_workers") == 0

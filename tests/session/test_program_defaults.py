@@ -141,7 +141,7 @@ def checked(folder: Path, program: str, flags: str = "", command: str = RUN, **m
     (folder / ".git").mkdir(exist_ok=True)
     (folder / "train.py").write_text(program, "utf-8")
     (folder / "run.sh").write_text(command.format(flags), "utf-8")
-    question = Question.of(gpu="t4", versions={"transformers": "4.40.0"}, **machine)
+    question = Question.of(**{"gpu": "t4", "versions": {"transformers": "4.40.0"}, **machine})
     outcome = check_input(Input(str(folder / "run.sh")), file_checker(CATALOG, find_project(str(folder)), question))
     assert outcome is not None and not isinstance(outcome, Unusable), outcome
     return outcome.results[0]
@@ -247,6 +247,9 @@ trainer = transformers.Trainer(model=model, args=args)
         ("use_cache=False", "model.gradient_checkpointing_enable()", {"training.gradient_checkpointing": True}),
         ("", "if args.gradient_checkpointing:\n    model.gradient_checkpointing_enable()", {}),
         ("", "if big:\n    model.gradient_checkpointing_enable()", {"training.gradient_checkpointing": None}),
+        ("", "if plain:\n    AutoModel.from_pretrained(n)\nelse:\n    AutoModel.from_pretrained(n, dtype='auto')",
+         {"model.torch_dtype": None}),
+        ("", "if plain:\n    m = AutoModel.from_pretrained(n, dtype='auto')", {"model.torch_dtype": "auto"}),
     ],
 )  # fmt: skip
 def test_how_a_program_loads_its_model_by_itself(given: str, more: str, expected: dict[str, Any]) -> None:
@@ -269,3 +272,58 @@ def test_evaluation_keeps_no_logits_where_a_function_makes_less_of_them() -> Non
     trainer = "Trainer(model, args, compute_metrics=f{})\n"
     assert not keeps_no_logits(trainer.format(""))
     assert keeps_no_logits(trainer.format(", preprocess_logits_for_metrics=argmax"))
+
+
+OWN_LOOP = """
+'''A training without a Trainer.'''
+import argparse
+from accelerate import Accelerator
+parser = argparse.ArgumentParser()
+parser.add_argument("--model_name_or_path")
+parser.add_argument("--learning_rate", type=float, default=5e-5)
+parser.add_argument("--num_train_epochs", type=int)
+parser.add_argument("--per_device_train_batch_size", type=int, default=8)
+args = parser.parse_args()
+for batch in DataLoader(rows, num_workers=4):
+    {step}
+"""
+T5 = "python train.py --model_name_or_path google-t5/t5-base --per_device_train_batch_size 4 --num_train_epochs 3\n"
+
+
+def test_of_a_loop_of_its_own_a_trainers_defaults_say_nothing(tmp_path: Path) -> None:
+    asked: dict[str, Any] = {"command": T5, "gpu": "rtx-3090", "cpus": "16"}
+    about = {"no-dataloader-workers", "no-mixed-precision-on-ampere"}
+    own = checked(tmp_path, OWN_LOOP.replace("{step}", "accelerator.backward(loss)"), **asked)
+    assert about.isdisjoint(each.rule for each in own.findings)
+    trainer = checked(tmp_path, OWN_LOOP.replace("{step}", "Trainer(model=model)"), **asked)
+    assert about <= {each.rule for each in trainer.findings}
+
+
+def test_no_fix_gives_a_command_a_flag_that_its_program_lacks(tmp_path: Path) -> None:
+    asked: dict[str, Any] = {"command": T5, "gpu": "rtx-3090", "cpus": "16"}
+    program = OWN_LOOP.replace("{step}", "Trainer(model=model)")
+    slow = "no-mixed-precision-on-ampere"
+    (without,) = [each for each in checked(tmp_path, program, **asked).findings if each.rule == slow]
+    assert not without.fixes
+    program = program.replace("args = ", 'parser.add_argument("--bf16", action="store_true")\nargs = ')
+    (known,) = [each for each in checked(tmp_path, program, **asked).findings if each.rule == slow]
+    assert known.fixes
+
+
+def test_a_program_that_gives_its_model_more_positions_is_not_held_against_the_checkpoints(tmp_path: Path) -> None:
+    program = OWN_LOOP.replace("{step}", "Trainer(model=model)").replace(
+        "args = ", 'parser.add_argument("--max_source_length", type=int)\nargs = '
+    )
+    command = T5.replace("google-t5/t5-base", "facebook/bart-base").rstrip() + " --max_source_length 4096\n"
+    long = "source-longer-than-positions"
+    assert long in [each.rule for each in checked(tmp_path, program, command=command).findings]
+    program += "\nconfig.max_position_embeddings = args.max_source_length\n"
+    assert long not in [each.rule for each in checked(tmp_path, program, command=command).findings]
+
+
+def test_a_flag_that_the_command_gives_has_no_default_whatever_its_value_says(tmp_path: Path) -> None:
+    program = OWN_LOOP.replace("{step}", "Trainer(model=model)").replace("--model_name_or_path", "--model_name")
+    program = program.replace('("--model_name")', '("--model_name", default="base")')
+    command = T5.replace("_or_path google-t5/t5-base", " BertForQuestionAnswering")
+    setup = checked(tmp_path, program, command=command).setup
+    assert setup is not None and setup.model_name is None

@@ -252,11 +252,11 @@ class UnitFacts:
         return Unknown(frozenset(("lora.enabled",))) if unknown else self.setup.method
 
     def _embedding_in_8bit(self) -> int | None:
-        """Bytes between two states of four bytes and two of one, for each parameter of the token embedding."""
-        if self.model is None:
-            return None
-        architecture = self.model.architecture
-        return 2 * 3 * architecture.vocab_size * architecture.d_model
+        """Bytes between two states of four bytes and two of one, for each parameter of the token embedding; None where
+        GPUs share the states, or may."""
+        setup, shape = self.setup, None if self.model is None else self.model.architecture
+        shared = setup.zero_stage or setup.fsdp or "launch.num_processes" in setup.unresolved
+        return None if shape is None or shared else 2 * 3 * shape.vocab_size * shape.d_model
 
     def _gpu(self, name: str) -> Any:
         gpu = self.machine.smallest_gpu

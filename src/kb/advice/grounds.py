@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from kb.core.document import Event, Unit
+from kb.core.document import Unit
 from kb.core.facts import CERTAINTIES, NOT_SAID, Certainty, FactType, Ground, MovedDefault, Origin, certainty_of
-from kb.core.finding import Because, OnRelease, Severity, Span
+from kb.core.finding import Because, Severity
 from kb.core.hardware import Machine
-from kb.core.lint import OF_RELEASE, LintResult, Release
+from kb.core.lint import OF_RELEASE, Release
 from kb.core.model import Model
 from kb.core.release import just_below
 from kb.core.setup import Assumption, TrainingSetup
@@ -229,29 +229,6 @@ class Grounds:
         source = self._machine.cpu_source if name == "host.cpus" else sources[name.partition(".")[0]]
         option = {"gpu": "--gpu", "host": "--cpus" if name == "host.cpus" else "--host-memory"}[name.partition(".")[0]]
         return Ground("given", option) if source == "named" else Ground("detected")
-
-
-def depending(result: LintResult, unit: Unit, facts: Mapping[str, FactType]) -> Event | None:
-    """One event for everything in the unit whose fate depends on a release that nothing says: never many findings."""
-    if not result.by_release:
-        return None
-    named: dict[str, list[OnRelease]] = {}
-    places: list[Span] = []
-    for rule, releases in result.by_release:
-        setting = next((each for name in rule.at if (each := unit.setting(name)) is not None), None)
-        key = str(setting.path[-1]).lstrip("-") if setting is not None and setting.path else rule.id
-        named.setdefault(key, []).extend(each for each in releases if each not in named.get(key, ()))
-        places += [setting.span] if setting is not None else []
-    shown = [f"{key} ({', '.join(map(bounds_text, releases))})" for key, releases in sorted(named.items())]
-    libraries = sorted({each.library for releases in named.values() for each in releases})
-    values = {"names": ", ".join(shown), "libraries": ", ".join(libraries)}
-    return Event("depends-on-release", min(places, default=unit.span), values)
-
-
-def bounds_text(on: OnRelease) -> str:
-    """``transformers >= 5.2``, as every language writes it."""
-    bounds = [f"{sign} {'.'.join(map(str, at))}" for sign, at in ((">=", on.since), ("<", on.before)) if at is not None]
-    return f"{on.library} {', '.join(bounds)}"
 
 
 def as_severe(severity: Severity, certainty: Certainty, because: tuple[Because, ...]) -> Severity:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
+from kb.advice.run_kind import CPU_ONLY
 from kb.core.document import NO_SUCH_RUN, Setting, Unit
 from kb.core.model import Architecture
 from kb.core.setup import PostKind, TrainingSetup
@@ -16,7 +17,7 @@ QUANTIZED_ALONE: Note = ("quantized_alone", {})
 MOST_NAMED = 4  # settings in one sentence
 # Notes that are errors as they stand, where a prediction was asked for.
 NO_MODEL_OF_THE_RUN = (
-    "ddp_refuses", "ddp_refuses_named", "deepspeed_not_read", "engine_not_followed", "gpus_not_counted",
+    "cpu_only", "ddp_refuses", "ddp_refuses_named", "deepspeed_not_read", "engine_not_followed", "gpus_not_counted",
     "gpus_not_said", "method_open", "no_such_run", "not_modelled", "pictures_not_said", "preference_not_predicted",
     "quantized_alone", "server", "trainer_not_followed", "trainer_not_predicted", "width_open",
 )  # fmt: skip
@@ -57,7 +58,7 @@ def why_no_prediction(
     if TRAINER in setup.unresolved and isinstance(named_trainer, str):
         return _trainer_note(named_trainer, str(trainer.path[-1]) if trainer is not None else TRAINER)
     if setup.unmodelled:
-        return "not_modelled", {"named": ", ".join(setup.unmodelled)}
+        return _cpu_note(unit) or ("not_modelled", {"named": ", ".join(setup.unmodelled)})
     speaks = next((unit.settings[name] for name in ("run.adapter", "run.quantized") if name in unit.settings), None)
     if known and not setup.method_known and speaks is not None and "lora.enabled" not in unit.settings:
         return "method_open", {"named": str(speaks.value)}
@@ -91,6 +92,12 @@ def why_no_prediction(
 def trains_packed(setup: TrainingSetup) -> bool:
     """Whether quantized weights are to be trained without an adapter, which the Trainer refuses."""
     return setup.do_train and setup.method == "full" and (setup.load_in_4bit or setup.load_in_8bit)
+
+
+def _cpu_note(unit: Unit) -> Note | None:
+    """That a run keeps off the GPU, and the key that says so."""
+    said = [unit.settings[name] for name in CPU_ONLY if name in unit.settings]
+    return next((("cpu_only", {"said": str(each.path[-1])}) for each in said if each.value is True), None)
 
 
 def _written_as(name: str, setting: Setting | None) -> str:

@@ -256,6 +256,9 @@ def _generating(
     if not read.value("trl.use_vllm"):
         rows = read.number("trl.generation_batch_size") or rows
         return post._replace(generated_rows=rows), prompt + answer
+    if read.value("model.loader") == "unsloth":  # its vLLM and its training share one copy of the weights
+        read.beyond.append(f"Unsloth + vLLM ({read.key('trl.use_vllm')})")
+        return None
     mode = read.value("trl.vllm_mode")
     if mode is None:
         release = versions("trl", (1,))

@@ -5,18 +5,22 @@ it allows several, a run that has worked is of one that has all its names. What 
 decided by what the project says.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 
 from kb.advice.facts import UnitFacts
 from kb.advice.places import locate
 from kb.advice.tables import Tables
 from kb.core.catalog import Catalog
-from kb.core.finding import OnRelease
+from kb.core.document import Event, Unit
+from kb.core.facts import FactType
+from kb.core.finding import OnRelease, Span
 from kb.core.lint import Linter, LintResult, Release, place_of
 from kb.core.release import ProjectRelease, agree
 from kb.core.rule import Rule
 
 PROGRAMS = (".py", ".ipynb")
+MOST_LISTED = 190  # letters of a list of settings
 
 
 class NamesInReleases:
@@ -114,3 +118,38 @@ def _narrowed(library: str, said: ProjectRelease | None, refused: list[tuple[str
     if said is None or not said.specifier:
         return ProjectRelease(library, "", None, "assumed", names=allowed)
     return said._replace(names=allowed) if agree(said.specifier, allowed) else None
+
+
+def depending(result: LintResult, unit: Unit, facts: Mapping[str, FactType]) -> Event | None:
+    """One event for everything in the unit whose fate depends on a release that nothing says: never many findings."""
+    if not result.by_release:
+        return None
+    named: dict[str, list[OnRelease]] = {}
+    places: list[Span] = []
+    for rule, releases in result.by_release:
+        setting = next((each for name in rule.at if (each := unit.setting(name)) is not None), None)
+        key = str(setting.path[-1]).lstrip("-") if setting is not None and setting.path else rule.id
+        named.setdefault(key, []).extend(each for each in releases if each not in named.get(key, ()))
+        places += [setting.span] if setting is not None else []
+    rows = [f"{key} ({', '.join(map(bounds_text, _widest(each)))})" for key, each in sorted(named.items())]
+    shown = [row for at, row in enumerate(rows) if len(", ".join(rows[: at + 1])) <= MOST_LISTED]
+    more = ", …" if len(shown) < len(rows) else ""
+    libraries = sorted({each.library for releases in named.values() for each in releases})
+    values = {"names": ", ".join(shown) + more, "libraries": ", ".join(libraries)}
+    return Event("depends-on-release", min(places, default=unit.span), values)
+
+
+def _widest(releases: list[OnRelease]) -> list[OnRelease]:
+    """The spans of releases less those that lie within another of the same library."""
+    spans = {each: (each.since or (), each.before or (math.inf,)) for each in releases}
+    return [
+        each for each, (since, before) in spans.items()
+        if not any(other != each and other.library == each.library and low <= since and before <= high
+                   for other, (low, high) in spans.items())
+    ]  # fmt: skip
+
+
+def bounds_text(on: OnRelease) -> str:
+    """``transformers >= 5.2``, as every language writes it."""
+    bounds = [f"{sign} {'.'.join(map(str, at))}" for sign, at in ((">=", on.since), ("<", on.before)) if at is not None]
+    return f"{on.library} {', '.join(bounds)}"

@@ -236,6 +236,7 @@ class RunFacts:
             "config.null_settings": lambda _: tuple(self._unit.nulls),
             "config.text_lists": lambda _: self._text_lists(),
             "generation.suppresses_forced_token": lambda _: self._suppresses_forced(),
+            "run.tables_upcast": lambda _: self._setup.prepare_for_kbit and not self._setup.half_tables,
             "run.trains": lambda _: self._trains(),
             "run.steps": lambda _: self._steps(),
             "run.says_epochs": lambda _: self._says("training.num_train_epochs"),

@@ -84,6 +84,8 @@ def _usual(read: SettingsReader, transformers: tuple[int, ...] | None) -> tuple[
     return ("float16", "transformers_4_quantized") if packed else ("float32", "transformers_4_default")
 
 
+ON_TPU = ("training.tpu_num_cores", "launch.tpu")
+CPU_ONLY = ("training.use_cpu", "training.no_cuda", "accelerate.use_cpu", "launch.cpu")  # of which any keeps to the CPU
 ADAMW = ("adam", "adamw", "torch.optim.adam", "torch.optim.adamw")  # other words for PyTorch's own
 OPTIMIZERS_OF_DEEPSPEED = ("adam", "adamw", "cpuadam", "deepspeedcpuadam", "fusedadam")
 ATTENTIONS = ("eager", "sdpa", "flash", "flash_attention_2", "flash_attention_3")
@@ -113,6 +115,8 @@ def _of_any(read: SettingsReader) -> Iterator[str]:
     if told is not None and not (told == "sentence-transformers" and ranks):
         yield str(told)
     yield from read.beyond
+    yield from (f"{name.partition('.')[2]} = true" for name in CPU_ONLY if read.value(name) is True)
+    yield from (f"TPU ({read.key(name)})" for name in ON_TPU if read.value(name) not in (None, False, 0))
     name = read.value("model.name")
     kind = _quantized_name().search(name) if isinstance(name, str) else None
     if kind is not None:

@@ -94,6 +94,7 @@ class Weights:
 
     def as_named(self, finding: Finding, rule: Rule, names: Names) -> Finding | None:
         """The finding as certain as the name that it is about is a library's; None where nothing says that it is."""
+        finding = names.with_known_flags(finding)
         if rule.on == TEXT_OF_NUMBER:
             return self._as_loaded(finding, names.text_of_numbers(str(finding.facts.get("key", ""))))
         certainty = names.of(finding, rule.at) if rule.names else "certain"

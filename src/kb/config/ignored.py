@@ -5,6 +5,7 @@ import re
 from typing import Any, cast
 
 from kb.config.files import read_if_any
+from kb.config.tracked import tracked
 from kb.core.patterns import PatternError, compiled
 
 NAME = ".gitignore"
@@ -21,6 +22,7 @@ class IgnoreFiles:
 
     def __init__(self, top: str) -> None:
         self._specs: dict[str, Any] = {}  # absolute folder → its patterns
+        self._tracked: frozenset[str] | None = None
         self._root = self._top = os.path.abspath(top)
         above = self._repository_above(self._top)
         if above is not None:
@@ -50,10 +52,16 @@ class IgnoreFiles:
                 relative = os.path.relpath(absolute, parent).replace(os.sep, "/")
                 verdict = spec.check_file(relative + "/" if folder else relative).include
                 if verdict is not None:
-                    return bool(verdict)
+                    return bool(verdict) and (folder or not self._is_tracked(absolute))
             if parent == self._root or parent == os.path.dirname(parent):
                 return False
             parent = os.path.dirname(parent)
+
+    def _is_tracked(self, path: str) -> bool:
+        """Whether git keeps a file that matches a pattern: what it once took in, it goes on with."""
+        if self._tracked is None:
+            self._tracked = tracked(self._root)
+        return os.path.relpath(path, self._root).replace(os.sep, "/") in self._tracked
 
     def _named_folder_is_ignored(self) -> bool:
         path = self._top

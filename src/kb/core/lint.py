@@ -146,11 +146,11 @@ def _over_releases(
     holding = [kinds for kinds, value in outcomes if value]
     if not holding:
         return _Tried(False, (), facts.get)
-    on = []
+    on: list[OnRelease] = []
     for index, (name, each) in enumerate(zip(names, known, strict=True)):
         mine = {kinds[index] for kinds in holding}
         if mine != set(allowed[index]):
-            on.append(_bounds(name, rule.when, allowed[index], mine, each))
+            on += _bounds(name, rule.when, allowed[index], mine, each)
     partly = any(each is not None and each.partly for each in known)
     return _Tried(True, tuple(on), facts.assuming(dict(zip(names, holding[-1], strict=True))), partly)
 
@@ -164,21 +164,28 @@ def _kinds_of(tree: Tree, name: str, known: ProjectRelease | None) -> list[Bound
 
 def _bounds(
     name: str, tree: Tree, allowed: Sequence[Bound], holding: set[Bound], known: ProjectRelease | None
-) -> OnRelease:
-    """From which release on, or before which, the rule holds."""
-    named = sorted(literals_beside(tree, name))
-    first, last = min(holding), max(holding)
-    since = next((bound for bound in reversed(named) if bound <= first), None) if first != allowed[0] else None
-    before = next((bound for bound in named if bound > last), None) if last != allowed[-1] else None
+) -> list[OnRelease]:
+    """From which release on, and before which, the rule holds; both sides of a gap, of a name some releases had."""
+    spans = [(min(holding), max(holding))]
+    if spans == [(allowed[0], allowed[-1])]:
+        gap = [at for at, kind in enumerate(allowed) if kind not in holding]
+        spans = [(allowed[0], allowed[gap[0] - 1]), (allowed[gap[-1] + 1], allowed[-1])]
+    named, found = sorted(literals_beside(tree, name)), []
     place = known.place.text() if known and known.place else ""
-    return OnRelease(name.removeprefix(OF_RELEASE), since, before, known.specifier if known else "", place)
+    for low, high in spans:
+        since = next((bound for bound in reversed(named) if bound <= low), None) if low != allowed[0] else None
+        before = next((bound for bound in named if bound > high), None) if high != allowed[-1] else None
+        specifier = known.specifier if known else ""
+        found.append(OnRelease(name.removeprefix(OF_RELEASE), since, before, specifier, place))
+    return found
 
 
 def _on_releases(finding: Finding, on: tuple[OnRelease, ...]) -> Finding:
-    """The finding as likely, where it holds for some of the releases only; its fixes are no longer safe."""
+    """The finding as likely, where it holds for some releases only, its fixes no longer safe; of two spans the new."""
     if not on:
         return finding
-    return lowered(finding._replace(on_releases=on), weakest((finding.certainty, "likely")))
+    last = {each.library: each for each in on}
+    return lowered(finding._replace(on_releases=tuple(last.values())), weakest((finding.certainty, "likely")))
 
 
 def lowered(finding: Finding, certainty: Certainty) -> Finding:

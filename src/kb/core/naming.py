@@ -7,7 +7,7 @@ from typing import Any
 
 from kb.core.document import Unit
 from kb.core.facts import Certainty
-from kb.core.finding import Finding
+from kb.core.finding import Edit, Finding
 from kb.core.program import Program
 
 OF_OMEGACONF = ("hydra",)  # formats that OmegaConf reads as often as not
@@ -64,7 +64,7 @@ class Names:
     def of(self, finding: Finding, at: Sequence[str]) -> Certainty | None:
         """As :meth:`certainty`, of the name that a finding is about; ``at`` are the settings that its rule looks at."""
         if finding.facts.get("want") in _ABOUT_VALUES:
-            bare = finding.facts.get("raw") == ""
+            bare = "raw" not in finding.facts  # nothing is written
             return None if bare and self._is_switch(str(finding.facts.get("key"))) else "certain"
         key, meant = finding.facts.get("key"), finding.facts.get("meant")
         if isinstance(key, str):  # an event's
@@ -79,6 +79,22 @@ class Names:
             rf"""["']--{name}["'][^()]*?(?:store_true|nargs\s*=\s*["'][?*])|^[ \t]+{name}[ \t]*:[ \t]*bool\b""", re.M
         )
         return any(made.search(program.text) for program in self._programs)
+
+    def with_known_flags(self, finding: Finding) -> Finding:
+        """The finding without the fixes that give a command a flag which its program, a parser of its own, lacks."""
+        unit = self._unit
+        if unit.reader != "script" or not unit.program or self._given is True or not finding.fixes:
+            return finding
+        fixes = tuple(fix for fix in finding.fixes if all(map(self._takes, fix.edits)))
+        return finding if len(fixes) == len(finding.fixes) else finding._replace(fixes=fixes)
+
+    def _takes(self, edit: Edit) -> bool:
+        setting = self._unit.settings.get(edit.name)
+        if edit.op != "set" or (setting is not None and not setting.joined):
+            return True
+        if len(self._programs) != 1 or self._programs[0].hands_on:
+            return True
+        return self._programs[0].has_own(edit.name.rpartition(".")[2])
 
     def may_be_set_there(self, finding: Finding) -> bool:
         """Whether a finding rests on a setting that the file leaves out and its program may set: one that has names of

@@ -2,7 +2,9 @@
 
 import os
 import re
+import sys
 from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
 
 from kb.config.files import ConfigError
 from kb.config.program_files import ProgramFiles
@@ -10,8 +12,8 @@ from kb.config.python.held import CommandLine, GivenConfig
 from kb.config.python.reader import PythonReader
 from kb.config.python.rewritten import rewritten
 from kb.config.python.syntax import Module
-from kb.config.shell.command import Speller
-from kb.config.shell.program_settings import with_program
+from kb.config.shell.program_settings import BROUGHT, with_program
+from kb.config.shell.speller import Speller
 from kb.config.text.nodes import MAPPING, Node
 from kb.config.text.parsing import parse
 from kb.config.text.source import Source
@@ -133,7 +135,7 @@ def _taken(unit: Unit, programs: Sequence[Program], catalog: Catalog, files: Pro
     trains = [each for each in runs if any(name.startswith(OF_THE_CALL) for name in each.settings)]
     if len(runs) != 1 or not trains or not given.found or is_unknown(_value(runs[0], BATCH)):
         return None
-    return _told_in_command(unit, runs[0])
+    return _told_in_command(unit, runs[0], catalog)
 
 
 def _environment(unit: Unit) -> Mapping[str, str] | None:
@@ -151,8 +153,10 @@ def _value(unit: Unit, name: str) -> object:
     return None if setting is None else setting.value
 
 
-def _told_in_command(unit: Unit, run: Unit) -> Unit:
-    """The command's unit with what its program makes of it."""
+def _told_in_command(unit: Unit, run: Unit, catalog: Catalog) -> Unit:
+    """The command's unit with what its program makes of it. What it hands on without being told to, and as the library
+    has it anyway, nobody has said: of its default for ``save_steps`` there is nothing to tidy.
+    """
     start = unit.span
     place = Span(start.line, start.column, start.line, start.column, start.start, start.start)
 
@@ -167,10 +171,16 @@ def _told_in_command(unit: Unit, run: Unit) -> Unit:
     def heard(event: Event) -> Event:
         return event if event.span.end > 0 else event._replace(span=place, edits=())
 
+    def idle(name: str, setting: Setting) -> bool:
+        fact = catalog.facts.get(name)
+        known = fact is not None and not fact.moved and setting.value == fact.default
+        return known and setting.span not in flags and not name.startswith(BROUGHT)
+
     kept = {name: each for name, each in unit.settings.items() if not name.startswith(BY_ITS_CALLS)}
+    taken = {name: placed(each) for name, each in run.settings.items() if not idle(name, each)}
     return run._replace(
         section=unit.section,
-        settings={**kept, **{name: placed(each) for name, each in run.settings.items()}},
+        settings={**kept, **taken},
         span=start,
         events=tuple(map(heard, run.events)),
         nulls=dict.fromkeys(run.nulls, place),
@@ -200,8 +210,13 @@ def _says(unit: Unit, name: str) -> bool:
 def _share(program: Program, root: Node) -> float:
     """The part of a config's keys that a program names: by half of them it may be the one that reads it."""
     keys = _keys(root)
-    words = set(re.findall(r"\w+", program.text))
+    words = _words(program.text)
     return sum(key in words for key in keys) / len(keys) if keys else 0.0
+
+
+@lru_cache(64)
+def _words(text: str) -> frozenset[str]:
+    return frozenset(map(sys.intern, set(re.findall(r"\w+", text))))
 
 
 def _keys(root: Node) -> list[str]:

@@ -1,9 +1,12 @@
 """What the calls of a program are given: the path, the key and the value of each argument."""
 
+from collections.abc import Container
 from typing import Any
 
 from kb.config.files import ConfigError
 from kb.config.python.calls import Call, Home
+from kb.config.python.names import Names
+from kb.config.python.set_later import set_later
 from kb.config.python.syntax import Module
 from kb.config.python.values import Values, moved
 from kb.config.text.nodes import MAPPING, Node
@@ -26,9 +29,24 @@ class Arguments(NamedTuple):
     hides: bool
 
 
-def given_to(call: Call, module: Module, values: Values) -> Arguments:
+def given_to(call: Call, module: Module, values: Values, names: Names, settings: Container[str]) -> Arguments:
+    """What a call is given, and what its object is given afterwards.
+
+    Args:
+        settings: the names that are settings of what the call makes.
+    """
     if call.home is not None:
-        return _given_elsewhere(call, call.home, module, values)
+        found = _given_elsewhere(call, call.home, module, values)
+    else:
+        found = _given_here(call, module, values)
+    known = {each.path: each for each in found.known}
+    for name, expression, node in set_later(call, names, values, settings):
+        node.alias = True  # a fix that gives the call this argument would change nothing
+        _add(known, Given((str(call.number), name), values.key(module.extent(expression), name), node))
+    return Arguments(tuple(known.values()), found.hides)
+
+
+def _given_here(call: Call, module: Module, values: Values) -> Arguments:
     known: dict[tuple[str, ...], Given] = {}
     hides = False
     first = str(call.number)

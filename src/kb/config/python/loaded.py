@@ -5,6 +5,7 @@ dtype=torch.float16)``, ``model.gradient_checkpointing_enable()``. A value that 
 import ast
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from itertools import permutations
 
 from kb.config.python.declared import called_name, nodes_of
 
@@ -25,25 +26,49 @@ def loaded(text: str) -> Mapping[str, str | bool | None]:
     found: dict[str, set[str | bool | None]] = {}
     nodes = nodes_of(text)
     conditional = {id(inner): node.test for node in nodes if isinstance(node, ast.If) for inner in ast.walk(node)}
+    ways: list[tuple[ast.Call, dict[str, str | None]]] = []
     for node in nodes:
         if not isinstance(node, ast.Call):
             continue
-        for name, value in _of_model(node):
-            found.setdefault(name, set()).add(value)
+        if _loads_model(node):
+            ways.append((node, dict(_of_model(node))))
+            for name, value in ways[-1][1].items():
+                found.setdefault(name, set()).add(value)
         if called_name(node) == _ENABLES:
             test = conditional.get(id(node))
             if test is None or _SWITCH not in ast.unparse(test):
                 found.setdefault(CHECKPOINTING, set()).add(True if test is None else None)
+    for name in _only_in_one_arm(ways, nodes):
+        found[name].add(None)
     return {name: next(iter(values)) if len(values) == 1 else None for name, values in found.items()}
 
 
-def _of_model(call: ast.Call) -> Iterator[tuple[str, str | None]]:
-    """What a call that loads a model says of it. A loader of adapters, and of what is no model, says nothing."""
+def _only_in_one_arm(ways: list[tuple[ast.Call, dict[str, str | None]]], nodes: list[ast.AST]) -> Iterator[str]:
+    """What one arm of an ``if`` gives the model that it loads, and the other, which loads it too, does not."""
+    if len(ways) < 2:
+        return
+    arms: dict[int, dict[int, str]] = {}  # of each call, by the id of an `if` that it lies in
+    for node in nodes:
+        if isinstance(node, ast.If):
+            for arm, body in (("body", node.body), ("orelse", node.orelse)):
+                for inner in (each for statement in body for each in ast.walk(statement)):
+                    arms.setdefault(id(inner), {})[id(node)] = arm
+    for (one, given), (other, not_given) in permutations(ways, 2):
+        here, there = arms.get(id(one), {}), arms.get(id(other), {})
+        if any(there.get(test, arm) != arm for test, arm in here.items()):
+            yield from (name for name in given if name not in not_given)
+
+
+def _loads_model(call: ast.Call) -> bool:
+    """Whether a call loads a model: a loader of adapters, and of what is no model, does not."""
     if called_name(call) != "from_pretrained" or not isinstance(call.func, ast.Attribute):
-        return
+        return False
     loader = ast.unparse(call.func.value).rpartition(".")[2]
-    if "Peft" in loader or not ("Model" in loader or "For" in loader):
-        return
+    return "Peft" not in loader and ("Model" in loader or "For" in loader)
+
+
+def _of_model(call: ast.Call) -> Iterator[tuple[str, str | None]]:
+    """What a call that loads a model says of it."""
     for keyword in call.keywords:
         name = _KEYWORDS.get(keyword.arg or "")
         if name is not None and not _of_flags(keyword.value):

@@ -83,6 +83,10 @@ class Names:
         """What the methods of a class assign to ``self.attribute``."""
         return self._found.members.get((class_name, attribute), [])
 
+    def set_on(self, holder: str) -> list[tuple[str, Binding]]:
+        """The attributes that what a name holds is given: each with its value, None of one that is changed."""
+        return self._found.attributes.get(holder, [])
+
     def class_of(self, name: str) -> tuple[Scope, ast.ClassDef] | None:
         """A class that is what its text says: defined once, without a metaclass, and plain or a dataclass."""
         known = self._found.classes.get(name)

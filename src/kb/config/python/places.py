@@ -103,6 +103,7 @@ class Walked:
         self.unpacked_at: dict[tuple[Scope, str], int] = {}  # which of the results
         self.methods: dict[Scope, str] = {}  # the scope of a method, and the name of its class
         self.members: dict[tuple[str, str], list[Binding]] = {}  # `self.batch = …` in the methods of a class
+        self.attributes: dict[str, list[tuple[str, Binding]]] = {}  # `args.seed = 1`, by what holds them
         self.class_scopes: set[Scope] = set()  # whose names the functions in them do not see
         self.stored: set[str] = set()  # names of attributes and keys that get a value on whatever holds them
         self.twice: set[str] = set()  # classes that are defined more than once

@@ -44,6 +44,7 @@ def device_map_of(text: str) -> str | None:
 
 LOSS_ONLY = "training.prediction_loss_only"
 OF_METRICS = ("training.predict_with_generate", "training.metric_for_best_model")
+_TRAINER = r"Trainer\s*[(\[)]|(?m:^[ \t]*(?:from|import)\b[^\n]*Trainer\b)|(?m:^[ \t]+\w*Trainer,?[ \t]*$)"
 _NO_METRIC = ("eval_loss", "loss", False, None)
 
 
@@ -60,6 +61,14 @@ def keeps_no_logits(text: str) -> bool:
     return "Trainer(" in text and not kept and ".predict(" not in text and "Trainer(**" not in text
 
 
+POSITIONS = "model.max_positions"
+
+
+def resizes_positions(text: str) -> bool:
+    """Whether a source gives a model another number of positions than its checkpoint has."""
+    return re.search(r"\bmax_position_embeddings[\"']?\]?\s*=(?!=)|\bresize_position_embeddings\(", text) is not None
+
+
 def goes_its_own_way(text: str) -> bool:
     """Whether a source trains by a loop of its own, or sets the precision of what it computes by itself: of a Trainer's
     arguments it has none, and their defaults say nothing of it."""
@@ -67,5 +76,7 @@ def goes_its_own_way(text: str) -> bool:
 
 
 def has_own_loop(text: str) -> bool:
-    """Whether a source trains by a loop of its own: what a Trainer does with a setting need not hold there."""
-    return ".backward(" in text and "Trainer" not in text
+    """Whether a source trains by a loop of its own: what a Trainer does with a setting need not hold there. Prose may
+    speak of a Trainer; what is one is called, built on or imported.
+    """
+    return ".backward(" in text and re.search(_TRAINER, text) is None

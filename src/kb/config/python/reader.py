@@ -1,7 +1,6 @@
 """Python files: the literal calls that describe a run as units, each setting with its place. Nothing is executed."""
 
 import ast
-import re
 from collections.abc import Mapping
 
 from kb.config.dialect.dialects import DOT, CompiledDialect, Entry
@@ -12,7 +11,8 @@ from kb.config.python.calls import CUTTING, LOSS, Call, CallTable, Run, runs_of
 from kb.config.python.given import Arguments, given_to
 from kb.config.python.held import CommandLine, GivenConfig, Sources
 from kb.config.python.names import Names
-from kb.config.python.placing import LOSS_ONLY, asks_for_metrics, goes_its_own_way, keeps_no_logits
+from kb.config.python.placing import goes_its_own_way
+from kb.config.python.source_says import said_by_source
 from kb.config.python.syntax import Module
 from kb.config.python.values import SOURCE, Values, alike, lengths_by_constants
 from kb.config.text import guard
@@ -23,7 +23,6 @@ from kb.core.document import NO_SUCH_RUN, Event, Setting, Unit
 from kb.core.expression import Unknown
 from kb.core.facts import FactType
 from kb.core.finding import Span
-from kb.core.program import freezes, has_own_loss
 from kb.core.record import NamedTuple
 
 DIALECT = "python"
@@ -33,9 +32,6 @@ OF_OTHERS = frozenset((  # most of their keywords are no settings
 TRAINING = "hf"  # whose defaults hold where a file has no training call
 TRAINER = "script.trainer"  # the class that is called says it, whatever its keywords hint at
 
-
-ADAPTER, LORA, FUSED = "run.adapter", "lora.enabled", "model.fused_loss"
-OWN_LAYER = re.compile(r"^class (\w*(?:lora|adapter)\w*)\((?:\w+\.)*(?:Module|Linear\w*)\b", re.I | re.M)
 OWN = ("training.", "trl.")  # settings that are keywords of a training call itself
 OF_MODELS = ("lora.enabled", "quantization.load_in_4bit", "quantization.load_in_8bit", "model.torch_dtype")
 HIDDEN = {  # settings that the ``**more`` of a call of each group may hold
@@ -92,7 +88,10 @@ class PythonReader:
         names = Names(module.tree)
         values = Values(module, names, self._constants, path, sources, started)
         calls, by_default = calls_of(values.expressions, self._table)
-        given = {call.number: given_to(call, module, values) for call in calls}
+        given = {
+            call.number: given_to(call, module, values, names, self.compiled(call.kind.dialect or DIALECT).targets)
+            for call in calls
+        }
         return Analysis(module, calls, given, values, names, by_default, module.source)
 
     def compiled(self, name: str) -> CompiledDialect:
@@ -140,14 +139,8 @@ class PythonReader:
             told.update(event.span for event in part.events)
         if not any(name in settings for name in (SOURCE, "trl.max_length", "trl.max_seq_length")):
             settings |= lengths_by_constants(analysis.module, analysis.names, analysis.values)
-        if run.own is not None and not any(name.startswith("lora.") for name in settings):
-            settings |= _own_adapter(analysis, run.own)
-        if run.own is not None and FUSED not in settings and has_own_loss(analysis.module.text):
-            span = analysis.name_span(run.own)
-            settings[FUSED] = Setting(_unknown(FUSED), span, span, ("forward",), alias=True)
-        asked = {name: each.value for name, each in settings.items()}
-        if run.own is not None and LOSS_ONLY not in settings and not asks_for_metrics(asked):
-            settings |= _loss_only(analysis, run.own)
+        if run.own is not None and not run.own.kind.module:  # a server trains nothing
+            settings |= said_by_source(analysis.module.text, settings, analysis.name_span(run.own))
         hidden = [name for call in calls for name in _hidden_by(call, analysis)]
         elsewhere = any(call.kind.group == "trainer" and call.argument("args") for call in calls)
         if run.own is None and (elsewhere or goes_its_own_way(analysis.module.text)):
@@ -254,30 +247,6 @@ def _titles(calls: list[Call]) -> dict[int, str]:
         call.number: call.target if call.target and names.count(call.target) == 1 else f"line {call.node.lineno}"
         for call in calls
     }
-
-
-def _loss_only(analysis: Analysis, call: Call) -> dict[str, Setting]:
-    """That evaluation keeps no logits, where a trainer is made here and nothing speaks of a metric function.
-
-    Source: transformers, trainer.py, ``evaluate``: ``prediction_loss_only`` where ``compute_metrics`` is None.
-    """
-    if not keeps_no_logits(analysis.module.text):
-        return {}
-    span = analysis.name_span(call)
-    return {LOSS_ONLY: Setting(True, span, span, ("compute_metrics",), alias=True)}
-
-
-def _own_adapter(analysis: Analysis, call: Call) -> dict[str, Setting]:
-    """The adapters that a program makes by a layer of its own, ``class LoRALinear(nn.Module)``; and that it lets a part
-    of the weights not train, ``parameter.requires_grad = False``: then the run is no full fine-tuning.
-    """
-    named, span = OWN_LAYER.search(analysis.module.text), analysis.name_span(call)
-    if named is not None:
-        return {ADAPTER: Setting(named[1], span, span, (named[1],), alias=True)}
-    if not freezes(analysis.module.text):
-        return {}
-    unknown = Unknown(frozenset((LORA,)), NO_SUCH_RUN)
-    return {LORA: Setting(unknown, span, span, ("requires_grad",), alias=True)}
 
 
 def _told(setting: Setting, name: str) -> Setting:

@@ -1,15 +1,44 @@
 """Which keys of a config a program gives other values than the config says, as far as its text alone tells."""
 
 import ast
+from collections import Counter
 from collections.abc import Collection, Iterator
+from functools import lru_cache
 
 from kb.config.python.forms import is_called
 from kb.config.python.syntax import dotted_name
-from kb.config.python.walk import CHANGING, root_name, walk
+from kb.config.python.walk import root_name, walk
+from kb.core.record import NamedTuple
 
+MOST_TEXTS = 64  # whose reading is kept
+_LAYS_OVER = ("update", "__setitem__")
 _COPIES = ("replace", "evolve", "model_copy", "merge", "_replace")  # config objects with other values in them
 _FROM_ENVIRONMENT = ("getenv", "environ.get")
 _CONFIG_WINS = ("set_defaults", "setattr(args", "setattr(self")  # what a file says goes over the defaults of flags
+
+
+class _Told(NamedTuple):
+    """What a source says, whatever keys are asked about: read once for all configs of a project."""
+
+    reads: frozenset[tuple[str, str]]  # name and key of ``config["batch"]``
+    aliases: tuple[tuple[frozenset[str], str], ...]  # names, and the name that they stand for from there on
+    opened: frozenset[str]  # names of mappings of which any key may be changed
+    bound: tuple["_Bound", ...]  # names that get a mapping made of several
+    loads: tuple[str, ...]  # names that get what a file says
+    in_functions: bool  # of which each has names of its own
+    changed: frozenset[str]
+    computed: frozenset[str]
+    held: tuple[tuple[str, str], ...]  # a name, and the key that it gets the value of
+    again: frozenset[str]  # names that get more than one value
+
+
+class _Bound(NamedTuple):
+    """``names = {**a, **b}`` or ``names = a | b``: what lies on top, and names that stand for it being the config."""
+
+    names: frozenset[str]
+    top: str | None
+    harmless: frozenset[str | None]
+    written: bool | None = None  # of ``|``: whether the keys on top are written out
 
 
 def rewritten(text: str, keys: Collection[str]) -> frozenset[str]:
@@ -19,25 +48,65 @@ def rewritten(text: str, keys: Collection[str]) -> frozenset[str]:
         text: the program's, with that of the modules that it brings in.
         keys: those of the config.
     """
+    told = _told(text)
+    if told is None:
+        return frozenset()
+    asked = frozenset(keys)
+    holders = {name for name, key in told.reads if key in asked} - {"", "self", "args"}
+    for names, name in told.aliases:
+        if name in holders:
+            holders |= names
+    if not told.opened.isdisjoint(holders) or _is_bound_anew(told, holders):
+        return asked
+    held = {name: key for name, key in told.held if key in asked}
+    again = {key for name, key in held.items() if name in told.again}
+    return asked & (told.changed | told.computed | again)
+
+
+@lru_cache(MOST_TEXTS)
+def _told(text: str) -> _Told | None:
+    """None of a text that is no Python, or that loads no file."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return frozenset()
+        return None
     merging = set(_of_merging(tree))
     nodes = [node for node in ast.walk(tree) if node not in merging]
     if not any(isinstance(each, ast.Call) and _is_load(each) for each in nodes):
-        return frozenset()
-    holders = _holders(nodes, keys)
-    if any(_changes_any(each, holders) for each in nodes) or _is_bound_anew(nodes, holders):
-        return frozenset(keys)
-    changed = set(walk(tree).stored) | _of_methods(nodes)
+        return None
     flags_win = not any(each in text for each in _CONFIG_WINS)
     unset = set(_unset_flags(nodes))
-    for node in nodes:
-        changed.update(_set_by(node, flags_win=flags_win))
-        changed.update(_computed_from(node, keys, unset))
-    changed |= _assigned_again(nodes, keys)
-    return frozenset(keys) & changed
+    assigned = [node for node in nodes if isinstance(node, ast.Assign)]
+    stores = Counter(node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    return _Told(
+        reads=frozenset(read for node in nodes if (read := _key_read(node)) is not None),
+        aliases=tuple((_named(each), each.value.id) for each in assigned if isinstance(each.value, ast.Name)),
+        opened=frozenset(name for node in nodes if (name := _opened(node)) is not None),
+        bound=tuple(found for each in assigned if (found := _bound(each)) is not None),
+        loads=tuple(
+            name
+            for each in assigned
+            if isinstance(each.value, ast.Call) and _is_load(each.value)
+            for name in (getattr(target, "id", "") for target in each.targets)
+            if name
+        ),
+        in_functions=any(isinstance(node, ast.FunctionDef) for node in nodes),
+        changed=frozenset(walk(tree).stored | _of_methods(nodes)).union(
+            *(_set_by(node, flags_win=flags_win) for node in nodes)
+        ),
+        computed=frozenset(key for node in nodes for key in _computed_from(node, unset)),
+        held=tuple(
+            (name, read[1])
+            for each in assigned
+            if (read := _key_read(each.value)) is not None
+            for name in sorted(_named(each))
+        ),
+        again=frozenset(name for name, count in stores.items() if count > 1),
+    )
+
+
+def _named(node: ast.Assign) -> frozenset[str]:
+    return frozenset(each.id for each in node.targets if isinstance(each, ast.Name))
 
 
 def _of_merging(tree: ast.Module) -> Iterator[ast.AST]:
@@ -47,65 +116,55 @@ def _of_merging(tree: ast.Module) -> Iterator[ast.AST]:
             yield from ast.walk(each)
 
 
-def _key_read(node: ast.AST, keys: Collection[str]) -> tuple[str, str] | None:
-    """The name and the key of ``config["batch"]`` and ``config.get("batch")``."""
-    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and node.slice.value in keys:
+def _key_read(node: ast.AST) -> tuple[str, str] | None:
+    """The name and the key of ``config["batch"]``, ``config.get("batch")`` and ``config.batch``."""
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
         return root_name(node.value) or "", str(node.slice.value)
     if isinstance(node, ast.Call) and is_called(node, ("get",)) and node.args and isinstance(node.func, ast.Attribute):
         key = node.args[0]
-        if isinstance(key, ast.Constant) and key.value in keys:
+        if isinstance(key, ast.Constant):
             return root_name(node.func.value) or "", str(key.value)
-    if isinstance(node, ast.Attribute) and node.attr in keys:
+    if isinstance(node, ast.Attribute):
         return root_name(node.value) or "", node.attr
     return None
 
 
-def _holders(nodes: Collection[ast.AST], keys: Collection[str]) -> set[str]:
-    """The names by which a program asks for keys of the config, and those that stand for the same."""
-    found = {read[0] for node in nodes if (read := _key_read(node, keys)) is not None} - {"", "self", "args"}
-    for node in nodes:
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name) and node.value.id in found:
-            found |= {each.id for each in node.targets if isinstance(each, ast.Name)}
-    return found
-
-
-def _changes_any(node: ast.AST, holders: Collection[str]) -> bool:
-    """Whether any key may get another value here: ``config[key] = value``, ``config.update(vars(args))``, ``a | b``."""
+def _opened(node: ast.AST) -> str | None:
+    """The name of which any key may get another value here: ``config[key] = value``, ``config.update(vars(args))``,
+    ``config |= other``.
+    """
     if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
-        return not isinstance(node.slice, ast.Constant) and root_name(node.value) in holders
-    if isinstance(node, ast.AugAssign):
-        known = isinstance(node.value, ast.Dict) or (
-            isinstance(node.value, ast.Call) and is_called(node.value, ("dict",))
-        )
-        return isinstance(node.op, ast.BitOr) and root_name(node.target) in holders and not known
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CHANGING:
+        return None if isinstance(node.slice, ast.Constant) else root_name(node.value)
+    if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.BitOr):
+        made = isinstance(node.value, ast.Call) and is_called(node.value, ("dict",))
+        return None if made or isinstance(node.value, ast.Dict) else root_name(node.target)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _LAYS_OVER:
         given = node.args[0] if node.args else None
         plain = given is None or isinstance(given, ast.Constant | ast.Dict)
-        return node.func.attr in ("update", "__setitem__") and root_name(node.func.value) in holders and not plain
-    return False
+        return None if plain else root_name(node.func.value)
+    return None
 
 
-def _is_bound_anew(nodes: Collection[ast.AST], holders: Collection[str]) -> bool:
+def _bound(node: ast.Assign) -> _Bound | None:
+    """A name that gets another mapping in its place, put together from several."""
+    names, value = _named(node), node.value
+    if isinstance(value, ast.Dict):
+        spread = [each for key, each in zip(value.keys, value.values, strict=True) if key is None]
+        top = spread[-1] if len(spread) > 1 else None
+        return None if top is None else _Bound(names, root_name(top), frozenset(_loads(top)))
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.BitOr):
+        return _Bound(names, root_name(value.right), frozenset(), isinstance(value.right, ast.Dict))
+    return None
+
+
+def _is_bound_anew(told: _Told, holders: Collection[str]) -> bool:
     """Whether a name that holds the config gets another in its place: a second file, two that are put together."""
-    for node in nodes:
-        if not isinstance(node, ast.Assign) or not any(getattr(each, "id", "") in holders for each in node.targets):
+    for each in told.bound:
+        if each.names.isdisjoint(holders) or each.top in holders or each.top in each.harmless:
             continue
-        value = node.value
-        if isinstance(value, ast.Dict):
-            spread = [each for key, each in zip(value.keys, value.values, strict=True) if key is None]
-            if len(spread) > 1 and root_name(spread[-1]) not in {*holders, *_loads(spread[-1])}:
-                return True
-        if isinstance(value, ast.BinOp) and isinstance(value.op, ast.BitOr) and root_name(value.right) not in holders:
-            return not isinstance(value.right, ast.Dict)
-    loads = [
-        name.id
-        for node in nodes
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and _is_load(node.value)
-        for name in node.targets
-        if isinstance(name, ast.Name) and name.id in holders
-    ]
-    in_functions = any(isinstance(node, ast.FunctionDef) for node in nodes)  # of which each has names of its own
-    return len(loads) != len(set(loads)) and not in_functions
+        return not each.written
+    loads = [name for name in told.loads if name in holders]
+    return len(loads) != len(set(loads)) and not told.in_functions
 
 
 def _loads(node: ast.expr) -> set[str | None]:
@@ -166,7 +225,7 @@ def _unset_flags(nodes: Collection[ast.AST]) -> Iterator[str]:
             yield from _flag_names(node)
 
 
-def _computed_from(node: ast.AST, keys: Collection[str], unset: Collection[str]) -> Iterator[str]:
+def _computed_from(node: ast.AST, unset: Collection[str]) -> Iterator[str]:
     """The keys of which something else is made before it is used: ``args.batch or config["batch"]``.
 
     Args:
@@ -179,18 +238,6 @@ def _computed_from(node: ast.AST, keys: Collection[str], unset: Collection[str])
     elif isinstance(node, ast.Call) and (dotted_name(node.func) or "").endswith(_FROM_ENVIRONMENT):
         behind = node.args[1:]
     for each in behind:
-        read = _key_read(each, keys)
+        read = _key_read(each)
         if read is not None:
             yield read[1]
-
-
-def _assigned_again(nodes: Collection[ast.AST], keys: Collection[str]) -> set[str]:
-    """The keys whose value stands under a name that gets another one too: ``b = config["batch"]``, ``b //= 2``."""
-    held: dict[str, str] = {}
-    count: dict[str, int] = {}
-    for node in nodes:
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            count[node.id] = count.get(node.id, 0) + 1
-        if isinstance(node, ast.Assign) and (read := _key_read(node.value, keys)) is not None:
-            held |= {each.id: read[1] for each in node.targets if isinstance(each, ast.Name)}
-    return {key for name, key in held.items() if count.get(name, 0) > 1}

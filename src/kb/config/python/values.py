@@ -63,13 +63,17 @@ class Values:
             else:
                 node = self._data_node(read.data, expression if read.shared else read.place)
         except (UnknownValueError, RecursionError):
-            return self._scalar(expression, Unknown(frozenset(), COMPUTED))
+            return self.unknown(expression)
         if read.of_file and node.kind == SCALAR:
             node.style = ""  # as the file's own parser gives it: 2e-5 of YAML is text there, too
         node.alias = read.shared
         if shared.by_default:
             self.by_default.add(id(node))
         return node
+
+    def unknown(self, expression: ast.expr) -> Node:
+        """The expression as a value that only a run can tell."""
+        return self._scalar(expression, Unknown(frozenset(), COMPUTED))
 
     def pairs(self, expression: ast.expr, at: Where) -> tuple[Pairs, bool, Where] | None:
         """Key, its text and value of a dictionary that is written out, perhaps behind a name; None of any other.

@@ -167,6 +167,10 @@ class _Walk:
             if isinstance(target, ast.Name):
                 self._names.bind(at.scope, target.id, Binding(node.value, at))
                 continue
+            if isinstance(target, ast.Attribute):
+                self._names.attributes.setdefault(dotted_or_none(target.value) or "", []).append(
+                    (target.attr, Binding(node.value, at))
+                )
             holder = self._class_names.get(at.scope[:-1])
             if holder and isinstance(target, ast.Attribute) and getattr(target.value, "id", "") == "self":
                 self._names.members.setdefault((holder, target.attr), []).append(Binding(node.value, at))

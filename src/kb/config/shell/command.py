@@ -3,14 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kb.config.dialect.dialects import LAST, CompiledDialect
-from kb.config.dialect.typos import Neighbours
+from kb.config.dialect.dialects import LAST
 from kb.config.shell.expand import Argument, Environment
 from kb.config.shell.flag_values import read_value, repeated, setting_at, setting_of
 from kb.config.shell.flags import Flag, opened
 from kb.config.shell.launch import Launch, read_launch
 from kb.config.shell.lexer import split_commands
 from kb.config.shell.processes import ASKED, Surroundings
+from kb.config.shell.speller import Speller
 from kb.config.shell.tools import Tools
 from kb.config.text.source import Places
 from kb.core.catalog import Dialect
@@ -20,43 +20,6 @@ from kb.core.facts import FactType
 from kb.core.finding import Edit, Span
 
 OF_OWN_PARSERS = ("command-training", "command")  # dialects of flags that a program names by itself
-
-
-class Speller:
-    """What each flag means in one dialect."""
-
-    def __init__(self, dialect: Dialect, facts: Mapping[str, FactType]) -> None:
-        compiled = CompiledDialect(dialect, facts)
-        self.id = dialect.id
-        self.targets = compiled.targets
-        self.ignores = compiled.ignores
-        self.unmodelled = compiled.unmodelled
-        self._marks: Mapping[str, int] = dialect.recognise["marks"]
-        # what tells a file of `hf` from other formats says nothing about flags
-        self._unless = frozenset(dialect.recognise.get("unless", ()) if dialect.id != "hf" else ())
-        self._telling = frozenset(dialect.telling)
-        self.least: int = dialect.recognise["least"]
-        self._neighbours: Neighbours | None = None
-
-    def score(self, flags: Sequence[Flag]) -> int:
-        """How much these flags look like the dialect's, by the marks that it is recognised by; 0 where one forbids."""
-        names = {flag.name for flag in flags}
-        return 0 if names & self._unless else sum(self._marks.get(name, 0) for name in names)
-
-    def tells(self, flags: Sequence[Flag]) -> bool:
-        """Whether the flags are as those of a program that hands them to the library."""
-        return len(self._telling & {flag.name for flag in flags}) > 1
-
-    def gives(self, fact: str, flags: Sequence[Flag]) -> bool:
-        """Whether one of the flags means this setting."""
-        return any(target.fact.name == fact for flag in flags for target in self.targets.get(flag.name, ()))
-
-    def meant_by(self, name: str) -> str | None:
-        """The known flag that an unknown one is a slip of; argparse takes the beginning of one for the whole."""
-        if self._neighbours is None:
-            self._neighbours = Neighbours(self.targets)
-        meant = self._neighbours.meant_by(name)
-        return None if meant is not None and meant.startswith(name) else meant
 
 
 PROCESSES, MACHINES = "launch.num_processes", "launch.num_machines"
@@ -151,12 +114,15 @@ def unit_of(launch: Launch, speller: Speller, path: str, section: str | None, pl
             if name in seen and not listed:
                 events += repeated(seen[name], flag, places)
             seen[name] = flag
-        elif not speller.ignores(name) and (meant := speller.meant_by(name)) is not None:
+        elif (meant := speller.meant_by(name)) is not None:
             events.append(_misspelt(flag, meant, speller, launch.flags, places))
         for target in targets:
             setting, event = setting_of(flag, negated, target, places)
             if setting is None:
                 continue
+            if name != flag.name and not negated and (event or speller.shortened(flag.name) == (name, False)):
+                unknown = Unknown(frozenset((target.fact.name,)), "known only when the command runs")
+                setting, event = setting._replace(value=unknown), None
             if target.rank <= ranks.get(target.fact.name, target.rank):
                 settings[target.fact.name] = setting._replace(own_name=target.rank >= LAST)
                 ranks[target.fact.name] = target.rank
@@ -278,8 +244,11 @@ def _follow_renames(settings: dict[str, Setting], speller: Speller) -> None:
 
 
 def _known_name(flag: Flag, speller: Speller) -> tuple[str, bool]:
-    """The flag's name, and whether it is said by its contrary: ``--no_fp16``, where no flag has that very name."""
-    if flag.name in speller.targets or not flag.name.startswith("no_"):
+    """The flag's whole name, and whether its contrary says it: ``--no_fp16``, where no flag has that very name."""
+    if not flag.name.startswith("no_"):
+        whole = speller.shortened(flag.name)
+        return flag.name if whole is None else whole[0], False
+    if flag.name in speller.targets:
         return flag.name, False
     positive = flag.name.removeprefix("no_")
     switch = any(target.fact.type == "bool" for target in speller.targets.get(positive, ()))

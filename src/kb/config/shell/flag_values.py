@@ -20,6 +20,7 @@ _NOWHERE = Place(0, 0, 0)
 # The words that HfArgumentParser takes for a boolean, whatever their case.
 _BOOLEANS = {"yes": True, "true": True, "t": True, "y": True, "1": True}
 _BOOLEANS.update({"no": False, "false": False, "f": False, "n": False, "0": False})
+_CLASS = re.compile(r"[A-Z]\w*For[A-Z]\w*")  # of a model, which says nothing of its weights
 _INTEGER = re.compile(r"[-+]?[0-9]+\Z")
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?\Z")
 
@@ -33,7 +34,8 @@ def setting_of(flag: Flag, negated: bool, target: Target, places: Places) -> tup
         return setting_at(False, flag, places, bare=True), None
     value = flag.values[0] if flag.values else None
     made = _translated(flag, target)
-    if made is SAYS_NOTHING:
+    named_class = target.fact.name == "model.name" and _CLASS.fullmatch((value and value.text) or "")
+    if made is SAYS_NOTHING or named_class:
         return None, None
     if made is not AS_WRITTEN:
         made = _only_then(target.fact.name) if made is None else made
@@ -43,7 +45,8 @@ def setting_of(flag: Flag, negated: bool, target: Target, places: Places) -> tup
     if value is None and flag.name == "deepspeed":
         return None, None  # the switch of DeepSpeed's own argument group
     if value is None:
-        return setting_at(None, flag, places, bare=True), _wrong(flag, flag.key, kind, "", places)
+        missing = event_at("flag-without-value", flag.key, places, key=flag.dashes + flag.name, want=kind)
+        return setting_at(None, flag, places, bare=True), missing
     if kind == "list":
         return setting_at(_list(flag.values, target.fact.name), flag, places, whole=True), None
     if value.text is None:

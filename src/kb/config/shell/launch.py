@@ -15,13 +15,10 @@ FOLDER = "config_path"  # of Hydra, where it names no file
 CONFIG_FLAGS = ("config", "config_file", FOLDER, "job.config_file")
 _OVERRIDE = re.compile(r"\+{0,2}[A-Za-z_][\w.]*=(?!=)")  # of Hydra: + adds a name
 
-
 # Trainers of TRL: its program's subcommands, and others in the names of its scripts (`dpo.py`, `run_dpo.py`).
 _TRL = frozenset(("sft", "dpo", "grpo", "kto", "reward", "rloo", "cpo", "orpo", "ppo"))
-_SCRIPTS = {name: name for name in (*_TRL, "gkd", "xpo", "bco", "prm", "nash_md", "online_dpo")} | {
-    "reward_modeling": "reward",
-    "dpo_online": "online_dpo",
-}
+_SCRIPTS = {name: name for name in (*_TRL, "gkd", "xpo", "bco", "prm", "nash_md", "online_dpo")}
+_SCRIPTS |= {"reward_modeling": "reward", "dpo_online": "online_dpo"}
 # Example scripts of transformers, which hand their flags to its argument classes; those without a Trainer do not.
 _EXAMPLES = re.compile(
     r"run_(?:glue|xnli|clm|mlm|plm|fim|summarization|translation|qa|seq2seq_qa|ner|swag|classification|mae|mim|clip"
@@ -49,9 +46,9 @@ def trainer_of(script: str) -> str | None:
 
 
 def is_config(argument: Argument, *, code: bool = False) -> bool:
-    """Whether the argument looks like a config file, perhaps one in Python; of an unknown one nothing is said."""
-    suffixes = (*CONFIG_SUFFIXES, ".py") if code else CONFIG_SUFFIXES
-    return argument.text is not None and argument.text.endswith(suffixes)
+    """Whether the argument looks like a config file, perhaps one in Python; ``--data=x.json`` is a flag."""
+    suffixes = (*CONFIG_SUFFIXES, *((".py",) if code else ()))
+    return (argument.text or "").endswith(suffixes) and not is_flag(argument)
 
 
 def overrides_of(arguments: Sequence[Argument], text: str) -> list[tuple[str, Argument, Argument]]:
@@ -225,7 +222,9 @@ def _tool_launch(name: str, tool: Tool, rest: Sequence[Argument], text: str) -> 
         (each.values[0] for each in reversed(naming) if each.name != FOLDER or is_config(each.values[0])), None
     )
     if named is None and not tool.flagged:
-        named = next((argument for argument in rest if is_config(argument, code=tool.code)), None)
+        flagged = next((at for at, argument in enumerate(rest) if is_flag(argument)), len(rest))
+        placed = [*rest[:flagged], *(each for each in rest[flagged:] if (each.text or "").endswith((".yaml", ".yml")))]
+        named = next((each for each in placed if is_config(each, code=tool.code)), None)  # JSON behind flags is data
         if named is None and tool.code and rest and not is_flag(rest[0]):
             named = rest[0]  # one of the program's own configs, by its name
     flags = tuple(flag for flag in flags if flag.name not in CONFIG_FLAGS)

@@ -12,15 +12,17 @@ from kb.config.python.loaded import loaded
 from kb.config.python.placing import (
     LOSS_ONLY,
     OF_METRICS,
+    POSITIONS,
     asks_for_metrics,
     device_map_of,
     has_own_loop,
     keeps_no_logits,
+    resizes_positions,
 )
-from kb.config.shell.command import Speller
 from kb.config.shell.expand import Argument
 from kb.config.shell.flag_values import setting_of
 from kb.config.shell.flags import Flag
+from kb.config.shell.speller import Speller
 from kb.config.text.source import Places
 from kb.core.document import REWRITTEN, Setting, Unit
 from kb.core.expression import Unknown
@@ -83,6 +85,9 @@ def with_program(unit: Unit, programs: Sequence[Program], speller: Speller) -> U
         settings[LOSS_ONLY] = naming._replace(value=True, path=("compute_metrics",))
     if splits is not None:
         settings[NOT_MODELLED] = naming._replace(value=f"{splits[1]} ({unit.program})")
+    if resizes_positions(program.text):
+        unknown = Unknown(frozenset((POSITIONS,)), "known only when the command runs")
+        settings[POSITIONS] = naming._replace(value=unknown)
     if has_own_loop(program.text):
         settings[OWN_LOOP] = naming._replace(value=True)
     kept = {name: each for name, each in settings.items() if name not in OF_METRICS}
@@ -110,7 +115,7 @@ def _defaults(
     for name, default in defaults.items():
         for target in speller.targets.get(name, []):
             fact = target.fact.name
-            if fact in unit.settings or fact == DEVICE_MAP or not fact.startswith(BROUGHT):
+            if fact in unit.settings or name in unit.keys or fact == DEVICE_MAP or not fact.startswith(BROUGHT):
                 continue
             if _left_out(fact, default, unit.settings, own_name=target.rank >= LAST):
                 continue

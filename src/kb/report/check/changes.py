@@ -57,15 +57,15 @@ def _describe(edit: Edit, unit: Unit, words: Words, style: Style, sources: Sourc
             return ""
         words_after = "" if isinstance(edit.value, bool) else f" {as_written(edit.value)}"
         return f"{key} {style.arrow} {key}{words_after}" if edit.value else words("report.remove_key", key=key)
-    return f"{key}: {_old_value(edit.name, unit, words)} {style.arrow} {as_written(edit.value)}"
+    return f"{key}: {_old_value(edit, unit, words)} {style.arrow} {as_written(edit.value)}"
 
 
-def _old_value(name: str, unit: Unit, words: Words) -> str:
-    setting = unit.setting(name)
+def _old_value(edit: Edit, unit: Unit, words: Words) -> str:
+    setting = unit.setting(edit.name)
     if setting is not None:
         return "…" if is_unknown(setting.value) else cut(as_written(setting.value), 40)
-    fact = words.facts.get(name)
-    if fact is None or fact.default is None:
+    fact = words.facts.get(edit.name)
+    if fact is None or fact.default in (None, edit.value):  # what the fix writes is another format's default
         return words("report.unset")
     return words("report.default_value", value=as_written(fact.default))
 
