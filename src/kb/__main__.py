@@ -15,17 +15,21 @@ def main() -> int:
 
 
 def _main(arguments: list[str]) -> int:
+    from kb.session.cli import (  # here, so that Ctrl-C meanwhile is heard
+        UNUSABLE,
+        language_of,
+        leave,
+        load_words_or_none,
+        said,
+    )
+
     name = arguments[0] if arguments else "--help"
     if name in COMMANDS:
         code: int = command(name).main(arguments[1:])
         if name == "check":
-            from kb.session.cli import leave
-
             leave(code)
         return code
     import os
-
-    from kb.session.cli import UNUSABLE, language_of, load_words_or_none, said
 
     words = load_words_or_none(language_of(arguments, os.environ))
     if name in ("--version", "-V"):

@@ -41,3 +41,10 @@ class Commands:
 
         speller = self.reader.of_dialect(unit.dialect)
         return as_its_program_takes(unit, self._programs(unit), self._catalog, self._programs.files(), speller)
+
+
+def starts_no_run(unit: Unit) -> bool:
+    """Whether a command says nothing but its config, and that is of no format that kb knows: it does something else."""
+    named = "launch.run_config" in unit.settings
+    known = "launch.run_config" in unit.joined or "launch.run_config" in unit.unread
+    return named and not known and not unit.events and all(name.startswith("launch.") for name in unit.settings)

@@ -27,8 +27,8 @@ from kb.machine.detect import detect
 from kb.session.file import Around, FileChecker
 from kb.session.file_result import FileResult, Kind
 from kb.session.fixing import fix_once
-from kb.session.given import given_facts
 from kb.session.models import identity_of_config, model_of_config
+from kb.session.project import given_facts
 from kb.session.project_releases import ProjectReleases
 
 # Suppression examples name dates; they are judged on this day, so that none expires on its own.

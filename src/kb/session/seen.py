@@ -81,25 +81,6 @@ def contents(path: str | None) -> bytes | None:
     return None if path is None else read_if_any(path, MAX_BYTES)
 
 
-def folder_config(name: str) -> str | None:
-    """The ``config.json`` of a model that is a local folder."""
-    path = os.path.join(name, "config.json")
-    return path if os.path.isfile(path) else None
-
-
-def cached_config_of(name: str) -> str | None:
-    """The ``config.json`` of a hub model in the Hugging Face cache."""
-    from kb.session.models import cached_config  # that module stands on this one
-
-    return cached_config(name, os.environ)
-
-
-LOOKUPS: dict[str, Lookup] = {
-    "folder": lambda name, _: contents(folder_config(name)),
-    "hub": lambda name, _: contents(cached_config_of(name)),
-}
-
-
 SUFFIXES = (".json", ".yaml", ".yml", ".toml", ".py")
 MAX_FOLDERS = 8  # how far up a project's top may lie; runs are started there, and paths are relative to it
 
@@ -117,6 +98,16 @@ def read_named(path: str, named: str) -> str | None:
             return text
         folder = parent
     return None
+
+
+def read_below(primary: str, name: str) -> bytes | None:
+    """A group file's bytes; None where there is none below the primary config's folder that may be read."""
+    return read_if_any(group_path(primary, name), MAX_BYTES)
+
+
+def group_path(primary: str, name: str) -> str:
+    """The path of a group file by its name below the primary config's folder."""
+    return os.path.join(os.path.dirname(primary), *name.split("/"))
 
 
 class ProjectPrograms:
