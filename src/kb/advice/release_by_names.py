@@ -8,13 +8,12 @@ decided by what the project says.
 from collections.abc import Iterable, Iterator, Mapping
 
 from kb.advice.facts import UnitFacts
-from kb.advice.places import locate
 from kb.advice.tables import Tables
-from kb.core.catalog import Catalog
+from kb.core.catalog import Catalog, Rule
+from kb.core.document import locate
 from kb.core.finding import OnRelease
 from kb.core.lint import Linter, LintResult, Release, place_of
 from kb.core.release import ProjectRelease, agree
-from kb.core.rule import Rule
 
 PROGRAMS = (".py", ".ipynb")
 

@@ -20,9 +20,8 @@ from kb.core.hardware import Machine
 from kb.core.lint import place_of
 from kb.core.record import NamedTuple
 from kb.core.result import UnitResult
-from kb.session.commands import Commands, starts_no_run
 from kb.session.file_result import CODE, SERVERS, FileResult, Kind, Overrides, decode_kind, each_once, kind_of
-from kb.session.seen import ProjectPrograms, Seen, read_below, read_named
+from kb.session.seen import Commands, ProjectPrograms, Seen, read_below, read_named, starts_no_run
 
 if TYPE_CHECKING:
     from kb.config.suppressions import Suppressed
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from kb.session.models import HubModels
     from kb.session.project_releases import ProjectReleases
 
-_CONTROLS = re.compile("[\x80-\x9f]")
+_CONTROLS = "[\x80-\x9f]"
 _DAMAGE = ("mojibake", "not-utf8")  # what is wrong with a text that may be why no parser takes it
 _NOTHING = {"config": "config.empty", "python": "config.no-python-call", "notebook": "config.no-cell-call"}
 
@@ -211,7 +210,7 @@ class FileChecker:
     def _behind_damage(self, text: str, path: str, kind: Kind) -> list[Unit]:
         """The units of a text whose damage left control characters that YAML refuses: it is a config all the same."""
         try:
-            return self._units(_CONTROLS.sub("\ufffd", text), path, kind)
+            return self._units(re.sub(_CONTROLS, "\ufffd", text), path, kind)
         except ConfigError:
             return []
 
