@@ -15,13 +15,13 @@ from kb.core.text import UserError
 from kb.memory import UnsupportedArchitectureError, architecture_from_config, parameter_count
 from kb.session.seen import Lookup, contents
 
-_NAME = re.compile(r"[\w][\w.-]*(/[\w][\w.-]*)?\Z")
+_NAME = r"[\w][\w.-]*(/[\w][\w.-]*)?\Z"
 MAX_CANDIDATES = 20  # revisions looked at where no branch says which is current
 
 
 def is_hub_name(name: str) -> bool:
     """Whether a name can be one of the hub's: ``owner/model`` or ``model``."""
-    return len(name) <= 96 and ".." not in name and _NAME.match(name) is not None
+    return len(name) <= 96 and ".." not in name and re.match(_NAME, name) is not None
 
 
 def hub_folder(environ: Mapping[str, str]) -> str:

@@ -23,7 +23,7 @@ DOUBLE_BLOCK = 256
 WARM_UP_LEAVES = int(1.2 * 1024**3)  # bytes of a GPU that caching_allocator_warmup does not take
 CODE = (16,)
 TABLE = (256,)
-NARROWED = re.compile("lm_head|embed_tokens|wte|wpe")  # names in TRL's peft_module_casting_to_bf16
+NARROWED = "lm_head|embed_tokens|wte|wpe"  # names in TRL's peft_module_casting_to_bf16
 
 
 class State:
@@ -152,7 +152,7 @@ def narrow_tables(model: "Model") -> None:
     """``peft_module_casting_to_bf16`` of TRL: what preparation made fp32 and is named so goes to bf16."""
     trained = [(linear.path, tensor) for linear in model.linears for tensor in (linear.weight, linear.bias) if tensor]
     for path, tensor in (*model.parameters, *trained):
-        if tensor.dtype == F32 and NARROWED.search(path) is not None:
+        if tensor.dtype == F32 and re.search(NARROWED, path) is not None:
             tensor.dtype, tensor.storage = BF16, Storage(prod(tensor.shape) * WIDTH[BF16])
             mark(tensor, "adapters" if tensor.needs else "parameters")
 
