@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from kb.memory.engine import eight_bit
 from kb.memory.engine.autocast import half
 from kb.memory.engine.kernel_choice import takes_one_kernel
 from kb.memory.engine.ops.pointwise import plus
@@ -92,6 +91,8 @@ def load(model: "Model") -> None:
     if quantization.packed_on != "gpu":
         _load_to_host(model, quantization)
         return
+    if quantization.eight:
+        from kb.memory.engine import eight_bit  # 4 bits are the usual ones
     packing = {id(linear.weight): linear for linear in model.linears if linear.packs}
     width = 1.0 if quantization.eight else 0.5
     size = sum(
@@ -162,6 +163,8 @@ def linear(x: Tensor, layer: "Linear") -> Tensor:
     quantization = layer.model.options.quantization
     assert quantization is not None
     if quantization.eight:
+        from kb.memory.engine import eight_bit
+
         return eight_bit.linear(x, layer)
     kept = x.dtype
     x = cast(x, quantization.compute)
