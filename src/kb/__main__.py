@@ -1,5 +1,6 @@
 """``kb NAME …`` is ``python -m kb.NAME …``."""
 
+import gc
 import sys
 
 from kb import __version__
@@ -15,15 +16,12 @@ def main() -> int:
 
 
 def _main(arguments: list[str]) -> int:
-    from kb.session.cli import (  # here, so that Ctrl-C meanwhile is heard
-        UNUSABLE,
-        language_of,
-        leave,
-        load_words_or_none,
-        said,
-    )
-
     name = arguments[0] if arguments else "--help"
+    if name == "check":
+        gc.disable()  # as `kb.check` does
+    # in a function, so that Ctrl-C meanwhile is heard
+    from kb.session.cli import UNUSABLE, language_of, leave, load_words_or_none, said
+
     if name in COMMANDS:
         code: int = command(name).main(arguments[1:])
         if name == "check":
