@@ -6,6 +6,7 @@ The figures are of no real run: they only have to add up.
 import os
 import re
 
+from kb.core.catalog import Computed, Rule, RuleFix
 from kb.core.document import Setting, Unit
 from kb.core.facts import FactType
 from kb.core.finding import Edit, Finding, Fix, NotEvaluated, Span, Suppression
@@ -13,7 +14,6 @@ from kb.core.hardware import DetectedGpu, Gpu, Machine
 from kb.core.memory_report import HostLedger, MemoryReport, Phase, Term, Verdict
 from kb.core.model import Architecture, Model
 from kb.core.result import CheckResult, GpuFit, UnitResult, Unusable
-from kb.core.rule import Computed, Rule, RuleFix
 from kb.core.setup import Assumption, TrainingSetup
 from kb.core.text import Text
 from kb.core.units import GIB, MIB

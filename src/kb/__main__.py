@@ -1,5 +1,6 @@
 """``kb NAME …`` is ``python -m kb.NAME …``."""
 
+import gc
 import sys
 
 from kb import __version__
@@ -16,16 +17,17 @@ def main() -> int:
 
 def _main(arguments: list[str]) -> int:
     name = arguments[0] if arguments else "--help"
+    if name == "check":
+        gc.disable()  # as `kb.check` does
+    # in a function, so that Ctrl-C meanwhile is heard
+    from kb.session.cli import UNUSABLE, language_of, leave, load_words_or_none, said
+
     if name in COMMANDS:
         code: int = command(name).main(arguments[1:])
         if name == "check":
-            from kb.session.cli import leave
-
             leave(code)
         return code
     import os
-
-    from kb.session.cli import UNUSABLE, language_of, load_words_or_none, said
 
     words = load_words_or_none(language_of(arguments, os.environ))
     if name in ("--version", "-V"):

@@ -7,9 +7,8 @@ import pytest
 from catalog_sample import load_catalog
 from kb.advice.check import Checker
 from kb.advice.models import ModelIndex
-from kb.advice.places import said_effective_batch
 from kb.config.reader import ConfigReader
-from kb.core.document import Unit
+from kb.core.document import Unit, said_effective_batch
 from kb.core.expression import is_unknown
 from kb.core.hardware import Machine
 from kb.machine.detect import detect

@@ -9,6 +9,7 @@ import pytest
 from catalog_sample import load_catalog
 from kb.advice.check import Checker
 from kb.advice.estimate import estimate
+from kb.config.dialect.dialects import Unmodelled
 from kb.config.python.reader import PythonReader
 from kb.config.reader import ConfigReader
 from kb.config.shell.command import CommandReader
@@ -16,7 +17,6 @@ from kb.config.shell.script import read_shell
 from kb.core.document import Unit
 from kb.core.result import UnitResult
 from kb.core.text import UserError
-from kb.core.unmodelled import Unmodelled
 from kb.machine.detect import detect
 
 CATALOG = load_catalog()

@@ -9,7 +9,7 @@ from catalog_sample import load_catalog
 from kb.core.model import Architecture
 from kb.core.setup import PostTraining, TrainingSetup
 from kb.memory import parameter_count
-from kb.memory.loads import loads_of
+from kb.memory.host import loads_of
 
 MODELS = {name: model.architecture for name, model in load_catalog().models.items()}
 T5 = sample.architecture(sample.T5_BASE)

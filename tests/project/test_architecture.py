@@ -46,7 +46,8 @@ LATE = (
     *(f"kb.commands.probe.{name}" for name in ("built_in", "campaign", "matrix", "own_command", "place", "record")),
     "kb.commands.probe.serve",
     "kb.torch_runs", "kb.guide", "kb.commands.monitor", "kb.integrations.trainer", "kb.integrations.editor",
-    "kb.integrations.git_files", "kb.commands.rules.versions",
+    "kb.integrations.git_files", "kb.commands.rules", "kb.commands.history",
+    "kb.commands.history_versions", "kb.commands.lsp",
 )  # fmt: skip
 
 
@@ -165,13 +166,12 @@ def test_checking_a_config_starts_without_heavy_packages() -> None:
 # --- sizes: what is longer than the limits is named here, each with its reason --------------------------------------
 LONGEST_FUNCTION, MOST_PARAMETERS = 60, 10
 LONGEST_MODULE, SHORTEST_MODULE = 300, 40
-MOST_LATE_IMPORTS = 100  # of kb, in functions
-MOST_LOADED, MOST_PATTERNS = 181, 34  # of kb's modules and of kb's patterns, by a plain check of one file
+MOST_LATE_IMPORTS = 75  # of kb, in functions
+MOST_LOADED, MOST_PATTERNS = 157, 14  # of kb's modules and of kb's patterns, by a plain check of one file
 OVERLONG = {
     "kb.advice.setup.setup_of": "a record of fifty fields, one a line",
     "kb.advice.facts._made": "the table of providers, one a line",
     "kb.advice.recommend.recommend_training": "a record of fifteen fields, twice",
-    "kb.session.prepare.file_checker": "two checkers, an argument a line",
     "kb.torch_runs.simulation.artefacts.patches": "the table of patches, one a line",
 }
 MANY_PARAMETERS = {

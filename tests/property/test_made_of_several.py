@@ -10,7 +10,7 @@ from kb.config.files import ConfigError
 from kb.config.hydra.composing import compose
 from kb.config.sweep.sweep import combinations, read_sweep
 from kb.config.text.parsing import parse
-from kb.session.composed import read_below
+from kb.session.seen import read_below
 
 PIECES = st.sampled_from(
     (

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kb.core.finding import Span
-from kb.report.check.source_line import SourceLines, quote_line
+from kb.report.check.changes import SourceLines, quote_line
 from kb.report.terminal import Style, cells, columns
 
 GUTTER = 8

@@ -13,13 +13,14 @@ from kb.advice.question import Question
 from kb.config.hydra.composing import Composed, compose
 from kb.core.catalog import Catalog
 from kb.core.result import UnitResult
-from kb.session.composed import GroupFolders, read_below
+from kb.session.composed import GroupFolders
 from kb.session.file import FileChecker
 from kb.session.file_result import FileResult
 from kb.session.fixing import fix_files, fix_once
 from kb.session.prepare import file_checker
 from kb.session.project import Project
 from kb.session.run import Input, run
+from kb.session.seen import read_below
 
 TREE = {
     "config.yaml": """\

@@ -17,9 +17,8 @@ from kb.core.result import UnitResult
 from kb.core.text import Text, UserError
 from kb.report.check.panel import need_of
 from kb.session.file import FileChecker
-from kb.session.given import given_facts
 from kb.session.prepare import _installed, file_checker
-from kb.session.project import Project, find_project
+from kb.session.project import Project, find_project, given_facts
 
 CATALOG = load_catalog()
 MT5 = "general: {model_name: google/mt5-base}\ntokenizer: {encoder_max_len: 512, decoder_max_len: 128}\n"

@@ -10,14 +10,13 @@ from kb.advice.left_to_program import left_to_program
 from kb.advice.memory_facts import PredictedFacts
 from kb.advice.models import ModelIndex, with_head
 from kb.advice.no_prediction import why_no_prediction
-from kb.advice.places import locate, said_effective_batch
 from kb.advice.project_lengths import with_taken
 from kb.advice.release_by_names import NamesInReleases, depending
 from kb.advice.setup import setup_of
 from kb.advice.tables import BETWEEN, Tables
 from kb.advice.weights import Weights, worded
-from kb.core.catalog import Catalog
-from kb.core.document import EVERY_GPU, Event, Unit
+from kb.core.catalog import Catalog, Rule
+from kb.core.document import EVERY_GPU, Event, Unit, locate, said_effective_batch
 from kb.core.expression import Unknown
 from kb.core.facts import Facts, FactType, settled
 from kb.core.finding import Finding
@@ -30,7 +29,6 @@ from kb.core.program import Program
 from kb.core.record import NamedTuple
 from kb.core.release import Versions, named_releases
 from kb.core.result import UnitResult
-from kb.core.rule import Rule
 from kb.core.setup import Assumption, TrainingSetup
 from kb.core.text import UserError
 

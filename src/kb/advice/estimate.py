@@ -9,6 +9,7 @@ from kb.advice.models import unknown_model
 from kb.advice.no_prediction import NO_MODEL_OF_THE_RUN, Note, unfollowed, unpredictable
 from kb.advice.project_lengths import taken_by_lengths, with_taken
 from kb.advice.usual import longest_input
+from kb.advice.what_if import what_if
 from kb.core.catalog import Catalog
 from kb.core.document import Unit
 from kb.core.hardware import Machine
@@ -156,8 +157,6 @@ def with_savings(one: Estimated, catalog: Catalog) -> Estimated:
     """The run with a note for each memory option that it does not have: what it would save."""
     if one.model is None or one.report is None or not one.setup.do_train:
         return one._replace(notes=(*one.notes, ("estimate.what_if_no_training", {})))
-    from kb.advice.what_if import what_if  # only this option needs it
-
     fused = catalog.facts["model.has_liger_loss"].model_types
     found = what_if(one.setup, one.report, Estimator(one.model, one.machine, catalog.constants), fused)
     told: list[Note] = [

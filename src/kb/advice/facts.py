@@ -8,11 +8,10 @@ from kb.advice.estimator import usable_on
 from kb.advice.grounds import Grounds
 from kb.advice.memory_facts import PredictedFacts, memory_fact
 from kb.advice.no_prediction import Note
-from kb.advice.places import said_effective_batch
 from kb.advice.run_facts import AdapterFacts, RunFacts, eval_generations, says_torch_dtype, unknown_training_keys
 from kb.advice.run_kind import checkpoint_dtype
 from kb.advice.usual import longest_input
-from kb.core.document import Unit
+from kb.core.document import Unit, said_effective_batch
 from kb.core.expression import Unknown, is_unknown
 from kb.core.facts import Facts, FactType, coerce, default_of
 from kb.core.hardware import DetectedGpu, Machine

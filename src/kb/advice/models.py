@@ -9,11 +9,11 @@ from kb.core.model import Model
 from kb.core.record import NamedTuple
 from kb.core.text import UserError, nearest
 
-_TOKEN = re.compile(
+_TOKEN = (
     r"\d+(?:\.\d+)?x\d+(?:\.\d+)?b(?![a-z])|(?<![a-z0-9])a\d+(?:\.\d+)?b(?![a-z])|\d+(?:\.\d+)?[bm](?![a-z])"
     r"|\d+(?:\.\d+)?|[a-z]+"
 )
-_PARAMETERS = re.compile(r"(?:a|\d+(?:\.\d+)?x)?\d+(?:\.\d+)?[bm]\Z")
+_PARAMETERS = r"(?:a|\d+(?:\.\d+)?x)?\d+(?:\.\d+)?[bm]\Z"
 _WORDS = frozenset(("tiny", "mini", "small", "base", "medium", "large", "xl", "xxl"))
 # Names with these are of another architecture, or of weights that were made smaller or wider.
 _OTHERS = frozenset(
@@ -76,7 +76,7 @@ class ModelGuesser:
 
 def _tokens(name: str) -> tuple[str, ...]:
     tail = name.strip().rstrip("/").casefold().rpartition("/")[2]
-    return tuple(_TOKEN.findall(tail[:200]))
+    return tuple(re.findall(_TOKEN, tail[:200]))
 
 
 def _marks_of(model: Model) -> Iterable[_Marks]:
@@ -94,7 +94,7 @@ def _marks_of(model: Model) -> Iterable[_Marks]:
 
 
 def _is_size(token: str) -> bool:
-    return token in _WORDS or _PARAMETERS.match(token) is not None
+    return token in _WORDS or re.match(_PARAMETERS, token) is not None
 
 
 def _speaks_of(tokens: tuple[str, ...], marks: _Marks) -> bool:

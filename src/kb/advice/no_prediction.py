@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
-from kb.advice.run_kind import CPU_ONLY
 from kb.core.document import NO_SUCH_RUN, Setting, Unit
 from kb.core.model import Architecture
 from kb.core.setup import PostKind, TrainingSetup
@@ -12,6 +11,7 @@ from kb.memory import UnsupportedArchitectureError
 
 PROCESSES, PIXELS = "launch.num_processes", "data.image_max_pixels"
 Note = tuple[str, Mapping[str, Any]]
+CPU_ONLY = ("training.use_cpu", "training.no_cuda", "accelerate.use_cpu", "launch.cpu")  # of which any keeps to the CPU
 TRAINER = "script.trainer"
 QUANTIZED_ALONE: Note = ("quantized_alone", {})
 MOST_NAMED = 4  # settings in one sentence

@@ -9,15 +9,13 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 
 from kb.advice.facts import UnitFacts
-from kb.advice.places import locate
 from kb.advice.tables import Tables
-from kb.core.catalog import Catalog
-from kb.core.document import Event, Unit
+from kb.core.catalog import Catalog, Rule
+from kb.core.document import Event, Unit, locate
 from kb.core.facts import FactType
 from kb.core.finding import OnRelease, Span
 from kb.core.lint import Linter, LintResult, Release, place_of
 from kb.core.release import ProjectRelease, agree
-from kb.core.rule import Rule
 
 PROGRAMS = (".py", ".ipynb")
 MOST_LISTED = 190  # letters of a list of settings

@@ -84,7 +84,7 @@ MODULE_NAMES: dict[str, tuple[str, ...]] = {
 _WITH_OTHER_HEADS = ("SEQ_CLS", "TOKEN_CLS", "QUESTION_ANS", "FEATURE_EXTRACTION")
 HEAD = "lm_head"
 MOST_PATTERNS = 100  # keys of rank_pattern that repeat something; one for each layer needs no repetition
-_REPEATS = re.compile(r"[*+?{]")
+_REPEATS = r"[*+?{]"
 
 
 # The weights of a mixture's experts, by the last part of their names (Mixtral, Qwen and most others).
@@ -202,7 +202,7 @@ def _unmatched(keys: list[str], paths: list[str]) -> tuple[str, ...]:
     """
     from kb.core.patterns import MOST_STEPS, Pattern, PatternError  # few configs have such keys
 
-    repeating = [key for key in keys if _REPEATS.search(key)]
+    repeating = [key for key in keys if re.search(_REPEATS, key)]
     if len(repeating) > MOST_PATTERNS:
         raise PatternError("too many patterns")
     missing = []

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
+from kb.advice.no_prediction import CPU_ONLY
 from kb.advice.post_training import RANKING
 from kb.advice.settings_reader import SettingsReader
 from kb.core.document import Unit
@@ -85,7 +86,6 @@ def _usual(read: SettingsReader, transformers: tuple[int, ...] | None) -> tuple[
 
 
 ON_TPU = ("training.tpu_num_cores", "launch.tpu")
-CPU_ONLY = ("training.use_cpu", "training.no_cuda", "accelerate.use_cpu", "launch.cpu")  # of which any keeps to the CPU
 ADAMW = ("adam", "adamw", "torch.optim.adam", "torch.optim.adamw")  # other words for PyTorch's own
 OPTIMIZERS_OF_DEEPSPEED = ("adam", "adamw", "cpuadam", "deepspeedcpuadam", "fusedadam")
 ATTENTIONS = ("eager", "sdpa", "flash", "flash_attention_2", "flash_attention_3")

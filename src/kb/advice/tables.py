@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from kb.config.dialect.typos import Neighbours
-from kb.core.catalog import Catalog
+from kb.core.catalog import Catalog, Rule, RuleFix
 from kb.core.document import KEY, Setting, Unit
 from kb.core.expression import Lookup, Tree, Unknown, is_unknown
 from kb.core.facts import Facts, Ground, coerce
@@ -17,7 +17,6 @@ from kb.core.finding import Finding
 from kb.core.lint import Linter, LintResult, Release
 from kb.core.record import NamedTuple
 from kb.core.release import LATEST, ProjectRelease, parse_version
-from kb.core.rule import Rule, RuleFix
 from kb.core.text import Text, nearest
 
 EVERY_FORMAT = "every"

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from kb.advice.facts import UnitFacts
 from kb.advice.grounds import PREDICTED, as_severe, concerning, own_defaults, turned_by
 from kb.advice.tables import BETWEEN
+from kb.core.catalog import Rule
 from kb.core.document import Unit
 from kb.core.expression import compile_tree
 from kb.core.facts import Certainty, certainty_of, weakest
@@ -12,7 +13,6 @@ from kb.core.finding import Edit, Finding, Severity
 from kb.core.lint import lowered
 from kb.core.model import Model
 from kb.core.naming import HANDS_ON, Names
-from kb.core.rule import Rule
 from kb.core.setup import Assumption, TrainingSetup
 
 

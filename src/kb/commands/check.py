@@ -27,7 +27,7 @@ from kb.report.words import Words
 from kb.session import cli
 from kb.session.file import FileChecker
 from kb.session.knowledge import open_knowledge
-from kb.session.output import FORMATS, rendered
+from kb.session.output import FORMATS, explained, rendered
 from kb.session.prepare import Checking, file_checker
 from kb.session.project import FAIL_ON, LIBRARIES, Project, find_project, unknown_rule
 from kb.session.project_releases import shown
@@ -258,12 +258,10 @@ def _report(
 
 
 def _explain_alone(options: argparse.Namespace, catalog: Catalog, words: Words) -> int:
-    from kb.report.rules.explain import explain
-
     style = choose_style(sys.stdout, options.color)
     rule = catalog.rules[options.explain]
     rows = load_table_rows(rule.id, options.rules) if rule.on == rule.id else ()
-    cli.put(explain(rule, words, style, sources=catalog.sources, rows=rows))
+    cli.put(explained(catalog, rule.id, words, style, rows=rows))
     return cli.CLEAN
 
 

@@ -11,9 +11,8 @@ from kb.core.hardware import Machine
 from kb.core.record import NamedTuple
 from kb.core.text import UserError
 from kb.knowledge import load_catalog
-from kb.knowledge.locations import Overlay, Rules, cache_folder, current, located, shipped
+from kb.knowledge.locations import Overlay, Rules, Update, cache_folder, current, located, shipped, updated
 from kb.knowledge.overlay import OverlayError, laid_entries
-from kb.knowledge.updated import Update, updated
 from kb.machine.detect import detect
 from kb.machine.installation import Installation, Package, look_around
 from kb.report.json_parts import SCHEMA, to_json

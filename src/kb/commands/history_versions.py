@@ -11,6 +11,7 @@ from kb.config.text.guard import MAX_BYTES
 from kb.core.document import Unit
 from kb.core.text import UserError
 from kb.core.units import read_size
+from kb.integrations.git_files import file_history
 from kb.knowledge import KnowledgeError
 from kb.knowledge.source import read_source
 from kb.session.file import FileChecker
@@ -51,8 +52,6 @@ def git_versions(
         GitError: as :func:`kb.integrations.git_files.file_history`.
         UserError: a version has no such section.
     """
-    from kb.integrations.git_files import file_history
-
     history = file_history(path, revisions)
     versions = []
     for each in history.versions:

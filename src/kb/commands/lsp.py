@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from kb.commands.options import MACHINE, Options
 from kb.core.text import UserError
+from kb.integrations.editor.session import Session
 from kb.session import cli
 
 
@@ -27,7 +28,6 @@ def command(arguments: Sequence[str], language: str) -> int:
     except ImportError:
         raise UserError("cli.needs_package", package="pygls", extra="lsp") from None
     from kb.integrations.editor.server import make_server
-    from kb.integrations.editor.session import Session
 
     level = logging.INFO if os.environ.get("KB_DEBUG") else logging.CRITICAL
     logging.basicConfig(stream=sys.stderr, level=level)

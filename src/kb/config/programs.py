@@ -17,7 +17,7 @@ _SKIPPED = frozenset((
     "__pycache__", "bench", "benchmark", "benchmarks", "build", "dist", "docs", "env", "node_modules", "site-packages",
     "tests", "venv", "wandb",
 ))  # fmt: skip
-_IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+\(?([^\n#]*)|import[ \t]+([\w., \t]+))", re.M)
+_IMPORT = r"^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+\(?([^\n#]*)|import[ \t]+([\w., \t]+))"
 # What a source that reads training configs names, and by which it reads them.
 _TRAINS = (b"TrainingArguments", b"ArgumentParser(", b"TrlParser(", b"Config(", b"Trainer(")
 _STARTS = (b"TrainingArguments", b"Trainer(", b".backward(")
@@ -140,7 +140,7 @@ def _imported(path: str, text: str, top: str) -> Iterator[str]:
 
 def _modules(folder: str, text: str, top: str) -> Iterator[str]:
     """Where the modules that a source imports would lie, were they the project's own."""
-    for match in _IMPORT.finditer(text):
+    for match in re.finditer(_IMPORT, text, re.M):
         origin, names, plain = match.groups()
         modules = [each.split()[0] for each in (plain or "").split(",") if each.split()] if plain else [origin]
         for module in modules:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any
 
+from kb.core.catalog import Computed, Rule, RuleFix
 from kb.core.document import Event
 from kb.core.expression import (
     Evaluator,
@@ -20,7 +21,6 @@ from kb.core.facts import CERTAINTIES, Certainty, Facts, Origin, certainty_of, w
 from kb.core.finding import Because, Edit, Finding, Fix, NotEvaluated, OnRelease, Span
 from kb.core.record import NamedTuple
 from kb.core.release import Bound, ProjectRelease, just_below
-from kb.core.rule import Computed, Rule, RuleFix
 
 Locate = Callable[[str], Span | None]
 """Where a fact's setting stands in the file; None for a fact that no setting gives."""

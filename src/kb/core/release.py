@@ -25,7 +25,7 @@ def parse_version(text: str) -> tuple[int, ...]:
 Bound = tuple[int, ...]
 LATEST = 9999  # stands for the last part of a release before the next
 OR = " || "
-_CLAUSE = re.compile(r"(~=|==|!=|<=|>=|<|>)\s*(\d{1,6}(?:\.\d{1,6})*)(\.\*)?")
+_CLAUSE = r"(~=|==|!=|<=|>=|<|>)\s*(\d{1,6}(?:\.\d{1,6})*)(\.\*)?"
 
 
 class Source(NamedTuple):
@@ -137,7 +137,7 @@ def admits(specifier: str, version: str) -> bool:
 def _holds(specifiers: str, version: str) -> bool:
     """Whether a version fulfils each of the specifiers between commas. PEP 440's order of final releases is that of
     their numbers; ``packaging``, which takes longer to import than a project to read, is asked of everything else."""
-    clauses = [_CLAUSE.fullmatch(part.strip()) for part in specifiers.split(",")]
+    clauses = [re.fullmatch(_CLAUSE, part.strip()) for part in specifiers.split(",")]
     if not (_NUMBERS.fullmatch(version) and all(clause and _is_plain(*clause.groups()) for clause in clauses)):
         from packaging.specifiers import SpecifierSet
 

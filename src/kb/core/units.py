@@ -20,7 +20,7 @@ MIB, GIB = 2**20, 2**30
 GPU_UNIT, HOST_UNIT = "GiB", "GB"
 """What texts show sizes in: a GPU's memory as its driver counts it, a host's as the limits of containers are named."""
 
-_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*((?:[kmgt]i?)?b|[kmgt]i?)?", re.IGNORECASE)
+_SIZE = r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*((?:[kmgt]i?)?b|[kmgt]i?)?"
 LEAST_BYTES, MOST_BYTES = 2**20, 2**50  # of a memory
 
 
@@ -41,7 +41,7 @@ def parse_bytes(text: str) -> int:
         NoUnitError: the text is a number alone.
         ValueError: it is no size.
     """
-    match = _SIZE.fullmatch(text.strip())
+    match = re.fullmatch(_SIZE, text.strip(), re.IGNORECASE)
     if match is None:
         raise ValueError(f"{text!r} is not a size")
     number, unit = match[1], (match[2] or "").upper()

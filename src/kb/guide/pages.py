@@ -4,8 +4,8 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Set
 
+from kb.core.catalog import Rule
 from kb.core.record import NamedTuple
-from kb.core.rule import Rule
 from kb.guide.all_fits import Fits, all_fits
 from kb.guide.entry_pages import erratum_page, erratum_title, gpu_page, model_page
 from kb.guide.library import Library, load_library

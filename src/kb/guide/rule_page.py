@@ -6,8 +6,7 @@ from html import escape
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from kb.core.catalog import Catalog
-from kb.core.rule import Computed, Rule, RuleFix
+from kb.core.catalog import Catalog, Computed, Rule, RuleFix
 from kb.guide.kept import kept, mark_of
 from kb.guide.library import Library
 from kb.guide.markup import cited_source, code, fenced, prose, table, text

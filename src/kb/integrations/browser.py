@@ -14,9 +14,8 @@ from kb.config.log.text import read_lines
 from kb.core.catalog import Catalog
 from kb.core.text import UserError
 from kb.knowledge import load_catalog, load_guide
-from kb.report.check.changes import describe_fix
+from kb.report.check.changes import SourceLines, describe_fix
 from kb.report.check.json_report import check_object
-from kb.report.check.source_line import SourceLines
 from kb.report.diagnosis_report import diagnosis_object
 from kb.report.terminal import Style
 from kb.report.values import printable

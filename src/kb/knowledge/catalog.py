@@ -4,12 +4,11 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from kb.core.catalog import Catalog, Dialect
+from kb.core.catalog import Catalog, Computed, Dialect, Rule, RuleFix
 from kb.core.facts import FactType, MovedDefault
 from kb.core.hardware import Gpu
 from kb.core.model import Architecture, Model, Vision
 from kb.core.release import parse_version
-from kb.core.rule import Computed, Rule, RuleFix
 from kb.core.text import Text
 from kb.knowledge.bundle import load_part, read_data
 from kb.knowledge.locations import Rules, located, shipped

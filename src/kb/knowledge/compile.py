@@ -23,6 +23,7 @@ from kb.knowledge.readings import Readings
 from kb.knowledge.rows import BYTES, check_model, sources_of
 from kb.knowledge.schema import GUIDE, KINDS, SchemaSet
 from kb.knowledge.source import KEY, Located, placeholders_apart, read_source
+from kb.memory import architecture_from_config
 
 Parts = dict[str, Any]
 PARTS = ("hot", "cold", "guide", "serving", *LANGUAGES)
@@ -244,8 +245,6 @@ def _rate(data: dict[str, Any], name: str, unit: int) -> float | None:
 
 
 def _model(located: Located, problems: list[Problem]) -> dict[str, Any]:
-    from kb.memory import architecture_from_config
-
     data = located.data
     problems += check_model(located)
     try:

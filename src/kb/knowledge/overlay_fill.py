@@ -11,6 +11,7 @@ from kb.knowledge.locations import Overlay
 from kb.knowledge.problems import Problem
 from kb.knowledge.rows import NATIVE_BF16_FROM, cited
 from kb.knowledge.source import KEY, Located
+from kb.memory import architecture_from_config, parameter_count
 
 
 def fill_in(kind: str, located: Located, own: str) -> None:
@@ -40,8 +41,6 @@ def fill_in(kind: str, located: Located, own: str) -> None:
 
 def _count(data: dict[str, Any]) -> None:
     """The parameters that the architecture gives, where the file does not say any."""
-    from kb.memory import architecture_from_config, parameter_count
-
     if "parameters" not in data:
         try:
             counted = parameter_count(architecture_from_config(data["architecture"]))

@@ -8,6 +8,7 @@ from typing import Any
 from kb.core.text import nearest
 from kb.knowledge.problems import Problem
 from kb.knowledge.source import KEY, Located, Path
+from kb.memory import architecture_from_config, parameter_count
 
 BYTES = {"B": 1, "MiB": 2**20, "GiB": 2**30, "MB": 10**6, "GB": 10**9}
 # A datasheet's GB is a GiB for a GPU's memory. The driver keeps a part of it, more with ECC, and CUDA a little more.
@@ -76,8 +77,6 @@ def check_model(located: Located) -> list[Problem]:
 
 def _counted(architecture: Mapping[str, Any]) -> int:
     """Parameters by the dimensions. Raises: ValueError: there is none for such dimensions."""
-    from kb.memory import architecture_from_config, parameter_count  # nothing else here needs the memory model
-
     return parameter_count(architecture_from_config(architecture))
 
 

@@ -26,11 +26,10 @@ from kb.core.text import LANGUAGES, UserError
 from kb.knowledge.bundle import load_part, write_data
 from kb.knowledge.catalog import load_words_alone
 from kb.knowledge.compile import compile_knowledge
-from kb.knowledge.locations import Location, shipped
+from kb.knowledge.locations import Location, Update, record_path, shipped, updated, updates_folder
 from kb.knowledge.packed import ARCHIVE, write_texts
 from kb.knowledge.problems import KnowledgeError
 from kb.knowledge.readings import FILE
-from kb.knowledge.updated import Update, record_path, updated, updates_folder
 
 # What this kb can read of rules/. Raised where rules say something that an older kb would take for something else, or
 # would pass over: the first number of a release is its format.

@@ -10,7 +10,7 @@ from kb.machine.match import fold_name, model_name, names_of
 
 AUTO, NONE = "auto", "none"
 MOST_GPUS, MOST_CPUS = 65536, 65536
-_CARD = re.compile(r"(\d{1,4}(?:\.\d{1,3})?) ?gi?b(?:[ ,:@]+(\d{1,2}\.\d))?", re.IGNORECASE)
+_CARD = r"(\d{1,4}(?:\.\d{1,3})?) ?gi?b(?:[ ,:@]+(\d{1,2}\.\d))?"
 
 
 class UnknownGpu(UserError):  # noqa: N818
@@ -89,7 +89,7 @@ def named_gpus(name: str, count: int | None, gpus: Mapping[str, Gpu]) -> tuple[D
 
 def _described(text: str) -> DetectedGpu | None:
     """A card that no row has, by its memory as sold and its compute capability: ``16GB:8.9``; None of other texts."""
-    match = _CARD.fullmatch(text.strip())
+    match = re.fullmatch(_CARD, text.strip(), re.IGNORECASE)
     if match is None:
         return None
     size, capability = match[1], match[2]

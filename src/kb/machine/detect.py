@@ -127,12 +127,4 @@ def find_gpus(gpus: Mapping[str, Gpu], *, root: str = "/", environ: Mapping[str,
         hidden_by: Note = "visible_devices_invalid" if "visible_devices_invalid" in notes else "gpus_hidden"
         return FoundGpus(note=hidden_by, notes=tuple(note for note in notes if note != hidden_by))
     found = tuple(sources.with_row(device, gpus) for device in seen)
-    return FoundGpus(gpus=found, source=source, notes=(*notes, *_surroundings(found, root)))
-
-
-def _surroundings(gpus: tuple[DetectedGpu, ...], root: str) -> tuple[Note, ...]:
-    """What changes how the figures are to be read."""
-    from kb.machine.surroundings import in_wsl
-
-    sliced: tuple[Note, ...] = ("mig_slices",) if any(gpu.mig for gpu in gpus) else ()
-    return (*sliced, "wsl") if in_wsl(root) else sliced
+    return FoundGpus(gpus=found, source=source, notes=(*notes, *sources.changes_of(found, root)))

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from kb.core.hardware import Gpu
 
 # The vendor's and the brand's words say nothing that the model number does not; drivers drop and add them.
-_BRAND = re.compile(r"nvidia|geforce|tesla|quadro|generation|graphics|\((?:r|tm)\)")
-_SEPARATORS = re.compile(r"[^a-z0-9]+")
-_MEMORY_SIZE = re.compile(r"\b\d+ ?gi?b\b")
-_FORM_FACTOR = re.compile(r"\b(?:sxm\d?|pci-?e|hbm\d?e?|dgxs|fhhl)\b")
-_MIG_PROFILE = re.compile(r"\s+mig\s+\S+$", re.IGNORECASE)
+_BRAND = r"nvidia|geforce|tesla|quadro|generation|graphics|\((?:r|tm)\)"
+_SEPARATORS = r"[^a-z0-9]+"
+_MEMORY_SIZE = r"\b\d+ ?gi?b\b"
+_FORM_FACTOR = r"\b(?:sxm\d?|pci-?e|hbm\d?e?|dgxs|fhhl)\b"
+_MIG_PROFILE = r"\s+mig\s+\S+$"
 
 # ECC on a GDDR card takes 1/16 of its memory, and drivers before R515 hid up to 2 % (24268 of 24576 MiB).
 # The nearest two cards of one name are further apart: 10 and 12 GB.
@@ -36,7 +36,7 @@ def match_gpu(name: str, memory_total: int, gpus: Mapping[str, Gpu]) -> Gpu | No
 
 def without_mig(name: str) -> str:
     """The whole GPU's name from a slice's: ``NVIDIA A100-SXM4-40GB MIG 3g.20gb`` → ``NVIDIA A100-SXM4-40GB``."""
-    return _MIG_PROFILE.sub("", name)
+    return re.sub(_MIG_PROFILE, "", name, flags=re.IGNORECASE)
 
 
 def names_of(gpu: Gpu) -> Iterable[str]:
@@ -45,12 +45,12 @@ def names_of(gpu: Gpu) -> Iterable[str]:
 
 def fold_name(name: str) -> str:
     """A name without case, brand and separators: ``NVIDIA GeForce RTX 3090`` and ``rtx-3090`` are both ``rtx3090``."""
-    return _SEPARATORS.sub("", _BRAND.sub(" ", name.casefold()))
+    return re.sub(_SEPARATORS, "", re.sub(_BRAND, " ", name.casefold()))
 
 
 def model_name(name: str) -> str:
     """The folded name, also without memory size and form factor: ``Tesla V100-SXM2-16GB`` is ``v100``."""
-    return fold_name(_FORM_FACTOR.sub(" ", _MEMORY_SIZE.sub(" ", name.casefold())))
+    return fold_name(re.sub(_FORM_FACTOR, " ", re.sub(_MEMORY_SIZE, " ", name.casefold())))
 
 
 def _nearest(memory_total: int, same: list[Gpu]) -> Gpu | None:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from kb.core.hardware import DetectedGpu
 from kb.core.record import NamedTuple
+from kb.machine import surroundings
 from kb.machine.reading import Note, Reading, Reported, Unanswered
 
 LIBRARY = "libnvidia-ml.so.1"
@@ -68,8 +69,6 @@ def wrapper(root: str = "/") -> Any:
 def _no_library(root: str) -> Note:
     if any(os.path.exists(os.path.join(root, sign)) for sign in _DRIVER_SIGNS):
         return "library_not_found"
-    from kb.machine import surroundings
-
     if surroundings.in_wsl(root):
         return "no_driver_in_wsl"
     return "no_driver_in_container" if surroundings.in_container(root) else "no_driver"

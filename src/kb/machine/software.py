@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Mapping
 from functools import cache
 
-_FOLDER = re.compile(r"([A-Za-z0-9_.]+)-([^-]+)\.dist-info")
+_FOLDER = r"([A-Za-z0-9_.]+)-([^-]+)\.dist-info"
 
 
 @cache
@@ -26,7 +26,7 @@ def installed_versions() -> dict[str, str]:
         except OSError:
             continue
         for name in names:
-            match = _FOLDER.fullmatch(name) if name.endswith(".dist-info") else None
+            match = re.fullmatch(_FOLDER, name) if name.endswith(".dist-info") else None
             if match:
                 found.setdefault(match[1].lower().replace("-", "_").replace(".", "_"), match[2])
     return found

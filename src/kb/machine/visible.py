@@ -10,7 +10,7 @@ from itertools import groupby
 
 from kb.machine.reading import Note, Reported
 
-_LEADING_INTEGER = re.compile(r"\s*([+-]?\d{1,9})")
+_LEADING_INTEGER = r"\s*([+-]?\d{1,9})"
 
 # From R570 a process sees one compute instance of every GPU instance; before, one slice in all and no whole GPU.
 _MANY_SLICES_DRIVER = 570
@@ -63,7 +63,7 @@ def _listed(value: str, devices: Sequence[Reported]) -> tuple[list[Reported], bo
 
 
 def _by_index(entry: str, physical: list[list[Reported]]) -> list[Reported] | None:
-    match = _LEADING_INTEGER.match(entry)
+    match = re.match(_LEADING_INTEGER, entry)
     index = int(match[1]) if match else -1
     return physical[index] if 0 <= index < len(physical) and not entry.startswith("-") else None
 

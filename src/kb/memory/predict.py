@@ -7,8 +7,7 @@ from kb.core.hardware import Gpu
 from kb.core.memory_report import MemoryReport
 from kb.core.model import Architecture
 from kb.core.setup import TrainingSetup
-from kb.memory.host import host_ledger
-from kb.memory.loads import loads_of
+from kb.memory.host import host_ledger, loads_of
 from kb.memory.process import context_of
 
 Capability = tuple[int, int] | None

@@ -9,8 +9,7 @@ from kb.core.memory_report import Phase
 from kb.core.model import Architecture
 from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
-from kb.memory.host import host_ledger
-from kb.memory.loads import loads_of
+from kb.memory.host import host_ledger, loads_of
 from kb.memory.predict import is_followed, predict
 from kb.memory.process import context_of
 

@@ -15,7 +15,7 @@ from kb.core.units import GIB, rounded_down, rounded_up
 from kb.report.values import UNKNOWN, format_value, host_size, is_of_host
 
 FEW = 2  # so many conditions stand before what they are of; more come behind it
-_SENTENCE_END = re.compile(r"(?<=[.])\s+(?=\S)")
+_SENTENCE_END = r"(?<=[.])\s+(?=\S)"
 
 
 class RulePages(NamedTuple):
@@ -166,7 +166,7 @@ def _without_unknown(text: Text, facts: Mapping[str, Any]) -> Text:
     """The message less its sentences with a fact that has no value: "5 workers stay within it" where none do."""
 
     def known(part: str) -> str:
-        sentences = _SENTENCE_END.split(part)
+        sentences = re.split(_SENTENCE_END, part)
         kept = [one for one in sentences if not any(_is_unknown(facts.get(m[1])) for m in PLACEHOLDER.finditer(one))]
         return " ".join(kept or sentences)
 

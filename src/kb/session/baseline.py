@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from kb.config.baseline import Fingerprint, compare, count, fingerprint, prune, read_baseline, write_baseline
 from kb.config.files import ConfigError, NotAFileError, read_at_most
+from kb.config.notebook.places import CellPlaces
 from kb.core.document import Unit
 from kb.core.finding import Finding
 from kb.core.result import CheckResult
@@ -69,8 +70,6 @@ def _fingerprint(unit: Unit, finding: Finding, result: CheckResult, baseline: st
 def _line_of(text: str, path: str, finding: Finding) -> str:
     """The line that a finding begins on; of a notebook the line of the cell, whatever outputs stand around it."""
     if path.endswith(".ipynb"):
-        from kb.config.notebook.places import CellPlaces
-
         place = CellPlaces(text).place(finding.span)
         return place.line if place is not None else ""
     lines: Sequence[str] = text.split("\n")

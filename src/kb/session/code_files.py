@@ -117,10 +117,3 @@ def tells_of_a_run(unit: Unit) -> bool:
     said = (name for name in unit.settings if name not in SAID_BY_ANY)
     told = any(name == "launch.run_config" or not name.startswith("launch.") for name in said)
     return told or bool(unit.events) or unit.reader != "script"
-
-
-def starts_no_run(unit: Unit) -> bool:
-    """Whether a command says nothing but its config, and that is of no format that kb knows: it does something else."""
-    named = "launch.run_config" in unit.settings
-    known = "launch.run_config" in unit.joined or "launch.run_config" in unit.unread
-    return named and not known and not unit.events and all(name.startswith("launch.") for name in unit.settings)

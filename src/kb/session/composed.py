@@ -4,18 +4,17 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from kb.config.files import read_if_any
 from kb.config.hydra.composing import compose, looks_composed
 from kb.config.hydra.defaults import arranged, defaults_of
 from kb.config.hydra.tree import HydraError, read_file
 from kb.config.hydra.virtual import moved_edit
 from kb.config.text.encoding import decode
-from kb.config.text.guard import MAX_BYTES
 from kb.core.document import Setting, Unit
 from kb.core.finding import Finding, Span
 from kb.core.lint import place_of
 from kb.core.result import UnitResult
 from kb.session.file_result import FileResult
+from kb.session.seen import group_path, read_below
 
 if TYPE_CHECKING:
     from kb.config.hydra.composing import Composed
@@ -27,22 +26,12 @@ _NOWHERE, _NO_KEY = Span(1, 1, 1, 1, 0, 0), Span(1, 1, 1, 1, -1, -1)
 DIALECT = "hydra"
 
 
-def read_below(primary: str, name: str) -> bytes | None:
-    """A group file's bytes; None where there is none below the primary config's folder that may be read."""
-    return read_if_any(group_path(primary, name), MAX_BYTES)
-
-
 def listed_below(primary: str, folder: str) -> list[str]:
     """The YAML files in a group's folder."""
     try:
         return sorted(name for name in os.listdir(group_path(primary, folder)) if name.endswith(".yaml"))
     except (OSError, ValueError):
         return []
-
-
-def group_path(primary: str, name: str) -> str:
-    """The path of a group file by its name below the primary config's folder."""
-    return os.path.join(os.path.dirname(primary), *name.split("/"))
 
 
 def composed_result(

@@ -20,9 +20,8 @@ from kb.core.hardware import Machine
 from kb.core.lint import place_of
 from kb.core.record import NamedTuple
 from kb.core.result import UnitResult
-from kb.session.commands import Commands
 from kb.session.file_result import CODE, SERVERS, FileResult, Kind, Overrides, decode_kind, each_once, kind_of
-from kb.session.seen import ProjectPrograms, Seen, read_named
+from kb.session.seen import Commands, ProjectPrograms, Seen, read_below, read_named, starts_no_run
 
 if TYPE_CHECKING:
     from kb.config.suppressions import Suppressed
@@ -30,15 +29,9 @@ if TYPE_CHECKING:
     from kb.session.models import HubModels
     from kb.session.project_releases import ProjectReleases
 
-_CONTROLS = re.compile("[\x80-\x9f]")
+_CONTROLS = "[\x80-\x9f]"
 _DAMAGE = ("mojibake", "not-utf8")  # what is wrong with a text that may be why no parser takes it
 _NOTHING = {"config": "config.empty", "python": "config.no-python-call", "notebook": "config.no-cell-call"}
-
-
-def _read_below(primary: str, name: str) -> bytes | None:
-    from kb.session.composed import read_below  # few configs have group files
-
-    return read_below(primary, name)
 
 
 class Around(NamedTuple):
@@ -98,7 +91,7 @@ class FileChecker:
         self._overrides = overrides or Overrides.none()
         self.reader = around.reader or ConfigReader(catalog.dialects, catalog.facts)
         self.seen = around.seen or Seen()
-        self.lookups = {"named": read, "beside": beside or _read_below}
+        self.lookups = {"named": read, "beside": beside or read_below}
         if releases is not None:
             self.lookups |= releases.lookups
         if programs is not None:
@@ -179,8 +172,6 @@ class FileChecker:
     def _check_all(self, units: Sequence[Unit], kind: Kind) -> list[UnitResult]:
         joined = [self._commands.with_program(self.joiner.join(unit)) for unit in units]
         if kind in ("shell", "notebook"):
-            from kb.session.code_files import starts_no_run
-
             joined = [unit for unit in joined if not starts_no_run(unit)] or joined[:1]
         return [self._checker.check(unit) for unit in joined]
 
@@ -219,7 +210,7 @@ class FileChecker:
     def _behind_damage(self, text: str, path: str, kind: Kind) -> list[Unit]:
         """The units of a text whose damage left control characters that YAML refuses: it is a config all the same."""
         try:
-            return self._units(_CONTROLS.sub("\ufffd", text), path, kind)
+            return self._units(re.sub(_CONTROLS, "\ufffd", text), path, kind)
         except ConfigError:
             return []
 

@@ -13,15 +13,15 @@ from kb.core.catalog import Catalog
 from kb.core.model import Model, ModelIdentity
 from kb.core.text import UserError
 from kb.memory import UnsupportedArchitectureError, architecture_from_config, parameter_count
-from kb.session.seen import cached_config_of, folder_config
+from kb.session.seen import Lookup, contents
 
-_NAME = re.compile(r"[\w][\w.-]*(/[\w][\w.-]*)?\Z")
+_NAME = r"[\w][\w.-]*(/[\w][\w.-]*)?\Z"
 MAX_CANDIDATES = 20  # revisions looked at where no branch says which is current
 
 
 def is_hub_name(name: str) -> bool:
     """Whether a name can be one of the hub's: ``owner/model`` or ``model``."""
-    return len(name) <= 96 and ".." not in name and _NAME.match(name) is not None
+    return len(name) <= 96 and ".." not in name and re.match(_NAME, name) is not None
 
 
 def hub_folder(environ: Mapping[str, str]) -> str:
@@ -55,6 +55,24 @@ def cached_config(name: str, environ: Mapping[str, str]) -> str | None:
         if revision and os.sep not in revision and ".." not in revision and os.path.isfile(path):
             return path
     return None
+
+
+def folder_config(name: str) -> str | None:
+    """The ``config.json`` of a model that is a local folder."""
+    path = os.path.join(name, "config.json")
+    return path if os.path.isfile(path) else None
+
+
+def cached_config_of(name: str) -> str | None:
+    """The ``config.json`` of a hub model in the Hugging Face cache."""
+    return cached_config(name, os.environ)
+
+
+# Where the files of models are looked up, for a stored result to be held against.
+LOOKUPS: dict[str, Lookup] = {
+    "folder": lambda name, _: contents(folder_config(name)),
+    "hub": lambda name, _: contents(cached_config_of(name)),
+}
 
 
 def _newest_first(snapshots: str) -> list[str]:

@@ -3,8 +3,9 @@
 import argparse
 import os
 from collections.abc import Callable, Mapping
-from typing import TextIO
+from typing import Any, TextIO
 
+from kb.core.catalog import Catalog
 from kb.core.finding import SEVERITIES, Severity
 from kb.core.record import NamedTuple
 from kb.core.result import CheckResult, Unusable
@@ -54,16 +55,13 @@ def _sarif(shown: Shown) -> str:
 
 
 def _of_ci(shown: Shown) -> str:
-    from kb.report.ci.formats import REPORTS
+    from kb.report.ci.formats import REPORTS, junit_report
 
-    return REPORTS[shown.options.format](shown.result, shown.words, base=os.getcwd())
-
-
-def _junit(shown: Shown) -> str:
-    from kb.report.ci.formats import junit_report
-
-    fail_on: Severity = shown.options.fail_on if shown.options.fail_on in SEVERITIES else "error"
-    return junit_report(shown.result, shown.words, fail_on=fail_on, base=os.getcwd())
+    options = shown.options
+    if options.format == "junit":
+        fail_on: Severity = options.fail_on if options.fail_on in SEVERITIES else "error"
+        return junit_report(shown.result, shown.words, fail_on=fail_on, base=os.getcwd())
+    return REPORTS[options.format](shown.result, shown.words, base=os.getcwd())
 
 
 # Every format of a check, once; each one's own report is imported where it is the one that is asked for.
@@ -73,7 +71,7 @@ FORMATS: Mapping[str, Callable[[Shown], str]] = {
     "sarif": _sarif,
     "github": _of_ci,
     "gitlab": _of_ci,
-    "junit": _junit,
+    "junit": _of_ci,
     "markdown": _of_ci,
 }
 STREAMED = ("text", "json")  # those that can be written file by file
@@ -110,20 +108,16 @@ def rendered(
 
 def _explained(rule: str, result: CheckResult, checker: FileChecker, words: Words, style: Style) -> str:
     """The rule once for each unit, with that unit's own numbers in its formula."""
-    from kb.report.rules.explain import explain
-
     texts = []
     for unit in result.units:
         where = unit.unit.path + (f" [{unit.unit.section}]" if unit.unit.section else "")
         facts = checker.facts(unit.unit)
-        texts.append(
-            explain(
-                checker.catalog.rules[rule],
-                words,
-                style,
-                sources=checker.catalog.sources,
-                lookup=facts.get,
-                where=where,
-            )
-        )
+        texts.append(explained(checker.catalog, rule, words, style, lookup=facts.get, where=where))
     return "\n".join(texts)
+
+
+def explained(catalog: Catalog, rule: str, words: Words, style: Style, **known: Any) -> str:
+    """A rule in full; ``known`` as of :func:`kb.report.rules.explain.explain`."""
+    from kb.report.rules.explain import explain
+
+    return explain(catalog.rules[rule], words, style, sources=catalog.sources, **known)

@@ -23,10 +23,17 @@ from kb.machine.detect import detect
 from kb.machine.software import installed_versions
 from kb.session.file import Around, FileChecker
 from kb.session.file_result import Overrides
-from kb.session.models import HubModels, identity_on_disk, model_in_folder, read_model_config
-from kb.session.project import Project, chosen_rules
+from kb.session.models import (
+    HubModels,
+    cached_config_of,
+    folder_config,
+    identity_on_disk,
+    model_in_folder,
+    read_model_config,
+)
+from kb.session.project import Project, chosen_rules, given_facts
 from kb.session.project_releases import OPTION, SETTINGS, ProjectReleases
-from kb.session.seen import ProjectPrograms, Seen, cached_config_of, folder_config
+from kb.session.seen import ProjectPrograms, Seen
 
 
 class Checking(NamedTuple):
@@ -70,12 +77,7 @@ def file_checker(
     if question.dialect is not None and question.dialect not in catalog.dialects:
         raise unknown_dialect(question.dialect, catalog.dialects)
     areas = {rule.id: rule.area for rule in catalog.rules.values()}
-    given: Mapping[str, Any] = {}
-    if project.facts:
-        from kb.session.given import given_facts
-
-        given = given_facts(project.facts, catalog.facts, project.path or "")
-    given = {**given, **known}
+    given = {**given_facts(project.facts, catalog.facts, project.path or ""), **known}
     if project.lengths:
         given[LENGTHS] = _lengths(project)
     named = {library: (text, project.path or SETTINGS) for library, text in project.versions.items()}

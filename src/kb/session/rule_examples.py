@@ -11,7 +11,7 @@ from kb.advice.check import Checker, Disk
 from kb.advice.tables import Tables
 from kb.config.programs import ProgramReader
 from kb.config.reader import ConfigReader
-from kb.core.catalog import Catalog
+from kb.core.catalog import Catalog, Rule
 from kb.core.document import Unit
 from kb.core.expression import Lookup, Tree
 from kb.core.hardware import Machine
@@ -20,15 +20,14 @@ from kb.core.program import Program
 from kb.core.record import NamedTuple
 from kb.core.release import parse_version
 from kb.core.result import UnitResult
-from kb.core.rule import Rule
 from kb.core.text import UserError
 from kb.core.units import parse_bytes
 from kb.machine.detect import detect
 from kb.session.file import Around, FileChecker
 from kb.session.file_result import FileResult, Kind
 from kb.session.fixing import fix_once
-from kb.session.given import given_facts
 from kb.session.models import identity_of_config, model_of_config
+from kb.session.project import given_facts
 from kb.session.project_releases import ProjectReleases
 
 # Suppression examples name dates; they are judged on this day, so that none expires on its own.

@@ -1,20 +1,26 @@
-"""What a run has looked at beside its files, so that a stored result is not taken for one of today."""
+"""What a run looks at beside its files: files that they name, programs that read them, commands that start those.
+
+Each look is remembered, so that a stored result is not taken for one of today.
+"""
 
 import os
 import zlib
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from kb.config.files import read_if_any
 from kb.config.programs import ProgramReader
 from kb.config.text.encoding import decode
 from kb.config.text.guard import MAX_BYTES
+from kb.core.catalog import Catalog
 from kb.core.document import Unit
 from kb.core.model import Model
 from kb.core.program import Program
 
 if TYPE_CHECKING:
     from kb.config.program_files import ProgramFiles
+    from kb.config.shell.command import CommandReader
 
 
 Row = tuple[str, str, str, str]  # what was looked up, two arguments, and what it said
@@ -81,25 +87,6 @@ def contents(path: str | None) -> bytes | None:
     return None if path is None else read_if_any(path, MAX_BYTES)
 
 
-def folder_config(name: str) -> str | None:
-    """The ``config.json`` of a model that is a local folder."""
-    path = os.path.join(name, "config.json")
-    return path if os.path.isfile(path) else None
-
-
-def cached_config_of(name: str) -> str | None:
-    """The ``config.json`` of a hub model in the Hugging Face cache."""
-    from kb.session.models import cached_config  # that module stands on this one
-
-    return cached_config(name, os.environ)
-
-
-LOOKUPS: dict[str, Lookup] = {
-    "folder": lambda name, _: contents(folder_config(name)),
-    "hub": lambda name, _: contents(cached_config_of(name)),
-}
-
-
 SUFFIXES = (".json", ".yaml", ".yml", ".toml", ".py")
 MAX_FOLDERS = 8  # how far up a project's top may lie; runs are started there, and paths are relative to it
 
@@ -117,6 +104,16 @@ def read_named(path: str, named: str) -> str | None:
             return text
         folder = parent
     return None
+
+
+def read_below(primary: str, name: str) -> bytes | None:
+    """A group file's bytes; None where there is none below the primary config's folder that may be read."""
+    return read_if_any(group_path(primary, name), MAX_BYTES)
+
+
+def group_path(primary: str, name: str) -> str:
+    """The path of a group file by its name below the primary config's folder."""
+    return os.path.join(os.path.dirname(primary), *name.split("/"))
 
 
 class ProjectPrograms:
@@ -175,3 +172,42 @@ class ProjectPrograms:
 def _text(path: str) -> str | None:
     raw = read_if_any(path, MAX_BYTES)
     return None if raw is None else decode(raw).text
+
+
+class Commands:
+    """Made with a session, and ready when a command is met.
+
+    Args:
+        catalog: the knowledge.
+        programs: looks for the sources of what a unit starts; None where there is no folder to look in.
+    """
+
+    def __init__(self, catalog: Catalog, programs: "ProjectPrograms | None") -> None:
+        self._catalog, self._programs = catalog, programs
+
+    @cached_property
+    def reader(self) -> "CommandReader":
+        """Reads command lines; it spells out four formats, so it is made once."""
+        from kb.config.shell.command import CommandReader
+
+        return CommandReader(self._catalog.dialects, self._catalog.facts)
+
+    def with_program(self, unit: Unit) -> Unit:
+        """The unit of a command with what its program says; any other unit as it is.
+
+        The defaults of the program's own flags stand where the command leaves them out. A program that is not found
+        says nothing: then the library's defaults count, and what rests on them is told with its condition.
+        """
+        if not unit.program or unit.reader != "script" or self._programs is None:
+            return unit
+        from kb.session.read_by_program import as_its_program_takes
+
+        speller = self.reader.of_dialect(unit.dialect)
+        return as_its_program_takes(unit, self._programs(unit), self._catalog, self._programs.files(), speller)
+
+
+def starts_no_run(unit: Unit) -> bool:
+    """Whether a command says nothing but its config, and that is of no format that kb knows: it does something else."""
+    named = "launch.run_config" in unit.settings
+    known = "launch.run_config" in unit.joined or "launch.run_config" in unit.unread
+    return named and not known and not unit.events and all(name.startswith("launch.") for name in unit.settings)

@@ -57,13 +57,15 @@ def simulated(one: Estimated, catalog: Catalog, rules: Rules, wish: Wish) -> Est
     Raises:
         UserError: the simulator has no answer and neither has the memory engine, or the input is at fault.
     """
-    from kb.torch_runs.simulation import simulate
+    from kb.torch_runs.simulation import Limits, simulate
     from kb.torch_runs.simulation.faults import BadJobError, BadModelError, BeyondPositionsError, SimulationError
 
     files = one.files or catalogued_files(one, catalog, rules)
     if wish.trusted and files.folder is None:
         raise UserError("estimate.no_code_folder", model=one.setup.model_name or "")
-    gpu = one.machine.smallest_gpu
+    gpu, own = one.machine.smallest_gpu, Limits()
+    seconds = own.seconds if wish.seconds is None else wish.seconds
+    limits = Limits(seconds, own.memory_bytes if wish.memory_bytes is None else wish.memory_bytes)
     try:
         found = simulate(
             one.setup,
@@ -78,7 +80,7 @@ def simulated(one: Estimated, catalog: Catalog, rules: Rules, wish: Wish) -> Est
             static_cache=wish.static_cache,
             code_folder=files.folder if wish.trusted else None,
             snapshot_path=wish.snapshot,
-            limits=_limits(wish),
+            limits=limits,
         )
     except (BadJobError, BadModelError, BeyondPositionsError):
         raise
@@ -99,15 +101,6 @@ def catalogued_files(one: Estimated, catalog: Catalog, rules: Rules) -> ModelFil
         raise unknown_model(one.setup.model_name, catalog) if one.setup.model_name else UserError("estimate.no_model")
     architecture: Mapping[str, Any] = load_guide(rules)["models"][one.model.id]["architecture"]
     return ModelFiles(architecture, None)
-
-
-def _limits(wish: Wish) -> Any:
-    """The simulator's own limits, but for those that were named."""
-    from kb.torch_runs.simulation import Limits
-
-    own = Limits()
-    seconds = own.seconds if wish.seconds is None else wish.seconds
-    return Limits(seconds, own.memory_bytes if wish.memory_bytes is None else wish.memory_bytes)
 
 
 def write_pictures(found: Sequence[Estimated], plot: str | None, timeline: str | None, words: Any) -> None:

@@ -14,6 +14,8 @@ from kb.machine.arguments import find_gpu, named_gpus
 from kb.machine.match import names_of
 from kb.torch_runs.probe.campaign import Card
 from kb.torch_runs.probe.journal import Journal
+from kb.torch_runs.probe.ray_runner import RayRunner
+from kb.torch_runs.probe.running import measure
 from kb.torch_runs.probe.trial import Cell, Matrix, Outcome, as_json, trial_key
 
 if TYPE_CHECKING:
@@ -76,9 +78,6 @@ def run_matrix(
         raise UserError("probe.ray_runs_smoke")
     rows = {gpu.id: gpu for gpu in (find_gpu(name, catalog.gpus) for name in axes.gpus)}
     trials = _trials(request, catalog, axes, rows)
-    from kb.torch_runs.probe.ray_runner import RayRunner
-    from kb.torch_runs.probe.running import measure
-
     runner = RayRunner(address, names={name: tuple(names_of(gpu)) for name, gpu in rows.items()}, tell=tell_lost)
     journal, found = None, dict[str, Outcome]()
     try:

@@ -17,6 +17,7 @@ from kb.commands.rules.new_entry import new_gpu, new_model
 from kb.commands.rules.new_rule import untouched, write_new_rule
 from kb.commands.rules.rule_editions import edition_at, edition_before
 from kb.commands.rules.update import add_arguments, update_rules
+from kb.commands.rules.versions import compare_versions
 from kb.core.text import LANGUAGES, UserError
 from kb.knowledge import load_catalog, load_guide, load_words, load_words_alone
 from kb.knowledge.bundle import build
@@ -128,8 +129,6 @@ def _validate(options: argparse.Namespace, location: Location, words: cli.Words)
         hot = (compile_knowledge if location.sealed else build)(location, files)["hot"]
     problems = [problem for located in files.get("checks", ()) for problem in untouched(located)]
     if not location.sealed:
-        from kb.commands.rules.versions import compare_versions  # asks git
-
         problems += compare_versions(
             location, files, only=os.path.join(location.rules, only) if only else None
         ).problems
@@ -245,8 +244,6 @@ def _lock(options: argparse.Namespace, location: Location, words: cli.Words) -> 
     """Hold the versions against git's history. Nothing is written: no lock is kept."""
     if location.sealed:
         raise UserError("rules.sealed", path=location.rules)
-    from kb.commands.rules.versions import compare_versions  # asks git
-
     compared = compare_versions(location, base=options.base)
     if _told(compared.problems, options):
         return cli.FINDINGS

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kb.config.dialect.dialects import CompiledDialect
-from kb.core.catalog import Catalog, Dialect
+from kb.core.catalog import Catalog, Dialect, Rule
 from kb.core.facts import FactType
-from kb.core.rule import Rule
 from kb.report.formula import fact_order
 from kb.report.words import Words
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from kb.advice.rule_diff import Edition
 from kb.core.text import UserError
+from kb.integrations.git_files import export, resolve
 from kb.knowledge import KnowledgeError, load_catalog, load_guide
 from kb.knowledge.locations import Location, named
 from kb.knowledge.meaning import entries
@@ -38,8 +39,6 @@ def edition_before(location: Location, revision: str) -> Iterator[tuple[Edition,
         GitError: no git, no repository, no such revision.
         UserError: the revision has no rules, or rules that this kb cannot read.
     """
-    from kb.integrations.git_files import export, resolve
-
     rules = os.path.abspath(location.rules)
     folder, name = os.path.split(rules)
     commit = resolve(folder, revision)

@@ -11,7 +11,7 @@ from kb.core.facts import FactType
 MOST_SHAPES = 256  # documents of different names whose dialects are remembered
 LEAST_OF_A_RUN = 4  # settings that make a file without marks a run's, a hub's model and a batch among them
 BATCH = "training.per_device_train_batch_size"
-_OF_A_HUB = re.compile(r"[\w.-]+/[\w.-]+")
+_OF_A_HUB = r"[\w.-]+/[\w.-]+"
 
 
 class Recognition:
@@ -98,7 +98,7 @@ class Recognition:
             aim.fact.name: entry[2] for part in parts for path, entry in part.items() for aim in targets.get(path, ())
         }
         model = known.get("model.name")
-        named = model is not None and model.kind == SCALAR and _OF_A_HUB.fullmatch(model.value) is not None
+        named = model is not None and model.kind == SCALAR and re.fullmatch(_OF_A_HUB, model.value) is not None
         return len(known) if named and BATCH in known else 0
 
     def familiar_keys(self, entries: Entries, limit: int = 20) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ SAYS_NOTHING: Any = object()
 AS_WRITTEN: Any = object()
 MAX_REFERENCES = 8  # a reference to a reference to …; a ring of them is left as it is written
 MAX_MATCHED = 500  # characters of a text that is matched; names are shorter
-_REFERENCE = re.compile(r"\$\{([A-Za-z0-9_.]+)\}\Z")
+_REFERENCE = r"\$\{([A-Za-z0-9_.]+)\}\Z"
 
 
 def translated(target: Target, node: Node) -> Any:
@@ -72,7 +72,7 @@ def reference(node: Node, entries: Entries) -> Node:
     """The node that ``${path}`` stands for; the node itself where it is no reference, or leads nowhere."""
     found = node
     for _ in range(MAX_REFERENCES):
-        match = _REFERENCE.match(found.value) if found.kind == SCALAR else None
+        match = re.match(_REFERENCE, found.value) if found.kind == SCALAR else None
         if match is None:
             return found
         entry = entries.get(match[1])

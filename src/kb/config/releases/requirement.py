@@ -13,10 +13,10 @@ _NAMES = {**{name: name for name in LIBRARIES}, "llama-factory": "llamafactory"}
 _HEAD = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,80})[ \t]*(?:\[[^\]]{0,400}\])?[ \t]*")
 _CLAUSE = re.compile(r"(===|==|~=|!=|<=|>=|<|>)[ \t]*([^\s,;|()]{1,80})")
 _PLAIN = re.compile(r"\d{1,6}(?:\.\d{1,6}){0,5}(?:\+[A-Za-z0-9]+(?:[._-][A-Za-z0-9]+)*)?")
-_WILD = re.compile(r"\d{1,6}(?:\.\d{1,6}){0,5}\.\*")
-_GIT_NAME = re.compile(r"/([A-Za-z0-9_.-]+?)(?:\.git)?(?:@([^#]*))?(?:#(.*))?$")
-_EGG = re.compile(r"(?:^|&)egg=([A-Za-z0-9_.-]+)")
-_TAG = re.compile(r"v?(\d{1,6}(?:\.\d{1,6}){1,4}(?:\.post\d{1,4})?)")
+_WILD = r"\d{1,6}(?:\.\d{1,6}){0,5}\.\*"
+_GIT_NAME = r"/([A-Za-z0-9_.-]+?)(?:\.git)?(?:@([^#]*))?(?:#(.*))?$"
+_EGG = r"(?:^|&)egg=([A-Za-z0-9_.-]+)"
+_TAG = r"v?(\d{1,6}(?:\.\d{1,6}){1,4}(?:\.post\d{1,4})?)"
 
 
 def library_of(name: str) -> str | None:
@@ -67,7 +67,7 @@ def _joined(operator: str, version: str) -> str:
 def _is_version(operator: str, version: str) -> bool:
     if _PLAIN.fullmatch(version) and ("." in version or operator != "~="):
         return "+" not in version or operator in ("==", "===", "!=")
-    if operator in ("==", "!=") and _WILD.fullmatch(version):
+    if operator in ("==", "!=") and re.fullmatch(_WILD, version):
         return True
     if not version[:1].isdigit() or re.match(r"\d{7}", version):  # of such a number kb's own tuples are not made
         return False
@@ -88,8 +88,8 @@ def _of_address(address: str, library: str | None, marker: str) -> Requirement |
         if library is not None and _is_version("==", version):
             return Requirement(library, f"=={version}", marker)
         return Requirement(library, marker=marker, floating=True) if library else None
-    found = _GIT_NAME.search(address)
-    egg = _EGG.search(found[3] or "") if found else None
+    found = re.search(_GIT_NAME, address)
+    egg = re.search(_EGG, found[3] or "") if found else None
     library = library or library_of(egg[1] if egg else found[1] if found else "")
     if library is None:
         return None
@@ -108,7 +108,7 @@ def _of_file(address: str) -> tuple[str, str]:
 
 def tagged(library: str, tag: str, marker: str = "") -> Requirement:
     """What is installed from a repository at a tag, a branch or a commit: a release only where the tag is one."""
-    release = _TAG.fullmatch(tag)
+    release = re.fullmatch(_TAG, tag)
     return Requirement(library, f"=={release[1]}" if release else "", marker, floating=release is None)
 
 

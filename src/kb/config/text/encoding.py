@@ -18,7 +18,7 @@ UNKNOWN_PAGE = "unknown"
 TO_UTF8 = "encoding"  # the name of an edit that leaves the text alone and has the file written as plain UTF-8
 
 _CONTROLS = bytes({*range(0x09), *range(0x0E, 0x1B), *range(0x1C, 0x20), 0x7F})
-_LONG_FOREIGN_RUN = re.compile(rb"[\x80-\xff]{3}")
+_LONG_FOREIGN_RUN = rb"[\x80-\xff]{3}"
 _TURKISH = frozenset("çğıöşüâîûÇĞİÖŞÜÂÎÛ")
 _TURKISH_ONLY = frozenset("ğışĞİŞ")
 _TYPOGRAPHIC = frozenset("\u00a0€…–—‘’‚“”„‹›«»•·°±×÷²³µ¼½¾§©®™¿¡ªº´¨¸")
@@ -137,7 +137,7 @@ def name_page(raw: bytes) -> str:
         letters = {c for c in high.decode("cp1254") if c not in _TYPOGRAPHIC}
         if letters <= _TURKISH and letters & _TURKISH_ONLY:
             return "windows-1254"
-    if _LONG_FOREIGN_RUN.search(raw):
+    if re.search(_LONG_FOREIGN_RUN, raw):
         return UNKNOWN_PAGE  # accented letters stand among plain ones; a longer run is another script
     if _reads_as(high, "cp1252"):
         letters = {c for c in high.decode("cp1252") if c not in _TYPOGRAPHIC}

@@ -72,7 +72,7 @@ def _without(key: Node, value: Node, source: Source) -> tuple[Edit, ...]:
     return (Edit("replace", "", "", Span(line, 1, end_line, end_column, start, rest.end())),)
 
 
-_TAB_INDENT = re.compile(r"^ *\t[ \t]*(?=\S)", re.MULTILINE)
+_TAB_INDENT = r"^ *\t[ \t]*(?=\S)"
 TAB_WIDTHS = (2, 4, 8)
 
 
@@ -138,7 +138,7 @@ def _parse_yaml(body: str, text: str, shifts: list[tuple[int, int]] | None) -> P
         composer.compose(body)
     except (yaml.YAMLError, UnicodeEncodeError) as error:
         fault = explain(error, body) if isinstance(error, yaml.YAMLError) else explain(yaml.YAMLError(), body)
-        if fault.line is None or not _TAB_INDENT.search(body):
+        if fault.line is None or not re.search(_TAB_INDENT, body, re.MULTILINE):
             raise fault from None
         return _parse_tabbed(body, text, fault)
     return Parsed(Source(text, shifts), composer.documents, composer.duplicates)
@@ -175,7 +175,7 @@ def _with_spaces(body: str, width: int, offset: int) -> tuple[str, list[tuple[in
     """
     pieces, shifts, tabs = [], [(0, offset)], []
     done, length = 0, 0
-    for match in _TAB_INDENT.finditer(body):
+    for match in re.finditer(_TAB_INDENT, body, re.MULTILINE):
         spaces = match[0].expandtabs(width)
         pieces += [body[done : match.start()], spaces]
         length += match.start() - done + len(spaces)

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from kb.config.text.nodes import Mark, Node
 from kb.core.finding import Span
 
-_LINE_FEED = re.compile("\n")
+_LINE_FEED = "\n"
 
 
 class Places:
     """The line starts of one text. A line ends at ``\\n``; a ``\\r`` before it belongs to the line."""
 
     def __init__(self, text: str) -> None:
-        self._starts = [0, *(found.end() for found in _LINE_FEED.finditer(text))]
+        self._starts = [0, *(found.end() for found in re.finditer(_LINE_FEED, text))]
 
     def at(self, offset: int) -> tuple[int, int]:
         """Line and column of the character at ``offset``."""

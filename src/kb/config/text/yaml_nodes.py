@@ -15,7 +15,7 @@ from kb.config.text.nodes import MAPPING, SCALAR, SEQUENCE, Mark, Node, is_merge
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 # Anchor and tag in either order, with the space after them, comments too where the value begins on a later line.
-_PROPERTIES = re.compile(r"(?:[&!][^\s,\[\]{}]*+[ \t]*+(?:(?:#[^\n]*+)?\r?\n[ \t]*+)*+)*+")
+_PROPERTIES = r"(?:[&!][^\s,\[\]{}]*+[ \t]*+(?:(?:#[^\n]*+)?\r?\n[ \t]*+)*+)*+"
 
 Duplicate = tuple[Node, Node, Node]  # the mapping, the key as first written, the key as written again
 
@@ -111,7 +111,7 @@ class Composer:
     def _past_properties(self, event: Any, *, scalar: bool) -> Mark:
         """Where the value itself begins: an anchor and a tag stand before it and are not to be replaced with it."""
         mark: Mark = event.start_mark
-        found = _PROPERTIES.match(self._text, mark.index)
+        found = re.compile(_PROPERTIES).match(self._text, mark.index)
         assert found is not None
         end: Mark = event.end_mark
         if scalar and found.end() > end.index:

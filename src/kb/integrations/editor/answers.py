@@ -7,10 +7,10 @@ from lsprotocol import types
 from pygls.uris import from_fs_path
 
 from kb.config.files import ConfigError
+from kb.core.catalog import Rule
 from kb.core.document import Setting, Unit
 from kb.core.finding import Finding, Fix, Span
 from kb.core.result import CheckResult, UnitResult
-from kb.core.rule import Rule
 from kb.integrations.editor.positions import Positions, covers
 from kb.integrations.editor.session import Checked, Session
 from kb.knowledge.locations import site_address

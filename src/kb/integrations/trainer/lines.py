@@ -8,8 +8,7 @@ from kb.core.units import GIB, MIB
 from kb.integrations.trainer.comparison import Comparison
 from kb.integrations.trainer.forecast import Forecast
 from kb.integrations.trainer.shapes import Seen
-from kb.report.check.changes import describe_fix
-from kb.report.check.source_line import SourceLines
+from kb.report.check.changes import SourceLines, describe_fix
 from kb.report.terminal import Style
 from kb.report.values import short_name
 from kb.report.words import Words

@@ -13,13 +13,10 @@ from kb.core.model import Architecture
 from kb.core.record import NamedTuple
 from kb.core.setup import Assumption, TrainingSetup
 from kb.memory.counts import count
-from kb.memory.engine.deepspeed import REDUCE_BUCKET
-from kb.memory.engine.families.decoder_experts import STEP, TYPES, WRAPPED
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.optimizers import KNOWN
 from kb.memory.engine.options import packs
 from kb.memory.engine.report import why_not
-from kb.memory.engine.tensor_parallel import one_share
 from kb.memory.linear import UnknownTargetsError, adapter_parameters, targets_for
 
 MOST_STEPS = 24  # refusals one behind the other; more would be a circle
@@ -155,12 +152,16 @@ def _contiguous(run: Run, _: str) -> Run:
     if setup.method != "full" and not setup.modules_to_save:
         with suppress(UnknownTargetsError):
             trained = adapter_parameters(run.architecture, setup.lora_target_modules, setup.lora_r)
+    from kb.memory.engine.deepspeed import REDUCE_BUCKET  # here and below: most runs need no row
+
     bucket = min(REDUCE_BUCKET if spread.reduce_bucket is None else spread.reduce_bucket, max(trained, 1))
     return run._replace(setup=setup._replace(spread=spread._replace(contiguous_gradients=True, reduce_bucket=bucket)))
 
 
 def _split(run: Run, _: str) -> Run:
     """One GPU's share of the tensors; the others of its group see the same samples."""
+    from kb.memory.engine.tensor_parallel import one_share
+
     setup, size = run.setup, run.setup.spread.tensor_parallel
     spread = setup.spread._replace(tensor_parallel=1)
     fewer = setup._replace(spread=spread, world_size=max(setup.world_size // size, 1))
@@ -180,7 +181,7 @@ def _without_experts(run: Run, _: str) -> Run | None:
     targets = run.setup.lora_target_modules
     kept: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
     if isinstance(targets, tuple) and "all-linear" not in targets:
-        kept = tuple(name for name in targets if name.rpartition(".")[2] not in WRAPPED) or kept
+        kept = tuple(name for name in targets if not _of_experts(name)) or kept
     return _with(run, kept)
 
 
@@ -192,16 +193,24 @@ def _with(run: Run, targets: tuple[str, ...]) -> Run | None:
         asked = adapter_parameters(architecture, setup.lora_target_modules, 1)
     except UnknownTargetsError:
         return None
-    if architecture.model_type in TYPES and _names_experts(setup.lora_target_modules):
+    if architecture.experts and _names_experts(architecture, setup.lora_target_modules):
         layers = architecture.decoder_layers - architecture.dense_layers
         asked += layers * architecture.experts * (2 * architecture.d_model + 3 * architecture.expert_ff)
     rank = -(-setup.lora_r * max(asked, left) // left) if left else setup.lora_r
     return run._replace(setup=setup._replace(lora_target_modules=targets or None, lora_r=rank))
 
 
-def _names_experts(targets: tuple[str, ...] | str | None) -> bool:
+def _names_experts(architecture: Architecture, targets: tuple[str, ...] | str | None) -> bool:
     """Whether a list names projections of experts; all linear layers have none (their weights are no layers)."""
-    return isinstance(targets, tuple) and any(name.rpartition(".")[2] in WRAPPED for name in targets)
+    from kb.memory.engine.families.decoder_experts import TYPES
+
+    return architecture.model_type in TYPES and isinstance(targets, tuple) and any(map(_of_experts, targets))
+
+
+def _of_experts(name: str) -> bool:
+    from kb.memory.engine.families.decoder_experts import WRAPPED
+
+    return name.rpartition(".")[2] in WRAPPED
 
 
 def _some_targets(run: Run, what: str) -> Run:
@@ -215,6 +224,8 @@ def _architecture(**fields: Any) -> Callable[[Run, str], Run]:
 
 def _rounded_experts(run: Run, what: str) -> Run | None:
     """``grouped_mm`` takes rows of whole 16 bytes: as many as that needs."""
+    from kb.memory.engine.families.decoder_experts import STEP
+
     wide = -(-run.architecture.expert_ff // STEP) * STEP
     return _architecture(expert_ff=wide)(run, what)
 

@@ -9,7 +9,6 @@ from kb.core.model import Architecture
 from kb.core.setup import TrainingSetup
 from kb.memory.engine.families import model_class
 from kb.memory.engine.faults import NotFollowedError, refuse
-from kb.memory.engine.fsdp import drop, on_host, shard_model
 from kb.memory.engine.modules import Model
 from kb.memory.engine.options import check_tables, options_of
 from kb.memory.engine.runs.evaluate import evaluate
@@ -160,6 +159,8 @@ def model_of(setup: TrainingSetup, architecture: Architecture) -> Model:
     build = partial(kind, architecture, options)
     if setup.zero_stage < 3 and not setup.fsdp:
         return build()
+    from kb.memory.engine.fsdp import drop, on_host, shard_model  # as the scorer
+
     if options.quantization is not None and setup.zero_stage == 3:
         return build()
     if setup.fsdp and options.quantization is not None and setup.spread.packed_on == "gpu":

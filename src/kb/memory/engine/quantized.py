@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from kb.memory.engine import eight_bit
 from kb.memory.engine.autocast import half
 from kb.memory.engine.kernel_choice import takes_one_kernel
 from kb.memory.engine.ops.pointwise import plus
@@ -23,7 +22,7 @@ DOUBLE_BLOCK = 256
 WARM_UP_LEAVES = int(1.2 * 1024**3)  # bytes of a GPU that caching_allocator_warmup does not take
 CODE = (16,)
 TABLE = (256,)
-NARROWED = re.compile("lm_head|embed_tokens|wte|wpe")  # names in TRL's peft_module_casting_to_bf16
+NARROWED = "lm_head|embed_tokens|wte|wpe"  # names in TRL's peft_module_casting_to_bf16
 
 
 class State:
@@ -92,6 +91,8 @@ def load(model: "Model") -> None:
     if quantization.packed_on != "gpu":
         _load_to_host(model, quantization)
         return
+    if quantization.eight:
+        from kb.memory.engine import eight_bit  # 4 bits are the usual ones
     packing = {id(linear.weight): linear for linear in model.linears if linear.packs}
     width = 1.0 if quantization.eight else 0.5
     size = sum(
@@ -152,7 +153,7 @@ def narrow_tables(model: "Model") -> None:
     """``peft_module_casting_to_bf16`` of TRL: what preparation made fp32 and is named so goes to bf16."""
     trained = [(linear.path, tensor) for linear in model.linears for tensor in (linear.weight, linear.bias) if tensor]
     for path, tensor in (*model.parameters, *trained):
-        if tensor.dtype == F32 and NARROWED.search(path) is not None:
+        if tensor.dtype == F32 and re.search(NARROWED, path) is not None:
             tensor.dtype, tensor.storage = BF16, Storage(prod(tensor.shape) * WIDTH[BF16])
             mark(tensor, "adapters" if tensor.needs else "parameters")
 
@@ -162,6 +163,8 @@ def linear(x: Tensor, layer: "Linear") -> Tensor:
     quantization = layer.model.options.quantization
     assert quantization is not None
     if quantization.eight:
+        from kb.memory.engine import eight_bit
+
         return eight_bit.linear(x, layer)
     kept = x.dtype
     x = cast(x, quantization.compute)

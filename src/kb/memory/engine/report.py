@@ -5,14 +5,10 @@ from collections.abc import Callable, Mapping
 from kb.core.memory_report import HostLedger, MemoryReport, Phase, TakenByLengths, Verdict
 from kb.core.model import Architecture
 from kb.core.setup import Assumption, TrainingSetup
+from kb.memory.architecture import BART_TYPES, T5_TYPES
 from kb.memory.config_fields import UnsupportedArchitectureError
-from kb.memory.engine.ddp import finds_unused
-from kb.memory.engine.expandable import ExpandableAllocator
-from kb.memory.engine.families.decoder_types import packs_nothing as packs_nothing
-from kb.memory.engine.families.decoder_types import without_sdpa
 from kb.memory.engine.faults import DdpRefusesError, NotFollowedError
 from kb.memory.engine.follow import beside, follow, follow_inside, phase_found
-from kb.memory.engine.lengths import varied
 from kb.memory.engine.optimizers import KNOWN
 from kb.memory.engine.options import options_of, packs, unshared
 from kb.memory.engine.predict import check_answers, check_followed, is_deep, record_training
@@ -64,13 +60,15 @@ def assumed_of(
         reason = "deepspeed_source" if _is_read(setup) else "first_process"
         assumed += (Assumption("parallel.world_size", setup.world_size, reason),)
     elif setup.data_parallel_size > 1 and setup.do_train and setup.spread.find_unused is None:
+        from kb.memory.engine.ddp import finds_unused  # few runs have DDP
+
         assumed += (Assumption("training.ddp_find_unused_parameters", finds_unused(setup), "library_default"),)
     if setup.load_in_8bit and not setup.load_in_4bit:
         assumed += (Assumption("lora.load_in_8bit", True, "no_outliers"),)
     if setup.post is not None:
         assumed += (Assumption("training.loss", setup.post.kind, "loss_computed"),)
     assumed += _of_fused_loss(setup, architecture)
-    if setup.attn_implementation == "sdpa" and without_sdpa(architecture):
+    if setup.attn_implementation == "sdpa" and _without_sdpa(architecture):
         assumed += (Assumption("training.attn_implementation", "eager", "no_sdpa_of_the_type"),)
     if packs(setup) and architecture.engine and packs_nothing(architecture):
         bits = 8 if setup.load_in_8bit else 4
@@ -125,6 +123,24 @@ def limits_of(setup: TrainingSetup, constants: Mapping[str, float], context: Con
     return int(surely), memory - context.low
 
 
+def packs_nothing(architecture: Architecture) -> bool:
+    """Whether 4-bit loading leaves a type's blocks as they are."""
+    if architecture.family != "decoder":
+        return False
+    from kb.memory.engine.families import decoder_types  # other families do without
+
+    return decoder_types.packs_nothing(architecture)
+
+
+def _without_sdpa(architecture: Architecture) -> bool:
+    """Whether transformers computes a type's attention eagerly where nothing else is asked for."""
+    if architecture.model_type in T5_TYPES + BART_TYPES:
+        return False
+    from kb.memory.engine.families import decoder_types  # it reads the parts of every decoder
+
+    return decoder_types.without_sdpa(architecture)
+
+
 def reserved_by_lengths(
     setup: TrainingSetup, architecture: Architecture, capability: tuple[int, int] | None
 ) -> TakenByLengths:
@@ -134,6 +150,9 @@ def reserved_by_lengths(
     Raises:
         UnsupportedArchitectureError: something that the engine does not follow, by name.
     """
+    from kb.memory.engine.expandable import ExpandableAllocator  # one table is made of it
+    from kb.memory.engine.lengths import varied
+
     lengths = varied(setup.max_source_length, setup.per_device_train_batch_size, known=setup.lengths)
     try:
         alike, drawn = (

@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from kb.core.catalog import Rule
 from kb.core.finding import SEVERITIES
 from kb.core.record import NamedTuple
 from kb.core.result import CheckResult, UnitResult, Unusable
-from kb.core.rule import Rule
 from kb.report.check.panel import need_of
 from kb.report.terminal import Style, columns, cut, wrap
 from kb.report.values import printable

@@ -2,9 +2,8 @@
 
 from kb.core.finding import SEVERITIES, Because, Finding, Fix
 from kb.core.result import CheckResult, UnitResult
-from kb.report.check.changes import describe_fix, place_name
+from kb.report.check.changes import SourceLines, describe_fix, place_name, quote_line
 from kb.report.check.panel import fit_panel
-from kb.report.check.source_line import SourceLines, quote_line
 from kb.report.check.tally import closing_lines, is_bare, shown_path, tally_line, tally_of
 from kb.report.terminal import Style, columns, cut, joined, unbroken, wrap
 from kb.report.values import printable

@@ -7,8 +7,8 @@ from typing import Any
 
 from kb.core.finding import SEVERITIES, Finding, Severity
 from kb.core.result import CheckResult, UnitResult, Unusable
+from kb.report.check.changes import SourceLines
 from kb.report.check.panel import fit_panel
-from kb.report.check.source_line import SourceLines
 from kb.report.check.tally import fault_line, fault_text
 from kb.report.check.text import about, summary_line
 from kb.report.json_parts import to_json

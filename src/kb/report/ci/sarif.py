@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from kb.core.catalog import Rule
 from kb.core.document import Unit
 from kb.core.finding import Finding, Fix, Span, Suppression
 from kb.core.result import CheckResult, UnitResult, Unusable
-from kb.core.rule import Rule
 from kb.report.check.changes import condition_of, place_name
 from kb.report.check.tally import fault_text
 from kb.report.ci.formats import Fingerprints, uri

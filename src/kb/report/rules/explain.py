@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from kb.core.catalog import Computed, Rule, RuleFix
 from kb.core.expression import Tree, compile_tree, is_unknown
-from kb.core.rule import Computed, Rule, RuleFix
 from kb.report.check.changes import as_written
 from kb.report.check.panel import need_of
 from kb.report.condition import sentence

@@ -8,6 +8,7 @@ from typing import Any
 from kb.core.record import NamedTuple
 from kb.core.text import UserError
 from kb.torch_runs.probe.ray_cluster import PREFIX, Cluster, accelerator_of, connect, node_name, offered_by
+from kb.torch_runs.probe.running import run_trial
 from kb.torch_runs.probe.trial import Outcome, Trial, as_json, outcome_from, trial_from
 
 RETRIES = 2  # after the first loss of a node
@@ -172,8 +173,6 @@ def work(data: Mapping[str, Any]) -> dict[str, Any]:
     import socket
 
     import ray
-
-    from kb.torch_runs.probe.running import run_trial
 
     outcome = run_trial(trial_from(data))
     node = node_name(socket.gethostname(), ray.get_runtime_context().get_node_id())

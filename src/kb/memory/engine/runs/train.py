@@ -6,11 +6,8 @@ from typing import Any
 from kb.core.setup import TrainingSetup
 from kb.memory.engine import ops
 from kb.memory.engine.autocast import autocast
-from kb.memory.engine.ddp import reducer_of, through_sink
-from kb.memory.engine.deepspeed import Unshared, Zero
 from kb.memory.engine.modules import Model
 from kb.memory.engine.ops import losses
-from kb.memory.engine.ops.log_probs import without_last
 from kb.memory.engine.optimizers import Optimizer
 from kb.memory.engine.options import unshared
 from kb.memory.engine.tape import backward
@@ -40,7 +37,7 @@ def train(
     """
     world.recording.begin("train")
     world.training = True
-    model.reducer = reducer = reducer_of(model, setup)
+    model.reducer = reducer = _reducer_of(model, setup)
     units = model.units
     model.zero = zero = _zero_of(model, setup)
     units = units if setup.zero_stage < 3 else None
@@ -74,15 +71,26 @@ def train(
     return optimizer
 
 
+def _reducer_of(model: Model, setup: TrainingSetup) -> Any:
+    """DDP's, where a run on several GPUs has one."""
+    if setup.data_parallel_size < 2:
+        return None
+    from kb.memory.engine.ddp import reducer_of  # here and below: other runs do without
+
+    return reducer_of(model, setup)
+
+
 def _zero_of(model: Model, setup: TrainingSetup) -> Any:
     """DeepSpeed's optimizer, where a run has one."""
     if setup.zero_stage == 3:
-        from kb.memory.engine.zero3 import Zero3  # other runs do without
+        from kb.memory.engine.zero3 import Zero3
 
         return Zero3(model, setup)
-    if unshared(setup):
-        return Unshared(model, setup)
-    return Zero(model, setup) if setup.zero_stage else None
+    if not (setup.zero_stage or unshared(setup)):
+        return None
+    from kb.memory.engine.deepspeed import Unshared, Zero
+
+    return Unshared(model, setup) if unshared(setup) else Zero(model, setup)
 
 
 def one_pass(model: Model, setup: TrainingSetup, source: int, own: Callable[[int], Any] | None = None) -> None:
@@ -145,6 +153,8 @@ def _shifted_loss(model: Model, logits: Tensor, labels: Tensor) -> Tensor:
     """The smoother's loss; a causal model's tokens are compared with those behind them (``shift_labels``)."""
     if model.encodes or not model.generates:
         return ops.smoothed_loss(logits, labels)
+    from kb.memory.engine.ops.log_probs import without_last  # of decoders
+
     logits = ops.contiguous(without_last(logits))
     rows, length, _ = logits.shape
     seen = Tensor((rows, length), I64, labels.strides, labels.storage)  # one row without its first needs no copy
@@ -172,6 +182,8 @@ def outputs_of(model: Model, batch: list[Any], *, smoothed: bool = False) -> tup
     if kind:
         logits, *more = (tensor and ops.cast(tensor, F32) for tensor in (logits, *more))
     if model.reducer is not None:
+        from kb.memory.engine.ddp import through_sink
+
         loss, logits, *more = through_sink(model, (loss, logits, *more))
     return loss, logits, kept[1] if len(kept) > 1 else None, *more
 

@@ -1,0 +1,277 @@
+"""Decoder-only types of transformers that kb does not know, whose memory the engine predicts: their fields."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kb.core.model import Architecture
+from kb.memory.config_fields import UnsupportedArchitectureError, flag, head_size, number, rate, word
+
+
+def decoder_of(config: Mapping[str, Any], **known: Any) -> Architecture:
+    """The fields that most decoder-only types share."""
+    width = number(config, "hidden_size", "n_embd", "n_embed")
+    heads = number(config, "num_attention_heads", "n_head", "num_heads")
+    found: dict[str, Any] = {
+        "family": "decoder",
+        "model_type": str(config["model_type"]),
+        "d_model": width,
+        "num_heads": heads,
+        "encoder_layers": 0,
+        "decoder_layers": number(config, "num_hidden_layers", "n_layer", "num_layers"),
+        "vocab_size": number(config, "vocab_size"),
+        "kv_heads": heads,
+        "engine": True,
+    }
+    found |= known
+    if "d_ff" not in found:
+        found["d_ff"] = number(config, "intermediate_size")
+    if "d_kv" not in found:
+        found["d_kv"] = number(config, "head_dim", default=0) or head_size(width, heads, "num_attention_heads")
+    return Architecture(**found)
+
+
+def kv_heads_of(config: Mapping[str, Any], default: int | None = None) -> int:
+    """As many as there are heads, where nothing says less."""
+    heads = number(config, "num_attention_heads")
+    return number(config, "num_key_value_heads", default=default or heads)
+
+
+def _rotary_share(config: Mapping[str, Any], default: float) -> float:
+    inner = config.get("rope_parameters")
+    given = inner.get("partial_rotary_factor") if isinstance(inner, Mapping) else None
+    named = config if given is None else {"partial_rotary_factor": given}
+    return rate(named, "partial_rotary_factor", default=default)
+
+
+def refuse(config: Mapping[str, Any], name: str, default: bool = False) -> None:
+    """Refuse a flag that is set."""
+    if flag(config, name, default):
+        raise UnsupportedArchitectureError(f"config.json: {name}: no prediction for that")
+
+
+def _stablelm(config: Mapping[str, Any]) -> Architecture:
+    refuse(config, "qk_layernorm")
+    parallel = flag(config, "use_parallel_residual", False)
+    return decoder_of(
+        config,
+        kv_heads=kv_heads_of(config),
+        tied=flag(config, "tie_word_embeddings", False),
+        gated=True,
+        activation=word(config, "hidden_act", default="silu"),
+        norm="layer",
+        norms=1 if parallel else 2,
+        parallel=parallel,
+        qkv_bias=flag(config, "use_qkv_bias", False),
+        rotary=_rotary_share(config, 0.25),
+        hidden_dropout=rate(config, "hidden_dropout") > 0,
+        attention_dropout=rate(config, "attention_dropout") > 0,
+    )
+
+
+def _starcoder2(config: Mapping[str, Any]) -> Architecture:
+    biased = flag(config, "use_bias", True)
+    window = config.get("sliding_window")
+    layers = number(config, "num_hidden_layers")
+    return decoder_of(
+        config,
+        kv_heads=kv_heads_of(config, 2),
+        tied=flag(config, "tie_word_embeddings", True),
+        activation=word(config, "hidden_act", default="gelu_pytorch_tanh"),
+        norm="layer",
+        qkv_bias=biased,
+        output_bias=biased,
+        mlp_bias=biased,
+        rotary=1.0,
+        window=None if window is None else number(config, "sliding_window"),
+        windowed_layers=0 if window is None else layers,
+        hidden_dropout=rate(config, "residual_dropout") > 0,
+        embedding_dropout=rate(config, "embedding_dropout") > 0,
+        attention_dropout=rate(config, "attention_dropout") > 0,
+    )
+
+
+def _cohere(config: Mapping[str, Any]) -> Architecture:
+    refuse(config, "use_qk_norm")
+    biased = flag(config, "attention_bias", False)
+    return decoder_of(
+        config,
+        kv_heads=kv_heads_of(config),
+        tied=flag(config, "tie_word_embeddings", True),
+        gated=True,
+        activation=word(config, "hidden_act", default="silu"),
+        norms=1,
+        parallel=True,
+        qkv_bias=biased,
+        output_bias=biased,
+        rotary=1.0,
+        attention_dropout=rate(config, "attention_dropout") > 0,
+    )
+
+
+def _glm(config: Mapping[str, Any]) -> Architecture:
+    """GLM-4: ``glm`` as first published, ``glm4`` with norms behind attention and feed-forward too."""
+    return decoder_of(
+        config,
+        kv_heads=kv_heads_of(config, 2),
+        d_kv=number(config, "head_dim", default=128),
+        tied=flag(config, "tie_word_embeddings", False),
+        gated=True,
+        fused_gates=True,
+        activation=word(config, "hidden_act", default="silu"),
+        norm="rms",
+        norms=4 if config["model_type"] == "glm4" else 2,
+        qkv_bias=flag(config, "attention_bias", True),
+        rotary=_rotary_share(config, 0.5),
+        attention_dropout=rate(config, "attention_dropout") > 0,
+    )
+
+
+def _gptj(config: Mapping[str, Any]) -> Architecture:
+    width, heads = number(config, "n_embd", "hidden_size"), number(config, "n_head", "num_attention_heads")
+    size, turned = head_size(width, heads, "n_head"), number(config, "rotary_dim", default=64)
+    if turned > size:
+        raise UnsupportedArchitectureError(f"config.json: rotary_dim {turned} of heads of {size}")
+    return decoder_of(
+        config,
+        d_ff=number(config, "n_inner", default=4 * width),
+        d_kv=size,
+        tied=flag(config, "tie_word_embeddings", False),
+        activation=word(config, "activation_function", default="gelu_new"),
+        max_positions=number(config, "n_positions", "max_position_embeddings", default=2048),
+        norm="layer",
+        norms=1,
+        parallel=True,
+        mlp_bias=True,
+        head_bias=True,
+        rotary=turned / size,
+        hidden_dropout=rate(config, "resid_pdrop") > 0,
+        embedding_dropout=rate(config, "embd_pdrop") > 0,
+        attention_dropout=rate(config, "attn_pdrop") > 0,
+    )
+
+
+def _gpt_neo(config: Mapping[str, Any]) -> Architecture:
+    """Local attention masks what it does not see in whole scores: a window saves no memory."""
+    width = number(config, "hidden_size")
+    return decoder_of(
+        config,
+        d_ff=number(config, "intermediate_size", default=4 * width),
+        tied=flag(config, "tie_word_embeddings", True),
+        activation=word(config, "activation_function", default="gelu_new"),
+        max_positions=number(config, "max_position_embeddings", default=2048),
+        norm="layer",
+        output_bias=True,
+        mlp_bias=True,
+        hidden_dropout=rate(config, "resid_dropout") > 0,
+        embedding_dropout=rate(config, "embed_dropout") > 0,
+        attention_dropout=rate(config, "attention_dropout") > 0,
+    )
+
+
+def _bloom(config: Mapping[str, Any]) -> Architecture:
+    refuse(config, "apply_residual_connection_post_layernorm")
+    if number(config, "pretraining_tp", default=1) > 1:
+        refuse(config, "slow_but_exact")
+    width = number(config, "hidden_size", "n_embed")
+    return decoder_of(
+        config,
+        d_ff=4 * width,
+        tied=flag(config, "tie_word_embeddings", True),
+        norm="layer",
+        qkv_bias=True,
+        output_bias=True,
+        mlp_bias=True,
+        fused_qkv=True,
+        alibi=True,
+        hidden_dropout=rate(config, "hidden_dropout") > 0,
+        attention_dropout=rate(config, "attention_dropout") > 0,
+    )
+
+
+def _falcon(config: Mapping[str, Any]) -> Architecture:
+    """Falcon 7B shares one key and value among all heads; 40B and later (``new_decoder_architecture``) among groups,
+    with one norm for both parts or one for each; Falcon-RW has ALiBi, biases and one part after the other."""
+    width = number(config, "hidden_size", "n_embed")
+    heads = number(config, "num_attention_heads", "n_head")
+    grouped = flag(config, "new_decoder_architecture", False)
+    parallel = flag(config, "parallel_attn", True)
+    shared = 1 if flag(config, "multi_query", True) else heads
+    norms = number(config, "num_ln_in_parallel_attn", default=2 if grouped else 1)
+    if (grouped and not parallel) or norms > 2 or (norms == 2 and not grouped):
+        raise UnsupportedArchitectureError(
+            "config.json: parallel_attn and num_ln_in_parallel_attn contradict each other"
+        )
+    kv_heads = number(config, "num_kv_heads", default=heads) if grouped else shared
+    if heads % kv_heads:
+        raise UnsupportedArchitectureError(f"config.json: {heads} heads are not shared by num_kv_heads {kv_heads}")
+    biased = flag(config, "bias", False)
+    return decoder_of(
+        config,
+        d_ff=number(config, "ffn_hidden_size", default=4 * width),
+        kv_heads=kv_heads,
+        tied=flag(config, "tie_word_embeddings", True),
+        activation=word(config, "activation", default="gelu"),
+        norm="layer",
+        norms=norms if parallel else 2,
+        parallel=parallel,
+        alibi=flag(config, "alibi", False),
+        qkv_bias=biased,
+        output_bias=biased,
+        mlp_bias=biased,
+        rotary=1.0,
+        fused_qkv=True,
+        grouped_qkv=grouped,
+        hidden_dropout=rate(config, "hidden_dropout") > 0,
+        attention_dropout=rate(config, "attention_dropout") > 0,
+    )
+
+
+def _gpt_oss(config: Mapping[str, Any]) -> Architecture:
+    """gpt-oss, with the defaults of ``GptOssConfig``; every other layer slides where no list says which."""
+    refuse(config, "output_router_logits")
+    layers, own = number(config, "num_hidden_layers"), number(config, "intermediate_size")
+    if own % 8:
+        raise UnsupportedArchitectureError(f"config.json: intermediate_size {own}: rows of whole 16 bytes are followed")
+    named = config.get("layer_types")
+    slides = [kind == "sliding_attention" for kind in named] if named else [at % 2 == 0 for at in range(layers)]
+    if len(slides) != layers:
+        raise UnsupportedArchitectureError(f"config.json: layer_types names {len(slides)} layers of {layers}")
+    biased = flag(config, "attention_bias", True)
+    experts, each = number(config, "num_local_experts", "num_experts"), number(config, "num_experts_per_tok", default=4)
+    if each > experts:
+        raise UnsupportedArchitectureError(f"config.json: num_experts_per_tok {each} of {experts} experts")
+    return decoder_of(
+        config,
+        d_ff=own,
+        d_kv=number(config, "head_dim", default=64),
+        kv_heads=kv_heads_of(config, 8),
+        tied=flag(config, "tie_word_embeddings", False),
+        gated=True,
+        activation="silu",
+        norm="rms",
+        qkv_bias=biased,
+        output_bias=biased,
+        mlp_bias=True,
+        rotary=1.0,
+        window=number(config, "sliding_window", default=128),
+        windowed_layers=sum(slides),
+        slides=tuple(slides),
+        experts=experts,
+        experts_per_token=each,
+        expert_ff=own,
+        attention_dropout=rate(config, "attention_dropout") > 0,
+    )
+
+
+DECODERS: Mapping[str, Callable[[Mapping[str, Any]], Architecture]] = {
+    "stablelm": _stablelm,
+    "starcoder2": _starcoder2,
+    "cohere": _cohere,
+    "bloom": _bloom,
+    "falcon": _falcon,
+    "gptj": _gptj,
+    "gpt_neo": _gpt_neo,
+    "glm": _glm,
+    "glm4": _glm,
+    "gpt_oss": _gpt_oss,
+}
