@@ -36,7 +36,7 @@ class OwnAdamW(torch.optim.Optimizer):
         super().__init__(groups, {"lr": lr})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self, *_: Any) -> None:  # type: ignore[override]
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is None:
