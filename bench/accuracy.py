@@ -27,7 +27,6 @@ from truth_rows import truth_rows
 from kb import __version__
 from kb.core.catalog import Catalog
 from kb.core.memory_report import MemoryReport
-from kb.guide.measured_runs import bytes_of
 from kb.knowledge import load_catalog, load_guide
 from kb.memory import UnsupportedArchitectureError, architecture_from_config, predict
 
@@ -146,7 +145,11 @@ def _predicted(
             phase = report.phase(row.phase)
             after_load = row.phase == "load" and not row.simulated  # measured once the model is there, not at its peak
             if phase is not None and not after_load:
-                predictions[row.id][name] = bytes_of(phase, row.held_bytes)
+                predictions[row.id][name] = {
+                    "allocated": phase.peak_allocated_bytes,
+                    "reserved": phase.peak_reserved_bytes,
+                    "process": phase.process_used_bytes,
+                }
     return predictions, reports
 
 
@@ -203,8 +206,8 @@ def as_markdown(rows: Sequence[Row], traces: Sequence[Row], predictions: Any, re
         "Each cell: mean / worst of predicted over true, less one; in brackets, of how many rows where not of all.",
         "## Against measured runs",
         "fitcheck-llm was calibrated on the T4 rows, and kb's simulator was developed on them. The script behind them "
-        "keeps the logits through the backward pass; that is added to what kb says, and simulated at level "
-        '1. "kb, roughly" is its answer from few layers, which stands for what the memory engine does not follow.',
+        "keeps the model's outputs to the end of its step, and is followed and simulated so; level 1 is of 2026-11-21. "
+        '"kb, roughly" is its answer from few layers, which stands for what the memory engine does not follow.',
         as_table(lines_of(rows, predictions, lambda row: row.campaign), PREDICTORS, "campaign"),
         "\n".join(said),
         "## kb against level 1",

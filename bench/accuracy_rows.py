@@ -14,7 +14,7 @@ from kb.advice.setup import setup_of
 from kb.core.catalog import Catalog
 from kb.core.hardware import Gpu
 from kb.core.setup import TrainingSetup
-from kb.guide.measured_runs import SCRIPT, held_bytes
+from kb.guide.measured_runs import SCRIPT, as_measured
 from kb.memory import UnsupportedArchitectureError, architecture_from_config
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -30,8 +30,7 @@ class Row:
     """One truth: a phase of one run. Sizes in bytes, by quantity: allocated, reserved, process.
 
     ``campaign`` groups rows that are not independent of one another. ``memory_bytes`` is the card's, where known;
-    ``ran_out``: the run did not fit into it, and nothing else is known. ``held_bytes``: what the measuring script keeps
-    through the backward pass and the Trainer does not.
+    ``ran_out``: the run did not fit into it, and nothing else is known.
     """
 
     campaign: str
@@ -46,7 +45,6 @@ class Row:
     memory_bytes: int | None = None
     ran_out: bool = False
     simulated: bool = False  # the truth is a trace, not a measurement
-    held_bytes: int = 0
 
     @property
     def family(self) -> str:
@@ -95,12 +93,12 @@ def measured(catalog: Catalog) -> Iterator[Row]:
         document = yaml.safe_load(path.read_text("utf-8"))
         if document.get("kind") != "gpu":
             continue
-        gpu, keeps = catalog.gpus.get(document["machine"].get("gpu", "")), SCRIPT in document["command"]
+        gpu, by_script = catalog.gpus.get(document["machine"].get("gpu", "")), SCRIPT in document["command"]
         for number, row in enumerate(document["rows"]):
             model = document["models"][row["model"]]
             setup = _setup_from({**document.get("settings", {}), **row}, catalog)
-            if keeps and setup.attn_implementation == "sdpa":
-                setup = setup._replace(padded=True)  # it repeats grouped heads itself, for the kernel that a mask gets
+            if by_script:
+                setup = as_measured(setup)
             name = f"{document['id']} {setup.method}"
             for phase in ("load", "train", "evaluate", "generate"):
                 found = row["phases"].get(phase, {})
@@ -116,7 +114,6 @@ def measured(catalog: Catalog) -> Iterator[Row]:
                         truth=truth,
                         gpu=gpu,
                         memory_bytes=gpu.memory_total if gpu else None,
-                        held_bytes=held_bytes(setup, model["architecture"]) if keeps and phase == "train" else 0,
                     )
 
 

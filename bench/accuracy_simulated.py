@@ -46,7 +46,7 @@ def level_1(rows: Sequence[Row], constants: Mapping[str, float], store: Path = S
 
 
 def _simulated(row: Row, constants: Mapping[str, float]) -> dict[str, dict[str, int]]:
-    if row.held_bytes or row.campaign.endswith(", load"):
+    if row.setup.keeps_outputs == "step" or row.campaign.endswith(", load"):
         return _as_measured(row, constants)
     found = simulate(row.setup, row.config, constants=constants, gpu=row.gpu, compute_capability=row.capability).report
     return {

@@ -168,7 +168,7 @@ def test_the_page_and_the_bench_say_the_same_of_a_measured_run() -> None:
     campaign = load_guide()["measurements"]["fitcheck-t4-ladder"]
     shown = list(measured_runs(campaign, CATALOG))
     rows = [row for row in measured(CATALOG) if row.id.startswith("fitcheck-t4-ladder-") and row.phase == "train"]
-    assert len(shown) == len(rows) > 3 and any(row.held_bytes for row in rows)
+    assert len(shown) == len(rows) > 3 and {row.setup.keeps_outputs for row in rows} == {"step"}
     found, _ = _predicted(rows, CATALOG, [])
     for run, row in zip(shown, rows, strict=True):
         told = found[row.id][KB]
@@ -200,3 +200,12 @@ def test_a_run_of_level_1_can_be_sent_to_its_process(tmp_path: Path, monkeypatch
     rows = [row for row in measured(CATALOG) if row.phase == "train"][:2]
     answers = accuracy_simulated.level_1(rows, CATALOG.constants, tmp_path / "known.json")
     assert answers == {row.id: {"allocated": number} for number, row in enumerate(rows, 1)}
+
+
+def test_what_was_measured_of_lora_is_reserved_to_a_hundredth() -> None:
+    """The step of the script that measured is followed, with the outputs that it keeps to its end."""
+    rows = [row for row in measured(CATALOG) if row.campaign.endswith(" lora") and "reserved" in row.truth]
+    found, _ = _predicted(rows, CATALOG, [])
+    assert len(rows) > 20
+    for row in rows:
+        assert found[row.id][KB]["reserved"] == pytest.approx(row.truth["reserved"], rel=0.01), row.id

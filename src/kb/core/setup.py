@@ -23,6 +23,7 @@ ACCUMULATED = "accumulates"  # the reason of steps that only the program works o
 # Where 4-bit weights wait for FSDP: whole on each GPU, which packs them (transformers from 5), or on the host, where
 # each is brought as soon as it is packed (before 5, and programs of one's own such as fsdp_qlora); ``warmed``: so too,
 # after a block of a byte for each parameter was taken and given back (4.51 to 4.57).
+KeepsOutputs = Literal["no", "step", "loop"]  # of a forward pass: to its step's end, or through the next one
 PackedOn = Literal["gpu", "host", "warmed"]
 QuantStorage = Literal["uint8", "fp16", "bf16", "fp32"]
 
@@ -167,6 +168,7 @@ class TrainingSetup(NamedTuple):
     max_target_length: int = 128
     lengths: DataLengths | None = None  # None: every sample is at the maximum
     optim: str = "adamw_torch_fused"
+    keeps_outputs: KeepsOutputs = "no"
     gradient_checkpointing: bool = False
     use_reentrant: bool = False
     label_smoothing_factor: float = 0.0

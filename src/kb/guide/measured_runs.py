@@ -7,7 +7,6 @@ from kb.advice.flags import optimizer_named, unit_of
 from kb.advice.question import RunSettings
 from kb.advice.setup import setup_of
 from kb.core.catalog import Catalog
-from kb.core.memory_report import Phase
 from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
 from kb.memory import architecture_from_config, predict
@@ -40,36 +39,26 @@ def measured_runs(campaign: Mapping[str, Any], catalog: Catalog) -> Iterator[Run
             continue
         config = campaign["models"][row["model"]]["architecture"]
         setup = _setup({**campaign.get("settings", {}), **row}, catalog)
-        if by_script and setup.attn_implementation == "sdpa":
-            setup = setup._replace(padded=True)  # it repeats grouped heads itself, for the kernel that a mask gets
+        if by_script:
+            setup = as_measured(setup)
         architecture = architecture_from_config(config)
         report = predict(setup, architecture, constants=catalog.constants, gpu=gpu, gpu_memory_bytes=gpu.memory_total)
         phase = report.phase("train")
         assert phase is not None  # it trains
-        predicted = bytes_of(phase, held_bytes(setup, config) if by_script else 0)
         yield Run(
             model=row["model"],
             setup=setup,
             allocated_bytes=truth.get("allocated_bytes"),
-            predicted_allocated_bytes=predicted["allocated"],
+            predicted_allocated_bytes=phase.peak_allocated_bytes,
             process_bytes=truth.get("process_bytes"),
-            predicted_process_bytes=predicted["process"],
+            predicted_process_bytes=phase.process_used_bytes,
         )
 
 
-def bytes_of(phase: Phase, held: int) -> dict[str, int]:
-    """A phase's bytes, with what the measuring script keeps; inside the loss the logits are alive anyway. Reserved
-    memory is to them what it is in the phase."""
-    allocated = phase.peak_allocated_bytes + (0 if phase.moment == "loss" else held)
-    reserved = round(phase.peak_reserved_bytes * allocated / phase.peak_allocated_bytes)
-    context = phase.process_used_bytes - phase.peak_reserved_bytes
-    return {"allocated": allocated, "reserved": reserved, "process": reserved + context}
-
-
-def held_bytes(setup: TrainingSetup, config: Mapping[str, Any]) -> int:
-    """The script calls the model itself: the logits live until the next step's, where a Trainer lets go of them."""
-    width = 4 if setup.weights == "fp32" or setup.method == "qlora" else 2
-    return width * setup.per_device_train_batch_size * setup.max_source_length * int(config["vocab_size"])
+def as_measured(setup: TrainingSetup) -> TrainingSetup:
+    """The setup as :data:`SCRIPT` runs it: a function makes a step and keeps the model's outputs to its end. With sdpa
+    it repeats grouped heads itself, for the kernel that a mask gets."""
+    return setup._replace(keeps_outputs="step", padded=setup.padded or setup.attn_implementation == "sdpa")
 
 
 def _setup(settings: Mapping[str, Any], catalog: Catalog) -> TrainingSetup:

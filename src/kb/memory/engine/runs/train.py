@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kb.core.setup import TrainingSetup
+from kb.core.setup import KeepsOutputs, TrainingSetup
 from kb.memory.engine import ops
 from kb.memory.engine.autocast import autocast
 from kb.memory.engine.modules import Model
@@ -49,7 +49,9 @@ def train(
     start = recording.here()
     same = reducer is None or reducer.finds_unused  # else buckets are made again after the first
     same = same and (units is None or not units.flat)  # FSDP1 tries its buffers before the first
+    same = same and setup.keeps_outputs == "no"  # else the first step has none of a step before it
     repeats = recording.repeats and sources is None and optimizer.alike and same
+    outputs = Outputs(setup.keeps_outputs)
     lengths = sources or (setup.max_source_length,) * (STEPS * passes)
     for at in range(0, len(lengths), passes):
         if at and repeats:
@@ -63,10 +65,12 @@ def train(
                 reducer.reduces = number == passes
             if units is not None:
                 units.reduces = number == passes
-            one_pass(model, setup, source, loss)
+            one_pass(model, setup, source, loss, outputs)
             if zero is not None:
                 zero.after_pass(last=number == passes)
         optimizer.step()
+        outputs.step_ends()
+    outputs.let_go()
     world.ready = None
     return optimizer
 
@@ -93,7 +97,36 @@ def _zero_of(model: Model, setup: TrainingSetup) -> Any:
     return Unshared(model, setup) if unshared(setup) else Zero(model, setup)
 
 
-def one_pass(model: Model, setup: TrainingSetup, source: int, own: Callable[[int], Any] | None = None) -> None:
+class Outputs:
+    """What a loop of its own keeps of a forward pass: all that the model gave, until the next forward pass is over
+    (``loop``), or where a function makes the step, to its end (``step``). A Trainer keeps nothing."""
+
+    def __init__(self, keeps: KeepsOutputs) -> None:
+        self.keeps = keeps
+        self._held: tuple[Any, Any] | None = None  # outputs, and what lets go of a cache that is among them
+
+    def take(self, outputs: Any, release: Callable[[], None] | None) -> None:
+        """A forward pass is over, and its outputs replace the last one's."""
+        self.let_go()
+        self._held = outputs, release
+
+    def step_ends(self) -> None:
+        if self.keeps == "step":
+            self.let_go()
+
+    def let_go(self) -> None:
+        held, self._held = self._held, None
+        if held is not None and held[1] is not None:
+            held[1]()
+
+
+def one_pass(
+    model: Model,
+    setup: TrainingSetup,
+    source: int,
+    own: Callable[[int], Any] | None = None,
+    outputs: Outputs | None = None,
+) -> None:
     """One forward and backward pass over samples of ``source`` tokens; the batch lives until its end."""
     target = max(1, setup.max_target_length * source // setup.max_source_length)
     if own is None:
@@ -102,7 +135,7 @@ def one_pass(model: Model, setup: TrainingSetup, source: int, own: Callable[[int
         if setup.optim == "none" and model.architecture.head == "masked":
             loss = summed_logits(model, batch)
         else:
-            loss = loss_of(model, batch, smoothed=setup.label_smoothing_factor > 0)
+            loss = loss_of(model, batch, smoothed=setup.label_smoothing_factor > 0, outputs=outputs)
     else:
         _wrapper_begins(model)
         loss, *batch = own(source)
@@ -132,7 +165,7 @@ def inputs_of(model: Model, rows: int, source: int, target: int, *, masked: bool
     return batch
 
 
-def loss_of(model: Model, batch: list[Any], *, smoothed: bool = False) -> Any:
+def loss_of(model: Model, batch: list[Any], *, smoothed: bool = False, outputs: Outputs | None = None) -> Any:
     """``Trainer.compute_loss``: the model's forward under autocast, its outputs in fp32 after it.
 
     accelerate wraps the model's forward (``convert_to_fp32``); a label smoother comes behind that.
@@ -143,6 +176,9 @@ def loss_of(model: Model, batch: list[Any], *, smoothed: bool = False) -> Any:
     recording.moment, recording.term = "loss", "loss"
     if smoothed and len(batch) == 3:  # labels of spans are no "labels": their loss stays the model's
         loss = _shifted_loss(model, logits, batch[2])
+    if outputs is not None and outputs.keeps != "no":
+        outputs.take((loss, logits, *held), release)
+        return loss
     del logits, held
     if release is not None:
         release()
