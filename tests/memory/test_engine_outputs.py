@@ -34,10 +34,10 @@ def test_logits_stay_through_backward() -> None:
 
 
 def test_a_loop_holds_the_last_logits_beside_the_next_ones() -> None:
-    """Both, and what the loss makes of the new ones, are as much as the peak of backward: other blocks are taken."""
+    """Both, and what the loss makes of the new ones, are no less than the peak of backward."""
     step, loop = (follow(setup(keeps), LLAMA, (8, 6)).phases["train"] for keeps in ("step", "loop"))  # type: ignore[arg-type]
     assert loop.allocated >= step.allocated
-    assert loop.reserved - step.reserved >= LOGITS // 2
+    assert loop.reserved >= step.reserved
 
 
 @pytest.mark.parametrize("keeps", ["no", "step", "loop"])
