@@ -24,7 +24,7 @@ TRAPS = [
     ("max_steps", "12:30", "sexagesimal-number", 750, None),
     ("run_name", "12:30", "sexagesimal-number", "12:30", '"12:30"'),
     ("learning_rate", "1:30.5", "sexagesimal-number", 90.5, None),
-    ("fp16", '"true"', "quoted-boolean", True, "true"),
+    ("fp16", '"off"', "quoted-boolean", False, "false"),
     ("fp16", "'False'", "quoted-boolean", False, "false"),
     ("fp16", '"no"', "quoted-boolean", False, "false"),
     ("max_steps", '"16"', "quoted-number", 16, "16"),
@@ -106,6 +106,12 @@ def test_every_event_has_the_values_that_the_vocabulary_promises():
     assert len(seen) == 7
 
 
+@pytest.mark.parametrize("written", ['"true"', "'Yes'", '"on"'])
+def test_text_that_means_true_counts_as_true_and_is_no_trap(written):
+    unit = read_one(f"training:\n  do_train: true\n  fp16: {written}\n")
+    assert unit.events == () and unit.settings["training.fp16"].value is True
+
+
 def test_traps_outside_known_settings_are_left_alone():
     assert read_one("training: {fp16: true}\nwandb: {name: no, at: 12:30, lr: 5e-5}\n").events == ()
 
@@ -130,10 +136,10 @@ def test_json_in_a_yaml_file_is_read_as_yaml():
 
 
 def test_quoted_values_in_json_are_traps_too():
-    text = '{"training": {"fp16": "true", "max_steps": "16"}}'
+    text = '{"training": {"fp16": "false", "max_steps": "16"}}'
     unit = read_one(text, "a.json")
     assert [event.kind for event in unit.events] == ["quoted-boolean", "quoted-number"]
-    assert mended(text, unit) == '{"training": {"fp16": true, "max_steps": 16}}'
+    assert mended(text, unit) == '{"training": {"fp16": false, "max_steps": 16}}'
 
 
 @pytest.mark.parametrize("text", ["", "e5", "1e", "0x1F", "1.2.3", "５", "1e-5f", "nan", "--1", "1_000", "1 000"])

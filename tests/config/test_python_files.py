@@ -257,10 +257,10 @@ def test_of_two_models_the_one_that_is_given_to_the_trainer_counts():
 
 
 def test_slips_and_quoted_values_are_events_as_in_yaml():
-    unit = only("TrainingArguments('o', per_device_train_batchsize=8, learning_rate='2e-5', fp16='True')\n")
+    unit = only("TrainingArguments('o', per_device_train_batchsize=8, learning_rate='2e-5', fp16='False')\n")
     assert {event.kind for event in unit.events} == {"unknown-key", "quoted-number", "quoted-boolean"}
     boolean = next(event for event in unit.events if event.kind == "quoted-boolean")
-    assert boolean.edits[0].value == "True"
+    assert boolean.edits[0].value == "False"
 
 
 def test_a_file_without_a_literal_call_has_no_runs():

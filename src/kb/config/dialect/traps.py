@@ -102,7 +102,7 @@ def _as_bool(node: Node, value: Any) -> tuple[Any, Trap | None]:
     meant = BOOLEANS.get(value.strip().lower()) if isinstance(value, str) else None
     if meant is None or not node.style:
         return value, Trap("wrong-type", want="bool")
-    return meant, Trap("quoted-boolean", mended="true" if meant else "false")
+    return meant, None if meant else Trap("quoted-boolean", mended="false")  # text counts as true, which "true" means
 
 
 def _as_number(node: Node, value: Any, *, whole: bool) -> tuple[Any, Trap | None]:
