@@ -5,6 +5,7 @@ Read by mkdocs-macros from a path (``module_name`` in mkdocs.yml); CONTRIBUTING 
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from kb.guide.accuracy import accuracy_tables, engine_scores, measured_rows
@@ -63,6 +64,7 @@ SHOWN: dict[str, Callable[..., str]] = {
     "case_history": case_history,
     "badge": badge,
     "checklist": checklist,
+    "choose_table": choose_table,
     "chooser": chooser,
     "command_reference": command_reference,
     "commands_table": commands_table,
@@ -116,13 +118,16 @@ SHOWN: dict[str, Callable[..., str]] = {
 }
 
 
+KEEPING = ("choose_table",)  # given the folder where a build keeps what takes long to compute
+
+
 def define_env(env: Any) -> None:
     """Give mkdocs-macros every macro of :data:`SHOWN`, bound to the language of the build."""
     library = load_library(env.conf["extra"]["lang"])
-    for name, show in SHOWN.items():
-        env.macro(_bound(show, library), name)
     folder = os.path.join(os.path.dirname(env.conf["config_file_path"]), "build")
-    env.macro(lambda: choose_table(library, folder), "choose_table")
+    for name, show in SHOWN.items():
+        own = partial(show, folder=folder) if name in KEEPING else show
+        env.macro(_bound(own, library), name)
 
 
 def _bound(show: Callable[..., str], library: Library) -> Callable[..., str]:

@@ -19,6 +19,9 @@ _ALWAYS = ("per_device_train_batch_size", "gradient_accumulation_steps", "optim"
 _SKIPPED = ("activation_checkpointing", "activation_checkpointing_kwargs", "local_rank", "deepspeed", "do_train")
 
 
+ON_CPU = ("use_cpu", "no_cuda")  # a run without a GPU is told what one would take, and its host memory is measured
+
+
 class LiveRun(NamedTuple):
     """One run.
 
@@ -79,6 +82,8 @@ def read_run(
         optimizer: the one that steps, where it is not of args' making.
     """
     settings: dict[str, Any] = {**model_settings(model), **dict(_arguments(args, catalog)), "do_train": True}
+    for name in ON_CPU:
+        settings.pop(name, None)
     if batch is not None:
         settings["per_device_train_batch_size"] = batch
     own = _optimizer_of(optimizer, str(settings["optim"]))
