@@ -146,7 +146,9 @@ function start(given) {
     return rest;
   }
 
-  const batchOf = (way) => `${way.rough && way.batch ? "~" : ""}${way.batch}`;
+  function batchOf(way) {
+    return `${way.rough && way.batch ? "~" : ""}${way.batch}`;
+  }
 
   function parts(chosen, wanted) {
     const named = { model: models.get(wanted.model).name.split("/").pop(), gpu: gpus.get(wanted.gpu).name.replace(/ \(.*/, "") };
