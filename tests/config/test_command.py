@@ -151,7 +151,7 @@ def test_a_flag_of_the_scripts_own_is_no_slip() -> None:
 
 @pytest.mark.parametrize(
     ("flags", "kind"),
-    [("--batch_size many", "wrong-type"), ("--batch_size 1.5", "wrong-type"), ("--batch_size", "flag-without-value")],
+    [("--batch_size many", "wrong-type"), ("--batch_size 1.5", "wrong-type"), ("--batch_size", "wrong-type")],
 )
 def test_a_value_of_the_wrong_type_or_none_is_told(flags: str, kind: str) -> None:
     (event,) = read(f"python x.py {flags}").events

@@ -230,11 +230,11 @@ def test_a_program_that_adds_an_adapter_itself_leaves_the_method_open(
 
 def test_a_bare_flag_is_a_switch_where_the_program_says_so(tmp_path: Path) -> None:
     put(tmp_path, {"run.sh": "python train.py --learning_rate 1e-4 --fp16 --resume_from_checkpoint\n"})
-    assert said(tmp_path, "run.sh", "flag-without-value") is not None
+    assert said(tmp_path, "run.sh", "setting-of-wrong-type") is not None
     put(tmp_path, {"train.py": ARGPARSE + "parser.add_argument('--resume_from_checkpoint', action='store_true')\n"})
-    assert said(tmp_path, "run.sh", "flag-without-value") is None
+    assert said(tmp_path, "run.sh", "setting-of-wrong-type") is None
     put(tmp_path, {"train.py": PARSER + "    resume_from_checkpoint: bool = False\n"})
-    assert said(tmp_path, "run.sh", "flag-without-value") is None
+    assert said(tmp_path, "run.sh", "setting-of-wrong-type") is None
 
 
 def test_words_of_a_programs_own_are_no_names_of_modules(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ class Names:
     def of(self, finding: Finding, at: Sequence[str]) -> Certainty | None:
         """As :meth:`certainty`, of the name that a finding is about; ``at`` are the settings that its rule looks at."""
         if finding.facts.get("want") in _ABOUT_VALUES:
-            bare = "raw" not in finding.facts  # nothing is written
+            bare = finding.facts.get("raw") == ""
             return None if bare and self._is_switch(str(finding.facts.get("key"))) else "certain"
         key, meant = finding.facts.get("key"), finding.facts.get("meant")
         if isinstance(key, str):  # an event's

@@ -45,7 +45,7 @@ def setting_of(flag: Flag, negated: bool, target: Target, places: Places) -> tup
     if value is None and flag.name == "deepspeed":
         return None, None  # the switch of DeepSpeed's own argument group
     if value is None:
-        missing = event_at("flag-without-value", flag.key, places, key=flag.dashes + flag.name, want=kind)
+        missing = _wrong(flag, flag.key, kind, "", places)
         return setting_at(None, flag, places, bare=True), missing
     if kind == "list":
         return setting_at(_list(flag.values, target.fact.name), flag, places, whole=True), None
