@@ -8,7 +8,7 @@ from typing import Any
 from kb.core.model import Architecture, Vision
 from kb.core.setup import Images, TrainingSetup
 from kb.memory.engine import ops
-from kb.memory.engine.families.clip_tower import ClipAttention, ClipMlp, ClipTower
+from kb.memory.engine.families.clip_tower import ClipAttention, ClipLayer, ClipMlp, ClipTower
 from kb.memory.engine.families.llava import Llava, placeholders
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import LayerNorm, Linear, Model
@@ -60,7 +60,7 @@ class Embeddings:
         return places, (bounds, counts, steps, indices, parts, buckets, numbers)
 
 
-class Layer:
+class Layer(ClipLayer):
     """``Idefics3EncoderLayer``: SigLIP's, whose attention and feed-forward are placed before their norms."""
 
     def __init__(self, model: Model, path: str, vision: Vision) -> None:
@@ -70,17 +70,6 @@ class Layer:
         self.mlp = ClipMlp(model, f"{path}.mlp", vision)
         self.norm2 = LayerNorm(model, f"{path}.layer_norm2", vision.width)
 
-    def __call__(self, x: Tensor) -> Tensor:
-        world.inside["Layer"] = self.path
-        residual = x
-        x = self.norm1(x)
-        x, _ = self.attention(x)
-        x = ops.add(residual, x)
-        residual = x
-        x = self.norm2(x)
-        x = self.mlp(x)
-        return ops.add(residual, x)
-
 
 class Tower(ClipTower):
     """``Idefics3VisionTransformer``: all of every tile is seen, so that no mask is made."""
@@ -88,7 +77,7 @@ class Tower(ClipTower):
     def __init__(self, model: Model, path: str, vision: Vision) -> None:
         self.model, self.vision, self.path = model, vision, path
         self.embeddings = Embeddings(model, f"{path}.embeddings", vision)  # type: ignore[assignment]
-        self.layers = [Layer(model, f"{path}.encoder.layers.{at}", vision) for at in range(vision.depth)]  # type: ignore[misc]
+        self.layers = [Layer(model, f"{path}.encoder.layers.{at}", vision) for at in range(vision.depth)]
         self.behind = LayerNorm(model, f"{path}.post_layernorm", vision.width)
 
     def seen(self, pixels: Tensor) -> Tensor:
