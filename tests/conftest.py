@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from kb.memory import answers
 from packages import CONSTRAINED, ROOT, build, call, made_once, missing
 
 # The tests start Python hundreds of times: without what was compiled before, each start takes three times as long.
@@ -20,6 +21,10 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
 # Where it is installed, jsonschema builds grammars of addresses at import, for seconds; no schema here needs them.
 sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
+
+# What a test patches must not be kept for a user of this machine, nor what a user has kept be tested.
+answers.keep_in = lambda table: None
+answers._KEPT.open = None
 
 # What a test needs beside kb itself, by what its module says; `make quick` runs the tests that need nothing of it.
 _HELPERS = "packages|probe_sample|command_runs|estimate_sample|warm_runs"

@@ -53,6 +53,8 @@ from kb.guide.tables import (
     rule_table,
     tradeoff,
 )
+from kb.memory.answers import keep_in
+from kb.session.knowledge import kept_predictions
 
 # name on a page → what shows it; each takes the library first
 SHOWN: dict[str, Callable[..., str]] = {
@@ -123,6 +125,7 @@ KEEPING = ("choose_table",)  # given the folder where a build keeps what takes l
 
 def define_env(env: Any) -> None:
     """Give mkdocs-macros every macro of :data:`SHOWN`, bound to the language of the build."""
+    keep_in(kept_predictions)  # both languages show the same
     library = load_library(env.conf["extra"]["lang"])
     folder = os.path.join(os.path.dirname(env.conf["config_file_path"]), "build")
     for name, show in SHOWN.items():

@@ -8,19 +8,22 @@ from typing import Any
 
 MAX_BYTES = 256 << 20
 _SCHEMA = "CREATE TABLE IF NOT EXISTS results (key BLOB PRIMARY KEY, value BLOB, check_sum INTEGER) WITHOUT ROWID"
-FILE = "results-1.sqlite"
+FILE = "results-1.sqlite"  # of checks
+PREDICTIONS = "predictions-1.sqlite"
 TIMEOUT_SECONDS = 1.0
 
 
 class ResultCache:
-    """A table on disk from keys to JSON values. Several processes may use it at once; it never raises.
+    """A table on disk from keys to JSON values. Several processes may use it at once; it never raises. One that has
+    grown too large is begun anew when it is opened.
 
     Args:
         folder: where it lies; made when the first result is stored.
+        file: its name there.
     """
 
-    def __init__(self, folder: str) -> None:
-        self._path = os.path.join(folder, FILE)
+    def __init__(self, folder: str, file: str = FILE) -> None:
+        self._path = os.path.join(folder, file)
         self._table: Any = None
         self._broken = False
 
@@ -60,13 +63,10 @@ class ResultCache:
             self._fail(error)
 
     def close(self) -> None:
-        """Let go of the file; of one that has grown too large, everything."""
+        """Let go of the file."""
         if self._table is not None:
             self._table.close()
             self._table = None
-            with contextlib.suppress(OSError):
-                if os.path.getsize(self._path) > MAX_BYTES:
-                    os.remove(self._path)
 
     def _open(self, *, create: bool) -> bool:
         import sqlite3
@@ -78,6 +78,8 @@ class ResultCache:
                 if not create:
                     return False
                 os.makedirs(os.path.dirname(self._path), exist_ok=True)
+            elif os.path.getsize(self._path) > MAX_BYTES:
+                os.remove(self._path)
             self._table = sqlite3.connect(self._path, timeout=TIMEOUT_SECONDS)
             self._table.execute("PRAGMA synchronous = OFF")  # what a power cut loses is computed again
             self._table.execute(_SCHEMA)

@@ -2,11 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
+from typing import Any
 
 from kb.core.memory_report import Phase, PhaseName, Term
 from kb.core.model import Architecture
 from kb.core.record import NamedTuple
 from kb.core.setup import Spread, TrainingSetup
+from kb.memory import answers
+from kb.memory.answers import MOST_KNOWN
 from kb.memory.engine.allocator import CachingAllocator, ElasticAllocator
 from kb.memory.engine.ops.attention import FLASH_GRADIENT_HEAD
 from kb.memory.engine.options import packs
@@ -148,14 +151,41 @@ class Run(NamedTuple):
     capability: tuple[int, int]
 
 
-MOST_KNOWN = 512  # answers kept
 MOST_RECORDED = 4  # logs kept: of a search's last steps, a megabyte or more each
 _NEVER_FULL: dict[Run, Followed] = {}  # what runs take that never came to a limit: the same within any larger one
 
 
+def written(found: Followed) -> Any:
+    """As a JSON value."""
+    return {name: phase._asdict() for name, phase in found.phases.items()}
+
+
+def read(value: Any) -> Followed:
+    """What :func:`written` wrote."""
+    return Followed(
+        {name: Found(**{**phase, "terms": tuple(map(tuple, phase["terms"]))}) for name, phase in value.items()}
+    )
+
+
 @lru_cache(maxsize=MOST_KNOWN)
 def _unlimited(run: Run) -> Followed:
-    return _NEVER_FULL.get(run) or _followed(run, None, CachingAllocator)
+    return _never_full(run) or _followed(run, None, CachingAllocator)
+
+
+def _never_full(run: Run) -> Followed | None:
+    """What the run takes, where it is known already and never came to a limit."""
+    if run not in _NEVER_FULL:
+        known = answers.get("never full", run)
+        if known is None:
+            return None
+        _remember(run, read(known))
+    return _NEVER_FULL[run]
+
+
+def _remember(run: Run, found: Followed) -> None:
+    if len(_NEVER_FULL) >= MOST_KNOWN:
+        _NEVER_FULL.clear()
+    _NEVER_FULL[run] = found
 
 
 def _enough(found: Followed) -> Followed:
@@ -169,8 +199,11 @@ def _enough(found: Followed) -> Followed:
 @lru_cache(maxsize=MOST_KNOWN)
 def _inside(run: Run, limit: int) -> Followed:
     """The run where each phase may reserve ``limit`` bytes, and goes past them where it needs more."""
-    known = _NEVER_FULL.get(run)
-    return known if known and known.reserved <= limit else _followed(run, limit, partial(ElasticAllocator, limit))
+    known = _never_full(run)
+    if known is not None and known.reserved <= limit:
+        return known
+    found = answers.get("inside", (run, limit))
+    return _followed(run, limit, partial(ElasticAllocator, limit)) if found is None else read(found)
 
 
 def _followed(run: Run, limit: int | None, pool: Callable[[], CachingAllocator]) -> Followed:
@@ -191,10 +224,11 @@ def _followed(run: Run, limit: int | None, pool: Callable[[], CachingAllocator])
                         use = "training"
                     phases[name] = phases[name]._replace(use=use)
     found = Followed({name: phases[name] for name in PHASES if name in phases})
-    if not full:
-        if len(_NEVER_FULL) >= MOST_KNOWN:
-            _NEVER_FULL.clear()
-        _NEVER_FULL[run] = found
+    if full:
+        answers.put("inside", (run, limit), written(found))
+    else:
+        _remember(run, found)
+        answers.put("never full", run, written(found))
     return found
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from kb.core.memory_report import HostLedger, MemoryReport, Phase, TakenByLengths, Verdict
 from kb.core.model import Architecture
 from kb.core.setup import Assumption, TrainingSetup
+from kb.memory.answers import kept
 from kb.memory.architecture import BART_TYPES, T5_TYPES
 from kb.memory.config_fields import UnsupportedArchitectureError
 from kb.memory.engine.faults import DdpRefusesError, NotFollowedError
@@ -141,6 +142,7 @@ def _without_sdpa(architecture: Architecture) -> bool:
     return decoder_types.without_sdpa(architecture)
 
 
+@kept(lambda found: found, lambda value: TakenByLengths(*value))
 def reserved_by_lengths(
     setup: TrainingSetup, architecture: Architecture, capability: tuple[int, int] | None
 ) -> TakenByLengths:

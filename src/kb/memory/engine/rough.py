@@ -5,13 +5,14 @@ ratios that traces and measured runs have, in a wide band.
 """
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from typing import Any
 
 from kb.core.memory_report import HostLedger, MemoryReport, Phase, PhaseName
 from kb.core.model import Architecture
 from kb.core.setup import Assumption, TrainingSetup
+from kb.memory.answers import kept
 from kb.memory.engine.faults import NotFollowedError
-from kb.memory.engine.follow import MOST_KNOWN, Followed, Run, beside, counted, rows_of
+from kb.memory.engine.follow import Followed, Run, beside, counted, read, rows_of, written
 from kb.memory.engine.nearest import Nearest, nearest
 from kb.memory.engine.report import assumed_of, one_by_one, refused
 from kb.memory.engine.shallow import Line, lines, roughly, run_of
@@ -127,11 +128,22 @@ def _run(setup: TrainingSetup, architecture: Architecture, capability: Capabilit
     return Run(counted(setup), architecture, generation)
 
 
-@lru_cache(maxsize=MOST_KNOWN)
+@kept(written, read)
 def _roughly(run: Run) -> Followed:
     return roughly(run)
 
 
-@lru_cache(maxsize=MOST_KNOWN)
-def _lines(run: Run) -> Mapping[PhaseName, tuple[Line, ...]]:
+Lines = Mapping[PhaseName, tuple[Line, ...]]
+
+
+def _written(found: Lines) -> Any:
+    return dict(found)
+
+
+def _read(value: Any) -> Lines:
+    return {name: tuple(Line(*line) for line in each) for name, each in value.items()}
+
+
+@kept(_written, _read)
+def _lines(run: Run) -> Lines:
     return lines(run)

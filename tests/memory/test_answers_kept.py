@@ -1,0 +1,96 @@
+"""What the engine found is kept from one process to the next, by the code that found it."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kb.core.setup import TrainingSetup
+from kb.knowledge import load_catalog
+from kb.memory import answers
+from kb.memory.engine import follow, report, rough
+from kb.session.cache import PREDICTIONS, ResultCache
+from packages import ROOT
+
+MODELS = load_catalog().models
+SETUP = TrainingSetup(bf16=True, per_device_train_batch_size=2, max_source_length=128, do_eval=True)
+ANSWERS = follow._unlimited, follow._inside, rough._roughly, rough._lines, report.reserved_by_lengths
+RUN = follow.Run(SETUP, MODELS["qwen2.5-0.5b"].architecture, (8, 0))
+
+
+def asked() -> list[object]:
+    """One of each kind of answer, as a new process asks: it has none of its own."""
+    for answer in ANSWERS:
+        answer.cache_clear()  # type: ignore[attr-defined]
+    follow._NEVER_FULL.clear()
+    follow._recorded.cache_clear()
+    found: list[object] = [follow._unlimited(RUN), rough._roughly(RUN), rough._lines(RUN)]
+    found.append(report.reserved_by_lengths(SETUP, RUN.architecture, (8, 0)))
+    whole = follow._unlimited(RUN)
+    follow._NEVER_FULL.clear()
+    found += [follow._inside(RUN, whole.reserved), follow._inside(RUN, whole.allocated - (1 << 20))]
+    return found
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Iterator[ResultCache]:
+    table = ResultCache(str(tmp_path), PREDICTIONS)
+    answers._KEPT.open, answers._KEPT._opened = (lambda: (b"this code", table)), None
+    yield table
+    answers._KEPT.open = None
+
+
+def refuse(*_: object, **__: object) -> None:
+    raise AssertionError("a run was followed again")
+
+
+def test_a_second_process_follows_nothing_and_finds_the_same(table: ResultCache, monkeypatch: pytest.MonkeyPatch):
+    first = asked()
+    for module, name in ((follow, "record_runs"), (rough, "roughly"), (rough, "lines"), (report, "record_training")):
+        monkeypatch.setattr(module, name, refuse)
+    assert asked() == first
+
+
+def test_other_code_has_answers_of_its_own(table: ResultCache, monkeypatch: pytest.MonkeyPatch):
+    asked()
+    answers._KEPT.open, answers._KEPT._opened = (lambda: (b"other code", table)), None
+    monkeypatch.setattr(follow, "record_runs", refuse)
+    with pytest.raises(AssertionError, match="followed again"):
+        asked()
+
+
+def test_a_table_that_is_damaged_is_as_good_as_none(tmp_path: Path, table: ResultCache):
+    first = asked()
+    (tmp_path / PREDICTIONS).write_bytes(b"not a database" * 1000)
+    other = ResultCache(str(tmp_path), PREDICTIONS)
+    answers._KEPT.open, answers._KEPT._opened = (lambda: (b"this code", other)), None
+    assert asked() == first
+
+
+def test_a_table_that_has_grown_too_large_is_begun_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    table = ResultCache(str(tmp_path))
+    table.put([(b"key", "value")])
+    table.close()
+    assert ResultCache(str(tmp_path)).get(b"key") == "value"
+    monkeypatch.setattr("kb.session.cache.MAX_BYTES", 100)
+    assert ResultCache(str(tmp_path)).get(b"key") is None
+
+
+def test_a_check_keeps_what_it_predicts_unless_told_not_to(tmp_path: Path):
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    command = [sys.executable, "-m", "kb.check", str(ROOT / "examples/mt5-summary-team.yaml"), "--gpu", "rtx-3090"]
+
+    def checked(*more: str) -> str:
+        done = subprocess.run([*command, *more], env=environment, capture_output=True, text=True, check=False, cwd=ROOT)
+        assert done.returncode == 1, done.stderr
+        return done.stdout
+
+    kept = tmp_path / "kb" / PREDICTIONS
+    first = checked("--no-cache")
+    assert not kept.exists()
+    assert checked() == first
+    assert kept.exists()
+    assert checked() == first
