@@ -1,6 +1,7 @@
 """Recordings as a report's phases: peaks with the terms of what was alive, and the moment they lie at."""
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from kb.core.memory_report import HostLedger, MemoryReport, Phase, TakenByLengths, Verdict
 from kb.core.model import Architecture
@@ -142,7 +143,11 @@ def _without_sdpa(architecture: Architecture) -> bool:
     return decoder_types.without_sdpa(architecture)
 
 
-@kept(lambda found: found, lambda value: TakenByLengths(*value))
+def _taken(value: Any) -> TakenByLengths:
+    return TakenByLengths(*value)
+
+
+@kept(tuple, _taken)
 def reserved_by_lengths(
     setup: TrainingSetup, architecture: Architecture, capability: tuple[int, int] | None
 ) -> TakenByLengths:
