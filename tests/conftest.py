@@ -23,8 +23,7 @@ os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
 sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 
 # What a test patches must not be kept for a user of this machine, nor what a user has kept be tested.
-answers.keep_in = lambda table: None
-answers._KEPT.open = None
+answers.keep_in = lambda store: None
 
 # What a test needs beside kb itself, by what its module says; `make quick` runs the tests that need nothing of it.
 _HELPERS = "packages|probe_sample|command_runs|estimate_sample|warm_runs"

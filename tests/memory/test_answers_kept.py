@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,8 @@ from kb.core.setup import TrainingSetup
 from kb.knowledge import load_catalog
 from kb.memory import answers
 from kb.memory.engine import follow, report, rough
-from kb.session.cache import PREDICTIONS, ResultCache
+from kb.session import cache
+from kb.session.cache import PREDICTIONS, Predictions, ResultCache
 from packages import ROOT
 
 MODELS = load_catalog().models
@@ -36,37 +36,34 @@ def asked() -> list[object]:
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> Iterator[ResultCache]:
-    table = ResultCache(str(tmp_path), PREDICTIONS)
-    answers._KEPT.open, answers._KEPT._opened = (lambda: (b"this code", table)), None
-    yield table
-    answers._KEPT.open = None
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers._Kept, "store", Predictions(str(tmp_path)))
 
 
 def refuse(*_: object, **__: object) -> None:
     raise AssertionError("a run was followed again")
 
 
-def test_a_second_process_follows_nothing_and_finds_the_same(table: ResultCache, monkeypatch: pytest.MonkeyPatch):
+def test_a_second_process_follows_nothing_and_finds_the_same(kept: None, monkeypatch: pytest.MonkeyPatch):
     first = asked()
     for module, name in ((follow, "record_runs"), (rough, "roughly"), (rough, "lines"), (report, "record_training")):
         monkeypatch.setattr(module, name, refuse)
     assert asked() == first
 
 
-def test_other_code_has_answers_of_its_own(table: ResultCache, monkeypatch: pytest.MonkeyPatch):
+def test_other_code_has_answers_of_its_own(kept: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     asked()
-    answers._KEPT.open, answers._KEPT._opened = (lambda: (b"other code", table)), None
+    monkeypatch.setattr(cache, "context_of", lambda *_: b"other code")
+    monkeypatch.setattr(answers._Kept, "store", Predictions(str(tmp_path)))
     monkeypatch.setattr(follow, "record_runs", refuse)
     with pytest.raises(AssertionError, match="followed again"):
         asked()
 
 
-def test_a_table_that_is_damaged_is_as_good_as_none(tmp_path: Path, table: ResultCache):
+def test_a_table_that_is_damaged_is_as_good_as_none(kept: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     first = asked()
     (tmp_path / PREDICTIONS).write_bytes(b"not a database" * 1000)
-    other = ResultCache(str(tmp_path), PREDICTIONS)
-    answers._KEPT.open, answers._KEPT._opened = (lambda: (b"this code", other)), None
+    monkeypatch.setattr(answers._Kept, "store", Predictions(str(tmp_path)))
     assert asked() == first
 
 

@@ -53,8 +53,9 @@ from kb.guide.tables import (
     rule_table,
     tradeoff,
 )
+from kb.knowledge.locations import cache_folder
 from kb.memory.answers import keep_in
-from kb.session.knowledge import kept_predictions
+from kb.session.cache import Predictions
 
 # name on a page → what shows it; each takes the library first
 SHOWN: dict[str, Callable[..., str]] = {
@@ -125,7 +126,7 @@ KEEPING = ("choose_table",)  # given the folder where a build keeps what takes l
 
 def define_env(env: Any) -> None:
     """Give mkdocs-macros every macro of :data:`SHOWN`, bound to the language of the build."""
-    keep_in(kept_predictions)  # both languages show the same
+    keep_in(Predictions(cache_folder()))  # both languages show the same
     library = load_library(env.conf["extra"]["lang"])
     folder = os.path.join(os.path.dirname(env.conf["config_file_path"]), "build")
     for name, show in SHOWN.items():

@@ -4,7 +4,7 @@ An answer depends on what was asked and on the code alone, so a second check of 
 follows no run again.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import lru_cache, wraps
 from typing import Any, Protocol, TypeVar
 
@@ -13,44 +13,22 @@ Answer = TypeVar("Answer")
 
 
 class Store(Protocol):
-    """A table from keys to JSON values that outlives the process; it never raises."""
+    """A table from questions to JSON values that outlives the process; it never raises."""
 
-    def get(self, key: bytes) -> Any:
+    def get(self, question: str) -> Any:
         """The stored value; None where there is none."""
 
-    def put(self, rows: Iterable[tuple[bytes, Any]]) -> None:
-        """Store values."""
+    def put(self, question: str, value: Any) -> None:
+        """Store a value."""
 
 
 class _Kept:
-    """Where answers outlive the process: opened with the first that is asked for, anew in each process."""
-
-    def __init__(self) -> None:
-        self.open: Callable[[], tuple[bytes, Store] | None] | None = None
-        self._opened: tuple[int, tuple[bytes, Store] | None] | None = None
-
-    def place(self) -> tuple[bytes, Store] | None:
-        """What tells this code's answers from others', and the table; None where nothing is kept."""
-        if self.open is None:
-            return None
-        from os import getpid  # most processes ask for nothing
-
-        if self._opened is None or self._opened[0] != getpid():  # a table does not pass to a process that is forked
-            self._opened = getpid(), self.open()
-        return self._opened[1]
+    store: Store | None = None
 
 
-_KEPT = _Kept()
-
-
-def keep_in(table: Callable[[], tuple[bytes, Store] | None] | None) -> None:
-    """From here on answers outlive the process.
-
-    Args:
-        table: opens it, and says in a few bytes which code answers; it is called when the first answer is asked for.
-            None: they go with the process.
-    """
-    _KEPT.open = table
+def keep_in(store: Store | None) -> None:
+    """From here on answers outlive the process, in a table of what this code answers; with None they do not."""
+    _Kept.store = store
 
 
 def kept(written: Callable[[Answer], Any], read: Callable[[Any], Answer]) -> Callable[..., Callable[..., Answer]]:
@@ -78,18 +56,10 @@ def kept(written: Callable[[Answer], Any], read: Callable[[Any], Answer]) -> Cal
 
 def get(name: str, asked: Any) -> Any:
     """The JSON value that is kept of a question of this name; None where there is none."""
-    place = _KEPT.place()
-    return place[1].get(_key(place[0], name, asked)) if place is not None else None
+    return _Kept.store.get(f"{name} {asked!r}") if _Kept.store is not None else None
 
 
 def put(name: str, asked: Any, value: Any) -> None:
     """Keep a JSON value for :func:`get`."""
-    place = _KEPT.place()
-    if place is not None:
-        place[1].put([(_key(place[0], name, asked), value)])
-
-
-def _key(code: bytes, name: str, asked: Any) -> bytes:
-    from hashlib import blake2b  # most processes ask for nothing
-
-    return blake2b(f"{name} {asked!r}".encode("utf-8", "surrogatepass"), digest_size=16, key=code).digest()
+    if _Kept.store is not None:
+        _Kept.store.put(f"{name} {asked!r}", value)

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -98,6 +99,49 @@ class ResultCache:
         if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError):
             with contextlib.suppress(OSError):
                 os.remove(self._path)
+
+
+class Predictions:
+    """What the memory engine has found, by what it was asked and by its code; opened when it is first asked for.
+
+    Args:
+        folder: as of :class:`ResultCache`.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._opened: tuple[int, bytes, ResultCache | None] | None = None
+
+    def get(self, question: str) -> Any:
+        """The stored value; None where there is none."""
+        code, table = self._open()
+        return None if table is None else table.get(_digest(code, question))
+
+    def put(self, question: str, value: Any) -> None:
+        """Store a value."""
+        code, table = self._open()
+        if table is not None:
+            table.put([(_digest(code, question), value)])
+
+    def _open(self) -> tuple[bytes, ResultCache | None]:
+        """A digest of the engine, and the table: none where Python has no SQLite. A process that was forked opens it
+        anew."""
+        if self._opened is None or self._opened[0] != os.getpid():
+            package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+            code = context_of({"python": sys.version}, [os.path.join(package, room) for room in ("core", "memory")])
+            try:
+                import sqlite3  # noqa: F401 (which a browser's Python lacks)
+            except ImportError:
+                self._opened = os.getpid(), code, None
+            else:
+                self._opened = os.getpid(), code, ResultCache(self._folder, PREDICTIONS)
+        return self._opened[1:]
+
+
+def _digest(code: bytes, question: str) -> bytes:
+    import hashlib
+
+    return hashlib.blake2b(question.encode("utf-8", "surrogatepass"), digest_size=16, key=code).digest()
 
 
 def context_of(asked: Mapping[str, Any], folders: Sequence[str]) -> bytes:

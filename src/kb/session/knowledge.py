@@ -5,7 +5,6 @@ import os
 import sys
 from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 from kb.core.catalog import Catalog
 from kb.core.text import UserError
@@ -16,6 +15,7 @@ from kb.memory.answers import keep_in
 from kb.report.values import printable
 from kb.report.words import RulePages, Words
 from kb.session import cli
+from kb.session.cache import Predictions
 from kb.session.project import Project, find_project
 
 PACKAGE = "pkg:"
@@ -42,22 +42,9 @@ def open_knowledge(
     catalog = load_catalog(rules, whole=whole)
     if isinstance(rules, Location):
         messages = load_words(language, rules)
-    keep_in(None if getattr(options, "no_cache", False) else kept_predictions)
+    keep_in(None if getattr(options, "no_cache", False) else Predictions(cache_folder()))
     shown = located(rules).rules == current().rules  # the site has pages of no others
     return catalog, Words(language, messages, catalog.facts, RulePages(site_address() if shown else "", catalog.laid))
-
-
-def kept_predictions() -> Any:
-    """The table of the memory engine's answers, and a digest of the engine; None where Python has no SQLite."""
-    from kb.session.cache import PREDICTIONS, ResultCache, context_of  # a check without a prediction does without
-
-    try:
-        import sqlite3  # noqa: F401 (which a browser's Python lacks)
-    except ImportError:
-        return None
-    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    code = context_of({"python": sys.version}, [os.path.join(package, room) for room in ("core", "memory")])
-    return code, ResultCache(cache_folder(), PREDICTIONS)
 
 
 class Teller:

@@ -11,6 +11,7 @@ from kb.core.setup import Spread, TrainingSetup
 from kb.memory import answers
 from kb.memory.answers import MOST_KNOWN
 from kb.memory.engine.allocator import CachingAllocator, ElasticAllocator
+from kb.memory.engine.deepened import recorded_deep
 from kb.memory.engine.ops.attention import FLASH_GRADIENT_HEAD
 from kb.memory.engine.options import packs
 from kb.memory.engine.predict import record_runs
@@ -235,7 +236,12 @@ def _followed(run: Run, limit: int | None, pool: Callable[[], CachingAllocator])
 @lru_cache(maxsize=MOST_RECORDED)
 def _recorded(run: Run, limit: int | None) -> list[Recording]:
     """What the run asks for, whatever serves it: followed once for several limits."""
-    return record_runs(run.setup, run.architecture, run.capability, limit=limit)
+
+    def record(architecture: Architecture, kind: Callable[[], Recording]) -> list[Recording]:
+        return record_runs(run.setup, architecture, run.capability, kind=kind)
+
+    found = recorded_deep(run.setup, run.architecture, record) if limit is None else None
+    return record_runs(run.setup, run.architecture, run.capability, limit=limit) if found is None else found
 
 
 def found_of(recording: Recording, name: str, peak: Peak, sums: Mapping[str, int]) -> Found:

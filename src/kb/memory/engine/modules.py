@@ -280,7 +280,8 @@ class Model:
         assert adapters is not None
         wrapped = self._wrapped(adapters.wraps)
         copies = [] if self.copies_last else self._copied_heads(adapters.whole)
-        for linear in wrapped:
+        turns = world.recording.turns
+        for linear in turns((each.path, each) for each in wrapped):
             for side in ("a", "b", "magnitude"):
                 old = getattr(linear, side)
                 if old is None:
@@ -304,19 +305,21 @@ class Model:
 
     def _wrapped(self, wraps: Callable[[str], bool]) -> list["Linear | TableAdapter"]:
         """Linear layers and embeddings with an adapter, in the order of the modules, and their matrices placed."""
-        named = not wraps("x" * 99)  # a list or a pattern, which may name the output layer too, and embeddings
+        listed = not wraps("x" * 99)  # a list or a pattern, which may name the output layer too, and embeddings
         order: list[tuple[float, Any]] = [
             (at, linear)
             for at, linear in enumerate(self.linears)
-            if wraps("" if self.spared(linear) and not named else linear.path)
+            if wraps("" if self.spared(linear) and not listed else linear.path)
         ]
         order += [
             (before - 0.5, (path, table))
             for path, table, before in self.lookups
-            if named and wraps(path) and path.rpartition(".")[2] in self.adapted_tables
+            if listed and wraps(path) and path.rpartition(".")[2] in self.adapted_tables
         ]
         found: list[Linear | TableAdapter] = []
-        for _, each in sorted(order, key=lambda pair: pair[0]):
+        ordered = [each for _, each in sorted(order, key=lambda pair: pair[0])]
+        named = [(each.path if isinstance(each, Linear) else each[0], each) for each in ordered]
+        for each in world.recording.turns(named):
             if isinstance(each, Linear):
                 self._wrap(each)
                 found.append(each)
@@ -359,7 +362,8 @@ class Model:
 
     def _cast_trained(self, dtype: str) -> None:
         """``param.data = param.data.to(dtype)``, one after the other, as trainers do after PEFT."""
-        for tensor in self.adapters:
+        names = self.names()
+        for tensor in world.recording.turns((names[id(tensor)], tensor) for tensor in self.adapters):
             if tensor.dtype != dtype:
                 tensor.dtype, tensor.storage = dtype, Storage(prod(tensor.shape) * WIDTH[dtype])
 

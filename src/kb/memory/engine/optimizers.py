@@ -5,6 +5,7 @@ Sources: torch/nn/utils/clip_grad.py, torch/optim/adamw.py and _multi_tensor_ada
 to 4.49 ``AdamW``).
 """
 
+from collections.abc import Iterator
 from math import prod
 from typing import Any
 
@@ -54,10 +55,14 @@ class Optimizer:
         recording.moment, recording.term = "optimizer_step", "temporaries"
         trained = [tensor for tensor in self.model.trained() if tensor.grad is not None]
         if self.name != "none":
-            _clip(trained)
+            self._clip(trained)
             self.update(trained)
-        for tensor in trained:
+        for tensor in self._turns(trained):
             tensor.grad = None
+
+    def _turns(self, tensors: list[Tensor]) -> Iterator[Tensor]:
+        """Each tensor in its turn."""
+        return world.recording.turns((self.names[id(tensor)], tensor) for tensor in tensors)
 
     def update(self, trained: list[Tensor]) -> None:
         """One step of these, whose gradients are there: states at first, and what it holds on top."""
@@ -71,13 +76,37 @@ class Optimizer:
             self._in_own_loop(groups)
             return
         for group in groups:
-            for tensor in group:
+            for tensor in self._turns(group):
                 self._begin(tensor)
             if self.name in FOREACH and not self.foreach:
-                _one_by_one(group)
+                self._one_by_one(group)
             elif self.name in FOREACH:
-                roots = [like(tensor) for tensor in group]  # _foreach_sqrt
+                roots = [like(tensor) for tensor in self._turns(group)]  # _foreach_sqrt
                 del roots
+
+    def _clip(self, trained: list[Tensor]) -> None:
+        """``clip_grad_norm_``: a norm for each gradient, stacked, and the factor that all are multiplied by."""
+        if not trained:
+            return
+        norms = [new((), tensor.dtype) for tensor in self._turns(trained)]
+        stack = new((len(norms),), norms[0].dtype)
+        total = new((), stack.dtype)
+        del stack, norms
+        summed = ops.plus(total)
+        inverse = ops.plus(summed)
+        factor = ops.plus(inverse)
+        del summed, inverse
+        clamped = ops.plus(factor)
+        del factor, total, clamped
+
+    def _one_by_one(self, group: list[Tensor]) -> None:
+        """``_single_tensor_adam``: of each a root and what it is divided to, whose name outlives its turn."""
+        divisor: Any = None
+        for tensor in self._turns(group):
+            root = like(tensor)
+            divisor = like(tensor)
+            del root
+        del divisor
 
     def _begin(self, tensor: Tensor) -> None:
         """The states of a tensor that has none yet."""
@@ -92,7 +121,7 @@ class Optimizer:
         lives until the next tensor's takes it."""
         divisor: Any = None
         for group in groups:
-            for tensor in group:
+            for tensor in self._turns(group):
                 self._begin(tensor)
                 divisor = like(tensor)
         del divisor
@@ -123,7 +152,7 @@ class Optimizer:
         grad: Any
         wide: Any
         update: Any
-        for tensor in trained:
+        for tensor in self._turns(trained):
             matrix = len(tensor.shape) >= 2
             grad = tensor.grad
             grad = ops.cast(grad, F32)
@@ -151,16 +180,6 @@ class Optimizer:
             del negative
 
 
-def _one_by_one(group: list[Tensor]) -> None:
-    """``_single_tensor_adam``: of each a root and what it is divided to, whose name outlives its turn."""
-    divisor: Any = None
-    for tensor in group:
-        root = like(tensor)
-        divisor = like(tensor)
-        del root
-    del divisor
-
-
 def _squared(grad: Tensor) -> Tensor:
     """``grad**2 + eps``."""
     squared = like(grad)
@@ -184,19 +203,3 @@ def _outer(row: Tensor, column: Tensor, shape: tuple[int, ...]) -> Tensor:
     out = new(shape, F32)
     del rows, columns
     return out
-
-
-def _clip(trained: list[Tensor]) -> None:
-    """``clip_grad_norm_``: a norm for each gradient, stacked, and the factor that all are multiplied by."""
-    if not trained:
-        return
-    norms = [new((), tensor.dtype) for tensor in trained]
-    stack = new((len(norms),), norms[0].dtype)
-    total = new((), stack.dtype)
-    del stack, norms
-    summed = ops.plus(total)
-    inverse = ops.plus(summed)
-    factor = ops.plus(inverse)
-    del summed, inverse
-    clamped = ops.plus(factor)
-    del factor, total, clamped

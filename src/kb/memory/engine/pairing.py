@@ -63,19 +63,16 @@ def _asked(
     """The entries that ask for a block, and what tells one from another: size, moment, term and layer."""
     ats: list[int] = []
     asked: list[tuple[object, Place | None]] = []
-    places, known = recording.places.get, dict[Place | None, Place | None]()
-    if like is not None:
-        known = {place: like(place) for place in set(recording.places.values())}
+    turns = recording.turns_of_entries()
+    known = {place: like(place) if like is not None and place is not None else place for place in set(turns)}
     log, labels, first = recording.log, recording.labels(), recording.first
     for at in (*range(first.start), *range(first.stop, len(log))):
         entry = log[at]
         if entry < 0:
             continue
-        place = places(at)
-        if place is not None and like is not None:
-            place = known[place]
-            if place is None:
-                continue
+        place = known[turns[at]]
+        if place is None and turns[at] is not None:
+            continue
         ats.append(at)
         asked.append(((entry, labels[at]), place))
     return ats, asked

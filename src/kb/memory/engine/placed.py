@@ -1,42 +1,45 @@
-"""A recording that knows which layer asked for each block, in forward and in backward."""
+"""A recording that knows whose turn it is: which layer asks for a block, and gives one back."""
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Literal
 
+from kb.core.model import Architecture
 from kb.memory.engine.world import Recording, world
 
 Stack = Literal["encoder", "decoder"]
 Place = tuple[Stack, int]  # a layer of a stack
+STACKS: tuple[Stack, ...] = ("encoder", "decoder")
+OF_LAYERS: Mapping[Stack, tuple[str, ...]] = {  # fields of an architecture that say something of each layer
+    "encoder": ("windows",),
+    "decoder": ("slides", "turns", "dense"),
+}
 TOWERS = ("vision", "visual")  # whose layers are not the model's own
 
 
 class PlacedRecording(Recording):
-    """``places`` holds the layer of each entry that one asked for: in forward the layer that runs, in backward the one
-    whose step of the tape runs back.
+    """In forward it is the turn of the layer that runs, in backward of the one whose step of the tape runs back, and in
+    a loop over parameters of the one whose parameter has its turn.
+
+    ``first`` are the entries of what was asked for again: with what stays of it, that takes no less.
     """
 
-    watches = knows_layers = True
+    knows_layers = True
 
-    def __init__(self, depth: Mapping[Stack, int]) -> None:
+    def __init__(self, architecture: Architecture) -> None:
         super().__init__()
-        self.depth = depth  # layers of each stack
-        self.places: dict[int, Place] = {}
-        self.first = range(0)  # entries of what was asked for again: with what stays of it, that takes no less
+        self.depth: Mapping[Stack, int] = {stack: getattr(architecture, f"{stack}_layers") for stack in STACKS}
+        self.first = range(0)
+        self._turns: list[tuple[int, Place | None]] = [(0, None)]  # from which entry on
         self._inside: Place | None = None
         self._passed: dict[Stack, int] = {}
         self._since: list[int] = []  # steps of the tape before which a layer begins or ends
         self._places: list[Place | None] = []  # and the place from there on
 
-    def watch(self, number: int) -> None:
-        place = self._inside if world.thread == "main" else self._of_step(world.back)
-        if place is not None:
-            self.places[number] = place
-
     @contextmanager
     def inside(self, path: str) -> Iterator[None]:
-        """What is asked for here is of the layer at ``path``. Layers are counted as they run: some share their path."""
+        """It is the turn of the layer at ``path``. Layers are counted as they run: some share their path."""
         outer, self._inside = self._inside, self._next(path)
         self._begin(self._inside)
         try:
@@ -45,31 +48,74 @@ class PlacedRecording(Recording):
             self._inside = outer
             self._begin(outer)
 
+    def runs_back(self, step: int | None) -> None:
+        """Steps that a checkpointed layer makes again come after all of forward."""
+        place = None
+        if step is not None:
+            at = bisect_left(self._since, step) - 1
+            place = self._places[at] if at >= 0 else None
+        self._turn(place)
+
+    def about(self, path: str) -> None:
+        self._turn(self.layer_of(path))
+
     def repeat(self, since: tuple[int, int, int]) -> dict[int, int]:
-        before = len(self.log)
+        start, end = since[0], len(self.log)
+        turns = self.turns_of_entries()
+        passing = {~entry for entry in self.log[start:] if entry < 0 and ~entry >= start}
         made = super().repeat(since)
-        self.first = range(since[0], before)
-        self.places |= {like: self.places[number] for number, like in made.items() if number in self.places}
+        turns += [
+            turns[number]
+            for number, entry in enumerate(self.log[start:end], start)
+            if (~entry in passing if entry < 0 else number in passing)  # what is asked for again, and given back again
+        ]
+        self._turns = [(at, turn) for at, turn in enumerate(turns) if not at or turns[at - 1] != turn]
+        self._turn(None)
+        self.first = range(start, end)
         return made
 
-    def _next(self, path: str) -> Place | None:
-        if any(name in path for name in TOWERS):
-            return None
-        stack: Stack = "encoder" if ".encoder." in f".{path}" or not self.depth["decoder"] else "decoder"
-        if not self.depth[stack]:
-            stack = "decoder"
-        number = self._passed.get(stack, 0)
-        self._passed[stack] = number + 1
-        return stack, number % max(self.depth[stack], 1)
+    def turns_of_entries(self) -> list[Place | None]:
+        """Whose turn it is at each entry; None: nobody's."""
+        found: list[Place | None] = []
+        ends = [at for at, _ in self._turns[1:]]
+        for (at, place), end in zip(self._turns, [*ends, len(self.log)], strict=True):
+            found += [place] * (end - at)
+        return found
+
+    @property
+    def cuts(self) -> set[int]:
+        """The entries before which a turn begins, or something happens."""
+        return {at for at, _ in self._turns} | {at for at, _, _ in self.acts}
+
+    def layer_of(self, path: str) -> Place | None:
+        """The layer of a parameter by its path; None where it is no layer's."""
+        stack = self._stack_of(path)
+        number = next((int(part) for part in path.split(".") if part.isdigit()), None)
+        return None if stack is None or number is None or number >= self.depth[stack] else (stack, number)
+
+    def _turn(self, place: Place | None) -> None:
+        if self._turns[-1][1] != place:
+            self._turns.append((len(self.log), place))
 
     def _begin(self, place: Place | None) -> None:
+        if world.thread == "main":
+            self._turn(place)
         if self._since and self._since[-1] == world.sequence:
             self._places[-1] = place
         else:
             self._since.append(world.sequence)
             self._places.append(place)
 
-    def _of_step(self, step: int) -> Place | None:
-        """Of a step of the tape; those that a checkpointed layer makes again come after all of forward."""
-        at = bisect_left(self._since, step) - 1
-        return self._places[at] if at >= 0 else None
+    def _next(self, path: str) -> Place | None:
+        stack = self._stack_of(path)
+        if stack is None:
+            return None
+        number = self._passed.get(stack, 0)
+        self._passed[stack] = number + 1
+        return stack, number % max(self.depth[stack], 1)
+
+    def _stack_of(self, path: str) -> Stack | None:
+        if any(name in path for name in TOWERS):
+            return None
+        stack: Stack = "encoder" if ".encoder." in f".{path}" or not self.depth["decoder"] else "decoder"
+        return stack if self.depth[stack] else "decoder"

@@ -57,14 +57,16 @@ def record_training(
     architecture: Architecture,
     capability: tuple[int, int],
     sources: Sequence[int] | None = None,
+    *,
+    kind: Callable[[], Recording] = Recording,
 ) -> Recording:
-    """Training alone; ``sources`` are the padded lengths of its batches.
+    """Training alone; ``sources`` are the padded lengths of its batches, ``kind`` makes what it is recorded on.
 
     Raises:
         NotFollowedError: something that the engine does not follow.
     """
     with held():
-        recording = world.begin(capability)
+        recording = world.begin(capability, kind)
         recording.begin("load")
         model = model_of(setup, architecture)
         loss = loss_of(model, setup) if setup.post is not None else None

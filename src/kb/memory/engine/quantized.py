@@ -100,7 +100,7 @@ def load(model: "Model") -> None:
     )
     del_later = Storage(size)
     del del_later
-    for _, tensor in sorted(model.parameters, key=lambda entry: natural(entry[0])):
+    for tensor in world.recording.turns(sorted(model.parameters, key=lambda entry: natural(entry[0]))):
         if id(tensor) not in packing:
             tensor.storage = Storage(prod(tensor.shape) * WIDTH[tensor.dtype])
             continue
@@ -119,7 +119,7 @@ def load(model: "Model") -> None:
 def _prepare(model: "Model", packing: Mapping[int, "Linear"]) -> None:
     quantization = model.options.quantization
     if quantization is not None and quantization.prepare:
-        for _, tensor in model.parameters:
+        for tensor in world.recording.turns(model.parameters):
             if id(tensor) not in packing and tensor.dtype != F32:
                 tensor.dtype = F32
                 tensor.storage = Storage(prod(tensor.shape) * WIDTH[F32])
@@ -152,7 +152,8 @@ def _load_to_host(model: "Model", quantization: "Quantization") -> None:
 def narrow_tables(model: "Model") -> None:
     """``peft_module_casting_to_bf16`` of TRL: what preparation made fp32 and is named so goes to bf16."""
     trained = [(linear.path, tensor) for linear in model.linears for tensor in (linear.weight, linear.bias) if tensor]
-    for path, tensor in (*model.parameters, *trained):
+    named = [*model.parameters, *trained]
+    for path, tensor in world.recording.turns((path, (path, tensor)) for path, tensor in named):
         if tensor.dtype == F32 and re.search(NARROWED, path) is not None:
             tensor.dtype, tensor.storage = BF16, Storage(prod(tensor.shape) * WIDTH[BF16])
             mark(tensor, "adapters" if tensor.needs else "parameters")

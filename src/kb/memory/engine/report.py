@@ -1,6 +1,6 @@
 """Recordings as a report's phases: peaks with the terms of what was alive, and the moment they lie at."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kb.core.memory_report import HostLedger, MemoryReport, Phase, TakenByLengths, Verdict
@@ -9,12 +9,13 @@ from kb.core.setup import Assumption, TrainingSetup
 from kb.memory.answers import kept
 from kb.memory.architecture import BART_TYPES, T5_TYPES
 from kb.memory.config_fields import UnsupportedArchitectureError
+from kb.memory.engine.deepened import recorded_deep
 from kb.memory.engine.faults import DdpRefusesError, NotFollowedError
 from kb.memory.engine.follow import beside, follow, follow_inside, phase_found
 from kb.memory.engine.optimizers import KNOWN
 from kb.memory.engine.options import options_of, packs, unshared
 from kb.memory.engine.predict import check_answers, check_followed, is_deep, record_training
-from kb.memory.engine.world import AMPERE
+from kb.memory.engine.world import AMPERE, Recording
 from kb.memory.linear import default_targets, match_targets
 from kb.memory.process import Context, judged, usable_bytes
 
@@ -162,14 +163,22 @@ def reserved_by_lengths(
 
     lengths = varied(setup.max_source_length, setup.per_device_train_batch_size, known=setup.lengths)
     try:
-        alike, drawn = (
-            record_training(setup, architecture, capability or AMPERE, sources) for sources in (None, lengths)
-        )
+        alike, drawn = (_training(setup, architecture, capability or AMPERE, sources) for sources in (None, lengths))
     except NotFollowedError as error:
         raise UnsupportedArchitectureError(f"{architecture.model_type}: {error.what}") from None
     fixed, varying = alike.phases["train"], drawn.phases["train"]
     paged = drawn.peaks(ExpandableAllocator())["train"].reserved
     return TakenByLengths(fixed.allocated, fixed.reserved, varying.reserved, paged)
+
+
+def _training(
+    setup: TrainingSetup, architecture: Architecture, capability: tuple[int, int], sources: Sequence[int] | None
+) -> Recording:
+    def record(architecture: Architecture, kind: Callable[[], Recording]) -> list[Recording]:
+        return [record_training(setup, architecture, capability, sources, kind=kind)]
+
+    (found,) = recorded_deep(setup, architecture, record) or record(architecture, Recording)
+    return found
 
 
 def follows(setup: TrainingSetup, architecture: Architecture, capability: tuple[int, int] | None) -> bool:

@@ -19,16 +19,11 @@ from kb.core.setup import TrainingSetup
 from kb.memory.engine.allocator import CachingAllocator, summed
 from kb.memory.engine.follow import PHASES, REMAINDERS, Followed, Found, Run, moment_of
 from kb.memory.engine.pairing import inserted, paired
-from kb.memory.engine.placed import Place, PlacedRecording, Stack
+from kb.memory.engine.placed import OF_LAYERS, STACKS, Place, PlacedRecording, Stack
 from kb.memory.engine.predict import record_runs
 from kb.memory.engine.world import Recording
 
 Kind = tuple[Stack, tuple[object, ...]]  # a stack, and what tells its layers apart
-STACKS: tuple[Stack, ...] = ("encoder", "decoder")
-OF_LAYERS: Mapping[Stack, tuple[str, ...]] = {  # fields that say something of each layer
-    "encoder": ("windows",),
-    "decoder": ("slides", "turns", "dense"),
-}
 LEAST = 2  # a first layer and a last: nothing before the first one trains with adapters, and T5's has the biases of all
 MOST_PLACED = 256  # layers whose weights are placed one by one, for what blocks keep of their segments
 # Batches that lines are drawn through. One alone leaves out copies that larger ones make; few rows are multiplied with
@@ -297,9 +292,8 @@ def _processes(run: Run) -> tuple[list[Process], list[dict[Stack, int]]]:
 
 
 def _recorded(run: Run, layers: Mapping[Kind, int]) -> list[PlacedRecording]:
-    depth = {stack: sum(number for (of, _), number in layers.items() if of == stack) for stack in STACKS}
-    kind = partial(PlacedRecording, depth)
-    found = record_runs(run.setup, _of(run.architecture, layers), run.capability, kind=kind)
+    shallow = _of(run.architecture, layers)
+    found = record_runs(run.setup, shallow, run.capability, kind=partial(PlacedRecording, shallow))
     return found  # type: ignore[return-value]
 
 

@@ -207,18 +207,22 @@ def backward(loss: Tensor, then: Callable[[], None] | None = None) -> None:
         then()
     del first
     world.grad, world.thread = True, "main"
+    if world.recording.knows_layers:
+        world.recording.runs_back(None)
 
 
 def _run_back(root: Any, first: Tensor, more: Sequence[tuple[Any, Tensor]] = ()) -> None:
     """Backward from a node, whose own gradient ``first`` lives to the end; ``more``: gradients of nodes before it."""
     waits = _waits(root)
     buffers: dict[Any, Tensor | None] = {root: first, **dict(more)}
-    ready, hooks = [(-root.sequence, root)], world.hooks
+    ready, hooks, layered = [(-root.sequence, root)], world.hooks, world.recording.knows_layers
     while ready:
         node = heapq.heappop(ready)[1]
         if hooks and node in hooks:
             hooks.pop(node)()
         world.back = node.sequence
+        if layered:
+            world.recording.runs_back(node.sequence)
         grad: Any
         if not node.results:
             grad = buffers.pop(node)

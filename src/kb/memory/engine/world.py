@@ -2,14 +2,15 @@
 
 import gc
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from operator import itemgetter
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from kb.memory.engine.allocator import Blocks, CachingAllocator
 
+Turn = TypeVar("Turn")
 AMPERE = (8, 0)
 # at::cuda::getChosenWorkspaceSize (aten/src/ATen/cuda/CublasHandlePool.cpp): ":4096:2:16:8", or 32 MiB.
 WORKSPACE_BYTES = (2 * 4096 + 8 * 16) << 10
@@ -97,6 +98,22 @@ class Recording:
     def inside(self, path: str) -> AbstractContextManager[None]:
         """What is asked for here is of the layer at ``path``."""
         raise NotImplementedError
+
+    def runs_back(self, step: int | None) -> None:
+        """A step of the tape runs back; None: the last has."""
+
+    def about(self, path: str) -> None:
+        """What is asked for from here on is about the parameter at ``path``; "": about none."""
+
+    def turns(self, pairs: Iterable[tuple[str, Turn]]) -> Iterator[Turn]:
+        """Each of some things, with the path of the parameter that it is about while its turn lasts."""
+        if not self.knows_layers:
+            yield from map(itemgetter(1), pairs)
+            return
+        for path, each in pairs:
+            self.about(path)
+            yield each
+        self.about("")
 
     def begin(self, phase: str) -> None:
         """From here on peaks count for ``phase``; a phase may be begun more than once. "" ends the last."""

@@ -1,5 +1,7 @@
 """What the families' attentions share: caches, heads, rotary positions, and the two implementations."""
 
+from collections.abc import Iterable, Iterator
+
 from kb.memory.engine import ops
 from kb.memory.engine.allocator import SMALL_REQUEST
 from kb.memory.engine.tensor import F32, I64, WIDTH, Storage, Tensor, mark, new, packed
@@ -35,7 +37,7 @@ class Cache:
 
     def reorder(self) -> None:
         """Beam search's ``index_select``: tensor by tensor, one copy above the cache."""
-        for at in self.keys:
+        for at in turns(self.keys):
             for held in (self.keys, self.values):
                 held[at] = new(held[at].shape, held[at].dtype)
                 mark(held[at], self.term)
@@ -51,8 +53,10 @@ class Cache:
         if not self.keys:
             return
         rows = new((next(iter(self.keys.values())).shape[0],), I64)
+        turn = world.recording.turns
         layers = [(key.storage, _row_bytes(key), self.values[at].storage, _row_bytes(self.values[at]))
                   for at, key in self.keys.items()]  # fmt: skip
+        named = [(layer_path(at), layer) for at, layer in zip(self.keys, layers, strict=True)]
         alike = len({(key_row, value_row) for _, key_row, _, value_row in layers}) == 1
         apart: list[int] = []
         ask, give_back = world.recording.ask, world.recording.give_back
@@ -60,10 +64,10 @@ class Cache:
             if not apart and alike and all(_apart(*layer) for layer in layers):
                 apart = [ask(layers[0][1]), ask(layers[0][3])]
             if reorders:
-                for key, _, value, _ in layers:
+                for key, _, value, _ in turn(named):
                     self._longer(key, 0)
                     self._longer(value, 0)
-            for key, key_row, value, value_row in layers:
+            for key, key_row, value, value_row in turn(named):
                 more = apart or [ask(key_row), ask(value_row)]
                 self._longer(key, key_row * at_once)
                 self._longer(value, value_row * at_once)
@@ -85,6 +89,16 @@ class Cache:
         storage.number = recording.ask(storage.size)
         recording.terms[storage.number] = self.term
         recording.give_back(before)
+
+
+def layer_path(at: int) -> str:
+    """What a cache of layer ``at`` is about: a layer of what decodes."""
+    return f"layers.{at}"
+
+
+def turns(layers: Iterable[int]) -> Iterator[int]:
+    """Each of some layers that a cache is kept of, in its turn."""
+    return world.recording.turns((layer_path(at), at) for at in layers)
 
 
 def _row_bytes(cached: Tensor) -> int:
@@ -124,7 +138,7 @@ class PairedCache:
         for at_once in strides_of(tokens) if tokens > MOST_ALONE else [1] * tokens:
             if reorders:
                 self.reorder()
-            for at in self.own.keys:
+            for at in turns(self.own.keys):
                 batch, heads, _, width = self.own.keys[at].shape
                 self.own.update(at, *(new((batch, heads, at_once, width), self.own.keys[at].dtype) for _ in range(2)))
         del rows

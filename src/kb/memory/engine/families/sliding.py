@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from kb.memory.engine import ops
-from kb.memory.engine.families.attention import Cache, strides_of
+from kb.memory.engine.families.attention import Cache, strides_of, turns
 from kb.memory.engine.tensor import I64, Tensor, mark, new
 
 
@@ -56,7 +56,7 @@ class SlidingCache(Cache):
         for at_once in strides_of(tokens):
             if reorders:
                 self.reorder()
-            for at in list(self.keys):
+            for at in turns(list(self.keys)):
                 more = at_once if not self.slides[at] else max(1, min(at_once, self.kept - self.keys[at].shape[2]))
                 key, value = (
                     new((*held.shape[:2], more, held.shape[3]), held.dtype) for held in (self.keys[at], self.values[at])
