@@ -66,7 +66,12 @@ def test_ledgers_add_up_and_bands_are_ordered(setup, architecture):
     assert 0 < report.host.low_bytes <= report.host.peak_bytes
     highest = max(phase.low_bytes for phase in report.phases)
     # in tenths of a GiB, as reports show both
-    assert (report.verdict.status == "oom") == (highest * 10 // GIB > tenths(sample.RTX_3090.memory_total))
+    too_much = highest * 10 // GIB > tenths(sample.RTX_3090.memory_total)
+    out_of_memory = report.verdict.status == "oom"
+    assert out_of_memory >= too_much
+    # tensors that would fit may still find no segment that holds them
+    cannot_reserve = any(phase.process_used_bytes > sample.RTX_3090.memory_total for phase in report.phases)
+    assert too_much or cannot_reserve or not out_of_memory
 
 
 @given(
