@@ -30,7 +30,7 @@ class RuleCompiler:
         self.problems: list[Problem] = []
 
     def compile(self, located: Located) -> dict[str, Any]:
-        """``{"hot": …, "cold": …}`` of one rule."""
+        """``{"hot": […], "wording": …, "cold": …}`` of one rule."""
         data = located.data
         when = self._expression(located, ("when",), data["when"], "bool") if "when" in data else None
         self._check_event(located)
@@ -49,16 +49,18 @@ class RuleCompiler:
             self._check_setting(located, ("at", index), name)
         fixes = [self._fix(located, index, fix) for index, fix in enumerate(data.get("fix", []))]
         self._check_examples(located, bool(fixes))
-        hot = {
-            "version": data["version"],
-            "since": data["since"],
-            "severity": data["severity"],
-            "confidence": data["confidence"],
-            "area": data["area"],
-            "when": when,
-            "on": data.get("on"),
-            "at": data.get("at", []),
-            "names": data.get("names", False),
+        hot = [  # positional, since there are hundreds and they are read at every start
+            data["version"],
+            data["since"],
+            data["severity"],
+            data["confidence"],
+            data["area"],
+            when,
+            data.get("on"),
+            data.get("at", []),
+            data.get("names", False),
+        ]
+        wording = {
             "title": [data["title"]["ko"], data["title"]["en"]],
             "message": [data["message"]["ko"], data["message"]["en"]],
             "fix": fixes,
@@ -71,7 +73,7 @@ class RuleCompiler:
             "deprecated": data.get("deprecated"),
             "replaced_by": data.get("replaced_by"),
         }
-        return {"hot": hot, "cold": cold}
+        return {"hot": hot, "wording": wording, "cold": cold}
 
     def _fix(self, located: Located, index: int, fix: Mapping[str, Any]) -> dict[str, Any]:
         path: Path = ("fix", index)
