@@ -50,6 +50,11 @@ class _Marks(NamedTuple):
         return len(self.family) + len(self.size) + len(self.rest)
 
 
+def _may_say_a_size(folded: str) -> bool:
+    """Whether a name is worth parting: each size has a digit, or is a word."""
+    return any(letter.isdigit() for letter in folded) or any(word in folded for word in _WORDS)
+
+
 def _tokens(name: str) -> tuple[str, ...]:
     tail = name.strip().rstrip("/").casefold().rpartition("/")[2]
     return tuple(re.findall(_TOKEN, tail[:200]))
@@ -146,6 +151,8 @@ class ModelIndex:
         The weights are taken to have the base model's dimensions. Names that speak of another architecture or of
         quantized files are left alone. ``guessed_from`` of the model is the name.
         """
+        if not _may_say_a_size(name.casefold()):
+            return None
         tokens = _tokens(name)
         sizes = [token for token in tokens if _is_size(token)]
         alike = [each for each in self._called if all(size in each for size in sizes)] if sizes else []

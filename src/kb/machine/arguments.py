@@ -89,7 +89,8 @@ def named_gpus(name: str, count: int | None, gpus: Mapping[str, Gpu]) -> tuple[D
 
 def _described(text: str) -> DetectedGpu | None:
     """A card that no row has, by its memory as sold and its compute capability: ``16GB:8.9``; None of other texts."""
-    match = re.fullmatch(_CARD, text.strip(), re.IGNORECASE)
+    begins = text.strip()[:1].isdigit()  # most are names: for those no pattern is compiled
+    match = re.fullmatch(_CARD, text.strip(), re.IGNORECASE) if begins else None
     if match is None:
         return None
     size, capability = match[1], match[2]
