@@ -184,7 +184,7 @@ LONG_MODULES = {"kb.advice.tables": "tables are opened, matched and worded with 
 SHORT_MODULES = {
     "kb.guide.site_words": "the site's words stand below all of its pages",
     "kb.knowledge.problems": "every module of the room raises it",
-    "kb.machine.surroundings": "two ways of looking for GPUs share it",
+    "kb.machine.reading": "two ways of looking for GPUs share it",
     "kb.torch_runs.simulation.torch_modules": "imports torch in the order that it needs",
 }
 BEING_REBUILT = "kb.memory"  # its floor is the engine's, with limits of its own

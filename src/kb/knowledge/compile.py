@@ -12,12 +12,10 @@ from typing import Any
 
 from kb.core.text import LANGUAGES
 from kb.knowledge.catalog import TABLE, names_of
-from kb.knowledge.compile_checks import checked, closed_sets, fact_types
-from kb.knowledge.compile_guide import compile_entry
-from kb.knowledge.compile_rules import RuleCompiler
+from kb.knowledge.compile_checks import checked, closed_sets, fact_types, with_own_names
+from kb.knowledge.compile_rules import RuleCompiler, compile_entry
 from kb.knowledge.compile_tables import TableCompiler
 from kb.knowledge.locations import Location, files_under, opened
-from kb.knowledge.own_names import with_own_names
 from kb.knowledge.problems import KnowledgeError, Problem
 from kb.knowledge.readings import Readings
 from kb.knowledge.rows import BYTES, check_model, sources_of
