@@ -18,7 +18,7 @@ from kb.knowledge.compile_tables import TableCompiler
 from kb.knowledge.locations import Location, files_under, opened
 from kb.knowledge.problems import KnowledgeError, Problem
 from kb.knowledge.readings import Readings
-from kb.knowledge.rows import BYTES, check_model, sources_of
+from kb.knowledge.rows import check_model, gpu_row, sources_of
 from kb.knowledge.schema import GUIDE, KINDS, SchemaSet
 from kb.knowledge.source import KEY, Located, placeholders_apart, read_source
 from kb.memory import architecture_from_config
@@ -103,7 +103,7 @@ def compile_files(files: Files, ids: Mapping[str, Collection[str]] | None = None
     for located in files["tables"]:
         tables.compile(located)
     problems += tables.problems
-    gpus = {located.data["id"]: _gpu(located, problems) for located in files["hardware"]}
+    gpus = {located.data["id"]: gpu_row(located) for located in files["hardware"]}
     models = {located.data["id"]: _model(located, problems) for located in files["models"]}
     dialects = {located.data["id"]: _dialect(located.data, vocabulary) for located in files["dialects"]}
     guide = _guide(files, types, values, problems)
@@ -226,29 +226,6 @@ def _dialect(data: dict[str, Any], vocabulary: Mapping[str, Any]) -> tuple[dict[
     whole = with_own_names(data, vocabulary["own_names"], vocabulary["facts"])
     row = {name: value for name, value in whole.items() if name not in NAMED}
     return row, {name: whole[name] for name in NAMED if name in whole}
-
-
-def _gpu(located: Located, problems: list[Problem]) -> dict[str, Any]:
-    data = located.data
-    total = data["memory_total"][0]
-    major, _, minor = str(data["compute_capability"]["value"]).partition(".")
-    return {
-        "id": data["id"],
-        "name": data["name"],
-        "aliases": data.get("aliases", []),
-        "memory_total": int(total["value"] * BYTES[total["unit"]]),
-        "compute_capability": [int(major), int(minor or 0)],
-        "native_bf16": data["native_bf16"]["value"],
-        "tensor_flops": _rate(data, "tensor_flops", 10**12),
-        "memory_bandwidth": _rate(data, "memory_bandwidth", 10**9),
-    }
-
-
-def _rate(data: dict[str, Any], name: str, unit: int) -> float | None:
-    """A rate in units a second; of a board's variants, the first."""
-    found = data.get(name)
-    first = found[0] if isinstance(found, list) else found
-    return None if first is None else float(first["value"]) * unit
 
 
 def _model(located: Located, problems: list[Problem]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from kb import leave_quietly
 from kb.core.text import LANGUAGES, UserError, described, fill, nearest
 from kb.knowledge import load_words, load_words_alone
 from kb.knowledge.problems import KnowledgeError
-from kb.report.values import format_value, printable
+from kb.report.values import format_value, printable, visible
 
 CLEAN, FINDINGS, UNUSABLE, INTERNAL, INTERRUPTED = 0, 1, 2, 3, 130
 Words = Mapping[str, str]
@@ -85,7 +85,7 @@ class Parser(argparse.ArgumentParser):
         self.usage = None
         for action in self._get_positional_actions():
             if hasattr(action, "save_nargs"):
-                action.nargs, action.default = action.save_nargs, action.save_default
+                action.nargs, action.default = vars(action)["save_nargs"], vars(action)["save_default"]
         shown = super().format_usage().removeprefix(self.words.get("argparse.usage: ", ""))
         self.usage = shown.rstrip("\n").replace("%", "%%")
 
@@ -256,18 +256,6 @@ def put(data: str | bytes) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         _abandon_output()
-
-
-def visible(text: str) -> str:
-    """Lines of text as a screen may have them: colours apart, nothing in them is obeyed or hidden."""
-
-    def line(one: str) -> str:
-        if "\x1b" not in one:
-            return printable(one)
-        parts = re.split("(\x1b\\[[0-9;]*m)", one)
-        return "".join(part if number % 2 else printable(part) for number, part in enumerate(parts))
-
-    return "\n".join(one if one.isascii() and one.isprintable() else line(one) for one in text.split("\n"))
 
 
 def _abandon_output() -> None:
