@@ -12,7 +12,7 @@ from accuracy_rows import ROOT, Row
 from kb.core.units import MIB
 from kb.memory.process import context_of
 from kb.torch_runs.simulation import simulate
-from kb.torch_runs.simulation.faults import SimulationError
+from kb.torch_runs.simulation.job import SimulationError
 
 ROWS_OF_A_PROCESS = 12  # what the libraries leave behind in a process adds up
 STORE = ROOT / "bench" / "results" / "accuracy_simulated.json"

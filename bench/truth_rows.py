@@ -40,7 +40,7 @@ MODES = {"train": ("train", "train"), "infer": ("evaluate", "evaluate"), "evalua
 
 def truth_rows(folder: Path, catalog: Catalog) -> Iterator[Row | Left]:
     """Every line of every ``*.jsonl`` in the folder."""
-    index = ModelIndex(catalog.models)
+    index = ModelIndex(catalog.models, catalog.called)
     for path in sorted(folder.glob("*.jsonl")):
         for line in path.read_text("utf-8").splitlines():
             data = json.loads(line) if line.strip() else {}

@@ -6,7 +6,7 @@ The figures are of no real run: they only have to add up.
 import os
 import re
 
-from kb.core.catalog import Computed, Rule, RuleFix
+from kb.core.catalog import Computed, Rule, RuleFix, Wording
 from kb.core.document import Setting, Unit
 from kb.core.facts import FactType
 from kb.core.finding import Edit, Finding, Fix, NotEvaluated, Span, Suppression
@@ -87,7 +87,12 @@ FACTS = {
     )
 }  # fmt: skip
 
-T5_RULE = Rule(
+
+def rule(title: Text, message: Text, fixes: tuple[RuleFix, ...], **rest: object) -> Rule:
+    return Rule(wording=lambda: Wording(title, message, fixes), **rest)
+
+
+T5_RULE = rule(
     id="t5-fp16-overflow",
     version=1,
     since="0.1.0",
@@ -124,7 +129,7 @@ T5_RULE = Rule(
         {"expect": "silent", "config": "training: {bf16: true}\n"},
     ),
 )
-BATCH_RULE = Rule(
+BATCH_RULE = rule(
     id="effective-batch-not-as-said",
     version=1,
     since="0.1.0",
@@ -149,7 +154,7 @@ BATCH_RULE = Rule(
     ),
     why=Text("한 업데이트에 드는 표본 수입니다.", "It is the number of samples in one update."),
 )
-NUMBER_RULE = Rule(
+NUMBER_RULE = rule(
     id="number-read-as-text",
     version=2,
     since="0.1.0",
@@ -164,7 +169,7 @@ NUMBER_RULE = Rule(
     fixes=(RuleFix(when=None, safety="safe", title=Text("점을 넣습니다.", "Write the dot."), set={}),),
     why=Text("YAML 1.1의 실수에는 점이 있어야 합니다.", "A float of YAML 1.1 needs a dot."),
 )
-HOST_RULE = Rule(
+HOST_RULE = rule(
     id="host-memory-over-limit",
     version=1,
     since="0.1.0",

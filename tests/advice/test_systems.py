@@ -15,11 +15,10 @@ from typing import Any
 import pytest
 
 from catalog_sample import load_catalog, load_guide
-from kb.advice.batch_seek import Seen, seek, tried_by_accelerate
-from kb.advice.batches import Ceiling, Split, splits_of
+from kb.advice.batches import Ceiling, Seen, Split, seek, splits_of, tried_by_accelerate
 from kb.advice.decision import walk
 from kb.advice.formulas import ramp, work_out
-from kb.advice.targets import judge
+from kb.advice.watch_records import judge
 from kb.commands import COMMANDS
 from kb.config.text.mojibake import find_mojibake
 from kb.core.units import GIB

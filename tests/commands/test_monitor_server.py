@@ -10,13 +10,12 @@ import pytest
 
 from catalog_sample import load_catalog, load_guide
 from kb.advice.watching import Watch
-from kb.commands.monitor.columns import csv_header, csv_rows
+from kb.commands.monitor.columns import csv_header, csv_rows, json_line, snapshot_from_json
 from kb.commands.monitor.command import main
-from kb.commands.monitor.json_rows import json_line, snapshot_from_json
 from kb.commands.monitor.replay import Replay
 from kb.core.snapshot import ServerState, Snapshot
 from kb.core.text import UserError
-from kb.machine.served import ServerWatch
+from kb.machine.processes import ServerWatch
 
 VLLM = """# HELP vllm:num_requests_running Number of requests in model execution batches.
 # TYPE vllm:num_requests_running gauge

@@ -15,7 +15,7 @@ from command_runs import run_kb as kb
 from kb.advice.estimator import Estimator
 from kb.advice.plan import Plan, combined, steps_from
 from kb.advice.plan_gpu import plan_gpu
-from kb.advice.plan_host import plan_host
+from kb.advice.plan_unit import plan_host
 from kb.core.setup import TrainingSetup
 
 sys.path.insert(0, str(ROOT / "bench"))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from command_runs import ENVIRON, run_kb
-from kb.commands.rules.argument_names import arguments_in
+from kb.commands.rules.new_dialect import arguments_in
 from native.probe import compiled
 from rules_copy import copy_of_rules
 

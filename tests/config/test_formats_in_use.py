@@ -13,7 +13,7 @@ from kb.config.hydra.tree import _upwards
 from kb.core.expression import is_unknown
 from kb.core.result import Unusable
 from kb.core.setup import PostTraining
-from kb.report.check.told import untold
+from kb.report.check.json_report import untold
 from kb.session.file_result import FileResult
 from kb.session.prepare import file_checker
 from kb.session.project import find_project

@@ -8,7 +8,7 @@ import pytest
 
 from command_runs import run_kb
 from config_sample import DIALECTS, ROOT, load
-from kb.knowledge.own_names import with_own_names
+from kb.knowledge.compile_checks import with_own_names
 
 FLAT = "model_name_or_path: google-t5/t5-base\nlearning_rate: 1.0e-4\ndo_train: true\noutput_dir: out\n"
 GROUPED = "model:\n  name: google-t5/t5-base\n{model}training:\n  do_train: true\n  bf16: true\n{training}"

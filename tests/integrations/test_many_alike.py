@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import kb
-from kb.integrations import alike, many
+from kb.integrations import many
 
 BOX = {"gpu": "rtx-3090", "host_memory": "60GB", "cpus": 16}
 HF = {"model_name_or_path": "google/mt5-base", "bf16": True}
@@ -143,7 +143,7 @@ def test_of_trl_neither_rank_nor_epochs_nor_names_keep_configs_apart(monkeypatch
 def test_a_number_that_a_format_takes_for_something_else_is_never_shared() -> None:
     """In one shape, but for ``tensor_parallel_size``: with 2 the run is another, with 1 it is not."""
     one = {**HF, "per_device_train_batch_size": 4}
-    apart = alike.cut({**one, "tensor_parallel_size": 1}), alike.cut({**one, "tensor_parallel_size": 2})
+    apart = many.cut({**one, "tensor_parallel_size": 1}), many.cut({**one, "tensor_parallel_size": 2})
     assert apart[0] is not None and apart[1] is not None and apart[0].shape == apart[1].shape
     rows = kb.predict_many([{**one, "tensor_parallel_size": size} for size in (1, 2, 1, 2)], BOX)
     alone = [kb.predict_many([{**one, "tensor_parallel_size": size}], BOX)[0] for size in (1, 2)]

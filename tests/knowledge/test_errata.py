@@ -14,8 +14,8 @@ import yaml
 
 from catalog_sample import load_catalog, load_guide
 from every_row import for_every
-from kb.advice.recompute import Basis, RecipeError, recompute
-from kb.knowledge.compile_guide import compile_entry
+from kb.advice.formulas import Basis, RecipeError, recompute
+from kb.knowledge.compile_rules import compile_entry
 from kb.knowledge.source import read_source
 
 ROOT = Path(__file__).parents[2]

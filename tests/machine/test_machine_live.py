@@ -15,7 +15,7 @@ import pytest
 
 from kb.core.units import GIB, MIB
 from kb.machine import cgroup
-from kb.machine.live_host import HostWatch
+from kb.machine.host import HostWatch
 from kb.machine.processes import ProcessTree
 from native.probe import SOURCES, compiled, script
 

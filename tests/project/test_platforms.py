@@ -25,7 +25,7 @@ REFUSED_KEYWORDS = {"preexec_fn", "pass_fds"}
 # `kb probe` says on Windows that it does not run there; its modules may use what they like inside their functions.
 PROBE = {"kb.commands.probe.serve", "kb.torch_runs.probe.keeper", "kb.torch_runs.probe.fake_worker"}
 # Reached only where the kernel's own table of mounts has been read, which is Linux alone.
-MOUNTED = {("kb.machine.host", "os.statvfs"), ("kb.machine.live_host", "os.statvfs")}
+MOUNTED = {("kb.machine.host", "os.statvfs"), ("kb.machine.host", "os.statvfs")}
 
 
 SYSTEMS = ("linux", "darwin", "win32")

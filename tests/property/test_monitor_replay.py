@@ -5,8 +5,7 @@ import contextlib
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kb.commands.monitor.columns import COLUMNS, csv_header
-from kb.commands.monitor.json_rows import json_line
+from kb.commands.monitor.columns import COLUMNS, csv_header, json_line
 from kb.commands.monitor.replay import Replay
 from kb.core.text import UserError
 

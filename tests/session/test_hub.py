@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from catalog_sample import load_catalog
-from kb.advice.models import ModelGuesser
+from kb.advice.models import ModelIndex
 from kb.core.catalog import Catalog
 from kb.session.models import cached_config, hub_folder, is_hub_name
 from warm_runs import ENVIRON, run_text
@@ -187,13 +187,13 @@ def catalog() -> Catalog:
     ],
 )
 def test_a_name_is_guessed_only_where_family_and_size_match(name: str, model: str | None, catalog: Catalog) -> None:
-    found = ModelGuesser(catalog.models).guess(name)
+    found = ModelIndex(catalog.models).guess(name)
     assert (found.id if found else None) == model
     assert found is None or found.guessed_from == name
 
 
 def test_every_model_is_guessed_as_itself_or_not_at_all(catalog: Catalog) -> None:
-    guesser = ModelGuesser(catalog.models)
+    guesser = ModelIndex(catalog.models)
     for model in catalog.models.values():
         found = guesser.guess(model.name + "-finetuned")
         assert found is None or found.architecture == model.architecture, (model.name, found.id)

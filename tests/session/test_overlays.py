@@ -106,8 +106,7 @@ def test_the_editor_shows_the_private_rule_and_reads_it_again_when_it_changes(pr
     pytest.importorskip("pygls")
     from lsprotocol import types
 
-    from kb.integrations.editor.answers import Answers
-    from kb.integrations.editor.positions import Positions
+    from kb.integrations.editor.answers import Answers, Positions
     from kb.integrations.editor.session import Session
 
     session = Session("en", {"gpu": "acme-card"})
@@ -131,8 +130,7 @@ def pages(language: str, path: Path, capsys: pytest.CaptureFixture[str]) -> dict
     """The page of each rule that fires: in JSON, in SARIF, in the editor."""
     from lsprotocol import types
 
-    from kb.integrations.editor.answers import Answers
-    from kb.integrations.editor.positions import Positions
+    from kb.integrations.editor.answers import Answers, Positions
     from kb.integrations.editor.session import Session
 
     found: dict[str, list[str | None]] = {}

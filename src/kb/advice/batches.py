@@ -1,6 +1,18 @@
-"""Effective batch = per device × accumulation × GPUs: what holds one exactly, and what comes nearest."""
+"""Batches: what holds an effective batch (per device × accumulation × GPUs), and the largest that runs. Pure.
+
+The largest is found in few trials: begin at the prediction, correct it by what a trial took.
+
+A trial tells its peak, and usually there is a prediction for each batch: one trial that runs tells how far the
+prediction is off, and the next goes where the corrected one meets the limit. Where that fails it brackets and bisects.
+:func:`seek` is a generator; who tries is the caller's business. The trials of the Trainer's ``auto_find_batch_size``
+stand beside it: that one only ever shrinks, and leaves accumulation alone.
+"""
+
+from collections.abc import Callable, Generator
+from typing import Literal
 
 from kb.core.record import NamedTuple
+from kb.memory.search import LARGEST_BATCH, largest_within
 
 
 class Split(NamedTuple):
@@ -76,3 +88,135 @@ def _around(effective: int, ceiling: Ceiling, world: int) -> tuple[Split | None,
     below = Split(under, steps, world) if under >= 1 else None
     above = Split(under + 1, steps, world) if under < most else None
     return below, above
+
+
+Expected = Callable[[int], int]
+# Where nothing has run yet, the prediction is taken to be this much too low, then twice as much, and so on.
+FIRST_MARGIN = 0.1
+MOST_BROKEN = 3
+# accelerate's find_executable_batch_size halved before 1.9.0 and multiplies by 0.9 since (accelerate-3684).
+_SHRINKS_BY_A_TENTH = (1, 9, 0)
+
+
+class Seen(NamedTuple):
+    """One batch that was tried. ``peak_bytes`` of one that ran, where it is known; ``broke``: it failed, and not for
+    want of memory."""
+
+    batch: int
+    fits: bool
+    peak_bytes: int | None = None
+    broke: bool = False
+
+
+class Sought(NamedTuple):
+    """What a search came to. ``largest`` is 0 where no batch ran.
+
+    ``next_one`` says why not one more: ``failed`` in a trial, ``computed`` to pass the limit, ``not_allowed`` (over
+    ``most``), or ``unknown`` where the search was given up because every trial broke.
+    """
+
+    trials: tuple[Seen, ...]
+    largest: int
+    next_one: Literal["failed", "computed", "not_allowed", "unknown"]
+
+
+def seek(
+    start: int, *, expected: Expected | None = None, limit_bytes: int | None = None, most: int = LARGEST_BATCH
+) -> Generator[int, Seen, Sought]:
+    """Batches to try, one after another; send each one's :class:`Seen`. The search is the generator's value.
+
+    Args:
+        start: the batch to begin with; the prediction's largest where there is one.
+        expected: bytes that a batch is predicted to take; never falling.
+        limit_bytes: what there is of them.
+        most: no larger batch is tried.
+
+    Raises:
+        ValueError: ``start`` is not between 1 and ``most``.
+    """
+    if not 1 <= start <= most:
+        raise ValueError(f"no batch to begin with: start {start}, most {most}")
+    trials: list[Seen] = []
+    fitting, failing, batch = 0, most + 1, start
+    while True:
+        seen = yield batch
+        trials.append(seen)
+        fitting, failing = (batch, failing) if seen.fits else (fitting, batch)
+        if failing - fitting <= 1:
+            return Sought(tuple(trials), fitting, "failed" if failing <= most else "not_allowed")
+        if not fitting:
+            if len(trials) >= MOST_BROKEN and all(trial.broke for trial in trials):
+                return Sought(tuple(trials), 0, "unknown")
+            batch = _lower(expected, limit_bytes, failing, len(trials))
+            continue
+        reach = corrected(trials, expected, limit_bytes, fitting, failing - 1)
+        if not seen.fits:
+            batch = (fitting + failing) // 2
+        elif reach is None:
+            batch = min(fitting * 2, most) if failing > most else (fitting + failing) // 2
+        elif reach <= fitting and failing <= most:
+            return Sought(tuple(trials), fitting, "computed")
+        else:
+            batch = min(max(reach, fitting + 1), failing - 1)
+
+
+def corrected(
+    trials: list[Seen], expected: Expected | None, limit_bytes: int | None, lowest: int, highest: int
+) -> int | None:
+    """The largest batch of a range that the trials let expect to fit; ``lowest`` where no larger one does.
+
+    The prediction times what the largest trial took of it; without a prediction the line through two trials. None where
+    neither is known.
+    """
+    peaks = sorted((trial.batch, trial.peak_bytes) for trial in trials if trial.fits and trial.peak_bytes)
+    if limit_bytes is None or not peaks:
+        return None
+    line = _line(peaks, expected)
+    return None if line is None else max(largest_within(line, limit_bytes, lowest, highest), lowest)
+
+
+def after(trials: tuple[Seen, ...], expected: Expected | None) -> Expected | None:
+    """What a batch is expected to take once trials have run; None where they do not tell."""
+    return _line(
+        sorted((trial.batch, trial.peak_bytes) for trial in trials if trial.fits and trial.peak_bytes), expected
+    )
+
+
+def _line(peaks: list[tuple[int, int]], expected: Expected | None) -> Expected | None:
+    if not peaks:
+        return None
+    batch, peak = peaks[-1]
+    if expected is not None:
+        ratio = peak / max(expected(batch), 1)
+        return lambda other: round(expected(other) * ratio)
+    if len(peaks) < 2:
+        return None
+    first, least = peaks[0]
+    slope = max((peak - least) / (batch - first), 0)
+    return lambda other: round(peak + slope * (other - batch))
+
+
+def _lower(expected: Expected | None, limit_bytes: int | None, failing: int, failures: int) -> int:
+    """Below a batch that failed: by the prediction with a growing margin, or half."""
+    if expected is None or limit_bytes is None:
+        return failing // 2
+    margin = 1 + FIRST_MARGIN * 2 ** (failures - 1)
+    return min(max(largest_within(expected, int(limit_bytes / margin), 1, failing - 1), 1), failing - 1)
+
+
+def tried_by_accelerate(start: int, largest: int, version: tuple[int, ...]) -> tuple[int, ...]:
+    """The batches that ``auto_find_batch_size`` runs, in order, where ``largest`` is the most that fits.
+
+    The last is where it stops; where not even 1 fits it gives up after 1.
+
+    Args:
+        start: the run's own batch; it never tries a larger one.
+        version: of accelerate: ``(1, 8, 1)`` halves, ``(1, 9, 0)`` and later multiply by 0.9 and round down.
+    """
+    tried, batch = [], start
+    while batch:
+        tried.append(batch)
+        if batch <= largest:
+            break
+        batch = int(batch * 0.9) if version >= _SHRINKS_BY_A_TENTH else batch // 2
+    return tuple(tried)

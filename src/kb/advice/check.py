@@ -94,7 +94,7 @@ class Checker:
         self.given = given
         self._disk = disk
         self._model = model
-        self._models = ModelIndex(catalog.models)
+        self._models = ModelIndex(catalog.models, catalog.called)
         self._types: Mapping[str, str] = catalog.fact_types()
         self._weights = Weights(self._types, notes=notes, strict=strict)
         self._types_by_dialect: dict[str, Mapping[str, FactType]] = {}

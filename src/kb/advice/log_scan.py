@@ -6,8 +6,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, Literal
 
-from kb.advice.log_errors import ErrorLine, ErrorLines
-from kb.advice.log_lines import clean, is_frame, is_quoted, is_source, message_start
+from kb.advice.log_lines import ErrorLine, ErrorLines, clean, is_frame, is_quoted, is_source, message_start
 from kb.core.record import NamedTuple
 
 Place = Literal["message", "start", "anywhere"]

@@ -1,7 +1,7 @@
 """The model that a config names: of the catalogue, of a folder, of the cache, or guessed from its name."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from kb.core.catalog import Catalog
 from kb.core.document import Unit
@@ -44,34 +44,15 @@ class _Marks(NamedTuple):
     family: tuple[str, ...]  # the tokens before the size
     size: tuple[str, ...]
     rest: tuple[str, ...]
-    model: Model
 
     @property
     def weight(self) -> int:
         return len(self.family) + len(self.size) + len(self.rest)
 
 
-class ModelGuesser:
-    """The catalogued models by the marks in their names."""
-
-    def __init__(self, models: Mapping[str, Model]) -> None:
-        self._marks = [marks for model in models.values() for marks in _marks_of(model)]
-
-    def guess(self, name: str) -> Model | None:
-        """The model whose family *and* size the name says; None where it says less, or two models' alike.
-
-        The weights are taken to have the base model's dimensions. Names that speak of another architecture or of
-        quantized files are left alone. ``guessed_from`` of the model is the name.
-        """
-        tokens = _tokens(name)
-        found = [marks for marks in self._marks if _speaks_of(tokens, marks)]
-        if not found:
-            return None
-        most = max(marks.weight for marks in found)
-        models = {marks.model.id: marks.model for marks in found if marks.weight == most}
-        if len({model.architecture for model in models.values()}) > 1:
-            return None
-        return next(iter(models.values()))._replace(guessed_from=name)
+def _may_say_a_size(folded: str) -> bool:
+    """Whether a name is worth parting: each size has a digit, or is a word."""
+    return any(letter.isdigit() for letter in folded) or any(word in folded for word in _WORDS)
 
 
 def _tokens(name: str) -> tuple[str, ...]:
@@ -79,18 +60,16 @@ def _tokens(name: str) -> tuple[str, ...]:
     return tuple(re.findall(_TOKEN, tail[:200]))
 
 
-def _marks_of(model: Model) -> Iterable[_Marks]:
-    seen = set()
-    for name in (model.id, model.name, *model.aliases):
-        tokens = _tokens(name)
-        sizes = [at for at, token in enumerate(tokens) if _is_size(token)]
-        if not sizes or sizes[0] == 0 or tokens in seen:
-            continue
-        seen.add(tokens)
-        last = sizes[0]
-        while last + 1 < len(tokens) and _is_size(tokens[last + 1]):
-            last += 1
-        yield _Marks(tokens[: sizes[0]], tokens[sizes[0] : last + 1], tokens[last + 1 :], model)
+def _marks_of(name: str) -> _Marks | None:
+    """The marks in a catalogued model's name; None where it says no size, or nothing but one."""
+    tokens = _tokens(name)
+    sizes = [at for at, token in enumerate(tokens) if _is_size(token)]
+    if not sizes or sizes[0] == 0:
+        return None
+    last = sizes[0]
+    while last + 1 < len(tokens) and _is_size(tokens[last + 1]):
+        last += 1
+    return _Marks(tokens[: sizes[0]], tokens[sizes[0] : last + 1], tokens[last + 1 :])
 
 
 def _is_size(token: str) -> bool:
@@ -128,18 +107,19 @@ _IN_4BIT = ("-unsloth-bnb-4bit", "-bnb-4bit")
 
 
 class ModelIndex:
-    """Catalogued models by every name they answer to."""
+    """Catalogued models by every name they answer to.
 
-    def __init__(self, models: Mapping[str, Model]) -> None:
+    Args:
+        models: by id.
+        called: every name of them, in small letters → the id; where it is empty, as the models say.
+    """
+
+    def __init__(self, models: Mapping[str, Model], called: Mapping[str, str] = {}) -> None:
         self._models = models
-        self._guesser: ModelGuesser | None = None
-        self._by_name: dict[str, Model] = {}
-        self._by_tail: dict[str, Model] = {}
-        for model in models.values():
-            for name in (model.id, model.name, *model.aliases):
-                folded = name.casefold()
-                self._by_name[folded] = model
-                self._by_tail.setdefault(folded.rpartition("/")[2], model)
+        self._called = called or {
+            name.casefold(): model.id for model in models.values() for name in (model.id, model.name, *model.aliases)
+        }
+        self._by_tail: dict[str, str] = {}
 
     def resolve(self, name: str | None) -> Model | None:
         """The model that ``name`` means, or None: a name that is only similar is another model.
@@ -151,18 +131,38 @@ class ModelIndex:
         wanted = name.strip().rstrip("/").casefold()
         for suffix in _IN_4BIT:
             wanted = wanted.removesuffix(suffix)
-        found = self._by_name.get(wanted) or self._by_tail.get(wanted.rpartition("/")[2])
+        known = self._called.get(wanted) or self._of_any_owner(wanted.rpartition("/")[2])
+        found = self._models[known] if known else None
         if found is not None and found.id in _SPLIT_BY_UNSLOTH and wanted.startswith("unsloth/"):
             parts = found.architecture._replace(model_type="llama", fused_qkv=False, fused_gates=False)
             return found._replace(architecture=parts)
         return _of_this_name(found, wanted) if found is not None and found.other_weights else found
 
-    def guess(self, name: str) -> Model | None:
-        """The model whose family and size a name says; a guess, and marked as one."""
+    def _of_any_owner(self, tail: str) -> str | None:
+        """The model whose name ends so."""
+        if not self._by_tail:
+            for name, model in self._called.items():
+                self._by_tail.setdefault(name.rpartition("/")[2], model)
+        return self._by_tail.get(tail)
 
-        if self._guesser is None:
-            self._guesser = ModelGuesser(self._models)
-        return self._guesser.guess(name)
+    def guess(self, name: str) -> Model | None:
+        """The model whose family *and* size the name says; None where it says less, or two models' alike.
+
+        The weights are taken to have the base model's dimensions. Names that speak of another architecture or of
+        quantized files are left alone. ``guessed_from`` of the model is the name.
+        """
+        if not _may_say_a_size(name.casefold()):
+            return None
+        tokens = _tokens(name)
+        sizes = [token for token in tokens if _is_size(token)]
+        alike = [each for each in self._called if all(size in each for size in sizes)] if sizes else []
+        marked = [(marks, self._called[each]) for each in alike if (marks := _marks_of(each)) is not None]
+        found = [(marks.weight, model) for marks, model in marked if _speaks_of(tokens, marks)]
+        most = max((weight for weight, _ in found), default=0)
+        models = [self._models[model] for model in dict.fromkeys(model for weight, model in found if weight == most)]
+        if len({model.architecture for model in models}) != 1:
+            return None
+        return models[0]._replace(guessed_from=name)
 
 
 def _of_this_name(model: Model, wanted: str) -> Model:

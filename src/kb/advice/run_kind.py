@@ -1,8 +1,6 @@
 """What kind of run it is: trained or not, in which type weights are loaded, what of it no prediction covers."""
 
-import re
 from collections.abc import Iterator, Mapping
-from functools import cache
 from typing import Any
 
 from kb.advice.no_prediction import CPU_ONLY
@@ -92,11 +90,20 @@ ATTENTIONS = ("eager", "sdpa", "flash", "flash_attention_2", "flash_attention_3"
 LORA = ("lora", "dora", "rslora")
 
 
-@cache  # compiled where a model is named
-def _quantized_name() -> re.Pattern[str]:
-    """``-GPTQ-Int4``, ``-AWQ``, ``-FP8``: checkpoints in formats other than bitsandbytes'."""
-    kinds = r"gptq|awq|aqlm|hqq|eetq|gguf|exl[23]|fp8|mxfp[48]|nvfp4|fp4|int[348]|w[48]a(?:4|8|16)|mlx|qat|quip"
-    return re.compile(rf"(?:^|[-_./])({kinds})(?:$|[-_./])", re.I)
+# What in a checkpoint's name, between separators, says a format other than bitsandbytes': ``-GPTQ-Int4``, ``-AWQ``.
+_SEPARATORS = str.maketrans("-_.", "///")
+_QUANTIZED = frozenset(
+    (
+        *("gptq", "awq", "aqlm", "hqq", "eetq", "gguf", "exl2", "exl3", "mlx", "qat", "quip"),
+        *("fp8", "mxfp4", "mxfp8", "nvfp4", "fp4", "int3", "int4", "int8"),
+        *("w4a4", "w4a8", "w4a16", "w8a4", "w8a8", "w8a16"),
+    )
+)
+
+
+def _quantized_name(name: str) -> str | None:
+    """The first part of a checkpoint's name that says how its weights are packed, as the name writes it."""
+    return next((part for part in name.translate(_SEPARATORS).split("/") if part.lower() in _QUANTIZED), None)
 
 
 def unmodelled(read: SettingsReader, *, trains: bool) -> tuple[str, ...]:
@@ -118,9 +125,9 @@ def _of_any(read: SettingsReader) -> Iterator[str]:
     yield from (f"{name.partition('.')[2]} = true" for name in CPU_ONLY if read.value(name) is True)
     yield from (f"TPU ({read.key(name)})" for name in ON_TPU if read.value(name) not in (None, False, 0))
     name = read.value("model.name")
-    kind = _quantized_name().search(name) if isinstance(name, str) else None
+    kind = _quantized_name(name) if isinstance(name, str) else None
     if kind is not None:
-        yield f"{kind[1]} ({name})"
+        yield f"{kind} ({name})"
     dtype = read.value("model.torch_dtype")
     if dtype is not None and weight_type(dtype) is None and _named(dtype):
         yield f"{dtype} ({read.key('model.torch_dtype')})"

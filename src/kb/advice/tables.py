@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from kb.config.dialect.typos import Neighbours
-from kb.core.catalog import Catalog, Rule, RuleFix
+from kb.core.catalog import Catalog, Rule, RuleFix, Wording
 from kb.core.document import KEY, Setting, Unit
 from kb.core.expression import Lookup, Tree, Unknown, is_unknown
 from kb.core.facts import Facts, Ground, coerce
@@ -146,8 +146,7 @@ class Tables:
             when=when,
             on=None,
             at=at,
-            fixes=fixes,
-            message=message or rule.message,
+            wording=lambda: Wording(rule.title, message or rule.message, fixes),
             confidence=confidence or rule.confidence,
         )
 

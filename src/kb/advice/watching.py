@@ -7,8 +7,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from kb.advice.targets import Judged, judge
-from kb.advice.watch_records import Alert, GpuPeak, Summary, Trend, WatchedGpu, most
+from kb.advice.watch_records import Alert, GpuPeak, Judged, Summary, Trend, WatchedGpu, judge, most
 from kb.core.snapshot import GpuState, HostState, Sample, ServerState, Snapshot, SpeedState, TreeState
 
 MOST_GPUS = 64

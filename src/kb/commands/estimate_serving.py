@@ -19,10 +19,10 @@ from kb.report.estimate.serving import Answer, serving_json, serving_text
 from kb.report.terminal import choose_style
 from kb.report.words import Words
 from kb.session import cli
+from kb.session.estimating import sections_of
 from kb.session.file import FileChecker
 from kb.session.prepare import named_machine
 from kb.session.project import find_project
-from kb.session.sections import sections_of
 from kb.session.serving import checked, known_model, options_said, release_of, with_checkpoint
 
 MOST = 100_000_000  # of any whole number here

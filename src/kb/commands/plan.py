@@ -22,15 +22,14 @@ from kb.report.plan_report import Faults, plan_json, plan_text
 from kb.report.terminal import choose_style
 from kb.report.words import Words
 from kb.session import cli
+from kb.session.estimating import chosen_section, why_unusable
 from kb.session.file import FileChecker
 from kb.session.file_result import FileResult, kind_of
 from kb.session.knowledge import open_knowledge
-from kb.session.mending import Mended, mend
-from kb.session.pasting import Pasting
+from kb.session.mending import Mended, Pasting, mend
 from kb.session.prepare import file_checker
 from kb.session.project import find_project, folder_of
 from kb.session.run import STDIN, read_bytes
-from kb.session.sections import chosen_section, why_unusable
 
 if TYPE_CHECKING:
     from kb.advice.plan_unit import PlannedUnit

@@ -145,9 +145,10 @@ def said_effective_batch(unit: Unit) -> int | None:
     """The effective batch size that a comment beside the batch settings claims; not of one that speaks of 4 nodes."""
     for name in ("training.gradient_accumulation_steps", "training.per_device_train_batch_size"):
         setting = unit.settings.get(name)
-        match = setting and setting.comment and not setting.inherited and _said().search(setting.comment)
-        if match and setting:
-            return None if speaks_of_several_gpus(setting.comment) else int(match[1])
+        comment = setting.comment if setting and setting.comment and not setting.inherited else ""
+        match = _said().search(comment) if "배치" in comment or "batch" in comment.lower() else None
+        if match:
+            return None if speaks_of_several_gpus(comment) else int(match[1])
     return None
 
 

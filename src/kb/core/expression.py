@@ -126,11 +126,13 @@ def _list(tree: Tree) -> Evaluator:
 
 def _junction(tree: Tree) -> Evaluator:
     decisive = tree[0] == "or"
-    operands = [compile_tree(operand) for operand in tree[1:]]
+    operands: list[Evaluator | None] = [None] * (len(tree) - 1)  # compiled when reached: the first decides most often
 
     def evaluate(get: Lookup) -> Any:
         unknown = []
-        for operand in operands:
+        for at, operand in enumerate(operands):
+            if operand is None:
+                operand = operands[at] = compile_tree(tree[at + 1])
             value = operand(get)
             if value.__class__ is Unknown:
                 unknown.append(value)

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Collection, Mapping
 from typing import NoReturn
 
-from kb.core import grammar_faults as faults
+from kb.core import surface
 from kb.core.dimensions import Dimensions
 from kb.core.expression import FUNCTIONS, Tree
 from kb.core.release import parse_version
@@ -83,7 +83,7 @@ def parse(
         raise ExpressionError(*TOO_DEEP, source, 1) from None
     tree, kind = _Checker(source, names, values, sizes).check(body, 0)
     if want is not None and kind != want:
-        raise ExpressionError(*faults.another_type(kind, want), source, 1)
+        raise ExpressionError(*surface.another_type(kind, want), source, 1)
     return tree
 
 
@@ -128,7 +128,7 @@ class _Checker:
     def need(self, node: ast.expr, depth: int, want: str, where: str) -> Tree:
         tree, kind = self.check(node, depth)
         if kind != want:
-            self.fail(node, *faults.needs(where, want, kind))
+            self.fail(node, *surface.needs(where, want, kind))
         return tree
 
     def on_constant(self, node: ast.Constant, depth: int) -> tuple[Tree, str]:
@@ -141,16 +141,16 @@ class _Checker:
             return ["lit", value], "number"
         if isinstance(value, str):
             return ["lit", value], "text"
-        self.fail(node, *faults.no_value(value))
+        self.fail(node, *surface.no_value(value))
 
     def on_name(self, node: ast.Name | ast.Attribute, depth: int) -> tuple[Tree, str]:
         name = _dotted(node)
         if name is None:
-            self.fail(node, *faults.NO_DOT)
+            self.fail(node, *surface.NO_DOT)
         if name.strip("_") == "" and self.column(node) in self.sizes:
             return self.dimensions.literal(self.sizes[self.column(node)]), "number"
         if name not in self.names:
-            self.fail(node, *faults.unknown(name, self.source, self.names))
+            self.fail(node, *surface.unknown(name, self.source, self.names))
         return ["fact", name], EXPRESSION_TYPES[self.names[name]]
 
     on_attribute = on_name
@@ -170,14 +170,14 @@ class _Checker:
             return ["not", self.need(node.operand, depth, "bool", "'not'")], "bool"
         if isinstance(node.op, ast.USub):
             return ["neg", self.need(node.operand, depth, "number", "'-'")], "number"
-        self.fail(node, *faults.NO_OPERATOR)
+        self.fail(node, *surface.NO_OPERATOR)
 
     def on_binop(self, node: ast.BinOp, depth: int) -> tuple[Tree, str]:
         sign = _BINARY.get(type(node.op))
         if sign is None:
-            self.fail(node, *faults.NO_OPERATOR)
+            self.fail(node, *surface.NO_OPERATOR)
         if sign == "**" and not (isinstance(node.right, ast.Constant) and node.right.value in EXPONENTS):
-            self.fail(node.right, *faults.NO_EXPONENT)
+            self.fail(node.right, *surface.NO_EXPONENT)
         left = self.need(node.left, depth, "number", f"'{sign}'")
         right = self.need(node.right, depth, "number", f"'{sign}'")
         self.alike(sign, node, left, right)
@@ -188,7 +188,7 @@ class _Checker:
         body, kind = self.check(node.body, depth)
         otherwise, other_kind = self.check(node.orelse, depth)
         if kind != other_kind:
-            self.fail(node, *faults.two_types(kind, other_kind))
+            self.fail(node, *surface.two_types(kind, other_kind))
         if kind == "number":
             self.alike("if", node, body, otherwise)
         return ["if", test, body, otherwise], kind
@@ -200,7 +200,7 @@ class _Checker:
         name = node.func.id
         count = len(node.args)
         if (count < 2) if name in ("min", "max") else (count != 1):
-            self.fail(node, *faults.takes(name, name in ("min", "max")))
+            self.fail(node, *surface.takes(name, name in ("min", "max")))
         arguments = [self.need(argument, depth, "number", name) for argument in node.args]
         self.alike(name, node, *arguments)
         return ["call", name, *arguments], "number"
@@ -208,7 +208,7 @@ class _Checker:
     def on_compare(self, node: ast.Compare, depth: int) -> tuple[Tree, str]:
         signs = [_COMPARE.get(type(operator)) for operator in node.ops]
         if None in signs:
-            self.fail(node, *faults.NO_IS)
+            self.fail(node, *surface.NO_IS)
         operands = [node.left, *node.comparators]
         checked = [self.check(operand, depth) for operand in operands]
         if any(kind == "version" for _, kind in checked):
@@ -234,13 +234,13 @@ class _Checker:
         if sign in ("in", "not in"):
             if kinds == ("text", "text") or (kinds[1] == "list" and kinds[0] in ("text", "number")):
                 return
-            self.fail(node, *faults.looks_for(sign, *kinds))
+            self.fail(node, *surface.looks_for(sign, *kinds))
         if kinds[0] != kinds[1]:
-            self.fail(node, *faults.compares(sign, *kinds))
+            self.fail(node, *surface.compares(sign, *kinds))
         if kinds[0] == "number":
             self.alike(sign, node, left[0], right[0])
         if sign not in ("==", "!=") and kinds[0] not in ("number", "version"):
-            self.fail(node, *faults.orders(sign, kinds[0]))
+            self.fail(node, *surface.orders(sign, kinds[0]))
 
     def check_value(self, fact: Tree, other: Tree, node: ast.expr) -> None:
         """Every text that a fact of a closed set is compared with is one of the set."""
@@ -249,7 +249,7 @@ class _Checker:
             return
         for text in _texts(other):
             if text not in known:
-                self.fail(node, *faults.never(fact[1], text, known))
+                self.fail(node, *surface.never(fact[1], text, known))
 
 
 def _texts(tree: Tree) -> list[str]:

@@ -11,7 +11,7 @@ from kb.core.setup import TrainingSetup
 from kb.guide.library import Library
 from kb.guide.markup import cells, code, computed, own_table, prose, sourced, table, text, told, wide_table
 from kb.guide.site_words import say
-from kb.report.lesson_options import changes_of, option_rows
+from kb.report.lesson_figures import changes_of, option_rows, serving_rows
 from kb.report.lesson_rows import (
     PRECISIONS,
     Case,
@@ -27,7 +27,6 @@ from kb.report.lesson_rows import (
     ways_of,
     worker_rows,
 )
-from kb.report.lesson_serving import serving_rows
 from kb.report.values import short_name
 
 BATCH, EVAL_BATCH = "per_device_train_batch_size", "per_device_eval_batch_size"

@@ -63,5 +63,7 @@ def load_library(language: str) -> Library:
         KnowledgeError: the rules or texts cannot be read; it names file, line and column.
     """
     catalog = load_catalog(whole=True)
-    guide = {**load_guide(), "dialects": load_part(shipped(), "hot")["dialects"]}
+    hot = load_part(shipped(), "hot")
+    dialects = {name: {**row, **hot["names"][name]} for name, row in hot["dialects"].items()}
+    guide = {**load_guide(), "dialects": dialects}
     return Library(language, catalog, guide, Words(language, load_words(language), catalog.facts))

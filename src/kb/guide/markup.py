@@ -9,7 +9,7 @@ from typing import Any
 from kb.core.record import NamedTuple
 from kb.guide.library import Library
 from kb.guide.site_words import say
-from kb.report.entries.provenance import figure as figure_text
+from kb.report.entries.entry import figure as figure_text
 from kb.report.lesson_rows import Cell
 from kb.report.terminal import Style
 

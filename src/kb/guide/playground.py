@@ -13,7 +13,7 @@ import yaml
 from kb.core.memory_report import STATUSES
 from kb.guide.library import Library
 from kb.guide.site_words import say
-from kb.integrations.rule_trial import VOCABULARY
+from kb.integrations.contribution import VOCABULARY
 from kb.knowledge import load_catalog, load_guide
 from kb.knowledge.bundle import encoded, load_part
 from kb.knowledge.catalog import TABLE

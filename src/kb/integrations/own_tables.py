@@ -7,8 +7,7 @@ from typing import Any
 from kb.core.text import UserError
 from kb.integrations.browser import catalog_of, words_of
 from kb.memory import UnsupportedArchitectureError
-from kb.report.lesson_figures import figure_of
-from kb.report.lesson_options import option_rows
+from kb.report.lesson_figures import figure_of, option_rows, serving_rows
 from kb.report.lesson_rows import (
     Case,
     Cell,
@@ -23,7 +22,6 @@ from kb.report.lesson_rows import (
     way_rows,
     worker_rows,
 )
-from kb.report.lesson_serving import serving_rows
 from kb.report.words import Words
 from kb.session.cli import load_words_or_none, said
 

@@ -1,4 +1,4 @@
-"""The compiled bundle on disk: built when the sources changed, read in half a millisecond when they did not.
+"""The compiled bundle on disk: built when the sources changed, read in a few milliseconds when they did not.
 
 Staleness is decided by the size and time of every source, the code that compiles included; where those differ, by a
 hash of the contents, so that a fresh clone or a touched file does not rebuild. Inside a wheel nothing is looked at.
@@ -7,15 +7,20 @@ hash of the contents, so that a fresh clone or a touched file does not rebuild. 
 import json
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from kb.core.catalog import Entries
 from kb.knowledge.locations import Location, files_under
 
 if TYPE_CHECKING:
     from kb.knowledge.compile import Files
 
-FORMAT = 6
+FORMAT = 7
+LINED = {
+    "hot": ("wordings", "gpus", "models", "names")
+}  # part → kinds of which a start needs few entries: each a line of its own
+LINES = "lines"  # kind → the ids of its entries, in the order of their lines
 STAMP = "stamp.json"
 PACKED = ".xz"  # after the name of a part that a package holds packed
 
@@ -56,7 +61,7 @@ def build(location: Location, files: "Files | None" = None, *, released: str | N
     try:
         os.makedirs(location.bundle, exist_ok=True)
         for name, data in parts.items():
-            write_data(os.path.join(location.bundle, f"{name}.json"), data)
+            write_part(location, name, data)
         if not location.sealed:  # whose sources do not change
             stamp = {"format": FORMAT, "files": _stat(location), "content": _content(location)}
             write_data(os.path.join(location.bundle, STAMP), stamp)
@@ -136,10 +141,16 @@ def read_data(path: str) -> Any:
             whole = stream.read()
     except FileNotFoundError:
         whole = _unpacked(path + PACKED)
-    check, _, body = whole.partition(b"\n")
+    check, head, *lines = whole.split(b"\n")
+    body = memoryview(whole)[len(check) + 1 :]  # without a copy: most of it may not be needed
     if check.decode("ascii", "replace") != f"{zlib.crc32(body):08x}":
         raise ValueError(f"{path} is damaged")
-    return json.loads(body.decode())
+    data = json.loads(head.decode())
+    if lines:
+        for kind, names in data.pop(LINES).items():
+            data[kind] = Entries(dict(zip(names, lines, strict=False)), json.loads)
+            del lines[: len(names)]
+    return data
 
 
 def _unpacked(path: str) -> bytes:
@@ -161,15 +172,34 @@ def _unpacked(path: str) -> bytes:
         raise ValueError(f"{path}: {error}") from None
 
 
+def write_part(location: Location, part: str, data: Any) -> None:
+    """A part to the bundle of a place."""
+    write_text(os.path.join(location.bundle, f"{part}.json"), encoded(data, LINED.get(part, ())))
+
+
 def write_data(path: str, data: Any) -> None:
+    """Data to a file of its own."""
+    write_text(path, encoded(data))
+
+
+def write_text(path: str, text: str) -> None:
     """Through a temporary file, so that two starts at once never read half a bundle."""
     temporary = f"{path}.{os.getpid()}.tmp"
     with open(temporary, "w", encoding="utf-8") as stream:
-        stream.write(encoded(data))
+        stream.write(text)
     os.replace(temporary, path)
 
 
-def encoded(data: Any) -> str:
-    """A part as it lies on disk: a checksum, then JSON."""
-    body = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+def encoded(data: Any, lined: Sequence[str] = ()) -> str:
+    """A part as it lies on disk: a checksum, then JSON; behind it a line for each entry of the kinds in ``lined``."""
+    head = data
+    if lined:
+        rest = {kind: entries for kind, entries in data.items() if kind not in lined}
+        head = {**rest, LINES: {kind: list(data[kind]) for kind in lined}}
+    rows = (row for kind in lined for row in data[kind].values())
+    body = "\n".join(map(_json, (head, *rows)))
     return f"{zlib.crc32(body.encode()):08x}\n{body}"
+
+
+def _json(data: Any) -> str:
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":"), default=dict)  # entries are a mapping

@@ -1,10 +1,10 @@
 """The bundle's plain data → the frozen objects of core."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from kb.core.catalog import Catalog, Computed, Dialect, Rule, RuleFix
+from kb.core.catalog import Catalog, Computed, Dialect, Entries, Rule, RuleFix, Wording
 from kb.core.facts import FactType, MovedDefault
 from kb.core.hardware import Gpu
 from kb.core.model import Architecture, Model, Vision
@@ -31,20 +31,26 @@ def load_catalog(rules: Rules = None, *, whole: bool = False) -> Catalog:
     """
     location = located(rules)
     hot = load_part(location, "hot")
+    unmodelled = tuple(hot["unmodelled"])
+    wordings = Entries(hot["wordings"], wording_of)
     cold = load_part(location, "cold") if whole else {"rules": {}, "meanings": {}, "sources": {}}
     return Catalog(
         version=hot["version"],
         facts=_facts(hot["facts"], cold["meanings"]),
         events=hot["events"],
-        rules={name: rule_of(name, row, cold["rules"].get(name, {})) for name, row in hot["rules"].items()},
-        gpus={name: _gpu(row) for name, row in hot["gpus"].items()},
-        models={name: _model(row) for name, row in hot["models"].items()},
-        dialects={name: _dialect(row, tuple(hot["unmodelled"])) for name, row in hot["dialects"].items()},
+        rules={
+            name: rule_of(name, row, partial(wordings.__getitem__, name), cold["rules"].get(name, {}))
+            for name, row in hot["rules"].items()
+        },
+        gpus=Entries(hot["gpus"], _gpu),
+        models=Entries(hot["models"], _model),
+        dialects={name: _dialect(row, hot["names"], unmodelled) for name, row in hot["dialects"].items()},
         constants=hot["constants"],
         sources=cold["sources"],
         triggers={name: tuple(keys) for name, keys in hot["tables"].items()},
         table=lambda name: load_part(location, TABLE + hot["same_tables"].get(name, name), beside=True),
         laid=frozenset(hot.get("laid", ())),
+        called=hot["called"],
         serving=partial(load_part, location, "serving"),
     )
 
@@ -93,26 +99,32 @@ def load_guide(rules: Rules = None) -> Mapping[str, Any]:
     return guide
 
 
+def names_of(models: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Every name of a model as it is looked up, in small letters → its id."""
+    named = ((name, row["id"]) for row in models.values() for name in (row["id"], row["name"], *row["aliases"]))
+    return {name.casefold(): model for name, model in named}
+
+
 def _facts(rows: Mapping[str, list[Any]], meanings: Mapping[str, list[str]]) -> dict[str, FactType]:
     facts: dict[str, FactType] = {}
     for name, (kind, default, unit, setting, renamed, at, given, moved, model_types) in rows.items():
         meaning = Text(*meanings[name]) if name in meanings else NO_TEXT
         facts[name] = FactType(
-            name=name,
-            type=kind,
-            default=default,
-            unit=unit,
-            setting=setting,
-            renamed=renamed,
-            at=tuple(at),
-            meaning=meaning,
-            given=given,
-            moved=_moved(moved),
-            model_types=tuple(model_types),
+            name,
+            kind,
+            meaning,
+            unit,
+            default,
+            setting,
+            renamed,
+            tuple(at),
+            given,
+            _moved(moved) if moved else (),
+            tuple(model_types),
         )
         if setting:
             written = f"written.{name}"
-            facts[written] = FactType(name=written, type="bool", at=(name,), meaning=meaning)
+            facts[written] = FactType(written, "bool", meaning, at=(name,))
     return facts
 
 
@@ -120,29 +132,26 @@ def _moved(rows: Iterable[Mapping[str, Any]]) -> tuple[MovedDefault, ...]:
     return tuple(MovedDefault(row["library"], parse_version(row["below"]), row["value"]) for row in rows)
 
 
-def rule_of(name: str, row: Mapping[str, Any], cold: Mapping[str, Any]) -> Rule:
-    """A compiled rule: ``row`` is what linting needs of it, ``cold`` the rest, which may be empty."""
-    return Rule(
-        id=name,
-        version=row["version"],
-        since=row["since"],
-        severity=row["severity"],
-        confidence=row["confidence"],
-        area=row["area"],
-        when=row["when"],
-        on=row["on"],
-        at=tuple(row["at"]),
-        names=row["names"],
-        title=Text(*row["title"]),
-        message=Text(*row["message"]),
-        fixes=tuple(_fix(fix) for fix in row["fix"]),
-        source=cold.get("source", ""),
-        why=Text(*cold["why"]) if cold else NO_TEXT,
-        examples=tuple(cold.get("examples", ())),
-        sources=tuple(cold.get("sources", ())),
-        deprecated=cold.get("deprecated"),
-        replaced_by=cold.get("replaced_by"),
+def rule_of(name: str, row: Sequence[Any], wording: Callable[[], Wording], cold: Mapping[str, Any] = {}) -> Rule:
+    """A compiled rule: ``row`` is what linting needs of it, ``cold`` what a check does not, and may be empty."""
+    version, since, severity, confidence, area, when, on, at, names = row
+    rule = Rule(name, version, since, severity, confidence, area, when, on, tuple(at), wording, NO_TEXT, names)
+    if not cold:
+        return rule
+    return rule._replace(
+        source=cold["source"],
+        why=Text(*cold["why"]),
+        examples=tuple(cold["examples"]),
+        sources=tuple(cold["sources"]),
+        deprecated=cold["deprecated"],
+        replaced_by=cold["replaced_by"],
     )
+
+
+def wording_of(row: Mapping[str, Any]) -> Wording:
+    """What a compiled rule says and how it is mended."""
+    fixes = tuple(_fix(fix) for fix in row["fix"])
+    return Wording(title=Text(*row["title"]), message=Text(*row["message"]), fixes=fixes)
 
 
 def _fix(row: Mapping[str, Any]) -> RuleFix:
@@ -196,14 +205,16 @@ def _architecture(row: Mapping[str, Any]) -> Architecture:
     return Architecture(**given)
 
 
-def _dialect(row: Mapping[str, Any], unmodelled: tuple[Mapping[str, Any], ...]) -> Dialect:
+def _dialect(
+    row: Mapping[str, Any], names: Mapping[str, Mapping[str, Any]], unmodelled: tuple[Mapping[str, Any], ...]
+) -> Dialect:
     return Dialect(
         id=row["id"],
         reader=row["reader"],
         layout=row["layout"],
         recognise=row["recognise"],
         sections=row.get("sections", {}),
-        keys=row["keys"],
+        names=partial(names.__getitem__, row["id"]),
         ignore=tuple(row.get("ignore", ())),
         values=row.get("values", {}),
         priority=row.get("priority", 0),
@@ -211,7 +222,6 @@ def _dialect(row: Mapping[str, Any], unmodelled: tuple[Mapping[str, Any], ...]) 
         moved={name: _moved(rows) for name, rows in row.get("moved", {}).items()},
         named_by=tuple(row.get("named_by", ())),
         fallbacks=row.get("fallbacks", {}),
-        known=row.get("known", {}),
         closed=tuple(row.get("closed", ())),
         exempt=tuple(row.get("exempt", ())),
         converts=row.get("converts", False),
@@ -219,7 +229,6 @@ def _dialect(row: Mapping[str, Any], unmodelled: tuple[Mapping[str, Any], ...]) 
         interpolates=row.get("interpolates", False),
         wrapped=row.get("wrapped", {}),
         telling=tuple(row.get("telling", ())),
-        calls=row.get("calls", {}),
         programs=row.get("programs", {}),
         unmodelled=unmodelled,
         constants=row.get("constants", {}),

@@ -11,21 +11,20 @@ from collections.abc import Collection, Mapping, Set
 from typing import Any
 
 from kb.core.text import LANGUAGES
-from kb.knowledge.catalog import TABLE
-from kb.knowledge.compile_checks import checked, closed_sets, fact_types
-from kb.knowledge.compile_guide import compile_entry
-from kb.knowledge.compile_rules import RuleCompiler
+from kb.knowledge.catalog import TABLE, names_of
+from kb.knowledge.compile_checks import checked, closed_sets, fact_types, with_own_names
+from kb.knowledge.compile_rules import RuleCompiler, compile_entry
 from kb.knowledge.compile_tables import TableCompiler
 from kb.knowledge.locations import Location, files_under, opened
-from kb.knowledge.own_names import with_own_names
 from kb.knowledge.problems import KnowledgeError, Problem
 from kb.knowledge.readings import Readings
-from kb.knowledge.rows import BYTES, check_model, sources_of
+from kb.knowledge.rows import check_model, gpu_row, sources_of
 from kb.knowledge.schema import GUIDE, KINDS, SchemaSet
 from kb.knowledge.source import KEY, Located, placeholders_apart, read_source
 from kb.memory import architecture_from_config
 
 Parts = dict[str, Any]
+NAMED = ("keys", "known", "calls")  # of a format
 PARTS = ("hot", "cold", "guide", "serving", *LANGUAGES)
 Files = dict[str, list[Located]]
 
@@ -98,14 +97,15 @@ def compile_files(files: Files, ids: Mapping[str, Collection[str]] | None = None
         types=types,
         settings=[name for name, fact in vocabulary["facts"].items() if fact.get("setting")],
         values=values,
-        rules={name: rule["hot"]["on"] for name, rule in rules.items()},
+        rules={located.data["id"]: located.data.get("on") for located in files["checks"]},
         formats=[located.data["id"] for located in files["dialects"]],
     )
     for located in files["tables"]:
         tables.compile(located)
     problems += tables.problems
-    gpus = {located.data["id"]: _gpu(located, problems) for located in files["hardware"]}
+    gpus = {located.data["id"]: gpu_row(located) for located in files["hardware"]}
     models = {located.data["id"]: _model(located, problems) for located in files["models"]}
+    dialects = {located.data["id"]: _dialect(located.data, vocabulary) for located in files["dialects"]}
     guide = _guide(files, types, values, problems)
     problems += checked(files, types, sources, gpus)
     hot = {
@@ -114,12 +114,12 @@ def compile_files(files: Files, ids: Mapping[str, Collection[str]] | None = None
         "unmodelled": vocabulary["unmodelled"],
         "events": {name: event["values"] for name, event in vocabulary["events"].items()},
         "rules": {name: rules[name]["hot"] for name in sorted(rules)},
+        "wordings": {name: rules[name]["wording"] for name in sorted(rules)},
         "gpus": gpus,
         "models": models,
-        "dialects": {
-            located.data["id"]: with_own_names(located.data, vocabulary["own_names"], vocabulary["facts"])
-            for located in files["dialects"]
-        },
+        "called": names_of(models),
+        "dialects": {name: row for name, (row, _) in dialects.items()},
+        "names": {name: names for name, (_, names) in dialects.items()},
         "tables": tables.triggers,
         "same_tables": tables.same,
         "constants": {name: entry["value"] for name, entry in files["constants.yaml"][0].data["constants"].items()},
@@ -221,27 +221,11 @@ def _fact_row(fact: dict[str, Any]) -> list[Any]:
     ]
 
 
-def _gpu(located: Located, problems: list[Problem]) -> dict[str, Any]:
-    data = located.data
-    total = data["memory_total"][0]
-    major, _, minor = str(data["compute_capability"]["value"]).partition(".")
-    return {
-        "id": data["id"],
-        "name": data["name"],
-        "aliases": data.get("aliases", []),
-        "memory_total": int(total["value"] * BYTES[total["unit"]]),
-        "compute_capability": [int(major), int(minor or 0)],
-        "native_bf16": data["native_bf16"]["value"],
-        "tensor_flops": _rate(data, "tensor_flops", 10**12),
-        "memory_bandwidth": _rate(data, "memory_bandwidth", 10**9),
-    }
-
-
-def _rate(data: dict[str, Any], name: str, unit: int) -> float | None:
-    """A rate in units a second; of a board's variants, the first."""
-    found = data.get(name)
-    first = found[0] if isinstance(found, list) else found
-    return None if first is None else float(first["value"]) * unit
+def _dialect(data: dict[str, Any], vocabulary: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What tells a format from others, and apart from it the many names that only a file of the format needs."""
+    whole = with_own_names(data, vocabulary["own_names"], vocabulary["facts"])
+    row = {name: value for name, value in whole.items() if name not in NAMED}
+    return row, {name: whole[name] for name in NAMED if name in whole}
 
 
 def _model(located: Located, problems: list[Problem]) -> dict[str, Any]:

@@ -1,5 +1,8 @@
-"""One rule file → its compiled form: expressions as checked trees, names and placeholders that exist."""
+"""One rule file → its compiled form: expressions as checked trees, names and placeholders that exist;
+and the guide's knowledge (presets, formulas, remedies, …), checked in the same way.
+"""
 
+import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -30,7 +33,7 @@ class RuleCompiler:
         self.problems: list[Problem] = []
 
     def compile(self, located: Located) -> dict[str, Any]:
-        """``{"hot": …, "cold": …}`` of one rule."""
+        """``{"hot": […], "wording": …, "cold": …}`` of one rule."""
         data = located.data
         when = self._expression(located, ("when",), data["when"], "bool") if "when" in data else None
         self._check_event(located)
@@ -49,16 +52,18 @@ class RuleCompiler:
             self._check_setting(located, ("at", index), name)
         fixes = [self._fix(located, index, fix) for index, fix in enumerate(data.get("fix", []))]
         self._check_examples(located, bool(fixes))
-        hot = {
-            "version": data["version"],
-            "since": data["since"],
-            "severity": data["severity"],
-            "confidence": data["confidence"],
-            "area": data["area"],
-            "when": when,
-            "on": data.get("on"),
-            "at": data.get("at", []),
-            "names": data.get("names", False),
+        hot = [  # positional, since there are hundreds and they are read at every start
+            data["version"],
+            data["since"],
+            data["severity"],
+            data["confidence"],
+            data["area"],
+            when,
+            data.get("on"),
+            data.get("at", []),
+            data.get("names", False),
+        ]
+        wording = {
             "title": [data["title"]["ko"], data["title"]["en"]],
             "message": [data["message"]["ko"], data["message"]["en"]],
             "fix": fixes,
@@ -71,7 +76,7 @@ class RuleCompiler:
             "deprecated": data.get("deprecated"),
             "replaced_by": data.get("replaced_by"),
         }
-        return {"hot": hot, "cold": cold}
+        return {"hot": hot, "wording": wording, "cold": cold}
 
     def _fix(self, located: Located, index: int, fix: Mapping[str, Any]) -> dict[str, Any]:
         path: Path = ("fix", index)
@@ -172,3 +177,60 @@ class RuleCompiler:
         if guess:
             message, korean = f"{message}; did you mean {guess[0]!r}?", f"{korean}. {guess[0]!r} 아닙니까?"
         self.problems.append(located.problem(path, message, korean))
+
+
+EXPRESSIONS = {"when": "bool", "compute": None, "expression": None}
+PATTERNS = ("match", "unless", "find")  # regular expressions
+TREE = "_tree"
+
+
+def compile_entry(
+    located: Located, types: Mapping[str, str], problems: list[Problem], values: Mapping[str, Collection[str]] = {}
+) -> dict[str, Any]:
+    """One file's data with its trees; faults go to ``problems``. ``values`` are the closed sets of facts."""
+    variables = located.data.get("variables", {})
+    names = {**types, **{name: row.get("type", "number") for name, row in variables.items()}}
+    closed = {name: known for name, known in values.items() if name not in variables}
+    compiled = _walk(located, located.data, (), names, problems, closed)
+    assert isinstance(compiled, dict)
+    return compiled
+
+
+def _walk(
+    located: Located,
+    data: Any,
+    path: Path,
+    names: Mapping[str, str],
+    problems: list[Problem],
+    values: Mapping[str, Collection[str]],
+) -> Any:
+    if isinstance(data, list):
+        return [_walk(located, item, (*path, index), names, problems, values) for index, item in enumerate(data)]
+    if not isinstance(data, dict):
+        return data
+    if data.keys() == {"ko", "en"}:
+        _check_text(located, data, path, problems)
+    if isinstance(data.get("inputs"), dict):
+        names = {**names, **dict.fromkeys(data["inputs"], "number")}
+    made: dict[str, Any] = {}
+    for key, value in data.items():
+        made[key] = _walk(located, value, (*path, key), names, problems, values)
+        where = ".".join(map(str, (*path, key)))
+        if key in EXPRESSIONS and isinstance(value, str):
+            try:
+                made[key + TREE] = parse(value, names, EXPRESSIONS[key], values)
+            except ExpressionError as error:
+                problems.append(located.problem((*path, key), f"{where}: {error}", f"{where}: {error.korean}"))
+        elif key in PATTERNS and isinstance(value, str):
+            try:
+                re.compile(value)
+            except re.error as error:
+                korean = f"{where}: 정규 표현식이 아닙니다: {error}"
+                problems.append(located.problem((*path, key), f"{where}: no regular expression: {error}", korean))
+    return made
+
+
+def _check_text(located: Located, text: Mapping[str, Any], path: Path, problems: list[Problem]) -> None:
+    apart = placeholders_apart(str(text["ko"]), str(text["en"]))
+    if apart is not None:
+        problems.append(located.problem((*path, "en"), *apart))

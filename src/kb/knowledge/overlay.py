@@ -13,6 +13,7 @@ from kb import __version__
 from kb.core.record import NamedTuple
 from kb.core.text import LANGUAGES
 from kb.knowledge.bundle import load_part, read_data, write_data
+from kb.knowledge.catalog import names_of
 from kb.knowledge.locations import Location, Overlay, opened
 from kb.knowledge.overlay_files import FOLDERS, MANIFEST, TEXTS, files_of, overlay_schemas, read_overlay
 from kb.knowledge.overlay_fill import digest_of, fill_in, own_source, read_texts, with_sources
@@ -51,8 +52,9 @@ def overlaid(location: Location, part: str) -> Any:
     layer = layer_of(location)
     if part == "hot":
         merged = {**base, "version": f"{base['version']}+{layer['digest']}", "laid": [*layer["hot"]["rules"]]}
-        for name in HOT.values():
+        for name in (*HOT.values(), "wordings", "names"):
             merged[name] = {**base[name], **layer["hot"][name]}
+        merged["called"] = names_of(merged["models"])
         return {**merged, "rules": dict(sorted(merged["rules"].items()))}
     if part in ("cold", "guide"):
         return {**base, **{name: {**base[name], **rows} for name, rows in layer[part].items()}}
@@ -247,6 +249,8 @@ class _Stack:
 
         for kind, name in HOT.items():
             keep("hot", name, kind)
+        keep("hot", "wordings", "checks")
+        keep("hot", "names", "dialects")
         keep("cold", "rules", "checks")
         for kind in ("remedies", "hardware", "models"):
             keep("guide", kind, kind)

@@ -268,3 +268,27 @@ def check_defaults(located: Located) -> list[Problem]:
                 )
             )
     return problems
+
+
+def gpu_row(located: Located) -> dict[str, Any]:
+    """What linting needs of a GPU."""
+    data = located.data
+    total = data["memory_total"][0]
+    major, _, minor = str(data["compute_capability"]["value"]).partition(".")
+    return {
+        "id": data["id"],
+        "name": data["name"],
+        "aliases": data.get("aliases", []),
+        "memory_total": int(total["value"] * BYTES[total["unit"]]),
+        "compute_capability": [int(major), int(minor or 0)],
+        "native_bf16": data["native_bf16"]["value"],
+        "tensor_flops": _rate(data, "tensor_flops", 10**12),
+        "memory_bandwidth": _rate(data, "memory_bandwidth", 10**9),
+    }
+
+
+def _rate(data: dict[str, Any], name: str, unit: int) -> float | None:
+    """A rate in units a second; of a board's variants, the first."""
+    found = data.get(name)
+    first = found[0] if isinstance(found, list) else found
+    return None if first is None else float(first["value"]) * unit

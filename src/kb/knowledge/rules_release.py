@@ -23,7 +23,7 @@ import yaml
 from kb import __version__
 from kb.core.record import NamedTuple
 from kb.core.text import LANGUAGES, UserError
-from kb.knowledge.bundle import load_part, write_data
+from kb.knowledge.bundle import load_part, write_part
 from kb.knowledge.catalog import load_words_alone
 from kb.knowledge.compile import compile_knowledge
 from kb.knowledge.locations import Location, Update, record_path, shipped, updated, updates_folder
@@ -217,7 +217,7 @@ def _compiled(release: Release, folder: str) -> str:
     _refuse_lost(release, parts)
     os.makedirs(location.bundle, exist_ok=True)
     for name, data in parts.items():
-        write_data(os.path.join(location.bundle, f"{name}.json"), data)
+        write_part(location, name, data)
     kept = os.path.join(location.bundle, FILE)
     if os.path.exists(kept):
         os.remove(kept)  # what was read of each: these files do not change

@@ -1,14 +1,21 @@
-"""The watched process and all that it started, with their memory (psutil). Processes vanish at any time.
+"""The watched process and all that it started, with their memory (psutil); and what an inference server among them says
+of itself. Processes vanish at any time.
 
 A process's share of its pages (PSS) costs the kernel a walk over all of its mappings, milliseconds for a CUDA process:
 it is measured as often as a share of one core allows, and the resident size each time.
 """
 
+import http.client
 import time
-from collections.abc import Callable
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
-from kb.core.snapshot import ProcessState, TreeState
+from kb.core.record import NamedTuple
+from kb.core.snapshot import ProcessState, ServerState, TreeState
+from kb.core.text import UserError
 
 MOST_PROCESSES = 256
 # PyTorch's loader gives this name to its workers from 2.6 on; before, a forked worker has its parent's command line.
@@ -139,3 +146,74 @@ def _tree(states: tuple[ProcessState, ...], count_all: int) -> TreeState:
         workers=len(workers),
         worker_pss_bytes=max(of_workers, default=None),
     )
+
+
+SECONDS = 2.0  # a server that is busy answers late; one that hangs must not stop the watch
+MOST_BYTES = 16 << 20
+_FULLEST = "kv_usage"  # of several ranks the fullest counts; requests are added up
+
+
+class _Sample(NamedTuple):
+    name: str
+    value: float
+
+
+class ServerWatch:
+    """Reads one server again and again.
+
+    Args:
+        url: ``http://host:port``; ``/metrics`` where no path is given.
+        engines: ``rules/serving``: by engine, under ``metrics``, the names that each value has had.
+
+    Raises:
+        UserError: the address cannot be one, or prometheus_client is not installed.
+    """
+
+    def __init__(self, url: str, engines: Mapping[str, Mapping[str, Any]]) -> None:
+        try:
+            from prometheus_client.parser import text_string_to_metric_families
+        except ImportError:
+            raise UserError("monitor.needs_prometheus") from None
+        try:
+            parts = urlsplit(url)
+            usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+        except ValueError:
+            usable = False
+        if not usable:
+            raise UserError("monitor.bad_server", value=url[:200])
+        self.url = url if parts.path.strip("/") else f"{parts.scheme}://{parts.netloc}/metrics"
+        self._families = text_string_to_metric_families
+        self._engines = {name: engine["metrics"] for name, engine in engines.items() if "metrics" in engine}
+
+    def read(self) -> ServerState:
+        """The server now; where it cannot be read, why."""
+        try:
+            with urllib.request.urlopen(self.url, timeout=SECONDS) as answer:
+                text = answer.read(MOST_BYTES).decode("utf-8", "replace")
+        except urllib.error.HTTPError:
+            return ServerState(reason="without_metrics")
+        except (OSError, http.client.HTTPException, ValueError):
+            return ServerState(reason="silent")
+        try:
+            samples = [_Sample(one.name, one.value) for family in self._families(text) for one in family.samples]
+        except (ValueError, KeyError, IndexError):
+            return ServerState(reason="without_metrics")
+        return self._state(samples)
+
+    def _state(self, samples: Iterable[_Sample]) -> ServerState:
+        values: dict[str, list[float]] = {}
+        for sample in samples:
+            values.setdefault(sample.name, []).append(sample.value)
+        for engine, names in self._engines.items():
+            found = {field: _first(values, known, field) for field, known in names.items()}
+            if any(value is not None for value in found.values()):
+                return ServerState(engine, **found)  # type: ignore[arg-type]
+        return ServerState(reason="without_metrics")
+
+
+def _first(values: Mapping[str, list[float]], names: Iterable[str], field: str) -> float | None:
+    """The value under the first name that the server has: an old name may stay beside the new one for a release."""
+    rows = next((values[name] for name in names if name in values), None)
+    if rows is None:
+        return None
+    return max(rows) if field == _FULLEST else round(sum(rows))

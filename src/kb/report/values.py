@@ -1,5 +1,6 @@
 """Values as a reader sees them: sizes, numbers, names of GPUs, text without hidden characters."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -38,6 +39,18 @@ def printable(text: str) -> str:
         _written_out(character) if is_hidden(character) and not _of_a_picture(text, number) else character
         for number, character in enumerate(text)
     )
+
+
+def visible(text: str) -> str:
+    """Lines of text as a screen may have them: colours apart, nothing in them is obeyed or hidden."""
+
+    def line(one: str) -> str:
+        if "\x1b" not in one:
+            return printable(one)
+        parts = re.split("(\x1b\\[[0-9;]*m)", one)
+        return "".join(part if number % 2 else printable(part) for number, part in enumerate(parts))
+
+    return "\n".join(one if one.isascii() and one.isprintable() else line(one) for one in text.split("\n"))
 
 
 def _written_out(character: str) -> str:

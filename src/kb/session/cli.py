@@ -17,7 +17,7 @@ from kb import leave_quietly
 from kb.core.text import LANGUAGES, UserError, described, fill, nearest
 from kb.knowledge import load_words, load_words_alone
 from kb.knowledge.problems import KnowledgeError
-from kb.report.values import format_value, printable
+from kb.report.values import format_value, printable, visible
 
 CLEAN, FINDINGS, UNUSABLE, INTERNAL, INTERRUPTED = 0, 1, 2, 3, 130
 Words = Mapping[str, str]
@@ -53,6 +53,9 @@ def counted(words: Words, key: str, number: int, **values: Any) -> str:
     return said(words, f"{key}.{'one' if number == 1 else 'many'}", n=number, **values)
 
 
+_LATER = "(found out where it is shown)"  # in place of a usage, which few runs show
+
+
 class Parser(argparse.ArgumentParser):
     """argparse that speaks the user's language and suggests the option that was meant."""
 
@@ -67,12 +70,24 @@ class Parser(argparse.ArgumentParser):
         vars(argparse)["_"] = lambda sentence: self.words.get(f"argparse.{sentence}", sentence)
 
     def format_usage(self) -> str:
-        self._speak()
+        self._find_usage()
         return super().format_usage()
 
     def format_help(self) -> str:
-        self._speak()
+        self._find_usage()
         return super().format_help()
+
+    def _find_usage(self) -> None:
+        """The usage with its positional arguments, which argparse puts aside while it parses intermixed ones."""
+        self._speak()
+        if self.usage != _LATER:
+            return
+        self.usage = None
+        for action in self._get_positional_actions():
+            if hasattr(action, "save_nargs"):
+                action.nargs, action.default = vars(action)["save_nargs"], vars(action)["save_default"]
+        shown = super().format_usage().removeprefix(self.words.get("argparse.usage: ", ""))
+        self.usage = shown.rstrip("\n").replace("%", "%%")
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         return self._all_known(*self.parse_known_args(args, namespace))
@@ -90,9 +105,8 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def parse_known_intermixed_args(self, args: Any = None, namespace: Any = None) -> Any:
-        if self.usage is None:  # argparse would cut off as much of it as the English "usage: " is long
-            shown = self.format_usage().removeprefix(self.words.get("argparse.usage: ", ""))
-            self.usage = shown.rstrip("\n").replace("%", "%%")
+        if self.usage is None:  # argparse would find it out, cut off as much of it as the English "usage: " is long
+            self.usage = _LATER
         return super().parse_known_intermixed_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
@@ -242,18 +256,6 @@ def put(data: str | bytes) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         _abandon_output()
-
-
-def visible(text: str) -> str:
-    """Lines of text as a screen may have them: colours apart, nothing in them is obeyed or hidden."""
-
-    def line(one: str) -> str:
-        if "\x1b" not in one:
-            return printable(one)
-        parts = re.split("(\x1b\\[[0-9;]*m)", one)
-        return "".join(part if number % 2 else printable(part) for number, part in enumerate(parts))
-
-    return "\n".join(one if one.isascii() and one.isprintable() else line(one) for one in text.split("\n"))
 
 
 def _abandon_output() -> None:

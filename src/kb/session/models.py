@@ -262,7 +262,7 @@ def named_model(name: str, catalog: Catalog) -> Model:
     Raises:
         UserError: there is none of the name; the nearest are suggested.
     """
-    model = model_in_folder(name) or ModelIndex(catalog.models).resolve(name) or HubModels()(name)
+    model = model_in_folder(name) or ModelIndex(catalog.models, catalog.called).resolve(name) or HubModels()(name)
     if model is not None:
         return model
     raise unknown_model(name, catalog)

@@ -58,7 +58,7 @@ def simulated(one: Estimated, catalog: Catalog, rules: Rules, wish: Wish) -> Est
         UserError: the simulator has no answer and neither has the memory engine, or the input is at fault.
     """
     from kb.torch_runs.simulation import Limits, simulate
-    from kb.torch_runs.simulation.faults import BadJobError, BadModelError, BeyondPositionsError, SimulationError
+    from kb.torch_runs.simulation.job import BadJobError, BadModelError, BeyondPositionsError, SimulationError
 
     files = one.files or catalogued_files(one, catalog, rules)
     if wish.trusted and files.folder is None:

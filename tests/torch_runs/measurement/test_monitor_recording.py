@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from kb.commands.monitor.output import Command
+from kb.commands.monitor.outputs import csv_recorder, json_recorder
 from kb.commands.monitor.prometheus import Exporter
-from kb.commands.monitor.recording import csv_recorder, json_recorder
 from kb.commands.monitor.replay import Replay
-from kb.commands.monitor.watched_command import Command
 from kb.core.snapshot import GpuState, HostState, Snapshot
 from kb.core.text import UserError
 from native.probe import SOURCES
@@ -78,8 +78,8 @@ def test_rows_that_did_not_fit_leave_nothing_half_written(tmp_path: Path) -> Non
 
     code = (
         "import resource, signal, sys\n"
-        "from kb.core.snapshot import GpuState, Snapshot\n"
-        "from kb.commands.monitor.recording import csv_recorder\n"
+        "from kb.core.hardware import GpuState, Snapshot\n"
+        "from kb.commands.monitor.outputs import csv_recorder\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "told = []\n"
         "recording = csv_recorder(sys.argv[1], lambda path, reason: told.append(bool(reason)))\n"

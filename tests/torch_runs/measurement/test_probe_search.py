@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb.advice.batch_seek import Expected, Seen, Sought, after, seek, tried_by_accelerate
+from kb.advice.batches import Expected, Seen, Sought, after, seek, tried_by_accelerate
 from kb.memory.search import largest_within
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from catalog_sample import load_catalog
 from kb.core.text import UserError
-from kb.machine.match import names_of
+from kb.machine.arguments import names_of
 from kb.torch_runs.probe.ray_cluster import accelerator_of, offered_by
 from kb.torch_runs.probe.trial import Trial
 

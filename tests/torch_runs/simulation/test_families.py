@@ -10,8 +10,11 @@ from simulation_needs import require_simulator
 require_simulator()
 
 from kb.core.setup import TrainingSetup  # noqa: E402
-from kb.torch_runs.simulation.faults import BadJobError, BadModelError  # noqa: E402
-from kb.torch_runs.simulation.job import Job  # noqa: E402
+from kb.torch_runs.simulation.job import (  # noqa: E402
+    BadJobError,
+    BadModelError,
+    Job,
+)
 from kb.torch_runs.simulation.kernels import efficient_scratch, grouped_product  # noqa: E402
 from kb.torch_runs.simulation.session import open_session  # noqa: E402
 from kb.torch_runs.simulation.simulator import Run, runs_of  # noqa: E402

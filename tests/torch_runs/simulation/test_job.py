@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from kb.core.setup import Assumption, TrainingSetup
-from kb.torch_runs.simulation.faults import BadJobError, BadModelError
-from kb.torch_runs.simulation.job import Job, check_job, job_text, read_job
+from kb.torch_runs.simulation.job import BadJobError, BadModelError, Job, check_job, job_text, read_job
 
 CONFIG = {"model_type": "t5", "num_layers": 2}
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kb.torch_runs.simulation.faults import (
+from kb.torch_runs.simulation.job import (
     BadModelError,
     CrashedError,
     KilledError,

@@ -12,7 +12,7 @@ import pytest
 import memory_sample as sample
 from kb.core.setup import TrainingSetup
 from kb.torch_runs.simulation import Simulated, SimulationError, simulate
-from kb.torch_runs.simulation.faults import BadModelError, BeyondPositionsError, CrashedError, RemoteCodeError
+from kb.torch_runs.simulation.job import BadModelError, BeyondPositionsError, CrashedError, RemoteCodeError
 from simulation_here import in_this_process
 from simulation_needs import require_simulator
 

@@ -10,7 +10,7 @@ require_simulator()
 
 from kb.core.setup import TrainingSetup  # noqa: E402
 from kb.memory.engine.allocator import MIB, OutOfMemory  # noqa: E402
-from kb.torch_runs.simulation.faults import BadJobError, BadModelError, RemoteCodeError  # noqa: E402
+from kb.torch_runs.simulation.job import BadJobError, BadModelError, RemoteCodeError  # noqa: E402
 from kb.torch_runs.simulation.loading import build_model  # noqa: E402
 from kb.torch_runs.simulation.session import open_session  # noqa: E402
 from kb.torch_runs.simulation.torch_modules import torch  # noqa: E402

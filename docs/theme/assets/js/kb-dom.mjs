@@ -101,7 +101,7 @@ export function memoryChart(prediction, limit, words, sources) {
   return make("figure", { class: "kb-figure", tabIndex: 0 }, caption, chart, legend(phases, colours, words, limit));
 }
 
-// A term has one colour in every drawing, the guide's too (kb/report/svg.py).
+// A term has one colour in every drawing, the guide's too (kb/report/bars.py).
 export const HUES = {
   parameters: 0,
   optimizer: 1,

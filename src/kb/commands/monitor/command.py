@@ -9,7 +9,7 @@ from kb.advice.watching import Watch
 from kb.commands.options import Options
 from kb.core.text import UserError
 from kb.knowledge import load_guide
-from kb.machine.served import ServerWatch
+from kb.machine.processes import ServerWatch
 from kb.session import cli
 from kb.session.knowledge import open_knowledge
 from kb.session.project import find_project

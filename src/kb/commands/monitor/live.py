@@ -9,18 +9,16 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from kb.advice.diagnosis import Diagnosis, diagnose
-from kb.advice.exit_cause import exit_cause
+from kb.advice.diagnosis import Diagnosis, diagnose, exit_cause
 from kb.advice.watching import Watch
-from kb.commands.monitor.output import Diagnoser, LiveSpeed, LogFollower
+from kb.commands.monitor.output import Command, Diagnoser, LiveSpeed, LogFollower
 from kb.commands.monitor.outputs import Outputs
 from kb.commands.monitor.sampler import Sampler, Session, Sources
-from kb.commands.monitor.watched_command import Command
 from kb.core.snapshot import TreeState
 from kb.core.text import UserError
 from kb.machine import surroundings
+from kb.machine.host import HostWatch
 from kb.machine.live_gpus import GpuWatch
-from kb.machine.live_host import HostWatch
 from kb.machine.processes import ProcessTree
 from kb.report.monitor.json_report import snapshot_json
 from kb.report.monitor.reading import reading_lines

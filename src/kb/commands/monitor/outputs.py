@@ -1,12 +1,17 @@
-"""Where a watch's readings go beside the screen: recordings and Prometheus, opened before anything is started."""
+"""Where a watch's readings go beside the screen: recordings and Prometheus, opened before anything is started.
+A full disk costs readings, never the watch.
+"""
 
 import argparse
+import os
 import sys
 from collections.abc import Callable
 
+from kb.commands.monitor.columns import FORMAT, csv_header, csv_rows, json_line
 from kb.commands.monitor.prometheus import Exporter
-from kb.commands.monitor.recording import Recorder, csv_recorder, json_recorder
 from kb.commands.monitor.sampler import Sink
+from kb.core.snapshot import Snapshot
+from kb.core.text import UserError
 from kb.report.words import Words
 
 
@@ -65,3 +70,108 @@ class Outputs:
 
 def _to_stderr(text: str) -> None:
     print(f"kb: {text}", file=sys.stderr)
+
+
+class Recorder:
+    """Appends to a recording of its own kind, or begins one. Each snapshot is handed to the system at once.
+
+    Args:
+        path: the file.
+        rows: the text of a snapshot.
+        header: what the file begins with; empty for none.
+        trouble: told once, with the reason, when a write fails, and once with None when writing works again.
+
+    Raises:
+        UserError: the file cannot be opened for writing, or holds something else.
+    """
+
+    def __init__(
+        self, path: str, rows: Callable[[Snapshot], str], header: str, trouble: Callable[[str, str | None], None]
+    ) -> None:
+        self.path, self._rows, self._trouble = path, rows, trouble
+        self.lost = 0
+        self._failing = False
+        try:
+            own = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)  # Windows would end lines by two characters
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | own, 0o666)
+        except OSError as error:
+            raise UserError("monitor.unwritable", path=path, reason=error.strerror or str(error)) from None
+        self._header = header if self._is_new(header) else ""
+
+    def _is_new(self, header: str) -> bool:
+        """Whether the header is still to be written."""
+        try:
+            start = self._read(4096, 0) if self._regular() else b""
+            if not start:
+                return True
+            known = (
+                start.startswith(header.encode()) if header else start.startswith(f'{{"kb_monitor":{FORMAT}'.encode())
+            )
+            if known and not self._ends_a_line():
+                os.write(self._file, b"\n")  # what was cut off stays a line of its own
+        except OSError as error:
+            os.close(self._file)
+            raise UserError("monitor.unwritable", path=self.path, reason=error.strerror or str(error)) from None
+        if not known:
+            os.close(self._file)
+            raise UserError("monitor.other_file", path=self.path)
+        return False
+
+    def _ends_a_line(self) -> bool:
+        size = os.fstat(self._file).st_size
+        return self._read(1, size - 1) == b"\n"
+
+    def _read(self, count: int, start: int) -> bytes:
+        """Bytes from a place in the file; what is written goes to its end whatever was read."""
+        os.lseek(self._file, start, os.SEEK_SET)
+        return os.read(self._file, count)
+
+    def _regular(self) -> bool:
+        import stat
+
+        return stat.S_ISREG(os.fstat(self._file).st_mode)
+
+    def write(self, snapshot: Snapshot) -> None:
+        """Append the snapshot; where that fails, say so once and go on."""
+        data = (self._header + self._rows(snapshot)).encode()
+        try:
+            self._append(data)
+        except OSError as error:
+            self.lost += 1
+            if not self._failing:
+                self._failing = True
+                self._trouble(self.path, error.strerror or str(error))
+            return
+        self._header = ""
+        if self._failing:
+            self._failing = False
+            self._trouble(self.path, None)
+
+    def _append(self, data: bytes) -> None:
+        """All of ``data`` or none of it: half a row would be read as a broken one.
+
+        Raises:
+            OSError: it does not fit.
+        """
+        before = os.fstat(self._file).st_size
+        rest = memoryview(data)
+        try:
+            while rest:
+                rest = rest[os.write(self._file, rest) :]
+        except OSError:
+            if self._regular():
+                os.ftruncate(self._file, before)
+            raise
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+def csv_recorder(path: str, trouble: Callable[[str, str | None], None]) -> Recorder:
+    """A recording as CSV: a row for each GPU and time."""
+    return Recorder(path, csv_rows, csv_header(), trouble)
+
+
+def json_recorder(path: str, trouble: Callable[[str, str | None], None]) -> Recorder:
+    """A recording as JSON lines: an object for each time, with every process."""
+    return Recorder(path, json_line, "", trouble)

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from kb.advice.watching import Watch
-from kb.commands.monitor.columns import COLUMNS, BadCell, snapshot_of, state_of, time_of
-from kb.commands.monitor.json_rows import snapshot_from_json
+from kb.commands.monitor.columns import COLUMNS, BadCell, snapshot_from_json, snapshot_of, state_of, time_of
 from kb.commands.monitor.outputs import Outputs
 from kb.config.log.text import log_lines
 from kb.core.snapshot import GpuState, Snapshot

@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from kb.advice.batch_seek import tried_by_accelerate
-from kb.advice.batches import Ceiling, splits_of
+from kb.advice.batches import Ceiling, splits_of, tried_by_accelerate
 from kb.advice.formulas import ramp
 from kb.advice.usual import reads_target
 from kb.commands.probe.built_in import BuiltIn, built_in, check_packages

@@ -13,8 +13,7 @@ from kb.core.text import UserError
 from kb.knowledge import load_guide
 from kb.report.probe.json_report import probe_json
 from kb.report.probe.matrix import matrix_json, matrix_text
-from kb.report.probe.progress import progress
-from kb.report.probe.text import probe_text
+from kb.report.probe.text import probe_text, progress
 from kb.report.terminal import choose_style
 from kb.report.words import Words
 from kb.session import cli

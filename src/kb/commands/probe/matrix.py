@@ -10,8 +10,7 @@ from kb.core.catalog import Catalog
 from kb.core.hardware import Gpu, Machine
 from kb.core.record import NamedTuple
 from kb.core.text import UserError
-from kb.machine.arguments import find_gpu, named_gpus
-from kb.machine.match import names_of
+from kb.machine.arguments import find_gpu, named_gpus, names_of
 from kb.torch_runs.probe.campaign import Card
 from kb.torch_runs.probe.journal import Journal
 from kb.torch_runs.probe.ray_runner import RayRunner

@@ -15,8 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kb import __version__
-from kb.advice.diagnosis import diagnose
-from kb.advice.exit_cause import ExitCause, exit_cause
+from kb.advice.diagnosis import ExitCause, diagnose, exit_cause
 from kb.advice.facts import SERVERS
 from kb.advice.question import NamedMachine, Question
 from kb.commands import estimate_serving

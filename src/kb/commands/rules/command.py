@@ -13,11 +13,9 @@ from kb.commands.rules.config_schemas import config_schemas
 from kb.commands.rules.entries import explain_entry, find_entry, kinds_of
 from kb.commands.rules.example_runs import run_examples
 from kb.commands.rules.new_dialect import new_dialect
-from kb.commands.rules.new_entry import new_gpu, new_model
-from kb.commands.rules.new_rule import untouched, write_new_rule
-from kb.commands.rules.rule_editions import edition_at, edition_before
+from kb.commands.rules.new_entry import new_gpu, new_model, untouched, write_new_rule
 from kb.commands.rules.update import add_arguments, update_rules
-from kb.commands.rules.versions import compare_versions
+from kb.commands.rules.versions import compare_versions, edition_at, edition_before
 from kb.core.text import LANGUAGES, UserError
 from kb.knowledge import load_catalog, load_guide, load_words, load_words_alone
 from kb.knowledge.bundle import build

@@ -4,7 +4,7 @@ import os
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from kb.advice.recompute import Basis
+from kb.advice.formulas import Basis
 from kb.core.catalog import Catalog
 from kb.core.text import UserError, nearest
 from kb.knowledge import load_table_rows

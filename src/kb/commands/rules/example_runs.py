@@ -9,7 +9,7 @@ from typing import Any
 from kb.advice.diagnosis import diagnose
 from kb.knowledge import load_catalog, load_guide, load_table_examples
 from kb.knowledge.locations import Location
-from kb.report.rules.trial import trial_lines
+from kb.report.rules.explain import trial_lines
 from kb.report.terminal import Style, choose_style
 from kb.report.words import Words
 from kb.session import cli

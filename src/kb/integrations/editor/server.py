@@ -12,9 +12,8 @@ from pygls.workspace import TextDocument
 
 from kb import __version__
 from kb.core.text import UserError
-from kb.integrations.editor.answers import FIX_ALL, Answers
+from kb.integrations.editor.answers import FIX_ALL, Answers, Positions
 from kb.integrations.editor.completion import Completer, complete
-from kb.integrations.editor.positions import Positions
 from kb.integrations.editor.session import Checked, Session
 from kb.knowledge import KnowledgeError
 

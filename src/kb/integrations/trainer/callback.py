@@ -10,12 +10,11 @@ from typing import Any
 from transformers import Trainer, TrainerCallback
 
 from kb.core.text import UserError
-from kb.integrations.trainer.comparison import Comparison
 from kb.integrations.trainer.diagnosis import explains, write_diagnosis
 from kb.integrations.trainer.forecast import Knowledge
 from kb.integrations.trainer.lengths import Lengths, longest_rows
 from kb.integrations.trainer.live import read_run
-from kb.integrations.trainer.meter import meter_for
+from kb.integrations.trainer.meter import Comparison, meter_for
 from kb.integrations.trainer.watching import Watching, logger, reason_of
 from kb.session.cli import worded
 

@@ -5,9 +5,9 @@ import logging
 from kb.core.finding import Finding
 from kb.core.memory_report import OVER, WORKING, Phase
 from kb.core.units import GIB, MIB
-from kb.integrations.trainer.comparison import Comparison
 from kb.integrations.trainer.forecast import Forecast
-from kb.integrations.trainer.shapes import Seen
+from kb.integrations.trainer.lengths import Seen
+from kb.integrations.trainer.meter import Comparison
 from kb.report.check.changes import SourceLines, describe_fix
 from kb.report.terminal import Style
 from kb.report.values import short_name

@@ -118,7 +118,7 @@ def model_of(model: Any, catalog: Catalog) -> Model | None:
     except UnsupportedArchitectureError:
         return None
     name = str(getattr(config, "_name_or_path", "") or type(base).__name__)
-    row = ModelIndex(catalog.models).resolve(name)
+    row = ModelIndex(catalog.models, catalog.called).resolve(name)
     parameters = sum(each.numel() for each in base.parameters())
     if row is not None and row.architecture.d_model == architecture.d_model:
         return row._replace(architecture=architecture)

@@ -7,11 +7,10 @@ from types import TracebackType
 from typing import Any
 
 from kb.core.text import UserError
-from kb.integrations.trainer.comparison import Comparison
 from kb.integrations.trainer.diagnosis import explains, write_diagnosis
 from kb.integrations.trainer.forecast import Knowledge
 from kb.integrations.trainer.live import LiveRun, adapter_settings, held_bytes, model_of, model_settings
-from kb.integrations.trainer.meter import meter_for
+from kb.integrations.trainer.meter import Comparison, meter_for
 from kb.integrations.trainer.watching import Watching, logger, reason_of
 from kb.session.cli import worded
 

@@ -8,11 +8,10 @@ from kb.core.memory_report import MemoryReport
 from kb.core.result import UnitResult
 from kb.core.text import UserError
 from kb.integrations.trainer import lines
-from kb.integrations.trainer.comparison import EVALUATION, Comparison, compare
 from kb.integrations.trainer.forecast import Forecast, Knowledge
+from kb.integrations.trainer.lengths import Shapes
 from kb.integrations.trainer.live import LiveRun
-from kb.integrations.trainer.meter import Meter, Reading, host_bytes
-from kb.integrations.trainer.shapes import Shapes
+from kb.integrations.trainer.meter import EVALUATION, Comparison, Meter, Reading, compare, host_bytes
 from kb.session.cli import worded
 
 GREW = 1.02  # a later peak that is worth another line

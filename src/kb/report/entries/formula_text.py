@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kb.advice.formulas import work_out
-from kb.report.entries.provenance import (
+from kb.report.entries.entry import (
     INDENT,
     blocks_text,
     errata_lines,

@@ -12,7 +12,7 @@ from typing import Any
 from kb.core.record import NamedTuple
 from kb.core.units import GIB, MIB
 from kb.memory.timeline import ROLES, Moment, Point, Timeline, TopTensor, role_of, thinned
-from kb.report.svg import HUES
+from kb.report.bars import HUES
 from kb.report.values import printable
 from kb.report.words import Words
 

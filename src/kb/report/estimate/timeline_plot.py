@@ -6,7 +6,7 @@ from kb.advice.estimate import Estimated
 from kb.core.record import NamedTuple
 from kb.core.units import GIB, MIB
 from kb.memory.timeline import ROLES, Timeline
-from kb.report.svg import FAINT, INK, area, diamond, document, group, line, path, rect, text
+from kb.report.bars import FAINT, INK, area, diamond, document, group, line, path, rect, text
 from kb.report.terminal import columns
 from kb.report.words import Words
 

@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kb.advice.targets import Judged
-from kb.advice.watch_records import GpuPeak, Summary
+from kb.advice.watch_records import GpuPeak, Judged, Summary
 from kb.core.snapshot import Snapshot
 from kb.report.json_parts import SCHEMA, to_json
 

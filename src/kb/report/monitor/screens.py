@@ -4,16 +4,14 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kb.advice.watch_records import Alert
 from kb.advice.watching import Watch
 from kb.core.snapshot import Snapshot
-from kb.report.monitor.alerts import alert_text
-from kb.report.monitor.live import LiveView
 from kb.report.monitor.reading import Reading, reading_lines
-from kb.report.monitor.summary import clock
+from kb.report.monitor.summary import alert_text, clock
 from kb.report.terminal import NARROWEST, WIDEST, Style, wrap
 from kb.report.values import printable
 from kb.report.words import Words
@@ -195,3 +193,44 @@ class PassedOn:
                 if self._pending[number]:
                     self._screen.say(self._pending[number].rpartition(b"\r")[2].decode("utf-8", "replace"))
             self._screen.bar = ""
+
+
+class LiveView:
+    """A block of lines that stays at the bottom of the terminal; what the watched command prints goes above it.
+
+    Args:
+        stream: the terminal.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._console = Console(file=stream, highlight=False, markup=False, emoji=False, soft_wrap=True)
+        self._live = Live(console=self._console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
+        self._live.start()
+
+    @property
+    def columns(self) -> int:
+        """Of the terminal, as it is now."""
+        return self._console.size.width
+
+    def show(self, lines: Sequence[str], last: str = "") -> None:
+        """Draw these lines instead of the last ones; no more than the terminal has rows for, ``last`` always."""
+        from rich.text import Text
+
+        room = max(self._console.size.height - 1 - bool(last), 1)
+        shown = list(lines)[:room] + ([last] if last else [])
+        text = Text("\n").join(Text.from_ansi(line) for line in shown)
+        text.no_wrap, text.overflow = True, "crop"
+        self._live.update(text, refresh=True)
+
+    def above(self, text: str) -> None:
+        """Print a line above the block."""
+        from rich.text import Text
+
+        self._console.print(Text.from_ansi(text), soft_wrap=True)
+
+    def close(self) -> None:
+        """Leave the last block standing."""
+        self._live.stop()

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Any
 from kb.core.memory_report import WORKING
 from kb.report.json_parts import head, to_json
 from kb.report.probe.json_report import trial_object
-from kb.report.probe.progress import ended, reason_of
-from kb.report.probe.text import phase_size
+from kb.report.probe.text import ended, phase_size, reason_of
 from kb.report.terminal import Style, columns, table, wrap
 from kb.report.values import printable, short_name, size
 from kb.report.words import Words

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from kb.advice.exit_cause import ExitCause
+from kb.advice.diagnosis import ExitCause
 from kb.core.record import NamedTuple
 from kb.core.units import GIB
 from kb.memory.serving.answer import Served

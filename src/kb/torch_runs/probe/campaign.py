@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from kb.advice.batch_seek import Expected, Seen, Sought, after, seek
-from kb.advice.targets import judge
+from kb.advice.batches import Expected, Seen, Sought, after, seek
+from kb.advice.watch_records import judge
 from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
 from kb.core.snapshot import Sample

@@ -8,7 +8,7 @@ import os
 import sys
 
 from kb.knowledge import locations
-from kb.torch_runs.simulation.faults import NoCompilerError
+from kb.torch_runs.simulation.job import NoCompilerError
 
 COMPILERS = ("c++", "g++", "clang++")
 COMPILE_SECONDS = 300

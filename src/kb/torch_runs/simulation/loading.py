@@ -18,7 +18,7 @@ from kb.torch_runs.adapters import (
     quantization_config,
 )
 from kb.torch_runs.simulation.artefacts import gpu_seen
-from kb.torch_runs.simulation.faults import BadModelError, RemoteCodeError
+from kb.torch_runs.simulation.job import BadModelError, RemoteCodeError
 from kb.torch_runs.simulation.quantized import packed_class
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from kb.core.setup import TrainingSetup
-from kb.torch_runs.simulation.faults import BadJobError
+from kb.torch_runs.simulation.job import BadJobError
 
 if TYPE_CHECKING:
     import torch

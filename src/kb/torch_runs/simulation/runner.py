@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from kb.core.record import NamedTuple
-from kb.torch_runs.simulation.faults import (
+from kb.torch_runs.simulation.job import (
     BY_NAME,
     CrashedError,
     KilledError,

@@ -11,9 +11,8 @@ from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
 from kb.torch_runs.adapters import is_quantized, kept_head
 from kb.torch_runs.simulation.evaluate import Evaluation, evaluate
-from kb.torch_runs.simulation.faults import BeyondPositionsError
 from kb.torch_runs.simulation.generate import Decoding, generate
-from kb.torch_runs.simulation.job import Job
+from kb.torch_runs.simulation.job import BeyondPositionsError, Job
 from kb.torch_runs.simulation.known import SHAPED, Known, tell_global_tokens, tell_whole_tiles
 from kb.torch_runs.simulation.loading import build_model
 from kb.torch_runs.simulation.session import open_session

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kb.core.setup import TrainingSetup
 from kb.torch_runs.models import labels_of
-from kb.torch_runs.simulation.faults import BadJobError
+from kb.torch_runs.simulation.job import BadJobError
 from kb.torch_runs.simulation.optimizers import optimizer_of, paged_on_host
 
 if TYPE_CHECKING:

@@ -9,8 +9,14 @@ import sys
 import traceback
 from typing import Any
 
-from kb.torch_runs.simulation.faults import CrashedError, MemoryLimitError, MissingPackageError, SimulationError
-from kb.torch_runs.simulation.job import check_job, read_job
+from kb.torch_runs.simulation.job import (
+    CrashedError,
+    MemoryLimitError,
+    MissingPackageError,
+    SimulationError,
+    check_job,
+    read_job,
+)
 
 MEMORY_VARIABLE = "KB_SIMULATION_MEMORY"
 BACKSTOP_BYTES = 4 << 30  # above the watched limit: what no watch between two looks would catch
