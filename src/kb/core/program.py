@@ -128,6 +128,11 @@ def freezes(text: str) -> bool:
     return "requires_grad" in text and re.search(_FREEZES, text) is not None
 
 
+def guards_sampling(text: str) -> bool:
+    """Whether a source asks ``do_sample`` before it hands such options on: ``t if args.do_sample else None``."""
+    return re.search(r"\bif\b[^\n]*\bdo_sample\b", text) is not None
+
+
 def has_own_loss(text: str) -> bool:
     """Whether a source has a loss of its own that need not hold all logits."""
     return re.search(_OWN_LOSS, text) is not None

@@ -136,6 +136,8 @@ class Words:
         """A fact's value by its type, without its unit."""
         fact = self.facts.get(name)
         kind = fact.type if fact else None
+        if value == "":  # a flag that has none
+            return self.named("value", "nothing")
         if kind == "bytes" and not form and is_of_host(name) and isinstance(value, int | float):
             form = host_size(round(value)).rpartition(" ")[2]
         if kind == "bytes" and name.endswith((".low", ".high")) and isinstance(value, int | float):
