@@ -245,7 +245,7 @@ def zero_stage_of(read: SettingsReader, unit: Unit) -> int:
 
 def uses_fsdp(read: SettingsReader) -> bool:
     """A format's own default (torchtune's) holds of its recipes for several GPUs alone."""
-    one = read.number(PROCESSES) == 1 or (read.named_for_one and not read.written(PROCESSES))
+    one = read.as_written(PROCESSES) == 1 or (read.named_for_one and not read.written(PROCESSES))
     return bool(read.value("training.fsdp") if one else read.or_default("training.fsdp")) or _of_accelerate(read)
 
 

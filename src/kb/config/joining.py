@@ -92,7 +92,8 @@ class Joiner:
 
     def _with(self, unit: Unit, name: str, naming: Setting, named: str, dialect: str) -> Unit:
         text = self._read(unit.path, named)
-        if text is not None and dialect == OF_JSON and not text.lstrip("\ufeff \t\r\n").startswith("{"):
+        begins = (text or "").lstrip("\ufeff \t\r\n")[:1]
+        if dialect == OF_JSON and begins and begins not in "{[":
             said = {NOT_JSON: naming._replace(value=True, comment="", joined=named)}
             return unit._replace(settings={**said, **unit.settings}, unread=(*unit.unread, name))
         file = self._unit_of(text, named, dialect)

@@ -34,6 +34,7 @@ _ASKS_TO = r"""(?mxi)^[ \t]+\w*(?:lora|peft|adapter)\w*[ \t]*:[ \t]*(?:Optional\
     |\bget_peft_config\("""
 _IMPORTS_TRAINER = r"(?m)^[ \t]*(?:from|import)[ \t]+(?:trl\b|transformers\b[^\n]*\bTrainer\b)|^[ \t]+Trainer,"
 _OF_TRL = ("SFT", "DPO", "GRPO", "Reward", "KTO", "ORPO", "CPO", "PPO", "RLOO", "GKD", "XPO", "NashMD", "BCO", "PRM")
+_TRAINERS = {"NashMD": "nash_md"}
 
 
 class Program(NamedTuple):
@@ -126,6 +127,14 @@ class Program(NamedTuple):
 def freezes(text: str) -> bool:
     """Whether a source lets weights not train (``parameter.requires_grad = False``): that is no full fine-tuning."""
     return "requires_grad" in text and re.search(_FREEZES, text) is not None
+
+
+def trainers_of(text: str) -> frozenset[str]:
+    """The trainers of TRL that a source calls, or builds a class of its own on, in the words of ``script.trainer``."""
+    if "trl" not in text:
+        return frozenset()
+    found = re.findall(rf"\b(Online|)({'|'.join(_OF_TRL)})Trainer[(),]", text)
+    return frozenset(_TRAINERS.get(name, "online_dpo" if online else name.lower()) for online, name in found)
 
 
 def guards_sampling(text: str) -> bool:

@@ -123,9 +123,13 @@ def as_its_program_takes(
 
 
 def _taken(unit: Unit, programs: Sequence[Program], catalog: Catalog, files: ProgramFiles) -> Unit | None:
-    if len(programs) != 1 or not unit.keys or "Arguments" not in programs[0].text:
+    if len(programs) != 1 or not unit.keys:
         return None
     program = programs[0]
+    if (
+        "Arguments" not in program.text and "Trainer(" not in program.own
+    ):  # TRL's classes are called DPOConfig and so on
+        return None
     given = CommandLine(unit.path, unit.keys, _environment(unit))
     python = PythonReader(catalog.dialects, catalog.facts)
     try:
