@@ -101,7 +101,7 @@ class Program(NamedTuple):
 
     def fixes(self, key: str) -> bool:
         """Whether it gives a setting of this name a value that stands there, in a table of arguments."""
-        return re.search(rf"""["']{re.escape(key)}["']\s*:\s*(?:["'\d]|True\b|False\b)""", self.text) is not None
+        return key in _fixed(self.text)
 
     @property
     def loads_by_unsloth(self) -> bool:
@@ -145,6 +145,12 @@ def guards_sampling(text: str) -> bool:
 def has_own_loss(text: str) -> bool:
     """Whether a source has a loss of its own that need not hold all logits."""
     return re.search(_OWN_LOSS, text) is not None
+
+
+@lru_cache(MOST_PROGRAMS)
+def _fixed(text: str) -> frozenset[str]:
+    """Every name that a source gives a value that stands there, in a table."""
+    return frozenset(re.findall(XX|True\b|False\b)""", text))
 
 
 @lru_cache(MOST_PROGRAMS)

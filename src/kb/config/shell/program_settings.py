@@ -91,8 +91,8 @@ def with_program(unit: Unit, programs: Sequence[Program], speller: Speller) -> U
         settings[POSITIONS] = naming._replace(value=unknown)
     if has_own_loop(program.text):
         settings[OWN_LOOP] = naming._replace(value=True)
-    trainers = trainers_of(program.text) - PLAIN
-    if trainers and TRAINER not in unit.settings:
+    trainers = trainers_of(program.text)
+    if trainers - PLAIN and TRAINER not in unit.settings:
         told = Unknown(frozenset((TRAINER,)), "known only when the command runs")
         settings[TRAINER] = naming._replace(
             value=next(iter(trainers)) if len(trainers) == 1 else told, path=("Trainer",)
