@@ -150,7 +150,7 @@ def has_own_loss(text: str) -> bool:
 @lru_cache(MOST_PROGRAMS)
 def _fixed(text: str) -> frozenset[str]:
     """Every name that a source gives a value that stands there, in a table."""
-    return frozenset(re.findall(XX|True\b|False\b)""", text))
+    return frozenset(re.findall(r"""["']([^"'\n]+)["']\s*:\s*(?=["'\d]|True\b|False\b)""", text))
 
 
 @lru_cache(MOST_PROGRAMS)
