@@ -330,6 +330,7 @@ def test_a_flag_that_the_command_gives_has_no_default_whatever_its_value_says(tm
 
 
 def test_a_trainers_class_under_a_name_is_a_trainer_too() -> None:
-    made = "from transformers import Seq2SeqTrainer, Trainer\nkind = Trainer if plain else Seq2SeqTrainer\nkind(model, args)\n"
+    made = "from transformers import Seq2SeqTrainer, Trainer\nkind = Trainer if plain else Seq2SeqTrainer\n"
+    made += "kind(model, args)\n"
     assert keeps_no_logits(made)
     assert not keeps_no_logits(made + "kind(model, args, compute_metrics=f)\n")
