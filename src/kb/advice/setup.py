@@ -7,7 +7,15 @@ from kb.advice.grounds import own_defaults
 from kb.advice.post_training import embedding_of, fused_loss_of, liger_kernels_of, post_training_of, with_fused_head
 from kb.advice.preparation import with_preparation
 from kb.advice.project_lengths import FULL, LENGTHS, answer_length, lengths_of_sound, with_lengths, with_pictures
-from kb.advice.run_kind import OWN_TYPE_SINCE, optimizer_of, says_training, trains, unmodelled, weights_of
+from kb.advice.run_kind import (
+    OWN_TYPE_SINCE,
+    optimizer_of,
+    packs_experts,
+    says_training,
+    trains,
+    unmodelled,
+    weights_of,
+)
 from kb.advice.settings_reader import (
     SettingsReader,
     checkpoints_by_fsdp,
@@ -143,6 +151,8 @@ def setup_of(
     setup = with_preparation(setup, read, unit, str(trainer or ""), versions)
     setup = with_pictures(with_fused_head(setup, read, unit, model, versions), read, unit, model)
     read.assumed += own_defaults(unit, unit.settings)
+    experts = packs_experts(read, model, transformers)
+    read.beyond += [] if experts is None else [experts]
     beyond = unmodelled(read, trains=trained)
     _leave_to_host(read)
     unresolved = that_matter(read.unresolved, setup) + ((NOT_MODELLED,) if beyond else ())
