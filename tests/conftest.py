@@ -23,7 +23,7 @@ os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
 # Where it is installed, jsonschema builds grammars of addresses at import, for seconds; no schema here needs them.
 sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 
-# Tests ask for the same runs again and again, and what the memory engine found is kept for all of them: apart from what a
+# Tests ask for the same runs again and again; what the memory engine found is kept for all of them: apart from what a
 # user of this machine has kept, and not where the engine is what is tested.
 answers.keep_in = lambda store: None
 KEPT = Predictions(str(ROOT / "build" / "tests"))
