@@ -156,6 +156,23 @@ def test_adapters_of_embeddings_ask_for_the_same_blocks(model: str, given: dict[
     same_acts(CONFIGS[model], base._replace(**given))
 
 
+@pytest.mark.parametrize(
+    ("model", "given"),
+    [
+        ("llama", {"bf16": True, "weights": "bf16", "do_eval": True}),
+        ("gemma", {"bf16": True, "gradient_checkpointing": True}),
+        ("gemma", {"bf16": True, "weights": "bf16", "optim": "adamw_bnb_8bit"}),
+        ("gpt2", {"method": "qlora", "load_in_4bit": True, "bf16": True}),
+        ("t5", {"bf16": True, "weights": "bf16", "gradient_checkpointing": True, "gradient_accumulation_steps": 2}),
+        ("bert, masked", {"fp16": True}),
+    ],
+    ids=["words", "tied head", "scaled words", "4 bits", "both stacks", "encoder"],
+)  # fmt: skip
+def test_rows_of_words_that_train_by_themselves_ask_for_the_same_blocks(model: str, given: dict[str, Any]) -> None:
+    base = TrainingSetup(method="lora", per_device_train_batch_size=3, max_source_length=72, trained_tokens=5)
+    same_acts(CONFIGS[model], base._replace(**given))
+
+
 LONGFORMER: dict[str, Any] = {**_BERT, "model_type": "longformer", "attention_window": 32, "pad_token_id": 1}
 
 
@@ -239,6 +256,41 @@ LED: dict[str, Any] = {
 def test_led_asks_for_the_same_blocks(given: dict[str, Any]) -> None:
     base = TrainingSetup(per_device_train_batch_size=3, max_source_length=72, max_target_length=20)
     same_acts(LED, base._replace(**given))
+
+
+_WRITTEN_WORDS: dict[str, tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]] = {  # config, layers, tables
+    "bart": (CONFIGS["bart"], ("q_proj",), ("embed_tokens",)),
+    "marian": (CONFIGS["marian"], ("q_proj",), ("embed_tokens",)),
+    "m2m_100": (CONFIGS["m2m_100"], ("q_proj",), ("embed_tokens",)),
+    "led": (LED, ("query", "q_proj"), ("embed_tokens",)),
+    "longt5": (_LONGT5, ("q",), ("embed_tokens",)),
+    "deberta": (_DEBERTA, ("query_proj",), ("word_embeddings",)),
+    "modernbert": (CONFIGS["modernbert"], ("Wqkv",), ("tok_embeddings",)),
+    "longformer": (LONGFORMER, ("query",), ("word_embeddings", "position_embeddings")),
+    "big bird": (BIG_BIRD, ("query",), ("word_embeddings", "token_type_embeddings")),
+    "xlnet": ({**XLNET, "architectures": ["XLNetForSequenceClassification"]}, ("layer_1",), ("word_embedding",)),
+    "mpnet": (MPNET, ("q",), ("word_embeddings", "position_embeddings")),
+}
+
+
+@pytest.mark.parametrize("model", _WRITTEN_WORDS)
+@pytest.mark.parametrize("how", ["adapters", "trained whole", "rows"])
+def test_words_that_a_family_looks_up_itself_are_adapted_as_peft_does(model: str, how: str) -> None:
+    config, layers, tables = _WRITTEN_WORDS[model]
+    checkpointed = model not in ("xlnet", "mpnet") and how != "adapters"
+    base = TrainingSetup(
+        method="lora",
+        bf16=True,
+        per_device_train_batch_size=3,
+        max_source_length=72,
+        gradient_checkpointing=checkpointed,
+    )
+    setup = base._replace(lora_target_modules=(*layers, *tables) if how == "adapters" else layers)
+    if how == "trained whole":
+        setup = setup._replace(modules_to_save=tables, weights="bf16")
+    if how == "rows":
+        setup = setup._replace(trained_tokens=5)
+    same_acts(config, setup)
 
 
 @pytest.mark.parametrize("model", ["gemma 3", "exaone 4", "opt", "gpt2", "mixtral", "qwen 3, experts"])

@@ -229,6 +229,7 @@ class Encoder(Model):
     """An encoder with the head that its config names."""
 
     generates = False
+    trains_rows = True
     adapted_tables: tuple[str, ...] = ("word_embeddings", "token_type_embeddings", "position_embeddings")
 
     @classmethod
