@@ -14,6 +14,8 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
 from engine_diff import canonical, followed, parted, simulated  # noqa: E402
 
 from kb.core.setup import Images, TrainingSetup  # noqa: E402
+from kb.memory import architecture_from_config  # noqa: E402
+from kb.memory.engine.report import why_not  # noqa: E402
 
 _DECODER = {"hidden_size": 128, "intermediate_size": 320, "num_attention_heads": 4, "num_key_value_heads": 2,
             "num_hidden_layers": 2, "vocab_size": 1000, "max_position_embeddings": 512, "pad_token_id": 0,
@@ -545,6 +547,42 @@ CUT = {"idefics3": _IDEFICS3,
                    "tie_word_embeddings": True}}  # fmt: skip
 _TOWER_FROZEN = {"frozen": ("vision_tower",), "checkpoints_trained": True, "gradient_checkpointing": True}
 _FROZEN = {"frozen": ("visual.",), "checkpoints_trained": True, "gradient_checkpointing": True, "use_reentrant": True}
+
+
+@pytest.mark.parametrize(
+    ("model", "images", "given"),
+    [
+        ("llava", (1, 4, 4), {"weights": "bf16"}),
+        ("llava", (2, 4, 4), {"inference_max_length": 40, "padded": False}),
+        ("llava", (0, 0, 0), {"weights": "bf16", "inference_num_beams": 3}),
+        ("llava", (1, 4, 4), {"do_train": True, "do_predict": False, "do_eval": True, "predict_with_generate": True,
+                              "bf16": True, "generation_max_length": 5, "per_device_eval_batch_size": 2}),
+        ("llava of several layers", (1, 4, 4), {"attn_implementation": "eager"}),
+        ("llava of SigLIP", (1, 4, 4), {"weights": "bf16"}),
+        ("llava_next", (1, 90, 130), {"weights": "bf16"}),
+        ("idefics3", (2, 60, 50), {"weights": "bf16"}),
+        ("smolvlm", (1, 60, 50), {"bf16": True}),
+    ],
+    ids=["one", "two, long", "none, by beams", "in evaluation", "layers", "SigLIP", "tiles", "cut", "cut small"],
+)  # fmt: skip
+def test_answers_about_pictures_take_what_the_simulation_takes(
+    model: str, images: tuple[int, int, int], given: dict[str, Any]
+) -> None:
+    config = {**SEEING, **CUT}[model]
+    config = {**config, "text_config": {**config["text_config"], "bos_token_id": 1, "eos_token_id": 2}}
+    base = TrainingSetup(do_train=False, do_predict=True, inference_batch_size=2, inference_max_length=6,
+                         per_device_train_batch_size=2, max_source_length=400, images=Images(*images))  # fmt: skip
+    _, peaks = simulated(config, base._replace(**given), (8, 6))
+    _, found = followed(config, base._replace(**given), (8, 6))
+    assert "generate" in peaks
+    assert {phase: found[phase] for phase in peaks} == peaks
+
+
+@pytest.mark.parametrize("model", ["qwen2_vl", "qwen2_5_vl", "paligemma"])
+def test_answers_that_are_not_followed_are_named(model: str) -> None:
+    config = {**SEEING, "paligemma": PALIGEMMA["gemma"]}[model]
+    setup = TrainingSetup(do_train=False, do_predict=True, max_source_length=200, images=Images(1, 4, 4))
+    assert why_not(setup, architecture_from_config(config)) == "generation"
 
 
 @pytest.mark.parametrize(
