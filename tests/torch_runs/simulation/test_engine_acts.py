@@ -159,6 +159,22 @@ def test_adapters_of_embeddings_ask_for_the_same_blocks(model: str, given: dict[
 
 
 @pytest.mark.parametrize(
+    ("kind", "head"), [("XLMRoberta", "SequenceClassification"), ("Camembert", "QuestionAnswering")]
+)
+def test_a_head_that_is_placed_before_its_encoder_is_loaded_first(kind: str, head: str) -> None:
+    model_type = {"XLMRoberta": "xlm-roberta", "Camembert": "camembert"}[kind]
+    config = {**_BERT, "model_type": model_type, "pad_token_id": 1, "architectures": [f"{kind}For{head}"]}
+    same_acts(config, TrainingSetup(per_device_train_batch_size=3, max_source_length=72, fp16=True, do_eval=True))
+
+
+@pytest.mark.parametrize("model", ["gpt2", "gemma", "bert, masked"])
+def test_a_head_stays_tied_to_the_words_as_they_were_where_a_copy_of_them_trains(model: str) -> None:
+    words = {"gpt2": "wte", "gemma": "embed_tokens"}.get(model, "word_embeddings")
+    setup = TrainingSetup(method="lora", bf16=True, max_source_length=72, modules_to_save=(words,))
+    same_acts(CONFIGS[model], setup)
+
+
+@pytest.mark.parametrize(
     ("model", "given"),
     [
         ("llama", {"bf16": True, "weights": "bf16", "do_eval": True}),

@@ -401,6 +401,10 @@ class Model:
             self.tables_before.append(like(table))
             mark(self.tables_before[-1], "parameters", path + ".weight")
             made.append(table)
+            self.buffers += self.beside_table(path)
+            for linear in self.linears:
+                if linear.weight is table:  # it is tied to the table as it was, which nothing trains
+                    linear.weight = self.tables_before[-1]
         for linear in self.linears:
             if whole(linear.path) or (not self.generates and linear.path.split(".")[0].endswith(self.kept_heads)):
                 copies = like(linear.weight), None if linear.bias is None else like(linear.bias)
@@ -408,6 +412,10 @@ class Model:
                 made += [copy for copy in copies if copy is not None]
                 self.plain.add(id(copies[1]))
         return made
+
+    def beside_table(self, path: str) -> list[Tensor]:
+        """What a table's module holds beside the table, copied with it."""
+        return []
 
     def trained(self) -> list[Tensor]:
         """As the Trainer's two groups: decayed, and not. A packed layer asks for no gradients, nor does its bias

@@ -180,6 +180,10 @@ class Decoder(Model):
         """Behind the tables of what a model sees."""
         return next(each for each in self.lookups if each[1] is self.embed)
 
+    def beside_table(self, path: str) -> list[Tensor]:
+        """The number that words are scaled by, where their module has one."""
+        return [new((), self.options.dtype)] if self.traits.scaled_words and path == self.words_of[0] else []
+
     def looked_up(self, ids: Tensor) -> Tensor:
         """The words' embeddings."""
         scale = partial(number_of_words, self) if self.traits.scaled_words else None
