@@ -71,8 +71,8 @@ def _about(rows: Sequence[Row]) -> list[str]:
         "longer than the maximum are left out, as ms-swift does; the lengths of the rest are log-normal, by the mean "
         "and the spread that the page gives. Runs of one tokenizer and one maximum saw the same order of samples, so "
         "their errors are not independent. Baichuan2's own code is followed as Llama's, Qwen's as Qwen2's.",
-        "Ten batches are followed, at even shares of the lengths; with more of them, or in another order, more is found "
-        "to be held, for some rows by half: the agreement is that of ten.",
+        "Ten batches are followed, at even shares of the lengths; with more of them, or in another order, more is "
+        "found to be held, for some rows by half: the agreement is that of ten.",
     ]
 
 
