@@ -10,7 +10,6 @@ from kb.core.document import Unit
 from kb.core.expression import is_unknown
 from kb.core.model import Model
 from kb.core.setup import WeightType
-from kb.memory.states import KNOWN_OPTIMIZERS
 
 WEIGHT_TYPES: Mapping[str, WeightType] = {
     "float16": "fp16",
@@ -85,6 +84,11 @@ def _usual(read: SettingsReader, transformers: tuple[int, ...] | None) -> tuple[
 
 ON_TPU = ("training.tpu_num_cores", "launch.tpu")
 ADAMW = ("adam", "adamw", "torch.optim.adam", "torch.optim.adamw")  # other words for PyTorch's own
+KNOWN_OPTIMIZERS = (
+    "adamw_torch_fused", "adamw_bnb_8bit", "adamw_8bit", "paged_adamw_8bit", "paged_adamw_32bit", "paged_adamw",
+    "lion_32bit", "lion_8bit", "paged_lion_32bit", "paged_lion_8bit", "adamw_torch", "adamw_hf", "adafactor",
+    "sgd", "none",
+)  # fmt: skip
 OPTIMIZERS_OF_DEEPSPEED = ("adam", "adamw", "cpuadam", "deepspeedcpuadam", "fusedadam")
 ATTENTIONS = ("eager", "sdpa", "flash", "flash_attention_2", "flash_attention_3")
 LORA = ("lora", "dora", "rslora")
