@@ -170,6 +170,9 @@ class _Texts(Mapping[str, str]):
     def __getitem__(self, key: str) -> str:
         return self._groups[_group(key)][key]
 
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and key in self._groups.get(_group(key), ())
+
     def __iter__(self) -> Iterator[str]:
         return (key for group in self._groups.values() for key in group)
 
