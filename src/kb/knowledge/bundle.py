@@ -22,7 +22,6 @@ TEXTS = "texts"  # of a language: its sentences by the first word of their keys
 LINED = {"hot": ("wordings", "gpus", "models", "names"), "ko": (TEXTS,), "en": (TEXTS,)}
 LINES = "lines"  # kind → the ids of its entries → where its line begins, counted from the first line of all
 STAMP = "stamp.json"
-PACKED = ".xz"  # after the name of a part that a package holds packed
 
 
 def load_part(location: Location, part: str, *, beside: bool = False) -> Any:
@@ -140,7 +139,7 @@ def read_data(path: str) -> Any:
         with open(path, "rb") as stream:  # as bytes: reading a megabyte as text takes longer than parsing it
             whole = stream.read()
     except FileNotFoundError:
-        whole = _unpacked(path + PACKED)
+        whole = _unpacked(path)
     begin = whole.find(b"\n") + 1
     body = memoryview(whole)[begin:]  # without a copy: most of it may not be needed
     if whole[: begin - 1].decode("ascii", "replace") != f"{zlib.crc32(body):08x}":
@@ -191,16 +190,20 @@ def _unpacked(path: str) -> bytes:
         OSError: there is none, or this Python has no lzma.
         ValueError: it is damaged.
     """
-    with open(path, "rb") as stream:
+    from kb.knowledge.packed import ARCHIVE, PARTS, part_of
+
+    folder, name = os.path.split(path)
+    archive = os.path.join(os.path.dirname(os.path.dirname(folder)), ARCHIVE)
+    if name not in PARTS:
+        raise FileNotFoundError(path)
+    with open(archive, "rb") as stream:
         packed = stream.read()
     try:
-        import lzma
-
-        return lzma.decompress(packed)
+        return part_of(packed, name)
     except ImportError as error:
         raise OSError(str(error)) from None
-    except (lzma.LZMAError, EOFError) as error:
-        raise ValueError(f"{path}: {error}") from None
+    except ValueError as error:
+        raise ValueError(f"{archive}: {error}") from None
 
 
 def write_part(location: Location, part: str, data: Any) -> None:
