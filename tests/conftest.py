@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from kb.memory import answers
+from kb.session.cache import Predictions
 from packages import CONSTRAINED, ROOT, build, call, made_once, missing
 
 # The tests start Python hundreds of times: without what was compiled before, each start takes three times as long.
@@ -22,8 +23,11 @@ os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
 # Where it is installed, jsonschema builds grammars of addresses at import, for seconds; no schema here needs them.
 sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 
-# What a test patches must not be kept for a user of this machine, nor what a user has kept be tested.
+# Tests ask for the same runs again and again; what the memory engine found is kept for all of them: apart from what a
+# user of this machine has kept, and not where the engine is what is tested.
 answers.keep_in = lambda store: None
+KEPT = answers._Kept.store = Predictions(str(ROOT / "build" / "tests"))
+TESTS_OF_THE_ENGINE = {"memory", "property", "torch_runs"}
 
 # What a test needs beside kb itself, by what its module says; `make quick` runs the tests that need nothing of it.
 _HELPERS = "packages|probe_sample|command_runs|estimate_sample|warm_runs"
@@ -47,6 +51,13 @@ def needs(module: Path) -> frozenset[str]:
         "long": bool(_LONG.search(text)),
     }
     return frozenset(name for name, holds in said.items() if holds)
+
+
+@pytest.fixture(autouse=True)
+def kept_answers(request: pytest.FixtureRequest) -> None:
+    """What the memory engine found for another test counts, but where the engine is what is tested."""
+    rooms = request.path.relative_to(ROOT / "tests").parts
+    answers._Kept.store = None if TESTS_OF_THE_ENGINE & set(rooms) else KEPT
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

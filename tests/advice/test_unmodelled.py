@@ -254,3 +254,59 @@ GRPOTrainer(model=model, args=args).train()
     assert (result.prediction, result.note) == (None, "not_modelled")
     assert result.note_values["named"] == "Unsloth + vLLM (use_vllm)"
     assert not [each for each in result.findings if each.rule.startswith("colocated-vllm")]
+
+
+MIXTURE = (
+    "model_name_or_path: Qwen/Qwen1.5-MoE-A2.7B\nper_device_train_batch_size: 1\nlearning_rate: 1.0e-4\n"
+    "use_peft: true\nload_in_4bit: true\nlora_target_modules: [q_proj, v_proj]\n"
+    "dataset_text_field: text\nmax_length: 512\n"
+)
+
+
+def mixture(transformers: str | None = None) -> UnitResult:
+    known = (lambda library: {"transformers": transformers}.get(library)) if transformers else None
+    return checked(CONFIGS.read(MIXTURE, "sft.yaml")[0], versions=known)
+
+
+def test_packed_experts_of_older_transformers_have_no_memory_model() -> None:
+    older = mixture(transformers="4.43.4")
+    assert (older.prediction, older.note) == (None, "not_modelled")
+    assert older.note_values["named"] == "load_in_4bit (qwen2_moe, transformers < 5)"
+    newer = mixture(transformers="5.23.0")
+    assert newer.prediction is not None
+    assert "transformers.release" not in [each.name for each in newer.setup.assumed]
+
+
+def test_which_release_packs_experts_is_assumed_where_nothing_says_it() -> None:
+    (assumed,) = [each for each in mixture().setup.assumed if each.name == "transformers.release"]
+    assert assumed.reason == "experts_left_whole"
+    loud = [each for each in mixture().findings if each.rule == "training-peak-exceeds-gpu"]
+    assert all(each.severity != "error" for each in loud)
+
+
+@pytest.mark.parametrize(
+    "more",
+    ["activation_offloading: true", "optimizer_in_bwd: true", "train_group_size: 8", "query_max_len: 512"],
+)
+def test_offloaded_activations_and_groups_of_texts_are_named(more: str) -> None:
+    result = config(more)
+    assert (result.prediction, result.note, result.note_values["named"]) == (
+        None,
+        "not_modelled",
+        more.partition(":")[0],
+    )
+    assert config(more.partition(":")[0] + ": false").prediction is not None
+
+
+RECIPE = (
+    "model: {_component_: torchtune.models.llama3_2.lora_llama3_2_1b, lora_attn_modules: [q_proj], lora_rank: 8}\n"
+    "tokenizer: {_component_: torchtune.models.llama3.llama3_tokenizer, max_seq_len: 2048}\n"
+    "optimizer: {_component_: torch.optim.AdamW, lr: 3e-4}\nbatch_size: 2\nepochs: 1\ndtype: bf16\n"
+)
+
+
+def test_a_recipe_for_one_device_is_a_run_on_one_gpu() -> None:
+    one, several = (checked(CONFIGS.read(RECIPE, f"1B_{name}.yaml")[0]) for name in ("lora_single_device", "lora"))
+    assert one.prediction is not None
+    assert not one.setup.fsdp
+    assert (several.prediction, several.note) == (None, "gpus_not_said")

@@ -38,6 +38,7 @@ REJECTED = {
     "a call": ("x: !!python/object/apply:os.system [id]", "config.tag", (1, 4)),
     "a name": ("x: !!python/name:os.system", "config.tag", (1, 4)),
     "an own tag": ("x: 1\ny: !include other.yaml", "config.tag", (2, 4)),
+    "a template": ("training:\n  path: {{ folder }}/data\n", "config.template", (2, 10)),
     "a list as key": ("? [a, b]\n: 1\n", "config.complex-key", (1, 3)),
     "a merge of a number": ("a: 1\n<<: 5\n", "config.merge", (2, 1)),
     "a NUL": ("a: \x00\n", "config.control-character", (1, 4)),

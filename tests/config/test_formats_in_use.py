@@ -496,3 +496,23 @@ def test_a_model_of_embeddings_beside_a_run_is_not_the_runs_model(checker):
     (unit,) = checked(checker, "train.py", BESIDE).results
     assert (unit.unit.dialect, unit.setup.model_name) == ("hf", "Qwen/Qwen2.5-0.5B")
     assert unit.prediction is not None
+
+
+TRIPLETS = 'train = Dataset.from_dict({"anchor": a, "positive": p, "negative": n})\n'
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns"),
+    [
+        (TRIPLETS, 3),
+        ("rows = [InputExample(texts=[q, p, n]) for q, p, n in data]\n", 3),
+        ('train = load_dataset("all-nli", "triplet", split="train")\n', 3),
+        (TRIPLETS.replace(', "negative": n', ""), 2),
+        (TRIPLETS.replace('"negative": n', '"negative_1": n, "negative_2": m'), 2),
+    ],
+)
+def test_triplets_are_read_where_a_program_names_them(checker, rows, columns):
+    text = EMBEDDER.replace("model = Sent", rows + "model = Sent")
+    (unit,) = checked(checker, "train.py", text).results
+    assert unit.setup.post is not None
+    assert unit.setup.post.columns == columns

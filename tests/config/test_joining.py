@@ -126,3 +126,9 @@ def test_a_file_that_is_no_run_is_not_joined_to_what_the_project_names():
     (unit,) = READER.read(json.dumps(FILE), "ds.json")
     given = {"launch.config_file": "accelerate.yaml"}
     assert Joiner(READER, CATALOG.dialects, lambda path, named: ACCELERATE, given).join(unit) == unit
+
+
+def test_a_deepspeed_file_in_yaml_is_said_to_be_no_json():
+    unit = joined(files={"ds.json": "distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 2}\n"})
+    assert unit.settings["deepspeed.file_not_json"].value is True
+    assert (unit.unread, unit.joined) == (("training.deepspeed",), ())

@@ -114,7 +114,7 @@ def test_several_machines_are_told_apart_from_processes() -> None:
         ("llamafactory-cli train x.yaml", "assumed"),
         ("axolotl train x.yaml --num-processes 4", 4),
         ("tune run --nproc_per_node 2 full_finetune_distributed --config x.yaml", 2),
-        ("tune run lora_finetune_single_device --config x.yaml", "assumed"),
+        ("tune run lora_finetune_single_device --config x.yaml", 1),
     ],
 )
 def test_programs_with_a_config_are_told_by_flags_or_environment(command: str, count: Any) -> None:

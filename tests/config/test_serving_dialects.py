@@ -256,3 +256,55 @@ def test_a_plain_check_of_a_training_file_brings_in_nothing_of_servers(tmp_path:
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert run.stderr.strip().splitlines()[-1] == "[]", run.stderr
+
+
+OF_VARIABLES = f"""\
+services:
+  llm:
+    image: ${{IMAGE:-vllm/vllm-openai:v0.8.5}}
+    command: >
+      --model ${{MODEL:-{LLAMA}}}
+      --tensor-parallel-size ${{RANKS:-2}}
+      ${{EXTRA:-}}
+    deploy: {{resources: {{reservations: {{devices: [{{driver: nvidia, count: 1, capabilities: [gpu]}}]}}}}}}
+"""
+FEWER = "serving-fewer-gpus-than-ranks"
+
+
+def test_variables_of_compose_have_their_defaults_or_what_env_says(tmp_path: Path) -> None:
+    path = written(tmp_path, "compose.yaml", OF_VARIABLES)
+    assert (FEWER, 8) in findings(path)
+    written(tmp_path, ".env", "RANKS=1  # one card\nEXTRA=--enforce-eager\n")
+    assert FEWER not in [rule for rule, _ in findings(path)]
+    (file,) = check(path)["files"]
+    assert file["setup"]["model_name"] == LLAMA
+
+
+def test_an_env_file_further_up_is_another_projects(tmp_path: Path) -> None:
+    written(tmp_path, ".env", "RANKS=1\n")
+    (tmp_path / "below").mkdir()
+    path = written(tmp_path / "below", "compose.yaml", OF_VARIABLES)
+    assert (FEWER, 8) in findings(path)
+
+
+def test_a_shell_in_a_compose_command_is_read(tmp_path: Path) -> None:
+    command = f'bash -c "pip install x && python -m vllm.entrypoints.openai.api_server --model {LLAMA} --port 1"'
+    path = written(tmp_path, "compose.yaml", f"services:\n  llm:\n    build: .\n    command: >\n      {command}\n")
+    (file,) = check(path)["files"]
+    assert (file["dialect"], file["setup"]["model_name"]) == ("vllm", LLAMA)
+
+
+def test_an_image_of_ones_own_is_vllms_where_its_name_and_its_flags_say_so(tmp_path: Path) -> None:
+    pod = POD.replace("vllm/vllm-openai:latest", "local/vllm-gemma:1.2.0").replace(
+        'command: ["/bin/sh", "-c"]', "env: []"
+    )
+    pod = pod.replace(
+        '["vllm serve mistralai/Mistral-7B-v0.1 --max-model-len 40000"]', "[--model, a/b, --max-model-len, '8']"
+    )
+    (file,) = check(written(tmp_path, "pod.yaml", pod))["files"]
+    assert (file["dialect"], file["setup"]["model_name"]) == ("vllm", "a/b")
+
+
+def test_a_tag_of_a_teams_own_image_is_no_release_of_the_server() -> None:
+    assert release_of_image("registry.local/team/app:1.2.0") is None
+    assert release_of_image("registry.local/vllm/vllm-openai:v0.9.1") == "0.9.1"

@@ -252,3 +252,27 @@ def test_a_script_of_faults_alone_is_a_unit_without_settings() -> None:
 )
 def test_text_that_is_hardly_shell_is_read_without_an_error(script: str) -> None:
     read(script)
+
+
+EVALUATED = """\
+data="--data_dir $DATA --seed 3"
+args="--learning_rate 1e-4 --output_dir $OUT --prompt 'two words' --per_device_train_batch_size 4"
+cmd="torchrun --nproc_per_node 2 train.py \\
+    $data \\
+    $args"
+echo $cmd
+eval $cmd
+"""
+
+
+def test_what_a_variable_of_several_words_holds_is_known_but_for_its_unknown_parts() -> None:
+    (unit,) = read(EVALUATED)
+    assert unit.settings["training.per_device_train_batch_size"].value == 4
+    assert unit.settings["training.seed"].value == 3
+    assert is_unknown(unit.settings["training.output_dir"].value)
+    assert unit.settings[PROCESSES].value == 2
+
+
+def test_one_unknown_word_stays_unknown() -> None:
+    (unit,) = read("RATE=$BASE$MORE\npython train.py --learning_rate $RATE --seed 3\n")
+    assert is_unknown(unit.settings["training.learning_rate"].value)

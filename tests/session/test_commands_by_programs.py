@@ -445,3 +445,64 @@ def test_a_librarys_default_that_a_program_hands_on_is_said_by_nobody(tmp_path: 
     found = result(tmp_path, f"python train.py --model facebook/opt-125m {flags}\n", program)
     assert ("save-steps-not-used" in [each.rule for each in found.findings]) is told
     assert value(found, "dataloader_num_workers") == 0
+
+
+DPO = """
+import argparse
+from transformers import AutoModelForCausalLM
+from trl import DPOConfig, DPOTrainer
+
+p = argparse.ArgumentParser()
+p.add_argument("--model")
+p.add_argument("--per_device_train_batch_size", type=int, default=2)
+args = p.parse_args()
+model = AutoModelForCausalLM.from_pretrained(args.model)
+run = DPOConfig("out", per_device_train_batch_size=args.per_device_train_batch_size, max_length=1024)
+DPOTrainer(model=model, args=run, train_dataset=None).train()
+"""
+CALLED = (
+    "python train.py --model Qwen/Qwen2.5-0.5B --per_device_train_batch_size 4 --output_dir o --learning_rate 5e-6\n"
+)
+ELSEWHERE = """
+from trl import DPOTrainer
+from mine import options, made
+
+args = options().parse_args()
+DPOTrainer(model=made(args), args=made(args), train_dataset=None).train()
+"""
+
+
+def test_a_program_that_trains_by_dpo_is_seen_as_that_whatever_it_is_called(tmp_path: Path) -> None:
+    told = result(tmp_path, CALLED, DPO)
+    assert told.unit.settings["script.trainer"].value == "dpo"
+    assert told.setup.post is not None
+
+
+def test_a_trainer_whose_arguments_cannot_be_told_is_named_and_not_predicted(tmp_path: Path) -> None:
+    told = result(tmp_path, CALLED, ELSEWHERE)
+    assert (told.prediction, told.note) == (None, "trainer_not_followed")
+    both = (
+        ELSEWHERE.replace("import DPOTrainer", "import DPOTrainer, SFTTrainer")
+        + "SFTTrainer(model=made(args)).train()\n"
+    )
+    assert result(tmp_path, CALLED, both).prediction is None
+
+
+GENERATES = """
+import argparse
+from transformers import AutoModelForSeq2SeqLM
+p = argparse.ArgumentParser()
+p.add_argument("--model_name_or_path")
+p.add_argument("--temperature", type=float, default=1.0)
+p.add_argument("--do_sample", action="store_true")
+a = p.parse_args()
+model = AutoModelForSeq2SeqLM.from_pretrained(a.model_name_or_path)
+model.generate(max_length=64, do_sample=a.do_sample, temperature=a.temperature{guard})
+"""
+
+
+@pytest.mark.parametrize(("guard", "told"), [("", True), (" if a.do_sample else None", False)])
+def test_sampling_options_that_a_program_guards_are_no_fault(guard: str, told: bool, tmp_path: Path) -> None:
+    command = "python train.py --model_name_or_path google/mt5-base --temperature 0.7\n"
+    found = result(tmp_path, command, GENERATES.replace("{guard}", guard), load_catalog()).findings
+    assert ("sampling-flags-without-do-sample" in [each.rule for each in found]) is told

@@ -327,3 +327,10 @@ def test_a_flag_that_the_command_gives_has_no_default_whatever_its_value_says(tm
     command = T5.replace("_or_path google-t5/t5-base", " BertForQuestionAnswering")
     setup = checked(tmp_path, program, command=command).setup
     assert setup is not None and setup.model_name is None
+
+
+def test_a_trainers_class_under_a_name_is_a_trainer_too() -> None:
+    made = "from transformers import Seq2SeqTrainer, Trainer\nkind = Trainer if plain else Seq2SeqTrainer\n"
+    made += "kind(model, args)\n"
+    assert keeps_no_logits(made)
+    assert not keeps_no_logits(made + "kind(model, args, compute_metrics=f)\n")

@@ -85,6 +85,7 @@ OTHERWISE: Mapping[str, tuple[Callable[[TrainingSetup], TrainingSetup], ...]] = 
     ),
     "training.bf16": (lambda setup: setup._replace(bf16=not setup.bf16),),
     "embedding.columns": (lambda setup: setup._replace(post=setup.post and setup.post._replace(columns=3)),),
+    "training.fused_loss": (_short,),  # logits counted whole: a run of few tokens has hardly any
     "model.logits_of_answers": (lambda setup: setup._replace(fused_loss=True, fused_evaluation=True),),  # of few tokens
 }
 # What is assumed and does no harm: the longest row counts wherever a length is known, and a library's default holds.
@@ -110,7 +111,6 @@ STANDING_IN = frozenset((
     "fused_as_liger", "liger_layers", "liger_source", "no_checkpointing_of_the_type", "no_default_targets",
     "no_flash_of_the_type", "no_liger_of_the_type", "no_shards_of_one", "nvme_as_host", "only_zero3",
     "packed_as_computed", "packed_whole", "reentrant_as_not", "router_loss_left_out", "tensors_split", "uncompared",
-    "whole_logits",
 ))  # fmt: skip
 # Reasons of what no config says and yet follows from a release, a checkpoint or a model that is known, or from what
 # PEFT's documentation asks of each script that trains a quantized model.

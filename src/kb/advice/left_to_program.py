@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from kb.core.document import Setting, Unit
+from kb.core.expression import Unknown
 from kb.core.facts import FactType
 from kb.core.naming import HANDS_ON
-from kb.core.program import Program, freezes, has_own_loss
+from kb.core.program import Program, freezes, guards_sampling, has_own_loss
 
 DECIDED = ("training.", "data.", "lora.", "quantization.", "model.torch_dtype", "model.attn_implementation")
 """Settings that a program fills in itself where the command does not say them."""
@@ -28,6 +29,7 @@ OF_UNSLOTH = (
 PARTLY = frozenset(("peft", "lora", "qlora", "dora", "adapter", "adapters", "freeze", "frozen"))
 NOT_SAID = ("false", "0", "no", "none", "")
 IN_4_BITS = "quantization.load_in_4bit"
+OF_SAMPLING = tuple(f"generation.{name}" for name in ("temperature", "top_p", "top_k", "min_p", "typical_p"))
 OF_ADAPTERS = (ADAPTER, "lora.r", "lora.target_modules", "run.adapter")
 
 
@@ -64,6 +66,8 @@ def left_to_program(
         if _adapts_by_own_names(unit):
             hidden.add(IN_4_BITS)
         return _without(unit, hidden, given)
+    if any(guards_sampling(program.text) for program in programs):
+        unit = _untold(unit, OF_SAMPLING)
     if unit.program and any(program.loads_adapters for program in programs):
         unit = _without_defaults(unit, OF_ADAPTERS)
     hidden = {ADAPTER} if _adds_adapter(unit, programs) else set()
@@ -102,6 +106,13 @@ def _without_defaults(unit: Unit, names: Sequence[str]) -> Unit:
     """The unit of a command without what only the defaults of its program's flags say of these settings."""
     kept = {name: each for name, each in unit.settings.items() if not (name in names and each.joined == unit.program)}
     return unit._replace(settings=kept)
+
+
+def _untold(unit: Unit, names: Sequence[str]) -> Unit:
+    """The unit where only the run of its program tells what becomes of these settings."""
+    told = [(name, unit.settings[name]) for name in names if name in unit.settings]
+    untold = {name: each._replace(value=Unknown(frozenset((name,)), "the program decides")) for name, each in told}
+    return unit._replace(settings={**unit.settings, **untold}) if told else unit
 
 
 def _adds_adapter(unit: Unit, programs: Iterable[Program]) -> bool:

@@ -9,7 +9,7 @@ from kb.advice.settings_reader import SettingsReader
 from kb.core.document import Unit
 from kb.core.expression import is_unknown
 from kb.core.model import Model
-from kb.core.setup import WeightType
+from kb.core.setup import Assumption, WeightType
 
 WEIGHT_TYPES: Mapping[str, WeightType] = {
     "float16": "fp16",
@@ -24,6 +24,7 @@ NAMES: Mapping[WeightType, str] = {"fp32": "float32", "fp16": "float16", "bf16":
 OWN_TYPE_SINCE = (5,)  # transformers: from_pretrained keeps the checkpoint's type where no other is named
 DTYPE = "model.torch_dtype"
 OWN, COMPUTED = "auto", "compute"  # defaults of formats: the checkpoint's type, the type of the arithmetic
+PACKED_BY = ("quantization.load_in_4bit", "quantization.load_in_8bit")
 OF_LOADERS: Mapping[str, str | None] = {"transformers": None, "unsloth": "bfloat16"}  # by what a program calls
 
 
@@ -80,6 +81,27 @@ def _usual(read: SettingsReader, transformers: tuple[int, ...] | None) -> tuple[
     # update_torch_dtype of quantizer_bnb_4bit.py and quantizer_bnb_8bit.py in every release of transformers 4
     packed = read.value("quantization.load_in_4bit") is True or read.value("quantization.load_in_8bit") is True
     return ("float16", "transformers_4_quantized") if packed else ("float32", "transformers_4_default")
+
+
+def packs_experts(read: SettingsReader, model: Model | None, transformers: tuple[int, ...] | None) -> str | None:
+    """What has no memory model where bitsandbytes packs a mixture's experts; None where it leaves them as they are.
+
+    Up to transformers 4 each expert is a module of linear layers, which loading in 4 or 8 bits packs; from 5 on a
+    layer's experts are one parameter, which it passes over (modeling_qwen2_moe.py, modeling_mixtral.py and
+    modeling_qwen3_moe.py of 4.57 and 5.23). The newest release is assumed where it is not known.
+    """
+    packed = next((name for name in PACKED_BY if read.value(name) is True), None)
+    if packed is None or model is None:
+        return None
+    from kb.memory.architecture_decoder import MIXTURES  # few models need it
+
+    if model.architecture.model_type not in MIXTURES:
+        return None
+    if transformers is None:
+        read.assumed.append(Assumption(name="transformers.release", value="5", reason="experts_left_whole"))
+        return None
+    shown = f"{read.key(packed)} ({model.architecture.model_type}, transformers < 5)"
+    return None if transformers >= OWN_TYPE_SINCE else shown
 
 
 ON_TPU = ("training.tpu_num_cores", "launch.tpu")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kb.advice.distributed_facts import NAMES_A_FILE, stage_in_name
-from kb.core.document import Unit, speaks_of_several_gpus
+from kb.core.document import Unit, names_one_gpu, speaks_of_several_gpus
 from kb.core.expression import is_unknown
 from kb.core.facts import FactType, VersionOf, coerce, default_is_open, default_of
 from kb.core.setup import Assumption, Spread
@@ -34,6 +34,7 @@ class SettingsReader:
         self.assumed: list[Assumption] = []
         self.unresolved: dict[str, None] = {}
         self.beyond: list[str] = []
+        self.named_for_one = names_one_gpu(unit.path)
 
     def written(self, name: str) -> bool:
         return name in self._unit.settings
@@ -243,7 +244,9 @@ def zero_stage_of(read: SettingsReader, unit: Unit) -> int:
 
 
 def uses_fsdp(read: SettingsReader) -> bool:
-    return bool(read.or_default("training.fsdp")) or _of_accelerate(read)
+    """A format's own default (torchtune's) holds of its recipes for several GPUs alone."""
+    one = read.as_written(PROCESSES) == 1 or (read.named_for_one and not read.written(PROCESSES))
+    return bool(read.value("training.fsdp") if one else read.or_default("training.fsdp")) or _of_accelerate(read)
 
 
 def offloads_fsdp(read: SettingsReader) -> bool:

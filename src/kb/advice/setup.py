@@ -7,7 +7,15 @@ from kb.advice.grounds import own_defaults
 from kb.advice.post_training import embedding_of, fused_loss_of, liger_kernels_of, post_training_of, with_fused_head
 from kb.advice.preparation import with_preparation
 from kb.advice.project_lengths import FULL, LENGTHS, answer_length, lengths_of_sound, with_lengths, with_pictures
-from kb.advice.run_kind import OWN_TYPE_SINCE, optimizer_of, says_training, trains, unmodelled, weights_of
+from kb.advice.run_kind import (
+    OWN_TYPE_SINCE,
+    optimizer_of,
+    packs_experts,
+    says_training,
+    trains,
+    unmodelled,
+    weights_of,
+)
 from kb.advice.settings_reader import (
     SettingsReader,
     checkpoints_by_fsdp,
@@ -123,6 +131,7 @@ def setup_of(
         lora_r=read.number_or_default("lora.r"),
         lora_target_modules=_targets(read),
         modules_to_save=read.value("lora.modules_to_save") or (),
+        trained_tokens=_token_rows(read),
         lora_dropout=float(read.or_default("lora.lora_dropout")),
         use_dora=bool(read.or_default("lora.use_dora")),
         load_in_4bit=bool(read.or_default("quantization.load_in_4bit")),
@@ -143,6 +152,8 @@ def setup_of(
     setup = with_preparation(setup, read, unit, str(trainer or ""), versions)
     setup = with_pictures(with_fused_head(setup, read, unit, model, versions), read, unit, model)
     read.assumed += own_defaults(unit, unit.settings)
+    experts = packs_experts(read, model, transformers)
+    read.beyond += [] if experts is None else [experts]
     beyond = unmodelled(read, trains=trained)
     _leave_to_host(read)
     unresolved = that_matter(read.unresolved, setup) + ((NOT_MODELLED,) if beyond else ())
@@ -199,6 +210,20 @@ def _targets(read: SettingsReader) -> tuple[str, ...] | None:
     usual = read.default("lora.target_modules")
     named: tuple[str, ...] | None = read.value("lora.target_modules")
     return (str(usual),) if named is None and usual is not None else named
+
+
+def _token_rows(read: SettingsReader) -> int:
+    """Rows of the words' table that PEFT trains by themselves: a list of tokens, or one under the table's name. How
+    many there are matters little beside the copies of the table that they need."""
+    name = "lora.trainable_token_indices"
+    given = read.as_written(name)
+    if isinstance(given, Mapping):
+        if len(given) > 1 or any(str(key).endswith("head") for key in given):
+            read.beyond.append(f"trainable_token_indices of {', '.join(map(str, given))}")
+        given = next(iter(given.values()), None)
+    if isinstance(given, list | tuple):
+        return len(given)
+    return 0 if given is None else int(read.or_assume(name, None, 1, "some_token_rows"))
 
 
 def _lengths(

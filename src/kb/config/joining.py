@@ -14,6 +14,8 @@ RUN_CONFIG = "launch.run_config"
 FORCED = ("trl",)  # commands whose config is of their own format, whatever it looks like
 # What the config of a run may say.
 IN_A_RUN = ("training.", "trl.", "data.", "lora.", "quantization.", "model.", "deepspeed.", "generation.")
+OF_JSON = "deepspeed"  # accelerate reads its file with ``json.load`` (utils/deepspeed.py), a YAML file too
+NOT_JSON = "deepspeed.file_not_json"
 ReadNamed = Callable[[str, str], str | None]
 """The config's own path, the path it names → the named file's text; None where there is none to read."""
 
@@ -89,7 +91,12 @@ class Joiner:
         return Setting(self._given[name], place, place, (name,))
 
     def _with(self, unit: Unit, name: str, naming: Setting, named: str, dialect: str) -> Unit:
-        file = self._unit_of(unit.path, named, dialect)
+        text = self._read(unit.path, named)
+        begins = (text or "").lstrip("\ufeff \t\r\n")[:1]
+        if dialect == OF_JSON and begins and begins not in "{[":
+            said = {NOT_JSON: naming._replace(value=True, comment="", joined=named)}
+            return unit._replace(settings={**said, **unit.settings}, unread=(*unit.unread, name))
+        file = self._unit_of(text, named, dialect)
         if file is None:
             return unit._replace(unread=(*unit.unread, name))
         brought = {
@@ -102,8 +109,7 @@ class Joiner:
             joined=(*unit.joined, name),
         )
 
-    def _unit_of(self, path: str, named: str, dialect: str) -> Unit | None:
-        text = self._read(path, named)
+    def _unit_of(self, text: str | None, named: str, dialect: str) -> Unit | None:
         if text is None:
             return None
         try:

@@ -1,9 +1,12 @@
 """Servers in docker-compose files, Kubernetes manifests and Helm values: a unit for each container that starts one."""
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from kb.config.compose import ENV_FILE, filled, is_compose, variables_in
+from kb.config.joining import ReadNamed
 from kb.config.manifest_env import inner, with_environment
 from kb.config.shell.command import CommandReader, unit_of
 from kb.config.shell.expand import Argument, Environment
@@ -11,7 +14,8 @@ from kb.config.shell.flag_values import setting_at
 from kb.config.shell.flags import Flag
 from kb.config.shell.launch import server_launch
 from kb.config.shell.lexer import split_commands
-from kb.config.shell.serving import TGI, Started, read_server, server_of_image
+from kb.config.shell.nested import runs_in
+from kb.config.shell.serving import TGI, Started, own_image_of, read_server, server_of_image
 from kb.config.text.nodes import MAPPING, SCALAR, SEQUENCE, Node
 from kb.config.text.parsing import Parsed
 from kb.config.text.source import Places
@@ -19,15 +23,21 @@ from kb.core.document import Setting, Unit
 
 _SHELLS = re.compile(r"(?:.*/)?(?:ba|da|z)?sh\Z")
 _HEAD = re.compile(r"[|>][-+0-9]*[ \t]*(?:#[^\n]*)?")
-_VARIABLE = re.compile(r"\$")
 _SEVERAL = re.compile(r"[$,]")  # an id that may stand for several
 MAX_DEPTH = 20
+Variables = Mapping[str, str] | None
+"""Those of Compose, which fills them in; None of other manifests, which leave them to the container."""
 
 
-def servers_in(parsed: Parsed, path: str, reader: CommandReader) -> list[Unit]:
+def servers_in(
+    parsed: Parsed, path: str, reader: CommandReader, read: ReadNamed = lambda path, named: None
+) -> list[Unit]:
     """A unit for each container that starts a server; empty where the file has none.
 
     Settings stand where the manifest has them; what only the container's surroundings say (GPUs, shared memory) too.
+
+    Args:
+        read: looks up the ``.env`` beside a Compose file.
     """
     text = parsed.source.text
     places = parsed.source.places()
@@ -35,8 +45,9 @@ def servers_in(parsed: Parsed, path: str, reader: CommandReader) -> list[Unit]:
     for document in parsed.documents:
         if document is None or document.kind != MAPPING:
             continue
+        variables = _variables(path, read) if is_compose(document) else None
         for name, container in _containers(document, "", 0):
-            started = _started(container, text)
+            started = _started(container, text, variables)
             if started is None:
                 continue
             launch = server_launch(started, text)
@@ -50,6 +61,11 @@ def servers_in(parsed: Parsed, path: str, reader: CommandReader) -> list[Unit]:
             settings = {**unit.settings, **_surroundings(container, started, places)}
             found.append(unit._replace(settings=settings))
     return found
+
+
+def _variables(path: str, read: ReadNamed) -> dict[str, str]:
+    """Those of the ``.env`` in the file's own folder: one further up is another project's."""
+    return variables_in(read(path, os.path.join(os.path.dirname(os.path.abspath(path)), ENV_FILE)))
 
 
 def _containers(node: Node, name: str, depth: int) -> Iterator[tuple[str, Node]]:
@@ -73,16 +89,16 @@ def _text(entries: Mapping[str, tuple[Node, Node]], key: str) -> str | None:
     return str(value.value) if value is not None and value.kind == SCALAR else None
 
 
-def _started(container: Node, text: str) -> Started | None:
+def _started(container: Node, text: str, variables: Variables) -> Started | None:
     entries = container.entries()
     given = [entries[key][1] for key in ("entrypoint", "command", "args", "extraArgs") if key in entries]
-    words = _arguments([node for node in given if not node.alias], text)
+    words = _arguments([node for node in given if not node.alias], text, variables)
     started = read_server(words)
     image = entries["image"][1] if "image" in entries else None
-    named = _image(image) if image is not None else None
+    named = _image(image, variables) if image is not None else None
     if started is not None:
         return started._replace(image=named)
-    server = server_of_image(named.text or "") if named is not None else None
+    server = server_of_image(named.text or "") or own_image_of(named.text or "", words) if named is not None else None
     if named is None or server is None or (words and not _is_flag(words[0], text)):
         return None
     if not words and server is not TGI:
@@ -95,35 +111,39 @@ def _is_flag(word: Argument, text: str) -> bool:
     return text[word.start : word.end].lstrip("'\"").startswith("-")
 
 
-def _image(node: Node) -> Argument | None:
+def _image(node: Node, variables: Variables) -> Argument | None:
     """The image's name; of a chart's ``{repository, tag}`` both, at the place of the tag."""
     if node.kind == SCALAR:
-        return _argument(node)
+        return _argument(node, variables)
     parts = [part for name in ("repository", "tag") if (part := _below(node, name)) is not None and part.kind == SCALAR]
     if not parts or _below(node, "repository") is None:
         return None
     return inner(parts[-1])._replace(text=":".join(str(part.value) for part in parts))
 
 
-def _arguments(nodes: Sequence[Node], text: str) -> list[Argument]:
+def _arguments(nodes: Sequence[Node], text: str, variables: Variables) -> list[Argument]:
     """The words of a command in its parts: of a list each item, of a shell's script or a text its words."""
     items = [item for node in nodes for item in (node.value if node.kind == SEQUENCE else (node,))]
     items = [item for item in items if item.kind == SCALAR]
     script = next((items[at + 1] for at, item in enumerate(items[:-1]) if item.value in ("-c", "-lc", "-ec")), None)
     if script is not None and _SHELLS.match(str(items[0].value)):
-        return _words(script, text)
+        return _words(script, text, variables)
     listed = {id(item) for node in nodes if node.kind == SEQUENCE for item in node.value}
-    return [word for item in items for word in ([_argument(item)] if id(item) in listed else _words(item, text))]
+    return [
+        word
+        for item in items
+        for word in ([_argument(item, variables)] if id(item) in listed else _words(item, text, variables))
+    ]
 
 
-def _argument(node: Node) -> Argument:
+def _argument(node: Node, variables: Variables = None) -> Argument:
     assert node.end is not None
     value = str(node.value)
-    known = None if _VARIABLE.search(value) else value
-    return Argument(known, node.start.index, node.end.index, from_variable=node.alias)
+    from_variable = node.alias or "$" in value
+    return Argument(filled(value, variables), node.start.index, node.end.index, from_variable=from_variable)
 
 
-def _words(node: Node, text: str) -> list[Argument]:
+def _words(node: Node, text: str, variables: Variables) -> list[Argument]:
     """The words of the command in a text that starts a server, else of the first; each at its place in the file."""
     assert node.end is not None
     start, end = node.start.index, node.end.index
@@ -136,8 +156,18 @@ def _words(node: Node, text: str) -> list[Argument]:
     if node.style != "|":
         raw = raw.replace("\\\n", "  ").replace("\n", " ")
     environment = Environment()
-    commands = [environment.take(command) for command in split_commands(" " * start + raw)]
-    return list(next((words for words in commands if read_server(words) is not None), commands[0] if commands else ()))
+    environment.know(variables or {})
+    runs = [
+        [_placed(word, start) for word in run if word.text != "" or not word.from_variable]
+        for command in split_commands(" " * start + raw)
+        for run in runs_in(command, environment.take(command), environment)
+    ]
+    return next((words for words in runs if read_server(words) is not None), runs[0] if runs else [])
+
+
+def _placed(word: Argument, start: int) -> Argument:
+    """A word that a variable of ``.env`` holds, at the text that it goes into."""
+    return word if word.start >= start else word._replace(start=start, end=start + 1)
 
 
 def _surroundings(container: Node, started: Started, places: Places) -> dict[str, Setting]:

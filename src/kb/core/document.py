@@ -44,6 +44,12 @@ def speaks_of_several_gpus(comment: str) -> bool:
     return several.search(comment) is not None and one.search(comment) is None
 
 
+def names_one_gpu(path: str) -> bool:
+    """Whether a file's name says that its run has one GPU: ``7B_lora_single_device.yaml``."""
+    name = path.rpartition("/")[2].casefold().replace("-", "_")
+    return "single_device" in name or "single_gpu" in name
+
+
 Reader = Literal["library", "script", "record"]
 """Who reads a config: the library whose names it has, a program of the project's own, or nobody: what a run had."""
 

@@ -34,6 +34,7 @@ _ASKS_TO = r"""(?mxi)^[ \t]+\w*(?:lora|peft|adapter)\w*[ \t]*:[ \t]*(?:Optional\
     |\bget_peft_config\("""
 _IMPORTS_TRAINER = r"(?m)^[ \t]*(?:from|import)[ \t]+(?:trl\b|transformers\b[^\n]*\bTrainer\b)|^[ \t]+Trainer,"
 _OF_TRL = ("SFT", "DPO", "GRPO", "Reward", "KTO", "ORPO", "CPO", "PPO", "RLOO", "GKD", "XPO", "NashMD", "BCO", "PRM")
+_TRAINERS = {"NashMD": "nash_md"}
 
 
 class Program(NamedTuple):
@@ -100,7 +101,7 @@ class Program(NamedTuple):
 
     def fixes(self, key: str) -> bool:
         """Whether it gives a setting of this name a value that stands there, in a table of arguments."""
-        return re.search(rf"""["']{re.escape(key)}["']\s*:\s*(?:["'\d]|True\b|False\b)""", self.text) is not None
+        return key in _fixed(self.text)
 
     @property
     def loads_by_unsloth(self) -> bool:
@@ -128,9 +129,28 @@ def freezes(text: str) -> bool:
     return "requires_grad" in text and re.search(_FREEZES, text) is not None
 
 
+def trainers_of(text: str) -> frozenset[str]:
+    """The trainers of TRL that a source calls, or builds a class of its own on, in the words of ``script.trainer``."""
+    if "trl" not in text:
+        return frozenset()
+    found = re.findall(rf"\b(Online|)({'|'.join(_OF_TRL)})Trainer[(),]", text)
+    return frozenset(_TRAINERS.get(name, "online_dpo" if online else name.lower()) for online, name in found)
+
+
+def guards_sampling(text: str) -> bool:
+    """Whether a source asks ``do_sample`` before it hands such options on: ``t if args.do_sample else None``."""
+    return re.search(r"\bif\b[^\n]*\bdo_sample\b", text) is not None
+
+
 def has_own_loss(text: str) -> bool:
     """Whether a source has a loss of its own that need not hold all logits."""
     return re.search(_OWN_LOSS, text) is not None
+
+
+@lru_cache(MOST_PROGRAMS)
+def _fixed(text: str) -> frozenset[str]:
+    """Every name that a source gives a value that stands there, in a table."""
+    return frozenset(re.findall(r"""["']([^"'\n]+)["']\s*:\s*(?=["'\d]|True\b|False\b)""", text))
 
 
 @lru_cache(MOST_PROGRAMS)

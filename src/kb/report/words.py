@@ -116,10 +116,10 @@ class Words:
         return list(dict.fromkeys(self._clause(each) for each in assumed))
 
     def _clause(self, each: Assumption) -> str:
-        key = f"certainty.clause.{each.name}"
+        names = (f"certainty.clause.{each.name}.{each.reason}", f"certainty.clause.{each.name}")
         values = {"name": each.name.rpartition(".")[2], "value": each.value}
         kind = "default" if each.reason == "library_default" else "other"
-        return self(key if key in self.messages else f"certainty.clause.{kind}", **values)
+        return self(next((key for key in names if key in self.messages), f"certainty.clause.{kind}"), **values)
 
     def _releases(self, on: OnRelease) -> str:
         """``with transformers 5.15 or newer, which ">=5.0" (requirements.txt:3) allows``."""
@@ -136,6 +136,8 @@ class Words:
         """A fact's value by its type, without its unit."""
         fact = self.facts.get(name)
         kind = fact.type if fact else None
+        if value == "":  # a flag that has none
+            return self.named("value", "nothing")
         if kind == "bytes" and not form and is_of_host(name) and isinstance(value, int | float):
             form = host_size(round(value)).rpartition(" ")[2]
         if kind == "bytes" and name.endswith((".low", ".high")) and isinstance(value, int | float):

@@ -98,7 +98,8 @@ class FileChecker:
             self.lookups |= programs.lookups
         self.beside = self.seen.text("beside", self.lookups["beside"])
         self._commands = Commands(catalog, programs)
-        self.joiner = Joiner(self.reader, catalog.dialects, self.seen.text("named", read), checker.given)
+        self._named = self.seen.text("named", read)
+        self.joiner = Joiner(self.reader, catalog.dialects, self._named, checker.given)
 
     def forget(self) -> None:
         """Look at the project's files anew: for a session that goes on while they change."""
@@ -240,7 +241,7 @@ class FileChecker:
             return []
         from kb.config.manifest import servers_in  # few files are manifests
 
-        return servers_in(parse(text, path), path, self._commands.reader)
+        return servers_in(parse(text, path), path, self._commands.reader, self._named)
 
     def settle(self, results: list[UnitResult], text: str, path: str) -> list[UnitResult]:
         """Apply the project's overrides and the file's suppression comments; hear what is wrong with the comments."""

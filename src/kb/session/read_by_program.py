@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
+from itertools import accumulate
 
 from kb.config.files import ConfigError
 from kb.config.program_files import ProgramFiles
@@ -27,6 +28,7 @@ BATCH = "training.per_device_train_batch_size"
 TWO_PROGRAMS = "two programs read it, each in its own way"
 NAMED = 0.5  # of a config's keys, those that a program which may read it names at least
 MOST_PROGRAMS = 12  # that are gone through for one config
+MOST_TEXT = 1 << 20  # of their sources, that are read for what they change: a folder may be a heap of any scripts
 PROCESSES, MACHINES = "launch.num_processes", "launch.num_machines"
 DISTRIBUTED = ("torchrun", "accelerate", "deepspeed")  # launchers that say in the environment how many there are
 OF_THE_CALL = ("training.", "trl.")
@@ -91,7 +93,10 @@ def _without_rewritten(units: Sequence[Unit], programs: Sequence[Program], root:
     keys = set(_keys(root))
     shares = [_share(each, root) for each in programs]
     most = [each for each, share in zip(programs, shares, strict=True) if share == max(shares)]
-    changed = frozenset(key for each in most for key in rewritten(each.text, keys))
+    most.sort(key=lambda each: len(each.text))
+    sizes = accumulate(len(each.text) for each in most)
+    looked = [each for each, size in zip(most, sizes, strict=True) if size <= MOST_TEXT or each is most[0]]
+    changed = frozenset(key for each in looked for key in rewritten(each.text, keys))
     return [_less(unit, changed) for unit in units] if changed else list(units)
 
 
@@ -123,9 +128,13 @@ def as_its_program_takes(
 
 
 def _taken(unit: Unit, programs: Sequence[Program], catalog: Catalog, files: ProgramFiles) -> Unit | None:
-    if len(programs) != 1 or not unit.keys or "Arguments" not in programs[0].text:
+    if len(programs) != 1 or not unit.keys:
         return None
     program = programs[0]
+    if (
+        "Arguments" not in program.text and "Trainer(" not in program.own
+    ):  # TRL's classes are called DPOConfig and so on
+        return None
     given = CommandLine(unit.path, unit.keys, _environment(unit))
     python = PythonReader(catalog.dialects, catalog.facts)
     try:

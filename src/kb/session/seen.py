@@ -87,7 +87,7 @@ def contents(path: str | None) -> bytes | None:
     return None if path is None else read_if_any(path, MAX_BYTES)
 
 
-SUFFIXES = (".json", ".yaml", ".yml", ".toml", ".py")
+SUFFIXES = (".json", ".yaml", ".yml", ".toml", ".py", ".env")
 MAX_FOLDERS = 8  # how far up a project's top may lie; runs are started there, and paths are relative to it
 
 

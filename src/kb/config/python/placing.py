@@ -45,6 +45,7 @@ def device_map_of(text: str) -> str | None:
 LOSS_ONLY = "training.prediction_loss_only"
 OF_METRICS = ("training.predict_with_generate", "training.metric_for_best_model")
 _TRAINER = r"Trainer\s*[(\[)]|(?m:^[ \t]*(?:from|import)\b[^\n]*Trainer\b)|(?m:^[ \t]+\w*Trainer,?[ \t]*$)"
+_BOUND_TRAINER = r"(?m)=[ \t]*(?:\w+\.)*\w*Trainer[ \t]*(?:if\b[^\n]*)?$"  # `trainer_cls = Trainer if … else …`
 _NO_METRIC = ("eval_loss", "loss", False, None)
 
 
@@ -58,7 +59,8 @@ def keeps_no_logits(text: str) -> bool:
     with a function that makes less of the logits of each step (``preprocess_logits_for_metrics``).
     """
     kept = "compute_metrics" in text and "preprocess_logits_for_metrics=" not in text
-    return "Trainer(" in text and not kept and ".predict(" not in text and "Trainer(**" not in text
+    trains = "Trainer(" in text or re.search(_BOUND_TRAINER, text) is not None
+    return trains and not kept and ".predict(" not in text and "Trainer(**" not in text
 
 
 POSITIONS = "model.max_positions"

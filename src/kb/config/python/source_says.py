@@ -11,6 +11,14 @@ from kb.core.program import freezes, has_own_loss
 
 ADAPTER, LORA, FUSED = "run.adapter", "lora.enabled", "model.fused_loss"
 OWN_LAYER = re.compile(r"^class (\w*(?:lora|adapter)\w*)\((?:\w+\.)*(?:Module|Linear\w*)\b", re.I | re.M)
+LOSS, COLUMNS = "embedding.loss", "embedding.columns"
+# The columns of a data set of triplets by the names that Sentence Transformers' own have, or a sample of three texts.
+TRIPLETS = re.compile(
+    r"""["']anchor["'].{0,300}?["']positive["'].{0,300}?["'](negative)(?:_1)?["']"""
+    r"""|\b(InputExample)\(\s*texts\s*=\s*\[[^\[\],]+,[^\[\],]+,[^\[\],]+\]|["'](triplet)["']\s*[,)]""",
+    re.S,
+)
+MORE_NEGATIVES = re.compile(r"""["'](?:negative_[2-9]|hard_negatives?)\b""")
 OWN_TRAINER = "def compute_loss("  # of a trainer that takes the loss from the logits by itself
 
 
@@ -26,6 +34,9 @@ def said_by_source(text: str, settings: Mapping[str, Setting], span: Span) -> di
         found[FUSED] = _unknown(FUSED, span, "forward" if fused is None else "compute_loss")
     if resizes_positions(text):
         found[POSITIONS] = _unknown(POSITIONS, span, "max_position_embeddings")
+    triplets = TRIPLETS.search(text) if LOSS in settings and COLUMNS not in settings else None
+    if triplets is not None and MORE_NEGATIVES.search(text) is None:
+        found[COLUMNS] = Setting(3, span, span, (triplets[triplets.lastindex or 0],), alias=True)
     asked = {name: each.value for name, each in (*settings.items(), *found.items())}
     if LOSS_ONLY not in settings and not asks_for_metrics(asked) and keeps_no_logits(text):
         # transformers, trainer.py, ``evaluate``: ``prediction_loss_only`` where ``compute_metrics`` is None

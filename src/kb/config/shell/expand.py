@@ -15,6 +15,8 @@ _CLOSING = frozenset(("fi", "done", "esac"))
 _KEYWORDS = frozenset(("then", "else", "elif", "do", "!", "{", "}", "time", "if", "while", "until"))
 _CONTINUED = re.compile(r"\\\r?\n")
 _NAMED = re.compile(r"(?:--)?\+{0,2}[A-Za-z_][\w.-]*=")
+UNTOLD, UNTOLD_OPTIONS = "\0", "\1"  # stand in a text of several words for a part that nobody knows: a value, or flags
+_UNTOLD = re.compile(r"[\0\1]")
 _OPTIONS = re.compile(r"ARG|OPT|FLAG|PARAM|EXTRA|^[@*]$", re.I)
 
 
@@ -100,13 +102,11 @@ class Environment:
         found: dict[str, str | None] = {}
         for name in names:
             if name in self.variables:
-                value = self.variables[name]
-                found[name] = None if value is None or value.items is not None else value.text
+                found[name] = _plain(self.variables[name])
         for word in command.words:
             match = _assigned(word)
             if match is not None and match[1] in names:
-                value = self._value(word, len(match[0]))
-                found[match[1]] = None if value is None or value.items is not None else value.text
+                found[match[1]] = _plain(self._value(word, len(match[0])))
         return found
 
     def know(self, variables: Mapping[str, str]) -> None:
@@ -139,11 +139,14 @@ class Environment:
         text, offsets = "", list[int]()
         for piece in pieces:
             part = self._lookup(piece)
-            if part is None or part.items is not None:
+            if part is not None and part.items is not None:
                 return None
+            if part is None:
+                part = _Literal(UNTOLD_OPTIONS if _seems_options(piece) else UNTOLD, (piece.start,))
             text += part.text
             offsets += part.offsets
-        return _Literal(text, tuple(offsets))
+        several = any(character.isspace() for character in text)
+        return _Literal(text, tuple(offsets)) if several or _UNTOLD.search(text) is None else None
 
     def _lookup(self, piece: Piece) -> _Literal | None:
         """The value of one piece. ``${NAME:-default}`` of a name that the script never sets is its default."""
@@ -164,15 +167,17 @@ class Environment:
         """The value of ``$((…))``, where the script's own variables give it; one that it never sets may be anything."""
 
         def look_up(name: str) -> str | None:
-            held = self.variables.get(name)
-            return None if held is None or held.items is not None else held.text
+            return _plain(self.variables.get(name))
 
         number = reckoned(piece.text, look_up)
         text = str(number)
         return None if number is None else _Literal(text, (piece.start,) * len(text))
 
     def known(self, piece: Piece) -> tuple[str, tuple[int, ...]] | None:
-        """The text of a piece and where each character of it stands; None where it is not known, or an array."""
+        """The text of a piece and where each character of it stands; None where it is not known, or an array.
+
+        Parts of a text that are not known are marked: :data:`UNTOLD`.
+        """
         value = self._lookup(piece)
         return None if value is None or value.items is not None else (value.text, value.offsets)
 
@@ -193,11 +198,17 @@ class Environment:
         text = ""
         for piece in word.pieces:
             part = self._lookup(piece)
-            if part is None or part.items is not None:
+            if part is None or _plain(part) is None:
                 named = _NAMED.match(text)
                 return (Argument(None, word.start, word.end, begins=named[0] if named else ""),)
             text += part.text
         return (Argument(text, word.start, word.end, from_variable=True),)
+
+
+def _plain(value: _Literal | None) -> str | None:
+    """The text of a value that is known as a whole."""
+    known = value is not None and value.items is None and _UNTOLD.search(value.text) is None
+    return value.text if value is not None and known else None
 
 
 def _assigned(word: Word) -> re.Match[str] | None:
@@ -225,10 +236,11 @@ def _split(value: _Literal) -> tuple[Argument, ...]:
     """The blank-separated parts of a value, each at its place; of one with a variable in it the text is not known."""
     return tuple(
         Argument(
-            None if "$" in match[0] or "`" in match[0] else match[0],
+            None if "$" in match[0] or "`" in match[0] or _UNTOLD.search(match[0]) else match[0],
             value.offsets[match.start()],
             value.offsets[match.end() - 1] + 1,
             shared=True,
+            options=UNTOLD_OPTIONS in match[0],
         )
         for match in re.finditer(r"\S+", value.text)
     )

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from kb.config.shell.expand import Argument
 from kb.config.shell.flags import Flag, is_flag, read_flags, short_flags
-from kb.config.shell.processes import NOTHING_AROUND, Processes, Surroundings, processes_of, tool_processes
+from kb.config.shell.processes import NOTHING_AROUND, Processes, Surroundings, one_device, processes_of, tool_processes
 from kb.config.shell.serving import Started, read_server, release_of_image, spelt_out
 from kb.config.shell.tools import NO_TOOLS, Tool, Tools
 from kb.core.record import NamedTuple
@@ -148,7 +148,7 @@ def read_launch(
         if run is None:
             return None
         processes = tool_processes(run.script, read_flags(rest, text), around, tool.processes)
-        return run._replace(processes=processes, word=arguments[start])
+        return run._replace(processes=processes or one_device(rest), word=arguments[start])
     launch = _split_launch(launcher, rest, text, tools)
     if launch is None:
         return None

@@ -1,8 +1,8 @@
-"""Commands in the text that ``bash -c`` is given: ``srun … bash -c "ray job submit -- python -m …"``."""
+"""Commands in the text that ``bash -c`` or ``eval`` is given: ``srun … bash -c "ray job submit -- python -m …"``."""
 
 from collections.abc import Iterator, Sequence
 
-from kb.config.shell.expand import Argument, Environment
+from kb.config.shell.expand import UNTOLD, UNTOLD_OPTIONS, Argument, Environment
 from kb.config.shell.launch import wraps
 from kb.config.shell.lexer import split_commands
 from kb.config.shell.words import Command, Word
@@ -19,6 +19,9 @@ def runs_in(
     What wraps the shell (``srun -n 8``) stands before each of those. Places are those in the script.
     """
     yield arguments
+    if len(command.words) == 2 and arguments and arguments[0].text == "eval":
+        yield from _commands_in(command.words[1], environment, ())
+        return
     for at, argument in enumerate(arguments[:-2]):
         name = (argument.text or "").rpartition("/")[2]
         if name not in _SHELLS or arguments[at + 1].text not in _TEXT_FOLLOWS:
@@ -28,12 +31,16 @@ def runs_in(
         if word is None:
             return
         before = arguments[:at] if at and wraps(arguments[0].text or "") else ()
-        text, places = _text_of(word, environment)
-        for inner in split_commands(text):
-            found = tuple(_moved(each, places) for each in environment.take(inner))
-            if found:
-                yield (*before, *found)
+        yield from _commands_in(word, environment, before)
         return
+
+
+def _commands_in(word: Word, environment: Environment, before: Sequence[Argument]) -> Iterator[Sequence[Argument]]:
+    text, places = _text_of(word, environment)
+    for inner in split_commands(text):
+        found = tuple(_moved(each, places) for each in environment.take(inner))
+        if found:
+            yield (*before, *found)
 
 
 def _text_of(word: Word, environment: Environment) -> tuple[str, list[int]]:
@@ -45,8 +52,10 @@ def _text_of(word: Word, environment: Environment) -> tuple[str, list[int]]:
             text += "${_}"
             places += [piece.start] * 4
         else:
-            text += value[0]
-            places += value[1]
+            for character, place in zip(*value, strict=True):
+                shown = "${_}" if character in (UNTOLD, UNTOLD_OPTIONS) else character
+                text += shown
+                places += [place] * len(shown)
     return text, places
 
 

@@ -194,6 +194,12 @@ def tool_processes(
     return Processes(around.allotment.gpus) if forced or around.allotment.gpus else None
 
 
+def one_device(words: Sequence[Argument]) -> Processes | None:
+    """One process where a recipe's name says so: torchtune's ``lora_finetune_single_device``; None of others."""
+    recipe = next((word for word in words if (word.text or "").endswith("_single_device")), None)
+    return None if recipe is None else Processes(1, 1, Flag("recipe", recipe, (recipe,), dashes=""))
+
+
 def _product(flags: Sequence[Flag | None]) -> Processes | None:
     """So many machines, with so many processes on each: where both are said."""
     said = [flag for flag in flags if flag is not None]

@@ -27,7 +27,7 @@ from kb.config.text.source import Places
 from kb.core.document import REWRITTEN, Setting, Unit
 from kb.core.expression import Unknown
 from kb.core.finding import Span
-from kb.core.program import Program
+from kb.core.program import Program, trainers_of
 
 BROUGHT = (
     "data.", "lora.", "quantization.", "model.name", "model.torch_dtype", "model.attn_implementation",
@@ -50,6 +50,7 @@ PAIRS = {
     "training.fp16": "training.bf16", "training.bf16": "training.fp16",
     "quantization.load_in_4bit": "quantization.load_in_8bit", "quantization.load_in_8bit": "quantization.load_in_4bit",
 }  # fmt: skip
+TRAINER, PLAIN = "script.trainer", frozenset(("sft",))  # of TRL's, what trains as the Trainer does
 UNMODELLED = ("run.quantized", NOT_MODELLED)
 # Libraries that split a model over GPUs by themselves, whatever the command says.
 _SPLITS = re.compile(
@@ -90,6 +91,12 @@ def with_program(unit: Unit, programs: Sequence[Program], speller: Speller) -> U
         settings[POSITIONS] = naming._replace(value=unknown)
     if has_own_loop(program.text):
         settings[OWN_LOOP] = naming._replace(value=True)
+    trainers = trainers_of(program.text)
+    if trainers - PLAIN and TRAINER not in unit.settings:
+        told = Unknown(frozenset((TRAINER,)), "known only when the command runs")
+        settings[TRAINER] = naming._replace(
+            value=next(iter(trainers)) if len(trainers) == 1 else told, path=("Trainer",)
+        )
     kept = {name: each for name, each in settings.items() if name not in OF_METRICS}
     return unit._replace(settings={**kept, **_said(unit, program)})
 

@@ -37,6 +37,9 @@ _IMAGES = (
     (re.compile(r"(?:^|/)huggingface/text-generation-inference(?::|@|$)"), TGI),
     (re.compile(r"(?:^|/)gg(?:ml-org|erganov)/llama\.cpp:(?:server|full)"), LLAMA),
 )
+_OF_VLLM = ("--gpu-memory-utilization", "--max-model-len", "--tensor-parallel-size", "--max-num-seqs")
+# Images whose tags are the server's own releases, wherever they are mirrored.
+_RELEASED = re.compile(r"(?:^|/)(?:vllm-openai|vllm|sglang|text-generation-inference):")
 _TAG = re.compile(r":v?(\d+(?:\.\d+){1,3})(?:$|[-+.a-z])")
 
 
@@ -45,10 +48,18 @@ def server_of_image(image: str) -> Server | None:
     return next((server for pattern, server in _IMAGES if pattern.search(image)), None)
 
 
+def own_image_of(image: str, flags: Sequence[Argument]) -> Server | None:
+    """vLLM, where an image that someone built is called so and is given flags that only its server has."""
+    name = image.rpartition("/")[2].partition(":")[0]
+    return VLLM if "vllm" in name and any(flag.text in _OF_VLLM for flag in flags) else None
+
+
 def release_of_image(image: str) -> str | None:
-    """``0.8.5`` of ``vllm/vllm-openai:v0.8.5``; None where the tag says no release, or is of llama.cpp's builds."""
+    """``0.8.5`` of ``vllm/vllm-openai:v0.8.5``; None where the tag says no release, or one of something else: of a
+    team's own image, of llama.cpp's builds.
+    """
     match = _TAG.search(image)
-    return match[1] if match is not None and "llama" not in image else None
+    return match[1] if match is not None and _RELEASED.search(image) is not None else None
 
 
 class Started(NamedTuple):

@@ -161,7 +161,8 @@ class Composer:
 
     def _see_key(self, parent: Node, key: Node, seen: dict[str, Node], mark: Any) -> None:
         if key.kind != SCALAR:
-            raise guard.at(mark, "config.complex-key")
+            doubled = key.kind == MAPPING and key.start.index == parent.start.index + 1  # `{{ name }}`
+            raise guard.at(mark, "config.template" if doubled else "config.complex-key")
         if key.value == "<<" and is_merge_key(key):
             parent.merges = True
             return

@@ -63,6 +63,7 @@ _ORDER = (
     "settings",
 )
 MAX_ASSUMED_LINES = 2
+_IN_WORDS = ("data.image_max_pixels",)  # no setting of every library, and a number that is hard to read
 _SAYS_ALL = ("full_length", "one_image", "pairs_of_texts")  # reasons that need no name and value beside them
 
 
@@ -101,6 +102,8 @@ def assumed_lines(
     for assumption in assumed:
         name, text = assumption.name.rpartition(".")[2], as_written(assumption.value)
         value = name + ("" if text[:1] in "<>" else "=") + text  # of releases the sign is there: trl>=0.19
+        if assumption.name in _IN_WORDS:
+            value = words(f"certainty.clause.{assumption.name}", value=assumption.value)
         by_reason.setdefault(assumption.reason, []).append(unbroken(value))
     total = len(assumed)
     for kept in range(total, 0, -1):
