@@ -23,7 +23,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 MANUALS = "man"
-ARCHIVE = "sources.json.xz"  # as kb.knowledge.packed reads it
+ARCHIVE = "packed.xz"  # as kb.knowledge.packed reads it
 PROJECT = "rules/schema/project.json"  # each start in a project with a kb.toml reads it
 SITE = "site_url"  # as kb.knowledge.locations reads it
 # What only a checkout needs: what the guide is made from, and the schemas of reports (rules/schema/output).
@@ -93,14 +93,15 @@ class PublicHook(MetadataHookInterface):
         metadata["urls"] = {name: url for name, url in urls.items() if project and url}
 
 
-def stage(root: str, folder: str, day: str) -> None:
-    """Put the rules and texts of a checkout into a folder, compiled, and packed into one file.
+def stage(root: str, folder: str, day: str) -> dict[str, bytes]:
+    """Put the rules and texts of a checkout into a folder, compiled, and return what a package holds packed, by name.
 
     The same files make the same bytes. Rules with faults end the build, each told with its place.
     """
     from kb.knowledge import KnowledgeError
-    from kb.knowledge.bundle import PACKED, build
+    from kb.knowledge.bundle import build
     from kb.knowledge.locations import Location, files_under
+    from kb.knowledge.packed import PARTS, SOURCES
     from kb.knowledge.readings import FILE
 
     for name in ("rules", "i18n"):
@@ -112,10 +113,11 @@ def stage(root: str, folder: str, day: str) -> None:
     except KnowledgeError as error:
         lines = (str(problem).replace(folder + os.sep, "") for problem in error.problems)
         raise SystemExit("\n".join([*lines, "the rules have faults: nothing was built"])) from None
-    for name in ("cold.json", "guide.json"):  # whys and examples, what the guide shows: a check reads none of them
+    parts: dict[str, bytes] = {}
+    for name in PARTS[:-1]:  # whys and examples, what the guide shows: a check reads none of them
         path = os.path.join(location.bundle, name)
-        with open(path, "rb") as part, open(path + PACKED, "wb") as packed_part:
-            packed_part.write(packed(part.read()))
+        with open(path, "rb") as part:
+            parts[name] = part.read()
         os.remove(path)
     os.remove(os.path.join(location.bundle, FILE))  # what was read of each: an installed package's do not change
     texts: dict[str, str] = {}
@@ -123,8 +125,7 @@ def stage(root: str, folder: str, day: str) -> None:
         with open(os.path.join(folder, name), encoding="utf-8", newline="") as stream:
             text = stream.read()
         texts[name] = bare(text) if name.endswith(".json") else text
-    with open(os.path.join(folder, ARCHIVE), "wb") as archive:
-        archive.write(packed(json.dumps(texts, ensure_ascii=False).encode()))
+    return {**parts, SOURCES: json.dumps(texts, ensure_ascii=False).encode()}
 
 
 def bare(schema: str) -> str:
@@ -192,7 +193,10 @@ class KnowledgeHook(BuildHookInterface):
         # The package that is being built is not installed where it is built.
         sys.path.insert(0, os.path.join(self.root, "src"))
         try:
-            stage(self.root, folder, day)
+            parts = stage(self.root, folder, day)
+            sizes = " ".join(str(len(part)) for part in parts.values())
+            with open(os.path.join(folder, ARCHIVE), "wb") as archive:
+                archive.write(packed(b"\n".join([sizes.encode(), b"".join(parts.values())])))
             self._write_manuals(folder)
         finally:
             sys.path.remove(os.path.join(self.root, "src"))

@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from kb.knowledge.packed import ARCHIVE
-from kb.knowledge.rules_release import FOLDER, MANIFEST, PACKAGE
+from kb.knowledge.rules_release import ARCHIVE, FOLDER, MANIFEST, PACKAGE
 
 Texts = dict[str, str]
 

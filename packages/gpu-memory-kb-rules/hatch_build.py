@@ -16,7 +16,8 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "src"))  # kb is not installed where this is built
 
-from kb.knowledge.rules_release import FOLDER, FORMAT, MANIFEST  # noqa: E402
+from kb.knowledge.packed import SOURCES  # noqa: E402
+from kb.knowledge.rules_release import ARCHIVE, FOLDER, FORMAT, MANIFEST  # noqa: E402
 
 _spec = spec_from_file_location("kb_hatch_build", os.path.join(ROOT, "hatch_build.py"))
 assert _spec is not None and _spec.loader is not None
@@ -36,13 +37,15 @@ class RulesHook(BuildHookInterface):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         self.staging = tempfile.mkdtemp(prefix="kb-rules-")
         try:
-            whole.stage(ROOT, self.staging, DAY)
+            texts = whole.stage(ROOT, self.staging, DAY)[SOURCES]
+            with open(os.path.join(self.staging, ARCHIVE), "wb") as archive:
+                archive.write(whole.packed(texts))
             with open(os.path.join(self.staging, MANIFEST), "w", encoding="utf-8") as stream:
                 json.dump({"format": FORMAT, "version": VERSION, "released": DAY}, stream)
         except BaseException:
             self.finalize(version, build_data, "")
             raise
-        for name in (whole.ARCHIVE, MANIFEST):
+        for name in (ARCHIVE, MANIFEST):
             build_data["force_include"][os.path.join(self.staging, name)] = f"{FOLDER}/{name}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:

@@ -18,8 +18,7 @@ import pytest
 from kb import __version__
 from kb.commands.rules.command import main
 from kb.core.text import UserError
-from kb.knowledge.packed import ARCHIVE
-from kb.knowledge.rules_release import FOLDER, FORMAT, PACKAGE, SPARED_SECONDS, read_release
+from kb.knowledge.rules_release import ARCHIVE, FOLDER, FORMAT, PACKAGE, SPARED_SECONDS, read_release
 from packages import ROOT, build, call, made_once
 from rules_wheels import Texts, index_of, remade
 

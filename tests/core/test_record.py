@@ -108,6 +108,19 @@ def test_a_class_keeps_what_it_says_of_itself() -> None:
     assert repr(Spoken(3)) == "<3>" and Nothing() == () and repr(Nothing()) == "Nothing()"
 
 
+def test_the_thousandth_record_is_made_as_the_first() -> None:
+    """From some number on a compiled function makes them."""
+
+    class Many(record.NamedTuple):
+        a: int
+        b: str = "x"
+
+    made = [(Many(at), Many(at, b="x"), Many(b="x", a=at), Many(at, "x")) for at in range(1000)]
+    assert all(each == ((at, "x"),) * 4 for at, each in enumerate(made))
+    assert {type(one) for each in made for one in each} == {Many}
+    assert Many.__new__.__code__.co_varnames[1:] == ("a", "b")
+
+
 def test_the_first_of_a_class_may_be_made_of_a_sequence() -> None:
     class Late(record.NamedTuple):
         a: int

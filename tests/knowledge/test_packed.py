@@ -3,6 +3,7 @@
 import json
 import lzma
 import os
+import re
 import subprocess
 import sys
 import time
@@ -18,12 +19,18 @@ from kb.knowledge.locations import Location, opened
 TEXTS = {"rules/checks/batch/one.yaml": "id: one\r\n", "rules/vocabulary.yaml": "뜻: 하나\n", "i18n/ko.yaml": "k: 말\n"}
 
 
+def archive(sources: str, cold: str = "", guide: str = "") -> bytes:
+    """What a package holds packed."""
+    parts = [part.encode() for part in (cold, guide, sources)]
+    return lzma.compress(b" ".join(str(len(part)).encode() for part in parts) + b"\n" + b"".join(parts))
+
+
 @pytest.fixture
 def sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Location:
     """A place as in an installed package, and no cache yet."""
     data = tmp_path / "data"
     data.mkdir()
-    (data / packed.ARCHIVE).write_bytes(lzma.compress(json.dumps(TEXTS).encode()))
+    (data / packed.ARCHIVE).write_bytes(archive(json.dumps(TEXTS)))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     packed.unpacked.cache_clear()
     return Location(str(data / "rules"), str(data / "i18n"), True)
@@ -50,8 +57,8 @@ def test_a_checkout_is_used_as_it_lies(tmp_path: Path) -> None:
 
 def test_another_kb_s_sources_lie_beside(sealed: Location) -> None:
     first = opened(sealed)
-    archive = Path(sealed.rules).parent / packed.ARCHIVE
-    archive.write_bytes(lzma.compress(json.dumps({**TEXTS, "rules/new.yaml": "id: new\n"}).encode()))
+    kept = Path(sealed.rules).parent / packed.ARCHIVE
+    kept.write_bytes(archive(json.dumps({**TEXTS, "rules/new.yaml": "id: new\n"})))
     packed.unpacked.cache_clear()
     assert "rules/new.yaml" in held(opened(sealed)) and held(first) == TEXTS
 
@@ -70,13 +77,13 @@ def test_runs_at_once_leave_one_whole_folder(sealed: Location, tmp_path: Path) -
     assert held(opened(sealed)) == TEXTS
 
 
-@pytest.mark.parametrize("damage", [b"", b"no archive", lzma.compress(json.dumps(TEXTS).encode())[:-20]])
+@pytest.mark.parametrize("damage", [b"", b"no archive", archive(json.dumps(TEXTS))[:-20]])
 def test_a_damaged_archive_is_named_and_nothing_is_left(sealed: Location, tmp_path: Path, damage: bytes) -> None:
-    archive = Path(sealed.rules).parent / packed.ARCHIVE
-    archive.write_bytes(damage)
+    kept = Path(sealed.rules).parent / packed.ARCHIVE
+    kept.write_bytes(damage)
     with pytest.raises(UserError) as caught:
         opened(sealed)
-    assert caught.value.key == "rules.not_unpacked" and caught.value.values["path"] == str(archive)
+    assert caught.value.key == "rules.not_unpacked" and caught.value.values["path"] == str(kept)
     assert not (tmp_path / "cache").exists()
 
 
@@ -95,13 +102,17 @@ def test_what_no_run_has_used_for_a_month_is_cleared(sealed: Location, tmp_path:
 
 
 def test_a_part_that_a_package_holds_packed_is_read_and_one_that_is_damaged_is_told(tmp_path: Path) -> None:
-    part, data = tmp_path / "cold.json", {"rules": {"왜": ["메모리"]}}
-    packed = lzma.compress(encoded(data).encode())
-    (tmp_path / "cold.json.xz").write_bytes(packed)
-    assert read_data(str(part)) == data
-    (tmp_path / "cold.json.xz").write_bytes(packed[:-20])
-    with pytest.raises(ValueError, match=r"cold\.json\.xz"):
-        read_data(str(part))
-    (tmp_path / "cold.json.xz").unlink()
-    with pytest.raises(OSError):
-        read_data(str(part))
+    bundle, holder = tmp_path / "rules/.bundle", tmp_path / packed.ARCHIVE
+    bundle.mkdir(parents=True)
+    cold, guide = {"rules": {"왜": ["메모리"] * 5000}}, {"presets": {"하나": 1}}
+    whole = archive("{}", encoded(cold), encoded(guide))
+    holder.write_bytes(whole)
+    assert read_data(str(bundle / "cold.json")) == cold and read_data(str(bundle / "guide.json")) == guide
+    for damaged in (whole[:-60], whole[: len(whole) // 2], b"", b"nothing", lzma.compress(b"3 4\n12")):
+        holder.write_bytes(damaged)
+        with pytest.raises(ValueError, match=re.escape(packed.ARCHIVE)):
+            read_data(str(bundle / "guide.json"))
+    holder.unlink()
+    for name in ("cold.json", "guide.json", "hot.json"):
+        with pytest.raises(OSError):
+            read_data(str(bundle / name))

@@ -2,11 +2,12 @@
 
 import ast
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from catalog_sample import load_catalog
 
@@ -39,6 +40,7 @@ PURE_LIBRARY = {
 PURE_BUT = {
     ("kb.memory.engine.tape", "sys"), ("kb.memory.engine.trace", "sys"), ("kb.memory.engine.world", "threading"),
     ("kb.memory.engine.world", "gc"),
+    ("kb.memory", "importlib"),  # its names are imported where they are asked for
 }  # fmt: skip
 HEAVY = {"torch", "jsonschema", "pynvml", "rich", "psutil", "transformers", "subprocess", "concurrent", "difflib"}
 # Packages that are themselves imported only where they are used, and may say at the top what they stand on.
@@ -166,8 +168,10 @@ def test_checking_a_config_starts_without_heavy_packages() -> None:
 # --- sizes: what is longer than the limits is named here, each with its reason --------------------------------------
 LONGEST_FUNCTION, MOST_PARAMETERS = 60, 10
 LONGEST_MODULE, SHORTEST_MODULE = 300, 40
-MOST_LATE_IMPORTS = 75  # of kb, in functions
-MOST_LOADED, MOST_PATTERNS = 156, 12  # of kb's modules and of kb's patterns, by a plain check of one file
+MOST_LATE_IMPORTS = 78  # of kb, in functions
+MOST_PATTERNS = 12  # of kb's, compiled by a plain check of one file
+# Of kb's modules, by the model that the file names; of the second nothing is predicted.
+MOST_LOADED = {"csebuetnlp/mT5_multilingual_XLSum": 157, "data/of-nobody": 106}
 OVERLONG = {
     "kb.advice.setup.setup_of": "a record of fifty fields, one a line",
     "kb.advice.facts._made": "the table of providers, one a line",
@@ -243,6 +247,8 @@ def count(pattern, flags=0):
         patterns.append(pattern)
     return compiled(pattern, flags)
 re._compiler.compile = count
+import pytest
+
 from kb.commands.check import main
 main(sys.argv[1:])
 modules = [name for name in sys.modules if name == "kb" or name.startswith("kb.")]
@@ -250,12 +256,15 @@ print(len(modules), len(patterns), *sorted(modules), file=sys.stderr)
 """
 
 
-def test_a_plain_check_loads_and_compiles_no_more_than_it_did(tmp_path: Path) -> None:
+@pytest.mark.parametrize("model", MOST_LOADED)
+def test_a_plain_check_loads_and_compiles_no_more_than_it_did(tmp_path: Path, model: str) -> None:
     """What one file needs of kb: raise a limit only for what every check of a file needs."""
     load_catalog()
-    config = shutil.copy(SOURCE.parents[1] / "examples" / "mt5-summary-team.yaml", tmp_path)
-    command = [sys.executable, "-c", COUNTED, config, "--gpu", "rtx-3090", "--host-memory", "60GB", "--cpus", "16"]
+    example = (SOURCE.parents[1] / "examples" / "mt5-summary-team.yaml").read_text("utf-8")
+    config = tmp_path / "config.yaml"
+    config.write_text(example.replace("csebuetnlp/mT5_multilingual_XLSum", model), "utf-8")
+    command = [sys.executable, "-c", COUNTED, str(config), "--gpu", "rtx-3090", "--host-memory", "60GB", "--cpus", "16"]
     environment = {**os.environ, "PYTHONPATH": str(SOURCE.parent), "XDG_CACHE_HOME": str(tmp_path)}
     run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
     loaded, patterns, *names = run.stderr.split()
-    assert int(loaded) <= MOST_LOADED and int(patterns) <= MOST_PATTERNS, (patterns, names)
+    assert int(loaded) <= MOST_LOADED[model] and int(patterns) <= MOST_PATTERNS, (patterns, names)

@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import lzma
 import os
 import re
 import shutil
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from kb.commands.check import main
+from kb.knowledge.packed import ARCHIVE, SOURCES, part_of
 from packages import BEING_WRITTEN, CONSTRAINED, ROOT, build, call, missing
 
 MACHINE = ("--gpu", "rtx-3090", "--host-memory", "60GB", "--cpus", "4", "--transformers", "5.23.0", "--torch", "2.13.0")
@@ -43,16 +43,14 @@ def data_of(folder: Path) -> set[str]:
 def test_the_wheel_carries_every_rule_and_text_and_the_bundle(wheel: Path) -> None:
     built = zipfile.ZipFile(wheel)
     names = set(built.namelist())
-    packed = json.loads(lzma.decompress(built.read("kb/_data/sources.json.xz")))
+    packed = json.loads(part_of(built.read(f"kb/_data/{ARCHIVE}"), SOURCES))
     for name in data_of(ROOT / "rules") | {"i18n/ko.yaml", "i18n/en.yaml"}:
         assert packed[name] == (ROOT / name).read_bytes().decode()
-    assert {
-        f"kb/_data/rules/.bundle/{part}" for part in ("hot.json", "cold.json.xz", "guide.json.xz", "ko.json", "en.json")
-    } <= names
+    assert {f"kb/_data/rules/.bundle/{part}" for part in ("hot.json", "ko.json", "en.json")} <= names
 
 
 def test_the_wheel_stays_small(wheel: Path) -> None:
-    assert wheel.stat().st_size <= 2_600_000
+    assert wheel.stat().st_size <= 2_450_000
 
 
 def test_an_installed_kb_shows_tries_and_validates_its_rules(installed: Path, tmp_path: Path) -> None:

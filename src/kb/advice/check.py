@@ -3,7 +3,6 @@
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from kb.advice.estimator import Estimator
 from kb.advice.facts import SERVERS, Known, UnitFacts
 from kb.advice.grounds import of_gpu, turned_by
 from kb.advice.left_to_program import left_to_program
@@ -226,7 +225,11 @@ class Checker:
         )
         predictable = predictable and not (note is not None and note[0] in ("engine_not_followed", "quantized_alone"))
         usable = model if predictable else None
-        estimator = Estimator(usable, self.machine, constants, rough=self.rough) if usable else None
+        estimator = None
+        if usable is not None:
+            from kb.advice.estimator import Estimator  # where nothing is predicted, the memory model is not needed
+
+            estimator = Estimator(usable, self.machine, constants, rough=self.rough)
         return UnitFacts(
             unit=unit,
             model=model,

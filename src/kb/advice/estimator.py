@@ -15,8 +15,8 @@ from kb.memory import (
     surely_out_of_memory,
     workers_that_fit,
 )
-from kb.memory.predict import reservable_bytes
-from kb.memory.process import usable_bytes
+from kb.memory.prediction import reservable_bytes
+from kb.memory.process import usable_on
 from kb.memory.search import GRAIN, LARGEST_BATCH, BatchField, largest_dividing, use_by_batch
 
 if TYPE_CHECKING:
@@ -196,12 +196,6 @@ class Estimator:
             used = max((phase.process_used_bytes for phase in report.phases), default=0)
             fits.append(GpuFit(gpu=gpu, verdict=report.verdict, process_used_bytes=used, limit_bytes=gpu.memory_total))
         return tuple(fits)
-
-
-def usable_on(machine: Machine, constants: Mapping[str, float]) -> int | None:
-    """What CUDA gives one process of the machine's smallest GPU; None where there is no GPU."""
-    limit = machine.gpu_limit_bytes
-    return None if limit is None else usable_bytes(limit, constants)
 
 
 def on_gpu(gpu: Gpu) -> Machine:

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kb.advice.distributed_facts import DistributedFacts, hidden_behind, stage_in_name
-from kb.advice.estimator import usable_on
 from kb.advice.grounds import Grounds
 from kb.advice.memory_facts import PredictedFacts, memory_fact
 from kb.advice.no_prediction import Note
@@ -19,6 +18,7 @@ from kb.core.lint import Release
 from kb.core.model import Model, ModelIdentity
 from kb.core.record import NamedTuple
 from kb.core.setup import Assumption, TrainingSetup
+from kb.memory.process import usable_on
 
 SERVERS = ("vllm", "sglang", "tgi", "llama-server")  # dialects of what starts an inference server
 # What is known of any model whose config.json can be read: a fact, and the field of its identity.

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kb.advice.question import ATTENTIONS, RunSettings
+from kb.advice.run_kind import KNOWN_OPTIMIZERS
 from kb.core.document import Setting, Unit
 from kb.core.finding import Span
 from kb.core.setup import Assumption
 from kb.core.text import UserError, nearest
-from kb.memory.states import KNOWN_OPTIMIZERS
 
 # As the flags name them → as the Trainer does; the Trainer's own names are taken too.
 OPTIMIZERS: Mapping[str, str] = {

@@ -1,14 +1,17 @@
 """The facts that predictions give, under ``memory.``, ``fit.`` and ``saving.``, by vocabulary name."""
 
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kb.advice.estimator import Estimator
+from kb import memory
 from kb.advice.no_prediction import Note, refusal_of
 from kb.core.hardware import Machine
 from kb.core.memory_report import OVER, MemoryReport, Status
 from kb.core.setup import TrainingSetup
-from kb.memory import UnsupportedArchitectureError, targets_for
+from kb.memory import UnsupportedArchitectureError
+
+if TYPE_CHECKING:
+    from kb.advice.estimator import Estimator
 
 # Which terms of a phase's ledger make up a fact.
 TERMS_OF = {
@@ -41,7 +44,7 @@ class PredictedFacts:
     def __init__(
         self,
         setup: TrainingSetup,
-        estimator: Estimator | None,
+        estimator: "Estimator | None",
         machine: Machine,
         said: int | None = None,
         *,
@@ -63,7 +66,7 @@ class PredictedFacts:
         return PredictedFacts(setup, self._rough_enough, self.machine, self.said, supposed=True)
 
     @cached_property
-    def _rough_enough(self) -> Estimator | None:
+    def _rough_enough(self) -> "Estimator | None":
         """What answers for another setup: roughly, where that gives each phase of this one its verdict; of a run that
         is out of memory, where it finds no fault with fewer phases: what fits is not what is asked about then.
         """
@@ -199,7 +202,7 @@ class PredictedFacts:
     def _changed(self, name: str) -> TrainingSetup:
         setup = self.setup._replace(**CHANGES[name])
         if setup.method == "lora" and setup.lora_target_modules is None and self.estimator is not None:
-            return setup._replace(lora_target_modules=targets_for(self.estimator.model.architecture))
+            return setup._replace(lora_target_modules=memory.targets_for(self.estimator.model.architecture))
         return setup
 
 

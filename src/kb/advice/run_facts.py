@@ -4,12 +4,12 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from kb import memory
 from kb.core.document import Unit
 from kb.core.expression import Unknown, is_unknown
 from kb.core.facts import FactType
 from kb.core.model import Model
 from kb.core.setup import TrainingSetup
-from kb.memory import UnknownTargetsError, match_targets, modules
 
 
 def eval_generations(setting: Callable[[str], Any]) -> Any:
@@ -144,7 +144,7 @@ class AdapterFacts:
         if self._model is None:
             return Unknown(frozenset(("model.name",)), "model not known")
         try:
-            matched, _ = match_targets(self._model.architecture, self._setup.lora_target_modules)
+            matched, _ = memory.match_targets(self._model.architecture, self._setup.lora_target_modules)
             paths = [path for module in matched for path in module.paths()]
             return _unmatched(keys, paths)
         except ValueError as error:
@@ -167,8 +167,8 @@ class AdapterFacts:
         if self._model is None or self._setup.method == "full" or targets is None:
             return None
         try:
-            matched, missing = match_targets(self._model.architecture, targets)
-        except UnknownTargetsError as error:
+            matched, missing = memory.match_targets(self._model.architecture, targets)
+        except memory.UnknownTargetsError as error:
             return Unknown(reason=str(error))
         found = tuple(dict.fromkeys(module.name.rpartition(".")[2] for module in matched))
         if self._model.architecture.experts:  # one parameter of a layer from transformers 5 on, modules before
@@ -190,7 +190,7 @@ class AdapterFacts:
     def _modules(self) -> Any:
         if self._model is None:
             return None
-        names = (module.name.rpartition(".")[2] for module in modules(self._model.architecture))
+        names = (module.name.rpartition(".")[2] for module in memory.modules(self._model.architecture))
         return tuple(dict.fromkeys(names))
 
 

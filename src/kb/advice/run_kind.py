@@ -10,8 +10,6 @@ from kb.core.document import Unit
 from kb.core.expression import is_unknown
 from kb.core.model import Model
 from kb.core.setup import Assumption, WeightType
-from kb.memory.architecture_decoder import MIXTURES
-from kb.memory.states import KNOWN_OPTIMIZERS
 
 WEIGHT_TYPES: Mapping[str, WeightType] = {
     "float16": "fp16",
@@ -93,7 +91,11 @@ def packs_experts(read: SettingsReader, model: Model | None, transformers: tuple
     modeling_qwen3_moe.py of 4.57 and 5.23). The newest release is assumed where it is not known.
     """
     packed = next((name for name in PACKED_BY if read.value(name) is True), None)
-    if packed is None or model is None or model.architecture.model_type not in MIXTURES:
+    if packed is None or model is None:
+        return None
+    from kb.memory.architecture_decoder import MIXTURES  # few models need it
+
+    if model.architecture.model_type not in MIXTURES:
         return None
     if transformers is None:
         read.assumed.append(Assumption(name="transformers.release", value="5", reason="experts_left_whole"))
@@ -104,6 +106,11 @@ def packs_experts(read: SettingsReader, model: Model | None, transformers: tuple
 
 ON_TPU = ("training.tpu_num_cores", "launch.tpu")
 ADAMW = ("adam", "adamw", "torch.optim.adam", "torch.optim.adamw")  # other words for PyTorch's own
+KNOWN_OPTIMIZERS = (
+    "adamw_torch_fused", "adamw_bnb_8bit", "adamw_8bit", "paged_adamw_8bit", "paged_adamw_32bit", "paged_adamw",
+    "lion_32bit", "lion_8bit", "paged_lion_32bit", "paged_lion_8bit", "adamw_torch", "adamw_hf", "adafactor",
+    "sgd", "none",
+)  # fmt: skip
 OPTIMIZERS_OF_DEEPSPEED = ("adam", "adamw", "cpuadam", "deepspeedcpuadam", "fusedadam")
 ATTENTIONS = ("eager", "sdpa", "flash", "flash_attention_2", "flash_attention_3")
 LORA = ("lora", "dora", "rslora")

@@ -7,7 +7,7 @@ hash of the contents, so that a fresh clone or a touched file does not rebuild. 
 import json
 import os
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kb.core.catalog import Entries
@@ -16,13 +16,12 @@ from kb.knowledge.locations import Location, files_under
 if TYPE_CHECKING:
     from kb.knowledge.compile import Files
 
-FORMAT = 7
-LINED = {
-    "hot": ("wordings", "gpus", "models", "names")
-}  # part → kinds of which a start needs few entries: each a line of its own
-LINES = "lines"  # kind → the ids of its entries, in the order of their lines
+FORMAT = 8
+TEXTS = "texts"  # of a language: its sentences by the first word of their keys
+# part → kinds of which a start needs few entries: each a line of its own
+LINED = {"hot": ("wordings", "gpus", "models", "names"), "ko": (TEXTS,), "en": (TEXTS,)}
+LINES = "lines"  # kind → the ids of its entries → where its line begins, counted from the first line of all
 STAMP = "stamp.json"
-PACKED = ".xz"  # after the name of a part that a package holds packed
 
 
 def load_part(location: Location, part: str, *, beside: bool = False) -> Any:
@@ -140,17 +139,48 @@ def read_data(path: str) -> Any:
         with open(path, "rb") as stream:  # as bytes: reading a megabyte as text takes longer than parsing it
             whole = stream.read()
     except FileNotFoundError:
-        whole = _unpacked(path + PACKED)
-    check, head, *lines = whole.split(b"\n")
-    body = memoryview(whole)[len(check) + 1 :]  # without a copy: most of it may not be needed
-    if check.decode("ascii", "replace") != f"{zlib.crc32(body):08x}":
+        whole = _unpacked(path)
+    begin = whole.find(b"\n") + 1
+    body = memoryview(whole)[begin:]  # without a copy: most of it may not be needed
+    if whole[: begin - 1].decode("ascii", "replace") != f"{zlib.crc32(body):08x}":
         raise ValueError(f"{path} is damaged")
-    data = json.loads(head.decode())
-    if lines:
-        for kind, names in data.pop(LINES).items():
-            data[kind] = Entries(dict(zip(names, lines, strict=False)), json.loads)
-            del lines[: len(names)]
-    return data
+    end = whole.find(b"\n", begin)
+    if end < 0:
+        return json.loads(whole[begin:].decode())
+    data = json.loads(whole[begin:end].decode())
+
+    def line(at: int) -> Any:
+        start = end + 1 + at
+        return json.loads(whole[start : whole.index(b"\n", start)].decode())
+
+    for kind, places in data.pop(LINES).items():
+        data[kind] = Entries(places, line)
+    return _Texts(data[TEXTS]) if TEXTS in data else data
+
+
+class _Texts(Mapping[str, str]):
+    """The sentences of one language by key."""
+
+    __slots__ = ("_groups",)
+
+    def __init__(self, groups: Mapping[str, Mapping[str, str]]) -> None:
+        self._groups = groups
+
+    def __getitem__(self, key: str) -> str:
+        return self._groups[_group(key)][key]
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and key in self._groups.get(_group(key), ())
+
+    def __iter__(self) -> Iterator[str]:
+        return (key for group in self._groups.values() for key in group)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._groups.values()))
+
+
+def _group(key: str) -> str:
+    return key.partition(".")[0]
 
 
 def _unpacked(path: str) -> bytes:
@@ -160,21 +190,31 @@ def _unpacked(path: str) -> bytes:
         OSError: there is none, or this Python has no lzma.
         ValueError: it is damaged.
     """
-    with open(path, "rb") as stream:
+    from kb.knowledge.packed import ARCHIVE, PARTS, part_of
+
+    folder, name = os.path.split(path)
+    archive = os.path.join(os.path.dirname(os.path.dirname(folder)), ARCHIVE)
+    if name not in PARTS:
+        raise FileNotFoundError(path)
+    with open(archive, "rb") as stream:
         packed = stream.read()
     try:
-        import lzma
-
-        return lzma.decompress(packed)
+        return part_of(packed, name)
     except ImportError as error:
         raise OSError(str(error)) from None
-    except (lzma.LZMAError, EOFError) as error:
-        raise ValueError(f"{path}: {error}") from None
+    except ValueError as error:
+        raise ValueError(f"{archive}: {error}") from None
 
 
 def write_part(location: Location, part: str, data: Any) -> None:
     """A part to the bundle of a place."""
-    write_text(os.path.join(location.bundle, f"{part}.json"), encoded(data, LINED.get(part, ())))
+    kinds = LINED.get(part, ())
+    if TEXTS in kinds:
+        grouped: dict[str, dict[str, str]] = {}
+        for key, text in data.items():
+            grouped.setdefault(_group(key), {})[key] = text
+        data = {TEXTS: grouped}
+    write_text(os.path.join(location.bundle, f"{part}.json"), encoded(data, kinds))
 
 
 def write_data(path: str, data: Any) -> None:
@@ -192,13 +232,21 @@ def write_text(path: str, text: str) -> None:
 
 def encoded(data: Any, lined: Sequence[str] = ()) -> str:
     """A part as it lies on disk: a checksum, then JSON; behind it a line for each entry of the kinds in ``lined``."""
-    head = data
-    if lined:
-        rest = {kind: entries for kind, entries in data.items() if kind not in lined}
-        head = {**rest, LINES: {kind: list(data[kind]) for kind in lined}}
-    rows = (row for kind in lined for row in data[kind].values())
-    body = "\n".join(map(_json, (head, *rows)))
+    body = _in_lines(data, lined) if lined else _json(data)
     return f"{zlib.crc32(body.encode()):08x}\n{body}"
+
+
+def _in_lines(data: Mapping[str, Any], lined: Sequence[str]) -> str:
+    places: dict[str, dict[str, int]] = {kind: {} for kind in lined}
+    rows: list[str] = []
+    size = 0
+    for kind in lined:
+        for name, row in data[kind].items():
+            rows.append(_json(row) + "\n")
+            places[kind][name] = size
+            size += len(rows[-1].encode())
+    head = {kind: entries for kind, entries in data.items() if kind not in lined}
+    return "".join((_json({**head, LINES: places}), "\n", *rows))
 
 
 def _json(data: Any) -> str:

@@ -1,6 +1,8 @@
-"""The sources of an installed kb: one compressed file in the package, unpacked where an entry is read as it is written.
+"""What an installed kb seldom reads: the parts of the bundle that no check needs, and the sources. One compressed file.
 
-Most commands read the bundle alone; eight hundred small files would be a third of the wheel.
+A part says much of what its sources say, so that one stream holds both in little more than the sources take. It is
+unpacked as far as the part that is asked for. The sources, the last, become files where an entry is read as written;
+eight hundred small files would be a third of the wheel.
 """
 
 import json
@@ -8,9 +10,38 @@ import os
 import time
 from collections.abc import Mapping
 from functools import cache
+from itertools import accumulate
 
-ARCHIVE = "sources.json.xz"  # in the folder that holds rules/ and i18n/ elsewhere
+ARCHIVE = "packed.xz"  # in the folder that holds rules/ and i18n/ elsewhere
+PARTS = ("cold.json", "guide.json", SOURCES := "sources.json")  # in this order, behind a line with their sizes
+_LINE = 200  # bytes that hold the first line
 MARKED_SECONDS, UNUSED_SECONDS = 24 * 3600, 30 * 24 * 3600
+
+
+def part_of(packed: bytes, name: str) -> bytes:
+    """One of :data:`PARTS`.
+
+    Raises:
+        ImportError: this Python has no lzma.
+        ValueError: it is damaged.
+    """
+    import lzma
+
+    try:
+        if name == SOURCES:
+            held = lzma.decompress(packed)  # all of it, with its checksum; the other parts have their own
+        else:
+            reader = lzma.LZMADecompressor()
+            held = reader.decompress(packed, _LINE)
+            held += reader.decompress(b"", sum(map(int, held.partition(b"\n")[0].split()[: PARTS.index(name) + 1])))
+    except (lzma.LZMAError, EOFError) as error:
+        raise ValueError(str(error)) from None
+    sizes, _, body = held.partition(b"\n")
+    ends = [0, *accumulate(map(int, sizes.split()))]
+    at = PARTS.index(name)
+    if len(ends) <= len(PARTS) or len(body) < ends[at + 1]:
+        raise ValueError("it is cut off")
+    return body[ends[at] : ends[at + 1]]
 
 
 @cache
@@ -24,7 +55,6 @@ def unpacked(archive: str, cache: str) -> str:
     """
     import atexit
     import hashlib
-    import lzma
     import shutil
     import tempfile
 
@@ -34,10 +64,7 @@ def unpacked(archive: str, cache: str) -> str:
     if os.path.isdir(kept):
         _mark_used(kept)
         return kept
-    try:
-        texts = json.loads(lzma.decompress(packed))
-    except (lzma.LZMAError, EOFError) as error:
-        raise ValueError(str(error)) from None
+    texts = json.loads(part_of(packed, SOURCES))
     made = ""
     try:
         os.makedirs(cache, exist_ok=True)

@@ -27,7 +27,7 @@ from kb.knowledge.bundle import load_part, write_part
 from kb.knowledge.catalog import load_words_alone
 from kb.knowledge.compile import compile_knowledge
 from kb.knowledge.locations import Location, Update, record_path, shipped, updated, updates_folder
-from kb.knowledge.packed import ARCHIVE, write_texts
+from kb.knowledge.packed import write_texts
 from kb.knowledge.problems import KnowledgeError
 from kb.knowledge.readings import FILE
 
@@ -36,6 +36,7 @@ from kb.knowledge.readings import FILE
 FORMAT = 1
 PACKAGE = "gpu-memory-kb-rules"
 FOLDER = PACKAGE.replace("-", "_")  # in the wheel
+ARCHIVE = "sources.json.xz"
 MANIFEST = "release.json"
 LARGEST_BYTES = 64 << 20  # of all texts: today 5 MB
 SPARED_SECONDS = 24 * 3600  # a run that began before may still read what nothing names any more

@@ -13,6 +13,7 @@ from kb.machine.reading import Note, Reading, Reported, Unanswered
 LIBRARY = "libnvidia-ml.so.1"
 # Where the loader's own search does not look on every system: WSL, Kubernetes device plugins, NixOS.
 _FURTHER_FOLDERS = ("usr/lib/wsl/lib", "usr/local/nvidia/lib64", "run/opengl-driver/lib")
+_INSTALLED = "/etc/ld.so.cache"  # of this system, whatever the root: that is where the loader looks
 # Signs of a driver or of a GPU handed into a container; /dev/dxg is WSL's.
 _DRIVER_SIGNS = ("proc/driver/nvidia/version", "dev/nvidiactl", "dev/dxg")
 
@@ -67,11 +68,28 @@ def wrapper(root: str = "/") -> Any:
 
 
 def _no_library(root: str) -> Note:
-    if any(os.path.exists(os.path.join(root, sign)) for sign in _DRIVER_SIGNS):
+    if _signs_of_driver(root):
         return "library_not_found"
     if surroundings.in_wsl(root):
         return "no_driver_in_wsl"
     return "no_driver_in_container" if surroundings.in_container(root) else "no_driver"
+
+
+def _signs_of_driver(root: str) -> bool:
+    return any(os.path.exists(os.path.join(root, sign)) for sign in _DRIVER_SIGNS)
+
+
+def _may_be_found() -> bool:
+    """Whether the loader may find the library by its name: unless no folder is named to it, and what is installed, as
+    ``ldconfig`` has listed it, has no such name.
+    """
+    if os.environ.get("LD_LIBRARY_PATH") or os.environ.get("LD_PRELOAD"):
+        return True
+    try:
+        with open(_INSTALLED, "rb") as listed:
+            return LIBRARY.encode() in listed.read()
+    except OSError:
+        return True  # a loader without such a list: musl's
 
 
 def _library_loads(root: str) -> bool:
@@ -83,9 +101,12 @@ def _library_loads(root: str) -> bool:
         return True  # pynvml knows where Windows keeps nvml.dll
     if sys.platform != "linux":
         return False
+    further = [os.path.join(root, folder, LIBRARY) for folder in _FURTHER_FOLDERS]
+    if not (_signs_of_driver(root) or any(map(os.path.exists, further)) or _may_be_found()):
+        return False  # as on most machines without a GPU: to ask the loader takes longer than all else of this room
     import ctypes
 
-    for candidate in (LIBRARY, *(os.path.join(root, folder, LIBRARY) for folder in _FURTHER_FOLDERS)):
+    for candidate in (LIBRARY, *further):
         try:
             ctypes.CDLL(candidate)
             return True

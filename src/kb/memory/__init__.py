@@ -1,19 +1,26 @@
-"""The memory model: from a model's dimensions and a run's settings to a ledger in bytes. Pure."""
+"""The memory model: from a model's dimensions and a run's settings to a ledger in bytes. Pure.
 
-from kb.memory.architecture import architecture_from_config
-from kb.memory.config_fields import UnsupportedArchitectureError
-from kb.memory.counts import parameter_count
-from kb.memory.linear import (
-    LinearModule,
-    UnknownTargetsError,
-    adapter_parameters,
-    default_targets,
-    match_targets,
-    modules,
-    targets_for,
-)
-from kb.memory.predict import is_followed, predict, surely_out_of_memory
-from kb.memory.search import largest_batch, workers_that_fit
+A check that predicts nothing does without most of it: each name is imported where it is first asked for.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kb.memory.architecture import architecture_from_config
+    from kb.memory.config_fields import UnsupportedArchitectureError
+    from kb.memory.counts import parameter_count
+    from kb.memory.linear import (
+        LinearModule,
+        UnknownTargetsError,
+        adapter_parameters,
+        default_targets,
+        match_targets,
+        modules,
+        targets_for,
+    )
+    from kb.memory.prediction import is_followed, predict, surely_out_of_memory
+    from kb.memory.search import largest_batch, workers_that_fit
 
 __all__ = [
     "LinearModule",
@@ -32,3 +39,21 @@ __all__ = [
     "targets_for",
     "workers_that_fit",
 ]
+_OTHERS = {  # what does not stand in `linear.py`
+    "architecture_from_config": "architecture",
+    "UnsupportedArchitectureError": "config_fields",
+    "parameter_count": "counts",
+    "is_followed": "prediction",
+    "predict": "prediction",
+    "surely_out_of_memory": "prediction",
+    "largest_batch": "search",
+    "workers_that_fit": "search",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_OTHERS.get(name, 'linear')}"), name)
+    globals()[name] = value
+    return value

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from kb.core.hardware import Gpu
+from kb.core.hardware import Gpu, Machine
 from kb.core.memory_report import STATUSES, Phase, PhaseName, Term, Verdict, phase_status
 from kb.core.record import NamedTuple
 from kb.core.units import rounded_down
@@ -87,6 +87,12 @@ def reserved_of(
 def usable_bytes(memory: int, constants: Mapping[str, float]) -> int:
     """What a process gets of a GPU's ``memory``, rounded down to the tenth of a GiB that reports show."""
     return rounded_down(memory * constants["usable_memory_ratio"])
+
+
+def usable_on(machine: Machine, constants: Mapping[str, float]) -> int | None:
+    """What CUDA gives one process of the machine's smallest GPU; None where there is no GPU."""
+    limit = machine.gpu_limit_bytes
+    return None if limit is None else usable_bytes(limit, constants)
 
 
 def judged(

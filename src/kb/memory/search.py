@@ -10,7 +10,7 @@ from kb.core.model import Architecture
 from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
 from kb.memory.host import host_ledger, loads_of
-from kb.memory.predict import is_followed, predict
+from kb.memory.prediction import is_followed, predict
 from kb.memory.process import context_of
 
 BatchField = Literal["per_device_train_batch_size", "per_device_eval_batch_size", "inference_batch_size"]

@@ -17,10 +17,6 @@ FP32, HALF = 4, 2
 LION = ("lion_32bit", "lion_8bit", "paged_lion_32bit", "paged_lion_8bit")  # one moment
 # bitsandbytes keeps states of 32 bits, whatever the weights are (``Optimizer1State.init_state``, optim/optimizer.py).
 WIDE_STATES = ("lion_32bit", "paged_lion_32bit", "paged_adamw_32bit", "paged_adamw")
-KNOWN_OPTIMIZERS = (
-    "adamw_torch_fused", "adamw_bnb_8bit", "adamw_8bit", "paged_adamw_8bit", "paged_adamw_32bit", "paged_adamw", *LION,
-    "adamw_torch", "adamw_hf", "adafactor", "sgd", "none",
-)  # fmt: skip
 
 
 class States(NamedTuple):

@@ -6,13 +6,13 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from kb import memory
 from kb.advice.models import ModelIndex, unknown_model
 from kb.advice.run_kind import weight_type
 from kb.config.files import read_at_most
 from kb.core.catalog import Catalog
 from kb.core.model import Model, ModelIdentity
 from kb.core.text import UserError
-from kb.memory import UnsupportedArchitectureError, architecture_from_config, parameter_count
 from kb.session.seen import Lookup, contents
 
 _NAME = r"[\w][\w.-]*(/[\w][\w.-]*)?\Z"
@@ -159,15 +159,15 @@ def model_of_config(data: Mapping[str, Any], path: str) -> Model:
         UserError: its architecture is not known, or a field cannot be used.
     """
     try:
-        architecture = architecture_from_config(data)
-    except UnsupportedArchitectureError as error:
+        architecture = memory.architecture_from_config(data)
+    except memory.UnsupportedArchitectureError as error:
         key = f"model_config.{error.fault or 'unsupported'}"
         raise UserError(key, path=config_file(path), reason=str(error), **error.values) from None
     return Model(
         id=path,
         name=path,
         architecture=architecture,
-        parameters=parameter_count(architecture),
+        parameters=memory.parameter_count(architecture),
         weights_dtype=weight_type(data.get("dtype") or data.get("torch_dtype")),
     )
 

@@ -6,6 +6,7 @@ And keys that no format places and that change what a run takes: an adapter of a
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from kb.config.dialect.targets import ANY, Targets
 from kb.config.dialect.typos import Neighbours
 from kb.config.text.nodes import MAPPING, Node
 from kb.core.catalog import Dialect
@@ -89,63 +90,18 @@ def _is_so(value: Any, row: Mapping[str, Any]) -> bool:
 
 Entry = tuple[tuple[str, ...], Node, Node]  # path from the top of the document, key, value
 Entries = Mapping[str, Entry]  # by dotted path
-Values = Mapping[str, Any]
-Patterns = tuple[tuple[str, Any], ...]  # regular expression → what a text that it matches means
 DOT = "\x00"  # stands for a dot inside a key, so that it never counts as a step of a path
 
 
-LAST = 10_000  # ranks of keys that count only where no other key of the setting is there
-ANY = "*"  # in a translation: any value that is not listed
-_PLAIN = frozenset(("to", "last"))
-_NOTHING: frozenset[str] | None = frozenset()
-_NO_VALUES: Values = {}
-_SPELT = {"true": "True", "false": "False"}  # YAML writes its booleans either way
-
-
-class Target:
-    """A setting that a key means; of the keys of one setting the one with the lowest ``rank`` counts.
-
-    ``values`` translates what is written; what is in ``skip`` says nothing of the setting, and where ``skip`` is None
-    nothing does but what is translated; for what is in ``unknown`` (None: all that is not translated) no value of the
-    setting is right. ``patterns`` translate a text that is not listed. ``split`` parts a text into a list, ``items``
-    translates the parts, and what ``adds`` is put together with the setting's other keys that add. A ``plain`` one
-    takes the setting's own values: a fix may write it.
-    """
-
-    __slots__ = ("adds", "fact", "items", "patterns", "plain", "rank", "skip", "split", "unknown", "values")
-
-    def __init__(self, fact: FactType, rank: int, values: Values, how: Mapping[str, Any] = {}) -> None:
-        self.fact, self.rank, self.values = fact, rank, values
-        self.patterns: Patterns = tuple(how.get("patterns", _NO_VALUES).items())
-        self.plain = how.keys() <= _PLAIN
-        if self.plain:  # most are: the whole vocabulary may be spelt out
-            self.skip, self.unknown = _NOTHING, _NOTHING
-            self.split, self.items, self.adds = "", _NO_VALUES, False
-            return
-        skip = how.get("skip", ())
-        self.skip = None if skip == "others" else frozenset(_both_spellings(skip))
-        unknown = how.get("unknown", ())
-        self.unknown = None if unknown == "others" else frozenset(_both_spellings(unknown))
-        self.split = how.get("split", "")
-        self.items = how.get("items", _NO_VALUES)
-        self.adds = how.get("adds", False)
-
-
-def _both_spellings(written: Iterable[str]) -> list[str]:
-    return [spelling for each in written for spelling in (each, _SPELT.get(each, each))]
-
-
 class CompiledDialect:
-    """A dialect with its patterns spelt out against the vocabulary: every look-up is one of a dict."""
+    """A dialect against the vocabulary: what each key of a file means, and which are known."""
 
     def __init__(self, dialect: Dialect, facts: Mapping[str, FactType]) -> None:
         self.id = dialect.id
         self.of_programs = dialect.reader == "script" and dialect.layout == "sections"
         self.unmodelled = Unmodelled(dialect.unmodelled)
-        self.targets: dict[str, list[Target]] = {}
+        self.targets = Targets(dialect, facts, self.ignores)
         self._facts = facts
-        self._settings = [name for name, fact in facts.items() if fact.setting]
-        self._values = dialect.values
         self.fallbacks = dialect.fallbacks
         self.own_names_at_top = dialect.assigned  # names of variables, which are the author's own
         self.interpolates, self.converts = dialect.interpolates, dialect.converts
@@ -157,14 +113,17 @@ class CompiledDialect:
         prefixes = [pattern[:-1] for pattern in dialect.ignore if pattern.endswith(".*")]
         self._ignored_prefixes = tuple(prefixes)
         self._ignored.update(prefix[:-1] for prefix in prefixes)
-        for rank, (pattern, meant) in enumerate(dialect.keys.items()):
-            self._add(pattern, meant, rank, dialect.keys)
-        self.parents = _parents_of(self.targets)
-        whole = [(path, meant) for path, meant in dialect.keys.items() if path.endswith(ANY) and isinstance(meant, str)]
+        self._parents: dict[str, set[str]] | None = None
+        whole = [(path, meant) for path, meant, _ in self.targets.groups if isinstance(meant, str)]
         self._groups = [(path.rstrip("*."), meant.removesuffix(".*")) for path, meant in whole]
         self._neighbours: dict[str, Neighbours] = {}
-        facts_meant = {target.fact.name: target.fact for targets in self.targets.values() for target in targets}
-        self.renames = [(name, fact.renamed) for name, fact in facts_meant.items() if fact.renamed is not None]
+
+    @property
+    def parents(self) -> Mapping[str, set[str]]:
+        """Every group that holds a known key → the names known in it."""
+        if self._parents is None:  # a file whose keys are all known never asks
+            self._parents = _parents_of(self.targets)
+        return self._parents
 
     def fact(self, name: str) -> FactType:
         """The vocabulary's entry for a setting."""
@@ -201,39 +160,6 @@ class CompiledDialect:
     def is_closed(self, parent: str) -> bool:
         """Whether every name that the format takes in this group is known here."""
         return parent in self._closed
-
-    def _add(self, pattern: str, meant: Any, rank: int, keys: Mapping[str, Any]) -> None:
-        for each in meant if isinstance(meant, list | tuple) else (meant,):
-            how = each if isinstance(each, Mapping) else {"to": each}
-            to = how["to"]
-            for name in [to] if isinstance(to, str) else to:
-                self._add_one(pattern, name, rank + (LAST if how.get("last") else 0), keys, how)
-
-    def _add_one(self, pattern: str, name: str, rank: int, keys: Mapping[str, Any], how: Mapping[str, Any]) -> None:
-        if pattern != ANY and not pattern.endswith(".*"):
-            self._aim(pattern, name, rank, how)
-        else:
-            start = name[:-1]
-            for fact in self._settings:
-                if fact.startswith(start):
-                    path = pattern[:-1] + fact[len(start) :]
-                    if path not in keys and not self.ignores(path):
-                        self._aim(path, fact, rank, how)
-
-    def _aim(self, path: str, name: str, rank: int, how: Mapping[str, Any]) -> None:
-        fact = self._facts.get(name)
-        if fact is not None and fact.setting:
-            self.targets.setdefault(path, []).append(Target(fact, rank, self._listed(name, how), how))
-
-    def _listed(self, name: str, how: Mapping[str, Any]) -> Values:
-        """What values of a setting mean as they are written, by the format and by this key."""
-        of_all, of_this, own = self._values.get(ANY), self._values.get(name), how.get("values")
-        if not (of_all or of_this or own):
-            return _NO_VALUES  # most have none, and a format may have thousands of keys
-        listed = {**(of_all or {}), **(of_this or {}), **(own or {})}
-        for text in [text for text in listed if text in _SPELT]:
-            listed.setdefault(_SPELT[text], listed[text])
-        return listed
 
 
 def _parents_of(paths: Iterable[str]) -> dict[str, set[str]]:

@@ -3,7 +3,8 @@
 import re
 from collections.abc import Mapping
 
-from kb.config.dialect.dialects import LAST, CompiledDialect, Entries, Entry, section_names, split
+from kb.config.dialect.dialects import CompiledDialect, Entries, Entry, section_names, split
+from kb.config.dialect.targets import LAST
 from kb.config.text.nodes import MAPPING, SCALAR
 from kb.core.catalog import Dialect
 from kb.core.facts import FactType
@@ -81,11 +82,13 @@ class Recognition:
         score: int = sum(weight for mark, weight in marks.items() if any(_bears(mark, part) for part in parts))
         groups = dialect.recognise.get("known", {})
         if groups and score < dialect.recognise["least"]:
-            targets = self.compiled(dialect).targets
+            within = {path: weight for part in parts for path in part if (weight := groups.get(_group(path), 0))}
             # a name that programs of any kind have marks no format
-            known = {path for part in parts for path in part if any(aim.rank < LAST for aim in targets.get(path, ()))}
-            score += sum(groups.get(path.rpartition(".")[0] + ".*", 0) for path in known)
+            score += sum(weight for path, weight in within.items() if self._is_own(dialect, path))
         return score
+
+    def _is_own(self, dialect: Dialect, path: str) -> bool:
+        return any(target.rank < LAST for target in self.compiled(dialect).targets.get(path, ()))
 
     def _known_of_a_run(self, dialect: Dialect, entries: Entries) -> int:
         """Settings that a format knows in a file without marks; 0 where it names no model of a hub, or no batch."""
@@ -126,6 +129,10 @@ def _unwrapped(dialect: Dialect, entries: Entries) -> dict[str, Entry] | None:
             head, _, rest = path.partition(f".{within}")
             inner[head + rest] = (steps[:1] + steps[2:], wrapping if len(steps) == 2 else key, value)
     return inner
+
+
+def _group(path: str) -> str:
+    return path.rpartition(".")[0] + ".*"
 
 
 def _bears(mark: str, entries: Entries) -> bool:

@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from kb.config.dialect.dialects import LAST, CompiledDialect, Entries, Entry, Target
+from kb.config.dialect.dialects import CompiledDialect, Entries, Entry
 from kb.config.dialect.keys import WrittenKeys, placed
+from kb.config.dialect.targets import LAST, Target
 from kb.config.dialect.translation import AS_WRITTEN, SAYS_NOTHING, reference, translated
 from kb.config.dialect.traps import event_of, interpret
 from kb.config.text.nodes import MAPPING, SCALAR, Node
@@ -148,8 +149,9 @@ class Extractor:
 
     def _follow_renames(self, part: Part) -> None:
         """A value under an old name counts under the new one too, unless that is written itself."""
-        for old, new in self._dialect.renames:
-            if old in part.settings and new not in part.settings:
+        for old in tuple(part.settings):
+            new = self._dialect.fact(old).renamed
+            if new is not None and new not in part.settings:
                 part.settings[new] = part.settings[old]
                 part.silenced.pop(new, None)
 

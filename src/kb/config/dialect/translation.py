@@ -3,7 +3,8 @@
 import re
 from typing import Any
 
-from kb.config.dialect.dialects import ANY, Entries, Target
+from kb.config.dialect.dialects import Entries
+from kb.config.dialect.targets import ANY, Target
 from kb.config.text.nodes import SCALAR, SEQUENCE, Node
 from kb.core.document import NO_SUCH_RUN
 from kb.core.expression import Unknown

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kb.config.dialect.dialects import LAST
+from kb.config.dialect.targets import LAST
 from kb.config.shell.expand import Argument, Environment
 from kb.config.shell.flag_values import read_value, repeated, setting_at, setting_of
 from kb.config.shell.flags import Flag, opened

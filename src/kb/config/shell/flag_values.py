@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from kb.config.dialect.dialects import Target
+from kb.config.dialect.targets import Target
 from kb.config.dialect.translation import AS_WRITTEN, SAYS_NOTHING, translated
 from kb.config.shell.expand import Argument
 from kb.config.shell.flags import Flag

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from kb.config.dialect.dialects import LAST, Target
+from kb.config.dialect.targets import LAST, Target
 from kb.config.python.declared import Default, declared, set_anyway
 from kb.config.python.loaded import loaded
 from kb.config.python.placing import (
