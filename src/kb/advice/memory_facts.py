@@ -227,6 +227,8 @@ def memory_fact(report: MemoryReport, name: str) -> Any:
         return 0 if field != "status" else None if report.verdict.status == "unknown" else "fits"
     if field == "status":
         return None if phase.status == "unknown" else phase.status
+    if field == "low" and not report.has_low_end:
+        return None
     if field in TERMS_OF:
         return sum(term.bytes for term in phase.terms if term.name in TERMS_OF[field])
     return {
