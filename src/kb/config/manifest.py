@@ -1,4 +1,6 @@
-"""Servers in docker-compose files, Kubernetes manifests and Helm values: a unit for each container that starts one."""
+"""Servers in docker-compose files, Kubernetes manifests and Helm values: a unit for each container that starts one, and
+for each that a chart or an operator starts from values of its own.
+"""
 
 import os
 import re
@@ -7,6 +9,7 @@ from typing import Any
 
 from kb.config.compose import ENV_FILE, filled, is_compose, variables_in
 from kb.config.joining import ReadNamed
+from kb.config.manifest_charts import Served, arguments_of, served_in
 from kb.config.manifest_env import inner, with_environment
 from kb.config.shell.command import CommandReader, unit_of
 from kb.config.shell.expand import Argument, Environment
@@ -15,7 +18,7 @@ from kb.config.shell.flags import Flag
 from kb.config.shell.launch import server_launch
 from kb.config.shell.lexer import split_commands
 from kb.config.shell.nested import runs_in
-from kb.config.shell.serving import TGI, Started, own_image_of, read_server, server_of_image
+from kb.config.shell.serving import TGI, VLLM, Started, own_image_of, read_server, server_of_image
 from kb.config.text.nodes import MAPPING, SCALAR, SEQUENCE, Node
 from kb.config.text.parsing import Parsed
 from kb.config.text.source import Places
@@ -45,6 +48,10 @@ def servers_in(
     for document in parsed.documents:
         if document is None or document.kind != MAPPING:
             continue
+        own = [_unit_served(served, text, path, reader, parsed) for served in served_in(document)]
+        found += own
+        if own:
+            continue
         variables = _variables(path, read) if is_compose(document) else None
         for name, container in _containers(document, "", 0):
             started = _started(container, text, variables)
@@ -61,6 +68,27 @@ def servers_in(
             settings = {**unit.settings, **_surroundings(container, started, places)}
             found.append(unit._replace(settings=settings))
     return found
+
+
+def _unit_served(served: Served, text: str, path: str, reader: CommandReader, parsed: Parsed) -> Unit:
+    """The unit of a server that a chart or an operator starts."""
+    started = Started(VLLM, _arguments(arguments_of(served), text, None), served.word, served.image)
+    launch = server_launch(started, text)
+    launch = launch._replace(flags=(*served.flags, *launch.flags))
+    places = parsed.source.places()
+    unit = unit_of(launch, reader.speller(launch), path, served.name or None, places, parsed.source.span(served.node))
+    around = _surroundings(served.node, started, places)
+    if served.gpus is not None:
+        around["serving.gpus_given"] = _beside("count", *served.gpus, places)
+    if served.shared is not None:
+        around["serving.shared_memory"] = _beside("shm_size", "/dev/shm", served.shared, places)
+    return unit._replace(settings={**unit.settings, **around})
+
+
+def _beside(name: str, value: Any, node: Node, places: Places) -> Setting:
+    """What stands beside the command, at its place."""
+    argument = _argument(node)
+    return setting_at(value, Flag(name, argument, (argument,), dashes=""), places)
 
 
 def _variables(path: str, read: ReadNamed) -> dict[str, str]:
@@ -175,13 +203,9 @@ def _surroundings(container: Node, started: Started, places: Places) -> dict[str
     found = {"serving.contained": setting_at(True, Flag("image", started.word, (), dashes=""), places, bare=True)}
     gpus = _gpus(container)
     if gpus is not None:
-        argument = _argument(gpus[1])
-        flag = Flag("count", argument, (argument,), dashes="")
-        found["serving.gpus_given"] = setting_at(gpus[0], flag, places)
+        found["serving.gpus_given"] = _beside("count", *gpus, places)
     if (shared := _shared_memory(container)) is not None:
-        argument = _argument(shared)
-        flag = Flag("shm_size", argument, (argument,), dashes="")
-        found["serving.shared_memory"] = setting_at(str(shared.value), flag, places)
+        found["serving.shared_memory"] = _beside("shm_size", str(shared.value), shared, places)
     return found
 
 

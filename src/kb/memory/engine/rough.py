@@ -62,7 +62,7 @@ def _nearest(setup: TrainingSetup, architecture: Architecture) -> Nearest:
 def _has_low_end(
     near: Nearest, constants: Mapping[str, float], context: Context, memory: int | None, capability: Capability
 ) -> bool:
-    """Whether no assumption raises the low end alone, or else what lies there before the first step is over by itself."""
+    """Whether no assumption only raises the low end, or what lies there before the first step is over by itself."""
     raised = WITHOUT_LOW_END & {each.reason for each in near.assumed}
     if not raised or memory is None:
         return True
