@@ -154,6 +154,12 @@ class PredictedFacts:
             return self.machine.most_workers if self.estimator is None else self.estimator.workers(self.setup)
         if self.estimator is None or self.report is None:  # or the memory engine does not follow the run
             return None
+        try:
+            return self._fitting(name, self.estimator)
+        except UnsupportedArchitectureError:  # nor with another batch
+            return None
+
+    def _fitting(self, name: str, estimator: Estimator) -> int | None:
         match name:
             case "fit.train_batch":
                 return self._held_batch
@@ -161,11 +167,11 @@ class PredictedFacts:
                 batch = self._held_batch
                 return self._per_rank // batch if batch else None
             case "fit.eval_batch":
-                return self.estimator.largest(self.setup, "per_device_eval_batch_size", grain=NEARLY) or None
+                return estimator.largest(self.setup, "per_device_eval_batch_size", grain=NEARLY) or None
             case "fit.inference_batch":
-                return self.estimator.largest(self.setup, "inference_batch_size", grain=NEARLY) or None
+                return estimator.largest(self.setup, "inference_batch_size", grain=NEARLY) or None
             case "fit.workers":
-                return self.estimator.workers_within_target(self.setup)
+                return estimator.workers_within_target(self.setup)
         return None
 
     @property

@@ -27,6 +27,8 @@ from kb.core.document import Setting, Unit
 _SHELLS = re.compile(r"(?:.*/)?(?:ba|da|z)?sh\Z")
 _HEAD = re.compile(r"[|>][-+0-9]*[ \t]*(?:#[^\n]*)?")
 _SEVERAL = re.compile(r"[$,]")  # an id that may stand for several
+# Ray starts the ranks, in other containers too.
+_SPREAD = re.compile(r"\bray[ \t]+start\b|ray_cluster|multi-node-serving|executor[-_]backend[\"', =]+ray\b")
 MAX_DEPTH = 20
 Variables = Mapping[str, str] | None
 """Those of Compose, which fills them in; None of other manifests, which leave them to the container."""
@@ -65,7 +67,7 @@ def servers_in(
                     continue
             span = parsed.source.span(container)
             unit = unit_of(launch, reader.speller(launch), path, name or None, places, span)
-            settings = {**unit.settings, **_surroundings(container, started, places)}
+            settings = {**unit.settings, **_surroundings(container, started, places, text)}
             found.append(unit._replace(settings=settings))
     return found
 
@@ -77,12 +79,17 @@ def _unit_served(served: Served, text: str, path: str, reader: CommandReader, pa
     launch = launch._replace(flags=(*served.flags, *launch.flags))
     places = parsed.source.places()
     unit = unit_of(launch, reader.speller(launch), path, served.name or None, places, parsed.source.span(served.node))
-    around = _surroundings(served.node, started, places)
+    around = _surroundings(served.node, started, places, text)
     if served.gpus is not None:
         around["serving.gpus_given"] = _beside("count", *served.gpus, places)
     if served.shared is not None:
         around["serving.shared_memory"] = _beside("shm_size", "/dev/shm", served.shared, places)
     return unit._replace(settings={**unit.settings, **around})
+
+
+def _raw(container: Node, text: str) -> str:
+    assert container.end is not None
+    return text[container.start.index : container.end.index]
 
 
 def _beside(name: str, value: Any, node: Node, places: Places) -> Setting:
@@ -198,10 +205,10 @@ def _placed(word: Argument, start: int) -> Argument:
     return word if word.start >= start else word._replace(start=start, end=start + 1)
 
 
-def _surroundings(container: Node, started: Started, places: Places) -> dict[str, Setting]:
+def _surroundings(container: Node, started: Started, places: Places, text: str) -> dict[str, Setting]:
     """GPUs and shared memory of the container, and that it is one."""
     found = {"serving.contained": setting_at(True, Flag("image", started.word, (), dashes=""), places, bare=True)}
-    gpus = _gpus(container)
+    gpus = None if _SPREAD.search(_raw(container, text)) else _gpus(container)
     if gpus is not None:
         found["serving.gpus_given"] = _beside("count", *gpus, places)
     if (shared := _shared_memory(container)) is not None:
