@@ -340,3 +340,15 @@ def test_what_only_raises_a_figure_is_never_called_the_least(language: str) -> N
     said = Words(language, load_words(language), CATALOG.facts).message(finding)
     assert not any(words in said for words in ("at least", "최소", "{", "( "))
     assert ("is predicted to need 49.5 GiB; of" if language == "en" else "학습에 49.5 GiB 메모리가 필요할") in said
+
+
+def test_a_batch_that_is_not_followed_leaves_its_fact_open() -> None:
+    """Of BigBird on several GPUs, which only an assumption asks about, DDP would stop: no check ends in that."""
+    text = (
+        "general: {model_name: google/bigbird-roberta-base}\ntokenizer: {encoder_max_len: 128, decoder_max_len: 32}\n"
+        "training: {per_device_train_batch_size: 1, do_eval: true, do_train: false, gradient_checkpointing: true, "
+        "gradient_accumulation_steps: 2, eval_accumulation_steps: 1, predict_with_generate: false, optim: adamw_torch}\n"
+    )
+    machine = detect(CATALOG.gpus, gpu="a10", gpu_count=None, host_memory="12.7GB", cpus="16")
+    result = Checker(CATALOG, machine).check(CONFIGS.read(text, "config.yaml")[0])
+    assert result.prediction is not None and result.prediction.verdict.status == "fits"

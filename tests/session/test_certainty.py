@@ -251,3 +251,23 @@ def test_a_setting_is_safely_removed_only_where_the_program_hands_names_on(tmp_p
     )
     handed = found(tmp_path, text, rule)
     assert handed is not None and handed.ready("safe") is not None
+
+
+def test_what_a_combination_comes_to_is_the_librarys_alone(tmp_path: Path) -> None:
+    """A program that calls torch.compile by itself does what its own switch says."""
+    text = (
+        "model_name_or_path: google-t5/t5-base\ntraining:\n  learning_rate: 0.0001\n"
+        "  torch_compile: false\n  torch_compile_mode: default\n"
+    )
+    (tmp_path / "train.py").write_text(
+        "import torch, yaml\nfrom transformers import Trainer\nconfig = yaml.safe_load(open('train.yaml'))['training']\n"
+        "if config['torch_compile']:\n    model = torch.compile(model, mode=config['torch_compile_mode'])\n",
+        "utf-8",
+    )
+    assert found(tmp_path, text, "not-as-written") is None
+    (tmp_path / "train.py").write_text(
+        "import yaml\nfrom transformers import TrainingArguments\n"
+        "config = yaml.safe_load(open('train.yaml'))['training']\nargs = TrainingArguments(**config)\n",
+        "utf-8",
+    )
+    assert found(tmp_path, text, "not-as-written") is not None
