@@ -347,7 +347,7 @@ def test_a_batch_that_is_not_followed_leaves_its_fact_open() -> None:
     text = (
         "general: {model_name: google/bigbird-roberta-base}\ntokenizer: {encoder_max_len: 128, decoder_max_len: 32}\n"
         "training: {per_device_train_batch_size: 1, do_eval: true, do_train: false, gradient_checkpointing: true, "
-        "gradient_accumulation_steps: 2, eval_accumulation_steps: 1, predict_with_generate: false, optim: adamw_torch}\n"
+        "gradient_accumulation_steps: 2, eval_accumulation_steps: 1, predict_with_generate: false}\n"
     )
     machine = detect(CATALOG.gpus, gpu="a10", gpu_count=None, host_memory="12.7GB", cpus="16")
     result = Checker(CATALOG, machine).check(CONFIGS.read(text, "config.yaml")[0])

@@ -260,7 +260,8 @@ def test_what_a_combination_comes_to_is_the_librarys_alone(tmp_path: Path) -> No
         "  torch_compile: false\n  torch_compile_mode: default\n"
     )
     (tmp_path / "train.py").write_text(
-        "import torch, yaml\nfrom transformers import Trainer\nconfig = yaml.safe_load(open('train.yaml'))['training']\n"
+        "import torch, yaml\nfrom transformers import Trainer\n"
+        "config = yaml.safe_load(open('train.yaml'))['training']\n"
         "if config['torch_compile']:\n    model = torch.compile(model, mode=config['torch_compile_mode'])\n",
         "utf-8",
     )
