@@ -174,7 +174,8 @@ def _without_unknown(text: Text, facts: Mapping[str, Any]) -> Text:
     end that is not known the words around it alone go."""
 
     def known(part: str) -> str:
-        part = re.sub(_LOW_END, lambda found: "" if _is_unknown(facts.get(found[1])) else found[0], part)
+        if ".low" in part and not any(name.endswith(".low") for name in facts):  # most messages need no pattern
+            part = re.sub(_LOW_END, "", part)
         sentences = re.split(_SENTENCE_END, part)
         kept = [one for one in sentences if not any(_is_unknown(facts.get(m[1])) for m in PLACEHOLDER.finditer(one))]
         return " ".join(kept or sentences)
